@@ -1,0 +1,296 @@
+//! The seam between gpu-vmm and a vendor: three traits that a backend implements, with what differs and no more.
+//!
+//! [`Backend`] is a loaded driver, [`Handle`] a piece of physical memory, [`Reservation`] a range of addresses. Their
+//! methods that reach the driver are `unsafe` where a wrong argument would be undefined there: HIP answers some wrong
+//! calls with success and some with a crash. The one caller is this crate ([`Region`](crate::Region),
+//! [`Physical`](crate::Physical)), which keeps the books and has checked everything first.
+//!
+//! # For authors of a backend
+//!
+//! What you may rely on is in each method's `# Safety`; what you must hold is in its rules. A call that fails leaves
+//! everything as it was. Values that come from C are integers in newtypes, never Rust enums.
+#![allow(unsafe_code)]
+
+use crate::{
+    Access, Address, AddressRange, Alignment, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog,
+    Error, Grant, InstanceId, MemoryInfo, Quirk, Result, Stream, Vendor,
+};
+use std::fmt::Debug;
+
+#[cfg(unix)]
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// What a piece of physical memory is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Properties {
+    /// Whose memory.
+    pub device: DeviceId,
+    /// Whether it can be exported as a file descriptor. CUDA and HIP must know when the memory is created.
+    pub shareable: bool,
+}
+
+impl Properties {
+    /// Memory of `device` that stays in this process.
+    #[must_use]
+    pub const fn on(device: DeviceId) -> Self {
+        Self { device, shareable: false }
+    }
+
+    /// The same, to be exported as a file descriptor.
+    #[must_use]
+    pub const fn shareable(mut self) -> Self {
+        self.shareable = true;
+        self
+    }
+}
+
+/// A loaded driver. Cloning one is cheap and gives the same driver.
+pub trait Backend: Clone + Debug + Send + Sync + 'static {
+    /// A piece of physical memory of this driver.
+    type Handle: Handle;
+    /// A range of addresses of this driver.
+    type Reservation: Reservation<Handle = Self::Handle>;
+
+    /// Whose driver it is.
+    fn vendor(&self) -> Vendor;
+
+    /// Which opened backend this is: its memory can be mapped where this number is the same.
+    fn instance(&self) -> InstanceId;
+
+    /// The driver's version and library.
+    fn driver(&self) -> DriverInfo;
+
+    /// All devices, usable or not; a device's ordinal is its place here.
+    fn devices(&self) -> &[Device];
+
+    /// Free and total memory of a device now. CUDA: `cuMemGetInfo`, HIP: `hipMemGetInfo`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`], or what the driver answers.
+    fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo>;
+
+    /// Whether `device` can be given access to memory of `owner`. CUDA: `cuDeviceCanAccessPeer`, HIP:
+    /// `hipDeviceCanAccessPeer`; a device can always reach its own.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool>;
+
+    /// What a device can do; the first call may try things out on a granule of memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`], or what the driver answers.
+    fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>>;
+
+    /// The quirks that this driver's version has.
+    fn quirks(&self) -> Vec<Quirk>;
+
+    /// True where one call may unmap several mappings that follow each other.
+    fn unmaps_runs(&self) -> bool;
+
+    /// Creates physical memory. CUDA: `cuMemCreate`, HIP: `hipMemCreate`.
+    ///
+    /// # Safety
+    ///
+    /// The device exists and is usable; `size` is a multiple of its granularity and not zero.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`], or what the driver answers.
+    unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle>;
+
+    /// Takes in memory that another process, or this one, has exported. CUDA: `cuMemImportFromShareableHandle`,
+    /// HIP: `hipMemImportFromShareableHandle`. The descriptor stays the caller's.
+    ///
+    /// # Safety
+    ///
+    /// The descriptor was exported by a backend of this vendor, of memory with this size and these properties.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers, or [`Error::Unsupported`].
+    #[cfg(unix)]
+    unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties)
+    -> Result<Self::Handle>;
+
+    /// Reserves addresses; `hint` is a wish, and the caller compares. CUDA: `cuMemAddressReserve`, HIP:
+    /// `hipMemAddressReserve`.
+    ///
+    /// # Safety
+    ///
+    /// `size` and `hint` are multiples of the largest granularity of all devices, `size` is not zero.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers. A base that is not aligned as asked is an error of the backend's own.
+    unsafe fn reserve(
+        &self,
+        size: Bytes,
+        alignment: Alignment,
+        hint: Option<Address>,
+    ) -> Result<Self::Reservation>;
+
+    /// Copies from the host and waits until it is done. The work is `device`'s.
+    ///
+    /// # Safety
+    ///
+    /// `to` and the bytes behind it lie in one reservation, are mapped, and `device` owns them and may write them.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()>;
+
+    /// Copies to the host and waits until it is done. The work is `device`'s.
+    ///
+    /// # Safety
+    ///
+    /// `from` and the bytes behind it lie in one reservation, are mapped, and `device` owns them and may read them.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()>;
+
+    /// Copies between addresses that do not overlap and waits until it is done. The work is `device`'s.
+    ///
+    /// # Safety
+    ///
+    /// Both sides lie in one reservation each (or are plain allocations), are mapped, and `device` owns what is
+    /// written and may write it, and may read what is read.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()>;
+
+    /// Sets every byte and waits until it is done. CUDA: `cuMemsetD8`, HIP: `hipMemset`. The work is `device`'s.
+    ///
+    /// # Safety
+    ///
+    /// As for [`copy_from_host`](Backend::copy_from_host).
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()>;
+
+    /// Waits until a device has finished everything. CUDA: `cuCtxSynchronize`, HIP: `hipDeviceSynchronize`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceLost`] where the device has died, and with it all its work; else what the driver answers.
+    fn synchronize(&self, device: DeviceId) -> Result<()>;
+
+    /// Waits for a stream. CUDA: `cuStreamSynchronize`, HIP: `hipStreamSynchronize`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`synchronize`](Backend::synchronize).
+    fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()>;
+
+    /// What failed in destructors.
+    fn drop_log(&self) -> &DropLog;
+
+    /// The device, where there is a usable one of that ordinal.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`], or [`Error::Unsupported`] with the reason.
+    fn device(&self, operation: &'static str, device: DeviceId) -> Result<&Device> {
+        let devices = self.devices();
+        let count = devices.len() as u32;
+        let found = devices.get(device.0 as usize).ok_or_else(|| Error::NoSuchDevice {
+            operation,
+            device,
+            vendor: self.vendor(),
+            count,
+        })?;
+        match &found.unusable {
+            None => Ok(found),
+            Some(reason) => Err(Error::Unsupported { operation, reason: format!("{device}: {reason}") }),
+        }
+    }
+}
+
+/// A piece of physical memory. Dropping it releases it (`cuMemRelease`, `hipMemRelease`): the memory itself lives
+/// until its last mapping is gone as well.
+pub trait Handle: Debug + Send + Sync {
+    /// How much memory.
+    fn size(&self) -> Bytes;
+
+    /// What it is.
+    fn properties(&self) -> Properties;
+
+    /// A new file descriptor for the memory. CUDA: `cuMemExportToShareableHandle`, HIP:
+    /// `hipMemExportToShareableHandle`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] where the memory was not created as shareable; else what the driver answers.
+    #[cfg(unix)]
+    fn export(&self) -> Result<OwnedFd>;
+}
+
+/// A range of addresses. Dropping it gives the addresses back (`cuMemAddressFree`, `hipMemAddressFree`).
+///
+/// Nothing may be mapped in it when it is dropped: whoever maps sees to that.
+pub trait Reservation: Debug + Send + Sync {
+    /// The handles that can be mapped in it.
+    type Handle;
+
+    /// The addresses.
+    fn range(&self) -> AddressRange;
+
+    /// Maps a whole handle. CUDA: `cuMemMap`, HIP: `hipMemMap`. No device has access yet.
+    ///
+    /// # Safety
+    ///
+    /// `offset` is a multiple of the granularity; the handle's size from it on lies in the reservation and nothing
+    /// is mapped there; the handle is of this backend instance.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    unsafe fn map(&mut self, offset: Bytes, handle: &Self::Handle) -> Result<()>;
+
+    /// Removes mappings. CUDA: `cuMemUnmap`, HIP: `hipMemUnmap`.
+    ///
+    /// # Safety
+    ///
+    /// The part is one whole mapping, or several that follow each other without a hole where the backend
+    /// [unmaps runs](Backend::unmaps_runs). No device uses it any more.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers; then all of it is still mapped.
+    unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()>;
+
+    /// Sets what devices may do with mappings; devices that are not named keep what they have. CUDA:
+    /// `cuMemSetAccess`, HIP: `hipMemSetAccess`.
+    ///
+    /// # Safety
+    ///
+    /// The part is one or several whole mappings that follow each other without a hole; every device exists, is
+    /// named once and can reach the memory.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers. Some of the devices may then have their new access already, on some of the part.
+    unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()>;
+
+    /// What the driver says that a device may do at an address. CUDA: `cuMemGetAccess`, HIP: `hipMemGetAccess`. For
+    /// checking a driver; the books of [`Region`](crate::Region) decide.
+    ///
+    /// # Safety
+    ///
+    /// Something is mapped at `offset`, and the device exists.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access>;
+}

@@ -1,0 +1,221 @@
+//! Amounts of memory, as a type of their own so that a size, an offset and an address cannot be mixed up.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An amount of memory, or an offset from the start of a range, in bytes.
+///
+/// Prints as the largest binary unit that divides it, and reads the same back:
+///
+/// ```
+/// use gpu_vmm_core::Bytes;
+/// assert_eq!(Bytes::mib(2).to_string(), "2 MiB");
+/// assert_eq!(Bytes(1000).to_string(), "1000 B");
+/// assert_eq!("1.5GiB".parse::<Bytes>()?, Bytes::mib(1536));
+/// # Ok::<(), gpu_vmm_core::ParseBytesError>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Bytes(pub u64);
+
+const UNITS: [(&str, u64); 5] =
+    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+
+impl Bytes {
+    /// No bytes.
+    pub const ZERO: Self = Self(0);
+
+    /// `n` kibibytes (2^10 bytes); saturates.
+    #[must_use]
+    pub const fn kib(n: u64) -> Self {
+        Self(n.saturating_mul(1 << 10))
+    }
+
+    /// `n` mebibytes (2^20 bytes); saturates.
+    #[must_use]
+    pub const fn mib(n: u64) -> Self {
+        Self(n.saturating_mul(1 << 20))
+    }
+
+    /// `n` gibibytes (2^30 bytes); saturates.
+    #[must_use]
+    pub const fn gib(n: u64) -> Self {
+        Self(n.saturating_mul(1 << 30))
+    }
+
+    /// The number of bytes.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The size of `count` values of type `T`, or `None` where that is more than 2^64 - 1 bytes.
+    #[must_use]
+    pub fn of<T>(count: usize) -> Option<Self> {
+        (count as u64).checked_mul(size_of::<T>() as u64).map(Self)
+    }
+
+    /// The amount as a length in this process, or `None` where it does not fit a `usize`.
+    #[must_use]
+    pub fn to_usize(self) -> Option<usize> {
+        usize::try_from(self.0).ok()
+    }
+
+    /// True for no bytes.
+    #[must_use]
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The sum, or `None` past 2^64 - 1.
+    #[must_use]
+    pub const fn checked_add(self, other: Self) -> Option<Self> {
+        match self.0.checked_add(other.0) {
+            Some(sum) => Some(Self(sum)),
+            None => None,
+        }
+    }
+
+    /// The difference, or zero where `other` is larger.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// The sum, or 2^64 - 1 where it would be more.
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl From<u64> for Bytes {
+    fn from(bytes: u64) -> Self {
+        Self(bytes)
+    }
+}
+
+impl std::ops::Add for Bytes {
+    type Output = Self;
+    /// For sums that are known to fit; saturates otherwise, so that no caller's number can panic.
+    fn add(self, other: Self) -> Self {
+        self.saturating_add(other)
+    }
+}
+
+impl std::ops::Sub for Bytes {
+    type Output = Self;
+    /// Saturates at zero, so that no caller's number can panic.
+    fn sub(self, other: Self) -> Self {
+        self.saturating_sub(other)
+    }
+}
+
+impl std::ops::AddAssign for Bytes {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl std::iter::Sum for Bytes {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, |sum, next| sum + next)
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, unit) = UNITS
+            .into_iter()
+            .find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit))
+            .unwrap_or(("B", 1));
+        f.pad(&format!("{} {name}", self.0 / unit))
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text that is no amount of memory.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is not an amount of memory: {why}; write a number with B, KiB, MiB, GiB or TiB, as in 2MiB"
+)]
+pub struct ParseBytesError {
+    text: String,
+    why: &'static str,
+}
+
+impl FromStr for Bytes {
+    type Err = ParseBytesError;
+
+    /// Reads `4096`, `2MiB`, `2 MiB`, `2M` or `1.5GiB`: units are powers of two, in any case.
+    fn from_str(text: &str) -> Result<Self, ParseBytesError> {
+        let error = |why| ParseBytesError { text: text.to_owned(), why };
+        let trimmed = text.trim();
+        let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(digits);
+        let unit = match unit.trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 1,
+            "k" | "kb" | "kib" => 1 << 10,
+            "m" | "mb" | "mib" => 1 << 20,
+            "g" | "gb" | "gib" => 1 << 30,
+            "t" | "tb" | "tib" => 1u64 << 40,
+            _ => return Err(error("the unit is unknown")),
+        };
+        if let Ok(whole) = number.parse::<u64>() {
+            return whole.checked_mul(unit).map(Self).ok_or(error("it is more than 2^64 - 1 bytes"));
+        }
+        let (whole, fraction) = number.split_once('.').ok_or(error("the number is missing or too large"))?;
+        if whole.is_empty() && fraction.is_empty() {
+            return Err(error("the number is missing"));
+        }
+        let parse = |digits: &str| if digits.is_empty() { Ok(0) } else { digits.parse::<u64>() };
+        let (Ok(whole), Ok(tail)) = (parse(whole), parse(fraction)) else {
+            return Err(error("the number cannot be read"));
+        };
+        let scale = 10u128.checked_pow(fraction.len() as u32).ok_or(error("it has too many decimals"))?;
+        let bytes = u128::from(whole) * u128::from(unit) + u128::from(tail) * u128::from(unit) / scale;
+        u64::try_from(bytes).map(Self).map_err(|_| error("it is more than 2^64 - 1 bytes"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prints_the_largest_unit_that_divides() {
+        for (bytes, text) in [
+            (Bytes(0), "0 B"),
+            (Bytes(1), "1 B"),
+            (Bytes(1536), "1536 B"),
+            (Bytes::kib(3), "3 KiB"),
+            (Bytes::gib(64), "64 GiB"),
+            (Bytes::gib(2048), "2 TiB"),
+        ] {
+            assert_eq!(bytes.to_string(), text);
+            assert_eq!(text.parse(), Ok(bytes));
+        }
+    }
+
+    #[test]
+    fn reads_what_people_write_and_refuses_the_rest() {
+        assert_eq!("2M".parse(), Ok(Bytes::mib(2)));
+        assert_eq!(" 0.5 gib ".parse(), Ok(Bytes::mib(512)));
+        assert_eq!(".5k".parse(), Ok(Bytes(512)));
+        for bad in ["", "x", "2 parsecs", "-1", "1.2.3", "99999999999999999999", "17179869184GiB", "."] {
+            let answer = bad.parse::<Bytes>();
+            assert!(answer.is_err(), "{bad:?} gave {answer:?}");
+        }
+    }
+
+    #[test]
+    fn arithmetic_saturates() {
+        assert_eq!(Bytes(u64::MAX) + Bytes(1), Bytes(u64::MAX));
+        assert_eq!(Bytes(1) - Bytes(2), Bytes::ZERO);
+        assert_eq!(Bytes::gib(u64::MAX), Bytes(u64::MAX));
+    }
+}

@@ -1,0 +1,39 @@
+//! What failed while something was dropped, where no error can be returned.
+
+use crate::Error;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The failures of one backend's destructors. Dropping never panics; what fails in it is written down here, and
+/// what could not be given back safely is left to the driver until the process ends.
+#[derive(Debug, Default)]
+pub struct DropLog {
+    count: AtomicU64,
+    last: Mutex<Option<Error>>,
+}
+
+impl DropLog {
+    /// An empty log.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { count: AtomicU64::new(0), last: Mutex::new(None) }
+    }
+
+    /// Writes a failure down.
+    pub fn record(&self, error: Error) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        if let Ok(mut last) = self.last.lock() {
+            *last = Some(error);
+        }
+    }
+
+    /// How many failures there were since the backend was opened.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The latest failure since this was last asked.
+    pub fn take_last(&self) -> Option<Error> {
+        self.last.lock().ok()?.take()
+    }
+}

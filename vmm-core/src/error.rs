@@ -1,0 +1,416 @@
+//! What can go wrong, one kind for each thing that a caller would do about it.
+//!
+//! Every text names the operation, the numbers, and what would have been right. What a driver said is kept as
+//! [`DriverError`], with its own code and name. Checks come before any driver call, so the kinds up to
+//! [`Error::ForeignHandle`] mean that no driver was asked and nothing has changed.
+
+use crate::{Access, Address, AddressRange, Alignment, Bytes, DeviceId, Granularity, Vendor};
+use std::borrow::Cow;
+use std::fmt;
+
+/// What every fallible function of gpu-vmm gives.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a driver answered to one call.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{call} answered {name} ({code}){}", self.text())]
+pub struct DriverError {
+    /// The function that was called, such as `cuMemCreate`.
+    pub call: &'static str,
+    /// The driver's code, as a number, since a newer driver has codes that no binding knows.
+    pub code: i64,
+    /// The driver's name for the code, such as `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub name: Cow<'static, str>,
+    /// The driver's own explanation, where it has one.
+    pub description: Cow<'static, str>,
+}
+
+impl DriverError {
+    fn text(&self) -> String {
+        if self.description.is_empty() { String::new() } else { format!(": {}", self.description) }
+    }
+}
+
+impl fmt::Debug for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// One place where a library was looked for, and what the loader said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tried {
+    /// The name or path that was given to the loader.
+    pub library: String,
+    /// The loader's answer.
+    pub answer: String,
+}
+
+fn list(tried: &[Tried]) -> String {
+    tried.iter().map(|one| format!("\n  {}: {}", one.library, one.answer)).collect()
+}
+
+/// An error of gpu-vmm.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A size of zero.
+    #[error("{operation}: the size is zero; give at least one byte")]
+    ZeroSize {
+        /// What was asked for.
+        operation: &'static str,
+    },
+    /// A size, an offset or an address that is no multiple of what it must be.
+    #[error(
+        "{operation}: the {what} {value:#x} is not a multiple of the granularity {granularity}; \
+         the next below is {:#x}", value - value % granularity.bytes().0
+    )]
+    Unaligned {
+        /// What was asked for.
+        operation: &'static str,
+        /// Which of the numbers: `size`, `offset`, `length`, `address`.
+        what: &'static str,
+        /// The number.
+        value: u64,
+        /// What it must be a multiple of.
+        granularity: Granularity,
+    },
+    /// An alignment that no reservation can have.
+    #[error(
+        "{operation}: an alignment of {} bytes cannot be had; it must be a power of two, at most {}",
+        alignment.0, Alignment::MAX
+    )]
+    BadAlignment {
+        /// What was asked for.
+        operation: &'static str,
+        /// The alignment.
+        alignment: Bytes,
+    },
+    /// An offset and a length, or an address and a size, whose sum does not fit 64 bits.
+    #[error("{operation}: {base:#x} + {length:#x} is more than 2^64 - 1")]
+    Overflow {
+        /// What was asked for.
+        operation: &'static str,
+        /// The offset or address.
+        base: u64,
+        /// The length.
+        length: u64,
+    },
+    /// A part that lies, wholly or partly, outside of the region.
+    #[error(
+        "{operation}: {length} at offset {offset} end at {}, behind the {limit} that the region has reserved",
+        *offset + *length
+    )]
+    OutOfRange {
+        /// What was asked for.
+        operation: &'static str,
+        /// Where the part begins.
+        offset: Bytes,
+        /// How long it is.
+        length: Bytes,
+        /// How much there is.
+        limit: Bytes,
+    },
+    /// A reservation larger than any address space.
+    #[error("{operation}: {size} of addresses are more than a process can have ({limit})")]
+    TooManyAddresses {
+        /// What was asked for.
+        operation: &'static str,
+        /// How much.
+        size: Bytes,
+        /// The most that could be.
+        limit: Bytes,
+    },
+    /// More memory than the device has, free or not.
+    #[error("{operation}: {requested} are more than the {total} of {device}")]
+    ExceedsDevice {
+        /// What was asked for.
+        operation: &'static str,
+        /// How much memory.
+        requested: Bytes,
+        /// The device.
+        device: DeviceId,
+        /// All that the device has.
+        total: Bytes,
+    },
+    /// A mapping is there already.
+    #[error(
+        "{operation}: {length} at offset {offset} overlap the mapping of {mapped_length} at offset {mapped_offset}; \
+         unmap that one first"
+    )]
+    AlreadyMapped {
+        /// What was asked for.
+        operation: &'static str,
+        /// Where the part begins.
+        offset: Bytes,
+        /// How long it is.
+        length: Bytes,
+        /// Where the mapping in the way begins.
+        mapped_offset: Bytes,
+        /// How long that mapping is.
+        mapped_length: Bytes,
+    },
+    /// Nothing is mapped in some of the part.
+    #[error(
+        "{operation}: {length} at offset {offset} are not all mapped: nothing is at offset {hole}; \
+         {mapped} are mapped up to offset {end}"
+    )]
+    NotMapped {
+        /// What was asked for.
+        operation: &'static str,
+        /// Where the part begins.
+        offset: Bytes,
+        /// How long it is.
+        length: Bytes,
+        /// The first offset at which nothing is mapped.
+        hole: Bytes,
+        /// How much of the region is mapped.
+        mapped: Bytes,
+        /// Where the region's last mapping ends.
+        end: Bytes,
+    },
+    /// A part that cuts through a mapping, where whole mappings are needed.
+    #[error(
+        "{operation}: {length} at offset {offset} cut the mapping of {mapped_length} at offset {mapped_offset}; \
+         drivers unmap and protect whole mappings only"
+    )]
+    PartialMapping {
+        /// What was asked for.
+        operation: &'static str,
+        /// Where the part begins.
+        offset: Bytes,
+        /// How long it is.
+        length: Bytes,
+        /// Where the mapping that is cut begins.
+        mapped_offset: Bytes,
+        /// How long that mapping is.
+        mapped_length: Bytes,
+    },
+    /// One handle across the border of two reservations, which HIP refuses.
+    #[error(
+        "{operation}: {length} at offset {offset} cross the border of two reservations at offset {seam}; \
+         map one handle up to it and another from it on"
+    )]
+    CrossesSeam {
+        /// What was asked for.
+        operation: &'static str,
+        /// Where the part begins.
+        offset: Bytes,
+        /// How long it is.
+        length: Bytes,
+        /// Where the next reservation begins.
+        seam: Bytes,
+    },
+    /// The address that had to be had is taken. What was offered instead has been given back.
+    #[error("{operation}: the driver offers {offered} instead of the address {wanted} that was demanded")]
+    AddressTaken {
+        /// What was asked for.
+        operation: &'static str,
+        /// The address that had to be.
+        wanted: Address,
+        /// The address that the driver gave for it.
+        offered: Address,
+    },
+    /// A device that the backend does not have.
+    #[error("{operation}: there is no {device}; the {vendor} backend has {count}")]
+    NoSuchDevice {
+        /// What was asked for.
+        operation: &'static str,
+        /// The device.
+        device: DeviceId,
+        /// The backend's vendor.
+        vendor: Vendor,
+        /// How many devices it has.
+        count: u32,
+    },
+    /// A device that cannot reach another one's memory.
+    #[error("{operation}: {device} cannot reach the memory of {owner}")]
+    PeerUnreachable {
+        /// What was asked for.
+        operation: &'static str,
+        /// Who wants access.
+        device: DeviceId,
+        /// Whose memory it is.
+        owner: DeviceId,
+    },
+    /// A device that would have to read or write where it may not.
+    #[error("{operation}: {device} has {have} at offset {offset} and would need {need}")]
+    NoAccess {
+        /// What was asked for.
+        operation: &'static str,
+        /// Who would do it.
+        device: DeviceId,
+        /// Where.
+        offset: Bytes,
+        /// What the device may do there.
+        have: Access,
+        /// What it would have to be allowed.
+        need: Access,
+    },
+    /// A mapping of memory shorter than the type, or a count that does not fit.
+    #[error("{operation}: {count} elements of {element} bytes are more than 2^64 - 1 bytes")]
+    TooManyElements {
+        /// What was asked for.
+        operation: &'static str,
+        /// How many.
+        count: usize,
+        /// The size of one in bytes.
+        element: usize,
+    },
+    /// An index behind the end.
+    #[error("{operation}: the index {index} is not below the length {length}")]
+    NoSuchElement {
+        /// What was asked for.
+        operation: &'static str,
+        /// The index.
+        index: usize,
+        /// The length.
+        length: usize,
+    },
+    /// Memory that another backend, or another instance of this one, made.
+    #[error(
+        "{operation}: the memory belongs to {theirs}, the region to {ours}; create it on the region's backend"
+    )]
+    ForeignHandle {
+        /// What was asked for.
+        operation: &'static str,
+        /// Whose the handle is.
+        theirs: String,
+        /// Whose the region is.
+        ours: String,
+    },
+    /// The device has not that much memory free.
+    #[error("{operation}: {device} has {free} free of {total} and {requested} were asked for ({source})")]
+    OutOfMemory {
+        /// What was asked for.
+        operation: &'static str,
+        /// The device.
+        device: DeviceId,
+        /// How much was asked for.
+        requested: Bytes,
+        /// What the driver says is free.
+        free: Bytes,
+        /// What there is in all.
+        total: Bytes,
+        /// What the driver answered.
+        source: DriverError,
+    },
+    /// This backend, device or version cannot do it.
+    #[error("{operation} is not supported here: {reason}")]
+    Unsupported {
+        /// What was asked for.
+        operation: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// No library of the vendor could be loaded.
+    #[error("the {vendor} backend found no usable library ({what}); looked for:{}", list(tried))]
+    LibraryNotFound {
+        /// The vendor.
+        vendor: Vendor,
+        /// What the library is.
+        what: &'static str,
+        /// Where it was looked for, in order, with what the loader said.
+        tried: Vec<Tried>,
+    },
+    /// A library was loaded and cannot be used.
+    #[error("the {vendor} backend cannot use {library}: {reason}")]
+    LibraryRefused {
+        /// The vendor.
+        vendor: Vendor,
+        /// The library.
+        library: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The vendor's driver runs and has no device.
+    #[error("the {vendor} backend has no device: {reason}")]
+    NoDevice {
+        /// The vendor.
+        vendor: Vendor,
+        /// What the driver said.
+        reason: String,
+    },
+    /// The process forked after the backend was opened; drivers do not work in the child.
+    #[error(
+        "{operation}: this process was forked from one that had the driver open; open GPUs after fork, or use exec"
+    )]
+    Forked {
+        /// What was asked for.
+        operation: &'static str,
+    },
+    /// A part of the region whose state could not be put back after an earlier failure.
+    #[error(
+        "{operation}: the part of {length} at offset {offset} is out of use since undoing failed: {cause}"
+    )]
+    OutOfUse {
+        /// What was asked for.
+        operation: &'static str,
+        /// Where the part begins.
+        offset: Bytes,
+        /// How long it is.
+        length: Bytes,
+        /// What had failed.
+        cause: String,
+    },
+    /// An operation failed, and putting back what it had done failed too; that part is out of use.
+    #[error("{error}; and undoing it failed: {undo}")]
+    UndoFailed {
+        /// Why the operation failed.
+        error: Box<Self>,
+        /// Why it could not be undone.
+        undo: Box<Self>,
+    },
+    /// The device or its context has died, by a fault in a kernel for example.
+    #[error("{operation}: the device is lost to this process: {source}")]
+    DeviceLost {
+        /// What was asked for.
+        operation: &'static str,
+        /// What the driver answered.
+        source: DriverError,
+    },
+    /// A driver answered success and did something else.
+    #[error("{operation}: the driver did not do what it said: {what}")]
+    DriverBroke {
+        /// What was asked for.
+        operation: &'static str,
+        /// What it did instead.
+        what: String,
+    },
+    /// Any other answer of a driver or of the system.
+    #[error("{operation}: {source} ({context})")]
+    Driver {
+        /// What was asked for.
+        operation: &'static str,
+        /// What the driver answered.
+        source: DriverError,
+        /// The numbers that were given to it.
+        context: String,
+    },
+}
+
+impl Error {
+    /// True where the device has too little memory, free or at all.
+    #[must_use]
+    pub const fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::OutOfMemory { .. } | Self::ExceedsDevice { .. })
+    }
+
+    /// An answer of a driver that has no kind of its own, with the numbers that it was given.
+    #[must_use]
+    pub fn driver(operation: &'static str, source: DriverError, range: AddressRange) -> Self {
+        Self::Driver { operation, source, context: range.to_string() }
+    }
+
+    /// The driver's answer that is behind this error, where there is one.
+    #[must_use]
+    pub fn driver_error(&self) -> Option<&DriverError> {
+        match self {
+            Self::OutOfMemory { source, .. }
+            | Self::DeviceLost { source, .. }
+            | Self::Driver { source, .. } => Some(source),
+            Self::UndoFailed { error, .. } => error.driver_error(),
+            _ => None,
+        }
+    }
+}

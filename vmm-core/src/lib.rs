@@ -1,0 +1,37 @@
+//! Vendor-neutral core of [gpu-vmm](https://docs.rs/gpu-vmm).
+mod access;
+mod address;
+mod backend;
+mod bytes;
+mod capability;
+pub mod decorators;
+mod device;
+mod device_vec;
+mod drop_log;
+mod error;
+mod fork;
+mod granularity;
+mod instance;
+mod physical;
+mod quirk;
+mod region;
+mod stream;
+pub mod workbench;
+
+pub use access::{Access, AccessMap, Grant};
+pub use address::{Address, AddressRange};
+pub use backend::{Backend, Handle, Properties, Reservation};
+pub use bytes::{Bytes, ParseBytesError};
+pub use capability::{Capability, Feature, FoundBy};
+pub use device::{Device, DeviceId, DriverInfo, MemoryInfo, Vendor};
+pub use device_vec::{DevicePtr, DeviceVec};
+pub use drop_log::DropLog;
+pub use error::{DriverError, Error, Result, Tried};
+pub use fork::Process;
+pub use granularity::{Alignment, Granularity};
+pub use instance::InstanceId;
+pub use physical::Physical;
+pub use quirk::Quirk;
+pub use region::{Grown, Growth, MappingInfo, Placement, Region, RegionBuilder, Shrunk};
+pub use stream::{Done, Stream};
+pub use workbench::Workbench;

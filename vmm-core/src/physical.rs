@@ -1,0 +1,153 @@
+//! Physical memory as a user holds it: shared ownership of a backend's handle.
+#![allow(unsafe_code)]
+
+use crate::{Backend, Bytes, DeviceId, Error, Handle, InstanceId, Properties, Result, Vendor};
+use std::sync::Arc;
+
+#[cfg(unix)]
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// A piece of physical memory of one device, with no address until it is mapped.
+///
+/// Clones are the same memory. It can be mapped at several addresses at once (aliases), in one region or in several;
+/// it is given back to the device when the last clone is dropped and the last mapping removed. Its contents stay with
+/// it from one mapping to the next. CUDA: `CUmemGenericAllocationHandle`, HIP: `hipMemGenericAllocationHandle_t`.
+///
+/// Two mappings of one piece show the same bytes once the writing operation has completed. Inside one kernel they may
+/// differ: on AMD's RDNA the first-level cache is not coherent between two addresses of the same memory.
+#[derive(Debug)]
+pub struct Physical<B: Backend>(Arc<Owned<B>>);
+
+#[derive(Debug)]
+struct Owned<B: Backend> {
+    handle: B::Handle,
+    size: Bytes,
+    device: DeviceId,
+    instance: InstanceId,
+    vendor: Vendor,
+}
+
+impl<B: Backend> Clone for Physical<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<B: Backend> Physical<B> {
+    /// Creates at least `size` bytes: the size is rounded up to the device's granularity, and [`Physical::size`]
+    /// tells what it became. CUDA: `cuMemCreate`, HIP: `hipMemCreate`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ZeroSize`], [`Error::NoSuchDevice`], [`Error::ExceedsDevice`] for more than the device has at all,
+    /// [`Error::OutOfMemory`] for more than is free.
+    pub fn create(backend: &B, size: Bytes, properties: Properties) -> Result<Self> {
+        let size = rounded_size(backend, "create physical memory", size, properties.device)?;
+        // SAFETY: the device exists and is usable, and the size is a multiple of its granularity and not zero.
+        let handle = unsafe { backend.create(size, &properties) }?;
+        Ok(Self::own(backend, handle, properties.device))
+    }
+
+    /// Takes in memory that another process exported. The descriptor can be closed afterwards. CUDA:
+    /// `cuMemImportFromShareableHandle`, HIP: `hipMemImportFromShareableHandle`.
+    ///
+    /// # Safety
+    ///
+    /// The descriptor was exported by the same vendor's driver, of memory with exactly this size and on this device:
+    /// no driver tells the importer.
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`Physical::create`], and what the driver answers to a descriptor of another kind.
+    #[cfg(unix)]
+    pub unsafe fn import(
+        backend: &B,
+        fd: BorrowedFd<'_>,
+        size: Bytes,
+        properties: Properties,
+    ) -> Result<Self> {
+        let operation = "import physical memory";
+        let granularity = backend.device(operation, properties.device)?.granularity;
+        if size.is_zero() {
+            return Err(Error::ZeroSize { operation });
+        }
+        if !granularity.divides(size) {
+            return Err(Error::Unaligned { operation, what: "size", value: size.0, granularity });
+        }
+        // SAFETY: the caller vouches for the descriptor, size and properties.
+        let handle = unsafe { backend.import(fd, size, &properties) }?;
+        Ok(Self::own(backend, handle, properties.device))
+    }
+
+    fn own(backend: &B, handle: B::Handle, device: DeviceId) -> Self {
+        let size = handle.size();
+        Self(Arc::new(Owned { handle, size, device, instance: backend.instance(), vendor: backend.vendor() }))
+    }
+
+    /// How much memory: what was asked for, rounded up to the granularity.
+    #[must_use]
+    pub fn size(&self) -> Bytes {
+        self.0.size
+    }
+
+    /// Whose memory it is.
+    #[must_use]
+    pub fn device(&self) -> DeviceId {
+        self.0.device
+    }
+
+    /// The backend's handle.
+    #[must_use]
+    pub fn handle(&self) -> &B::Handle {
+        &self.0.handle
+    }
+
+    /// True where both are the same piece of memory of one handle.
+    #[must_use]
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// A new file descriptor for the memory, which must have been created [shareable](Properties::shareable).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] where it was not, or where the driver cannot share.
+    #[cfg(unix)]
+    pub fn export(&self) -> Result<OwnedFd> {
+        self.0.handle.export()
+    }
+
+    pub(crate) fn check_belongs_to(&self, operation: &'static str, backend: &B) -> Result<()> {
+        if self.0.instance == backend.instance() {
+            return Ok(());
+        }
+        Err(Error::ForeignHandle {
+            operation,
+            theirs: label(self.0.vendor, self.0.instance),
+            ours: label(backend.vendor(), backend.instance()),
+        })
+    }
+}
+
+/// Which backend, for the text of an error.
+fn label(vendor: Vendor, instance: InstanceId) -> String {
+    format!("{vendor} backend {}", instance.number())
+}
+
+/// `size` rounded up to what `device` can create, if it can be had at all.
+pub(crate) fn rounded_size<B: Backend>(
+    backend: &B,
+    operation: &'static str,
+    size: Bytes,
+    device: DeviceId,
+) -> Result<Bytes> {
+    if size.is_zero() {
+        return Err(Error::ZeroSize { operation });
+    }
+    let found = backend.device(operation, device)?;
+    let exceeds =
+        |requested| Error::ExceedsDevice { operation, requested, device, total: found.total_memory };
+    let rounded = found.granularity.round_up(size).ok_or_else(|| exceeds(size))?;
+    if size > found.total_memory { Err(exceeds(size)) } else { Ok(rounded) }
+}

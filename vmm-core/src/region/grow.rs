@@ -1,0 +1,252 @@
+//! Growth, the heart of it: more memory at the same address, and no byte copied.
+//!
+//! Three ways are gone in order. **Within** the reservation, which costs nothing but the memory. **Extended** by a
+//! reservation at exactly the end of the last one, where those addresses are free. **Remapped**: a larger range
+//! elsewhere to which the same physical memory is mapped; only where the caller allows another address.
+
+use super::Region;
+use super::builder::{Placement, reserve, rounded};
+use super::layout::{Layout, Part};
+use super::map::check_reach;
+use super::table::{Mapping, Piece};
+use crate::physical::rounded_size;
+use crate::{Access, Address, Backend, Bytes, DeviceId, Done, Error, Physical, Properties, Result};
+
+/// How a region grew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Grown {
+    /// Inside of what was reserved. The address is the same.
+    Within,
+    /// By further reservations at exactly the end of the last one. The address is the same.
+    Extended,
+    /// At another address, where the same physical memory is mapped now.
+    Remapped,
+}
+
+impl Grown {
+    /// `within`, `extended` or `remapped`, as reports have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Within => "within",
+            Self::Extended => "extended",
+            Self::Remapped => "remapped",
+        }
+    }
+}
+
+/// What a step of growth did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Growth {
+    /// Which way it went.
+    pub how: Grown,
+    /// Where the region begins now.
+    pub address: Address,
+    /// Where it ends now: what was asked for, rounded up to the granularity, or more where it had more.
+    pub end: Bytes,
+    /// How much memory was added.
+    pub added: Bytes,
+}
+
+/// What shrinking did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shrunk {
+    /// Where the region ends now: no less than what was asked for.
+    pub end: Bytes,
+    /// How much memory was taken out of the region.
+    pub removed: Bytes,
+}
+
+impl<B: Backend> Region<B> {
+    /// Grows to at least `size` bytes at the same address, with memory of the region's device: within the
+    /// reservation, else by a reservation right behind it. The size is rounded up to the granularity, and the new
+    /// memory is one handle for each reservation that it lies in. A region that is as large already is left as it is.
+    ///
+    /// The contents of the new part are not defined: drivers give zeros, memory that was mapped before keeps its bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AddressTaken`], with the address that was offered, where the addresses behind the region are not
+    /// free; [`Error::OutOfMemory`]; [`Error::TooManyAddresses`]. The region is as before.
+    pub fn grow_to(&mut self, size: Bytes) -> Result<Growth> {
+        self.grow_to_on(self.growing.device, size)
+    }
+
+    /// The same with memory of another device, so that one range holds memory of several.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::grow_to`], [`Error::NoSuchDevice`], [`Error::PeerUnreachable`] where a device that the
+    /// region gives access to cannot reach this one's memory.
+    pub fn grow_to_on(&mut self, device: DeviceId, size: Bytes) -> Result<Growth> {
+        let operation = "grow";
+        let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
+        let reserved = self.reserved();
+        if target <= reserved {
+            return self.fill_up_to(target, device, Grown::Within);
+        }
+        self.extend(operation, target)?;
+        self.fill_up_to(target, device, Grown::Extended).inspect_err(|_| {
+            // Nothing is mapped in the new reservation, unless undoing failed: then it stays.
+            if self.layout.table.end() <= reserved {
+                self.layout.spans.pop();
+            }
+        })
+    }
+
+    /// Grows to at least `size` bytes, at another address if it must be: then a range of at least twice the size is
+    /// reserved, the same physical memory is mapped there with the access that it had, and the old addresses are
+    /// given back after waiting as `done` says. Pointers into the old range are void; the result tells.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::grow_to`] but [`Error::AddressTaken`]. The region is as before, at its old address.
+    pub fn grow_or_move(&mut self, size: Bytes, done: Done<'_>) -> Result<Growth> {
+        match self.grow_to(size) {
+            Err(Error::AddressTaken { .. }) => self.remap(size, done),
+            other => other,
+        }
+    }
+
+    /// Gives memory back from the end, down to `size` bytes. Handles are given back whole, so a mapping in which
+    /// `size` falls stays: the result tells where the region ends now. The addresses stay reserved.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for more than the region has; what waiting or the driver answers. The region is as
+    /// before.
+    pub fn shrink_to(&mut self, size: Bytes, done: Done<'_>) -> Result<Shrunk> {
+        let operation = "shrink";
+        let end = self.end();
+        if size > end {
+            return Err(Error::OutOfRange { operation, offset: Bytes::ZERO, length: size, limit: end });
+        }
+        let before = self.mapped();
+        for mapping in self.mappings().filter(|mapping| mapping.offset >= size) {
+            self.layout.table.check_whole(operation, mapping.offset, mapping.length)?;
+        }
+        let parts: Vec<Part> =
+            self.layout.parts().into_iter().filter_map(|part| self.tail(part, size)).collect();
+        if let Some(first) = parts.first() {
+            self.wait(&self.layout, first.offset, end - first.offset, done)?;
+        }
+        self.layout.remove(&parts)?;
+        Ok(Shrunk { end: self.end(), removed: before - self.mapped() })
+    }
+
+    /// The mappings of a part that begin at `from` or later.
+    fn tail(&self, part: Part, from: Bytes) -> Option<Part> {
+        let end = part.offset + part.length;
+        let (offset, _) =
+            self.layout.table.touching(from.max(part.offset), end - from).find(|(at, _)| *at >= from)?;
+        (offset < end).then(|| Part { offset, length: end - offset })
+    }
+
+    /// What the region has to end at, or `None` where it does already.
+    fn target(&self, operation: &'static str, device: DeviceId, size: Bytes) -> Result<Option<Bytes>> {
+        let target = rounded(operation, size, self.granularity)?;
+        let end = self.end();
+        if target <= end {
+            return Ok(None);
+        }
+        rounded_size(&self.backend, operation, target - end, device)?;
+        for grant in self.growing.access.grants() {
+            check_reach(&self.backend, operation, grant.device, device)?;
+        }
+        Ok(Some(target))
+    }
+
+    fn unchanged(&self) -> Growth {
+        Growth { how: Grown::Within, address: self.address(), end: self.end(), added: Bytes::ZERO }
+    }
+
+    /// Adds a reservation at exactly the end of the last one, so that the region reaches `target`.
+    fn extend(&mut self, operation: &'static str, target: Bytes) -> Result<()> {
+        let reserved = self.reserved();
+        let wanted = self.address() + reserved;
+        let needed = target - reserved;
+        let generous = match self.growing.extend_by {
+            Bytes::ZERO => reserved,
+            some => some,
+        };
+        let attempt = |size| {
+            let place = Placement::Exact(wanted);
+            reserve(&self.backend, operation, size, self.granularity.into(), self.granularity, place)
+        };
+        let answer =
+            if needed < generous { attempt(generous).or_else(|_| attempt(needed)) } else { attempt(needed) };
+        self.layout.spans.push(answer?);
+        Ok(())
+    }
+
+    /// Maps new memory from the end up to `target`, which is reserved: one handle for each reservation.
+    fn fill_up_to(&mut self, target: Bytes, device: DeviceId, how: Grown) -> Result<Growth> {
+        let end = self.end();
+        let pieces = self.new_pieces(&self.layout, end, target, device)?;
+        self.layout.place(pieces)?;
+        Ok(Growth { how, address: self.address(), end: target, added: target - end })
+    }
+
+    /// New memory for a part of a layout, cut at its seams.
+    fn new_pieces(
+        &self,
+        layout: &Layout<B>,
+        from: Bytes,
+        to: Bytes,
+        device: DeviceId,
+    ) -> Result<Vec<Piece<B>>> {
+        let own = self.growing.access.get(device);
+        let access = match own {
+            Access::None => self.growing.access.with(device, Access::ReadWrite),
+            _ => self.growing.access,
+        };
+        let cuts = layout.spans.cut(from, to - from);
+        cuts.map(|cut| {
+            let memory = Physical::create(&self.backend, cut.length, Properties::on(device))?;
+            Ok(Piece { offset: cut.offset, mapping: Mapping::new(memory, access) })
+        })
+        .collect()
+    }
+
+    /// Moves to a larger range: the new one is complete before the old one is touched.
+    fn remap(&mut self, size: Bytes, done: Done<'_>) -> Result<Growth> {
+        let operation = "grow";
+        let device = self.growing.device;
+        let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
+        let end = self.end();
+        let mut moved = self.pieces_for_move(operation)?;
+        let larger = self.reserve_for_move(operation, target)?;
+        let mut layout = Layout::new(&self.backend, larger);
+        moved.extend(self.new_pieces(&layout, end, target, device)?);
+        layout.place(moved)?;
+        let emptied = self
+            .wait(&self.layout, Bytes::ZERO, self.reserved(), done)
+            .and_then(|()| self.layout.remove(&self.layout.parts()));
+        if let Err(error) = emptied {
+            // No device has been told of the new addresses, so there is nothing to wait for.
+            return Err(match layout.clear() {
+                Ok(()) => error,
+                Err(undo) => Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) },
+            });
+        }
+        self.layout = layout;
+        Ok(Growth { how: Grown::Remapped, address: self.address(), end: target, added: target - end })
+    }
+
+    /// All mappings, if all can be vouched for.
+    fn pieces_for_move(&self, operation: &'static str) -> Result<Vec<Piece<B>>> {
+        for (offset, mapping) in self.layout.table.iter() {
+            self.layout.table.check_mapped(operation, offset, mapping.length())?;
+        }
+        Ok(self.layout.pieces(Bytes::ZERO, self.reserved()))
+    }
+
+    /// At least twice the addresses, or just what is needed where so many cannot be had.
+    fn reserve_for_move(&self, operation: &'static str, target: Bytes) -> Result<B::Reservation> {
+        let sizes = [rounded(operation, target + target, self.granularity).unwrap_or(target), target];
+        let attempt = |size| {
+            reserve(&self.backend, operation, size, self.alignment, self.granularity, Placement::Anywhere)
+        };
+        attempt(sizes[0]).or_else(|_| attempt(sizes[1]))
+    }
+}

@@ -1,0 +1,124 @@
+//! A user's single operations: map a handle, remove mappings, say who may do what.
+
+use super::layout::Part;
+use super::table::{Mapping, Piece};
+use super::{Region, check_aligned};
+use crate::{Access, AccessMap, Backend, Bytes, DeviceId, Done, Error, Physical, Result};
+
+impl<B: Backend> Region<B> {
+    /// Maps a piece of physical memory, whole, at an offset. No device has access yet. CUDA: `cuMemMap`, HIP:
+    /// `hipMemMap`.
+    ///
+    /// The same memory can be mapped at several offsets and in several regions.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignHandle`], [`Error::Unaligned`], [`Error::OutOfRange`], [`Error::AlreadyMapped`],
+    /// [`Error::CrossesSeam`] where the region is made of several reservations and the piece would lie in two.
+    pub fn map(&mut self, offset: Bytes, memory: &Physical<B>) -> Result<()> {
+        let operation = "map";
+        memory.check_belongs_to(operation, &self.backend)?;
+        let length = memory.size();
+        self.check_part(operation, offset, length)?;
+        self.layout.table.check_free(operation, offset, length)?;
+        if let Some(cut) = self.layout.spans.first_cut(offset, length)
+            && cut.length < length
+        {
+            return Err(Error::CrossesSeam { operation, offset, length, seam: offset + cut.length });
+        }
+        self.layout.place(vec![Piece { offset, mapping: Mapping::new(memory.clone(), AccessMap::NONE) }])
+    }
+
+    /// Removes the mappings of a part, which must be whole ones without a hole. The addresses stay reserved; the
+    /// memory goes back to its device unless somebody still holds it. CUDA: `cuMemUnmap`, HIP: `hipMemUnmap`.
+    ///
+    /// Waits as `done` says before anything is taken away.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ZeroSize`], [`Error::Unaligned`], [`Error::OutOfRange`], [`Error::NotMapped`],
+    /// [`Error::PartialMapping`], or what the driver answers; then everything is still mapped.
+    pub fn unmap(&mut self, offset: Bytes, length: Bytes, done: Done<'_>) -> Result<()> {
+        let operation = "unmap";
+        self.check_part(operation, offset, length)?;
+        self.layout.table.check_whole(operation, offset, length)?;
+        self.wait(&self.layout, offset, length, done)?;
+        self.layout.remove(&[Part { offset, length }])
+    }
+
+    /// Says what a device may do with the mappings of a part, which must be whole ones without a hole; other devices
+    /// keep what they have. CUDA: `cuMemSetAccess`, HIP: `hipMemSetAccess`.
+    ///
+    /// Where the device has another access already, its work is waited for first: changing it takes the memory away
+    /// for a moment on HIP.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::unmap`], [`Error::NoSuchDevice`], [`Error::PeerUnreachable`], or what the driver answers;
+    /// then every device has the access that it had.
+    pub fn set_access(
+        &mut self,
+        offset: Bytes,
+        length: Bytes,
+        device: DeviceId,
+        access: Access,
+    ) -> Result<()> {
+        let operation = "set access";
+        self.check_part(operation, offset, length)?;
+        self.layout.table.check_whole(operation, offset, length)?;
+        let mut owners: Vec<DeviceId> = Vec::new();
+        let mut changes = false;
+        for (_, mapping) in self.layout.table.touching(offset, length) {
+            if !owners.contains(&mapping.memory.device()) {
+                owners.push(mapping.memory.device());
+            }
+            let now = mapping.access.get(device);
+            changes |= now != Access::None && now != access;
+        }
+        for owner in owners {
+            check_reach(&self.backend, operation, device, owner)?;
+        }
+        if changes {
+            match self.backend.synchronize(device) {
+                Ok(()) | Err(Error::DeviceLost { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.layout.set_access(offset, length, device, access)
+    }
+
+    /// Refuses a part that is empty, unaligned, or not wholly in the region.
+    fn check_part(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+        self.check_inside(operation, offset, length)?;
+        check_aligned(operation, "offset", offset.0, self.granularity)?;
+        check_aligned(operation, "length", length.0, self.granularity)
+    }
+
+    /// Refuses a part that is empty or not wholly in the region.
+    pub(super) fn check_inside(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+        if length.is_zero() {
+            return Err(Error::ZeroSize { operation });
+        }
+        let end = offset.checked_add(length).ok_or(Error::Overflow {
+            operation,
+            base: offset.0,
+            length: length.0,
+        })?;
+        let limit = self.reserved();
+        if end > limit { Err(Error::OutOfRange { operation, offset, length, limit }) } else { Ok(()) }
+    }
+}
+
+/// Refuses a device that does not exist or cannot reach another one's memory.
+pub(super) fn check_reach<B: Backend>(
+    backend: &B,
+    operation: &'static str,
+    device: DeviceId,
+    owner: DeviceId,
+) -> Result<()> {
+    backend.device(operation, device)?;
+    if device == owner || backend.can_access(device, owner)? {
+        return Ok(());
+    }
+    Err(Error::PeerUnreachable { operation, device, owner })
+}

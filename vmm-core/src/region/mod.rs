@@ -1,0 +1,204 @@
+//! A range of addresses as its user sees it, with what is mapped in it.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `builder` | how a region comes to be: how many addresses, where |
+//! | `spans` | one reservation, or several that follow each other; the seams between them |
+//! | `table` | the books: what is mapped where with which access |
+//! | `layout` | place, remove and protect as transactions over spans and table |
+//! | `map` | map, unmap, set access: a user's single operations and their checks |
+//! | `grow` | growth in place, by extension, by remapping; shrinking |
+//! | `data` | reading, writing and filling through the devices |
+
+mod builder;
+mod data;
+mod grow;
+mod layout;
+mod map;
+mod spans;
+mod table;
+
+pub use builder::{Placement, RegionBuilder};
+pub use grow::{Grown, Growth, Shrunk};
+
+use crate::{
+    Access, Address, AddressRange, Alignment, Backend, Bytes, DeviceId, Done, Error, Granularity, Physical,
+    Result, stream::Wait,
+};
+use builder::Growing;
+use layout::Layout;
+
+/// A range of addresses with physical memory mapped in it.
+///
+/// A region owns its addresses and knows what is mapped where, with which access; every call is checked against that
+/// before a driver hears of it, and fails without having changed anything. Offsets count from the region's
+/// [address](Region::address). Memory of several devices can lie in one region, one piece can lie in several regions.
+///
+/// Dropping a region waits for the devices that have access to it, unmaps and gives everything back. [`Region::close`]
+/// does the same and tells what went wrong.
+///
+/// ```
+/// # use gpu_vmm_core::{Backend, Bytes, Region, Result};
+/// # fn example<B: Backend>(backend: &B) -> Result<()> {
+/// let mut region = Region::builder(backend).reserve(Bytes::gib(1)).build()?;
+/// let address = region.address();
+/// region.grow_to(Bytes::mib(2))?;
+/// region.write(Bytes(0), b"kept")?;
+/// region.grow_to(Bytes::mib(64))?;
+/// assert_eq!(region.address(), address);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Region<B: Backend> {
+    backend: B,
+    granularity: Granularity,
+    alignment: Alignment,
+    growing: Growing,
+    layout: Layout<B>,
+}
+
+/// One mapping of a region.
+#[derive(Debug)]
+pub struct MappingInfo<'a, B: Backend> {
+    /// Where it begins in the region.
+    pub offset: Bytes,
+    /// How long it is: the size of the memory, since handles are mapped whole.
+    pub length: Bytes,
+    /// The memory behind it.
+    pub memory: &'a Physical<B>,
+}
+
+impl<B: Backend> Region<B> {
+    /// A region that is to be made on `backend`.
+    pub fn builder(backend: &B) -> RegionBuilder<'_, B> {
+        RegionBuilder::new(backend)
+    }
+
+    /// The backend that the region is on.
+    #[must_use]
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// The first address. It changes in [`Region::grow_or_move`] and nowhere else.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.layout.spans.base()
+    }
+
+    /// All addresses, mapped or not.
+    #[must_use]
+    pub fn range(&self) -> AddressRange {
+        AddressRange { base: self.address(), size: self.reserved() }
+    }
+
+    /// How many bytes of addresses the region has.
+    #[must_use]
+    pub fn reserved(&self) -> Bytes {
+        self.layout.spans.size()
+    }
+
+    /// The reservations that the region is made of, in order; each begins where the last one ends.
+    pub fn reservations(&self) -> impl ExactSizeIterator<Item = AddressRange> {
+        self.layout.spans.ranges()
+    }
+
+    /// Where the last mapping ends; zero where nothing is mapped. Growth goes on from here.
+    #[must_use]
+    pub fn end(&self) -> Bytes {
+        self.layout.table.end()
+    }
+
+    /// The bytes of all mappings together: [`Region::end`] less the holes.
+    #[must_use]
+    pub fn mapped(&self) -> Bytes {
+        self.layout.table.mapped()
+    }
+
+    /// What every offset, size and address here is a multiple of: the largest granularity of the backend's devices.
+    #[must_use]
+    pub fn granularity(&self) -> Granularity {
+        self.granularity
+    }
+
+    /// The mappings in order.
+    pub fn mappings(&self) -> impl DoubleEndedIterator<Item = MappingInfo<'_, B>> {
+        self.layout.table.iter().map(|(offset, mapping)| MappingInfo {
+            offset,
+            length: mapping.length(),
+            memory: &mapping.memory,
+        })
+    }
+
+    /// The mapping that holds an offset.
+    #[must_use]
+    pub fn mapping_at(&self, offset: Bytes) -> Option<MappingInfo<'_, B>> {
+        let (offset, mapping) = self.layout.table.at(offset)?;
+        Some(MappingInfo { offset, length: mapping.length(), memory: &mapping.memory })
+    }
+
+    /// What `device` may do at an offset; none where nothing is mapped. From the region's own books.
+    #[must_use]
+    pub fn access(&self, offset: Bytes, device: DeviceId) -> Access {
+        self.layout.table.at(offset).map_or(Access::None, |(_, mapping)| mapping.access.get(device))
+    }
+
+    /// Waits, unmaps everything and gives the addresses back; what dropping does, with the errors.
+    ///
+    /// # Errors
+    ///
+    /// What waiting or unmapping answers; what could not be given back is left to the end of the process.
+    pub fn close(mut self, done: Done<'_>) -> Result<()> {
+        self.empty(done)
+    }
+
+    /// Removes every mapping that can be vouched for. The first error is returned, the rest is gone on with.
+    fn empty(&mut self, done: Done<'_>) -> Result<()> {
+        if self.layout.table.is_empty() {
+            return Ok(());
+        }
+        self.wait(&self.layout, Bytes::ZERO, self.reserved(), done)?;
+        self.layout.clear()
+    }
+
+    /// Sees to it that no device uses a part any more. A device that has died uses nothing.
+    fn wait(&self, layout: &Layout<B>, offset: Bytes, length: Bytes, done: Done<'_>) -> Result<()> {
+        let settle = |answer| match answer {
+            Err(Error::DeviceLost { .. }) => Ok(()),
+            other => other,
+        };
+        match done.0 {
+            Wait::Nothing => Ok(()),
+            Wait::Devices => layout
+                .table
+                .devices(offset, length)
+                .try_for_each(|device| settle(self.backend.synchronize(device))),
+            Wait::Streams(streams) => {
+                streams.iter().try_for_each(|stream| settle(self.backend.synchronize_stream(*stream)))
+            }
+        }
+    }
+}
+
+impl<B: Backend> Drop for Region<B> {
+    fn drop(&mut self) {
+        if let Err(error) = self.empty(Done::when_devices_idle()) {
+            self.backend.drop_log().record(error);
+        }
+    }
+}
+
+/// Refuses zero, and what is no multiple of the granularity.
+fn check_aligned(
+    operation: &'static str,
+    what: &'static str,
+    value: u64,
+    granularity: Granularity,
+) -> Result<()> {
+    if granularity.divides(Bytes(value)) {
+        Ok(())
+    } else {
+        Err(Error::Unaligned { operation, what, value, granularity })
+    }
+}

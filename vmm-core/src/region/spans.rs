@@ -1,0 +1,91 @@
+//! Reservations that follow each other, seen as one range; the one place that knows of their borders.
+//!
+//! CUDA lets a call cross from one reservation into the next, HIP refuses it, so no call does: whoever works on a
+//! part asks for it [cut at the seams](Spans::cut).
+
+use crate::{Address, AddressRange, Backend, Bytes, Reservation};
+
+/// One reservation and where it begins in the region.
+#[derive(Debug)]
+struct Span<B: Backend> {
+    offset: Bytes,
+    reservation: B::Reservation,
+}
+
+/// The reservations of a region in order, each beginning where the last one ends. Never empty.
+#[derive(Debug)]
+pub(super) struct Spans<B: Backend>(Vec<Span<B>>);
+
+/// A part of a region that lies in one reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Which reservation.
+    pub(super) span: usize,
+    /// Where the part begins in the region.
+    pub(super) offset: Bytes,
+    pub(super) length: Bytes,
+}
+
+impl<B: Backend> Spans<B> {
+    pub(super) fn new(reservation: B::Reservation) -> Self {
+        Self(vec![Span { offset: Bytes::ZERO, reservation }])
+    }
+
+    /// Where the region begins.
+    pub(super) fn base(&self) -> Address {
+        self.0.first().map_or(Address(0), |span| span.reservation.range().base)
+    }
+
+    /// All reservations together.
+    pub(super) fn size(&self) -> Bytes {
+        self.0.last().map_or(Bytes::ZERO, |span| span.offset + span.reservation.range().size)
+    }
+
+    pub(super) fn ranges(&self) -> impl ExactSizeIterator<Item = AddressRange> {
+        self.0.iter().map(|span| span.reservation.range())
+    }
+
+    /// Adds a reservation that begins where the last one ends.
+    pub(super) fn push(&mut self, reservation: B::Reservation) {
+        debug_assert_eq!(reservation.range().base, self.base() + self.size());
+        let offset = self.size();
+        self.0.push(Span { offset, reservation });
+    }
+
+    /// Gives the last reservation back; nothing may be mapped in it.
+    pub(super) fn pop(&mut self) {
+        self.0.pop();
+    }
+
+    /// The reservation of a cut, and the cut's offset in it.
+    pub(super) fn reservation(&mut self, cut: Cut) -> Option<(&mut B::Reservation, Bytes)> {
+        let span = self.0.get_mut(cut.span)?;
+        Some((&mut span.reservation, cut.offset - span.offset))
+    }
+
+    /// A part of the region, cut at the borders of the reservations.
+    pub(super) fn cut(&self, offset: Bytes, length: Bytes) -> impl Iterator<Item = Cut> {
+        let end = offset + length;
+        let first = self.0.partition_point(|span| span.offset <= offset).saturating_sub(1);
+        self.0.iter().enumerate().skip(first).map_while(move |(index, span)| {
+            let start = span.offset.max(offset);
+            let stop = (span.offset + span.reservation.range().size).min(end);
+            (start < stop).then(|| Cut { span: index, offset: start, length: stop - start })
+        })
+    }
+
+    /// The first of those cuts.
+    pub(super) fn first_cut(&self, offset: Bytes, length: Bytes) -> Option<Cut> {
+        self.cut(offset, length).next()
+    }
+
+    /// Takes the reservations out in which `is_used` says that something may still be mapped: freeing those would
+    /// corrupt a driver's books. They are left to the process's end.
+    pub(super) fn abandon(&mut self, is_used: impl Fn(Bytes, Bytes) -> bool) {
+        for span in self.0.drain(..) {
+            if is_used(span.offset, span.reservation.range().size) {
+                std::mem::forget(span.reservation);
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The books: what is mapped where, with which access. No decision rests on a driver's own record.
+
+use crate::{AccessMap, Backend, Bytes, DeviceId, Error, Physical, Result};
+use std::collections::BTreeMap;
+
+/// One mapping of a whole handle.
+#[derive(Debug)]
+pub(super) struct Mapping<B: Backend> {
+    pub(super) memory: Physical<B>,
+    pub(super) access: AccessMap,
+    /// Why nobody can vouch for this mapping any more: an operation failed on it, and so did undoing that.
+    pub(super) out_of_use: Option<Box<str>>,
+}
+
+impl<B: Backend> Clone for Mapping<B> {
+    fn clone(&self) -> Self {
+        Self { memory: self.memory.clone(), access: self.access, out_of_use: self.out_of_use.clone() }
+    }
+}
+
+impl<B: Backend> Mapping<B> {
+    pub(super) fn new(memory: Physical<B>, access: AccessMap) -> Self {
+        Self { memory, access, out_of_use: None }
+    }
+
+    pub(super) fn length(&self) -> Bytes {
+        self.memory.size()
+    }
+}
+
+/// A mapping with the offset at which it begins.
+#[derive(Debug)]
+pub(super) struct Piece<B: Backend> {
+    pub(super) offset: Bytes,
+    pub(super) mapping: Mapping<B>,
+}
+
+impl<B: Backend> Clone for Piece<B> {
+    fn clone(&self) -> Self {
+        Self { offset: self.offset, mapping: self.mapping.clone() }
+    }
+}
+
+/// All mappings of a region by their offset. No two overlap.
+#[derive(Debug)]
+pub(super) struct Table<B: Backend> {
+    mappings: BTreeMap<Bytes, Mapping<B>>,
+    mapped: Bytes,
+}
+
+impl<B: Backend> Table<B> {
+    pub(super) const fn new() -> Self {
+        Self { mappings: BTreeMap::new(), mapped: Bytes::ZERO }
+    }
+
+    pub(super) fn insert(&mut self, offset: Bytes, mapping: Mapping<B>) {
+        self.mapped += mapping.length();
+        self.mappings.insert(offset, mapping);
+    }
+
+    pub(super) fn remove(&mut self, offset: Bytes) -> Option<Mapping<B>> {
+        let mapping = self.mappings.remove(&offset)?;
+        self.mapped = self.mapped - mapping.length();
+        Some(mapping)
+    }
+
+    pub(super) fn get_mut(&mut self, offset: Bytes) -> Option<&mut Mapping<B>> {
+        self.mappings.get_mut(&offset)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.mappings.is_empty()
+    }
+
+    /// The bytes of all mappings together.
+    pub(super) fn mapped(&self) -> Bytes {
+        self.mapped
+    }
+
+    /// Where the last mapping ends; zero where there is none.
+    pub(super) fn end(&self) -> Bytes {
+        self.mappings.last_key_value().map_or(Bytes::ZERO, |(offset, mapping)| *offset + mapping.length())
+    }
+
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (Bytes, &Mapping<B>)> {
+        self.mappings.iter().map(|(offset, mapping)| (*offset, mapping))
+    }
+
+    /// The mapping that holds `offset`.
+    pub(super) fn at(&self, offset: Bytes) -> Option<(Bytes, &Mapping<B>)> {
+        let (start, mapping) = self.mappings.range(..=offset).next_back()?;
+        (offset < *start + mapping.length()).then_some((*start, mapping))
+    }
+
+    /// The mappings that have a byte in the part, in order.
+    pub(super) fn touching(
+        &self,
+        offset: Bytes,
+        length: Bytes,
+    ) -> impl Iterator<Item = (Bytes, &Mapping<B>)> {
+        let first = self.at(offset).map_or(offset, |(start, _)| start);
+        self.mappings.range(first..offset + length).map(|(offset, mapping)| (*offset, mapping))
+    }
+
+    /// Refuses a part in which something is mapped.
+    pub(super) fn check_free(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+        match self.touching(offset, length).next() {
+            None => Ok(()),
+            Some((mapped_offset, mapping)) => {
+                check_in_use(operation, mapped_offset, mapping)?;
+                let mapped_length = mapping.length();
+                Err(Error::AlreadyMapped { operation, offset, length, mapped_offset, mapped_length })
+            }
+        }
+    }
+
+    /// Refuses a part that is not mapped throughout; the part may begin and end inside a mapping.
+    pub(super) fn check_mapped(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+        let mut next = offset;
+        for (start, mapping) in self.touching(offset, length) {
+            check_in_use(operation, start, mapping)?;
+            if start > next {
+                break;
+            }
+            next = start + mapping.length();
+        }
+        if next >= offset + length {
+            return Ok(());
+        }
+        Err(Error::NotMapped { operation, offset, length, hole: next, mapped: self.mapped, end: self.end() })
+    }
+
+    /// Refuses a part that is not made of whole mappings without a hole.
+    pub(super) fn check_whole(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+        self.check_mapped(operation, offset, length)?;
+        let cut = |at: Bytes| self.at(at).filter(|(start, _)| *start != at);
+        match cut(offset).or_else(|| cut(offset + length)) {
+            None => Ok(()),
+            Some((mapped_offset, mapping)) => {
+                let mapped_length = mapping.length();
+                Err(Error::PartialMapping { operation, offset, length, mapped_offset, mapped_length })
+            }
+        }
+    }
+
+    /// The devices that have some access to a part.
+    pub(super) fn devices(&self, offset: Bytes, length: Bytes) -> impl Iterator<Item = DeviceId> {
+        let all = self.touching(offset, length).flat_map(|(_, mapping)| mapping.access.grants());
+        all.collect::<AccessMap>().grants().map(|grant| grant.device)
+    }
+}
+
+/// Refuses a mapping that nobody can vouch for.
+fn check_in_use<B: Backend>(operation: &'static str, offset: Bytes, mapping: &Mapping<B>) -> Result<()> {
+    match &mapping.out_of_use {
+        None => Ok(()),
+        Some(cause) => {
+            Err(Error::OutOfUse { operation, offset, length: mapping.length(), cause: cause.clone().into() })
+        }
+    }
+}

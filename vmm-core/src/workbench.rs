@@ -1,0 +1,80 @@
+//! What shows that a mapping works and what it costs, beside virtual memory itself: a pattern written and checked by
+//! a device, and plain allocations to compare with. For the command, benchmarks and tests.
+#![allow(unsafe_code)]
+
+use crate::{Address, Backend, Bytes, DeviceId, Result};
+
+/// The pattern's word number `index` under a seed: neighbours, and the same word under another seed, differ in
+/// about half of their bits, so that a part that is mapped elsewhere than it should be is seen.
+///
+/// Kernels compute the same.
+#[must_use]
+pub const fn pattern_word(seed: u64, index: u64) -> u64 {
+    let mixed = seed.wrapping_add(index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    mixed ^ (mixed >> 32)
+}
+
+/// The bytes of one word of the pattern.
+pub const PATTERN_WORD: Bytes = Bytes(size_of::<u64>() as u64);
+
+/// Writes the pattern's words from number `first` on.
+pub fn write_pattern_words(words: &mut [u64], seed: u64, first: u64) {
+    for (word, index) in words.iter_mut().zip(first..) {
+        *word = pattern_word(seed, index);
+    }
+}
+
+/// How many words are not what the pattern has from number `first` on.
+#[must_use]
+pub fn count_wrong_words(words: &[u64], seed: u64, first: u64) -> u64 {
+    words.iter().zip(first..).filter(|(word, index)| **word != pattern_word(seed, *index)).count() as u64
+}
+
+/// A backend's means to show and compare; every backend of this project has them.
+pub trait Workbench: Backend {
+    /// How [`write_pattern`](Workbench::write_pattern) and [`count_wrong`](Workbench::count_wrong) reach the memory,
+    /// in a few words: `a kernel`, `copies`.
+    fn pattern_by(&self) -> &'static str;
+
+    /// Writes the pattern from word 0 on, by the device itself, and waits. `length` is a multiple of
+    /// [`PATTERN_WORD`].
+    ///
+    /// # Safety
+    ///
+    /// The memory is mapped and `device` may write all of it.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()>;
+
+    /// How many words of the memory are not what the pattern says, counted by the device itself.
+    ///
+    /// # Safety
+    ///
+    /// The memory is mapped and `device` may read all of it.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64>;
+
+    /// Allocates without virtual memory management: `cuMemAlloc`, `hipMalloc`, `mmap`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), or what the driver answers.
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address>;
+
+    /// Gives a plain allocation back: `cuMemFree`, `hipFree`, `munmap`.
+    ///
+    /// # Safety
+    ///
+    /// The address and size are those of one [`allocate_plain`](Workbench::allocate_plain) on this device, not given
+    /// back yet and not used any more.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()>;
+}
