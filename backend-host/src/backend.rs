@@ -1,0 +1,202 @@
+//! The opened backend: what is shared by everything that it gives out, and the trait that hands it out.
+#![allow(unsafe_code)]
+
+use crate::device::{self, Account};
+use crate::mappings::Mappings;
+use crate::memory::Memory;
+use crate::spare::Spare;
+use crate::store::Store;
+use crate::{HostConfig, HostHandle, HostReservation, capabilities, copy, quirks};
+use gpu_vmm_core::{
+    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error, InstanceId,
+    MemoryInfo, Process, Properties, Quirk, Result, Stream, Vendor,
+};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// What a backend, its handles and its reservations share.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) process: Process,
+    pub(crate) store: Store,
+    pub(crate) spare: Spare,
+    pub(crate) mappings: Mappings,
+    pub(crate) log: DropLog,
+    instance: InstanceId,
+    kernel: DriverInfo,
+    devices: Vec<Device>,
+    accounts: Vec<Arc<Account>>,
+    peers: bool,
+}
+
+impl Host {
+    fn open(config: &HostConfig) -> Result<Self> {
+        let devices = device::devices(config)?;
+        Ok(Self {
+            process: Process::current(),
+            store: Store::open().map_err(|source| Error::Driver {
+                operation: "open",
+                source,
+                context: "the file behind physical memory".to_owned(),
+            })?,
+            spare: Spare::new(),
+            mappings: Mappings::default(),
+            log: DropLog::new(),
+            instance: InstanceId::unique(),
+            kernel: device::kernel(),
+            accounts: devices.iter().map(|device| Account::new(device.total_memory)).collect(),
+            devices,
+            peers: config.peers,
+        })
+    }
+
+    /// The account of a device, in the process that opened the backend.
+    pub(crate) fn account(&self, operation: &'static str, device: DeviceId) -> Result<&Arc<Account>> {
+        self.process.check(operation)?;
+        let count = self.devices.len() as u32;
+        self.accounts.get(device.0 as usize).ok_or(Error::NoSuchDevice {
+            operation,
+            device,
+            vendor: Vendor::Host,
+            count,
+        })
+    }
+
+    pub(crate) const fn has_peers(&self) -> bool {
+        self.peers
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if self.process.is_this() {
+            // There is nobody left to tell of a failure, and a few pages without use are all that would stay.
+            let _ = self.spare.release();
+        }
+    }
+}
+
+/// Host memory in a GPU's place: see the [crate's documentation](crate).
+///
+/// Every opened backend is an instance of its own. It lives until the last of its clones, handles and reservations
+/// is dropped.
+#[derive(Clone, Debug)]
+pub struct HostBackend(pub(crate) Arc<Host>);
+
+impl HostBackend {
+    /// Opens the default machine: one device with all of the machine's memory and a granularity of 2 MiB.
+    ///
+    /// # Errors
+    ///
+    /// As for [`HostConfig::open`].
+    pub fn open() -> Result<Self> {
+        Self::with(&HostConfig::new())
+    }
+
+    pub(crate) fn with(config: &HostConfig) -> Result<Self> {
+        Host::open(config).map(|host| Self(Arc::new(host)))
+    }
+}
+
+impl Backend for HostBackend {
+    type Handle = HostHandle;
+    type Reservation = HostReservation;
+
+    fn vendor(&self) -> Vendor {
+        Vendor::Host
+    }
+
+    fn instance(&self) -> InstanceId {
+        self.0.instance
+    }
+
+    fn driver(&self) -> DriverInfo {
+        self.0.kernel.clone()
+    }
+
+    fn devices(&self) -> &[Device] {
+        &self.0.devices
+    }
+
+    /// What this backend has given out and not got back; what else the machine does with its memory is not counted.
+    fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
+        self.0.account("memory info", device).map(|account| account.info())
+    }
+
+    fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
+        for one in [device, owner] {
+            self.0.account("peer access", one)?;
+        }
+        Ok(device == owner || self.0.peers)
+    }
+
+    fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
+        capabilities::of(self, device)
+    }
+
+    fn quirks(&self) -> Vec<Quirk> {
+        quirks::of(self.0.kernel.version_number)
+    }
+
+    fn unmaps_runs(&self) -> bool {
+        true
+    }
+
+    unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HostHandle> {
+        Ok(HostHandle { memory: Memory::create(&self.0, size, properties)?, properties: *properties })
+    }
+
+    unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<HostHandle> {
+        self.0.account("import physical memory", properties.device)?;
+        Ok(HostHandle { memory: Memory::import(&self.0, fd, size)?, properties: *properties })
+    }
+
+    unsafe fn reserve(
+        &self,
+        size: Bytes,
+        alignment: Alignment,
+        hint: Option<Address>,
+    ) -> Result<HostReservation> {
+        self.0.process.check("reserve")?;
+        HostReservation::new(&self.0, size, alignment, hint)
+    }
+
+    unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
+        // SAFETY: the caller promises what the trait says, here and below.
+        unsafe { copy::from_host(&self.0, device, to, from) }
+    }
+
+    unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
+        // SAFETY: as above.
+        unsafe { copy::to_host(&self.0, device, to, from) }
+    }
+
+    unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> {
+        // SAFETY: as above.
+        unsafe { copy::between(&self.0, device, to, from, length) }
+    }
+
+    unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
+        // SAFETY: as above.
+        unsafe { copy::fill(&self.0, device, at, length, value) }
+    }
+
+    /// There is nothing to wait for: work is done when its call returns.
+    fn synchronize(&self, device: DeviceId) -> Result<()> {
+        self.0.account("synchronize", device).map(|_| ())
+    }
+
+    /// The default stream is a device's own work, for which there is nothing to wait; there are no others.
+    fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
+        let operation = "synchronize a stream";
+        self.0.process.check(operation)?;
+        if stream.as_raw().is_null() {
+            return Ok(());
+        }
+        Err(Error::Unsupported { operation, reason: "host memory has no streams".to_owned() })
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        &self.0.log
+    }
+}

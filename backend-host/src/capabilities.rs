@@ -1,0 +1,40 @@
+//! What a device of the host can do.
+
+use crate::HostBackend;
+use crate::pages;
+use gpu_vmm_core::{Backend, Capability, DeviceId, Feature, FoundBy, Result};
+
+pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capability>> {
+    let operation = "capabilities";
+    backend.0.process.check(operation)?;
+    let granularity = backend.device(operation, device)?.granularity;
+    let design = |feature, note: &str| Capability::yes(feature, FoundBy::Design, note);
+    let missing = |feature, reason: &str| Capability::no(feature, FoundBy::Design, reason);
+    Ok(vec![
+        design(Feature::VirtualMemory, "memfd_create, mmap and mprotect"),
+        match pages::hint_is_kept(granularity)? {
+            true => Capability::yes(Feature::FixedAddress, FoundBy::Trial, ""),
+            false => Capability::no(
+                Feature::FixedAddress,
+                FoundBy::Trial,
+                "the kernel gave another address than a free one that was asked for",
+            ),
+        },
+        design(
+            Feature::ReadOnlyAccess,
+            "the MMU allows what any device may do; copies keep to their own device's access",
+        ),
+        match (backend.devices().len(), backend.0.has_peers()) {
+            (1, _) => missing(Feature::PeerAccess, "there is no other device"),
+            (_, true) => design(Feature::PeerAccess, ""),
+            (_, false) => missing(Feature::PeerAccess, "the backend was opened without peers"),
+        },
+        design(Feature::FileDescriptor, "a memfd of sealed size"),
+        design(Feature::HostAccess, "the addresses are the process's own"),
+        missing(Feature::FabricHandle, "memory of the host is shared within one machine only"),
+        missing(Feature::Multicast, "no hardware writes one store to several places"),
+        missing(Feature::Compression, "the kernel does not compress memory that is in use"),
+        missing(Feature::RemoteDma, "there is no property of a memfd that a network card would need"),
+        missing(Feature::DmaBuf, "a handle's descriptor is a memfd, which is no dma-buf"),
+    ])
+}

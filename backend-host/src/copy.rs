@@ -1,0 +1,93 @@
+//! Copies and fills, by the CPU in a device's name.
+//!
+//! The table of mappings is asked first whether that device may do it, so that a copy that no device's driver would
+//! do is an error here too, and not a fault: `EFAULT` where nothing is mapped, `EACCES` where the device may not.
+#![allow(unsafe_code)]
+
+use crate::backend::Host;
+use crate::error::refusal;
+use crate::mappings::Refusal;
+use gpu_vmm_core::{Access, Address, AddressRange, Bytes, DeviceId, Error, Result};
+use rustix::io::Errno;
+use std::ptr;
+
+impl Host {
+    /// That `device` exists and may do `need` with all of the memory: with it, the pages are there and allow it.
+    pub(crate) fn check_access(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        at: Address,
+        length: Bytes,
+        need: Access,
+    ) -> Result<()> {
+        self.account(operation, device)?;
+        let range = AddressRange { base: at, size: length };
+        if at.checked_add(length).is_none() {
+            return Err(Error::Overflow { operation, base: at.0, length: length.0 });
+        }
+        let (errno, why) = match self.mappings.check(range, device, need) {
+            Ok(()) => return Ok(()),
+            Err(Refusal::NotMapped { at }) => (Errno::FAULT, format!("nothing is mapped at {at}")),
+            Err(Refusal::Denied { at, have }) => {
+                (Errno::ACCESS, format!("{device} has {have} at {at} and would need {need}"))
+            }
+        };
+        Err(Error::driver(operation, refusal("the host backend", errno, why), range))
+    }
+}
+
+/// # Safety
+///
+/// As for `Backend::copy_from_host`.
+pub(crate) unsafe fn from_host(host: &Host, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
+    host.check_access("copy from host", device, to, Bytes(from.len() as u64), Access::ReadWrite)?;
+    // SAFETY: the pages are mapped for writing, as was checked, and stay so while the caller keeps its promise. A
+    // slice of the caller's is not memory that the caller lets a device write at the same time.
+    unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
+    Ok(())
+}
+
+/// # Safety
+///
+/// As for `Backend::copy_to_host`.
+pub(crate) unsafe fn to_host(host: &Host, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
+    host.check_access("copy to host", device, from, Bytes(to.len() as u64), Access::Read)?;
+    // SAFETY: as above, for reading.
+    unsafe { ptr::copy_nonoverlapping(from.as_ptr::<u8>(), to.as_mut_ptr(), to.len()) };
+    Ok(())
+}
+
+/// # Safety
+///
+/// As for `Backend::copy`.
+pub(crate) unsafe fn between(
+    host: &Host,
+    device: DeviceId,
+    to: Address,
+    from: Address,
+    length: Bytes,
+) -> Result<()> {
+    host.check_access("copy", device, to, length, Access::ReadWrite)?;
+    host.check_access("copy", device, from, length, Access::Read)?;
+    // SAFETY: both sides are mapped for what is done there, as was checked, and stay so while the caller keeps its
+    // promise. Two addresses can be the same memory, so this is the copy that allows it.
+    unsafe { ptr::copy(from.as_ptr::<u8>(), to.as_ptr::<u8>(), length.0 as usize) };
+    Ok(())
+}
+
+/// # Safety
+///
+/// As for `Backend::fill`.
+pub(crate) unsafe fn fill(
+    host: &Host,
+    device: DeviceId,
+    at: Address,
+    length: Bytes,
+    value: u8,
+) -> Result<()> {
+    host.check_access("fill", device, at, length, Access::ReadWrite)?;
+    // SAFETY: the pages are mapped for writing, as was checked, and stay so while the caller keeps its promise.
+    unsafe { ptr::write_bytes(at.as_ptr::<u8>(), value, length.0 as usize) };
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! Devices as the host plays them: a name, a granularity, and an amount of memory that is counted.
+
+use crate::HostConfig;
+use gpu_vmm_core::{Bytes, Device, DeviceId, DriverInfo, Error, Granularity, MemoryInfo, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How much of a device's memory is free. What is taken comes back when the [`Charge`] is dropped.
+#[derive(Debug)]
+pub(crate) struct Account {
+    total: Bytes,
+    free: AtomicU64,
+}
+
+impl Account {
+    pub(crate) fn new(total: Bytes) -> Arc<Self> {
+        Arc::new(Self { total, free: AtomicU64::new(total.0) })
+    }
+
+    /// Takes `size` at once, or nothing where not that much is free.
+    pub(crate) fn take(self: &Arc<Self>, size: Bytes) -> Option<Charge> {
+        self.free.fetch_update(Ordering::AcqRel, Ordering::Acquire, |free| free.checked_sub(size.0)).ok()?;
+        Some(Charge { account: Arc::clone(self), size })
+    }
+
+    pub(crate) fn info(&self) -> MemoryInfo {
+        MemoryInfo { free: Bytes(self.free.load(Ordering::Acquire)), total: self.total }
+    }
+}
+
+/// Memory that was taken from a device's amount.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    account: Arc<Account>,
+    size: Bytes,
+}
+
+impl Charge {
+    /// Leaves the amount taken for ever: its memory could not be given back.
+    pub(crate) fn keep(mut self) {
+        self.size = Bytes::ZERO;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.free.fetch_add(self.size.0, Ordering::AcqRel);
+    }
+}
+
+/// The unit in which the MMU maps and protects.
+pub(crate) fn page_size() -> Bytes {
+    Bytes(rustix::param::page_size() as u64)
+}
+
+/// The devices of a configuration.
+pub(crate) fn devices(config: &HostConfig) -> Result<Vec<Device>> {
+    let refuse = |reason| Err(Error::Unsupported { operation: "open", reason });
+    if config.devices == 0 || config.devices > DeviceId::LIMIT {
+        return refuse(format!("{} devices; there can be 1 to {}", config.devices, DeviceId::LIMIT));
+    }
+    let page = page_size();
+    let granularity = match Granularity::new(config.granularity) {
+        Some(granularity) if config.granularity >= page => granularity,
+        _ => {
+            let asked = config.granularity;
+            return refuse(format!(
+                "a granularity of {asked}; it must be a power of two and at least a page, {page}"
+            ));
+        }
+    };
+    let wanted = config.memory.unwrap_or_else(machine_memory);
+    let total_memory = wanted - Bytes(wanted.0 % granularity.bytes().0);
+    if total_memory.is_zero() {
+        return refuse(format!(
+            "{wanted} of memory a device; it must be at least the granularity, {granularity}"
+        ));
+    }
+    let device = |ordinal| Device {
+        id: DeviceId(ordinal),
+        name: format!("host memory {ordinal}"),
+        total_memory,
+        granularity,
+        unusable: None,
+    };
+    Ok((0..config.devices).map(device).collect())
+}
+
+fn machine_memory() -> Bytes {
+    let info = rustix::system::sysinfo();
+    Bytes((info.totalram as u64).saturating_mul(info.mem_unit.into()))
+}
+
+/// The kernel in the driver's place: `6.12.9` has the number 6012.
+pub(crate) fn kernel() -> DriverInfo {
+    let version = rustix::system::uname().release().to_string_lossy().into_owned();
+    let version_number = version_number(&version);
+    DriverInfo { version, version_number, library: "the kernel's memfd_create and mmap".to_owned() }
+}
+
+fn version_number(release: &str) -> u32 {
+    let mut numbers =
+        release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
+    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    major.saturating_mul(1000).saturating_add(minor.min(999))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_gives_all_it_has_and_no_more() {
+        let account = Account::new(Bytes(10));
+        let first = account.take(Bytes(4)).unwrap();
+        assert!(account.take(Bytes(7)).is_none());
+        let second = account.take(Bytes(6)).unwrap();
+        assert_eq!(account.info(), MemoryInfo { free: Bytes(0), total: Bytes(10) });
+        drop(first);
+        second.keep();
+        assert_eq!(account.info().free, Bytes(4));
+    }
+
+    #[test]
+    fn reads_kernel_releases() {
+        for (release, number) in [
+            ("6.12.9-arch1-1", 6012),
+            ("5.4.0", 5004),
+            ("6.18.44-fc-v657", 6018),
+            ("4.17-rc1", 4017),
+            ("", 0),
+        ] {
+            assert_eq!(version_number(release), number, "{release}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The backend where the kernel is not Linux, or not of 64 bits: a type of which there is no value.
+#![allow(unsafe_code)]
+
+use crate::HostConfig;
+use gpu_vmm_core::workbench::Workbench;
+use gpu_vmm_core::{
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
+    DropLog, Error, Grant, Handle, InstanceId, MemoryInfo, Properties, Quirk, Reservation, Result, Stream,
+    Vendor,
+};
+#[cfg(unix)]
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// Host memory in a GPU's place, which there is on 64-bit Linux only: here it cannot be opened.
+#[derive(Clone, Debug)]
+pub enum HostBackend {}
+
+/// Physical memory of a backend that cannot be opened.
+#[derive(Debug)]
+pub enum HostHandle {}
+
+/// Addresses of a backend that cannot be opened.
+#[derive(Debug)]
+pub enum HostReservation {}
+
+impl HostBackend {
+    /// Says that there is no such backend here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`], always.
+    pub fn open() -> Result<Self> {
+        Self::with(&HostConfig::new())
+    }
+
+    pub(crate) fn with(config: &HostConfig) -> Result<Self> {
+        let reason = format!("the host backend needs 64-bit Linux; {config:?} cannot be opened");
+        Err(Error::Unsupported { operation: "open", reason })
+    }
+}
+
+impl Backend for HostBackend {
+    type Handle = HostHandle;
+    type Reservation = HostReservation;
+
+    fn vendor(&self) -> Vendor {
+        match *self {}
+    }
+
+    fn instance(&self) -> InstanceId {
+        match *self {}
+    }
+
+    fn driver(&self) -> DriverInfo {
+        match *self {}
+    }
+
+    fn devices(&self) -> &[Device] {
+        match *self {}
+    }
+
+    fn memory_info(&self, _: DeviceId) -> Result<MemoryInfo> {
+        match *self {}
+    }
+
+    fn can_access(&self, _: DeviceId, _: DeviceId) -> Result<bool> {
+        match *self {}
+    }
+
+    fn capabilities(&self, _: DeviceId) -> Result<Vec<Capability>> {
+        match *self {}
+    }
+
+    fn quirks(&self) -> Vec<Quirk> {
+        match *self {}
+    }
+
+    fn unmaps_runs(&self) -> bool {
+        match *self {}
+    }
+
+    unsafe fn create(&self, _: Bytes, _: &Properties) -> Result<HostHandle> {
+        match *self {}
+    }
+
+    #[cfg(unix)]
+    unsafe fn import(&self, _: BorrowedFd<'_>, _: Bytes, _: &Properties) -> Result<HostHandle> {
+        match *self {}
+    }
+
+    unsafe fn reserve(&self, _: Bytes, _: Alignment, _: Option<Address>) -> Result<HostReservation> {
+        match *self {}
+    }
+
+    unsafe fn copy_from_host(&self, _: DeviceId, _: Address, _: &[u8]) -> Result<()> {
+        match *self {}
+    }
+
+    unsafe fn copy_to_host(&self, _: DeviceId, _: &mut [u8], _: Address) -> Result<()> {
+        match *self {}
+    }
+
+    unsafe fn copy(&self, _: DeviceId, _: Address, _: Address, _: Bytes) -> Result<()> {
+        match *self {}
+    }
+
+    unsafe fn fill(&self, _: DeviceId, _: Address, _: Bytes, _: u8) -> Result<()> {
+        match *self {}
+    }
+
+    fn synchronize(&self, _: DeviceId) -> Result<()> {
+        match *self {}
+    }
+
+    fn synchronize_stream(&self, _: Stream<'_>) -> Result<()> {
+        match *self {}
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        match *self {}
+    }
+}
+
+impl Handle for HostHandle {
+    fn size(&self) -> Bytes {
+        match *self {}
+    }
+
+    fn properties(&self) -> Properties {
+        match *self {}
+    }
+
+    #[cfg(unix)]
+    fn export(&self) -> Result<OwnedFd> {
+        match *self {}
+    }
+}
+
+impl Reservation for HostReservation {
+    type Handle = HostHandle;
+
+    fn range(&self) -> AddressRange {
+        match *self {}
+    }
+
+    unsafe fn map(&mut self, _: Bytes, _: &HostHandle) -> Result<()> {
+        match *self {}
+    }
+
+    unsafe fn unmap(&mut self, _: Bytes, _: Bytes) -> Result<()> {
+        match *self {}
+    }
+
+    unsafe fn set_access(&mut self, _: Bytes, _: Bytes, _: &[Grant]) -> Result<()> {
+        match *self {}
+    }
+
+    unsafe fn access(&self, _: Bytes, _: DeviceId) -> Result<Access> {
+        match *self {}
+    }
+}
+
+impl Workbench for HostBackend {
+    fn pattern_by(&self) -> &'static str {
+        match *self {}
+    }
+
+    unsafe fn write_pattern(&self, _: DeviceId, _: Address, _: Bytes, _: u64) -> Result<()> {
+        match *self {}
+    }
+
+    unsafe fn count_wrong(&self, _: DeviceId, _: Address, _: Bytes, _: u64) -> Result<u64> {
+        match *self {}
+    }
+
+    fn allocate_plain(&self, _: DeviceId, _: Bytes) -> Result<Address> {
+        match *self {}
+    }
+
+    unsafe fn free_plain(&self, _: DeviceId, _: Address, _: Bytes) -> Result<()> {
+        match *self {}
+    }
+}

@@ -1,0 +1,127 @@
+//! Which parts of a file are in use: what lies between offset 0 and an end that moves.
+//!
+//! A free part is found by size and merged with its neighbours by offset, in the logarithm of their number, so that a
+//! hundred thousand small pieces are no burden. Of equal parts the lowest is taken: pieces that are created one after
+//! the other then lie one behind the other, and the kernel joins their mappings into one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The free parts below an end, behind which all is free.
+#[derive(Debug, Default)]
+pub(crate) struct Extents {
+    end: u64,
+    by_offset: BTreeMap<u64, u64>,
+    by_size: BTreeSet<(u64, u64)>,
+}
+
+impl Extents {
+    /// Takes `size` bytes: the smallest free part that is large enough, else what is behind the end. `None` where
+    /// the end would pass 2^64 - 1.
+    pub(crate) fn take(&mut self, size: u64) -> Option<u64> {
+        if let Some(&(found, offset)) = self.by_size.range((size, 0)..).next() {
+            self.remove(offset, found);
+            if found > size {
+                self.insert(offset + size, found - size);
+            }
+            return Some(offset);
+        }
+        let offset = self.end;
+        self.end = offset.checked_add(size)?;
+        Some(offset)
+    }
+
+    /// Gives a part back that was taken.
+    pub(crate) fn give_back(&mut self, mut offset: u64, mut size: u64) {
+        if let Some((&before, &length)) = self.by_offset.range(..offset).next_back()
+            && before + length == offset
+        {
+            self.remove(before, length);
+            offset = before;
+            size += length;
+        }
+        if let Some(&length) = self.by_offset.get(&(offset + size)) {
+            self.remove(offset + size, length);
+            size += length;
+        }
+        if offset + size == self.end {
+            self.end = offset;
+        } else {
+            self.insert(offset, size);
+        }
+    }
+
+    /// The first offset behind everything that is in use.
+    pub(crate) const fn end(&self) -> u64 {
+        self.end
+    }
+
+    fn insert(&mut self, offset: u64, size: u64) {
+        self.by_offset.insert(offset, size);
+        self.by_size.insert((size, offset));
+    }
+
+    fn remove(&mut self, offset: u64, size: u64) {
+        self.by_offset.remove(&offset);
+        self.by_size.remove(&(size, offset));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_reused_and_merged() {
+        let mut extents = Extents::default();
+        assert_eq!([10, 20, 30].map(|size| extents.take(size)), [Some(0), Some(10), Some(30)]);
+        extents.give_back(0, 10);
+        extents.give_back(10, 20);
+        assert_eq!(extents.by_offset, BTreeMap::from([(0, 30)]));
+        assert_eq!(extents.take(30), Some(0));
+        extents.give_back(0, 30);
+        assert_eq!((extents.take(5), extents.take(5), extents.end()), (Some(0), Some(5), 60));
+    }
+
+    #[test]
+    fn the_best_fit_is_taken_and_the_end_moves_back() {
+        let mut extents = Extents::default();
+        let offsets = [8, 1, 4, 1, 2].map(|size| extents.take(size).unwrap());
+        extents.give_back(offsets[0], 8);
+        extents.give_back(offsets[2], 4);
+        assert_eq!(extents.take(3), Some(offsets[2]));
+        extents.give_back(offsets[4], 2);
+        assert_eq!(extents.end(), offsets[4]);
+        extents.give_back(offsets[3], 1);
+        extents.give_back(offsets[2], 3);
+        extents.give_back(offsets[1], 1);
+        assert_eq!(extents.end(), 0);
+        assert!(extents.by_offset.is_empty() && extents.by_size.is_empty());
+    }
+
+    /// Random work against a plain record of who has which byte.
+    #[test]
+    fn no_byte_is_given_out_twice() {
+        let mut extents = Extents::default();
+        let mut held: Vec<(u64, u64)> = Vec::new();
+        let mut state = 1u64;
+        for _ in 0..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let number = state >> 33;
+            if number % 5 < 3 || held.is_empty() {
+                let size = number % 13 + 1;
+                let offset = extents.take(size).unwrap();
+                assert!(
+                    held.iter().all(|(other, length)| offset + size <= *other || other + length <= offset)
+                );
+                held.push((offset, size));
+            } else {
+                let (offset, size) = held.swap_remove(number as usize % held.len());
+                extents.give_back(offset, size);
+            }
+            if held.len() > 200 {
+                held.drain(..).for_each(|(offset, size)| extents.give_back(offset, size));
+                assert_eq!((extents.end(), extents.by_offset.len()), (0, 0));
+            }
+        }
+    }
+}

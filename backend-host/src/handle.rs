@@ -1,0 +1,39 @@
+//! Physical memory as the core holds it.
+
+use crate::memory::Memory;
+use crate::share;
+use gpu_vmm_core::{Bytes, Error, Handle, Properties, Result};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A piece of physical memory of the host: pages of a memfd.
+///
+/// Memory that stays in the process is a part of one file that all handles of the backend share; memory that was
+/// created [shareable](Properties::shareable) has a file, and so a descriptor, of its own. Both read as zero at
+/// first. Memory that was imported counts against no device's amount: it counts where it was created, until the
+/// creator has dropped it, even while others still hold it.
+#[derive(Debug)]
+pub struct HostHandle {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) properties: Properties,
+}
+
+impl Handle for HostHandle {
+    fn size(&self) -> Bytes {
+        self.memory.size()
+    }
+
+    fn properties(&self) -> Properties {
+        self.properties
+    }
+
+    fn export(&self) -> Result<OwnedFd> {
+        let operation = "export physical memory";
+        self.memory.host().process.check(operation)?;
+        if !self.properties.shareable {
+            let reason = "the memory was not created as shareable".to_owned();
+            return Err(Error::Unsupported { operation, reason });
+        }
+        share::export(self.memory.pages().0, self.size())
+    }
+}

@@ -1,0 +1,70 @@
+//! gpu-vmm on host memory: the reference for the rules, and what runs where there is no GPU.
+//!
+//! A device is an amount of the machine's memory. Physical memory is pages of a memfd, a reservation is addresses
+//! without any right, a mapping is `mmap` with `MAP_SHARED | MAP_FIXED`, access is `mprotect`: the kernel does the
+//! work that a GPU's driver does, and the CPU's MMU does the checking.
+//!
+//! ```
+//! use gpu_vmm_core::{Backend, Bytes, DeviceId};
+//! use gpu_vmm_host::HostConfig;
+//!
+//! let host = HostConfig::new().devices(2).memory(Bytes::mib(64)).open()?;
+//! assert_eq!(host.memory_info(DeviceId(1))?.free, Bytes::mib(64));
+//! # Ok::<(), gpu_vmm_core::Error>(())
+//! ```
+//!
+//! # What is as on a GPU, and what is not
+//!
+//! - A device has a set amount of memory, which `create` takes from and which comes back once the handle and the
+//!   last mapping are gone. It is a count of this backend: pages come from the machine when they are first touched,
+//!   so a device that is given more memory than the machine has ends as every overcommitted process does.
+//! - **One CPU stands in for all devices.** Each mapping knows what each device may do, and the copies, fills and
+//!   patterns of this backend keep to it. The MMU cannot tell devices apart: a page is as open as the most that any
+//!   device may do with it, and code that uses the address itself meets this joint right.
+//! - A reservation's hint is a wish, as it is for the drivers: where the address is taken or cannot be had,
+//!   `reserve` succeeds somewhere else.
+//! - Work is done when the call returns, so there is nothing to wait for, and there are no streams.
+//!
+//! # How the parts fit
+//!
+//! [`HostConfig`] describes the machine to be played and opens a [`HostBackend`]. `store` is the one file behind all
+//! handles that stay in this process and `extents` its free list; `memory` is a piece of it, or a file of its own
+//! where it is to be shared. `pages` holds the system calls on addresses; `spare` keeps unmapping possible at the
+//! kernel's limit of mappings. `mappings` knows what is mapped where and who may use it, for the checks of `copy` and
+//! `workbench`.
+//!
+//! On systems other than 64-bit Linux the crate compiles, and opening answers
+//! [`Unsupported`](gpu_vmm_core::Error::Unsupported).
+
+mod config;
+
+cfg_if::cfg_if! {
+    if #[cfg(all(target_os = "linux", target_pointer_width = "64"))] {
+        mod backend;
+        mod capabilities;
+        mod copy;
+        mod device;
+        mod error;
+        mod extents;
+        mod handle;
+        mod mappings;
+        mod memory;
+        mod pages;
+        mod quirks;
+        mod reservation;
+        mod share;
+        mod spare;
+        mod store;
+        mod workbench;
+
+        pub use backend::HostBackend;
+        pub use handle::HostHandle;
+        pub use reservation::HostReservation;
+    } else {
+        mod elsewhere;
+
+        pub use elsewhere::{HostBackend, HostHandle, HostReservation};
+    }
+}
+
+pub use config::HostConfig;

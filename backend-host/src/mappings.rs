@@ -1,0 +1,137 @@
+//! What is mapped where, and which device may do what with it: one table for all reservations of a backend.
+//!
+//! The kernel knows the pages but not the devices, so this table is what the copies ask. It also holds the memory of
+//! each mapping, which lives until its last mapping is gone.
+
+use crate::device::Charge;
+use crate::memory::Memory;
+use gpu_vmm_core::{Access, AccessMap, Address, AddressRange, Bytes, DeviceId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The table, by first address.
+#[derive(Debug, Default)]
+pub(crate) struct Mappings(RwLock<BTreeMap<Address, Mapping>>);
+
+/// One mapping.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    pub(crate) size: Bytes,
+    pub(crate) access: AccessMap,
+    pub(crate) kept: Kept,
+}
+
+/// What a mapping keeps from being given back.
+#[derive(Debug)]
+#[expect(dead_code, reason = "held for what happens when they are dropped")]
+pub(crate) enum Kept {
+    /// A whole handle, mapped in a reservation.
+    Handle(Arc<Memory>),
+    /// A plain allocation, which is its own mapping.
+    Plain(Charge),
+}
+
+/// Why a device may not touch a range.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    NotMapped { at: Address },
+    Denied { at: Address, have: Access },
+}
+
+impl Mappings {
+    pub(crate) fn insert(&self, base: Address, mapping: Mapping) {
+        self.write().insert(base, mapping);
+    }
+
+    /// The first mapping that lies, wholly or partly, in the range.
+    pub(crate) fn first_in(&self, range: AddressRange) -> Option<AddressRange> {
+        let table = self.read();
+        let before =
+            table.range(..range.base).next_back().map(ranged).filter(|found| found.end() > range.base);
+        before.or_else(|| table.range(range.base..range.end()).next().map(ranged))
+    }
+
+    /// The mappings that fill the range without a hole and with none cut, or `None`.
+    pub(crate) fn whole(&self, range: AddressRange) -> Option<Vec<(AddressRange, AccessMap)>> {
+        let table = self.read();
+        let mut next = range.base;
+        let mut found = Vec::new();
+        for (base, mapping) in table.range(range.base..range.end()) {
+            if *base != next {
+                return None;
+            }
+            next = *base + mapping.size;
+            found.push((ranged((base, mapping)), mapping.access));
+        }
+        (next == range.end()).then_some(found)
+    }
+
+    /// Takes the mappings that begin in the range out of the table. What they keep goes when the answer is dropped,
+    /// which is after the lock.
+    pub(crate) fn remove(&self, range: AddressRange) -> Vec<Mapping> {
+        let mut table = self.write();
+        let bases: Vec<Address> = table.range(range.base..range.end()).map(|(base, _)| *base).collect();
+        bases.iter().filter_map(|base| table.remove(base)).collect()
+    }
+
+    /// Takes the plain allocation of just this range out of the table.
+    pub(crate) fn remove_plain(&self, range: AddressRange) -> Option<Mapping> {
+        let mut table = self.write();
+        let found = table.get(&range.base)?;
+        let is_plain = matches!(found.kept, Kept::Plain(_)) && found.size == range.size;
+        if is_plain { table.remove(&range.base) } else { None }
+    }
+
+    pub(crate) fn set_access(&self, changed: &[(AddressRange, AccessMap)]) {
+        let mut table = self.write();
+        for (range, access) in changed {
+            if let Some(mapping) = table.get_mut(&range.base) {
+                mapping.access = *access;
+            }
+        }
+    }
+
+    /// What a device may do at an address, or `None` where nothing is mapped.
+    pub(crate) fn access(&self, at: Address, device: DeviceId) -> Option<Access> {
+        let table = self.read();
+        let found = table.range(..=at).next_back()?;
+        ranged(found).contains(at).then(|| found.1.access.get(device))
+    }
+
+    /// Whether `device` may do `need` with every byte of the range, which can span mappings.
+    pub(crate) fn check(&self, range: AddressRange, device: DeviceId, need: Access) -> Result<(), Refusal> {
+        if range.size.is_zero() {
+            return Ok(());
+        }
+        let table = self.read();
+        let mut next = range.base;
+        let first = table.range(..=range.base).next_back().map_or(range.base, |(base, _)| *base);
+        for (base, mapping) in table.range(first..range.end()) {
+            let end = *base + mapping.size;
+            if end <= next {
+                continue;
+            }
+            if *base > next {
+                break;
+            }
+            let have = mapping.access.get(device);
+            if !need.is_within(have) {
+                return Err(Refusal::Denied { at: next, have });
+            }
+            next = end;
+        }
+        if next >= range.end() { Ok(()) } else { Err(Refusal::NotMapped { at: next }) }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<Address, Mapping>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<Address, Mapping>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn ranged((base, mapping): (&Address, &Mapping)) -> AddressRange {
+    AddressRange { base: *base, size: mapping.size }
+}

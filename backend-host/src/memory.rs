@@ -1,0 +1,121 @@
+//! A piece of physical memory: what a handle and its mappings hold together, and who gives it back last.
+
+use crate::backend::Host;
+use crate::device::{Account, Charge};
+use crate::error::{is_no_memory, refusal};
+use crate::share;
+use gpu_vmm_core::{Bytes, DeviceId, Error, Properties, Result};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+const CREATE: &str = "create physical memory";
+
+/// Pages of a memfd, and what they take from their device's amount.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    host: Arc<Host>,
+    place: Place,
+    size: Bytes,
+    /// None for imported memory: whoever created it has it in the books.
+    charge: Option<Charge>,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// A part of the backend's store.
+    Stored { offset: u64 },
+    /// A file of its own, since a descriptor gives access to the whole of its file.
+    Shared(OwnedFd),
+}
+
+impl Memory {
+    pub(crate) fn create(host: &Arc<Host>, size: Bytes, properties: &Properties) -> Result<Arc<Self>> {
+        let device = properties.device;
+        let account = host.account(CREATE, device)?;
+        let charge = charge(CREATE, account, device, size)?;
+        let place = if properties.shareable {
+            share::new_shared_file(size).map(Place::Shared)
+        } else {
+            host.store.take(size).map(|offset| Place::Stored { offset })
+        };
+        match place {
+            Ok(place) => Ok(Arc::new(Self { host: Arc::clone(host), place, size, charge: Some(charge) })),
+            Err(source) => {
+                drop(charge);
+                let context = format!("{size} on {device}");
+                Err(or_out_of_memory(
+                    Error::Driver { operation: CREATE, source, context },
+                    account,
+                    device,
+                    size,
+                ))
+            }
+        }
+    }
+
+    pub(crate) fn import(host: &Arc<Host>, fd: BorrowedFd<'_>, size: Bytes) -> Result<Arc<Self>> {
+        let place = Place::Shared(share::import(fd, size)?);
+        Ok(Arc::new(Self { host: Arc::clone(host), place, size, charge: None }))
+    }
+
+    pub(crate) const fn size(&self) -> Bytes {
+        self.size
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The file that has the pages, and where in it they begin.
+    pub(crate) fn pages(&self) -> (BorrowedFd<'_>, u64) {
+        match &self.place {
+            Place::Stored { offset } => (self.host.store.file(), *offset),
+            Place::Shared(file) => (file.as_fd(), 0),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // A forked child has the parent's file: punching a hole would take the parent's bytes.
+        if !self.host.process.is_this() {
+            return;
+        }
+        if let Place::Stored { offset } = self.place
+            && let Err(source) = self.host.store.give_back(offset, self.size)
+        {
+            let context = format!("{} at offset {offset:#x} of the store", self.size);
+            self.host.log.record(Error::Driver { operation: "release physical memory", source, context });
+            if let Some(charge) = self.charge.take() {
+                charge.keep();
+            }
+        }
+    }
+}
+
+/// Takes from a device's amount, or says how much there is.
+pub(crate) fn charge(
+    operation: &'static str,
+    account: &Arc<Account>,
+    device: DeviceId,
+    size: Bytes,
+) -> Result<Charge> {
+    account.take(size).ok_or_else(|| {
+        let why = "the amount that was set for the device is used up";
+        let source = refusal("the host backend", Errno::NOMEM, why);
+        let error = Error::Driver { operation, source, context: String::new() };
+        or_out_of_memory(error, account, device, size)
+    })
+}
+
+/// The same error, with the numbers of the device where the answer is that memory is used up.
+pub(crate) fn or_out_of_memory(error: Error, account: &Account, device: DeviceId, requested: Bytes) -> Error {
+    match error {
+        Error::Driver { operation, source, .. } if is_no_memory(&source) => {
+            let info = account.info();
+            Error::OutOfMemory { operation, device, requested, free: info.free, total: info.total, source }
+        }
+        other => other,
+    }
+}

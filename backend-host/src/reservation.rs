@@ -1,0 +1,135 @@
+//! Addresses of the process, and what is mapped in them.
+#![allow(unsafe_code)]
+
+use crate::HostHandle;
+use crate::backend::Host;
+use crate::error::refusal;
+use crate::mappings::{Kept, Mapping};
+use crate::pages;
+use gpu_vmm_core::{Access, AccessMap, AddressRange, Alignment, Bytes, Error, Grant, Reservation, Result};
+use gpu_vmm_core::{Address, DeviceId};
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// A range of addresses: `mmap` without any right and without memory behind it, until handles are mapped in it.
+///
+/// Every mapping is a whole handle. Wrong parts are refused with the kernel's `EINVAL`, as a driver would, even
+/// though the core has checked them: replacing what is mapped elsewhere in the process would be the alternative.
+#[derive(Debug)]
+pub struct HostReservation {
+    host: Arc<Host>,
+    range: AddressRange,
+}
+
+impl HostReservation {
+    pub(crate) fn new(
+        host: &Arc<Host>,
+        size: Bytes,
+        alignment: Alignment,
+        hint: Option<Address>,
+    ) -> Result<Self> {
+        Ok(Self { host: Arc::clone(host), range: pages::reserve(size, alignment, hint)? })
+    }
+
+    /// The addresses of a part that lies in this reservation, in a process where that means something.
+    fn part(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<AddressRange> {
+        self.host.process.check(operation)?;
+        let part = AddressRange { base: self.range.base + offset, size: length };
+        let fits = offset.checked_add(length).is_some_and(|end| end <= self.range.size);
+        if fits && !length.is_zero() {
+            return Ok(part);
+        }
+        Err(invalid(operation, part, format!("the part is not in the reservation {}", self.range)))
+    }
+
+    /// The mappings that make up a part.
+    fn mapped(&self, operation: &'static str, part: AddressRange) -> Result<Vec<(AddressRange, AccessMap)>> {
+        self.host.mappings.whole(part).ok_or_else(|| {
+            invalid(operation, part, "the part is not one or several whole mappings".to_owned())
+        })
+    }
+}
+
+/// What a driver calls an invalid value.
+fn invalid(operation: &'static str, part: AddressRange, why: String) -> Error {
+    Error::driver(operation, refusal("the host backend", Errno::INVAL, why), part)
+}
+
+/// What the MMU has to allow so that every device can do what it may.
+fn joint(access: AccessMap) -> Access {
+    access.grants().map(|grant| grant.access).max().unwrap_or_default()
+}
+
+impl Reservation for HostReservation {
+    type Handle = HostHandle;
+
+    fn range(&self) -> AddressRange {
+        self.range
+    }
+
+    unsafe fn map(&mut self, offset: Bytes, handle: &HostHandle) -> Result<()> {
+        let part = self.part("map", offset, handle.memory.size())?;
+        if let Some(other) = self.host.mappings.first_in(part) {
+            return Err(invalid("map", part, format!("something is mapped at {other}")));
+        }
+        let (file, start) = handle.memory.pages();
+        // SAFETY: the part lies in this reservation, nothing is mapped there, and `&mut self` keeps it so.
+        unsafe { pages::map(part, file, start) }?;
+        let kept = Kept::Handle(Arc::clone(&handle.memory));
+        self.host.mappings.insert(part.base, Mapping { size: part.size, access: AccessMap::NONE, kept });
+        Ok(())
+    }
+
+    unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
+        let part = self.part("unmap", offset, length)?;
+        self.mapped("unmap", part)?;
+        // SAFETY: the part lies in this reservation, and the caller promises that nothing uses it any more.
+        self.host.spare.help(|| unsafe { pages::vacate(part) })?;
+        drop(self.host.mappings.remove(part));
+        Ok(())
+    }
+
+    unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
+        let part = self.part("set access", offset, length)?;
+        let mut mapped = self.mapped("set access", part)?;
+        for (_, access) in &mut mapped {
+            *access = grants.iter().fold(*access, |map, grant| map.with(grant.device, grant.access));
+        }
+        for run in mapped.chunk_by(|(_, one), (_, next)| joint(*one) == joint(*next)) {
+            let [(first, access), ..] = run else { continue };
+            let range =
+                AddressRange { base: first.base, size: run.iter().map(|(range, _)| range.size).sum() };
+            // SAFETY: the run is mapped memory of this reservation, and the caller promises that no device still
+            // does what it may no more.
+            unsafe { pages::protect(range, joint(*access)) }?;
+            self.host.mappings.set_access(run);
+        }
+        Ok(())
+    }
+
+    unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
+        let part = self.part("access", offset, Bytes(1))?;
+        self.host
+            .mappings
+            .access(part.base, device)
+            .ok_or_else(|| invalid("access", part, "nothing is mapped there".to_owned()))
+    }
+}
+
+impl Drop for HostReservation {
+    fn drop(&mut self) {
+        if !self.host.process.is_this() {
+            return;
+        }
+        let operation = "free addresses";
+        let result = match self.host.mappings.first_in(self.range) {
+            // Whoever mapped it may still use it: addresses that are lost are the smaller harm.
+            Some(left) => Err(invalid(operation, self.range, format!("{left} is still mapped"))),
+            // SAFETY: the range is this reservation's, and nothing is mapped in it that somebody could use.
+            None => self.host.spare.help(|| unsafe { pages::release(operation, self.range) }),
+        };
+        if let Err(error) = result {
+            self.host.log.record(error);
+        }
+    }
+}

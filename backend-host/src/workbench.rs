@@ -1,0 +1,104 @@
+//! The pattern, written and counted by plain loops of the CPU, and plain allocations to compare with.
+#![allow(unsafe_code)]
+
+use crate::HostBackend;
+use crate::device::page_size;
+use crate::error::refusal;
+use crate::mappings::{Kept, Mapping};
+use crate::memory::{charge, or_out_of_memory};
+use crate::pages;
+use gpu_vmm_core::workbench::{PATTERN_WORD, count_wrong_words, write_pattern_words};
+use gpu_vmm_core::{
+    Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Workbench,
+};
+use rustix::io::Errno;
+
+impl HostBackend {
+    /// How many words the memory has, if `device` may do `need` with all of them.
+    fn words(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        at: Address,
+        length: Bytes,
+        need: Access,
+    ) -> Result<usize> {
+        for (what, value) in [("address", at.0), ("length", length.0)] {
+            if let Some(granularity) = Granularity::new(PATTERN_WORD)
+                && !granularity.divides(Bytes(value))
+            {
+                return Err(Error::Unaligned { operation, what, value, granularity });
+            }
+        }
+        self.0.check_access(operation, device, at, length, need)?;
+        Ok((length.0 / PATTERN_WORD.0) as usize)
+    }
+}
+
+impl Workbench for HostBackend {
+    fn pattern_by(&self) -> &'static str {
+        "the CPU"
+    }
+
+    unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
+        let count = self.words("write pattern", device, at, length, Access::ReadWrite)?;
+        if count > 0 {
+            // SAFETY: the memory is aligned, mapped, and may be written, as was checked; the caller lets nobody
+            // else use it meanwhile, and any bytes are a `u64`.
+            write_pattern_words(unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), count) }, seed, 0);
+        }
+        Ok(())
+    }
+
+    unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
+        let count = self.words("check pattern", device, at, length, Access::Read)?;
+        if count == 0 {
+            return Ok(0);
+        }
+        // SAFETY: as above, for reading.
+        Ok(count_wrong_words(unsafe { std::slice::from_raw_parts(at.as_ptr(), count) }, seed, 0))
+    }
+
+    /// An anonymous mapping of the process, which counts against the device's amount in whole pages. Only `device`
+    /// may use it, as after `cuMemAlloc`.
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
+        let operation = "allocate";
+        let host = &self.0;
+        let account = host.account(operation, device)?;
+        if size.is_zero() {
+            return Err(Error::ZeroSize { operation });
+        }
+        let size = in_pages(operation, size)?;
+        let charge = charge(operation, account, device, size)?;
+        let range = pages::allocate(size).map_err(|error| or_out_of_memory(error, account, device, size))?;
+        let access = AccessMap::NONE.with(device, Access::ReadWrite);
+        host.mappings.insert(range.base, Mapping { size: range.size, access, kept: Kept::Plain(charge) });
+        Ok(range.base)
+    }
+
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        let operation = "free";
+        self.0.account(operation, device)?;
+        let range = AddressRange { base: at, size: in_pages(operation, size)? };
+        let Some(plain) = self.0.mappings.remove_plain(range) else {
+            let why = "no plain allocation of this size begins there";
+            return Err(Error::driver(operation, refusal("the host backend", Errno::INVAL, why), range));
+        };
+        // SAFETY: the range is a plain allocation of this backend, which the caller uses no more.
+        let released = unsafe { pages::release(operation, range) };
+        if released.is_err() {
+            self.0.mappings.insert(at, plain);
+        }
+        released
+    }
+}
+
+/// Whole pages, which is what the kernel gives.
+fn in_pages(operation: &'static str, size: Bytes) -> Result<Bytes> {
+    let page = page_size().0;
+    size.0.checked_next_multiple_of(page).map(Bytes).ok_or(Error::Overflow {
+        operation,
+        base: size.0,
+        length: page,
+    })
+}

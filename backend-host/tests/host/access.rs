@@ -1,0 +1,143 @@
+//! Access by device: who may copy what, over how many mappings.
+
+use crate::range::{Range, create};
+use crate::{GRANULE, ONE, TWO};
+use gpu_vmm_core::{Access, Address, Backend, Bytes, DeviceId, Error, Grant, Reservation};
+use gpu_vmm_host::{HostBackend, HostConfig};
+
+fn pair() -> HostBackend {
+    HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap()
+}
+
+/// The name and the text of a refusal.
+fn refused<T: std::fmt::Debug>(result: Result<T, Error>) -> (String, String) {
+    let error = result.unwrap_err();
+    (error.driver_error().unwrap().name.clone().into_owned(), error.to_string())
+}
+
+#[test]
+fn a_new_mapping_gives_no_device_access() {
+    let host = pair();
+    let handle = create(&host, ONE, GRANULE).unwrap();
+    let mut range = Range::new(&host, GRANULE);
+    range.map(Bytes::ZERO, &handle).unwrap();
+    for device in [ONE, TWO] {
+        assert_eq!(range.access(Bytes::ZERO, device).unwrap(), Access::None);
+        let (name, text) = refused(range.read(device, Bytes::ZERO, 1));
+        assert_eq!(name, "EACCES");
+        assert!(text.contains(&format!("{device} has no access")), "{text}");
+    }
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
+}
+
+#[test]
+fn each_device_may_do_what_it_was_granted_and_no_more() {
+    let host = pair();
+    let handle = create(&host, ONE, GRANULE).unwrap();
+    let mut range = Range::new(&host, GRANULE);
+    range.map(Bytes::ZERO, &handle).unwrap();
+    let grants =
+        [Grant { device: ONE, access: Access::ReadWrite }, Grant { device: TWO, access: Access::Read }];
+    // SAFETY: the part is the one mapping, and nobody uses it.
+    unsafe { range.inner.set_access(Bytes::ZERO, GRANULE, &grants) }.unwrap();
+    range.write(ONE, Bytes::ZERO, b"from one").unwrap();
+    assert_eq!(range.read(TWO, Bytes::ZERO, 8).unwrap(), b"from one");
+    assert_eq!(refused(range.write(TWO, Bytes::ZERO, b"x")).0, "EACCES");
+    assert_eq!(refused(range.fill(TWO, Bytes::ZERO, GRANULE, 1)).0, "EACCES");
+
+    // A device that is not named keeps what it has.
+    range.grant(Bytes::ZERO, GRANULE, ONE, Access::None).unwrap();
+    assert_eq!(refused(range.read(ONE, Bytes::ZERO, 1)).0, "EACCES");
+    assert_eq!(range.read(TWO, Bytes::ZERO, 8).unwrap(), b"from one");
+    range.grant(Bytes::ZERO, GRANULE, TWO, Access::ReadWrite).unwrap();
+    range.write(TWO, Bytes::ZERO, b"by other").unwrap();
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
+}
+
+#[test]
+fn access_goes_with_the_mapping_and_not_with_the_memory() {
+    let host = pair();
+    let handle = create(&host, ONE, GRANULE).unwrap();
+    let mut range = Range::new(&host, Bytes::mib(4));
+    range.put(Bytes::ZERO, &handle);
+    range.map(GRANULE, &handle).unwrap();
+    assert_eq!(range.access(GRANULE, ONE).unwrap(), Access::None);
+    range.grant(GRANULE, GRANULE, ONE, Access::Read).unwrap();
+    range.write(ONE, Bytes::ZERO, b"one way").unwrap();
+    assert_eq!(range.read(ONE, GRANULE, 7).unwrap(), b"one way");
+    assert_eq!(refused(range.write(ONE, GRANULE, b"x")).0, "EACCES");
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
+    range.unmap(GRANULE, GRANULE).unwrap();
+    range.map(Bytes::ZERO, &handle).unwrap();
+    assert_eq!(range.access(Bytes::ZERO, ONE).unwrap(), Access::None);
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
+}
+
+#[test]
+fn copies_span_mappings_and_stop_at_the_first_that_refuses() {
+    let host = pair();
+    let handles: Vec<_> = (0..4).map(|_| create(&host, ONE, GRANULE).unwrap()).collect();
+    let mut range = Range::new(&host, Bytes::mib(10));
+    // Not in the order of the file, so that the mappings are the kernel's too.
+    for (index, handle) in handles.iter().rev().enumerate() {
+        range.put(Bytes::mib(2 * index as u64), handle);
+    }
+    let bytes: Vec<u8> = (0..Bytes::mib(6).0).map(|index| (index / 4093) as u8).collect();
+    let start = Bytes::mib(1);
+    range.write(ONE, start, &bytes).unwrap();
+    assert_eq!(range.read(ONE, start, bytes.len()).unwrap(), bytes);
+
+    let (name, text) = refused(range.read(ONE, start, Bytes::mib(8).0 as usize));
+    assert_eq!(name, "EFAULT");
+    assert!(text.contains(&format!("nothing is mapped at {}", range.at(Bytes::mib(8)))), "{text}");
+
+    // One access for the whole run, over mappings that had different ones.
+    range.grant(GRANULE, GRANULE, ONE, Access::None).unwrap();
+    range.grant(Bytes::mib(4), GRANULE, ONE, Access::Read).unwrap();
+    let (name, text) = refused(range.read(ONE, start, Bytes::mib(5).0 as usize));
+    assert_eq!(name, "EACCES");
+    assert!(text.contains(&format!("has no access at {}", range.at(GRANULE))), "{text}");
+    range.grant(Bytes::ZERO, Bytes::mib(8), ONE, Access::ReadWrite).unwrap();
+    assert_eq!(range.read(ONE, start, bytes.len()).unwrap(), bytes);
+    range.unmap(Bytes::ZERO, Bytes::mib(8)).unwrap();
+    assert_eq!(refused(range.read(ONE, start, 1)).0, "EFAULT");
+}
+
+#[test]
+fn a_copy_needs_access_to_both_sides() {
+    let host = pair();
+    let (ones, twos) = (create(&host, ONE, GRANULE).unwrap(), create(&host, TWO, GRANULE).unwrap());
+    let mut range = Range::new(&host, Bytes::mib(4));
+    range.put(Bytes::ZERO, &ones);
+    range.put(GRANULE, &twos);
+    range.write(ONE, Bytes(5), b"travels").unwrap();
+    let (from, to) = (range.at(Bytes(5)), range.at(GRANULE));
+    // SAFETY: both sides are mapped; whether the device may is what the backend checks.
+    let copy = |device| unsafe { host.copy(device, to, from, Bytes(7)) };
+    assert_eq!(refused(copy(ONE)).0, "EACCES");
+    assert_eq!(refused(copy(TWO)).0, "EACCES");
+    range.grant(Bytes::ZERO, GRANULE, TWO, Access::Read).unwrap();
+    copy(TWO).unwrap();
+    assert_eq!(range.read(TWO, GRANULE, 7).unwrap(), b"travels");
+    assert!(matches!(copy(DeviceId(2)), Err(Error::NoSuchDevice { .. })));
+    range.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
+}
+
+#[test]
+fn addresses_that_are_not_the_backends_are_refused() {
+    let host = pair();
+    let other = pair();
+    let mut range = Range::new(&other, GRANULE);
+    let handle = create(&other, ONE, GRANULE).unwrap();
+    range.put(Bytes::ZERO, &handle);
+    let own = [0u8; 8];
+    for at in [range.at(Bytes::ZERO), Address(own.as_ptr() as u64), Address(0), Address(u64::MAX - 7)] {
+        // SAFETY: the backend knows none of these addresses and touches nothing.
+        let result = unsafe { host.fill(ONE, at, Bytes(4), 1) };
+        assert_eq!(refused(result).0, "EFAULT");
+    }
+    // SAFETY: as above.
+    let result = unsafe { host.fill(ONE, Address(u64::MAX), Bytes(4), 1) };
+    assert!(matches!(result, Err(Error::Overflow { .. })));
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
+}

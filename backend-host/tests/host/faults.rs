@@ -1,0 +1,166 @@
+//! System calls that fail: each in a process of its own, in which the kernel is told to refuse them.
+
+use crate::child::alone;
+use crate::range::{Range, create, create_as, free};
+use crate::{GRANULE, ONE};
+use gpu_vmm_core::{Backend, Bytes, Error, Properties};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use libc::{c_long, sock_filter, sock_fprog};
+
+/// From here on the kernel answers `errno` to this system call of this thread. False where it cannot be told to.
+fn refuse(call: c_long, errno: i32) -> bool {
+    let step = |code: u32, k: u32, jt, jf| sock_filter { code: code as u16, jt, jf, k };
+    let mut program = [
+        // The number of the system call is the first word of what a filter sees.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32, 0, 1),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let filter = sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: both calls take numbers and a filter that lives until they return, and copy it.
+    let told = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) == 0
+    };
+    if !told {
+        eprintln!("this kernel takes no seccomp filter: nothing tested");
+    }
+    told
+}
+
+fn machine() -> HostBackend {
+    HostConfig::new().memory(Bytes::mib(64)).open().unwrap()
+}
+
+fn assert_answer(error: &Error, call: &str, name: &str) {
+    let source = error.driver_error().unwrap();
+    assert_eq!((source.call, source.name.as_ref()), (call, name), "{error}");
+}
+
+#[test]
+fn a_kernel_without_memfd_is_an_ordinary_error() {
+    alone("faults::a_kernel_without_memfd_is_an_ordinary_error", || {
+        let host = machine();
+        if !refuse(libc::SYS_memfd_create, libc::ENOSYS) {
+            return;
+        }
+        assert_answer(&HostBackend::open().unwrap_err(), "memfd_create", "ENOSYS");
+        let error = create_as(&host, GRANULE, Properties::on(ONE).shareable()).unwrap_err();
+        assert_answer(&error, "memfd_create", "ENOSYS");
+        assert_eq!(free(&host, ONE), Bytes::mib(64));
+    });
+}
+
+#[test]
+fn a_kernel_out_of_memory_is_out_of_memory() {
+    alone("faults::a_kernel_out_of_memory_is_out_of_memory", || {
+        let host = machine();
+        if !refuse(libc::SYS_ftruncate, libc::ENOMEM) {
+            return;
+        }
+        for properties in [Properties::on(ONE), Properties::on(ONE).shareable()] {
+            let error = create_as(&host, GRANULE, properties).unwrap_err();
+            assert_answer(&error, "ftruncate", "ENOMEM");
+            let Error::OutOfMemory { free, total, .. } = error else { panic!("{error:?}") };
+            assert_eq!((free, total), (Bytes::mib(64), Bytes::mib(64)));
+        }
+    });
+}
+
+/// The limit of a file's size holds for a memfd as well, and its signal has to be ignored to see the error.
+#[test]
+fn a_file_that_cannot_grow_takes_nothing() {
+    alone("faults::a_file_that_cannot_grow_takes_nothing", || {
+        let host = machine();
+        // SAFETY: ignoring a signal runs no code.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        let limit = rustix::process::Rlimit { current: Some(Bytes::mib(4).0), maximum: None };
+        rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+        for properties in [Properties::on(ONE), Properties::on(ONE).shareable()] {
+            let error = create_as(&host, Bytes::mib(6), properties).unwrap_err();
+            assert_answer(&error, "ftruncate", "EFBIG");
+            assert_eq!(free(&host, ONE), Bytes::mib(64));
+            create_as(&host, Bytes::mib(4), properties).unwrap();
+        }
+    });
+}
+
+/// Memory whose pages the kernel does not take back is not given out again, since it would not read as zero.
+#[test]
+fn memory_that_cannot_be_given_back_stays_in_use() {
+    alone("faults::memory_that_cannot_be_given_back_stays_in_use", || {
+        let host = machine();
+        let handle = create(&host, ONE, GRANULE).unwrap();
+        let mut range = Range::new(&host, GRANULE);
+        range.put(Bytes::ZERO, &handle);
+        range.fill(ONE, Bytes::ZERO, GRANULE, 1).unwrap();
+        range.unmap(Bytes::ZERO, GRANULE).unwrap();
+        if !refuse(libc::SYS_fallocate, libc::EPERM) {
+            return;
+        }
+        drop(handle);
+        assert_eq!(host.drop_log().count(), 1);
+        assert_answer(&host.drop_log().take_last().unwrap(), "fallocate", "EPERM");
+        assert_eq!(free(&host, ONE), Bytes::mib(62));
+        let next = create(&host, ONE, GRANULE).unwrap();
+        range.put(Bytes::ZERO, &next);
+        assert!(range.read(ONE, Bytes::ZERO, GRANULE.0 as usize).unwrap().iter().all(|byte| *byte == 0));
+        range.unmap(Bytes::ZERO, GRANULE).unwrap();
+    });
+}
+
+#[test]
+fn access_that_the_kernel_refuses_is_not_in_the_books() {
+    alone("faults::access_that_the_kernel_refuses_is_not_in_the_books", || {
+        let host = machine();
+        let handle = create(&host, ONE, GRANULE).unwrap();
+        let mut range = Range::new(&host, GRANULE);
+        range.map(Bytes::ZERO, &handle).unwrap();
+        if !refuse(libc::SYS_mprotect, libc::EACCES) {
+            return;
+        }
+        let error = range.grant(Bytes::ZERO, GRANULE, ONE, gpu_vmm_core::Access::ReadWrite).unwrap_err();
+        assert_answer(&error, "mprotect", "EACCES");
+        assert_eq!(range.access(Bytes::ZERO, ONE).unwrap(), gpu_vmm_core::Access::None);
+        assert!(range.write(ONE, Bytes::ZERO, b"x").is_err());
+        range.unmap(Bytes::ZERO, GRANULE).unwrap();
+    });
+}
+
+#[test]
+fn addresses_that_the_kernel_keeps_are_written_down() {
+    alone("faults::addresses_that_the_kernel_keeps_are_written_down", || {
+        let host = machine();
+        let range = Range::new(&host, GRANULE);
+        if !refuse(libc::SYS_munmap, libc::EINVAL) {
+            return;
+        }
+        drop(range);
+        assert_eq!(host.drop_log().count(), 1);
+        assert_answer(&host.drop_log().take_last().unwrap(), "munmap", "EINVAL");
+        let error = Range::aligned(&host, GRANULE, Bytes::gib(1), None).err().unwrap();
+        assert!(matches!(error, Error::UndoFailed { .. }), "{error}");
+    });
+}
+
+#[test]
+fn mapping_and_unmapping_that_the_kernel_refuses_change_nothing() {
+    alone("faults::mapping_and_unmapping_that_the_kernel_refuses_change_nothing", || {
+        let host = machine();
+        let handles = [create(&host, ONE, GRANULE).unwrap(), create(&host, ONE, GRANULE).unwrap()];
+        let mut range = Range::new(&host, Bytes::mib(4));
+        range.put(Bytes::ZERO, &handles[0]);
+        range.write(ONE, Bytes::ZERO, b"stays").unwrap();
+        if !refuse(libc::SYS_mmap, libc::EAGAIN) {
+            return;
+        }
+        assert_answer(&range.map(GRANULE, &handles[1]).unwrap_err(), "mmap", "EAGAIN");
+        assert!(range.access(GRANULE, ONE).is_err());
+        assert_answer(&range.unmap(Bytes::ZERO, GRANULE).unwrap_err(), "mmap", "EAGAIN");
+        assert_eq!(range.read(ONE, Bytes::ZERO, 5).unwrap(), b"stays");
+        assert_answer(&Range::aligned(&host, GRANULE, GRANULE, None).err().unwrap(), "mmap", "EAGAIN");
+        drop(handles);
+        assert_eq!(free(&host, ONE), Bytes::mib(62));
+    });
+}

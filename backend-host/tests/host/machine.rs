@@ -1,0 +1,112 @@
+//! What the backend says of itself, and the machines that can and cannot be had.
+
+use crate::range::create;
+use crate::{ONE, TWO};
+use gpu_vmm_core::{Backend, Bytes, Capability, DeviceId, Error, Feature, FoundBy, Stream, Vendor};
+use gpu_vmm_host::{HostBackend, HostConfig};
+
+#[test]
+fn the_default_machine_is_this_one() {
+    let host = HostBackend::open().unwrap();
+    let [device] = host.devices() else { panic!("{:?}", host.devices()) };
+    assert_eq!((device.id, device.name.as_str()), (ONE, "host memory 0"));
+    assert_eq!(device.granularity.bytes(), Bytes::mib(2));
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let kib: u64 = text.split_whitespace().nth(1).unwrap().parse().unwrap();
+    assert_eq!(device.total_memory, Bytes::mib(kib / 2048 * 2));
+    let info = host.memory_info(ONE).unwrap();
+    assert_eq!((info.free, info.total), (device.total_memory, device.total_memory));
+    assert_eq!(host.vendor(), Vendor::Host);
+    assert!(host.unmaps_runs());
+}
+
+#[test]
+fn the_driver_is_the_kernel() {
+    let driver = HostBackend::open().unwrap().driver();
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert_eq!(driver.version, release.trim());
+    let major: u32 = release.split('.').next().unwrap().parse().unwrap();
+    assert_eq!(driver.version_number / 1000, major);
+}
+
+#[test]
+fn each_opened_backend_is_an_instance_of_its_own() {
+    let (one, two) = (HostBackend::open().unwrap(), HostBackend::open().unwrap());
+    assert_ne!(one.instance(), two.instance());
+    assert_eq!(one.instance(), one.clone().instance());
+    let _handle = create(&one, ONE, Bytes::mib(2)).unwrap();
+    assert_ne!(one.memory_info(ONE).unwrap().free, two.memory_info(ONE).unwrap().free);
+}
+
+#[test]
+fn what_no_machine_can_have_is_refused() {
+    let page = Bytes(rustix::param::page_size() as u64);
+    let base = HostConfig::new;
+    for (config, part) in [
+        (base().devices(0), "0 devices"),
+        (base().devices(DeviceId::LIMIT + 1), "128 devices"),
+        (base().granularity(Bytes::kib(3)), "3 KiB"),
+        (base().granularity(Bytes(page.0 / 2)), "at least a page"),
+        (base().granularity(Bytes::ZERO), "power of two"),
+        (base().memory(Bytes::mib(1)), "at least the granularity, 2 MiB"),
+    ] {
+        let error = config.open().unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+        assert!(error.to_string().contains(part), "{part:?} is missing in {error}");
+    }
+    let most =
+        base().devices(DeviceId::LIMIT).memory(Bytes(page.0 * 5 + 1)).granularity(page).open().unwrap();
+    assert_eq!(most.devices().len(), 127);
+    assert_eq!(most.memory_info(DeviceId(126)).unwrap().total, Bytes(page.0 * 5));
+    let error = most.memory_info(DeviceId(127)).unwrap_err();
+    assert!(matches!(error, Error::NoSuchDevice { count: 127, .. }), "{error}");
+}
+
+fn find(host: &HostBackend, feature: Feature) -> Capability {
+    host.capabilities(ONE).unwrap().into_iter().find(|one| one.feature == feature).unwrap()
+}
+
+#[test]
+fn capabilities_say_how_they_were_found_out() {
+    let host = HostConfig::new().devices(2).open().unwrap();
+    let fixed = find(&host, Feature::FixedAddress);
+    assert_eq!((fixed.available, fixed.found_by), (true, FoundBy::Trial), "{fixed:?}");
+    for capability in host.capabilities(TWO).unwrap() {
+        assert!(capability.available || !capability.note.is_empty(), "{capability:?}");
+    }
+    assert!(find(&host, Feature::PeerAccess).available);
+    let apart = HostConfig::new().devices(2).without_peers().open().unwrap();
+    assert!(find(&apart, Feature::PeerAccess).note.contains("without peers"));
+    assert!(find(&HostBackend::open().unwrap(), Feature::PeerAccess).note.contains("no other device"));
+    assert!(matches!(host.capabilities(DeviceId(2)), Err(Error::NoSuchDevice { .. })));
+}
+
+#[test]
+fn peers_are_as_configured() {
+    for (config, reach) in [(HostConfig::new(), true), (HostConfig::new().without_peers(), false)] {
+        let host = config.devices(2).open().unwrap();
+        assert!(host.can_access(TWO, TWO).unwrap());
+        assert_eq!(host.can_access(ONE, TWO).unwrap(), reach);
+        assert!(matches!(host.can_access(ONE, DeviceId(2)), Err(Error::NoSuchDevice { .. })));
+    }
+}
+
+#[test]
+fn there_is_nothing_to_wait_for() {
+    let host = HostBackend::open().unwrap();
+    host.synchronize(ONE).unwrap();
+    assert!(matches!(host.synchronize(TWO), Err(Error::NoSuchDevice { .. })));
+    // SAFETY: null is the default stream of every vendor.
+    host.synchronize_stream(unsafe { Stream::from_raw(std::ptr::null_mut()) }).unwrap();
+    // SAFETY: the host backend has no streams and looks at no more than whether it is null.
+    let other = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(8)) };
+    assert!(matches!(host.synchronize_stream(other), Err(Error::Unsupported { .. })));
+}
+
+#[test]
+fn quirks_are_those_of_this_kernel() {
+    let host = HostBackend::open().unwrap();
+    let ids: Vec<_> = host.quirks().iter().map(|quirk| quirk.id).collect();
+    assert!(ids.contains(&"joint-access") && ids.contains(&"mapping-limit"), "{ids:?}");
+    assert_eq!(ids.contains(&"hint-without-noreplace"), host.driver().version_number < 4017);
+}

@@ -1,0 +1,26 @@
+//! The host backend by the traits, on real pages: what it gives, what it refuses, and what is left afterwards.
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#![allow(unsafe_code, clippy::unwrap_used, clippy::panic)]
+
+mod access;
+mod addresses;
+mod child;
+mod faults;
+mod limits;
+mod machine;
+mod memory;
+mod mmu;
+mod processes;
+mod range;
+mod sharing;
+mod threads;
+mod workbench;
+
+use gpu_vmm_core::{Bytes, DeviceId};
+
+const ONE: DeviceId = DeviceId(0);
+const TWO: DeviceId = DeviceId(1);
+/// The granularity of GPUs, and the default.
+const GRANULE: Bytes = Bytes::mib(2);
+/// A granularity that every machine has, for tests with many pieces.
+const SMALL: Bytes = Bytes::kib(64);

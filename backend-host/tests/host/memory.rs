@@ -1,0 +1,168 @@
+//! Physical memory: its contents, its amount, and when it comes back.
+
+use crate::range::{Range, create, create_as, free};
+use crate::{GRANULE, ONE, SMALL, TWO};
+use gpu_vmm_core::{Access, Bytes, Error, Handle, Properties};
+use gpu_vmm_host::{HostBackend, HostConfig};
+
+fn machine(memory: Bytes) -> HostBackend {
+    HostConfig::new().devices(2).memory(memory).open().unwrap()
+}
+
+#[test]
+fn a_whole_cycle() {
+    let host = machine(Bytes::mib(64));
+    let handle = create(&host, ONE, Bytes::mib(4)).unwrap();
+    assert_eq!((handle.size(), handle.properties()), (Bytes::mib(4), Properties::on(ONE)));
+    let mut range = Range::new(&host, Bytes::mib(8));
+    range.put(GRANULE, &handle);
+    range.write(ONE, GRANULE, b"first").unwrap();
+    range.write(ONE, Bytes::mib(6) - Bytes(4), b"last").unwrap();
+    assert_eq!(range.read(ONE, GRANULE, 5).unwrap(), b"first");
+    assert_eq!(range.read(ONE, Bytes::mib(6) - Bytes(4), 4).unwrap(), b"last");
+    range.unmap(GRANULE, Bytes::mib(4)).unwrap();
+    drop((range, handle));
+    assert_eq!(free(&host, ONE), Bytes::mib(64));
+}
+
+#[test]
+fn contents_stay_with_the_handle() {
+    let host = machine(Bytes::mib(64));
+    let (mut one, mut two) = (Range::new(&host, GRANULE), Range::new(&host, GRANULE));
+    for shareable in [false, true] {
+        let handle = create_as(&host, GRANULE, Properties { device: ONE, shareable }).unwrap();
+        one.put(Bytes::ZERO, &handle);
+        one.write(ONE, Bytes(77), b"stays").unwrap();
+        one.unmap(Bytes::ZERO, GRANULE).unwrap();
+        two.put(Bytes::ZERO, &handle);
+        assert_eq!(two.read(ONE, Bytes(77), 5).unwrap(), b"stays");
+        two.unmap(Bytes::ZERO, GRANULE).unwrap();
+    }
+}
+
+#[test]
+fn aliases_show_the_same_bytes() {
+    let host = machine(Bytes::mib(64));
+    let handle = create(&host, ONE, GRANULE).unwrap();
+    let mut range = Range::new(&host, Bytes::mib(6));
+    range.put(Bytes::ZERO, &handle);
+    range.put(Bytes::mib(4), &handle);
+    range.write(ONE, Bytes(9), b"alias").unwrap();
+    assert_eq!(range.read(ONE, Bytes::mib(4) + Bytes(9), 5).unwrap(), b"alias");
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
+    assert_eq!(range.read(ONE, Bytes::mib(4) + Bytes(9), 5).unwrap(), b"alias");
+    range.unmap(Bytes::mib(4), GRANULE).unwrap();
+}
+
+#[test]
+fn fresh_memory_reads_as_zero_also_where_other_memory_was() {
+    let host = machine(Bytes::mib(8));
+    let mut range = Range::new(&host, Bytes::mib(8));
+    for round in 0..6 {
+        // Sizes differ, so that parts of the store are cut and merged.
+        let size = Bytes::mib([2, 4, 8][round % 3]);
+        let properties = Properties { device: ONE, shareable: round >= 3 };
+        let handle = create_as(&host, size, properties).unwrap();
+        range.put(Bytes::ZERO, &handle);
+        assert!(range.read(ONE, Bytes::ZERO, size.0 as usize).unwrap().iter().all(|byte| *byte == 0));
+        range.fill(ONE, Bytes::ZERO, size, 0xA5).unwrap();
+        range.unmap(Bytes::ZERO, size).unwrap();
+    }
+}
+
+#[test]
+fn neighbours_in_the_store_do_not_touch() {
+    let host = HostConfig::new().granularity(SMALL).open().unwrap();
+    let handles: Vec<_> = (0..64).map(|_| create(&host, ONE, SMALL).unwrap()).collect();
+    let mut range = Range::new(&host, Bytes(SMALL.0 * 64));
+    let at = |index: usize| Bytes(SMALL.0 * index as u64);
+    // Mapped in another order than they lie in the file.
+    for (index, handle) in handles.iter().rev().enumerate() {
+        range.put(at(index), handle);
+        range.fill(ONE, at(index), SMALL, index as u8).unwrap();
+    }
+    for index in 0..64 {
+        let bytes = range.read(ONE, at(index), SMALL.0 as usize).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == index as u8), "piece {index}");
+    }
+    range.unmap(Bytes::ZERO, at(64)).unwrap();
+}
+
+#[test]
+fn the_account_is_exact_and_memory_lives_while_it_is_mapped() {
+    let host = machine(Bytes::mib(64));
+    let first = create(&host, ONE, Bytes::mib(6)).unwrap();
+    let second = create_as(&host, Bytes::mib(2), Properties::on(ONE).shareable()).unwrap();
+    assert_eq!((free(&host, ONE), free(&host, TWO)), (Bytes::mib(56), Bytes::mib(64)));
+    let mut range = Range::new(&host, Bytes::mib(16));
+    range.put(Bytes::ZERO, &first);
+    range.put(Bytes::mib(8), &first);
+    range.write(ONE, Bytes::ZERO, b"lives").unwrap();
+    drop(first);
+    assert_eq!(free(&host, ONE), Bytes::mib(56));
+    range.unmap(Bytes::ZERO, Bytes::mib(6)).unwrap();
+    assert_eq!(free(&host, ONE), Bytes::mib(56));
+    assert_eq!(range.read(ONE, Bytes::mib(8), 5).unwrap(), b"lives");
+    range.unmap(Bytes::mib(8), Bytes::mib(6)).unwrap();
+    assert_eq!(free(&host, ONE), Bytes::mib(62));
+    drop(second);
+    assert_eq!(free(&host, ONE), Bytes::mib(64));
+}
+
+#[test]
+fn out_of_memory_has_the_numbers_and_takes_nothing() {
+    let host = machine(Bytes::mib(8));
+    for shareable in [false, true] {
+        let properties = Properties { device: TWO, shareable };
+        let held = create_as(&host, Bytes::mib(6), properties).unwrap();
+        let error = create_as(&host, Bytes::mib(4), properties).unwrap_err();
+        let Error::OutOfMemory { device, requested, free: left, total, source, .. } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!((*device, *requested, *left, *total), (TWO, Bytes::mib(4), Bytes::mib(2), Bytes::mib(8)));
+        assert_eq!((source.name.as_ref(), source.code), ("ENOMEM", 12));
+        assert!(error.is_out_of_memory());
+        // The other device has its own amount, and what is left can be had.
+        create_as(&host, Bytes::mib(8), Properties { device: ONE, shareable }).unwrap();
+        create_as(&host, Bytes::mib(2), properties).unwrap();
+        drop(held);
+        create_as(&host, Bytes::mib(8), properties).unwrap();
+    }
+}
+
+#[test]
+fn a_hundred_thousand_handles() {
+    let count = 100_000;
+    let host = HostConfig::new().granularity(SMALL).memory(Bytes(SMALL.0 * count)).open().unwrap();
+    let mut handles: Vec<_> = (0..count).map(|_| create(&host, ONE, SMALL).unwrap()).collect();
+    assert_eq!(free(&host, ONE), Bytes::ZERO);
+    // Every other one goes, and pieces of twice the size come in between.
+    let mut index = 0;
+    handles.retain(|_| {
+        index += 1;
+        index % 2 == 0
+    });
+    let larger: Vec<_> = (0..count / 4).map(|_| create(&host, ONE, Bytes(SMALL.0 * 2)).unwrap()).collect();
+    assert_eq!(free(&host, ONE), Bytes::ZERO);
+    drop(handles);
+    drop(larger);
+    assert_eq!(free(&host, ONE), Bytes(SMALL.0 * count));
+}
+
+#[test]
+fn a_hundred_thousand_mappings_of_handles_created_in_a_row() {
+    let count = 100_000;
+    let host = HostConfig::new().granularity(SMALL).memory(Bytes(SMALL.0 * count)).open().unwrap();
+    let handles: Vec<_> = (0..count).map(|_| create(&host, ONE, SMALL).unwrap()).collect();
+    let all = Bytes(SMALL.0 * count);
+    let mut range = Range::new(&host, all);
+    for (offset, handle) in (0..).step_by(SMALL.0 as usize).zip(&handles) {
+        range.map(Bytes(offset), handle).unwrap();
+    }
+    range.grant(Bytes::ZERO, all, ONE, Access::ReadWrite).unwrap();
+    range.write(ONE, all - Bytes(3), b"end").unwrap();
+    assert_eq!(range.read(ONE, all - Bytes(3), 3).unwrap(), b"end");
+    range.unmap(Bytes::ZERO, all).unwrap();
+    drop(handles);
+    assert_eq!(free(&host, ONE), all);
+}

@@ -1,0 +1,116 @@
+//! Memory between processes, and descriptors that are none of ours.
+
+use crate::child::{is_child, spawn};
+use crate::range::{Range, create, create_as, free};
+use crate::{GRANULE, ONE};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Handle, Properties, Result};
+use gpu_vmm_host::{HostBackend, HostConfig, HostHandle};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+const SHARED: Properties = Properties::on(ONE).shareable();
+
+fn machine() -> HostBackend {
+    HostConfig::new().memory(Bytes::mib(16)).open().unwrap()
+}
+
+fn import(host: &HostBackend, fd: impl AsFd, size: Bytes) -> Result<HostHandle> {
+    // SAFETY: the host backend checks the descriptor and its size itself.
+    unsafe { host.import(fd.as_fd(), size, &SHARED) }
+}
+
+#[test]
+fn exported_memory_is_the_same_memory() {
+    let (exporter, importer) = (machine(), machine());
+    let handle = create_as(&exporter, Bytes::mib(4), SHARED).unwrap();
+    let fd = handle.export().unwrap();
+    assert!(rustix::io::fcntl_getfd(&fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+    let imported = import(&importer, &fd, Bytes::mib(4)).unwrap();
+    drop(fd);
+    assert_eq!((imported.size(), imported.properties()), (Bytes::mib(4), SHARED));
+
+    let (mut ours, mut theirs) = (Range::new(&exporter, Bytes::mib(4)), Range::new(&importer, Bytes::mib(4)));
+    ours.put(Bytes::ZERO, &handle);
+    theirs.put(Bytes::ZERO, &imported);
+    ours.write(ONE, Bytes::mib(3), b"to them").unwrap();
+    assert_eq!(theirs.read(ONE, Bytes::mib(3), 7).unwrap(), b"to them");
+    theirs.write(ONE, Bytes::ZERO, b"back").unwrap();
+    assert_eq!(ours.read(ONE, Bytes::ZERO, 4).unwrap(), b"back");
+
+    // It counts where it was created, and lives while anybody has it.
+    assert_eq!((free(&exporter, ONE), free(&importer, ONE)), (Bytes::mib(12), Bytes::mib(16)));
+    ours.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
+    drop((handle, ours));
+    assert_eq!(free(&exporter, ONE), Bytes::mib(16));
+    drop(exporter);
+    assert_eq!(theirs.read(ONE, Bytes::mib(3), 7).unwrap(), b"to them");
+    let again = import(&importer, imported.export().unwrap(), Bytes::mib(4)).unwrap();
+    theirs.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
+    drop(imported);
+    theirs.put(Bytes::ZERO, &again);
+    assert_eq!(theirs.read(ONE, Bytes::ZERO, 4).unwrap(), b"back");
+    theirs.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
+}
+
+/// The child gets the memory as its standard input.
+#[test]
+fn another_process_has_the_same_memory() {
+    let host = machine();
+    let mut range = Range::new(&host, GRANULE);
+    if is_child() {
+        let imported = import(&host, std::io::stdin(), GRANULE).unwrap();
+        range.put(Bytes::ZERO, &imported);
+        assert_eq!(range.read(ONE, Bytes(100), 6).unwrap(), b"parent");
+        range.write(ONE, Bytes(100), b"child!").unwrap();
+        range.unmap(Bytes::ZERO, GRANULE).unwrap();
+        return;
+    }
+    let handle = create_as(&host, GRANULE, SHARED).unwrap();
+    range.put(Bytes::ZERO, &handle);
+    range.write(ONE, Bytes(100), b"parent").unwrap();
+    let status = spawn("sharing::another_process_has_the_same_memory", handle.export().unwrap());
+    assert!(status.success(), "{status}");
+    assert_eq!(range.read(ONE, Bytes(100), 6).unwrap(), b"child!");
+    range.unmap(Bytes::ZERO, GRANULE).unwrap();
+}
+
+#[test]
+fn memory_that_was_not_created_for_it_is_not_exported() {
+    let host = machine();
+    let error = create(&host, ONE, GRANULE).unwrap().export().unwrap_err();
+    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("shareable")), "{error}");
+}
+
+#[test]
+fn the_size_of_exported_memory_cannot_be_changed() {
+    let fd = create_as(&machine(), GRANULE, SHARED).unwrap().export().unwrap();
+    for size in [0, GRANULE.0 * 2] {
+        assert_eq!(rustix::fs::ftruncate(&fd, size), Err(rustix::io::Errno::PERM));
+    }
+}
+
+#[test]
+fn what_is_no_exported_memory_is_refused() {
+    let host = machine();
+    let text = |fd: OwnedFd, size| {
+        let error = import(&host, fd, size).unwrap_err();
+        assert_eq!(error.driver_error().unwrap().name, "EINVAL");
+        error.to_string()
+    };
+    let exported = create_as(&host, Bytes::mib(4), SHARED).unwrap().export().unwrap();
+    let found = text(exported, GRANULE);
+    assert!(found.contains("has 4 MiB, not 2 MiB"), "{found}");
+
+    let unsealed = rustix::fs::memfd_create("plain", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&unsealed, GRANULE.0).unwrap();
+    let null = File::open("/dev/null").unwrap().into();
+    let program = File::open(std::env::current_exe().unwrap()).unwrap().into();
+    let (socket, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    for fd in [unsealed, null, program, socket.into()] {
+        let found = text(fd, GRANULE);
+        assert!(found.contains("not a memfd of sealed size"), "{found}");
+    }
+    // SAFETY: as in import.
+    let result = unsafe { host.import(std::io::stdin().as_fd(), GRANULE, &Properties::on(DeviceId(7))) };
+    assert!(matches!(result, Err(Error::NoSuchDevice { .. })));
+}
