@@ -106,7 +106,8 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     /// [`Error::TooManyElements`], and those of [`Region::grow_to`]; the vector is as before.
     pub fn reserve(&mut self, additional: usize) -> Result<()> {
         let operation = "reserve elements";
-        let count = self.length.checked_add(additional).ok_or(too_many::<T>(operation, usize::MAX))?;
+        let count =
+            self.length.checked_add(additional).ok_or_else(|| too_many::<T>(operation, usize::MAX))?;
         self.grow_to(Self::bytes(operation, count)?)
     }
 
@@ -221,7 +222,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
 
     /// Where `count` elements from number `first` on begin, if the vector has them.
     fn place(&self, operation: &'static str, first: usize, count: usize) -> Result<Bytes> {
-        let end = first.checked_add(count).ok_or(too_many::<T>(operation, count))?;
+        let end = first.checked_add(count).ok_or_else(|| too_many::<T>(operation, count))?;
         if end > self.length {
             return Err(Error::NoSuchElement { operation, index: end - 1, length: self.length });
         }
@@ -229,7 +230,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     }
 
     fn bytes(operation: &'static str, count: usize) -> Result<Bytes> {
-        Bytes::of::<T>(count).ok_or(too_many::<T>(operation, count))
+        Bytes::of::<T>(count).ok_or_else(|| too_many::<T>(operation, count))
     }
 
     /// Grows by an eighth at least, so that many small additions take few steps; by just what is needed where that

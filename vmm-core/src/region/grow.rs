@@ -183,7 +183,7 @@ impl<B: Backend> Region<B> {
     fn fill_up_to(&mut self, target: Bytes, device: DeviceId, how: Grown) -> Result<Growth> {
         let end = self.end();
         let pieces = self.new_pieces(&self.layout, end, target, device)?;
-        self.layout.place(pieces)?;
+        self.layout.place(&pieces)?;
         Ok(Growth { how, address: self.address(), end: target, added: target - end })
     }
 
@@ -218,7 +218,7 @@ impl<B: Backend> Region<B> {
         let larger = self.reserve_for_move(operation, target)?;
         let mut layout = Layout::new(&self.backend, larger);
         moved.extend(self.new_pieces(&layout, end, target, device)?);
-        layout.place(moved)?;
+        layout.place(&moved)?;
         let emptied = self
             .wait(&self.layout, Bytes::ZERO, self.reserved(), done)
             .and_then(|()| self.layout.remove(&self.layout.parts()));
@@ -238,7 +238,7 @@ impl<B: Backend> Region<B> {
         for (offset, mapping) in self.layout.table.iter() {
             self.layout.table.check_mapped(operation, offset, mapping.length())?;
         }
-        Ok(self.layout.pieces(Bytes::ZERO, self.reserved()))
+        Ok(self.layout.pieces(Part { offset: Bytes::ZERO, length: self.reserved() }))
     }
 
     /// At least twice the addresses, or just what is needed where so many cannot be had.

@@ -15,6 +15,17 @@ pub(super) struct Part {
     pub(super) length: Bytes,
 }
 
+impl Part {
+    pub(super) fn end(self) -> Bytes {
+        self.offset + self.length
+    }
+
+    /// What is left of the part from an offset in it on.
+    fn from(self, offset: Bytes) -> Self {
+        Self { offset, length: self.end() - offset }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Layout<B: Backend> {
     pub(super) spans: Spans<B>,
@@ -29,35 +40,46 @@ impl<B: Backend> Layout<B> {
 
     /// Maps pieces and gives them their access, all or none. The caller has checked that they lie in the
     /// reservations, cross no seam, and overlap nothing; they come in order of their offsets.
-    pub(super) fn place(&mut self, pieces: Vec<Piece<B>>) -> Result<()> {
+    pub(super) fn place(&mut self, pieces: &[Piece<B>]) -> Result<()> {
         let Some(first) = pieces.first() else { return Ok(()) };
-        let (offset, mut end) = (first.offset, first.offset);
+        let mut end = first.offset;
         let mut result = Ok(());
-        for Piece { offset, mapping } in &pieces {
+        for Piece { offset, mapping } in pieces {
             result = self.map_one(*offset, &mapping.memory);
             if result.is_err() {
                 break;
             }
             end = *offset + mapping.length();
         }
-        let result = result.and_then(|()| self.grant_runs(&pieces));
-        result.map_err(|error| self.undo_place(error, offset, end - offset))
+        let result = result.and_then(|()| self.grant_runs(pieces));
+        let part = Part { offset: first.offset, length: end - first.offset };
+        result.map_err(|error| self.undo_place(error, part))
     }
 
     /// Removes whole mappings, all or none. Each part is made of whole mappings, without a hole.
     pub(super) fn remove(&mut self, parts: &[Part]) -> Result<()> {
-        let before: Vec<Piece<B>> =
-            parts.iter().flat_map(|part| self.pieces(part.offset, part.length)).collect();
+        let mut gone = Vec::new();
         for part in parts {
-            for cut in self.unmap_cuts(part.offset, part.length) {
-                if let Err(error) = self.unmap_cut(cut) {
-                    let gone = |piece: &Piece<B>| self.table.at(piece.offset).is_none();
-                    let restore = before.into_iter().filter(gone).collect();
-                    return Err(self.restore(error, restore));
-                }
+            if let Err(error) = self.unmap(*part, &mut gone) {
+                return Err(self.restore(error, gone));
             }
         }
         Ok(())
+    }
+
+    /// Changes one device's access to whole mappings, all or none.
+    pub(super) fn set_access(&mut self, part: Part, device: DeviceId, access: Access) -> Result<()> {
+        let Err(error) = self.grant(part, &[Grant { device, access }]) else {
+            self.table.change(part, |mapping| mapping.access = mapping.access.with(device, access));
+            return Ok(());
+        };
+        for run in runs(&self.pieces(part), |mapping| mapping.access.get(device)) {
+            let old = Grant { device, access: run[0].mapping.access.get(device) };
+            if let Err(undo) = self.grant(part_of(run), &[old]) {
+                return Err(self.put_out_of_use(error, undo, part));
+            }
+        }
+        Err(error)
     }
 
     /// Removes every mapping that can be vouched for, as far as it goes: for what is given up anyway. Gives the first
@@ -65,9 +87,11 @@ impl<B: Backend> Layout<B> {
     pub(super) fn clear(&mut self) -> Result<()> {
         let mut first = Ok(());
         for part in self.parts() {
-            for cut in self.unmap_cuts(part.offset, part.length) {
-                let answer = self.unmap_cut(cut);
+            let mut rest = part;
+            while let Some(cut) = self.first_unmap(rest) {
+                let answer = self.unmap_cut(cut, &mut Vec::new());
                 first = first.and(answer);
+                rest = part.from(cut.end());
             }
         }
         first
@@ -85,70 +109,41 @@ impl<B: Backend> Layout<B> {
         parts
     }
 
-    /// Changes one device's access to whole mappings, all or none.
-    pub(super) fn set_access(
-        &mut self,
-        offset: Bytes,
-        length: Bytes,
-        device: DeviceId,
-        access: Access,
-    ) -> Result<()> {
-        let before = self.pieces(offset, length);
-        let Err(error) = self.grant(offset, length, &[Grant { device, access }]) else {
-            for piece in &before {
-                self.note_access(piece.offset, piece.mapping.access.with(device, access));
-            }
-            return Ok(());
-        };
-        for run in runs(&before, |piece| piece.mapping.access.get(device)) {
-            let old = Grant { device, access: run.key };
-            if let Err(undo) = self.grant(run.offset, run.length, &[old]) {
-                return Err(self.put_out_of_use(error, undo, offset, length));
-            }
-        }
-        Err(error)
-    }
-
     /// The mappings of a part, as they are now.
-    pub(super) fn pieces(&self, offset: Bytes, length: Bytes) -> Vec<Piece<B>> {
-        let touching = self.table.touching(offset, length);
+    pub(super) fn pieces(&self, part: Part) -> Vec<Piece<B>> {
+        let touching = self.table.touching(part.offset, part.length);
         touching.map(|(offset, mapping)| Piece { offset, mapping: mapping.clone() }).collect()
     }
 
-    /// Marks a mapping for which nobody can vouch.
-    fn put_out_of_use(&mut self, error: Error, undo: Error, offset: Bytes, length: Bytes) -> Error {
-        let cause = format!("{error}; {undo}");
-        for piece in self.pieces(offset, length) {
-            if let Some(mapping) = self.table.get_mut(piece.offset) {
-                mapping.out_of_use = Some(cause.as_str().into());
+    /// Marks mappings for which nobody can vouch.
+    fn put_out_of_use(&mut self, error: Error, undo: Error, part: Part) -> Error {
+        let cause: Box<str> = format!("{error}; {undo}").into();
+        self.table.change(part, |mapping| mapping.out_of_use = Some(cause.clone()));
+        Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) }
+    }
+
+    /// Puts mappings back that were removed before `error` came. What cannot be put back keeps its memory, out of use.
+    fn restore(&mut self, error: Error, mut gone: Vec<Piece<B>>) -> Error {
+        gone.sort_by_key(|piece| piece.offset);
+        let Err(undo) = self.place(&gone) else { return error };
+        let cause: Box<str> = format!("{error}; {undo}").into();
+        for Piece { offset, mut mapping } in gone {
+            mapping.out_of_use = Some(cause.clone());
+            if self.table.at(offset).is_none() {
+                self.table.insert(offset, mapping);
             }
         }
         Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) }
     }
 
-    /// Puts mappings back that were removed before `error` came. What cannot be put back keeps its memory, out of use.
-    fn restore(&mut self, error: Error, pieces: Vec<Piece<B>>) -> Error {
-        match self.place(pieces.clone()) {
-            Ok(()) => error,
-            Err(undo) => {
-                let cause: Box<str> = format!("{error}; {undo}").into();
-                for mut piece in pieces {
-                    piece.mapping.out_of_use = Some(cause.clone());
-                    if self.table.at(piece.offset).is_none() {
-                        self.table.insert(piece.offset, piece.mapping);
-                    }
-                }
-                Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) }
-            }
-        }
-    }
-
     /// Unmaps what `place` had mapped of a part before `error` came.
-    fn undo_place(&mut self, error: Error, offset: Bytes, length: Bytes) -> Error {
-        for piece in self.pieces(offset, length) {
-            if let Err(undo) = self.unmap_cut(self.cut_of(piece.offset, piece.mapping.length())) {
-                return self.put_out_of_use(error, undo, offset, length);
+    fn undo_place(&mut self, error: Error, part: Part) -> Error {
+        let mut rest = part;
+        while let Some(mapped) = self.table.first_in(rest) {
+            if let Err(undo) = self.unmap(mapped, &mut Vec::new()) {
+                return self.put_out_of_use(error, undo, part);
             }
+            rest = part.from(mapped.end());
         }
         error
     }
@@ -165,59 +160,57 @@ impl<B: Backend> Layout<B> {
 
     /// Gives pieces that are mapped the access that they are to have: one call for each run of equal access.
     fn grant_runs(&mut self, pieces: &[Piece<B>]) -> Result<()> {
-        for run in runs(pieces, |piece| piece.mapping.access) {
-            let grants: Vec<Grant> = run.key.grants().collect();
-            if grants.is_empty() {
+        for run in runs(pieces, |mapping| mapping.access) {
+            let access = run[0].mapping.access;
+            if access.is_none() {
                 continue;
             }
-            self.grant(run.offset, run.length, &grants)?;
-        }
-        for piece in pieces {
-            self.note_access(piece.offset, piece.mapping.access);
+            let part = part_of(run);
+            self.grant(part, &access.grants().collect::<Vec<_>>())?;
+            self.table.change(part, |mapping| mapping.access = access);
         }
         Ok(())
     }
 
-    fn grant(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
-        let end = offset + length;
-        let mut next = offset;
-        while let Some(cut) = self.spans.first_cut(next, end - next) {
+    fn grant(&mut self, part: Part, grants: &[Grant]) -> Result<()> {
+        let mut rest = part;
+        while let Some(cut) = self.spans.first_cut(rest.offset, rest.length) {
             let (reservation, at) = self.spans.reservation(cut).ok_or_else(|| no_reservation(cut))?;
             // SAFETY: the cut is made of whole mappings without a hole in one reservation, since no mapping crosses
             // a seam; the devices were checked when the access was asked for.
             unsafe { reservation.set_access(at, cut.length, grants) }?;
-            next = cut.offset + cut.length;
+            rest = part.from(cut.end());
         }
         Ok(())
     }
 
-    fn note_access(&mut self, offset: Bytes, access: AccessMap) {
-        if let Some(mapping) = self.table.get_mut(offset) {
-            mapping.access = access;
+    /// Removes the mappings of a part from the driver and from the books, one call after the other. What is gone when
+    /// a call fails is in `gone`.
+    fn unmap(&mut self, part: Part, gone: &mut Vec<Piece<B>>) -> Result<()> {
+        let mut rest = part;
+        while let Some(cut) = self.first_unmap(rest) {
+            self.unmap_cut(cut, gone)?;
+            rest = part.from(cut.end());
         }
+        Ok(())
     }
 
-    /// Removes the mappings of a cut from the driver and from the books.
-    fn unmap_cut(&mut self, cut: Cut) -> Result<()> {
+    fn unmap_cut(&mut self, cut: Cut, gone: &mut Vec<Piece<B>>) -> Result<()> {
         let (reservation, at) = self.spans.reservation(cut).ok_or_else(|| no_reservation(cut))?;
         // SAFETY: the cut is one whole mapping, or a run of them where the backend takes runs; the caller has waited
         // for the devices, or has just mapped it and told no one the address.
         unsafe { reservation.unmap(at, cut.length) }?;
-        for piece in self.pieces(cut.offset, cut.length) {
-            self.table.remove(piece.offset);
-        }
+        self.table.take(Part { offset: cut.offset, length: cut.length }, gone);
         Ok(())
     }
 
-    /// A part of whole mappings as the calls that unmap it.
-    fn unmap_cuts(&self, offset: Bytes, length: Bytes) -> Vec<Cut> {
+    /// The first call that unmapping a part of whole mappings takes.
+    fn first_unmap(&self, part: Part) -> Option<Cut> {
         if self.unmaps_runs {
-            return self.spans.cut(offset, length).collect();
+            return self.spans.first_cut(part.offset, part.length);
         }
-        self.table
-            .touching(offset, length)
-            .map(|(offset, mapping)| self.cut_of(offset, mapping.length()))
-            .collect()
+        let mapped = self.table.first_in(part)?;
+        Some(self.cut_of(mapped.offset, mapped.length))
     }
 
     /// The one cut of a part that crosses no seam.
@@ -230,25 +223,20 @@ fn no_reservation(cut: Cut) -> Error {
     Error::OutOfRange { operation: "region", offset: cut.offset, length: cut.length, limit: Bytes::ZERO }
 }
 
-/// Pieces that follow each other without a hole and have the same key.
-struct Run<K> {
-    key: K,
-    offset: Bytes,
-    length: Bytes,
+/// Pieces in runs that follow each other without a hole and have the same key.
+fn runs<B: Backend, K: PartialEq>(
+    pieces: &[Piece<B>],
+    key: impl Fn(&Mapping<B>) -> K,
+) -> impl Iterator<Item = &[Piece<B>]> {
+    pieces.chunk_by(move |one, next| {
+        one.offset + one.mapping.length() == next.offset && key(&one.mapping) == key(&next.mapping)
+    })
 }
 
-fn runs<B: Backend, K: PartialEq>(pieces: &[Piece<B>], key: impl Fn(&Piece<B>) -> K) -> Vec<Run<K>> {
-    let mut runs: Vec<Run<K>> = Vec::new();
-    for piece in pieces {
-        let key = key(piece);
-        match runs.last_mut() {
-            Some(run) if run.key == key && run.offset + run.length == piece.offset => {
-                run.length += piece.mapping.length();
-            }
-            _ => runs.push(Run { key, offset: piece.offset, length: piece.mapping.length() }),
-        }
-    }
-    runs
+/// The part that a run of pieces makes up.
+fn part_of<B: Backend>(run: &[Piece<B>]) -> Part {
+    let offset = run.first().map_or(Bytes::ZERO, |piece| piece.offset);
+    Part { offset, length: run.iter().map(|piece| piece.mapping.length()).sum() }
 }
 
 impl<B: Backend> Drop for Layout<B> {

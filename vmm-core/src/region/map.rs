@@ -26,7 +26,7 @@ impl<B: Backend> Region<B> {
         {
             return Err(Error::CrossesSeam { operation, offset, length, seam: offset + cut.length });
         }
-        self.layout.place(vec![Piece { offset, mapping: Mapping::new(memory.clone(), AccessMap::NONE) }])
+        self.layout.place(&[Piece { offset, mapping: Mapping::new(memory.clone(), AccessMap::NONE) }])
     }
 
     /// Removes the mappings of a part, which must be whole ones without a hole. The addresses stay reserved; the
@@ -66,17 +66,14 @@ impl<B: Backend> Region<B> {
         let operation = "set access";
         self.check_part(operation, offset, length)?;
         self.layout.table.check_whole(operation, offset, length)?;
-        let mut owners: Vec<DeviceId> = Vec::new();
+        let mut owner = None;
         let mut changes = false;
         for (_, mapping) in self.layout.table.touching(offset, length) {
-            if !owners.contains(&mapping.memory.device()) {
-                owners.push(mapping.memory.device());
+            if owner.replace(mapping.memory.device()) != Some(mapping.memory.device()) {
+                check_reach(&self.backend, operation, device, mapping.memory.device())?;
             }
             let now = mapping.access.get(device);
             changes |= now != Access::None && now != access;
-        }
-        for owner in owners {
-            check_reach(&self.backend, operation, device, owner)?;
         }
         if changes {
             match self.backend.synchronize(device) {
@@ -84,7 +81,7 @@ impl<B: Backend> Region<B> {
                 Err(error) => return Err(error),
             }
         }
-        self.layout.set_access(offset, length, device, access)
+        self.layout.set_access(Part { offset, length }, device, access)
     }
 
     /// Refuses a part that is empty, unaligned, or not wholly in the region.
@@ -99,11 +96,8 @@ impl<B: Backend> Region<B> {
         if length.is_zero() {
             return Err(Error::ZeroSize { operation });
         }
-        let end = offset.checked_add(length).ok_or(Error::Overflow {
-            operation,
-            base: offset.0,
-            length: length.0,
-        })?;
+        let overflow = || Error::Overflow { operation, base: offset.0, length: length.0 };
+        let end = offset.checked_add(length).ok_or_else(overflow)?;
         let limit = self.reserved();
         if end > limit { Err(Error::OutOfRange { operation, offset, length, limit }) } else { Ok(()) }
     }

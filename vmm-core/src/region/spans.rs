@@ -26,6 +26,12 @@ pub(super) struct Cut {
     pub(super) length: Bytes,
 }
 
+impl Cut {
+    pub(super) fn end(self) -> Bytes {
+        self.offset + self.length
+    }
+}
+
 impl<B: Backend> Spans<B> {
     pub(super) fn new(reservation: B::Reservation) -> Self {
         Self(vec![Span { offset: Bytes::ZERO, reservation }])

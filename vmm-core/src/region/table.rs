@@ -1,5 +1,6 @@
 //! The books: what is mapped where, with which access. No decision rests on a driver's own record.
 
+use super::layout::Part;
 use crate::{AccessMap, Backend, Bytes, DeviceId, Error, Physical, Result};
 use std::collections::BTreeMap;
 
@@ -58,14 +59,27 @@ impl<B: Backend> Table<B> {
         self.mappings.insert(offset, mapping);
     }
 
-    pub(super) fn remove(&mut self, offset: Bytes) -> Option<Mapping<B>> {
-        let mapping = self.mappings.remove(&offset)?;
-        self.mapped = self.mapped - mapping.length();
-        Some(mapping)
+    /// Takes mappings that follow each other without a hole out.
+    pub(super) fn take(&mut self, part: Part, taken: &mut Vec<Piece<B>>) {
+        let mut next = part.offset;
+        while next < part.end()
+            && let Some(mapping) = self.mappings.remove(&next)
+        {
+            let offset = next;
+            next += mapping.length();
+            self.mapped = self.mapped - mapping.length();
+            taken.push(Piece { offset, mapping });
+        }
     }
 
-    pub(super) fn get_mut(&mut self, offset: Bytes) -> Option<&mut Mapping<B>> {
-        self.mappings.get_mut(&offset)
+    /// The first mapping that begins in a part.
+    pub(super) fn first_in(&self, part: Part) -> Option<Part> {
+        let here = self.mappings.get(&part.offset).map(|mapping| (part.offset, mapping));
+        let (offset, mapping) = here.or_else(|| {
+            let (offset, mapping) = self.mappings.range(part.offset..part.end()).next()?;
+            Some((*offset, mapping))
+        })?;
+        Some(Part { offset, length: mapping.length() })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -92,18 +106,37 @@ impl<B: Backend> Table<B> {
         (offset < *start + mapping.length()).then_some((*start, mapping))
     }
 
-    /// The mappings that have a byte in the part, in order.
+    /// The mappings that have a byte in the part, in order. Most parts are one mapping, which is found at once.
     pub(super) fn touching(
         &self,
         offset: Bytes,
         length: Bytes,
     ) -> impl Iterator<Item = (Bytes, &Mapping<B>)> {
-        let first = self.at(offset).map_or(offset, |(start, _)| start);
-        self.mappings.range(first..offset + length).map(|(offset, mapping)| (*offset, mapping))
+        let alone = self.mappings.get(&offset).filter(|mapping| length <= mapping.length());
+        let several = alone.is_none().then(|| {
+            let first = self.at(offset).map_or(offset, |(start, _)| start);
+            self.mappings.range(first..offset + length)
+        });
+        let several = several.into_iter().flatten().map(|(offset, mapping)| (*offset, mapping));
+        alone.map(|mapping| (offset, mapping)).into_iter().chain(several)
+    }
+
+    /// Changes the mappings that have a byte in the part.
+    pub(super) fn change(&mut self, part: Part, change: impl Fn(&mut Mapping<B>)) {
+        match self.mappings.get_mut(&part.offset) {
+            Some(alone) if part.length <= alone.length() => change(alone),
+            _ => {
+                let first = self.at(part.offset).map_or(part.offset, |(start, _)| start);
+                self.mappings.range_mut(first..part.end()).for_each(|(_, mapping)| change(mapping));
+            }
+        }
     }
 
     /// Refuses a part in which something is mapped.
     pub(super) fn check_free(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+        if self.end() <= offset {
+            return Ok(());
+        }
         match self.touching(offset, length).next() {
             None => Ok(()),
             Some((mapped_offset, mapping)) => {
@@ -132,6 +165,11 @@ impl<B: Backend> Table<B> {
 
     /// Refuses a part that is not made of whole mappings without a hole.
     pub(super) fn check_whole(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+        if let Some(alone) = self.mappings.get(&offset)
+            && alone.length() == length
+        {
+            return check_in_use(operation, offset, alone);
+        }
         self.check_mapped(operation, offset, length)?;
         let cut = |at: Bytes| self.at(at).filter(|(start, _)| *start != at);
         match cut(offset).or_else(|| cut(offset + length)) {

@@ -1,0 +1,108 @@
+//! Which part of this crate answers which method of the traits.
+//!
+//! Unsafe, since the traits' methods are; their promises are passed on as they are.
+#![allow(unsafe_code)]
+
+use crate::{CudaBackend, CudaHandle, CudaReservation, quirks};
+use gpu_vmm_core::{
+    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, InstanceId,
+    MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
+};
+
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
+
+impl Backend for CudaBackend {
+    type Handle = CudaHandle;
+    type Reservation = CudaReservation;
+
+    fn vendor(&self) -> Vendor {
+        Vendor::Cuda
+    }
+
+    fn instance(&self) -> InstanceId {
+        self.inner.driver.instance
+    }
+
+    fn driver(&self) -> DriverInfo {
+        self.inner.driver.loaded.info.clone()
+    }
+
+    fn devices(&self) -> &[Device] {
+        &self.inner.driver.devices
+    }
+
+    fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
+        self.context_memory_info(device)
+    }
+
+    fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
+        self.can_access_peer(device, owner)
+    }
+
+    fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
+        self.known_capabilities(device)
+    }
+
+    fn quirks(&self) -> Vec<Quirk> {
+        let version = self.inner.driver.loaded.info.version_number;
+        quirks::ALL.iter().copied().filter(|quirk| quirk.is_in(version)).collect()
+    }
+
+    fn unmaps_runs(&self) -> bool {
+        true
+    }
+
+    unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
+        // SAFETY: the promise is the same.
+        unsafe { CudaHandle::create(self, size, properties) }
+    }
+
+    #[cfg(unix)]
+    unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
+        // SAFETY: the promise is the same.
+        unsafe { CudaHandle::import(self, fd, size, properties) }
+    }
+
+    unsafe fn reserve(
+        &self,
+        size: Bytes,
+        alignment: Alignment,
+        hint: Option<Address>,
+    ) -> Result<CudaReservation> {
+        // SAFETY: the promise is the same.
+        unsafe { CudaReservation::new(self, size, alignment, hint) }
+    }
+
+    unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
+        // SAFETY: the promise is the same.
+        unsafe { self.memcpy_from_host(device, to, from) }
+    }
+
+    unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
+        // SAFETY: the promise is the same.
+        unsafe { self.memcpy_to_host(device, to, from) }
+    }
+
+    unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> {
+        // SAFETY: the promise is the same.
+        unsafe { self.memcpy(device, to, from, length) }
+    }
+
+    unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
+        // SAFETY: the promise is the same.
+        unsafe { self.memset(device, at, length, value) }
+    }
+
+    fn synchronize(&self, device: DeviceId) -> Result<()> {
+        self.wait_for_device(device)
+    }
+
+    fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
+        self.wait_for_stream(stream)
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        &self.inner.drop_log
+    }
+}

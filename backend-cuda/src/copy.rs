@@ -1,0 +1,98 @@
+//! Copies and fills by `cuMemcpy…` and `cuMemsetD8`, each waited for.
+//!
+//! They go through the default stream of the device's context. Of them `cuMemcpyDtoH` alone returns when all is done:
+//! from pageable memory `cuMemcpyHtoD` returns once the bytes are staged, and the other two do not wait at all. What
+//! is waited for is the default stream and not the context, whose other streams are nobody's business here.
+//!
+//! Unsafe, since it calls the driver.
+#![allow(unsafe_code)]
+
+use crate::CudaBackend;
+use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Result};
+
+impl CudaBackend {
+    /// Copies from the host.
+    ///
+    /// # Safety
+    ///
+    /// As [`Backend::copy_from_host`](gpu_vmm_core::Backend::copy_from_host).
+    pub(crate) unsafe fn memcpy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
+        const OPERATION: &str = "copy_from_host";
+        let _entered = self.enter_device(OPERATION, device)?;
+        if from.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the slice can be read, and the bytes at `to` are mapped for writing by the caller's promise. What
+        // is still on its way when this returns comes from the driver's own staging memory.
+        let result = unsafe { (self.functions().memcpy_to_device)(to.0, from.as_ptr().cast(), from.len()) };
+        self.check(OPERATION, "cuMemcpyHtoD_v2", result, || part(to, from.len()))?;
+        self.finish_default(OPERATION)
+    }
+
+    /// Copies to the host.
+    ///
+    /// # Safety
+    ///
+    /// As [`Backend::copy_to_host`](gpu_vmm_core::Backend::copy_to_host).
+    pub(crate) unsafe fn memcpy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
+        const OPERATION: &str = "copy_to_host";
+        let _entered = self.enter_device(OPERATION, device)?;
+        if to.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the slice can be written and is not looked at before this returns, when the copy is done; the bytes
+        // at `from` are mapped for reading by the caller's promise.
+        let result = unsafe { (self.functions().memcpy_to_host)(to.as_mut_ptr().cast(), from.0, to.len()) };
+        self.check(OPERATION, "cuMemcpyDtoH_v2", result, || part(from, to.len()))
+    }
+
+    /// Copies on the device, or from a peer.
+    ///
+    /// # Safety
+    ///
+    /// As [`Backend::copy`](gpu_vmm_core::Backend::copy).
+    pub(crate) unsafe fn memcpy(
+        &self,
+        device: DeviceId,
+        to: Address,
+        from: Address,
+        length: Bytes,
+    ) -> Result<()> {
+        const OPERATION: &str = "copy";
+        let _entered = self.enter_device(OPERATION, device)?;
+        if length.is_zero() {
+            return Ok(());
+        }
+        // SAFETY: both sides are mapped as the copy needs them and do not overlap, by the caller's promise.
+        let result = unsafe { (self.functions().memcpy_on_device)(to.0, from.0, length.0 as usize) };
+        self.check(OPERATION, "cuMemcpyDtoD_v2", result, || format!("{length} from {from} to {to}"))?;
+        self.finish_default(OPERATION)
+    }
+
+    /// Sets every byte.
+    ///
+    /// # Safety
+    ///
+    /// As [`Backend::fill`](gpu_vmm_core::Backend::fill).
+    pub(crate) unsafe fn memset(
+        &self,
+        device: DeviceId,
+        at: Address,
+        length: Bytes,
+        value: u8,
+    ) -> Result<()> {
+        const OPERATION: &str = "fill";
+        let _entered = self.enter_device(OPERATION, device)?;
+        if length.is_zero() {
+            return Ok(());
+        }
+        // SAFETY: the bytes are mapped for writing by the caller's promise.
+        let result = unsafe { (self.functions().memset)(at.0, value, length.0 as usize) };
+        self.check(OPERATION, "cuMemsetD8_v2", result, || part(at, length.0 as usize))?;
+        self.finish_default(OPERATION)
+    }
+}
+
+fn part(base: Address, length: usize) -> String {
+    AddressRange { base, size: Bytes(length as u64) }.to_string()
+}

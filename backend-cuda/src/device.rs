@@ -1,0 +1,161 @@
+//! The devices that the driver sees, and why one of them cannot be used.
+//!
+//! Unsafe, since it asks the driver.
+#![allow(unsafe_code)]
+
+use crate::CudaBackend;
+use crate::driver::Slot;
+use crate::error::{answer, failed};
+use crate::ffi::{
+    ALLOCATION_PINNED, CuResult, Functions, GRANULARITY_MINIMUM, HANDLE_NONE, LOCATION_DEVICE,
+    MemAllocationFlags, MemAllocationProp, MemLocation, attribute,
+};
+use crate::loader::{Loaded, no_device};
+use gpu_vmm_core::{Bytes, Device, DeviceId, DriverError, Granularity, Result};
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::OnceLock;
+
+const OPERATION: &str = "list devices";
+
+/// What a device that cannot be used is listed with: no memory is made of it.
+const NO_GRANULARITY: Granularity = match Granularity::new(Bytes::mib(2)) {
+    Some(granularity) => granularity,
+    None => unreachable!(),
+};
+
+/// All devices in the order of their ordinals, with what the process keeps for each.
+pub(crate) fn list(loaded: &Loaded) -> Result<Vec<(Device, Slot)>> {
+    let functions = &loaded.functions;
+    let check = |call, result: CuResult| match result {
+        CuResult::SUCCESS => Ok(()),
+        _ => Err(failed(OPERATION, answer(functions, call, result), "all devices".into())),
+    };
+    let mut count = 0;
+    // SAFETY: the pointer is good for one int.
+    check("cuDeviceGetCount", unsafe { (functions.device_get_count)(&raw mut count) })?;
+    if count == 0 {
+        return Err(no_device("cuDeviceGetCount answered 0"));
+    }
+    let count = u32::try_from(count).unwrap_or(0).min(DeviceId::LIMIT);
+    (0..count)
+        .map(|ordinal| {
+            let mut raw = 0;
+            // SAFETY: the pointer is good for one CUdevice, and the ordinal is below the count.
+            check("cuDeviceGet", unsafe { (functions.device_get)(&raw mut raw, ordinal as c_int) })?;
+            let slot = Slot { raw, primary: OnceLock::new(), capabilities: OnceLock::new() };
+            Ok((describe(functions, DeviceId(ordinal), raw), slot))
+        })
+        .collect()
+}
+
+fn describe(functions: &Functions, id: DeviceId, raw: c_int) -> Device {
+    let name = name(functions, raw).unwrap_or_else(|error| format!("a device without a name ({error})"));
+    let memory = total_memory(functions, raw);
+    let granularity = granularity(functions, id, raw);
+    let unusable = match (&memory, &granularity) {
+        (Err(reason), _) => Some(reason.to_string()),
+        (_, Err(reason)) => Some(reason.clone()),
+        _ => None,
+    };
+    Device {
+        id,
+        name,
+        total_memory: memory.unwrap_or(Bytes::ZERO),
+        granularity: granularity.unwrap_or(NO_GRANULARITY),
+        unusable,
+    }
+}
+
+fn name(functions: &Functions, raw: c_int) -> Result<String, DriverError> {
+    let mut name: [c_char; 256] = [0; 256];
+    // SAFETY: the buffer has the length that is given, and the driver ends what it writes with a zero.
+    match unsafe { (functions.device_get_name)(name.as_mut_ptr(), name.len() as c_int, raw) } {
+        // SAFETY: as above; where nothing was written, the first byte is the zero.
+        CuResult::SUCCESS => Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned()),
+        result => Err(answer(functions, "cuDeviceGetName", result)),
+    }
+}
+
+fn total_memory(functions: &Functions, raw: c_int) -> Result<Bytes, DriverError> {
+    let mut bytes = 0usize;
+    // SAFETY: the pointer is good for one size.
+    match unsafe { (functions.device_total_mem)(&raw mut bytes, raw) } {
+        CuResult::SUCCESS => Ok(Bytes(bytes as u64)),
+        result => Err(answer(functions, "cuDeviceTotalMem_v2", result)),
+    }
+}
+
+/// One of the device's attributes.
+pub(crate) fn attribute(functions: &Functions, raw: c_int, attribute: u32) -> Result<c_int, DriverError> {
+    let mut value = 0;
+    // SAFETY: the pointer is good for one int; an attribute that the driver does not know is an error there.
+    match unsafe { (functions.device_get_attribute)(&raw mut value, attribute, raw) } {
+        CuResult::SUCCESS => Ok(value),
+        result => Err(answer(functions, "cuDeviceGetAttribute", result)),
+    }
+}
+
+/// Where a device's memory is.
+pub(crate) const fn location(device: DeviceId) -> MemLocation {
+    MemLocation { kind: LOCATION_DEVICE, id: device.0 as c_int }
+}
+
+/// Memory of a device, to be exported as these kinds of handle.
+pub(crate) const fn memory_of(
+    device: DeviceId,
+    handle_types: u32,
+    compression_type: u8,
+) -> MemAllocationProp {
+    MemAllocationProp {
+        kind: ALLOCATION_PINNED,
+        requested_handle_types: handle_types,
+        location: location(device),
+        win32_handle_meta_data: std::ptr::null_mut(),
+        flags: MemAllocationFlags {
+            compression_type,
+            gpu_direct_rdma_capable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+/// The device's granularity, or why it cannot be used.
+fn granularity(functions: &Functions, id: DeviceId, raw: c_int) -> Result<Granularity, String> {
+    match attribute(functions, raw, attribute::VIRTUAL_MEMORY_MANAGEMENT) {
+        Ok(0) => {
+            return Err("the driver offers no virtual memory management for it \
+                        (CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED is 0)"
+                .into());
+        }
+        Ok(_) => {}
+        Err(error) => return Err(error.to_string()),
+    }
+    let prop = memory_of(id, HANDLE_NONE, 0);
+    let mut bytes = 0usize;
+    // SAFETY: both pointers are good for their types.
+    match unsafe {
+        (functions.mem_get_allocation_granularity)(&raw mut bytes, &raw const prop, GRANULARITY_MINIMUM)
+    } {
+        CuResult::SUCCESS => Granularity::new(Bytes(bytes as u64)).ok_or_else(|| {
+            format!("the driver says that its granularity is {bytes} bytes, which is no power of two")
+        }),
+        result => Err(answer(functions, "cuMemGetAllocationGranularity", result).to_string()),
+    }
+}
+
+impl CudaBackend {
+    pub(crate) fn can_access_peer(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
+        const OPERATION: &str = "can_access";
+        self.here(OPERATION)?;
+        let (from, to) = (self.slot(OPERATION, device)?, self.slot(OPERATION, owner)?);
+        if device == owner {
+            return Ok(true);
+        }
+        let mut can = 0;
+        // SAFETY: the pointer is good for one int, and both devices exist.
+        let result = unsafe { (self.functions().device_can_access_peer)(&raw mut can, from.raw, to.raw) };
+        self.check(OPERATION, "cuDeviceCanAccessPeer", result, || format!("{device} to {owner}"))?;
+        Ok(can != 0)
+    }
+}

@@ -1,0 +1,49 @@
+//! The driver as this process has it: one, whoever opens it and however often.
+
+use crate::context::Context;
+use crate::device;
+use crate::loader::Loaded;
+use gpu_vmm_core::{Capability, Device, InstanceId, Process, Result};
+use std::ffi::c_int;
+use std::sync::OnceLock;
+
+/// The started driver and what is found out once for the process.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) loaded: Loaded,
+    pub(crate) process: Process,
+    pub(crate) instance: InstanceId,
+    pub(crate) devices: Vec<Device>,
+    /// What belongs to each of `devices`.
+    pub(crate) slots: Vec<Slot>,
+}
+
+/// What the process keeps for one device.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// `CUdevice`.
+    pub(crate) raw: c_int,
+    /// The primary context, once something has needed it. It is never released: the process's end does that.
+    pub(crate) primary: OnceLock<Context>,
+    /// What the device can do, once that has been asked.
+    pub(crate) capabilities: OnceLock<Vec<Capability>>,
+}
+
+static DRIVER: OnceLock<Driver> = OnceLock::new();
+
+impl Driver {
+    /// The driver, started by the first call. A call that fails leaves nothing behind, and the next one tries again.
+    pub(crate) fn get() -> Result<&'static Self> {
+        if let Some(driver) = DRIVER.get() {
+            driver.process.check("open")?;
+            return Ok(driver);
+        }
+        let process = Process::current();
+        let loaded = Loaded::new()?;
+        let (devices, slots) = device::list(&loaded)?.into_iter().unzip();
+        let driver = Self { loaded, process, instance: InstanceId::unique(), devices, slots };
+        // Where two threads come here at once, both have started the same driver, and one of the two records of it
+        // is dropped again.
+        Ok(DRIVER.get_or_init(|| driver))
+    }
+}

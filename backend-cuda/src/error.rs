@@ -1,0 +1,167 @@
+//! Answers of the driver as errors: its own name and text for the code, and which kind of error it is.
+//!
+//! Unsafe, since it asks the driver for names.
+#![allow(unsafe_code)]
+
+use crate::CudaBackend;
+use crate::ffi::{CuResult, Functions};
+use gpu_vmm_core::{AddressRange, Backend, Bytes, DeviceId, DriverError, Error, MemoryInfo, Result};
+use std::borrow::Cow;
+use std::ffi::{CStr, c_char};
+
+/// What a call answered, with the driver's name and text for it.
+#[cold]
+pub(crate) fn answer(functions: &Functions, call: &'static str, result: CuResult) -> DriverError {
+    let name = describe(functions.get_error_name, result);
+    DriverError {
+        call,
+        code: i64::from(result.0),
+        name: name.unwrap_or(Cow::Borrowed("a code that this driver has no name for")),
+        description: describe(functions.get_error_string, result).unwrap_or_default(),
+    }
+}
+
+type Describe = unsafe extern "system" fn(CuResult, *mut *const c_char) -> CuResult;
+
+fn describe(function: Describe, result: CuResult) -> Option<Cow<'static, str>> {
+    let mut text = std::ptr::null();
+    // SAFETY: the pointer is good for one pointer; the functions need no started driver and take any number.
+    let asked = unsafe { function(result, &raw mut text) };
+    if asked != CuResult::SUCCESS || text.is_null() {
+        return None;
+    }
+    // SAFETY: the driver gives a string of its own that ends in a zero and stays as long as the library, and the
+    // library is never closed.
+    Some(unsafe { CStr::from_ptr::<'static>(text) }.to_string_lossy())
+}
+
+/// An answer as an error: a dead device is told from the rest.
+#[cold]
+pub(crate) fn failed(operation: &'static str, source: DriverError, context: String) -> Error {
+    if CuResult::LOST.iter().any(|lost| i64::from(lost.0) == source.code) {
+        Error::DeviceLost { operation, source }
+    } else {
+        Error::Driver { operation, source, context }
+    }
+}
+
+impl CudaBackend {
+    /// The answer of a call in this operation, success or error; `context` says what it was given.
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        operation: &'static str,
+        call: &'static str,
+        result: CuResult,
+        context: impl FnOnce() -> String,
+    ) -> Result<()> {
+        if result == CuResult::SUCCESS {
+            Ok(())
+        } else {
+            Err(failed(operation, answer(self.functions(), call, result), context()))
+        }
+    }
+
+    /// The same for a call that takes `size` of memory of `device`, which may be more than is free.
+    #[inline]
+    pub(crate) fn check_memory(
+        &self,
+        operation: &'static str,
+        call: &'static str,
+        result: CuResult,
+        device: DeviceId,
+        size: Bytes,
+    ) -> Result<()> {
+        if result == CuResult::SUCCESS {
+            return Ok(());
+        }
+        Err(self.memory_error(operation, call, result, (device, size), format!("{size} of {device}")))
+    }
+
+    /// The same for a call that needs memory of `device` to do something with these addresses.
+    #[inline]
+    pub(crate) fn check_memory_at(
+        &self,
+        operation: &'static str,
+        call: &'static str,
+        result: CuResult,
+        device: DeviceId,
+        part: AddressRange,
+    ) -> Result<()> {
+        if result == CuResult::SUCCESS {
+            return Ok(());
+        }
+        Err(self.memory_error(operation, call, result, (device, part.size), format!("{part}, {device}")))
+    }
+
+    #[cold]
+    fn memory_error(
+        &self,
+        operation: &'static str,
+        call: &'static str,
+        result: CuResult,
+        (device, requested): (DeviceId, Bytes),
+        context: String,
+    ) -> Error {
+        let source = answer(self.functions(), call, result);
+        if result != CuResult::OUT_OF_MEMORY {
+            return failed(operation, source, context);
+        }
+        // The numbers need a context. Where a device is so full that it cannot have one, nothing is free for it.
+        let MemoryInfo { free, total } = self.memory_info(device).unwrap_or_else(|_| MemoryInfo {
+            free: Bytes::ZERO,
+            total: self.devices().get(device.0 as usize).map_or(Bytes::ZERO, |device| device.total_memory),
+        });
+        Error::OutOfMemory { operation, device, requested, free, total, source }
+    }
+
+    /// The answer of a call in a destructor, for the log. A driver that has been shut down, at the end of the process,
+    /// has nothing left to be given back.
+    #[inline]
+    pub(crate) fn log(
+        &self,
+        operation: &'static str,
+        call: &'static str,
+        result: CuResult,
+        context: impl FnOnce() -> String,
+    ) {
+        if result == CuResult::DEINITIALIZED {
+            return;
+        }
+        if let Err(error) = self.check(operation, call, result, context) {
+            self.inner.drop_log.record(error);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(code: u32) -> DriverError {
+        DriverError { call: "cuMemMap", code: i64::from(code), name: "A_NAME".into(), description: "".into() }
+    }
+
+    #[test]
+    fn a_dead_device_is_told_from_other_answers() {
+        for code in [214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 911] {
+            assert!(matches!(failed("map", source(code), String::new()), Error::DeviceLost { .. }), "{code}");
+        }
+        // 720 is a kernel that was not started, 999 says nothing, and 123456 no driver has yet.
+        for code in [1, 2, 201, 400, 720, 800, 801, 999, 123_456] {
+            let error = failed("map", source(code), "4 MiB".into());
+            assert!(matches!(&error, Error::Driver { context, .. } if context == "4 MiB"), "{code}");
+            assert_eq!(error.driver_error().map(|source| source.code), Some(i64::from(code)));
+        }
+    }
+
+    #[test]
+    fn a_code_without_a_name_is_shown_as_its_number() {
+        unsafe extern "system" fn knows_nothing(_: CuResult, text: *mut *const c_char) -> CuResult {
+            // SAFETY: `describe` gives a pointer to one pointer.
+            unsafe { *text = std::ptr::null() };
+            CuResult(1)
+        }
+        assert_eq!(describe(knows_nothing, CuResult(123_456)), None);
+    }
+}

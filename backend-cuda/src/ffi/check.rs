@@ -1,0 +1,76 @@
+//! Checks at compile time that `ffi` is what `cuda.h` says, as cudarc has it in this build.
+
+use super::{CuResult, MemAccessDesc, MemAllocationFlags, MemAllocationProp, MemLocation, attribute};
+use cudarc::driver::sys;
+use std::mem::{align_of, offset_of, size_of};
+
+/// The size, the alignment and each named field's place are the same.
+macro_rules! same_layout {
+    ($ours:ty, $theirs:ty, $($field:ident = $their_field:ident),*) => {
+        const _: () = {
+            assert!(size_of::<$ours>() == size_of::<$theirs>());
+            assert!(align_of::<$ours>() == align_of::<$theirs>());
+            $(assert!(offset_of!($ours, $field) == offset_of!($theirs, $their_field));)*
+        };
+    };
+}
+
+same_layout!(MemLocation, sys::CUmemLocation, kind = type_);
+// The field itself has another name from 13.2 on; it is what follows the type and fills the structure.
+const _: () = assert!(offset_of!(MemLocation, id) == size_of::<sys::CUmemLocationType>());
+same_layout!(
+    MemAllocationFlags,
+    sys::CUmemAllocationProp_st__bindgen_ty_1,
+    compression_type = compressionType,
+    gpu_direct_rdma_capable = gpuDirectRDMACapable,
+    usage = usage,
+    reserved = reserved
+);
+same_layout!(
+    MemAllocationProp,
+    sys::CUmemAllocationProp,
+    kind = type_,
+    requested_handle_types = requestedHandleTypes,
+    location = location,
+    win32_handle_meta_data = win32HandleMetaData,
+    flags = allocFlags
+);
+same_layout!(MemAccessDesc, sys::CUmemAccessDesc, location = location, flags = flags);
+
+const _: () = {
+    assert!(size_of::<CuResult>() == size_of::<sys::CUresult>());
+    assert!(size_of::<sys::CUmemGenericAllocationHandle>() == size_of::<u64>());
+    assert!(size_of::<sys::CUdeviceptr>() == size_of::<u64>());
+    assert!(size_of::<sys::CUdevice_attribute>() == size_of::<u32>());
+    assert!(size_of::<sys::CUmemAllocationHandleType>() == size_of::<u32>());
+};
+
+/// The numbers that every version of the bindings has. The others came later: 124 with 11.7, 132 with 12.0, 128
+/// with 12.3.
+macro_rules! same_number {
+    ($($ours:expr, $theirs:expr;)*) => { const _: () = { $(assert!($ours as u64 == $theirs as u64);)* }; };
+}
+
+use sys::CUdevice_attribute as theirs;
+use sys::cudaError_enum as answer;
+same_number! {
+    CuResult::OUT_OF_MEMORY.0, answer::CUDA_ERROR_OUT_OF_MEMORY;
+    CuResult::DEINITIALIZED.0, answer::CUDA_ERROR_DEINITIALIZED;
+    CuResult::STUB_LIBRARY.0, answer::CUDA_ERROR_STUB_LIBRARY;
+    CuResult::NO_DEVICE.0, answer::CUDA_ERROR_NO_DEVICE;
+    attribute::VIRTUAL_MEMORY_MANAGEMENT, theirs::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
+    attribute::HANDLE_TYPE_FILE_DESCRIPTOR,
+        theirs::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
+    attribute::GENERIC_COMPRESSION, theirs::CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED;
+    attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM,
+        theirs::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
+    super::LOCATION_DEVICE, sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    super::ALLOCATION_PINNED, sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    super::GRANULARITY_MINIMUM, sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+    super::COMPRESSION_GENERIC, sys::CUmemAllocationCompType::CU_MEM_ALLOCATION_COMP_GENERIC;
+    super::ACCESS_NONE, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    super::ACCESS_READ, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ;
+    super::ACCESS_READ_WRITE, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    super::JIT_ERROR_LOG, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER;
+    super::JIT_ERROR_LOG_SIZE, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES;
+}

@@ -1,0 +1,108 @@
+//! The table of the driver's functions, as `cuda.h` declares them from CUDA 11.4 on.
+
+use super::{
+    CuContext, CuFunction, CuModule, CuResult, CuStream, MemAccessDesc, MemAllocationProp, MemLocation,
+};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// Declares the table: each function's name here, its symbol in the library, and its arguments.
+macro_rules! functions {
+    ($($field:ident = $symbol:literal($($argument:ident: $type:ty),*);)*) => {
+        /// The driver's functions. A driver that lacks one of them is not used.
+        #[derive(Debug)]
+        pub(crate) struct Functions {
+            $(pub(crate) $field: unsafe extern "system" fn($($argument: $type),*) -> CuResult,)*
+        }
+
+        impl Functions {
+            /// Fills the table; `symbol` finds a function's address.
+            ///
+            /// # Safety
+            ///
+            /// What `symbol` answers is the CUDA driver's function of that name, for as long as the table is used.
+            ///
+            /// # Errors
+            ///
+            /// The first one of `symbol`.
+            #[allow(unsafe_code)]
+            pub(crate) unsafe fn load<E>(
+                mut symbol: impl FnMut(&'static str) -> Result<*mut c_void, E>,
+            ) -> Result<Self, E> {
+                Ok(Self {$(
+                    // SAFETY: the symbol is the driver's by the caller's promise and not null by `symbol`'s, and
+                    // its arguments are those of `cuda.h` from 11.4 on; a pointer and a function have one size.
+                    $field: unsafe {
+                        std::mem::transmute::<
+                            *mut c_void,
+                            unsafe extern "system" fn($($type),*) -> CuResult,
+                        >(symbol($symbol)?)
+                    },
+                )*})
+            }
+        }
+    };
+}
+
+functions! {
+    init = "cuInit"(flags: c_uint);
+    get_error_name = "cuGetErrorName"(error: CuResult, name: *mut *const c_char);
+    get_error_string = "cuGetErrorString"(error: CuResult, text: *mut *const c_char);
+    device_get_count = "cuDeviceGetCount"(count: *mut c_int);
+    device_get = "cuDeviceGet"(device: *mut c_int, ordinal: c_int);
+    device_get_name = "cuDeviceGetName"(name: *mut c_char, length: c_int, device: c_int);
+    device_total_mem = "cuDeviceTotalMem_v2"(bytes: *mut usize, device: c_int);
+    device_get_attribute = "cuDeviceGetAttribute"(value: *mut c_int, attribute: u32, device: c_int);
+    device_can_access_peer = "cuDeviceCanAccessPeer"(can: *mut c_int, device: c_int, peer: c_int);
+    primary_ctx_retain = "cuDevicePrimaryCtxRetain"(context: *mut CuContext, device: c_int);
+    primary_ctx_get_state = "cuDevicePrimaryCtxGetState"(device: c_int, flags: *mut c_uint, active: *mut c_int);
+    ctx_push_current = "cuCtxPushCurrent_v2"(context: CuContext);
+    ctx_pop_current = "cuCtxPopCurrent_v2"(context: *mut CuContext);
+    ctx_get_current = "cuCtxGetCurrent"(context: *mut CuContext);
+    ctx_get_device = "cuCtxGetDevice"(device: *mut c_int);
+    ctx_synchronize = "cuCtxSynchronize"();
+    stream_get_ctx = "cuStreamGetCtx"(stream: CuStream, context: *mut CuContext);
+    stream_synchronize = "cuStreamSynchronize"(stream: CuStream);
+    mem_get_info = "cuMemGetInfo_v2"(free: *mut usize, total: *mut usize);
+    mem_get_allocation_granularity = "cuMemGetAllocationGranularity"(
+        granularity: *mut usize, prop: *const MemAllocationProp, option: u32
+    );
+    mem_create = "cuMemCreate"(handle: *mut u64, size: usize, prop: *const MemAllocationProp, flags: u64);
+    mem_release = "cuMemRelease"(handle: u64);
+    mem_get_allocation_properties = "cuMemGetAllocationPropertiesFromHandle"(
+        prop: *mut MemAllocationProp, handle: u64
+    );
+    mem_export = "cuMemExportToShareableHandle"(
+        shareable: *mut c_void, handle: u64, handle_type: u32, flags: u64
+    );
+    mem_import = "cuMemImportFromShareableHandle"(handle: *mut u64, shareable: *mut c_void, handle_type: u32);
+    mem_address_reserve = "cuMemAddressReserve"(
+        address: *mut u64, size: usize, alignment: usize, hint: u64, flags: u64
+    );
+    mem_address_free = "cuMemAddressFree"(address: u64, size: usize);
+    mem_map = "cuMemMap"(address: u64, size: usize, offset: usize, handle: u64, flags: u64);
+    mem_unmap = "cuMemUnmap"(address: u64, size: usize);
+    mem_set_access = "cuMemSetAccess"(address: u64, size: usize, descs: *const MemAccessDesc, count: usize);
+    mem_get_access = "cuMemGetAccess"(flags: *mut u64, location: *const MemLocation, address: u64);
+    mem_alloc = "cuMemAlloc_v2"(address: *mut u64, size: usize);
+    mem_free = "cuMemFree_v2"(address: u64);
+    memcpy_to_device = "cuMemcpyHtoD_v2"(to: u64, from: *const c_void, length: usize);
+    memcpy_to_host = "cuMemcpyDtoH_v2"(to: *mut c_void, from: u64, length: usize);
+    memcpy_on_device = "cuMemcpyDtoD_v2"(to: u64, from: u64, length: usize);
+    memset = "cuMemsetD8_v2"(at: u64, value: u8, length: usize);
+    module_load = "cuModuleLoadDataEx"(
+        module: *mut CuModule, image: *const c_void, count: c_uint, options: *mut u32, values: *mut *mut c_void
+    );
+    module_unload = "cuModuleUnload"(module: CuModule);
+    module_get_function = "cuModuleGetFunction"(
+        function: *mut CuFunction, module: CuModule, name: *const c_char
+    );
+    launch_kernel = "cuLaunchKernel"(
+        function: CuFunction,
+        grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
+        block_x: c_uint, block_y: c_uint, block_z: c_uint,
+        shared: c_uint, stream: CuStream, parameters: *mut *mut c_void, extra: *mut *mut c_void
+    );
+}
+
+/// `cuDriverGetVersion`, which is asked before the table is filled: an old driver lacks what is in it.
+pub(crate) type DriverGetVersion = unsafe extern "system" fn(version: *mut c_int) -> CuResult;

@@ -1,0 +1,169 @@
+//! The part of `cuda.h` that is used here: structures and constants, and in `functions` the table of functions.
+//!
+//! Whatever the driver fills in is an integer, since a driver newer than any header answers numbers that no header
+//! knows. That structures and numbers are `cuda.h`'s is checked in `check`, when this crate is compiled, against
+//! whichever version of the bindings the application has chosen.
+
+mod check;
+mod functions;
+
+pub(crate) use functions::{DriverGetVersion, Functions};
+
+use std::ffi::{c_int, c_void};
+use std::fmt;
+
+/// `CUresult`: what a function of the driver answers.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub(crate) struct CuResult(pub(crate) u32);
+
+impl CuResult {
+    pub(crate) const SUCCESS: Self = Self(0);
+    pub(crate) const OUT_OF_MEMORY: Self = Self(2);
+    pub(crate) const DEINITIALIZED: Self = Self(4);
+    pub(crate) const STUB_LIBRARY: Self = Self(34);
+    pub(crate) const NO_DEVICE: Self = Self(100);
+    pub(crate) const SYSTEM_NOT_READY: Self = Self(802);
+    pub(crate) const SYSTEM_DRIVER_MISMATCH: Self = Self(803);
+    pub(crate) const COMPAT_NOT_SUPPORTED_ON_DEVICE: Self = Self(804);
+
+    /// The codes after which, as `cuda.h` says, the context or the whole process cannot be used any more.
+    pub(crate) const LOST: [Self; 16] = [
+        Self(214), // ECC_UNCORRECTABLE
+        Self(220), // NVLINK_UNCORRECTABLE
+        Self(226), // CONTAINED
+        Self(700), // ILLEGAL_ADDRESS
+        Self(702), // LAUNCH_TIMEOUT
+        Self(709), // CONTEXT_IS_DESTROYED
+        Self(710), // ASSERT
+        Self(714), // HARDWARE_STACK_ERROR
+        Self(715), // ILLEGAL_INSTRUCTION
+        Self(716), // MISALIGNED_ADDRESS
+        Self(717), // INVALID_ADDRESS_SPACE
+        Self(718), // INVALID_PC
+        Self(719), // LAUNCH_FAILED
+        Self(721), // TENSOR_MEMORY_LEAK
+        Self(810), // MPS_CLIENT_TERMINATED
+        Self(911), // EXTERNAL_DEVICE
+    ];
+}
+
+/// Declares names of the driver's objects, which any thread may use.
+macro_rules! objects {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[repr(transparent)]
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        pub(crate) struct $name(pub(crate) *mut c_void);
+
+        // SAFETY: the pointer is a name for the driver, which is thread-safe; nothing is reached through it here.
+        #[allow(unsafe_code)]
+        unsafe impl Send for $name {}
+        // SAFETY: as above.
+        #[allow(unsafe_code)]
+        unsafe impl Sync for $name {}
+
+        impl $name {
+            /// The value that no object has.
+            pub(crate) const NULL: Self = Self(std::ptr::null_mut());
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:p}", self.0)
+            }
+        }
+    )*};
+}
+
+objects! {
+    /// `CUcontext`.
+    CuContext;
+    /// `CUmodule`.
+    CuModule;
+    /// `CUfunction`.
+    CuFunction;
+    /// `CUstream`.
+    CuStream;
+}
+
+impl CuStream {
+    /// `CU_STREAM_LEGACY` and `CU_STREAM_PER_THREAD`: with null, the streams that name no stream of their own but the
+    /// default one of whichever context is current.
+    const LEGACY: usize = 1;
+    const PER_THREAD: usize = 2;
+
+    /// True for the default stream, in any of its spellings.
+    pub(crate) fn is_default(self) -> bool {
+        matches!(self.0.addr(), 0 | Self::LEGACY | Self::PER_THREAD)
+    }
+}
+
+/// `CUmemLocation`. From 13.2 on, `id` is one side of a union in `cuda.h`, at the same place.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemLocation {
+    pub(crate) kind: u32,
+    pub(crate) id: c_int,
+}
+
+/// `CUmemAllocationProp::allocFlags`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MemAllocationFlags {
+    pub(crate) compression_type: u8,
+    pub(crate) gpu_direct_rdma_capable: u8,
+    pub(crate) usage: u16,
+    pub(crate) reserved: [u8; 4],
+}
+
+/// `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemAllocationProp {
+    pub(crate) kind: u32,
+    pub(crate) requested_handle_types: u32,
+    pub(crate) location: MemLocation,
+    pub(crate) win32_handle_meta_data: *mut c_void,
+    pub(crate) flags: MemAllocationFlags,
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemAccessDesc {
+    pub(crate) location: MemLocation,
+    pub(crate) flags: u32,
+}
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+pub(crate) const LOCATION_DEVICE: u32 = 1;
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
+pub(crate) const ALLOCATION_PINNED: u32 = 1;
+/// `CU_MEM_ALLOCATION_COMP_GENERIC`.
+pub(crate) const COMPRESSION_GENERIC: u8 = 1;
+/// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
+pub(crate) const GRANULARITY_MINIMUM: u32 = 0;
+/// `CU_MEM_ACCESS_FLAGS_PROT_NONE`, `_READ` and `_READWRITE`.
+pub(crate) const ACCESS_NONE: u32 = 0;
+pub(crate) const ACCESS_READ: u32 = 1;
+pub(crate) const ACCESS_READ_WRITE: u32 = 3;
+/// `CU_MEM_HANDLE_TYPE_NONE`, `_POSIX_FILE_DESCRIPTOR` and `_FABRIC`.
+pub(crate) const HANDLE_NONE: u32 = 0;
+pub(crate) const HANDLE_FILE_DESCRIPTOR: u32 = 1;
+pub(crate) const HANDLE_FABRIC: u32 = 8;
+/// `CU_JIT_ERROR_LOG_BUFFER` and `_SIZE_BYTES`.
+pub(crate) const JIT_ERROR_LOG: u32 = 5;
+pub(crate) const JIT_ERROR_LOG_SIZE: u32 = 6;
+
+/// `CU_DEVICE_ATTRIBUTE_…`.
+pub(crate) mod attribute {
+    pub(crate) const VIRTUAL_MEMORY_MANAGEMENT: u32 = 102;
+    pub(crate) const HANDLE_TYPE_FILE_DESCRIPTOR: u32 = 103;
+    pub(crate) const GENERIC_COMPRESSION: u32 = 107;
+    pub(crate) const GPU_DIRECT_RDMA_WITH_CUDA_VMM: u32 = 110;
+    pub(crate) const DMA_BUF: u32 = 124;
+    pub(crate) const HANDLE_TYPE_FABRIC: u32 = 128;
+    pub(crate) const MULTICAST: u32 = 132;
+}

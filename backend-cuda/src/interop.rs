@@ -1,0 +1,89 @@
+//! A program's own contexts and streams: cudarc's, or the driver's as they are.
+//!
+//! Unsafe, since raw contexts are taken at their owner's word.
+#![allow(unsafe_code)]
+
+use crate::CudaBackend;
+use crate::context::{Attached, Context};
+use crate::driver::Driver;
+use crate::ffi::{CuContext, CuStream};
+use cudarc::driver::{CudaContext, CudaStream};
+use gpu_vmm_core::{DeviceId, Error, Result, Stream};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+impl CudaBackend {
+    /// Opens the driver, to use cudarc's context for that context's device and primary contexts for the others.
+    ///
+    /// The context is kept alive by the backend and by all that is made with it. cudarc looks for the driver under its
+    /// own list of names; where `GPU_VMM_CUDA_LIBRARY` is set, it must name the library that cudarc has loaded.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](CudaBackend::open), or what the driver answers about the context.
+    pub fn with_cudarc(context: &Arc<CudaContext>) -> Result<Self> {
+        let (device, raw) = (DeviceId(context.ordinal() as u32), CuContext(context.cu_ctx().cast()));
+        // SAFETY: the context is alive, and the `Arc` that is kept keeps it so.
+        unsafe { Self::attach(device, raw, Some(Arc::clone(context))) }
+    }
+
+    /// Opens the driver, to use a context of the program for one device and primary contexts for the others. CUDA:
+    /// `CUcontext`.
+    ///
+    /// # Safety
+    ///
+    /// `context` is a live context of the driver that is loaded here, and stays alive as long as the backend and all
+    /// that is made with it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](CudaBackend::open); [`Error::Unsupported`] where the context is another device's; what the
+    /// driver answers about the context.
+    pub unsafe fn with_context(device: DeviceId, context: *mut c_void) -> Result<Self> {
+        // SAFETY: the promise is the same.
+        unsafe { Self::attach(device, CuContext(context), None) }
+    }
+
+    /// Opens with a context.
+    ///
+    /// # Safety
+    ///
+    /// As for [`with_context`](CudaBackend::with_context), or `keep` keeps the context alive.
+    unsafe fn attach(device: DeviceId, raw: CuContext, keep: Option<Arc<CudaContext>>) -> Result<Self> {
+        const OPERATION: &str = "open with a context";
+        let plain = Self::open()?;
+        plain.slot(OPERATION, device)?;
+        let owner = plain.device_of(OPERATION, raw)?;
+        if owner != device {
+            let reason = format!("the context is of {owner} and not of {device}");
+            return Err(Error::Unsupported { operation: OPERATION, reason });
+        }
+        let attached = Attached { device, context: Context::new(raw), _keep: keep };
+        Ok(Self::new(Driver::get()?, Some(attached)))
+    }
+
+    /// A stream of cudarc's, to be waited for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] for the default stream of a context that this backend does not use: such a stream has
+    /// no name of its own, so waiting for it would be waiting for another one. [`Error::NoSuchDevice`] cannot
+    /// happen while both use one driver.
+    pub fn stream<'a>(&self, stream: &'a CudaStream) -> Result<Stream<'a>> {
+        const OPERATION: &str = "stream";
+        let raw: *mut c_void = stream.cu_stream().cast();
+        let context = stream.context();
+        if CuStream(raw).is_default() {
+            let device = DeviceId(context.ordinal() as u32);
+            if self.context(OPERATION, device)?.raw != CuContext(context.cu_ctx().cast()) {
+                let reason = format!(
+                    "it is the default stream of a context for {device} that this backend does not use; open the \
+                     backend with that context, or make a stream"
+                );
+                return Err(Error::Unsupported { operation: OPERATION, reason });
+            }
+        }
+        // SAFETY: the stream lives as long as it is borrowed.
+        Ok(unsafe { Stream::from_raw(raw) })
+    }
+}

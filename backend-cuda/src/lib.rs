@@ -1,0 +1,118 @@
+//! gpu-vmm on NVIDIA's CUDA driver, loaded at run time.
+//!
+//! [`CudaBackend`] is the driver with its devices. A program needs neither the toolkit nor NVIDIA's driver to be built,
+//! and without the driver [`CudaBackend::open`] gives an ordinary error that says where it was looked for. Drivers
+//! of CUDA 11.4 and later are used.
+//!
+//! ```
+//! use gpu_vmm_core::Backend;
+//! use gpu_vmm_cuda::CudaBackend;
+//!
+//! match CudaBackend::open() {
+//!     Ok(backend) => backend.devices().iter().for_each(|device| println!("{device:?}")),
+//!     Err(error) => println!("{error}"),
+//! }
+//! ```
+//!
+//! # Contexts
+//!
+//! CUDA's calls for virtual memory need no context, so nothing of this crate makes one until something has to run or
+//! to be asked in one: copies, fills, kernels, and the amount of free memory. Those use the device's primary
+//! context, which is what the CUDA runtime, PyTorch and [cudarc] use as well; it is retained on first use and not
+//! released before the process ends. A program with a context of its own gives it to
+//! [`CudaBackend::with_cudarc`] or [`CudaBackend::with_context`]. The thread's current context is never changed.
+//!
+//! # Which file has what
+//!
+//! `loader` finds and starts the driver, `ffi` is what is used of `cuda.h`, `driver` what the process keeps,
+//! `device` its devices, `context` where work runs; `backend` says which of it answers which method. `handle`, `share` and `reservation` are memory and addresses,
+//! `copy` and `workbench` what runs on a device, `capabilities` and `quirks` what to expect, `interop` cudarc.
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("NVIDIA's driver exists for 64-bit processes alone");
+
+mod backend;
+mod capabilities;
+mod context;
+mod copy;
+mod device;
+mod driver;
+mod error;
+mod ffi;
+mod handle;
+mod interop;
+mod loader;
+mod quirks;
+mod reservation;
+#[cfg(unix)]
+mod share;
+mod workbench;
+
+pub use cudarc;
+pub use handle::CudaHandle;
+pub use reservation::CudaReservation;
+
+use context::Attached;
+use driver::{Driver, Slot};
+use ffi::Functions;
+use gpu_vmm_core::{DeviceId, DropLog, Error, Result, Vendor};
+use std::sync::Arc;
+
+/// NVIDIA's CUDA driver.
+///
+/// Cloning gives the same one. All that a process opens has one [`InstanceId`](gpu_vmm_core::InstanceId), since the
+/// driver is one: memory of one can be mapped by another. Each opened one has its own
+/// [`DropLog`].
+#[derive(Clone, Debug)]
+pub struct CudaBackend {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    driver: &'static Driver,
+    attached: Option<Attached>,
+    drop_log: DropLog,
+}
+
+impl CudaBackend {
+    /// Loads and starts the driver, or takes the one that this process has started already.
+    ///
+    /// The library is `libcuda.so.1`, then `libcuda.so`, then the one of WSL; or the one that the environment
+    /// variable `GPU_VMM_CUDA_LIBRARY` names, and no other. CUDA: `cuInit`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LibraryNotFound`] with every name that was tried; [`Error::LibraryRefused`] where a library is no
+    /// CUDA driver, is the toolkit's stub, is older than 11.4 or does not start; [`Error::NoDevice`];
+    /// [`Error::Forked`] in a child of the process that had opened it. A later call tries again.
+    pub fn open() -> Result<Self> {
+        Driver::get().map(|driver| Self::new(driver, None))
+    }
+
+    fn new(driver: &'static Driver, attached: Option<Attached>) -> Self {
+        Self { inner: Arc::new(Inner { driver, attached, drop_log: DropLog::new() }) }
+    }
+
+    #[inline]
+    fn functions(&self) -> &'static Functions {
+        &self.inner.driver.loaded.functions
+    }
+
+    /// The error of a call in a forked child.
+    #[inline]
+    fn here(&self, operation: &'static str) -> Result<()> {
+        self.inner.driver.process.check(operation)
+    }
+
+    /// What the process keeps for a device, usable or not.
+    fn slot(&self, operation: &'static str, device: DeviceId) -> Result<&'static Slot> {
+        let slots = &self.inner.driver.slots;
+        slots.get(device.0 as usize).ok_or(Error::NoSuchDevice {
+            operation,
+            device,
+            vendor: Vendor::Cuda,
+            count: slots.len() as u32,
+        })
+    }
+}

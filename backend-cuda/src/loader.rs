@@ -1,0 +1,223 @@
+//! Finds the CUDA driver's library, looks at its version, fills the table of functions and starts the driver.
+//!
+//! `libcuda.so.1` is the driver's own name and comes first: under `libcuda.so` a toolkit installs a stub, which is there
+//! to be linked with and answers every call with an error. A library is never closed once it has been opened,
+//! since a driver leaves threads and exit handlers behind.
+//!
+//! Unsafe, since it opens a library by name and calls what it finds there.
+#![allow(unsafe_code)]
+
+use crate::error::answer;
+use crate::ffi::{CuResult, DriverGetVersion, Functions};
+use gpu_vmm_core::{DriverInfo, Error, Result, Tried, Vendor};
+use libloading::Error as LoadError;
+use std::error::Error as _;
+use std::ffi::{OsStr, OsString, c_void};
+use std::mem::ManuallyDrop;
+
+/// The environment variable that names the one library to load.
+const VARIABLE: &str = "GPU_VMM_CUDA_LIBRARY";
+
+/// The oldest driver that is used, as `cuDriverGetVersion` answers it: CUDA 11.4.
+const OLDEST: u32 = 11_040;
+
+const WHAT: &str = "libcuda, which comes with NVIDIA's driver";
+
+cfg_if::cfg_if! {
+    if #[cfg(windows)] {
+        use libloading::os::windows::Library;
+
+        const NAMES: &[&str] = &["nvcuda.dll"];
+
+        fn open(name: &OsStr) -> Result<Library, LoadError> {
+            // SAFETY: the library is NVIDIA's driver or what the user has named as such; what it runs when it is
+            // loaded is its own affair and needs nothing from here.
+            unsafe { Library::new(name) }
+        }
+    } else {
+        use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+        const NAMES: &[&str] = &["libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"];
+
+        fn open(name: &OsStr) -> Result<Library, LoadError> {
+            // SAFETY: the library is NVIDIA's driver or what the user has named as such; what it runs when it is
+            // loaded is its own affair and needs nothing from here.
+            unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
+        }
+    }
+}
+
+/// A driver that has been started.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) functions: Functions,
+    pub(crate) info: DriverInfo,
+    library: ManuallyDrop<Library>,
+}
+
+impl Loaded {
+    /// Loads and starts the driver.
+    pub(crate) fn new() -> Result<Self> {
+        let asked = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
+        let names = match asked {
+            Some(name) => vec![name],
+            None => NAMES.iter().map(OsString::from).collect(),
+        };
+        let (library, name) = find(&names)?;
+        start(library, name)
+    }
+
+    /// Whether the library has a function, by its symbol.
+    pub(crate) fn has(&self, symbol: &'static str) -> bool {
+        address(&self.library, symbol).is_ok()
+    }
+}
+
+/// Opens the first library that can be opened.
+fn find(names: &[OsString]) -> Result<(ManuallyDrop<Library>, String)> {
+    let mut tried = Vec::new();
+    for name in names {
+        let library = name.to_string_lossy().into_owned();
+        match open(name) {
+            Ok(opened) => return Ok((ManuallyDrop::new(opened), library)),
+            Err(error) => tried.push(Tried { library, answer: text(&error) }),
+        }
+    }
+    Err(Error::LibraryNotFound { vendor: Vendor::Cuda, what: WHAT, tried })
+}
+
+fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
+    let refused = |reason| Error::LibraryRefused { vendor: Vendor::Cuda, library: name.clone(), reason };
+    let lacks = |reason: String| refused(format!("it is no CUDA driver of version 11.4 or later: {reason}"));
+
+    let version_number = version(&library).map_err(|failure| match failure {
+        VersionFailure::Missing(reason) => lacks(reason),
+        VersionFailure::Answered(result) => {
+            refused(format!("cuDriverGetVersion answered {}{}", result.0, advice(result)))
+        }
+    })?;
+    let version = format!("{}.{}", version_number / 1000, version_number % 1000 / 10);
+    if version_number < OLDEST {
+        return Err(refused(format!(
+            "the driver is of CUDA {version}, and 11.4 is the oldest that can be used"
+        )));
+    }
+    // SAFETY: the addresses are those of the library that answers as the CUDA driver, of a version that has these
+    // functions as they are declared; it is never closed.
+    let functions = unsafe { Functions::load(|symbol| address(&library, symbol)) }.map_err(lacks)?;
+
+    // SAFETY: flags must be zero and are. The call may be made any number of times.
+    match unsafe { (functions.init)(0) } {
+        CuResult::SUCCESS => {}
+        CuResult::NO_DEVICE => {
+            return Err(no_device(&answer(&functions, "cuInit", CuResult::NO_DEVICE).to_string()));
+        }
+        result => {
+            let said = answer(&functions, "cuInit", result);
+            return Err(refused(format!("{said}{}", advice(result))));
+        }
+    }
+    Ok(Loaded { functions, info: DriverInfo { version, version_number, library: name }, library })
+}
+
+/// The error of a driver without a device, with what decides whether it sees one.
+pub(crate) fn no_device(said: &str) -> Error {
+    // The driver makes /dev/nvidiactl itself where it may, so that file says nothing; the kernel's own word does.
+    let module = if cfg!(target_os = "linux") && ["/proc/driver/nvidia", "/dev/dxg"].iter().all(is_missing) {
+        "; /proc/driver/nvidia is missing, so NVIDIA's kernel module is not loaded or is hidden by a container"
+    } else {
+        ""
+    };
+    let visible = match std::env::var_os("CUDA_VISIBLE_DEVICES") {
+        Some(value) => format!("; CUDA_VISIBLE_DEVICES is {value:?}"),
+        None => String::new(),
+    };
+    Error::NoDevice { vendor: Vendor::Cuda, reason: format!("{said}{module}{visible}") }
+}
+
+fn is_missing(path: &&str) -> bool {
+    !std::path::Path::new(path).exists()
+}
+
+enum VersionFailure {
+    Missing(String),
+    Answered(CuResult),
+}
+
+fn version(library: &Library) -> Result<u32, VersionFailure> {
+    let address = address(library, "cuDriverGetVersion").map_err(VersionFailure::Missing)?;
+    // SAFETY: the symbol has been `int` by pointer to `CUresult` in every version; a pointer and a function have one
+    // size, and the address is not null.
+    let get_version = unsafe { std::mem::transmute::<*mut c_void, DriverGetVersion>(address) };
+    let mut version = 0;
+    // SAFETY: the pointer is good for one int; the call needs no started driver.
+    match unsafe { get_version(&raw mut version) } {
+        CuResult::SUCCESS => Ok(u32::try_from(version).unwrap_or(0)),
+        result => Err(VersionFailure::Answered(result)),
+    }
+}
+
+/// The address of a symbol, never null; or what the loader said.
+fn address(library: &Library, symbol: &'static str) -> Result<*mut c_void, String> {
+    // SAFETY: the symbol is taken for an address only; who calls it says what it is.
+    let found = unsafe { library.get::<*mut c_void>(symbol) }.map_err(|error| text(&error))?;
+    if found.is_null() { Err(format!("{symbol} is at address 0")) } else { Ok(*found) }
+}
+
+/// What can be done about an answer of a driver that does not start.
+fn advice(result: CuResult) -> &'static str {
+    match result {
+        CuResult::STUB_LIBRARY => {
+            "; this is the stub that the toolkit has for linking, not the driver: take the folder `stubs` out of \
+             LD_LIBRARY_PATH, or name the driver's own libcuda.so.1 in GPU_VMM_CUDA_LIBRARY"
+        }
+        CuResult::SYSTEM_NOT_READY => "; where GPUs are joined by NVSwitch, nvidia-fabricmanager must run",
+        CuResult::SYSTEM_DRIVER_MISMATCH => {
+            "; the library and the kernel module are of different versions: load the module again, or reboot"
+        }
+        CuResult::COMPAT_NOT_SUPPORTED_ON_DEVICE => {
+            "; this is the library for forward compatibility, which this GPU does not allow: take its folder \
+             `compat` out of LD_LIBRARY_PATH"
+        }
+        _ => "",
+    }
+}
+
+/// An error of the loader with the reason, which libloading keeps in the source.
+fn text(error: &LoadError) -> String {
+    match error.source() {
+        Some(source) => source.to_string(),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_that_was_tried_is_in_the_error_with_the_loaders_answer() {
+        let names = ["libno-such-cuda.so.1", "/nowhere/libcuda.so"].map(OsString::from);
+        let text = find(&names).unwrap_err().to_string();
+        for part in
+            names.iter().map(|name| name.to_str().unwrap()).chain(["cannot open shared object file", WHAT])
+        {
+            assert!(text.contains(part), "{part:?} is not in {text:?}");
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_library_that_is_no_driver_is_refused_by_name_and_symbol() {
+        let (library, name) = find(&[OsString::from("libm.so.6")]).unwrap();
+        let error = start(library, name).unwrap_err();
+        assert!(matches!(&error, Error::LibraryRefused { library, .. } if library == "libm.so.6"), "{error}");
+        assert!(error.to_string().contains("undefined symbol: cuDriverGetVersion"), "{error}");
+    }
+
+    #[test]
+    fn a_stub_gets_advice() {
+        assert!(advice(CuResult::STUB_LIBRARY).contains("GPU_VMM_CUDA_LIBRARY"));
+        assert_eq!(advice(CuResult(999)), "");
+    }
+}

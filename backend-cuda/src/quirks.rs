@@ -1,0 +1,122 @@
+//! What CUDA's driver does differently from its documentation, and what is done about it.
+//!
+//! Version numbers are those of `cuDriverGetVersion`: 13000 is CUDA 13.0.
+
+use gpu_vmm_core::Quirk;
+
+/// The oldest version that is used at all.
+const ALWAYS: u32 = 0;
+const STILL: u32 = u32::MAX;
+
+/// Every known quirk.
+pub(crate) const ALL: &[Quirk] = &[
+    Quirk {
+        id: "hint-moves",
+        from: ALWAYS,
+        below: STILL,
+        effect: "cuMemAddressReserve answers success with another address where the hint is taken",
+        handling: "the caller compares, and gives the wrong addresses back where they had to be exact",
+        evidence: "documented as a hint; H200, driver of CUDA 13.0",
+    },
+    Quirk {
+        id: "access-over-holes",
+        from: ALWAYS,
+        below: STILL,
+        effect: "cuMemSetAccess over two mappings with a hole between answers success, against its documentation",
+        handling: "the call is made for parts without a hole alone",
+        evidence: "H200, driver of CUDA 13.0",
+    },
+    Quirk {
+        id: "unmap-over-holes",
+        from: ALWAYS,
+        below: STILL,
+        effect: "cuMemUnmap of a part with holes, or with nothing mapped at all, answers success, so that unmapping \
+                 twice is not noticed",
+        handling: "the books decide; the call is made for whole mappings without a hole alone",
+        evidence: "H200, driver of CUDA 13.0",
+    },
+    Quirk {
+        id: "unmap-does-not-wait",
+        from: ALWAYS,
+        below: STILL,
+        effect: "cuMemUnmap, documented as synchronous, returns while queued work still uses the memory; cuMemFree \
+                 waits",
+        handling: "whoever unmaps must say how it is known that the device is done",
+        evidence: "H200, driver of CUDA 13.0: unmap took 29 µs during a memset of 68 ms; vllm-project/vllm#28714",
+    },
+    Quirk {
+        id: "offset-must-be-zero",
+        from: ALWAYS,
+        below: STILL,
+        effect: "cuMemMap answers CUDA_ERROR_NOT_SUPPORTED for an offset other than 0 and for less than the handle",
+        handling: "whole handles are mapped",
+        evidence: "documented (\"offset currently must be zero\"); H200, driver of CUDA 13.0; NVIDIA/cuda-python#2908",
+    },
+    Quirk {
+        id: "page-is-not-enough",
+        from: ALWAYS,
+        below: STILL,
+        effect: "cuMemAddressReserve refuses sizes that are multiples of the host's page, which its documentation \
+                 allows, but not of the granularity",
+        handling: "sizes are multiples of the granularity",
+        evidence: "H200, driver of CUDA 13.0: CUDA_ERROR_INVALID_VALUE for 2 MiB + 4096",
+    },
+    Quirk {
+        id: "fabric-attribute",
+        from: 12_030,
+        below: STILL,
+        effect: "the attribute for fabric handles is 1 where cuMemCreate then answers CUDA_ERROR_NOT_PERMITTED, for \
+                 want of an IMEX channel",
+        handling: "the capability is tried on a granule",
+        evidence: "H200, driver of CUDA 13.0",
+    },
+    Quirk {
+        id: "descriptor-zero",
+        from: ALWAYS,
+        below: STILL,
+        effect: "cuMemImportFromShareableHandle answers CUDA_ERROR_INVALID_VALUE for descriptor 0",
+        handling: "a descriptor 0 is duplicated first; exporting never gives it",
+        evidence: "H200, driver of CUDA 13.0",
+    },
+    Quirk {
+        id: "import-does-not-export",
+        from: ALWAYS,
+        below: STILL,
+        effect: "memory that was imported cannot be exported, and its properties name no kind of handle",
+        handling: "exporting it is refused with the reason; the descriptor can be passed on instead",
+        evidence: "H200, driver of CUDA 13.0",
+    },
+    Quirk {
+        id: "stub-library",
+        from: ALWAYS,
+        below: STILL,
+        effect: "the toolkit's stub has the driver's own name inside, so that once it is loaded, libcuda.so.1 is the \
+                 stub; each call answers CUDA_ERROR_STUB_LIBRARY",
+        handling: "libcuda.so.1 is looked for first, and a stub is refused with advice",
+        evidence: "NVIDIA's toolkit, lib64/stubs",
+    },
+    Quirk {
+        id: "fork",
+        from: ALWAYS,
+        below: STILL,
+        effect: "in a forked child every call answers CUDA_ERROR_NOT_INITIALIZED",
+        handling: "calls answer with an error that says so, and dropping does nothing",
+        evidence: "H200, driver of CUDA 13.0",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_has_a_name_of_its_own_and_says_everything() {
+        let ids: HashSet<_> = ALL.iter().map(|quirk| quirk.id).collect();
+        assert_eq!(ids.len(), ALL.len());
+        for quirk in ALL {
+            let texts = [quirk.id, quirk.effect, quirk.handling, quirk.evidence];
+            assert!(texts.iter().all(|text| !text.is_empty()) && quirk.from < quirk.below, "{quirk:?}");
+        }
+    }
+}

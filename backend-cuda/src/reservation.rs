@@ -1,0 +1,171 @@
+//! Addresses and what is mapped there: `cuMemAddressReserve`, `cuMemMap`, `cuMemSetAccess`, `cuMemUnmap`.
+//!
+//! A call goes straight to the driver, with no lock and no allocation before it.
+//!
+//! Unsafe, since it calls the driver.
+#![allow(unsafe_code)]
+
+use crate::device::location;
+use crate::ffi::{ACCESS_NONE, ACCESS_READ, ACCESS_READ_WRITE, MemAccessDesc};
+use crate::{CudaBackend, CudaHandle};
+use gpu_vmm_core::{
+    Access, Address, AddressRange, Alignment, Bytes, DeviceId, Error, Grant, Handle, Reservation, Result,
+};
+
+/// A range of addresses, which all devices and the host have in common.
+///
+/// Dropping it gives the addresses back. In a forked child dropping does nothing.
+#[derive(Debug)]
+pub struct CudaReservation {
+    backend: CudaBackend,
+    range: AddressRange,
+}
+
+/// How many grants one call passes, from the stack: all that a machine of eight devices has.
+const FEW: usize = 8;
+
+impl CudaReservation {
+    /// Reserves addresses.
+    ///
+    /// # Safety
+    ///
+    /// As [`Backend::reserve`](gpu_vmm_core::Backend::reserve).
+    pub(crate) unsafe fn new(
+        backend: &CudaBackend,
+        size: Bytes,
+        alignment: Alignment,
+        hint: Option<Address>,
+    ) -> Result<Self> {
+        const OPERATION: &str = "reserve";
+        backend.here(OPERATION)?;
+        let hint = hint.unwrap_or(Address(0));
+        let mut base = 0;
+        // SAFETY: the pointer is good for one address; the numbers are right by the caller's promise.
+        let result = unsafe {
+            (backend.functions().mem_address_reserve)(
+                &raw mut base,
+                size.0 as usize,
+                alignment.bytes().0 as usize,
+                hint.0,
+                0,
+            )
+        };
+        backend.check(OPERATION, "cuMemAddressReserve", result, || {
+            format!("{size} of addresses, aligned to {}, hint {hint}", alignment.bytes())
+        })?;
+        let reservation =
+            Self { backend: backend.clone(), range: AddressRange { base: Address(base), size } };
+        if reservation.range.base.is_aligned_to(alignment.bytes()) {
+            return Ok(reservation);
+        }
+        let what = format!(
+            "it gave the address {base:#x} where an alignment of {} was asked for",
+            alignment.bytes()
+        );
+        Err(Error::DriverBroke { operation: OPERATION, what })
+    }
+
+    fn part(&self, offset: Bytes, size: Bytes) -> AddressRange {
+        AddressRange { base: self.range.base + offset, size }
+    }
+}
+
+impl Reservation for CudaReservation {
+    type Handle = CudaHandle;
+
+    fn range(&self) -> AddressRange {
+        self.range
+    }
+
+    unsafe fn map(&mut self, offset: Bytes, handle: &CudaHandle) -> Result<()> {
+        const OPERATION: &str = "map";
+        self.backend.here(OPERATION)?;
+        let part = self.part(offset, handle.size());
+        // SAFETY: the part lies in the reservation and is free, and the handle is the driver's, by the caller's
+        // promise; the offset in the handle must be zero and is.
+        let result = unsafe {
+            (self.backend.functions().mem_map)(part.base.0, part.size.0 as usize, 0, handle.raw, 0)
+        };
+        let device = handle.properties().device;
+        self.backend.check_memory_at(OPERATION, "cuMemMap", result, device, part)
+    }
+
+    unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
+        const OPERATION: &str = "unmap";
+        self.backend.here(OPERATION)?;
+        let part = self.part(offset, length);
+        // SAFETY: the part is whole mappings that nothing uses any more, by the caller's promise.
+        let result = unsafe { (self.backend.functions().mem_unmap)(part.base.0, part.size.0 as usize) };
+        self.backend.check(OPERATION, "cuMemUnmap", result, || part.to_string())
+    }
+
+    unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
+        const OPERATION: &str = "set_access";
+        self.backend.here(OPERATION)?;
+        let part = self.part(offset, length);
+        for few in grants.chunks(FEW) {
+            let mut descs = [describe(few[0]); FEW];
+            for (desc, grant) in descs.iter_mut().zip(few) {
+                *desc = describe(*grant);
+            }
+            // SAFETY: the part is whole mappings and the devices exist and can reach them, by the caller's promise; the
+            // pointer is good for as many descriptors as there are grants, which are no more than the array has.
+            let result = unsafe {
+                (self.backend.functions().mem_set_access)(
+                    part.base.0,
+                    part.size.0 as usize,
+                    descs.as_ptr(),
+                    few.len(),
+                )
+            };
+            self.backend.check_memory_at(OPERATION, "cuMemSetAccess", result, few[0].device, part)?;
+        }
+        Ok(())
+    }
+
+    unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
+        const OPERATION: &str = "access";
+        self.backend.here(OPERATION)?;
+        let part = self.part(offset, Bytes::ZERO);
+        let (mut flags, location) = (0, location(device));
+        // SAFETY: both pointers are good for their types; something is mapped there and the device exists, by the
+        // caller's promise.
+        let result = unsafe {
+            (self.backend.functions().mem_get_access)(&raw mut flags, &raw const location, part.base.0)
+        };
+        self.backend.check(OPERATION, "cuMemGetAccess", result, || format!("{device} at {}", part.base))?;
+        match u32::try_from(flags) {
+            Ok(ACCESS_NONE) => Ok(Access::None),
+            Ok(ACCESS_READ) => Ok(Access::Read),
+            Ok(ACCESS_READ_WRITE) => Ok(Access::ReadWrite),
+            _ => Err(Error::DriverBroke {
+                operation: OPERATION,
+                what: format!("it gave the access {flags:#x}"),
+            }),
+        }
+    }
+}
+
+/// What `cuMemSetAccess` is told of one grant.
+fn describe(grant: Grant) -> MemAccessDesc {
+    MemAccessDesc {
+        location: location(grant.device),
+        flags: match grant.access {
+            Access::None => ACCESS_NONE,
+            Access::Read => ACCESS_READ,
+            Access::ReadWrite => ACCESS_READ_WRITE,
+        },
+    }
+}
+
+impl Drop for CudaReservation {
+    fn drop(&mut self) {
+        if self.backend.here("free addresses").is_err() {
+            return;
+        }
+        let AddressRange { base, size } = self.range;
+        // SAFETY: base and size are those of the one call that reserved, and this is the one place that frees.
+        let result = unsafe { (self.backend.functions().mem_address_free)(base.0, size.0 as usize) };
+        self.backend.log("free addresses", "cuMemAddressFree", result, || self.range.to_string());
+    }
+}

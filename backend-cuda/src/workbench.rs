@@ -1,0 +1,196 @@
+//! The pattern by kernels, and plain allocations by `cuMemAlloc`.
+//!
+//! The kernels are PTX text, which the driver compiles for the GPU at hand when they are first used in a context; so
+//! no toolkit is needed to build this crate, and none to run it.
+//!
+//! Unsafe, since it calls the driver and runs code on a device.
+#![allow(unsafe_code)]
+
+use crate::CudaBackend;
+use crate::ffi::{CuFunction, CuModule, CuStream, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE};
+use gpu_vmm_core::workbench::PATTERN_WORD;
+use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Workbench};
+use std::ffi::{CStr, c_void};
+use std::ptr::{from_mut, null_mut, without_provenance_mut};
+use std::sync::PoisonError;
+
+/// The kernels of one context.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kernels {
+    pub(crate) module: CuModule,
+    write_pattern: CuFunction,
+    count_wrong: CuFunction,
+}
+
+/// The text, with the zero at its end that the driver looks for.
+const IMAGE: &str = concat!(include_str!("kernels.ptx"), "\0");
+
+const THREADS: u32 = 256;
+/// Enough to fill every GPU there is several times over; each thread takes as many words as are needed.
+const MOST_BLOCKS: u64 = 4096;
+
+impl CudaBackend {
+    /// The kernels of the device's context, which is current.
+    fn kernels(&self, operation: &'static str, device: DeviceId) -> Result<Kernels> {
+        let mut loaded =
+            self.context(operation, device)?.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernels) = *loaded {
+            return Ok(kernels);
+        }
+        let module = self.compile(operation)?;
+        let kernels = Kernels {
+            module,
+            write_pattern: self.function(operation, module, c"gpu_vmm_write_pattern")?,
+            count_wrong: self.function(operation, module, c"gpu_vmm_count_wrong")?,
+        };
+        *loaded = Some(kernels);
+        Ok(kernels)
+    }
+
+    /// Has the driver compile the text for the current context's device.
+    fn compile(&self, operation: &'static str) -> Result<CuModule> {
+        let mut log = [0u8; 4096];
+        let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE];
+        let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), without_provenance_mut(log.len())];
+        let mut module = CuModule::NULL;
+        // SAFETY: the text ends in a zero; the two options have one value each, a buffer and its length, and the
+        // pointers are good while the call lasts.
+        let result = unsafe {
+            (self.functions().module_load)(
+                &raw mut module,
+                IMAGE.as_ptr().cast(),
+                options.len() as u32,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        self.check(operation, "cuModuleLoadDataEx", result, || {
+            // The driver ends what it writes with a zero; where it wrote nothing, the first byte is one.
+            let text = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
+            format!("compiling kernels.ptx; the compiler says: {:?}", text.trim())
+        })?;
+        Ok(module)
+    }
+
+    fn function(&self, operation: &'static str, module: CuModule, name: &'static CStr) -> Result<CuFunction> {
+        let mut function = CuFunction::NULL;
+        // SAFETY: the pointer is good for one function, the module is loaded, and the name ends in a zero.
+        let result =
+            unsafe { (self.functions().module_get_function)(&raw mut function, module, name.as_ptr()) };
+        self.check(operation, "cuModuleGetFunction", result, || name.to_string_lossy().into_owned())?;
+        Ok(function)
+    }
+
+    /// Starts a kernel over so many words, in the current context's default stream.
+    ///
+    /// # Safety
+    ///
+    /// The kernel is of the current context, takes these parameters, and may reach what they point to.
+    unsafe fn launch(
+        &self,
+        operation: &'static str,
+        function: CuFunction,
+        words: u64,
+        parameters: &mut [u64],
+    ) -> Result<()> {
+        let mut pointers = [null_mut::<c_void>(); 4];
+        for (pointer, parameter) in pointers.iter_mut().zip(parameters) {
+            *pointer = from_mut(parameter).cast();
+        }
+        let blocks = words.div_ceil(u64::from(THREADS)).clamp(1, MOST_BLOCKS) as u32;
+        // SAFETY: the grid is within what every device has; the driver reads the parameters before it returns; the
+        // rest is the caller's promise.
+        let result = unsafe {
+            (self.functions().launch_kernel)(
+                function,
+                blocks,
+                1,
+                1,
+                THREADS,
+                1,
+                1,
+                0,
+                CuStream::NULL,
+                pointers.as_mut_ptr(),
+                null_mut(),
+            )
+        };
+        self.check(operation, "cuLaunchKernel", result, || format!("{blocks} blocks of {THREADS} threads"))
+    }
+}
+
+impl Workbench for CudaBackend {
+    fn pattern_by(&self) -> &'static str {
+        "a kernel"
+    }
+
+    unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
+        const OPERATION: &str = "write_pattern";
+        let words = words(OPERATION, at, length)?;
+        let _entered = self.enter_device(OPERATION, device)?;
+        let kernels = self.kernels(OPERATION, device)?;
+        // SAFETY: the kernel takes address, count and seed, and writes as many words as the caller has promised.
+        unsafe { self.launch(OPERATION, kernels.write_pattern, words, &mut [at.0, words, seed]) }?;
+        self.finish_default(OPERATION)
+    }
+
+    unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
+        const OPERATION: &str = "count_wrong";
+        let words = words(OPERATION, at, length)?;
+        let _entered = self.enter_device(OPERATION, device)?;
+        let kernels = self.kernels(OPERATION, device)?;
+        let counter = self.allocate_plain(device, PATTERN_WORD)?;
+        // SAFETY: the counter is a word of the device; the kernel takes address, count, seed and counter, and reads as
+        // many words as the caller has promised. Fill, kernel and copy follow each other in one stream.
+        let wrong = unsafe {
+            self.memset(device, counter, PATTERN_WORD, 0)
+                .and_then(|()| {
+                    self.launch(OPERATION, kernels.count_wrong, words, &mut [at.0, words, seed, counter.0])
+                })
+                .and_then(|()| self.finish_default(OPERATION))
+                .and_then(|()| {
+                    let mut wrong = [0; size_of::<u64>()];
+                    self.memcpy_to_host(device, &mut wrong, counter)?;
+                    Ok(u64::from_ne_bytes(wrong))
+                })
+        };
+        // SAFETY: the counter was allocated above, and the kernel has finished or died with its context.
+        let freed = unsafe { self.free_plain(device, counter, PATTERN_WORD) };
+        let wrong = wrong?;
+        freed.map(|()| wrong)
+    }
+
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
+        const OPERATION: &str = "allocate_plain";
+        let _entered = self.enter_device(OPERATION, device)?;
+        let mut address = 0;
+        // SAFETY: the pointer is good for one address; a size that cannot be had is an error there.
+        let result = unsafe { (self.functions().mem_alloc)(&raw mut address, size.0 as usize) };
+        self.check_memory(OPERATION, "cuMemAlloc_v2", result, device, size)?;
+        Ok(Address(address))
+    }
+
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        const OPERATION: &str = "free_plain";
+        let _entered = self.enter_device(OPERATION, device)?;
+        // SAFETY: the address is a plain allocation's that is not used any more, by the caller's promise.
+        let result = unsafe { (self.functions().mem_free)(at.0) };
+        self.check(OPERATION, "cuMemFree_v2", result, || AddressRange { base: at, size }.to_string())
+    }
+}
+
+/// How many words of the pattern a part has. One that does not begin and end between words would be a fault on the
+/// device, which ends its context.
+fn words(operation: &'static str, at: Address, length: Bytes) -> Result<u64> {
+    let unaligned = |what, value| match Granularity::new(PATTERN_WORD) {
+        Some(granularity) => Err(Error::Unaligned { operation, what, value, granularity }),
+        None => Ok(0),
+    };
+    if !at.is_aligned_to(PATTERN_WORD) {
+        return unaligned("address", at.0);
+    }
+    if !length.0.is_multiple_of(PATTERN_WORD.0) {
+        return unaligned("length", length.0);
+    }
+    Ok(length.0 / PATTERN_WORD.0)
+}

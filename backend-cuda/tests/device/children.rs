@@ -1,0 +1,112 @@
+//! What tests run in processes of their own: this same program, told by an environment variable what to do.
+#![allow(unsafe_code)]
+
+use crate::support::*;
+use gpu_vmm_core::{Backend, Bytes, Error, Properties, Workbench};
+use gpu_vmm_cuda::{CudaBackend, cudarc};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, ExitCode, Stdio};
+
+const VARIABLE: &str = "GPU_VMM_TEST_CHILD";
+
+/// Runs this program as a child that does `task`, with a descriptor as its standard input.
+pub(crate) fn spawn(task: &str, stdin: Option<OwnedFd>) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .env(VARIABLE, task)
+        .stdin(stdin.map_or_else(Stdio::null, Stdio::from))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    print!("{said}");
+    // The word is the last thing that a child says, so that one that ends early is not taken for one that succeeds.
+    let done = said.trim_end().ends_with("done");
+    assert!(
+        output.status.success() && done,
+        "{task}: {}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Does what the parent has asked for, if this is a child.
+pub(crate) fn run() -> Option<ExitCode> {
+    let task = std::env::var(VARIABLE).ok()?;
+    let backend = CudaBackend::open().unwrap();
+    match task.as_str() {
+        "bare" => without_a_context(&backend),
+        "import" => import_standard_input(&backend),
+        "fault" => fault(&backend),
+        _ => return Some(ExitCode::from(2)),
+    }
+    assert_eq!(backend.drop_log().count(), 0, "{:?}", backend.drop_log().take_last());
+    println!("done");
+    Some(ExitCode::SUCCESS)
+}
+
+/// Whether the device's primary context exists, asked by cudarc's own way to the driver.
+fn has_context() -> bool {
+    let (mut flags, mut active) = (0, -1);
+    // SAFETY: the pointers are good for one int each, and the driver has been started.
+    let result =
+        unsafe { cudarc::driver::sys::cuDevicePrimaryCtxGetState(0, &raw mut flags, &raw mut active) };
+    assert_eq!(result, cudarc::driver::sys::cudaError_enum::CUDA_SUCCESS);
+    active != 0
+}
+
+fn without_a_context(backend: &CudaBackend) {
+    assert!(!has_context(), "there is a context before anything was done");
+    let size = granules(backend, 4);
+    let mut reservation = reserve(backend, size, None);
+    let (first, second) = (create(backend, granules(backend, 1)), create(backend, granules(backend, 3)));
+    map(&mut reservation, Bytes::ZERO, &first);
+    unmap(&mut reservation, Bytes::ZERO, granules(backend, 1));
+    map(&mut reservation, Bytes::ZERO, &first);
+    map(&mut reservation, granules(backend, 1), &second);
+    backend.synchronize(DEVICE).unwrap();
+    backend.capabilities(DEVICE).unwrap();
+    assert!(!has_context(), "virtual memory or waiting has made a context");
+
+    // A context that comes later sees what was mapped before.
+    let base = at(&reservation, Bytes::ZERO);
+    write_pattern(backend, DEVICE, base, size, 11);
+    assert!(has_context());
+    assert_eq!(count_wrong(backend, DEVICE, base, size, 11), 0);
+    backend.synchronize(DEVICE).unwrap();
+    unmap(&mut reservation, Bytes::ZERO, size);
+}
+
+/// The seeds of what the parent writes and of what the child answers.
+pub(crate) const QUESTION: u64 = 21;
+pub(crate) const ANSWER: u64 = 22;
+/// How many granules are shared.
+pub(crate) const SHARED: u64 = 4;
+
+fn import_standard_input(backend: &CudaBackend) {
+    let size = granules(backend, SHARED);
+    let stdin = std::io::stdin();
+    let properties = Properties::on(DEVICE).shareable();
+    // SAFETY: the parent has exported this much memory of this kind.
+    let handle = unsafe { backend.import(stdin.as_fd(), size, &properties) }.unwrap();
+    let mut reservation = reserve(backend, size, None);
+    map(&mut reservation, Bytes::ZERO, &handle);
+    let base = at(&reservation, Bytes::ZERO);
+    assert_eq!(count_wrong(backend, DEVICE, base, size, QUESTION), 0);
+    write_pattern(backend, DEVICE, base, size, ANSWER);
+    unmap(&mut reservation, Bytes::ZERO, size);
+}
+
+fn fault(backend: &CudaBackend) {
+    let size = granules(backend, 2);
+    let mut reservation = reserve(backend, size, None);
+    let handle = create(backend, granules(backend, 1));
+    map(&mut reservation, Bytes::ZERO, &handle);
+    // The second granule is reserved and not mapped: the kernel faults there, on purpose.
+    // SAFETY: the device is lost to this process, which is what is to be seen, and the process ends after it.
+    let error = unsafe { backend.write_pattern(DEVICE, at(&reservation, Bytes::ZERO), size, 1) }.unwrap_err();
+    println!("{error}");
+    assert!(matches!(error, Error::DeviceLost { .. }), "{error}");
+    let error = backend.synchronize(DEVICE).unwrap_err();
+    assert!(matches!(error, Error::DeviceLost { .. }), "{error}");
+    // Giving back what it had still works.
+    unmap(&mut reservation, Bytes::ZERO, granules(backend, 1));
+}

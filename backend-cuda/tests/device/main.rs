@@ -1,0 +1,125 @@
+//! The backend on real devices, by its traits alone.
+//!
+//! On a machine where the driver cannot be opened each test is shown as ignored, with the reason; where
+//! `GPU_VMM_REQUIRE_CUDA` is set, each fails instead, so that a machine with a GPU cannot pass by seeing none.
+//! Tests run one after the other, since some watch how much memory is free.
+#![allow(clippy::unwrap_used)]
+
+mod children;
+mod contexts;
+mod cost;
+mod memory;
+mod pattern;
+mod share;
+mod support;
+
+use gpu_vmm_core::{Backend, Error};
+use gpu_vmm_cuda::CudaBackend;
+use libtest_mimic::{Arguments, Completion, Trial};
+use std::process::ExitCode;
+
+/// A test and how many devices it needs.
+struct Case {
+    name: &'static str,
+    devices: usize,
+    run: fn(&CudaBackend),
+}
+
+const fn case(name: &'static str, run: fn(&CudaBackend)) -> Case {
+    Case { name, devices: 1, run }
+}
+
+const fn two_devices(name: &'static str, run: fn(&CudaBackend)) -> Case {
+    Case { name, devices: 2, run }
+}
+
+const CASES: &[Case] = &[
+    case("contexts::virtual_memory_needs_none", contexts::virtual_memory_needs_none),
+    case("contexts::the_threads_own_stays_current", contexts::the_threads_own_stays_current),
+    case("contexts::cudarcs_context_and_streams_are_used", contexts::cudarcs_context_and_streams_are_used),
+    case("contexts::default_streams_are_waited_for", contexts::default_streams_are_waited_for),
+    case("contexts::a_raw_context_is_used", contexts::a_raw_context_is_used),
+    two_devices(
+        "contexts::a_context_of_another_device_is_refused",
+        contexts::a_context_of_another_device_is_refused,
+    ),
+    case("memory::devices_are_described", memory::devices_are_described),
+    case(
+        "memory::capabilities_are_found_out_and_leave_nothing",
+        memory::capabilities_are_found_out_and_leave_nothing,
+    ),
+    case("memory::a_whole_cycle", memory::a_whole_cycle),
+    case("memory::access_is_what_was_set", memory::access_is_what_was_set),
+    case("memory::growth_in_unequal_steps_keeps_the_bytes", memory::growth_in_unequal_steps_keeps_the_bytes),
+    case("memory::aliases_are_one_memory", memory::aliases_are_one_memory),
+    case(
+        "memory::a_free_hint_is_honoured_and_a_taken_one_is_not",
+        memory::a_free_hint_is_honoured_and_a_taken_one_is_not,
+    ),
+    case("memory::alignment_is_honoured", memory::alignment_is_honoured),
+    case("memory::a_map_past_the_end_can_be_undone", memory::a_map_past_the_end_can_be_undone),
+    case("memory::failed_calls_change_and_leak_nothing", memory::failed_calls_change_and_leak_nothing),
+    case("memory::too_much_is_an_error_with_numbers", memory::too_much_is_an_error_with_numbers),
+    case("memory::threads_may_do_all_of_it_at_once", memory::threads_may_do_all_of_it_at_once),
+    two_devices("memory::peers_read_and_write_what_they_may", memory::peers_read_and_write_what_they_may),
+    case("pattern::kernels_and_host_agree", pattern::kernels_and_host_agree),
+    case("pattern::each_wrong_word_is_counted", pattern::each_wrong_word_is_counted),
+    case("pattern::more_words_than_32_bits_count", pattern::more_words_than_32_bits_count),
+    case("pattern::half_words_are_refused", pattern::half_words_are_refused),
+    case("pattern::plain_allocations_come_and_go", pattern::plain_allocations_come_and_go),
+    case("share::an_import_is_the_same_memory", share::an_import_is_the_same_memory),
+    case("share::what_cannot_be_exported_says_why", share::what_cannot_be_exported_says_why),
+    case(
+        "share::another_process_gets_the_memory_by_descriptor_zero",
+        share::another_process_gets_the_memory_by_descriptor_zero,
+    ),
+    case(
+        "share::a_forked_child_gets_errors_and_drops_nothing",
+        share::a_forked_child_gets_errors_and_drops_nothing,
+    ),
+    case("share::a_fault_is_a_lost_device", share::a_fault_is_a_lost_device),
+    case("cost::calls_cost_what_the_drivers_own_cost", cost::calls_cost_what_the_drivers_own_cost),
+];
+
+fn main() -> ExitCode {
+    if let Some(code) = children::run() {
+        return code;
+    }
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let required = std::env::var_os("GPU_VMM_REQUIRE_CUDA").is_some();
+    let opened = CudaBackend::open();
+    if let Err(error) = &opened {
+        eprintln!("{error}");
+    }
+    let trials = CASES
+        .iter()
+        .map(|case| {
+            let opened = opened.clone();
+            Trial::ignorable_test(case.name, move || match opened {
+                Err(error) if required => Err(error.to_string().into()),
+                Err(error) => Ok(Completion::ignored_with(short(&error))),
+                Ok(backend) if backend.devices().len() < case.devices => {
+                    Ok(Completion::ignored_with(format!("needs {} devices", case.devices)))
+                }
+                Ok(backend) => {
+                    (case.run)(&backend);
+                    let failures = backend.drop_log().count();
+                    match backend.drop_log().take_last() {
+                        Some(error) => {
+                            Err(format!("{failures} failures in destructors, the last: {error}").into())
+                        }
+                        None => Ok(Completion::Completed),
+                    }
+                }
+            })
+        })
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// What is said again with each test; the whole text is said once.
+fn short(error: &Error) -> String {
+    let text = error.to_string();
+    text.lines().next().unwrap_or_default().trim_end_matches("; looked for:").to_owned()
+}

@@ -1,0 +1,118 @@
+//! Memory in several hands: imports, other processes, forked children; and a process whose device dies.
+#![allow(unsafe_code)]
+
+use crate::children::{ANSWER, QUESTION, SHARED, spawn};
+use crate::support::*;
+use gpu_vmm_core::{Backend, Bytes, Error, Handle, Properties, Reservation, Result, Stream};
+use gpu_vmm_cuda::CudaBackend;
+use std::os::fd::{AsFd, AsRawFd};
+
+fn shareable() -> Properties {
+    Properties::on(DEVICE).shareable()
+}
+
+pub(crate) fn an_import_is_the_same_memory(backend: &CudaBackend) {
+    let size = granules(backend, 2);
+    let handle = create_with(backend, size, shareable());
+    let fd = handle.export().unwrap();
+    assert!(fd.as_raw_fd() > 2, "{fd:?}");
+    // SAFETY: the call takes an open descriptor.
+    assert_ne!(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) } & libc::FD_CLOEXEC, 0);
+    // SAFETY: the memory is of this size and these properties.
+    let import = unsafe { backend.import(fd.as_fd(), size, &shareable()) }.unwrap();
+    // The descriptor and the first handle are needed no more.
+    drop(fd);
+    let mut reservation = reserve(backend, granules(backend, 4), None);
+    map(&mut reservation, Bytes::ZERO, &handle);
+    map(&mut reservation, size, &import);
+    write_pattern(backend, DEVICE, at(&reservation, Bytes::ZERO), size, 31);
+    assert_eq!(count_wrong(backend, DEVICE, at(&reservation, size), size, 31), 0);
+    unmap(&mut reservation, Bytes::ZERO, size);
+    drop(handle);
+    assert_eq!(count_wrong(backend, DEVICE, at(&reservation, size), size, 31), 0);
+    let error = import.export().unwrap_err();
+    assert!(matches!(&error, Error::Unsupported { .. }), "{error}");
+    unmap(&mut reservation, size, size);
+}
+
+pub(crate) fn what_cannot_be_exported_says_why(backend: &CudaBackend) {
+    let error = create(backend, granules(backend, 1)).export().unwrap_err();
+    assert!(matches!(&error, Error::Unsupported { .. }), "{error}");
+    let file = std::fs::File::open("/dev/null").unwrap();
+    // SAFETY: the driver is known to check that the descriptor is one of its own.
+    let error = unsafe { backend.import(file.as_fd(), granules(backend, 1), &shareable()) }.unwrap_err();
+    println!("{error}");
+    assert!(matches!(&error, Error::Driver { .. }), "{error}");
+}
+
+pub(crate) fn another_process_gets_the_memory_by_descriptor_zero(backend: &CudaBackend) {
+    let size = granules(backend, SHARED);
+    let handle = create_with(backend, size, shareable());
+    let mut reservation = reserve(backend, size, None);
+    map(&mut reservation, Bytes::ZERO, &handle);
+    let base = at(&reservation, Bytes::ZERO);
+    write_pattern(backend, DEVICE, base, size, QUESTION);
+    spawn("import", Some(handle.export().unwrap()));
+    assert_eq!(count_wrong(backend, DEVICE, base, size, ANSWER), 0);
+    unmap(&mut reservation, Bytes::ZERO, size);
+}
+
+pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend) {
+    let size = granules(backend, 1);
+    let mut reservation = reserve(backend, size, None);
+    let handle = create_with(backend, size, shareable());
+    map(&mut reservation, Bytes::ZERO, &handle);
+    let base = at(&reservation, Bytes::ZERO);
+    write_pattern(backend, DEVICE, base, size, 41);
+    let fd = handle.export().unwrap();
+    let spare = create(backend, size);
+    let failures = backend.drop_log().count();
+
+    // SAFETY: the child calls what is to be seen, none of which reaches the driver, and ends without returning.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: none of the calls does anything but to see that the process was forked.
+        let answers: [Result<()>; 13] = unsafe {
+            [
+                CudaBackend::open().map(drop),
+                backend.create(size, &Properties::on(DEVICE)).map(drop),
+                backend.import(fd.as_fd(), size, &shareable()).map(drop),
+                handle.export().map(drop),
+                reservation.unmap(Bytes::ZERO, size),
+                reservation.map(Bytes::ZERO, &handle),
+                reservation.set_access(Bytes::ZERO, size, &[]),
+                reservation.access(Bytes::ZERO, DEVICE).map(drop),
+                backend.memory_info(DEVICE).map(drop),
+                backend.copy_from_host(DEVICE, base, &[0]),
+                backend.capabilities(DEVICE).map(drop),
+                backend.synchronize(DEVICE),
+                backend.synchronize_stream(Stream::from_raw(std::ptr::null_mut())),
+            ]
+        };
+        let wrong = answers.iter().position(|answer| !matches!(answer, Err(Error::Forked { .. })));
+        drop((spare, handle, reservation));
+        let code = match (wrong, backend.drop_log().count() == failures) {
+            (None, true) => 0,
+            (Some(place), _) => 100 + place as i32,
+            (None, false) => 99,
+        };
+        // SAFETY: ends the child without running what belongs to the parent.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: the child is this process's, and the pointer is good for one int.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "{status:#x}");
+    assert_eq!(libc::WEXITSTATUS(status), 0, "100 + the place of the first call that gave no Error::Forked");
+
+    // The parent has everything still.
+    assert_eq!(count_wrong(backend, DEVICE, base, size, 41), 0);
+    unmap(&mut reservation, Bytes::ZERO, size);
+    map(&mut reservation, Bytes::ZERO, &spare);
+    unmap(&mut reservation, Bytes::ZERO, size);
+}
+
+pub(crate) fn a_fault_is_a_lost_device(_: &CudaBackend) {
+    spawn("fault", None);
+}

@@ -1,0 +1,105 @@
+//! The traits' calls for tests: a failure is a panic, and each promise is kept by the way in which tests use them.
+#![allow(unsafe_code)]
+
+use gpu_vmm_core::{
+    Access, Address, Alignment, Backend, Bytes, DeviceId, Grant, Handle, Properties, Reservation, Workbench,
+};
+use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
+
+/// The device that tests of one device use.
+pub(crate) const DEVICE: DeviceId = DeviceId(0);
+
+/// The device's granularity, times `count`.
+pub(crate) fn granules(backend: &CudaBackend, count: u64) -> Bytes {
+    Bytes(backend.device("test", DEVICE).unwrap().granularity.bytes().0 * count)
+}
+
+/// Reserves addresses that begin at a granule.
+pub(crate) fn reserve(backend: &CudaBackend, size: Bytes, hint: Option<Address>) -> CudaReservation {
+    let alignment = Alignment::new(granules(backend, 1)).unwrap();
+    // SAFETY: tests reserve granules at granules.
+    unsafe { backend.reserve(size, alignment, hint) }.unwrap()
+}
+
+/// Creates memory of the test's device.
+pub(crate) fn create(backend: &CudaBackend, size: Bytes) -> CudaHandle {
+    create_with(backend, size, Properties::on(DEVICE))
+}
+
+/// Creates memory.
+pub(crate) fn create_with(backend: &CudaBackend, size: Bytes, properties: Properties) -> CudaHandle {
+    // SAFETY: tests create granules, on devices that exist.
+    unsafe { backend.create(size, &properties) }.unwrap()
+}
+
+/// Maps a handle for the test's device to read and write.
+pub(crate) fn map(reservation: &mut CudaReservation, offset: Bytes, handle: &CudaHandle) {
+    // SAFETY: tests map where nothing is.
+    unsafe { reservation.map(offset, handle) }.unwrap();
+    set_access(reservation, offset, handle.size(), &[grant(DEVICE, Access::ReadWrite)]);
+}
+
+/// Sets access.
+pub(crate) fn set_access(reservation: &mut CudaReservation, offset: Bytes, length: Bytes, grants: &[Grant]) {
+    // SAFETY: tests name whole mappings.
+    unsafe { reservation.set_access(offset, length, grants) }.unwrap();
+}
+
+/// Removes mappings.
+pub(crate) fn unmap(reservation: &mut CudaReservation, offset: Bytes, length: Bytes) {
+    // SAFETY: tests name whole mappings, and each call that runs something waits for it.
+    unsafe { reservation.unmap(offset, length) }.unwrap();
+}
+
+/// What the driver says about a device's access.
+pub(crate) fn access(reservation: &CudaReservation, offset: Bytes) -> Access {
+    // SAFETY: tests ask where something is mapped.
+    unsafe { reservation.access(offset, DEVICE) }.unwrap()
+}
+
+/// An access for a device.
+pub(crate) const fn grant(device: DeviceId, access: Access) -> Grant {
+    Grant { device, access }
+}
+
+/// Where an offset is.
+pub(crate) fn at(reservation: &CudaReservation, offset: Bytes) -> Address {
+    reservation.range().base + offset
+}
+
+/// Writes from the host.
+pub(crate) fn write(backend: &CudaBackend, to: Address, bytes: &[u8]) {
+    // SAFETY: tests write what they have mapped for it.
+    unsafe { backend.copy_from_host(DEVICE, to, bytes) }.unwrap();
+}
+
+/// Reads to the host.
+pub(crate) fn read(backend: &CudaBackend, from: Address, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0xEE; length];
+    // SAFETY: tests read what they have mapped for it.
+    unsafe { backend.copy_to_host(DEVICE, &mut bytes, from) }.unwrap();
+    bytes
+}
+
+/// Writes the pattern by a kernel.
+pub(crate) fn write_pattern(backend: &CudaBackend, device: DeviceId, to: Address, length: Bytes, seed: u64) {
+    // SAFETY: tests write what they have mapped for it.
+    unsafe { backend.write_pattern(device, to, length, seed) }.unwrap();
+}
+
+/// Counts wrong words by a kernel.
+pub(crate) fn count_wrong(
+    backend: &CudaBackend,
+    device: DeviceId,
+    from: Address,
+    length: Bytes,
+    seed: u64,
+) -> u64 {
+    // SAFETY: tests read what they have mapped for it.
+    unsafe { backend.count_wrong(device, from, length, seed) }.unwrap()
+}
+
+/// How much memory of the test's device is free.
+pub(crate) fn free(backend: &CudaBackend) -> Bytes {
+    backend.memory_info(DEVICE).unwrap().free
+}

@@ -1,0 +1,73 @@
+//! What opening says on machines where there is nothing to open. Runs anywhere: each case has a process of its own,
+//! with the environment variable set to a library that cannot be used.
+#![allow(unsafe_code, clippy::unwrap_used)]
+
+use gpu_vmm_cuda::CudaBackend;
+use std::process::Command;
+
+const VARIABLE: &str = "GPU_VMM_CUDA_LIBRARY";
+const LIBRARIES: &str = "GPU_VMM_TEST_LIBRARIES";
+
+/// Not a test: opens one library after the other and prints each answer, for the tests below.
+#[test]
+#[ignore = "the other tests run it in a process of its own"]
+fn says() {
+    let libraries = std::env::var(LIBRARIES).unwrap_or_default();
+    for library in libraries.split(';') {
+        // SAFETY: this process runs this one test, and no other thread looks at the environment meanwhile.
+        unsafe { std::env::set_var(VARIABLE, library) };
+        match CudaBackend::open() {
+            Ok(backend) => println!("<opened {backend:?}>"),
+            Err(error) => println!("<{error:?}\n{error}>"),
+        }
+    }
+}
+
+/// What opening says with these libraries, one after the other in one process.
+fn open(libraries: &[&str]) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "says", "--nocapture", "--test-threads=1"])
+        .env(LIBRARIES, libraries.join(";"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(text.matches('<').count(), libraries.len(), "not one answer a library: {text}");
+    text
+}
+
+fn assert_has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named_with_the_loaders_words() {
+    let text = open(&["/nowhere/libcuda.so.1"]);
+    assert_has(&text, &["<LibraryNotFound", "/nowhere/libcuda.so.1: ", "cannot open shared object file"]);
+    // The variable names the one library: no other was tried.
+    assert!(!text.contains("wsl"), "{text}");
+}
+
+#[test]
+fn a_file_that_is_no_library_is_named_with_the_loaders_words() {
+    let text = open(&["/etc/passwd"]);
+    assert_has(&text, &["<LibraryNotFound", "/etc/passwd: ", "invalid ELF header"]);
+}
+
+#[test]
+fn a_library_that_is_no_driver_is_refused() {
+    let text = open(&["libm.so.6"]);
+    assert_has(
+        &text,
+        &["<LibraryRefused", "cannot use libm.so.6", "11.4", "undefined symbol: cuDriverGetVersion"],
+    );
+}
+
+#[test]
+fn a_failed_opening_is_tried_again() {
+    let text = open(&["/nowhere/libcuda.so.1", "libm.so.6", "/nowhere/libcuda.so.1"]);
+    assert_eq!(text.matches("<LibraryNotFound").count(), 2, "{text}");
+    assert_eq!(text.matches("<LibraryRefused").count(), 1, "{text}");
+}
