@@ -1,0 +1,135 @@
+//! What devices may do with mappings: `hipMemSetAccess` and `hipMemGetAccess`.
+//!
+//! One device a call, and peers before the owner of the memory: that order is right for every version (quirk
+//! `owner-last`). HIP 7.0 to 7.2 refuse many calls that are right (quirk `access-sums`); what is then done, in this order:
+//!
+//! 1. The call as it should be. Whether HIP takes it depends on where HIP's objects happen to lie on the heap, so it is
+//!    tried; refused, it has changed nothing.
+//! 2. One call over all that is mapped, where that is one run and the rest has this access already. HIP always takes it,
+//!    and setting the access that is there does nothing.
+//! 3. The same call to ROCr that HIP would make behind its check.
+#![allow(unsafe_code)] // calls into HIP
+
+use crate::driver::Driver;
+use crate::ffi::{self, hipError_t, hipMemAccessDesc};
+use crate::hsa;
+use crate::mappings::{Mappings, Part};
+use gpu_vmm_core::{Access, AddressRange, Bytes, DeviceId, Error, Grant, Result};
+
+const OPERATION: &str = "set_access";
+
+/// One reservation's addresses and what is mapped there.
+pub(crate) struct Place<'a> {
+    pub(crate) driver: &'a Driver,
+    pub(crate) range: AddressRange,
+    pub(crate) mappings: &'a mut Mappings,
+}
+
+impl Place<'_> {
+    fn at(&self, part: Part) -> AddressRange {
+        AddressRange { base: self.range.base + part.offset, size: part.length }
+    }
+
+    /// Sets the access of several devices to whole mappings that follow each other.
+    pub(crate) fn set(&mut self, part: Part, grants: &[Grant]) -> Result<()> {
+        for (run, owner) in self.mappings.by_owner(part) {
+            let (own, peers): (Vec<Grant>, Vec<Grant>) =
+                grants.iter().partition(|grant| grant.device == owner);
+            for grant in peers.into_iter().chain(own) {
+                self.set_one(run, grant)?;
+                self.mappings.set(run, grant.device, grant.access);
+            }
+            for grant in grants {
+                self.verify(run.offset, *grant)?;
+                self.verify(run.end() - Bytes(1), *grant)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_one(&self, part: Part, grant: Grant) -> Result<()> {
+        let refused = match self.call(part, grant) {
+            (hipError_t::hipErrorInvalidValue, answer) if self.driver.quirks.access_sums => answer,
+            (_, answer) => return answer,
+        };
+        if let Some(whole) = self.mappings.whole_with(part, grant.device, grant.access)
+            && self.call(whole, grant).1.is_ok()
+        {
+            return Ok(());
+        }
+        if let Some(hsa) = &self.driver.hip.hsa {
+            // SAFETY: the part is whole mappings of one reservation that follow each other: the caller's promise.
+            return unsafe { hsa::set_access(self.driver, hsa, self.at(part), grant.device, grant.access) };
+        }
+        let (count, mapped) = self.mappings.total();
+        let reason = format!(
+            "HIP {} takes an access for {} at offset {} only where that is the sum of some of the reservation's {count} \
+             mappings ({mapped}) in an order of its own, and hsa_amd_vmem_set_access was not found; mappings of one size, \
+             or one access for all without a hole, are taken ({})",
+            self.driver.info().version,
+            part.length,
+            part.offset,
+            refused.err().map_or_else(String::new, |error| error.to_string()),
+        );
+        Err(Error::Unsupported { operation: OPERATION, reason })
+    }
+
+    fn call(&self, part: Part, grant: Grant) -> (hipError_t, Result<()>) {
+        let range = self.at(part);
+        let description =
+            hipMemAccessDesc { location: ffi::location(grant.device), flags: ffi::flags(grant.access) };
+        // SAFETY: the range lies in one reservation of HIP's, and one description is given.
+        let code = unsafe {
+            let (base, size) = (range.base.as_ptr(), range.size.0 as usize);
+            (self.driver.hip.hipMemSetAccess)(base, size, &raw const description, 1)
+        };
+        let context = || format!("{range}, {}, {}", grant.device, grant.access);
+        (code, self.driver.check(OPERATION, "hipMemSetAccess", code, context))
+    }
+
+    /// HIP's success is not enough: the access is asked back.
+    fn verify(&self, offset: Bytes, grant: Grant) -> Result<()> {
+        let have = get(self.driver, OPERATION, self.range, offset, grant.device)?;
+        if have == grant.access {
+            return Ok(());
+        }
+        let what = format!(
+            "hipMemSetAccess answered success, and at offset {offset} of {} {} has {have} where {} was set",
+            self.range, grant.device, grant.access
+        );
+        Err(Error::DriverBroke { operation: OPERATION, what })
+    }
+}
+
+/// True for what [`get`] answers where nothing is mapped.
+pub(crate) fn is_of_no_mapping(error: &Error) -> bool {
+    let invalid = i64::from(hipError_t::hipErrorInvalidValue.0);
+    error.driver_error().is_some_and(|source| source.code == invalid)
+}
+
+/// What HIP says that a device may do at an offset. An error where nothing is mapped there.
+pub(crate) fn get(
+    driver: &Driver,
+    operation: &'static str,
+    range: AddressRange,
+    offset: Bytes,
+    device: DeviceId,
+) -> Result<Access> {
+    let at = range.base + offset;
+    let location = ffi::location(device);
+    let mut flags = 0;
+    // SAFETY: HIP reads the location and writes one number; an address without a mapping it answers with an error.
+    let code = unsafe { (driver.hip.hipMemGetAccess)(&raw mut flags, &raw const location, at.as_ptr()) };
+    driver.check(operation, "hipMemGetAccess", code, || format!("{at} for {device}"))?;
+    match flags {
+        0 => Ok(Access::None),
+        1 => Ok(Access::Read),
+        3 => Ok(Access::ReadWrite),
+        other => {
+            let what = format!(
+                "hipMemGetAccess says {other} at {at} for {device}, which is no access that is known"
+            );
+            Err(Error::DriverBroke { operation, what })
+        }
+    }
+}

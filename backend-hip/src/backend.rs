@@ -1,0 +1,157 @@
+//! [`HipBackend`]: the core's trait, on the modules that do the work.
+#![allow(unsafe_code)] // the trait's functions are unsafe to call
+
+use crate::driver::Driver;
+use crate::handle::HipHandle;
+use crate::reservation::HipReservation;
+use crate::{addresses, capabilities, quirks};
+use gpu_vmm_core::{
+    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error, InstanceId,
+    MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
+};
+use std::sync::Arc;
+
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
+
+/// AMD's HIP runtime.
+#[derive(Clone, Debug)]
+pub struct HipBackend {
+    pub(crate) driver: Arc<Driver>,
+}
+
+impl HipBackend {
+    /// Loads HIP, or gives what was loaded before: all backends of a process are one.
+    ///
+    /// It is looked for as `GPU_VMM_HIP_LIBRARY` says where that is set; else it is a copy that the process has loaded
+    /// already, `libamdhip64.so.7`, `.so.6`, `libamdhip64.so`, or one of these in `$ROCM_PATH/lib` or `/opt/rocm/lib`.
+    /// A failure is not remembered: the next call looks again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LibraryNotFound`] with all that was tried, [`Error::LibraryRefused`] for HIP before 6.1,
+    /// [`Error::NoDevice`], [`Error::Forked`], or what HIP answers.
+    pub fn open() -> Result<Self> {
+        Ok(Self { driver: Driver::open()? })
+    }
+
+    /// Gives back the addresses that were freed and kept, and how many ranges that were.
+    ///
+    /// HIP 6 crashes when a reservation gets an address that was just freed, so there what a dropped reservation leaves
+    /// is kept for later ones: it costs addresses, no memory. A program that reserves ever other sizes may run out of
+    /// them after months; it can call this from time to time while no GPU works. It waits for all devices and then a
+    /// tenth of a second, which makes HIP's race unlikely and not impossible. From HIP 7.0 on nothing is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DeviceLost`], [`Error::Forked`], or what HIP answers; ranges that it refused are lost.
+    pub fn release_kept_addresses(&self) -> Result<usize> {
+        addresses::release_kept(&self.driver)
+    }
+
+    fn exists(&self, operation: &'static str, device: DeviceId) -> Result<&Device> {
+        let devices = self.driver.devices();
+        let count = devices.len() as u32;
+        let missing = Error::NoSuchDevice { operation, device, vendor: Vendor::Hip, count };
+        devices.get(device.0 as usize).ok_or(missing)
+    }
+}
+
+impl Backend for HipBackend {
+    type Handle = HipHandle;
+    type Reservation = HipReservation;
+
+    fn vendor(&self) -> Vendor {
+        Vendor::Hip
+    }
+
+    fn instance(&self) -> InstanceId {
+        self.driver.instance
+    }
+
+    fn driver(&self) -> DriverInfo {
+        self.driver.info()
+    }
+
+    fn devices(&self) -> &[Device] {
+        self.driver.devices()
+    }
+
+    fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
+        self.exists("memory_info", device)?;
+        self.driver.memory_info(device)
+    }
+
+    fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
+        self.exists("can_access", device)?;
+        self.exists("can_access", owner)?;
+        self.driver.can_access(device, owner)
+    }
+
+    fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
+        const OPERATION: &str = "capabilities";
+        self.driver.process.check(OPERATION)?;
+        capabilities::of(&self.driver, self.exists(OPERATION, device)?)
+    }
+
+    fn quirks(&self) -> Vec<Quirk> {
+        let version = self.driver.version();
+        quirks::LIST.iter().filter(|quirk| quirk.is_in(version)).copied().collect()
+    }
+
+    /// Never: HIP 6 loses all but the first, and one mapping a call works on all versions.
+    fn unmaps_runs(&self) -> bool {
+        false
+    }
+
+    unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HipHandle> {
+        HipHandle::create(&self.driver, size, properties)
+    }
+
+    #[cfg(unix)]
+    unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<HipHandle> {
+        crate::share::import(&self.driver, fd, size, properties)
+    }
+
+    unsafe fn reserve(
+        &self,
+        size: Bytes,
+        alignment: Alignment,
+        hint: Option<Address>,
+    ) -> Result<HipReservation> {
+        HipReservation::new(&self.driver, size, alignment, hint)
+    }
+
+    unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.copy_from_host(device, to, from) }
+    }
+
+    unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.copy_to_host(device, to, from) }
+    }
+
+    unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.copy(device, to, from, length) }
+    }
+
+    unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.fill(device, at, length, value) }
+    }
+
+    fn synchronize(&self, device: DeviceId) -> Result<()> {
+        self.exists("synchronize", device)?;
+        self.driver.synchronize("synchronize", device)
+    }
+
+    fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
+        self.driver.synchronize_stream(stream)
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        &self.driver.drop_log
+    }
+}

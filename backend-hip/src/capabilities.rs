@@ -1,0 +1,126 @@
+//! What a device can do, and how that was found out.
+
+use crate::driver::Driver;
+use crate::trial;
+use gpu_vmm_core::{Access, Capability, Device, Feature, FoundBy, Result};
+use std::sync::Arc;
+
+/// All that is known of a device that can be used.
+pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability>> {
+    if let Some(reason) = &device.unusable {
+        return Ok(vec![Capability::no(Feature::VirtualMemory, FoundBy::Attribute, reason)]);
+    }
+    Ok(vec![
+        virtual_memory(driver, device),
+        fixed_address(driver, device),
+        read_only(driver, device),
+        peers(driver, device)?,
+        descriptor(driver, device),
+        Capability::no(
+            Feature::FabricHandle,
+            FoundBy::Design,
+            "HIP has handles of 64 bytes from 7.14 on, in an API that is not used here",
+        ),
+        Capability::no(Feature::Multicast, FoundBy::Design, "HIP has no API for it"),
+        Capability::no(
+            Feature::HostAccess,
+            FoundBy::Design,
+            "HIP gives the host access to mapped memory from 7.2 on; it is not used here, as CUDA has it not",
+        ),
+        Capability::no(Feature::Compression, FoundBy::Design, "HIP ignores the flag"),
+        Capability::no(Feature::RemoteDma, FoundBy::Design, "HIP ignores the flag"),
+        dma_buf(driver),
+    ])
+}
+
+fn virtual_memory(driver: &Arc<Driver>, device: &Device) -> Capability {
+    match trial::memory_comes_back(driver, device) {
+        Ok(true) => Capability::yes(
+            Feature::VirtualMemory,
+            FoundBy::Trial,
+            "memory that is unmapped and released comes back while its addresses stay reserved",
+        ),
+        Ok(false) => Capability::yes(
+            Feature::VirtualMemory,
+            FoundBy::Trial,
+            "memory that is unmapped and released does NOT come back while its addresses stay reserved",
+        ),
+        Err(error) => Capability::no(Feature::VirtualMemory, FoundBy::Trial, error.to_string()),
+    }
+}
+
+fn fixed_address(driver: &Arc<Driver>, device: &Device) -> Capability {
+    match trial::fixed_address(driver, device) {
+        Ok((true, given, _)) => {
+            let note =
+                format!("{} was asked for and given; a hint that is taken gives another address", given.base);
+            Capability::yes(Feature::FixedAddress, FoundBy::Trial, note)
+        }
+        Ok((false, given, hint)) => {
+            let reason = format!("{hint} was asked for and {} given", given.base);
+            Capability::no(Feature::FixedAddress, FoundBy::Trial, reason)
+        }
+        Err(error) => Capability::no(Feature::FixedAddress, FoundBy::Trial, error.to_string()),
+    }
+}
+
+fn read_only(driver: &Arc<Driver>, device: &Device) -> Capability {
+    match trial::read_only(driver, device) {
+        Ok(Access::Read) => Capability::yes(
+            Feature::ReadOnlyAccess,
+            FoundBy::Trial,
+            "set and told back; a write faults in the hardware and ends the process",
+        ),
+        Ok(other) => {
+            Capability::no(Feature::ReadOnlyAccess, FoundBy::Trial, format!("set, and {other} was told back"))
+        }
+        Err(error) => Capability::no(Feature::ReadOnlyAccess, FoundBy::Trial, error.to_string()),
+    }
+}
+
+fn peers(driver: &Driver, device: &Device) -> Result<Capability> {
+    let mut reachable = Vec::new();
+    let others = driver.devices().iter().filter(|other| other.id != device.id);
+    for other in others.clone() {
+        if driver.can_access(device.id, other.id)? {
+            reachable.push(other.id.0.to_string());
+        }
+    }
+    let others = others.count();
+    Ok(if reachable.is_empty() {
+        let reason = format!("hipDeviceCanAccessPeer: none of {others} other devices");
+        Capability::no(Feature::PeerAccess, FoundBy::Attribute, reason)
+    } else {
+        let note = format!("hipDeviceCanAccessPeer: devices {} of {others} others", reachable.join(", "));
+        Capability::yes(Feature::PeerAccess, FoundBy::Attribute, note)
+    })
+}
+
+fn descriptor(driver: &Arc<Driver>, device: &Device) -> Capability {
+    cfg_if::cfg_if! {
+        if #[cfg(unix)] {
+            use crate::quirks::ImportForm;
+            match trial::export(driver, device) {
+                Ok(()) if driver.quirks.import_form == ImportForm::Unknown => Capability::no(
+                    Feature::FileDescriptor,
+                    FoundBy::Version,
+                    "exporting works; how this version imports is not known, and a wrong guess crashes",
+                ),
+                Ok(()) => Capability::yes(Feature::FileDescriptor, FoundBy::Trial, "created and exported"),
+                Err(error) => Capability::no(Feature::FileDescriptor, FoundBy::Trial, error.to_string()),
+            }
+        } else {
+            let _ = (driver, device);
+            Capability::no(Feature::FileDescriptor, FoundBy::Design, "there are none on this system")
+        }
+    }
+}
+
+fn dma_buf(driver: &Driver) -> Capability {
+    const FUNCTION: &str = "hipMemGetHandleForAddressRange";
+    if driver.hip.hipMemGetHandleForAddressRange.is_some() {
+        Capability::yes(Feature::DmaBuf, FoundBy::Version, format!("the library has {FUNCTION}"))
+    } else {
+        Capability::no(Feature::DmaBuf, FoundBy::Version, format!("the library has no {FUNCTION}"))
+    }
+}

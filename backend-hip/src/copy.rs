@@ -1,0 +1,194 @@
+//! Copies, fills and waiting.
+//!
+//! All work is the given device's and done when the call returns. `hipMemcpy` waits by itself where the host is one side;
+//! between device addresses, and for `hipMemset`, the null stream is waited for.
+#![allow(unsafe_code)] // calls into HIP
+
+use crate::access;
+use crate::driver::Driver;
+use crate::ffi::{hipMemcpyKind, hipPointerAttribute_t, hipStream_t};
+use gpu_vmm_core::{Access, Address, AddressRange, Bytes, DeviceId, Error, Result, Stream};
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+
+impl Driver {
+    /// # Safety
+    ///
+    /// Both sides are as long as `length`, and what the kind of copy says that they are; `device` may read and write them.
+    unsafe fn hip_copy(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        to: *mut c_void,
+        from: *const c_void,
+        length: Bytes,
+        kind: hipMemcpyKind,
+    ) -> Result<()> {
+        let _current = self.on(operation, device)?;
+        if length.is_zero() {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        let code = unsafe { (self.hip.hipMemcpy)(to, from, length.0 as usize, kind) };
+        let context = || format!("{length} from {from:p} to {to:p} by {device}");
+        self.check(operation, "hipMemcpy", code, context)?;
+        if kind.0 == hipMemcpyKind::hipMemcpyDeviceToDevice.0 {
+            self.wait_for_null(operation)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Backend::copy_from_host`](gpu_vmm_core::Backend::copy_from_host).
+    pub(crate) unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
+        let length = Bytes(from.len() as u64);
+        let kind = hipMemcpyKind::hipMemcpyHostToDevice;
+        self.check_owner("copy_from_host", device, to, Access::ReadWrite)?;
+        // SAFETY: `from` is that long, and `to` by the caller's promise.
+        unsafe { self.hip_copy("copy_from_host", device, to.as_ptr(), from.as_ptr().cast(), length, kind) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Backend::copy_to_host`](gpu_vmm_core::Backend::copy_to_host).
+    pub(crate) unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
+        let length = Bytes(to.len() as u64);
+        let kind = hipMemcpyKind::hipMemcpyDeviceToHost;
+        self.check_owner("copy_to_host", device, from, Access::Read)?;
+        // SAFETY: `to` is that long, and `from` by the caller's promise.
+        unsafe { self.hip_copy("copy_to_host", device, to.as_mut_ptr().cast(), from.as_ptr(), length, kind) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Backend::copy`](gpu_vmm_core::Backend::copy).
+    pub(crate) unsafe fn copy(
+        &self,
+        device: DeviceId,
+        to: Address,
+        from: Address,
+        length: Bytes,
+    ) -> Result<()> {
+        const OPERATION: &str = "copy";
+        let kind = hipMemcpyKind::hipMemcpyDeviceToDevice;
+        if self.quirks.copy_by_source && !length.is_zero() {
+            let source = self.owner(OPERATION, from)?;
+            if source != device {
+                // SAFETY: the caller's promise.
+                return unsafe { self.copy_through_host((device, to), (source, from), length) };
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.hip_copy(OPERATION, device, to.as_ptr(), from.as_ptr(), length, kind) }
+    }
+
+    /// Copies between two devices' memory, each by its own.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Backend::copy`](gpu_vmm_core::Backend::copy).
+    unsafe fn copy_through_host(
+        &self,
+        to: (DeviceId, Address),
+        from: (DeviceId, Address),
+        length: Bytes,
+    ) -> Result<()> {
+        /// Enough for a copy engine's full speed.
+        const CHUNK: Bytes = Bytes::mib(16);
+        let mut host = vec![0; CHUNK.min(length).0 as usize];
+        for offset in (0..length.0).step_by(host.len()).map(Bytes) {
+            let size = CHUNK.min(length - offset).0 as usize;
+            let chunk = &mut host[..size];
+            // SAFETY: parts of what the caller promises.
+            unsafe {
+                self.copy_to_host(from.0, chunk, from.1 + offset)?;
+                self.copy_from_host(to.0, to.1 + offset, chunk)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a copy to or from the host that the memory's own device will do and may not (quirk `copy-by-source`).
+    fn check_owner(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        at: Address,
+        need: Access,
+    ) -> Result<()> {
+        if !self.quirks.copy_by_source {
+            return Ok(());
+        }
+        let owner = self.owner(operation, at)?;
+        if owner == device {
+            return Ok(());
+        }
+        let range = AddressRange { base: at, size: Bytes::ZERO };
+        let have = access::get(self, operation, range, Bytes::ZERO, owner)?;
+        if need.is_within(have) {
+            return Ok(());
+        }
+        let version = self.info().version;
+        let reason = format!(
+            "HIP {version} has {owner} copy its memory at {at}, which has {have} there, not {device}"
+        );
+        Err(Error::Unsupported { operation, reason })
+    }
+
+    /// Whose memory an address is.
+    fn owner(&self, operation: &'static str, at: Address) -> Result<DeviceId> {
+        self.process.check(operation)?;
+        let mut attributes = MaybeUninit::<hipPointerAttribute_t>::zeroed();
+        // SAFETY: the function looks the address up, and writes one structure.
+        let code = unsafe { (self.hip.hipPointerGetAttributes)(attributes.as_mut_ptr(), at.as_ptr()) };
+        self.check(operation, "hipPointerGetAttributes", code, || at.to_string())?;
+        // SAFETY: zero is a value of all its fields, whether written over or not.
+        let device = unsafe { attributes.assume_init() }.device;
+        u32::try_from(device).map(DeviceId).map_err(|_| {
+            let what = format!("hipPointerGetAttributes says device {device} for {at}, which is mapped");
+            Error::DriverBroke { operation, what }
+        })
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Backend::fill`](gpu_vmm_core::Backend::fill).
+    pub(crate) unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
+        const OPERATION: &str = "fill";
+        let _current = self.on(OPERATION, device)?;
+        if length.is_zero() {
+            return Ok(());
+        }
+        // SAFETY: the memory is mapped and may be written by the device, as the caller promises.
+        let code = unsafe { (self.hip.hipMemset)(at.as_ptr(), c_int::from(value), length.0 as usize) };
+        let range = AddressRange { base: at, size: length };
+        self.check(OPERATION, "hipMemset", code, || format!("{range} by {device}"))?;
+        self.wait_for_null(OPERATION)
+    }
+
+    /// Waits for the current device's null stream.
+    fn wait_for_null(&self, operation: &'static str) -> Result<()> {
+        self.wait_for(operation, std::ptr::null_mut())
+    }
+
+    fn wait_for(&self, operation: &'static str, stream: hipStream_t) -> Result<()> {
+        // SAFETY: the stream is null or alive.
+        let code = unsafe { (self.hip.hipStreamSynchronize)(stream) };
+        self.check(operation, "hipStreamSynchronize", code, || format!("stream {stream:p}"))
+    }
+
+    pub(crate) fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
+        const OPERATION: &str = "synchronize_stream";
+        self.process.check(OPERATION)?;
+        self.wait_for(OPERATION, stream.as_raw().cast())
+    }
+
+    pub(crate) fn synchronize(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+        let _current = self.on(operation, device)?;
+        // SAFETY: the function takes nothing and waits.
+        let code = unsafe { (self.hip.hipDeviceSynchronize)() };
+        self.check(operation, "hipDeviceSynchronize", code, || device.to_string())
+    }
+}

@@ -1,0 +1,166 @@
+//! HIP's devices, and which of them is the calling thread's current one.
+#![allow(unsafe_code)] // calls into HIP
+
+use crate::driver::Driver;
+use crate::ffi::{self, hipDeviceAttribute_t, hipMemAllocationGranularity_flags};
+use crate::hsa::Agent;
+use gpu_vmm_core::{
+    Bytes, Device, DeviceId, DriverError, Error, Granularity, MemoryInfo, Properties, Result, Vendor,
+};
+use std::ffi::{CStr, c_int};
+use std::sync::OnceLock;
+
+/// The least unit of memory that is given out. HIP up to 7.2 says 4 KiB, which costs a page table entry for each page and
+/// faults on some cards (quirk `granularity-too-small`).
+const FLOOR: Bytes = Bytes::mib(2);
+
+/// What is found out about a device when it is first needed.
+#[derive(Default)]
+pub(crate) struct DeviceState {
+    /// The HSA agent behind it.
+    pub(crate) agent: OnceLock<Agent>,
+}
+
+/// All of HIP's devices. HIP is initialised by this.
+pub(crate) fn all(driver: &Driver) -> Result<Vec<Device>> {
+    const OPERATION: &str = "open";
+    let none = |reason: String| Error::NoDevice { vendor: Vendor::Hip, reason };
+    let absent = |source: DriverError| none(source.to_string());
+    // SAFETY: the argument is reserved and zero.
+    let code = unsafe { (driver.hip.hipInit)(0) };
+    driver.answer("hipInit", code).map_err(absent)?;
+    let mut count: c_int = 0;
+    // SAFETY: the function writes one integer, to the one that it is given.
+    let code = unsafe { (driver.hip.hipGetDeviceCount)(&raw mut count) };
+    driver.answer("hipGetDeviceCount", code).map_err(absent)?;
+    if count <= 0 {
+        return Err(none(format!("hipGetDeviceCount answered success and {count}")));
+    }
+    // The records of access have no room for more.
+    let count = (count as u32).min(DeviceId::LIMIT);
+    (0..count).map(|ordinal| one(driver, OPERATION, DeviceId(ordinal))).collect()
+}
+
+fn one(driver: &Driver, operation: &'static str, id: DeviceId) -> Result<Device> {
+    let mut name = [0u8; 256];
+    // SAFETY: the function writes a text with its zero byte, of at most the length that it is given.
+    let code = unsafe {
+        (driver.hip.hipDeviceGetName)(name.as_mut_ptr().cast(), name.len() as c_int, id.0 as c_int)
+    };
+    driver.check(operation, "hipDeviceGetName", code, || id.to_string())?;
+    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
+    let mut total = 0;
+    // SAFETY: the function writes one size, to the one that it is given.
+    let code = unsafe { (driver.hip.hipDeviceTotalMem)(&raw mut total, id.0 as c_int) };
+    driver.check(operation, "hipDeviceTotalMem", code, || id.to_string())?;
+    let reported = supported(driver, id).and_then(|()| granularity(driver, operation, id));
+    let (unit, unusable) = match reported {
+        Ok(reported) => (reported.max(FLOOR), None),
+        Err(reason) => (FLOOR, Some(reason.to_string())),
+    };
+    let granularity = Granularity::new(unit).ok_or_else(|| Error::DriverBroke {
+        operation,
+        what: format!("hipMemGetAllocationGranularity says {unit} for {id}, which is no power of two"),
+    })?;
+    Ok(Device { id, name, total_memory: Bytes(total as u64), granularity, unusable })
+}
+
+/// Whether HIP says that the device can do virtual memory management at all.
+fn supported(driver: &Driver, id: DeviceId) -> Result<()> {
+    const OPERATION: &str = "virtual memory management";
+    let attribute = hipDeviceAttribute_t::hipDeviceAttributeVirtualMemoryManagementSupported;
+    let mut answer: c_int = 0;
+    // SAFETY: the function writes one integer, to the one that it is given.
+    let code = unsafe { (driver.hip.hipDeviceGetAttribute)(&raw mut answer, attribute, id.0 as c_int) };
+    driver.check(OPERATION, "hipDeviceGetAttribute", code, || format!("attribute {}", attribute.0))?;
+    if answer == 1 {
+        return Ok(());
+    }
+    let reason = format!(
+        "hipDeviceAttributeVirtualMemoryManagementSupported ({}) is {answer}; it takes the kernel's KFD interface 1.15, \
+         libdrm with amdgpu_device_get_fd, and HIP_VMEM_MANAGE_SUPPORT not set to 0",
+        attribute.0
+    );
+    Err(Error::Unsupported { operation: OPERATION, reason })
+}
+
+/// The least granularity that HIP reports.
+fn granularity(driver: &Driver, operation: &'static str, id: DeviceId) -> Result<Bytes> {
+    let _current = driver.on(operation, id)?;
+    let allocation = ffi::allocation(&Properties::on(id));
+    let minimum = hipMemAllocationGranularity_flags::hipMemAllocationGranularityMinimum;
+    let mut granularity = 0;
+    // SAFETY: the function reads the description and writes one size.
+    let code = unsafe {
+        (driver.hip.hipMemGetAllocationGranularity)(&raw mut granularity, &raw const allocation, minimum)
+    };
+    driver.check(operation, "hipMemGetAllocationGranularity", code, || id.to_string())?;
+    Ok(Bytes(granularity as u64))
+}
+
+impl Driver {
+    /// Makes a device the calling thread's current one, until what is returned is dropped.
+    ///
+    /// It decides more than HIP's documentation says: from 7.0 on whose memory `hipMemCreate` takes, on all versions whose
+    /// an import is, and which device copies, fills and waits.
+    pub(crate) fn on(&self, operation: &'static str, device: DeviceId) -> Result<Current<'_>> {
+        self.process.check(operation)?;
+        let mut previous: c_int = 0;
+        // SAFETY: the function writes one integer, to the one that it is given.
+        let code = unsafe { (self.hip.hipGetDevice)(&raw mut previous) };
+        self.check(operation, "hipGetDevice", code, || device.to_string())?;
+        let wanted = device.0 as c_int;
+        if previous != wanted {
+            self.set_current(operation, wanted)?;
+        }
+        Ok(Current { driver: self, previous, changed: previous != wanted })
+    }
+
+    fn set_current(&self, operation: &'static str, device: c_int) -> Result<()> {
+        // SAFETY: a number is given; HIP checks it.
+        let code = unsafe { (self.hip.hipSetDevice)(device) };
+        self.check(operation, "hipSetDevice", code, || format!("device {device}"))
+    }
+
+    pub(crate) fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
+        const OPERATION: &str = "memory_info";
+        let _current = self.on(OPERATION, device)?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the function writes two sizes, to those that it is given.
+        let code = unsafe { (self.hip.hipMemGetInfo)(&raw mut free, &raw mut total) };
+        self.check(OPERATION, "hipMemGetInfo", code, || device.to_string())?;
+        Ok(MemoryInfo { free: Bytes(free as u64), total: Bytes(total as u64) })
+    }
+
+    pub(crate) fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
+        const OPERATION: &str = "can_access";
+        self.process.check(OPERATION)?;
+        if device == owner {
+            return Ok(true);
+        }
+        let mut answer: c_int = 0;
+        // SAFETY: the function writes one integer, to the one that it is given.
+        let code = unsafe {
+            (self.hip.hipDeviceCanAccessPeer)(&raw mut answer, device.0 as c_int, owner.0 as c_int)
+        };
+        self.check(OPERATION, "hipDeviceCanAccessPeer", code, || format!("{device} to {owner}"))?;
+        Ok(answer == 1)
+    }
+}
+
+/// A change of the thread's current device, undone when dropped.
+pub(crate) struct Current<'a> {
+    driver: &'a Driver,
+    previous: c_int,
+    changed: bool,
+}
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        if self.changed
+            && let Err(error) = self.driver.set_current("put the current device back", self.previous)
+        {
+            self.driver.drop_log.record(error);
+        }
+    }
+}

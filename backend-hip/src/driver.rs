@@ -1,0 +1,119 @@
+//! The loaded runtime and what this process keeps beside it: one for the process, shared by all that is made from it.
+
+use crate::addresses::Kept;
+use crate::device::DeviceState;
+use crate::loader::{Loaded, Symbols};
+use crate::quirks::{self, Quirks};
+use crate::{device, loader};
+use gpu_vmm_core::{DeviceId, DriverInfo, DropLog, Error, InstanceId, Process, Result, Vendor};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+static OPENED: OnceLock<Arc<Driver>> = OnceLock::new();
+/// Held while the runtime is loaded and asked for its devices.
+static OPENING: Mutex<()> = Mutex::new(());
+/// The process that first loaded the runtime, whether it could be used or not: it cannot be used in a child of that.
+static LOADED_IN: OnceLock<Process> = OnceLock::new();
+
+/// The loaded runtime.
+pub(crate) struct Driver {
+    pub(crate) hip: Symbols,
+    pub(crate) quirks: Quirks,
+    pub(crate) process: Process,
+    pub(crate) instance: InstanceId,
+    pub(crate) drop_log: DropLog,
+    /// Freed addresses that are kept for later reservations.
+    pub(crate) kept: Kept,
+    /// Whether physical memory comes back while the addresses are kept, once tried.
+    pub(crate) memory_comes_back: OnceLock<bool>,
+    version: u32,
+    library: String,
+    devices: Vec<gpu_vmm_core::Device>,
+    states: Vec<DeviceState>,
+    calls: Mutex<()>,
+}
+
+impl Driver {
+    /// The process's one driver: loaded at the first call that succeeds.
+    pub(crate) fn open() -> Result<Arc<Self>> {
+        const OPERATION: &str = "open";
+        if let Some(process) = LOADED_IN.get() {
+            process.check(OPERATION)?;
+        }
+        if let Some(driver) = OPENED.get() {
+            return Ok(Arc::clone(driver));
+        }
+        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(driver) = OPENED.get() {
+            return Ok(Arc::clone(driver));
+        }
+        let loaded = loader::load()?;
+        let process = *LOADED_IN.get_or_init(Process::current);
+        let driver = Arc::new(Self::start(loaded, process)?);
+        Ok(Arc::clone(OPENED.get_or_init(|| driver)))
+    }
+
+    fn start(loaded: Loaded, process: Process) -> Result<Self> {
+        let Loaded { hip, name, version } = loaded;
+        let mut driver = Self {
+            hip,
+            quirks: Quirks::of(version),
+            process,
+            instance: InstanceId::unique(),
+            drop_log: DropLog::new(),
+            kept: Kept::default(),
+            memory_comes_back: OnceLock::new(),
+            version,
+            library: name,
+            devices: Vec::new(),
+            states: Vec::new(),
+            calls: Mutex::new(()),
+        };
+        driver.devices = device::all(&driver)?;
+        driver.states = driver.devices.iter().map(|_| DeviceState::default()).collect();
+        Ok(driver)
+    }
+
+    /// Begins an operation of virtual memory management: in the process that loaded the runtime, and one at a time.
+    /// HIP itself has no lock around them, and looks objects up without holding them.
+    pub(crate) fn enter(&self, operation: &'static str) -> Result<MutexGuard<'_, ()>> {
+        // Before the lock: in a forked child another thread may hold it for ever.
+        self.process.check(operation)?;
+        Ok(self.calls.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn info(&self) -> DriverInfo {
+        DriverInfo {
+            version: quirks::readable(self.version),
+            version_number: self.version,
+            library: self.library.clone(),
+        }
+    }
+
+    pub(crate) const fn version(&self) -> u32 {
+        self.version
+    }
+
+    pub(crate) fn devices(&self) -> &[gpu_vmm_core::Device] {
+        &self.devices
+    }
+
+    /// What is found out later about a device.
+    pub(crate) fn devices_state(&self, device: DeviceId) -> Result<&DeviceState> {
+        let count = self.states.len() as u32;
+        let missing = Error::NoSuchDevice { operation: "device", device, vendor: Vendor::Hip, count };
+        self.states.get(device.0 as usize).ok_or(missing)
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "HIP {} from {}, {} devices",
+            quirks::readable(self.version),
+            self.library,
+            self.devices.len()
+        )
+    }
+}

@@ -1,0 +1,117 @@
+//! What HIP answers, as the core's errors.
+#![allow(unsafe_code)] // asks HIP for the texts of its codes
+
+use crate::driver::Driver;
+use crate::ffi::hipError_t;
+use gpu_vmm_core::{Bytes, DeviceId, DriverError, Error, Result};
+use std::borrow::Cow;
+use std::ffi::{CStr, c_char};
+
+/// After these the device, or this process's part of it, is dead.
+const LOST: [hipError_t; 6] = [
+    hipError_t::hipErrorECCNotCorrectable,
+    hipError_t::hipErrorIllegalAddress,
+    hipError_t::hipErrorLaunchTimeOut,
+    hipError_t::hipErrorContextIsDestroyed,
+    hipError_t::hipErrorAssert,
+    hipError_t::hipErrorLaunchFailure,
+];
+
+/// True for the codes after which a device is dead.
+fn is_lost(code: i64) -> bool {
+    LOST.iter().any(|lost| i64::from(lost.0) == code)
+}
+
+/// HIP's text for a code, where it has one.
+fn text(pointer: *const c_char) -> Cow<'static, str> {
+    if pointer.is_null() {
+        return Cow::Borrowed("");
+    }
+    // SAFETY: not null, and HIP's texts are constants that end with a zero byte.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    text.to_string_lossy()
+}
+
+impl Driver {
+    /// What HIP answered to a call, as a result.
+    ///
+    /// The answer is told here, so HIP is made to forget it: `hipGetLastError` would give it to whoever asks next about
+    /// a call of their own, from 7.0 on even after calls that succeeded.
+    pub(crate) fn answer(&self, call: &'static str, code: hipError_t) -> Result<(), DriverError> {
+        if code == hipError_t::hipSuccess {
+            return Ok(());
+        }
+        // SAFETY: these take a number, or nothing, and give a number or a constant text.
+        let (name, description) = unsafe {
+            (self.hip.hipGetLastError)();
+            (text((self.hip.hipGetErrorName)(code)), text((self.hip.hipGetErrorString)(code)))
+        };
+        Err(DriverError { call, code: i64::from(code.0), name, description })
+    }
+
+    /// The same, as an error of an operation with what it was asked for.
+    pub(crate) fn check(
+        &self,
+        operation: &'static str,
+        call: &'static str,
+        code: hipError_t,
+        context: impl FnOnce() -> String,
+    ) -> Result<()> {
+        self.answer(call, code).map_err(|source| {
+            if is_lost(source.code) {
+                Error::DeviceLost { operation, source }
+            } else {
+                Error::Driver { operation, source, context: context() }
+            }
+        })
+    }
+
+    /// The same for a call that asks for memory.
+    pub(crate) fn check_memory(
+        &self,
+        operation: &'static str,
+        call: &'static str,
+        code: hipError_t,
+        device: DeviceId,
+        requested: Bytes,
+    ) -> Result<()> {
+        self.check(operation, call, code, || format!("{requested} on {device}")).map_err(
+            |error| match error {
+                Error::Driver { source, context, .. } if code == hipError_t::hipErrorOutOfMemory => {
+                    match self.memory_info(device) {
+                        Ok(info) => Error::OutOfMemory {
+                            operation,
+                            device,
+                            requested,
+                            free: info.free,
+                            total: info.total,
+                            source,
+                        },
+                        Err(unknown) => {
+                            let context = format!("{context}; how much is free cannot be told: {unknown}");
+                            Error::Driver { operation, source, context }
+                        }
+                    }
+                }
+                other => other,
+            },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dead_devices_are_told_from_wrong_arguments() {
+        assert!(is_lost(700) && is_lost(719) && is_lost(214));
+        assert!(!is_lost(1) && !is_lost(2) && !is_lost(999) && !is_lost(i64::MAX));
+    }
+
+    #[test]
+    fn a_missing_text_is_empty() {
+        assert_eq!(text(std::ptr::null()), "");
+        assert_eq!(text(c"hipErrorUnknown".as_ptr()), "hipErrorUnknown");
+    }
+}

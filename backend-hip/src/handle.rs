@@ -1,0 +1,95 @@
+//! Physical memory: `hipMemCreate` and `hipMemRelease`.
+#![allow(unsafe_code)] // calls into HIP
+
+use crate::driver::Driver;
+use crate::ffi::{self, hipMemGenericAllocationHandle_t};
+use gpu_vmm_core::{Bytes, Handle, Properties, Result};
+use std::sync::Arc;
+
+#[cfg(unix)]
+use std::os::fd::OwnedFd;
+
+/// A piece of physical memory of HIP's (`hipMemGenericAllocationHandle_t`).
+#[derive(Debug)]
+pub struct HipHandle {
+    pub(crate) driver: Arc<Driver>,
+    raw: hipMemGenericAllocationHandle_t,
+    size: Bytes,
+    properties: Properties,
+    /// The descriptor of an import, where HIP may still read it later.
+    #[cfg(unix)]
+    _imported_from: Option<OwnedFd>,
+}
+
+// SAFETY: HIP takes a handle from any thread; the pointer is a name that this crate never follows.
+unsafe impl Send for HipHandle {}
+// SAFETY: as above; what is done with a handle through a shared reference is mapping and exporting, under the lock.
+unsafe impl Sync for HipHandle {}
+
+impl HipHandle {
+    /// Creates memory. The caller has checked the size and the device.
+    pub(crate) fn create(driver: &Arc<Driver>, size: Bytes, properties: &Properties) -> Result<Self> {
+        const OPERATION: &str = "create";
+        let _entered = driver.enter(OPERATION)?;
+        let _current = driver.on(OPERATION, properties.device)?;
+        let allocation = ffi::allocation(properties);
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: HIP reads the description and writes one handle; sizes that it refuses it answers with an error.
+        let code =
+            unsafe { (driver.hip.hipMemCreate)(&raw mut raw, size.0 as usize, &raw const allocation, 0) };
+        driver.check_memory(OPERATION, "hipMemCreate", code, properties.device, size)?;
+        Ok(Self {
+            driver: Arc::clone(driver),
+            raw,
+            size,
+            properties: *properties,
+            #[cfg(unix)]
+            _imported_from: None,
+        })
+    }
+
+    /// Takes over what `hipMemImportFromShareableHandle` gave.
+    #[cfg(unix)]
+    pub(crate) const fn imported(
+        driver: Arc<Driver>,
+        raw: hipMemGenericAllocationHandle_t,
+        size: Bytes,
+        properties: Properties,
+        from: Option<OwnedFd>,
+    ) -> Self {
+        Self { driver, raw, size, properties, _imported_from: from }
+    }
+
+    /// HIP's name for it, valid while `self` lives.
+    pub(crate) const fn raw(&self) -> hipMemGenericAllocationHandle_t {
+        self.raw
+    }
+}
+
+impl Handle for HipHandle {
+    fn size(&self) -> Bytes {
+        self.size
+    }
+
+    fn properties(&self) -> Properties {
+        self.properties
+    }
+
+    #[cfg(unix)]
+    fn export(&self) -> Result<OwnedFd> {
+        crate::share::export(self)
+    }
+}
+
+impl Drop for HipHandle {
+    fn drop(&mut self) {
+        const OPERATION: &str = "release";
+        // In a forked child the memory is the parent's.
+        let Ok(_entered) = self.driver.enter(OPERATION) else { return };
+        // SAFETY: the handle is HIP's and released once, here. Its mappings hold references of their own.
+        let code = unsafe { (self.driver.hip.hipMemRelease)(self.raw) };
+        if let Err(error) = self.driver.check(OPERATION, "hipMemRelease", code, || self.size.to_string()) {
+            self.driver.drop_log.record(error);
+        }
+    }
+}

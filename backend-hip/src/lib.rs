@@ -1,0 +1,40 @@
+//! gpu-vmm on AMD's HIP runtime, which is loaded at run time: nothing is linked, and without HIP
+//! [`HipBackend::open`] gives an ordinary error.
+//!
+//! HIP answers some wrong calls with success and some with a crash, and its versions differ. What a version does
+//! differently is data in `quirks`; what this backend does about it is the same for all versions where that works.
+//!
+//! | module | what |
+//! |---|---|
+//! | `loader`, `ffi`, `hsa` | the library, its functions and structures |
+//! | `driver`, `error`, `device` | the one loaded runtime, its answers, its devices |
+//! | `handle`, `share` | physical memory, and as a file descriptor |
+//! | `reservation`, `addresses`, `mappings`, `access` | address ranges, what is mapped there, who may use it |
+//! | `copy`, `workbench` | moving data |
+//! | `quirks`, `trial`, `capabilities` | what versions and devices can do |
+//!
+//! HIP is one for the process, so a backend is too: all that [`HipBackend::open`] gives is the same. Its virtual memory
+//! calls go through one lock, since HIP has none around its tables. It does not work in a forked child.
+
+mod access;
+mod addresses;
+mod backend;
+mod capabilities;
+mod copy;
+mod device;
+mod driver;
+mod error;
+mod ffi;
+mod handle;
+mod hsa;
+mod loader;
+mod mappings;
+mod quirks;
+mod reservation;
+mod share;
+mod trial;
+mod workbench;
+
+pub use backend::HipBackend;
+pub use handle::HipHandle;
+pub use reservation::HipReservation;

@@ -1,0 +1,129 @@
+//! What is mapped in one reservation: HIP's own records cannot be relied on, and its check of `hipMemSetAccess` asks for
+//! arguments that depend on everything else that is mapped.
+
+use gpu_vmm_core::{Access, AccessMap, Bytes, DeviceId};
+use std::collections::BTreeMap;
+
+/// A part of a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) offset: Bytes,
+    pub(crate) length: Bytes,
+}
+
+impl Part {
+    pub(crate) fn end(self) -> Bytes {
+        self.offset + self.length
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    length: Bytes,
+    owner: DeviceId,
+    access: AccessMap,
+}
+
+/// The mappings of one reservation, by offset.
+#[derive(Debug, Default)]
+pub(crate) struct Mappings(BTreeMap<Bytes, Mapping>);
+
+impl Mappings {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn insert(&mut self, at: Part, owner: DeviceId) {
+        self.0.insert(at.offset, Mapping { length: at.length, owner, access: AccessMap::NONE });
+    }
+
+    pub(crate) fn remove(&mut self, offset: Bytes) {
+        self.0.remove(&offset);
+    }
+
+    /// Whose memory the mapping that begins there is.
+    pub(crate) fn owner(&self, offset: Bytes) -> Option<DeviceId> {
+        self.0.get(&offset).map(|mapping| mapping.owner)
+    }
+
+    /// How many mappings there are, and how much they are together.
+    pub(crate) fn total(&self) -> (usize, Bytes) {
+        (self.0.len(), self.0.values().map(|mapping| mapping.length).sum())
+    }
+
+    /// The part, cut where the memory becomes another device's, with whose it is.
+    pub(crate) fn by_owner(&self, part: Part) -> Vec<(Part, DeviceId)> {
+        let mut runs: Vec<(Part, DeviceId)> = Vec::new();
+        for (offset, mapping) in self.0.range(part.offset..part.end()) {
+            match runs.last_mut() {
+                Some((run, owner)) if *owner == mapping.owner => run.length += mapping.length,
+                _ => runs.push((Part { offset: *offset, length: mapping.length }, mapping.owner)),
+            }
+        }
+        runs
+    }
+
+    /// Everything that is mapped, where that is one run without a hole and all of it outside of `part` has this access
+    /// for the device already.
+    pub(crate) fn whole_with(&self, part: Part, device: DeviceId, access: Access) -> Option<Part> {
+        let (first, _) = self.0.first_key_value()?;
+        let mut end = *first;
+        for (offset, mapping) in &self.0 {
+            let inside = part.offset <= *offset && *offset < part.end();
+            if *offset != end || !(inside || mapping.access.get(device) == access) {
+                return None;
+            }
+            end = *offset + mapping.length;
+        }
+        Some(Part { offset: *first, length: end - *first })
+    }
+
+    /// Writes down that a device has been given access.
+    pub(crate) fn set(&mut self, part: Part, device: DeviceId, access: Access) {
+        for (_, mapping) in self.0.range_mut(part.offset..part.end()) {
+            mapping.access = mapping.access.with(device, access);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZERO: DeviceId = DeviceId(0);
+    const ONE: DeviceId = DeviceId(1);
+
+    fn part(offset: u64, length: u64) -> Part {
+        Part { offset: Bytes::mib(offset), length: Bytes::mib(length) }
+    }
+
+    fn mapped(mappings: &[(u64, u64, DeviceId)]) -> Mappings {
+        let mut all = Mappings::default();
+        for (offset, length, owner) in mappings {
+            all.insert(part(*offset, *length), *owner);
+        }
+        all
+    }
+
+    #[test]
+    fn a_part_is_cut_where_the_owner_changes() {
+        let all = mapped(&[(0, 2, ZERO), (2, 6, ZERO), (8, 4, ONE), (12, 2, ZERO)]);
+        assert_eq!(all.by_owner(part(0, 14)), [(part(0, 8), ZERO), (part(8, 4), ONE), (part(12, 2), ZERO)]);
+        assert_eq!(all.by_owner(part(2, 6)), [(part(2, 6), ZERO)]);
+        assert_eq!(all.total(), (4, Bytes::mib(14)));
+    }
+
+    #[test]
+    fn the_whole_may_be_set_where_nothing_else_changes() {
+        let mut all = mapped(&[(4, 2, ZERO), (6, 6, ZERO), (12, 4, ZERO)]);
+        all.set(part(4, 8), ZERO, Access::ReadWrite);
+        let grown = part(12, 4);
+        assert_eq!(all.whole_with(grown, ZERO, Access::ReadWrite), Some(part(4, 12)));
+        assert_eq!(all.whole_with(grown, ZERO, Access::Read), None, "the others would lose writing");
+        assert_eq!(all.whole_with(grown, ONE, Access::Read), None, "the others would be given to a peer");
+        assert_eq!(all.whole_with(part(4, 12), ONE, Access::Read), Some(part(4, 12)));
+        all.remove(Bytes::mib(6));
+        assert_eq!(all.whole_with(grown, ZERO, Access::ReadWrite), None, "a hole");
+        assert_eq!(Mappings::default().whole_with(grown, ZERO, Access::Read), None);
+    }
+}

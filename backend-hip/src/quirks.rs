@@ -1,0 +1,114 @@
+//! What HIP's versions do differently from what is documented, one entry a quirk, and what this crate asks of the
+//! version: nowhere else are versions compared.
+//!
+//! A version is the number that `hipRuntimeGetVersion` answers: major * 10^7 + minor * 10^5 + build. Builds only count
+//! within one minor version. "Simulated" in the evidence means AMD's own `libamdhip64` 6.4.3 or 7.2.4 over a simulated
+//! HSA runtime: HIP's part is AMD's machine code, everything below is not.
+
+mod list;
+
+pub(crate) use list::LIST;
+use list::{
+    ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, IMPORT_READS_LATER, IMPORT_UNKNOWN, IMPORT_WANTS_POINTER,
+};
+
+/// The first version whose virtual memory works on Linux.
+pub(crate) const OLDEST: u32 = 60_100_000;
+
+/// The version as people write it: major, minor and build.
+pub(crate) fn readable(version: u32) -> String {
+    format!("{}.{}.{}", version / 10_000_000, version / 100_000 % 100, version % 100_000)
+}
+
+/// What `hipMemImportFromShareableHandle` reads from its second argument, a pointer by its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ImportForm {
+    /// The address of the descriptor.
+    Pointer,
+    /// The descriptor itself.
+    Value,
+    /// One of the two; the wrong one crashes.
+    Unknown,
+}
+
+/// What is done differently for a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quirks {
+    /// Freed addresses are kept: [`FREE_RACES`].
+    pub(crate) free_races: bool,
+    /// A refused `hipMemSetAccess` may have been right: [`ACCESS_SUMS`].
+    pub(crate) access_sums: bool,
+    /// Copies from another device's memory go through the host: [`COPY_BY_SOURCE`].
+    pub(crate) copy_by_source: bool,
+    /// How a descriptor is handed over: [`IMPORT_WANTS_POINTER`], [`IMPORT_UNKNOWN`].
+    pub(crate) import_form: ImportForm,
+    /// The descriptor has to stay open: [`IMPORT_READS_LATER`].
+    pub(crate) import_reads_later: bool,
+}
+
+impl Quirks {
+    pub(crate) fn of(version: u32) -> Self {
+        let import_form = if IMPORT_WANTS_POINTER.is_in(version) {
+            ImportForm::Pointer
+        } else if IMPORT_UNKNOWN.iter().any(|quirk| quirk.is_in(version)) {
+            ImportForm::Unknown
+        } else {
+            ImportForm::Value
+        };
+        Self {
+            free_races: FREE_RACES.is_in(version),
+            access_sums: ACCESS_SUMS.is_in(version),
+            copy_by_source: COPY_BY_SOURCE.is_in(version),
+            import_form,
+            import_reads_later: IMPORT_READS_LATER.is_in(version),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn versions_get_what_they_need() {
+        let six = Quirks::of(60_443_484);
+        assert!(six.free_races && !six.access_sums && six.import_form == ImportForm::Pointer);
+        let seven = Quirks::of(70_253_211);
+        assert!(!seven.free_races && seven.access_sums && seven.import_form == ImportForm::Value);
+        assert!(!seven.import_reads_later);
+        assert!(!Quirks::of(71_260_540).access_sums);
+        assert!(Quirks::of(71_400_000).import_reads_later);
+    }
+
+    #[test]
+    fn only_known_builds_of_7_0_import() {
+        for (version, form) in [
+            (69_999_999, ImportForm::Pointer),
+            (70_000_000, ImportForm::Unknown),
+            (70_051_830, ImportForm::Unknown),
+            (70_051_831, ImportForm::Value),
+            (70_059_999, ImportForm::Value),
+            (70_060_000, ImportForm::Unknown),
+            (70_100_000, ImportForm::Value),
+        ] {
+            assert_eq!(Quirks::of(version).import_form, form, "{version}");
+        }
+    }
+
+    #[test]
+    fn entries_are_whole() {
+        let mut names = HashSet::new();
+        for quirk in LIST {
+            assert!(names.insert((quirk.id, quirk.from)), "{} is there twice", quirk.id);
+            assert!(quirk.from < quirk.below && OLDEST <= quirk.from, "{}", quirk.id);
+            assert!(![quirk.effect, quirk.handling, quirk.evidence].contains(&""), "{}", quirk.id);
+        }
+    }
+
+    #[test]
+    fn versions_are_readable() {
+        assert_eq!(readable(70_253_211), "7.2.53211");
+        assert_eq!(readable(71_260_540), "7.12.60540");
+    }
+}

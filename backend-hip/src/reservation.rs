@@ -1,0 +1,122 @@
+//! A range of addresses and what is mapped in it: `hipMemMap` and `hipMemUnmap`.
+#![allow(unsafe_code)] // calls into HIP
+
+use crate::access::{self, Place};
+use crate::addresses::{self, Reserved};
+use crate::driver::Driver;
+use crate::handle::HipHandle;
+use crate::mappings::{Mappings, Part};
+use gpu_vmm_core::{
+    Access, Address, AddressRange, Alignment, Bytes, DeviceId, Error, Grant, Handle, Reservation, Result,
+};
+use std::sync::Arc;
+
+/// A range of addresses of HIP's.
+#[derive(Debug)]
+pub struct HipReservation {
+    driver: Arc<Driver>,
+    reserved: Reserved,
+    mappings: Mappings,
+}
+
+impl HipReservation {
+    pub(crate) fn new(
+        driver: &Arc<Driver>,
+        size: Bytes,
+        alignment: Alignment,
+        hint: Option<Address>,
+    ) -> Result<Self> {
+        let reserved = addresses::reserve(driver, size, alignment, hint)?;
+        Ok(Self { driver: Arc::clone(driver), reserved, mappings: Mappings::default() })
+    }
+
+    fn address(&self, offset: Bytes) -> Address {
+        self.reserved.range.base + offset
+    }
+}
+
+impl Reservation for HipReservation {
+    type Handle = HipHandle;
+
+    fn range(&self) -> AddressRange {
+        self.reserved.range
+    }
+
+    unsafe fn map(&mut self, offset: Bytes, handle: &HipHandle) -> Result<()> {
+        const OPERATION: &str = "map";
+        let driver = &self.driver;
+        let owner = handle.properties().device;
+        let at = AddressRange { base: self.address(offset), size: handle.size() };
+        let _entered = driver.enter(OPERATION)?;
+        let _current = driver.on(OPERATION, owner)?;
+        // SAFETY: the range lies in this reservation and nothing is mapped there, as the caller promises, and the handle
+        // is alive; HIP holds a reference of its own from here on.
+        let code =
+            unsafe { (driver.hip.hipMemMap)(at.base.as_ptr(), at.size.0 as usize, 0, handle.raw(), 0) };
+        driver.check(OPERATION, "hipMemMap", code, || at.to_string())?;
+        // Up to 7.2 that was success whatever happened; only a mapping that exists has an access to tell.
+        let verified = access::get(driver, OPERATION, self.reserved.range, offset, owner);
+        let nothing_there = verified.as_ref().is_err_and(access::is_of_no_mapping);
+        if !nothing_there {
+            // In doubt too: addresses with a mapping in them must not be freed.
+            self.mappings.insert(Part { offset, length: at.size }, owner);
+        }
+        verified.map(drop).map_err(|error| {
+            let what = format!("hipMemMap answered success, and nothing tells that {at} is mapped ({error})");
+            Error::DriverBroke { operation: OPERATION, what }
+        })
+    }
+
+    unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
+        const OPERATION: &str = "unmap";
+        let driver = &self.driver;
+        let at = AddressRange { base: self.address(offset), size: length };
+        let Some(owner) = self.mappings.owner(offset) else {
+            // HIP 6 would crash.
+            let reason = format!("no mapping begins at offset {offset}");
+            return Err(Error::Unsupported { operation: OPERATION, reason });
+        };
+        let _entered = driver.enter(OPERATION)?;
+        // HIP 7.0 to 7.2 unmap in the order of the current device's null stream.
+        let _current = driver.on(OPERATION, owner)?;
+        // SAFETY: one whole mapping, which no device uses any more, as the caller promises.
+        let code = unsafe { (driver.hip.hipMemUnmap)(at.base.as_ptr(), at.size.0 as usize) };
+        driver.check(OPERATION, "hipMemUnmap", code, || at.to_string())?;
+        self.mappings.remove(offset);
+        Ok(())
+    }
+
+    unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
+        let _entered = self.driver.enter("set_access")?;
+        let range = self.reserved.range;
+        let mut place = Place { driver: &self.driver, range, mappings: &mut self.mappings };
+        place.set(Part { offset, length }, grants)
+    }
+
+    unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
+        const OPERATION: &str = "access";
+        let _entered = self.driver.enter(OPERATION)?;
+        access::get(&self.driver, OPERATION, self.reserved.range, offset, device)
+    }
+}
+
+impl Drop for HipReservation {
+    fn drop(&mut self) {
+        // In a forked child the addresses are the parent's.
+        if !self.driver.process.is_this() {
+            return;
+        }
+        let whole = self.reserved.whole;
+        let given_back = if self.mappings.is_empty() {
+            addresses::give_back(&self.driver, self.reserved)
+        } else {
+            // HIP would forget the range and leave the mappings, and crash at their unmapping.
+            let (count, mapped) = self.mappings.total();
+            let what = format!("{count} mappings ({mapped}) are left in {whole}, which stay reserved");
+            Err(Error::Unsupported { operation: "free", reason: what })
+        };
+        if let Err(error) = given_back {
+            self.driver.drop_log.record(error);
+        }
+    }
+}

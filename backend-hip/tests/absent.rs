@@ -1,0 +1,72 @@
+//! Without HIP, and with a library that is something else, opening gives an error that says where it was looked for.
+#![allow(unsafe_code)] // sets environment variables
+#![allow(clippy::expect_used)] // a test may panic
+
+use gpu_vmm_core::{Error, Vendor};
+use gpu_vmm_hip::HipBackend;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+const OVERRIDE: &str = "GPU_VMM_HIP_LIBRARY";
+
+fn with_override(path: &str) -> Error {
+    // SAFETY: one test runs at a time, on the main thread, and nothing else reads the environment meanwhile.
+    unsafe { std::env::set_var(OVERRIDE, path) };
+    let error = HipBackend::open().expect_err("what is named there is no HIP");
+    // SAFETY: as above.
+    unsafe { std::env::remove_var(OVERRIDE) };
+    error
+}
+
+fn a_missing_file_is_named() -> Result<Completion, Failed> {
+    let path = "/nonexistent/libamdhip64.so.7";
+    let error = with_override(path);
+    let Error::LibraryNotFound { vendor: Vendor::Hip, tried, .. } = &error else {
+        return Err(format!("{error:?}").into());
+    };
+    assert_eq!(tried.len(), 1, "what is named explicitly is all that is tried: {tried:?}");
+    assert_eq!(tried[0].library, path);
+    assert!(tried[0].answer.contains("No such file"), "the loader's own words: {}", tried[0].answer);
+    assert!(error.to_string().contains(path), "{error}");
+    Ok(Completion::Completed)
+}
+
+fn another_library_is_refused() -> Result<Completion, Failed> {
+    let error = with_override("libm.so.6");
+    let Error::LibraryRefused { library, reason, .. } = &error else {
+        return Err(format!("{error:?}").into());
+    };
+    assert_eq!(library, "libm.so.6");
+    assert!(reason.contains("hip"), "it names the function that is missing: {reason}");
+    Ok(Completion::Completed)
+}
+
+fn all_places_are_listed() -> Result<Completion, Failed> {
+    let error = match HipBackend::open() {
+        Ok(backend) => return Ok(Completion::ignored_with(format!("HIP is here: {backend:?}"))),
+        Err(Error::NoDevice { reason, .. }) => {
+            return Ok(Completion::ignored_with(format!("HIP is here, without a device: {reason}")));
+        }
+        Err(error) => error,
+    };
+    let Error::LibraryNotFound { tried, .. } = &error else {
+        return Err(format!("{error:?}").into());
+    };
+    let names: Vec<_> = tried.iter().map(|one| one.library.as_str()).collect();
+    assert_eq!(names[..3], ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"]);
+    assert!(names.contains(&"/opt/rocm/lib/libamdhip64.so.7"), "{names:?}");
+    assert!(!names.iter().any(|name| name.contains(".so.5")), "{names:?}");
+    assert!(tried.iter().all(|one| one.answer.contains(&one.library)), "the loader's own words: {tried:?}");
+    assert!(HipBackend::open().is_err(), "and again");
+    Ok(Completion::Completed)
+}
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let tests = vec![
+        Trial::ignorable_test("a_missing_file_is_named", a_missing_file_is_named),
+        Trial::ignorable_test("another_library_is_refused", another_library_is_refused),
+        Trial::ignorable_test("all_places_are_listed", all_places_are_listed),
+    ];
+    libtest_mimic::run(&arguments, tests).exit();
+}

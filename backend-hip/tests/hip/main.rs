@@ -1,0 +1,66 @@
+//! The backend on HIP itself: on AMD GPUs, or on AMD's runtime over a simulated HSA runtime. Without HIP every test is
+//! ignored and says why.
+//!
+//! The calls are made as gpu-vmm-core makes them. They run one after the other, since they look at how much memory is
+//! free; after each nothing may be left behind, as far as that can be seen.
+#![allow(unsafe_code)] // the backend's traits are unsafe to call
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic
+
+mod access;
+mod addresses;
+mod cycle;
+mod devices;
+mod process;
+mod rig;
+mod share;
+
+use gpu_vmm_hip::HipBackend;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use rig::Rig;
+
+/// What a test needs beside HIP.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Needs {
+    Device,
+    TwoDevices,
+    /// Two that reach each other's memory.
+    Peers,
+}
+
+struct Test {
+    name: &'static str,
+    needs: Needs,
+    run: fn(&Rig),
+}
+
+fn run(backend: Result<HipBackend, String>, test: &Test) -> Result<Completion, Failed> {
+    let backend = match backend {
+        Ok(backend) => backend,
+        Err(reason) => return Ok(Completion::ignored_with(format!("skipped: {reason}"))),
+    };
+    let rig = Rig::new(backend);
+    if let Some(reason) = rig.lacks(test.needs) {
+        return Ok(Completion::ignored_with(format!("skipped: {reason}")));
+    }
+    (test.run)(&rig);
+    rig.check_nothing_is_left()?;
+    Ok(Completion::Completed)
+}
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let backend = HipBackend::open().map_err(|error| {
+        eprintln!("SKIPPED, all of them: {error}");
+        error.to_string().lines().next().unwrap_or_default().to_owned()
+    });
+    if let Ok(backend) = &backend {
+        eprintln!("{backend:?}");
+    }
+    let tests = [access::TESTS, addresses::TESTS, cycle::TESTS, devices::TESTS, process::TESTS, share::TESTS];
+    let trials = tests.into_iter().flatten().map(|test| {
+        let backend = backend.clone();
+        Trial::ignorable_test(test.name, move || run(backend, test))
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit();
+}

@@ -1,0 +1,103 @@
+//! The backend is one for the process, and of no use in a forked child.
+
+use crate::rig::{Rig, ZERO, read_write};
+use crate::{Needs, Test};
+use gpu_vmm_core::{Backend, Bytes, Error, Properties, Reservation, Stream};
+use gpu_vmm_hip::HipBackend;
+use std::thread;
+
+pub(crate) const TESTS: &[Test] = &[
+    Test { name: "process::all_that_is_opened_is_one", needs: Needs::Device, run: one },
+    Test { name: "process::threads_work_side_by_side", needs: Needs::Device, run: threads },
+    Test { name: "process::a_forked_child_gets_errors_and_drops_nothing", needs: Needs::Device, run: forked },
+    Test { name: "process::quirks_are_those_of_the_version", needs: Needs::Device, run: quirks },
+    Test { name: "process::what_is_left_mapped_is_told", needs: Needs::Device, run: left_mapped },
+];
+
+fn one(rig: &Rig) {
+    let again = HipBackend::open().unwrap();
+    assert_eq!(again.instance(), rig.backend.instance());
+    // SAFETY: null is the default stream.
+    rig.backend.synchronize_stream(unsafe { Stream::from_raw(std::ptr::null_mut()) }).unwrap();
+}
+
+fn threads(rig: &Rig) {
+    thread::scope(|scope| {
+        for number in 0..4 {
+            scope.spawn(move || {
+                for round in 0..10 {
+                    let size = rig.units(1 + (number + round) % 3);
+                    let mut reservation = rig.mapped(ZERO, size);
+                    rig.works(ZERO, &reservation, Bytes::ZERO, size, number * 100 + round);
+                    // SAFETY: one whole mapping, not used any more.
+                    unsafe { reservation.unmap(Bytes::ZERO, size) }.unwrap();
+                }
+            });
+        }
+    });
+}
+
+fn forked(rig: &Rig) {
+    let unit = rig.unit();
+    let mut reservation = rig.mapped(ZERO, unit);
+    let handle = rig.create(ZERO, unit);
+    let spare = rig.reserve(unit);
+    let failed_drops = rig.backend.drop_log().count();
+    let is_forked = |error: Error| matches!(error, Error::Forked { .. });
+    // SAFETY: the child calls what answers without the driver, and leaves at once.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: each of these must come back before it reaches the driver.
+        let answers = unsafe {
+            [
+                HipBackend::open().map(drop).is_err_and(is_forked),
+                rig.backend.create(unit, &Properties::on(ZERO)).map(drop).is_err_and(is_forked),
+                rig.backend.reserve(unit, rig.alignment(), None).map(drop).is_err_and(is_forked),
+                rig.backend.memory_info(ZERO).map(drop).is_err_and(is_forked),
+                rig.backend.synchronize(ZERO).is_err_and(is_forked),
+                rig.backend.capabilities(ZERO).map(drop).is_err_and(is_forked),
+                rig.backend.fill(ZERO, reservation.range().base, unit, 0).is_err_and(is_forked),
+                reservation.unmap(Bytes::ZERO, unit).is_err_and(is_forked),
+                reservation.set_access(Bytes::ZERO, unit, &[read_write(ZERO)]).is_err_and(is_forked),
+                rig.backend.release_kept_addresses().map(drop).is_err_and(is_forked),
+            ]
+        };
+        drop(handle);
+        drop(spare);
+        drop(reservation);
+        let wrong = answers.iter().position(|answer| !answer).map_or(0, |index| index as i32 + 1);
+        let dropped = rig.backend.drop_log().count() != failed_drops;
+        // SAFETY: ends the child without the runtime's exit handlers.
+        unsafe { libc::_exit(if wrong == 0 && dropped { 100 } else { wrong }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was made above.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "the child died: {status:#x}");
+    assert_eq!(libc::WEXITSTATUS(status), 0, "which of the child's answers is wrong");
+    rig.works(ZERO, &reservation, Bytes::ZERO, unit, 1);
+    drop((handle, spare));
+    // SAFETY: one whole mapping, not used any more.
+    unsafe { reservation.unmap(Bytes::ZERO, unit) }.unwrap();
+}
+
+fn quirks(rig: &Rig) {
+    let version = rig.backend.driver().version_number;
+    let quirks = rig.backend.quirks();
+    assert!(!quirks.is_empty() && quirks.iter().all(|quirk| quirk.is_in(version)));
+    assert_eq!(rig.has_quirk("free-races"), version < 70_000_000);
+    assert_eq!(rig.has_quirk("access-sums"), (70_000_000..71_200_000).contains(&version));
+}
+
+/// A reservation that is dropped with a mapping is not given to HIP, which would crash later.
+fn left_mapped(rig: &Rig) {
+    let before = rig.backend.drop_log().count();
+    let mut reservation = rig.mapped(ZERO, rig.unit());
+    // SAFETY: nothing begins there, which is an error and no call.
+    let error = unsafe { reservation.unmap(rig.unit(), rig.unit()) }.expect_err("nothing is there");
+    assert!(matches!(error, Error::Unsupported { operation: "unmap", .. }), "{error:?}");
+    assert_eq!(rig.backend.drop_log().count(), before);
+    // SAFETY: one whole mapping, not used any more.
+    unsafe { reservation.unmap(Bytes::ZERO, rig.unit()) }.unwrap();
+}

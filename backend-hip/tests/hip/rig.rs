@@ -1,0 +1,216 @@
+//! What the tests have in common: the backend, raw functions of HIP's to look behind it, and what is left at the end.
+
+use crate::Needs;
+use gpu_vmm_core::{Access, Alignment, Backend, Bytes, DeviceId, Grant, Properties, Reservation, Workbench};
+use gpu_vmm_hip::{HipBackend, HipHandle, HipReservation};
+use libloading::os::unix::{Library, RTLD_LAZY};
+use libtest_mimic::Failed;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub(crate) const ZERO: DeviceId = DeviceId(0);
+pub(crate) const ONE: DeviceId = DeviceId(1);
+
+/// A library that HIP has loaded.
+fn loaded(name: &str) -> Option<Library> {
+    // SAFETY: nothing is loaded, so nothing is run.
+    unsafe { Library::open(Some(name), RTLD_LAZY | libc::RTLD_NOLOAD) }.ok()
+}
+
+/// What the simulated HSA runtime counts: reservations, pieces of physical memory, mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counts {
+    reserved: usize,
+    physical: usize,
+    mapped: usize,
+}
+
+impl Counts {
+    /// `None` on real hardware, which counts nothing.
+    fn now() -> Option<Self> {
+        let hsa = loaded("libhsa-runtime64.so.1")?;
+        let (mut reserved, mut physical, mut mapped) = (0, 0, 0);
+        // SAFETY: the simulation's function of this name writes three counts.
+        unsafe {
+            let count =
+                hsa.get::<unsafe extern "C" fn(*mut usize, *mut usize, *mut usize)>("fakehsa_vmem_counts");
+            count.ok()?(&raw mut reserved, &raw mut physical, &raw mut mapped);
+        }
+        Some(Self { reserved, physical, mapped })
+    }
+}
+
+pub(crate) struct Rig {
+    pub(crate) backend: HipBackend,
+    before: Option<Counts>,
+    drops_that_failed: u64,
+    /// How many imports the test has made and dropped.
+    imports: AtomicUsize,
+}
+
+impl Rig {
+    pub(crate) fn new(backend: HipBackend) -> Self {
+        let drops_that_failed = backend.drop_log().count();
+        Self { backend, before: Counts::now(), drops_that_failed, imports: AtomicUsize::new(0) }
+    }
+
+    /// Why a test cannot run here.
+    pub(crate) fn lacks(&self, needs: Needs) -> Option<String> {
+        let devices = self.backend.devices();
+        let wanted = &devices[..devices.len().min(if needs == Needs::Device { 1 } else { 2 })];
+        if let Some(unusable) = wanted.iter().find_map(|device| device.unusable.as_ref()) {
+            return Some(unusable.clone());
+        }
+        if needs > Needs::Device && devices.len() < 2 {
+            return Some("it takes two devices and there is one".to_owned());
+        }
+        let reach = |device, owner| self.backend.can_access(device, owner).expect("an answer");
+        (needs == Needs::Peers && !(reach(ZERO, ONE) && reach(ONE, ZERO)))
+            .then(|| "devices 0 and 1 do not reach each other's memory".to_owned())
+    }
+
+    pub(crate) fn has_quirk(&self, id: &str) -> bool {
+        self.backend.quirks().iter().any(|quirk| quirk.id == id)
+    }
+
+    pub(crate) fn counts_import(&self) {
+        self.imports.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The unit of everything: 2 MiB everywhere so far.
+    pub(crate) fn unit(&self) -> Bytes {
+        let units = self.backend.devices().iter().map(|device| device.granularity.bytes());
+        units.max().expect("there is a device")
+    }
+
+    pub(crate) fn units(&self, count: u64) -> Bytes {
+        Bytes(self.unit().0 * count)
+    }
+
+    pub(crate) fn alignment(&self) -> Alignment {
+        Alignment::new(self.unit()).expect("a power of two")
+    }
+
+    pub(crate) fn create(&self, device: DeviceId, size: Bytes) -> HipHandle {
+        // SAFETY: a multiple of the granularity.
+        unsafe { self.backend.create(size, &Properties::on(device)) }.expect("memory")
+    }
+
+    pub(crate) fn reserve(&self, size: Bytes) -> HipReservation {
+        // SAFETY: a multiple of the granularity.
+        unsafe { self.backend.reserve(size, self.alignment(), None) }.expect("addresses")
+    }
+
+    /// A reservation with one mapping over all of it, which its device may read and write.
+    pub(crate) fn mapped(&self, device: DeviceId, size: Bytes) -> HipReservation {
+        let mut reservation = self.reserve(size);
+        let handle = self.create(device, size);
+        // SAFETY: the handle fits an empty reservation.
+        unsafe {
+            reservation.map(Bytes::ZERO, &handle).expect("a mapping");
+            reservation.set_access(Bytes::ZERO, size, &[read_write(device)]).expect("access");
+        }
+        reservation
+    }
+
+    /// Writes a pattern to both ends of every unit, and then reads all of it back.
+    pub(crate) fn works(
+        &self,
+        device: DeviceId,
+        reservation: &HipReservation,
+        offset: Bytes,
+        length: Bytes,
+        seed: u64,
+    ) {
+        const END: Bytes = Bytes::kib(4);
+        let first = reservation.range().base + offset;
+        let units = (0..length.0).step_by(self.unit().0 as usize).map(Bytes);
+        let ends: Vec<_> = units.flat_map(|unit| [unit, unit + self.unit() - END]).collect();
+        for end in &ends {
+            // SAFETY: the tests map what they name here, for this device.
+            unsafe { self.backend.write_pattern(device, first + *end, END, seed + end.0) }.expect("written");
+        }
+        for end in &ends {
+            // SAFETY: as above.
+            let wrong =
+                unsafe { self.backend.count_wrong(device, first + *end, END, seed + end.0) }.expect("read");
+            assert_eq!(wrong, 0, "wrong words at offset {}", offset + *end);
+        }
+    }
+
+    /// Writes a pattern over all of it, and reads it back.
+    pub(crate) fn writes_all(
+        &self,
+        device: DeviceId,
+        reservation: &HipReservation,
+        offset: Bytes,
+        length: Bytes,
+        seed: u64,
+    ) {
+        let at = reservation.range().base + offset;
+        // SAFETY: the tests map what they name here, for this device.
+        let wrong = unsafe {
+            self.backend.write_pattern(device, at, length, seed).expect("written");
+            self.backend.count_wrong(device, at, length, seed).expect("read")
+        };
+        assert_eq!(wrong, 0, "wrong words of {length} at offset {offset}");
+    }
+
+    pub(crate) fn free(&self, device: DeviceId) -> Bytes {
+        self.backend.memory_info(device).expect("numbers").free
+    }
+
+    /// Calls a function of HIP's own that takes one integer or a pointer to one.
+    pub(crate) fn hip(&self, function: &str, argument: usize) -> u32 {
+        let library = loaded(&self.backend.driver().library).expect("HIP is loaded");
+        // SAFETY: the tests name functions with one argument in a register; the result is HIP's code.
+        unsafe { library.get::<unsafe extern "C" fn(usize) -> u32>(function).expect(function)(argument) }
+    }
+
+    pub(crate) fn current_device(&self) -> i32 {
+        let mut device = -1;
+        assert_eq!(self.hip("hipGetDevice", &raw mut device as usize), 0);
+        device
+    }
+
+    pub(crate) fn check_nothing_is_left(&self) -> Result<(), Failed> {
+        let failed = self.backend.drop_log().count() - self.drops_that_failed;
+        if failed != 0 {
+            return Err(format!(
+                "{failed} drops failed, the last: {:?}",
+                self.backend.drop_log().take_last()
+            )
+            .into());
+        }
+        let (Some(before), Some(after)) = (self.before, Counts::now()) else { return Ok(()) };
+        // The memory of imports stays on HIP 6, and freed addresses are kept there.
+        let leaked = if self.has_quirk("import-leaks") { self.imports.load(Ordering::Relaxed) } else { 0 };
+        let kept = if self.has_quirk("free-races") { after.reserved } else { before.reserved };
+        let expected = Counts { physical: before.physical + leaked, reserved: kept, ..before };
+        if after == expected {
+            Ok(())
+        } else {
+            Err(format!("left behind: {after:?} instead of {expected:?}").into())
+        }
+    }
+}
+
+pub(crate) fn read_write(device: DeviceId) -> Grant {
+    Grant { device, access: Access::ReadWrite }
+}
+
+pub(crate) fn read(device: DeviceId) -> Grant {
+    Grant { device, access: Access::Read }
+}
+
+/// Numbers that look random and are the same in every run (xorshift).
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    /// A number below `limit`.
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}

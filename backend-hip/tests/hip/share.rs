@@ -1,0 +1,122 @@
+//! Memory as a file descriptor.
+
+use crate::rig::{Rig, ZERO, read_write};
+use crate::{Needs, Test};
+use gpu_vmm_core::{Backend, Bytes, Error, Handle, Properties, Reservation, Workbench};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+pub(crate) const TESTS: &[Test] = &[
+    Test { name: "share::an_import_is_the_same_memory", needs: Needs::Device, run: same_memory },
+    Test {
+        name: "share::what_was_not_made_for_it_is_not_exported",
+        needs: Needs::Device,
+        run: not_shareable,
+    },
+    Test { name: "share::descriptor_zero_can_be_imported", needs: Needs::Device, run: descriptor_zero },
+    Test {
+        name: "share::a_descriptor_of_something_else_is_an_error",
+        needs: Needs::Device,
+        run: something_else,
+    },
+    Test { name: "share::each_export_is_a_new_descriptor", needs: Needs::Device, run: new_descriptors },
+];
+
+fn shareable(rig: &Rig) -> impl Handle + use<> {
+    // SAFETY: a unit.
+    unsafe { rig.backend.create(rig.unit(), &Properties::on(ZERO).shareable()) }.unwrap()
+}
+
+/// Imports, and looks whether the pattern is there.
+fn import_has(rig: &Rig, fd: BorrowedFd<'_>, seed: u64) {
+    let unit = rig.unit();
+    let mut reservation = rig.reserve(unit);
+    // SAFETY: the descriptor is one of a unit, exported here.
+    unsafe {
+        let handle = rig.backend.import(fd, unit, &Properties::on(ZERO).shareable()).unwrap();
+        rig.counts_import();
+        assert_eq!(handle.size(), unit);
+        reservation.map(Bytes::ZERO, &handle).unwrap();
+        reservation.set_access(Bytes::ZERO, unit, &[read_write(ZERO)]).unwrap();
+        assert_eq!(rig.backend.count_wrong(ZERO, reservation.range().base, unit, seed).unwrap(), 0);
+        reservation.unmap(Bytes::ZERO, unit).unwrap();
+    }
+}
+
+/// Shareable memory with a pattern, exported.
+fn exported(rig: &Rig, seed: u64) -> OwnedFd {
+    let unit = rig.unit();
+    let mut reservation = rig.reserve(unit);
+    // SAFETY: the handle fits an empty reservation.
+    unsafe {
+        let handle = rig.backend.create(unit, &Properties::on(ZERO).shareable()).unwrap();
+        reservation.map(Bytes::ZERO, &handle).unwrap();
+        reservation.set_access(Bytes::ZERO, unit, &[read_write(ZERO)]).unwrap();
+        rig.writes_all(ZERO, &reservation, Bytes::ZERO, unit, seed);
+        reservation.unmap(Bytes::ZERO, unit).unwrap();
+        handle.export().unwrap()
+    }
+}
+
+fn same_memory(rig: &Rig) {
+    let unit = rig.unit();
+    let mut reservation = rig.reserve(unit);
+    // SAFETY: the handle fits an empty reservation.
+    unsafe {
+        let handle = rig.backend.create(unit, &Properties::on(ZERO).shareable()).unwrap();
+        reservation.map(Bytes::ZERO, &handle).unwrap();
+        reservation.set_access(Bytes::ZERO, unit, &[read_write(ZERO)]).unwrap();
+        rig.writes_all(ZERO, &reservation, Bytes::ZERO, unit, 21);
+        let fd = handle.export().unwrap();
+        import_has(rig, fd.as_fd(), 21);
+        // The descriptor is still the caller's.
+        import_has(rig, fd.as_fd(), 21);
+        reservation.unmap(Bytes::ZERO, unit).unwrap();
+    }
+}
+
+fn not_shareable(rig: &Rig) {
+    let error = rig.create(ZERO, rig.unit()).export().expect_err("not created for it");
+    assert!(matches!(error, Error::Unsupported { operation: "export", .. }), "{error:?}");
+}
+
+fn descriptor_zero(rig: &Rig) {
+    let fd = exported(rig, 31);
+    // SAFETY: standard input is put aside, is the exported descriptor for the import, and is put back.
+    unsafe {
+        let aside = libc::dup(0);
+        assert_eq!(libc::dup2(fd.as_raw_fd(), 0), 0);
+        let zero = BorrowedFd::borrow_raw(0);
+        let imported = rig.backend.import(zero, rig.unit(), &Properties::on(ZERO).shareable());
+        rig.counts_import();
+        if aside >= 0 {
+            libc::dup2(aside, 0);
+            drop(OwnedFd::from_raw_fd(aside));
+        } else {
+            libc::close(0);
+        }
+        drop(imported.unwrap());
+    }
+}
+
+fn something_else(rig: &Rig) {
+    let file = File::open("/dev/null").unwrap();
+    // SAFETY: what HIP makes of it is what is looked at; nothing is mapped.
+    let answer = unsafe { rig.backend.import(file.as_fd(), rig.unit(), &Properties::on(ZERO).shareable()) };
+    let error = answer.expect_err("/dev/null is no memory");
+    let call = error.driver_error().map(|source| source.call);
+    assert_eq!(call, Some("hipMemImportFromShareableHandle"), "{error}");
+}
+
+fn new_descriptors(rig: &Rig) {
+    let handle = shareable(rig);
+    let fds: Vec<_> = (0..3).map(|_| handle.export().unwrap()).collect();
+    let mut numbers: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    numbers.dedup();
+    assert_eq!(numbers.len(), 3);
+    for fd in &fds {
+        // SAFETY: reads the flags of an open descriptor.
+        let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
+        assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC, "closed on exec");
+    }
+}
