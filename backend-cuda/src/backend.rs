@@ -5,8 +5,8 @@
 
 use crate::{CudaBackend, CudaHandle, CudaReservation, quirks};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, InstanceId,
-    MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Granularity,
+    InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
 };
 
 #[cfg(unix)]
@@ -51,6 +51,11 @@ impl Backend for CudaBackend {
 
     fn unmaps_runs(&self) -> bool {
         true
+    }
+
+    /// 32 MiB (quirk `addresses-in-32-mib`).
+    fn reservation_unit(&self) -> Granularity {
+        self.granularity().max(quirks::RESERVATION_UNIT)
     }
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<CudaHandle> {

@@ -2,11 +2,17 @@
 //!
 //! Version numbers are those of `cuDriverGetVersion`: 13000 is CUDA 13.0.
 
-use gpu_vmm_core::Quirk;
+use gpu_vmm_core::{Bytes, Granularity, Quirk};
 
 /// The oldest version that is used at all.
 const ALWAYS: u32 = 0;
 const STILL: u32 = u32::MAX;
+
+/// What reservations are multiples of: quirk `addresses-in-32-mib`.
+pub(crate) const RESERVATION_UNIT: Granularity = match Granularity::new(Bytes::mib(32)) {
+    Some(unit) => unit,
+    None => Granularity::BYTE,
+};
 
 /// Every known quirk.
 pub(crate) const ALL: &[Quirk] = &[
@@ -17,6 +23,26 @@ pub(crate) const ALL: &[Quirk] = &[
         effect: "cuMemAddressReserve answers success with another address where the hint is taken",
         handling: "the caller compares, and gives the wrong addresses back where they had to be exact",
         evidence: "documented as a hint; H200, driver of CUDA 13.0",
+    },
+    Quirk {
+        id: "addresses-in-32-mib",
+        from: ALWAYS,
+        below: STILL,
+        effect: "a reservation takes multiples of 32 MiB of addresses, so that a hint at the end of one of another size is \
+                 moved; where the device has a context, hints of up to 24 MiB are moved into an arena of small ones, \
+                 wherever they point",
+        handling: "reservations are multiples of 32 MiB, so that one can begin where the last one ends",
+        evidence: "H200, driver 580.159.04 (CUDA 13.0): of 17 sizes from 32 MiB to 1 GiB at three places each, the next \
+                   address that was honoured was the end rounded up to 32 MiB",
+    },
+    Quirk {
+        id: "map-past-the-end",
+        from: ALWAYS,
+        below: STILL,
+        effect: "cuMemMap of a range that begins in a reservation and ends behind it answers success; the reservation \
+                 behind cannot be used then, nor this one freed",
+        handling: "the books decide; no range crosses a reservation's border",
+        evidence: "H200, driver 580.159.04 (CUDA 13.0): 32 MiB mapped 16 MiB before the end of 64 MiB, 128 MiB and 64 GiB",
     },
     Quirk {
         id: "access-over-holes",

@@ -27,6 +27,7 @@ pub(crate) struct Host {
     devices: Vec<Device>,
     accounts: Vec<Arc<Account>>,
     peers: bool,
+    unmaps_runs: bool,
 }
 
 impl Host {
@@ -47,6 +48,7 @@ impl Host {
             accounts: devices.iter().map(|device| Account::new(device.total_memory)).collect(),
             devices,
             peers: config.peers,
+            unmaps_runs: config.unmaps_runs,
         })
     }
 
@@ -139,7 +141,7 @@ impl Backend for HostBackend {
     }
 
     fn unmaps_runs(&self) -> bool {
-        true
+        self.0.unmaps_runs
     }
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HostHandle> {

@@ -10,6 +10,7 @@ pub struct HostConfig {
     pub(crate) memory: Option<Bytes>,
     pub(crate) granularity: Bytes,
     pub(crate) peers: bool,
+    pub(crate) unmaps_runs: bool,
 }
 
 impl Default for HostConfig {
@@ -22,7 +23,7 @@ impl HostConfig {
     /// One device with all of the machine's memory and a granularity of 2 MiB, which is what GPUs have.
     #[must_use]
     pub const fn new() -> Self {
-        Self { devices: 1, memory: None, granularity: Bytes::mib(2), peers: true }
+        Self { devices: 1, memory: None, granularity: Bytes::mib(2), peers: true, unmaps_runs: true }
     }
 
     /// How many devices: 1 to [`DeviceId::LIMIT`](gpu_vmm_core::DeviceId::LIMIT).
@@ -51,6 +52,13 @@ impl HostConfig {
     #[must_use]
     pub const fn without_peers(mut self) -> Self {
         self.peers = false;
+        self
+    }
+
+    /// One call unmaps one mapping, as on HIP; without this it may unmap several that follow each other, as on CUDA.
+    #[must_use]
+    pub const fn unmapping_singly(mut self) -> Self {
+        self.unmaps_runs = false;
         self
     }
 

@@ -13,7 +13,7 @@
 
 use crate::{
     Access, Address, AddressRange, Alignment, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog,
-    Error, Grant, InstanceId, MemoryInfo, Quirk, Result, Stream, Vendor,
+    Error, Grant, Granularity, InstanceId, MemoryInfo, Quirk, Result, Stream, Vendor,
 };
 use std::fmt::Debug;
 
@@ -91,6 +91,18 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// True where one call may unmap several mappings that follow each other.
     fn unmaps_runs(&self) -> bool;
 
+    /// What every size, offset and address of a mapping is a multiple of, whichever device's memory it is: the largest
+    /// granularity of all devices.
+    fn granularity(&self) -> Granularity {
+        self.devices().iter().map(|device| device.granularity).max().unwrap_or(Granularity::BYTE)
+    }
+
+    /// The unit in which the driver hands out addresses: a reservation takes a multiple of it whatever size was asked
+    /// for, and nothing else can begin inside of the last one. The granularity, or more.
+    fn reservation_unit(&self) -> Granularity {
+        self.granularity()
+    }
+
     /// Creates physical memory. CUDA: `cuMemCreate`, HIP: `hipMemCreate`.
     ///
     /// # Safety
@@ -121,7 +133,8 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// `size` and `hint` are multiples of the largest granularity of all devices, `size` is not zero.
+    /// `size` is a multiple of the [reservation unit](Backend::reservation_unit) and not zero, `hint` one
+    /// of the granularity.
     ///
     /// # Errors
     ///

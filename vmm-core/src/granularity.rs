@@ -11,6 +11,9 @@ use std::fmt;
 pub struct Granularity(u64);
 
 impl Granularity {
+    /// One byte: what every number is a multiple of.
+    pub const BYTE: Self = Self(1);
+
     /// A granularity of `bytes`, or `None` where that is not a power of two.
     #[must_use]
     pub const fn new(bytes: Bytes) -> Option<Self> {

@@ -3,8 +3,8 @@
 
 use crate::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverError,
-    DriverInfo, DropLog, Error, Grant, InstanceId, MemoryInfo, Properties, Quirk, Reservation, Result,
-    Stream, Vendor, Workbench,
+    DriverInfo, DropLog, Error, Grant, Granularity, InstanceId, MemoryInfo, Properties, Quirk, Reservation,
+    Result, Stream, Vendor, Workbench,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -105,6 +105,14 @@ impl<B: Backend> Backend for FaultInject<B> {
 
     fn unmaps_runs(&self) -> bool {
         self.inner.unmaps_runs()
+    }
+
+    fn granularity(&self) -> Granularity {
+        self.inner.granularity()
+    }
+
+    fn reservation_unit(&self) -> Granularity {
+        self.inner.reservation_unit()
     }
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<B::Handle> {

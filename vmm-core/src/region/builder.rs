@@ -64,7 +64,8 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
         self
     }
 
-    /// How many bytes of addresses to reserve, rounded up to the granularity; as much as the device has memory if
+    /// How many bytes of addresses to reserve, rounded up to the [unit](Backend::reservation_unit) in which the
+    /// driver hands them out; as much as the device has memory if
     /// nothing is said. Addresses cost nothing: reserve what the region could ever need.
     #[must_use]
     pub fn reserve(mut self, size: Bytes) -> Self {
@@ -118,12 +119,12 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
         for grant in self.access.grants() {
             super::map::check_reach(backend, operation, grant.device, self.device)?;
         }
-        let granularity =
-            backend.devices().iter().map(|device| device.granularity).max().unwrap_or(device.granularity);
-        let size = rounded(operation, self.size.unwrap_or(device.total_memory), granularity)?;
+        let granularity = backend.granularity();
+        let unit = backend.reservation_unit();
+        let size = rounded(operation, self.size.unwrap_or(device.total_memory), unit)?;
         let extend_by = match self.extend_by {
             Bytes::ZERO => Bytes::ZERO,
-            some => rounded(operation, some, granularity)?,
+            some => rounded(operation, some, unit)?,
         };
         let alignment = Alignment::new(self.alignment)?.max(granularity.into());
         let reservation = reserve(backend, operation, size, alignment, granularity, self.placement)?;
@@ -168,7 +169,7 @@ pub(super) fn reserve<B: Backend>(
             Some(address)
         }
     };
-    // SAFETY: the size is a multiple of the largest granularity and not zero, and so is the hint.
+    // SAFETY: the size is a multiple of the reservation unit and not zero, the hint one of the granularity.
     let reservation = unsafe { backend.reserve(size, alignment, hint) }?;
     let range = reservation.range();
     if let Placement::Exact(wanted) = placement

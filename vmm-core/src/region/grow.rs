@@ -164,7 +164,8 @@ impl<B: Backend> Region<B> {
     fn extend(&mut self, operation: &'static str, target: Bytes) -> Result<()> {
         let reserved = self.reserved();
         let wanted = self.address() + reserved;
-        let needed = target - reserved;
+        let unit = self.backend.reservation_unit();
+        let needed = rounded(operation, target - reserved, unit)?;
         let generous = match self.growing.extend_by {
             Bytes::ZERO => reserved,
             some => some,
@@ -243,10 +244,11 @@ impl<B: Backend> Region<B> {
 
     /// At least twice the addresses, or just what is needed where so many cannot be had.
     fn reserve_for_move(&self, operation: &'static str, target: Bytes) -> Result<B::Reservation> {
-        let sizes = [rounded(operation, target + target, self.granularity).unwrap_or(target), target];
+        let unit = self.backend.reservation_unit();
         let attempt = |size| {
+            let size = rounded(operation, size, unit)?;
             reserve(&self.backend, operation, size, self.alignment, self.granularity, Placement::Anywhere)
         };
-        attempt(sizes[0]).or_else(|_| attempt(sizes[1]))
+        attempt(target + target).or_else(|_| attempt(target))
     }
 }

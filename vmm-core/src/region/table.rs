@@ -74,6 +74,9 @@ impl<B: Backend> Table<B> {
 
     /// The first mapping that begins in a part.
     pub(super) fn first_in(&self, part: Part) -> Option<Part> {
+        if part.length.is_zero() {
+            return None;
+        }
         let here = self.mappings.get(&part.offset).map(|mapping| (part.offset, mapping));
         let (offset, mapping) = here.or_else(|| {
             let (offset, mapping) = self.mappings.range(part.offset..part.end()).next()?;

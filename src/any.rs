@@ -1,0 +1,300 @@
+//! The vendor chosen at run time: one enum over the backends that are built in.
+//!
+//! A branch in calls that cost microseconds. Code that is generic over [`Backend`] runs with [`AnyBackend`] as it does
+//! with one vendor's backend, where there is no branch at all. The trait has associated types and lives in another
+//! crate, which the crate `enum_dispatch` cannot see; so a short macro writes the branches.
+#![allow(unsafe_code)]
+// Without any backend the enums have no variant, and the functions no branch that would use what they are given.
+#![cfg_attr(
+    not(any(feature = "cuda", feature = "hip", feature = "host")),
+    allow(unused_variables, unused_imports)
+)]
+
+use gpu_vmm_core::{
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
+    DropLog, Error, Grant, Granularity, Handle, InstanceId, MemoryInfo, Properties, Quirk, Reservation,
+    Result, Stream, Vendor, Workbench,
+};
+#[cfg(unix)]
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+#[cfg(feature = "cuda")]
+use gpu_vmm_cuda::CudaBackend;
+#[cfg(feature = "hip")]
+use gpu_vmm_hip::HipBackend;
+#[cfg(feature = "host")]
+use gpu_vmm_host::HostBackend;
+
+/// One branch for each vendor that is built in: `$inner` is what is in the variant, and `$wrap`, where it is asked for,
+/// puts something of that vendor into the enum given.
+macro_rules! dispatch {
+    ($value:expr, $enum:ident, ref $inner:ident $(, $out:ident as $wrap:ident)? => $body:expr) => {
+        dispatch!(@ $value, $enum, (ref $inner) $inner $(, $out as $wrap)? => $body)
+    };
+    ($value:expr, $enum:ident, ref mut $inner:ident => $body:expr) => {
+        dispatch!(@ $value, $enum, (ref mut $inner) $inner => $body)
+    };
+    (@ $value:expr, $enum:ident, ($($binding:tt)*) $inner:ident $(, $out:ident as $wrap:ident)? => $body:expr) => {
+        match $value {
+            #[cfg(feature = "cuda")]
+            $enum::Cuda($($binding)*) => { $(let $wrap = $out::Cuda;)? $body }
+            #[cfg(feature = "hip")]
+            $enum::Hip($($binding)*) => { $(let $wrap = $out::Hip;)? $body }
+            #[cfg(feature = "host")]
+            $enum::Host($($binding)*) => { $(let $wrap = $out::Host;)? $body }
+        }
+    };
+}
+
+macro_rules! any {
+    ($(#[$doc:meta])* $name:ident of $associated:ident) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        #[non_exhaustive]
+        pub enum $name {
+            /// NVIDIA's.
+            #[cfg(feature = "cuda")]
+            Cuda(<CudaBackend as Backend>::$associated),
+            /// AMD's.
+            #[cfg(feature = "hip")]
+            Hip(<HipBackend as Backend>::$associated),
+            /// The host's.
+            #[cfg(feature = "host")]
+            Host(<HostBackend as Backend>::$associated),
+        }
+    };
+}
+
+/// A backend of any vendor that is built in.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum AnyBackend {
+    /// NVIDIA's CUDA driver.
+    #[cfg(feature = "cuda")]
+    Cuda(CudaBackend),
+    /// AMD's HIP runtime.
+    #[cfg(feature = "hip")]
+    Hip(HipBackend),
+    /// Memory of the host.
+    #[cfg(feature = "host")]
+    Host(HostBackend),
+}
+
+any! {
+    /// Physical memory of an [`AnyBackend`].
+    AnyHandle of Handle
+}
+any! {
+    /// Addresses of an [`AnyBackend`].
+    AnyReservation of Reservation
+}
+
+#[cfg(feature = "cuda")]
+impl From<CudaBackend> for AnyBackend {
+    fn from(backend: CudaBackend) -> Self {
+        Self::Cuda(backend)
+    }
+}
+
+#[cfg(feature = "hip")]
+impl From<HipBackend> for AnyBackend {
+    fn from(backend: HipBackend) -> Self {
+        Self::Hip(backend)
+    }
+}
+
+#[cfg(feature = "host")]
+impl From<HostBackend> for AnyBackend {
+    fn from(backend: HostBackend) -> Self {
+        Self::Host(backend)
+    }
+}
+
+impl Backend for AnyBackend {
+    type Handle = AnyHandle;
+    type Reservation = AnyReservation;
+
+    fn vendor(&self) -> Vendor {
+        dispatch!(*self, Self, ref backend => backend.vendor())
+    }
+
+    fn instance(&self) -> InstanceId {
+        dispatch!(*self, Self, ref backend => backend.instance())
+    }
+
+    fn driver(&self) -> DriverInfo {
+        dispatch!(*self, Self, ref backend => backend.driver())
+    }
+
+    fn devices(&self) -> &[Device] {
+        dispatch!(*self, Self, ref backend => backend.devices())
+    }
+
+    fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
+        dispatch!(*self, Self, ref backend => backend.memory_info(device))
+    }
+
+    fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
+        dispatch!(*self, Self, ref backend => backend.can_access(device, owner))
+    }
+
+    fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
+        dispatch!(*self, Self, ref backend => backend.capabilities(device))
+    }
+
+    fn quirks(&self) -> Vec<Quirk> {
+        dispatch!(*self, Self, ref backend => backend.quirks())
+    }
+
+    fn unmaps_runs(&self) -> bool {
+        dispatch!(*self, Self, ref backend => backend.unmaps_runs())
+    }
+
+    fn granularity(&self) -> Granularity {
+        dispatch!(*self, Self, ref backend => backend.granularity())
+    }
+
+    fn reservation_unit(&self) -> Granularity {
+        dispatch!(*self, Self, ref backend => backend.reservation_unit())
+    }
+
+    unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<AnyHandle> {
+        // SAFETY: the caller's promises are the ones that the vendor's function asks for; so below.
+        dispatch!(*self, Self, ref backend, AnyHandle as wrap => unsafe { backend.create(size, properties) }.map(wrap))
+    }
+
+    #[cfg(unix)]
+    unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<AnyHandle> {
+        dispatch!(*self, Self, ref backend, AnyHandle as wrap => {
+            // SAFETY: as in `create`.
+            unsafe { backend.import(fd, size, properties) }.map(wrap)
+        })
+    }
+
+    unsafe fn reserve(
+        &self,
+        size: Bytes,
+        alignment: Alignment,
+        hint: Option<Address>,
+    ) -> Result<AnyReservation> {
+        dispatch!(*self, Self, ref backend, AnyReservation as wrap => {
+            // SAFETY: as in `create`.
+            unsafe { backend.reserve(size, alignment, hint) }.map(wrap)
+        })
+    }
+
+    unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
+        // SAFETY: as in `create`.
+        dispatch!(*self, Self, ref backend => unsafe { backend.copy_from_host(device, to, from) })
+    }
+
+    unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
+        // SAFETY: as in `create`.
+        dispatch!(*self, Self, ref backend => unsafe { backend.copy_to_host(device, to, from) })
+    }
+
+    unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> {
+        // SAFETY: as in `create`.
+        dispatch!(*self, Self, ref backend => unsafe { backend.copy(device, to, from, length) })
+    }
+
+    unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
+        // SAFETY: as in `create`.
+        dispatch!(*self, Self, ref backend => unsafe { backend.fill(device, at, length, value) })
+    }
+
+    fn synchronize(&self, device: DeviceId) -> Result<()> {
+        dispatch!(*self, Self, ref backend => backend.synchronize(device))
+    }
+
+    fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
+        dispatch!(*self, Self, ref backend => backend.synchronize_stream(stream))
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        dispatch!(*self, Self, ref backend => backend.drop_log())
+    }
+}
+
+impl Handle for AnyHandle {
+    fn size(&self) -> Bytes {
+        dispatch!(*self, Self, ref handle => handle.size())
+    }
+
+    fn properties(&self) -> Properties {
+        dispatch!(*self, Self, ref handle => handle.properties())
+    }
+
+    #[cfg(unix)]
+    fn export(&self) -> Result<OwnedFd> {
+        dispatch!(*self, Self, ref handle => handle.export())
+    }
+}
+
+impl Reservation for AnyReservation {
+    type Handle = AnyHandle;
+
+    fn range(&self) -> AddressRange {
+        dispatch!(*self, Self, ref reservation => reservation.range())
+    }
+
+    unsafe fn map(&mut self, offset: Bytes, handle: &AnyHandle) -> Result<()> {
+        match (self, handle) {
+            #[cfg(feature = "cuda")]
+            // SAFETY: the caller's promises are the ones that the vendor's function asks for.
+            (Self::Cuda(reservation), AnyHandle::Cuda(handle)) => unsafe { reservation.map(offset, handle) },
+            #[cfg(feature = "hip")]
+            // SAFETY: the caller's promises are the ones that the vendor's function asks for.
+            (Self::Hip(reservation), AnyHandle::Hip(handle)) => unsafe { reservation.map(offset, handle) },
+            #[cfg(feature = "host")]
+            // SAFETY: the caller's promises are the ones that the vendor's function asks for.
+            (Self::Host(reservation), AnyHandle::Host(handle)) => unsafe { reservation.map(offset, handle) },
+            #[allow(unreachable_patterns)] // with one vendor built in
+            (reservation, handle) => Err(Error::ForeignHandle {
+                operation: "map",
+                theirs: format!("{handle:?}"),
+                ours: format!("{reservation:?}"),
+            }),
+        }
+    }
+
+    unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
+        // SAFETY: as in `map`.
+        dispatch!(*self, Self, ref mut reservation => unsafe { reservation.unmap(offset, length) })
+    }
+
+    unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
+        // SAFETY: as in `map`.
+        dispatch!(*self, Self, ref mut reservation => unsafe { reservation.set_access(offset, length, grants) })
+    }
+
+    unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
+        // SAFETY: as in `map`.
+        dispatch!(*self, Self, ref reservation => unsafe { reservation.access(offset, device) })
+    }
+}
+
+impl Workbench for AnyBackend {
+    fn pattern_by(&self) -> &'static str {
+        dispatch!(*self, Self, ref backend => backend.pattern_by())
+    }
+
+    unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
+        // SAFETY: as in `create`.
+        dispatch!(*self, Self, ref backend => unsafe { backend.write_pattern(device, at, length, seed) })
+    }
+
+    unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
+        // SAFETY: as in `create`.
+        dispatch!(*self, Self, ref backend => unsafe { backend.count_wrong(device, at, length, seed) })
+    }
+
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
+        dispatch!(*self, Self, ref backend => backend.allocate_plain(device, size))
+    }
+
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: as in `create`.
+        dispatch!(*self, Self, ref backend => unsafe { backend.free_plain(device, at, size) })
+    }
+}

@@ -1,0 +1,69 @@
+//! The command `gpu-vmm`: what the drivers of this machine can do, and memory that grows in place, shown and checked.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `args` | the arguments, and what can be said against them without a driver |
+//! | `choose` | which backend and which device |
+//! | `info` | the report on backends, devices and capabilities; `info_text` writes it for people |
+//! | `grow` | the main job; `steps` are its sizes, `pattern` what fills the memory, `report` what it says |
+//! | `copying` | the same growth by allocating, copying and freeing, to compare with |
+//! | `machine` | how much memory the host can really give |
+//! | `output`, `progress` | writing to standard output, and the bar on a terminal |
+//!
+//! Results go to standard output, everything else to standard error. The exit status is 0, or 1 for a failure and 2
+//! for arguments that make no sense.
+
+mod args;
+mod choose;
+mod copying;
+mod grow;
+mod info;
+mod info_text;
+mod machine;
+mod output;
+mod pattern;
+mod progress;
+mod report;
+mod steps;
+
+use args::{Arguments, Command};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// What a subcommand gives: its failures are texts for people, whatever their origin.
+type Answer<T = ()> = Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::read() {
+        Ok(arguments) => arguments,
+        Err(refusal) => return refuse(&refusal),
+    };
+    let answer = match &arguments.command {
+        Command::Info(asked) => info::run(asked),
+        Command::Grow(asked) => grow::run(asked),
+    };
+    match answer {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("error: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Help and version are answers, the rest of what clap calls errors are errors.
+fn refuse(refusal: &clap::Error) -> ExitCode {
+    let text = refusal.render().to_string();
+    if text.starts_with("error:") {
+        say(text.trim_end());
+    } else {
+        // Where nobody reads the help any more, nothing is to be done about it.
+        let _ = refusal.print();
+    }
+    ExitCode::from(if refusal.use_stderr() { 2 } else { 0 })
+}
+
+/// A line on standard error; `eprintln!` would panic where that is closed.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "gpu-vmm: {text}");
+}

@@ -1,0 +1,114 @@
+//! Writing to standard output: lines, JSON, and text that keeps to a width.
+
+use crate::Answer;
+use gpu_vmm::Bytes;
+use std::io::{ErrorKind, Write};
+
+/// How wide the text for people is at most.
+const WIDTH: usize = 100;
+
+/// Standard output. Where its reader has gone (`| head -1`), nothing more is written and the work goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    closed: bool,
+}
+
+impl Output {
+    /// A line of text.
+    pub(crate) fn line(&mut self, text: impl AsRef<str>) -> Answer {
+        if self.closed {
+            return Ok(());
+        }
+        match writeln!(std::io::stdout(), "{}", text.as_ref().trim_end()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => self.closed = true,
+            answer => answer.map_err(|error| format!("standard output cannot be written: {error}"))?,
+        }
+        Ok(())
+    }
+
+    /// Text behind a label, or behind spaces alone: later lines begin where the first one does.
+    pub(crate) fn paragraph(&mut self, label: &str, text: &str) -> Answer {
+        let column = label.chars().count();
+        let mut label = label.to_owned();
+        for line in wrapped(text, WIDTH.saturating_sub(column)) {
+            self.line(format!("{label}{line}"))?;
+            label = " ".repeat(column);
+        }
+        Ok(())
+    }
+
+    /// One JSON object.
+    pub(crate) fn json(&mut self, value: &impl serde::Serialize) -> Answer {
+        self.line(serde_json::to_string_pretty(value)?)
+    }
+}
+
+/// The lines of a text, broken between words so that none is longer than `width` where words allow it. What belongs
+/// to an indented line stays behind it.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        let mut current = " ".repeat(indent);
+        let mut empty = true;
+        for word in line.split_whitespace() {
+            if !empty && current.chars().count() + 1 + word.chars().count() > width {
+                let next = " ".repeat(if indent > 0 { indent + 2 } else { 0 });
+                lines.push(std::mem::replace(&mut current, next));
+                empty = true;
+            }
+            if !empty {
+                current.push(' ');
+            }
+            current.push_str(word);
+            empty = false;
+        }
+        lines.push(current);
+    }
+    lines
+}
+
+/// An amount for people: exact where that is short, else to one decimal.
+pub(crate) fn about(size: Bytes) -> String {
+    let exact = size.to_string();
+    if exact.len() <= "1023 MiB".len() {
+        return exact;
+    }
+    let (unit, name) = if size < Bytes::gib(1) { (Bytes::mib(1), "MiB") } else { (Bytes::gib(1), "GiB") };
+    format!("{:.1} {name}", size.0 as f64 / unit.0 as f64)
+}
+
+/// A time for people, in the unit that suits it.
+pub(crate) fn duration(micros: f64) -> String {
+    match micros {
+        small if small < 1e3 => format!("{small:.1} µs"),
+        middle if middle < 1e6 => format!("{:.2} ms", middle / 1e3),
+        large => format!("{:.2} s", large / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_broken_between_words_and_keep_their_indentation() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("far-too-long-a-word x", 5), ["far-too-long-a-word", "x"]);
+        assert_eq!(
+            wrapped("looked for:\n  a: no such file", 11),
+            ["looked for:", "  a: no", "    such", "    file"]
+        );
+        assert!(wrapped("", 10).is_empty());
+    }
+
+    #[test]
+    fn amounts_and_times_are_short() {
+        assert_eq!(about(Bytes::gib(64)), "64 GiB");
+        assert_eq!(about(Bytes(25_250_000_896)), "23.5 GiB");
+        assert_eq!(about(Bytes(1_000_001)), "1.0 MiB");
+        assert_eq!(duration(12.34), "12.3 µs");
+        assert_eq!(duration(12_340.0), "12.34 ms");
+        assert_eq!(duration(12_340_000.0), "12.34 s");
+    }
+}

@@ -1,0 +1,17 @@
+// The README's example runs on host memory.
+#![cfg_attr(feature = "host", doc = include_str!("../README.md"))]
+#![cfg_attr(not(feature = "host"), doc = "GPU virtual memory management for NVIDIA and AMD.")]
+
+mod any;
+mod open;
+
+pub use any::{AnyBackend, AnyHandle, AnyReservation};
+pub use gpu_vmm_core::*;
+pub use open::Found;
+
+#[cfg(feature = "cuda")]
+pub use gpu_vmm_cuda as cuda;
+#[cfg(feature = "hip")]
+pub use gpu_vmm_hip as hip;
+#[cfg(feature = "host")]
+pub use gpu_vmm_host as host;

@@ -1,0 +1,75 @@
+//! Finds the backends that are built in and work on this machine.
+
+use crate::AnyBackend;
+use gpu_vmm_core::{Backend, Error, Result, Vendor};
+
+/// What became of opening one vendor's backend.
+#[derive(Debug)]
+pub struct Found {
+    /// The vendor.
+    pub vendor: Vendor,
+    /// The backend, or why there is none.
+    pub backend: Result<AnyBackend>,
+}
+
+impl AnyBackend {
+    /// The vendors that are built in, the one to be preferred first: GPUs before host memory.
+    pub const BUILT_IN: &[Vendor] = &[
+        #[cfg(feature = "cuda")]
+        Vendor::Cuda,
+        #[cfg(feature = "hip")]
+        Vendor::Hip,
+        #[cfg(feature = "host")]
+        Vendor::Host,
+    ];
+
+    /// Opens one vendor's backend.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::LibraryNotFound`], [`Error::LibraryRefused`], [`Error::NoDevice`] with the reason;
+    /// [`Error::Unsupported`] for a vendor that is not built in.
+    pub fn open(vendor: Vendor) -> Result<Self> {
+        match vendor {
+            #[cfg(feature = "cuda")]
+            Vendor::Cuda => gpu_vmm_cuda::CudaBackend::open().map(Self::Cuda),
+            #[cfg(feature = "hip")]
+            Vendor::Hip => gpu_vmm_hip::HipBackend::open().map(Self::Hip),
+            #[cfg(feature = "host")]
+            Vendor::Host => gpu_vmm_host::HostBackend::open().map(Self::Host),
+            other => Err(Error::Unsupported {
+                operation: "open backend",
+                reason: format!("this program was built without the feature `{other}`"),
+            }),
+        }
+    }
+
+    /// Opens every backend that is built in and says what became of each, in the order of [`AnyBackend::BUILT_IN`].
+    #[must_use]
+    pub fn probe() -> Vec<Found> {
+        Self::BUILT_IN.iter().map(|vendor| Found { vendor: *vendor, backend: Self::open(*vendor) }).collect()
+    }
+
+    /// Opens the best backend that has a usable device: a GPU's, else host memory.
+    ///
+    /// # Errors
+    ///
+    /// The last vendor's error where none could be opened.
+    pub fn open_best() -> Result<Self> {
+        let mut answer = Err(Error::Unsupported {
+            operation: "open backend",
+            reason: "this program was built without any backend; turn on the feature `cuda`, `hip` or `host`"
+                .into(),
+        });
+        for vendor in Self::BUILT_IN {
+            answer = Self::open(*vendor);
+            if answer
+                .as_ref()
+                .is_ok_and(|backend| backend.devices().iter().any(|device| device.unusable.is_none()))
+            {
+                break;
+            }
+        }
+        answer
+    }
+}

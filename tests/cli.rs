@@ -1,0 +1,257 @@
+//! The command `gpu-vmm` as its users see it: what it prints, where, and with which exit status. On host memory.
+#![allow(clippy::unwrap_used, clippy::panic)] // whatever is not as expected is a failure
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+
+const MIB: u64 = 1 << 20;
+
+/// A first address in a part of the address space that the kernel gives to nobody by itself.
+const FAR: &str = "0x100000000000";
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-vmm"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs `gpu-vmm grow --backend host` with these arguments.
+fn grow(arguments: &[&str]) -> Output {
+    command(&["grow", "--backend", "host"]).args(arguments).output().unwrap()
+}
+
+/// The same where the kernel gives out addresses from the top down, so that what was there before lies right behind
+/// the first reservation. It does so for every process whose stack has a limit.
+fn grow_top_down(arguments: &[&str]) -> Output {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -S -s 8192 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_gpu-vmm")]);
+    shell.args(["grow", "--backend", "host"]).args(arguments).output().unwrap()
+}
+
+/// What was printed with `--json`, for success.
+fn json(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
+    assert_eq!(stderr(output), "");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// One member of every step.
+fn of_steps<'a>(report: &'a Value, name: &str) -> Vec<&'a Value> {
+    report["steps"].as_array().unwrap().iter().map(|step| &step[name]).collect()
+}
+
+/// Holds the exit status and the one line of an error against what is expected.
+fn fails(arguments: &[&str], status: i32, expected: &str) {
+    let output = command(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", stderr(&output));
+    let text = stderr(&output);
+    let line = text.lines().find(|line| line.starts_with("gpu-vmm: error: ")).unwrap_or_default();
+    assert!(line.contains(expected), "{arguments:?}: {expected:?} is not in {text:?}");
+    assert_eq!(stdout(&output), "", "{arguments:?}");
+}
+
+#[test]
+fn growth_in_json_has_every_member() {
+    let report = json(&grow(&["--json", "--to", "20MiB"]));
+    assert_eq!(report["backend"], "host");
+    assert_eq!(report["device"], 0);
+    assert_eq!(report["final_bytes"], 20 * MIB);
+    assert_eq!(report["verified_bytes"], 20 * MIB);
+    assert_eq!(report["wrong_words"], 0);
+    assert!(report["copy_micros"].as_f64().unwrap() > 0.0);
+    assert_eq!(of_steps(&report, "bytes"), [2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 20 * MIB]);
+    assert_eq!(of_steps(&report, "how"), ["within"; 5]);
+    let address = report["steps"][0]["address"].as_str().unwrap();
+    assert!(address.strip_prefix("0x").is_some_and(|digits| u64::from_str_radix(digits, 16).is_ok()));
+    assert_eq!(of_steps(&report, "address"), [address; 5]);
+    let each: f64 = of_steps(&report, "micros").iter().map(|micros| micros.as_f64().unwrap()).sum();
+    assert!((report["total_micros"].as_f64().unwrap() - each).abs() < 0.01 * each, "{report}");
+}
+
+#[test]
+fn sizes_are_rounded_up_and_steps_are_as_asked_for() {
+    let report = json(&grow(&["--json", "--from", "1", "--to", "7M", "--by", "0.5MiB"]));
+    assert_eq!(of_steps(&report, "bytes"), [2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB]);
+    assert_eq!(report["verified_bytes"], 8 * MIB);
+}
+
+#[test]
+fn growth_behind_a_full_reservation_extends() {
+    let report = json(&grow(&["--json", "--fixed", "--at", FAR, "--reserve", "2MiB", "--to", "32MiB"]));
+    assert_eq!(of_steps(&report, "how"), ["within", "extended", "extended", "extended", "extended"]);
+    assert_eq!(of_steps(&report, "address"), [FAR; 5]);
+    assert_eq!(
+        (&report["reserved_bytes"], &report["verified_bytes"]),
+        (&(2 * MIB).into(), &(32 * MIB).into())
+    );
+}
+
+#[test]
+fn growth_remaps_where_the_addresses_behind_are_taken() {
+    let report = json(&grow_top_down(&["--json", "--reserve", "2MiB", "--to", "32MiB"]));
+    let how = of_steps(&report, "how");
+    assert!(how.iter().any(|how| *how == "remapped"), "{report}");
+    let addresses = of_steps(&report, "address");
+    for (index, how) in how.iter().enumerate().skip(1) {
+        assert_eq!(addresses[index] != addresses[index - 1], *how == "remapped", "{report}");
+    }
+    assert_eq!((&report["verified_bytes"], &report["wrong_words"]), (&(32 * MIB).into(), &0.into()));
+}
+
+#[test]
+fn a_fixed_address_is_kept_or_refused_with_the_one_that_was_offered() {
+    let output = grow_top_down(&["--fixed", "--reserve", "2MiB", "--to", "32MiB"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.starts_with("gpu-vmm: error: grow: the driver offers 0x"), "{text}");
+    assert_eq!(text.lines().count(), 1);
+    assert!(stdout(&output).contains("2 MiB  within"), "the step that went well is shown");
+}
+
+#[test]
+fn growth_for_people_tells_what_was_checked_and_compared() {
+    let output = grow(&["--to", "8MiB"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = stdout(&output);
+    for part in [
+        "from 2 MiB to 8 MiB by doubling",
+        "     8 MiB  within    0x",
+        "checked by the CPU: all of the 8 MiB",
+        "growth in 3 steps:",
+        "the same by copying:",
+        "times as long",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert_eq!(stderr(&output), "", "no bar where standard error is no terminal");
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused_before_anything_is_opened() {
+    for (arguments, expected) in [
+        (vec!["--from", "0"], "it must be at least one byte"),
+        (vec!["--to", "0MiB"], "it must be at least one byte"),
+        (vec!["--by", "0"], "it must be at least one byte"),
+        (vec!["--reserve", "0"], "it must be at least one byte"),
+        (vec!["--by", "triple"], "\"triple\" is not an amount of memory"),
+        (vec!["--to", "5parsecs"], "\"5parsecs\" is not an amount of memory: the unit is unknown"),
+        (vec!["--to", "17179869184GiB"], "it is more than 2^64 - 1 bytes"),
+        (vec!["--from", "4MiB", "--to", "2MiB"], "--from 4 MiB is more than --to 2 MiB"),
+        (vec!["--device", "-1"], "unexpected argument '-1'"),
+        (vec!["--device", "one"], "invalid digit"),
+        (vec!["--at", "here"], "an address is a number"),
+        (vec!["--backend", "vulkan"], "invalid value 'vulkan'"),
+        (vec!["--nonsense"], "unexpected argument '--nonsense'"),
+    ] {
+        fails(&[&["grow"], arguments.as_slice()].concat(), 2, expected);
+    }
+    fails(&["shrink"], 2, "unrecognized subcommand 'shrink'");
+}
+
+#[test]
+fn what_the_device_cannot_do_is_an_error_with_the_numbers() {
+    for (arguments, expected) in [
+        (vec!["--to", "1000TiB"], "grow: 1000 TiB are more than the "),
+        (vec!["--to", "16777215TiB"], "grow: 16777215 TiB are more than the "),
+        (vec!["--device", "7"], "there is no device 7; the host backend has 1"),
+        (vec!["--device", "4294967295"], "there is no device 4294967295"),
+        (
+            vec!["--reserve", "200TiB"],
+            "reserve: 200 TiB of addresses are more than a process can have (128 TiB)",
+        ),
+        (vec!["--at", "0x1001"], "the address 0x1001 is not a multiple of the granularity 2 MiB"),
+        (vec!["--at", "0xffffffffffe00000"], "is more than 2^64 - 1"),
+    ] {
+        fails(&[&["grow", "--backend", "host", "--json"], arguments.as_slice()].concat(), 1, expected);
+    }
+}
+
+#[test]
+fn information_in_json_tells_of_every_backend() {
+    let output = command(&["info", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let info: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(info["version"], env!("CARGO_PKG_VERSION"));
+    let backends = info["backends"].as_array().unwrap();
+    for backend in backends {
+        assert_eq!(backend["found"].as_bool().unwrap(), backend["error"].is_null(), "{backend}");
+        assert_eq!(backend["found"].as_bool().unwrap(), backend["driver"].is_object(), "{backend}");
+    }
+    let names: Vec<&Value> = backends.iter().map(|backend| &backend["backend"]).collect();
+    assert_eq!(names.contains(&&"cuda".into()), cfg!(feature = "cuda"));
+    assert_eq!(names.contains(&&"hip".into()), cfg!(feature = "hip"));
+
+    let host = backends.iter().find(|backend| backend["backend"] == "host").unwrap();
+    let device = &host["devices"][0];
+    assert!(device["free_bytes"].as_u64().unwrap() <= device["total_bytes"].as_u64().unwrap());
+    assert!(device["granularity_bytes"].as_u64().unwrap().is_power_of_two());
+    let capabilities = device["capabilities"].as_array().unwrap();
+    let memory = capabilities.iter().find(|one| one["feature"] == "virtual memory").unwrap();
+    assert_eq!(memory["available"], true);
+    for missing in capabilities.iter().filter(|one| one["available"] == false) {
+        assert_ne!(missing["note"], "", "{missing} is missing without a reason");
+    }
+}
+
+#[test]
+fn information_for_people_keeps_to_a_hundred_columns() {
+    let output = command(&["info"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    for part in ["host  found", "device 0", "granularity", "virtual memory    yes"] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    let too_long = |line: &&str| line.chars().count() > 100 && line.trim().contains(' ');
+    assert_eq!(text.lines().find(too_long), None);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    for arguments in [&["info"][..], &["info", "--json"], &["grow", "--backend", "host", "--to", "8MiB"]] {
+        let mut child = command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut first = String::new();
+        let mut reader = BufReader::with_capacity(1, child.stdout.take().unwrap());
+        reader.read_line(&mut first).unwrap();
+        assert_ne!(first, "");
+        drop(reader);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""), "{arguments:?}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_output_that_cannot_be_written_is_a_failure() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = command(&["info"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).starts_with("gpu-vmm: error: standard output cannot be written: "),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn help_and_version_are_answers() {
+    for (argument, expected) in
+        [("--help", "Usage: gpu-vmm <COMMAND>"), ("--version", env!("CARGO_PKG_VERSION"))]
+    {
+        let output = command(&[argument]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        assert!(stdout(&output).contains(expected), "{}", stdout(&output));
+    }
+    let output = command(&[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("Usage: gpu-vmm <COMMAND>"));
+}

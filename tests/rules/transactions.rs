@@ -1,0 +1,159 @@
+//! Rule 3: an operation that fails at any driver call leaves everything as it was.
+//!
+//! Each operation is run again and again, with the first driver call failing, then the second, and so on until it
+//! succeeds.
+
+use crate::subject::{Subject, cases};
+use gpu_vmm::decorators::FaultInject;
+use gpu_vmm::{Access, AnyBackend, Bytes, DeviceId, Done, Physical, Placement, Properties, Region, Result};
+
+cases!("transactions": map, unmap, unmap_a_run, set_access, set_access_of_several, grow_within, grow_extended,
+    grow_remapped, shrink, build);
+
+pub(crate) type Backend = FaultInject<AnyBackend>;
+const D0: DeviceId = DeviceId(0);
+
+/// A region under test with everything that a failure must not change.
+pub(crate) struct Bench {
+    pub(crate) backend: Backend,
+    pub(crate) region: Region<Backend>,
+    /// Behind the region, so that it cannot be extended.
+    wall: Option<Region<Backend>>,
+    pub(crate) memory: Physical<Backend>,
+    pub(crate) unit: Bytes,
+}
+
+/// What is compared.
+#[derive(Debug, PartialEq)]
+struct State {
+    range: gpu_vmm::AddressRange,
+    reservations: usize,
+    mappings: Vec<(Bytes, Bytes, Access)>,
+    wrong: Vec<u64>,
+    free: Vec<Bytes>,
+}
+
+impl Bench {
+    /// Units 0, 1 to 2 and 3 to 5 mapped with the pattern in them; 6 and 7 are reserved; what follows is free or not.
+    pub(crate) fn new(subject: &Subject, walled: bool) -> Self {
+        let backend = FaultInject::new(subject.backend.clone());
+        let unit = subject.unit();
+        let base = subject.hole(64);
+        let place = Placement::Exact(base);
+        let mut region =
+            Region::builder(&backend).reserve(subject.units(8)).at(place).extend_by(unit).build().unwrap();
+        for units in [1, 3, 6] {
+            region.grow_to(subject.units(units)).unwrap();
+        }
+        region.write_pattern(D0, Bytes(0), subject.units(6), 1).unwrap();
+        region.set_access(unit, subject.units(2), D0, Access::Read).unwrap();
+        let wall = walled.then(|| {
+            let behind = Placement::Exact(region.range().end());
+            Region::builder(&backend).reserve(unit).at(behind).build().unwrap()
+        });
+        let memory = Physical::create(&backend, unit, Properties::on(D0)).unwrap();
+        Self { backend, region, wall, memory, unit }
+    }
+
+    fn state(&self, subject: &Subject) -> State {
+        let mappings: Vec<_> =
+            self.region.mappings().map(|mapping| (mapping.offset, mapping.length)).collect();
+        let wrong = |(offset, length): &(Bytes, Bytes)| {
+            self.region.count_wrong(D0, *offset, *length, 1 + offset.0 / 8).unwrap_or(u64::MAX)
+        };
+        State {
+            range: self.region.range(),
+            reservations: self.region.reservations().len(),
+            wrong: mappings.iter().map(wrong).collect(),
+            mappings: mappings
+                .iter()
+                .map(|(offset, length)| (*offset, *length, self.region.access(*offset, D0)))
+                .collect(),
+            free: subject.free(),
+        }
+    }
+}
+
+/// Lets each driver call of an operation fail in turn. At least `least` of them must be there.
+fn sweep(subject: &Subject, walled: bool, least: u64, operation: fn(&mut Bench) -> Result<()>) {
+    for failing in 0.. {
+        let mut bench = Bench::new(subject, walled);
+        let before = bench.state(subject);
+        bench.backend.fail(failing, 1);
+        let result = operation(&mut bench);
+        let calls = bench.backend.stop();
+        match result {
+            // A wish that is not granted has a plainer one behind it: twice the addresses, then as many as needed.
+            Ok(()) if failing < calls && failed_call_was_a_wish(&bench) => {}
+            Ok(()) => {
+                assert_eq!(calls, failing, "a call failed and nobody heard of it");
+                assert!(failing >= least, "{failing} calls failed, {least} were expected");
+                assert_ne!(bench.state(subject), before, "the operation did nothing");
+                return;
+            }
+            Err(error) => {
+                assert_eq!(error.driver_error().map(|driver| driver.code), Some(-1), "{error}");
+                assert_eq!(bench.state(subject), before, "after call {failing} failed: {error}");
+                operation(&mut bench).unwrap_or_else(|error| panic!("the second time: {error}"));
+            }
+        }
+    }
+}
+
+/// Only a move asks for more addresses than it needs.
+fn failed_call_was_a_wish(bench: &Bench) -> bool {
+    bench.wall.is_some()
+}
+
+fn map(subject: &Subject) {
+    sweep(subject, false, 1, |bench| bench.region.map(Bytes(bench.unit.0 * 7), &bench.memory));
+}
+
+fn unmap(subject: &Subject) {
+    sweep(subject, false, 2, |bench| {
+        bench.region.unmap(bench.unit, Bytes(bench.unit.0 * 2), Done::when_devices_idle())
+    });
+}
+
+fn unmap_a_run(subject: &Subject) {
+    sweep(subject, false, 2, |bench| {
+        bench.region.unmap(Bytes(0), Bytes(bench.unit.0 * 6), Done::when_devices_idle())
+    });
+}
+
+fn set_access(subject: &Subject) {
+    sweep(subject, false, 1, |bench| bench.region.set_access(Bytes(0), bench.unit, D0, Access::None));
+}
+
+fn set_access_of_several(subject: &Subject) {
+    sweep(subject, false, 2, |bench| {
+        bench.region.set_access(Bytes(0), Bytes(bench.unit.0 * 6), D0, Access::Read)
+    });
+}
+
+fn grow_within(subject: &Subject) {
+    sweep(subject, false, 3, |bench| bench.region.grow_to(Bytes(bench.unit.0 * 8)).map(drop));
+}
+
+/// Fills the reservation, adds one, and fills some of that.
+fn grow_extended(subject: &Subject) {
+    sweep(subject, false, 6, |bench| bench.region.grow_to(Bytes(bench.unit.0 * 10)).map(drop));
+}
+
+fn grow_remapped(subject: &Subject) {
+    sweep(subject, true, 10, |bench| {
+        bench.region.grow_or_move(Bytes(bench.unit.0 * 10), Done::when_devices_idle()).map(drop)
+    });
+}
+
+fn shrink(subject: &Subject) {
+    sweep(subject, false, 2, |bench| bench.region.shrink_to(bench.unit, Done::when_devices_idle()).map(drop));
+}
+
+fn build(subject: &Subject) {
+    let backend = FaultInject::new(subject.backend.clone());
+    backend.fail(0, 1);
+    let error = Region::builder(&backend).reserve(subject.unit()).build().unwrap_err();
+    assert_eq!(error.driver_error().unwrap().call, "reserve");
+    Region::builder(&backend).reserve(subject.unit()).build().unwrap();
+}

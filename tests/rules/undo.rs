@@ -1,0 +1,60 @@
+//! Rule 3, where undoing fails as well: the part is out of use, the rest works, and nothing crashes.
+//!
+//! What cannot be given back stays taken, so this runs on hosts of its own.
+
+use crate::subject::{RW, Subject, cases, host, skip};
+use crate::transactions::Bench;
+use gpu_vmm::host::HostConfig;
+use gpu_vmm::{Access, Backend, Bytes, DeviceId, Done, Error, Region, Result, Vendor};
+
+cases!("undo": that_fails);
+
+const D0: DeviceId = DeviceId(0);
+
+fn that_fails(subject: &Subject) {
+    let operations: &[fn(&mut Bench) -> Result<()>] = &[
+        |bench| bench.region.map(Bytes(bench.unit.0 * 7), &bench.memory),
+        |bench| bench.region.grow_to(Bytes(bench.unit.0 * 10)).map(drop),
+        |bench| bench.region.set_access(Bytes(0), Bytes(bench.unit.0 * 6), D0, Access::Read),
+        |bench| bench.region.unmap(Bytes(0), Bytes(bench.unit.0 * 6), Done::when_devices_idle()),
+        |bench| bench.region.shrink_to(bench.unit, Done::when_devices_idle()).map(drop),
+    ];
+    if subject.backend.vendor() != Vendor::Host {
+        skip("what cannot be undone stays taken; it runs on host memory");
+    }
+    let mut out_of_use = 0;
+    for operation in operations {
+        for failing in 0.. {
+            let host = host(HostConfig::new());
+            let own = Subject::new(host.into());
+            let mut bench = Bench::new(&own, false);
+            bench.backend.fail(failing, u64::MAX);
+            let result = operation(&mut bench);
+            bench.backend.stop();
+            match result {
+                Ok(()) => break,
+                Err(Error::UndoFailed { error, undo }) => {
+                    assert!(error.driver_error().is_some() && undo.driver_error().is_some());
+                    let broken =
+                        bench.region.mappings().map(|mapping| (mapping.offset, mapping.length)).filter(
+                            |(offset, length)| {
+                                let answer = bench.region.read(*offset, &mut vec![0; length.0 as usize]);
+                                matches!(answer, Err(Error::OutOfUse { .. }))
+                            },
+                        );
+                    let broken: Vec<_> = broken.collect();
+                    assert!(!broken.is_empty(), "some part must be out of use after {error}; {undo}");
+                    let refused = bench.region.unmap(broken[0].0, broken[0].1, Done::when_devices_idle());
+                    assert!(matches!(refused, Err(Error::OutOfUse { .. })), "{refused:?}");
+                    out_of_use += 1;
+                }
+                Err(error) => assert_eq!(error.driver_error().map(|driver| driver.code), Some(-1), "{error}"),
+            }
+            // The rest of the region is as good as ever, and so is the backend.
+            let mut other = Region::builder(&bench.backend).reserve(bench.unit).build().unwrap();
+            other.grow_to(bench.unit).unwrap();
+            assert_eq!(other.access(Bytes(0), D0), RW);
+        }
+    }
+    assert!(out_of_use > 0, "no undo failed");
+}
