@@ -96,6 +96,17 @@ fn growth_behind_a_full_reservation_extends() {
 }
 
 #[test]
+fn each_step_extends_where_reservations_are_as_small_as_steps() {
+    let small =
+        ["--from", "2MiB", "--by", "2MiB", "--reserve", "2MiB", "--extend-by", "2MiB", "--to", "130MiB"];
+    let report = json(&grow(&[&["--json", "--fixed", "--at", FAR][..], &small].concat()));
+    let how = of_steps(&report, "how");
+    assert_eq!(how[0], "within");
+    assert!(how.len() == 65 && how[1..].iter().all(|how| *how == "extended"), "{report}");
+    assert_eq!(report["verified_bytes"], 130 * MIB);
+}
+
+#[test]
 fn growth_remaps_where_the_addresses_behind_are_taken() {
     let report = json(&grow_top_down(&["--json", "--reserve", "2MiB", "--to", "32MiB"]));
     let how = of_steps(&report, "how");

@@ -1,7 +1,7 @@
 //! A typed vector that grows in place.
 
 use crate::subject::{Subject, cases};
-use gpu_vmm::{AnyBackend, Bytes, DeviceId, DeviceVec, Done, Error, Placement, Region};
+use gpu_vmm::{AnyBackend, DeviceId, DeviceVec, Done, Error, Placement, Region};
 
 cases!("device_vec": push_and_read_back, the_address_is_stable, extend_and_resize, truncate_and_shrink, by_index,
     full, moves_where_it_may, odd_elements, counts_that_do_not_fit);

@@ -75,6 +75,9 @@ pub(crate) struct GrowArguments {
     /// How many addresses to reserve at first [default: as much as the device has memory]
     #[arg(long, value_name = "SIZE", value_parser = some_bytes)]
     pub(crate) reserve: Option<Bytes>,
+    /// The least size of a reservation that is added behind a full one [default: as much as there is]
+    #[arg(long, value_name = "SIZE", value_parser = some_bytes)]
+    pub(crate) extend_by: Option<Bytes>,
     /// The first address, such as 0x100000000000; fail where it is taken [default: the driver's choice]
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(crate) at: Option<Address>,

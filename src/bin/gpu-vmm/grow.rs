@@ -94,6 +94,9 @@ fn reserve(
     if let Some(size) = asked.reserve {
         builder = builder.reserve(size);
     }
+    if let Some(size) = asked.extend_by {
+        builder = builder.extend_by(size);
+    }
     if let Some(address) = asked.at {
         builder = builder.at(Placement::Exact(address));
     }
