@@ -1,4 +1,35 @@
-//! Vendor-neutral core of [gpu-vmm](https://docs.rs/gpu-vmm).
+//! The vendor-neutral core of [gpu-vmm](https://docs.rs/gpu-vmm): what all drivers have in common, written once.
+//!
+//! # The seam
+//!
+//! [`Backend`] is a loaded driver, [`Handle`] a piece of its physical memory, [`Reservation`] a range of its addresses. A
+//! backend implements these three with what its vendor does differently and no more. Their calls are unsafe, since a
+//! wrong argument is undefined in some driver; nobody but this crate has to make them.
+//!
+//! # What a user holds
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`Physical`] | physical memory without an address, shared by its clones |
+//! | [`Region`] | a range of addresses with what is mapped in it: map, set access, grow, shrink, read, write |
+//! | [`DeviceVec`] | a typed vector on a region |
+//! | [`Done`] | how it is known that no device uses memory any more that is about to be taken away |
+//! | [`Error`] | what went wrong, with the numbers and the driver's own words |
+//!
+//! # The rules
+//!
+//! - **The books are kept here.** No decision rests on a driver's record. A wrong call never reaches a driver: it is an
+//!   error, and nothing has changed.
+//! - **The strictest rule that all drivers keep.** Handles are mapped whole; mappings are removed and protected whole; no
+//!   call crosses the border of two reservations; no access is set over a hole.
+//! - **Each operation is a transaction.** Where a driver call fails, everything is as before. Where undoing fails as
+//!   well, the part is out of use, and says so.
+//! - **A hint is a wish.** The answer is compared with what was asked, and given back where it had to be exact.
+//! - **Taking away waits.** No driver's unmap can be relied on to wait for work that still uses the memory.
+//! - **A forked child touches nothing**: every call is an error there, and dropping does nothing.
+//!
+//! [`decorators`] are backends around a backend, [`workbench`] is what tests and benchmarks need beside virtual memory.
+
 mod access;
 mod address;
 mod backend;

@@ -102,8 +102,17 @@ impl<B: Backend> Region<B> {
     ///
     /// Those of [`Region::grow_to`] but [`Error::AddressTaken`]. The region is as before, at its old address.
     pub fn grow_or_move(&mut self, size: Bytes, done: Done<'_>) -> Result<Growth> {
-        match self.grow_to(size) {
-            Err(Error::AddressTaken { .. }) => self.remap(size, done),
+        self.grow_or_move_on(self.growing.device, size, done)
+    }
+
+    /// The same with memory of another device.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::grow_to_on`] but [`Error::AddressTaken`]. The region is as before, at its old address.
+    pub fn grow_or_move_on(&mut self, device: DeviceId, size: Bytes, done: Done<'_>) -> Result<Growth> {
+        match self.grow_to_on(device, size) {
+            Err(Error::AddressTaken { .. }) => self.remap(device, size, done),
             other => other,
         }
     }
@@ -210,9 +219,8 @@ impl<B: Backend> Region<B> {
     }
 
     /// Moves to a larger range: the new one is complete before the old one is touched.
-    fn remap(&mut self, size: Bytes, done: Done<'_>) -> Result<Growth> {
+    fn remap(&mut self, device: DeviceId, size: Bytes, done: Done<'_>) -> Result<Growth> {
         let operation = "grow";
-        let device = self.growing.device;
         let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
         let end = self.end();
         let mut moved = self.pieces_for_move(operation)?;
