@@ -7,7 +7,8 @@ use crate::subject::{Subject, cases};
 use gpu_vmm::decorators::FaultInject;
 use gpu_vmm::{Access, AnyBackend, Bytes, DeviceId, Done, Physical, Placement, Properties, Region, Result};
 
-cases!("transactions": map, unmap, unmap_a_run, set_access, set_access_of_several, grow_within, grow_extended,
+cases!("transactions": map, unmap, unmap_a_run, set_access, set_access_of_several, set_access_across_reservations,
+    unmap_across_reservations, grow_within, grow_extended,
     grow_remapped, shrink, build);
 
 pub(crate) type Backend = FaultInject<AnyBackend>;
@@ -23,6 +24,17 @@ pub(crate) struct Bench {
     pub(crate) unit: Bytes,
 }
 
+/// What an operation finds.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Start {
+    /// One reservation of 8 units, and free addresses behind it.
+    Free,
+    /// The same with nothing free behind it.
+    Walled,
+    /// The same extended by a second reservation, in which there is memory as well.
+    Extended,
+}
+
 /// What is compared.
 #[derive(Debug, PartialEq)]
 struct State {
@@ -30,12 +42,13 @@ struct State {
     reservations: usize,
     mappings: Vec<(Bytes, Bytes, Access)>,
     wrong: Vec<u64>,
+    writable: Vec<bool>,
     free: Vec<Bytes>,
 }
 
 impl Bench {
-    /// Units 0, 1 to 2 and 3 to 5 mapped with the pattern in them; 6 and 7 are reserved; what follows is free or not.
-    pub(crate) fn new(subject: &Subject, walled: bool) -> Self {
+    /// Units 0, 1 to 2 and 3 to 5 mapped with the pattern in them, 6 and 7 reserved.
+    pub(crate) fn new(subject: &Subject, start: Start) -> Self {
         let backend = FaultInject::new(subject.backend.clone());
         let unit = subject.unit();
         let base = subject.hole(64);
@@ -45,9 +58,12 @@ impl Bench {
         for units in [1, 3, 6] {
             region.grow_to(subject.units(units)).unwrap();
         }
-        region.write_pattern(D0, Bytes(0), subject.units(6), 1).unwrap();
+        if start == Start::Extended {
+            region.grow_to(subject.units(10)).unwrap();
+        }
+        region.write_pattern(D0, Bytes(0), region.end(), 1).unwrap();
         region.set_access(unit, subject.units(2), D0, Access::Read).unwrap();
-        let wall = walled.then(|| {
+        let wall = (start == Start::Walled).then(|| {
             let behind = Placement::Exact(region.range().end());
             Region::builder(&backend).reserve(unit).at(behind).build().unwrap()
         });
@@ -55,16 +71,23 @@ impl Bench {
         Self { backend, region, wall, memory, unit }
     }
 
-    fn state(&self, subject: &Subject) -> State {
+    fn state(&mut self, subject: &Subject) -> State {
         let mappings: Vec<_> =
             self.region.mappings().map(|mapping| (mapping.offset, mapping.length)).collect();
         let wrong = |(offset, length): &(Bytes, Bytes)| {
             self.region.count_wrong(D0, *offset, *length, 1 + offset.0 / 8).unwrap_or(u64::MAX)
         };
+        let wrong = mappings.iter().map(wrong).collect();
+        // What the books say must be what the driver does.
+        let writable = mappings.iter().map(|(offset, _)| {
+            let mut bytes = [0];
+            self.region.read(*offset, &mut bytes).and_then(|()| self.region.write(*offset, &bytes)).is_ok()
+        });
         State {
+            writable: writable.collect(),
             range: self.region.range(),
             reservations: self.region.reservations().len(),
-            wrong: mappings.iter().map(wrong).collect(),
+            wrong,
             mappings: mappings
                 .iter()
                 .map(|(offset, length)| (*offset, *length, self.region.access(*offset, D0)))
@@ -75,9 +98,9 @@ impl Bench {
 }
 
 /// Lets each driver call of an operation fail in turn. At least `least` of them must be there.
-fn sweep(subject: &Subject, walled: bool, least: u64, operation: fn(&mut Bench) -> Result<()>) {
+fn sweep(subject: &Subject, start: Start, least: u64, operation: fn(&mut Bench) -> Result<()>) {
     for failing in 0.. {
-        let mut bench = Bench::new(subject, walled);
+        let mut bench = Bench::new(subject, start);
         let before = bench.state(subject);
         bench.backend.fail(failing, 1);
         let result = operation(&mut bench);
@@ -106,48 +129,63 @@ fn failed_call_was_a_wish(bench: &Bench) -> bool {
 }
 
 fn map(subject: &Subject) {
-    sweep(subject, false, 1, |bench| bench.region.map(Bytes(bench.unit.0 * 7), &bench.memory));
+    sweep(subject, Start::Free, 1, |bench| bench.region.map(Bytes(bench.unit.0 * 7), &bench.memory));
 }
 
 fn unmap(subject: &Subject) {
-    sweep(subject, false, 2, |bench| {
+    sweep(subject, Start::Free, 2, |bench| {
         bench.region.unmap(bench.unit, Bytes(bench.unit.0 * 2), Done::when_devices_idle())
     });
 }
 
 fn unmap_a_run(subject: &Subject) {
-    sweep(subject, false, 2, |bench| {
+    sweep(subject, Start::Free, 2, |bench| {
         bench.region.unmap(Bytes(0), Bytes(bench.unit.0 * 6), Done::when_devices_idle())
     });
 }
 
 fn set_access(subject: &Subject) {
-    sweep(subject, false, 1, |bench| bench.region.set_access(Bytes(0), bench.unit, D0, Access::None));
+    sweep(subject, Start::Free, 1, |bench| bench.region.set_access(Bytes(0), bench.unit, D0, Access::None));
 }
 
 fn set_access_of_several(subject: &Subject) {
-    sweep(subject, false, 2, |bench| {
+    sweep(subject, Start::Free, 2, |bench| {
         bench.region.set_access(Bytes(0), Bytes(bench.unit.0 * 6), D0, Access::Read)
     });
 }
 
+/// The first reservation's part has its new access already when the call for the second one fails.
+fn set_access_across_reservations(subject: &Subject) {
+    sweep(subject, Start::Extended, 3, |bench| {
+        bench.region.set_access(Bytes(0), bench.region.end(), D0, Access::None)
+    });
+}
+
+fn unmap_across_reservations(subject: &Subject) {
+    sweep(subject, Start::Extended, 3, |bench| {
+        bench.region.unmap(Bytes(0), bench.region.end(), Done::when_devices_idle())
+    });
+}
+
 fn grow_within(subject: &Subject) {
-    sweep(subject, false, 3, |bench| bench.region.grow_to(Bytes(bench.unit.0 * 8)).map(drop));
+    sweep(subject, Start::Free, 3, |bench| bench.region.grow_to(Bytes(bench.unit.0 * 8)).map(drop));
 }
 
 /// Fills the reservation, adds one, and fills some of that.
 fn grow_extended(subject: &Subject) {
-    sweep(subject, false, 6, |bench| bench.region.grow_to(Bytes(bench.unit.0 * 10)).map(drop));
+    sweep(subject, Start::Free, 6, |bench| bench.region.grow_to(Bytes(bench.unit.0 * 10)).map(drop));
 }
 
 fn grow_remapped(subject: &Subject) {
-    sweep(subject, true, 10, |bench| {
+    sweep(subject, Start::Walled, 10, |bench| {
         bench.region.grow_or_move(Bytes(bench.unit.0 * 10), Done::when_devices_idle()).map(drop)
     });
 }
 
 fn shrink(subject: &Subject) {
-    sweep(subject, false, 2, |bench| bench.region.shrink_to(bench.unit, Done::when_devices_idle()).map(drop));
+    sweep(subject, Start::Free, 2, |bench| {
+        bench.region.shrink_to(bench.unit, Done::when_devices_idle()).map(drop)
+    });
 }
 
 fn build(subject: &Subject) {

@@ -3,7 +3,7 @@
 //! What cannot be given back stays taken, so this runs on hosts of its own.
 
 use crate::subject::{RW, Subject, cases, host, skip};
-use crate::transactions::Bench;
+use crate::transactions::{Bench, Start};
 use gpu_vmm::host::HostConfig;
 use gpu_vmm::{Access, Backend, Bytes, DeviceId, Done, Error, Region, Result, Vendor};
 
@@ -11,23 +11,26 @@ cases!("undo": that_fails);
 
 const D0: DeviceId = DeviceId(0);
 
+type Operation = fn(&mut Bench) -> Result<()>;
+
 fn that_fails(subject: &Subject) {
-    let operations: &[fn(&mut Bench) -> Result<()>] = &[
-        |bench| bench.region.map(Bytes(bench.unit.0 * 7), &bench.memory),
-        |bench| bench.region.grow_to(Bytes(bench.unit.0 * 10)).map(drop),
-        |bench| bench.region.set_access(Bytes(0), Bytes(bench.unit.0 * 6), D0, Access::Read),
-        |bench| bench.region.unmap(Bytes(0), Bytes(bench.unit.0 * 6), Done::when_devices_idle()),
-        |bench| bench.region.shrink_to(bench.unit, Done::when_devices_idle()).map(drop),
+    let operations: &[(Start, Operation)] = &[
+        (Start::Free, |bench| bench.region.grow_to(Bytes(bench.unit.0 * 10)).map(drop)),
+        (Start::Extended, |bench| bench.region.set_access(Bytes(0), bench.region.end(), D0, Access::None)),
+        (Start::Extended, |bench| {
+            bench.region.unmap(Bytes(0), bench.region.end(), Done::when_devices_idle())
+        }),
+        (Start::Extended, |bench| bench.region.shrink_to(bench.unit, Done::when_devices_idle()).map(drop)),
     ];
     if subject.backend.vendor() != Vendor::Host {
         skip("what cannot be undone stays taken; it runs on host memory");
     }
-    let mut out_of_use = 0;
-    for operation in operations {
+    for (start, operation) in operations {
+        let mut out_of_use = 0;
         for failing in 0.. {
             let host = host(HostConfig::new());
             let own = Subject::new(host.into());
-            let mut bench = Bench::new(&own, false);
+            let mut bench = Bench::new(&own, *start);
             bench.backend.fail(failing, u64::MAX);
             let result = operation(&mut bench);
             bench.backend.stop();
@@ -55,6 +58,6 @@ fn that_fails(subject: &Subject) {
             other.grow_to(bench.unit).unwrap();
             assert_eq!(other.access(Bytes(0), D0), RW);
         }
+        assert!(out_of_use > 0, "no undo failed");
     }
-    assert!(out_of_use > 0, "no undo failed");
 }
