@@ -119,7 +119,7 @@ impl CudaBackend {
     }
 
     pub(crate) fn context_memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
-        const OPERATION: &str = "memory_info";
+        const OPERATION: &str = "memory information";
         let _entered = self.enter_device(OPERATION, device)?;
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: the pointers are good for one size each, and the device's context is current.
@@ -138,7 +138,7 @@ impl CudaBackend {
     }
 
     pub(crate) fn wait_for_stream(&self, stream: Stream<'_>) -> Result<()> {
-        const OPERATION: &str = "synchronize_stream";
+        const OPERATION: &str = "wait for a stream";
         self.here(OPERATION)?;
         let stream = CuStream(stream.as_raw());
         if stream.is_default() {

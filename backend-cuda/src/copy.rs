@@ -17,7 +17,7 @@ impl CudaBackend {
     ///
     /// As [`Backend::copy_from_host`](gpu_vmm_core::Backend::copy_from_host).
     pub(crate) unsafe fn memcpy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
-        const OPERATION: &str = "copy_from_host";
+        const OPERATION: &str = "copy from host";
         let _entered = self.enter_device(OPERATION, device)?;
         if from.is_empty() {
             return Ok(());
@@ -35,7 +35,7 @@ impl CudaBackend {
     ///
     /// As [`Backend::copy_to_host`](gpu_vmm_core::Backend::copy_to_host).
     pub(crate) unsafe fn memcpy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
-        const OPERATION: &str = "copy_to_host";
+        const OPERATION: &str = "copy to host";
         let _entered = self.enter_device(OPERATION, device)?;
         if to.is_empty() {
             return Ok(());

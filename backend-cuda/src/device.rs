@@ -146,7 +146,7 @@ fn granularity(functions: &Functions, id: DeviceId, raw: c_int) -> Result<Granul
 
 impl CudaBackend {
     pub(crate) fn can_access_peer(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
-        const OPERATION: &str = "can_access";
+        const OPERATION: &str = "peer access";
         self.here(OPERATION)?;
         let (from, to) = (self.slot(OPERATION, device)?, self.slot(OPERATION, owner)?);
         if device == owner {

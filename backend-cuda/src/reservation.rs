@@ -100,7 +100,7 @@ impl Reservation for CudaReservation {
     }
 
     unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
-        const OPERATION: &str = "set_access";
+        const OPERATION: &str = "set access";
         self.backend.here(OPERATION)?;
         let part = self.part(offset, length);
         for few in grants.chunks(FEW) {

@@ -125,7 +125,7 @@ impl Workbench for CudaBackend {
     }
 
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
-        const OPERATION: &str = "write_pattern";
+        const OPERATION: &str = "write pattern";
         let words = words(OPERATION, at, length)?;
         let _entered = self.enter_device(OPERATION, device)?;
         let kernels = self.kernels(OPERATION, device)?;
@@ -135,7 +135,7 @@ impl Workbench for CudaBackend {
     }
 
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
-        const OPERATION: &str = "count_wrong";
+        const OPERATION: &str = "check pattern";
         let words = words(OPERATION, at, length)?;
         let _entered = self.enter_device(OPERATION, device)?;
         let kernels = self.kernels(OPERATION, device)?;
@@ -161,7 +161,7 @@ impl Workbench for CudaBackend {
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
-        const OPERATION: &str = "allocate_plain";
+        const OPERATION: &str = "allocate";
         let _entered = self.enter_device(OPERATION, device)?;
         let mut address = 0;
         // SAFETY: the pointer is good for one address; a size that cannot be had is an error there.
@@ -171,7 +171,7 @@ impl Workbench for CudaBackend {
     }
 
     unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
-        const OPERATION: &str = "free_plain";
+        const OPERATION: &str = "free";
         let _entered = self.enter_device(OPERATION, device)?;
         // SAFETY: the address is a plain allocation's that is not used any more, by the caller's promise.
         let result = unsafe { (self.functions().mem_free)(at.0) };
