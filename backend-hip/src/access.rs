@@ -1,7 +1,7 @@
 //! What devices may do with mappings: `hipMemSetAccess` and `hipMemGetAccess`.
 //!
 //! One device a call, and peers before the owner of the memory: that order is right for every version (quirk
-//! `owner-last`). HIP 7.0 to 7.2 refuse many calls that are right (quirk `access-sums`); what is then done, in this order:
+//! `owner-last`), and the owner's access is taken for a moment where a peer comes later. HIP 7.0 to 7.2 refuse many calls that are right (quirk `access-sums`); what is then done, in this order:
 //!
 //! 1. The call as it should be. Whether HIP takes it depends on where HIP's objects happen to lie on the heap, so it is
 //!    tried; refused, it has changed nothing.
@@ -14,6 +14,7 @@ use crate::driver::Driver;
 use crate::ffi::{self, hipError_t, hipMemAccessDesc};
 use crate::hsa;
 use crate::mappings::{Mappings, Part};
+use crate::quirks::handles;
 use gpu_vmm_core::{Access, AddressRange, Bytes, DeviceId, Error, Grant, Result};
 
 const OPERATION: &str = "set_access";
@@ -33,17 +34,57 @@ impl Place<'_> {
     /// Sets the access of several devices to whole mappings that follow each other.
     pub(crate) fn set(&mut self, part: Part, grants: &[Grant]) -> Result<()> {
         for (run, owner) in self.mappings.by_owner(part) {
-            let (own, peers): (Vec<Grant>, Vec<Grant>) =
-                grants.iter().partition(|grant| grant.device == owner);
-            for grant in peers.into_iter().chain(own) {
-                self.set_one(run, grant)?;
-                self.mappings.set(run, grant.device, grant.access);
-            }
-            for grant in grants {
-                self.verify(run.offset, *grant)?;
-                self.verify(run.end() - Bytes(1), *grant)?;
-            }
+            let taken = self.take_from_owner(run, owner, grants)?;
+            let set = self.set_run(run, owner, grants);
+            // What was taken for the others' sake comes back, whether they got theirs or not.
+            let own = grants.iter().find(|grant| grant.device == owner).filter(|_| set.is_ok());
+            let given_back = taken.into_iter().filter(|_| own.is_none()).try_for_each(|(mapping, access)| {
+                self.set_and_note(mapping, Grant { device: owner, access })
+            });
+            set.and(given_back)?;
         }
+        Ok(())
+    }
+
+    /// Where a peer comes after the owner and must not (quirk `owner-last`), the owner's access is taken first, when
+    /// its work is done. What it had.
+    fn take_from_owner(
+        &mut self,
+        run: Part,
+        owner: DeviceId,
+        grants: &[Grant],
+    ) -> Result<Vec<(Part, Access)>> {
+        let comes = |grant: &Grant| grant.device != owner && grant.access != Access::None;
+        if !self.driver.quirks.owner_last || !grants.iter().any(comes) {
+            return Ok(Vec::new());
+        }
+        let had = self.mappings.accessible(run, owner);
+        if !had.is_empty() {
+            self.driver.synchronize(OPERATION, owner)?;
+        }
+        for (mapping, _) in &had {
+            self.set_and_note(*mapping, Grant { device: owner, access: Access::None })?;
+        }
+        Ok(had)
+    }
+
+    /// Sets the access to memory of one owner: the peers', then the owner's own.
+    fn set_run(&mut self, run: Part, owner: DeviceId, grants: &[Grant]) -> Result<()> {
+        let is_last = |grant: &&Grant| grant.device == owner && handles("owner-last");
+        let (own, peers): (Vec<Grant>, Vec<Grant>) = grants.iter().partition(is_last);
+        for grant in peers.into_iter().chain(own) {
+            self.set_and_note(run, grant)?;
+        }
+        for grant in grants {
+            self.verify(run.offset, *grant)?;
+            self.verify(run.end() - Bytes(1), *grant)?;
+        }
+        Ok(())
+    }
+
+    fn set_and_note(&mut self, part: Part, grant: Grant) -> Result<()> {
+        self.set_one(part, grant)?;
+        self.mappings.set(part, grant.device, grant.access);
         Ok(())
     }
 

@@ -101,7 +101,7 @@ impl Backend for HipBackend {
 
     /// Never: HIP 6 loses all but the first, and one mapping a call works on all versions.
     fn unmaps_runs(&self) -> bool {
-        false
+        !quirks::handles("unmap-one-mapping")
     }
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HipHandle> {

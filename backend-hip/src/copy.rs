@@ -169,7 +169,7 @@ impl Driver {
     }
 
     /// Waits for the current device's null stream.
-    fn wait_for_null(&self, operation: &'static str) -> Result<()> {
+    pub(crate) fn wait_for_null(&self, operation: &'static str) -> Result<()> {
         self.wait_for(operation, std::ptr::null_mut())
     }
 

@@ -4,6 +4,8 @@
 use crate::driver::Driver;
 use crate::ffi::{self, hipDeviceAttribute_t, hipMemAllocationGranularity_flags};
 use crate::hsa::Agent;
+use crate::kernels::Kernels;
+use crate::quirks::handles;
 use gpu_vmm_core::{
     Bytes, Device, DeviceId, DriverError, Error, Granularity, MemoryInfo, Properties, Result, Vendor,
 };
@@ -19,6 +21,8 @@ const FLOOR: Bytes = Bytes::mib(2);
 pub(crate) struct DeviceState {
     /// The HSA agent behind it.
     pub(crate) agent: OnceLock<Agent>,
+    /// The workbench's kernels there, or why there are none.
+    pub(crate) kernels: OnceLock<Result<Kernels, String>>,
 }
 
 /// All of HIP's devices. HIP is initialised by this.
@@ -55,6 +59,7 @@ fn one(driver: &Driver, operation: &'static str, id: DeviceId) -> Result<Device>
     driver.check(operation, "hipDeviceTotalMem", code, || id.to_string())?;
     let reported = supported(driver, id).and_then(|()| granularity(driver, operation, id));
     let (unit, unusable) = match reported {
+        Ok(reported) if !handles("granularity-too-small") => (reported, None),
         Ok(reported) => (reported.max(FLOOR), None),
         Err(reason) => (FLOOR, Some(reason.to_string())),
     };

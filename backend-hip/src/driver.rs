@@ -2,6 +2,7 @@
 
 use crate::addresses::Kept;
 use crate::device::DeviceState;
+use crate::kernels::Compiled;
 use crate::loader::{Loaded, Symbols};
 use crate::quirks::{self, Quirks};
 use crate::{device, loader};
@@ -26,6 +27,8 @@ pub(crate) struct Driver {
     pub(crate) kept: Kept,
     /// Whether physical memory comes back while the addresses are kept, once tried.
     pub(crate) memory_comes_back: OnceLock<bool>,
+    /// The workbench's kernels, once compiled.
+    pub(crate) compiled: Compiled,
     version: u32,
     library: String,
     devices: Vec<gpu_vmm_core::Device>,
@@ -63,6 +66,7 @@ impl Driver {
             drop_log: DropLog::new(),
             kept: Kept::default(),
             memory_comes_back: OnceLock::new(),
+            compiled: Compiled::default(),
             version,
             library: name,
             devices: Vec::new(),

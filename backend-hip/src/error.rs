@@ -3,6 +3,7 @@
 
 use crate::driver::Driver;
 use crate::ffi::hipError_t;
+use crate::quirks::handles;
 use gpu_vmm_core::{Bytes, DeviceId, DriverError, Error, Result};
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
@@ -41,11 +42,13 @@ impl Driver {
         if code == hipError_t::hipSuccess {
             return Ok(());
         }
-        // SAFETY: these take a number, or nothing, and give a number or a constant text.
-        let (name, description) = unsafe {
-            (self.hip.hipGetLastError)();
-            (text((self.hip.hipGetErrorName)(code)), text((self.hip.hipGetErrorString)(code)))
-        };
+        if handles("error-sticks") {
+            // SAFETY: the function takes nothing and gives a number.
+            unsafe { (self.hip.hipGetLastError)() };
+        }
+        // SAFETY: these take a number and give a constant text.
+        let (name, description) =
+            unsafe { (text((self.hip.hipGetErrorName)(code)), text((self.hip.hipGetErrorString)(code))) };
         Err(DriverError { call, code: i64::from(code.0), name, description })
     }
 

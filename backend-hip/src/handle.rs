@@ -2,8 +2,9 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
-use crate::ffi::{self, hipMemGenericAllocationHandle_t};
-use gpu_vmm_core::{Bytes, Handle, Properties, Result};
+use crate::ffi::{self, hipError_t, hipMemGenericAllocationHandle_t};
+use crate::quirks::handles;
+use gpu_vmm_core::{Bytes, Error, Handle, Properties, Result};
 use std::sync::Arc;
 
 #[cfg(unix)]
@@ -31,13 +32,21 @@ impl HipHandle {
     pub(crate) fn create(driver: &Arc<Driver>, size: Bytes, properties: &Properties) -> Result<Self> {
         const OPERATION: &str = "create";
         let _entered = driver.enter(OPERATION)?;
-        let _current = driver.on(OPERATION, properties.device)?;
+        let _current = handles("create-on-current-device")
+            .then(|| driver.on(OPERATION, properties.device))
+            .transpose()?;
         let allocation = ffi::allocation(properties);
         let mut raw = std::ptr::null_mut();
         // SAFETY: HIP reads the description and writes one handle; sizes that it refuses it answers with an error.
         let code =
             unsafe { (driver.hip.hipMemCreate)(&raw mut raw, size.0 as usize, &raw const allocation, 0) };
-        driver.check_memory(OPERATION, "hipMemCreate", code, properties.device, size)?;
+        let created = driver.check_memory(OPERATION, "hipMemCreate", code, properties.device, size);
+        if code == hipError_t::hipErrorNotSupported && properties.shareable {
+            let version = driver.info().version;
+            let reason = format!("HIP {version} has no memory that can be shared, as 6.2 and later have");
+            return Err(Error::Unsupported { operation: OPERATION, reason });
+        }
+        created?;
         Ok(Self {
             driver: Arc::clone(driver),
             raw,

@@ -10,7 +10,8 @@
 //! | `driver`, `error`, `device` | the one loaded runtime, its answers, its devices |
 //! | `handle`, `share` | physical memory, and as a file descriptor |
 //! | `reservation`, `addresses`, `mappings`, `access` | address ranges, what is mapped there, who may use it |
-//! | `copy`, `workbench` | moving data |
+//! | `copy` | moving data |
+//! | `workbench`, `kernels`, `compiler` | a pattern written and checked, by kernels or by copies |
 //! | `quirks`, `trial`, `capabilities` | what versions and devices can do |
 //!
 //! HIP is one for the process, so a backend is too: all that [`HipBackend::open`] gives is the same. Its virtual memory
@@ -20,6 +21,7 @@ mod access;
 mod addresses;
 mod backend;
 mod capabilities;
+mod compiler;
 mod copy;
 mod device;
 mod driver;
@@ -27,6 +29,7 @@ mod error;
 mod ffi;
 mod handle;
 mod hsa;
+mod kernels;
 mod loader;
 mod mappings;
 mod quirks;

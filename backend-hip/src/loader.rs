@@ -26,7 +26,12 @@ cfg_if::cfg_if! {
         /// Newest first; the name without a version can be any version's.
         const NAMES: [&str; 3] = ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so"];
 
-        fn folders() -> Vec<PathBuf> {
+        /// The name of the run-time compiler that belongs to a version of HIP.
+        pub(crate) fn compiler_name(version: u32) -> String {
+            format!("libhiprtc.so.{}", version / 10_000_000)
+        }
+
+        pub(crate) fn folders() -> Vec<PathBuf> {
             let rocm = std::env::var_os("ROCM_PATH").map(|path| PathBuf::from(path).join("lib"));
             rocm.into_iter().chain([PathBuf::from("/opt/rocm/lib")]).collect()
         }
@@ -45,7 +50,12 @@ cfg_if::cfg_if! {
 
         const NAMES: [&str; 2] = ["amdhip64_7.dll", "amdhip64_6.dll"];
 
-        fn folders() -> Vec<PathBuf> {
+        /// The name of the run-time compiler that belongs to a version of HIP.
+        pub(crate) fn compiler_name(version: u32) -> String {
+            format!("hiprtc{:02}{:02}.dll", version / 10_000_000, version / 100_000 % 100)
+        }
+
+        pub(crate) fn folders() -> Vec<PathBuf> {
             std::env::var_os("HIP_PATH").map(|path| PathBuf::from(path).join("bin")).into_iter().collect()
         }
 
@@ -98,7 +108,7 @@ symbols! {
         hipMemGetAllocationGranularity hipMemGetInfo hipMemImportFromShareableHandle hipMemMap hipMemRelease
         hipMemSetAccess hipMemUnmap hipMemcpy hipMemset hipPointerGetAttributes hipRuntimeGetVersion hipSetDevice hipStreamSynchronize;
     optional:
-        hipMemGetHandleForAddressRange;
+        hipGetDevicePropertiesR0600 hipMemGetHandleForAddressRange hipModuleGetFunction hipModuleLaunchKernel hipModuleLoadData;
 }
 
 /// A library that was loaded and can be used.
@@ -152,7 +162,8 @@ fn search(tried: &mut Vec<Tried>) -> Option<(Library, String)> {
     names.iter().cloned().chain(in_folders).find_map(|name| attempt(name, tried))
 }
 
-fn attempt(name: OsString, tried: &mut Vec<Tried>) -> Option<(Library, String)> {
+/// Loads one library, or records what the loader said.
+pub(crate) fn attempt(name: OsString, tried: &mut Vec<Tried>) -> Option<(Library, String)> {
     let shown = name.display().to_string();
     match open(&name) {
         Ok(library) => Some((library, shown)),

@@ -63,6 +63,17 @@ impl Mappings {
         runs
     }
 
+    /// The mappings of a part in which a device has some access, each with what it has.
+    pub(crate) fn accessible(&self, part: Part, device: DeviceId) -> Vec<(Part, Access)> {
+        let mappings = self.0.range(part.offset..part.end());
+        mappings
+            .map(|(offset, mapping)| {
+                (Part { offset: *offset, length: mapping.length }, mapping.access.get(device))
+            })
+            .filter(|(_, access)| *access != Access::None)
+            .collect()
+    }
+
     /// Everything that is mapped, where that is one run without a hole and all of it outside of `part` has this access
     /// for the device already.
     pub(crate) fn whole_with(&self, part: Part, device: DeviceId, access: Access) -> Option<Part> {

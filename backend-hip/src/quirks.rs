@@ -6,11 +6,15 @@
 //! HSA runtime: HIP's part is AMD's machine code, everything below is not.
 
 mod list;
+mod switch;
 
+use gpu_vmm_core::Quirk;
 pub(crate) use list::LIST;
 use list::{
     ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, IMPORT_READS_LATER, IMPORT_UNKNOWN, IMPORT_WANTS_POINTER,
+    OWNER_LAST,
 };
+pub(crate) use switch::handles;
 
 /// The first version whose virtual memory works on Linux.
 pub(crate) const OLDEST: u32 = 60_100_000;
@@ -44,23 +48,27 @@ pub(crate) struct Quirks {
     pub(crate) import_form: ImportForm,
     /// The descriptor has to stay open: [`IMPORT_READS_LATER`].
     pub(crate) import_reads_later: bool,
+    /// A peer must not be given access after the owner: [`OWNER_LAST`].
+    pub(crate) owner_last: bool,
 }
 
 impl Quirks {
     pub(crate) fn of(version: u32) -> Self {
-        let import_form = if IMPORT_WANTS_POINTER.is_in(version) {
+        let has = |quirk: &Quirk| quirk.is_in(version) && handles(quirk.id);
+        let import_form = if has(&IMPORT_WANTS_POINTER) {
             ImportForm::Pointer
-        } else if IMPORT_UNKNOWN.iter().any(|quirk| quirk.is_in(version)) {
+        } else if IMPORT_UNKNOWN.iter().any(has) {
             ImportForm::Unknown
         } else {
             ImportForm::Value
         };
         Self {
-            free_races: FREE_RACES.is_in(version),
-            access_sums: ACCESS_SUMS.is_in(version),
-            copy_by_source: COPY_BY_SOURCE.is_in(version),
+            free_races: has(&FREE_RACES),
+            access_sums: has(&ACCESS_SUMS),
+            copy_by_source: has(&COPY_BY_SOURCE),
             import_form,
-            import_reads_later: IMPORT_READS_LATER.is_in(version),
+            import_reads_later: has(&IMPORT_READS_LATER),
+            owner_last: has(&OWNER_LAST),
         }
     }
 }

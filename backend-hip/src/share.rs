@@ -5,11 +5,11 @@
 use crate::driver::Driver;
 use crate::ffi::hipMemAllocationHandleType;
 use crate::handle::HipHandle;
-use crate::quirks::ImportForm;
+use crate::quirks::{ImportForm, handles};
 use gpu_vmm_core::{Bytes, DriverError, Error, Handle, Properties, Result};
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 const POSIX_FD: hipMemAllocationHandleType = hipMemAllocationHandleType::hipMemHandleTypePosixFileDescriptor;
@@ -59,10 +59,12 @@ pub(crate) fn import(
     }
     let _entered = driver.enter(OPERATION)?;
     // An import is the current device's.
-    let _current = driver.on(OPERATION, properties.device)?;
+    let _current =
+        handles("import-on-current-device").then(|| driver.on(OPERATION, properties.device)).transpose()?;
     // HIP takes descriptor 0 for a null pointer, so it never gets the caller's own: copies are above 2.
-    let fd = fd.try_clone_to_owned().map_err(|error| system(OPERATION, "dup", &error))?;
-    let mut number: c_int = fd.as_raw_fd();
+    let copy = fd.try_clone_to_owned().map_err(|error| system(OPERATION, "dup", &error))?;
+    let given = if handles("import-descriptor-zero") { copy.as_fd() } else { fd };
+    let mut number: c_int = given.as_raw_fd();
     let os_handle = match form {
         ImportForm::Pointer => (&raw mut number).cast::<c_void>(),
         ImportForm::Value | ImportForm::Unknown => std::ptr::without_provenance_mut(number as usize),
@@ -72,7 +74,7 @@ pub(crate) fn import(
     let code = unsafe { (driver.hip.hipMemImportFromShareableHandle)(&raw mut raw, os_handle, POSIX_FD) };
     let context = || format!("{size} on {} from descriptor {number}", properties.device);
     driver.check(OPERATION, "hipMemImportFromShareableHandle", code, context)?;
-    let kept = driver.quirks.import_reads_later.then_some(fd);
+    let kept = driver.quirks.import_reads_later.then_some(copy);
     Ok(HipHandle::imported(Arc::clone(driver), raw, size, *properties, kept))
 }
 

@@ -1,7 +1,7 @@
 //! A pattern written and checked, and plain allocations to compare with.
 //!
-//! The pattern goes through the host in copies: a kernel would have to be compiled for each family of GPUs, by a compiler
-//! that not every machine with HIP has, or be kept here as a code object for each.
+//! The pattern is written and checked by kernels where they can be compiled, which not every machine with HIP can; else
+//! it goes through the host in copies.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::HipBackend;
@@ -25,12 +25,24 @@ fn buffer(length: Bytes) -> Vec<u64> {
     vec![0; (CHUNK.min(length).0 / PATTERN_WORD.0) as usize]
 }
 
-impl Workbench for HipBackend {
-    fn pattern_by(&self) -> &'static str {
-        "copies"
+impl HipBackend {
+    /// Why the pattern is written and checked by copies on a device, where it is.
+    ///
+    /// The first call compiles the kernels, which takes most of a second.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`](gpu_vmm_core::Error::NoSuchDevice), [`Error::Forked`](gpu_vmm_core::Error::Forked), or what
+    /// HIP answers.
+    pub fn no_kernels_because(&self, device: DeviceId) -> Result<Option<&str>> {
+        let kernels = self.driver.kernels("no_kernels_because", device)?;
+        Ok(kernels.as_ref().err().map(String::as_str))
     }
 
-    unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
+    /// # Safety
+    ///
+    /// As for [`Workbench::write_pattern`].
+    unsafe fn write_by_copies(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
         let mut words = buffer(length);
         for (first, to, count) in chunks(at, length) {
             let words = &mut words[..count];
@@ -41,7 +53,10 @@ impl Workbench for HipBackend {
         Ok(())
     }
 
-    unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
+    /// # Safety
+    ///
+    /// As for [`Workbench::count_wrong`].
+    unsafe fn count_by_copies(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
         let mut words = buffer(length);
         let mut wrong = 0;
         for (first, from, count) in chunks(at, length) {
@@ -51,6 +66,55 @@ impl Workbench for HipBackend {
             wrong += count_wrong_words(words, seed, first);
         }
         Ok(wrong)
+    }
+}
+
+impl Workbench for HipBackend {
+    /// By the first device; what others do may differ where their architectures do.
+    fn pattern_by(&self) -> &'static str {
+        match self.driver.kernels("pattern_by", DeviceId(0)) {
+            Ok(Ok(_)) => "a kernel",
+            Ok(Err(_)) | Err(_) => "copies",
+        }
+    }
+
+    unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
+        const OPERATION: &str = "write_pattern";
+        let Ok(kernels) = self.driver.kernels(OPERATION, device)? else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.write_by_copies(device, at, length, seed) };
+        };
+        let words = length.0 / PATTERN_WORD.0;
+        let _current = self.driver.on(OPERATION, device)?;
+        // SAFETY: the kernel takes address, count and seed, and writes as many words as the caller has promised.
+        unsafe {
+            self.driver.launch(OPERATION, kernels, kernels.write_pattern, words, &mut [at.0, words, seed])
+        }
+    }
+
+    unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
+        const OPERATION: &str = "count_wrong";
+        let Ok(kernels) = self.driver.kernels(OPERATION, device)? else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.count_by_copies(device, at, length, seed) };
+        };
+        let words = length.0 / PATTERN_WORD.0;
+        let _current = self.driver.on(OPERATION, device)?;
+        let counter = self.driver.allocate_plain(OPERATION, device, PATTERN_WORD)?;
+        let mut wrong = [0; size_of::<u64>()];
+        // SAFETY: the counter is a word of the device's; the kernel takes address, count, seed and counter, and reads as
+        // many words as the caller has promised.
+        let counted = unsafe {
+            let parameters = &mut [at.0, words, seed, counter.0];
+            self.driver
+                .fill(device, counter, PATTERN_WORD, 0)
+                .and_then(|()| self.driver.launch(OPERATION, kernels, kernels.count_wrong, words, parameters))
+                .and_then(|()| self.driver.copy_to_host(device, &mut wrong, counter))
+        };
+        // SAFETY: allocated above, and the kernel has finished.
+        let freed = unsafe { self.driver.free_plain(OPERATION, device, counter, PATTERN_WORD) };
+        counted.and(freed)?;
+        Ok(u64::from_ne_bytes(wrong))
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {

@@ -38,6 +38,14 @@ const _: () = {
     assert!(ours == offset_of!(newest::hipMemAllocationProp, __bindgen_anon_1));
 };
 
+// From 6.0 on, so the newest alone.
+const _: () = {
+    type Newest = newest::hipDeviceProp_tR0600;
+    assert!(size_of::<ours::hipDeviceProp_tR0600>() == size_of::<Newest>());
+    let ours = offset_of!(ours::hipDeviceProp_tR0600, gcnArchName);
+    assert!(ours == offset_of!(Newest, gcnArchName));
+};
+
 /// `enumeration: name, name` as three columns of numbers.
 macro_rules! numbers {
     ($($enumeration:ident: $($name:ident $newest:ident),*;)*) => {

@@ -4,6 +4,506 @@
 pub const HIP_VERSION_MAJOR: u32 = 7;
 pub const HIP_VERSION_MINOR: u32 = 2;
 pub const HIP_VERSION_PATCH: u32 = 53211;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hipDeviceArch_t {
+    pub _bindgen_align: [u32; 0],
+    pub _bindgen_opaque_blob: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of hipDeviceArch_t"][::core::mem::size_of::<hipDeviceArch_t>() - 4usize];
+    [
+        "Alignment of hipDeviceArch_t",
+    ][::core::mem::align_of::<hipDeviceArch_t>() - 4usize];
+};
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hipUUID_t {
+    pub bytes: [::core::ffi::c_char; 16usize],
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of hipUUID_t"][::core::mem::size_of::<hipUUID_t>() - 16usize];
+    ["Alignment of hipUUID_t"][::core::mem::align_of::<hipUUID_t>() - 1usize];
+    [
+        "Offset of field: hipUUID_t::bytes",
+    ][::core::mem::offset_of!(hipUUID_t, bytes) - 0usize];
+};
+pub type hipUUID = hipUUID_t;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct hipDeviceProp_tR0600 {
+    pub name: [::core::ffi::c_char; 256usize],
+    pub uuid: hipUUID,
+    pub luid: [::core::ffi::c_char; 8usize],
+    pub luidDeviceNodeMask: ::core::ffi::c_uint,
+    pub totalGlobalMem: usize,
+    pub sharedMemPerBlock: usize,
+    pub regsPerBlock: ::core::ffi::c_int,
+    pub warpSize: ::core::ffi::c_int,
+    pub memPitch: usize,
+    pub maxThreadsPerBlock: ::core::ffi::c_int,
+    pub maxThreadsDim: [::core::ffi::c_int; 3usize],
+    pub maxGridSize: [::core::ffi::c_int; 3usize],
+    pub clockRate: ::core::ffi::c_int,
+    pub totalConstMem: usize,
+    pub major: ::core::ffi::c_int,
+    pub minor: ::core::ffi::c_int,
+    pub textureAlignment: usize,
+    pub texturePitchAlignment: usize,
+    pub deviceOverlap: ::core::ffi::c_int,
+    pub multiProcessorCount: ::core::ffi::c_int,
+    pub kernelExecTimeoutEnabled: ::core::ffi::c_int,
+    pub integrated: ::core::ffi::c_int,
+    pub canMapHostMemory: ::core::ffi::c_int,
+    pub computeMode: ::core::ffi::c_int,
+    pub maxTexture1D: ::core::ffi::c_int,
+    pub maxTexture1DMipmap: ::core::ffi::c_int,
+    pub maxTexture1DLinear: ::core::ffi::c_int,
+    pub maxTexture2D: [::core::ffi::c_int; 2usize],
+    pub maxTexture2DMipmap: [::core::ffi::c_int; 2usize],
+    pub maxTexture2DLinear: [::core::ffi::c_int; 3usize],
+    pub maxTexture2DGather: [::core::ffi::c_int; 2usize],
+    pub maxTexture3D: [::core::ffi::c_int; 3usize],
+    pub maxTexture3DAlt: [::core::ffi::c_int; 3usize],
+    pub maxTextureCubemap: ::core::ffi::c_int,
+    pub maxTexture1DLayered: [::core::ffi::c_int; 2usize],
+    pub maxTexture2DLayered: [::core::ffi::c_int; 3usize],
+    pub maxTextureCubemapLayered: [::core::ffi::c_int; 2usize],
+    pub maxSurface1D: ::core::ffi::c_int,
+    pub maxSurface2D: [::core::ffi::c_int; 2usize],
+    pub maxSurface3D: [::core::ffi::c_int; 3usize],
+    pub maxSurface1DLayered: [::core::ffi::c_int; 2usize],
+    pub maxSurface2DLayered: [::core::ffi::c_int; 3usize],
+    pub maxSurfaceCubemap: ::core::ffi::c_int,
+    pub maxSurfaceCubemapLayered: [::core::ffi::c_int; 2usize],
+    pub surfaceAlignment: usize,
+    pub concurrentKernels: ::core::ffi::c_int,
+    pub ECCEnabled: ::core::ffi::c_int,
+    pub pciBusID: ::core::ffi::c_int,
+    pub pciDeviceID: ::core::ffi::c_int,
+    pub pciDomainID: ::core::ffi::c_int,
+    pub tccDriver: ::core::ffi::c_int,
+    pub asyncEngineCount: ::core::ffi::c_int,
+    pub unifiedAddressing: ::core::ffi::c_int,
+    pub memoryClockRate: ::core::ffi::c_int,
+    pub memoryBusWidth: ::core::ffi::c_int,
+    pub l2CacheSize: ::core::ffi::c_int,
+    pub persistingL2CacheMaxSize: ::core::ffi::c_int,
+    pub maxThreadsPerMultiProcessor: ::core::ffi::c_int,
+    pub streamPrioritiesSupported: ::core::ffi::c_int,
+    pub globalL1CacheSupported: ::core::ffi::c_int,
+    pub localL1CacheSupported: ::core::ffi::c_int,
+    pub sharedMemPerMultiprocessor: usize,
+    pub regsPerMultiprocessor: ::core::ffi::c_int,
+    pub managedMemory: ::core::ffi::c_int,
+    pub isMultiGpuBoard: ::core::ffi::c_int,
+    pub multiGpuBoardGroupID: ::core::ffi::c_int,
+    pub hostNativeAtomicSupported: ::core::ffi::c_int,
+    pub singleToDoublePrecisionPerfRatio: ::core::ffi::c_int,
+    pub pageableMemoryAccess: ::core::ffi::c_int,
+    pub concurrentManagedAccess: ::core::ffi::c_int,
+    pub computePreemptionSupported: ::core::ffi::c_int,
+    pub canUseHostPointerForRegisteredMem: ::core::ffi::c_int,
+    pub cooperativeLaunch: ::core::ffi::c_int,
+    pub cooperativeMultiDeviceLaunch: ::core::ffi::c_int,
+    pub sharedMemPerBlockOptin: usize,
+    pub pageableMemoryAccessUsesHostPageTables: ::core::ffi::c_int,
+    pub directManagedMemAccessFromHost: ::core::ffi::c_int,
+    pub maxBlocksPerMultiProcessor: ::core::ffi::c_int,
+    pub accessPolicyMaxWindowSize: ::core::ffi::c_int,
+    pub reservedSharedMemPerBlock: usize,
+    pub hostRegisterSupported: ::core::ffi::c_int,
+    pub sparseHipArraySupported: ::core::ffi::c_int,
+    pub hostRegisterReadOnlySupported: ::core::ffi::c_int,
+    pub timelineSemaphoreInteropSupported: ::core::ffi::c_int,
+    pub memoryPoolsSupported: ::core::ffi::c_int,
+    pub gpuDirectRDMASupported: ::core::ffi::c_int,
+    pub gpuDirectRDMAFlushWritesOptions: ::core::ffi::c_uint,
+    pub gpuDirectRDMAWritesOrdering: ::core::ffi::c_int,
+    pub memoryPoolSupportedHandleTypes: ::core::ffi::c_uint,
+    pub deferredMappingHipArraySupported: ::core::ffi::c_int,
+    pub ipcEventSupported: ::core::ffi::c_int,
+    pub clusterLaunch: ::core::ffi::c_int,
+    pub unifiedFunctionPointers: ::core::ffi::c_int,
+    pub reserved: [::core::ffi::c_int; 63usize],
+    pub hipReserved: [::core::ffi::c_int; 32usize],
+    pub gcnArchName: [::core::ffi::c_char; 256usize],
+    pub maxSharedMemoryPerMultiProcessor: usize,
+    pub clockInstructionRate: ::core::ffi::c_int,
+    pub arch: hipDeviceArch_t,
+    pub hdpMemFlushCntl: *mut ::core::ffi::c_uint,
+    pub hdpRegFlushCntl: *mut ::core::ffi::c_uint,
+    pub cooperativeMultiDeviceUnmatchedFunc: ::core::ffi::c_int,
+    pub cooperativeMultiDeviceUnmatchedGridDim: ::core::ffi::c_int,
+    pub cooperativeMultiDeviceUnmatchedBlockDim: ::core::ffi::c_int,
+    pub cooperativeMultiDeviceUnmatchedSharedMem: ::core::ffi::c_int,
+    pub isLargeBar: ::core::ffi::c_int,
+    pub asicRevision: ::core::ffi::c_int,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    [
+        "Size of hipDeviceProp_tR0600",
+    ][::core::mem::size_of::<hipDeviceProp_tR0600>() - 1472usize];
+    [
+        "Alignment of hipDeviceProp_tR0600",
+    ][::core::mem::align_of::<hipDeviceProp_tR0600>() - 8usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::name",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, name) - 0usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::uuid",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, uuid) - 256usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::luid",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, luid) - 272usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::luidDeviceNodeMask",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, luidDeviceNodeMask) - 280usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::totalGlobalMem",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, totalGlobalMem) - 288usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::sharedMemPerBlock",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, sharedMemPerBlock) - 296usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::regsPerBlock",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, regsPerBlock) - 304usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::warpSize",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, warpSize) - 308usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::memPitch",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, memPitch) - 312usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxThreadsPerBlock",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxThreadsPerBlock) - 320usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxThreadsDim",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxThreadsDim) - 324usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxGridSize",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxGridSize) - 336usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::clockRate",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, clockRate) - 348usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::totalConstMem",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, totalConstMem) - 352usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::major",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, major) - 360usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::minor",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, minor) - 364usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::textureAlignment",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, textureAlignment) - 368usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::texturePitchAlignment",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, texturePitchAlignment) - 376usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::deviceOverlap",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, deviceOverlap) - 384usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::multiProcessorCount",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, multiProcessorCount) - 388usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::kernelExecTimeoutEnabled",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, kernelExecTimeoutEnabled)
+        - 392usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::integrated",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, integrated) - 396usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::canMapHostMemory",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, canMapHostMemory) - 400usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::computeMode",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, computeMode) - 404usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxTexture1D",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxTexture1D) - 408usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxTexture1DMipmap",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxTexture1DMipmap) - 412usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxTexture1DLinear",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxTexture1DLinear) - 416usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxTexture2D",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxTexture2D) - 420usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxTexture2DMipmap",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxTexture2DMipmap) - 428usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxTexture2DLinear",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxTexture2DLinear) - 436usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxTexture2DGather",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxTexture2DGather) - 448usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxTexture3D",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxTexture3D) - 456usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxTexture3DAlt",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxTexture3DAlt) - 468usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxTextureCubemap",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxTextureCubemap) - 480usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxTexture1DLayered",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxTexture1DLayered) - 484usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxTexture2DLayered",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxTexture2DLayered) - 492usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxTextureCubemapLayered",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxTextureCubemapLayered)
+        - 504usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxSurface1D",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxSurface1D) - 512usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxSurface2D",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxSurface2D) - 516usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxSurface3D",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxSurface3D) - 524usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxSurface1DLayered",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxSurface1DLayered) - 536usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxSurface2DLayered",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxSurface2DLayered) - 544usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxSurfaceCubemap",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxSurfaceCubemap) - 556usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxSurfaceCubemapLayered",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxSurfaceCubemapLayered)
+        - 560usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::surfaceAlignment",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, surfaceAlignment) - 568usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::concurrentKernels",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, concurrentKernels) - 576usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::ECCEnabled",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, ECCEnabled) - 580usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::pciBusID",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, pciBusID) - 584usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::pciDeviceID",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, pciDeviceID) - 588usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::pciDomainID",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, pciDomainID) - 592usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::tccDriver",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, tccDriver) - 596usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::asyncEngineCount",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, asyncEngineCount) - 600usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::unifiedAddressing",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, unifiedAddressing) - 604usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::memoryClockRate",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, memoryClockRate) - 608usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::memoryBusWidth",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, memoryBusWidth) - 612usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::l2CacheSize",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, l2CacheSize) - 616usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::persistingL2CacheMaxSize",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, persistingL2CacheMaxSize)
+        - 620usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxThreadsPerMultiProcessor",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxThreadsPerMultiProcessor)
+        - 624usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::streamPrioritiesSupported",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, streamPrioritiesSupported)
+        - 628usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::globalL1CacheSupported",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, globalL1CacheSupported) - 632usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::localL1CacheSupported",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, localL1CacheSupported) - 636usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::sharedMemPerMultiprocessor",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, sharedMemPerMultiprocessor)
+        - 640usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::regsPerMultiprocessor",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, regsPerMultiprocessor) - 648usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::managedMemory",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, managedMemory) - 652usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::isMultiGpuBoard",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, isMultiGpuBoard) - 656usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::multiGpuBoardGroupID",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, multiGpuBoardGroupID) - 660usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::hostNativeAtomicSupported",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, hostNativeAtomicSupported)
+        - 664usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::singleToDoublePrecisionPerfRatio",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, singleToDoublePrecisionPerfRatio)
+        - 668usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::pageableMemoryAccess",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, pageableMemoryAccess) - 672usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::concurrentManagedAccess",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, concurrentManagedAccess) - 676usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::computePreemptionSupported",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, computePreemptionSupported)
+        - 680usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::canUseHostPointerForRegisteredMem",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, canUseHostPointerForRegisteredMem)
+        - 684usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::cooperativeLaunch",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, cooperativeLaunch) - 688usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::cooperativeMultiDeviceLaunch",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, cooperativeMultiDeviceLaunch)
+        - 692usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::sharedMemPerBlockOptin",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, sharedMemPerBlockOptin) - 696usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::pageableMemoryAccessUsesHostPageTables",
+    ][::core::mem::offset_of!(
+        hipDeviceProp_tR0600, pageableMemoryAccessUsesHostPageTables
+    ) - 704usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::directManagedMemAccessFromHost",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, directManagedMemAccessFromHost)
+        - 708usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxBlocksPerMultiProcessor",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxBlocksPerMultiProcessor)
+        - 712usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::accessPolicyMaxWindowSize",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, accessPolicyMaxWindowSize)
+        - 716usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::reservedSharedMemPerBlock",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, reservedSharedMemPerBlock)
+        - 720usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::hostRegisterSupported",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, hostRegisterSupported) - 728usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::sparseHipArraySupported",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, sparseHipArraySupported) - 732usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::hostRegisterReadOnlySupported",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, hostRegisterReadOnlySupported)
+        - 736usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::timelineSemaphoreInteropSupported",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, timelineSemaphoreInteropSupported)
+        - 740usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::memoryPoolsSupported",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, memoryPoolsSupported) - 744usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::gpuDirectRDMASupported",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, gpuDirectRDMASupported) - 748usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::gpuDirectRDMAFlushWritesOptions",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, gpuDirectRDMAFlushWritesOptions)
+        - 752usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::gpuDirectRDMAWritesOrdering",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, gpuDirectRDMAWritesOrdering)
+        - 756usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::memoryPoolSupportedHandleTypes",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, memoryPoolSupportedHandleTypes)
+        - 760usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::deferredMappingHipArraySupported",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, deferredMappingHipArraySupported)
+        - 764usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::ipcEventSupported",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, ipcEventSupported) - 768usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::clusterLaunch",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, clusterLaunch) - 772usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::unifiedFunctionPointers",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, unifiedFunctionPointers) - 776usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::reserved",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, reserved) - 780usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::hipReserved",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, hipReserved) - 1032usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::gcnArchName",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, gcnArchName) - 1160usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::maxSharedMemoryPerMultiProcessor",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, maxSharedMemoryPerMultiProcessor)
+        - 1416usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::clockInstructionRate",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, clockInstructionRate) - 1424usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::arch",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, arch) - 1428usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::hdpMemFlushCntl",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, hdpMemFlushCntl) - 1432usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::hdpRegFlushCntl",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, hdpRegFlushCntl) - 1440usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::cooperativeMultiDeviceUnmatchedFunc",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, cooperativeMultiDeviceUnmatchedFunc)
+        - 1448usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::cooperativeMultiDeviceUnmatchedGridDim",
+    ][::core::mem::offset_of!(
+        hipDeviceProp_tR0600, cooperativeMultiDeviceUnmatchedGridDim
+    ) - 1452usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::cooperativeMultiDeviceUnmatchedBlockDim",
+    ][::core::mem::offset_of!(
+        hipDeviceProp_tR0600, cooperativeMultiDeviceUnmatchedBlockDim
+    ) - 1456usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::cooperativeMultiDeviceUnmatchedSharedMem",
+    ][::core::mem::offset_of!(
+        hipDeviceProp_tR0600, cooperativeMultiDeviceUnmatchedSharedMem
+    ) - 1460usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::isLargeBar",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, isLargeBar) - 1464usize];
+    [
+        "Offset of field: hipDeviceProp_tR0600::asicRevision",
+    ][::core::mem::offset_of!(hipDeviceProp_tR0600, asicRevision) - 1468usize];
+};
 impl hipMemoryType {
     pub const hipMemoryTypeUnregistered: hipMemoryType = hipMemoryType(0);
     pub const hipMemoryTypeHost: hipMemoryType = hipMemoryType(1);
@@ -545,6 +1045,18 @@ pub struct ihipStream_t {
     _unused: [u8; 0],
 }
 pub type hipStream_t = *mut ihipStream_t;
+#[repr(C)]
+#[derive(Debug)]
+pub struct ihipModule_t {
+    _unused: [u8; 0],
+}
+pub type hipModule_t = *mut ihipModule_t;
+#[repr(C)]
+#[derive(Debug)]
+pub struct ihipModuleSymbol_t {
+    _unused: [u8; 0],
+}
+pub type hipFunction_t = *mut ihipModuleSymbol_t;
 impl hipMemAccessFlags {
     pub const hipMemAccessFlagsProtNone: hipMemAccessFlags = hipMemAccessFlags(0);
     pub const hipMemAccessFlagsProtRead: hipMemAccessFlags = hipMemAccessFlags(1);
@@ -738,6 +1250,10 @@ pub type hipDeviceGetAttribute = unsafe extern "C" fn(
     attr: hipDeviceAttribute_t,
     deviceId: ::core::ffi::c_int,
 ) -> hipError_t;
+pub type hipGetDevicePropertiesR0600 = unsafe extern "C" fn(
+    prop: *mut hipDeviceProp_tR0600,
+    deviceId: ::core::ffi::c_int,
+) -> hipError_t;
 pub type hipGetLastError = unsafe extern "C" fn() -> hipError_t;
 pub type hipGetErrorName = unsafe extern "C" fn(
     hip_error: hipError_t,
@@ -774,6 +1290,28 @@ pub type hipDeviceCanAccessPeer = unsafe extern "C" fn(
     canAccessPeer: *mut ::core::ffi::c_int,
     deviceId: ::core::ffi::c_int,
     peerDeviceId: ::core::ffi::c_int,
+) -> hipError_t;
+pub type hipModuleGetFunction = unsafe extern "C" fn(
+    function: *mut hipFunction_t,
+    module: hipModule_t,
+    kname: *const ::core::ffi::c_char,
+) -> hipError_t;
+pub type hipModuleLoadData = unsafe extern "C" fn(
+    module: *mut hipModule_t,
+    image: *const ::core::ffi::c_void,
+) -> hipError_t;
+pub type hipModuleLaunchKernel = unsafe extern "C" fn(
+    f: hipFunction_t,
+    gridDimX: ::core::ffi::c_uint,
+    gridDimY: ::core::ffi::c_uint,
+    gridDimZ: ::core::ffi::c_uint,
+    blockDimX: ::core::ffi::c_uint,
+    blockDimY: ::core::ffi::c_uint,
+    blockDimZ: ::core::ffi::c_uint,
+    sharedMemBytes: ::core::ffi::c_uint,
+    stream: hipStream_t,
+    kernelParams: *mut *mut ::core::ffi::c_void,
+    extra: *mut *mut ::core::ffi::c_void,
 ) -> hipError_t;
 pub type hipMemGetHandleForAddressRange = unsafe extern "C" fn(
     handle: *mut ::core::ffi::c_void,
@@ -840,3 +1378,66 @@ pub type hipMemUnmap = unsafe extern "C" fn(
     ptr: *mut ::core::ffi::c_void,
     size: usize,
 ) -> hipError_t;
+impl hiprtcResult {
+    pub const HIPRTC_SUCCESS: hiprtcResult = hiprtcResult(0);
+    pub const HIPRTC_ERROR_OUT_OF_MEMORY: hiprtcResult = hiprtcResult(1);
+    pub const HIPRTC_ERROR_PROGRAM_CREATION_FAILURE: hiprtcResult = hiprtcResult(2);
+    pub const HIPRTC_ERROR_INVALID_INPUT: hiprtcResult = hiprtcResult(3);
+    pub const HIPRTC_ERROR_INVALID_PROGRAM: hiprtcResult = hiprtcResult(4);
+    pub const HIPRTC_ERROR_INVALID_OPTION: hiprtcResult = hiprtcResult(5);
+    pub const HIPRTC_ERROR_COMPILATION: hiprtcResult = hiprtcResult(6);
+    pub const HIPRTC_ERROR_BUILTIN_OPERATION_FAILURE: hiprtcResult = hiprtcResult(7);
+    pub const HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION: hiprtcResult = hiprtcResult(
+        8,
+    );
+    pub const HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION: hiprtcResult = hiprtcResult(
+        9,
+    );
+    pub const HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID: hiprtcResult = hiprtcResult(10);
+    pub const HIPRTC_ERROR_INTERNAL_ERROR: hiprtcResult = hiprtcResult(11);
+    pub const HIPRTC_ERROR_LINKING: hiprtcResult = hiprtcResult(100);
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct hiprtcResult(pub ::core::ffi::c_uint);
+pub type hiprtcGetErrorString = unsafe extern "C" fn(
+    result: hiprtcResult,
+) -> *const ::core::ffi::c_char;
+#[repr(C)]
+#[derive(Debug)]
+pub struct _hiprtcProgram {
+    _unused: [u8; 0],
+}
+pub type hiprtcProgram = *mut _hiprtcProgram;
+pub type hiprtcCompileProgram = unsafe extern "C" fn(
+    prog: hiprtcProgram,
+    numOptions: ::core::ffi::c_int,
+    options: *const *const ::core::ffi::c_char,
+) -> hiprtcResult;
+pub type hiprtcCreateProgram = unsafe extern "C" fn(
+    prog: *mut hiprtcProgram,
+    src: *const ::core::ffi::c_char,
+    name: *const ::core::ffi::c_char,
+    numHeaders: ::core::ffi::c_int,
+    headers: *const *const ::core::ffi::c_char,
+    includeNames: *const *const ::core::ffi::c_char,
+) -> hiprtcResult;
+pub type hiprtcDestroyProgram = unsafe extern "C" fn(
+    prog: *mut hiprtcProgram,
+) -> hiprtcResult;
+pub type hiprtcGetProgramLog = unsafe extern "C" fn(
+    prog: hiprtcProgram,
+    log: *mut ::core::ffi::c_char,
+) -> hiprtcResult;
+pub type hiprtcGetProgramLogSize = unsafe extern "C" fn(
+    prog: hiprtcProgram,
+    logSizeRet: *mut usize,
+) -> hiprtcResult;
+pub type hiprtcGetCode = unsafe extern "C" fn(
+    prog: hiprtcProgram,
+    code: *mut ::core::ffi::c_char,
+) -> hiprtcResult;
+pub type hiprtcGetCodeSize = unsafe extern "C" fn(
+    prog: hiprtcProgram,
+    codeSizeRet: *mut usize,
+) -> hiprtcResult;

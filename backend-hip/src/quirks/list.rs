@@ -57,6 +57,15 @@ pub(super) const COPY_BY_SOURCE: Quirk = quirk(
     "simulated, 6.4.3; 7.2.4 takes the current device",
 );
 
+pub(super) const OWNER_LAST: Quirk = quirk(
+    "owner-last",
+    (V7_14, EVER),
+    "a mapping is corrupted when a peer is given access after the owner of the memory",
+    "one device a call, the owner last; for a peer that comes later the owner's work is waited for, its access taken, and \
+     given again after the peer's",
+    "openxla/xla #46576; ROCm/rocm-systems PR #9908; never seen here",
+);
+
 pub(super) const IMPORT_WANTS_POINTER: Quirk = quirk(
     "import-wants-pointer",
     (V6_1, V7_0),
@@ -110,13 +119,7 @@ pub(crate) const LIST: &[Quirk] = &[
         "granularity is what HIP reports or 2 MiB, whichever is more",
         "ROCm/rocm-systems PR #9360, PR #1176; simulated, both: 4096",
     ),
-    quirk(
-        "owner-last",
-        (V7_14, EVER),
-        "a mapping is corrupted when a peer is given access after the owner of the memory",
-        "one device a call, the owner last; a peer that is added in a later call is not helped by that",
-        "openxla/xla #46576; ROCm/rocm-systems PR #9908",
-    ),
+    OWNER_LAST,
     quirk(
         "create-on-current-device",
         (V7_0, EVER),

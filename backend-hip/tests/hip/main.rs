@@ -8,12 +8,15 @@
 
 mod access;
 mod addresses;
+mod counts;
 mod cycle;
 mod devices;
 mod process;
 mod rig;
 mod share;
+mod workbench;
 
+use counts::Counts;
 use gpu_vmm_hip::HipBackend;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rig::Rig;
@@ -47,6 +50,20 @@ fn run(backend: Result<HipBackend, String>, test: &Test) -> Result<Completion, F
     Ok(Completion::Completed)
 }
 
+/// HIP 6 keeps freed addresses while tests run; here, at the end, they go as well.
+fn no_addresses_are_left(
+    backend: Result<HipBackend, String>,
+    first: Option<Counts>,
+) -> Result<Completion, Failed> {
+    let backend = match backend {
+        Ok(backend) => backend,
+        Err(reason) => return Ok(Completion::ignored_with(format!("skipped: {reason}"))),
+    };
+    backend.release_kept_addresses()?;
+    Counts::check_addresses(first)?;
+    Ok(Completion::Completed)
+}
+
 fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
@@ -57,10 +74,22 @@ fn main() {
     if let Ok(backend) = &backend {
         eprintln!("{backend:?}");
     }
-    let tests = [access::TESTS, addresses::TESTS, cycle::TESTS, devices::TESTS, process::TESTS, share::TESTS];
+    let tests = [
+        access::TESTS,
+        addresses::TESTS,
+        cycle::TESTS,
+        devices::TESTS,
+        process::TESTS,
+        share::TESTS,
+        workbench::TESTS,
+    ];
     let trials = tests.into_iter().flatten().map(|test| {
         let backend = backend.clone();
         Trial::ignorable_test(test.name, move || run(backend, test))
     });
-    libtest_mimic::run(&arguments, trials.collect()).exit();
+    let mut trials: Vec<Trial> = trials.collect();
+    let first = Counts::now();
+    trials
+        .push(Trial::ignorable_test("no_addresses_are_left", move || no_addresses_are_left(backend, first)));
+    libtest_mimic::run(&arguments, trials).exit();
 }

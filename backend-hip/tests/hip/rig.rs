@@ -1,43 +1,14 @@
 //! What the tests have in common: the backend, raw functions of HIP's to look behind it, and what is left at the end.
 
 use crate::Needs;
+use crate::counts::{Counts, loaded};
 use gpu_vmm_core::{Access, Alignment, Backend, Bytes, DeviceId, Grant, Properties, Reservation, Workbench};
 use gpu_vmm_hip::{HipBackend, HipHandle, HipReservation};
-use libloading::os::unix::{Library, RTLD_LAZY};
 use libtest_mimic::Failed;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) const ZERO: DeviceId = DeviceId(0);
 pub(crate) const ONE: DeviceId = DeviceId(1);
-
-/// A library that HIP has loaded.
-fn loaded(name: &str) -> Option<Library> {
-    // SAFETY: nothing is loaded, so nothing is run.
-    unsafe { Library::open(Some(name), RTLD_LAZY | libc::RTLD_NOLOAD) }.ok()
-}
-
-/// What the simulated HSA runtime counts: reservations, pieces of physical memory, mappings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Counts {
-    reserved: usize,
-    physical: usize,
-    mapped: usize,
-}
-
-impl Counts {
-    /// `None` on real hardware, which counts nothing.
-    fn now() -> Option<Self> {
-        let hsa = loaded("libhsa-runtime64.so.1")?;
-        let (mut reserved, mut physical, mut mapped) = (0, 0, 0);
-        // SAFETY: the simulation's function of this name writes three counts.
-        unsafe {
-            let count =
-                hsa.get::<unsafe extern "C" fn(*mut usize, *mut usize, *mut usize)>("fakehsa_vmem_counts");
-            count.ok()?(&raw mut reserved, &raw mut physical, &raw mut mapped);
-        }
-        Some(Self { reserved, physical, mapped })
-    }
-}
 
 pub(crate) struct Rig {
     pub(crate) backend: HipBackend,
@@ -181,16 +152,8 @@ impl Rig {
             )
             .into());
         }
-        let (Some(before), Some(after)) = (self.before, Counts::now()) else { return Ok(()) };
-        // The memory of imports stays on HIP 6, and freed addresses are kept there.
-        let leaked = if self.has_quirk("import-leaks") { self.imports.load(Ordering::Relaxed) } else { 0 };
-        let kept = if self.has_quirk("free-races") { after.reserved } else { before.reserved };
-        let expected = Counts { physical: before.physical + leaked, reserved: kept, ..before };
-        if after == expected {
-            Ok(())
-        } else {
-            Err(format!("left behind: {after:?} instead of {expected:?}").into())
-        }
+        let imports = self.imports.load(Ordering::Relaxed);
+        Ok(Counts::check(self.before, imports, |id| self.has_quirk(id))?)
     }
 }
 

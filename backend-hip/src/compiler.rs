@@ -1,0 +1,148 @@
+//! AMD's run-time compiler, hiprtc: a library beside HIP, which not every machine has. Without it this backend works, and
+//! the workbench uses copies in the place of kernels.
+//!
+//! The library must be of HIP's own major version, so it is looked for by that: beside HIP where HIP was named with its
+//! folder, then as HIP itself is. The compiler is always told what to compile for. It would else look for the current
+//! device through a HIP of its own choice, `libamdhip64.so`, which can be another version or missing.
+#![allow(unsafe_code)] // loading a library runs its code, and a symbol is whatever its name says
+
+use crate::ffi;
+use crate::loader::{self, Library};
+use gpu_vmm_core::DriverInfo;
+use std::ffi::{CStr, CString, OsString};
+use std::path::Path;
+use std::ptr::{null, null_mut};
+
+/// What the compiler names the text in its messages.
+const NAME: &CStr = c"kernels.hip";
+
+/// Why nothing could be compiled: for people, since nobody can do anything else about it than read it.
+pub(crate) type Reason = String;
+
+macro_rules! functions {
+    ($($name:ident)*) => {
+        #[allow(non_snake_case)]
+        struct Functions {
+            $($name: ffi::$name,)*
+        }
+
+        impl Functions {
+            fn find(library: &Library) -> Result<Self, &'static str> {
+                Ok(Self {
+                    // SAFETY: hiprtc's function of this name has this type in every version from 5.0 on, and the library
+                    // that it is copied from is never unloaded.
+                    $($name: unsafe { *library.get(stringify!($name)).map_err(|_| stringify!($name))? },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    hiprtcCompileProgram hiprtcCreateProgram hiprtcDestroyProgram hiprtcGetCode hiprtcGetCodeSize hiprtcGetErrorString
+    hiprtcGetProgramLog hiprtcGetProgramLogSize
+}
+
+/// The compiler.
+pub(crate) struct Compiler {
+    functions: Functions,
+}
+
+impl Compiler {
+    /// Loads the compiler that belongs to HIP.
+    pub(crate) fn load(hip: &DriverInfo) -> Result<Self, Reason> {
+        let name = loader::compiler_name(hip.version_number);
+        let beside = Path::new(&hip.library).parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folders = beside.map(Path::to_path_buf).into_iter().map(|folder| folder.join(&name).into());
+        let places = folders.chain([OsString::from(&name)]);
+        let places = places.chain(loader::folders().into_iter().map(|folder| folder.join(&name).into()));
+        let mut tried = Vec::new();
+        let found = places.into_iter().find_map(|place| loader::attempt(place, &mut tried));
+        let Some((library, name)) = found else {
+            let answers: Vec<_> =
+                tried.iter().map(|one| format!("{}: {}", one.library, one.answer)).collect();
+            return Err(format!("hiprtc cannot be loaded: {}", answers.join("; ")));
+        };
+        let functions = Functions::find(&library);
+        // Never unloaded, usable or not.
+        std::mem::forget(library);
+        let functions = functions.map_err(|missing| format!("{name} has no function {missing}"))?;
+        Ok(Self { functions })
+    }
+
+    /// Compiles a text for an architecture such as `gfx90a:sramecc+:xnack-`.
+    pub(crate) fn compile(&self, text: &str, architecture: &str) -> Result<Vec<u8>, Reason> {
+        let option =
+            CString::new(format!("--offload-arch={architecture}")).map_err(|error| error.to_string())?;
+        let text = CString::new(text).map_err(|error| error.to_string())?;
+        let mut program = null_mut();
+        // SAFETY: texts that end with a zero byte, no further headers, and a place for one handle.
+        self.check("hiprtcCreateProgram", unsafe {
+            let (text, name) = (text.as_ptr(), NAME.as_ptr());
+            (self.functions.hiprtcCreateProgram)(&raw mut program, text, name, 0, null(), null())
+        })?;
+        let program = Program { compiler: self, program };
+        let options = [option.as_ptr()];
+        // SAFETY: a live program, and one option that ends with a zero byte.
+        let compiled = self.check("hiprtcCompileProgram", unsafe {
+            (self.functions.hiprtcCompileProgram)(program.program, 1, options.as_ptr())
+        });
+        compiled.map_err(|reason| format!("{reason} for {architecture}; it says: {}", program.log()))?;
+        program.code()
+    }
+
+    fn check(&self, call: &str, result: ffi::hiprtcResult) -> Result<(), Reason> {
+        if result.0 == 0 {
+            return Ok(());
+        }
+        // SAFETY: the function takes a number and gives a constant text, or null.
+        let text = unsafe { (self.functions.hiprtcGetErrorString)(result) };
+        // SAFETY: not null, and hiprtc's texts end with a zero byte.
+        let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy());
+        Err(format!("{call} answered {} ({})", text.unwrap_or_default(), result.0))
+    }
+}
+
+/// A text that is being compiled.
+struct Program<'a> {
+    compiler: &'a Compiler,
+    program: ffi::hiprtcProgram,
+}
+
+impl Program<'_> {
+    fn code(&self) -> Result<Vec<u8>, Reason> {
+        let functions = &self.compiler.functions;
+        let mut size = 0;
+        // SAFETY: a live program, and a place for one size.
+        let result = unsafe { (functions.hiprtcGetCodeSize)(self.program, &raw mut size) };
+        self.compiler.check("hiprtcGetCodeSize", result)?;
+        let mut code = vec![0u8; size];
+        // SAFETY: a live program, and as much room as it said.
+        let result = unsafe { (functions.hiprtcGetCode)(self.program, code.as_mut_ptr().cast()) };
+        self.compiler.check("hiprtcGetCode", result)?;
+        Ok(code)
+    }
+
+    /// What the compiler wrote, if that can be had.
+    fn log(&self) -> String {
+        let functions = &self.compiler.functions;
+        let mut size = 0;
+        // SAFETY: a live program, and a place for one size.
+        if unsafe { (functions.hiprtcGetProgramLogSize)(self.program, &raw mut size) }.0 != 0 {
+            return String::new();
+        }
+        let mut log = vec![0u8; size];
+        // SAFETY: a live program, and as much room as it said.
+        if unsafe { (functions.hiprtcGetProgramLog)(self.program, log.as_mut_ptr().cast()) }.0 != 0 {
+            return String::new();
+        }
+        String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_owned()
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        // SAFETY: created with this, and not used any more. There is nothing to be done if it fails.
+        unsafe { (self.compiler.functions.hiprtcDestroyProgram)(&raw mut self.program) };
+    }
+}

@@ -1,0 +1,40 @@
+// The pattern of gpu-vmm's workbench, written and checked by the device itself.
+//
+// Word number i under a seed is m ^ (m >> 32) with m = (seed + i) * 0x9E3779B97F4A7C15, in 64 bits that wrap around;
+// the same as `pattern_word` in vmm-core. All counts and indices are 64 bits wide. Thread t of n takes the words t, t + n,
+// t + 2n and so on, so that neighbouring threads reach neighbouring words.
+
+typedef unsigned long long word;
+
+static __device__ word pattern_word(word seed, word index)
+{
+    const word mixed = (seed + index) * 0x9E3779B97F4A7C15ull;
+    return mixed ^ (mixed >> 32);
+}
+
+static __device__ word first_index()
+{
+    return (word)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+static __device__ word threads()
+{
+    return (word)gridDim.x * blockDim.x;
+}
+
+extern "C" __global__ void gpu_vmm_write_pattern(word *words, word count, word seed)
+{
+    for (word index = first_index(); index < count; index += threads())
+        words[index] = pattern_word(seed, index);
+}
+
+// Adds the number of words that are not the pattern's to *wrong.
+extern "C" __global__ void gpu_vmm_count_wrong(const word *words, word count, word seed, word *wrong)
+{
+    word mine = 0;
+    for (word index = first_index(); index < count; index += threads())
+        mine += words[index] != pattern_word(seed, index);
+    // Where nothing is wrong, no thread has to reach the counter.
+    if (mine != 0)
+        atomicAdd(wrong, mine);
+}

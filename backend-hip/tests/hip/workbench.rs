@@ -1,0 +1,48 @@
+//! The pattern is written and checked by kernels where they can be compiled, else by copies; both find what is wrong.
+
+use crate::rig::{Rig, ZERO};
+use crate::{Needs, Test};
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Reservation, Workbench};
+
+pub(crate) const TESTS: &[Test] = &[
+    Test { name: "workbench::it_is_told_what_writes_the_pattern", needs: Needs::Device, run: told },
+    Test { name: "workbench::every_wrong_word_is_found", needs: Needs::Device, run: found },
+];
+
+fn told(rig: &Rig) {
+    let reason = rig.backend.no_kernels_because(ZERO).unwrap();
+    let expected = if reason.is_none() { "a kernel" } else { "copies" };
+    assert_eq!(rig.backend.pattern_by(), expected, "{reason:?}");
+    assert!(reason.is_none_or(|reason| !reason.is_empty()));
+    if let Some(reason) = reason {
+        eprintln!("by copies: {reason}");
+    }
+    let missing = rig.backend.no_kernels_because(DeviceId(99));
+    assert!(matches!(missing, Err(Error::Driver { .. } | Error::NoSuchDevice { .. })), "{missing:?}");
+}
+
+fn found(rig: &Rig) {
+    let size = rig.units(3);
+    let mut reservation = rig.mapped(ZERO, size);
+    let at = reservation.range().base;
+    let spoil = |at: Address| {
+        // SAFETY: within what is mapped here, for this device.
+        unsafe { rig.backend.copy_from_host(ZERO, at, &[0xa5; 8]) }.unwrap();
+    };
+    let wrong = |length: Bytes, seed: u64| {
+        // SAFETY: as above.
+        unsafe { rig.backend.count_wrong(ZERO, at, length, seed) }.unwrap()
+    };
+    // SAFETY: as above.
+    unsafe { rig.backend.write_pattern(ZERO, at, size, 11) }.unwrap();
+    assert_eq!(wrong(size, 11), 0);
+    assert_eq!(wrong(size, 12), size.0 / 8, "another seed is another pattern in every word");
+    spoil(at);
+    spoil(at + rig.unit());
+    spoil(at + (size - Bytes(8)));
+    assert_eq!(wrong(size, 11), 3);
+    assert_eq!(wrong(size - Bytes(8), 11), 2, "not beyond what is asked for");
+    assert_eq!(wrong(Bytes::ZERO, 11), 0);
+    // SAFETY: one whole mapping, not used any more.
+    unsafe { reservation.unmap(Bytes::ZERO, size) }.unwrap();
+}
