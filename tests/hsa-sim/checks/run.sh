@@ -1,0 +1,49 @@
+#!/bin/sh
+# run.sh PREFIX: runs the checks on the HIP runtime in PREFIX, over PREFIX/sim/libhsa-runtime64.so.1, and compares what it
+# answers to unusual calls with what is known of its version. Needs a C compiler. Exit status 0: all is as it should be.
+set -eu
+[ $# -eq 1 ] || { echo "usage: $0 PREFIX" >&2; exit 2; }
+prefix=$(cd "$1" && pwd); here=$(cd "$(dirname "$0")" && pwd)
+lib=$prefix/usr/lib/x86_64-linux-gnu
+case $(ls "$lib"/libamdhip64.so.?) in *.so.6) version=6.4.3 ;; *.so.7) version=7.2.4 ;; *) version=unknown ;; esac
+work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
+export AMD_COMGR_CACHE=0
+run="$lib/ld-linux-x86-64.so.2 --library-path $prefix/sim:$lib"
+failed=0
+verdict() { echo "$1: $2"; [ "$2" = "as it should be" ] || failed=1; }
+
+for check in vmm kernels probe; do
+    ${CC:-cc} -w -D__HIP_PLATFORM_AMD__ -I"$prefix/usr/include" "$here/$check.c" -o "$work/$check" -L"$lib" -lamdhip64 \
+        -lhiprtc -lpthread -Wl,--unresolved-symbols=ignore-in-shared-libs
+done
+answer=$($run "$work/vmm" | tail -1) || true
+verdict "vmm.c" "$([ "$answer" = "0 failed" ] && echo "as it should be" || echo "$answer")"
+answer=$($run "$work/kernels" "$here/kernels.hip" | tail -1) || true
+verdict "kernels.c" "$([ "$answer" = "0 failed" ] && echo "as it should be" || echo "$answer")"
+
+# A kernel's fault: the process ends as ROCr ends it, or goes on where that is asked for.
+if $run "$work/kernels" "$here/kernels.hip" fault >"$work/out" 2>"$work/err"; then told="it went on"
+elif grep -q "Memory access fault by GPU node-1" "$work/err"; then told="as it should be"
+else told=$(tail -1 "$work/err"); fi
+verdict "a kernel's fault" "$told"
+answer=$(HSA_SIM_ON_FAULT=skip $run "$work/kernels" "$here/kernels.hip" fault 2>/dev/null | tail -1) || true
+verdict "a kernel's fault, skipped" "$([ "$answer" = "went on" ] && echo "as it should be" || echo "$answer")"
+
+# Addresses differ in every run; so do the rounds after which HIP 6 crashes. How HIP 7.2 sets access after mappings of
+# unequal sizes depends on where its own objects lie: so one case is left out there, and a number in another.
+# Whether hipMemset still returns before the fault of its kernel ends the process is a matter of time.
+same() {
+    sed -E -e 's/0x[0-9a-f]{8,}/ADDRESS/g' -e 's/(failed at|steps,) [0-9]+/\1 N/' -e '/^  step [0-9]+, /d' "$1" |
+        awk -v version="$version" '
+            /^[a-z0-9_]+:$/ { name = $0 }
+            version == "7.2.4" && name == "copy_across_d2d:" { next }
+            name == "two_gpus_no_access:" && /hipMemset/ { next }
+            1'
+}
+HIP_RUN="$run" HIP_SELF="$work/probe" HSA_SIM_GPUS=2 $run "$work/probe" >"$work/answers" 2>"$work/err"
+if [ -f "$here/probe.$version.txt" ]; then
+    same "$here/probe.$version.txt" >"$work/known"; same "$work/answers" >"$work/now"
+    if diff "$work/known" "$work/now"; then told="as it should be"; else told="differs from probe.$version.txt"; fi
+else told="nothing is known of this version"; fi
+verdict "probe.c" "$told"
+exit $failed

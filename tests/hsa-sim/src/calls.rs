@@ -1,0 +1,196 @@
+//! Every function that answers with a status goes through here: it is counted, made slower and made to fail as the
+//! settings say.
+
+use crate::abi::Status;
+use crate::settings::{Times, settings};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Defines HSA functions: exported under their C names, and passed through [`enter`].
+macro_rules! hsa {
+    ($($(#[$meta:meta])* pub unsafe fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => { $(
+        $(#[$meta])*
+        ///
+        /// # Safety
+        ///
+        /// What the function's header asks for: each pointer is null, or good for what is read or written there.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $crate::abi::Status {
+            const CALL: usize = $crate::calls::index(stringify!($name));
+            if let Some(status) = $crate::calls::enter(CALL) {
+                return status;
+            }
+            $body
+        }
+    )* };
+}
+
+/// The functions that can be counted, delayed and made to fail.
+pub(crate) const NAMES: &[&str] = &[
+    "hsa_agent_get_info",
+    "hsa_agent_iterate_isas",
+    "hsa_amd_agent_iterate_memory_pools",
+    "hsa_amd_agent_memory_pool_get_info",
+    "hsa_amd_agents_allow_access",
+    "hsa_amd_memory_async_copy",
+    "hsa_amd_memory_async_copy_on_engine",
+    "hsa_amd_memory_async_copy_rect",
+    "hsa_amd_memory_copy_engine_status",
+    "hsa_amd_memory_get_preferred_copy_engine",
+    "hsa_amd_memory_lock_to_pool",
+    "hsa_amd_memory_pool_allocate",
+    "hsa_amd_memory_pool_free",
+    "hsa_amd_memory_pool_get_info",
+    "hsa_amd_memory_unlock",
+    "hsa_amd_pointer_info",
+    "hsa_amd_portable_close_dmabuf",
+    "hsa_amd_portable_export_dmabuf",
+    "hsa_amd_portable_export_dmabuf_v2",
+    "hsa_amd_profiling_async_copy_enable",
+    "hsa_amd_profiling_get_async_copy_time",
+    "hsa_amd_profiling_get_dispatch_time",
+    "hsa_amd_profiling_set_profiler_enabled",
+    "hsa_amd_queue_cu_set_mask",
+    "hsa_amd_queue_set_priority",
+    "hsa_amd_signal_async_handler",
+    "hsa_amd_signal_create",
+    "hsa_amd_signal_value_pointer",
+    "hsa_amd_vmem_address_free",
+    "hsa_amd_vmem_address_reserve",
+    "hsa_amd_vmem_address_reserve_align",
+    "hsa_amd_vmem_export_shareable_handle",
+    "hsa_amd_vmem_get_access",
+    "hsa_amd_vmem_get_alloc_properties_from_handle",
+    "hsa_amd_vmem_handle_create",
+    "hsa_amd_vmem_handle_release",
+    "hsa_amd_vmem_import_shareable_handle",
+    "hsa_amd_vmem_map",
+    "hsa_amd_vmem_retain_alloc_handle",
+    "hsa_amd_vmem_set_access",
+    "hsa_amd_vmem_unmap",
+    "hsa_code_object_reader_create_from_memory",
+    "hsa_code_object_reader_destroy",
+    "hsa_executable_agent_global_variable_define",
+    "hsa_executable_create_alt",
+    "hsa_executable_destroy",
+    "hsa_executable_freeze",
+    "hsa_executable_get_symbol_by_name",
+    "hsa_executable_iterate_symbols",
+    "hsa_executable_load_agent_code_object",
+    "hsa_executable_symbol_get_info",
+    "hsa_init",
+    "hsa_isa_get_info_alt",
+    "hsa_iterate_agents",
+    "hsa_memory_copy",
+    "hsa_memory_deregister",
+    "hsa_memory_register",
+    "hsa_queue_create",
+    "hsa_queue_destroy",
+    "hsa_shut_down",
+    "hsa_signal_create",
+    "hsa_signal_destroy",
+    "hsa_status_string",
+    "hsa_system_get_info",
+    "hsa_system_get_major_extension_table",
+    "hsa_amd_coherency_set_type",
+    "hsa_amd_enable_logging",
+    "hsa_amd_agent_set_async_scratch_limit",
+    "hsa_amd_register_system_event_handler",
+    "hsa_agent_extension_supported",
+    "hsa_system_extension_supported",
+    "hsa_amd_ipc_memory_create",
+    "hsa_amd_ipc_memory_attach",
+    "hsa_amd_ipc_memory_detach",
+    "hsa_amd_ais_file_read",
+    "hsa_amd_ais_file_write",
+    "hsa_amd_image_create",
+    "hsa_amd_interop_map_buffer",
+    "hsa_amd_interop_unmap_buffer",
+    "hsa_amd_svm_attributes_get",
+    "hsa_amd_svm_attributes_set",
+    "hsa_amd_svm_prefetch_async",
+    "hsa_ext_image_create",
+    "hsa_ext_image_create_with_layout",
+    "hsa_ext_image_data_get_info",
+    "hsa_ext_image_destroy",
+    "hsa_ext_image_export",
+    "hsa_ext_image_import",
+    "hsa_ext_sampler_create",
+    "hsa_ext_sampler_create_v2",
+    "hsa_ext_sampler_destroy",
+];
+
+static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
+
+/// The place of a function in [`NAMES`]. Evaluated by the compiler: a function that is not listed does not compile.
+pub(crate) const fn index(name: &str) -> usize {
+    let mut at = 0;
+    while at < NAMES.len() {
+        if same(NAMES[at].as_bytes(), name.as_bytes()) {
+            return at;
+        }
+        at += 1;
+    }
+    assert!(at < NAMES.len(), "list the function in NAMES");
+    at
+}
+
+const fn same(a: &[u8], b: &[u8]) -> bool {
+    let mut at = 0;
+    while at < a.len() && at < b.len() && a[at] == b[at] {
+        at += 1;
+    }
+    a.len() == b.len() && at == a.len()
+}
+
+/// Begins a call. A status: the call fails with it and does nothing.
+pub(crate) fn enter(call: usize) -> Option<Status> {
+    let number = COUNTS[call].fetch_add(1, Relaxed) + 1;
+    let settings = settings();
+    if let Some(delay) = settings.delays.get(&call) {
+        std::thread::sleep(*delay);
+    }
+    let failure = settings.failures.iter().find(|failure| {
+        failure.call == call
+            && match failure.times {
+                Times::Once(at) => number == at,
+                Times::From(first) => number >= first,
+            }
+    })?;
+    trace!("{} number {number}: made to fail with {:#x}", NAMES[call], failure.status.0);
+    Some(failure.status)
+}
+
+/// How often a function was called; `None`: it is not one of those that are counted.
+pub(crate) fn count(name: &str) -> Option<u64> {
+    let call = NAMES.iter().position(|listed| *listed == name)?;
+    Some(COUNTS[call].load(Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn texts(folder: &Path, all: &mut String) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                texts(&path, all);
+            } else if !path.ends_with("calls.rs") {
+                all.push_str(&std::fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+
+    /// A name that no function has would be a setting that does nothing.
+    #[test]
+    fn every_name_is_a_function() {
+        let mut all = String::new();
+        texts(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut all);
+        let refused = |name: &str| all.lines().any(|line| line.trim() == name);
+        for name in NAMES {
+            assert!(all.contains(&format!("pub unsafe fn {name}(")) || refused(name), "{name}");
+            assert_eq!(NAMES.iter().filter(|other| *other == name).count(), 1, "{name} twice");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What a test may ask below HIP, by looking the functions up in the loaded library: what is alive, how many faults
+//! there were, how often a function was called. These are no part of HSA.
+#![allow(unsafe_code)] // exported to C
+
+use crate::calls;
+use crate::memory::{faults, state};
+use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
+
+/// How many reservations, pieces of physical memory and mappings are alive: at the end of a test, as many as at its
+/// beginning. A null pointer is left out.
+#[unsafe(no_mangle)]
+pub extern "C" fn hsa_sim_vmem_counts(
+    reserved: Option<&mut MaybeUninit<usize>>,
+    physical: Option<&mut MaybeUninit<usize>>,
+    mapped: Option<&mut MaybeUninit<usize>>,
+) {
+    let counts = state().vmem.counts();
+    for (out, count) in [reserved, physical, mapped].into_iter().zip(counts) {
+        out.map(|out| out.write(count));
+    }
+}
+
+/// How many GPU memory faults there were. More than none is seen with `HSA_SIM_ON_FAULT=skip` alone.
+#[unsafe(no_mangle)]
+pub extern "C" fn hsa_sim_fault_count() -> u64 {
+    faults()
+}
+
+/// How often a function of HSA was called, failures included; `u64::MAX` for one that is not counted.
+///
+/// # Safety
+///
+/// The name is null or ends with a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hsa_sim_call_count(name: *const c_char) -> u64 {
+    if name.is_null() {
+        return u64::MAX;
+    }
+    // SAFETY: not null, and ends with a zero byte by the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_str().ok().and_then(calls::count).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,71 @@
+//! Kernels that are simulated: each is a function here, found by the kernel's name in the code object that HIP has
+//! loaded. The compiled code itself is never run.
+//!
+//! The arguments come from where the dispatch packet says, laid out as the compiler does it; every access goes through the
+//! page walk of the kernel's GPU. The size of the grid makes no difference: the kernels go over all of their data with any
+//! grid. A kernel that faults has done nothing, or what comes before the fault in the order of its words; a real one does it
+//! in no order.
+//!
+//! | kernel | parameters, 64 bits each | what it does |
+//! |---|---|---|
+//! | `gpu_vmm_write_pattern` | words, count, seed | writes the workbench's pattern |
+//! | `gpu_vmm_count_wrong` | words, count, seed, wrong | adds to `*wrong` how many words differ from it |
+//! | `gpu_vmm_fill` | words, count, value | writes one value to all words |
+//! | `gpu_vmm_checksum` | words, count, sum | adds to `*sum` each word times the odd number 2 × its index + 1 |
+//! | `gpu_vmm_copy_strided` | to, to_stride, from, from_stride, count | copies word `i × from_stride` to `i × to_stride` |
+//! | `gpu_vmm_write_at` | address, value | writes one word |
+//!
+//! And HIP's own, for `hipMemset` and copies on one device. `checks/kernels.hip` has them as source text.
+
+mod arguments;
+mod hip;
+mod memory;
+mod pattern;
+mod words;
+
+use crate::code;
+use crate::memory::{Fault, copy, fault};
+use crate::report::stop;
+use crate::settings::settings;
+use arguments::Arguments;
+
+/// A kernel that is known.
+struct Known {
+    name: &'static str,
+    /// How many bytes of arguments it reads.
+    arguments: usize,
+    run: fn(agent: usize, &Arguments) -> Result<(), Fault>,
+}
+
+const KNOWN: [&[Known]; 3] = [pattern::KERNELS, words::KERNELS, hip::KERNELS];
+
+/// Runs the kernel whose descriptor lies at `object`, with the arguments at `arguments`.
+pub(crate) fn dispatch(agent: usize, object: u64, arguments: u64) {
+    let Some((name, kernel)) = code::kernel(object) else {
+        stop(format_args!("a dispatch of {object:#x}, where no kernel is"));
+    };
+    let Some(known) = KNOWN.into_iter().flatten().find(|known| known.name == name) else {
+        return unknown(&name);
+    };
+    trace!("kernel {name} on agent {agent}");
+    if kernel.arguments < known.arguments as u32 {
+        stop(format_args!(
+            "kernel {name} has {} bytes of arguments and is known with {}: it is declared otherwise",
+            kernel.arguments, known.arguments
+        ));
+    }
+    let arguments = copy::read(agent, arguments as usize, known.arguments).map(Arguments);
+    let result = arguments.and_then(|arguments| (known.run)(agent, &arguments));
+    if let Err(wrong) = result {
+        fault(agent, wrong, &name);
+    }
+}
+
+fn unknown(name: &str) {
+    if settings().abort_on_unknown_kernel {
+        stop(format_args!(
+            "kernel {name} is not simulated; HSA_SIM_ON_UNKNOWN_KERNEL=skip would do nothing in its place"
+        ));
+    }
+    eprintln!("hsa-sim: kernel {name} is not simulated: nothing is done");
+}

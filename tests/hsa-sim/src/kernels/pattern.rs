@@ -1,0 +1,42 @@
+//! The workbench's kernels: `backend-hip/src/kernels.hip`, and `backend-cuda/src/kernels.ptx`, which do the same.
+
+use super::Known;
+use super::arguments::Arguments;
+use super::memory::Gpu;
+use crate::memory::{Fault, Need};
+use std::sync::atomic::Ordering::Relaxed;
+
+pub(super) const KERNELS: &[Known] = &[
+    Known { name: "gpu_vmm_write_pattern", arguments: 24, run: write_pattern },
+    Known { name: "gpu_vmm_count_wrong", arguments: 32, run: count_wrong },
+];
+
+/// Word number `index` under a seed.
+const fn pattern_word(seed: u64, index: u64) -> u64 {
+    let mixed = seed.wrapping_add(index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    mixed ^ (mixed >> 32)
+}
+
+fn write_pattern(agent: usize, arguments: &Arguments) -> Result<(), Fault> {
+    let gpu = Gpu::of(agent);
+    let words = gpu.words(arguments.nth(0), arguments.nth(1), Need::Write)?;
+    let seed = arguments.nth(2);
+    for (index, word) in (0..).zip(words.into_iter().flatten()) {
+        word.store(pattern_word(seed, index), Relaxed);
+    }
+    Ok(())
+}
+
+fn count_wrong(agent: usize, arguments: &Arguments) -> Result<(), Fault> {
+    let gpu = Gpu::of(agent);
+    let words = gpu.words(arguments.nth(0), arguments.nth(1), Need::Read)?;
+    let seed = arguments.nth(2);
+    let differs = |(index, word): &(u64, &std::sync::atomic::AtomicU64)| {
+        word.load(Relaxed) != pattern_word(seed, *index)
+    };
+    let wrong = (0..).zip(words.into_iter().flatten()).filter(differs).count() as u64;
+    if wrong > 0 {
+        gpu.word(arguments.nth(3), Need::Write)?.fetch_add(wrong, Relaxed);
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! Copies and fills as an agent does them, with its page walk on both sides.
+#![allow(unsafe_code)] // reaches memory by address
+
+use super::walk::Part;
+use super::{Fault, Need, fault, state};
+use crate::abi::Status;
+use crate::agent;
+
+/// An address as an agent knows it.
+type Side = (usize, usize);
+
+/// Copies as an agent. Where either side faults, nothing is copied.
+pub(crate) fn copy(agent: usize, to: usize, from: usize, size: usize) -> Result<(), Fault> {
+    copy_between((agent, to), (agent, from), size)
+}
+
+/// Copies with one agent's page walk for the target and another's for the source.
+fn copy_between(to: Side, from: Side, size: usize) -> Result<(), Fault> {
+    let state = state();
+    let source = state.walk(from.0, from.1, size, Need::Read)?;
+    let target = state.walk(to.0, to.1, size, Need::Write)?;
+    let (mut source, mut target) = (source.into_iter(), target.into_iter());
+    let (mut here, mut there) = (source.next(), target.next());
+    while let (Some(read), Some(write)) = (here, there) {
+        let size = read.size.min(write.size);
+        // SAFETY: the walk found so many bytes on both sides, and the lock keeps them mapped. As with a GPU's copy,
+        // who changes them meanwhile gets what comes of it.
+        unsafe { std::ptr::copy(read.at, write.at, size) };
+        here = rest(read, size).or_else(|| source.next());
+        there = rest(write, size).or_else(|| target.next());
+    }
+    Ok(())
+}
+
+/// Fills as an agent, with a pattern over and over. Where it faults, nothing is written.
+pub(crate) fn fill(agent: usize, to: usize, size: usize, pattern: &[u8]) -> Result<(), Fault> {
+    let state = state();
+    let parts = state.walk(agent, to, size, Need::Write)?;
+    let mut bytes = pattern.iter().cycle();
+    for part in parts {
+        if let [byte] = pattern {
+            // SAFETY: the walk found so many bytes, and the lock keeps them mapped.
+            unsafe { part.at.write_bytes(*byte, part.size) };
+            continue;
+        }
+        for (offset, byte) in (0..part.size).zip(&mut bytes) {
+            // SAFETY: as above.
+            unsafe { part.at.add(offset).write(*byte) };
+        }
+    }
+    Ok(())
+}
+
+/// Reads as an agent.
+pub(crate) fn read(agent: usize, from: usize, size: usize) -> Result<Vec<u8>, Fault> {
+    let state = state();
+    let parts = state.walk(agent, from, size, Need::Read)?;
+    let mut bytes = Vec::with_capacity(size);
+    for part in parts {
+        // SAFETY: the walk found so many bytes, and the lock keeps them mapped.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(part.at, part.size) });
+    }
+    Ok(bytes)
+}
+
+/// What is left of a part behind its first `done` bytes.
+fn rest(part: Part, done: usize) -> Option<Part> {
+    let size = part.size - done;
+    (size > 0).then(|| Part { at: part.at.wrapping_add(done), size })
+}
+
+hsa! {
+    /// Copies and waits. ROCr has a GPU do it where an address is not the CPU's, and locks the program's own memory for
+    /// that time: so each side is reached by the first agent that may reach it.
+    pub unsafe fn hsa_memory_copy(to: usize, from: usize, size: usize) {
+        let reaches = |at: usize, need: Need| {
+            let able = |agent: &usize| state().walk(*agent, at, size, need).is_ok();
+            agent::all().find(able).unwrap_or(0)
+        };
+        let (to, from) = ((reaches(to, Need::Write), to), (reaches(from, Need::Read), from));
+        match copy_between(to, from, size) {
+            Ok(()) => Status::SUCCESS,
+            Err(wrong) => {
+                fault(from.0.max(to.0), wrong, "hsa_memory_copy");
+                Status::MEMORY_FAULT
+            }
+        }
+    }
+}

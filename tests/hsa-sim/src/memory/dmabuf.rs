@@ -1,0 +1,108 @@
+//! Memory as a descriptor that other APIs take: on hardware a dma-buf, here a memfd, as those of
+//! [`share`].
+//!
+//! Rules: `hsa_amd_portable_export_dmabuf` in `hsa_ext_amd.h`: the whole range lies in one allocation of a GPU; nothing is
+//! written on failure. `hipMemGetHandleForAddressRange` calls it for what `hipMalloc` gave. ROCr knows no mappings of the
+//! virtual memory API here, and HIP exports their handles instead.
+#![allow(unsafe_code)] // exported to C
+
+use super::allocation::{Allocation, Origin};
+use super::pages::Pages;
+use super::{State, holding, state};
+use crate::abi::Status;
+use crate::vmem::share;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
+
+impl State {
+    /// A descriptor of what an address lies in, and where in that it lies.
+    fn export(&mut self, at: usize, size: usize) -> Result<(OwnedFd, usize), Status> {
+        let base = holding(&self.allocations, at, |allocation| allocation.size).map(|(base, _)| base);
+        let found = base.and_then(|base| Some((base, self.allocations.get_mut(&base)?)));
+        let Some((base, allocation)) = found else { return Err(Status::INVALID_ALLOCATION) };
+        if size > base + allocation.size - at {
+            return Err(Status::INVALID_ALLOCATION);
+        }
+        if allocation.owner == 0 {
+            return Err(Status::INVALID_AGENT);
+        }
+        Ok((allocation.descriptor()?, at - base))
+    }
+}
+
+impl Allocation {
+    /// A new descriptor of a GPU's memory. At the first one the memory moves into a file, at the same address.
+    fn descriptor(&mut self) -> Result<OwnedFd, Status> {
+        let Origin::Pool { pages, file } = &mut self.origin else { return Err(Status::INVALID_ALLOCATION) };
+        if file.is_none() {
+            let new =
+                share::file(self.owner, self.kind, pages.size()).map_err(|_| Status::OUT_OF_RESOURCES)?;
+            let copy = Pages::of_file(new.as_fd(), pages.size()).map_err(|_| Status::OUT_OF_RESOURCES)?;
+            // SAFETY: both are owned here and of one size; the lock that the caller holds keeps simulated GPUs away.
+            unsafe { std::ptr::copy_nonoverlapping(pages.pointer(), copy.pointer(), pages.size()) };
+            pages.become_file(new.as_fd()).map_err(|_| Status::OUT_OF_RESOURCES)?;
+            *file = Some(new);
+        }
+        let file = file.as_ref().ok_or(Status::ERROR)?;
+        share::duplicate(file.as_fd())
+    }
+}
+
+fn export(
+    at: usize,
+    size: usize,
+    out: Option<&mut MaybeUninit<i32>>,
+    offset: Option<&mut MaybeUninit<u64>>,
+) -> Status {
+    let (Some(out), Some(offset)) = (out, offset) else { return Status::INVALID_ARGUMENT };
+    if at == 0 || size == 0 {
+        return Status::INVALID_ARGUMENT;
+    }
+    match state().export(at, size) {
+        Ok((file, within)) => {
+            let file = file.into_raw_fd();
+            trace!("portable_export_dmabuf({at:#x}, {size:#x}) = fd {file}, offset {within:#x}");
+            out.write(file);
+            offset.write(within as u64);
+            Status::SUCCESS
+        }
+        Err(status) => {
+            trace!("portable_export_dmabuf({at:#x}, {size:#x}): {:#x}", status.0);
+            status
+        }
+    }
+}
+
+hsa! {
+    /// Gives a new descriptor of the memory that a range lies in.
+    pub unsafe fn hsa_amd_portable_export_dmabuf(
+        at: usize,
+        size: usize,
+        out: Option<&mut MaybeUninit<i32>>,
+        offset: Option<&mut MaybeUninit<u64>>,
+    ) {
+        export(at, size, out, offset)
+    }
+
+    /// The same; how a device will reach the memory (flag 1: over PCIe) makes no difference here.
+    pub unsafe fn hsa_amd_portable_export_dmabuf_v2(
+        at: usize,
+        size: usize,
+        out: Option<&mut MaybeUninit<i32>>,
+        offset: Option<&mut MaybeUninit<u64>>,
+        flags: u64,
+    ) {
+        if flags > 1 { Status::INVALID_ARGUMENT } else { export(at, size, out, offset) }
+    }
+
+    /// Closes such a descriptor.
+    pub unsafe fn hsa_amd_portable_close_dmabuf(file: i32) {
+        // SAFETY: the call takes no pointer.
+        if unsafe { libc::fcntl(file, libc::F_GETFD) } < 0 {
+            return Status::RESOURCE_FREE;
+        }
+        // SAFETY: open, and the caller's to close.
+        drop(unsafe { OwnedFd::from_raw_fd(file) });
+        Status::SUCCESS
+    }
+}

@@ -1,0 +1,113 @@
+//! Pages of this process: what memory is made of, and what address ranges are held with.
+#![allow(unsafe_code)] // maps and unmaps
+
+use super::PAGE;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use std::ffi::c_void;
+use std::os::fd::BorrowedFd;
+use std::ptr::null_mut;
+
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const QUIET: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
+
+/// A range of this process's addresses that the simulation owns; unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    at: *mut c_void,
+    size: usize,
+}
+
+// SAFETY: it owns addresses, which belong to the process and to no thread.
+unsafe impl Send for Pages {}
+
+impl Pages {
+    /// Memory, all zero.
+    pub(crate) fn anonymous(size: usize) -> Result<Self, Errno> {
+        Self::at_any_place(size, READ_WRITE)
+    }
+
+    fn at_any_place(size: usize, protection: ProtFlags) -> Result<Self, Errno> {
+        // SAFETY: the kernel chooses a place where nothing is.
+        let at = unsafe { mmap_anonymous(null_mut(), size, protection, QUIET) }?;
+        Ok(Self { at, size })
+    }
+
+    /// The content of a file, shared with all who have it.
+    pub(crate) fn of_file(file: BorrowedFd<'_>, size: usize) -> Result<Self, Errno> {
+        // SAFETY: the kernel chooses a place where nothing is.
+        let at = unsafe { mmap(null_mut(), size, READ_WRITE, MapFlags::SHARED, file, 0) }?;
+        Ok(Self { at, size })
+    }
+
+    /// Addresses without memory, at the place that is asked for if that is free.
+    pub(crate) fn reserve_at(hint: usize, size: usize) -> Option<Self> {
+        let wanted = std::ptr::with_exposed_provenance_mut(hint);
+        let flags = QUIET | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: the flags forbid to replace what is there.
+        let at = unsafe { mmap_anonymous(wanted, size, ProtFlags::empty(), flags) }.ok()?;
+        // A kernel before 4.17 takes the place for a hint.
+        Some(Self { at, size }).filter(|pages| pages.at == wanted)
+    }
+
+    /// Addresses without memory, at a multiple of `alignment`.
+    pub(crate) fn reserve(size: usize, alignment: usize) -> Option<Self> {
+        let mut whole = Self::at_any_place(size.checked_add(alignment)?, ProtFlags::empty()).ok()?;
+        let before = whole.start().next_multiple_of(alignment) - whole.start();
+        let inner = Self { at: whole.at.wrapping_byte_add(before), size };
+        let after = Self { at: inner.at.wrapping_byte_add(size), size: alignment - before };
+        whole.size = before;
+        drop((whole, after));
+        Some(inner)
+    }
+
+    pub(crate) fn start(&self) -> usize {
+        self.at.expose_provenance()
+    }
+
+    pub(crate) const fn pointer(&self) -> *mut u8 {
+        self.at.cast()
+    }
+
+    pub(crate) const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Puts a file's content in the place of what is at `offset`, or takes it away again.
+    pub(crate) fn show(
+        &self,
+        offset: usize,
+        size: usize,
+        content: Option<(BorrowedFd<'_>, ProtFlags)>,
+    ) -> Result<(), Errno> {
+        let end = offset.checked_add(size).ok_or(Errno::INVAL)?;
+        if end > self.size || !offset.is_multiple_of(PAGE) {
+            return Err(Errno::INVAL);
+        }
+        let at = self.at.wrapping_byte_add(offset);
+        // SAFETY: the range is a part of what is owned here, which the simulation itself reaches by no reference.
+        unsafe {
+            match content {
+                None => mmap_anonymous(at, size, ProtFlags::empty(), QUIET | MapFlags::FIXED),
+                Some((file, protection)) => {
+                    mmap(at, size, protection, MapFlags::SHARED | MapFlags::FIXED, file, 0)
+                }
+            }
+        }
+        .map(drop)
+    }
+
+    /// All of it is from now on the content of a file.
+    pub(crate) fn become_file(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.show(0, self.size, Some((file, READ_WRITE)))
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        if self.size > 0 {
+            // SAFETY: these addresses are owned here, and whoever uses them after this made the mistake itself.
+            let _ = unsafe { munmap(self.at, self.size) };
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What the environment asks for, read at the first call. A setting that is unknown or ill-formed ends the process: a
+//! test with a misspelt one would pass and mean nothing.
+
+mod parse;
+
+use crate::abi::Status;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// All variables begin with this.
+pub(crate) const PREFIX: &str = "HSA_SIM_";
+
+/// More GPUs than this have no place in the tables.
+pub(crate) const MOST_GPUS: usize = 8;
+/// The CPU, and the GPUs.
+pub(crate) const AGENTS: usize = MOST_GPUS + 1;
+
+/// The settings; `README.md` has them in words.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// `GPUS`
+    pub(crate) gpus: usize,
+    /// `GFX`: the instruction set, such as `gfx90a:sramecc+:xnack-`
+    pub(crate) gfx: String,
+    /// `MEM_MB`: bytes of each GPU's memory
+    pub(crate) memory: usize,
+    /// `GRANULE`: what memory is allocated in
+    pub(crate) granule: usize,
+    /// `REC_GRANULE`: what it should be allocated in
+    pub(crate) recommended_granule: usize,
+    /// `P2P`: whether a GPU can have access to another's memory
+    pub(crate) p2p: bool,
+    /// `LARGE_BAR`: whether the CPU can have access to a GPU's memory
+    pub(crate) large_bar: bool,
+    /// `VMM`: whether virtual memory is said to be supported
+    pub(crate) vmm: bool,
+    /// `HOST_ACCESS`: whether a GPU's access opens virtual memory to the CPU too
+    pub(crate) host_access: bool,
+    /// `ON_FAULT`: whether a GPU's memory fault ends the process
+    pub(crate) abort_on_fault: bool,
+    /// `ON_UNKNOWN_KERNEL`: whether a kernel that is not simulated does
+    pub(crate) abort_on_unknown_kernel: bool,
+    /// `FAIL`
+    pub(crate) failures: Vec<Failure>,
+    /// `DELAY`, by the function's place in the list of calls
+    pub(crate) delays: HashMap<usize, Duration>,
+    /// `TRACE`
+    pub(crate) trace: bool,
+}
+
+/// A call that fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Failure {
+    pub(crate) call: usize,
+    pub(crate) times: Times,
+    pub(crate) status: Status,
+}
+
+/// Which calls of a function, counted from 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Times {
+    Once(u64),
+    From(u64),
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            gpus: 1,
+            gfx: "gfx90a:sramecc+:xnack-".to_owned(),
+            memory: 4096 << 20,
+            granule: 4096,
+            recommended_granule: 2 << 20,
+            p2p: true,
+            large_bar: true,
+            vmm: true,
+            host_access: false,
+            abort_on_fault: true,
+            abort_on_unknown_kernel: true,
+            failures: Vec::new(),
+            delays: HashMap::new(),
+            trace: false,
+        }
+    }
+}
+
+/// The process's settings.
+pub(crate) fn settings() -> &'static Settings {
+    static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
+        let environment = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.into_string().ok()?;
+            name.starts_with(PREFIX).then(|| (name, value.to_string_lossy().into_owned()))
+        });
+        Settings::from_variables(environment).unwrap_or_else(|wrong| refuse(&wrong))
+    });
+    &SETTINGS
+}
+
+/// Ends the process without its exit handlers, which would call back here.
+#[allow(unsafe_code)]
+fn refuse(wrong: &str) -> ! {
+    eprintln!("hsa-sim: {wrong}");
+    // SAFETY: it takes a number and does not return.
+    unsafe { libc::_exit(2) }
+}

@@ -1,0 +1,103 @@
+//! Who may use what is mapped.
+//!
+//! Rules: `hsa_amd_vmem_set_access` and `hsa_amd_vmem_get_access` in `hsa_ext_amd.h`: agents that are not named keep what
+//! they have. From ROCr: a range begins where a mapping does and has no hole; the last mapping may reach beyond its end,
+//! and is changed as a whole; no access was set and none are the same answer; the byte behind a mapping still answers for
+//! it where nothing else is.
+#![allow(unsafe_code)] // exported to C
+
+use super::Vmem;
+use crate::abi::{AccessDescription, Agent, Status, list, permission};
+use crate::agent;
+use crate::memory::{holding, state};
+use crate::settings::{AGENTS, settings};
+use rustix::mm::ProtFlags;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+
+impl Vmem {
+    /// Gives agents full access to the mapping around an address and to those that follow it without a hole; false where
+    /// none is. No agent loses any.
+    pub(crate) fn allow(&mut self, at: usize, agents: u32) -> bool {
+        let Some((mut base, _)) = holding(&self.mappings, at, |mapping| mapping.size) else { return false };
+        while let Some(mapping) = self.mappings.get(&base) {
+            let next = base + mapping.size;
+            for agent in (0..AGENTS).filter(|agent| agents & agent::bit(*agent) != 0) {
+                trace!("agents_allow_access({base:#x}, agent {agent})");
+                self.grant(base, agent, permission::READ_WRITE);
+            }
+            base = next;
+        }
+        true
+    }
+
+    /// Sets what an agent may do with one mapping.
+    fn grant(&mut self, start: usize, agent: usize, permissions: u32) {
+        let Some(mapping) = self.mappings.get_mut(&start) else { return };
+        mapping.access[agent] = permissions;
+        if agent > 0 && !settings().host_access {
+            return;
+        }
+        let protection = match permissions {
+            permission::READ => ProtFlags::READ,
+            permission::WRITE => ProtFlags::WRITE,
+            permission::READ_WRITE => ProtFlags::READ | ProtFlags::WRITE,
+            _ => ProtFlags::empty(),
+        };
+        let (Some(memory), Some(around)) =
+            (self.physical.get(&mapping.handle), self.reservations.get(&mapping.reservation))
+        else {
+            return;
+        };
+        let content = (!protection.is_empty()).then(|| (memory.file.as_fd(), protection));
+        if let Err(error) = around.pages.show(start - mapping.reservation, mapping.size, content) {
+            crate::report::stop(format_args!("the CPU's access cannot be changed: {error}"));
+        }
+    }
+}
+
+hsa! {
+    /// Sets the access of some agents to whole mappings.
+    pub unsafe fn hsa_amd_vmem_set_access(
+        at: usize,
+        size: usize,
+        descriptions: *const AccessDescription,
+        count: usize,
+    ) {
+        // SAFETY: so many are listed.
+        let descriptions = unsafe { list(descriptions, count) };
+        if descriptions.iter().any(|description| agent::index(description.agent).is_none()) {
+            return Status::INVALID_AGENT;
+        }
+        let mut state = state();
+        if state.vmem.reserved_around(at, size).is_none() {
+            trace!("vmem_set_access({at:#x}, {size:#x}): not reserved");
+            return Status::INVALID_ARGUMENT;
+        }
+        let Some((starts, _)) = state.vmem.run(at, size) else {
+            trace!("vmem_set_access({at:#x}, {size:#x}): not all of it is mapped");
+            return Status::INVALID_ALLOCATION;
+        };
+        for start in starts {
+            for description in descriptions {
+                let Some(agent) = agent::index(description.agent) else { continue };
+                trace!("vmem_set_access({start:#x}, agent {agent}): {}", description.permissions);
+                state.vmem.grant(start, agent, description.permissions);
+            }
+        }
+        Status::SUCCESS
+    }
+
+    /// Answers what an agent may do.
+    pub unsafe fn hsa_amd_vmem_get_access(at: usize, out: Option<&mut MaybeUninit<u32>>, agent: Agent) {
+        let Some(out) = out else { return Status::INVALID_ARGUMENT };
+        out.write(permission::NONE);
+        let state = state();
+        let Some((_, mapping)) = holding(&state.vmem.mappings, at, |mapping| mapping.size + 1) else {
+            return Status::INVALID_ALLOCATION;
+        };
+        let Some(agent) = agent::index(agent) else { return Status::INVALID_AGENT };
+        out.write(mapping.access[agent]);
+        Status::SUCCESS
+    }
+}

@@ -1,0 +1,88 @@
+//! Physical memory at reserved addresses.
+//!
+//! Rules: `hsa_amd_vmem_map` and `hsa_amd_vmem_unmap` in `hsa_ext_amd.h`. From ROCr: the offset into the memory is taken
+//! and ignored; less than the whole memory may be mapped; a mapping starts without any access. Unmapping takes whole
+//! mappings, of which several may follow each other.
+#![allow(unsafe_code)] // exported to C
+
+use crate::abi::{Status, VmemHandle, permission};
+use crate::memory::{PAGE, State, holding, state};
+use crate::settings::AGENTS;
+
+/// A mapping; its first address is its key.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    pub(super) size: usize,
+    pub(super) handle: VmemHandle,
+    /// The first address of the reservation that it lies in.
+    pub(super) reservation: usize,
+    /// What each agent may do.
+    pub(super) access: [u32; AGENTS],
+}
+
+impl State {
+    fn map(&mut self, at: usize, size: usize, handle: VmemHandle) -> Result<(), Status> {
+        let vmem = &mut self.vmem;
+        if size == 0 || !at.is_multiple_of(PAGE) || !size.is_multiple_of(PAGE) {
+            return Err(Status::INVALID_ARGUMENT);
+        }
+        let reservation = vmem.reserved_around(at, size).ok_or(Status::INVALID_ARGUMENT)?;
+        let in_the_way = holding(&vmem.mappings, at, |mapping| mapping.size).is_some()
+            || vmem.mappings.range(at..at + size).next().is_some();
+        let memory =
+            vmem.physical.get_mut(&handle).filter(|memory| !in_the_way && size <= memory.pages.size());
+        let (Some(memory), Some(around)) = (memory, vmem.reservations.get_mut(&reservation)) else {
+            return Err(Status::INVALID_ARGUMENT);
+        };
+        memory.mappings += 1;
+        around.mappings += 1;
+        vmem.mappings.insert(at, Mapping { size, handle, reservation, access: [permission::NONE; AGENTS] });
+        Ok(())
+    }
+
+    fn unmap(&mut self, at: usize, size: usize) -> Result<(), Status> {
+        if !self.vmem.mappings.contains_key(&at) {
+            return Err(Status::INVALID_ALLOCATION);
+        }
+        let run = self.vmem.run(at, size).filter(|(_, end)| size > 0 && *end == at + size);
+        let (starts, _) = run.ok_or(Status::INVALID_ARGUMENT)?;
+        for start in starts {
+            let Some(mapping) = self.vmem.mappings.remove(&start) else { continue };
+            if let Some(around) = self.vmem.reservations.get_mut(&mapping.reservation) {
+                around.mappings -= 1;
+                let hidden = around.pages.show(start - mapping.reservation, mapping.size, None);
+                hidden.map_err(|_| Status::ERROR)?;
+            }
+            if let Some(memory) = self.vmem.physical.get_mut(&mapping.handle) {
+                memory.mappings -= 1;
+            }
+            self.drop_unused(mapping.handle);
+        }
+        Ok(())
+    }
+}
+
+hsa! {
+    /// Maps the beginning of a piece of memory.
+    pub unsafe fn hsa_amd_vmem_map(
+        at: usize,
+        size: usize,
+        offset: usize,
+        handle: VmemHandle,
+        flags: u64,
+    ) {
+        let status = state().map(at, size, handle).err().unwrap_or(Status::SUCCESS);
+        trace!(
+            "vmem_map({at:#x}, {size:#x}, offset {offset:#x}, {:#x}, flags {flags:#x}): {:#x}",
+            handle.0, status.0
+        );
+        status
+    }
+
+    /// Removes whole mappings.
+    pub unsafe fn hsa_amd_vmem_unmap(at: usize, size: usize) {
+        let status = state().unmap(at, size).err().unwrap_or(Status::SUCCESS);
+        trace!("vmem_unmap({at:#x}, {size:#x}): {:#x}", status.0);
+        status
+    }
+}

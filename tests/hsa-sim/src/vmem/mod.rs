@@ -1,0 +1,104 @@
+//! The virtual memory API: reserved addresses, physical memory, mappings of it, and who may use them.
+//!
+//! Rules: the documentation of `hsa_amd_vmem_*` in `hsa_ext_amd.h`, and ROCr's public source where that is silent:
+//! mappings are made and removed whole; access is given to whole mappings; memory lives until its handle is released and
+//! its last mapping is gone; addresses with mappings are not freed.
+//!
+//! A program's address is only reserved: nothing of the CPU's is there, as with a real GPU, unless the CPU was given
+//! access. The memory is a file without a name (memfd), which the simulation maps elsewhere for itself.
+
+pub mod access;
+pub mod mapping;
+pub mod physical;
+pub mod reservation;
+pub mod share;
+
+use crate::abi::{VmemHandle, permission};
+use crate::agent;
+use crate::memory::walk::Part;
+use crate::memory::{Fault, Need, holding};
+use crate::settings::AGENTS;
+use mapping::Mapping;
+use physical::Physical;
+use reservation::Reservation;
+use std::collections::BTreeMap;
+
+/// Everything that is alive.
+#[derive(Default)]
+pub(crate) struct Vmem {
+    reservations: BTreeMap<usize, Reservation>,
+    physical: BTreeMap<VmemHandle, Physical>,
+    mappings: BTreeMap<usize, Mapping>,
+    /// How much address space handles have used up: see [`Vmem::new_handle`].
+    handles: u64,
+}
+
+/// What lies around an address.
+pub(crate) struct Place {
+    pub(crate) base: usize,
+    pub(crate) size: usize,
+    /// Whose memory is mapped there, if any is.
+    pub(crate) owner: Option<usize>,
+    /// A bit for each agent that may reach it.
+    pub(crate) agents: u32,
+}
+
+impl Vmem {
+    /// Reservations, pieces of physical memory, mappings.
+    pub(crate) fn counts(&self) -> [usize; 3] {
+        [self.reservations.len(), self.physical.len(), self.mappings.len()]
+    }
+
+    /// What an agent finds at an address; `None`: the address is not reserved.
+    pub(crate) fn step(&self, agent: usize, at: usize, need: Need) -> Option<Result<Part, Fault>> {
+        holding(&self.reservations, at, Reservation::size)?;
+        let mapped = holding(&self.mappings, at, |mapping| mapping.size);
+        let Some((base, mapping)) = mapped else {
+            return Some(Err(Fault { at, why: "Page not present: reserved, and not mapped" }));
+        };
+        let have = mapping.access[agent];
+        let needed = if need == Need::Write { permission::WRITE } else { permission::READ };
+        if have & needed == 0 {
+            let why = match have {
+                permission::NONE => "Page not present: mapped, and this agent has no access",
+                permission::READ => "Write access to a read-only page",
+                _ => "Read access to a write-only page",
+            };
+            return Some(Err(Fault { at, why }));
+        }
+        let memory = self.physical.get(&mapping.handle)?;
+        let offset = at - base;
+        let found = memory.pages.pointer().wrapping_add(offset);
+        Some(Ok(Part { at: found, size: mapping.size - offset }))
+    }
+
+    /// What lies around an address, if it is reserved.
+    pub(crate) fn place(&self, at: usize) -> Option<Place> {
+        if let Some((base, mapping)) = holding(&self.mappings, at, |mapping| mapping.size) {
+            let owner = self.physical.get(&mapping.handle)?.agent;
+            let with_access = (0..AGENTS).filter(|agent| mapping.access[*agent] != permission::NONE);
+            let agents = with_access.fold(0, |bits, agent| bits | agent::bit(agent));
+            return Some(Place { base, size: mapping.size, owner: Some(owner), agents });
+        }
+        let (base, reservation) = holding(&self.reservations, at, Reservation::size)?;
+        Some(Place { base, size: reservation.size(), owner: None, agents: 0 })
+    }
+
+    /// The reservation that holds all of a range: its first address.
+    fn reserved_around(&self, at: usize, size: usize) -> Option<usize> {
+        let (base, reservation) = holding(&self.reservations, at, Reservation::size)?;
+        (at.checked_add(size)? <= base + reservation.size()).then_some(base)
+    }
+
+    /// The first addresses of the mappings that follow each other from `at` on until `size` bytes are covered, and where
+    /// the last of them ends.
+    fn run(&self, at: usize, size: usize) -> Option<(Vec<usize>, usize)> {
+        let end = at.checked_add(size)?;
+        let (mut next, mut starts) = (at, Vec::new());
+        while next < end {
+            starts.push(next);
+            next += self.mappings.get(&next)?.size;
+        }
+        Some((starts, next))
+    }
+}

@@ -1,0 +1,100 @@
+//! Reserved addresses.
+//!
+//! Rules: `hsa_amd_vmem_address_reserve(_align)`, `hsa_amd_vmem_address_free` in `hsa_ext_amd.h`. A hint that cannot be
+//! had is no error; the alignment counts where the hint is not taken; a range is freed as it was reserved, once nothing
+//! is mapped in it. As by AMD's driver library, ranges are aligned to as much as 2 MiB whatever was asked for.
+#![allow(unsafe_code)] // exported to C
+
+use crate::abi::Status;
+use crate::memory::pages::Pages;
+use crate::memory::{PAGE, state};
+use std::mem::MaybeUninit;
+
+const LARGE_PAGE: usize = 2 << 20;
+
+/// A range of addresses.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    pub(super) pages: Pages,
+    /// How many mappings are in it.
+    pub(super) mappings: usize,
+}
+
+impl Reservation {
+    pub(super) const fn size(&self) -> usize {
+        self.pages.size()
+    }
+}
+
+/// The alignment of a range where less was asked for: that of the largest pages that fit.
+fn natural_alignment(size: usize, asked: usize) -> usize {
+    let largest_that_fits = size.checked_ilog2().map_or(PAGE, |bits| 1 << bits);
+    largest_that_fits.min(LARGE_PAGE).max(asked)
+}
+
+fn reserve(
+    size: usize,
+    hint: u64,
+    alignment: u64,
+    flags: u64,
+    out: Option<&mut MaybeUninit<usize>>,
+) -> Status {
+    let (hint, alignment) = (hint as usize, (alignment as usize).max(PAGE));
+    let Some(out) = out else { return Status::INVALID_ARGUMENT };
+    if size == 0 || !size.is_multiple_of(PAGE) || !alignment.is_power_of_two() {
+        return Status::INVALID_ARGUMENT;
+    }
+    let at_hint = if hint == 0 { None } else { Pages::reserve_at(hint, size) };
+    let pages = at_hint.or_else(|| Pages::reserve(size, natural_alignment(size, alignment)));
+    let Some(pages) = pages else {
+        trace!("vmem_address_reserve({size:#x}): no such range");
+        return Status::OUT_OF_RESOURCES;
+    };
+    let at = pages.start();
+    state().vmem.reservations.insert(at, Reservation { pages, mappings: 0 });
+    trace!(
+        "vmem_address_reserve({size:#x}, hint {hint:#x}, align {alignment:#x}, flags {flags:#x}) = {at:#x}"
+    );
+    out.write(at);
+    Status::SUCCESS
+}
+
+hsa! {
+    /// Reserves addresses, at the hint if that is free.
+    pub unsafe fn hsa_amd_vmem_address_reserve(
+        out: Option<&mut MaybeUninit<usize>>,
+        size: usize,
+        hint: u64,
+        flags: u64,
+    ) {
+        reserve(size, hint, 0, flags, out)
+    }
+
+    /// The same with an alignment.
+    pub unsafe fn hsa_amd_vmem_address_reserve_align(
+        out: Option<&mut MaybeUninit<usize>>,
+        size: usize,
+        hint: u64,
+        alignment: u64,
+        flags: u64,
+    ) {
+        reserve(size, hint, alignment, flags, out)
+    }
+
+    /// Gives addresses back.
+    pub unsafe fn hsa_amd_vmem_address_free(at: usize, size: usize) {
+        let mut state = state();
+        let reservations = &mut state.vmem.reservations;
+        let status = match reservations.get(&at) {
+            None => Status::INVALID_ALLOCATION,
+            Some(there) if there.size() != size => Status::INVALID_ARGUMENT,
+            Some(there) if there.mappings > 0 => Status::RESOURCE_FREE,
+            Some(_) => Status::SUCCESS,
+        };
+        trace!("vmem_address_free({at:#x}, {size:#x}): {:#x}", status.0);
+        if status == Status::SUCCESS {
+            reservations.remove(&at);
+        }
+        status
+    }
+}

@@ -1,0 +1,97 @@
+//! Memory as file descriptors, for this process and others. On hardware they are dma-bufs, here memfds, whose names say
+//! whose memory they are; nothing but this simulation can import them.
+//!
+//! Rules: `hsa_amd_vmem_export_shareable_handle` and `hsa_amd_vmem_import_shareable_handle` in `hsa_ext_amd.h`. The
+//! importer's descriptor stays its own; what is no memory of a GPU's is refused as incompatible.
+#![allow(unsafe_code)] // exported to C
+
+use super::physical::Physical;
+use crate::abi::{Status, VmemHandle};
+use crate::agent;
+use crate::memory::pages::Pages;
+use crate::memory::state;
+use crate::pool::Kind;
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+
+const NAME: &str = "hsa-sim";
+
+/// A file for so much memory of an agent.
+pub(crate) fn file(agent: usize, kind: Kind, size: usize) -> Result<OwnedFd, Errno> {
+    let file = memfd_create(format!("{NAME}-{agent}-{}", kind as u8), MemfdFlags::CLOEXEC)?;
+    ftruncate(&file, size as u64)?;
+    Ok(file)
+}
+
+/// One descriptor more.
+pub(crate) fn duplicate(file: BorrowedFd<'_>) -> Result<OwnedFd, Status> {
+    rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(|_| Status::OUT_OF_RESOURCES)
+}
+
+/// Whose memory a descriptor is.
+fn owner(file: i32) -> Option<(usize, Kind)> {
+    let name = std::fs::read_link(format!("/proc/self/fd/{file}")).ok()?;
+    // "/memfd:hsa-sim-1-2 (deleted)"
+    let name = name.to_str()?.strip_prefix("/memfd:")?.strip_prefix(NAME)?.strip_prefix('-')?;
+    let (agent, kind) = name.split(' ').next()?.split_once('-')?;
+    let kind = [Kind::Fine, Kind::Kernarg, Kind::Coarse]
+        .into_iter()
+        .find(|known| kind.parse().is_ok_and(|number: u8| number == *known as u8))?;
+    Some((agent.parse().ok()?, kind))
+}
+
+fn import(file: BorrowedFd<'_>, agent: usize, kind: Kind) -> Result<Physical, Status> {
+    let size = fstat(file).map_err(|_| Status::INVALID_ALLOCATION)?.st_size as usize;
+    let file = duplicate(file)?;
+    let pages = Pages::of_file(file.as_fd(), size).map_err(|_| Status::OUT_OF_RESOURCES)?;
+    Ok(Physical { file, pages, agent, kind, pinned: true, charged: false, references: 1, mappings: 0 })
+}
+
+hsa! {
+    /// Gives a new descriptor of the memory behind a handle.
+    pub unsafe fn hsa_amd_vmem_export_shareable_handle(
+        out: Option<&mut MaybeUninit<i32>>,
+        handle: VmemHandle,
+        _flags: u64,
+    ) {
+        let Some(out) = out else { return Status::INVALID_ARGUMENT };
+        out.write(-1);
+        let state = state();
+        let Some(memory) = state.vmem.physical.get(&handle) else { return Status::INVALID_ALLOCATION };
+        match duplicate(memory.file.as_fd()) {
+            Ok(file) => {
+                let file = file.into_raw_fd();
+                trace!("vmem_export_shareable_handle({:#x}) = fd {file}", handle.0);
+                out.write(file);
+                Status::SUCCESS
+            }
+            Err(status) => status,
+        }
+    }
+
+    /// Gives a new handle of the memory behind a descriptor.
+    pub unsafe fn hsa_amd_vmem_import_shareable_handle(file: i32, out: Option<&mut MaybeUninit<VmemHandle>>) {
+        let Some(out) = out else { return Status::INVALID_ARGUMENT };
+        let Some((agent, kind)) = owner(file) else {
+            trace!("vmem_import_shareable_handle(fd {file}): no memory of this simulation's");
+            return Status::INCOMPATIBLE_ARGUMENTS;
+        };
+        if !agent::all().contains(&agent) {
+            return Status::INVALID_ALLOCATION;
+        }
+        // SAFETY: the descriptor is open, since its name was read, and the caller keeps it so during the call.
+        let memory = match import(unsafe { BorrowedFd::borrow_raw(file) }, agent, kind) {
+            Ok(memory) => memory,
+            Err(status) => return status,
+        };
+        let mut state = state();
+        let size = memory.pages.size();
+        let handle = state.vmem.new_handle(size);
+        state.vmem.physical.insert(handle, memory);
+        trace!("vmem_import_shareable_handle: {size:#x} bytes of agent {agent} = {:#x}", handle.0);
+        out.write(handle);
+        Status::SUCCESS
+    }
+}

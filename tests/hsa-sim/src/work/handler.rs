@@ -1,0 +1,66 @@
+//! Functions that are called when a signal's value meets a condition, by a thread of the runtime's own.
+//!
+//! Rules: `hsa_amd_signal_async_handler` in `hsa_ext_amd.h`: a handler that answers true stays.
+#![allow(unsafe_code)] // exported to C
+
+use super::signal::{meets, value};
+use super::{wait_until, wake};
+use crate::abi::{SignalHandle, Status};
+use crate::report::thread;
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+type Function = extern "C" fn(i64, *mut c_void) -> bool;
+
+struct Handler {
+    signal: SignalHandle,
+    how: u32,
+    compare: i64,
+    function: Function,
+    argument: *mut c_void,
+}
+
+// SAFETY: the argument is only handed back to the program's function, which is made to be called by another thread.
+unsafe impl Send for Handler {}
+
+fn handlers() -> MutexGuard<'static, Vec<Handler>> {
+    static HANDLERS: Mutex<Vec<Handler>> = Mutex::new(Vec::new());
+    HANDLERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn work() {
+    loop {
+        let (handler, seen) = wait_until(|| {
+            let mut handlers = handlers();
+            handlers
+                .iter()
+                .enumerate()
+                .find_map(|(place, handler)| {
+                    let seen = value(handler.signal);
+                    meets(seen, handler.how, handler.compare).then_some((place, seen))
+                })
+                .map(|(place, seen)| (handlers.remove(place), seen))
+        });
+        if (handler.function)(seen, handler.argument) {
+            handlers().push(handler);
+        }
+    }
+}
+
+hsa! {
+    /// Has a function called.
+    pub unsafe fn hsa_amd_signal_async_handler(
+        signal: SignalHandle,
+        how: u32,
+        compare: i64,
+        function: Option<extern "C" fn(i64, *mut c_void) -> bool>,
+        argument: *mut c_void,
+    ) {
+        static THREAD: Once = Once::new();
+        let Some(function) = function else { return Status::INVALID_ARGUMENT };
+        handlers().push(Handler { signal, how, compare, function, argument });
+        THREAD.call_once(|| drop(thread("hsa-sim signals", work)));
+        wake();
+        Status::SUCCESS
+    }
+}
