@@ -1,0 +1,181 @@
+//! For each quirk that gpu-vmm-hip handles: a case that goes well, and what becomes of it without the handling.
+
+use crate::child::Case;
+use crate::flow;
+use crate::rig::{Must, ONE, Rig, UNIT, ZERO, units};
+use gpu_vmm_core::{Access, Backend, Bytes, Done, Error, Physical, Properties};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+pub(crate) struct Row {
+    pub(crate) quirk: &'static str,
+    pub(crate) versions: &'static [&'static str],
+    pub(crate) case: Case,
+    /// What is told without the handling.
+    pub(crate) without: &'static str,
+}
+
+const fn row(
+    quirk: &'static str,
+    versions: &'static [&'static str],
+    (name, run): (&'static str, fn(&mut Rig)),
+    without: &'static str,
+) -> Row {
+    Row { quirk, versions, case: Case { name, run }, without }
+}
+
+const SIX: &[&str] = &["6.1", "6.2", "6.3", "6.4.1"];
+const ALL: &[&str] = &["6.1", "6.2", "7.0", "7.1", "7.12", "7.14", "7.15"];
+
+pub(crate) const ROWS: &[Row] = &[
+    row("free-races", SIX, ("rounds", flow::rounds), "lost in HIP's tables"),
+    row(
+        "access-sums",
+        &["7.0", "7.1", "7.2"],
+        ("unequal_steps", flow::unequal_steps),
+        "hipErrorInvalidValue",
+    ),
+    row("copy-by-source", SIX, ("between", flow::between), "Memory access fault by GPU node-0"),
+    row("copy-by-source", &["6.3"], ("owner_may_not", owner_may_not), "Memory access fault by GPU node-0"),
+    row("import-wants-pointer", &["6.2", "6.3", "6.4.1"], ("shared", flow::shared), "through the pointer"),
+    row("import-form-unknown", &["7.0"], ("shared", flow::shared), "through the pointer"),
+    row("import-reads-later", &["7.14", "7.15"], ("shared", flow::shared), "hipErrorInvalidValue"),
+    row("granularity-too-small", ALL, ("one_byte", one_byte), "maps no less than 2 MiB"),
+    row("owner-last", &["7.14", "7.15"], ("peers", flow::peers), "wrong words"),
+    row("owner-last", &["7.14", "7.15"], ("late_peer", flow::late_peer), "wrong words"),
+    row(
+        "create-on-current-device",
+        &["7.0", "7.1", "7.12", "7.14", "7.15"],
+        ("on_its_device", flow::on_its_device),
+        "free memory after",
+    ),
+    row(
+        "import-on-current-device",
+        &["6.2", "6.4.1", "7.1", "7.15"],
+        ("shared", flow::shared),
+        "whose HIP says",
+    ),
+    row(
+        "import-descriptor-zero",
+        &["7.1", "7.12", "7.15"],
+        ("descriptor_zero", descriptor_zero),
+        "hipErrorInvalidValue",
+    ),
+    row("alignment-ignored", ALL, ("aligned", aligned), "alignment"),
+    row(
+        "map-reports-nothing",
+        &["6.1", "6.2", "7.0", "7.1", "7.12"],
+        ("no_descriptors", no_descriptors),
+        "nothing was mapped and no error told",
+    ),
+    row(
+        "unmap-one-mapping",
+        &["6.1", "6.3"],
+        ("several_unmapped", several_unmapped),
+        "memory did not come back",
+    ),
+    row("unmap-on-current-device", &["7.0", "7.1", "7.12"], ("queued", queued), "Page not present"),
+    row(
+        "error-sticks",
+        &["7.0", "7.1", "7.12", "7.15"],
+        ("no_error_is_left", no_error_is_left),
+        "hipGetLastError",
+    ),
+];
+
+/// Device 1 is to read memory of device 0, which has no access itself: HIP 6 would have device 0 do it.
+fn owner_may_not(rig: &mut Rig) {
+    let mut region = rig.region(2).build().must("addresses");
+    region.map(Bytes::ZERO, &rig.memory(ZERO, 1)).must("mapped");
+    region.set_access(Bytes::ZERO, units(1), ONE, Access::ReadWrite).must("access");
+    let error = region.count_wrong(ONE, Bytes::ZERO, units(1), 0).expect_err("HIP would fault");
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+}
+
+/// The least memory there is can be used.
+fn one_byte(rig: &mut Rig) {
+    let mut region = rig.region(2).build().must("addresses");
+    region.grow_to(Bytes(1)).must("growth");
+    region.write(Bytes::ZERO, &[1]).must("written");
+}
+
+fn descriptor_zero(rig: &mut Rig) {
+    let properties = Properties::on(ZERO).shareable();
+    let memory = Physical::create(&rig.backend, units(1), properties).must("memory");
+    let fd = memory.export().must("exported");
+    // SAFETY: the child's standard input is nobody's.
+    let zero = unsafe {
+        assert_eq!(libc::dup2(fd.as_raw_fd(), 0), 0);
+        BorrowedFd::borrow_raw(0)
+    };
+    // SAFETY: memory of this size and device, as just exported.
+    let imported = unsafe { Physical::import(&rig.backend, zero, units(1), properties) };
+    drop(imported.must("imported from descriptor 0"));
+}
+
+fn aligned(rig: &mut Rig) {
+    let gib = Bytes::gib(1);
+    let mut region = rig.region(4).alignment(gib).build().must("aligned addresses");
+    assert!(region.address().is_aligned_to(gib));
+    region.grow_to(units(2)).must("growth");
+    flow::check(&mut region, ZERO, Bytes::ZERO, units(2), 1);
+}
+
+/// A map takes a descriptor for a moment.
+fn no_descriptors(rig: &mut Rig) {
+    let mut region = rig.region(2).build().must("addresses");
+    let memory = rig.memory(ZERO, 1);
+    // SAFETY: a limit that the system checks; the next descriptor that is free is its number.
+    let answer = unsafe {
+        let next = libc::dup(0);
+        libc::close(next);
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        let few = libc::rlimit { rlim_cur: next as libc::rlim_t, ..limit };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few), 0);
+        let answer = region.map(Bytes::ZERO, &memory);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+        answer
+    };
+    let Err(error) = answer else { panic!("nothing was mapped and no error told") };
+    assert!(error.to_string().contains("hipMemMap"), "{error}");
+    assert_eq!(region.mapped(), Bytes::ZERO);
+    region.map(Bytes::ZERO, &memory).must("and again with descriptors");
+    region.set_access(Bytes::ZERO, units(1), ZERO, Access::ReadWrite).must("access");
+    flow::check(&mut region, ZERO, Bytes::ZERO, units(1), 2);
+    // HIP's reference for the map that failed is never dropped.
+    rig.left.handles += 1;
+    rig.left.physical += 1;
+}
+
+fn several_unmapped(rig: &mut Rig) {
+    let before = rig.free(ZERO);
+    let mut region = rig.region(8).build().must("addresses");
+    for end in [1, 3, 6] {
+        region.grow_to(units(end)).must("growth");
+    }
+    region.unmap(Bytes::ZERO, units(6), Done::when_devices_idle()).must("unmapped");
+    assert_eq!(rig.free(ZERO), before, "memory did not come back");
+}
+
+/// Work of device 1 is in its queue when its memory is unmapped from a thread whose device is 0: HIP waits for the null
+/// stream of the device that is current.
+fn queued(rig: &mut Rig) {
+    let mut region = rig.region(2).on(ONE).build().must("addresses");
+    region.grow_to(units(2)).must("growth");
+    rig.call("hipSetDevice", &[1]);
+    rig.call("hipMemset", &[region.address().0 as usize, 7, UNIT]);
+    rig.call("hipSetDevice", &[0]);
+    // SAFETY: what is queued is done by the unmapping itself on these versions.
+    let done = unsafe { Done::promised() };
+    region.unmap(Bytes::ZERO, units(2), done).must("unmapped");
+    rig.backend.synchronize(ONE).must("nothing is left to do");
+}
+
+fn no_error_is_left(rig: &mut Rig) {
+    let free = rig.free(ZERO);
+    let memory = Physical::create(&rig.backend, free, Properties::on(ZERO)).must("all of it");
+    Physical::create(&rig.backend, units(1), Properties::on(ZERO)).expect_err("no more");
+    drop(memory);
+    drop(rig.memory(ZERO, 1));
+    assert_eq!(rig.hip("hipGetLastError", &[]), 0, "hipGetLastError tells others of our failure");
+}
