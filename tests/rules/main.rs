@@ -13,6 +13,7 @@ mod books;
 mod data;
 mod device_vec;
 mod grow;
+mod leaks;
 mod physical;
 mod place;
 mod process;
@@ -65,13 +66,21 @@ fn main() {
                 }
             });
         }
+        if let Ok(subject) = found
+            && subject.backend.vendor() == Vendor::Hip
+        {
+            let first = leaks::Before::now();
+            trials.push(Trial::test(format!("{vendor}::no_addresses_are_left"), move || {
+                Ok(first.check_addresses(&subject.backend)?)
+            }));
+        }
     }
     libtest_mimic::run(&arguments, trials).exit();
 }
 
 fn run_one(subject: &Subject, run: fn(&Subject)) -> Result<Completion, libtest_mimic::Failed> {
     let subject = subject.fresh();
-    let before = subject.free();
+    let (before, below) = (subject.free(), leaks::Before::now());
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&subject))) {
         Ok(()) => {}
         Err(panic) => match panic.downcast::<subject::Skip>() {
@@ -83,6 +92,7 @@ fn run_one(subject: &Subject, run: fn(&Subject)) -> Result<Completion, libtest_m
     if before != after {
         return Err(format!("free memory was {before:?} before the case and is {after:?} after it").into());
     }
+    below.check(&subject.backend)?;
     match subject.backend.drop_log().take_last() {
         Some(error) => Err(format!("a destructor failed: {error}").into()),
         None => Ok(Completion::Completed),

@@ -67,24 +67,27 @@ fn on_the_device_that_was_named(subject: &Subject) {
     assert_eq!(memory.device(), b);
 }
 
+/// What not every version can do ends the case as ignored, with the reason.
+#[cfg(unix)]
+fn or_skip<T>(result: gpu_vmm::Result<T>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(Error::Unsupported { reason, .. }) => crate::subject::skip(reason),
+        Err(error) => panic!("{error}"),
+    }
+}
+
 #[cfg(unix)]
 #[allow(unsafe_code)]
 fn exported_and_imported(subject: &Subject) {
     use std::os::fd::AsFd;
     let properties = Properties::on(D0).shareable();
-    let memory = Physical::create(&subject.backend, subject.units(2), properties).unwrap();
-    let fd = match memory.export() {
-        Ok(fd) => fd,
-        Err(Error::Unsupported { reason, .. }) => crate::subject::skip(reason),
-        Err(error) => panic!("{error}"),
-    };
+    let memory = or_skip(Physical::create(&subject.backend, subject.units(2), properties));
+    let fd = or_skip(memory.export());
     // SAFETY: the descriptor was exported from this memory just now.
-    let imported = match unsafe { Physical::import(&subject.backend, fd.as_fd(), memory.size(), properties) }
-    {
-        Ok(imported) => imported,
-        Err(Error::Unsupported { reason, .. }) => crate::subject::skip(reason),
-        Err(error) => panic!("{error}"),
-    };
+    let imported = unsafe { Physical::import(&subject.backend, fd.as_fd(), memory.size(), properties) };
+    let imported = or_skip(imported);
+    crate::leaks::counts_import();
     drop(fd);
     let mut region = subject.region(4).build().unwrap();
     region.map(Bytes(0), &memory).unwrap();

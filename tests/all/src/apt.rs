@@ -1,0 +1,265 @@
+//! Fetching packages from Debian sid and experimental, without touching the system.
+//!
+//! apt is given a configuration, lists, a cache and a record of installed packages of its own. That record is empty, so
+//! what it would install is a runtime's closure down to the C library, and it is told to fetch that and no more.
+
+use crate::debs::{self, Found};
+use crate::layout::DEBS;
+use crate::mirror;
+use crate::trouble::{Answer, Doing, Trouble};
+use std::collections::{BTreeSet, HashSet};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Names another mirror than the machine's.
+const MIRROR: &str = "HIP_RUNTIME_MIRROR";
+
+/// The keys with which Debian signs its archive; the package of the same name has them on other systems.
+const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// What is looked for; a newer one is found as well.
+const MAJORS: [u32; 2] = [6, 7];
+
+/// The packages of the newest version of each HIP, as they lie in `root`; fetched where they do not, or to `update`.
+pub(crate) fn packages(root: &Path, update: bool) -> Answer<Vec<Found>> {
+    let debs = root.join("debs");
+    let mut have = debs::read(&debs).unwrap_or_default();
+    have.retain(|(_, packages)| !update && packages.is_ok());
+    let has = |major: &u32| have.iter().any(|(had, _)| had == major);
+    let missing: Vec<u32> = MAJORS.into_iter().filter(|major| !has(major)).collect();
+    if missing.is_empty() {
+        return Ok(have);
+    }
+    let new = match fetch(root, debs) {
+        Ok(new) => new,
+        // What is there can be tested without a network.
+        Err(trouble) if !have.is_empty() => {
+            missing.into_iter().map(|major| (major, Err(trouble.clone()))).collect()
+        }
+        Err(trouble) => return Err(trouble),
+    };
+    have.retain(|(major, _)| new.iter().all(|(newer, _)| newer != major));
+    have.extend(new);
+    have.sort_by_key(|(major, _)| *major);
+    Ok(have)
+}
+
+/// Fetches every HIP that Debian has.
+fn fetch(root: &Path, debs: PathBuf) -> Answer<Vec<Found>> {
+    let apt = Apt::new(root, debs)?;
+    let majors = apt.update()?;
+    let failures: Vec<Found> =
+        majors.into_iter().filter_map(|major| Some((major, Err(apt.fetch(major).err()?)))).collect();
+    apt.tidy()?;
+    let mut found = debs::read(&apt.debs).unwrap_or_default();
+    // What was fetched earlier is not taken for what could not be fetched now.
+    found.retain(|(major, _)| failures.iter().all(|(failed, _)| failed != major));
+    found.extend(failures);
+    Ok(found)
+}
+
+/// apt with a configuration of its own.
+#[derive(Debug)]
+struct Apt {
+    /// The folder of its state.
+    home: PathBuf,
+    /// Where packages go.
+    debs: PathBuf,
+    mirrors: Vec<String>,
+}
+
+impl Apt {
+    fn new(root: &Path, debs: PathBuf) -> Answer<Self> {
+        // Without apt there are no sources of apt's either, and the first is what to say.
+        Command::new("apt-get").arg("--version").output().map_err(|error| cannot_run("apt-get", &error))?;
+        let mirrors = match std::env::var(MIRROR) {
+            Ok(mirror) if !mirror.is_empty() => vec![mirror],
+            _ => mirror::of_this_machine(Path::new("/etc/apt")),
+        };
+        let instead = format!("or let {DEBS} name a folder of packages");
+        if mirrors.is_empty() {
+            return Err(Trouble::new(format!(
+                "this machine's apt sources name no mirror of Debian; let {MIRROR} be the address of one, {instead}"
+            )));
+        }
+        if !Path::new(KEYS).exists() {
+            return Err(Trouble::new(format!(
+                "{KEYS} is missing; install debian-archive-keyring, {instead}"
+            )));
+        }
+        let home = root.join("apt");
+        for folder in ["lists/partial", "cache", "none/partial", "state"] {
+            let folder = home.join(folder);
+            fs::create_dir_all(&folder).doing(|| folder.display().to_string())?;
+        }
+        fs::create_dir_all(debs.join("partial")).doing(|| debs.display().to_string())?;
+        let apt = Self { home, debs, mirrors };
+        apt.write("state/status", "")?;
+        apt.write("apt.conf", &apt.configuration())?;
+        Ok(apt)
+    }
+
+    fn write(&self, name: &str, text: &str) -> Answer {
+        let path = self.home.join(name);
+        fs::write(&path, text).doing(|| path.display().to_string())
+    }
+
+    fn configuration(&self) -> String {
+        let (home, debs) = (self.home.display(), self.debs.display());
+        // It is read after the machine's, which may have what it takes to get to a network; its hooks would touch the
+        // system and are cleared.
+        format!(
+            r#"Dir::State "{home}/state";
+Dir::State::status "{home}/state/status";
+Dir::State::lists "{home}/lists";
+Dir::Cache "{home}/cache";
+Dir::Cache::archives "{debs}";
+Dir::Etc::sourcelist "{home}/sources.list";
+Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+Dir::Log "{home}/state";
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+#clear APT::Architectures;
+#clear Acquire::IndexTargets::deb::DEP-11;
+#clear Acquire::IndexTargets::deb::Contents-deb;
+APT::Architecture "amd64";
+APT::Architectures {{ "amd64"; }};
+APT::Sandbox::User "root";
+APT::Install-Recommends "false";
+APT::Update::Error-Mode "any";
+Acquire::Languages "none";
+Acquire::Retries "2";
+"#
+        )
+    }
+
+    /// Reads the archive's lists from the first mirror that has them, and gives which HIPs there are to be fetched.
+    fn update(&self) -> Answer<BTreeSet<u32>> {
+        let mut refusals = Vec::new();
+        for mirror in &self.mirrors {
+            eprintln!("asking {mirror} for HIP");
+            let source = |suite| format!("deb [arch=amd64 signed-by={KEYS}] {mirror} {suite} main\n");
+            self.write("sources.list", &(source("sid") + &source("experimental")))?;
+            match self.run("apt-get", &["-qq", "update"]).and_then(|_| self.majors()) {
+                Ok(majors) if !majors.is_empty() => return Ok(majors.into_iter().chain(MAJORS).collect()),
+                Ok(_) => refusals.push(format!("{mirror} has no libamdhip64")),
+                Err(trouble) => refusals.push(trouble.to_string()),
+            }
+        }
+        Err(Trouble::new(format!(
+            "{}; let {MIRROR} be the address of a mirror that can be reached, or {DEBS} name a folder of packages",
+            refusals.join("; ")
+        )))
+    }
+
+    /// The HIPs that the lists have, of those that can be used.
+    fn majors(&self) -> Answer<BTreeSet<u32>> {
+        const NAME: &str = "libamdhip64-";
+        let names = self.run("apt-cache", &["pkgnames", NAME])?;
+        let majors = names.lines().filter_map(|name| name.strip_prefix(NAME)?.parse().ok());
+        Ok(majors.filter(|major| *major >= MAJORS[0]).collect())
+    }
+
+    /// Fetches the newest version of a HIP whose dependencies can be had.
+    fn fetch(&self, major: u32) -> Answer {
+        let name = format!("libamdhip64-{major}");
+        let candidates = self.run("apt-cache", &["madison", &name])?;
+        let mut refusals = Vec::new();
+        for line in candidates.lines() {
+            let mut columns = line.split('|').map(str::trim);
+            let (Some(version), Some(source)) = (columns.nth(1), columns.next()) else { continue };
+            let suite = if source.contains("experimental/") { "experimental" } else { "sid" };
+            match self.fetch_version(major, version, suite) {
+                Ok(()) => return Ok(()),
+                Err(trouble) => {
+                    eprintln!("{name} {version} of {suite} cannot be had: {trouble}");
+                    refusals.push(format!("{version} of {suite}: {trouble}"));
+                }
+            }
+        }
+        Err(Trouble::new(if refusals.is_empty() {
+            format!("Debian sid and experimental have no {name} now; let {DEBS} name a folder that has it")
+        } else {
+            format!(
+                "{name} cannot be fetched; try again, or let {DEBS} name a folder that has it: {}",
+                refusals.join("; ")
+            )
+        }))
+    }
+
+    fn fetch_version(&self, major: u32, version: &str, suite: &str) -> Answer {
+        debs::upstream(version)?;
+        let mut wanted = vec![format!("libamdhip64-{major}={version}")];
+        // What compiles kernels is a package of its own, and its data are another that it does not depend on.
+        for also in [format!("libhiprtc{major}"), format!("libhiprtc-builtins{major}")] {
+            if !self.run("apt-cache", &["madison", &also])?.is_empty() {
+                wanted.push(also);
+            }
+        }
+        let wanted: Vec<&str> = wanted.iter().map(String::as_str).collect();
+        let install = ["-qq", "--yes", "--target-release", suite, "install"];
+        // What lies in the cache already would not be named.
+        let nowhere = format!("Dir::Cache::archives={}/none", self.home.display());
+        let named =
+            self.run("apt-get", &[&["-o", &nowhere, "--print-uris"], &install[..], &wanted].concat())?;
+        // 'ADDRESS' NAME SIZE HASH
+        let files =
+            named.lines().filter(|line| line.starts_with('\'')).filter_map(|line| line.split(' ').nth(1));
+        let list: String = files.map(|file| format!("{file}\n")).collect();
+        eprintln!("fetching libamdhip64-{major} {version} of {suite} ({} packages)", list.lines().count());
+        self.run("apt-get", &[&["--download-only"], &install[..], &wanted].concat())?;
+        let path = debs::list(&self.debs, major);
+        fs::write(&path, list).doing(|| path.display().to_string())
+    }
+
+    /// Removes packages that no list names.
+    fn tidy(&self) -> Answer {
+        let entries = || fs::read_dir(&self.debs).doing(|| self.debs.display().to_string());
+        let paths = |suffix: &'static str| {
+            let paths = entries()?.filter_map(|entry| Some(entry.ok()?.path()));
+            Ok(paths.filter(move |path| path.to_string_lossy().ends_with(suffix)))
+        };
+        let lists: String = paths(".list")?.filter_map(|list| fs::read_to_string(list).ok()).collect();
+        let named: HashSet<&str> = lists.lines().collect();
+        for package in paths(".deb")? {
+            if package.file_name().is_some_and(|name| !named.contains(name.to_string_lossy().as_ref())) {
+                fs::remove_file(&package).doing(|| package.display().to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a program of apt's prints; where it fails, its errors.
+    fn run(&self, program: &str, arguments: &[&str]) -> Answer<String> {
+        let mut command = Command::new(program);
+        command.arg("-c").arg(self.home.join("apt.conf")).args(arguments).env("LC_ALL", "C");
+        let answer = command.output().map_err(|error| cannot_run(program, &error))?;
+        let (text, errors) =
+            (String::from_utf8_lossy(&answer.stdout), String::from_utf8_lossy(&answer.stderr));
+        if answer.status.success() {
+            return Ok(text.into_owned());
+        }
+        // Why packages do not go together stands on standard output.
+        let unmet = text.lines().filter(|line| line.contains("Depends: "));
+        // The first error says why, the others what comes of it.
+        let said = errors.lines().find(|line| line.starts_with("E: "));
+        let said: Vec<&str> = said.into_iter().chain(unmet).collect();
+        let said = if said.is_empty() { errors.into_owned() } else { said.join("\n") };
+        Err(Trouble::new(format!("{program}: {said}")))
+    }
+}
+
+fn cannot_run(program: &str, error: &std::io::Error) -> Trouble {
+    match error.kind() {
+        ErrorKind::NotFound => Trouble::new(format!(
+            "there is no {program} here, which fetches HIP's packages; install apt, or let {DEBS} name a folder of \
+             packages"
+        )),
+        _ => Trouble::new(format!("{program} cannot be run: {error}")),
+    }
+}

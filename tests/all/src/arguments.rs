@@ -1,0 +1,39 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Runs all tests: those of the workspace, and then HIP's on AMD's own runtime over a simulated HSA runtime.
+///
+/// AMD's runtime is unpacked into a private folder; nothing is installed. The packages are those of the folder that
+/// HIP_RUNTIME_DEBS names, or else apt fetches them from Debian sid and experimental.
+#[derive(Debug, Parser)]
+#[command(name = "cargo test-all", bin_name = "cargo test-all", version)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
+    /// Where the runtimes and the packages are kept [default: hip-runtime in Cargo's target folder]
+    #[arg(long, global = true, value_name = "FOLDER")]
+    pub(crate) folder: Option<PathBuf>,
+
+    /// Asks apt for newer versions, though some are set up
+    #[arg(long, global = true)]
+    pub(crate) update: bool,
+
+    /// Makes it a failure where a version of HIP cannot be set up; so it is anyhow with HIP_RUNTIME_DEBS
+    #[arg(long, global = true)]
+    pub(crate) require_hip: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Sets AMD's runtime up and runs nothing
+    Setup,
+    /// Sets it up and runs HIP's tests alone
+    Hip {
+        /// For the test programs, behind `--`: a part of the names of the tests to run, or options of theirs
+        #[arg(last = true, value_name = "FILTER")]
+        filter: Vec<String>,
+    },
+}

@@ -1,0 +1,108 @@
+//! What Cargo does: the workspace's tests, the programs that HIP's tests are, the simulated HSA runtime.
+
+use crate::trouble::{Answer, Doing, Trouble};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The crate of the simulated HSA runtime.
+const SIMULATOR: &str = "gpu-vmm-hsa-sim";
+
+/// Its library has to have this name: HIP is linked to it.
+const HSA: &str = "libhsa-runtime64.so.1";
+
+/// A test program and the folder in which its package lies, where Cargo would run it.
+#[derive(Debug)]
+pub(crate) struct Program {
+    pub(crate) file: PathBuf,
+    pub(crate) folder: PathBuf,
+}
+
+/// The Cargo that runs this program.
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
+}
+
+/// Where Cargo puts what it builds.
+pub(crate) fn target_folder() -> Answer<PathBuf> {
+    let metadata = metadata()?;
+    folder(&metadata, "target_directory")
+}
+
+fn metadata() -> Answer<Value> {
+    let answer = output(cargo().args(["metadata", "--format-version=1", "--no-deps"]))?;
+    serde_json::from_str(&answer).doing(|| "cargo metadata".to_owned())
+}
+
+fn folder(metadata: &Value, key: &str) -> Answer<PathBuf> {
+    let folder =
+        metadata[key].as_str().ok_or_else(|| Trouble::new(format!("cargo metadata has no {key}")))?;
+    Ok(PathBuf::from(folder))
+}
+
+/// Whether `cargo test --workspace` passed.
+pub(crate) fn test_workspace() -> Answer<bool> {
+    let mut command = cargo();
+    let status = command.args(["test", "--workspace"]).status().doing(|| "cargo test".to_owned())?;
+    Ok(status.success())
+}
+
+/// Builds test programs as `cargo test --workspace` has them, so that nothing is built twice; by the names of targets.
+pub(crate) fn test_programs(names: &[&str]) -> Answer<HashMap<String, Program>> {
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--no-run", "--quiet"]);
+    names.iter().for_each(|name| {
+        command.args(["--test", name]);
+    });
+    let mut programs = HashMap::new();
+    for artifact in artifacts(&mut command)? {
+        let (Some(name), Some(file), Some(manifest)) = (
+            artifact["target"]["name"].as_str(),
+            artifact["executable"].as_str(),
+            artifact["manifest_path"].as_str(),
+        ) else {
+            continue;
+        };
+        let folder = Path::new(manifest).parent().unwrap_or(Path::new(".")).to_owned();
+        programs.insert(name.to_owned(), Program { file: file.into(), folder });
+    }
+    match names.iter().find(|name| !programs.contains_key(**name)) {
+        Some(missing) => Err(Trouble::new(format!("cargo has built no test program {missing}"))),
+        None => Ok(programs),
+    }
+}
+
+/// Builds the simulated HSA runtime into a folder.
+pub(crate) fn simulator(into: &Path) -> Answer {
+    let mut command = cargo();
+    command.args(["build", "--release", "--quiet", "--package", SIMULATOR]);
+    let artifacts = artifacts(&mut command)?;
+    let files = artifacts.iter().filter_map(|artifact| artifact["filenames"].as_array()).flatten();
+    let library = files
+        .filter_map(Value::as_str)
+        .find(|file| Path::new(file).extension().is_some_and(|end| end == "a") && file.contains("hsa_sim"));
+    let library = library.ok_or_else(|| Trouble::new(format!("{SIMULATOR} has no static library")))?;
+    fs::create_dir_all(into).doing(|| into.display().to_string())?;
+    let script = folder(&metadata()?, "workspace_root")?.join("tests/hsa-sim/link.sh");
+    output(Command::new(script).arg(library).arg(into.join(HSA))).map(drop)
+}
+
+/// Runs a command of Cargo's and gives what it has built.
+fn artifacts(command: &mut Command) -> Answer<Vec<Value>> {
+    let messages = output(command.arg("--message-format=json-render-diagnostics"))?;
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    Ok(messages.filter(|message| message["reason"] == "compiler-artifact").collect())
+}
+
+/// What a command prints. Its errors go to this program's.
+fn output(command: &mut Command) -> Answer<String> {
+    let shown = format!("{command:?}");
+    let answer = command.stderr(Stdio::inherit()).output().doing(|| shown.clone())?;
+    if !answer.status.success() {
+        return Err(Trouble::new(format!("{shown} failed ({}); it says above why", answer.status)));
+    }
+    Ok(String::from_utf8_lossy(&answer.stdout).into_owned())
+}

@@ -1,0 +1,117 @@
+//! The folders under `target/hip-runtime`, and where the packages come from.
+//!
+//! `debs` holds what apt has fetched, in the form in which a folder of packages is given as well (see `debs`); `apt`
+//! is apt's own state; each version is unpacked into a folder of its name; `sim` has the simulated HSA runtime; `logs`
+//! the whole output of every run.
+
+use crate::arguments::Arguments;
+use crate::debs::{self, Packages};
+use crate::runtime::Runtime;
+use crate::trouble::{Answer, Doing, Trouble};
+use crate::{apt, cargo, unpack};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Names a folder of packages.
+pub(crate) const DEBS: &str = "HIP_RUNTIME_DEBS";
+
+/// A version of HIP by name, and the runtime or why there is none.
+pub(crate) type Named = (String, Answer<Runtime>);
+
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub(crate) root: PathBuf,
+    /// The folder of packages that the user named.
+    named: Option<PathBuf>,
+    update: bool,
+    /// Whether a version that cannot be set up is a failure. Who names packages means them.
+    pub(crate) required: bool,
+}
+
+impl Layout {
+    pub(crate) fn new(arguments: &Arguments) -> Answer<Self> {
+        let root = match &arguments.folder {
+            Some(folder) => folder.clone(),
+            None => cargo::target_folder()?.join("hip-runtime"),
+        };
+        // A loader and apt are given paths from it, and neither shares this program's working folder.
+        let root = std::path::absolute(&root).doing(|| root.display().to_string())?;
+        let named = std::env::var_os(DEBS).filter(|name| !name.is_empty()).map(PathBuf::from);
+        let required = arguments.require_hip || named.is_some();
+        Ok(Self { root, named, update: arguments.update, required })
+    }
+
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
+    pub(crate) fn simulator(&self) -> PathBuf {
+        self.root.join("sim")
+    }
+
+    /// Every version that was to be had, set up, or why not.
+    pub(crate) fn runtimes(&self) -> Vec<Named> {
+        self.found().unwrap_or_else(|trouble| vec![("HIP".to_owned(), Err(trouble))])
+    }
+
+    fn found(&self) -> Answer<Vec<Named>> {
+        supported(std::env::consts::OS, std::env::consts::ARCH)?;
+        fs::create_dir_all(&self.root)
+            .doing(|| format!("{} cannot be made; let --folder name another place", self.root.display()))?;
+        let _alone = alone(&self.root.join("lock"))?;
+        let found = match &self.named {
+            Some(folder) => debs::read(folder).doing(|| format!("{DEBS} names {}", folder.display()))?,
+            None => apt::packages(&self.root, self.update)?,
+        };
+        Ok(found.into_iter().map(|(major, packages)| self.runtime(major, packages)).collect())
+    }
+
+    fn runtime(&self, major: u32, packages: Answer<Packages>) -> Named {
+        match packages {
+            Ok(packages) => (format!("HIP {}", packages.version), unpack::set_up(&self.root, &packages)),
+            Err(trouble) => (format!("HIP {major}"), Err(trouble)),
+        }
+    }
+}
+
+/// Two of these programs in one folder would unpack into each other's; the second waits.
+#[cfg(unix)]
+fn alone(path: &Path) -> Answer<fs::File> {
+    let file = fs::File::create(path)
+        .doing(|| format!("{} cannot be written; let --folder name another place", path.display()))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)
+        .doing(|| path.display().to_string())?;
+    Ok(file)
+}
+
+/// Never got to, since there are packages for Linux alone.
+#[cfg(not(unix))]
+fn alone(_: &Path) -> Answer {
+    Ok(())
+}
+
+/// The packages are made for one kind of machine.
+fn supported(system: &str, processor: &str) -> Answer {
+    if system != "linux" || processor != "x86_64" {
+        return Err(Trouble::new(format!(
+            "this is {system} on {processor}, and there are only x86-64 packages for Linux; \
+             run HIP's tests on such a machine"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::supported;
+
+    #[test]
+    fn other_machines_are_told() {
+        assert!(supported("linux", "x86_64").is_ok());
+        for (system, processor) in [("linux", "aarch64"), ("macos", "x86_64")] {
+            let text = supported(system, processor).unwrap_err().to_string();
+            assert!(text.contains(processor) && text.contains("only x86-64 packages"), "{text}");
+            assert!(!text.contains('\n'), "{text}");
+        }
+    }
+}

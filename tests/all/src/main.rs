@@ -1,0 +1,100 @@
+//! `cargo test-all`: the project's tests, and those of HIP on AMD's own runtime, which it sets up without touching the
+//! system.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `arguments` | the command line |
+//! | `layout` | the folders under `target/hip-runtime`, and where packages come from |
+//! | `debs` | a folder of packages: which versions of HIP it has, and of what each consists |
+//! | `apt`, `mirror` | filling such a folder from Debian sid and experimental, with an apt configuration of its own |
+//! | `unpack` | packages become a runtime in a private folder, whole or not at all |
+//! | `runtime` | such a runtime: how a program is run on it, and whether it is complete |
+//! | `cargo` | building the tests and the simulated HSA runtime |
+//! | `suites`, `process` | running the tests on each version; one test program, its time and its counts |
+//! | `summary` | the table at the end |
+//!
+//! Standard output has the results; the exit status is 0, or 1 where something failed.
+
+mod apt;
+mod arguments;
+mod cargo;
+mod debs;
+mod layout;
+mod mirror;
+mod process;
+mod runtime;
+mod suites;
+mod summary;
+mod trouble;
+mod unpack;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use layout::Layout;
+use std::process::ExitCode;
+use std::time::Instant;
+use summary::{Outcome, Row, Summary};
+use trouble::Answer;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(trouble) => {
+            eprintln!("error: {trouble}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether all went well.
+fn run(arguments: &Arguments) -> Answer<bool> {
+    let layout = Layout::new(arguments)?;
+    match &arguments.command {
+        Some(Command::Setup) => set_up(&layout),
+        Some(Command::Hip { filter }) => hip(&layout, Summary::default(), filter),
+        None => {
+            let began = Instant::now();
+            let passed = cargo::test_workspace()?;
+            let mut summary = Summary::default();
+            let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
+            summary.add(Row::of("cargo test --workspace", outcome, began.elapsed()));
+            hip(&layout, summary, &[])
+        }
+    }
+}
+
+/// Sets up every version, and says for each what became of it.
+fn set_up(layout: &Layout) -> Answer<bool> {
+    let mut all = true;
+    for (name, runtime) in layout.runtimes() {
+        match runtime {
+            Ok(runtime) => println!("HIP {} is in {}", runtime.version, runtime.prefix.display()),
+            Err(trouble) => {
+                all = false;
+                eprintln!("error: {name}: {trouble}");
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Runs HIP's tests on every version that can be set up, and prints the table.
+fn hip(layout: &Layout, mut summary: Summary, filter: &[String]) -> Answer<bool> {
+    let mut runtimes = Vec::new();
+    for (name, runtime) in layout.runtimes() {
+        match runtime {
+            Ok(runtime) => runtimes.push(runtime),
+            Err(trouble) => summary.add(Row::skipped(&name, trouble, layout.required)),
+        }
+    }
+    if !runtimes.is_empty()
+        && let Err(trouble) = suites::run(layout, &runtimes, filter, &mut summary)
+    {
+        // What has been run is told all the same.
+        summary.add(Row::broken("HIP's tests", trouble));
+    }
+    print!("{summary}");
+    Ok(summary.is_good())
+}

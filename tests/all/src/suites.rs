@@ -1,0 +1,127 @@
+//! The tests on each version of HIP, with one GPU and with two.
+
+use crate::cargo::{self, Program};
+use crate::layout::Layout;
+use crate::process::{self, Counts, Ended};
+use crate::runtime::Runtime;
+use crate::summary::{Outcome, Row, Summary};
+use crate::trouble::{Answer, Doing, Trouble};
+use std::collections::HashMap;
+use std::fs;
+use std::process::Command;
+
+/// A test program that has tests of HIP.
+struct Suite {
+    /// What Cargo calls it.
+    target: &'static str,
+    /// Where its source lies.
+    shown: &'static str,
+}
+
+const SUITES: [Suite; 2] = [
+    Suite { target: "rules", shown: "tests/rules" },
+    Suite { target: "hip", shown: "backend-hip/tests/hip" },
+];
+
+/// How many GPUs are simulated.
+const GPUS: [u32; 2] = [1, 2];
+
+/// What a user may have set for the machine's own GPUs and libraries.
+const NOT_THE_MACHINES: [&str; 7] = [
+    "CUDA_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "GPU_VMM_HIP_LIBRARY",
+    "HIP_VISIBLE_DEVICES",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "ROCR_VISIBLE_DEVICES",
+];
+
+/// Runs all of them; a failure is a row of the table, an error that they cannot be run.
+pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summary: &mut Summary) -> Answer {
+    let programs = cargo::test_programs(&SUITES.map(|suite| suite.target))?;
+    cargo::simulator(&layout.simulator())?;
+    fs::create_dir_all(layout.logs()).doing(|| layout.logs().display().to_string())?;
+    let mut any = false;
+    for runtime in runtimes {
+        let lacking = runtime.not_simulated(&layout.simulator())?;
+        if !lacking.is_empty() {
+            eprintln!(
+                "HIP {} knows functions that are not simulated: {}",
+                runtime.version,
+                lacking.join(", ")
+            );
+        }
+        for gpus in GPUS {
+            for suite in &SUITES {
+                let row = one(layout, runtime, gpus, suite, &programs, filter)?;
+                any |= row.is_some();
+                row.into_iter().for_each(|row| summary.add(row));
+            }
+        }
+    }
+    if any { Ok(()) } else { Err(Trouble::new(format!("no test has {} in its name", filter.join(" ")))) }
+}
+
+/// One program on one version; nothing where the filter leaves none of its tests.
+fn one(
+    layout: &Layout,
+    runtime: &Runtime,
+    gpus: u32,
+    suite: &Suite,
+    programs: &HashMap<String, Program>,
+    filter: &[String],
+) -> Answer<Option<Row>> {
+    let s = if gpus == 1 { "" } else { "s" };
+    let name = format!("HIP {}, {gpus} GPU{s}, {}", runtime.version, suite.shown);
+    let program = &programs[suite.target];
+    let mut command = runtime.command(&layout.simulator(), &program.file);
+    command.args(filter).current_dir(&program.folder);
+    prepare(&mut command, gpus);
+    let log = layout.logs().join(format!("{}-{gpus}-{}.txt", runtime.version, suite.target));
+    let ended = process::run(&mut command, &log)?;
+    if !filter.is_empty() && ended.counts == Some(Counts::default()) {
+        return Ok(None);
+    }
+    eprintln!("{name}: {ended} in {:.1} s", ended.time.as_secs_f64());
+    let outcome = outcome(&ended, !filter.is_empty());
+    if outcome == Outcome::Failed {
+        let output = fs::read(&log).doing(|| log.display().to_string())?;
+        println!("{}", String::from_utf8_lossy(&output));
+        println!("{name}: {ended}; that was\n  {command:?}\n");
+    }
+    let row = Row::of(&name, outcome, ended.time).counting(ended.counts);
+    Ok(Some(match (ended.counts, ended.status) {
+        (Some(Counts { passed: 0, failed: 0, .. }), _) => row.noting("every test was ignored".to_owned()),
+        (Some(Counts { failed: 0, .. }), Some(status)) if outcome == Outcome::Failed => {
+            row.noting(format!("but it ended with {status}"))
+        }
+        (Some(_), Some(_)) => row,
+        _ => row.noting(ended.to_string()),
+    }))
+}
+
+/// Tests that were all ignored have shown nothing: where they are all that a suite has, HIP is not what it should be.
+fn outcome(ended: &Ended, filtered: bool) -> Outcome {
+    match ended.counts {
+        Some(Counts { failed: 0, passed, .. }) if ended.status.is_some_and(|status| status.success()) => {
+            match (passed, filtered) {
+                (0, true) => Outcome::Skipped,
+                (0, false) => Outcome::Failed,
+                _ => Outcome::Passed,
+            }
+        }
+        _ => Outcome::Failed,
+    }
+}
+
+fn prepare(command: &mut Command, gpus: u32) {
+    for name in NOT_THE_MACHINES {
+        command.env_remove(name);
+    }
+    command.env("GPU_VMM_TEST_BACKENDS", "hip");
+    // What AMD's compiler makes of kernels would be kept in the home folder.
+    command.env("AMD_COMGR_CACHE", "0");
+    command.env("HSA_SIM_GPUS", gpus.to_string());
+    command.env("HSA_SIM_MEM_MB", "1024");
+}

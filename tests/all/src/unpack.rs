@@ -1,0 +1,82 @@
+//! Packages become a runtime in a private folder, whole or not at all.
+//!
+//! They are unpacked beside the place where the runtime is to be; when it is complete, that folder is renamed. A file
+//! in it names the packages, so that the next run has nothing to do.
+
+use crate::debs::Packages;
+use crate::runtime::Runtime;
+use crate::trouble::{Answer, Doing, Trouble};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The file that names the packages of a runtime.
+const STAMP: &str = "packages.list";
+
+/// The runtime of these packages, in `root`.
+pub(crate) fn set_up(root: &Path, packages: &Packages) -> Answer<Runtime> {
+    let runtime = Runtime { version: packages.version.clone(), prefix: root.join(&packages.version) };
+    let stamp = runtime.prefix.join(STAMP);
+    if fs::read_to_string(stamp).is_ok_and(|names| names == packages.names()) && runtime.check().is_ok() {
+        return Ok(runtime);
+    }
+    let new = root.join(format!("{}.incomplete", packages.version));
+    remove(&new)?;
+    let made = make(&new, packages);
+    let moved = made.and_then(|()| {
+        remove(&runtime.prefix)?;
+        fs::rename(&new, &runtime.prefix).doing(|| runtime.prefix.display().to_string())
+    });
+    match moved {
+        Ok(()) => Ok(runtime),
+        Err(trouble) => {
+            remove(&new)?;
+            Err(trouble)
+        }
+    }
+}
+
+fn make(folder: &Path, packages: &Packages) -> Answer {
+    eprintln!("unpacking HIP {} ({} packages)", packages.version, packages.files.len());
+    fs::create_dir_all(folder).doing(|| folder.display().to_string())?;
+    for package in &packages.files {
+        unpack(package, folder)?;
+    }
+    let libraries = folder.join("usr/lib");
+    // libLLVM looks in its own ../lib: let that be the folder that holds the libraries.
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("x86_64-linux-gnu", libraries.join("lib"))
+        .doing(|| format!("{}, which no package has made", libraries.display()))?;
+    Runtime { version: packages.version.clone(), prefix: folder.to_owned() }.check()?;
+    let stamp = folder.join(STAMP);
+    fs::write(&stamp, packages.names()).doing(|| stamp.display().to_string())
+}
+
+fn unpack(package: &PathBuf, folder: &Path) -> Answer {
+    let answer = Command::new("dpkg-deb").arg("--extract").arg(package).arg(folder).output();
+    let answer = answer.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Trouble::new(
+            "there is no dpkg-deb here, which unpacks the packages; install dpkg, which other systems than Debian \
+             have as well",
+        ),
+        _ => Trouble::new(format!("dpkg-deb cannot be run: {error}")),
+    })?;
+    if answer.status.success() {
+        return Ok(());
+    }
+    Err(Trouble::new(format!(
+        "{} cannot be unpacked; fetch it again (--update does where apt has fetched it), or make room: {}",
+        package.display(),
+        String::from_utf8_lossy(&answer.stderr).lines().next().unwrap_or("no reason given")
+    )))
+}
+
+fn remove(folder: &Path) -> Answer {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Trouble::new(format!("{} cannot be removed: {error}", folder.display())))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,37 @@
+//! Setting HIP up from small packages that are made here, and everything that can be wrong with packages, folders and
+//! machines: one line that says what and what to do, status 1, and nothing half-installed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic
+
+mod bad_input;
+mod rig;
+mod whole;
+
+use libtest_mimic::{Arguments, Completion, Trial};
+use rig::Rig;
+
+struct Test {
+    name: &'static str,
+    run: fn(&Rig),
+}
+
+/// Lists functions as tests of their names.
+macro_rules! tests {
+    ($($test:ident),* $(,)?) => {
+        pub(crate) const TESTS: &[crate::Test] = &[$(crate::Test { name: stringify!($test), run: $test }),*];
+    };
+}
+pub(crate) use tests;
+
+fn main() {
+    let arguments = Arguments::from_args();
+    let trials = [bad_input::TESTS, whole::TESTS].into_iter().flatten().map(|test| {
+        Trial::ignorable_test(test.name, || match rig::missing() {
+            Some(reason) => Ok(Completion::ignored_with(reason)),
+            None => {
+                (test.run)(&Rig::new(test.name));
+                Ok(Completion::Completed)
+            }
+        })
+    });
+    libtest_mimic::run(&arguments, trials.collect()).exit();
+}
