@@ -81,13 +81,13 @@ fn main() {
 fn run_one(subject: &Subject, run: fn(&Subject)) -> Result<Completion, libtest_mimic::Failed> {
     let subject = subject.fresh();
     let (before, below) = (subject.free(), leaks::Before::now());
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&subject))) {
-        Ok(()) => {}
+    let completion = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&subject))) {
+        Ok(()) => Completion::Completed,
         Err(panic) => match panic.downcast::<subject::Skip>() {
-            Ok(skip) => return Ok(Completion::ignored_with(skip.0)),
+            Ok(skip) => Completion::ignored_with(skip.0),
             Err(panic) => std::panic::resume_unwind(panic),
         },
-    }
+    };
     let after = subject.free();
     if before != after {
         return Err(format!("free memory was {before:?} before the case and is {after:?} after it").into());
@@ -95,6 +95,6 @@ fn run_one(subject: &Subject, run: fn(&Subject)) -> Result<Completion, libtest_m
     below.check(&subject.backend)?;
     match subject.backend.drop_log().take_last() {
         Some(error) => Err(format!("a destructor failed: {error}").into()),
-        None => Ok(Completion::Completed),
+        None => Ok(completion),
     }
 }
