@@ -1,14 +1,17 @@
 #!/bin/sh
-# run.sh PREFIX: runs the checks on the HIP runtime in PREFIX, over PREFIX/sim/libhsa-runtime64.so.1, and compares what it
-# answers to unusual calls with what is known of its version. Needs a C compiler. Exit status 0: all is as it should be.
+# run.sh PREFIX [SIM]: runs the checks on the HIP runtime in PREFIX, over libhsa-runtime64.so.1 in the folder SIM (PREFIX/sim),
+# and compares what it answers to unusual calls with what is known of its version. Needs a C compiler and HIP's headers in
+# PREFIX. Exit status 0: all is as it should be.
 set -eu
-[ $# -eq 1 ] || { echo "usage: $0 PREFIX" >&2; exit 2; }
-prefix=$(cd "$1" && pwd); here=$(cd "$(dirname "$0")" && pwd)
+[ $# -eq 1 ] || [ $# -eq 2 ] || { echo "usage: $0 PREFIX [SIM]" >&2; exit 2; }
+prefix=$(cd "$1" && pwd); here=$(cd "$(dirname "$0")" && pwd); sim=$(cd "${2:-$1/sim}" && pwd)
+[ -f "$sim/libhsa-runtime64.so.1" ] || { echo "$sim has no libhsa-runtime64.so.1" >&2; exit 2; }
+[ -d "$prefix/usr/include/hip" ] || { echo "$prefix has no headers of HIP (package libamdhip64-dev)" >&2; exit 2; }
 lib=$prefix/usr/lib/x86_64-linux-gnu
 case $(ls "$lib"/libamdhip64.so.?) in *.so.6) version=6.4.3 ;; *.so.7) version=7.2.4 ;; *) version=unknown ;; esac
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
 export AMD_COMGR_CACHE=0
-run="$lib/ld-linux-x86-64.so.2 --library-path $prefix/sim:$lib"
+run="$lib/ld-linux-x86-64.so.2 --library-path $sim:$lib"
 failed=0
 verdict() { echo "$1: $2"; [ "$2" = "as it should be" ] || failed=1; }
 
@@ -43,7 +46,7 @@ same() {
 HIP_RUN="$run" HIP_SELF="$work/probe" HSA_SIM_GPUS=2 $run "$work/probe" >"$work/answers" 2>"$work/err"
 if [ -f "$here/probe.$version.txt" ]; then
     same "$here/probe.$version.txt" >"$work/known"; same "$work/answers" >"$work/now"
-    if diff "$work/known" "$work/now"; then told="as it should be"; else told="differs from probe.$version.txt"; fi
+    if diff "$work/known" "$work/now" >"$work/diff"; then told="as it should be"; else head -40 "$work/diff"; told="differs from probe.$version.txt"; fi
 else told="nothing is known of this version"; fi
 verdict "probe.c" "$told"
 exit $failed
