@@ -34,11 +34,12 @@ impl Place<'_> {
     /// Sets the access of several devices to whole mappings that follow each other.
     pub(crate) fn set(&mut self, part: Part, grants: &[Grant]) -> Result<()> {
         for (run, owner) in self.mappings.by_owner(part) {
-            let taken = self.take_from_owner(run, owner, grants)?;
-            let set = self.set_run(run, owner, grants);
-            // What was taken for the others' sake comes back, whether they got theirs or not.
+            let in_the_way = self.in_the_way(run, owner, grants);
+            let set = self.take(owner, &in_the_way).and_then(|()| self.set_run(run, owner, grants));
+            // What was taken for the others' sake comes back, whether they got theirs or not, and wherever it failed.
             let own = grants.iter().find(|grant| grant.device == owner).filter(|_| set.is_ok());
-            let given_back = taken.into_iter().filter(|_| own.is_none()).try_for_each(|(mapping, access)| {
+            let mut back = in_the_way.into_iter().filter(|_| own.is_none());
+            let given_back = back.try_for_each(|(mapping, access)| {
                 self.set_and_note(mapping, Grant { device: owner, access })
             });
             set.and(given_back)?;
@@ -46,26 +47,24 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Where a peer comes after the owner and must not (quirk `owner-last`), the owner's access is taken first, when
-    /// its work is done. What it had.
-    fn take_from_owner(
-        &mut self,
-        run: Part,
-        owner: DeviceId,
-        grants: &[Grant],
-    ) -> Result<Vec<(Part, Access)>> {
+    /// The owner's access where a peer comes after it and must not (quirk `owner-last`): by mapping, what it is.
+    fn in_the_way(&self, run: Part, owner: DeviceId, grants: &[Grant]) -> Vec<(Part, Access)> {
         let comes = |grant: &Grant| grant.device != owner && grant.access != Access::None;
-        if !self.driver.quirks.owner_last || !grants.iter().any(comes) {
-            return Ok(Vec::new());
+        if self.driver.quirks.owner_last && grants.iter().any(comes) {
+            self.mappings.accessible(run, owner)
+        } else {
+            Vec::new()
         }
-        let had = self.mappings.accessible(run, owner);
-        if !had.is_empty() {
+    }
+
+    /// Takes the owner's access to mappings, when its work is done.
+    fn take(&mut self, owner: DeviceId, mappings: &[(Part, Access)]) -> Result<()> {
+        if !mappings.is_empty() {
             self.driver.synchronize(OPERATION, owner)?;
         }
-        for (mapping, _) in &had {
-            self.set_and_note(*mapping, Grant { device: owner, access: Access::None })?;
-        }
-        Ok(had)
+        mappings.iter().try_for_each(|(mapping, _)| {
+            self.set_and_note(*mapping, Grant { device: owner, access: Access::None })
+        })
     }
 
     /// Sets the access to memory of one owner: the peers', then the owner's own.
