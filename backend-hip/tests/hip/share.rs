@@ -3,6 +3,7 @@
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
 use gpu_vmm_core::{Backend, Bytes, Error, Handle, Properties, Reservation, Workbench};
+use gpu_vmm_hip::{HipHandle, HipReservation};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -43,16 +44,27 @@ fn import_has(rig: &Rig, fd: BorrowedFd<'_>, seed: u64) {
     }
 }
 
+/// Shareable memory with a pattern, mapped in an empty reservation of a unit.
+fn patterned(rig: &Rig, reservation: &mut HipReservation, seed: u64) -> HipHandle {
+    let unit = rig.unit();
+    // SAFETY: the handle fits the empty reservation.
+    let handle = unsafe {
+        let handle = rig.backend.create(unit, &Properties::on(ZERO).shareable()).unwrap();
+        reservation.map(Bytes::ZERO, &handle).unwrap();
+        reservation.set_access(Bytes::ZERO, unit, &[read_write(ZERO)]).unwrap();
+        handle
+    };
+    rig.writes_all(ZERO, reservation, Bytes::ZERO, unit, seed);
+    handle
+}
+
 /// Shareable memory with a pattern, exported.
 fn exported(rig: &Rig, seed: u64) -> OwnedFd {
     let unit = rig.unit();
     let mut reservation = rig.reserve(unit);
-    // SAFETY: the handle fits an empty reservation.
+    // SAFETY: it is mapped, whole, and nothing uses it when it is unmapped.
     unsafe {
-        let handle = rig.backend.create(unit, &Properties::on(ZERO).shareable()).unwrap();
-        reservation.map(Bytes::ZERO, &handle).unwrap();
-        reservation.set_access(Bytes::ZERO, unit, &[read_write(ZERO)]).unwrap();
-        rig.writes_all(ZERO, &reservation, Bytes::ZERO, unit, seed);
+        let handle = patterned(rig, &mut reservation, seed);
         reservation.unmap(Bytes::ZERO, unit).unwrap();
         handle.export().unwrap()
     }
@@ -61,12 +73,9 @@ fn exported(rig: &Rig, seed: u64) -> OwnedFd {
 fn same_memory(rig: &Rig) {
     let unit = rig.unit();
     let mut reservation = rig.reserve(unit);
-    // SAFETY: the handle fits an empty reservation.
+    // SAFETY: it is mapped, whole, and nothing uses it when it is unmapped.
     unsafe {
-        let handle = rig.backend.create(unit, &Properties::on(ZERO).shareable()).unwrap();
-        reservation.map(Bytes::ZERO, &handle).unwrap();
-        reservation.set_access(Bytes::ZERO, unit, &[read_write(ZERO)]).unwrap();
-        rig.writes_all(ZERO, &reservation, Bytes::ZERO, unit, 21);
+        let handle = patterned(rig, &mut reservation, 21);
         let fd = handle.export().unwrap();
         import_has(rig, fd.as_fd(), 21);
         // The descriptor is still the caller's.
