@@ -8,6 +8,7 @@
 
 mod access;
 mod addresses;
+#[path = "../../../tests/conformance/src/counts.rs"]
 mod counts;
 mod cycle;
 mod devices;

@@ -19,7 +19,7 @@ struct Suite {
 }
 
 const SUITES: [Suite; 2] = [
-    Suite { target: "rules", shown: "tests/rules" },
+    Suite { target: "conformance", shown: "tests/conformance" },
     Suite { target: "hip", shown: "backend-hip/tests/hip" },
 ];
 

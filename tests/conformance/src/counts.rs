@@ -1,4 +1,5 @@
-//! What the simulated HSA runtime counts below HIP. The workspace's rules count in the same way.
+//! What the simulated HSA runtime counts below HIP. The tests of backend-hip count in the same way.
+#![allow(unsafe_code)] // asks the simulation
 
 use libloading::os::unix::{Library, RTLD_LAZY};
 

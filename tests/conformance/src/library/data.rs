@@ -1,15 +1,23 @@
 //! Bytes in and out, through the devices that own the memory.
 
-use crate::subject::{RW, Subject, cases};
-use gpu_vmm::Workbench;
-use gpu_vmm::{Bytes, DeviceId, Error};
+use crate::case::cases;
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Bytes, Error, Workbench};
 
-cases!("data": bytes_are_where_they_belong, over_many_mappings, over_two_owners, the_owner_must_have_access,
-    the_pattern_continues);
+cases! { "data":
+    /// bytes are where they belong.
+    bytes_are_where_they_belong,
+    /// over many mappings.
+    over_many_mappings,
+    /// over two owners.
+    over_two_owners,
+    /// the owner must have access.
+    the_owner_must_have_access,
+    /// the pattern continues.
+    the_pattern_continues,
+}
 
-const D0: DeviceId = DeviceId(0);
-
-fn bytes_are_where_they_belong(subject: &Subject) {
+fn bytes_are_where_they_belong<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     region.grow_to(subject.units(2)).unwrap();
     region.fill(Bytes(0), subject.units(2), 0xee).unwrap();
@@ -27,7 +35,7 @@ fn bytes_are_where_they_belong(subject: &Subject) {
     );
 }
 
-fn over_many_mappings(subject: &Subject) {
+fn over_many_mappings<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(10).build().unwrap();
     for units in 1..=10 {
         region.grow_to(subject.units(units)).unwrap();
@@ -40,7 +48,7 @@ fn over_many_mappings(subject: &Subject) {
     assert!(bytes == back);
 }
 
-fn over_two_owners(subject: &Subject) {
+fn over_two_owners<B: Workbench>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.region(4).on(a).build().unwrap();
     region.grow_to(subject.units(2)).unwrap();
@@ -53,7 +61,7 @@ fn over_two_owners(subject: &Subject) {
     assert_eq!(bytes, back);
 }
 
-fn the_owner_must_have_access(subject: &Subject) {
+fn the_owner_must_have_access<B: Workbench>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.region(1).on(a).build().unwrap();
     region.map(Bytes(0), &subject.memory(1)).unwrap();
@@ -71,16 +79,16 @@ fn the_owner_must_have_access(subject: &Subject) {
     }
 }
 
-fn the_pattern_continues(subject: &Subject) {
+fn the_pattern_continues<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(4).build().unwrap();
     region.grow_to(subject.units(4)).unwrap();
     let part = subject.unit().0 / 8;
     for unit in 0..4 {
-        region.write_pattern(D0, subject.units(unit), subject.unit(), 100 + unit * part).unwrap();
+        region.write_pattern(subject.device, subject.units(unit), subject.unit(), 100 + unit * part).unwrap();
     }
-    assert_eq!(region.count_wrong(D0, Bytes(0), subject.units(4), 100).unwrap(), 0);
-    assert_eq!(region.count_wrong(D0, Bytes(0), subject.units(4), 101).unwrap(), 4 * part);
-    let word = gpu_vmm::workbench::pattern_word(100, 5).to_ne_bytes();
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), subject.units(4), 100).unwrap(), 0);
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), subject.units(4), 101).unwrap(), 4 * part);
+    let word = gpu_vmm_core::workbench::pattern_word(100, 5).to_ne_bytes();
     let mut bytes = [0; 8];
     region.read(Bytes(40), &mut bytes).unwrap();
     assert_eq!(bytes, word);

@@ -1,19 +1,46 @@
 //! Rules 5 and 6: growth within, by extension, by remapping; one handle for what is asked.
 
-use crate::subject::{RW, Subject, cases};
-use gpu_vmm::{Access, AnyBackend, Backend, Bytes, DeviceId, Done, Error, Grown, Placement, Region, Vendor};
+use crate::case::cases;
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Grown, Placement, Region, Vendor, Workbench};
 
-cases!("grow": within, sizes_are_rounded_and_said, one_handle_a_step, nothing_to_do, extended, extended_many_times,
-    a_step_across_the_seam_is_split, remapped, remapped_keeps_access_and_aliases, fixed_address_is_demanded,
-    unequal_steps, shrinks_in_whole_handles, shrinks_to_nothing_and_grows_again, over_two_devices,
-    after_a_hole, address_space_is_given_back);
+cases! { "grow":
+    /// within.
+    within,
+    /// sizes are rounded and said.
+    sizes_are_rounded_and_said,
+    /// one handle a step.
+    one_handle_a_step,
+    /// nothing to do.
+    nothing_to_do,
+    /// extended.
+    extended,
+    /// extended many times.
+    extended_many_times,
+    /// a step across the seam is split.
+    a_step_across_the_seam_is_split,
+    /// remapped.
+    remapped,
+    /// remapped keeps access and aliases.
+    remapped_keeps_access_and_aliases,
+    /// fixed address is demanded.
+    fixed_address_is_demanded,
+    /// unequal steps.
+    unequal_steps,
+    /// shrinks in whole handles.
+    shrinks_in_whole_handles,
+    /// shrinks to nothing and grows again.
+    shrinks_to_nothing_and_grows_again,
+    /// over two devices.
+    over_two_devices,
+    /// after a hole.
+    after_a_hole,
+    /// address space is given back.
+    address_space_is_given_back,
+}
 
 /// A region that is full, with the addresses behind it known to be free or taken.
-fn full(
-    subject: &Subject,
-    units: u64,
-    behind_is_free: bool,
-) -> (Region<AnyBackend>, Vec<Region<AnyBackend>>) {
+fn full<B: Workbench>(subject: &Subject<B>, units: u64, behind_is_free: bool) -> (Region<B>, Vec<Region<B>>) {
     let base = subject.hole(512);
     let mut region =
         subject.region(units).at(Placement::Exact(base)).extend_by(subject.unit()).build().unwrap();
@@ -26,11 +53,11 @@ fn full(
     (region, others)
 }
 
-fn check_pattern(region: &Region<AnyBackend>, length: Bytes) {
-    assert_eq!(region.count_wrong(DeviceId(0), Bytes(0), length, 7).unwrap(), 0);
+fn check_pattern<B: Workbench>(subject: &Subject<B>, region: &Region<B>, length: Bytes) {
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), length, 7).unwrap(), 0);
 }
 
-fn within(subject: &Subject) {
+fn within<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(64).build().unwrap();
     let address = region.address();
     for units in [1, 2, 5, 16, 64] {
@@ -38,15 +65,15 @@ fn within(subject: &Subject) {
         let growth = region.grow_to(subject.units(units)).unwrap();
         assert_eq!((growth.how, growth.address, growth.end), (Grown::Within, address, subject.units(units)));
         assert_eq!(growth.added, growth.end - from);
-        region.write_pattern(DeviceId(0), from, growth.added, 7 + from.0 / 8).unwrap();
-        check_pattern(&region, region.end());
+        region.write_pattern(subject.device, from, growth.added, 7 + from.0 / 8).unwrap();
+        check_pattern(subject, &region, region.end());
     }
     // The check can fail.
     region.fill(subject.unit(), Bytes(8), 0x5a).unwrap();
-    assert_eq!(region.count_wrong(DeviceId(0), Bytes(0), region.end(), 7).unwrap(), 1);
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 7).unwrap(), 1);
 }
 
-fn sizes_are_rounded_and_said(subject: &Subject) {
+fn sizes_are_rounded_and_said<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(4).build().unwrap();
     let least = subject.granularity();
     let growth = region.grow_to(Bytes(1)).unwrap();
@@ -55,7 +82,7 @@ fn sizes_are_rounded_and_said(subject: &Subject) {
     assert_eq!((growth.end, growth.added), (least + least, least));
 }
 
-fn one_handle_a_step(subject: &Subject) {
+fn one_handle_a_step<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(64).build().unwrap();
     for units in [1, 8, 64] {
         region.grow_to(subject.units(units)).unwrap();
@@ -64,7 +91,7 @@ fn one_handle_a_step(subject: &Subject) {
     assert_eq!(lengths, [subject.units(1), subject.units(7), subject.units(56)]);
 }
 
-fn nothing_to_do(subject: &Subject) {
+fn nothing_to_do<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(4).build().unwrap();
     region.grow_to(subject.units(3)).unwrap();
     for units in [1, 2, 3] {
@@ -73,18 +100,18 @@ fn nothing_to_do(subject: &Subject) {
     }
 }
 
-fn extended(subject: &Subject) {
+fn extended<B: Workbench>(subject: &Subject<B>) {
     let (mut region, _) = full(subject, 4, true);
-    region.write_pattern(DeviceId(0), Bytes(0), region.end(), 7).unwrap();
+    region.write_pattern(subject.device, Bytes(0), region.end(), 7).unwrap();
     let address = region.address();
     let growth = region.grow_to(subject.units(6)).unwrap();
     assert_eq!((growth.how, growth.address, growth.end), (Grown::Extended, address, subject.units(6)));
     assert_eq!(region.reservations().len(), 2);
-    region.write_pattern(DeviceId(0), subject.units(4), growth.added, 7 + subject.units(4).0 / 8).unwrap();
-    check_pattern(&region, region.end());
+    region.write_pattern(subject.device, subject.units(4), growth.added, 7 + subject.units(4).0 / 8).unwrap();
+    check_pattern(subject, &region, region.end());
 }
 
-fn extended_many_times(subject: &Subject) {
+fn extended_many_times<B: Workbench>(subject: &Subject<B>) {
     let (mut region, _) = full(subject, 1, true);
     let address = region.address();
     for units in 2..=65 {
@@ -92,8 +119,8 @@ fn extended_many_times(subject: &Subject) {
         assert_eq!((growth.how, growth.address), (Grown::Extended, address), "at {units} units");
     }
     assert_eq!(region.reservations().len(), 65);
-    region.write_pattern(DeviceId(0), Bytes(0), region.end(), 7).unwrap();
-    check_pattern(&region, region.end());
+    region.write_pattern(subject.device, Bytes(0), region.end(), 7).unwrap();
+    check_pattern(subject, &region, region.end());
     let mut ends = region.reservations().map(|range| (range.base, range.end()));
     let mut end = ends.next().unwrap().1;
     for (base, next) in ends {
@@ -102,7 +129,7 @@ fn extended_many_times(subject: &Subject) {
     }
 }
 
-fn a_step_across_the_seam_is_split(subject: &Subject) {
+fn a_step_across_the_seam_is_split<B: Workbench>(subject: &Subject<B>) {
     let (mut region, _) = full(subject, 4, true);
     region.shrink_to(Bytes(0), Done::when_devices_idle()).unwrap();
     region.grow_to(subject.units(2)).unwrap();
@@ -117,22 +144,22 @@ fn a_step_across_the_seam_is_split(subject: &Subject) {
     let mut bytes = [0; 200];
     region.read(around, &mut bytes).unwrap();
     assert_eq!(bytes.iter().map(|byte| usize::from(*byte)).sum::<usize>(), 300);
-    region.set_access(Bytes(0), units(7), DeviceId(0), Access::Read).unwrap();
-    assert_eq!(region.access(units(6), DeviceId(0)), Access::Read);
+    region.set_access(Bytes(0), units(7), subject.device, Access::Read).unwrap();
+    assert_eq!(region.access(units(6), subject.device), Access::Read);
     region.unmap(units(2), units(5), Done::when_devices_idle()).unwrap();
     assert_eq!(region.mapped(), units(2));
 }
 
-fn remapped(subject: &Subject) {
+fn remapped<B: Workbench>(subject: &Subject<B>) {
     let (mut region, others) = full(subject, 4, false);
-    region.write_pattern(DeviceId(0), Bytes(0), region.end(), 7).unwrap();
+    region.write_pattern(subject.device, Bytes(0), region.end(), 7).unwrap();
     let before = region.address();
     let growth = region.grow_or_move(subject.units(9), Done::when_devices_idle()).unwrap();
     assert_eq!((growth.how, growth.end, growth.added), (Grown::Remapped, subject.units(9), subject.units(5)));
     assert_ne!(growth.address, before);
     assert_eq!((region.address(), region.reservations().len()), (growth.address, 1));
     assert!(region.reserved() >= subject.units(18), "a move leaves room: {}", region.reserved());
-    check_pattern(&region, subject.units(4));
+    check_pattern(subject, &region, subject.units(4));
     region.write(subject.units(8), b"new").unwrap();
     // The old addresses are free again.
     let old = subject.region(4).at(Placement::Exact(before)).build().unwrap();
@@ -140,21 +167,21 @@ fn remapped(subject: &Subject) {
     drop(others);
 }
 
-fn remapped_keeps_access_and_aliases(subject: &Subject) {
+fn remapped_keeps_access_and_aliases<B: Workbench>(subject: &Subject<B>) {
     let (mut region, _others) = full(subject, 2, false);
     region.write(Bytes(0), b"same memory").unwrap();
     let shared = region.mapping_at(Bytes(0)).unwrap().memory.clone();
-    region.set_access(Bytes(0), subject.units(2), DeviceId(0), Access::Read).unwrap();
+    region.set_access(Bytes(0), subject.units(2), subject.device, Access::Read).unwrap();
     region.grow_or_move(subject.units(3), Done::when_devices_idle()).unwrap();
-    assert_eq!(region.access(Bytes(0), DeviceId(0)), Access::Read);
-    assert_eq!(region.access(subject.units(2), DeviceId(0)), RW);
+    assert_eq!(region.access(Bytes(0), subject.device), Access::Read);
+    assert_eq!(region.access(subject.units(2), subject.device), RW);
     assert!(region.mapping_at(Bytes(0)).unwrap().memory.is_same_as(&shared));
     let mut bytes = [0; 11];
     region.read(Bytes(0), &mut bytes).unwrap();
     assert_eq!(&bytes, b"same memory");
 }
 
-fn fixed_address_is_demanded(subject: &Subject) {
+fn fixed_address_is_demanded<B: Workbench>(subject: &Subject<B>) {
     let (mut region, _others) = full(subject, 4, false);
     region.write(Bytes(0), b"untouched").unwrap();
     let (address, free) = (region.address(), subject.free());
@@ -170,19 +197,19 @@ fn fixed_address_is_demanded(subject: &Subject) {
     assert_eq!(&bytes, b"untouched");
 }
 
-fn unequal_steps(subject: &Subject) {
+fn unequal_steps<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(200).build().unwrap();
     let mut units = 0;
     for step in [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4] {
         let from = region.end();
         units += step;
         region.grow_to(subject.units(units)).unwrap();
-        region.write_pattern(DeviceId(0), from, region.end() - from, 7 + from.0 / 8).unwrap();
+        region.write_pattern(subject.device, from, region.end() - from, 7 + from.0 / 8).unwrap();
     }
-    check_pattern(&region, subject.units(units));
+    check_pattern(subject, &region, subject.units(units));
 }
 
-fn shrinks_in_whole_handles(subject: &Subject) {
+fn shrinks_in_whole_handles<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(16).build().unwrap();
     for units in [2, 4, 8, 16] {
         region.grow_to(subject.units(units)).unwrap();
@@ -201,7 +228,7 @@ fn shrinks_in_whole_handles(subject: &Subject) {
     assert!(matches!(too_much, Error::OutOfRange { .. }), "{too_much}");
 }
 
-fn shrinks_to_nothing_and_grows_again(subject: &Subject) {
+fn shrinks_to_nothing_and_grows_again<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(8).build().unwrap();
     let address = region.address();
     for _ in 0..3 {
@@ -213,7 +240,7 @@ fn shrinks_to_nothing_and_grows_again(subject: &Subject) {
     }
 }
 
-fn over_two_devices(subject: &Subject) {
+fn over_two_devices<B: Workbench>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.region(8).access(a, RW).access(b, RW).build().unwrap();
     region.grow_to_on(a, subject.units(3)).unwrap();
@@ -227,7 +254,7 @@ fn over_two_devices(subject: &Subject) {
     }
 }
 
-fn after_a_hole(subject: &Subject) {
+fn after_a_hole<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(16).build().unwrap();
     for units in [2, 4, 6, 8] {
         region.grow_to(subject.units(units)).unwrap();
@@ -240,7 +267,7 @@ fn after_a_hole(subject: &Subject) {
     assert_eq!((shrunk.end, shrunk.removed), (subject.units(2), subject.units(5)));
 }
 
-fn address_space_is_given_back(subject: &Subject) {
+fn address_space_is_given_back<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(4).build().unwrap();
     region.grow_to(subject.units(4)).unwrap();
     let range = region.range();

@@ -1,29 +1,43 @@
 //! Rules 9 and 10: what is absent is said, and forked children touch nothing. And the types cross threads.
 
-use crate::subject::{Subject, cases};
-use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, DeviceVec, Done, Error, Physical, Properties, Region};
+use crate::case::cases;
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, DeviceId, DeviceVec, Done, Error, Physical, Properties, Region, Workbench};
 
-cases!("process": types_cross_threads, many_threads, a_forked_child_gets_errors, capabilities_have_reasons,
-    quirks_have_evidence);
+cases! { "process":
+    /// types cross threads.
+    types_cross_threads,
+    /// many threads.
+    many_threads,
+    /// a forked child gets errors.
+    a_forked_child_gets_errors,
+    /// capabilities have reasons.
+    capabilities_have_reasons,
+    /// quirks have evidence.
+    quirks_have_evidence,
+}
 
-fn types_cross_threads(_: &Subject) {
+fn types_cross_threads<B: Workbench>(_: &Subject<B>) {
     fn both<T: Send + Sync>() {}
-    both::<AnyBackend>();
-    both::<Region<AnyBackend>>();
-    both::<Physical<AnyBackend>>();
-    both::<DeviceVec<f32, AnyBackend>>();
+    both::<B>();
+    both::<Region<B>>();
+    both::<Physical<B>>();
+    both::<DeviceVec<f32, B>>();
     both::<Error>();
 }
 
-fn many_threads(subject: &Subject) {
+fn many_threads<B: Workbench>(subject: &Subject<B>) {
     std::thread::scope(|scope| {
         for thread in 0..8 {
             scope.spawn(move || {
                 for round in 0..10 {
                     let mut region = subject.region(4).build().unwrap();
                     region.grow_to(subject.units(1 + (thread + round) % 4)).unwrap();
-                    region.write_pattern(DeviceId(0), Bytes(0), region.end(), thread).unwrap();
-                    assert_eq!(region.count_wrong(DeviceId(0), Bytes(0), region.end(), thread).unwrap(), 0);
+                    region.write_pattern(subject.device, Bytes(0), region.end(), thread).unwrap();
+                    assert_eq!(
+                        region.count_wrong(subject.device, Bytes(0), region.end(), thread).unwrap(),
+                        0
+                    );
                     region.shrink_to(Bytes(0), Done::when_devices_idle()).unwrap();
                 }
             });
@@ -33,24 +47,24 @@ fn many_threads(subject: &Subject) {
 
 #[cfg(unix)]
 #[allow(unsafe_code)]
-fn a_forked_child_gets_errors(subject: &Subject) {
+fn a_forked_child_gets_errors<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(4).build().unwrap();
     region.grow_to(subject.units(2)).unwrap();
-    region.write_pattern(DeviceId(0), Bytes(0), region.end(), 1).unwrap();
+    region.write_pattern(subject.device, Bytes(0), region.end(), 1).unwrap();
     // SAFETY: the child calls into gpu-vmm, which touches no driver there, and leaves by `_exit`.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
-        let forked = |result: gpu_vmm::Result<()>| matches!(result, Err(Error::Forked { .. }));
+        let forked = |result: gpu_vmm_core::Result<()>| matches!(result, Err(Error::Forked { .. }));
         let backend = &subject.backend;
         let checks = [
-            forked(Physical::create(backend, subject.unit(), Properties::on(DeviceId(0))).map(drop)),
+            forked(Physical::create(backend, subject.unit(), Properties::on(subject.device)).map(drop)),
             forked(Region::builder(backend).reserve(subject.unit()).build().map(drop)),
             forked(region.grow_to(subject.units(3)).map(drop)),
             forked(region.read(Bytes(0), &mut [0])),
             forked(region.unmap(Bytes(0), subject.units(2), Done::when_devices_idle())),
-            forked(backend.memory_info(DeviceId(0)).map(drop)),
-            forked(backend.capabilities(DeviceId(0)).map(drop)),
+            forked(backend.memory_info(subject.device).map(drop)),
+            forked(backend.capabilities(subject.device).map(drop)),
         ];
         drop(region);
         let failed = checks.iter().position(|held| !held).map_or(0, |index| index as i32 + 1);
@@ -63,20 +77,21 @@ fn a_forked_child_gets_errors(subject: &Subject) {
     assert!(libc::WIFEXITED(status), "the child died: {status:#x}");
     assert_eq!(libc::WEXITSTATUS(status), 0, "this check did not hold in the child");
     // The parent has everything still.
-    assert_eq!(region.count_wrong(DeviceId(0), Bytes(0), region.end(), 1).unwrap(), 0);
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 1).unwrap(), 0);
 }
 
 #[cfg(not(unix))]
-fn a_forked_child_gets_errors(_: &Subject) {
+fn a_forked_child_gets_errors<B: Workbench>(_: &Subject<B>) {
     crate::subject::skip("this system has no fork");
 }
 
-fn capabilities_have_reasons(subject: &Subject) {
-    let capabilities = subject.backend.capabilities(DeviceId(0)).unwrap();
+fn capabilities_have_reasons<B: Workbench>(subject: &Subject<B>) {
+    let capabilities = subject.backend.capabilities(subject.device).unwrap();
     assert!(
         capabilities
             .iter()
-            .any(|capability| capability.feature == gpu_vmm::Feature::VirtualMemory && capability.available)
+            .any(|capability| capability.feature == gpu_vmm_core::Feature::VirtualMemory
+                && capability.available)
     );
     for capability in &capabilities {
         assert!(
@@ -89,7 +104,7 @@ fn capabilities_have_reasons(subject: &Subject) {
     assert!(matches!(error, Error::NoSuchDevice { .. }), "{error}");
 }
 
-fn quirks_have_evidence(subject: &Subject) {
+fn quirks_have_evidence<B: Workbench>(subject: &Subject<B>) {
     let version = subject.backend.driver().version_number;
     for quirk in subject.backend.quirks() {
         assert!(quirk.is_in(version), "{} is not of version {version}", quirk.id);

@@ -1,24 +1,29 @@
 //! Rule 1: the core keeps the books. Random operations on two regions, held against a model that knows what is where.
 
-use crate::subject::{RW, Subject, cases};
-use gpu_vmm::{Access, AnyBackend, Backend, Bytes, DeviceId, Done, Physical, Region, Vendor};
+use crate::case::cases;
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Access, Bytes, Done, Physical, Region, Vendor, Workbench};
 
-cases!("books": nothing_is_unmapped_twice, random_operations);
+cases! { "books":
+    /// nothing is unmapped twice.
+    nothing_is_unmapped_twice,
+    /// random operations.
+    random_operations,
+}
 
-const D0: DeviceId = DeviceId(0);
 const UNITS: u64 = 12;
 
-fn nothing_is_unmapped_twice(subject: &Subject) {
+fn nothing_is_unmapped_twice<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     region.grow_to(subject.units(2)).unwrap();
     region.unmap(Bytes(0), subject.units(2), Done::when_devices_idle()).unwrap();
     let again = region.unmap(Bytes(0), subject.units(2), Done::when_devices_idle());
-    assert!(matches!(again, Err(gpu_vmm::Error::NotMapped { .. })), "{again:?}");
+    assert!(matches!(again, Err(gpu_vmm_core::Error::NotMapped { .. })), "{again:?}");
 }
 
 /// What one piece of memory holds: the seed of the pattern in it, if it was ever written.
 struct Memory {
-    physical: Physical<AnyBackend>,
+    physical: Physical<B>,
     units: u64,
     seed: Option<u64>,
 }
@@ -32,7 +37,7 @@ struct Placed {
 }
 
 struct Model {
-    region: Region<AnyBackend>,
+    region: Region<B>,
     placed: Vec<Placed>,
 }
 
@@ -48,7 +53,7 @@ impl Random {
     }
 }
 
-fn random_operations(subject: &Subject) {
+fn random_operations<B: Workbench>(subject: &Subject<B>) {
     let (rounds, operations) = if subject.backend.vendor() == Vendor::Host { (20, 150) } else { (4, 100) };
     for round in 1..=rounds {
         let seed = 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(round);
@@ -60,7 +65,7 @@ fn random_operations(subject: &Subject) {
     }
 }
 
-fn one_round(subject: &Subject, seed: u64, operations: u32) {
+fn one_round<B: Workbench>(subject: &Subject<B>, seed: u64, operations: u32) {
     let mut random = Random(seed);
     let before = subject.free()[0];
     let mut memories: Vec<Memory> =
@@ -82,7 +87,7 @@ fn one_round(subject: &Subject, seed: u64, operations: u32) {
     }
 }
 
-fn map(subject: &Subject, model: &mut Model, memories: &[Memory], random: &mut Random) {
+fn map<B: Workbench>(subject: &Subject<B>, model: &mut Model, memories: &[Memory], random: &mut Random) {
     let (start, memory) = (random.below(UNITS), random.below(memories.len() as u64) as usize);
     let end = start + memories[memory].units;
     let free = model
@@ -111,7 +116,7 @@ fn part(model: &Model, memories: &[Memory], random: &mut Random) -> (u64, u64, O
     (start, length, (next == start + length).then_some(whole))
 }
 
-fn unmap(subject: &Subject, model: &mut Model, memories: &[Memory], random: &mut Random) {
+fn unmap<B: Workbench>(subject: &Subject<B>, model: &mut Model, memories: &[Memory], random: &mut Random) {
     let (start, length, whole) = part(model, memories, random);
     let result = model.region.unmap(subject.units(start), subject.units(length), Done::when_devices_idle());
     assert_eq!(result.is_ok(), whole.is_some(), "unmap {start}+{length}: {result:?}");
@@ -120,10 +125,10 @@ fn unmap(subject: &Subject, model: &mut Model, memories: &[Memory], random: &mut
     }
 }
 
-fn set_access(subject: &Subject, model: &mut Model, memories: &[Memory], random: &mut Random) {
+fn set_access<B: Workbench>(subject: &Subject<B>, model: &mut Model, memories: &[Memory], random: &mut Random) {
     let (start, length, whole) = part(model, memories, random);
     let access = [Access::None, Access::Read, RW][random.below(3) as usize];
-    let result = model.region.set_access(subject.units(start), subject.units(length), D0, access);
+    let result = model.region.set_access(subject.units(start), subject.units(length), subject.device, access);
     if result.is_err() && whole.is_some() && hip_cannot(&result) {
         return;
     }
@@ -134,11 +139,11 @@ fn set_access(subject: &Subject, model: &mut Model, memories: &[Memory], random:
 }
 
 /// HIP 7.0 to 7.2 cannot set access behind a hole where the mappings before it have other sizes; it says so.
-fn hip_cannot(result: &gpu_vmm::Result<()>) -> bool {
-    matches!(result, Err(gpu_vmm::Error::Unsupported { .. }))
+fn hip_cannot(result: &gpu_vmm_core::Result<()>) -> bool {
+    matches!(result, Err(gpu_vmm_core::Error::Unsupported { .. }))
 }
 
-fn write(subject: &Subject, model: &mut Model, memories: &mut [Memory], random: &mut Random) {
+fn write<B: Workbench>(subject: &Subject<B>, model: &mut Model, memories: &mut [Memory], random: &mut Random) {
     if model.placed.is_empty() {
         return;
     }
@@ -146,14 +151,14 @@ fn write(subject: &Subject, model: &mut Model, memories: &mut [Memory], random: 
     let memory = &mut memories[placed.memory];
     let seed = random.below(1 << 40);
     let result =
-        model.region.write_pattern(D0, subject.units(placed.start), subject.units(memory.units), seed);
+        model.region.write_pattern(subject.device, subject.units(placed.start), subject.units(memory.units), seed);
     assert_eq!(result.is_ok(), placed.access == RW, "write at {}: {result:?}", placed.start);
     if result.is_ok() {
         memory.seed = Some(seed);
     }
 }
 
-fn check(subject: &Subject, model: &Model, memories: &[Memory]) {
+fn check<B: Workbench>(subject: &Subject<B>, model: &Model, memories: &[Memory]) {
     let mapped: Vec<_> = model.region.mappings().map(|mapping| (mapping.offset, mapping.length)).collect();
     let known = model
         .placed
@@ -162,9 +167,9 @@ fn check(subject: &Subject, model: &Model, memories: &[Memory]) {
     assert_eq!(mapped, known.collect::<Vec<_>>());
     for placed in &model.placed {
         let (offset, memory) = (subject.units(placed.start), &memories[placed.memory]);
-        assert_eq!(model.region.access(offset, D0), placed.access);
+        assert_eq!(model.region.access(offset, subject.device), placed.access);
         if let (Some(seed), true) = (memory.seed, placed.access != Access::None) {
-            assert_eq!(model.region.count_wrong(D0, offset, subject.units(memory.units), seed).unwrap(), 0);
+            assert_eq!(model.region.count_wrong(subject.device, offset, subject.units(memory.units), seed).unwrap(), 0);
         }
     }
 }

@@ -1,27 +1,46 @@
 //! A typed vector that grows in place.
 
-use crate::subject::{Subject, cases};
-use gpu_vmm::{AnyBackend, DeviceId, DeviceVec, Done, Error, Placement, Region};
+use crate::case::cases;
+use crate::subject::Subject;
+use gpu_vmm_core::{DeviceVec, Done, Error, Placement, Region, Workbench};
 
-cases!("device_vec": push_and_read_back, the_address_is_stable, extend_and_resize, truncate_and_shrink, by_index,
-    full, moves_where_it_may, odd_elements, counts_that_do_not_fit);
+cases! { "device_vec":
+    /// push and read back.
+    push_and_read_back,
+    /// the address is stable.
+    the_address_is_stable,
+    /// extend and resize.
+    extend_and_resize,
+    /// truncate and shrink.
+    truncate_and_shrink,
+    /// by index.
+    by_index,
+    /// full.
+    full,
+    /// moves where it may.
+    moves_where_it_may,
+    /// odd elements.
+    odd_elements,
+    /// counts that do not fit.
+    counts_that_do_not_fit,
+}
 
-fn vec<T: bytemuck::Pod>(subject: &Subject, units: u64) -> DeviceVec<T, AnyBackend> {
+fn vec<T: bytemuck::Pod, B: Workbench>(subject: &Subject<B>, units: u64) -> DeviceVec<T, B> {
     DeviceVec::build(subject.region(units)).unwrap()
 }
 
-fn push_and_read_back(subject: &Subject) {
-    let mut numbers = vec::<u64>(subject, 1);
+fn push_and_read_back<B: Workbench>(subject: &Subject<B>) {
+    let mut numbers = vec::<u64, B>(subject, 1);
     assert!(numbers.is_empty());
-    assert_eq!(numbers.to_vec().unwrap(), []);
+    assert!(numbers.to_vec().unwrap().is_empty());
     for number in 0..100 {
         numbers.push(number * 3).unwrap();
     }
     assert_eq!(numbers.to_vec().unwrap(), (0..100).map(|number| number * 3).collect::<Vec<u64>>());
 }
 
-fn the_address_is_stable(subject: &Subject) {
-    let mut numbers = vec::<u32>(subject, 64);
+fn the_address_is_stable<B: Workbench>(subject: &Subject<B>) {
+    let mut numbers = vec::<u32, B>(subject, 64);
     let pointer = numbers.as_device_ptr();
     let chunk: Vec<u32> = (0..(subject.unit().0 / 8) as u32).collect();
     for _ in 0..20 {
@@ -33,8 +52,8 @@ fn the_address_is_stable(subject: &Subject) {
     assert!(back.chunks(chunk.len()).all(|part| part == chunk));
 }
 
-fn extend_and_resize(subject: &Subject) {
-    let mut numbers = vec::<u32>(subject, 8);
+fn extend_and_resize<B: Workbench>(subject: &Subject<B>) {
+    let mut numbers = vec::<u32, B>(subject, 8);
     numbers.extend_from_slice(&[]).unwrap();
     assert_eq!(numbers.capacity(), 0);
     numbers.extend_from_slice(&[1, 2]).unwrap();
@@ -46,8 +65,8 @@ fn extend_and_resize(subject: &Subject) {
     assert!(back.len() == length && back[4..].iter().all(|number| *number == 0xdead_beef));
 }
 
-fn truncate_and_shrink(subject: &Subject) {
-    let mut bytes = vec::<u8>(subject, 16);
+fn truncate_and_shrink<B: Workbench>(subject: &Subject<B>) {
+    let mut bytes = vec::<u8, B>(subject, 16);
     for units in 1..=16 {
         bytes.resize(subject.units(units).0 as usize, units as u8).unwrap();
     }
@@ -65,8 +84,8 @@ fn truncate_and_shrink(subject: &Subject) {
     assert_eq!(bytes.to_vec().unwrap(), [1]);
 }
 
-fn by_index(subject: &Subject) {
-    let mut numbers = vec::<u16>(subject, 1);
+fn by_index<B: Workbench>(subject: &Subject<B>) {
+    let mut numbers = vec::<u16, B>(subject, 1);
     numbers.extend_from_slice(&[5, 6, 7]).unwrap();
     numbers.write(1, &[8]).unwrap();
     assert_eq!((numbers.get(0).unwrap(), numbers.get(1).unwrap()), (5, 8));
@@ -82,14 +101,14 @@ fn by_index(subject: &Subject) {
 }
 
 /// A vector on a reservation behind which nothing is free.
-fn walled(subject: &Subject) -> (DeviceVec<u8, AnyBackend>, Region<AnyBackend>) {
+fn walled<B: Workbench>(subject: &Subject<B>) -> (DeviceVec<u8, B>, Region<B>) {
     let base = subject.hole(8);
     let bytes = DeviceVec::build(subject.region(2).at(Placement::Exact(base))).unwrap();
     let wall = base.checked_add(subject.units(2)).unwrap();
     (bytes, subject.region(1).at(Placement::Exact(wall)).build().unwrap())
 }
 
-fn full(subject: &Subject) {
+fn full<B: Workbench>(subject: &Subject<B>) {
     let (mut bytes, _wall) = walled(subject);
     bytes.resize(subject.units(2).0 as usize, 1).unwrap();
     let error = bytes.push(2).unwrap_err();
@@ -98,7 +117,7 @@ fn full(subject: &Subject) {
     assert_eq!(bytes.get(bytes.len() - 1).unwrap(), 1);
 }
 
-fn moves_where_it_may(subject: &Subject) {
+fn moves_where_it_may<B: Workbench>(subject: &Subject<B>) {
     let (bytes, _wall) = walled(subject);
     let mut bytes = bytes.movable();
     bytes.resize(subject.units(2).0 as usize, 1).unwrap();
@@ -108,9 +127,9 @@ fn moves_where_it_may(subject: &Subject) {
     assert_eq!((bytes.get(0).unwrap(), bytes.get(bytes.len() - 1).unwrap()), (1, 2));
 }
 
-fn odd_elements(subject: &Subject) {
+fn odd_elements<B: Workbench>(subject: &Subject<B>) {
     // Twelve bytes do not divide a unit: an element lies across the border of two mappings.
-    let mut points = vec::<[f32; 3]>(subject, 4);
+    let mut points = vec::<[f32; 3], B>(subject, 4);
     let count = (subject.unit().0 / 12) as usize;
     points.resize(count, [1.0, 2.0, 3.0]).unwrap();
     points.push([4.0, 5.0, 6.0]).unwrap();
@@ -119,8 +138,8 @@ fn odd_elements(subject: &Subject) {
     assert!(points.region().end() > subject.unit());
 }
 
-fn counts_that_do_not_fit(subject: &Subject) {
-    let mut numbers = vec::<u64>(subject, 1);
+fn counts_that_do_not_fit<B: Workbench>(subject: &Subject<B>) {
+    let mut numbers = vec::<u64, B>(subject, 1);
     for count in [usize::MAX, usize::MAX / 8 + 1] {
         let error = numbers.reserve(count).unwrap_err();
         assert!(matches!(error, Error::TooManyElements { .. }), "{error}");
@@ -130,5 +149,5 @@ fn counts_that_do_not_fit(subject: &Subject) {
     assert!(matches!(numbers.reserve(usize::MAX), Err(Error::TooManyElements { .. })));
     let error = numbers.reserve(1 << 58).unwrap_err();
     assert!(matches!(error, Error::TooManyAddresses { .. } | Error::ExceedsDevice { .. }), "{error}");
-    let _ = DeviceVec::<u8, _>::new(&subject.backend, DeviceId(0)).unwrap();
+    let _ = DeviceVec::<u8, _>::new(&subject.backend, subject.device).unwrap();
 }

@@ -2,21 +2,22 @@
 //!
 //! What cannot be given back stays taken, so this runs on hosts of its own.
 
-use crate::subject::{RW, Subject, cases, host, skip};
-use crate::transactions::{Bench, Start};
-use gpu_vmm::host::HostConfig;
-use gpu_vmm::{Access, Backend, Bytes, DeviceId, Done, Error, Region, Result, Vendor};
+use crate::case::cases;
+use crate::subject::{RW, Subject};
+use super::transactions::{Bench, Start};
+use gpu_vmm_core::{Access, Bytes, Done, Error, Region, Result, Vendor, Workbench};
 
-cases!("undo": that_fails);
-
-const D0: DeviceId = DeviceId(0);
+cases! { "undo":
+    /// that fails.
+    that_fails,
+}
 
 type Operation = fn(&mut Bench) -> Result<()>;
 
-fn that_fails(subject: &Subject) {
+fn that_fails<B: Workbench>(subject: &Subject<B>) {
     let operations: &[(Start, Operation)] = &[
         (Start::Free, |bench| bench.region.grow_to(Bytes(bench.unit.0 * 10)).map(drop)),
-        (Start::Extended, |bench| bench.region.set_access(Bytes(0), bench.region.end(), D0, Access::None)),
+        (Start::Extended, |bench| bench.region.set_access(Bytes(0), bench.region.end(), subject.device, Access::None)),
         (Start::Extended, |bench| {
             bench.region.unmap(Bytes(0), bench.region.end(), Done::when_devices_idle())
         }),
@@ -56,7 +57,7 @@ fn that_fails(subject: &Subject) {
             // The rest of the region is as good as ever, and so is the backend.
             let mut other = Region::builder(&bench.backend).reserve(bench.unit).build().unwrap();
             other.grow_to(bench.unit).unwrap();
-            assert_eq!(other.access(Bytes(0), D0), RW);
+            assert_eq!(other.access(Bytes(0), subject.device), RW);
         }
         assert!(out_of_use > 0, "no undo failed");
     }

@@ -1,11 +1,25 @@
 //! Rule 4: a hint is a wish, and the answer is compared.
 
-use crate::subject::{Subject, cases};
-use gpu_vmm::{Bytes, Error, Placement};
+use crate::case::cases;
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, Error, Placement, Workbench};
 
-cases!("place": exact_and_free, exact_and_taken, prefer, aligned, sizes_are_rounded, addresses_are_free);
+cases! { "place":
+    /// exact and free.
+    exact_and_free,
+    /// exact and taken.
+    exact_and_taken,
+    /// prefer.
+    prefer,
+    /// aligned.
+    aligned,
+    /// sizes are rounded.
+    sizes_are_rounded,
+    /// addresses are free.
+    addresses_are_free,
+}
 
-fn exact_and_free(subject: &Subject) {
+fn exact_and_free<B: Workbench>(subject: &Subject<B>) {
     let region = subject.region(8).build().unwrap();
     let base = region.address();
     drop(region);
@@ -13,7 +27,7 @@ fn exact_and_free(subject: &Subject) {
     assert_eq!((region.address(), region.reserved()), (base, subject.units(8)));
 }
 
-fn exact_and_taken(subject: &Subject) {
+fn exact_and_taken<B: Workbench>(subject: &Subject<B>) {
     let first = subject.region(8).build().unwrap();
     for units in [0, 1, 7] {
         let wanted = first.address().checked_add(subject.units(units)).unwrap();
@@ -27,7 +41,7 @@ fn exact_and_taken(subject: &Subject) {
     }
 }
 
-fn prefer(subject: &Subject) {
+fn prefer<B: Workbench>(subject: &Subject<B>) {
     let first = subject.region(8).build().unwrap();
     let base = first.address();
     let second = subject.region(8).at(Placement::Prefer(base)).build().unwrap();
@@ -37,7 +51,7 @@ fn prefer(subject: &Subject) {
     assert_eq!(third.address(), base);
 }
 
-fn aligned(subject: &Subject) {
+fn aligned<B: Workbench>(subject: &Subject<B>) {
     for alignment in [Bytes(1), subject.unit(), Bytes::mib(64), Bytes::gib(1), Bytes::gib(16)] {
         let mut regions = Vec::new();
         for _ in 0..3 {
@@ -50,15 +64,15 @@ fn aligned(subject: &Subject) {
     }
 }
 
-fn sizes_are_rounded(subject: &Subject) {
+fn sizes_are_rounded<B: Workbench>(subject: &Subject<B>) {
     let region =
-        gpu_vmm::Region::builder(&subject.backend).reserve(subject.unit() + Bytes(1)).build().unwrap();
+        gpu_vmm_core::Region::builder(&subject.backend).reserve(subject.unit() + Bytes(1)).build().unwrap();
     assert_eq!(region.reserved(), subject.units(2));
 }
 
-fn addresses_are_free(subject: &Subject) {
+fn addresses_are_free<B: Workbench>(subject: &Subject<B>) {
     let before = subject.free();
-    let region = gpu_vmm::Region::builder(&subject.backend).reserve(Bytes::gib(1024)).build().unwrap();
+    let region = gpu_vmm_core::Region::builder(&subject.backend).reserve(Bytes::gib(1024)).build().unwrap();
     assert_eq!(region.reserved(), Bytes::gib(1024));
     assert_eq!(subject.free(), before);
 }

@@ -1,0 +1,99 @@
+//! The conformance suite under `cargo test`, on every backend that this machine has.
+//!
+//! Each case is named after its backend, its layer's group and itself: `host::grow::within`. A backend that is not there
+//! shows its cases as ignored, with the reason. `GPU_VMM_TEST_BACKENDS=cuda,host` chooses; what is chosen and missing
+//! fails. Cases run in this process, where a debugger sees them, but for those that may end theirs.
+#![allow(unsafe_code)] // the suite forks before anything else
+
+#[path = "../src/bin/gpu-vmm/conformance/targets.rs"]
+mod targets;
+
+use gpu_vmm::{AnyBackend, Backend, DeviceId, Vendor};
+use gpu_vmm_conformance::{Event, Item, Outcome, Suite, Target, Verdict};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use std::sync::Arc;
+
+/// The device that cases run on.
+const DEVICE: DeviceId = DeviceId(0);
+
+fn main() {
+    // SAFETY: nothing has run before this, so there is one thread and no driver.
+    let suite = unsafe { Suite::start(targets::all()) }.expect("a process to fork from");
+    let mut arguments = Arguments::from_args();
+    let mut trials = Vec::new();
+    for (target, found) in chosen(&suite) {
+        if found.as_ref().is_ok_and(|backend| backend.vendor() != Vendor::Host) {
+            // Cases count a real device's memory, and HIP takes one call at a time anyway.
+            arguments.test_threads = Some(1);
+        }
+        for item in suite.items() {
+            let name = format!("{}::{}", target.name(), item.name);
+            let (suite, target, found) = (suite.clone(), Arc::clone(&target), found.clone());
+            trials.push(Trial::ignorable_test(name, move || match found {
+                Ok(backend) => completion(outcome(&suite, &target, &backend, &item)),
+                Err(reason) => Ok(Completion::ignored_with(reason)),
+            }));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+type Chosen = (Arc<dyn Target<AnyBackend>>, Result<AnyBackend, String>);
+
+/// The targets to run on, each open or with why not.
+fn chosen(suite: &Suite<AnyBackend>) -> Vec<Chosen> {
+    let chosen = std::env::var("GPU_VMM_TEST_BACKENDS").ok();
+    let chosen: Option<Vec<&str>> = chosen.as_deref().map(|names| names.split(',').collect());
+    let is_wanted =
+        |name: &str| chosen.as_ref().map(|names| names.iter().any(|wanted| name.starts_with(wanted)));
+    let mut found = Vec::new();
+    for target in suite.targets() {
+        let wanted = is_wanted(target.name());
+        if wanted == Some(false) {
+            continue;
+        }
+        let opened = target.open().and_then(|backend| match backend.device("test", DEVICE) {
+            Ok(_) => Ok(backend),
+            Err(error) => Err(error.to_string()),
+        });
+        if let (Some(true), Err(reason)) = (wanted, &opened) {
+            eprintln!("GPU_VMM_TEST_BACKENDS names {}, and it cannot be had: {reason}", target.name());
+            std::process::exit(1);
+        }
+        found.push((Arc::clone(target), opened));
+    }
+    found
+}
+
+fn outcome(
+    suite: &Suite<AnyBackend>,
+    target: &Arc<dyn Target<AnyBackend>>,
+    backend: &AnyBackend,
+    item: &Item,
+) -> Outcome {
+    if !item.isolated {
+        return suite.run_here(target, backend, DEVICE, item);
+    }
+    let mut ended = None;
+    let ran = suite.run(target, DEVICE, &[*item], &mut |event| {
+        if let Event::Ended(_, outcome, _) = event {
+            ended = Some(outcome.clone());
+        }
+    });
+    match (ran, ended) {
+        (Ok(()), Some(outcome)) => outcome,
+        (Ok(()), None) => Outcome::failed("it did not run"),
+        (Err(reason), _) => Outcome::failed(reason),
+    }
+}
+
+fn completion(outcome: Outcome) -> Result<Completion, Failed> {
+    match outcome.verdict {
+        Verdict::Failed => Err(outcome.note.into()),
+        Verdict::Deviates if outcome.is_new_deviation() => {
+            Err(format!("a deviation that no quirk tells of: {}", outcome.note).into())
+        }
+        Verdict::Skipped => Ok(Completion::ignored_with(outcome.note)),
+        _ => Ok(Completion::Completed),
+    }
+}

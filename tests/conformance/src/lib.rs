@@ -1,0 +1,37 @@
+//! The conformance suite of [gpu-vmm](https://docs.rs/gpu-vmm): what each driver of virtual memory really does, and what
+//! gpu-vmm makes of it.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `suite`, `case`, `target`, `subject` | what there is to run, on what |
+//! | `library` | the cases of the library layer: what gpu-vmm promises, the same on every backend |
+//! | `driver` | the rules of the driver layer: raw calls beside what the documentation says |
+//! | `run`, `work`, `fork_server`, `peer` | running them in processes that may die of them |
+//! | `leaks`, `counts` | what a case has left behind |
+//! | `outcome`, `report` | verdicts, and the report |
+//!
+//! Everything is generic over the backend, so that the suite runs with any that implements gpu-vmm's traits. The command
+//! `gpu-vmm conformance` and the tests of gpu-vmm are its two users.
+
+// A case says what does not hold by panicking.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod case;
+mod counts;
+mod driver;
+mod fork_server;
+mod leaks;
+mod library;
+mod outcome;
+mod peer;
+pub mod report;
+mod run;
+mod subject;
+mod suite;
+mod target;
+mod work;
+
+pub use outcome::{Outcome, Verdict};
+pub use run::Event;
+pub use suite::{Item, Layer, Suite};
+pub use target::Target;

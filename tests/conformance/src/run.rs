@@ -1,0 +1,137 @@
+//! Running many items, in processes that may die of them.
+
+use crate::fork_server::{Child, Ended, ForkServer, Request};
+use crate::outcome::{Outcome, Verdict};
+use crate::report::Environment;
+use crate::suite::{Item, Suite};
+use crate::target::Target;
+use crate::work::Told;
+use gpu_vmm_core::{DeviceId, Workbench};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What happens in a run, as it happens.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The backend is open in a working process.
+    Opened(&'a Environment),
+    /// An item begins.
+    Begins(&'a Item),
+    /// An item has ended.
+    Ended(&'a Item, &'a Outcome, Duration),
+}
+
+/// More than ten times what the longest case takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl<B: Workbench> Suite<B> {
+    /// Runs items in processes of their own, one after the other, and tells what happens. A process that dies or hangs
+    /// is the failure of the item that it was at; the rest goes on in a new one.
+    ///
+    /// # Errors
+    ///
+    /// Why the target cannot be had, or what the system answers.
+    pub fn run(
+        &self,
+        target: &Arc<dyn Target<B>>,
+        device: DeviceId,
+        items: &[Item],
+        tell: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), String> {
+        let server = self.server.as_ref().ok_or("this system has no fork")?;
+        let mut left = items;
+        let mut opened = false;
+        while !left.is_empty() {
+            let (together, rest) = left.split_at(together(left));
+            let done = self.run_some(server, target, device, together, &mut |event| match event {
+                Event::Opened(_) if std::mem::replace(&mut opened, true) => {}
+                event => tell(event),
+            })?;
+            left = if done == together.len() { rest } else { &left[done..] };
+        }
+        Ok(())
+    }
+
+    /// Runs items in one process, and says how many of them have ended, in one way or another.
+    fn run_some(
+        &self,
+        server: &ForkServer,
+        target: &Arc<dyn Target<B>>,
+        device: DeviceId,
+        items: &[Item],
+        tell: &mut dyn FnMut(Event<'_>),
+    ) -> Result<usize, String> {
+        let request = Request::Work {
+            target: target.name().to_owned(),
+            device: device.0,
+            items: items.iter().map(|item| item.index).collect(),
+        };
+        let system = |error: io::Error| format!("a process for the suite: {error}");
+        let mut child = server.spawn(&request).map_err(system)?;
+        match child.peer.try_receive() {
+            Ok(Told::Opened(Ok(environment))) => tell(Event::Opened(&environment)),
+            Ok(Told::Opened(Err(reason))) => return Err(reason),
+            Ok(_) => return Err("a working process speaks out of turn".to_owned()),
+            Err(_) => {
+                let ended = child.wait(PATIENCE).map_err(system)?;
+                return Err(format!("the process that opens the backend: {ended}{}", said(&mut child, 0)));
+            }
+        }
+        for (done, item) in items.iter().enumerate() {
+            let printed = child.printed();
+            let began = Instant::now();
+            let outcome = loop {
+                match child.peer.try_receive() {
+                    Ok(Told::Begins(_)) => tell(Event::Begins(item)),
+                    Ok(Told::Ended { outcome, seconds, .. }) => {
+                        tell(Event::Ended(item, &outcome, Duration::from_secs_f64(seconds)));
+                        break Some(outcome);
+                    }
+                    Ok(Told::Opened(_)) => return Err("a working process speaks out of turn".to_owned()),
+                    Err(_) => break None,
+                }
+            };
+            if outcome.is_none() {
+                let outcome = died(&mut child, began.elapsed(), printed, item).map_err(system)?;
+                tell(Event::Ended(item, &outcome, began.elapsed()));
+                return Ok(done + 1);
+            }
+        }
+        child.wait(PATIENCE).map_err(system)?;
+        Ok(items.len())
+    }
+}
+
+/// How many of the items can share a process: those before the next isolated one, or that one.
+fn together(items: &[Item]) -> usize {
+    match items.iter().position(|item| item.isolated) {
+        Some(0) => 1,
+        Some(first) => first,
+        None => items.len(),
+    }
+}
+
+/// What a process that has died, or hangs, means for the item that it was at.
+fn died(child: &mut Child, waited: Duration, printed: u64, item: &Item) -> io::Result<Outcome> {
+    let patience = if waited < PATIENCE { PATIENCE } else { Duration::ZERO };
+    let ended = child.wait(patience)?;
+    let _ = item;
+    Ok(Outcome::new(Verdict::Failed, format!("{ended}{}", said(child, printed))))
+}
+
+/// What it has printed since, to be put behind how it ended.
+fn said(child: &mut Child, from: u64) -> String {
+    match child.output_from(from) {
+        text if text.is_empty() => String::new(),
+        text => format!(": {text}"),
+    }
+}
+
+/// How a process ended whose end is part of what is looked at.
+impl Ended {
+    /// True where a signal or a hang ended it.
+    pub(crate) const fn is_crash(self) -> bool {
+        matches!(self, Self::Signal(_) | Self::TooLate)
+    }
+}

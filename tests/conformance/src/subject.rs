@@ -1,0 +1,126 @@
+//! What a case is run on: a backend, the device that was chosen, and means to get at more.
+
+use crate::fork_server::{Child, ForkServer, Request};
+use crate::target::Target;
+use gpu_vmm_core::{
+    Access, Address, Bytes, DeviceId, Physical, Placement, Properties, Region, RegionBuilder, Workbench,
+};
+use std::sync::Arc;
+
+/// A case that cannot run here, thrown as a panic's payload.
+pub(crate) struct Skip(pub(crate) String);
+
+/// Ends a case as skipped.
+pub(crate) fn skip(reason: impl Into<String>) -> ! {
+    std::panic::resume_unwind(Box::new(Skip(reason.into())))
+}
+
+/// What not every device or version can do ends the case as skipped, with the reason.
+pub(crate) fn or_skip<T>(result: gpu_vmm_core::Result<T>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(gpu_vmm_core::Error::Unsupported { reason, .. }) => skip(reason),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// What is in a region that a case fills.
+pub(crate) const RW: Access = Access::ReadWrite;
+
+/// A backend under test.
+#[derive(Debug)]
+pub(crate) struct Subject<B: Workbench> {
+    pub(crate) backend: B,
+    /// The device that was chosen; its memory and its work, unless a case says otherwise.
+    pub(crate) device: DeviceId,
+    pub(crate) target: Arc<dyn Target<B>>,
+    /// The case that runs, for the process that it may ask for.
+    pub(crate) case: &'static str,
+    pub(crate) server: Option<Arc<ForkServer>>,
+}
+
+impl<B: Workbench> Subject<B> {
+    /// Free memory of every usable device.
+    pub(crate) fn free(&self) -> Vec<Bytes> {
+        let devices = self.backend.devices().iter().filter(|device| device.unusable.is_none());
+        devices.map(|device| self.backend.memory_info(device.id).unwrap().free).collect()
+    }
+
+    /// Free memory of the chosen device.
+    pub(crate) fn free_here(&self) -> Bytes {
+        self.backend.memory_info(self.device).unwrap().free
+    }
+
+    /// What cases count in: the unit of addresses, so that a region of so many units can be filled and extended.
+    pub(crate) fn unit(&self) -> Bytes {
+        self.backend.reservation_unit().bytes()
+    }
+
+    /// The least that can be created and mapped.
+    pub(crate) fn granularity(&self) -> Bytes {
+        self.backend.granularity().bytes()
+    }
+
+    /// `count` units.
+    pub(crate) fn units(&self, count: u64) -> Bytes {
+        Bytes(self.unit().0 * count)
+    }
+
+    /// A region of so many units, which grows with the chosen device's memory.
+    pub(crate) fn region(&self, units: u64) -> RegionBuilder<'_, B> {
+        Region::builder(&self.backend).on(self.device).reserve(self.units(units))
+    }
+
+    /// What memory of the chosen device is created with.
+    pub(crate) fn properties(&self) -> Properties {
+        Properties::on(self.device)
+    }
+
+    /// So many units of the chosen device's memory in one piece.
+    pub(crate) fn memory(&self, units: u64) -> Physical<B> {
+        Physical::create(&self.backend, self.units(units), self.properties()).unwrap()
+    }
+
+    /// True where this driver's version has the quirk.
+    pub(crate) fn has_quirk(&self, id: &str) -> bool {
+        self.backend.quirks().iter().any(|quirk| quirk.id == id)
+    }
+
+    /// Where `units` of addresses are free, at a place that every driver takes as a hint: CUDA moves hints into its own
+    /// arena, low in the address space.
+    pub(crate) fn hole(&self, units: u64) -> Address {
+        let places = (0..64).map(|step| Address(0x1000_0000_0000 + (step << 40)));
+        let free = |place: &Address| self.region(units).at(Placement::Exact(*place)).build().is_ok();
+        places.into_iter().find(free).expect("a hole in the address space")
+    }
+
+    /// The chosen device and another, of which each can reach the other's memory, or the end of the case.
+    pub(crate) fn two_devices(&self) -> (DeviceId, DeviceId) {
+        let a = self.device;
+        let usable = self.backend.devices().iter().filter(|device| device.unusable.is_none());
+        let others: Vec<DeviceId> = usable.map(|device| device.id).filter(|id| *id != a).collect();
+        if others.is_empty() {
+            skip(format!("the {} backend has one usable device", self.backend.vendor()));
+        }
+        let reach = |b: &&DeviceId| {
+            self.backend.can_access(a, **b).unwrap() && self.backend.can_access(**b, a).unwrap()
+        };
+        match others.iter().find(reach) {
+            Some(b) => (a, *b),
+            None => skip("the devices cannot reach each other's memory"),
+        }
+    }
+
+    /// A second process that runs the case's other side, on a backend of its own.
+    pub(crate) fn child(&self) -> Child {
+        let Some(server) = &self.server else {
+            skip("a second process takes fork, which this system has not")
+        };
+        let request = Request::Child {
+            target: self.target.name().to_owned(),
+            case: self.case.to_owned(),
+            device: self.device.0,
+        };
+        server.spawn(&request).expect("a second process")
+    }
+}

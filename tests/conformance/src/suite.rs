@@ -1,0 +1,226 @@
+//! The whole suite: what there is to run, on what, and how one item is run.
+
+use crate::case::Case;
+use crate::driver::{self, Rule};
+use crate::fork_server::{ForkServer, Request};
+use crate::outcome::{Outcome, Verdict};
+use crate::peer::Peer;
+use crate::subject::{Skip, Subject};
+use crate::target::Target;
+use crate::{leaks, library, work};
+use gpu_vmm_core::{DeviceId, Workbench};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Which side of gpu-vmm a case looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layer {
+    /// What gpu-vmm promises, through its public API. It must hold on every backend.
+    Library,
+    /// What the driver below does with raw calls, right and wrong, beside what its documentation says.
+    Driver,
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Library => "library",
+            Self::Driver => "driver",
+        })
+    }
+}
+
+/// One thing that the suite can run.
+#[derive(Clone, Copy, Debug)]
+pub struct Item {
+    /// Its place in the suite.
+    pub index: usize,
+    /// Which side it looks at.
+    pub layer: Layer,
+    /// The group and the case, such as `grow::within`.
+    pub name: &'static str,
+    /// The rule in a sentence.
+    pub about: &'static str,
+    /// True where it has to run in a process of its own.
+    pub isolated: bool,
+}
+
+/// All cases, and the backends that they can be run on.
+#[derive(Debug)]
+pub struct Suite<B: Workbench> {
+    pub(crate) content: Arc<Content<B>>,
+    pub(crate) server: Option<Arc<ForkServer>>,
+}
+
+impl<B: Workbench> Clone for Suite<B> {
+    fn clone(&self) -> Self {
+        Self { content: Arc::clone(&self.content), server: self.server.clone() }
+    }
+}
+
+/// What every process of the suite knows.
+#[derive(Debug)]
+pub(crate) struct Content<B: Workbench> {
+    pub(crate) targets: Vec<Arc<dyn Target<B>>>,
+    pub(crate) cases: Vec<Case<B>>,
+    pub(crate) rules: Vec<Rule>,
+}
+
+impl<B: Workbench> Content<B> {
+    fn target(&self, name: &str) -> Option<&Arc<dyn Target<B>>> {
+        self.targets.iter().find(|target| target.name() == name)
+    }
+}
+
+impl<B: Workbench> Suite<B> {
+    /// Makes the suite ready. Call it first of all in `main`: here the process is forked off in which drivers are never
+    /// touched, and out of which later ones come.
+    ///
+    /// # Safety
+    ///
+    /// The process has one thread and has opened no driver.
+    ///
+    /// # Errors
+    ///
+    /// What the system answers.
+    #[allow(unsafe_code)]
+    pub unsafe fn start(targets: Vec<Arc<dyn Target<B>>>) -> std::io::Result<Self> {
+        let content = Arc::new(Content { targets, cases: library::cases(), rules: driver::rules() });
+        let content_there = Arc::clone(&content);
+        // SAFETY: the caller's promise.
+        let server = unsafe {
+            ForkServer::start(move |request, peer, server| {
+                serve(&Self { content: content_there, server: Some(server) }, request, &peer);
+            })
+        }?;
+        Ok(Self { content, server: Some(server) })
+    }
+
+    /// What it can be run on.
+    pub fn targets(&self) -> impl Iterator<Item = &Arc<dyn Target<B>>> {
+        self.content.targets.iter()
+    }
+
+    /// Everything there is to run, the library's first.
+    #[must_use]
+    pub fn items(&self) -> Vec<Item> {
+        let library =
+            self.content.cases.iter().map(|case| (Layer::Library, case.name, case.about, case.isolated));
+        let driver = self.content.rules.iter().map(|rule| (Layer::Driver, rule.name, rule.about, true));
+        let all = library.chain(driver).enumerate();
+        all.map(|(index, (layer, name, about, isolated))| Item { index, layer, name, about, isolated })
+            .collect()
+    }
+
+    /// Runs one item of the library's in this process, on a backend that is open.
+    pub(crate) fn run_case(
+        &self,
+        target: &Arc<dyn Target<B>>,
+        backend: &B,
+        device: DeviceId,
+        case: &Case<B>,
+    ) -> Outcome {
+        let subject = |backend: B| Subject {
+            backend,
+            device,
+            target: Arc::clone(target),
+            case: case.name,
+            server: self.server.clone(),
+        };
+        if !target.is_fresh() {
+            return run_counted(&subject(backend.clone()), case);
+        }
+        match target.open() {
+            Ok(fresh) => run_counted(&subject(fresh), case),
+            Err(reason) => Outcome::failed(format!("no fresh backend: {reason}")),
+        }
+    }
+
+    /// Runs one item in this process.
+    ///
+    /// What is [isolated](Item::isolated) has to be run by [`Suite::run`] instead.
+    #[must_use]
+    pub fn run_here(
+        &self,
+        target: &Arc<dyn Target<B>>,
+        backend: &B,
+        device: DeviceId,
+        item: &Item,
+    ) -> Outcome {
+        match self.content.cases.get(item.index) {
+            Some(case) => self.run_case(target, backend, device, case),
+            None => Outcome::failed("the driver layer runs in processes of its own"),
+        }
+    }
+}
+
+/// What a forked process does.
+fn serve<B: Workbench>(suite: &Suite<B>, request: Request, peer: &Peer) {
+    let find = |name: &str| suite.content.target(name).expect("a target of the suite").clone();
+    match request {
+        Request::Work { target, device, items } => {
+            work::work(suite, &find(&target), DeviceId(device), &items, peer);
+        }
+        Request::Child { target, case, device } => {
+            let target = find(&target);
+            let case = suite.content.cases.iter().find(|known| known.name == case).expect("a case");
+            let backend = target.open().expect("the backend that the first process has opened");
+            let subject = Subject {
+                backend,
+                device: DeviceId(device),
+                target,
+                case: case.name,
+                server: suite.server.clone(),
+            };
+            (case.child.expect("a case of two processes"))(&subject, peer);
+        }
+    }
+}
+
+/// How often a case may lose memory before that is its own doing: other processes use the device's memory too.
+const TRIES: u32 = 3;
+
+/// Runs a case, and looks at what it has left behind.
+fn run_counted<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
+    let mut lost = String::new();
+    for _ in 0..TRIES {
+        let (before, below) = (subject.free(), leaks::Before::now());
+        let outcome = run_once(subject, case);
+        if outcome.verdict == Verdict::Failed || case.isolated {
+            return outcome;
+        }
+        let after = subject.free();
+        if let Err(left) = below.check(&subject.backend) {
+            return Outcome::failed(left);
+        }
+        if let Some(error) = subject.backend.drop_log().take_last() {
+            return Outcome::failed(format!("a destructor failed: {error}"));
+        }
+        if before == after {
+            return outcome;
+        }
+        lost = format!("free memory was {before:?} before the case and is {after:?} after it");
+    }
+    Outcome::failed(format!("{lost}, each of {TRIES} times"))
+}
+
+fn run_once<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
+    let panic = match catch_unwind(AssertUnwindSafe(|| (case.run)(subject))) {
+        Ok(()) => return Outcome::passed(),
+        Err(panic) => panic,
+    };
+    let panic = match panic.downcast::<Skip>() {
+        Ok(skip) => return Outcome::new(Verdict::Skipped, skip.0),
+        Err(panic) => panic,
+    };
+    let said = panic.downcast_ref::<String>().cloned();
+    let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    let said = said.unwrap_or_else(|| "it panicked".to_owned());
+    Outcome::failed(match work::last_panic_place() {
+        Some(place) => format!("{said} ({place})"),
+        None => said,
+    })
+}

@@ -1,0 +1,84 @@
+//! What a working process does: it opens the backend and runs items one after the other, telling of each. Should it die,
+//! whoever asked knows in which.
+
+use crate::driver;
+use crate::outcome::Outcome;
+use crate::peer::Peer;
+use crate::report::Environment;
+use crate::suite::Suite;
+use crate::target::Target;
+use gpu_vmm_core::{DeviceId, Workbench};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a working process tells.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Told {
+    /// The backend is open, or why not.
+    Opened(Result<Environment, String>),
+    /// An item begins.
+    Begins(usize),
+    /// It has ended; its time is in seconds.
+    Ended { item: usize, outcome: Outcome, seconds: f64 },
+}
+
+/// Runs items and tells of them. When nobody listens any more, there is nothing to go on for.
+pub(crate) fn work<B: Workbench>(
+    suite: &Suite<B>,
+    target: &Arc<dyn Target<B>>,
+    device: DeviceId,
+    items: &[usize],
+    peer: &Peer,
+) {
+    let tell = |told: &Told| peer.try_send(told).is_ok();
+    let opened = open(target, device);
+    let environment = opened.as_ref().map(|backend| Environment::of(target.name(), backend, device));
+    if !tell(&Told::Opened(environment.map_err(Clone::clone))) {
+        return;
+    }
+    let Ok(backend) = opened else { return };
+    note_panics();
+    let mut drivers = driver::Drivers::new(backend.vendor(), device, backend.quirks());
+    for item in items {
+        if !tell(&Told::Begins(*item)) {
+            return;
+        }
+        let began = Instant::now();
+        let outcome = match suite.content.cases.get(*item) {
+            Some(case) => suite.run_case(target, &backend, device, case),
+            None => match suite.content.rules.get(item - suite.content.cases.len()) {
+                Some(rule) => drivers.look(rule),
+                None => Outcome::failed("there is no such item"),
+            },
+        };
+        if !tell(&Told::Ended { item: *item, outcome, seconds: began.elapsed().as_secs_f64() }) {
+            return;
+        }
+    }
+}
+
+/// Opens a target and looks whether its device can be used.
+pub(crate) fn open<B: Workbench>(target: &Arc<dyn Target<B>>, device: DeviceId) -> Result<B, String> {
+    let backend = target.open()?;
+    backend.device("conformance", device).map_err(|error| error.to_string())?;
+    Ok(backend)
+}
+
+thread_local! {
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// From here on panics are told by their place, and not printed.
+fn note_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(|at| format!("{}:{}", at.file(), at.line()));
+        PLACE.with(|last| *last.borrow_mut() = place);
+    }));
+}
+
+/// Where this thread has panicked last, since [`note_panics`].
+pub(crate) fn last_panic_place() -> Option<String> {
+    PLACE.with(|last| last.borrow_mut().take())
+}
