@@ -6,6 +6,7 @@ use gpu_vmm_core::{
     Access, Address, Bytes, DeviceId, Physical, Placement, Properties, Region, RegionBuilder, Workbench,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A case that cannot run here, thrown as a panic's payload.
 pub(crate) struct Skip(pub(crate) String);
@@ -89,7 +90,11 @@ impl<B: Workbench> Subject<B> {
     /// Where `units` of addresses are free, at a place that every driver takes as a hint: CUDA moves hints into its own
     /// arena, low in the address space.
     pub(crate) fn hole(&self, units: u64) -> Address {
-        let places = (0..64).map(|step| Address(0x1000_0000_0000 + (step << 40)));
+        // Cases on host memory run side by side, and must not find the same hole. A driver's run one after the other, and
+        // come back to the same places, since HIP 6 keeps what it has ever reserved.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let first = if self.target.is_fresh() { NEXT.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let places = (first..first + 64).map(|step| Address(0x1000_0000_0000 + ((step % 64) << 40)));
         let free = |place: &Address| self.region(units).at(Placement::Exact(*place)).build().is_ok();
         places.into_iter().find(free).expect("a hole in the address space")
     }

@@ -2,13 +2,19 @@
 
 mod access;
 mod alias;
-mod bad_input;
 mod data;
-mod device_vec;
 mod grow;
+mod lifetime;
+mod map;
+mod peer;
 mod physical;
-mod place;
+mod plain;
 mod process;
+mod refused;
+mod reserve;
+mod tools;
+mod unmap;
+mod vec;
 mod waiting;
 
 use crate::case::Case;
@@ -17,14 +23,18 @@ use gpu_vmm_core::Workbench;
 /// All cases, group by group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
     [
-        access::cases(),
-        alias::cases(),
-        bad_input::cases(),
-        data::cases(),
-        device_vec::cases(),
-        grow::cases(),
+        reserve::cases(),
         physical::cases(),
-        place::cases(),
+        map::cases(),
+        access::cases(),
+        grow::cases(),
+        alias::cases(),
+        unmap::cases(),
+        lifetime::cases(),
+        peer::cases(),
+        data::cases(),
+        vec::cases(),
+        refused::cases(),
         process::cases(),
         waiting::cases(),
     ]

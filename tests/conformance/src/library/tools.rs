@@ -1,0 +1,85 @@
+//! What the cases of several groups do.
+
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Bytes, DeviceId, Done, Error, Physical, Region, RegionBuilder, Workbench};
+
+/// Waits for every device that has access.
+pub(crate) fn idle() -> Done<'static> {
+    Done::when_devices_idle()
+}
+
+impl<B: Workbench> Subject<B> {
+    /// `count` times the least that can be mapped: what cases of many mappings count in. CUDA's unit of addresses is
+    /// sixteen times that.
+    pub(crate) fn granules(&self, count: u64) -> Bytes {
+        Bytes(self.granularity().0 * count)
+    }
+
+    /// A region with addresses for so many granules, or more.
+    pub(crate) fn space(&self, granules: u64) -> RegionBuilder<'_, B> {
+        Region::builder(&self.backend).on(self.device).reserve(self.granules(granules))
+    }
+
+    /// So many granules of the chosen device's memory in one piece.
+    pub(crate) fn piece(&self, granules: u64) -> Physical<B> {
+        self.piece_on(self.device, granules)
+    }
+
+    /// The same of another device's.
+    #[track_caller]
+    pub(crate) fn piece_on(&self, device: DeviceId, granules: u64) -> Physical<B> {
+        let properties = gpu_vmm_core::Properties::on(device);
+        Physical::create(&self.backend, self.granules(granules), properties).unwrap()
+    }
+
+    /// Maps memory and lets the chosen device read and write it.
+    #[track_caller]
+    pub(crate) fn open(&self, region: &mut Region<B>, offset: Bytes, memory: &Physical<B>) {
+        region.map(offset, memory).unwrap();
+        region.set_access(offset, memory.size(), self.device, RW).unwrap();
+    }
+
+    /// Has the chosen device write the pattern of a seed.
+    #[track_caller]
+    pub(crate) fn write(&self, region: &mut Region<B>, offset: Bytes, length: Bytes, seed: u64) {
+        region.write_pattern(self.device, offset, length, seed).unwrap();
+    }
+
+    /// Fails where the chosen device does not find the pattern of this seed.
+    #[track_caller]
+    pub(crate) fn check(&self, region: &Region<B>, offset: Bytes, length: Bytes, seed: u64) {
+        let wrong = region.count_wrong(self.device, offset, length, seed).unwrap();
+        assert_eq!(wrong, 0, "words that differ in {length} at offset {offset}");
+    }
+
+    /// Free memory of a device.
+    pub(crate) fn free_of(&self, device: DeviceId) -> Bytes {
+        self.backend.memory_info(device).unwrap().free
+    }
+
+    /// True where memory comes back when its last mapping is gone, and not when the addresses are.
+    pub(crate) fn gives_back_at_once(&self) -> bool {
+        !self.has_quirk("memory-stays-until-free")
+    }
+}
+
+/// Fails where the error's text does not hold every one of these.
+#[track_caller]
+pub(crate) fn assert_names(error: &Error, parts: &[String]) {
+    let text = error.to_string();
+    for part in parts {
+        assert!(text.contains(part.as_str()), "{text:?} does not say {part:?}");
+    }
+}
+
+/// Fails unless the result is an error of this kind whose text has these numbers, and no driver was asked.
+macro_rules! refused {
+    ($result:expr, $kind:pat $(, $part:expr)* $(,)?) => {{
+        let error = $result.map(drop).unwrap_err();
+        assert!(matches!(error, $kind), "another kind: {error:?}");
+        assert!(error.driver_error().is_none(), "a driver was asked: {error}");
+        crate::library::tools::assert_names(&error, &[$($part.to_string()),*]);
+    }};
+}
+
+pub(crate) use refused;
