@@ -4,6 +4,7 @@ use crate::steps::Increment;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use gpu_vmm::{Address, Bytes, Vendor};
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -11,7 +12,8 @@ Examples:
   gpu-vmm grow                            grow from 2 MiB to 1 GiB on the best device there is
   gpu-vmm grow --to 64GiB --fixed         fail rather than move to another address
   gpu-vmm grow --by 64MiB --reserve 64MiB run out of addresses, to see memory extended and remapped
-  gpu-vmm grow --backend host --json      on host memory, for a program to read";
+  gpu-vmm grow --backend host --json      on host memory, for a program to read
+  gpu-vmm conformance                     what the driver really does, and what gpu-vmm makes of it";
 
 /// Shows what GPU drivers can do with virtual memory, and grows memory in place.
 #[derive(Parser, Debug)]
@@ -28,6 +30,9 @@ pub(crate) enum Command {
     /// Grow memory in steps, fill and check all of it, and compare with allocating, copying and freeing
     #[command(long_about = GROW)]
     Grow(GrowArguments),
+    /// Try every rule that gpu-vmm promises and that the driver's documentation states
+    #[command(long_about = CONFORMANCE)]
+    Conformance(ConformanceArguments),
 }
 
 const GROW: &str = "\
@@ -44,6 +49,21 @@ memory that is new or remapped that is counted on neither side, for the target o
 
 Sizes are bytes, or have one of the units B, KiB, MiB, GiB and TiB, as in 1.5GiB (2M and 2MB mean 2MiB). They are \
 rounded up to the device's granularity, which is 2 MiB on most.";
+
+const CONFORMANCE: &str = "\
+Try every rule that gpu-vmm promises and that the driver's documentation states, and report what was seen.
+
+The library layer goes through gpu-vmm's public API: its cases pass on every backend, or are skipped with the reason \
+where hardware or version lacks something. The driver layer makes raw calls, right and wrong ones: the driver does as \
+documented, is more lenient, or deviates. A deviation that gpu-vmm knows is told by the name of its quirk; one that it \
+does not know is NEW. Cases that may end their process have one of their own.
+
+The exit status is 0 when no case failed and 1 when one did; 2 for arguments that make no sense. A deviation, a new \
+one too, is what the driver does and no failure of gpu-vmm: it is counted in the summary, and the status stays 0.
+
+The report as JSON is one object with `environment`, `summary` and `cases`; with `--backend all` it is an array of \
+such objects, one for each backend. It names no user and no host, of files only the driver's library, and can be \
+attached to an issue.";
 
 #[derive(Args, Debug)]
 pub(crate) struct InfoArguments {
@@ -86,6 +106,71 @@ pub(crate) struct GrowArguments {
     pub(crate) json: bool,
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct ConformanceArguments {
+    /// Whose driver; `any` is a GPU's where there is one, else host memory; `all` is every one that can be had
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) backend: TargetChoice,
+    /// The device's ordinal in its backend [default: the first that is usable]
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
+    /// Only cases that have this in their name, with the layer in front as in `library::grow::within`
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) filter: Option<String>,
+    /// Print the names and rules of the cases and run nothing; no driver is opened
+    #[arg(long, conflicts_with_all = ["backend", "device", "format", "out", "compare"])]
+    pub(crate) list: bool,
+    /// How the report is written; `markdown` is for `--compare`
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
+    /// Write the report to a file; with `json` and `junit` the text is printed as well
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Show reports side by side that were written with `--format json`, and run nothing
+    #[arg(long, value_name = "FILE", num_args = 2.., conflicts_with_all = ["backend", "device"])]
+    pub(crate) compare: Vec<PathBuf>,
+    /// Show every case, not only what is out of the ordinary or differs
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+}
+
+/// Which targets of the conformance suite are asked for.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum TargetChoice {
+    #[default]
+    Any,
+    Cuda,
+    Hip,
+    Host,
+    All,
+}
+
+impl TargetChoice {
+    /// The vendor, where one is named.
+    pub(crate) const fn vendor(self) -> Option<Vendor> {
+        match self {
+            Self::Any | Self::All => None,
+            Self::Cuda => Some(Vendor::Cuda),
+            Self::Hip => Some(Vendor::Hip),
+            Self::Host => Some(Vendor::Host),
+        }
+    }
+}
+
+/// How a report is written.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// For programs, and for issues
+    Json,
+    /// For programs that read the results of tests
+    Junit,
+    /// For a page
+    Markdown,
+}
+
 /// Which backend is asked for.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum BackendChoice {
@@ -112,19 +197,39 @@ impl Arguments {
     /// The arguments of this process.
     pub(crate) fn read() -> Result<Self, clap::Error> {
         let arguments = Self::try_parse()?;
-        if let Command::Grow(GrowArguments { from, to, .. }) = &arguments.command
-            && from > to
-        {
-            let text = format!("--from {from} is more than --to {to}");
-            let mut command = Self::command();
-            command.build();
-            let grow = command.find_subcommand_mut("grow");
-            return Err(match grow {
-                Some(grow) => grow.error(ErrorKind::ValueValidation, text),
-                None => command.error(ErrorKind::ValueValidation, text),
-            });
+        match &arguments.command {
+            Command::Grow(GrowArguments { from, to, .. }) if from > to => {
+                Err(refusal("grow", format!("--from {from} is more than --to {to}")))
+            }
+            Command::Conformance(asked) => match asked.contradiction() {
+                Some(text) => Err(refusal("conformance", text)),
+                None => Ok(arguments),
+            },
+            _ => Ok(arguments),
         }
-        Ok(arguments)
+    }
+}
+
+impl ConformanceArguments {
+    /// What clap does not see.
+    fn contradiction(&self) -> Option<String> {
+        match (self.compare.is_empty(), self.format) {
+            (true, Format::Markdown) => Some("--format markdown is for --compare".to_owned()),
+            (false, Format::Json | Format::Junit) => {
+                Some("--compare writes text or markdown, and reads JSON".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What clap would say of a subcommand's arguments.
+pub(crate) fn refusal(subcommand: &str, text: String) -> clap::Error {
+    let mut command = Arguments::command();
+    command.build();
+    match command.find_subcommand_mut(subcommand) {
+        Some(found) => found.error(ErrorKind::ValueValidation, text),
+        None => command.error(ErrorKind::ValueValidation, text),
     }
 }
 

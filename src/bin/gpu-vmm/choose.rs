@@ -2,23 +2,28 @@
 
 use crate::Answer;
 use crate::args::BackendChoice;
+use crate::conformance::targets::short;
 use crate::say;
-use gpu_vmm::{AnyBackend, Backend, DeviceId, Error, Vendor};
+use gpu_vmm::{AnyBackend, Backend, DeviceId, Vendor};
 
-/// Opens the backend that is asked for. With `any` it is the best that has a usable device, and where that is not a
-/// GPU's, standard error says why.
+/// Opens the backend that is asked for; with `any` it is the best that has a usable device.
 pub(crate) fn backend(choice: BackendChoice) -> Answer<AnyBackend> {
-    if let Some(vendor) = choice.vendor() {
-        return Ok(AnyBackend::open(vendor)?);
+    match choice.vendor() {
+        Some(vendor) => Ok(AnyBackend::open(vendor)?),
+        None => best(|vendor| AnyBackend::open(vendor).map_err(|error| short(&error)).and_then(usable)),
     }
+}
+
+/// What can be had of the vendor to be preferred, each asked in turn. Where that is not a GPU's, standard error says why.
+pub(crate) fn best<T>(mut have: impl FnMut(Vendor) -> Result<T, String>) -> Answer<T> {
     let mut missing = Vec::new();
     for vendor in AnyBackend::BUILT_IN {
-        match AnyBackend::open(*vendor).map_err(|error| short(&error)).and_then(usable) {
-            Ok(backend) => {
+        match have(*vendor) {
+            Ok(found) => {
                 if *vendor == Vendor::Host {
                     say(&format!("no GPU found{}; using host memory", reasons(&missing)));
                 }
-                return Ok(backend);
+                return Ok(found);
             }
             Err(reason) => missing.push((*vendor, reason)),
         }
@@ -50,14 +55,4 @@ fn reasons(missing: &[(Vendor, String)]) -> String {
     }
     let each: Vec<String> = missing.iter().map(|(vendor, reason)| format!("{vendor}: {reason}")).collect();
     format!(" ({})", each.join("; "))
-}
-
-/// An error in a few words; `gpu-vmm info` has all of them.
-fn short(error: &Error) -> String {
-    match error {
-        Error::LibraryNotFound { what, .. } => format!("did not find {what}"),
-        Error::LibraryRefused { library, reason, .. } => format!("{library}: {reason}"),
-        Error::NoDevice { reason, .. } => reason.clone(),
-        other => other.to_string(),
-    }
 }

@@ -45,10 +45,7 @@ fn device(device: &DeviceReport, output: &mut Output) -> Answer {
     for capability in &device.capabilities {
         let answer = if capability.available { "yes" } else { "no" };
         let label = format!("    {:<18}{answer:<5}{:<18}", capability.feature, capability.found_by);
-        match capability.note.is_empty() {
-            true => output.line(label)?,
-            false => output.paragraph(&label, &capability.note)?,
-        }
+        output.paragraph(&label, &capability.note)?;
     }
     device.errors.iter().try_for_each(|error| output.paragraph("    error             ", error))
 }

@@ -1,4 +1,5 @@
-//! The command `gpu-vmm`: what the drivers of this machine can do, and memory that grows in place, shown and checked.
+//! The command `gpu-vmm`: what the drivers of this machine can do and really do, and memory that grows in place, shown
+//! and checked.
 //!
 //! | file | subject |
 //! |---|---|
@@ -7,6 +8,7 @@
 //! | `info` | the report on backends, devices and capabilities; `info_text` writes it for people |
 //! | `grow` | the main job; `steps` are its sizes, `pattern` what fills the memory, `report` what it says |
 //! | `copying` | the same growth by allocating, copying and freeing, to compare with |
+//! | `conformance` | every rule of gpu-vmm and of the driver, tried and reported |
 //! | `machine` | how much memory the host can really give |
 //! | `output`, `progress` | writing to standard output, and the bar on a terminal |
 //!
@@ -15,6 +17,7 @@
 
 mod args;
 mod choose;
+mod conformance;
 mod copying;
 mod grow;
 mod info;
@@ -41,13 +44,17 @@ fn main() -> ExitCode {
     let answer = match &arguments.command {
         Command::Info(asked) => info::run(asked),
         Command::Grow(asked) => grow::run(asked),
+        Command::Conformance(asked) => conformance::run(asked),
     };
     match answer {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say(&format!("error: {error}"));
-            ExitCode::FAILURE
-        }
+        Err(error) => match error.downcast::<clap::Error>() {
+            Ok(refusal) => refuse(&refusal),
+            Err(error) => {
+                say(&format!("error: {error}"));
+                ExitCode::FAILURE
+            }
+        },
     }
 }
 

@@ -1,33 +1,55 @@
-//! Writing to standard output: lines, JSON, and text that keeps to a width.
+//! Writing to standard output or a file: lines, JSON, and text that keeps to a width.
 
 use crate::Answer;
 use gpu_vmm::Bytes;
+use std::fmt::Display;
+use std::fs::File;
 use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
 /// How wide the text for people is at most.
-const WIDTH: usize = 100;
+pub(crate) const WIDTH: usize = 100;
 
-/// Standard output. Where its reader has gone (`| head -1`), nothing more is written and the work goes on.
+/// Standard output, or a file in its place. Where its reader has gone (`| head -1`), nothing more is written and the
+/// work goes on.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
+    file: Option<(File, PathBuf)>,
     closed: bool,
 }
 
 impl Output {
+    /// A file, made anew where one is named, else standard output.
+    pub(crate) fn to(file: Option<&Path>) -> Answer<Self> {
+        let Some(path) = file else { return Ok(Self::default()) };
+        let created = File::create(path).map_err(|error| unwritable(&path.display(), &error))?;
+        Ok(Self { file: Some((created, path.to_owned())), closed: false })
+    }
+
     /// A line of text.
     pub(crate) fn line(&mut self, text: impl AsRef<str>) -> Answer {
         if self.closed {
             return Ok(());
         }
-        match writeln!(std::io::stdout(), "{}", text.as_ref().trim_end()) {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => self.closed = true,
-            answer => answer.map_err(|error| format!("standard output cannot be written: {error}"))?,
+        let line = format!("{}\n", text.as_ref().trim_end());
+        let written = match &mut self.file {
+            Some((file, _)) => file.write_all(line.as_bytes()),
+            None => std::io::stdout().write_all(line.as_bytes()),
+        };
+        match (written, &self.file) {
+            (Err(error), None) if error.kind() == ErrorKind::BrokenPipe => self.closed = true,
+            (Err(error), None) => return Err(unwritable(&"standard output", &error)),
+            (Err(error), Some((_, path))) => return Err(unwritable(&path.display(), &error)),
+            (Ok(()), _) => {}
         }
         Ok(())
     }
 
     /// Text behind a label, or behind spaces alone: later lines begin where the first one does.
     pub(crate) fn paragraph(&mut self, label: &str, text: &str) -> Answer {
+        if text.trim().is_empty() {
+            return self.line(label);
+        }
         let column = label.chars().count();
         let mut label = label.to_owned();
         for line in wrapped(text, WIDTH.saturating_sub(column)) {
@@ -43,9 +65,14 @@ impl Output {
     }
 }
 
+/// Why something could not be written.
+pub(crate) fn unwritable(what: &dyn Display, error: &std::io::Error) -> Box<dyn std::error::Error> {
+    format!("{what} cannot be written: {error}").into()
+}
+
 /// The lines of a text, broken between words so that none is longer than `width` where words allow it. What belongs
 /// to an indented line stays behind it.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.lines() {
         let indent = line.len() - line.trim_start().len();

@@ -2,8 +2,13 @@
 
 use gpu_vmm::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::time::Duration;
 
-const TEMPLATE: &str = "{msg:24} [{bar:40}] {binary_bytes}/{binary_total_bytes} {elapsed}";
+const BYTES: &str = "{msg:24} [{bar:40}] {binary_bytes}/{binary_total_bytes} {elapsed}";
+const CASES: &str = "{prefix} [{bar:30}] {pos}/{len} {elapsed} {wide_msg}";
+
+/// How often the time on the bar moves on while nothing else does.
+const TICK: Duration = Duration::from_millis(250);
 
 /// One bar after the other, one for each phase. Nothing is drawn where standard error is no terminal.
 #[derive(Debug)]
@@ -20,19 +25,41 @@ impl Progress {
 
     /// What is done now, and how many bytes it is for.
     pub(crate) fn begin(&mut self, phase: &'static str, total: Bytes) {
-        if !self.wanted {
-            return;
+        if self.wanted {
+            self.put(BYTES, total.0);
+            self.bar.set_message(phase);
         }
+    }
+
+    /// What the cases are run on, and how many there are.
+    pub(crate) fn begin_cases(&mut self, target: &str, total: usize) {
+        if self.wanted {
+            self.put(CASES, total as u64);
+            self.bar.set_prefix(target.to_owned());
+            self.bar.enable_steady_tick(TICK);
+        }
+    }
+
+    fn put(&mut self, template: &str, total: u64) {
         self.bar.finish_and_clear();
-        let style = ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
-        self.bar = ProgressBar::with_draw_target(Some(total.0), ProgressDrawTarget::stderr())
-            .with_style(style.progress_chars("=> "))
-            .with_message(phase);
+        let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+        self.bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr())
+            .with_style(style.progress_chars("=> "));
     }
 
     /// So many more bytes are done.
     pub(crate) fn advance(&self, done: Bytes) {
         self.bar.inc(done.0);
+    }
+
+    /// The case that runs now.
+    pub(crate) fn case(&self, name: &'static str) {
+        self.bar.set_message(name);
+    }
+
+    /// One more case has ended.
+    pub(crate) fn case_ended(&self) {
+        self.bar.inc(1);
     }
 
     /// Does something, such as writing a line, with the bar out of the way.

@@ -30,6 +30,15 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Sets AMD's runtime up and runs nothing
     Setup,
+    /// Sets it up, and writes reports of the conformance suite from host memory and from each version of HIP
+    ///
+    /// The files are called host.json and hip-VERSION.json. Where the folder has a README.md with the line that begins
+    /// its generated part, that part is made anew from all reports that lie in the folder.
+    Report {
+        /// Where the reports are written
+        #[arg(value_name = "FOLDER")]
+        into: PathBuf,
+    },
     /// Sets it up and runs HIP's tests alone
     Hip {
         /// For the test programs, behind `--`: a part of the names of the tests to run, or options of theirs

@@ -1,4 +1,4 @@
-//! What Cargo does: the workspace's tests, the programs that HIP's tests are, the simulated HSA runtime.
+//! What Cargo does: the workspace's tests, the programs that HIP's tests are, the command, the simulated HSA runtime.
 
 use crate::trouble::{Answer, Doing, Trouble};
 use serde_json::Value;
@@ -13,6 +13,9 @@ const SIMULATOR: &str = "gpu-vmm-hsa-sim";
 
 /// Its library has to have this name: HIP is linked to it.
 const HSA: &str = "libhsa-runtime64.so.1";
+
+/// The command for users.
+const COMMAND: &str = "gpu-vmm";
 
 /// A test program and the folder in which its package lies, where Cargo would run it.
 #[derive(Debug)]
@@ -73,6 +76,16 @@ pub(crate) fn test_programs(names: &[&str]) -> Answer<HashMap<String, Program>> 
         Some(missing) => Err(Trouble::new(format!("cargo has built no test program {missing}"))),
         None => Ok(programs),
     }
+}
+
+/// Builds the command `gpu-vmm`.
+pub(crate) fn command_program() -> Answer<PathBuf> {
+    let mut command = cargo();
+    command.args(["build", "--workspace", "--quiet", "--bin", COMMAND]);
+    let artifacts = artifacts(&mut command)?;
+    let files = artifacts.iter().filter(|artifact| artifact["target"]["name"] == COMMAND);
+    let file = files.filter_map(|artifact| artifact["executable"].as_str()).next();
+    file.map(PathBuf::from).ok_or_else(|| Trouble::new(format!("cargo has built no program {COMMAND}")))
 }
 
 /// Builds the simulated HSA runtime into a folder.

@@ -11,6 +11,7 @@
 //! | `runtime` | such a runtime: how a program is run on it, and whether it is complete |
 //! | `cargo` | building the tests and the simulated HSA runtime |
 //! | `suites`, `process` | running the tests on each version; one test program, its time and its counts |
+//! | `reports` | reports of the conformance suite, and the page that lays them side by side |
 //! | `summary` | the table at the end |
 //!
 //! Standard output has the results; the exit status is 0, or 1 where something failed.
@@ -22,6 +23,7 @@ mod debs;
 mod layout;
 mod mirror;
 mod process;
+mod reports;
 mod runtime;
 mod suites;
 mod summary;
@@ -31,6 +33,8 @@ mod unpack;
 use arguments::{Arguments, Command};
 use clap::Parser;
 use layout::Layout;
+use runtime::Runtime;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 use summary::{Outcome, Row, Summary};
@@ -53,6 +57,7 @@ fn run(arguments: &Arguments) -> Answer<bool> {
     let layout = Layout::new(arguments)?;
     match &arguments.command {
         Some(Command::Setup) => set_up(&layout),
+        Some(Command::Report { into }) => report(&layout, into),
         Some(Command::Hip { filter }) => hip(&layout, Summary::default(), filter),
         None => {
             let began = Instant::now();
@@ -80,15 +85,18 @@ fn set_up(layout: &Layout) -> Answer<bool> {
     Ok(all)
 }
 
+/// Writes reports from all that there is, and prints the table.
+fn report(layout: &Layout, into: &Path) -> Answer<bool> {
+    let mut summary = Summary::default();
+    let runtimes = set_up_runtimes(layout, &mut summary);
+    reports::run(layout, &runtimes, into, &mut summary)?;
+    print!("{summary}");
+    Ok(summary.is_good())
+}
+
 /// Runs HIP's tests on every version that can be set up, and prints the table.
 fn hip(layout: &Layout, mut summary: Summary, filter: &[String]) -> Answer<bool> {
-    let mut runtimes = Vec::new();
-    for (name, runtime) in layout.runtimes() {
-        match runtime {
-            Ok(runtime) => runtimes.push(runtime),
-            Err(trouble) => summary.add(Row::skipped(&name, trouble, layout.required)),
-        }
-    }
+    let runtimes = set_up_runtimes(layout, &mut summary);
     if !runtimes.is_empty()
         && let Err(trouble) = suites::run(layout, &runtimes, filter, &mut summary)
     {
@@ -97,4 +105,16 @@ fn hip(layout: &Layout, mut summary: Summary, filter: &[String]) -> Answer<bool>
     }
     print!("{summary}");
     Ok(summary.is_good())
+}
+
+/// The versions that can be set up; the others are told in the table.
+fn set_up_runtimes(layout: &Layout, summary: &mut Summary) -> Vec<Runtime> {
+    let mut runtimes = Vec::new();
+    for (name, runtime) in layout.runtimes() {
+        match runtime {
+            Ok(runtime) => runtimes.push(runtime),
+            Err(trouble) => summary.add(Row::skipped(&name, trouble, layout.required)),
+        }
+    }
+    runtimes
 }

@@ -115,7 +115,8 @@ fn outcome(ended: &Ended, filtered: bool) -> Outcome {
     }
 }
 
-fn prepare(command: &mut Command, gpus: u32) {
+/// Simulates so many GPUs for a program.
+pub(crate) fn prepare(command: &mut Command, gpus: u32) {
     for name in NOT_THE_MACHINES {
         command.env_remove(name);
     }

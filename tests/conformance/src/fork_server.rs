@@ -23,6 +23,8 @@ use std::time::Duration;
 /// What a process is asked to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
+    /// Open a target, and tell what is there.
+    Look { target: String },
     /// Run items of a target one after the other, and tell of each.
     Work { target: String, device: u32, items: Vec<usize> },
     /// Run the other side of a case.

@@ -25,7 +25,24 @@ pub enum Event<'a> {
 /// More than ten times what the longest case takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+const NO_FORK: &str = "this system has no fork";
+const OUT_OF_TURN: &str = "a working process speaks out of turn";
+
 impl<B: Workbench> Suite<B> {
+    /// Opens a target in a process of its own and says what is there. The device chosen is the first that is usable.
+    ///
+    /// # Errors
+    ///
+    /// Why the target cannot be had, or what the system answers.
+    pub fn look(&self, target: &Arc<dyn Target<B>>) -> Result<Environment, String> {
+        let server = self.server.as_ref().ok_or(NO_FORK)?;
+        let mut child = server.spawn(&Request::Look { target: target.name().to_owned() }).map_err(system)?;
+        let environment = opened(&mut child)?;
+        // What it has of the device is not to be gone in the middle of a case.
+        child.wait(PATIENCE).map_err(system)?;
+        Ok(environment)
+    }
+
     /// Runs items in processes of their own, one after the other, and tells what happens. A process that dies or hangs
     /// is the failure of the item that it was at; the rest goes on in a new one.
     ///
@@ -39,7 +56,7 @@ impl<B: Workbench> Suite<B> {
         items: &[Item],
         tell: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), String> {
-        let server = self.server.as_ref().ok_or("this system has no fork")?;
+        let server = self.server.as_ref().ok_or(NO_FORK)?;
         let mut left = items;
         let mut opened = false;
         while !left.is_empty() {
@@ -67,17 +84,9 @@ impl<B: Workbench> Suite<B> {
             device: device.0,
             items: items.iter().map(|item| item.index).collect(),
         };
-        let system = |error: io::Error| format!("a process for the suite: {error}");
         let mut child = server.spawn(&request).map_err(system)?;
-        match child.peer.try_receive() {
-            Ok(Told::Opened(Ok(environment))) => tell(Event::Opened(&environment)),
-            Ok(Told::Opened(Err(reason))) => return Err(reason),
-            Ok(_) => return Err("a working process speaks out of turn".to_owned()),
-            Err(_) => {
-                let ended = child.wait(PATIENCE).map_err(system)?;
-                return Err(format!("the process that opens the backend: {ended}{}", said(&mut child, 0)));
-            }
-        }
+        let environment = opened(&mut child)?;
+        tell(Event::Opened(&environment));
         for (done, item) in items.iter().enumerate() {
             let printed = child.printed();
             let began = Instant::now();
@@ -88,7 +97,7 @@ impl<B: Workbench> Suite<B> {
                         tell(Event::Ended(item, &outcome, Duration::from_secs_f64(seconds)));
                         break Some(outcome);
                     }
-                    Ok(Told::Opened(_)) => return Err("a working process speaks out of turn".to_owned()),
+                    Ok(Told::Opened(_)) => return Err(OUT_OF_TURN.to_owned()),
                     Err(_) => break None,
                 }
             };
@@ -101,6 +110,22 @@ impl<B: Workbench> Suite<B> {
         child.wait(PATIENCE).map_err(system)?;
         Ok(items.len())
     }
+}
+
+/// What a process says of the backend that it was to open.
+fn opened(child: &mut Child) -> Result<Environment, String> {
+    match child.peer.try_receive() {
+        Ok(Told::Opened(answer)) => answer.map(|environment| *environment),
+        Ok(_) => Err(OUT_OF_TURN.to_owned()),
+        Err(_) => {
+            let ended = child.wait(PATIENCE).map_err(system)?;
+            Err(format!("the process that opens the backend: {ended}{}", said(child, 0)))
+        }
+    }
+}
+
+fn system(error: io::Error) -> String {
+    format!("a process for the suite: {error}")
 }
 
 /// How many of the items can share a process: those before the next isolated one, or that one.

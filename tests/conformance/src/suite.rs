@@ -161,6 +161,7 @@ impl<B: Workbench> Suite<B> {
 fn serve<B: Workbench>(suite: &Suite<B>, request: Request, peer: &Peer) {
     let find = |name: &str| suite.content.target(name).expect("a target of the suite").clone();
     match request {
+        Request::Look { target } => work::look(&find(&target), peer),
         Request::Work { target, device, items } => {
             work::work(suite, &find(&target), DeviceId(device), &items, peer);
         }

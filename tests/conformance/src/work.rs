@@ -17,7 +17,7 @@ use std::time::Instant;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Told {
     /// The backend is open, or why not.
-    Opened(Result<Environment, String>),
+    Opened(Result<Box<Environment>, String>),
     /// An item begins.
     Begins(usize),
     /// It has ended; its time is in seconds.
@@ -34,7 +34,8 @@ pub(crate) fn work<B: Workbench>(
 ) {
     let tell = |told: &Told| peer.try_send(told).is_ok();
     let opened = open(target, device);
-    let environment = opened.as_ref().map(|backend| Environment::of(target.name(), backend, device));
+    let environment =
+        opened.as_ref().map(|backend| Box::new(Environment::of(target.name(), backend, device)));
     if !tell(&Told::Opened(environment.map_err(Clone::clone))) {
         return;
     }
@@ -59,9 +60,24 @@ pub(crate) fn work<B: Workbench>(
     }
 }
 
+/// Opens a target, chooses the first device that can be used, and tells what there is.
+pub(crate) fn look<B: Workbench>(target: &Arc<dyn Target<B>>, peer: &Peer) {
+    let environment = target.open().and_then(|backend| {
+        let first = backend.devices().iter().find(|device| device.unusable.is_none());
+        let device = first.map(|device| device.id).unwrap_or_default();
+        let backend = usable(backend, device)?;
+        Ok(Box::new(Environment::of(target.name(), &backend, device)))
+    });
+    // Who asked may be gone; then nobody wants to know.
+    let _ = peer.try_send(&Told::Opened(environment));
+}
+
 /// Opens a target and looks whether its device can be used.
 pub(crate) fn open<B: Workbench>(target: &Arc<dyn Target<B>>, device: DeviceId) -> Result<B, String> {
-    let backend = target.open()?;
+    usable(target.open()?, device)
+}
+
+fn usable<B: Workbench>(backend: B, device: DeviceId) -> Result<B, String> {
     backend.device("conformance", device).map_err(|error| error.to_string())?;
     Ok(backend)
 }

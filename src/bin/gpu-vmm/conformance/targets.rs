@@ -1,6 +1,6 @@
 //! The backends as targets of the conformance suite. The tests of this package have the same.
 
-use gpu_vmm::{AnyBackend, Vendor};
+use gpu_vmm::{AnyBackend, Error, Vendor};
 use gpu_vmm_conformance::Target;
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +20,7 @@ impl Target<AnyBackend> for Gpu {
     }
 
     fn open(&self) -> Result<AnyBackend, String> {
-        let open = || AnyBackend::open(self.vendor).map_err(|error| error.to_string());
+        let open = || AnyBackend::open(self.vendor).map_err(|error| short(&error));
         self.opened.get_or_init(open).clone()
     }
 
@@ -75,6 +75,16 @@ impl Target<AnyBackend> for Host {
 
     fn foreign(&self) -> Option<AnyBackend> {
         self.open().ok()
+    }
+}
+
+/// An error in a few words; `gpu-vmm info` has all of them.
+pub(crate) fn short(error: &Error) -> String {
+    match error {
+        Error::LibraryNotFound { what, .. } => format!("did not find {what}"),
+        Error::LibraryRefused { library, reason, .. } => format!("{library}: {reason}"),
+        Error::NoDevice { reason, .. } => reason.clone(),
+        other => other.to_string(),
     }
 }
 

@@ -1,6 +1,16 @@
 //! The command `gpu-vmm` as its users see it: what it prints, where, and with which exit status. On host memory.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `main` | `info`, `grow`, and what all subcommands share |
+//! | `conformance` | `conformance`, and the page with its reports |
+//! | `rig` | running the command |
 #![allow(clippy::unwrap_used, clippy::panic)] // whatever is not as expected is a failure
 
+mod conformance;
+mod rig;
+
+use rig::{command, fails, json, stderr, stdout};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
@@ -9,12 +19,6 @@ const MIB: u64 = 1 << 20;
 
 /// A first address in a part of the address space that the kernel gives to nobody by itself.
 const FAR: &str = "0x100000000000";
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-vmm"));
-    command.args(arguments).stdin(Stdio::null());
-    command
-}
 
 /// Runs `gpu-vmm grow --backend host` with these arguments.
 fn grow(arguments: &[&str]) -> Output {
@@ -29,34 +33,9 @@ fn grow_top_down(arguments: &[&str]) -> Output {
     shell.args(["grow", "--backend", "host"]).args(arguments).output().unwrap()
 }
 
-/// What was printed with `--json`, for success.
-fn json(output: &Output) -> Value {
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
-    assert_eq!(stderr(output), "");
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
 /// One member of every step.
 fn of_steps<'a>(report: &'a Value, name: &str) -> Vec<&'a Value> {
     report["steps"].as_array().unwrap().iter().map(|step| &step[name]).collect()
-}
-
-/// Holds the exit status and the one line of an error against what is expected.
-fn fails(arguments: &[&str], status: i32, expected: &str) {
-    let output = command(arguments).output().unwrap();
-    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", stderr(&output));
-    let text = stderr(&output);
-    let line = text.lines().find(|line| line.starts_with("gpu-vmm: error: ")).unwrap_or_default();
-    assert!(line.contains(expected), "{arguments:?}: {expected:?} is not in {text:?}");
-    assert_eq!(stdout(&output), "", "{arguments:?}");
 }
 
 #[test]
@@ -228,7 +207,14 @@ fn information_for_people_keeps_to_a_hundred_columns() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
-    for arguments in [&["info"][..], &["info", "--json"], &["grow", "--backend", "host", "--to", "8MiB"]] {
+    for arguments in [
+        &["info"][..],
+        &["info", "--json"],
+        &["grow", "--backend", "host", "--to", "8MiB"],
+        &["conformance", "--list"],
+        &["conformance", "--backend", "host", "--filter", "place"],
+        &["conformance", "--backend", "host", "--filter", "place", "--format", "json"],
+    ] {
         let mut child = command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut first = String::new();
         let mut reader = BufReader::with_capacity(1, child.stdout.take().unwrap());

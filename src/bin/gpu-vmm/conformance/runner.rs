@@ -1,0 +1,131 @@
+//! The runs, one for each target that is asked for.
+//!
+//! Drivers are opened in processes of the suite alone: one that crashes while it is opened is a reason to be told.
+
+use super::Text;
+use crate::args::{ConformanceArguments, TargetChoice};
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::{Answer, choose, say};
+use gpu_vmm::{AnyBackend, DeviceId, Vendor};
+use gpu_vmm_conformance::report::{Environment, Report};
+use gpu_vmm_conformance::{Event, Item, Outcome, Suite, Target};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What is to be run, and where it is told to people.
+pub(super) struct Runner<'a> {
+    suite: Suite<AnyBackend>,
+    items: Vec<Item>,
+    asked: &'a ConformanceArguments,
+    text: Option<Text>,
+}
+
+impl<'a> Runner<'a> {
+    /// Runs that are told to people where there is an `output`.
+    pub(super) fn new(
+        suite: Suite<AnyBackend>,
+        items: Vec<Item>,
+        asked: &'a ConformanceArguments,
+        output: Option<Output>,
+    ) -> Self {
+        let hint = asked.out.is_none();
+        Self { suite, items, asked, text: output.map(|output| Text::new(output, asked.verbose, hint)) }
+    }
+
+    /// Runs on all targets that are asked for.
+    pub(super) fn reports(&mut self) -> Answer<Vec<Report>> {
+        let found = match (self.asked.backend, self.asked.backend.vendor()) {
+            (_, Some(vendor)) => self
+                .look(vendor)
+                .map_err(|reason| format!("{vendor}: {reason}; `gpu-vmm info` tells more"))?,
+            (TargetChoice::All, None) => return self.all(),
+            (_, None) => choose::best(|vendor| self.look(vendor))?,
+        };
+        Ok(vec![self.on(&found)?.map_err(|reason| format!("{}: {reason}", found.target))?])
+    }
+
+    /// Runs on every target that can be had, and says why the others cannot.
+    fn all(&mut self) -> Answer<Vec<Report>> {
+        let mut reports = Vec::new();
+        for vendor in AnyBackend::BUILT_IN {
+            let ran = match self.look(*vendor) {
+                Ok(found) => self.on(&found)?,
+                Err(reason) => Err(reason),
+            };
+            match (ran, &mut self.text) {
+                (Ok(report), _) => reports.push(report),
+                (Err(reason), Some(text)) => text.not_run(vendor.name(), &reason)?,
+                (Err(reason), None) => say(&format!("{vendor} is not run: {reason}")),
+            }
+        }
+        if reports.is_empty() {
+            Err("no backend can be used; `gpu-vmm info` tells more".into())
+        } else {
+            Ok(reports)
+        }
+    }
+
+    /// What there is of a vendor's, and the device to run on if none is named.
+    fn look(&self, vendor: Vendor) -> Result<Environment, String> {
+        self.suite.look(self.target(vendor.name())?)
+    }
+
+    fn target(&self, name: &str) -> Result<&Arc<dyn Target<AnyBackend>>, String> {
+        let found = self.suite.targets().find(|target| target.name() == name);
+        found.ok_or_else(|| format!("this program was built without the feature `{name}`"))
+    }
+
+    /// Runs on one target, and gives its report or why it cannot be had.
+    fn on(&mut self, found: &Environment) -> Answer<Result<Report, String>> {
+        let began = Instant::now();
+        let device = DeviceId(self.asked.device.unwrap_or(found.device));
+        let target = Arc::clone(self.target(&found.target)?);
+        let mut progress = Progress::new(true);
+        progress.begin_cases(target.name(), self.items.len());
+        let (text, filter) = (&mut self.text, &self.asked.filter);
+        let mut report = None;
+        let mut told = Ok(());
+        let ran = self.suite.run(&target, device, &self.items, &mut |event| match (event, &mut report) {
+            (Event::Opened(environment), _) => {
+                let environment = Environment { filter: filter.clone(), ..environment.clone() };
+                tell(&mut told, text, &progress, |text| text.opening(&environment));
+                report = Some(Report::new(environment));
+            }
+            (Event::Begins(item), _) => progress.case(item.name),
+            (Event::Ended(item, outcome, time), Some(report)) => {
+                report.add(item, outcome, time);
+                progress.case_ended();
+                if text.as_ref().is_some_and(|text| text.is_due(report)) {
+                    tell(&mut told, text, &progress, |text| text.grown(report));
+                }
+            }
+            (Event::Ended(..), None) => {}
+        });
+        let Some(mut report) = report else {
+            return Ok(Err(ran.err().unwrap_or_else(|| "nothing was run".to_owned())));
+        };
+        if let Err(reason) = ran {
+            let outcome = Outcome::failed(format!("it was not run: {reason}"));
+            let left = &self.items[report.cases.len()..];
+            left.iter().for_each(|item| report.add(item, &outcome, Duration::ZERO));
+        }
+        report.took(began.elapsed());
+        drop(progress);
+        told?;
+        self.text.as_mut().map_or(Ok(()), |text| text.closing(&report))?;
+        Ok(Ok(report))
+    }
+}
+
+/// Tells people something while a run goes on, if it can be told and could so far.
+fn tell(
+    told: &mut Answer,
+    text: &mut Option<Text>,
+    progress: &Progress,
+    what: impl FnOnce(&mut Text) -> Answer,
+) {
+    if let (Ok(()), Some(text)) = (&told, text) {
+        *told = progress.aside(|| what(text));
+    }
+}

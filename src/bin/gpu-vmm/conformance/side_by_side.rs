@@ -1,0 +1,177 @@
+//! Several reports beside each other, for people or for a page.
+
+use crate::Answer;
+use crate::args::{ConformanceArguments, Format};
+use crate::output::{Output, WIDTH, wrapped};
+use gpu_vmm_conformance::report::{Comparison, Report, Seen, Table};
+use std::path::{Path, PathBuf};
+
+/// What stands between two columns.
+const GAP: usize = 2;
+
+/// No column of what reports say gets narrower, so that most words fit.
+const LEAST: usize = 10;
+
+pub(super) fn run(asked: &ConformanceArguments) -> Answer {
+    let mut reports = read(&asked.compare)?;
+    if let Some(filter) = &asked.filter {
+        for (_, report) in &mut reports {
+            report.cases.retain(|case| format!("{}::{}", case.layer, case.name).contains(filter));
+        }
+    }
+    let comparison = Comparison::of(&reports, asked.verbose);
+    let mut output = Output::to(asked.out.as_deref())?;
+    match asked.format {
+        Format::Markdown => output.line(comparison.markdown()),
+        _ => print(&comparison, &mut output),
+    }
+}
+
+/// A file has one report or an array of them.
+enum Content {
+    One(Box<Report>),
+    Several(Vec<Report>),
+}
+
+/// The reports of all files, each with what it is called: the file, and the backend where a file has several.
+fn read(files: &[PathBuf]) -> Answer<Vec<(String, Report)>> {
+    let mut reports = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+        let name = name(file, files);
+        match content(&text).map_err(|why| format!("{} is no report: {why}", file.display()))? {
+            Content::One(report) => reports.push((name, *report)),
+            Content::Several(several) => reports.extend(
+                several.into_iter().map(|report| (format!("{name} {}", report.environment.target), report)),
+            ),
+        }
+    }
+    Ok(reports)
+}
+
+/// Which of the two it is, is seen first: what is wrong with it can be told then.
+fn content(text: &str) -> Result<Content, serde_json::Error> {
+    if text.trim_start().starts_with('[') {
+        serde_json::from_str(text).map(Content::Several)
+    } else {
+        serde_json::from_str(text).map(|report| Content::One(Box::new(report)))
+    }
+}
+
+/// A file's name without its end; all of its path where another has the same.
+fn name(file: &Path, files: &[PathBuf]) -> String {
+    let is_alone = files.iter().filter(|other| other.file_stem() == file.file_stem()).count() == 1;
+    let name = if is_alone { file.file_stem() } else { None };
+    name.unwrap_or(file.as_os_str()).to_string_lossy().into_owned()
+}
+
+fn print(comparison: &Comparison, output: &mut Output) -> Answer {
+    comparison.opening.iter().try_for_each(|line| output.paragraph("", line))?;
+    comparison.tables.iter().try_for_each(|one| table(&comparison.names, one, output))?;
+    if comparison.seen.is_empty() {
+        return Ok(());
+    }
+    output.line("")?;
+    output.line("What was seen")?;
+    comparison.seen.iter().try_for_each(|one| seen(one, output))
+}
+
+fn table(names: &[String], table: &Table, output: &mut Output) -> Answer {
+    output.line("")?;
+    output.line(table.title)?;
+    if !table.about.is_empty() {
+        output.paragraph("  ", table.about)?;
+    }
+    if table.rows.is_empty() {
+        return output.line("  none");
+    }
+    let heading: Vec<&str> = [""].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let cells = |label, cells: &'_ [String]| -> Vec<String> {
+        [label].into_iter().chain(cells.iter().cloned()).collect()
+    };
+    let mut rows = vec![heading.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>()];
+    rows.extend(table.rows.iter().map(|row| cells(row.label.clone(), &row.cells)));
+    let widths = widths(&rows);
+    rows.iter().try_for_each(|row| line(row, &widths, output))
+}
+
+/// How wide each column is: as its cells are, and less where that is too much, what reports say first.
+fn widths(rows: &[Vec<String>]) -> Vec<usize> {
+    let column = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or_default();
+    let mut widths: Vec<usize> = (0..rows[0].len()).map(column).collect();
+    let room = WIDTH.saturating_sub(GAP * widths.len());
+    while widths.iter().sum::<usize>() > room {
+        let (labels, cells) = widths.split_at_mut(1);
+        let widest = cells.iter_mut().max().filter(|width| **width > LEAST);
+        match widest {
+            Some(width) => *width -= 1,
+            None if labels[0] > LEAST => labels[0] -= 1,
+            // So many reports do not fit.
+            None => break,
+        }
+    }
+    widths
+}
+
+/// A row on as many lines as its longest cell needs.
+fn line(row: &[String], widths: &[usize], output: &mut Output) -> Answer {
+    let cells: Vec<Vec<String>> = row.iter().zip(widths).map(|(cell, width)| fitted(cell, *width)).collect();
+    let height = cells.iter().map(Vec::len).max().unwrap_or_default();
+    for index in 0..height {
+        let mut text = String::new();
+        for (cell, width) in cells.iter().zip(widths) {
+            let part = cell.get(index).map(String::as_str).unwrap_or_default();
+            text.push_str(&format!("{:GAP$}{part:<width$}", ""));
+        }
+        output.line(text)?;
+    }
+    Ok(())
+}
+
+/// The lines of a cell; a word that is wider than its column is cut.
+fn fitted(cell: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in wrapped(cell, width) {
+        let characters: Vec<char> = line.chars().collect();
+        lines.extend(characters.chunks(width.max(1)).map(|part| part.iter().collect::<String>()));
+    }
+    lines
+}
+
+fn seen(seen: &Seen, output: &mut Output) -> Answer {
+    output.line(format!("  {}", seen.name))?;
+    for (note, names) in &seen.notes {
+        output.paragraph(&format!("    {}: ", names.join(", ")), note)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_share_the_width_and_labels_keep_theirs() {
+        let wide = "w".repeat(60);
+        let rows = vec![vec!["a label".to_owned(), wide.clone(), wide, "narrow".to_owned()]];
+        let widths = widths(&rows);
+        assert_eq!(widths.iter().sum::<usize>() + GAP * widths.len(), WIDTH);
+        assert_eq!((widths[0], widths[3]), (7, 6));
+        assert!(widths[1].abs_diff(widths[2]) <= 1, "{widths:?}");
+    }
+
+    #[test]
+    fn a_cell_is_broken_between_words_and_within_a_long_one() {
+        assert_eq!(fitted("as documented", 10), ["as", "documented"]);
+        assert_eq!(fitted("libamdhip64.so.7", 10), ["libamdhip6", "4.so.7"]);
+        assert!(fitted("", 10).is_empty());
+    }
+
+    #[test]
+    fn reports_are_called_after_their_files() {
+        let files = ["a/host.json", "b/host.json", "b/hip-7.2.4.json"].map(PathBuf::from);
+        let names: Vec<String> = files.iter().map(|file| name(file, &files)).collect();
+        assert_eq!(names, ["a/host.json", "b/host.json", "hip-7.2.4"]);
+    }
+}

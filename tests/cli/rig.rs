@@ -1,0 +1,35 @@
+//! Running the command.
+
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-vmm"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// What was printed as JSON, for success.
+pub(crate) fn json(output: &Output) -> Value {
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
+    assert_eq!(stderr(output), "");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Holds the exit status and the one line of an error against what is expected.
+pub(crate) fn fails(arguments: &[&str], status: i32, expected: &str) {
+    let output = command(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", stderr(&output));
+    let text = stderr(&output);
+    let line = text.lines().find(|line| line.starts_with("gpu-vmm: error: ")).unwrap_or_default();
+    assert!(line.contains(expected), "{arguments:?}: {expected:?} is not in {text:?}");
+    assert_eq!(stdout(&output), "", "{arguments:?}");
+}

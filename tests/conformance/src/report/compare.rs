@@ -1,0 +1,347 @@
+//! Several reports side by side.
+
+use super::environment::RanOn;
+use super::machine::gib;
+use super::results::{CaseReport, Report, Summary};
+use crate::outcome::Verdict;
+use crate::suite::Layer;
+use gpu_vmm_core::Bytes;
+
+/// Several reports side by side: tables with a column for each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comparison {
+    /// What the reports are called.
+    pub names: Vec<String>,
+    /// Which of them tell of hardware, in sentences.
+    pub opening: Vec<String>,
+    /// On what they were made, how many cases came to what, and single cases.
+    pub tables: Vec<Table>,
+    /// What was seen in the cases of the tables.
+    pub seen: Vec<Seen>,
+}
+
+/// A table with a column for each report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Its heading.
+    pub title: &'static str,
+    /// How to read it.
+    pub about: &'static str,
+    /// Its rows; where there is none, that is an answer.
+    pub rows: Vec<Row>,
+}
+
+/// A row of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// What it is about: the name of a case, a group, or a part of the environment.
+    pub label: String,
+    /// The rule in a sentence, where it is about a case.
+    pub rule: String,
+    /// What each report says.
+    pub cells: Vec<String>,
+}
+
+/// What was seen in one case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The case.
+    pub name: String,
+    /// What was seen, and the names of the reports that say so.
+    pub notes: Vec<(String, Vec<String>)>,
+}
+
+/// How much of a note is shown, in characters. The reports have more.
+const MOST_CHARACTERS: usize = 400;
+
+/// What stands where a report has nothing.
+const NOTHING: &str = "-";
+
+type Reports<'a> = &'a [(String, Report)];
+
+impl Comparison {
+    /// Compares reports, each with what it is to be called. Cases that came to the same everywhere are left out, unless
+    /// `all` are wanted.
+    #[must_use]
+    pub fn of(reports: Reports<'_>, all: bool) -> Self {
+        let mut tables = vec![environments(reports)];
+        let mut seen = Vec::new();
+        tables.extend([Layer::Library, Layer::Driver].iter().filter_map(|layer| counts(reports, *layer)));
+        let cases = union(reports, |case| (case.layer, case.name.as_str()));
+        let (everywhere, somewhere): (Vec<Key<'_>>, Vec<Key<'_>>) =
+            cases.into_iter().partition(|key| find(reports, *key).iter().all(Option::is_some));
+        for (layer, title) in [
+            (Layer::Driver, ["Rules of the drivers", "Rules of the drivers whose verdicts differ"]),
+            (Layer::Library, ["What gpu-vmm promises", "Promises of gpu-vmm whose verdicts differ"]),
+        ] {
+            let keys: Vec<Key<'_>> = everywhere.iter().copied().filter(|key| key.0 == layer).collect();
+            if keys.is_empty() {
+                continue;
+            }
+            let shown = |key: &Key<'_>| all || differs(reports, *key);
+            let keys: Vec<Key<'_>> = keys.into_iter().filter(shown).collect();
+            seen.extend(keys.iter().filter_map(|key| notes(reports, *key)));
+            let rows = keys.iter().map(|key| row(reports, *key)).collect();
+            tables.push(Table { title: title[usize::from(!all)], about: VERDICTS[layer as usize], rows });
+        }
+        if !somewhere.is_empty() {
+            seen.extend(somewhere.iter().filter_map(|key| notes(reports, *key)));
+            let rows = somewhere.iter().map(|key| row(reports, *key)).collect();
+            tables.push(Table { title: "Cases that not all reports have", about: "", rows });
+        }
+        let names = reports.iter().map(|(name, _)| name.clone()).collect();
+        Self { names, opening: opening(reports), tables, seen }
+    }
+}
+
+/// How the verdicts on the cases of a layer are to be read.
+const VERDICTS: [&str; 2] = [
+    "The same on every backend, so each is to pass, or be skipped where hardware or version lacks something.",
+    "What the vendor's documentation says, and what the driver does. A deviation is told by the quirk of gpu-vmm that \
+     deals with it; one that gpu-vmm does not know yet is NEW.",
+];
+
+fn opening(reports: Reports<'_>) -> Vec<String> {
+    let names = |ran_on: RanOn| -> Option<String> {
+        let those = reports.iter().filter(|(_, report)| report.environment.ran_on == ran_on);
+        let names: Vec<&str> = those.map(|(name, _)| name.as_str()).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    };
+    let hardware = names(RanOn::Hardware).unwrap_or_else(|| "none of these reports".to_owned());
+    let mut lines = vec![format!("On hardware: {hardware}.")];
+    for (ran_on, what) in [
+        (
+            RanOn::SimulatedDevices,
+            "NOT on hardware, but by the vendor's own driver over a simulated HSA runtime",
+        ),
+        (RanOn::StandIn, "NOT on hardware and not by the vendor's driver, but by a stand-in for it"),
+        (RanOn::HostMemory, "On host memory, without a GPU"),
+    ] {
+        lines.extend(names(ran_on).map(|names| format!("{what}: {names}.")));
+    }
+    lines
+}
+
+fn environments(reports: Reports<'_>) -> Table {
+    let row = |label: &str, cell: &dyn Fn(&Report) -> String| Row {
+        label: label.to_owned(),
+        rule: String::new(),
+        cells: reports.iter().map(|(_, report)| cell(report)).collect(),
+    };
+    let mut rows = vec![
+        row("ran on", &|report| report.environment.ran_on.words().to_owned()),
+        row("backend", &|report| report.environment.target.clone()),
+        row("driver", &|report| report.environment.driver.to_string()),
+        row("device", &|report| device(report)),
+        row("granularity", &|report| {
+            let environment = &report.environment;
+            let (memory, addresses) =
+                (Bytes(environment.granularity_bytes), Bytes(environment.reservation_unit_bytes));
+            format!("{memory}; addresses by {addresses}")
+        }),
+        row("memory checked by", &|report| report.environment.pattern_by.clone()),
+        row("machine", &|report| report.environment.machine.to_string()),
+        row("system", &|report| report.environment.system.to_string()),
+        row("gpu-vmm", &|report| report.environment.gpu_vmm.clone()),
+        row("run at", &|report| report.environment.time.replace('T', " ")),
+        row("cases", &|report| format!("{} in {:.1} s", report.cases.len(), report.summary.seconds)),
+    ];
+    if reports.iter().any(|(_, report)| report.environment.filter.is_some()) {
+        rows.push(row("only cases with", &|report| {
+            report.environment.filter.clone().unwrap_or_else(|| NOTHING.to_owned())
+        }));
+    }
+    Table { title: "What was run on what", about: "", rows }
+}
+
+fn device(report: &Report) -> String {
+    let count = report.environment.devices.len();
+    let Some(device) = report.environment.chosen() else { return NOTHING.to_owned() };
+    format!("{}, {}; device {} of {count}", device.name, gib(device.memory_bytes), device.device)
+}
+
+/// How many cases of each group of a layer came to what; nothing where no report has the layer.
+fn counts(reports: Reports<'_>, layer: Layer) -> Option<Table> {
+    let keys = union(reports, |case| (case.layer, case.group()));
+    let rows = keys.into_iter().filter(|key| key.0 == layer).map(|key| {
+        let count = |report: &Report| {
+            let cases: Vec<CaseReport> =
+                report.cases.iter().filter(|case| (case.layer, case.group()) == key).cloned().collect();
+            if cases.is_empty() { NOTHING.to_owned() } else { counted(&Summary::of(&cases), layer) }
+        };
+        Row {
+            label: key.1.to_owned(),
+            rule: String::new(),
+            cells: reports.iter().map(|(_, report)| count(report)).collect(),
+        }
+    });
+    let rows: Vec<Row> = rows.collect();
+    let (title, about) = match layer {
+        Layer::Library => ("The library layer by groups", "How many cases passed."),
+        Layer::Driver => (
+            "The driver layer by groups",
+            "How many rules the driver keeps as documented / how many more leniently / from how many it deviates.",
+        ),
+    };
+    (!rows.is_empty()).then_some(Table { title, about, rows })
+}
+
+fn counted(summary: &Summary, layer: Layer) -> String {
+    let Summary { passed, failed, skipped, as_documented, more_lenient, deviations, new_deviations, .. } =
+        summary;
+    let mut text = match layer {
+        Layer::Library => passed.to_string(),
+        Layer::Driver => format!("{as_documented} / {more_lenient} / {deviations}"),
+    };
+    for (count, what) in [(new_deviations, "NEW"), (failed, "FAILED"), (skipped, "skipped")] {
+        if *count > 0 {
+            text.push_str(&format!(", {count} {what}"));
+        }
+    }
+    text
+}
+
+/// What names a case, or a group, across reports.
+type Key<'a> = (Layer, &'a str);
+
+/// The keys of all cases of all reports, each once, in the order in which they come first.
+fn union<'a>(reports: Reports<'a>, key: impl Fn(&'a CaseReport) -> Key<'a>) -> Vec<Key<'a>> {
+    let mut keys = Vec::new();
+    for case in reports.iter().flat_map(|(_, report)| &report.cases) {
+        let key = key(case);
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    keys
+}
+
+/// A case as each report has it.
+fn find<'a>(reports: Reports<'a>, key: Key<'_>) -> Vec<Option<&'a CaseReport>> {
+    let in_report =
+        |report: &'a Report| report.cases.iter().find(|case| (case.layer, case.name.as_str()) == key);
+    reports.iter().map(|(_, report)| in_report(report)).collect()
+}
+
+fn row(reports: Reports<'_>, key: Key<'_>) -> Row {
+    let found = find(reports, key);
+    let cell = |case: &Option<&CaseReport>| case.map_or_else(|| NOTHING.to_owned(), CaseReport::answer);
+    Row {
+        label: key.1.to_owned(),
+        // The last report may have been made by the latest version.
+        rule: found.iter().rev().flatten().next().map(|case| case.rule.clone()).unwrap_or_default(),
+        cells: found.iter().map(cell).collect(),
+    }
+}
+
+/// True where two reports say different things of a case that all have. A rule that was skipped since this vendor's driver
+/// has no call for it tells nothing of another vendor's.
+fn differs(reports: Reports<'_>, key: Key<'_>) -> bool {
+    let told: Vec<(&str, &CaseReport)> = reports
+        .iter()
+        .zip(find(reports, key))
+        .filter_map(|((_, report), case)| Some((report.environment.target.as_str(), case?)))
+        .collect();
+    let differ = |(target, case): &(&str, &CaseReport), (other_target, other): &(&str, &CaseReport)| {
+        let skipped = [case, other].iter().any(|case| case.verdict == Verdict::Skipped);
+        let is_elsewhere = key.0 == Layer::Driver && target != other_target;
+        case.answer() != other.answer() && !(skipped && is_elsewhere)
+    };
+    told.iter().enumerate().any(|(index, one)| told[index + 1..].iter().any(|other| differ(one, other)))
+}
+
+/// What the reports note of a case.
+fn notes(reports: Reports<'_>, key: Key<'_>) -> Option<Seen> {
+    let mut notes: Vec<(String, Vec<String>)> = Vec::new();
+    for ((name, _), case) in reports.iter().zip(find(reports, key)) {
+        let Some(case) = case.filter(|case| !case.note.is_empty()) else { continue };
+        let text = format!("{}: {}", case.verdict, shortened(&case.note));
+        match notes.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, names)) => names.push(name.clone()),
+            None => notes.push((text, vec![name.clone()])),
+        }
+    }
+    (!notes.is_empty()).then(|| Seen { name: key.1.to_owned(), notes })
+}
+
+/// A note as one line that is not too long.
+fn shortened(note: &str) -> String {
+    let line = note.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MOST_CHARACTERS) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+
+    fn two(all: bool) -> Comparison {
+        let mut host = sample::report("host");
+        host.cases.retain(|case| case.name != "peer::host");
+        Comparison::of(&[("hip".to_owned(), sample::report("hip")), ("host".to_owned(), host)], all)
+    }
+
+    fn table<'a>(comparison: &'a Comparison, title: &str) -> Vec<(&'a str, Vec<&'a str>)> {
+        let table = comparison.tables.iter().find(|table| table.title == title).unwrap();
+        let cells = |row: &'a Row| row.cells.iter().map(String::as_str).collect();
+        table.rows.iter().map(|row| (row.label.as_str(), cells(row))).collect()
+    }
+
+    #[test]
+    fn what_differs_is_shown_and_what_one_report_lacks() {
+        let some = two(false);
+        assert_eq!(
+            table(&some, "Rules of the drivers whose verdicts differ"),
+            [("map::twice", vec!["more lenient", "as documented"])]
+        );
+        assert_eq!(table(&some, "Promises of gpu-vmm whose verdicts differ"), []);
+        assert_eq!(table(&some, "Cases that not all reports have"), [("peer::host", vec!["skipped", "-"])]);
+        assert_eq!(some.seen.len(), 2);
+    }
+
+    #[test]
+    fn a_rule_that_is_skipped_differs_among_reports_of_one_backend_alone() {
+        let set = |name: &str, verdict: Verdict, target: &str| {
+            let mut report = sample::report(target);
+            report.cases.iter_mut().find(|case| case.name == name).unwrap().verdict = verdict;
+            Comparison::of(&[("hip".to_owned(), sample::report("hip")), ("other".to_owned(), report)], false)
+        };
+        let names = |comparison: &Comparison| -> Vec<String> {
+            comparison.tables.iter().flat_map(|table| &table.rows).map(|row| row.label.clone()).collect()
+        };
+        let elsewhere = set("reserve::zero", Verdict::Skipped, "cuda");
+        assert!(!names(&elsewhere).contains(&"reserve::zero".to_owned()));
+        let same = set("reserve::zero", Verdict::Skipped, "hip");
+        assert!(names(&same).contains(&"reserve::zero".to_owned()));
+        let promise = set("grow::within", Verdict::Skipped, "cuda");
+        assert!(names(&promise).contains(&"grow::within".to_owned()));
+    }
+
+    #[test]
+    fn all_cases_are_shown_where_all_are_wanted() {
+        let all = two(true);
+        let rules = table(&all, "Rules of the drivers");
+        assert_eq!(rules.len(), 7);
+        assert!(rules.contains(&("map::offset", vec!["deviates: map-offset"; 2])), "{rules:?}");
+        assert!(rules.contains(&("map::unreserved", vec!["NEW deviation"; 2])), "{rules:?}");
+        assert_eq!(table(&all, "What gpu-vmm promises").len(), 5);
+        let same = all.seen.iter().find(|seen| seen.name == "map::offset").unwrap();
+        assert_eq!(same.notes[0].1, ["hip", "host"], "what both have seen is written once");
+    }
+
+    #[test]
+    fn groups_are_counted_and_hardware_is_told_plainly() {
+        let both = two(false);
+        assert_eq!(
+            table(&both, "The library layer by groups"),
+            [("grow", vec!["2, 1 FAILED", "2, 1 FAILED"]), ("peer", vec!["0, 3 skipped", "0, 2 skipped"])]
+        );
+        let driver = table(&both, "The driver layer by groups");
+        assert_eq!(driver[1].1[0], "0 / 1 / 2, 1 NEW, 1 FAILED, 1 skipped");
+        assert_eq!(both.opening[0], "On hardware: none of these reports.");
+        assert!(both.opening[1].starts_with("NOT on hardware") && both.opening[1].ends_with(": hip."));
+    }
+}

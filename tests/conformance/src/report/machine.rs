@@ -1,0 +1,120 @@
+//! The computer and its system, as far as a report should tell.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+/// The computer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name, or its architecture where the system does not say.
+    pub cpu: String,
+    /// How many of its threads this process may use.
+    pub cpus: usize,
+    /// All memory that the kernel has.
+    pub memory_bytes: Option<u64>,
+}
+
+/// The operating system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct System {
+    /// The kernel with its version.
+    pub kernel: String,
+    /// The distribution, as it calls itself.
+    pub distribution: Option<String>,
+    /// What speaks for a container, such as a file that is there or a part of its control group's name; none where
+    /// nothing does.
+    pub container: Option<String>,
+}
+
+impl Machine {
+    pub(crate) fn this() -> Self {
+        let cpu = value("/proc/cpuinfo", "model name", ':');
+        let memory = value("/proc/meminfo", "MemTotal", ':');
+        let kib = memory.and_then(|text| text.strip_suffix("kB")?.trim().parse::<u64>().ok());
+        Self {
+            cpu: cpu.unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: kib.map(|kib| kib << 10),
+        }
+    }
+}
+
+impl System {
+    pub(crate) fn this() -> Self {
+        let one_line = |path: &str| Some(fs::read_to_string(path).ok()?.trim().to_owned());
+        let kernel = one_line("/proc/sys/kernel/ostype")
+            .zip(one_line("/proc/sys/kernel/osrelease"))
+            .map(|(name, release)| format!("{name} {release}"));
+        let distribution = value("/etc/os-release", "PRETTY_NAME", '=');
+        Self {
+            kernel: kernel.unwrap_or_else(|| std::env::consts::OS.to_owned()),
+            distribution: distribution.map(|name| name.trim_matches('"').to_owned()),
+            container: container(),
+        }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {} threads", self.cpu, self.cpus)?;
+        match self.memory_bytes {
+            Some(bytes) => write!(f, ", {}", gib(bytes)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for System {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.kernel)?;
+        if let Some(distribution) = &self.distribution {
+            write!(f, ", {distribution}")?;
+        }
+        if let Some(container) = &self.container {
+            write!(f, ", in a container ({container})")?;
+        }
+        Ok(())
+    }
+}
+
+/// So much memory, for people.
+pub(super) fn gib(bytes: u64) -> String {
+    format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
+}
+
+/// The first value behind a name in a file of the system.
+fn value(path: &str, name: &str, separator: char) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let mut lines = text.lines().filter_map(|line| line.split_once(separator));
+    let (_, value) = lines.find(|(key, _)| key.trim() == name)?;
+    Some(value.trim().to_owned())
+}
+
+/// What the usual kinds of container leave to be seen in them.
+fn container() -> Option<String> {
+    let files = ["/.dockerenv", "/run/.containerenv"];
+    if let Some(file) = files.iter().find(|file| Path::new(file).exists()) {
+        return Some((*file).to_owned());
+    }
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let kinds = ["docker", "kubepods", "containerd", "libpod", "lxc"];
+    let kind = kinds.iter().find(|kind| groups.contains(**kind))?;
+    Some((*kind).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_kernel_tells_of_the_machine() {
+        let machine = Machine::this();
+        assert!(machine.cpus > 0 && machine.memory_bytes > Some(1 << 20), "{machine:?}");
+        let system = System::this();
+        assert!(system.kernel.starts_with("Linux "), "{system:?}");
+        assert!(system.to_string().starts_with(&system.kernel));
+    }
+}

@@ -1,0 +1,203 @@
+//! The report of one run, as JSON has it.
+
+use super::environment::Environment;
+use crate::outcome::{Outcome, Verdict};
+use crate::suite::{Item, Layer};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// On what it was made.
+    pub environment: Environment,
+    /// How many cases came to which verdict.
+    pub summary: Summary,
+    /// All cases, group by group, in the order in which they were run.
+    pub cases: Vec<CaseReport>,
+}
+
+/// What one case came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CaseReport {
+    /// The group and the case, such as `grow::within`.
+    pub name: String,
+    /// Which side of gpu-vmm it looks at.
+    pub layer: Layer,
+    /// The rule in a sentence.
+    pub rule: String,
+    /// What is said of the rule.
+    pub verdict: Verdict,
+    /// How long it took.
+    pub seconds: f64,
+    /// Why it was skipped, how it failed, or what was seen.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+    /// The quirk that explains a deviation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quirk: Option<String>,
+}
+
+/// How many cases came to which verdict. Each case is in one of the first six.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Rules that hold.
+    pub passed: usize,
+    /// Rules that do not hold, and cases that could not find out.
+    pub failed: usize,
+    /// Cases that could not be looked at.
+    pub skipped: usize,
+    /// Rules of the driver's documentation that it keeps.
+    pub as_documented: usize,
+    /// Rules of the driver's documentation beyond which it goes.
+    pub more_lenient: usize,
+    /// Rules of the driver's documentation that it breaks.
+    pub deviations: usize,
+    /// Those of the deviations that no quirk of gpu-vmm explains.
+    pub new_deviations: usize,
+    /// How long the run took, opening the driver included.
+    pub seconds: f64,
+}
+
+/// How much of a note is kept, in characters: captured output can be long.
+const MOST_CHARACTERS: usize = 2000;
+
+impl Report {
+    /// The report of a run that begins.
+    #[must_use]
+    pub fn new(environment: Environment) -> Self {
+        Self { environment, summary: Summary::default(), cases: Vec::new() }
+    }
+
+    /// Notes what an item came to.
+    pub fn add(&mut self, item: &Item, outcome: &Outcome, time: Duration) {
+        let case = CaseReport {
+            name: item.name.to_owned(),
+            layer: item.layer,
+            rule: item.about.to_owned(),
+            verdict: outcome.verdict,
+            seconds: seconds(time),
+            note: kept(&outcome.note, std::env::var("HOME").ok().as_deref()),
+            quirk: outcome.quirk.clone(),
+        };
+        self.summary.count(&case);
+        self.cases.push(case);
+    }
+
+    /// Notes how long the run took.
+    pub fn took(&mut self, time: Duration) {
+        self.summary.seconds = seconds(time);
+    }
+}
+
+impl CaseReport {
+    /// The group that it belongs to.
+    #[must_use]
+    pub fn group(&self) -> &str {
+        self.name.split_once("::").map_or(&self.name, |(group, _)| group)
+    }
+
+    /// True for a deviation that no quirk explains.
+    #[must_use]
+    pub fn is_new_deviation(&self) -> bool {
+        self.verdict == Verdict::Deviates && self.quirk.is_none()
+    }
+
+    /// The verdict with the quirk that explains it, in words.
+    #[must_use]
+    pub fn answer(&self) -> String {
+        match &self.quirk {
+            Some(quirk) => format!("{}: {quirk}", self.verdict),
+            None if self.is_new_deviation() => "NEW deviation".to_owned(),
+            None => self.verdict.to_string(),
+        }
+    }
+}
+
+impl Summary {
+    /// Those of some cases; the time is what they took together.
+    #[must_use]
+    pub fn of(cases: &[CaseReport]) -> Self {
+        let mut summary = Self::default();
+        for case in cases {
+            summary.count(case);
+            summary.seconds += case.seconds;
+        }
+        summary
+    }
+
+    fn count(&mut self, case: &CaseReport) {
+        *match case.verdict {
+            Verdict::Passed => &mut self.passed,
+            Verdict::Failed => &mut self.failed,
+            Verdict::Skipped => &mut self.skipped,
+            Verdict::AsDocumented => &mut self.as_documented,
+            Verdict::MoreLenient => &mut self.more_lenient,
+            Verdict::Deviates => &mut self.deviations,
+        } += 1;
+        self.new_deviations += usize::from(case.is_new_deviation());
+    }
+}
+
+/// Cases of one group of one layer after the other.
+pub fn groups(cases: &[CaseReport]) -> impl Iterator<Item = &[CaseReport]> {
+    cases.chunk_by(|a, b| (a.layer, a.group()) == (b.layer, b.group()))
+}
+
+/// To the microsecond.
+fn seconds(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1e6
+}
+
+/// What is kept of a note: not all of it where it is long, and not where the user's files lie.
+fn kept(note: &str, home: Option<&str>) -> String {
+    let note = match home {
+        // `/` is some users' home, and in every path.
+        Some(home) if home.len() > 1 => note.replace(home, "~"),
+        _ => note.to_owned(),
+    };
+    match note.char_indices().nth(MOST_CHARACTERS) {
+        Some((end, _)) => format!("{} [{} bytes more]", &note[..end], note.len() - end),
+        None => note,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_note_is_cut_between_characters_and_says_so() {
+        assert_eq!(kept("short", None), "short");
+        let long = "ü".repeat(MOST_CHARACTERS + 3);
+        assert_eq!(kept(&long, None), format!("{} [6 bytes more]", "ü".repeat(MOST_CHARACTERS)));
+    }
+
+    #[test]
+    fn a_note_does_not_tell_whose_files_are_read() {
+        let note = "in /home/somebody/src/a.rs";
+        assert_eq!(kept(note, Some("/home/somebody")), "in ~/src/a.rs");
+        assert_eq!(kept(note, Some("/")), note);
+    }
+
+    #[test]
+    fn each_case_is_counted_once() {
+        let report = crate::report::sample::report("hip");
+        let Summary { passed, failed, skipped, as_documented, more_lenient, deviations, .. } = report.summary;
+        assert_eq!(passed + failed + skipped + as_documented + more_lenient + deviations, report.cases.len());
+        assert!(deviations > report.summary.new_deviations && report.summary.new_deviations == 1);
+        let sizes: Vec<usize> = groups(&report.cases).map(<[_]>::len).collect();
+        assert!(sizes.len() > 2 && sizes.iter().sum::<usize>() == report.cases.len(), "{sizes:?}");
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        let report = crate::report::sample::report("hip");
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+        assert!(
+            text.contains(r#""verdict":"as-documented""#) && text.contains(r#""layer":"driver""#),
+            "{text}"
+        );
+    }
+}
