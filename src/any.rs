@@ -10,6 +10,7 @@
     allow(unused_variables, unused_imports)
 )]
 
+use gpu_vmm_core::workbench::Flight;
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
     DropLog, Error, Grant, Granularity, Handle, InstanceId, MemoryInfo, Properties, Quirk, Reservation,
@@ -287,6 +288,18 @@ impl Workbench for AnyBackend {
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
         // SAFETY: as in `create`.
         dispatch!(*self, Self, ref backend => unsafe { backend.count_wrong(device, at, length, seed) })
+    }
+
+    unsafe fn start_pattern(
+        &self,
+        device: DeviceId,
+        at: Address,
+        length: Bytes,
+        seed: u64,
+        rounds: u32,
+    ) -> Result<Box<dyn Flight>> {
+        // SAFETY: as in `create`.
+        dispatch!(*self, Self, ref backend => unsafe { backend.start_pattern(device, at, length, seed, rounds) })
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {

@@ -213,8 +213,8 @@ impl Drop for Inner {
         let functions = &self.driver.loaded.functions;
         let mut popped = CuContext::NULL;
         // SAFETY: the context is alive, by its owner's promise or by the `Arc` that is dropped after this; nothing
-        // runs the kernels any more, since each call waits for what it starts. Where an answer is an error, the
-        // context has died and everything in it with it.
+        // runs the kernels any more, since each call waits for what it starts, and work in flight holds the backend.
+        // Where an answer is an error, the context has died and everything in it with it.
         unsafe {
             if (functions.ctx_push_current)(context.raw) == CuResult::SUCCESS {
                 let _ = (functions.module_unload)(kernels.module);

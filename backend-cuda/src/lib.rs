@@ -26,7 +26,7 @@
 //!
 //! `loader` finds and starts the driver, `ffi` is what is used of `cuda.h`, `driver` what the process keeps,
 //! `device` its devices, `context` where work runs; `backend` says which of it answers which method. `handle`, `share` and `reservation` are memory and addresses,
-//! `copy` and `workbench` what runs on a device, `capabilities` and `quirks` what to expect, `interop` cudarc.
+//! `copy`, `workbench` and `flight` what runs on a device, `capabilities` and `quirks` what to expect, `interop` cudarc.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("NVIDIA's driver exists for 64-bit processes alone");
@@ -39,6 +39,7 @@ mod device;
 mod driver;
 mod error;
 mod ffi;
+mod flight;
 mod handle;
 mod interop;
 mod loader;

@@ -8,7 +8,8 @@
 
 use crate::CudaBackend;
 use crate::ffi::{CuFunction, CuModule, CuStream, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE};
-use gpu_vmm_core::workbench::PATTERN_WORD;
+use crate::flight::CudaFlight;
+use gpu_vmm_core::workbench::{Flight, PATTERN_WORD, round_seeds};
 use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Workbench};
 use std::ffi::{CStr, c_void};
 use std::ptr::{from_mut, null_mut, without_provenance_mut};
@@ -28,6 +29,27 @@ const IMAGE: &str = concat!(include_str!("kernels.ptx"), "\0");
 const THREADS: u32 = 256;
 /// Enough to fill every GPU there is several times over; each thread takes as many words as are needed.
 const MOST_BLOCKS: u64 = 4096;
+
+/// How a kernel is spread over a device, and on which stream.
+#[derive(Clone, Copy)]
+struct Grid {
+    blocks: u32,
+    threads: u32,
+    stream: CuStream,
+}
+
+impl Grid {
+    /// The whole device, in the current context's default stream.
+    fn wide(words: u64) -> Self {
+        let blocks = words.div_ceil(u64::from(THREADS)).clamp(1, MOST_BLOCKS) as u32;
+        Self { blocks, threads: THREADS, stream: CuStream::NULL }
+    }
+
+    /// One warp, slow on purpose.
+    const fn slow(stream: CuStream) -> Self {
+        Self { blocks: 1, threads: 32, stream }
+    }
+}
 
 impl CudaBackend {
     /// The kernels of the device's context, which is current.
@@ -81,23 +103,22 @@ impl CudaBackend {
         Ok(function)
     }
 
-    /// Starts a kernel over so many words, in the current context's default stream.
+    /// Starts a kernel.
     ///
     /// # Safety
     ///
-    /// The kernel is of the current context, takes these parameters, and may reach what they point to.
+    /// The kernel and the stream are of the current context; it takes these parameters, and may reach what they point to.
     unsafe fn launch(
         &self,
         operation: &'static str,
         function: CuFunction,
-        words: u64,
+        Grid { blocks, threads, stream }: Grid,
         parameters: &mut [u64],
     ) -> Result<()> {
         let mut pointers = [null_mut::<c_void>(); 4];
         for (pointer, parameter) in pointers.iter_mut().zip(parameters) {
             *pointer = from_mut(parameter).cast();
         }
-        let blocks = words.div_ceil(u64::from(THREADS)).clamp(1, MOST_BLOCKS) as u32;
         // SAFETY: the grid is within what every device has; the driver reads the parameters before it returns; the
         // rest is the caller's promise.
         let result = unsafe {
@@ -106,16 +127,16 @@ impl CudaBackend {
                 blocks,
                 1,
                 1,
-                THREADS,
+                threads,
                 1,
                 1,
                 0,
-                CuStream::NULL,
+                stream,
                 pointers.as_mut_ptr(),
                 null_mut(),
             )
         };
-        self.check(operation, "cuLaunchKernel", result, || format!("{blocks} blocks of {THREADS} threads"))
+        self.check(operation, "cuLaunchKernel", result, || format!("{blocks} blocks of {threads} threads"))
     }
 }
 
@@ -130,7 +151,9 @@ impl Workbench for CudaBackend {
         let _entered = self.enter_device(OPERATION, device)?;
         let kernels = self.kernels(OPERATION, device)?;
         // SAFETY: the kernel takes address, count and seed, and writes as many words as the caller has promised.
-        unsafe { self.launch(OPERATION, kernels.write_pattern, words, &mut [at.0, words, seed]) }?;
+        unsafe {
+            self.launch(OPERATION, kernels.write_pattern, Grid::wide(words), &mut [at.0, words, seed])
+        }?;
         self.finish_default(OPERATION)
     }
 
@@ -145,7 +168,8 @@ impl Workbench for CudaBackend {
         let wrong = unsafe {
             self.memset(device, counter, PATTERN_WORD, 0)
                 .and_then(|()| {
-                    self.launch(OPERATION, kernels.count_wrong, words, &mut [at.0, words, seed, counter.0])
+                    let parameters = &mut [at.0, words, seed, counter.0];
+                    self.launch(OPERATION, kernels.count_wrong, Grid::wide(words), parameters)
                 })
                 .and_then(|()| self.finish_default(OPERATION))
                 .and_then(|()| {
@@ -158,6 +182,27 @@ impl Workbench for CudaBackend {
         let freed = unsafe { self.free_plain(device, counter, PATTERN_WORD) };
         let wrong = wrong?;
         freed.map(|()| wrong)
+    }
+
+    unsafe fn start_pattern(
+        &self,
+        device: DeviceId,
+        at: Address,
+        length: Bytes,
+        seed: u64,
+        rounds: u32,
+    ) -> Result<Box<dyn Flight>> {
+        const OPERATION: &str = "start pattern";
+        let words = words(OPERATION, at, length)?;
+        let _entered = self.enter_device(OPERATION, device)?;
+        let kernels = self.kernels(OPERATION, device)?;
+        let flight = CudaFlight::new(OPERATION, self, device)?;
+        let grid = Grid::slow(flight.raw());
+        for seed in round_seeds(seed, rounds) {
+            // SAFETY: as in `write_pattern`; the stream is the device's context's.
+            unsafe { self.launch(OPERATION, kernels.write_pattern, grid, &mut [at.0, words, seed]) }?;
+        }
+        Ok(Box::new(flight))
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {

@@ -5,7 +5,7 @@
 
 use crate::compiler::{Compiler, Reason};
 use crate::driver::Driver;
-use crate::ffi::{self, hipDeviceProp_tR0600, hipError_t, hipFunction_t};
+use crate::ffi::{self, hipDeviceProp_tR0600, hipError_t, hipFunction_t, hipStream_t};
 use gpu_vmm_core::{DeviceId, Result};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
@@ -18,6 +18,27 @@ const TEXT: &str = include_str!("kernels.hip");
 const THREADS: u32 = 256;
 /// Enough to fill every GPU there is several times over; each thread takes as many words as are needed.
 const MOST_BLOCKS: u64 = 4096;
+
+/// How a kernel is spread over a device, and on which stream.
+#[derive(Clone, Copy)]
+pub(crate) struct Grid {
+    blocks: u32,
+    threads: u32,
+    stream: hipStream_t,
+}
+
+impl Grid {
+    /// The whole device, in its null stream.
+    fn wide(words: u64) -> Self {
+        let blocks = words.div_ceil(u64::from(THREADS)).clamp(1, MOST_BLOCKS) as u32;
+        Self { blocks, threads: THREADS, stream: null_mut() }
+    }
+
+    /// One wavefront, slow on purpose.
+    pub(crate) const fn slow(stream: hipStream_t) -> Self {
+        Self { blocks: 1, threads: 64, stream }
+    }
+}
 
 /// The kernels on one device.
 #[derive(Clone, Copy)]
@@ -109,13 +130,12 @@ impl Driver {
         self.answer(call, answer).map_err(|error| error.to_string())
     }
 
-    /// Starts a kernel over so many words, in the null stream of its device, which is current, and waits.
+    /// Runs a kernel over so many words, in the null stream of its device, which is current, and waits.
     ///
     /// # Safety
     ///
-    /// The kernel is one of these kernels, and they are the current device's; it takes these parameters, and may reach
-    /// what they point to.
-    pub(crate) unsafe fn launch(
+    /// As for [`launch`](Self::launch).
+    pub(crate) unsafe fn run(
         &self,
         operation: &'static str,
         kernels: &Kernels,
@@ -123,19 +143,37 @@ impl Driver {
         words: u64,
         parameters: &mut [u64],
     ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(operation, kernels, function, Grid::wide(words), parameters) }?;
+        self.wait_for_null(operation)
+    }
+
+    /// Starts a kernel.
+    ///
+    /// # Safety
+    ///
+    /// The kernel is one of these kernels, and they and the stream are the current device's; it takes these parameters,
+    /// and may reach what they point to.
+    pub(crate) unsafe fn launch(
+        &self,
+        operation: &'static str,
+        kernels: &Kernels,
+        function: Function,
+        Grid { blocks, threads, stream }: Grid,
+        parameters: &mut [u64],
+    ) -> Result<()> {
         let mut pointers = [null_mut::<c_void>(); 4];
         for (pointer, parameter) in pointers.iter_mut().zip(parameters) {
             *pointer = from_mut(parameter).cast();
         }
-        let blocks = words.div_ceil(u64::from(THREADS)).clamp(1, MOST_BLOCKS) as u32;
         // SAFETY: the grid is within what every device has; HIP reads the parameters before it returns; the rest is the
         // caller's promise.
         let answer = unsafe {
-            let (stream, parameters) = (null_mut(), pointers.as_mut_ptr());
-            (kernels.launch)(function.0, blocks, 1, 1, THREADS, 1, 1, 0, stream, parameters, null_mut())
+            let parameters = pointers.as_mut_ptr();
+            (kernels.launch)(function.0, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, null_mut())
         };
-        let context = || format!("{blocks} blocks of {THREADS} threads");
-        self.check(operation, "hipModuleLaunchKernel", answer, context)?;
-        self.wait_for_null(operation)
+        self.check(operation, "hipModuleLaunchKernel", answer, || {
+            format!("{blocks} blocks of {threads} threads")
+        })
     }
 }

@@ -11,7 +11,7 @@
 //! | `handle`, `share` | physical memory, and as a file descriptor |
 //! | `reservation`, `addresses`, `mappings`, `access` | address ranges, what is mapped there, who may use it |
 //! | `copy` | moving data |
-//! | `workbench`, `kernels`, `compiler` | a pattern written and checked, by kernels or by copies |
+//! | `workbench`, `flight`, `kernels`, `compiler` | a pattern written and checked, by kernels or by copies |
 //! | `quirks`, `trial`, `capabilities` | what versions and devices can do |
 //!
 //! HIP is one for the process, so a backend is too: all that [`HipBackend::open`] gives is the same. Its virtual memory
@@ -27,6 +27,7 @@ mod device;
 mod driver;
 mod error;
 mod ffi;
+mod flight;
 mod handle;
 mod hsa;
 mod kernels;

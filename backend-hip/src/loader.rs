@@ -108,7 +108,8 @@ symbols! {
         hipMemGetAllocationGranularity hipMemGetInfo hipMemImportFromShareableHandle hipMemMap hipMemRelease
         hipMemSetAccess hipMemUnmap hipMemcpy hipMemset hipPointerGetAttributes hipRuntimeGetVersion hipSetDevice hipStreamSynchronize;
     optional:
-        hipGetDevicePropertiesR0600 hipMemGetHandleForAddressRange hipModuleGetFunction hipModuleLaunchKernel hipModuleLoadData;
+        hipGetDevicePropertiesR0600 hipMemGetHandleForAddressRange hipModuleGetFunction hipModuleLaunchKernel hipModuleLoadData
+        hipStreamCreateWithFlags hipStreamDestroy hipStreamQuery;
 }
 
 /// A library that was loaded and can be used.

@@ -6,8 +6,13 @@
 
 use crate::HipBackend;
 use crate::driver::Driver;
-use gpu_vmm_core::workbench::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};
-use gpu_vmm_core::{Address, Bytes, DeviceId, Result};
+use crate::flight::HipFlight;
+use crate::kernels::Grid;
+use gpu_vmm_core::workbench::{
+    Flight, PATTERN_WORD, Workbench, count_wrong_words, round_seeds, write_pattern_words,
+};
+use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Result};
+use std::sync::Arc;
 
 /// How much goes in one copy: enough for a copy engine's full speed.
 const CHUNK: Bytes = Bytes::mib(16);
@@ -32,8 +37,7 @@ impl HipBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`](gpu_vmm_core::Error::NoSuchDevice), [`Error::Forked`](gpu_vmm_core::Error::Forked), or what
-    /// HIP answers.
+    /// [`Error::NoSuchDevice`], [`Error::Forked`], or what HIP answers.
     pub fn no_kernels_because(&self, device: DeviceId) -> Result<Option<&str>> {
         let kernels = self.driver.kernels("no_kernels_because", device)?;
         Ok(kernels.as_ref().err().map(String::as_str))
@@ -87,9 +91,7 @@ impl Workbench for HipBackend {
         let words = length.0 / PATTERN_WORD.0;
         let _current = self.driver.on(OPERATION, device)?;
         // SAFETY: the kernel takes address, count and seed, and writes as many words as the caller has promised.
-        unsafe {
-            self.driver.launch(OPERATION, kernels, kernels.write_pattern, words, &mut [at.0, words, seed])
-        }
+        unsafe { self.driver.run(OPERATION, kernels, kernels.write_pattern, words, &mut [at.0, words, seed]) }
     }
 
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
@@ -108,13 +110,37 @@ impl Workbench for HipBackend {
             let parameters = &mut [at.0, words, seed, counter.0];
             self.driver
                 .fill(device, counter, PATTERN_WORD, 0)
-                .and_then(|()| self.driver.launch(OPERATION, kernels, kernels.count_wrong, words, parameters))
+                .and_then(|()| self.driver.run(OPERATION, kernels, kernels.count_wrong, words, parameters))
                 .and_then(|()| self.driver.copy_to_host(device, &mut wrong, counter))
         };
         // SAFETY: allocated above, and the kernel has finished.
         let freed = unsafe { self.driver.free_plain(OPERATION, device, counter, PATTERN_WORD) };
         counted.and(freed)?;
         Ok(u64::from_ne_bytes(wrong))
+    }
+
+    unsafe fn start_pattern(
+        &self,
+        device: DeviceId,
+        at: Address,
+        length: Bytes,
+        seed: u64,
+        rounds: u32,
+    ) -> Result<Box<dyn Flight>> {
+        const OPERATION: &str = "start_pattern";
+        let kernels = self.driver.kernels(OPERATION, device)?.as_ref();
+        let kernels =
+            kernels.map_err(|reason| Error::Unsupported { operation: OPERATION, reason: reason.clone() })?;
+        let words = length.0 / PATTERN_WORD.0;
+        let _current = self.driver.on(OPERATION, device)?;
+        let flight = HipFlight::new(OPERATION, Arc::clone(&self.driver), device)?;
+        let grid = Grid::slow(flight.raw());
+        for seed in round_seeds(seed, rounds) {
+            let parameters = &mut [at.0, words, seed];
+            // SAFETY: as in `write_pattern`; the stream is the device's.
+            unsafe { self.driver.launch(OPERATION, kernels, kernels.write_pattern, grid, parameters) }?;
+        }
+        Ok(Box::new(flight))
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::HostConfig;
-use gpu_vmm_core::workbench::Workbench;
+use gpu_vmm_core::workbench::{Flight, Workbench};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
     DropLog, Error, Grant, Handle, InstanceId, MemoryInfo, Properties, Quirk, Reservation, Result, Stream,
@@ -170,6 +170,17 @@ impl Workbench for HostBackend {
     }
 
     unsafe fn count_wrong(&self, _: DeviceId, _: Address, _: Bytes, _: u64) -> Result<u64> {
+        match *self {}
+    }
+
+    unsafe fn start_pattern(
+        &self,
+        _: DeviceId,
+        _: Address,
+        _: Bytes,
+        _: u64,
+        _: u32,
+    ) -> Result<Box<dyn Flight>> {
         match *self {}
     }
 

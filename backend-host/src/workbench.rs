@@ -7,7 +7,7 @@ use crate::error::refusal;
 use crate::mappings::{Kept, Mapping};
 use crate::memory::{charge, or_out_of_memory};
 use crate::pages;
-use gpu_vmm_core::workbench::{PATTERN_WORD, count_wrong_words, write_pattern_words};
+use gpu_vmm_core::workbench::{Flight, PATTERN_WORD, count_wrong_words, write_pattern_words};
 use gpu_vmm_core::{
     Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Workbench,
 };
@@ -57,6 +57,20 @@ impl Workbench for HostBackend {
         }
         // SAFETY: as above, for reading.
         Ok(count_wrong_words(unsafe { std::slice::from_raw_parts(at.as_ptr(), count) }, seed, 0))
+    }
+
+    unsafe fn start_pattern(
+        &self,
+        device: DeviceId,
+        _: Address,
+        _: Bytes,
+        _: u64,
+        _: u32,
+    ) -> Result<Box<dyn Flight>> {
+        let operation = "start pattern";
+        self.0.account(operation, device)?;
+        let reason = "host memory has no streams: all work is done when its call returns".to_owned();
+        Err(Error::Unsupported { operation, reason })
     }
 
     /// An anonymous mapping of the process, which counts against the device's amount in whole pages. Only `device`

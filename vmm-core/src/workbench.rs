@@ -2,7 +2,8 @@
 //! a device, and plain allocations to compare with. For the command, benchmarks and tests.
 #![allow(unsafe_code)]
 
-use crate::{Address, Backend, Bytes, DeviceId, Result};
+use crate::{Address, Backend, Bytes, DeviceId, Result, Stream};
+use std::fmt::Debug;
 
 /// The pattern's word number `index` under a seed: neighbours, and the same word under another seed, differ in
 /// about half of their bits, so that a part that is mapped elsewhere than it should be is seen.
@@ -28,6 +29,24 @@ pub fn write_pattern_words(words: &mut [u64], seed: u64, first: u64) {
 #[must_use]
 pub fn count_wrong_words(words: &[u64], seed: u64, first: u64) -> u64 {
     words.iter().zip(first..).filter(|(word, index)| **word != pattern_word(seed, *index)).count() as u64
+}
+
+/// The seeds of so many rounds of [`Workbench::start_pattern`]: each another one, and the last one `seed` itself.
+pub fn round_seeds(seed: u64, rounds: u32) -> impl Iterator<Item = u64> {
+    (0..u64::from(rounds)).rev().map(move |left| seed.wrapping_add(left))
+}
+
+/// Work that a device may still be doing, on a stream of its own. Dropping it waits until it is done.
+pub trait Flight: Debug + Send {
+    /// The stream that the work is on. It waits for no other, and no other for it.
+    fn stream(&self) -> Stream<'_>;
+
+    /// Whether the device has finished. CUDA: `cuStreamQuery`, HIP: `hipStreamQuery`.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    fn is_done(&self) -> Result<bool>;
 }
 
 /// A backend's means to show and compare; every backend of this project has them.
@@ -59,6 +78,29 @@ pub trait Workbench: Backend {
     /// What the driver answers.
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64>;
 
+    /// Starts writing the pattern so many times, one [seed](round_seeds) after the other, and returns at once. It is done
+    /// by few threads, so that it takes long and leaves the device free for other work. Until the last round has ended,
+    /// some of the memory has not the pattern of `seed`.
+    ///
+    /// Some hundred rounds can wait on a stream; CUDA makes the caller wait with more.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write_pattern`](Workbench::write_pattern), until the work is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`](crate::Error::Unsupported) where nothing goes on when a call has returned, or what the
+    /// driver answers.
+    unsafe fn start_pattern(
+        &self,
+        device: DeviceId,
+        at: Address,
+        length: Bytes,
+        seed: u64,
+        rounds: u32,
+    ) -> Result<Box<dyn Flight>>;
+
     /// Allocates without virtual memory management: `cuMemAlloc`, `hipMalloc`, `mmap`.
     ///
     /// # Errors
@@ -77,4 +119,19 @@ pub trait Workbench: Backend {
     ///
     /// What the driver answers.
     unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_round_has_the_seed_and_each_other_writes_other_words() {
+        let seeds: Vec<u64> = round_seeds(u64::MAX, 3).collect();
+        assert_eq!(seeds, [1, 0, u64::MAX]);
+        assert_eq!(round_seeds(7, 1).collect::<Vec<_>>(), [7]);
+        let mut words = [0; 64];
+        write_pattern_words(&mut words, 0, 0);
+        assert_eq!(count_wrong_words(&words, u64::MAX, 0), 64, "no word is the same one round later");
+    }
 }

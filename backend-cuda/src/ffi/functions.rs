@@ -62,6 +62,9 @@ functions! {
     ctx_synchronize = "cuCtxSynchronize"();
     stream_get_ctx = "cuStreamGetCtx"(stream: CuStream, context: *mut CuContext);
     stream_synchronize = "cuStreamSynchronize"(stream: CuStream);
+    stream_create = "cuStreamCreate"(stream: *mut CuStream, flags: c_uint);
+    stream_query = "cuStreamQuery"(stream: CuStream);
+    stream_destroy = "cuStreamDestroy_v2"(stream: CuStream);
     mem_get_info = "cuMemGetInfo_v2"(free: *mut usize, total: *mut usize);
     mem_get_allocation_granularity = "cuMemGetAllocationGranularity"(
         granularity: *mut usize, prop: *const MemAllocationProp, option: u32

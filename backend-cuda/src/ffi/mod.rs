@@ -24,6 +24,7 @@ impl CuResult {
     pub(crate) const DEINITIALIZED: Self = Self(4);
     pub(crate) const STUB_LIBRARY: Self = Self(34);
     pub(crate) const NO_DEVICE: Self = Self(100);
+    pub(crate) const NOT_READY: Self = Self(600);
     pub(crate) const SYSTEM_NOT_READY: Self = Self(802);
     pub(crate) const SYSTEM_DRIVER_MISMATCH: Self = Self(803);
     pub(crate) const COMPAT_NOT_SUPPORTED_ON_DEVICE: Self = Self(804);
@@ -153,6 +154,8 @@ pub(crate) const ACCESS_READ_WRITE: u32 = 3;
 pub(crate) const HANDLE_NONE: u32 = 0;
 pub(crate) const HANDLE_FILE_DESCRIPTOR: u32 = 1;
 pub(crate) const HANDLE_FABRIC: u32 = 8;
+/// `CU_STREAM_NON_BLOCKING`: the stream and the default one do not wait for each other.
+pub(crate) const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_JIT_ERROR_LOG_BUFFER` and `_SIZE_BYTES`.
 pub(crate) const JIT_ERROR_LOG: u32 = 5;
 pub(crate) const JIT_ERROR_LOG_SIZE: u32 = 6;

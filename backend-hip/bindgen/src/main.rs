@@ -61,6 +61,9 @@ const FUNCTIONS: &[&str] = &[
     "hipPointerGetAttributes",
     "hipRuntimeGetVersion",
     "hipSetDevice",
+    "hipStreamCreateWithFlags",
+    "hipStreamDestroy",
+    "hipStreamQuery",
     "hipStreamSynchronize",
     "hiprtcCompileProgram",
     "hiprtcCreateProgram",
@@ -124,7 +127,7 @@ fn bindings(include: &Path) -> Result<String, String> {
         // Seventeen bits, which would bring a thousand lines of accessors.
         .opaque_type("hipDeviceArch_t")
         .allowlist_type("hipDeviceArch_t")
-        .allowlist_var("HIP_VERSION_(MAJOR|MINOR|PATCH)")
+        .allowlist_var("HIP_VERSION_(MAJOR|MINOR|PATCH)|hipStreamNonBlocking")
         .generate_comments(false)
         .layout_tests(true)
         .use_core();

@@ -4,6 +4,7 @@
 pub const HIP_VERSION_MAJOR: u32 = 7;
 pub const HIP_VERSION_MINOR: u32 = 2;
 pub const HIP_VERSION_PATCH: u32 = 53211;
+pub const hipStreamNonBlocking: u32 = 1;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct hipDeviceArch_t {
@@ -1261,6 +1262,12 @@ pub type hipGetErrorName = unsafe extern "C" fn(
 pub type hipGetErrorString = unsafe extern "C" fn(
     hipError: hipError_t,
 ) -> *const ::core::ffi::c_char;
+pub type hipStreamCreateWithFlags = unsafe extern "C" fn(
+    stream: *mut hipStream_t,
+    flags: ::core::ffi::c_uint,
+) -> hipError_t;
+pub type hipStreamDestroy = unsafe extern "C" fn(stream: hipStream_t) -> hipError_t;
+pub type hipStreamQuery = unsafe extern "C" fn(stream: hipStream_t) -> hipError_t;
 pub type hipStreamSynchronize = unsafe extern "C" fn(stream: hipStream_t) -> hipError_t;
 pub type hipPointerGetAttributes = unsafe extern "C" fn(
     attributes: *mut hipPointerAttribute_t,

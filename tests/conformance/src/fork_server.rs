@@ -4,20 +4,27 @@
 //! before there is a second thread, one process is forked off that does nothing but fork: whoever needs a clean process
 //! asks it for one. A program is not executed anew, so this works where its file cannot be found again.
 //!
-//! Each process that is asked for has a parent of its own, which waits for it and tells how it ended.
+//! Each process that is asked for has a parent of its own, the watcher, which ends it when it is told to or when nobody
+//! is there any more who asked, waits for it, and tells how it ended.
 #![allow(unsafe_code)] // fork, and what belongs to it
 
+mod child;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use child::{Child, Ended};
+
 use crate::peer::{self, Peer};
-use rustix::event::{PollFd, PollFlags, poll};
+use crate::subject::Skip;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What a process is asked to do.
@@ -34,8 +41,14 @@ pub(crate) enum Request {
 /// Longer than any request is.
 const MOST_BYTES: usize = 64 << 10;
 
+/// How long a fork may take.
+const FORK_PATIENCE: Duration = Duration::from_secs(20);
+
 /// What a panic in a child becomes, as for any Rust program.
 const PANICKED: i32 = 101;
+
+/// What a child ends with that cannot do its part here; its last words are the reason.
+const SKIPPED: i32 = 77;
 
 /// The line to the process that forks.
 #[derive(Debug)]
@@ -49,7 +62,7 @@ impl ForkServer {
     /// # Safety
     ///
     /// This process has one thread, and has opened no driver.
-    pub(crate) unsafe fn start(serve: impl FnOnce(Request, Peer, Arc<ForkServer>)) -> io::Result<Arc<Self>> {
+    pub(crate) unsafe fn start(serve: impl FnOnce(Request, Peer, Arc<Self>)) -> io::Result<Arc<Self>> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let server = Arc::new(Self { line: ours });
@@ -60,7 +73,7 @@ impl ForkServer {
             0 => {
                 end_with(parent);
                 // Processes that have been asked for may ask for more: they get this end as well.
-                be_server(&theirs, server, serve);
+                be_server(theirs, server, serve);
                 // SAFETY: nothing of the parent's is to be run or flushed here.
                 unsafe { libc::_exit(0) }
             }
@@ -71,17 +84,27 @@ impl ForkServer {
     /// Asks for a process.
     pub(crate) fn spawn(&self, request: &Request) -> io::Result<Child> {
         let (ours, theirs) = UnixStream::pair()?;
-        let (status, told) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let (mut watcher, asker) = UnixStream::pair()?;
         let output = rustix::fs::memfd_create("output of a case", rustix::fs::MemfdFlags::CLOEXEC)?;
         let text = serde_json::to_vec(request)?;
-        peer::send_with(self.line.as_fd(), &text, &[theirs.as_fd(), told.as_fd(), output.as_fd()])?;
-        let mut status = File::from(status);
-        drop((theirs, told));
-        let mut pid = [0; 4];
-        status.read_exact(&mut pid)?;
-        let pid = i32::from_le_bytes(pid);
-        Ok(Child { peer: Peer::new(ours)?, pid: Pid::from_raw(pid), status, output: File::from(output) })
+        if text.len() > MOST_BYTES {
+            return Err(io::Error::other(format!("a request of more than {MOST_BYTES} bytes")));
+        }
+        peer::send_with(self.line.as_fd(), &text, &[theirs.as_fd(), asker.as_fd(), output.as_fd()])?;
+        drop((theirs, asker));
+        watcher.set_read_timeout(Some(FORK_PATIENCE))?;
+        match receive_number(&mut watcher)? {
+            0 => Child::new(ours, watcher, output),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
     }
+}
+
+/// A number of the watcher's: the error of the fork or 0, and then the status.
+fn receive_number(watcher: &mut UnixStream) -> io::Result<i32> {
+    let mut number = [0; 4];
+    watcher.read_exact(&mut number)?;
+    Ok(i32::from_le_bytes(number))
 }
 
 /// Sees to it that this process does not outlive the one that has forked it.
@@ -94,16 +117,16 @@ fn end_with(parent: Pid) {
     }
 }
 
-/// Forks for each request, until the line ends.
-fn be_server(line: &OwnedFd, server: Arc<ForkServer>, serve: impl FnOnce(Request, Peer, Arc<ForkServer>)) {
-    // Nobody waits for the processes in between.
+/// Forks for each request. It has both ends of the line, so it is the end of the first process that ends it.
+fn be_server(line: OwnedFd, server: Arc<ForkServer>, serve: impl FnOnce(Request, Peer, Arc<ForkServer>)) {
+    // Nobody waits for watchers.
     // SAFETY: no handler is set, only that ended children vanish.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     let own = rustix::process::getpid();
     let mut bytes = vec![0; MOST_BYTES];
     loop {
         let Ok((length, fds)) = peer::receive_with(line.as_fd(), &mut bytes) else { return };
-        let (Ok(request), Ok([socket, told, output])) =
+        let (Ok(request), Ok([socket, asker, output])) =
             (serde_json::from_slice(&bytes[..length]), <[OwnedFd; 3]>::try_from(fds))
         else {
             return;
@@ -112,37 +135,74 @@ fn be_server(line: &OwnedFd, server: Arc<ForkServer>, serve: impl FnOnce(Request
         match unsafe { libc::fork() } {
             0 => {
                 end_with(own);
-                return watch(told, || run(request, socket, output, server, serve));
+                // Whoever asks when the server is gone gets an error for it, and no silence.
+                drop(line);
+                return watch(asker.into(), || run(request, socket, output, server, serve));
             }
-            // A failed fork is told by the pipe that ends without a number.
-            _ => drop((socket, told, output)),
+            // The line of a fork that failed ends without a number.
+            _ => drop((socket, asker, output)),
         }
     }
 }
 
-/// Forks once more, and tells which process it is and then how it ended.
-fn watch(told: OwnedFd, run: impl FnOnce()) {
+/// Forks once more, and watches over that process.
+fn watch(mut asker: UnixStream, run: impl FnOnce()) {
     // SAFETY: as in the server, children can be waited for again.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     let own = rustix::process::getpid();
-    let mut told = File::from(told);
     // SAFETY: this process has one thread.
     match unsafe { libc::fork() } {
-        -1 => {}
+        -1 => {
+            let error = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EAGAIN);
+            let _ = asker.write_all(&error.to_le_bytes());
+        }
         0 => {
             end_with(own);
-            drop(told);
+            drop(asker);
             run();
         }
         pid => {
-            let mut status = 0;
+            // The ends that are the child's.
+            drop(run);
             // Who asked may be gone; then nobody wants to know.
-            let _ = told.write_all(&pid.to_le_bytes());
-            // SAFETY: the child is this process's own.
-            unsafe { libc::waitpid(pid, &raw mut status, 0) };
-            let _ = told.write_all(&status.to_le_bytes());
+            let _ = asker.write_all(&0_i32.to_le_bytes());
+            let status = wait_or_kill(pid, &asker);
+            let _ = asker.write_all(&status.to_le_bytes());
         }
     }
+}
+
+/// Waits for a child of this process, and ends it as soon as the asker's side of the line ends.
+fn wait_or_kill(pid: i32, asker: &UnixStream) -> i32 {
+    // Once the child is waited for, its number can be another process's.
+    let gone = Mutex::new(false);
+    let lock = || gone.lock().unwrap_or_else(PoisonError::into_inner);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut asker = asker;
+            let _ = asker.read(&mut [0]);
+            if !*lock() {
+                let _ = Pid::from_raw(pid).map(|pid| rustix::process::kill_process(pid, Signal::KILL));
+            }
+        });
+        let mut status = 0;
+        // SAFETY: a structure of numbers, which the system fills; the child is this process's own, and stays to be waited
+        // for.
+        unsafe {
+            let mut ended: libc::siginfo_t = std::mem::zeroed();
+            while libc::waitid(libc::P_PID, pid as u32, &raw mut ended, libc::WEXITED | libc::WNOWAIT) != 0
+                && Errno::from_io_error(&io::Error::last_os_error()) == Some(Errno::INTR)
+            {}
+        }
+        let mut gone = lock();
+        // SAFETY: as above; it has ended, so this does not wait.
+        unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        *gone = true;
+        drop(gone);
+        // The thread is done.
+        let _ = asker.shutdown(std::net::Shutdown::Read);
+        status
+    })
 }
 
 /// Does what was asked, with its output in a file.
@@ -155,112 +215,21 @@ fn run(
 ) {
     for stream in [1, 2] {
         // SAFETY: both numbers are this process's own; what was there is not used here.
-        unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&output), stream) };
+        unsafe { libc::dup2(output.as_raw_fd(), stream) };
     }
     let served = catch_unwind(AssertUnwindSafe(|| {
         let peer = Peer::new(UnixStream::from(socket)).expect("a socket");
         serve(request, peer, server);
     }));
+    let status = match served.map_err(|panic| panic.downcast::<Skip>()) {
+        Ok(()) => 0,
+        Err(Ok(skip)) => {
+            let _ = io::stderr().write_all(skip.0.as_bytes());
+            SKIPPED
+        }
+        Err(Err(_)) => PANICKED,
+    };
+    let _ = io::stdout().flush();
     // SAFETY: ends the process without exit handlers that were registered before the fork; drivers need none.
-    unsafe { libc::_exit(if served.is_ok() { 0 } else { PANICKED }) }
-}
-
-/// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    /// With an exit status.
-    Exit(i32),
-    /// By a signal.
-    Signal(i32),
-    /// Not in time; it has been killed.
-    TooLate,
-}
-
-impl std::fmt::Display for Ended {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Exit(PANICKED) => write!(f, "it panicked"),
-            Self::Exit(status) => write!(f, "it ended with status {status}"),
-            Self::Signal(signal) => {
-                let known = [
-                    (libc::SIGABRT, "SIGABRT"),
-                    (libc::SIGBUS, "SIGBUS"),
-                    (libc::SIGFPE, "SIGFPE"),
-                    (libc::SIGILL, "SIGILL"),
-                    (libc::SIGKILL, "SIGKILL"),
-                    (libc::SIGSEGV, "SIGSEGV"),
-                ];
-                match known.iter().find(|(number, _)| number == signal) {
-                    Some((_, name)) => write!(f, "it was ended by {name}"),
-                    None => write!(f, "it was ended by signal {signal}"),
-                }
-            }
-            Self::TooLate => write!(f, "it took too long and was killed"),
-        }
-    }
-}
-
-/// A process that was asked for. Dropping it kills it.
-#[derive(Debug)]
-pub(crate) struct Child {
-    pub(crate) peer: Peer,
-    pid: Option<Pid>,
-    status: File,
-    output: File,
-}
-
-impl Child {
-    /// Waits for its end.
-    pub(crate) fn wait(&mut self, patience: Duration) -> io::Result<Ended> {
-        let timeout = rustix::time::Timespec::try_from(patience).map_err(io::Error::other)?;
-        let mut polled = [PollFd::new(&self.status, PollFlags::IN)];
-        let ready = poll(&mut polled, Some(&timeout))?;
-        if ready == 0 {
-            self.kill();
-        }
-        let mut status = [0; 4];
-        self.status.read_exact(&mut status)?;
-        self.pid = None;
-        let status = i32::from_le_bytes(status);
-        Ok(match (ready, libc::WIFSIGNALED(status)) {
-            (0, _) => Ended::TooLate,
-            (_, true) => Ended::Signal(libc::WTERMSIG(status)),
-            (_, false) => Ended::Exit(libc::WEXITSTATUS(status)),
-        })
-    }
-
-    /// Waits for its end, in a case, and fails where the other side has failed.
-    pub(crate) fn finish(mut self) {
-        let ended = self.wait(Duration::from_secs(60)).expect("an end");
-        assert_eq!(ended, Ended::Exit(0), "the other process: {ended}: {}", self.output_from(0));
-    }
-
-    /// Ends it now, as `kill -9` does.
-    pub(crate) fn kill(&self) {
-        if let Some(pid) = self.pid {
-            // It may have ended meanwhile.
-            let _ = kill_process(pid, Signal::KILL);
-        }
-    }
-
-    /// How much it has printed.
-    pub(crate) fn printed(&self) -> u64 {
-        self.output.metadata().map_or(0, |metadata| metadata.len())
-    }
-
-    /// What it has printed from some byte on.
-    pub(crate) fn output_from(&mut self, start: u64) -> String {
-        let mut text = Vec::new();
-        let read = self.output.seek(SeekFrom::Start(start)).and_then(|_| self.output.read_to_end(&mut text));
-        match read {
-            Ok(_) => String::from_utf8_lossy(&text).trim().to_owned(),
-            Err(error) => format!("(its output cannot be read: {error})"),
-        }
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        self.kill();
-    }
+    unsafe { libc::_exit(status) }
 }

@@ -24,6 +24,7 @@ pub(crate) struct Peer(UnixStream);
 impl Peer {
     pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Self(stream))
     }
 
@@ -55,15 +56,24 @@ impl Peer {
     }
 
     /// Sends a descriptor.
-    pub(crate) fn send_fd(&self, fd: impl AsFd) {
-        send_with(self.0.as_fd(), &[0], &[fd.as_fd()]).expect("the other process listens");
+    pub(crate) fn try_send_fd(&self, fd: impl AsFd) -> io::Result<()> {
+        send_with(self.0.as_fd(), &[0], &[fd.as_fd()])
     }
 
-    /// Waits for a descriptor.
+    /// Waits for a descriptor; an end of the line is an error.
+    pub(crate) fn try_receive_fd(&self) -> io::Result<OwnedFd> {
+        let (_, mut fds) = receive_with(self.0.as_fd(), &mut [0])?;
+        fds.pop().ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "no descriptor came"))
+    }
+
+    /// Sends a descriptor, in a case.
+    pub(crate) fn send_fd(&self, fd: impl AsFd) {
+        self.try_send_fd(fd).expect("the other process listens");
+    }
+
+    /// Waits for a descriptor, in a case.
     pub(crate) fn receive_fd(&self) -> OwnedFd {
-        let mut byte = [0];
-        let (_, mut fds) = receive_with(self.0.as_fd(), &mut byte).expect("the other process answers");
-        fds.pop().expect("a descriptor")
+        self.try_receive_fd().expect("the other process answers")
     }
 }
 

@@ -1,6 +1,6 @@
 //! Running many items, in processes that may die of them.
 
-use crate::fork_server::{Child, Ended, ForkServer, Request};
+use crate::fork_server::{Child, ForkServer, Request};
 use crate::outcome::{Outcome, Verdict};
 use crate::report::Environment;
 use crate::suite::{Item, Suite};
@@ -150,13 +150,5 @@ fn said(child: &mut Child, from: u64) -> String {
     match child.output_from(from) {
         text if text.is_empty() => String::new(),
         text => format!(": {text}"),
-    }
-}
-
-/// How a process ended whose end is part of what is looked at.
-impl Ended {
-    /// True where a signal or a hang ended it.
-    pub(crate) const fn is_crash(self) -> bool {
-        matches!(self, Self::Signal(_) | Self::TooLate)
     }
 }

@@ -159,7 +159,7 @@ impl<B: Workbench> Suite<B> {
 
 /// What a forked process does.
 fn serve<B: Workbench>(suite: &Suite<B>, request: Request, peer: &Peer) {
-    let find = |name: &str| suite.content.target(name).expect("a target of the suite").clone();
+    let find = |name: &str| Arc::clone(suite.content.target(name).expect("a target of the suite"));
     match request {
         Request::Look { target } => work::look(&find(&target), peer),
         Request::Work { target, device, items } => {

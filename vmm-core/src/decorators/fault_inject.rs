@@ -1,6 +1,7 @@
 //! A backend whose driver calls fail when they are told to.
 #![allow(unsafe_code)]
 
+use crate::workbench::Flight;
 use crate::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverError,
     DriverInfo, DropLog, Error, Grant, Granularity, InstanceId, MemoryInfo, Properties, Quirk, Reservation,
@@ -192,6 +193,18 @@ impl<B: Workbench> Workbench for FaultInject<B> {
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
         // SAFETY: as in `create`.
         unsafe { self.inner.count_wrong(device, at, length, seed) }
+    }
+
+    unsafe fn start_pattern(
+        &self,
+        device: DeviceId,
+        at: Address,
+        length: Bytes,
+        seed: u64,
+        rounds: u32,
+    ) -> Result<Box<dyn Flight>> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.start_pattern(device, at, length, seed, rounds) }
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {

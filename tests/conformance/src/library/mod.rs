@@ -1,21 +1,30 @@
 //! The library layer: what gpu-vmm promises, through its public API, the same on every backend.
+//!
+//! A module is a group of cases, but for what several groups use: `tools`, `plain` (allocations beside virtual memory),
+//! `sharing` (memory that goes to another process) and `flights` (work that runs meanwhile).
 
 mod access;
 mod alias;
+mod backend;
 mod data;
+mod fault;
+mod flights;
+mod fork;
 mod grow;
 mod lifetime;
 mod map;
+mod order;
 mod peer;
 mod physical;
 mod plain;
-mod process;
 mod refused;
 mod reserve;
+mod share;
+mod sharing;
+mod threads;
 mod tools;
 mod unmap;
 mod vec;
-mod waiting;
 
 use crate::case::Case;
 use gpu_vmm_core::Workbench;
@@ -23,6 +32,7 @@ use gpu_vmm_core::Workbench;
 /// All cases, group by group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
     [
+        backend::cases(),
         reserve::cases(),
         physical::cases(),
         map::cases(),
@@ -31,12 +41,15 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         alias::cases(),
         unmap::cases(),
         lifetime::cases(),
-        peer::cases(),
         data::cases(),
         vec::cases(),
         refused::cases(),
-        process::cases(),
-        waiting::cases(),
+        peer::cases(),
+        order::cases(),
+        threads::cases(),
+        fork::cases(),
+        share::cases(),
+        fault::cases(),
     ]
     .concat()
 }

@@ -63,6 +63,28 @@ impl<B: Workbench> Subject<B> {
     }
 }
 
+/// Pieces of memory in a row, which their device may read and write.
+pub(crate) fn mapped<B: Workbench>(subject: &Subject<B>, pieces: &[&Physical<B>]) -> Region<B> {
+    let size: Bytes = pieces.iter().map(|piece| piece.size()).sum();
+    let mut region = Region::builder(&subject.backend).reserve(size).build().unwrap();
+    for piece in pieces {
+        let offset = region.end();
+        region.map(offset, piece).unwrap();
+        region.set_access(offset, piece.size(), piece.device(), RW).unwrap();
+    }
+    region
+}
+
+/// Writes the pattern of a seed to all of a region, by the chosen device's kernel.
+pub(crate) fn write<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
+    region.write_pattern(subject.device, Bytes(0), region.end(), seed).unwrap();
+}
+
+/// Whether all of a region has the pattern of a seed, as the chosen device's kernel sees it.
+pub(crate) fn has<B: Workbench>(subject: &Subject<B>, region: &Region<B>, seed: u64) -> bool {
+    region.count_wrong(subject.device, Bytes(0), region.end(), seed).unwrap() == 0
+}
+
 /// Fails where the error's text does not hold every one of these.
 #[track_caller]
 pub(crate) fn assert_names(error: &Error, parts: &[String]) {

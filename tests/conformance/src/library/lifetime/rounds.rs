@@ -1,8 +1,9 @@
 //! How often, how many.
 
 use crate::case::cases;
+use crate::leaks;
 use crate::library::tools::idle;
-use crate::subject::{RW, Subject};
+use crate::subject::{RW, Subject, skip};
 use gpu_vmm_core::{Bytes, Region, Workbench};
 
 cases! { "lifetime":
@@ -18,6 +19,8 @@ cases! { "lifetime":
     with_many_mappings,
     /// Growing, moving and shrinking over and over leaves nothing.
     ups_and_downs,
+    /// Addresses that the backend keeps for later are given back when they are asked for, and then no address is taken.
+    kept_addresses_come_back,
 }
 
 fn counted_at_every_step<B: Workbench>(subject: &Subject<B>) {
@@ -120,4 +123,13 @@ fn ups_and_downs<B: Workbench>(subject: &Subject<B>) {
         subject.check(&region, Bytes(0), subject.granularity(), 1);
     }
     assert!(region.mapping_at(Bytes(0)).unwrap().memory.is_same_as(&held));
+}
+
+fn kept_addresses_come_back<B: Workbench>(subject: &Subject<B>) {
+    drop(subject.region(2).build().unwrap());
+    subject.target.settle(&subject.backend).unwrap();
+    match leaks::check_addresses() {
+        Some(answer) => answer.unwrap(),
+        None => skip("nothing below this backend counts reservations"),
+    }
 }

@@ -4,11 +4,8 @@
 //! |---|---|
 //! | `counted` | what a device has left, at each step |
 //! | `kept` | size, owner and bytes of a piece |
-//! | `exported` | memory as a file descriptor, in one process |
 
 mod counted;
-#[cfg(unix)]
-mod exported;
 mod kept;
 
 use crate::case::Case;
@@ -16,11 +13,5 @@ use gpu_vmm_core::Workbench;
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
-    [
-        counted::cases(),
-        kept::cases(),
-        #[cfg(unix)]
-        exported::cases(),
-    ]
-    .concat()
+    [counted::cases(), kept::cases()].concat()
 }

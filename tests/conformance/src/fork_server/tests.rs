@@ -1,0 +1,218 @@
+//! What processes do here is named by the case of the request. Other tests' threads exist beside the one that forks, so
+//! these processes keep to what a fork leaves whole: the C library's heap, and calls of the system.
+
+use super::*;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+fn ask(what: &str) -> Request {
+    Request::Child { target: String::new(), case: what.to_owned(), device: 0 }
+}
+
+/// What a process does that was asked for.
+fn serve(request: Request, peer: Peer, server: Arc<ForkServer>) {
+    let Request::Child { case, .. } = request else { return };
+    let says = |text: &str| io::stderr().write_all(text.as_bytes()).unwrap();
+    match case.as_str() {
+        "double" => peer.send(2 * peer.receive::<u64>()),
+        "double all" => {
+            while let Ok(number) = peer.try_receive::<u64>() {
+                peer.send(2 * number);
+            }
+        }
+        // Without the message, for which a lock may be taken.
+        "panic" => std::panic::resume_unwind(Box::new("as asked")),
+        "skip" => crate::subject::skip("there is none here"),
+        "say" => {
+            says("one ");
+            peer.send(());
+            peer.receive::<()>();
+            says("two");
+            abort()
+        }
+        "wait" => drop(peer.try_receive::<()>()),
+        "leave" => {
+            peer.send(std::process::id());
+            // SAFETY: ends this process, which has nothing to clean up.
+            unsafe { libc::_exit(3) }
+        }
+        "write to file" => File::from(peer.receive_fd()).write_all_at(b"from there", 0).unwrap(),
+        "pass on" => {
+            let mut child = server.spawn(&ask("write to file")).unwrap();
+            child.send_fd(peer.receive_fd());
+            child.finish();
+        }
+        "hang" => {
+            let _held = peer.receive_fd();
+            peer.send(());
+            loop {
+                std::thread::sleep(SOON);
+            }
+        }
+        "hang on" => {
+            let mut child = server.spawn(&ask("hang")).unwrap();
+            child.send_fd(peer.receive_fd());
+            child.receive::<()>();
+            peer.send(());
+            drop(peer.try_receive::<()>());
+        }
+        other => panic!("{other} is not known"),
+    }
+}
+
+fn abort() -> ! {
+    // SAFETY: ends this process without the handlers that the tests may have set.
+    unsafe {
+        libc::signal(libc::SIGABRT, libc::SIG_DFL);
+        libc::abort()
+    }
+}
+
+fn started() -> Arc<ForkServer> {
+    // SAFETY: no driver is open; there are other threads, and what these processes do needs nothing that those may hold.
+    unsafe { ForkServer::start(serve) }.unwrap()
+}
+
+fn file() -> File {
+    rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
+}
+
+const SOON: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_process_answers_and_ends() {
+    let server = started();
+    for number in [1_u64, 20] {
+        let mut child = server.spawn(&ask("double")).unwrap();
+        child.send(number);
+        assert_eq!(child.receive::<u64>(), 2 * number);
+        child.finish();
+    }
+}
+
+#[test]
+fn many_at_once_do_not_mix() {
+    let server = started();
+    let mut children: Vec<Child> = (0..8).map(|_| server.spawn(&ask("double all")).unwrap()).collect();
+    for round in 0..3_u64 {
+        for (number, child) in (0..).zip(&mut children) {
+            child.send(10 * round + number);
+        }
+        for (number, child) in (0..).zip(&mut children) {
+            assert_eq!(child.receive::<u64>(), 2 * (10 * round + number));
+        }
+    }
+}
+
+#[test]
+fn how_it_ended_is_told() {
+    let server = started();
+    let end = |what| server.spawn(&ask(what)).unwrap().wait(SOON).unwrap();
+    assert_eq!(end("panic"), Ended::Exit(PANICKED));
+    assert_eq!(end("leave"), Ended::Exit(3));
+    assert_eq!(end("skip"), Ended::Exit(SKIPPED));
+    let mut hangs = server.spawn(&ask("wait")).unwrap();
+    assert_eq!(hangs.wait(Duration::from_millis(30)).unwrap(), Ended::TooLate);
+    assert_eq!(hangs.wait(SOON).unwrap(), Ended::TooLate, "it stays that");
+}
+
+#[test]
+fn a_case_fails_or_is_skipped_as_its_other_side_is() {
+    let server = started();
+    let finish = |what| {
+        let child = server.spawn(&ask(what)).unwrap();
+        catch_unwind(AssertUnwindSafe(|| child.finish())).unwrap_err()
+    };
+    assert!(finish("leave").downcast_ref::<String>().unwrap().contains("status 3"));
+    assert_eq!(finish("skip").downcast_ref::<Skip>().unwrap().0, "there is none here");
+    let mut child = server.spawn(&ask("skip")).unwrap();
+    let answer = catch_unwind(AssertUnwindSafe(|| child.receive::<u64>())).unwrap_err();
+    assert!(answer.is::<Skip>(), "instead of the end of the line");
+}
+
+#[test]
+fn output_is_kept_while_it_is_read() {
+    let mut child = started().spawn(&ask("say")).unwrap();
+    child.receive::<()>();
+    let first = child.printed();
+    assert_eq!((first, child.output_from(0).as_str()), (4, "one"));
+    child.send(());
+    assert_eq!(child.wait(SOON).unwrap(), Ended::Signal(libc::SIGABRT));
+    assert_eq!(child.output_from(0), "one two");
+    assert_eq!(child.output_from(first), "two");
+}
+
+#[test]
+fn it_is_killed_when_asked_and_when_dropped() {
+    let server = started();
+    let mut child = server.spawn(&ask("wait")).unwrap();
+    child.kill();
+    assert_eq!(child.wait(SOON).unwrap(), Ended::Signal(libc::SIGKILL));
+    child.kill();
+
+    let began = Instant::now();
+    let (child, alive) = hanging(&server, "hang");
+    drop(child);
+    assert!(began.elapsed() < Duration::from_secs(5), "dropping kills first, and waits then");
+    assert_eq!(alive(), 0, "it is gone when the drop is done");
+}
+
+/// A process that ends by itself never, and what waits until it is gone.
+fn hanging(server: &ForkServer, what: &str) -> (Child, impl FnOnce() -> usize + use<>) {
+    let (reads, writes) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+    let mut child = server.spawn(&ask(what)).unwrap();
+    child.send_fd(writes);
+    child.receive::<()>();
+    (child, move || File::from(reads).read(&mut [0]).unwrap())
+}
+
+/// Whoever asked was killed and could not see to it.
+#[test]
+fn it_does_not_outlive_who_has_asked() {
+    let (mut child, alive) = hanging(&started(), "hang on");
+    child.kill();
+    assert_eq!(child.wait(SOON).unwrap(), Ended::Signal(libc::SIGKILL));
+    assert_eq!(alive(), 0);
+}
+
+#[test]
+fn a_number_that_is_free_again_is_not_killed() {
+    let mut child = started().spawn(&ask("leave")).unwrap();
+    let number = child.receive::<i32>();
+    assert_eq!(child.wait(SOON).unwrap(), Ended::Exit(3));
+    // It was waited for, so that it is no zombie whose number is kept.
+    let there = rustix::process::test_kill_process(Pid::from_raw(number).unwrap());
+    assert_eq!(there, Err(Errno::SRCH));
+    child.kill();
+}
+
+#[test]
+fn a_descriptor_is_passed_and_passed_on() {
+    let server = started();
+    for what in ["write to file", "pass on"] {
+        let file = file();
+        let mut child = server.spawn(&ask(what)).unwrap();
+        child.send_fd(&file);
+        child.finish();
+        let mut bytes = [0; 10];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"from there", "{what}");
+    }
+}
+
+#[test]
+fn a_server_that_is_gone_is_an_error() {
+    let server = started();
+    // What is no request ends it.
+    peer::send_with(server.line.as_fd(), b"nonsense", &[file().as_fd()]).unwrap();
+    assert!(server.spawn(&ask("wait")).is_err());
+    assert!(server.spawn(&ask("wait")).is_err());
+}
+
+#[test]
+fn a_request_that_is_too_long_is_refused_and_harms_nothing() {
+    let server = started();
+    assert!(server.spawn(&ask(&"x".repeat(MOST_BYTES))).is_err());
+    server.spawn(&ask("double all")).unwrap();
+}

@@ -1,0 +1,100 @@
+//! Work that runs on a device while a case goes on: one pattern after the other is written to a unit of a region, the last
+//! one with the seed that is asked for, so that memory which is looked at too early has not that pattern.
+#![allow(unsafe_code)] // starts work that goes on behind the caller's back
+
+use crate::subject::{Subject, or_skip};
+use gpu_vmm_core::workbench::Flight;
+use gpu_vmm_core::{Bytes, DeviceId, Region, Vendor, Workbench};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The least that work takes, alone on the device: many times what the calls take that are made meanwhile.
+const LONG: Duration = Duration::from_millis(60);
+
+/// Starts work on the unit at `offset` that goes on for a while, so many times as long as the least of it.
+pub(crate) fn start_longer<B: Workbench>(
+    subject: &Subject<B>,
+    region: &Region<B>,
+    offset: Bytes,
+    seed: u64,
+    times: u32,
+) -> Box<dyn Flight> {
+    let mut rounds = rounds(subject) * times;
+    for _ in 0..TRIES {
+        let flight = start_rounds(subject, region, offset, seed, rounds);
+        if !flight.is_done().unwrap() {
+            return flight;
+        }
+        // This thread may have been kept from running meanwhile.
+        rounds *= 2;
+    }
+    panic!("{rounds} rounds are done at once, so that nothing can be seen")
+}
+
+/// Starts work on the unit at `offset` that goes on for a while.
+pub(crate) fn start<B: Workbench>(
+    subject: &Subject<B>,
+    region: &Region<B>,
+    offset: Bytes,
+    seed: u64,
+) -> Box<dyn Flight> {
+    start_longer(subject, region, offset, seed, 1)
+}
+
+/// How often what depends on time is tried.
+const TRIES: u32 = 4;
+
+/// Looks at calls that must not wait for work: they are made beside work that is so many times as long as the least, and
+/// tell whether it was still going on when they returned. Calls that wait do so however long the work is; calls that were
+/// slow, on a machine that has other things to do, are not when it is longer.
+pub(crate) fn goes_on(mut beside: impl FnMut(u32) -> bool) {
+    assert!((1..=TRIES).any(|tried| beside(1 << tried)), "the work was waited for, however long it took");
+}
+
+/// Waits for work in the way that drivers have for it.
+pub(crate) fn finish<B: Workbench>(subject: &Subject<B>, flight: &dyn Flight) {
+    subject.backend.synchronize_stream(flight.stream()).unwrap();
+    assert!(flight.is_done().unwrap(), "its stream was waited for");
+}
+
+/// How many rounds over a unit take [`LONG`], measured once for a device. Ends the case where there is no such work.
+fn rounds<B: Workbench>(subject: &Subject<B>) -> u32 {
+    static MEASURED: Mutex<Vec<((Vendor, DeviceId), u32)>> = Mutex::new(Vec::new());
+    /// As many as a stream takes in any case without making the caller wait.
+    const MOST: u32 = 1 << 10;
+    let key = (subject.backend.vendor(), subject.device);
+    // A case that was skipped here leaves nothing half done.
+    let mut measured = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, rounds)) = measured.iter().find(|(known, _)| *known == key) {
+        return *rounds;
+    }
+    let mut region = subject.region(1).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    let takes = |rounds| {
+        let began = Instant::now();
+        finish(subject, &*start_rounds(subject, &region, Bytes(0), 0, rounds));
+        began.elapsed()
+    };
+    // The first may compile the kernel. Of two the quicker one counts, since another process can be in the way of one.
+    takes(1);
+    let mut rounds = 8;
+    while takes(rounds).min(takes(rounds)) < LONG {
+        rounds *= 2;
+        assert!(rounds < MOST, "{rounds} rounds over {} are not enough for {LONG:?}", subject.unit());
+    }
+    measured.push((key, rounds));
+    rounds
+}
+
+fn start_rounds<B: Workbench>(
+    subject: &Subject<B>,
+    region: &Region<B>,
+    offset: Bytes,
+    seed: u64,
+    rounds: u32,
+) -> Box<dyn Flight> {
+    let at = region.address() + offset;
+    // SAFETY: cases start work on a unit that is mapped for the device, and take it away by calls that have to wait for
+    // the work, or not before it is done.
+    or_skip(unsafe { subject.backend.start_pattern(subject.device, at, subject.unit(), seed, rounds) })
+}

@@ -1,0 +1,239 @@
+//! Rule 10: a process that was forked from one with an open driver touches nothing, and one that was forked before can
+//! open it for itself.
+#![allow(unsafe_code)] // fork
+
+use crate::case::cases;
+use crate::fork_server::Ended;
+use crate::library::tools::{has, write};
+use crate::peer::Peer;
+use crate::subject::Subject;
+use gpu_vmm_core::{
+    Access, Bytes, DeviceVec, Done, Error, Physical, Placement, Properties, Region, Result, Workbench,
+};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+cases! { "fork":
+    /// In a forked child every call that would reach the driver answers an error that says so, and dropping does nothing.
+    a_forked_child_gets_errors,
+    /// A child of the child gets the same errors.
+    a_grandchild_gets_errors,
+    /// Whatever a forked child drops, the parent has its memory and addresses still, and goes on with them.
+    what_a_child_drops_is_the_parents,
+    /// A forked child can execute a program, as children of the standard library do.
+    a_child_can_exec,
+    /// A child that is forked while other threads are inside the driver gets errors, and waits for none of their locks.
+    forked_while_threads_are_at_work,
+    /// A process that was forked before the driver was opened opens it for itself, beside the first one.
+    forked_before_opening with opens_for_itself,
+}
+
+const SEED: u64 = 700;
+
+/// How long a child of a case may take, which does next to nothing.
+const SECONDS: u32 = 20;
+
+/// What a forked child did. It has a copy of everything that this process has, and ends without dropping it.
+///
+/// Other threads of this process are not in the child, and what they had locked stays locked: the child calls gpu-vmm,
+/// which looks for the fork first, and the C library's heap, which a fork leaves whole.
+fn forked(child: impl FnOnce() -> i32) -> Ended {
+    // SAFETY: see above.
+    match unsafe { libc::fork() } {
+        -1 => panic!("no fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            // SAFETY: a child that waits for a lock is ended by this; and it ends without the parent's exit handlers.
+            unsafe {
+                libc::alarm(SECONDS);
+                libc::_exit(child())
+            }
+        }
+        pid => {
+            let mut status = 0;
+            // SAFETY: the child is this process's own.
+            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+            Ended::from_status(status)
+        }
+    }
+}
+
+/// The number of the first check that does not hold, from 1 on, or 0.
+fn first_wrong(checks: &[bool]) -> i32 {
+    checks.iter().position(|held| !held).map_or(0, |index| index as i32 + 1)
+}
+
+fn is_forked<T>(answer: Result<T>) -> bool {
+    matches!(answer, Err(Error::Forked { .. }))
+}
+
+fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+    let mut region = subject.region(4).build().unwrap();
+    region.grow_to(subject.units(2)).unwrap();
+    write(subject, &mut region, SEED);
+    region
+}
+
+/// Calls everything that reaches a driver: the first that does not say that this is a forked child, or 0.
+fn first_that_reaches_the_driver<B: Workbench>(
+    subject: &Subject<B>,
+    region: &mut Region<B>,
+    memory: &Physical<B>,
+    vec: &mut DeviceVec<u32, B>,
+) -> i32 {
+    let (backend, device, unit) = (&subject.backend, subject.device, subject.unit());
+    let behind = region.end();
+    first_wrong(&[
+        is_forked(Physical::create(backend, unit, Properties::on(device))),
+        is_forked(Region::builder(backend).reserve(unit).build()),
+        is_forked(subject.region(1).at(Placement::Prefer(region.address())).build()),
+        is_forked(region.grow_to(behind + unit)),
+        is_forked(region.grow_or_move(subject.units(64), Done::when_devices_idle())),
+        is_forked(region.map(behind, memory)),
+        is_forked(region.set_access(Bytes(0), behind, device, Access::Read)),
+        is_forked(region.write(Bytes(0), &[0; 8])),
+        is_forked(region.read(Bytes(0), &mut [0; 8])),
+        is_forked(region.fill(Bytes(0), unit, 0)),
+        is_forked(region.write_pattern(device, Bytes(0), unit, 0)),
+        is_forked(region.count_wrong(device, Bytes(0), unit, 0)),
+        is_forked(region.unmap(Bytes(0), behind, Done::when_devices_idle())),
+        is_forked(region.shrink_to(Bytes(0), Done::when_devices_idle())),
+        is_forked(vec.push(1)),
+        is_forked(backend.memory_info(device)),
+        is_forked(backend.capabilities(device)),
+        is_forked(backend.synchronize(device)),
+    ])
+}
+
+/// What is in a process that forks.
+struct Parent<B: Workbench> {
+    region: Region<B>,
+    memory: Physical<B>,
+    vec: DeviceVec<u32, B>,
+}
+
+impl<B: Workbench> Parent<B> {
+    fn new(subject: &Subject<B>) -> Self {
+        let mut vec = DeviceVec::build(subject.region(2)).unwrap();
+        vec.extend_from_slice(&[7; 100]).unwrap();
+        Self { region: region(subject), memory: subject.memory(1), vec }
+    }
+
+    /// The parent has everything, and goes on with it.
+    fn check(mut self, subject: &Subject<B>) {
+        assert!(has(subject, &self.region, SEED), "the bytes are as they were");
+        self.region.map(subject.units(2), &self.memory).unwrap();
+        self.region.set_access(subject.units(2), subject.unit(), subject.device, Access::ReadWrite).unwrap();
+        write(subject, &mut self.region, SEED + 1);
+        assert!(has(subject, &self.region, SEED + 1));
+        self.vec.push(8).unwrap();
+        assert_eq!(self.vec.to_vec().unwrap()[99..], [7, 8]);
+    }
+}
+
+fn a_forked_child_gets_errors<B: Workbench>(subject: &Subject<B>) {
+    let mut parent = Parent::new(subject);
+    let ended = forked(|| {
+        let Parent { region, memory, vec } = &mut parent;
+        first_that_reaches_the_driver(subject, region, memory, vec)
+    });
+    assert_eq!(ended, Ended::Exit(0), "the number of the call that did not say so");
+    parent.check(subject);
+}
+
+fn a_grandchild_gets_errors<B: Workbench>(subject: &Subject<B>) {
+    let mut parent = Parent::new(subject);
+    let ended = forked(|| {
+        let grandchild = forked(|| {
+            let Parent { region, memory, vec } = &mut parent;
+            first_that_reaches_the_driver(subject, region, memory, vec)
+        });
+        match grandchild {
+            Ended::Exit(status) => status,
+            _ => -1,
+        }
+    });
+    assert_eq!(ended, Ended::Exit(0), "the number of the call that did not say so");
+    parent.check(subject);
+}
+
+fn what_a_child_drops_is_the_parents<B: Workbench>(subject: &Subject<B>) {
+    let mut parent = Some(Parent::new(subject));
+    let free = subject.free_here();
+    let ended = forked(|| {
+        let Parent { region, memory, vec } = parent.take().expect("the copy of the parent's");
+        drop((memory, vec));
+        let closed = region.close(Done::when_devices_idle());
+        first_wrong(&[is_forked(closed), subject.backend.drop_log().take_last().is_none()])
+    });
+    assert_eq!(ended, Ended::Exit(0), "the number of what did not hold");
+    assert_eq!(subject.free_here(), free, "nothing has come back");
+    parent.take().expect("the parent's own").check(subject);
+}
+
+fn a_child_can_exec<B: Workbench>(subject: &Subject<B>) {
+    let parent = Parent::new(subject);
+    let ended = forked(|| {
+        let words = [c"sh", c"-c", c"exit 7"];
+        let [sh, c, text] = words.map(std::ffi::CStr::as_ptr);
+        // SAFETY: a path, and a list of texts that ends with a null pointer; what this returns from has failed.
+        unsafe { libc::execv(c"/bin/sh".as_ptr(), [sh, c, text, std::ptr::null()].as_ptr()) };
+        1
+    });
+    assert_eq!(ended, Ended::Exit(7));
+    let status = std::process::Command::new("/bin/sh").args(["-c", "exit 8"]).status().unwrap();
+    assert_eq!(status.code(), Some(8));
+    parent.check(subject);
+}
+
+fn forked_while_threads_are_at_work<B: Workbench>(subject: &Subject<B>) {
+    let mut parent = Parent::new(subject);
+    let stop = AtomicBool::new(false);
+    let ended: Vec<Ended> = std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let stop = &stop;
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let mut region = subject.region(2).build().unwrap();
+                    region.grow_to(subject.unit()).unwrap();
+                    write(subject, &mut region, thread);
+                    assert!(has(subject, &region, thread));
+                }
+            });
+        }
+        let ended = (0..6).map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(3));
+            forked(|| {
+                let Parent { region, memory, vec } = &mut parent;
+                first_that_reaches_the_driver(subject, region, memory, vec)
+            })
+        });
+        let ended = ended.collect();
+        stop.store(true, Ordering::Relaxed);
+        ended
+    });
+    assert_eq!(
+        ended,
+        [Ended::Exit(0); 6],
+        "the number of the call that did not say so, or a signal for a lock"
+    );
+    parent.check(subject);
+}
+
+fn forked_before_opening<B: Workbench>(subject: &Subject<B>) {
+    let mut region = region(subject);
+    let mut child = subject.child();
+    child.receive::<()>();
+    write(subject, &mut region, SEED + 1);
+    child.send(());
+    child.finish();
+    assert!(has(subject, &region, SEED + 1), "the other process's memory is other memory");
+}
+
+fn opens_for_itself<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut region = region(subject);
+    peer.send(());
+    peer.receive::<()>();
+    assert!(has(subject, &region, SEED), "the other process's memory is other memory");
+    region.grow_to(subject.units(3)).unwrap();
+    region.close(Done::when_devices_idle()).unwrap();
+    assert!(subject.backend.drop_log().take_last().is_none());
+}

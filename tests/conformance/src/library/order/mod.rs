@@ -1,0 +1,17 @@
+//! What waits for work that is in flight, and what does not.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `waiting` | which waits are made, seen by failing them |
+//! | `in_flight` | calls beside work that really runs |
+
+mod in_flight;
+mod waiting;
+
+use crate::case::Case;
+use gpu_vmm_core::Workbench;
+
+/// The cases of this group.
+pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+    [waiting::cases(), in_flight::cases()].concat()
+}
