@@ -5,6 +5,7 @@ use crate::target::Target;
 use gpu_vmm_core::{
     Access, Address, Bytes, DeviceId, Physical, Placement, Properties, Region, RegionBuilder, Workbench,
 };
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,6 +24,20 @@ pub(crate) fn or_skip<T>(result: gpu_vmm_core::Result<T>) -> T {
         Err(gpu_vmm_core::Error::Unsupported { reason, .. }) => skip(reason),
         Err(error) => panic!("{error}"),
     }
+}
+
+thread_local! {
+    static NOTE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Leaves something to say of a case that passes: a count, a seed.
+pub(crate) fn note(text: impl Into<String>) {
+    NOTE.set(text.into());
+}
+
+/// What the case on this thread has left to say.
+pub(crate) fn take_note() -> String {
+    NOTE.take()
 }
 
 /// What is in a region that a case fills.
@@ -99,20 +114,26 @@ impl<B: Workbench> Subject<B> {
         places.into_iter().find(free).expect("a hole in the address space")
     }
 
-    /// The chosen device and another, of which each can reach the other's memory, or the end of the case.
-    pub(crate) fn two_devices(&self) -> (DeviceId, DeviceId) {
+    /// Another device, of which each can reach the other's memory, or why there is none.
+    pub(crate) fn peer(&self) -> Result<DeviceId, String> {
         let a = self.device;
         let usable = self.backend.devices().iter().filter(|device| device.unusable.is_none());
         let others: Vec<DeviceId> = usable.map(|device| device.id).filter(|id| *id != a).collect();
         if others.is_empty() {
-            skip(format!("the {} backend has one usable device", self.backend.vendor()));
+            return Err(format!("the {} backend has one usable device", self.backend.vendor()));
         }
         let reach = |b: &&DeviceId| {
             self.backend.can_access(a, **b).unwrap() && self.backend.can_access(**b, a).unwrap()
         };
-        match others.iter().find(reach) {
-            Some(b) => (a, *b),
-            None => skip("the devices cannot reach each other's memory"),
+        let found = others.iter().find(reach).copied();
+        found.ok_or_else(|| "the devices cannot reach each other's memory".to_owned())
+    }
+
+    /// The chosen device and its [peer](Subject::peer), or the end of the case.
+    pub(crate) fn two_devices(&self) -> (DeviceId, DeviceId) {
+        match self.peer() {
+            Ok(peer) => (self.device, peer),
+            Err(reason) => skip(reason),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::driver::{self, Rule};
 use crate::fork_server::{ForkServer, Request};
 use crate::outcome::{Outcome, Verdict};
 use crate::peer::Peer;
-use crate::subject::{Skip, Subject};
+use crate::subject::{Skip, Subject, take_note};
 use crate::target::Target;
 use crate::{leaks, library, work};
 use gpu_vmm_core::{DeviceId, Workbench};
@@ -209,8 +209,9 @@ fn run_counted<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
 }
 
 fn run_once<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
+    drop(take_note());
     let panic = match catch_unwind(AssertUnwindSafe(|| (case.run)(subject))) {
-        Ok(()) => return Outcome::passed(),
+        Ok(()) => return Outcome::new(Verdict::Passed, take_note()),
         Err(panic) => panic,
     };
     let panic = match panic.downcast::<Skip>() {

@@ -1,75 +1,101 @@
-//! A backend whose driver calls fail when they are told to.
+//! A backend whose driver calls fail when they are told to, and which knows what is left.
 #![allow(unsafe_code)]
 
+use super::fault_held::{FaultHandle, FaultReservation, Live, Registry};
+use super::fault_plan::Plan;
 use crate::workbench::Flight;
 use crate::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverError,
-    DriverInfo, DropLog, Error, Grant, Granularity, InstanceId, MemoryInfo, Properties, Quirk, Reservation,
-    Result, Stream, Vendor, Workbench,
+    Access, Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog,
+    Granularity, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor, Workbench,
 };
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
 /// A backend like the one inside of it, but for the driver calls that are told to fail.
 ///
-/// The calls that change something or move data are numbered from 0 on: create, import, reserve, map, unmap, set
-/// access, copies, fill and synchronize; the workbench is left alone. A call that fails by plan does not reach the driver.
-#[derive(Debug, Clone)]
-pub struct FaultInject<B> {
+/// The calls that an operation can fail at are numbered from 0 on: create, import, export, reserve, map, unmap, set
+/// access, copies, fill, synchronize, can access, and the pattern's. A call that fails by plan does not reach the
+/// driver. What the driver has handed out and not got back is known at any time.
+#[derive(Debug)]
+pub struct FaultInject<B: Backend> {
     inner: B,
     plan: Arc<Plan>,
+    registry: Arc<Registry<B::Reservation>>,
 }
 
-#[derive(Debug, Default)]
-struct Plan {
-    next: AtomicU64,
-    fail_from: AtomicU64,
-    fail_below: AtomicU64,
-}
-
-impl Plan {
-    fn call(&self, call: &'static str) -> Result<()> {
-        let number = self.next.fetch_add(1, Ordering::SeqCst);
-        let failing = self.fail_from.load(Ordering::SeqCst)..self.fail_below.load(Ordering::SeqCst);
-        if !failing.contains(&number) {
-            return Ok(());
-        }
-        let source =
-            DriverError { call, code: -1, name: "INJECTED".into(), description: "failed by plan".into() };
-        Err(Error::Driver { operation: call, source, context: format!("driver call {number}") })
+impl<B: Backend> Clone for FaultInject<B> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), plan: Arc::clone(&self.plan), registry: Arc::clone(&self.registry) }
     }
 }
 
 impl<B: Backend> FaultInject<B> {
     /// Wraps a backend; nothing fails yet.
     pub fn new(inner: B) -> Self {
-        Self { inner, plan: Arc::default() }
+        Self { inner, plan: Arc::default(), registry: Arc::default() }
     }
 
     /// Starts counting at 0, and lets `count` calls from number `first` on fail.
     pub fn fail(&self, first: u64, count: u64) {
-        self.plan.fail_from.store(first, Ordering::SeqCst);
-        self.plan.fail_below.store(first.saturating_add(count), Ordering::SeqCst);
-        self.plan.next.store(0, Ordering::SeqCst);
+        let range = first..first.saturating_add(count);
+        self.plan.start(vec![range]);
+    }
+
+    /// Starts counting at 0, and lets the calls of these numbers fail.
+    pub fn fail_each(&self, numbers: &[u64]) {
+        self.plan.start(numbers.iter().map(|number| *number..number.saturating_add(1)).collect());
+    }
+
+    /// Says whether a set access that fails by plan is carried out all the same: a driver may have done some of it.
+    pub fn set_access_though_failing(&self, whether: bool) {
+        self.plan.carry_out(whether);
     }
 
     /// Lets nothing fail any more, and tells how many calls there were since [`FaultInject::fail`].
     pub fn stop(&self) -> u64 {
-        self.plan.fail_below.store(0, Ordering::SeqCst);
-        self.plan.next.load(Ordering::SeqCst)
+        self.plan.stop()
     }
 
     /// The backend inside.
     pub fn inner(&self) -> &B {
         &self.inner
     }
+
+    /// What this backend's driver has handed out and not got back.
+    pub fn live(&self) -> Live {
+        self.registry.live()
+    }
+
+    /// What the driver itself says that a device may do at an address; `None` where nothing is mapped by this backend.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    pub fn access_at(&self, address: Address, device: DeviceId) -> Result<Option<Access>> {
+        self.inner.device("access", device)?;
+        self.registry.access_at(address, device)
+    }
+
+    /// Unmaps and gives back what is still reserved, and says how many reservations that were: those that a region
+    /// has left to the end of the process, since undoing something in them failed.
+    ///
+    /// # Safety
+    ///
+    /// No region of this backend is left, and no device uses their memory any more.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    pub unsafe fn reclaim(&self) -> Result<usize> {
+        // SAFETY: the caller's promise.
+        unsafe { self.registry.reclaim() }
+    }
 }
 
 impl<B: Backend> Backend for FaultInject<B> {
-    type Handle = B::Handle;
+    type Handle = FaultHandle<B::Handle>;
     type Reservation = FaultReservation<B::Reservation>;
 
     fn vendor(&self) -> Vendor {
@@ -93,6 +119,7 @@ impl<B: Backend> Backend for FaultInject<B> {
     }
 
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
+        self.plan.call("can access")?;
         self.inner.can_access(device, owner)
     }
 
@@ -116,17 +143,24 @@ impl<B: Backend> Backend for FaultInject<B> {
         self.inner.reservation_unit()
     }
 
-    unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<B::Handle> {
+    unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle> {
         self.plan.call("create")?;
         // SAFETY: the caller's promises are passed on; so in every function below.
-        unsafe { self.inner.create(size, properties) }
+        let inner = unsafe { self.inner.create(size, properties) }?;
+        Ok(FaultHandle::new(inner, &self.plan, &self.registry))
     }
 
     #[cfg(unix)]
-    unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<B::Handle> {
+    unsafe fn import(
+        &self,
+        fd: BorrowedFd<'_>,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self::Handle> {
         self.plan.call("import")?;
         // SAFETY: as in `create`.
-        unsafe { self.inner.import(fd, size, properties) }
+        let inner = unsafe { self.inner.import(fd, size, properties) }?;
+        Ok(FaultHandle::new(inner, &self.plan, &self.registry))
     }
 
     unsafe fn reserve(
@@ -138,7 +172,7 @@ impl<B: Backend> Backend for FaultInject<B> {
         self.plan.call("reserve")?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.reserve(size, alignment, hint) }?;
-        Ok(FaultReservation { inner, plan: Arc::clone(&self.plan) })
+        Ok(FaultReservation::new(inner, &self.plan, &self.registry))
     }
 
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
@@ -186,11 +220,13 @@ impl<B: Workbench> Workbench for FaultInject<B> {
     }
 
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
+        self.plan.call("write pattern")?;
         // SAFETY: as in `create`.
         unsafe { self.inner.write_pattern(device, at, length, seed) }
     }
 
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
+        self.plan.call("check pattern")?;
         // SAFETY: as in `create`.
         unsafe { self.inner.count_wrong(device, at, length, seed) }
     }
@@ -214,43 +250,5 @@ impl<B: Workbench> Workbench for FaultInject<B> {
     unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
         // SAFETY: as in `create`.
         unsafe { self.inner.free_plain(device, at, size) }
-    }
-}
-
-/// Addresses of a [`FaultInject`] backend.
-#[derive(Debug)]
-pub struct FaultReservation<R> {
-    inner: R,
-    plan: Arc<Plan>,
-}
-
-impl<R: Reservation> Reservation for FaultReservation<R> {
-    type Handle = R::Handle;
-
-    fn range(&self) -> AddressRange {
-        self.inner.range()
-    }
-
-    unsafe fn map(&mut self, offset: Bytes, handle: &R::Handle) -> Result<()> {
-        self.plan.call("map")?;
-        // SAFETY: the caller's promises are passed on; so in every function below.
-        unsafe { self.inner.map(offset, handle) }
-    }
-
-    unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
-        self.plan.call("unmap")?;
-        // SAFETY: as in `map`.
-        unsafe { self.inner.unmap(offset, length) }
-    }
-
-    unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
-        self.plan.call("set access")?;
-        // SAFETY: as in `map`.
-        unsafe { self.inner.set_access(offset, length, grants) }
-    }
-
-    unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
-        // SAFETY: as in `map`.
-        unsafe { self.inner.access(offset, device) }
     }
 }

@@ -1,5 +1,8 @@
 //! Backends that wrap another backend: for tests, and for trying an application against trouble.
 
+mod fault_held;
 mod fault_inject;
+mod fault_plan;
 
-pub use fault_inject::{FaultInject, FaultReservation};
+pub use fault_held::{FaultHandle, FaultReservation, Live};
+pub use fault_inject::FaultInject;

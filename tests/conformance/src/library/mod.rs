@@ -7,6 +7,7 @@ mod access;
 mod alias;
 mod backend;
 mod data;
+mod failures;
 mod fault;
 mod flights;
 mod fork;
@@ -21,6 +22,7 @@ mod refused;
 mod reserve;
 mod share;
 mod sharing;
+mod stress;
 mod threads;
 mod tools;
 mod unmap;
@@ -50,6 +52,8 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         fork::cases(),
         share::cases(),
         fault::cases(),
+        failures::cases(),
+        stress::cases(),
     ]
     .concat()
 }

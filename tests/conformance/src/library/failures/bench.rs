@@ -1,0 +1,268 @@
+//! What an operation is let fail on: a region, or a vector, with everything that a failure must not change.
+
+use crate::subject::{RW, Subject, or_skip};
+use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::{
+    Access, Address, Bytes, DeviceId, DeviceVec, Physical, Placement, Properties, Region, Workbench,
+};
+#[cfg(unix)]
+use std::os::fd::OwnedFd;
+
+/// A backend whose calls fail when they are told to.
+pub(super) type Faulty<B> = FaultInject<B>;
+
+/// How many granules at the end of the first reservation a bench lives in.
+const GRANULES: u64 = 5;
+
+/// The seed of the pattern in a region, for the word at offset 0.
+pub(super) const SEED: u64 = 1;
+
+/// How much at each end of a mapping, or of a vector, is written and looked at. Handles are mapped whole, so that this
+/// tells one mapping from any other.
+pub(super) const EDGE: Bytes = Bytes::kib(4);
+
+/// Where the two ends of a mapping begin.
+pub(super) fn edges(offset: Bytes, length: Bytes) -> [Bytes; 2] {
+    [offset, offset + length - EDGE]
+}
+
+/// What an operation finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Start {
+    /// A region, or a vector.
+    kind: Kind,
+    /// True where the addresses behind the region are taken, so that it cannot be extended.
+    walled: bool,
+    /// True where the region has a second reservation, with memory up to granule 6.
+    extended: bool,
+    /// True where a second device has access as well.
+    pub(super) peer: bool,
+    /// True where an extension asks for as much as there is, before it asks for what is needed.
+    generous: bool,
+    /// True where there is memory that can be exported, with a descriptor of it.
+    shared: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Region,
+    /// One element short of two granules.
+    Vector,
+    /// Of as many elements as its reservation has room for.
+    FullVector,
+    /// With memory for one granule more than its elements need.
+    SlackVector,
+}
+
+impl Start {
+    pub(super) const FREE: Self = Self {
+        kind: Kind::Region,
+        walled: false,
+        extended: false,
+        peer: false,
+        generous: false,
+        shared: false,
+    };
+    pub(super) const EXTENDED: Self = Self { extended: true, ..Self::FREE };
+    pub(super) const WALLED: Self = Self { walled: true, ..Self::FREE };
+    pub(super) const GENEROUS: Self = Self { generous: true, ..Self::FREE };
+    pub(super) const PEER: Self = Self { peer: true, ..Self::FREE };
+    pub(super) const PEER_WALLED: Self = Self { walled: true, ..Self::PEER };
+    pub(super) const VECTOR: Self = Self { kind: Kind::Vector, ..Self::FREE };
+    pub(super) const FULL_VECTOR: Self = Self { kind: Kind::FullVector, ..Self::WALLED };
+    pub(super) const SLACK_VECTOR: Self = Self { kind: Kind::SlackVector, ..Self::FREE };
+    #[cfg(unix)]
+    pub(super) const SHARED: Self = Self { shared: true, ..Self::FREE };
+
+    /// True where nothing can be reserved behind the region.
+    pub(super) const fn is_walled(self) -> bool {
+        self.walled
+    }
+}
+
+/// What an operation has given out.
+#[derive(Debug)]
+#[allow(dead_code)] // held until the bench ends
+pub(super) enum Made<B: Workbench> {
+    Memory(Physical<Faulty<B>>),
+    Region(Region<Faulty<B>>),
+    Vector(DeviceVec<u64, Faulty<B>>),
+    #[cfg(unix)]
+    Descriptor(OwnedFd),
+}
+
+/// The fields are dropped in this order: whoever has memory mapped goes first.
+#[derive(Debug)]
+pub(super) struct Bench<B: Workbench> {
+    pub(super) made: Vec<Made<B>>,
+    region: Option<Region<Faulty<B>>>,
+    vector: Option<DeviceVec<u64, Faulty<B>>>,
+    /// Behind the region, so that it cannot be extended.
+    _wall: Option<Region<Faulty<B>>>,
+    /// One granule that is mapped nowhere.
+    pub(super) memory: Physical<Faulty<B>>,
+    #[cfg(unix)]
+    shared: Option<(Physical<Faulty<B>>, OwnedFd)>,
+    pub(super) backend: Faulty<B>,
+    pub(super) device: DeviceId,
+    /// Another device that has access; the same one where the start has no peer.
+    pub(super) peer: DeviceId,
+    granule: Bytes,
+    origin: Bytes,
+    /// Where addresses are free.
+    pub(super) hole: Address,
+}
+
+impl<B: Workbench> Bench<B> {
+    /// A region has granule 0 mapped, granule 1, which may be read alone, a hole, and granule 3; the first reservation
+    /// ends behind granule 4.
+    pub(super) fn new(subject: &Subject<B>, hole: Address, start: Start) -> Self {
+        let backend = FaultInject::new(subject.backend.clone());
+        let device = subject.device;
+        let peer = if start.peer { subject.two_devices().1 } else { device };
+        let granule = subject.granularity();
+        let size = Bytes((granule.0 * GRANULES).next_multiple_of(subject.unit().0));
+        let mut builder = Region::builder(&backend).on(device).reserve(size).at(Placement::Exact(hole));
+        if !start.generous {
+            builder = builder.extend_by(Bytes(1));
+        }
+        if start.peer {
+            builder = builder.access(peer, RW);
+        }
+        let wall = start.walled.then(|| {
+            let behind = Placement::Exact(hole.checked_add(size).unwrap());
+            Region::builder(&backend).reserve(subject.unit()).at(behind).build().unwrap()
+        });
+        let memory = Physical::create(&backend, granule, subject.properties()).unwrap();
+        let (mut region, mut vector) = (None, None);
+        if start.kind == Kind::Region {
+            region = Some(builder.build().unwrap());
+        } else {
+            vector = Some(DeviceVec::build(builder).unwrap().movable());
+        }
+        let origin = size - Bytes(granule.0 * GRANULES);
+        let mut bench = Self {
+            made: Vec::new(),
+            region,
+            vector,
+            _wall: wall,
+            memory,
+            #[cfg(unix)]
+            shared: start.shared.then(|| {
+                let properties = subject.properties().shareable();
+                let memory = or_skip(Physical::create(&backend, granule, properties));
+                let fd = or_skip(memory.export());
+                (memory, fd)
+            }),
+            backend,
+            device,
+            peer,
+            granule,
+            origin,
+            hole: hole.checked_add(subject.units(32)).unwrap(),
+        };
+        match start.kind {
+            Kind::Region => bench.fill_region(start),
+            kind => bench.fill_vector(kind, size),
+        }
+        bench
+    }
+
+    fn fill_region(&mut self, start: Start) {
+        let (device, peer, granule) = (self.device, self.peer, self.granule);
+        for at in [0, 1, 3] {
+            let properties = Properties::on(device);
+            let memory = Physical::create(&self.backend, granule, properties).unwrap();
+            let offset = self.at(at);
+            self.region().map(offset, &memory).unwrap();
+            self.region().set_access(offset, granule, device, RW).unwrap();
+            self.mark(offset);
+        }
+        if start.walled || start.extended {
+            let end = self.at(if start.extended { 6 } else { 5 });
+            self.region().grow_to(end).unwrap();
+            self.mark(self.at(4));
+        }
+        if start.extended {
+            self.mark(self.at(5));
+        }
+        let (first, second, last) = (self.at(0), self.at(1), self.at(3));
+        self.region().set_access(second, granule, device, Access::Read).unwrap();
+        if start.peer {
+            self.region().set_access(first, granule, peer, RW).unwrap();
+            self.region().set_access(last, granule, peer, Access::Read).unwrap();
+        }
+    }
+
+    /// Writes the pattern to the ends of a granule.
+    fn mark(&mut self, offset: Bytes) {
+        let (device, granule) = (self.device, self.granule);
+        for edge in edges(offset, granule) {
+            self.region().write_pattern(device, edge, EDGE, SEED + edge.0 / 8).unwrap();
+        }
+    }
+
+    fn fill_vector(&mut self, kind: Kind, reserved: Bytes) {
+        let elements = |bytes: Bytes| (bytes.0 / 8) as usize;
+        let length = match kind {
+            Kind::FullVector => elements(reserved),
+            _ => elements(self.granules(2)) - 1,
+        };
+        let slack = elements(self.granules(1)) + 1;
+        let values: Vec<u64> = (0..elements(EDGE) as u64).map(|index| index * 3 + 1).collect();
+        let vector = self.vector();
+        vector.resize(length, 0).unwrap();
+        for first in [0, length - values.len()] {
+            vector.write(first, &values).unwrap();
+        }
+        if kind == Kind::SlackVector {
+            vector.reserve(slack).unwrap();
+        }
+    }
+
+    /// So many granules.
+    pub(super) fn granules(&self, count: u64) -> Bytes {
+        Bytes(self.granule.0 * count)
+    }
+
+    /// Where a granule begins in the region.
+    pub(super) fn at(&self, granule: u64) -> Bytes {
+        self.origin + self.granules(granule)
+    }
+
+    /// The region that is operated on.
+    pub(super) fn region(&mut self) -> &mut Region<Faulty<B>> {
+        self.region.as_mut().expect("a bench with a region")
+    }
+
+    /// The vector that is operated on.
+    pub(super) fn vector(&mut self) -> &mut DeviceVec<u64, Faulty<B>> {
+        self.vector.as_mut().expect("a bench with a vector")
+    }
+
+    /// Memory that can be exported, and a descriptor of it.
+    #[cfg(unix)]
+    pub(super) fn shared(&self) -> &(Physical<Faulty<B>>, OwnedFd) {
+        self.shared.as_ref().expect("a bench with memory to share")
+    }
+
+    /// The vector, where there is one.
+    pub(super) fn vector_if_any(&self) -> Option<&DeviceVec<u64, Faulty<B>>> {
+        self.vector.as_ref()
+    }
+
+    /// The region, or the one below the vector.
+    pub(super) fn seen_region(&self) -> Option<&Region<Faulty<B>>> {
+        self.region.as_ref().or_else(|| self.vector.as_ref().map(DeviceVec::region))
+    }
+
+    /// Takes the region out of the bench, or the one below the vector.
+    pub(super) fn take_region(&mut self) -> Option<Region<Faulty<B>>> {
+        self.region.take().or_else(|| self.vector.take().map(DeviceVec::into_region))
+    }
+
+    /// Ends the bench but for its backend.
+    pub(super) fn end(self) -> Faulty<B> {
+        self.backend.clone()
+    }
+}

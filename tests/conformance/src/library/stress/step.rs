@@ -1,0 +1,136 @@
+//! One step of a random program, before it is known what there is to be operated on.
+
+use gpu_vmm_core::Access;
+use proptest::prelude::*;
+
+/// How many regions there are at a time.
+pub(super) const REGIONS: usize = 3;
+/// How many pieces of memory are held at a time, beside what is mapped.
+pub(super) const MEMORIES: usize = 4;
+/// The last granule at which something is tried: behind the end of most regions.
+const LAST: u64 = 14;
+
+/// An operation by the numbers of what it works on. Sizes and places are in granules; a `skew` is bytes more.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Create { memory: usize, device: usize, granules: u64 },
+    Forget { memory: usize },
+    Build { region: usize, granules: u64, for_peer: bool, same_place: bool },
+    Drop { region: usize },
+    Map { region: usize, memory: usize, spot: Spot },
+    Unmap { region: usize, part: Part },
+    SetAccess { region: usize, part: Part, device: usize, access: Access },
+    Grow { region: usize, size: Size, device: usize, may_move: bool },
+    Shrink { region: usize, size: Size },
+    Pattern { region: usize, part: Part, device: usize, seed: u32 },
+    Write { region: usize, part: Part, place: Place, length: u64, value: u8 },
+    Fill { region: usize, part: Part, value: u8 },
+}
+
+/// Where memory is to be mapped.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Spot {
+    At {
+        at: u64,
+        skew: u64,
+    },
+    /// One of the free places in which it fits.
+    Free(usize),
+}
+
+/// What is operated on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    Any {
+        at: u64,
+        skew: u64,
+        granules: u64,
+    },
+    /// So many mappings, whole, from one of them on.
+    Whole {
+        first: usize,
+        count: usize,
+    },
+}
+
+/// What a region is to grow or shrink to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Size {
+    Any {
+        granules: u64,
+        skew: u64,
+    },
+    /// So much more than it has.
+    More(u64),
+}
+
+/// Where in a granule bytes are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    Begin,
+    Inside,
+    /// So near to its end that some come behind it.
+    End,
+}
+
+/// Programs of up to so many steps.
+pub(super) fn programs(most: usize) -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..=most)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let region = || 0..REGIONS;
+    let memory = || 0..MEMORIES;
+    let device = || 0..2_usize;
+    let access = prop_oneof![1 => Just(Access::None), 1 => Just(Access::Read), 3 => Just(Access::ReadWrite)];
+    let place = prop_oneof![Just(Place::Begin), Just(Place::Inside), Just(Place::End)];
+    prop_oneof![
+        3 => (memory(), device(), 1..=3_u64)
+            .prop_map(|(memory, device, granules)| Step::Create { memory, device, granules }),
+        1 => memory().prop_map(|memory| Step::Forget { memory }),
+        1 => (region(), 1..=12_u64, any::<bool>(), any::<bool>()).prop_map(
+            |(region, granules, for_peer, same_place)| Step::Build { region, granules, for_peer, same_place }
+        ),
+        1 => region().prop_map(|region| Step::Drop { region }),
+        8 => (region(), memory(), spot()).prop_map(|(region, memory, spot)| Step::Map { region, memory, spot }),
+        5 => (region(), part()).prop_map(|(region, part)| Step::Unmap { region, part }),
+        10 => (region(), part(), device(), access).prop_map(
+            |(region, part, device, access)| Step::SetAccess { region, part, device, access }
+        ),
+        5 => (region(), size(), device(), any::<bool>())
+            .prop_map(|(region, size, device, may_move)| Step::Grow { region, size, device, may_move }),
+        2 => (region(), size()).prop_map(|(region, size)| Step::Shrink { region, size }),
+        8 => (region(), part(), device(), any::<u32>())
+            .prop_map(|(region, part, device, seed)| Step::Pattern { region, part, device, seed }),
+        5 => (region(), part(), place, 0..=40_u64, any::<u8>()).prop_map(
+            |(region, part, place, length, value)| Step::Write { region, part, place, length, value }
+        ),
+        2 => (region(), part(), any::<u8>()).prop_map(|(region, part, value)| Step::Fill { region, part, value }),
+    ]
+}
+
+/// One of ten is misaligned.
+fn skew() -> impl Strategy<Value = u64> {
+    prop_oneof![9 => Just(0_u64), 1 => 1..8_u64]
+}
+
+fn spot() -> impl Strategy<Value = Spot> {
+    prop_oneof![
+        3 => (0..8_usize).prop_map(Spot::Free),
+        1 => (0..=LAST, skew()).prop_map(|(at, skew)| Spot::At { at, skew }),
+    ]
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    prop_oneof![
+        3 => (0..8_usize, 1..=3_usize).prop_map(|(first, count)| Part::Whole { first, count }),
+        1 => (0..=LAST, skew(), 0..=4_u64).prop_map(|(at, skew, granules)| Part::Any { at, skew, granules }),
+    ]
+}
+
+fn size() -> impl Strategy<Value = Size> {
+    prop_oneof![
+        (0..4_u64).prop_map(Size::More),
+        (0..=LAST + 4, skew()).prop_map(|(granules, skew)| Size::Any { granules, skew }),
+    ]
+}

@@ -1,0 +1,91 @@
+//! The model finds what is wrong, and shrinks it to few operations.
+
+use super::broken::{Broken, Fault};
+use super::stress;
+use crate::subject::Subject;
+use crate::target::Target;
+use gpu_vmm_core::{Bytes, DeviceId};
+use gpu_vmm_host::HostConfig;
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[derive(Debug)]
+struct Faulty(Fault);
+
+impl Target<Broken> for Faulty {
+    fn name(&self) -> &str {
+        "broken"
+    }
+
+    fn open(&self) -> Result<Broken, String> {
+        let host = HostConfig::new().devices(2).memory(Bytes::gib(1)).granularity(Bytes::kib(64)).open();
+        Ok(Broken { host: host.map_err(|error| error.to_string())?, fault: self.0 })
+    }
+
+    fn is_fresh(&self) -> bool {
+        true
+    }
+
+    fn foreign(&self) -> Option<Broken> {
+        None
+    }
+}
+
+/// Held while programs run: beside each other they would take the addresses behind each other's regions, and a program
+/// that failed would not fail again.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// The program that is found for a fault, by this seed.
+fn found(fault: Fault, seed: u64) -> Result<usize, String> {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let target = Arc::new(Faulty(fault));
+    let backend = target.open()?;
+    let subject = Subject { backend, device: DeviceId(0), target, case: "stress", server: None };
+    stress(&subject, seed, 1000)
+}
+
+#[test]
+fn what_is_right_holds() {
+    for seed in 1..3 {
+        let operations = found(Fault::None, seed).unwrap_or_else(|program| panic!("{program}"));
+        assert!(operations > 500, "{operations}");
+    }
+}
+
+/// Looks for a fault, and demands that the program is short, and that each of `calls` is in it.
+fn is_found(fault: Fault, most: usize, calls: &[&str]) {
+    for seed in 1..3 {
+        let program = found(fault, seed).expect_err("a program that fails");
+        println!("{fault:?}, seed {seed}:\n{program}\n");
+        let lines: Vec<&str> = program.lines().collect();
+        assert!(lines.len() <= most + 1, "more than {most} operations:\n{program}");
+        assert!(lines[lines.len() - 1].starts_with("// "), "nothing is said at the end:\n{program}");
+        for call in calls {
+            assert!(lines.iter().any(|line| line.contains(call)), "no {call} in\n{program}");
+        }
+    }
+}
+
+#[test]
+fn a_set_access_that_is_not_done_is_found() {
+    is_found(Fault::ReadOnlyForgotten, 4, &["Region::builder(&backend)", "set_access(", "Access::Read)?;"]);
+}
+
+#[test]
+fn a_mapping_at_the_wrong_place_is_found() {
+    is_found(Fault::MappedTooFar, 5, &["Region::builder(&backend)"]);
+}
+
+#[test]
+fn a_byte_that_is_not_filled_is_found() {
+    is_found(Fault::FillTooShort, 5, &[".fill("]);
+}
+
+#[test]
+fn a_pattern_that_goes_wrong_is_found() {
+    is_found(Fault::PatternGoesWrong, 6, &[".write_pattern("]);
+}
+
+#[test]
+fn an_unmap_that_is_not_done_is_found() {
+    is_found(Fault::LargeUnmapForgotten, 5, &["Region::builder(&backend)"]);
+}

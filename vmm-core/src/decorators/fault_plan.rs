@@ -1,0 +1,56 @@
+//! Which driver calls fail.
+
+use crate::{DriverError, Error, Result};
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Counts calls, and fails those that it is told to.
+#[derive(Debug, Default)]
+pub(super) struct Plan(Mutex<Counting>);
+
+#[derive(Debug, Default)]
+struct Counting {
+    next: u64,
+    failing: Vec<Range<u64>>,
+    /// Whether a set access that fails is carried out all the same.
+    carry_out: bool,
+}
+
+impl Plan {
+    fn counting(&self) -> MutexGuard<'_, Counting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn start(&self, failing: Vec<Range<u64>>) {
+        let mut counting = self.counting();
+        counting.next = 0;
+        counting.failing = failing;
+    }
+
+    pub(super) fn stop(&self) -> u64 {
+        let mut counting = self.counting();
+        counting.failing.clear();
+        counting.next
+    }
+
+    pub(super) fn carry_out(&self, whether: bool) {
+        self.counting().carry_out = whether;
+    }
+
+    pub(super) fn carries_out(&self) -> bool {
+        self.counting().carry_out
+    }
+
+    /// Counts a call, and fails it if its turn has come.
+    pub(super) fn call(&self, call: &'static str) -> Result<()> {
+        let mut counting = self.counting();
+        let number = counting.next;
+        counting.next += 1;
+        if !counting.failing.iter().any(|failing| failing.contains(&number)) {
+            return Ok(());
+        }
+        let source =
+            DriverError { call, code: -1, name: "INJECTED".into(), description: "failed by plan".into() };
+        Err(Error::Driver { operation: call, source, context: format!("driver call {number}") })
+    }
+}
