@@ -156,6 +156,13 @@ pub(crate) const LIST: &[Quirk] = &[
         "simulated, both: asked for 1 GiB, got 2 MiB",
     ),
     quirk(
+        "reserve-says-no-memory",
+        (V6_1, V7_0),
+        "hipMemAddressReserve answers hipErrorOutOfMemory to a size of 0 and to an alignment that is no power of two",
+        "excluded before the call",
+        "simulated, 6.4.3; 7.2.4 answers hipErrorInvalidValue",
+    ),
+    quirk(
         "hint-is-a-wish",
         (V6_1, EVER),
         "with a hint that is taken or unaligned hipMemAddressReserve gives another address and success",
@@ -189,7 +196,7 @@ pub(crate) const LIST: &[Quirk] = &[
         (V6_1, EVER),
         "map, unmap, set access, copies and free work within one reservation; adjacent ones never merge",
         "excluded before the call: ranges are cut at the border",
-        "intel/llvm #22671",
+        "intel/llvm #22671; simulated, both",
     ),
     quirk(
         "unmap-one-mapping",
@@ -228,6 +235,14 @@ pub(crate) const LIST: &[Quirk] = &[
         "simulated, 6.4.3",
     ),
     quirk(
+        "access-unchecked",
+        (V6_1, V7_0),
+        "hipMemSetAccess looks neither at the type of the place, and takes any for a device, nor at the flags, which are \
+         read back as they were set",
+        "never called so: access is a device's, and none, read, or read and write",
+        "simulated, 6.4.3; 7.2.4 refuses both",
+    ),
+    quirk(
         "access-change-is-a-gap",
         (V6_1, EVER),
         "a changed access is taken away and given anew: a kernel that runs on that device may fault",
@@ -237,7 +252,8 @@ pub(crate) const LIST: &[Quirk] = &[
     quirk(
         "read-only-is-hardware",
         (V6_1, EVER),
-        "no call refuses to write to read-only memory; the write faults and ends the process",
+        "no call refuses to use memory that the device has no access to, to write to read-only memory, or to go on behind \
+         a mapping; the access faults and ends the process",
         "copies and fills are checked against the core's books; kernels are not",
         "simulated, both",
     ),
@@ -296,6 +312,13 @@ pub(crate) const LIST: &[Quirk] = &[
         "hipFree on mapped memory answers success and ruins the tables",
         "never called on such memory",
         "simulated, both",
+    ),
+    quirk(
+        "export-to-null",
+        (V6_2, V7_0),
+        "hipMemExportToShareableHandle with a null pointer for the descriptor crashes",
+        "never called so",
+        "simulated, 6.4.3; 7.2.4 refuses it",
     ),
     quirk(
         "ipc-handle-accepted",

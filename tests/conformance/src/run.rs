@@ -1,9 +1,10 @@
 //! Running many items, in processes that may die of them.
 
+use crate::driver;
 use crate::fork_server::{Child, ForkServer, Request};
-use crate::outcome::{Outcome, Verdict};
+use crate::outcome::Outcome;
 use crate::report::Environment;
-use crate::suite::{Item, Suite};
+use crate::suite::{Item, Layer, Suite};
 use crate::target::Target;
 use crate::work::Told;
 use gpu_vmm_core::{DeviceId, Workbench};
@@ -88,22 +89,40 @@ impl<B: Workbench> Suite<B> {
         let environment = opened(&mut child)?;
         tell(Event::Opened(&environment));
         for (done, item) in items.iter().enumerate() {
-            let printed = child.printed();
+            let mut printed = 0;
             let began = Instant::now();
-            let outcome = loop {
+            let ended = loop {
                 match child.peer.try_receive() {
-                    Ok(Told::Begins(_)) => tell(Event::Begins(item)),
-                    Ok(Told::Ended { outcome, seconds, .. }) => {
+                    Ok(Told::Begins { printed: before, .. }) => {
+                        printed = before;
+                        tell(Event::Begins(item));
+                    }
+                    Ok(Told::Ended { outcome, seconds, is_last, .. }) => {
                         tell(Event::Ended(item, &outcome, Duration::from_secs_f64(seconds)));
-                        break Some(outcome);
+                        break Some(is_last);
                     }
                     Ok(Told::Opened(_)) => return Err(OUT_OF_TURN.to_owned()),
                     Err(_) => break None,
                 }
             };
-            if outcome.is_none() {
-                let outcome = died(&mut child, began.elapsed(), printed, item).map_err(system)?;
+            if ended.is_none() {
+                let patience = if began.elapsed() < PATIENCE { PATIENCE } else { Duration::ZERO };
+                let ended = child.wait(patience).map_err(system)?;
+                let outcome = match self.content.rule(item.index) {
+                    Some(rule) => driver::died(
+                        rule,
+                        &ended.to_string(),
+                        &child.output_from(printed),
+                        &environment.quirks,
+                    ),
+                    None => Outcome::failed(format!("{ended}{}", said(&mut child, printed))),
+                };
                 tell(Event::Ended(item, &outcome, began.elapsed()));
+            }
+            if ended == Some(true) {
+                child.wait(PATIENCE).map_err(system)?;
+            }
+            if ended != Some(false) {
                 return Ok(done + 1);
             }
         }
@@ -128,21 +147,15 @@ fn system(error: io::Error) -> String {
     format!("a process for the suite: {error}")
 }
 
-/// How many of the items can share a process: those before the next isolated one, or that one.
+/// How many of the items can share a process: a layer's own, and of the library's those before the next isolated one,
+/// or that one.
 fn together(items: &[Item]) -> usize {
-    match items.iter().position(|item| item.isolated) {
+    let is_other = |item: &Item| item.layer != items[0].layer;
+    match items.iter().position(|item| is_other(item) || (item.layer == Layer::Library && item.isolated)) {
         Some(0) => 1,
         Some(first) => first,
         None => items.len(),
     }
-}
-
-/// What a process that has died, or hangs, means for the item that it was at.
-fn died(child: &mut Child, waited: Duration, printed: u64, item: &Item) -> io::Result<Outcome> {
-    let patience = if waited < PATIENCE { PATIENCE } else { Duration::ZERO };
-    let ended = child.wait(patience)?;
-    let _ = item;
-    Ok(Outcome::new(Verdict::Failed, format!("{ended}{}", said(child, printed))))
 }
 
 /// What it has printed since, to be put behind how it ended.

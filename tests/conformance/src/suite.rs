@@ -5,7 +5,7 @@ use crate::driver::{self, Rule};
 use crate::fork_server::{ForkServer, Request};
 use crate::outcome::{Outcome, Verdict};
 use crate::peer::Peer;
-use crate::subject::{Skip, Subject, take_note};
+use crate::subject::{Subject, take_note};
 use crate::target::Target;
 use crate::{leaks, library, work};
 use gpu_vmm_core::{DeviceId, Workbench};
@@ -44,7 +44,8 @@ pub struct Item {
     pub name: &'static str,
     /// The rule in a sentence.
     pub about: &'static str,
-    /// True where it has to run in a process of its own.
+    /// True where it is no item for [`Suite::run_here`]: a case that has to have a process of its own, or a rule of a
+    /// driver, which shares one with other rules until a driver dies of one.
     pub isolated: bool,
 }
 
@@ -70,6 +71,11 @@ pub(crate) struct Content<B: Workbench> {
 }
 
 impl<B: Workbench> Content<B> {
+    /// The rule that the item of this index is, if it is one.
+    pub(crate) fn rule(&self, index: usize) -> Option<&Rule> {
+        self.rules.get(index.checked_sub(self.cases.len())?)
+    }
+
     fn target(&self, name: &str) -> Option<&Arc<dyn Target<B>>> {
         self.targets.iter().find(|target| target.name() == name)
     }
@@ -210,19 +216,8 @@ fn run_counted<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
 
 fn run_once<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
     drop(take_note());
-    let panic = match catch_unwind(AssertUnwindSafe(|| (case.run)(subject))) {
-        Ok(()) => return Outcome::new(Verdict::Passed, take_note()),
-        Err(panic) => panic,
-    };
-    let panic = match panic.downcast::<Skip>() {
-        Ok(skip) => return Outcome::new(Verdict::Skipped, skip.0),
-        Err(panic) => panic,
-    };
-    let said = panic.downcast_ref::<String>().cloned();
-    let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-    let said = said.unwrap_or_else(|| "it panicked".to_owned());
-    Outcome::failed(match work::last_panic_place() {
-        Some(place) => format!("{said} ({place})"),
-        None => said,
-    })
+    match catch_unwind(AssertUnwindSafe(|| (case.run)(subject))) {
+        Ok(()) => Outcome::new(Verdict::Passed, take_note()),
+        Err(panic) => work::ended_by(panic),
+    }
 }

@@ -2,13 +2,15 @@
 //! whoever asked knows in which.
 
 use crate::driver;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Verdict};
 use crate::peer::Peer;
 use crate::report::Environment;
+use crate::subject::Skip;
 use crate::suite::Suite;
 use crate::target::Target;
 use gpu_vmm_core::{DeviceId, Workbench};
 use serde::{Deserialize, Serialize};
+use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,10 +20,10 @@ use std::time::Instant;
 pub(crate) enum Told {
     /// The backend is open, or why not.
     Opened(Result<Box<Environment>, String>),
-    /// An item begins.
-    Begins(usize),
-    /// It has ended; its time is in seconds.
-    Ended { item: usize, outcome: Outcome, seconds: f64 },
+    /// An item begins, when so many bytes have been printed.
+    Begins { item: usize, printed: u64 },
+    /// It has ended; its time is in seconds. After the last one the process ends, whatever else was asked of it.
+    Ended { item: usize, outcome: Outcome, seconds: f64, is_last: bool },
 }
 
 /// Runs items and tells of them. When nobody listens any more, there is nothing to go on for.
@@ -41,20 +43,29 @@ pub(crate) fn work<B: Workbench>(
     }
     let Ok(backend) = opened else { return };
     note_panics();
-    let mut drivers = driver::Drivers::new(backend.vendor(), device, backend.quirks());
+    let mut drivers = None;
+    let mut is_last = false;
     for item in items {
-        if !tell(&Told::Begins(*item)) {
+        // The process's own output is a file, in which both streams stand where the last one has written.
+        let printed = rustix::fs::tell(std::io::stderr()).unwrap_or(0);
+        if !tell(&Told::Begins { item: *item, printed }) {
             return;
         }
         let began = Instant::now();
         let outcome = match suite.content.cases.get(*item) {
             Some(case) => suite.run_case(target, &backend, device, case),
-            None => match suite.content.rules.get(item - suite.content.cases.len()) {
-                Some(rule) => drivers.look(rule),
+            None => match suite.content.rule(*item) {
+                Some(rule) => {
+                    let drivers = drivers.get_or_insert_with(|| driver::Drivers::new(&backend, device));
+                    let outcome = drivers.look(rule);
+                    is_last = drivers.is_spoiled();
+                    outcome
+                }
                 None => Outcome::failed("there is no such item"),
             },
         };
-        if !tell(&Told::Ended { item: *item, outcome, seconds: began.elapsed().as_secs_f64() }) {
+        let seconds = began.elapsed().as_secs_f64();
+        if !tell(&Told::Ended { item: *item, outcome, seconds, is_last }) || is_last {
             return;
         }
     }
@@ -95,6 +106,21 @@ fn note_panics() {
 }
 
 /// Where this thread has panicked last, since [`note_panics`].
-pub(crate) fn last_panic_place() -> Option<String> {
+fn last_panic_place() -> Option<String> {
     PLACE.with(|last| last.borrow_mut().take())
+}
+
+/// What a case or a rule came to that has ended itself.
+pub(crate) fn ended_by(panic: Box<dyn Any + Send>) -> Outcome {
+    let panic = match panic.downcast::<Skip>() {
+        Ok(skip) => return Outcome::new(Verdict::Skipped, skip.0),
+        Err(panic) => panic,
+    };
+    let said = panic.downcast_ref::<String>().cloned();
+    let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    let said = said.unwrap_or_else(|| "it panicked".to_owned());
+    Outcome::failed(match last_panic_place() {
+        Some(place) => format!("{said} ({place})"),
+        None => said,
+    })
 }

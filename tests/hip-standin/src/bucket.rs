@@ -106,6 +106,8 @@ behaviours! {
     fill_opens_access: V7_0..V7_14 => "seen on 7.2.4 over a simulated HSA runtime";
     /// `hipMemImportFromShareableHandle` reads the descriptor through a pointer.
     import_by_pointer: V6_1..V7_0_2, V7_0_6..V7_1 => "rocm-systems PR #759; RCCL takes 7.0 from build 51831 below 60000 for the new form";
+    /// `hipMemExportToShareableHandle` writes through a null pointer.
+    export_to_null_crashes: V6_2..V7_0 => "clr 6.4.1 hip_vm.cpp; seen on 6.4.3";
     /// An imported descriptor is read when access is set, by its number.
     import_reads_later: V7_14..EVER => "rocm-systems PR #8304, #8436";
     /// Imported memory is never given back.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// # Safety
 ///
-/// As HIP has it: `to` is for one `int`.
+/// As HIP has it: `to` is null or for one `int`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemExportToShareableHandle(
     to: *mut c_void,
@@ -19,6 +19,9 @@ unsafe extern "C" fn hipMemExportToShareableHandle(
     flags: c_ulonglong,
 ) -> HipError {
     call(|state| {
+        if to.is_null() && state.bucket.export_to_null_crashes {
+            crash(format_args!("hipMemExportToShareableHandle writes through a null pointer"));
+        }
         require(!to.is_null() && !handle.is_null() && kind == DESCRIPTOR && flags == 0)?;
         let no_imports = state.bucket.no_export_of_imports;
         let handle = state.handle("hipMemExportToShareableHandle", handle.addr());

@@ -97,6 +97,14 @@ pub(crate) const ROWS: &[Row] = &[
         "a peer that comes after the owner corrupts",
     ),
     shows(
+        "reserve-says-no-memory",
+        SIX,
+        ("reserve_wrong", reserve_wrong),
+        "OutOfMemory for a size of 0 and an alignment of 3",
+    ),
+    shows("access-unchecked", SIX, ("access_unchecked", access_unchecked), "any place and any flags are set"),
+    ends("export-to-null", &["6.2", "6.3"], ("export_to_null", export_to_null), "through a null pointer"),
+    shows(
         "codes-by-version",
         ALL,
         ("codes", codes),
@@ -196,6 +204,29 @@ fn access_of_a_part(rig: &mut Rig) {
     assert_eq!(rig.set(0, base, UNIT, READ_WRITE), SUCCESS);
     assert_eq!(rig.access(0, base + UNIT), (SUCCESS, READ_WRITE as u64));
     rig.end(base, 2 * UNIT, handle);
+}
+
+fn reserve_wrong(rig: &mut Rig) {
+    const OUT_OF_MEMORY: i32 = 2;
+    let mut base = 0usize;
+    for (size, alignment) in [(0, 0), (UNIT, 3)] {
+        let answer = rig.hip("hipMemAddressReserve", &[(&raw mut base).addr(), size, alignment, 0, 0]);
+        assert_eq!(answer, OUT_OF_MEMORY);
+    }
+}
+
+fn access_unchecked(rig: &mut Rig) {
+    let (base, handle) = rig.mapped(UNIT, UNIT);
+    for (kind, flags) in [(0, READ_WRITE), (0x77, READ), (1, 77)] {
+        assert_eq!(rig.set_for(kind, 0, base, UNIT, flags), SUCCESS);
+        assert_eq!(rig.access(0, base), (SUCCESS, flags as u64));
+    }
+    rig.end(base, UNIT, handle);
+}
+
+fn export_to_null(rig: &mut Rig) {
+    let handle = rig.create(0, UNIT, true);
+    rig.hip("hipMemExportToShareableHandle", &[0, handle, 1, 0]);
 }
 
 fn access_busy(rig: &mut Rig) {
