@@ -39,6 +39,7 @@ pub(crate) fn run() -> Option<ExitCode> {
         _ => return Some(ExitCode::from(2)),
     }
     assert_eq!(backend.drop_log().count(), 0, "{:?}", backend.drop_log().take_last());
+    assert_eq!(crate::standin::violations(), 0);
     println!("done");
     Some(ExitCode::SUCCESS)
 }

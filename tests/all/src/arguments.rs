@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
-/// Runs all tests: those of the workspace, and then HIP's on AMD's own runtime over a simulated HSA runtime.
+/// Runs all tests: those of the workspace, then CUDA's on a stand-in of NVIDIA's driver, and HIP's on AMD's own runtime
+/// over a simulated HSA runtime.
 ///
 /// AMD's runtime is unpacked into a private folder; nothing is installed. The packages are those of the folder that
 /// HIP_RUNTIME_DEBS names, or else apt fetches them from Debian sid and experimental.
@@ -42,6 +43,12 @@ pub(crate) enum Command {
     /// Sets it up and runs HIP's tests alone
     Hip {
         /// For the test programs, behind `--`: a part of the names of the tests to run, or options of theirs
+        #[arg(last = true, value_name = "FILTER")]
+        filter: Vec<String>,
+    },
+    /// Runs the tests of CUDA alone, on the stand-in of NVIDIA's driver
+    Cuda {
+        /// As for `hip`
         #[arg(last = true, value_name = "FILTER")]
         filter: Vec<String>,
     },

@@ -11,7 +11,10 @@ use std::process::{Command, Stdio};
 /// The crate of the simulated HSA runtime.
 const SIMULATOR: &str = "gpu-vmm-hsa-sim";
 
-/// Its library has to have this name: HIP is linked to it.
+/// The crate of the stand-in of NVIDIA's driver.
+const CUDA_STANDIN: &str = "gpu-vmm-cuda-standin";
+
+/// The simulator's library has to have this name: HIP is linked to it.
 const HSA: &str = "libhsa-runtime64.so.1";
 
 /// The command for users.
@@ -101,6 +104,17 @@ pub(crate) fn simulator(into: &Path) -> Answer {
     fs::create_dir_all(into).doing(|| into.display().to_string())?;
     let script = folder(&metadata()?, "workspace_root")?.join("tests/hsa-sim/link.sh");
     output(Command::new(script).arg(library).arg(into.join(HSA))).map(drop)
+}
+
+/// Builds the stand-in of NVIDIA's driver as `cargo test --workspace` has it, and gives its library.
+pub(crate) fn cuda_standin() -> Answer<PathBuf> {
+    let mut command = cargo();
+    command.args(["build", "--quiet", "--package", CUDA_STANDIN]);
+    let artifacts = artifacts(&mut command)?;
+    let files = artifacts.iter().filter_map(|artifact| artifact["filenames"].as_array()).flatten();
+    let mut files = files.filter_map(Value::as_str).map(Path::new);
+    let library = files.find(|file| file.ends_with("libgpu_vmm_cuda_standin.so"));
+    library.map(Path::to_owned).ok_or_else(|| Trouble::new(format!("{CUDA_STANDIN} has no library")))
 }
 
 /// Runs a command of Cargo's and gives what it has built.

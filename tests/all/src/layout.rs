@@ -1,8 +1,8 @@
 //! The folders under `target/hip-runtime`, and where the packages come from.
 //!
 //! `debs` holds what apt has fetched, in the form in which a folder of packages is given as well (see `debs`); `apt`
-//! is apt's own state; each version is unpacked into a folder of its name; `sim` has the simulated HSA runtime; `logs`
-//! the whole output of every run.
+//! is apt's own state; each version is unpacked into a folder of its name; `sim` has the simulated HSA runtime,
+//! `cuda-standin` the stand-in of NVIDIA's driver under that one's names; `logs` the whole output of every run.
 
 use crate::arguments::Arguments;
 use crate::debs::{self, Packages};
@@ -47,6 +47,10 @@ impl Layout {
 
     pub(crate) fn simulator(&self) -> PathBuf {
         self.root.join("sim")
+    }
+
+    pub(crate) fn cuda_standin(&self) -> PathBuf {
+        self.root.join("cuda-standin")
     }
 
     /// Every version that was to be had, set up, or why not.

@@ -1,5 +1,5 @@
-//! `cargo test-all`: the project's tests, and those of HIP on AMD's own runtime, which it sets up without touching the
-//! system.
+//! `cargo test-all`: the project's tests, those of CUDA on a stand-in of NVIDIA's driver, and those of HIP on AMD's own
+//! runtime, which it sets up without touching the system.
 //!
 //! | file | subject |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | `unpack` | packages become a runtime in a private folder, whole or not at all |
 //! | `runtime` | such a runtime: how a program is run on it, and whether it is complete |
 //! | `cargo` | building the tests and the simulated HSA runtime |
+//! | `standin` | running the tests of CUDA on the stand-in of NVIDIA's driver |
 //! | `suites`, `process` | running the tests on each version; one test program, its time and its counts |
 //! | `reports` | reports of the conformance suite, and the page that lays them side by side |
 //! | `summary` | the table at the end |
@@ -25,6 +26,7 @@ mod mirror;
 mod process;
 mod reports;
 mod runtime;
+mod standin;
 mod suites;
 mod summary;
 mod trouble;
@@ -59,12 +61,21 @@ fn run(arguments: &Arguments) -> Answer<bool> {
         Some(Command::Setup) => set_up(&layout),
         Some(Command::Report { into }) => report(&layout, into),
         Some(Command::Hip { filter }) => hip(&layout, Summary::default(), filter),
+        Some(Command::Cuda { filter }) => {
+            let mut summary = Summary::default();
+            standin::run(&layout, filter, &mut summary)?;
+            print!("{summary}");
+            Ok(summary.is_good())
+        }
         None => {
             let began = Instant::now();
             let passed = cargo::test_workspace()?;
             let mut summary = Summary::default();
             let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
             summary.add(Row::of("cargo test --workspace", outcome, began.elapsed()));
+            if let Err(trouble) = standin::run(&layout, &[], &mut summary) {
+                summary.add(Row::broken("CUDA's tests", trouble));
+            }
             hip(&layout, summary, &[])
         }
     }

@@ -8,6 +8,7 @@ use crate::summary::{Outcome, Row, Summary};
 use crate::trouble::{Answer, Doing, Trouble};
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 /// A test program that has tests of HIP.
@@ -27,9 +28,10 @@ const SUITES: [Suite; 2] = [
 const GPUS: [u32; 2] = [1, 2];
 
 /// What a user may have set for the machine's own GPUs and libraries.
-const NOT_THE_MACHINES: [&str; 7] = [
+pub(crate) const NOT_THE_MACHINES: [&str; 8] = [
     "CUDA_VISIBLE_DEVICES",
     "GPU_DEVICE_ORDINAL",
+    "GPU_VMM_CUDA_LIBRARY",
     "GPU_VMM_HIP_LIBRARY",
     "HIP_VISIBLE_DEVICES",
     "LD_LIBRARY_PATH",
@@ -79,18 +81,23 @@ fn one(
     command.args(filter).current_dir(&program.folder);
     prepare(&mut command, gpus);
     let log = layout.logs().join(format!("{}-{gpus}-{}.txt", runtime.version, suite.target));
-    let ended = process::run(&mut command, &log)?;
-    if !filter.is_empty() && ended.counts == Some(Counts::default()) {
+    row(&name, &mut command, &log, !filter.is_empty())
+}
+
+/// Runs a test program, and gives its row; nothing where a filter leaves none of its tests.
+pub(crate) fn row(name: &str, command: &mut Command, log: &Path, filtered: bool) -> Answer<Option<Row>> {
+    let ended = process::run(command, log)?;
+    if filtered && ended.counts == Some(Counts::default()) {
         return Ok(None);
     }
     eprintln!("{name}: {ended} in {:.1} s", ended.time.as_secs_f64());
-    let outcome = outcome(&ended, !filter.is_empty());
+    let outcome = outcome(&ended, filtered);
     if outcome == Outcome::Failed {
-        let output = fs::read(&log).doing(|| log.display().to_string())?;
+        let output = fs::read(log).doing(|| log.display().to_string())?;
         println!("{}", String::from_utf8_lossy(&output));
         println!("{name}: {ended}; that was\n  {command:?}\n");
     }
-    let row = Row::of(&name, outcome, ended.time).counting(ended.counts);
+    let row = Row::of(name, outcome, ended.time).counting(ended.counts);
     Ok(Some(match (ended.counts, ended.status) {
         (Some(Counts { passed: 0, failed: 0, .. }), _) => row.noting("every test was ignored".to_owned()),
         (Some(Counts { failed: 0, .. }), Some(status)) if outcome == Outcome::Failed => {

@@ -1,6 +1,8 @@
-//! What cases leave behind below HIP, where the simulated HSA runtime counts it.
+//! What cases leave behind below a driver that counts it: below HIP the simulated HSA runtime, and the stand-in of
+//! NVIDIA's driver, which also counts the calls that are wrong.
 
 use crate::counts::Counts;
+use crate::standin::Standin;
 use gpu_vmm_core::{Backend, Vendor};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,20 +22,31 @@ pub(crate) fn counts_import() {
 pub(crate) struct Before {
     counts: Option<Counts>,
     imports: usize,
+    standin: Option<Standin>,
 }
 
 impl Before {
     pub(crate) fn now() -> Self {
-        let counts = Counts::now();
+        let (counts, imports) = (Counts::now(), IMPORTS.load(Ordering::Relaxed));
         FIRST.get_or_init(|| counts);
-        Self { counts, imports: IMPORTS.load(Ordering::Relaxed) }
+        Self { counts, imports, standin: Standin::now() }
     }
 
-    /// Fails where a case of HIP's has left anything.
+    /// Fails where the driver was called wrongly.
+    pub(crate) fn check_calls(&self) -> Result<(), String> {
+        Standin::check_violations(self.standin)
+    }
+
+    /// Fails where a case of a GPU's has left anything.
     pub(crate) fn check(&self, backend: &impl Backend) -> Result<(), String> {
-        if backend.vendor() != Vendor::Hip {
-            return Ok(());
+        match backend.vendor() {
+            Vendor::Hip => self.check_hip(backend),
+            Vendor::Cuda => Standin::check_counts(self.standin),
+            _ => Ok(()),
         }
+    }
+
+    fn check_hip(&self, backend: &impl Backend) -> Result<(), String> {
         let imports = IMPORTS.load(Ordering::Relaxed) - self.imports;
         Counts::check(self.counts, imports, |id| backend.quirks().iter().any(|quirk| quirk.id == id))
     }

@@ -7,7 +7,7 @@
 //! | `library` | the cases of the library layer: what gpu-vmm promises, the same on every backend |
 //! | `driver` | the rules of the driver layer: raw calls beside what the documentation says |
 //! | `run`, `work`, `fork_server`, `peer` | running them in processes that may die of them |
-//! | `leaks`, `counts` | what a case has left behind |
+//! | `leaks`, `counts`, `standin` | what a case has left behind |
 //! | `outcome`, `report` | verdicts, and the report |
 //!
 //! Everything is generic over the backend, so that the suite runs with any that implements gpu-vmm's traits. The command
@@ -26,6 +26,7 @@ mod outcome;
 mod peer;
 pub mod report;
 mod run;
+mod standin;
 mod subject;
 mod suite;
 mod target;

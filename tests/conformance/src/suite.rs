@@ -5,6 +5,7 @@ use crate::driver::{self, Rule};
 use crate::fork_server::{ForkServer, Request};
 use crate::outcome::{Outcome, Verdict};
 use crate::peer::Peer;
+use crate::standin::Standin;
 use crate::subject::{Subject, take_note};
 use crate::target::Target;
 use crate::{leaks, library, work};
@@ -183,6 +184,7 @@ fn serve<B: Workbench>(suite: &Suite<B>, request: Request, peer: &Peer) {
                 server: suite.server.clone(),
             };
             (case.child.expect("a case of two processes"))(&subject, peer);
+            Standin::check_violations(None).unwrap();
         }
     }
 }
@@ -196,7 +198,13 @@ fn run_counted<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
     for _ in 0..TRIES {
         let (before, below) = (subject.free(), leaks::Before::now());
         let outcome = run_once(subject, case);
-        if outcome.verdict == Verdict::Failed || case.isolated {
+        if outcome.verdict == Verdict::Failed {
+            return outcome;
+        }
+        if let Err(wrong) = below.check_calls() {
+            return Outcome::failed(wrong);
+        }
+        if case.isolated {
             return outcome;
         }
         let after = subject.free();

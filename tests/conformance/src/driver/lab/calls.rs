@@ -237,10 +237,12 @@ impl Lab {
         self.answer("IpcGetMemHandle", code, ())
     }
 
+    /// Copies from the host, and waits: CUDA's call returns when pageable bytes are staged, which is before they arrive.
     pub(in crate::driver) fn write(&self, to: u64, bytes: &[u8]) -> Answer<()> {
         // SAFETY: as said above.
         let code = unsafe { self.driver.copy_from_host(to, bytes.as_ptr().cast(), bytes.len()) };
-        self.answer("MemcpyHtoD", code, ())
+        self.answer("MemcpyHtoD", code, ())?;
+        self.synchronize()
     }
 
     pub(in crate::driver) fn read(&self, from: u64, length: usize) -> Answer<Vec<u8>> {

@@ -1,0 +1,83 @@
+//! The tests of CUDA on the stand-in of NVIDIA's driver (`tests/cuda-standin`), with one device and with two. They need no
+//! GPU and no download.
+
+use crate::cargo;
+use crate::layout::Layout;
+use crate::suites::{NOT_THE_MACHINES, row};
+use crate::summary::Summary;
+use crate::trouble::{Answer, Doing, Trouble};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// A test program that has tests of CUDA.
+struct Suite {
+    /// What Cargo calls it.
+    target: &'static str,
+    /// Where its source lies.
+    shown: &'static str,
+    /// Tests that say nothing here: what gpu-vmm costs beside the driver can be told beside NVIDIA's alone.
+    skipped: Option<&'static str>,
+}
+
+const SUITES: [Suite; 3] = [
+    Suite { target: "conformance", shown: "tests/conformance", skipped: None },
+    Suite { target: "device", shown: "backend-cuda/tests/device", skipped: Some("cost::") },
+    Suite { target: "open", shown: "backend-cuda/tests/open", skipped: None },
+];
+
+/// How many devices there are.
+const DEVICES: [u32; 2] = [1, 2];
+
+/// Runs all of them; a failure is a row of the table, an error that they cannot be run.
+#[cfg(target_os = "linux")]
+pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> Answer {
+    let programs = cargo::test_programs(&SUITES.map(|suite| suite.target))?;
+    let folder = layout.cuda_standin();
+    set_up(&cargo::cuda_standin()?, &folder)?;
+    fs::create_dir_all(layout.logs()).doing(|| layout.logs().display().to_string())?;
+    let mut any = false;
+    for devices in DEVICES {
+        for Suite { target, shown, skipped } in &SUITES {
+            let s = if devices == 1 { "" } else { "s" };
+            let name = format!("CUDA stand-in, {devices} GPU{s}, {shown}");
+            let program = &programs[*target];
+            let mut command = Command::new(&program.file);
+            command.args(filter).current_dir(&program.folder);
+            if let Some(skipped) = skipped {
+                command.args(["--skip", skipped]);
+            }
+            NOT_THE_MACHINES.iter().for_each(|name| {
+                command.env_remove(name);
+            });
+            command.env("GPU_VMM_TEST_BACKENDS", "cuda").env("GPU_VMM_REQUIRE_CUDA", "1");
+            command.env("LD_LIBRARY_PATH", &folder).env("CUDA_STANDIN_GPUS", devices.to_string());
+            let log = layout.logs().join(format!("cuda-standin-{devices}-{target}.txt"));
+            let row = row(&name, &mut command, &log, !filter.is_empty())?;
+            any |= row.is_some();
+            row.into_iter().for_each(|row| summary.add(row));
+        }
+    }
+    if any { Ok(()) } else { Err(Trouble::new(format!("no test has {} in its name", filter.join(" ")))) }
+}
+
+/// The stand-in is a library of Linux.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn run(_: &Layout, _: &[String], _: &mut Summary) -> Answer {
+    Ok(())
+}
+
+/// Makes a folder in which the stand-in has the names that NVIDIA's driver is looked for by.
+#[cfg(target_os = "linux")]
+fn set_up(library: &Path, folder: &Path) -> Answer {
+    fs::create_dir_all(folder).doing(|| folder.display().to_string())?;
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        let link = folder.join(name);
+        // What an earlier build has left may be another's.
+        if link.symlink_metadata().is_ok() {
+            fs::remove_file(&link).doing(|| link.display().to_string())?;
+        }
+        std::os::unix::fs::symlink(library, &link).doing(|| link.display().to_string())?;
+    }
+    Ok(())
+}

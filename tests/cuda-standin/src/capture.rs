@@ -1,0 +1,152 @@
+//! Streams that capture: what is queued on them goes into a graph, which is not kept.
+//!
+//! Documented, and so here: a context with a stream that captures cannot be waited for, nor can that stream; its default
+//! stream cannot be used while a blocking stream captures; and what could reach a captured stream by itself, such as
+//! `cuMemAlloc`, is refused as the modes of the captures and of the thread say. Each of these spoils the capture. Calls
+//! for virtual memory are accepted in every mode, which was not measured.
+#![allow(unsafe_code)] // exported to C
+
+use crate::c::{Out, given};
+use crate::code::{Answer, Code};
+use crate::stream;
+use crate::violation::refuse;
+use crate::work::{Stream, Work, work};
+use std::cell::Cell;
+use std::thread::{self, ThreadId};
+
+/// `CUstreamCaptureMode`.
+const GLOBAL: u32 = 0;
+const RELAXED: u32 = 2;
+
+/// A capture that has begun.
+pub(crate) struct Capture {
+    mode: u32,
+    by: ThreadId,
+    is_spoilt: bool,
+}
+
+thread_local! {
+    static MODE: Cell<u32> = const { Cell::new(GLOBAL) };
+}
+
+fn check_mode(mode: u32) -> Answer {
+    if mode <= RELAXED { Ok(()) } else { Err(refuse(Code::INVALID_VALUE, format_args!("mode {mode}"))) }
+}
+
+impl Work {
+    /// Spoils captures that a call reaches; whether there were any.
+    fn spoil(&mut self, is_reached: impl Fn(usize, &Stream, &Capture) -> bool) -> bool {
+        let mut any = false;
+        for (name, stream) in &mut self.streams {
+            let reached = stream.capture.as_ref().is_some_and(|capture| is_reached(*name, stream, capture));
+            any |= reached;
+            if let Some(capture) = &mut stream.capture {
+                capture.is_spoilt |= reached;
+            }
+        }
+        any
+    }
+}
+
+const fn refused_if(any: bool, code: Code) -> Answer {
+    if any { Err(code) } else { Ok(()) }
+}
+
+/// Refuses to wait for a context in which a stream captures.
+pub(crate) fn refuse_in(work: &mut Work, context: usize) -> Answer {
+    let any = work.spoil(|_, its, _| its.context == context);
+    refused_if(any, Code::STREAM_CAPTURE_UNSUPPORTED)
+}
+
+/// Refuses to wait for a stream that captures.
+pub(crate) fn refuse_of(work: &mut Work, stream: usize) -> Answer {
+    let any = work.spoil(|name, _, _| name == stream);
+    refused_if(any, Code::STREAM_CAPTURE_UNSUPPORTED)
+}
+
+/// Refuses work on a default stream for which a stream that captures would have to wait.
+pub(crate) fn refuse_implicit(work: &mut Work, stream: usize) -> Answer {
+    let context = work.streams[&stream].context;
+    if work.contexts.get(&context).is_none_or(|context| context.default != stream) {
+        return Ok(());
+    }
+    let any = work.spoil(|_, its, _| its.context == context && its.blocking);
+    refused_if(any, Code::STREAM_CAPTURE_IMPLICIT)
+}
+
+/// Refuses what could reach a captured stream by itself, as far as the modes say so.
+pub(crate) fn prohibits(work: &mut Work) -> Answer {
+    let (this, mode) = (thread::current().id(), MODE.get());
+    let any = work.spoil(|_, _, capture| {
+        let by_own = capture.by == this && capture.mode != RELAXED;
+        let by_other = capture.by != this && capture.mode == GLOBAL && mode == GLOBAL;
+        mode != RELAXED && (by_own || by_other)
+    });
+    refused_if(any, Code::STREAM_CAPTURE_UNSUPPORTED)
+}
+
+cuda! {
+    /// Begins a capture.
+    fn cuStreamBeginCapture_v2(raw: usize, mode: u32) {
+        check_mode(mode)?;
+        let mut work = work();
+        let name = stream::meant(&mut work, raw)?;
+        let context = work.streams[&name].context;
+        work.check(context)?;
+        let is_default = work.contexts.get(&context).is_some_and(|context| context.default == name);
+        let Some(stream) = work.streams.get_mut(&name).filter(|stream| !is_default && stream.capture.is_none())
+        else {
+            return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
+        };
+        stream.capture = Some(Capture { mode, by: thread::current().id(), is_spoilt: false });
+        Ok(())
+    }
+
+    /// Ends it: a graph, or that it was spoilt.
+    fn cuStreamEndCapture(raw: usize, graph: Out<'_, usize>) {
+        let graph = given(graph, "phGraph")?;
+        graph.write(0);
+        let mut work = work();
+        let name = stream::meant(&mut work, raw)?;
+        let Some(stream) = work.streams.get_mut(&name) else { return Err(Code::INVALID_HANDLE) };
+        let Some(capture) = &stream.capture else { return Err(Code::STREAM_CAPTURE_UNMATCHED) };
+        if capture.mode != RELAXED && capture.by != thread::current().id() {
+            return Err(Code::STREAM_CAPTURE_WRONG_THREAD);
+        }
+        let is_spoilt = capture.is_spoilt;
+        stream.capture = None;
+        if is_spoilt {
+            return Err(Code::STREAM_CAPTURE_INVALIDATED);
+        }
+        let made = work.new_name();
+        work.graphs.insert(made);
+        graph.write(made);
+        Ok(())
+    }
+
+    /// Whether a stream captures: no, yes, or spoilt.
+    fn cuStreamIsCapturing(raw: usize, out: Out<'_, u32>) {
+        let out = given(out, "captureStatus")?;
+        let mut work = work();
+        let name = stream::meant(&mut work, raw)?;
+        let capture = work.streams.get(&name).and_then(|stream| stream.capture.as_ref());
+        out.write(capture.map_or(0, |capture| 1 + u32::from(capture.is_spoilt)));
+        Ok(())
+    }
+
+    /// Exchanges the thread's mode.
+    fn cuThreadExchangeStreamCaptureMode(mode: Option<&mut u32>) {
+        let mode = given(mode, "mode")?;
+        check_mode(*mode)?;
+        *mode = MODE.replace(*mode);
+        Ok(())
+    }
+
+    /// Gives a graph up.
+    fn cuGraphDestroy(graph: usize) {
+        if work().graphs.remove(&graph) {
+            return Ok(());
+        }
+        Err(refuse(Code::INVALID_VALUE, format_args!("there is no graph {graph:#x}")))
+    }
+}

@@ -1,0 +1,193 @@
+//! Contexts, and which one is a thread's current one.
+#![allow(unsafe_code)] // exported to C
+
+use crate::c::{Out, given};
+use crate::capture;
+use crate::code::{Answer, Code};
+use crate::device::device;
+use crate::state::state;
+use crate::violation::refuse;
+use crate::work::{Work, finish as finish_ticket, work};
+use std::cell::RefCell;
+
+/// What of a device's memory a context takes; on hardware it is some hundred MiB.
+const TAKES: u64 = 64 << 20;
+
+pub(crate) struct Context {
+    pub(crate) device: usize,
+    /// What ended it: every call that needs it answers that.
+    pub(crate) failed: Option<Code>,
+    /// Its default stream.
+    pub(crate) default: usize,
+    /// How often the device's primary context is retained; 0 for one of the program's own.
+    pub(crate) retained: usize,
+}
+
+thread_local! {
+    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The thread's current context.
+pub(crate) fn current(work: &Work) -> Answer<usize> {
+    let Some(name) = STACK.with_borrow(|stack| stack.last().copied()) else {
+        return Err(refuse(Code::INVALID_CONTEXT, format_args!("the thread has no current context")));
+    };
+    known(work, name)
+}
+
+/// The same with its device, where it has not failed.
+pub(crate) fn usable(work: &Work) -> Answer<(usize, usize)> {
+    let name = current(work)?;
+    work.check(name)?;
+    Ok((name, work.contexts[&name].device))
+}
+
+fn known(work: &Work, name: usize) -> Answer<usize> {
+    if work.contexts.contains_key(&name) {
+        return Ok(name);
+    }
+    Err(refuse(Code::CONTEXT_IS_DESTROYED, format_args!("there is no context {name:#x}, or not any more")))
+}
+
+/// Whether there is one at all.
+pub(crate) fn any() -> bool {
+    !work().contexts.is_empty()
+}
+
+/// What a context of a device has failed with. Calls that take more of a device's memory answer it as well, which is
+/// decided here; those that give back go on, which was measured.
+pub(crate) fn check_device(device: usize) -> Answer {
+    let work = work();
+    let mut contexts = work.contexts.values().filter(|context| context.device == device);
+    contexts.find_map(|context| context.failed).map_or(Ok(()), Err)
+}
+
+/// A new context.
+pub(crate) fn create(device: usize, retained: usize) -> Answer<usize> {
+    state().charge(device, TAKES)?;
+    let mut work = work();
+    let name = work.new_name();
+    let default = work.new_stream(name, true, true);
+    work.contexts.insert(name, Context { device, failed: None, default, retained });
+    Ok(name)
+}
+
+/// Ends a context with all that belongs to it, once its work is done.
+pub(crate) fn destroy(name: usize) {
+    // What it failed with does not matter any more.
+    let _ = finish(name);
+    let device = {
+        let mut work = work();
+        let own = work.streams.iter().filter(|(_, stream)| stream.context == name).map(|(name, _)| *name);
+        own.collect::<Vec<_>>().into_iter().for_each(|stream| work.close(stream));
+        work.events.retain(|_, event| event.context != name);
+        work.modules.retain(|_, module| module.context != name);
+        work.functions.retain(|_, function| function.context != name);
+        work.contexts.remove(&name).map(|context| context.device)
+    };
+    let mut state = state();
+    state.free_of(name);
+    if let Some(device) = device {
+        state.discharge(device, TAKES);
+    }
+}
+
+/// Waits for all work of a context.
+pub(crate) fn finish(name: usize) -> Answer {
+    let tickets: Vec<_> = {
+        let work = work();
+        let own = work.streams.iter().filter(|(_, stream)| stream.context == name);
+        own.map(|(stream, _)| work.last(*stream)).collect()
+    };
+    for ticket in tickets {
+        // The context's own answer is the same for each.
+        let _ = finish_ticket(ticket);
+    }
+    work().check(name)
+}
+
+cuda! {
+    /// Makes a context of the program's own, current for the thread.
+    fn cuCtxCreate_v2(out: Out<'_, usize>, flags: u32, raw: i32) {
+        let out = given(out, "pctx")?;
+        if flags > 0xff {
+            return Err(refuse(Code::INVALID_VALUE, format_args!("flags {flags:#x}")));
+        }
+        let name = create(device(raw)?, 0)?;
+        STACK.with_borrow_mut(|stack| stack.push(name));
+        out.write(name);
+        Ok(())
+    }
+
+    /// Ends one of the program's own.
+    fn cuCtxDestroy_v2(name: usize) {
+        let is_primary = {
+            let work = work();
+            work.contexts[&known(&work, name)?].retained > 0
+        };
+        if is_primary {
+            return Err(refuse(Code::INVALID_CONTEXT, format_args!("{name:#x} is a primary context")));
+        }
+        destroy(name);
+        STACK.with_borrow_mut(|stack| {
+            if stack.last() == Some(&name) {
+                stack.pop();
+            }
+        });
+        Ok(())
+    }
+
+    /// Makes a context the thread's current one.
+    fn cuCtxPushCurrent_v2(name: usize) {
+        known(&work(), name)?;
+        STACK.with_borrow_mut(|stack| stack.push(name));
+        Ok(())
+    }
+
+    /// Takes it away again.
+    fn cuCtxPopCurrent_v2(out: Out<'_, usize>) {
+        let Some(name) = STACK.with_borrow_mut(Vec::pop) else {
+            return Err(refuse(Code::INVALID_CONTEXT, format_args!("the thread has no current context")));
+        };
+        out.map(|out| out.write(name));
+        Ok(())
+    }
+
+    /// Puts a context in the place of the current one; null is none.
+    fn cuCtxSetCurrent(name: usize) {
+        if name != 0 {
+            known(&work(), name)?;
+        }
+        STACK.with_borrow_mut(|stack| {
+            stack.pop();
+            stack.extend((name != 0).then_some(name));
+        });
+        Ok(())
+    }
+
+    /// The thread's current context, or null.
+    fn cuCtxGetCurrent(out: Out<'_, usize>) {
+        let name = STACK.with_borrow(|stack| stack.last().copied().unwrap_or(0));
+        given(out, "pctx")?.write(name);
+        Ok(())
+    }
+
+    /// The current context's device.
+    fn cuCtxGetDevice(out: Out<'_, i32>) {
+        let out = given(out, "device")?;
+        let work = work();
+        out.write(work.contexts[&current(&work)?].device as i32);
+        Ok(())
+    }
+
+    /// Waits for all work of the current context.
+    fn cuCtxSynchronize() {
+        let name = {
+            let mut work = work();
+            let name = current(&work)?;
+            capture::refuse_in(&mut work, name)?;
+            name
+        };
+        finish(name)
+    }
+}

@@ -1,0 +1,174 @@
+//! Copies and fills by the driver, on a stream.
+//!
+//! Measured: where the device may not do it when the call is made, the call answers `CUDA_ERROR_INVALID_VALUE` and the
+//! context lives. What is unmapped after that, before the device has come to it, is a fault. A copy to the host returns
+//! when it is done; one from the host once the bytes are in the driver's hands; the others at once.
+#![allow(unsafe_code)] // exported to C, and reaches memory by address
+
+use crate::code::{Answer, Code};
+use crate::state::state;
+use crate::stream;
+use crate::violation::refuse;
+use crate::walk::{Need, Who, each, reach};
+use crate::work::{Ticket, finish, queue, work};
+use std::ffi::c_void;
+
+/// The driver's own staging memory has this many bytes.
+const STAGING: usize = 16 << 20;
+
+const DEFAULT: usize = 0;
+
+/// The device that does what is queued on a stream.
+fn device_of(stream: usize) -> Answer<usize> {
+    stream::for_work(&mut work(), stream).map(|(_, device)| device)
+}
+
+fn put(stream: usize, job: impl FnOnce() -> Answer + Send + 'static) -> Answer<Ticket> {
+    let mut work = work();
+    let (name, _) = stream::for_work(&mut work, stream)?;
+    Ok(queue(work, name, Box::new(job)))
+}
+
+/// Refuses what the device may not do, as it is now. Asking is no violation: the answer is safe to rely on.
+fn check(device: usize, at: u64, size: usize, need: Need) -> Answer {
+    let checked = state().check(Who::Driver(device), at, size as u64, need);
+    checked.map_err(|_| Code::INVALID_VALUE)
+}
+
+/// Refuses an address of a device's in the place of a host's.
+fn check_host(at: *const c_void) -> Answer {
+    let state = state();
+    let at = at.addr() as u64;
+    if at == 0 || state.space.around(at).is_some() || state.plain(at).is_some() {
+        return Err(refuse(Code::INVALID_VALUE, format_args!("{at:#x} is no address of the host's")));
+    }
+    Ok(())
+}
+
+/// A host's address that goes to a stream's thread.
+struct Host(*mut u8);
+
+// SAFETY: who calls promises that it is good until the copy is done, on whatever thread.
+unsafe impl Send for Host {}
+
+impl Host {
+    const fn get(&self) -> *mut u8 {
+        self.0
+    }
+}
+
+fn from_host(to: u64, from: *const c_void, size: usize, stream: usize) -> Answer {
+    let device = device_of(stream)?;
+    check_host(from)?;
+    check(device, to, size, Need::Write)?;
+    let mut last: Option<Ticket> = None;
+    for start in (0..size).step_by(STAGING) {
+        let length = STAGING.min(size - start);
+        // SAFETY: the caller's bytes, within their size.
+        let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>().add(start), length) }.to_vec();
+        if let Some(last) = last {
+            finish(last)?;
+        }
+        let job = move || {
+            let mut done = 0;
+            each(Who::Driver(device), to + start as u64, length as u64, Need::Write, |piece| {
+                // SAFETY: the piece holds so many bytes, and the bytes are owned here.
+                unsafe { piece.pointer().copy_from(bytes[done..].as_ptr(), piece.size as usize) };
+                done += piece.size as usize;
+            })
+        };
+        last = Some(put(stream, job)?);
+    }
+    Ok(())
+}
+
+fn to_host(to: *mut c_void, from: u64, size: usize, stream: usize) -> Answer<Ticket> {
+    let device = device_of(stream)?;
+    check_host(to)?;
+    check(device, from, size, Need::Read)?;
+    let host = Host(to.cast());
+    let job = move || {
+        let mut to = host.get();
+        each(Who::Driver(device), from, size as u64, Need::Read, |piece| {
+            // SAFETY: the piece holds so many bytes, and the caller promises as many at the host's address.
+            unsafe { to.copy_from(piece.pointer(), piece.size as usize) };
+            to = to.wrapping_add(piece.size as usize);
+        })
+    };
+    put(stream, job)
+}
+
+fn on_device(to: u64, from: u64, size: usize, stream: usize) -> Answer {
+    let device = device_of(stream)?;
+    check(device, from, size, Need::Read)?;
+    check(device, to, size, Need::Write)?;
+    if to.abs_diff(from) < size as u64 {
+        return Err(refuse(Code::INVALID_VALUE, format_args!("{size:#x} from {from:#x} to {to:#x} overlap")));
+    }
+    let job = move || {
+        let (mut done, size) = (0, size as u64);
+        while done < size {
+            let source = reach(Who::Driver(device), from + done, size - done, Need::Read)?;
+            let target = reach(Who::Driver(device), to + done, source.size, Need::Write)?;
+            // SAFETY: both hold so many bytes; where they are one memory, the copy allows for it.
+            unsafe { target.pointer().copy_from(source.pointer(), target.size as usize) };
+            done += target.size;
+        }
+        Ok(())
+    };
+    put(stream, job).map(drop)
+}
+
+fn fill(at: u64, value: u8, size: usize, stream: usize) -> Answer {
+    let device = device_of(stream)?;
+    check(device, at, size, Need::Write)?;
+    let job = move || {
+        each(Who::Driver(device), at, size as u64, Need::Write, |piece| {
+            // SAFETY: the piece holds so many bytes.
+            unsafe { piece.pointer().write_bytes(value, piece.size as usize) };
+        })
+    };
+    put(stream, job).map(drop)
+}
+
+cuda! {
+    /// Copies from the host.
+    fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, size: usize) {
+        from_host(to, from, size, DEFAULT)
+    }
+
+    /// Copies to the host, and waits.
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, size: usize) {
+        finish(to_host(to, from, size, DEFAULT)?)
+    }
+
+    /// Copies on a device.
+    fn cuMemcpyDtoD_v2(to: u64, from: u64, size: usize) {
+        on_device(to, from, size, DEFAULT)
+    }
+
+    /// Sets every byte.
+    fn cuMemsetD8_v2(at: u64, value: u8, size: usize) {
+        fill(at, value, size, DEFAULT)
+    }
+
+    /// Copies from the host on a stream.
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, size: usize, stream: usize) {
+        from_host(to, from, size, stream)
+    }
+
+    /// Copies to the host on a stream; it waits, since no memory of the host's is pinned here.
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, size: usize, stream: usize) {
+        finish(to_host(to, from, size, stream)?)
+    }
+
+    /// Copies on a device, on a stream.
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, stream: usize) {
+        on_device(to, from, size, stream)
+    }
+
+    /// Sets every byte, on a stream.
+    fn cuMemsetD8Async(at: u64, value: u8, size: usize, stream: usize) {
+        fill(at, value, size, stream)
+    }
+}

@@ -1,0 +1,100 @@
+//! Events: places in streams, and when they were come to.
+#![allow(unsafe_code)] // exported to C
+
+use crate::c::{Out, given};
+use crate::code::{Answer, Code};
+use crate::violation::refuse;
+use crate::work::{self, Ticket, Work, queue, work};
+use crate::{context, stream};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+/// `CU_EVENT_DISABLE_TIMING`.
+const DISABLE_TIMING: u32 = 2;
+
+pub(crate) struct Event {
+    pub(crate) context: usize,
+    flags: u32,
+    pub(crate) recorded: Option<Ticket>,
+    time: Arc<OnceLock<Instant>>,
+}
+
+impl Work {
+    pub(crate) fn event(&mut self, name: usize) -> Answer<&mut Event> {
+        let found = self.events.get_mut(&name);
+        found.ok_or_else(|| refuse(Code::INVALID_HANDLE, format_args!("there is no event {name:#x}")))
+    }
+}
+
+/// When an event that keeps time was come to.
+fn time(name: usize) -> Answer<Instant> {
+    let mut work = work();
+    let event = work.event(name)?;
+    if event.flags & DISABLE_TIMING != 0 || event.recorded.is_none() {
+        let what = format_args!("event {name:#x} keeps no time, or was not recorded");
+        return Err(refuse(Code::INVALID_HANDLE, what));
+    }
+    event.time.get().copied().ok_or(Code::NOT_READY)
+}
+
+cuda! {
+    /// Makes one.
+    fn cuEventCreate(out: Out<'_, usize>, flags: u32) {
+        let out = given(out, "phEvent")?;
+        if flags > 7 {
+            return Err(refuse(Code::INVALID_VALUE, format_args!("flags {flags:#x}")));
+        }
+        let mut work = work();
+        let (context, _) = context::usable(&work)?;
+        let name = work.new_name();
+        work.events.insert(name, Event { context, flags, recorded: None, time: Arc::default() });
+        out.write(name);
+        Ok(())
+    }
+
+    /// Gives one up.
+    fn cuEventDestroy_v2(name: usize) {
+        let mut work = work();
+        let context = work.event(name)?.context;
+        work.events.remove(&name);
+        work.check(context)
+    }
+
+    /// Puts one behind all that is on a stream.
+    fn cuEventRecord(name: usize, raw: usize) {
+        let mut locked = work();
+        let (stream, _) = stream::for_work(&mut locked, raw)?;
+        let time = Arc::new(OnceLock::new());
+        locked.event(name)?.time = Arc::clone(&time);
+        let job = move || {
+            let _ = time.set(Instant::now());
+            Ok(())
+        };
+        let ticket = queue(locked, stream, Box::new(job));
+        work().event(name)?.recorded = Some(ticket);
+        Ok(())
+    }
+
+    /// Whether it was come to.
+    fn cuEventQuery(name: usize) {
+        let mut work = work();
+        let event = work.event(name)?;
+        let (context, recorded) = (event.context, event.recorded);
+        work.check(context)?;
+        if recorded.is_none_or(|ticket| work.is_done(ticket)) { Ok(()) } else { Err(Code::NOT_READY) }
+    }
+
+    /// Waits until it is.
+    fn cuEventSynchronize(name: usize) {
+        let recorded = work().event(name)?.recorded;
+        recorded.map_or(Ok(()), work::finish)
+    }
+
+    /// Milliseconds between two.
+    fn cuEventElapsedTime(out: Out<'_, f32>, start: usize, end: usize) {
+        let out = given(out, "pMilliseconds")?;
+        let (start, end) = (time(start)?, time(end)?);
+        out.write(end.saturating_duration_since(start).as_secs_f32() * 1000.0);
+        Ok(())
+    }
+}

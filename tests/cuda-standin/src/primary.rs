@@ -1,0 +1,70 @@
+//! Each device's primary context, which all that is in a process shares.
+#![allow(unsafe_code)] // exported to C
+
+use crate::c::{Out, given};
+use crate::code::{Answer, Code};
+use crate::context::{create, destroy};
+use crate::device::device;
+use crate::violation::refuse;
+use crate::work::{Work, work};
+use std::sync::{Mutex, PoisonError};
+
+/// Held while one is made or ended, so that two threads do not make two.
+static CHANGING: Mutex<()> = Mutex::new(());
+
+fn retain(device: usize) -> Answer<usize> {
+    let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = work().primary[device];
+    if let Some(name) = known {
+        if let Some(context) = work().contexts.get_mut(&name) {
+            context.retained += 1;
+        }
+        return Ok(name);
+    }
+    let name = create(device, 1)?;
+    work().primary[device] = Some(name);
+    Ok(name)
+}
+
+impl Work {
+    /// Gives a reference up; the context, if that was the last.
+    fn release(&mut self, device: usize) -> Answer<Option<usize>> {
+        let name = self.primary[device];
+        let Some(context) = name.and_then(|name| self.contexts.get_mut(&name)) else {
+            let what = format_args!("the primary context of device {device} is not retained");
+            return Err(refuse(Code::INVALID_CONTEXT, what));
+        };
+        context.retained -= 1;
+        if context.retained > 0 {
+            return Ok(None);
+        }
+        self.primary[device] = None;
+        Ok(name)
+    }
+}
+
+cuda! {
+    /// Gives it, made by the first call.
+    fn cuDevicePrimaryCtxRetain(out: Out<'_, usize>, raw: i32) {
+        given(out, "pctx")?.write(retain(device(raw)?)?);
+        Ok(())
+    }
+
+    /// Gives it up; the last one ends it.
+    fn cuDevicePrimaryCtxRelease_v2(raw: i32) {
+        let device = device(raw)?;
+        let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = work().release(device)?;
+        ended.into_iter().for_each(destroy);
+        Ok(())
+    }
+
+    /// Whether there is one.
+    fn cuDevicePrimaryCtxGetState(raw: i32, flags: Out<'_, u32>, active: Out<'_, i32>) {
+        let (flags, active) = (given(flags, "flags")?, given(active, "active")?);
+        let device = device(raw)?;
+        flags.write(0);
+        active.write(work().primary[device].is_some().into());
+        Ok(())
+    }
+}

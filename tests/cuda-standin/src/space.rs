@@ -1,0 +1,209 @@
+//! Where reservations lie. All addresses that are given out are closed pages of this process, as the real driver's are.
+//!
+//! Measured, and so here: a reservation takes multiples of 32 MiB of addresses. Those without a hint lie low, in an arena
+//! of the driver's own; there a hint is taken up to where the arena has been used, and moved beyond. Elsewhere a hint is
+//! taken where it is free. Once there is a context, reservations of up to 24 MiB go to an arena of small ones, wherever
+//! a hint points. Not measured, and so decided here: which free place is chosen, and that hints which are no multiples of
+//! 32 MiB are moved.
+
+use crate::c::GRANULARITY;
+use crate::pages::Pages;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What a reservation's addresses are multiples of.
+const BLOCK: u64 = 32 << 20;
+/// The driver's own arena. What lies below the first address, from 0x400000000 on, the driver has taken for itself.
+const ARENA: Range<u64> = 0x4_0200_0000..0x0800_0000_0000;
+/// The largest reservation that goes to the arena of small ones, and what that one grows by.
+const SMALL: u64 = 24 << 20;
+const SMALL_ARENA: u64 = 1 << 30;
+/// Behind the last address of a process.
+const END: u64 = 1 << 47;
+
+/// A range of addresses.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    /// As it was asked for.
+    pub(crate) size: u64,
+    /// What it takes of the addresses.
+    extent: u64,
+    /// The pages that hold them; the small ones' are their arena's.
+    _pages: Option<Pages>,
+}
+
+/// All addresses that are given out.
+#[derive(Debug)]
+pub(crate) struct Space {
+    pub(crate) reservations: BTreeMap<u64, Reservation>,
+    small: Vec<Pages>,
+    /// Up to where the arena has been used.
+    top: u64,
+}
+
+impl Default for Space {
+    fn default() -> Self {
+        Self { reservations: BTreeMap::new(), small: Vec::new(), top: ARENA.start }
+    }
+}
+
+impl Space {
+    /// Gives out addresses; nothing where there are none.
+    pub(crate) fn reserve(&mut self, size: u64, alignment: u64, hint: u64, has_context: bool) -> Option<u64> {
+        let small = if has_context && size <= SMALL { self.reserve_small(size, alignment) } else { None };
+        let (base, reservation) = small.or_else(|| self.reserve_blocks(size, alignment, hint))?;
+        if ARENA.contains(&base) {
+            self.top = self.top.max(base + reservation.extent);
+        }
+        self.reservations.insert(base, reservation);
+        Some(base)
+    }
+
+    fn reserve_small(&mut self, size: u64, alignment: u64) -> Option<(u64, Reservation)> {
+        let alignment = alignment.max(GRANULARITY);
+        let find = |space: &Self| {
+            let arenas = space.small.iter().map(|arena| arena.start()..arena.start() + arena.size());
+            arenas.into_iter().find_map(|arena| space.gap(arena, size, alignment))
+        };
+        let base = match find(self) {
+            Some(base) => base,
+            None => {
+                self.small.push(Pages::closed(SMALL_ARENA, GRANULARITY)?);
+                find(self)?
+            }
+        };
+        Some((base, Reservation { size, extent: size, _pages: None }))
+    }
+
+    fn reserve_blocks(&self, size: u64, alignment: u64, hint: u64) -> Option<(u64, Reservation)> {
+        let (extent, alignment) = (size.checked_next_multiple_of(BLOCK)?, alignment.max(BLOCK));
+        let made = |pages: Pages| {
+            let base = pages.start();
+            (base, Reservation { size, extent, _pages: Some(pages) })
+        };
+        if hint.is_multiple_of(alignment)
+            && self.takes(hint, extent)
+            && let Some(pages) = Pages::closed_at(hint, extent)
+        {
+            return Some(made(pages));
+        }
+        let mut from = ARENA.start;
+        while let Some(place) = self.gap(from..ARENA.end, extent, alignment) {
+            match Pages::closed_at(place, extent) {
+                Some(pages) => return Some(made(pages)),
+                // Something of the program's own is there.
+                None => from = place + BLOCK,
+            }
+        }
+        Pages::closed(extent, alignment).map(made)
+    }
+
+    /// Whether a hint is taken, if nothing else of the process is there.
+    fn takes(&self, hint: u64, extent: u64) -> bool {
+        let reach = hint.checked_add(extent).filter(|end| *end <= END);
+        let is_drivers = (0x4_0000_0000..ARENA.start).contains(&hint);
+        let is_beyond = ARENA.contains(&hint) && hint > self.top;
+        hint != 0
+            && !is_drivers
+            && !is_beyond
+            && reach.is_some_and(|end| self.gap(hint..end, extent, BLOCK) == Some(hint))
+    }
+
+    /// The first free place for `size` in a range.
+    fn gap(&self, within: Range<u64>, size: u64, alignment: u64) -> Option<u64> {
+        let mut at = within.start.checked_next_multiple_of(alignment)?;
+        let before = self.reservations.range(..within.start).next_back();
+        for (base, taken) in before.into_iter().chain(self.reservations.range(within.start..within.end)) {
+            if at.checked_add(size)? <= *base {
+                break;
+            }
+            at = at.max(base + taken.extent).checked_next_multiple_of(alignment)?;
+        }
+        (at.checked_add(size)? <= within.end).then_some(at)
+    }
+
+    /// Takes addresses back.
+    pub(crate) fn free(&mut self, base: u64) {
+        self.reservations.remove(&base);
+    }
+
+    /// The reservation that an address lies in.
+    pub(crate) fn around(&self, at: u64) -> Option<(u64, &Reservation)> {
+        let (base, reservation) = self.reservations.range(..=at).next_back()?;
+        (at - base < reservation.size).then_some((*base, reservation))
+    }
+
+    /// Whether an address is of the driver's own arena.
+    pub(crate) fn is_in_arena(at: u64) -> bool {
+        ARENA.contains(&at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    const MIB: u64 = 1 << 20;
+
+    /// The tests ask for the same addresses of this process.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reserve(space: &mut Space, size: u64, hint: u64) -> u64 {
+        space.reserve(size, 0, hint, false).unwrap()
+    }
+
+    #[test]
+    fn a_reservation_takes_multiples_of_32_mib() {
+        let _alone = alone();
+        let mut space = Space::default();
+        let first = reserve(&mut space, 48 * MIB, 0);
+        assert_ne!(reserve(&mut space, 32 * MIB, first + 48 * MIB), first + 48 * MIB);
+        let mut space = Space::default();
+        let first = reserve(&mut space, 48 * MIB, 0);
+        assert_eq!(reserve(&mut space, 32 * MIB, first + 64 * MIB), first + 64 * MIB);
+        assert_ne!(reserve(&mut space, 32 * MIB, first), first);
+    }
+
+    #[test]
+    fn hints_are_taken_outside_the_arena_and_in_what_has_been_used_of_it() {
+        let _alone = alone();
+        let mut space = Space::default();
+        assert_eq!(reserve(&mut space, 64 * MIB, 0x1000_0000_0000), 0x1000_0000_0000);
+        for place in [0x4_0000_0000, 0x100_0000_0000] {
+            assert_ne!(reserve(&mut space, 64 * MIB, place), place);
+        }
+        let hole = reserve(&mut space, 1 << 40, 0);
+        space.free(hole);
+        for step in 0..256 {
+            let next = hole + step * 64 * MIB;
+            assert_eq!(reserve(&mut space, 64 * MIB, next), next);
+        }
+    }
+
+    #[test]
+    fn small_ones_have_an_arena_once_there_is_a_context() {
+        let _alone = alone();
+        let mut space = Space::default();
+        let hint = 0x1000_0000_0000;
+        assert_eq!(reserve(&mut space, 24 * MIB, hint), hint);
+        space.free(hint);
+        let moved = space.reserve(24 * MIB, 0, hint, true).unwrap();
+        assert_ne!(moved, hint);
+        assert_ne!(space.reserve(2 * MIB, 0, moved + 24 * MIB + BLOCK, true), Some(moved + 24 * MIB + BLOCK));
+        assert_eq!(space.reserve(26 * MIB, 0, hint, true), Some(hint));
+    }
+
+    #[test]
+    fn alignment_and_size_have_hardly_a_limit() {
+        let _alone = alone();
+        let mut space = Space::default();
+        let aligned = space.reserve(2 * MIB, 1 << 36, 0, true).unwrap();
+        assert!(aligned.is_multiple_of(1 << 36));
+        assert!(space.reserve(1 << 46, 0, 0, true).is_some());
+        assert_eq!(space.reserve(1 << 48, 0, 0, true), None);
+    }
+}

@@ -1,0 +1,127 @@
+//! Streams: made and given up, asked, waited for.
+#![allow(unsafe_code)] // exported to C
+
+use crate::c::{Out, given};
+use crate::code::{Answer, Code};
+use crate::violation::refuse;
+use crate::work::{self, Ticket, Work, work};
+use crate::{capture, context};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: u32 = 1;
+/// `CU_STREAM_LEGACY`, which null is as well, and `CU_STREAM_PER_THREAD`.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+
+thread_local! {
+    /// The thread's own default streams, by their contexts.
+    static OWN: RefCell<BTreeMap<usize, usize>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// The stream that a handle means: a live one, or a default one of the current context.
+pub(crate) fn meant(work: &mut Work, raw: usize) -> Answer<usize> {
+    match raw {
+        0 | LEGACY => Ok(work.contexts[&context::current(work)?].default),
+        PER_THREAD => {
+            let context = context::current(work)?;
+            OWN.with_borrow_mut(|own| {
+                Ok(*own.entry(context).or_insert_with(|| work.new_stream(context, true, true)))
+            })
+        }
+        _ if work.streams.get(&raw).is_some_and(|stream| !stream.closing) => Ok(raw),
+        _ => Err(refuse(Code::INVALID_HANDLE, format_args!("there is no stream {raw:#x}, or not any more"))),
+    }
+}
+
+/// The same for work, which is of the current context: the stream, and the device that does it.
+pub(crate) fn for_work(work: &mut Work, raw: usize) -> Answer<(usize, usize)> {
+    let (current, device) = context::usable(work)?;
+    let name = meant(work, raw)?;
+    if work.streams[&name].context != current {
+        let what = format_args!("stream {raw:#x} is not of the current context");
+        return Err(refuse(Code::INVALID_HANDLE, what));
+    }
+    capture::refuse_implicit(work, name)?;
+    Ok((name, device))
+}
+
+fn create(flags: u32) -> Answer<usize> {
+    if flags & !NON_BLOCKING != 0 {
+        return Err(refuse(Code::INVALID_VALUE, format_args!("flags {flags:#x}")));
+    }
+    let mut work = work();
+    let (context, _) = context::usable(&work)?;
+    Ok(work.new_stream(context, flags & NON_BLOCKING == 0, false))
+}
+
+/// What is on a stream so far, to be waited for; one that captures cannot be.
+fn last(raw: usize) -> Answer<(Ticket, usize)> {
+    let mut work = work();
+    let name = meant(&mut work, raw)?;
+    capture::refuse_of(&mut work, name)?;
+    Ok((work.last(name), work.streams[&name].context))
+}
+
+cuda! {
+    /// Makes one.
+    fn cuStreamCreate(out: Out<'_, usize>, flags: u32) {
+        given(out, "phStream")?.write(create(flags)?);
+        Ok(())
+    }
+
+    /// The same; all streams are equal here.
+    fn cuStreamCreateWithPriority(out: Out<'_, usize>, flags: u32, _priority: i32) {
+        given(out, "phStream")?.write(create(flags)?);
+        Ok(())
+    }
+
+    /// Gives one up. It goes when its work is done.
+    fn cuStreamDestroy_v2(raw: usize) {
+        if raw <= PER_THREAD {
+            return Err(refuse(Code::INVALID_HANDLE, format_args!("a default stream")));
+        }
+        let mut work = work();
+        let name = meant(&mut work, raw)?;
+        let failed = work.check(work.streams[&name].context);
+        work.close(name);
+        failed
+    }
+
+    /// Whether its work is done.
+    fn cuStreamQuery(raw: usize) {
+        let (ticket, context) = last(raw)?;
+        let work = work();
+        work.check(context)?;
+        if work.is_done(ticket) { Ok(()) } else { Err(Code::NOT_READY) }
+    }
+
+    /// Waits until it is.
+    fn cuStreamSynchronize(raw: usize) {
+        work::finish(last(raw)?.0)
+    }
+
+    /// Its context.
+    fn cuStreamGetCtx(raw: usize, out: Out<'_, usize>) {
+        let out = given(out, "pctx")?;
+        let mut work = work();
+        let name = meant(&mut work, raw)?;
+        out.write(work.streams[&name].context);
+        Ok(())
+    }
+
+    /// Has what is queued from now on wait for an event.
+    fn cuStreamWaitEvent(raw: usize, event: usize, flags: u32) {
+        let mut work = work();
+        let name = meant(&mut work, raw)?;
+        let recorded = work.event(event)?.recorded;
+        if flags > 1 {
+            return Err(refuse(Code::INVALID_VALUE, format_args!("flags {flags:#x}")));
+        }
+        if let Some(ticket) = recorded {
+            work.add_wait(name, ticket);
+        }
+        Ok(())
+    }
+}

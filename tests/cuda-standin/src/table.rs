@@ -1,0 +1,71 @@
+//! Every function of the driver that is here, with the version of CUDA in which its symbol appeared.
+
+/// A function by its symbol.
+pub(crate) struct Function {
+    pub(crate) name: &'static str,
+    /// As `cuDriverGetVersion` answers it; older drivers lack the symbol.
+    pub(crate) since: u32,
+    pub(crate) address: *const (),
+}
+
+macro_rules! functions {
+    ($($module:ident: $($name:ident $since:literal),*;)*) => {
+        /// The table. A function that is not in it does not compile.
+        pub(crate) const FUNCTIONS: &[Function] = &[$($(Function {
+            name: stringify!($name),
+            since: $since,
+            address: crate::$module::$name as *const (),
+        },)*)*];
+    };
+}
+
+functions! {
+    device: cuInit 2000, cuDriverGetVersion 2020, cuGetErrorName 6000, cuGetErrorString 6000,
+        cuDeviceGetCount 2000, cuDeviceGet 2000, cuDeviceGetName 2000, cuDeviceTotalMem_v2 3020,
+        cuDeviceGetAttribute 2000, cuDeviceCanAccessPeer 4000;
+    context: cuCtxCreate_v2 3020, cuCtxDestroy_v2 4000, cuCtxPushCurrent_v2 4000, cuCtxPopCurrent_v2 4000,
+        cuCtxSetCurrent 4000, cuCtxGetCurrent 4000, cuCtxGetDevice 2000, cuCtxSynchronize 2000;
+    primary: cuDevicePrimaryCtxRetain 7000, cuDevicePrimaryCtxRelease_v2 11000, cuDevicePrimaryCtxGetState 7000;
+    stream: cuStreamCreate 2000, cuStreamCreateWithPriority 5050, cuStreamDestroy_v2 4000, cuStreamQuery 2000,
+        cuStreamSynchronize 2000, cuStreamGetCtx 9020, cuStreamWaitEvent 3020;
+    event: cuEventCreate 2000, cuEventDestroy_v2 4000, cuEventRecord 2000, cuEventQuery 2000,
+        cuEventSynchronize 2000, cuEventElapsedTime 2000;
+    capture: cuStreamBeginCapture_v2 10010, cuStreamEndCapture 10000, cuStreamIsCapturing 10000,
+        cuThreadExchangeStreamCaptureMode 10010, cuGraphDestroy 10000;
+    reserve: cuMemAddressReserve 10020, cuMemAddressFree 10020;
+    physical: cuMemCreate 10020, cuMemRelease 10020, cuMemRetainAllocationHandle 11000,
+        cuMemGetAllocationGranularity 10020, cuMemGetAllocationPropertiesFromHandle 10020;
+    map: cuMemMap 10020, cuMemUnmap 10020;
+    access: cuMemSetAccess 10020, cuMemGetAccess 10020;
+    share: cuMemExportToShareableHandle 10020, cuMemImportFromShareableHandle 10020;
+    range: cuMemGetAddressRange_v2 3020, cuMemGetHandleForAddressRange 11070, cuPointerGetAttribute 4000,
+        cuPointerGetAttributes 7000;
+    multicast: cuMulticastCreate 12010, cuMulticastAddDevice 12010, cuMulticastBindMem 12010,
+        cuMulticastBindAddr 12010, cuMulticastUnbind 12010, cuMulticastGetGranularity 12010;
+    plain: cuMemGetInfo_v2 3020, cuMemAlloc_v2 3020, cuMemFree_v2 3020;
+    copy: cuMemcpyHtoD_v2 3020, cuMemcpyDtoH_v2 3020, cuMemcpyDtoD_v2 3020, cuMemcpyHtoDAsync_v2 3020,
+        cuMemcpyDtoHAsync_v2 3020, cuMemcpyDtoDAsync_v2 3020, cuMemsetD8_v2 3020, cuMemsetD8Async 3020;
+    module: cuModuleLoadData 2000, cuModuleLoadDataEx 2010, cuModuleUnload 2000, cuModuleGetFunction 2000,
+        cuLaunchKernel 4000;
+}
+
+/// The place of a function in the table, found by the compiler.
+pub(crate) const fn index(name: &str) -> usize {
+    let mut at = 0;
+    while at < FUNCTIONS.len() {
+        if same(FUNCTIONS[at].name.as_bytes(), name.as_bytes()) {
+            return at;
+        }
+        at += 1;
+    }
+    assert!(at < FUNCTIONS.len(), "list the function in the table");
+    at
+}
+
+const fn same(a: &[u8], b: &[u8]) -> bool {
+    let mut at = 0;
+    while at < a.len() && at < b.len() && a[at] == b[at] {
+        at += 1;
+    }
+    a.len() == b.len() && at == a.len()
+}

@@ -1,0 +1,69 @@
+//! Running a case in a process of its own.
+
+use crate::rig::Cuda;
+use libtest_mimic::Failed;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+const CASE: &str = "GPU_VMM_TEST_CASE";
+const DONE: &str = "DONE";
+
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    /// Settings beside two GPUs, without the prefix.
+    pub(crate) settings: &'static [(&'static str, &'static str)],
+    pub(crate) run: fn(&Cuda),
+}
+
+/// A case with the settings that most have.
+pub(crate) const fn case(name: &'static str, run: fn(&Cuda)) -> Case {
+    Case { name, settings: &[], run }
+}
+
+/// A case with settings of its own.
+pub(crate) const fn with(
+    settings: &'static [(&'static str, &'static str)],
+    name: &'static str,
+    run: fn(&Cuda),
+) -> Case {
+    Case { name, settings, run }
+}
+
+/// The case that this process is to run, where it is a child.
+pub(crate) fn asked_for() -> Option<String> {
+    std::env::var(CASE).ok()
+}
+
+impl Case {
+    /// Runs the case in this process, and looks at what is left.
+    pub(crate) fn run_here(&self) {
+        let cuda = Cuda::load();
+        (self.run)(&cuda);
+        cuda.check_what_is_left();
+        // The last word, so that a child that ends early is not taken for one that succeeds.
+        println!("{DONE}");
+    }
+}
+
+/// The stand-in's library, which Cargo puts beside the tests of its package.
+pub(crate) fn library() -> PathBuf {
+    let mut path = std::env::current_exe().expect("this program's path");
+    path.set_file_name("libgpu_vmm_cuda_standin.so");
+    assert!(path.exists(), "{} is not there", path.display());
+    path
+}
+
+/// Runs a case in a child, and gives what it printed.
+pub(crate) fn run(case: &Case) -> Result<String, Failed> {
+    let mut command = Command::new(std::env::current_exe().expect("this program's path"));
+    command.env(CASE, case.name).env("CUDA_STANDIN_GPUS", "2").env("GPU_VMM_CUDA_LIBRARY", library());
+    for (name, value) in case.settings {
+        command.env(format!("CUDA_STANDIN_{name}"), value);
+    }
+    let output = command.stdin(Stdio::null()).output().expect("a child");
+    let said = String::from_utf8_lossy(&output.stdout);
+    match said.strip_suffix(&format!("{DONE}\n")) {
+        Some(printed) if output.status.success() => Ok(printed.to_owned()),
+        _ => Err(format!("{}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into()),
+    }
+}

@@ -1,0 +1,65 @@
+//! The stand-in by itself, and gpu-vmm-cuda over it.
+//!
+//! A driver is one for a process and its settings are the environment's, so each case runs in a child: this program again,
+//! told by its environment which case.
+//!
+//! | module | what |
+//! |---|---|
+//! | `quirks` | each quirk that gpu-vmm-cuda lists, shown by raw calls |
+//! | `memory`, `work`, `multicast` | the rules, by subject |
+//! | `backend` | gpu-vmm-cuda: which drivers it takes, how errors reach it, that it gives everything back |
+//! | `child`, `rig` | running a case; the driver's functions for cases |
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+#![allow(unsafe_code)] // the driver's functions are called
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic
+
+mod backend;
+mod child;
+mod memory;
+mod multicast;
+mod quirks;
+mod rig;
+mod work;
+
+use child::Case;
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::process::ExitCode;
+
+const GROUPS: [(&str, &[Case]); 5] = [
+    ("quirks", quirks::CASES),
+    ("memory", memory::CASES),
+    ("work", work::CASES),
+    ("multicast", multicast::CASES),
+    ("backend", backend::CASES),
+];
+
+/// Each quirk that the backend lists has a case of its name.
+fn every_quirk_is_shown() -> Result<(), Failed> {
+    let listed = child::run(&backend::QUIRKS)?;
+    let missing = listed.lines().filter(|quirk| quirks::CASES.iter().all(|case| case.name != *quirk));
+    let missing: Vec<&str> = missing.collect();
+    if missing.is_empty() && !listed.is_empty() { Ok(()) } else { Err(format!("{missing:?}").into()) }
+}
+
+fn misspelt_settings_end_the_process() -> Result<(), Failed> {
+    let said = child::run(&backend::MISSPELT).expect_err("it ran").message().unwrap_or_default().to_owned();
+    if said.contains("CUDA_STANDIN_GPU=2: there is no such setting") { Ok(()) } else { Err(said.into()) }
+}
+
+fn main() -> ExitCode {
+    if let Some(name) = child::asked_for() {
+        let all = GROUPS.iter().flat_map(|(_, cases)| *cases).chain([&backend::QUIRKS, &backend::MISSPELT]);
+        all.into_iter().find(|case| case.name == name).expect("a case of that name").run_here();
+        return ExitCode::SUCCESS;
+    }
+    let mut trials = vec![
+        Trial::test("every_quirk_is_shown", every_quirk_is_shown),
+        Trial::test("misspelt_settings_end_the_process", misspelt_settings_end_the_process),
+    ];
+    for (group, cases) in GROUPS {
+        for case in cases {
+            trials.push(Trial::test(format!("{group}::{}", case.name), || child::run(case).map(drop)));
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
