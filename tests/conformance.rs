@@ -4,7 +4,10 @@
 //! shows its cases as ignored, with the reason. `GPU_VMM_TEST_BACKENDS=cuda,host` chooses; what is chosen and missing
 //! fails. Cases run in this process, where a debugger sees them, but for those that may end theirs.
 #![allow(unsafe_code)] // the suite forks before anything else
+#![allow(clippy::expect_used)] // a test program may panic
 
+#[path = "../src/bin/gpu-vmm/short.rs"]
+mod short;
 #[path = "../src/bin/gpu-vmm/conformance/targets.rs"]
 mod targets;
 

@@ -56,10 +56,10 @@ pub(crate) const ALL: &[Quirk] = &[
         id: "unmap-over-holes",
         from: ALWAYS,
         below: STILL,
-        effect: "cuMemUnmap of a part with holes, or with nothing mapped at all, answers success, so that unmapping \
-                 twice is not noticed",
+        effect: "cuMemUnmap of a part with holes, or with nothing mapped at all, or that goes on behind its reservation, \
+                 answers success, so that unmapping twice is not noticed",
         handling: "the books decide; the call is made for whole mappings without a hole alone",
-        evidence: "H200, driver of CUDA 13.0",
+        evidence: "H200, driver 580.159.04 (CUDA 13.0)",
     },
     Quirk {
         id: "unmap-does-not-wait",
@@ -103,6 +103,15 @@ pub(crate) const ALL: &[Quirk] = &[
         effect: "cuMemImportFromShareableHandle answers CUDA_ERROR_INVALID_VALUE for descriptor 0",
         handling: "a descriptor 0 is duplicated first; exporting never gives it",
         evidence: "H200, driver of CUDA 13.0",
+    },
+    Quirk {
+        id: "import-answers-unknown",
+        from: ALWAYS,
+        below: STILL,
+        effect: "cuMemImportFromShareableHandle answers CUDA_ERROR_UNKNOWN, which its documentation does not name, for a \
+                 descriptor that is closed or stands for no memory",
+        handling: "none: the error is passed on as it is",
+        evidence: "H200, driver 580.159.04 (CUDA 13.0): /dev/null, and a number that is no descriptor",
     },
     Quirk {
         id: "import-does-not-export",

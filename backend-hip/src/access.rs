@@ -17,7 +17,7 @@ use crate::mappings::{Mappings, Part};
 use crate::quirks::handles;
 use gpu_vmm_core::{Access, AddressRange, Bytes, DeviceId, Error, Grant, Result};
 
-const OPERATION: &str = "set_access";
+const OPERATION: &str = "set access";
 
 /// One reservation's addresses and what is mapped there.
 pub(crate) struct Place<'a> {

@@ -176,7 +176,7 @@ fn free_now(driver: &Driver, whole: AddressRange) -> Result<()> {
 
 /// Frees what was kept, once HIP's threads have had time to let go of it. The count of ranges that were freed.
 pub(crate) fn release_kept(driver: &Driver) -> Result<usize> {
-    const OPERATION: &str = "release_kept_addresses";
+    const OPERATION: &str = "release kept addresses";
     /// 20 ms were enough where the crash was studied.
     const PAUSE: Duration = Duration::from_millis(100);
     for device in driver.devices().iter().filter(|device| device.unusable.is_none()) {

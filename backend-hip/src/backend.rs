@@ -78,13 +78,13 @@ impl Backend for HipBackend {
     }
 
     fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
-        self.exists("memory_info", device)?;
+        self.exists("memory info", device)?;
         self.driver.memory_info(device)
     }
 
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
-        self.exists("can_access", device)?;
-        self.exists("can_access", owner)?;
+        self.exists("can access", device)?;
+        self.exists("can access", owner)?;
         self.driver.can_access(device, owner)
     }
 

@@ -45,9 +45,9 @@ impl Driver {
     pub(crate) unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         let length = Bytes(from.len() as u64);
         let kind = hipMemcpyKind::hipMemcpyHostToDevice;
-        self.check_owner("copy_from_host", device, to, Access::ReadWrite)?;
+        self.check_owner("copy from host", device, to, Access::ReadWrite)?;
         // SAFETY: `from` is that long, and `to` by the caller's promise.
-        unsafe { self.hip_copy("copy_from_host", device, to.as_ptr(), from.as_ptr().cast(), length, kind) }
+        unsafe { self.hip_copy("copy from host", device, to.as_ptr(), from.as_ptr().cast(), length, kind) }
     }
 
     /// # Safety
@@ -56,9 +56,9 @@ impl Driver {
     pub(crate) unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
         let length = Bytes(to.len() as u64);
         let kind = hipMemcpyKind::hipMemcpyDeviceToHost;
-        self.check_owner("copy_to_host", device, from, Access::Read)?;
+        self.check_owner("copy to host", device, from, Access::Read)?;
         // SAFETY: `to` is that long, and `from` by the caller's promise.
-        unsafe { self.hip_copy("copy_to_host", device, to.as_mut_ptr().cast(), from.as_ptr(), length, kind) }
+        unsafe { self.hip_copy("copy to host", device, to.as_mut_ptr().cast(), from.as_ptr(), length, kind) }
     }
 
     /// # Safety
@@ -180,7 +180,7 @@ impl Driver {
     }
 
     pub(crate) fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
-        const OPERATION: &str = "synchronize_stream";
+        const OPERATION: &str = "synchronize stream";
         self.process.check(OPERATION)?;
         self.wait_for(OPERATION, stream.as_raw().cast())
     }

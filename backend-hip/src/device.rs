@@ -128,7 +128,7 @@ impl Driver {
     }
 
     pub(crate) fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
-        const OPERATION: &str = "memory_info";
+        const OPERATION: &str = "memory info";
         let _current = self.on(OPERATION, device)?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: the function writes two sizes, to those that it is given.
@@ -138,7 +138,7 @@ impl Driver {
     }
 
     pub(crate) fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
-        const OPERATION: &str = "can_access";
+        const OPERATION: &str = "can access";
         self.process.check(OPERATION)?;
         if device == owner {
             return Ok(true);

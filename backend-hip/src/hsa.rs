@@ -89,18 +89,18 @@ fn agent(driver: &Driver, hsa: &Hsa, device: DeviceId) -> Result<Agent> {
         return Ok(*agent);
     }
     let size = Bytes::kib(4);
-    let at = driver.allocate_plain("set_access", device, size)?;
+    let at = driver.allocate_plain("set access", device, size)?;
     // SAFETY: the structure is integers and pointers, for which zero is a value.
     let mut info: PointerInfo = unsafe { std::mem::zeroed() };
     info.size = size_of::<PointerInfo>() as u32;
     // SAFETY: `info` has the size that it says; without an allocator ROCr makes no list of agents.
     let status = unsafe { (hsa.pointer_info)(at.as_ptr(), &raw mut info, null(), null_mut(), null_mut()) };
     // SAFETY: allocated above, given to nobody.
-    unsafe { driver.free_plain("set_access", device, at, size) }?;
+    unsafe { driver.free_plain("set access", device, at, size) }?;
     check("hsa_amd_pointer_info", status, || format!("{device}"))?;
     if info.kind != POINTER_TYPE_HSA || info.owner == Agent(0) {
         let what = format!("hsa_amd_pointer_info says kind {} and no owner of memory on {device}", info.kind);
-        return Err(Error::DriverBroke { operation: "set_access", what });
+        return Err(Error::DriverBroke { operation: "set access", what });
     }
     Ok(*known.get_or_init(|| info.owner))
 }
@@ -135,5 +135,5 @@ fn check(call: &'static str, status: HsaStatus, context: impl FnOnce() -> String
     }
     let name = format!("HSA status {:#x}", status.0).into();
     let source = DriverError { call, code: i64::from(status.0), name, description: "".into() };
-    Err(Error::Driver { operation: "set_access", source, context: context() })
+    Err(Error::Driver { operation: "set access", source, context: context() })
 }

@@ -92,7 +92,7 @@ impl Reservation for HipReservation {
     }
 
     unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
-        let _entered = self.driver.enter("set_access")?;
+        let _entered = self.driver.enter("set access")?;
         let range = self.reserved.range;
         let mut place = Place { driver: &self.driver, range, mappings: &mut self.mappings };
         place.set(Part { offset, length }, grants)

@@ -39,7 +39,7 @@ impl HipBackend {
     ///
     /// [`Error::NoSuchDevice`], [`Error::Forked`], or what HIP answers.
     pub fn no_kernels_because(&self, device: DeviceId) -> Result<Option<&str>> {
-        let kernels = self.driver.kernels("no_kernels_because", device)?;
+        let kernels = self.driver.kernels("compile kernels", device)?;
         Ok(kernels.as_ref().err().map(String::as_str))
     }
 
@@ -76,14 +76,14 @@ impl HipBackend {
 impl Workbench for HipBackend {
     /// By the first device; what others do may differ where their architectures do.
     fn pattern_by(&self) -> &'static str {
-        match self.driver.kernels("pattern_by", DeviceId(0)) {
+        match self.driver.kernels("compile kernels", DeviceId(0)) {
             Ok(Ok(_)) => "a kernel",
             Ok(Err(_)) | Err(_) => "copies",
         }
     }
 
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
-        const OPERATION: &str = "write_pattern";
+        const OPERATION: &str = "write pattern";
         let Ok(kernels) = self.driver.kernels(OPERATION, device)? else {
             // SAFETY: the caller's promise.
             return unsafe { self.write_by_copies(device, at, length, seed) };
@@ -95,7 +95,7 @@ impl Workbench for HipBackend {
     }
 
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
-        const OPERATION: &str = "count_wrong";
+        const OPERATION: &str = "check pattern";
         let Ok(kernels) = self.driver.kernels(OPERATION, device)? else {
             // SAFETY: the caller's promise.
             return unsafe { self.count_by_copies(device, at, length, seed) };
@@ -127,7 +127,7 @@ impl Workbench for HipBackend {
         seed: u64,
         rounds: u32,
     ) -> Result<Box<dyn Flight>> {
-        const OPERATION: &str = "start_pattern";
+        const OPERATION: &str = "start pattern";
         let kernels = self.driver.kernels(OPERATION, device)?.as_ref();
         let kernels =
             kernels.map_err(|reason| Error::Unsupported { operation: OPERATION, reason: reason.clone() })?;
@@ -144,12 +144,12 @@ impl Workbench for HipBackend {
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
-        self.driver.allocate_plain("allocate_plain", device, size)
+        self.driver.allocate_plain("allocate", device, size)
     }
 
     unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.driver.free_plain("free_plain", device, at, size) }
+        unsafe { self.driver.free_plain("free", device, at, size) }
     }
 }
 

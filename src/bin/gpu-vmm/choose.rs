@@ -2,8 +2,8 @@
 
 use crate::Answer;
 use crate::args::BackendChoice;
-use crate::conformance::targets::short;
 use crate::say;
+use crate::short::short;
 use gpu_vmm::{AnyBackend, Backend, DeviceId, Vendor};
 
 /// Opens the backend that is asked for; with `any` it is the best that has a usable device.

@@ -4,7 +4,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `args` | the arguments, and what can be said against them without a driver |
-//! | `choose` | which backend and which device |
+//! | `choose`, `short` | which backend and which device, and in few words why not another |
 //! | `info` | the report on backends, devices and capabilities; `info_text` writes it for people |
 //! | `grow` | the main job; `steps` are its sizes, `pattern` what fills the memory, `report` what it says |
 //! | `copying` | the same growth by allocating, copying and freeing, to compare with |
@@ -15,8 +15,12 @@
 //! Results go to standard output, everything else to standard error. The exit status is 0, or 1 for a failure and 2
 //! for arguments that make no sense.
 
+// What serves the conformance suite alone has no use where it cannot run.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code))]
+
 mod args;
 mod choose;
+#[cfg_attr(not(target_os = "linux"), path = "conformance/elsewhere.rs")]
 mod conformance;
 mod copying;
 mod grow;
@@ -27,6 +31,7 @@ mod output;
 mod pattern;
 mod progress;
 mod report;
+mod short;
 mod steps;
 
 use args::{Arguments, Command};

@@ -52,4 +52,9 @@ pub(crate) enum Command {
         #[arg(last = true, value_name = "FILTER")]
         filter: Vec<String>,
     },
+    /// Plants the faults of tests/mutations in a copy of the library, and sees the conformance suite find each of them
+    Mutations {
+        /// A part of the names of the faults to plant [default: all]
+        filter: Option<String>,
+    },
 }

@@ -38,6 +38,11 @@ pub(crate) fn target_folder() -> Answer<PathBuf> {
     folder(&metadata, "target_directory")
 }
 
+/// The workspace that this program belongs to.
+pub(crate) fn workspace() -> Answer<PathBuf> {
+    folder(&metadata()?, "workspace_root")
+}
+
 fn metadata() -> Answer<Value> {
     let answer = output(cargo().args(["metadata", "--format-version=1", "--no-deps"]))?;
     serde_json::from_str(&answer).doing(|| "cargo metadata".to_owned())
@@ -91,6 +96,30 @@ pub(crate) fn command_program() -> Answer<PathBuf> {
     file.map(PathBuf::from).ok_or_else(|| Trouble::new(format!("cargo has built no program {COMMAND}")))
 }
 
+/// Builds the conformance suite of another copy of the workspace, into a folder of its own, with HIP's quirks to be
+/// switched off. What rustc would warn of there is of no interest.
+pub(crate) fn suite_of(copy: &Path, into: &Path) -> Answer<PathBuf> {
+    let mut command = cargo();
+    command.current_dir(copy).env("CARGO_TARGET_DIR", into);
+    command.env("CARGO_ENCODED_RUSTFLAGS", "--cap-lints=allow");
+    // It is built once and run for each mutation.
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
+    command.args([
+        "test",
+        "--no-run",
+        "--quiet",
+        "--locked",
+        "--package",
+        "gpu-vmm",
+        "--test",
+        "conformance",
+    ]);
+    command.args(["--no-default-features", "--features", "host,hip,gpu-vmm-hip/quirk-switch"]);
+    let built = artifacts(&mut command)?;
+    let program = built.iter().find_map(|artifact| artifact["executable"].as_str());
+    program.map(PathBuf::from).ok_or_else(|| Trouble::new("cargo has built no conformance suite"))
+}
+
 /// Builds the simulated HSA runtime into a folder.
 pub(crate) fn simulator(into: &Path) -> Answer {
     let mut command = cargo();
@@ -102,7 +131,7 @@ pub(crate) fn simulator(into: &Path) -> Answer {
         .find(|file| Path::new(file).extension().is_some_and(|end| end == "a") && file.contains("hsa_sim"));
     let library = library.ok_or_else(|| Trouble::new(format!("{SIMULATOR} has no static library")))?;
     fs::create_dir_all(into).doing(|| into.display().to_string())?;
-    let script = folder(&metadata()?, "workspace_root")?.join("tests/hsa-sim/link.sh");
+    let script = workspace()?.join("tests/hsa-sim/link.sh");
     output(Command::new(script).arg(library).arg(into.join(HSA))).map(drop)
 }
 

@@ -14,6 +14,7 @@
 //! | `suites`, `process` | running the tests on each version; one test program, its time and its counts |
 //! | `reports` | reports of the conformance suite, and the page that lays them side by side |
 //! | `summary` | the table at the end |
+//! | `mutations` | faults that are planted in the library, and must be found |
 //!
 //! Standard output has the results; the exit status is 0, or 1 where something failed.
 
@@ -23,6 +24,7 @@ mod cargo;
 mod debs;
 mod layout;
 mod mirror;
+mod mutations;
 mod process;
 mod reports;
 mod runtime;
@@ -67,6 +69,7 @@ fn run(arguments: &Arguments) -> Answer<bool> {
             print!("{summary}");
             Ok(summary.is_good())
         }
+        Some(Command::Mutations { filter }) => mutations::run(&layout, filter.as_deref().unwrap_or_default()),
         None => {
             let began = Instant::now();
             let passed = cargo::test_workspace()?;

@@ -5,7 +5,7 @@ use crate::cargo;
 use crate::layout::Layout;
 use crate::process::{self, Counts};
 use crate::runtime::Runtime;
-use crate::suites::prepare;
+use crate::suites::{LIMIT, prepare};
 use crate::summary::{Outcome, Row, Summary};
 use crate::trouble::{Answer, Doing, Trouble};
 use serde_json::Value;
@@ -45,7 +45,7 @@ fn one(layout: &Layout, mut command: Command, backend: &str, name: &str, folder:
     let file = folder.join(format!("{name}.json"));
     command.args(["conformance", "--backend", backend, "--format", "json", "--out"]).arg(&file);
     let log = layout.logs().join(format!("report-{name}.txt"));
-    let ended = process::run(&mut command, &log)?;
+    let ended = process::run(&mut command, &log, LIMIT)?;
     let passed = ended.status.is_some_and(|status| status.success());
     if !passed {
         println!("{}\n{command:?}\n", fs::read_to_string(&log).unwrap_or_default());

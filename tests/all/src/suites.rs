@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// A test program that has tests of HIP.
 struct Suite {
@@ -23,6 +24,9 @@ const SUITES: [Suite; 2] = [
     Suite { target: "conformance", shown: "tests/conformance" },
     Suite { target: "hip", shown: "backend-hip/tests/hip" },
 ];
+
+/// More than ten times what the longest run takes; who takes longer hangs.
+pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 
 /// How many GPUs are simulated.
 const GPUS: [u32; 2] = [1, 2];
@@ -86,7 +90,7 @@ fn one(
 
 /// Runs a test program, and gives its row; nothing where a filter leaves none of its tests.
 pub(crate) fn row(name: &str, command: &mut Command, log: &Path, filtered: bool) -> Answer<Option<Row>> {
-    let ended = process::run(command, log)?;
+    let ended = process::run(command, log, LIMIT)?;
     if filtered && ended.counts == Some(Counts::default()) {
         return Ok(None);
     }

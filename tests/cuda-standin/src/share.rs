@@ -1,7 +1,7 @@
 //! Memory as file descriptors: `cuMemExportToShareableHandle`, `cuMemImportFromShareableHandle`.
 //!
 //! Measured: descriptor 0 cannot be imported; what was imported cannot be exported; each import has a handle of its own,
-//! for the one memory.
+//! for the one memory; a descriptor that stands for none is answered by an unknown error.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{Out, given, handle_type};
@@ -54,7 +54,7 @@ fn import(descriptor: usize, kind: u32) -> Answer<u64> {
     // SAFETY: the caller keeps it open during the call; if it is not open, the first use answers an error.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
     // What it stands for, nobody but the driver can know.
-    let memory = Memory::import(file).ok_or(Code::INVALID_VALUE)?;
+    let memory = Memory::import(file).ok_or(Code::UNKNOWN)?;
     if memory.device >= settings().gpus {
         return Err(Code::NOT_SUPPORTED);
     }

@@ -1,6 +1,7 @@
 //! The backends as targets of the conformance suite. The tests of this package have the same.
 
-use gpu_vmm::{AnyBackend, Error, Vendor};
+use crate::short::short;
+use gpu_vmm::{AnyBackend, Vendor};
 use gpu_vmm_conformance::Target;
 use std::sync::{Arc, OnceLock};
 
@@ -75,16 +76,6 @@ impl Target<AnyBackend> for Host {
 
     fn foreign(&self) -> Option<AnyBackend> {
         self.open().ok()
-    }
-}
-
-/// An error in a few words; `gpu-vmm info` has all of them.
-pub(crate) fn short(error: &Error) -> String {
-    match error {
-        Error::LibraryNotFound { what, .. } => format!("did not find {what}"),
-        Error::LibraryRefused { library, reason, .. } => format!("{library}: {reason}"),
-        Error::NoDevice { reason, .. } => reason.clone(),
-        other => other.to_string(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::child::{Case, case, with};
 use crate::rig::{
-    BLOCK, Cuda, G, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY, READ, READ_WRITE,
+    BLOCK, Cuda, G, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY, READ, READ_WRITE, UNKNOWN,
     description, properties,
 };
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -256,7 +256,7 @@ fn imports_are_one_memory(cuda: &Cuda) {
     // SAFETY: opens a file that is always there.
     let other = unsafe { OwnedFd::from_raw_fd(libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY)) };
     let (mut none, number) = (0usize, other.as_raw_fd() as usize);
-    cuda.answers("cuMemImportFromShareableHandle", &[(&raw mut none).addr(), number, 1], INVALID_VALUE);
+    cuda.answers("cuMemImportFromShareableHandle", &[(&raw mut none).addr(), number, 1], UNKNOWN);
     let base = cuda.reserve(BLOCK);
     for (place, handle) in [handle, imports[0], imports[1]].into_iter().enumerate() {
         cuda.map(base + place * G, G, handle);

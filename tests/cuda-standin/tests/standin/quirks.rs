@@ -3,7 +3,7 @@
 use crate::child::{Case, case, with};
 use crate::rig::{
     BLOCK, Cuda, G, INVALID_VALUE, NOT_INITIALIZED, NOT_PERMITTED, NOT_READY, NOT_SUPPORTED, READ_WRITE,
-    SUCCESS, description, properties,
+    SUCCESS, UNKNOWN, description, properties,
 };
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -18,6 +18,7 @@ pub(crate) const CASES: &[Case] = &[
     case("page-is-not-enough", page_is_not_enough),
     case("fabric-attribute", fabric_attribute),
     case("descriptor-zero", descriptor_zero),
+    case("import-answers-unknown", import_answers_unknown),
     case("import-does-not-export", import_does_not_export),
     with(&[("FAIL", "cuDriverGetVersion:1+:34,cuInit:1+:34")], "stub-library", stub_library),
     case("fork", fork),
@@ -151,6 +152,15 @@ fn descriptor_zero(cuda: &Cuda) {
     unsafe { libc::close(0) };
     cuda.release(import);
     cuda.release(handle);
+}
+
+fn import_answers_unknown(cuda: &Cuda) {
+    cuda.init();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let mut import = 0usize;
+    for fd in [null.as_raw_fd() as usize, 99_999] {
+        cuda.answers("cuMemImportFromShareableHandle", &[(&raw mut import).addr(), fd, 1], UNKNOWN);
+    }
 }
 
 fn import_does_not_export(cuda: &Cuda) {

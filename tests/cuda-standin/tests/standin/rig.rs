@@ -16,6 +16,7 @@ pub(crate) const NOT_READY: u32 = 600;
 pub(crate) const ILLEGAL_ADDRESS: u32 = 700;
 pub(crate) const NOT_PERMITTED: u32 = 800;
 pub(crate) const NOT_SUPPORTED: u32 = 801;
+pub(crate) const UNKNOWN: u32 = 999;
 
 /// The granularity, and what addresses are taken in.
 pub(crate) const G: usize = 2 << 20;

@@ -33,7 +33,7 @@ rules! { "share":
     /// Every descriptor can be imported, number 0 too.
     descriptor_zero ["descriptor-zero", "import-descriptor-zero"],
     /// A descriptor of something else, and a number that is none, are refused.
-    import_nonsense,
+    import_nonsense ["import-answers-unknown"],
     /// The properties of imported memory are those of the exported.
     import_properties ["import-does-not-export"],
     /// A handle of shareable memory can be exported, an imported one too.

@@ -15,7 +15,7 @@ rules! { "unmap":
     /// The range must be what was mapped: a mapping with as much behind it is refused, and the mapping stays.
     past_mapping ["unmap-over-holes", "unmap-one-mapping"],
     /// The range must be what was mapped: one that goes on behind the reservation is refused, and the mapping stays.
-    past_reservation ["unmap-one-mapping"],
+    past_reservation ["unmap-over-holes", "unmap-one-mapping"],
     /// Several mappings that follow each other are one contiguous range that was mapped: one call unmaps them.
     side_by_side ["unmap-one-mapping"],
     /// The range must be what was mapped: two mappings with a hole between are refused, and stay.

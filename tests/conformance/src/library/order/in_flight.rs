@@ -24,6 +24,8 @@ cases! { "order":
     shrinking_waits_for_work,
     /// Taking a device's right to write waits for the work of that device.
     taking_access_waits_for_work,
+    /// Taking a peer's right to write waits for the peer, and not for the owner of the memory instead.
+    taking_a_peers_access_waits_for_the_peer,
     /// Giving a device the access that it has neither waits for its work nor disturbs it.
     the_same_access_goes_on_beside_work,
     /// Giving a second device access does not disturb the work of the first.
@@ -176,6 +178,16 @@ fn taking_access_waits_for_work<B: Workbench>(subject: &Subject<B>) {
     let flight = start(subject, &region, Bytes(0), AFTER);
     region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
     assert!(flight.is_done().unwrap(), "the right to write was taken under the work");
+    check(subject, &region, Bytes(0));
+}
+
+fn taking_a_peers_access_waits_for_the_peer<B: Workbench>(subject: &Subject<B>) {
+    let (peer, owner) = subject.two_devices();
+    let mut region = subject.region(2).on(owner).access(peer, RW).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    let flight = start(subject, &region, Bytes(0), AFTER);
+    region.set_access(Bytes(0), subject.unit(), peer, Access::Read).unwrap();
+    assert!(flight.is_done().unwrap(), "the right to write was taken under the peer's work");
     check(subject, &region, Bytes(0));
 }
 

@@ -8,6 +8,8 @@ use gpu_vmm_core::{Access, Bytes, Done, Error, Physical, Placement, Region, Stre
 cases! { "order":
     /// Unmapping and shrinking wait for the devices first: where that fails, nothing else is tried and nothing has changed.
     a_failed_wait_for_devices_changes_nothing,
+    /// Unmapping waits for every device that has access, whichever comes first: where one wait fails, nothing has changed.
+    every_device_is_waited_for,
     /// Unmapping waits for each stream that is named: where that fails, nothing else is tried and nothing has changed.
     a_failed_wait_for_streams_changes_nothing,
     /// Growth to another address waits before the old one is given up: where that fails, the region is where it was.
@@ -42,6 +44,22 @@ fn a_failed_wait_for_devices_changes_nothing<B: Workbench>(subject: &Subject<B>)
     assert_eq!(error.driver_error().unwrap().call, "synchronize");
     backend.stop();
     assert_eq!(region.end(), subject.units(2));
+}
+
+fn every_device_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let backend = FaultInject::new(subject.backend.clone());
+    let mut region =
+        Region::builder(&backend).on(a).access(b, Access::ReadWrite).reserve(subject.unit()).build().unwrap();
+    region.grow_to(subject.granularity()).unwrap();
+    for (failing, tried) in [(0, 1), (1, 2)] {
+        backend.fail(failing, 1);
+        let error = region.unmap(Bytes(0), subject.granularity(), Done::when_devices_idle()).unwrap_err();
+        assert_eq!(error.driver_error().unwrap().call, "synchronize");
+        assert_eq!(backend.stop(), tried, "nothing else was tried");
+        assert_eq!(region.mapped(), subject.granularity());
+    }
+    region.write(Bytes(0), b"still there").unwrap();
 }
 
 #[allow(unsafe_code)]

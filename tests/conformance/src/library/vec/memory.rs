@@ -17,6 +17,10 @@ cases! { "vec":
     reserved_beforehand,
     /// A vector whose addresses are full and taken behind refuses to grow and is as before.
     full,
+    /// A vector takes what it needs where there are no addresses for the more that it would take in advance.
+    just_enough_where_more_is_not_to_be_had,
+    /// Filling with a value longer than what is copied at a time ends at the last element.
+    filled_and_no_further,
     /// A vector that may move goes elsewhere with its elements when it is full.
     moves_where_it_may,
     /// A vector grows over the end of its reservation where the addresses behind are free.
@@ -85,16 +89,16 @@ fn reserved_beforehand<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((numbers.region().mappings().count(), subject.free()), (1, free));
 }
 
-/// A vector on two units of addresses behind which nothing is free.
-fn walled<B: Workbench>(subject: &Subject<B>) -> (DeviceVec<u8, B>, Region<B>) {
-    let base = subject.hole(8);
-    let bytes = DeviceVec::build(subject.region(2).at(Placement::Exact(base))).unwrap();
-    let wall = Placement::Exact(base + subject.units(2));
+/// A vector on so many units of addresses, behind which nothing is free.
+fn walled<B: Workbench>(subject: &Subject<B>, units: u64) -> (DeviceVec<u8, B>, Region<B>) {
+    let base = subject.hole(units + 6);
+    let bytes = DeviceVec::build(subject.region(units).at(Placement::Exact(base))).unwrap();
+    let wall = Placement::Exact(base + subject.units(units));
     (bytes, subject.region(1).at(wall).build().unwrap())
 }
 
 fn full<B: Workbench>(subject: &Subject<B>) {
-    let (mut bytes, _wall) = walled(subject);
+    let (mut bytes, _wall) = walled(subject, 2);
     let all = subject.units(2).0 as usize;
     bytes.resize(all, 1).unwrap();
     let error = bytes.push(2).unwrap_err();
@@ -103,8 +107,31 @@ fn full<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(bytes.get(all - 1).unwrap(), 1);
 }
 
+fn just_enough_where_more_is_not_to_be_had<B: Workbench>(subject: &Subject<B>) {
+    // One granule is needed, and an eighth of what is there would end behind the wall.
+    let units = 32 * subject.granularity().0 / subject.unit().0;
+    let (mut bytes, _wall) = walled(subject, units);
+    let (most, all) = (count::<u8, B>(subject, 31), count::<u8, B>(subject, 32));
+    bytes.resize(most, 1).unwrap();
+    bytes.resize(all, 2).unwrap();
+    assert_eq!((bytes.capacity(), bytes.get(most).unwrap()), (all, 2));
+}
+
+fn filled_and_no_further<B: Workbench>(subject: &Subject<B>) {
+    // Values whose bytes differ are copied from a buffer of 4 MiB.
+    let (long, short) = ((9 << 20) / 4, (4 << 20) / 4 + 100);
+    let mut numbers = empty::<u32, B>(subject, (10 << 20) / subject.granularity().0 + 1);
+    numbers.resize(long, 0x0102_0304).unwrap();
+    numbers.truncate(0);
+    numbers.resize(short, 0x0506_0708).unwrap();
+    let mut around = [0_u32; 2];
+    let last = Bytes::of::<u32>(short - 1).unwrap();
+    numbers.region().read(last, bytemuck::cast_slice_mut(&mut around)).unwrap();
+    assert_eq!(around, [0x0506_0708, 0x0102_0304], "the last element, and what was behind it before");
+}
+
 fn moves_where_it_may<B: Workbench>(subject: &Subject<B>) {
-    let (bytes, _wall) = walled(subject);
+    let (bytes, _wall) = walled(subject, 2);
     let mut bytes = bytes.movable();
     bytes.resize(subject.units(2).0 as usize, 1).unwrap();
     let before = bytes.as_device_ptr();

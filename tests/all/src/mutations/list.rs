@@ -1,0 +1,139 @@
+//! The list in `tests/mutations`: each fault with where it is planted and what is wrong with it.
+
+use crate::trouble::{Answer, Doing, Trouble};
+use serde::Deserialize;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+/// The list's folder in the workspace.
+pub(crate) const FOLDER: &str = "tests/mutations";
+
+/// All that can be planted.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct List {
+    pub(crate) change: Vec<Change>,
+    without: Vec<Without>,
+}
+
+/// An expression of the library's source, and another that is wrong.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Change {
+    pub(crate) name: String,
+    wrong: String,
+    /// From the workspace's root on.
+    pub(crate) file: String,
+    /// Occurs there once.
+    pub(crate) text: String,
+    pub(crate) becomes: String,
+    #[serde(default)]
+    on: On,
+}
+
+/// A quirk of HIP's whose handling is left out.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Without {
+    quirk: String,
+    wrong: String,
+    on: On,
+}
+
+/// What the suite runs on to find a fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) enum On {
+    /// Host memory.
+    #[default]
+    Host,
+    /// AMD's runtime of this major version.
+    Hip(u32),
+}
+
+impl TryFrom<String> for On {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let hip = text.strip_prefix("hip ").and_then(|major| major.parse().ok());
+        match hip {
+            Some(major) => Ok(Self::Hip(major)),
+            None if text == "host" => Ok(Self::Host),
+            None => Err(format!("{text:?} is neither `host` nor `hip` with a major version, as in `hip 7`")),
+        }
+    }
+}
+
+impl fmt::Display for On {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.pad("host"),
+            Self::Hip(major) => f.pad(&format!("hip {major}")),
+        }
+    }
+}
+
+/// Names the change that is in effect.
+pub(crate) const CHANGED: &str = "GPU_VMM_MUTATION";
+
+/// Names the quirk of HIP's that is not handled, as gpu-vmm-hip has it with its feature `quirk-switch`.
+pub(crate) const WITHOUT: &str = "GPU_VMM_HIP_WITHOUT_QUIRK";
+
+/// A fault that is planted and switched on.
+#[derive(Debug)]
+pub(crate) struct Mutation<'a> {
+    pub(crate) name: String,
+    /// What is wrong then, in a sentence.
+    pub(crate) wrong: &'a str,
+    pub(crate) on: On,
+    /// The environment variable that switches it on, and its value.
+    pub(crate) switch: (&'static str, &'a str),
+}
+
+impl List {
+    /// Reads every file of the folder.
+    pub(crate) fn read(workspace: &Path) -> Answer<Self> {
+        let folder = workspace.join(FOLDER);
+        let entries = fs::read_dir(&folder).doing(|| folder.display().to_string())?;
+        let mut files: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        files.retain(|file| file.extension().is_some_and(|end| end == "toml"));
+        files.sort();
+        let mut all = Self::default();
+        for file in files {
+            let shown = || file.display().to_string();
+            let text = fs::read_to_string(&file).doing(shown)?;
+            let list: Self = basic_toml::from_str(&text).doing(shown)?;
+            all.change.extend(list.change);
+            all.without.extend(list.without);
+        }
+        all.check_names()?;
+        Ok(all)
+    }
+
+    /// Everything that can be switched on, in the list's order.
+    pub(crate) fn mutations(&self) -> impl Iterator<Item = Mutation<'_>> {
+        let changes = self.change.iter().map(|change| Mutation {
+            name: change.name.clone(),
+            wrong: &change.wrong,
+            on: change.on,
+            switch: (CHANGED, &change.name),
+        });
+        let quirks = self.without.iter().map(|without| Mutation {
+            name: format!("without-{}-{}", without.quirk, without.on).replace(' ', "-"),
+            wrong: &without.wrong,
+            on: without.on,
+            switch: (WITHOUT, &without.quirk),
+        });
+        changes.chain(quirks)
+    }
+
+    fn check_names(&self) -> Answer {
+        let mut names: Vec<String> = self.mutations().map(|mutation| mutation.name).collect();
+        names.sort();
+        match names.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(Trouble::new(format!("{FOLDER} has {} twice", pair[0]))),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! `cargo test-all mutations`: faults are planted in a copy of the library, and the conformance suite has to find each.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `list` | the faults, as `tests/mutations` has them |
+//! | `tree` | the copy of the workspace, with a switch for each fault |
+//! | `place` | one run of the suite on the copy, and which cases failed |
+
+mod list;
+mod place;
+mod tree;
+
+use crate::cargo;
+use crate::layout::Layout;
+use crate::trouble::{Answer, Doing, Trouble};
+use list::{List, Mutation, On};
+use place::{Place, Runner};
+use std::fs;
+use std::time::Instant;
+
+/// Plants all faults and switches on, one at a time, those with `filter` in their name. Whether each was found.
+pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
+    let workspace = cargo::workspace()?;
+    let list = List::read(&workspace)?;
+    let chosen: Vec<Mutation<'_>> =
+        list.mutations().filter(|mutation| mutation.name.contains(filter)).collect();
+    if chosen.is_empty() {
+        return Err(Trouble::new(format!("no mutation has {filter} in its name")));
+    }
+    let began = Instant::now();
+    let folder = cargo::target_folder()?.join("mutations");
+    let (copy, logs) = (folder.join("tree"), folder.join("logs"));
+    tree::plant(&workspace, &copy, &list.change)?;
+    fs::create_dir_all(&logs).doing(|| logs.display().to_string())?;
+    eprintln!("building the conformance suite with {} mutations of the library", list.change.len());
+    let program = cargo::suite_of(&copy, &folder.join("build"))?;
+    let runner = Runner { program, copy, logs };
+    let mut places: Vec<(On, Answer<Place<'_>>)> = Vec::new();
+    for mutation in &chosen {
+        if places.iter().all(|(on, _)| *on != mutation.on) {
+            let mut place = Place::new(&runner, layout, mutation.on);
+            place.as_mut().map_or(Ok(()), Place::check)?;
+            places.push((mutation.on, place));
+        }
+    }
+    let width = chosen.iter().map(|mutation| mutation.name.len()).max().unwrap_or_default();
+    let (mut survivors, mut not_run) = (Vec::new(), 0);
+    for mutation in &chosen {
+        let place = places.iter().find_map(|(on, place)| (*on == mutation.on).then_some(place));
+        let told = match place {
+            Some(Ok(place)) => {
+                let found = place.run(&mutation.name, mutation.switch)?;
+                if !found.is_any() {
+                    survivors.push(mutation);
+                }
+                found.to_string()
+            }
+            Some(Err(trouble)) => {
+                not_run += 1;
+                format!("NOT RUN: {trouble}")
+            }
+            None => continue,
+        };
+        println!("{:width$}  {:5}  {told}", mutation.name, mutation.on);
+    }
+    let seconds = began.elapsed().as_secs();
+    let caught = chosen.len() - survivors.len() - not_run;
+    println!("\n{caught} of {} were caught, in {seconds} s", chosen.len());
+    if not_run > 0 {
+        println!("{not_run} could not be run");
+    }
+    for survivor in &survivors {
+        println!("SURVIVED on {}: {}: {}", survivor.on, survivor.name, survivor.wrong);
+    }
+    Ok(survivors.is_empty() && (not_run == 0 || !layout.required))
+}

@@ -1,0 +1,213 @@
+//! One run of the suite on the copy, and which cases failed.
+
+use super::list::{CHANGED, On, WITHOUT};
+use crate::layout::Layout;
+use crate::process::{self, Ended};
+use crate::runtime::Runtime;
+use crate::trouble::{Answer, Doing, Trouble};
+use crate::{cargo, suites};
+use serde_json::Value;
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// For the run that says how long the others may take.
+const FIRST_LIMIT: Duration = Duration::from_secs(240);
+
+/// As many devices as a case asks for.
+const GPUS: u32 = 2;
+
+/// Groups that take longer than all others together: each is asked only where nothing was found before.
+const SLOW: [&str; 5] = ["::failures::", "::order::", "::fault::", "::share::", "::stress::"];
+
+/// How many names of failed cases are shown.
+const SHOWN: usize = 3;
+
+/// What libtest-mimic ends with where cases have failed.
+const FAILED: i32 = 101;
+
+/// The suite and the folders that its runs need.
+#[derive(Debug)]
+pub(crate) struct Runner {
+    pub(crate) program: PathBuf,
+    pub(crate) copy: PathBuf,
+    pub(crate) logs: PathBuf,
+}
+
+/// What the suite runs on.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    runner: &'a Runner,
+    on: On,
+    /// AMD's runtime, and where the simulated one below it lies.
+    hip: Option<(Runtime, PathBuf)>,
+    limit: Duration,
+}
+
+impl<'a> Place<'a> {
+    /// Sets it up; an error where that version of HIP cannot be had.
+    pub(crate) fn new(runner: &'a Runner, layout: &Layout, on: On) -> Answer<Self> {
+        let hip = match on {
+            On::Host => None,
+            On::Hip(major) => Some((hip(layout, major)?, layout.simulator())),
+        };
+        Ok(Self { runner, on, hip, limit: FIRST_LIMIT })
+    }
+
+    /// Sees the suite pass while no fault is switched on, and how long that takes.
+    pub(crate) fn check(&mut self) -> Answer {
+        let found = self.once("none", None, &[])?;
+        if found.is_any() {
+            let on = self.on;
+            return Err(Trouble::new(format!("the suite fails on {on} without any mutation: {found}")));
+        }
+        // A case that hangs waits a minute for its other process.
+        self.limit = found.ended.time * 4 + Duration::from_secs(90);
+        Ok(())
+    }
+
+    /// Runs the suite with one fault switched on, until some group has found it.
+    pub(crate) fn run(&self, name: &str, switch: (&'static str, &str)) -> Answer<Found> {
+        let mut found = self.once(name, Some(switch), &SLOW.map(|group| ["--skip", group]).concat())?;
+        for group in SLOW {
+            if found.is_any() {
+                break;
+            }
+            let time = found.ended.time;
+            found = self.once(name, Some(switch), &[group])?;
+            found.ended.time += time;
+        }
+        Ok(found)
+    }
+
+    fn once(&self, name: &str, switch: Option<(&str, &str)>, arguments: &[&str]) -> Answer<Found> {
+        let mut command = match &self.hip {
+            Some((runtime, simulator)) => {
+                let mut command = runtime.command(simulator, &self.runner.program);
+                suites::prepare(&mut command, GPUS);
+                command
+            }
+            None => {
+                let mut command = Command::new(&self.runner.program);
+                command.env("GPU_VMM_TEST_BACKENDS", "host");
+                command
+            }
+        };
+        command.env_remove(CHANGED).env_remove(WITHOUT).envs(switch).env("RUST_BACKTRACE", "0");
+        // One case after the other, so that it is known in which a process died.
+        command.args(["-Z", "unstable-options", "--format", "json", "--test-threads", "1"]);
+        command.args(arguments).current_dir(&self.runner.copy);
+        let log = self.runner.logs.join(format!("{name}-{}.txt", self.on).replace(' ', "-"));
+        let ended = process::run(&mut command, &log, self.limit)?;
+        let output = fs::read(&log).doing(|| log.display().to_string())?;
+        Ok(Found::new(&String::from_utf8_lossy(&output), ended))
+    }
+}
+
+/// The runtime of a major version, and the simulated one.
+fn hip(layout: &Layout, major: u32) -> Answer<Runtime> {
+    let mut refusals = Vec::new();
+    for (_, runtime) in layout.runtimes() {
+        match runtime {
+            Ok(runtime) if runtime.version.split('.').next() == Some(&major.to_string()) => {
+                cargo::simulator(&layout.simulator())?;
+                return Ok(runtime);
+            }
+            Ok(_) => {}
+            Err(trouble) => refusals.push(trouble.to_string()),
+        }
+    }
+    Err(Trouble::new(format!("there is no HIP {major}; {}", refusals.join("; "))))
+}
+
+/// What a run of the suite has found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The cases that failed, and at last the one in which the process died or hung.
+    failed: Vec<String>,
+    ended: Ended,
+}
+
+impl Found {
+    /// From the output of libtest-mimic, a line of JSON for each case that begins or ends.
+    fn new(output: &str, ended: Ended) -> Self {
+        let mut failed = Vec::new();
+        let mut running = None;
+        for line in output.lines() {
+            let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
+            let Some(name) = event["name"].as_str() else { continue };
+            running = (event["event"] == "started").then(|| name.to_owned());
+            if event["event"] == "failed" {
+                failed.push(name.to_owned());
+            }
+        }
+        failed.extend(running);
+        Self { failed, ended }
+    }
+
+    /// True where the suite did not pass.
+    pub(crate) fn is_any(&self) -> bool {
+        !self.failed.is_empty() || !self.ended.status.is_some_and(|status| status.success())
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { failed, ended } = self;
+        write!(f, "{:5.1} s  ", ended.time.as_secs_f64())?;
+        if !self.is_any() {
+            return f.write_str("SURVIVED");
+        }
+        match ended.status {
+            None => f.write_str("it hung, ")?,
+            Some(status) if status.code() != Some(FAILED) => write!(f, "it died ({status}), ")?,
+            Some(_) => {}
+        }
+        let more = if failed.len() > SHOWN { ", ..." } else { "" };
+        write!(f, "{} failed: {}{more}", failed.len(), failed[..failed.len().min(SHOWN)].join(", "))
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    const OUTPUT: &str = r#"{ "type": "suite", "event": "started", "test_count": 3 }
+{ "type": "test", "event": "started", "name": "hip::grow::within" }
+thread 'main' panicked
+{ "type": "test", "name": "hip::grow::within", "event": "failed", "stdout": "Error: \"it moved\"\n" }
+{ "type": "test", "event": "started", "name": "hip::grow::extended" }
+{ "type": "test", "name": "hip::grow::extended", "event": "ok" }
+{ "type": "test", "event": "started", "name": "hip::share::import" }
+"#;
+
+    fn found(output: &str, status: Option<i32>) -> Found {
+        let ended =
+            Ended { status: status.map(ExitStatus::from_raw), counts: None, time: Duration::from_secs(2) };
+        Found::new(output, ended)
+    }
+
+    #[test]
+    fn cases_are_named() {
+        let died = found(OUTPUT, Some(11)).to_string();
+        assert!(died.starts_with("  2.0 s  it died (signal: 11"), "{died}");
+        assert!(died.ends_with("2 failed: hip::grow::within, hip::share::import"), "{died}");
+        let hung = found(OUTPUT, None).to_string();
+        assert!(hung.contains("it hung, 2 failed: "), "{hung}");
+        let whole: String = OUTPUT.lines().take(6).collect::<Vec<_>>().join("\n");
+        let failed = found(&whole, Some(FAILED << 8)).to_string();
+        assert_eq!(failed, "  2.0 s  1 failed: hip::grow::within");
+    }
+
+    #[test]
+    fn what_passes_has_found_nothing() {
+        let passed: String = OUTPUT.lines().skip(4).take(2).collect::<Vec<_>>().join("\n");
+        let found = found(&passed, Some(0));
+        assert!(!found.is_any());
+        assert_eq!(found.to_string(), "  2.0 s  SURVIVED");
+    }
+}
