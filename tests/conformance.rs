@@ -1,8 +1,8 @@
 //! The conformance suite under `cargo test`, on every backend that this machine has.
 //!
-//! Each case is named after its backend, its layer's group and itself: `host::grow::within`. A backend that is not there
-//! shows its cases as ignored, with the reason. `GPU_VMM_TEST_BACKENDS=cuda,host` chooses; what is chosen and missing
-//! fails. Cases run in this process, where a debugger sees them, but for those that may end theirs.
+//! Each case is named after its backend, its group and itself, and the rules of the driver layer after that as well:
+//! `host::grow::within`, `host::driver::map::twice`. A backend that is not there shows its cases as ignored, with the
+//! reason. `GPU_VMM_TEST_BACKENDS=cuda,host` chooses; what is chosen and missing fails. Cases run in this process, where a debugger sees them, but for those that may end theirs.
 #![allow(unsafe_code)] // the suite forks before anything else
 #![allow(clippy::expect_used)] // a test program may panic
 
@@ -12,7 +12,7 @@ mod short;
 mod targets;
 
 use gpu_vmm::{AnyBackend, Backend, DeviceId, Vendor};
-use gpu_vmm_conformance::{Event, Item, Outcome, Suite, Target, Verdict};
+use gpu_vmm_conformance::{Event, Item, Layer, Outcome, Suite, Target, Verdict};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ fn main() {
             arguments.test_threads = Some(1);
         }
         for item in suite.items() {
-            let name = format!("{}::{}", target.name(), item.name);
+            let layer = if item.layer == Layer::Driver { "driver::" } else { "" };
+            let name = format!("{}::{layer}{}", target.name(), item.name);
             let (suite, target, found) = (suite.clone(), Arc::clone(&target), found.clone());
             trials.push(Trial::ignorable_test(name, move || match found {
                 Ok(backend) => completion(outcome(&suite, &target, &backend, &item)),

@@ -22,6 +22,9 @@ const GPUS: u32 = 2;
 /// Groups that take longer than all others together: each is asked only where nothing was found before.
 const SLOW: [&str; 5] = ["::failures::", "::order::", "::fault::", "::share::", "::stress::"];
 
+/// What the library does not take part in.
+const WITHOUT_THE_LIBRARY: [&str; 2] = ["--skip", "::driver::"];
+
 /// How many names of failed cases are shown.
 const SHOWN: usize = 3;
 
@@ -98,7 +101,7 @@ impl<'a> Place<'a> {
         command.env_remove(CHANGED).env_remove(WITHOUT).envs(switch).env("RUST_BACKTRACE", "0");
         // One case after the other, so that it is known in which a process died.
         command.args(["-Z", "unstable-options", "--format", "json", "--test-threads", "1"]);
-        command.args(arguments).current_dir(&self.runner.copy);
+        command.args(WITHOUT_THE_LIBRARY).args(arguments).current_dir(&self.runner.copy);
         let log = self.runner.logs.join(format!("{name}-{}.txt", self.on).replace(' ', "-"));
         let ended = process::run(&mut command, &log, self.limit)?;
         let output = fs::read(&log).doing(|| log.display().to_string())?;

@@ -1,6 +1,6 @@
 //! On what a run was made.
 
-use super::machine::{Machine, System};
+use super::machine::{self, Machine, System};
 use crate::counts::loaded;
 use gpu_vmm_core::{Backend, Device, DeviceId, DriverInfo, Vendor, Workbench};
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,8 @@ impl RanOn {
     fn of(vendor: Vendor, library: &str) -> Self {
         match vendor {
             Vendor::Host => Self::HostMemory,
-            _ if has(library, c"hip_standin_counts") => Self::StandIn,
+            Vendor::Hip if has(library, c"hip_standin_counts") => Self::StandIn,
+            Vendor::Cuda if has(library, c"cuda_standin_counts") => Self::StandIn,
             Vendor::Hip if has("libhsa-runtime64.so.1", c"hsa_sim_vmem_counts") => Self::SimulatedDevices,
             _ => Self::Hardware,
         }
@@ -110,6 +111,9 @@ pub struct Driver {
     pub version_number: u32,
     /// The name under which it was found.
     pub library: String,
+    /// The version of its part in the kernel, where that is hardware's and tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_module: Option<String>,
 }
 
 /// A device that the driver sees.
@@ -132,12 +136,15 @@ impl Environment {
     /// What there is now.
     pub(crate) fn of<B: Workbench>(target: &str, backend: &B, device: DeviceId) -> Self {
         let driver = backend.driver();
+        let ran_on = RanOn::of(backend.vendor(), &driver.library);
+        let on_hardware = ran_on == RanOn::Hardware;
+        let kernel_module = on_hardware.then(|| machine::kernel_module(backend.vendor())).flatten();
         Self {
             gpu_vmm: env!("CARGO_PKG_VERSION").to_owned(),
             time: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             target: target.to_owned(),
-            ran_on: RanOn::of(backend.vendor(), &driver.library),
-            driver: Driver::from(driver),
+            ran_on,
+            driver: Driver::new(driver, kernel_module),
             device: device.0,
             devices: Backend::devices(backend).iter().map(DeviceFound::from).collect(),
             granularity_bytes: backend.granularity().bytes().0,
@@ -157,15 +164,19 @@ impl Environment {
     }
 }
 
-impl From<DriverInfo> for Driver {
-    fn from(DriverInfo { version, version_number, library }: DriverInfo) -> Self {
-        Self { version, version_number, library }
+impl Driver {
+    fn new(
+        DriverInfo { version, version_number, library }: DriverInfo,
+        kernel_module: Option<String>,
+    ) -> Self {
+        Self { version, version_number, library, kernel_module }
     }
 }
 
 impl fmt::Display for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (number {}), {}", self.version, self.version_number, self.library)
+        write!(f, "{} (number {}), {}", self.version, self.version_number, self.library)?;
+        self.kernel_module.iter().try_for_each(|version| write!(f, ", kernel module {version}"))
     }
 }
 

@@ -1,5 +1,6 @@
 //! The computer and its system, as far as a report should tell.
 
+use gpu_vmm_core::Vendor;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
@@ -104,9 +105,34 @@ fn container() -> Option<String> {
     Some((*kind).to_owned())
 }
 
+/// The version of a vendor's part in the kernel.
+pub(super) fn kernel_module(vendor: Vendor) -> Option<String> {
+    let text = fs::read_to_string(match vendor {
+        Vendor::Cuda => "/proc/driver/nvidia/version",
+        Vendor::Hip => "/sys/module/amdgpu/version",
+        _ => return None,
+    });
+    version_in(&text.ok()?)
+}
+
+/// The first word that is numbers with dots between.
+fn version_in(text: &str) -> Option<String> {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    let is_version = |word: &&str| word.contains('.') && word.split('.').all(is_number);
+    text.split_whitespace().find(is_version).map(str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_version_of_a_kernel_module_is_found() {
+        let text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\nGCC version:  gcc 11.5.0\n";
+        assert_eq!(version_in(text).as_deref(), Some("580.159.04"));
+        assert_eq!(version_in("6.12.12\n").as_deref(), Some("6.12.12"));
+        assert_eq!(version_in("NVRM version: none"), None);
+    }
 
     #[test]
     #[cfg(target_os = "linux")]
