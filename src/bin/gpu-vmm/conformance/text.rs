@@ -85,6 +85,9 @@ impl Text {
         if !self.verbose {
             self.skipped(Layer::Library, &report.cases)?;
             self.skipped(Layer::Driver, &report.cases)?;
+            self.seen("noted", &report.cases, |case| {
+                case.verdict == Verdict::Passed && !case.note.is_empty() && case.failure_points().is_none()
+            })?;
             self.seen("more lenient than documented", &report.cases, |case| {
                 case.verdict == Verdict::MoreLenient
             })?;
@@ -210,7 +213,12 @@ impl Text {
             let cases: Vec<CaseReport> =
                 report.cases.iter().filter(|case| case.layer == layer).cloned().collect();
             if !cases.is_empty() {
-                self.output.paragraph(&format!("  {layer:<9}"), &counted(&Summary::of(&cases)))?;
+                let mut text = counted(&Summary::of(&cases));
+                let points: u64 = cases.iter().filter_map(CaseReport::failure_points).sum();
+                if points > 0 {
+                    text.push_str(&format!("; calls of the driver were made to fail {points} times"));
+                }
+                self.output.paragraph(&format!("  {layer:<9}"), &text)?;
             }
         }
         if self.hint && filter.is_none() {
@@ -294,19 +302,19 @@ mod tests {
             "NEW DEVIATIONS, of which no quirk of gpu-vmm tells: please report them\n  map::unreserved  it was ended",
             "FAILED library::grow::moves\n  rule  Growth that remaps copies no byte.\n  seen  assertion failed",
             "        left: 1",
-            "hip: 13 cases in 4.25 s\n  library  2 passed, 1 FAILED, 3 skipped\n",
+            "hip: 13 cases in 4.25 s\n  library  2 passed, 1 FAILED, 3 skipped; calls of the driver were made to fail 137 times\n",
             "  driver   2 as documented, 1 more lenient, 1 deviating as known, 1 NEW, 1 FAILED, 1 skipped\n",
             "gpu-vmm conformance --backend hip --format json --out report.json\n",
         ] {
             assert!(text.contains(part), "{part:?} is not in {text}");
         }
-        assert!(!text.contains("137 failure points"), "{text}");
+        assert!(!text.contains("failure points: 137"), "{text}");
     }
 
     #[test]
     fn each_case_is_told_where_all_are_wanted() {
         let text = told(&sample(), true);
-        assert!(text.contains("137 failure points"), "{text}");
+        assert!(text.contains("failure points: 137"), "{text}");
         for case in sample().cases {
             assert_eq!(text.matches(&format!("    {} ", case.name)).count(), 1, "{text}");
         }

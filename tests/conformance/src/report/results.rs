@@ -62,6 +62,9 @@ pub struct Summary {
 /// How much of a note is kept, in characters: captured output can be long.
 const MOST_CHARACTERS: usize = 2000;
 
+/// What the note of a case begins with that lets calls of the driver fail; how many they were comes next.
+pub(crate) const FAILURE_POINTS: &str = "failure points: ";
+
 impl Report {
     /// The report of a run that begins.
     #[must_use]
@@ -91,6 +94,13 @@ impl Report {
 }
 
 impl CaseReport {
+    /// How often a call of the driver was made to fail in it; nothing where it is about something else.
+    #[must_use]
+    pub fn failure_points(&self) -> Option<u64> {
+        let number = self.note.strip_prefix(FAILURE_POINTS)?;
+        number.split(|digit: char| !digit.is_ascii_digit()).next()?.parse().ok()
+    }
+
     /// The group that it belongs to.
     #[must_use]
     pub fn group(&self) -> &str {

@@ -3,6 +3,7 @@
 use super::bench::Start;
 use super::sweep::{Sweep, injected};
 use super::undo::reclaim;
+use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
 use gpu_vmm_core::decorators::Live;
 use gpu_vmm_core::{Done, Error, Workbench};
@@ -33,7 +34,7 @@ pub(super) fn close<B: Workbench>(subject: &Subject<B>) {
         }
     }
     assert!(points > 10, "{points} points");
-    note(format!("failure points: {points}"));
+    note(format!("{FAILURE_POINTS}{points}"));
 }
 
 /// Closes a region with these driver calls failing: the answer, how many calls there were, and what the destructor has
@@ -72,5 +73,5 @@ pub(super) fn dropped<B: Workbench>(subject: &Subject<B>) {
         points += 1;
     }
     assert!(points > 2, "{points} points");
-    note(format!("failure points: {points}"));
+    note(format!("{FAILURE_POINTS}{points}"));
 }

@@ -4,6 +4,7 @@ use super::bench::{Bench, Start};
 use super::operations::{self, Operation};
 use super::state::State;
 use super::undo;
+use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note, skip};
 use gpu_vmm_core::decorators::Live;
 use gpu_vmm_core::{Address, Bytes, Error, Result, Workbench};
@@ -36,7 +37,7 @@ fn sweep<B: Workbench>(subject: &Subject<B>, of: &str, row: impl Fn(&Sweep<'_, B
     let points: u64 = possible.iter().map(|operation| row(&sweep, operation)).sum();
     assert!(points > 0, "{of} reaches no driver");
     let without = if left.is_empty() { "" } else { ", without those for two devices" };
-    note(format!("failure points: {points}{without}"));
+    note(format!("{FAILURE_POINTS}{points}{without}"));
 }
 
 /// A subject with addresses that are free for benches, one after the other.
