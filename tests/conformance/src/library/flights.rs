@@ -3,8 +3,8 @@
 #![allow(unsafe_code)] // starts work that goes on behind the caller's back
 
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::workbench::Flight;
-use gpu_vmm_core::{Bytes, DeviceId, Region, Vendor, Workbench};
+use gpu_vmm_core::workbench::{Flight, PATTERN_WORD};
+use gpu_vmm_core::{Address, Bytes, DeviceId, Region, Vendor, Workbench};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,11 +46,25 @@ const TRIES: u32 = 4;
 
 /// Looks at calls that must not wait for work: they are made beside work that is so many times as long as the least, and
 /// tell whether it was still going on when they returned. Calls that wait do so however long the work is; calls that were
-/// slow, on a machine that has other things to do, are not when it is longer. All of that is done twice: now and then, in
-/// one of some hundred cases, AMD's runtime lets a call wait that does not wait again.
-pub(crate) fn goes_on(mut beside: impl FnMut(u32) -> bool) {
-    let mut lengths = (1..=TRIES).chain(1..=TRIES);
-    assert!(lengths.any(|tried| beside(1 << tried)), "the work was waited for, however long it took");
+/// slow, on a machine that has other things to do, are not when it is longer.
+///
+/// AMD's runtime puts streams on few queues of the device, and what two streams have on one queue waits for each other.
+/// Streams without work are held meanwhile, one more each time, so that the work gets a queue of its own.
+pub(crate) fn goes_on<B: Workbench>(subject: &Subject<B>, mut beside: impl FnMut(u32) -> bool) {
+    let mut held = Vec::new();
+    let lengths = (1..=TRIES).chain(1..=TRIES);
+    let went_on = lengths.map(|tried| 1 << tried).any(|times| {
+        let went_on = beside(times);
+        held.push(idle(subject));
+        went_on
+    });
+    assert!(went_on, "the work was waited for, however long it took");
+}
+
+/// A stream without work.
+fn idle<B: Workbench>(subject: &Subject<B>) -> Box<dyn Flight> {
+    // SAFETY: in no round nothing is written.
+    or_skip(unsafe { subject.backend.start_pattern(subject.device, Address(0), PATTERN_WORD, 0, 0) })
 }
 
 /// Waits for work in the way that drivers have for it.

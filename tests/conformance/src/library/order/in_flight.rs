@@ -88,7 +88,7 @@ fn unmap_waits_for_a_stream<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn unmap_waits_for_no_other_stream<B: Workbench>(subject: &Subject<B>) {
-    goes_on(|times| {
+    goes_on(subject, |times| {
         let (mut region, other) = (filled(subject, 1), filled(subject, 1));
         let long = start_longer(subject, &other, Bytes(0), AFTER, 2 * times);
         let short = start(subject, &region, Bytes(0), AFTER);
@@ -103,7 +103,7 @@ fn unmap_waits_for_no_other_stream<B: Workbench>(subject: &Subject<B>) {
 
 #[allow(unsafe_code)]
 fn a_promise_waits_for_no_work<B: Workbench>(subject: &Subject<B>) {
-    goes_on(|times| {
+    goes_on(subject, |times| {
         let mut region = filled(subject, 1);
         region.grow_to(subject.units(2)).unwrap();
         let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
@@ -139,12 +139,12 @@ fn grow_beside_work<B: Workbench>(
 }
 
 fn growth_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
-    goes_on(|times| grow_beside_work(subject, filled(subject, 2), Grown::Within, times));
+    goes_on(subject, |times| grow_beside_work(subject, filled(subject, 2), Grown::Within, times));
 }
 
 fn extension_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
     let base = Placement::Exact(subject.hole(64));
-    goes_on(|times| {
+    goes_on(subject, |times| {
         let mut region = subject.region(2).at(base).extend_by(subject.unit()).build().unwrap();
         region.grow_to(subject.units(2)).unwrap();
         grow_beside_work(subject, region, Grown::Extended, times)
@@ -192,7 +192,7 @@ fn taking_a_peers_access_waits_for_the_peer<B: Workbench>(subject: &Subject<B>) 
 }
 
 fn the_same_access_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
-    goes_on(|times| {
+    goes_on(subject, |times| {
         let mut region = filled(subject, 1);
         let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
         region.set_access(Bytes(0), subject.unit(), subject.device, RW).unwrap();
@@ -232,7 +232,7 @@ fn closing_waits_for_a_stream<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn copies_go_on_beside_work<B: Workbench>(subject: &Subject<B>) {
-    goes_on(|times| {
+    goes_on(subject, |times| {
         let mut region = filled(subject, 2);
         let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
         let mut bytes = [0; 4096];
@@ -249,7 +249,7 @@ fn copies_go_on_beside_work<B: Workbench>(subject: &Subject<B>) {
 
 #[allow(unsafe_code)]
 fn other_regions_come_and_go_beside_work<B: Workbench>(subject: &Subject<B>) {
-    goes_on(|times| {
+    goes_on(subject, |times| {
         let region = filled(subject, 1);
         let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
         for _ in 0..3 {
