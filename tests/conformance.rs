@@ -14,7 +14,8 @@ mod targets;
 use gpu_vmm::{AnyBackend, Backend, DeviceId, Vendor};
 use gpu_vmm_conformance::{Event, Item, Layer, Outcome, Suite, Target, Verdict};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
 /// The device that cases run on.
 const DEVICE: DeviceId = DeviceId(0);
@@ -29,17 +30,79 @@ fn main() {
             // Cases count a real device's memory, and HIP takes one call at a time anyway.
             arguments.test_threads = Some(1);
         }
+        let rules = Arc::new(Rules::new(&suite, &target, |name| is_asked_for(&arguments, name)));
         for item in suite.items() {
-            let layer = if item.layer == Layer::Driver { "driver::" } else { "" };
-            let name = format!("{}::{layer}{}", target.name(), item.name);
-            let (suite, target, found) = (suite.clone(), Arc::clone(&target), found.clone());
+            let name = name(&target, &item);
+            let (suite, target, found, rules) =
+                (suite.clone(), Arc::clone(&target), found.clone(), Arc::clone(&rules));
             trials.push(Trial::ignorable_test(name, move || match found {
+                Ok(_) if item.layer == Layer::Driver => completion(rules.outcome(&suite, &item)),
                 Ok(backend) => completion(outcome(&suite, &target, &backend, &item)),
                 Err(reason) => Ok(Completion::ignored_with(reason)),
             }));
         }
     }
     libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// What an item is called as a test.
+fn name(target: &Arc<dyn Target<AnyBackend>>, item: &Item) -> String {
+    let layer = if item.layer == Layer::Driver { "driver::" } else { "" };
+    format!("{}::{layer}{}", target.name(), item.name)
+}
+
+/// True where libtest-mimic runs the test of this name.
+fn is_asked_for(arguments: &Arguments, name: &str) -> bool {
+    let is =
+        |pattern: &String| if arguments.exact { name == pattern } else { name.contains(pattern.as_str()) };
+    arguments.filter.as_ref().is_none_or(is) && !arguments.skip.iter().any(is)
+}
+
+/// The rules of the driver layer on one target. They are run together when the first is asked for: alone, each would
+/// open the driver anew.
+struct Rules {
+    target: Arc<dyn Target<AnyBackend>>,
+    items: Vec<Item>,
+    outcomes: OnceLock<Result<HashMap<usize, Outcome>, String>>,
+}
+
+impl Rules {
+    fn new(
+        suite: &Suite<AnyBackend>,
+        target: &Arc<dyn Target<AnyBackend>>,
+        asked: impl Fn(&str) -> bool,
+    ) -> Self {
+        let all = suite.items().into_iter();
+        let items = all.filter(|item| item.layer == Layer::Driver && asked(&name(target, item))).collect();
+        Self { target: Arc::clone(target), items, outcomes: OnceLock::new() }
+    }
+
+    fn outcome(&self, suite: &Suite<AnyBackend>, item: &Item) -> Outcome {
+        let run = || run(suite, &self.target, &self.items);
+        match self.outcomes.get_or_init(run) {
+            Ok(outcomes) => outcomes.get(&item.index).cloned().unwrap_or_else(did_not_run),
+            Err(reason) => Outcome::failed(reason.clone()),
+        }
+    }
+}
+
+/// Runs items in processes of their own.
+fn run(
+    suite: &Suite<AnyBackend>,
+    target: &Arc<dyn Target<AnyBackend>>,
+    items: &[Item],
+) -> Result<HashMap<usize, Outcome>, String> {
+    let mut outcomes = HashMap::new();
+    suite.run(target, DEVICE, items, &mut |event| {
+        if let Event::Ended(item, outcome, _) = event {
+            outcomes.insert(item.index, outcome.clone());
+        }
+    })?;
+    Ok(outcomes)
+}
+
+fn did_not_run() -> Outcome {
+    Outcome::failed("it did not run")
 }
 
 type Chosen = (Arc<dyn Target<AnyBackend>>, Result<AnyBackend, String>);
@@ -78,16 +141,9 @@ fn outcome(
     if !item.isolated {
         return suite.run_here(target, backend, DEVICE, item);
     }
-    let mut ended = None;
-    let ran = suite.run(target, DEVICE, &[*item], &mut |event| {
-        if let Event::Ended(_, outcome, _) = event {
-            ended = Some(outcome.clone());
-        }
-    });
-    match (ran, ended) {
-        (Ok(()), Some(outcome)) => outcome,
-        (Ok(()), None) => Outcome::failed("it did not run"),
-        (Err(reason), _) => Outcome::failed(reason),
+    match run(suite, target, &[*item]) {
+        Ok(mut outcomes) => outcomes.remove(&item.index).unwrap_or_else(did_not_run),
+        Err(reason) => Outcome::failed(reason),
     }
 }
 

@@ -25,8 +25,16 @@ cases! { "order":
 }
 
 fn region<B: Workbench>(subject: &Subject<B>) -> (FaultInject<B>, Region<FaultInject<B>>) {
+    region_at(subject, Placement::Anywhere)
+}
+
+fn region_at<B: Workbench>(
+    subject: &Subject<B>,
+    place: Placement,
+) -> (FaultInject<B>, Region<FaultInject<B>>) {
     let backend = FaultInject::new(subject.backend.clone());
-    let mut region = Region::builder(&backend).on(subject.device).reserve(subject.units(4)).build().unwrap();
+    let builder = Region::builder(&backend).on(subject.device).reserve(subject.units(4)).at(place);
+    let mut region = builder.build().unwrap();
     region.grow_to(subject.units(2)).unwrap();
     (backend, region)
 }
@@ -81,8 +89,9 @@ fn a_failed_wait_for_streams_changes_nothing<B: Workbench>(subject: &Subject<B>)
 fn a_failed_wait_does_not_move<B: Workbench>(subject: &Subject<B>) {
     // Which of the calls is the wait is the way that growth goes: each is made to fail in turn until it is that.
     let is_found = (0..20).any(|number| {
-        let (backend, mut region) = region(subject);
-        let _in_the_way = subject.region(1).at(Placement::Prefer(region.range().end())).build().unwrap();
+        let base = subject.hole(8);
+        let (backend, mut region) = region_at(subject, Placement::Exact(base));
+        let _in_the_way = subject.region(1).at(Placement::Exact(region.range().end())).build().unwrap();
         region.write_pattern(subject.device, Bytes(0), region.end(), 1).unwrap();
         let before = (region.range(), subject.free_here());
         backend.fail(number, 1);
