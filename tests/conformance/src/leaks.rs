@@ -7,6 +7,10 @@ use gpu_vmm_core::{Backend, Vendor};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// How often free memory may be other than it should before that is a case's own doing: other processes use a device's
+/// memory too, and one of them would have to do the same each time.
+pub(crate) const TRIES: u32 = 3;
+
 /// How many imports there were. HIP's cases run one after the other.
 static IMPORTS: AtomicUsize = AtomicUsize::new(0);
 

@@ -1,7 +1,7 @@
 //! Running many items, in processes that may die of them.
 
 use crate::driver;
-use crate::fork_server::{Child, ForkServer, Request};
+use crate::fork_server::{Child, Request};
 use crate::outcome::Outcome;
 use crate::report::Environment;
 use crate::suite::{Item, Layer, Suite};
@@ -26,7 +26,6 @@ pub enum Event<'a> {
 /// More than ten times what the longest case takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const NO_FORK: &str = "this system has no fork";
 const OUT_OF_TURN: &str = "a working process speaks out of turn";
 
 impl<B: Workbench> Suite<B> {
@@ -36,8 +35,8 @@ impl<B: Workbench> Suite<B> {
     ///
     /// Why the target cannot be had, or what the system answers.
     pub fn look(&self, target: &Arc<dyn Target<B>>) -> Result<Environment, String> {
-        let server = self.server.as_ref().ok_or(NO_FORK)?;
-        let mut child = server.spawn(&Request::Look { target: target.name().to_owned() }).map_err(system)?;
+        let mut child =
+            self.server.spawn(&Request::Look { target: target.name().to_owned() }).map_err(system)?;
         let environment = opened(&mut child)?;
         // What it has of the device is not to be gone in the middle of a case.
         child.wait(PATIENCE).map_err(system)?;
@@ -57,12 +56,11 @@ impl<B: Workbench> Suite<B> {
         items: &[Item],
         tell: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), String> {
-        let server = self.server.as_ref().ok_or(NO_FORK)?;
         let mut left = items;
         let mut opened = false;
         while !left.is_empty() {
             let (together, rest) = left.split_at(together(left));
-            let done = self.run_some(server, target, device, together, &mut |event| match event {
+            let done = self.run_some(target, device, together, &mut |event| match event {
                 Event::Opened(_) if std::mem::replace(&mut opened, true) => {}
                 event => tell(event),
             })?;
@@ -74,7 +72,6 @@ impl<B: Workbench> Suite<B> {
     /// Runs items in one process, and says how many of them have ended, in one way or another.
     fn run_some(
         &self,
-        server: &ForkServer,
         target: &Arc<dyn Target<B>>,
         device: DeviceId,
         items: &[Item],
@@ -85,7 +82,7 @@ impl<B: Workbench> Suite<B> {
             device: device.0,
             items: items.iter().map(|item| item.index).collect(),
         };
-        let mut child = server.spawn(&request).map_err(system)?;
+        let mut child = self.server.spawn(&request).map_err(system)?;
         let environment = opened(&mut child)?;
         tell(Event::Opened(&environment));
         for (done, item) in items.iter().enumerate() {
@@ -93,11 +90,11 @@ impl<B: Workbench> Suite<B> {
             let began = Instant::now();
             let ended = loop {
                 match child.peer.try_receive() {
-                    Ok(Told::Begins { printed: before, .. }) => {
+                    Ok(Told::Begins { printed: before }) => {
                         printed = before;
                         tell(Event::Begins(item));
                     }
-                    Ok(Told::Ended { outcome, seconds, is_last, .. }) => {
+                    Ok(Told::Ended { outcome, seconds, is_last }) => {
                         tell(Event::Ended(item, &outcome, Duration::from_secs_f64(seconds)));
                         break Some(is_last);
                     }

@@ -54,12 +54,12 @@ pub struct Item {
 #[derive(Debug)]
 pub struct Suite<B: Workbench> {
     pub(crate) content: Arc<Content<B>>,
-    pub(crate) server: Option<Arc<ForkServer>>,
+    pub(crate) server: Arc<ForkServer>,
 }
 
 impl<B: Workbench> Clone for Suite<B> {
     fn clone(&self) -> Self {
-        Self { content: Arc::clone(&self.content), server: self.server.clone() }
+        Self { content: Arc::clone(&self.content), server: Arc::clone(&self.server) }
     }
 }
 
@@ -100,10 +100,10 @@ impl<B: Workbench> Suite<B> {
         // SAFETY: the caller's promise.
         let server = unsafe {
             ForkServer::start(move |request, peer, server| {
-                serve(&Self { content: content_there, server: Some(server) }, request, &peer);
+                serve(&Self { content: content_there, server }, request, &peer);
             })
         }?;
-        Ok(Self { content, server: Some(server) })
+        Ok(Self { content, server })
     }
 
     /// What it can be run on.
@@ -135,7 +135,7 @@ impl<B: Workbench> Suite<B> {
             device,
             target: Arc::clone(target),
             case: case.name,
-            server: self.server.clone(),
+            server: Some(Arc::clone(&self.server)),
         };
         if !target.is_fresh() {
             return run_counted(&subject(backend.clone()), case);
@@ -181,7 +181,7 @@ fn serve<B: Workbench>(suite: &Suite<B>, request: Request, peer: &Peer) {
                 device: DeviceId(device),
                 target,
                 case: case.name,
-                server: suite.server.clone(),
+                server: Some(Arc::clone(&suite.server)),
             };
             (case.child.expect("a case of two processes"))(&subject, peer);
             Standin::check_violations(None).unwrap();
@@ -189,13 +189,10 @@ fn serve<B: Workbench>(suite: &Suite<B>, request: Request, peer: &Peer) {
     }
 }
 
-/// How often a case may lose memory before that is its own doing: other processes use the device's memory too.
-const TRIES: u32 = 3;
-
 /// Runs a case, and looks at what it has left behind.
 fn run_counted<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
     let mut lost = String::new();
-    for _ in 0..TRIES {
+    for _ in 0..leaks::TRIES {
         let (before, below) = (subject.free(), leaks::Before::now());
         let outcome = run_once(subject, case);
         if outcome.verdict == Verdict::Failed {
@@ -219,7 +216,7 @@ fn run_counted<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
         }
         lost = format!("free memory was {before:?} before the case and is {after:?} after it");
     }
-    Outcome::failed(format!("{lost}, each of {TRIES} times"))
+    Outcome::failed(format!("{lost}, each of {} times", leaks::TRIES))
 }
 
 fn run_once<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {

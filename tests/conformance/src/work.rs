@@ -15,15 +15,15 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What a working process tells.
+/// What a working process tells, of one item after the other in the order in which they were asked for.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Told {
     /// The backend is open, or why not.
     Opened(Result<Box<Environment>, String>),
     /// An item begins, when so many bytes have been printed.
-    Begins { item: usize, printed: u64 },
+    Begins { printed: u64 },
     /// It has ended; its time is in seconds. After the last one the process ends, whatever else was asked of it.
-    Ended { item: usize, outcome: Outcome, seconds: f64, is_last: bool },
+    Ended { outcome: Outcome, seconds: f64, is_last: bool },
 }
 
 /// Runs items and tells of them. When nobody listens any more, there is nothing to go on for.
@@ -48,7 +48,7 @@ pub(crate) fn work<B: Workbench>(
     for item in items {
         // The process's own output is a file, in which both streams stand where the last one has written.
         let printed = rustix::fs::tell(std::io::stderr()).unwrap_or(0);
-        if !tell(&Told::Begins { item: *item, printed }) {
+        if !tell(&Told::Begins { printed }) {
             return;
         }
         let began = Instant::now();
@@ -65,7 +65,7 @@ pub(crate) fn work<B: Workbench>(
             },
         };
         let seconds = began.elapsed().as_secs_f64();
-        if !tell(&Told::Ended { item: *item, outcome, seconds, is_last }) || is_last {
+        if !tell(&Told::Ended { outcome, seconds, is_last }) || is_last {
             return;
         }
     }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // handlers of the C library
 
 use crate::code::{Answer, Code};
-use crate::settings::{Times, settings};
+use crate::settings::settings;
 use crate::table::FUNCTIONS;
 use crate::violation::{CALL, refuse, say};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -63,12 +63,8 @@ fn state() -> Answer {
 /// The failure that `CUDA_STANDIN_FAIL` asks for.
 fn failure(call: usize) -> Answer {
     let number = COUNTS[call].fetch_add(1, Relaxed) + 1;
-    let is_meant = |times| match times {
-        Times::Once(at) => number == at,
-        Times::From(first) => number >= first,
-    };
     let failures = &settings().failures;
-    match failures.iter().find(|failure| failure.call == call && is_meant(failure.times)) {
+    match failures.iter().find(|failure| failure.call == call && failure.times.contains(number)) {
         Some(failure) => Err(failure.code),
         None => Ok(()),
     }

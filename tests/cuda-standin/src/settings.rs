@@ -1,11 +1,9 @@
-//! What the environment asks for, read at the first call. A setting that is unknown or ill-formed ends the process: a
-//! test with a misspelt one would pass and mean nothing. `README.md` has them in words.
-#![allow(unsafe_code)] // leaves without exit handlers
+//! What the environment asks for, read at the first call. `README.md` has it in words.
 
 use crate::c::MOST_DEVICES;
 use crate::code::Code;
 use crate::table::FUNCTIONS;
-use crate::violation::say;
+use gpu_vmm_test_settings::{Times, either, items, number, of_process, switch, unknown, with_unit};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -40,13 +38,6 @@ pub(crate) struct Failure {
     pub(crate) code: Code,
 }
 
-/// Which calls of a function, counted from 1.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Times {
-    Once(u64),
-    From(u64),
-}
-
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -65,42 +56,23 @@ impl Default for Settings {
 
 /// The process's settings.
 pub(crate) fn settings() -> &'static Settings {
-    static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
-        let environment = std::env::vars_os().filter_map(|(name, value)| {
-            let name = name.into_string().ok()?;
-            name.starts_with(PREFIX).then(|| (name, value.to_string_lossy().into_owned()))
-        });
-        Settings::from_variables(environment).unwrap_or_else(|wrong| {
-            say(format_args!("{wrong}"));
-            // SAFETY: it takes a number and does not return; exit handlers could call back here.
-            unsafe { libc::_exit(2) }
-        })
-    });
+    static SETTINGS: LazyLock<Settings> = LazyLock::new(|| of_process("cuda-standin", PREFIX, Settings::set));
     &SETTINGS
 }
 
 impl Settings {
-    fn from_variables(variables: impl Iterator<Item = (String, String)>) -> Result<Self, String> {
-        let mut settings = Self::default();
-        for (name, value) in variables {
-            let short = name.strip_prefix(PREFIX).unwrap_or(&name);
-            settings.set(short, value.trim()).map_err(|wrong| format!("{name}={value}: {wrong}"))?;
-        }
-        Ok(settings)
-    }
-
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "VERSION" => self.version = version(value)?,
-            "GPUS" => self.gpus = number(value, 0, MOST_DEVICES as u64)? as usize,
-            "MEM_MB" => self.memory = number(value, 1, 1 << 30)? << 20,
+            "GPUS" => self.gpus = number(value, 0, MOST_DEVICES)?,
+            "MEM_MB" => self.memory = number::<u64>(value, 1, 1 << 30)? << 20,
             "P2P" => self.p2p = switch(value)?,
             "VMM" => self.vmm = switch(value)?,
             "FAIL" => self.failures = items(value).map(failure).collect::<Result<_, _>>()?,
             "WORK_DELAY" => self.work_delay = time(value)?,
-            "ON_VIOLATION" => self.abort_on_violation = aborts(value)?,
+            "ON_VIOLATION" => self.abort_on_violation = either(value, "abort", "count")?,
             "TRACE" => self.trace = switch(value)?,
-            _ => return Err(format!("there is no such setting; there are {PREFIX}...: {NAMES}")),
+            _ => unknown(PREFIX, NAMES)?,
         }
         Ok(())
     }
@@ -115,36 +87,10 @@ pub(crate) fn version(value: &str) -> Result<u32, String> {
     number.ok_or_else(|| "it must be a version such as 12.3 or 12030".to_owned())
 }
 
-fn items(value: &str) -> impl Iterator<Item = &str> {
-    value.split(',').map(str::trim).filter(|item| !item.is_empty())
-}
-
-fn number(value: &str, least: u64, most: u64) -> Result<u64, String> {
-    let number = value.parse().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| format!("it must be a number from {least} to {most}"))
-}
-
-fn switch(value: &str) -> Result<bool, String> {
-    match value {
-        "0" => Ok(false),
-        "1" => Ok(true),
-        _ => Err("it must be 0 or 1".to_owned()),
-    }
-}
-
-fn aborts(value: &str) -> Result<bool, String> {
-    match value {
-        "abort" => Ok(true),
-        "count" => Ok(false),
-        _ => Err("it must be abort or count".to_owned()),
-    }
-}
-
 /// `500us`.
 fn time(value: &str) -> Result<Duration, String> {
     let form = || format!("{value:?} must be a time with us, ms or s, such as 500us");
-    let (count, unit) = value.split_at(value.find(|sign: char| !sign.is_ascii_digit()).ok_or_else(form)?);
-    let count = count.parse().map_err(|_| form())?;
+    let (count, unit) = with_unit(value).ok_or_else(form)?;
     match unit {
         "us" => Ok(Duration::from_micros(count)),
         "ms" => Ok(Duration::from_millis(count)),
@@ -157,21 +103,22 @@ fn time(value: &str) -> Result<Duration, String> {
 fn failure(item: &str) -> Result<Failure, String> {
     let form = || format!("{item:?} must be FUNCTION:TIMES:CODE, such as cuMemMap:3:2");
     let [function, times, code] = item.split(':').collect::<Vec<_>>()[..] else { return Err(form()) };
-    let (digits, open) = times.strip_suffix('+').map_or((times, false), |digits| (digits, true));
-    let first = digits.parse().ok().filter(|first| *first > 0).ok_or_else(form)?;
+    let times = Times::parse(times).ok_or_else(form)?;
     let code = Code(code.parse().ok().filter(|code| *code != 0).ok_or_else(form)?);
     let call = FUNCTIONS.iter().position(|known| known.name == function);
     let call = call.ok_or_else(|| format!("no function {function:?} can be named here"))?;
-    Ok(Failure { call, times: if open { Times::From(first) } else { Times::Once(first) }, code })
+    Ok(Failure { call, times, code })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::table;
+    use gpu_vmm_test_settings::from_variables;
 
     fn parsed(name: &str, value: &str) -> Result<Settings, String> {
-        Settings::from_variables([(format!("{PREFIX}{name}"), value.to_owned())].into_iter())
+        let variable = (format!("{PREFIX}{name}"), value.to_owned());
+        from_variables(PREFIX, [variable].into_iter(), Settings::set)
     }
 
     #[test]

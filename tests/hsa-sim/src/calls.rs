@@ -2,7 +2,7 @@
 //! settings say.
 
 use crate::abi::Status;
-use crate::settings::{Times, settings};
+use crate::settings::settings;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Defines HSA functions: exported under their C names, and passed through [`enter`].
@@ -149,13 +149,8 @@ pub(crate) fn enter(call: usize) -> Option<Status> {
     if let Some(delay) = settings.delays.get(&call) {
         std::thread::sleep(*delay);
     }
-    let failure = settings.failures.iter().find(|failure| {
-        failure.call == call
-            && match failure.times {
-                Times::Once(at) => number == at,
-                Times::From(first) => number >= first,
-            }
-    })?;
+    let mut failures = settings.failures.iter();
+    let failure = failures.find(|failure| failure.call == call && failure.times.contains(number))?;
     trace!("{} number {number}: made to fail with {:#x}", NAMES[call], failure.status.0);
     Some(failure.status)
 }

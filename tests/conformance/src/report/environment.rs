@@ -1,7 +1,8 @@
 //! On what a run was made.
 
 use super::machine::{self, Machine, System};
-use crate::counts::loaded;
+use crate::counts::{Counts, loaded};
+use crate::standin::Standin;
 use gpu_vmm_core::{Backend, Device, DeviceId, DriverInfo, Vendor, Workbench};
 use serde::{Deserialize, Serialize};
 use std::ffi::c_void;
@@ -61,8 +62,8 @@ impl RanOn {
         match vendor {
             Vendor::Host => Self::HostMemory,
             Vendor::Hip if has(library, c"hip_standin_counts") => Self::StandIn,
-            Vendor::Cuda if has(library, c"cuda_standin_counts") => Self::StandIn,
-            Vendor::Hip if has("libhsa-runtime64.so.1", c"hsa_sim_vmem_counts") => Self::SimulatedDevices,
+            Vendor::Cuda if Standin::now().is_some() => Self::StandIn,
+            Vendor::Hip if Counts::now().is_some() => Self::SimulatedDevices,
             _ => Self::Hardware,
         }
     }

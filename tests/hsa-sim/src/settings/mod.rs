@@ -1,9 +1,9 @@
-//! What the environment asks for, read at the first call. A setting that is unknown or ill-formed ends the process: a
-//! test with a misspelt one would pass and mean nothing.
+//! What the environment asks for, read at the first call.
 
 mod parse;
 
 use crate::abi::Status;
+use gpu_vmm_test_settings::{Times, of_process};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -57,13 +57,6 @@ pub(crate) struct Failure {
     pub(crate) status: Status,
 }
 
-/// Which calls of a function, counted from 1.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Times {
-    Once(u64),
-    From(u64),
-}
-
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -87,20 +80,6 @@ impl Default for Settings {
 
 /// The process's settings.
 pub(crate) fn settings() -> &'static Settings {
-    static SETTINGS: LazyLock<Settings> = LazyLock::new(|| {
-        let environment = std::env::vars_os().filter_map(|(name, value)| {
-            let name = name.into_string().ok()?;
-            name.starts_with(PREFIX).then(|| (name, value.to_string_lossy().into_owned()))
-        });
-        Settings::from_variables(environment).unwrap_or_else(|wrong| refuse(&wrong))
-    });
+    static SETTINGS: LazyLock<Settings> = LazyLock::new(|| of_process("hsa-sim", PREFIX, Settings::set));
     &SETTINGS
-}
-
-/// Ends the process without its exit handlers, which would call back here.
-#[allow(unsafe_code)]
-fn refuse(wrong: &str) -> ! {
-    eprintln!("hsa-sim: {wrong}");
-    // SAFETY: it takes a number and does not return.
-    unsafe { libc::_exit(2) }
 }

@@ -1,53 +1,36 @@
 //! From the text of a variable to a setting, or to what is wrong with it.
 
-use super::{Failure, MOST_GPUS, PREFIX, Settings, Times};
+use super::{Failure, MOST_GPUS, PREFIX, Settings};
 use crate::abi::Status;
 use crate::calls;
+use gpu_vmm_test_settings::{Times, either, items, number, switch, unknown, with_unit};
 use std::time::Duration;
 
 const NAMES: &str = "GPUS, GFX, MEM_MB, GRANULE, REC_GRANULE, P2P, LARGE_BAR, VMM, HOST_ACCESS, ON_FAULT, \
                      ON_UNKNOWN_KERNEL, FAIL, DELAY, TRACE";
 
 impl Settings {
-    /// Takes variables that begin with the prefix.
-    pub(super) fn from_variables(variables: impl Iterator<Item = (String, String)>) -> Result<Self, String> {
-        let mut settings = Self::default();
-        for (name, value) in variables {
-            let short = name.strip_prefix(PREFIX).unwrap_or(&name);
-            settings.set(short, value.trim()).map_err(|wrong| format!("{name}={value}: {wrong}"))?;
-        }
-        Ok(settings)
-    }
-
-    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+    /// Takes one setting by its name without the prefix.
+    pub(super) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "GPUS" => self.gpus = number(value, 0, MOST_GPUS)?,
             "GFX" => self.gfx = instruction_set(value)?,
-            "MEM_MB" => self.memory = number(value, 1, 1 << 30)? << 20,
+            "MEM_MB" => self.memory = number::<usize>(value, 1, 1 << 30)? << 20,
             "GRANULE" => self.granule = granule(value)?,
             "REC_GRANULE" => self.recommended_granule = granule(value)?,
             "P2P" => self.p2p = switch(value)?,
             "LARGE_BAR" => self.large_bar = switch(value)?,
             "VMM" => self.vmm = switch(value)?,
             "HOST_ACCESS" => self.host_access = switch(value)?,
-            "ON_FAULT" => self.abort_on_fault = aborts(value)?,
-            "ON_UNKNOWN_KERNEL" => self.abort_on_unknown_kernel = aborts(value)?,
+            "ON_FAULT" => self.abort_on_fault = either(value, "abort", "skip")?,
+            "ON_UNKNOWN_KERNEL" => self.abort_on_unknown_kernel = either(value, "abort", "skip")?,
             "FAIL" => self.failures = items(value).map(failure).collect::<Result<_, _>>()?,
             "DELAY" => self.delays = items(value).map(delay).collect::<Result<_, _>>()?,
             "TRACE" => self.trace = switch(value)?,
-            _ => return Err(format!("there is no such setting; there are {PREFIX}...: {NAMES}")),
+            _ => unknown(PREFIX, NAMES)?,
         }
         Ok(())
     }
-}
-
-fn items(value: &str) -> impl Iterator<Item = &str> {
-    value.split(',').map(str::trim).filter(|item| !item.is_empty())
-}
-
-fn number(value: &str, least: usize, most: usize) -> Result<usize, String> {
-    let number = value.parse().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| format!("it must be a number from {least} to {most}"))
 }
 
 fn granule(value: &str) -> Result<usize, String> {
@@ -62,22 +45,6 @@ fn instruction_set(value: &str) -> Result<String, String> {
     Err("it must be the name of an instruction set such as gfx90a:sramecc+:xnack-".to_owned())
 }
 
-fn switch(value: &str) -> Result<bool, String> {
-    match value {
-        "0" => Ok(false),
-        "1" => Ok(true),
-        _ => Err("it must be 0 or 1".to_owned()),
-    }
-}
-
-fn aborts(value: &str) -> Result<bool, String> {
-    match value {
-        "abort" => Ok(true),
-        "skip" => Ok(false),
-        _ => Err("it must be abort or skip".to_owned()),
-    }
-}
-
 fn call(name: &str) -> Result<usize, String> {
     let found = calls::NAMES.iter().position(|listed| *listed == name);
     found.ok_or_else(|| format!("no function {name:?} can be named here"))
@@ -87,14 +54,12 @@ fn call(name: &str) -> Result<usize, String> {
 fn failure(item: &str) -> Result<Failure, String> {
     let form = || format!("{item:?} must be FUNCTION:TIMES:STATUS, such as hsa_amd_vmem_map:3:0x1008");
     let [function, times, status] = item.split(':').collect::<Vec<_>>()[..] else { return Err(form()) };
-    let (digits, open) = times.strip_suffix('+').map_or((times, false), |digits| (digits, true));
-    let first = digits.parse().ok().filter(|first| *first > 0).ok_or_else(form)?;
+    let times = Times::parse(times).ok_or_else(form)?;
     let status = match status.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16),
         None => status.parse(),
     };
     let status = Status(status.ok().filter(|status| *status != 0).ok_or_else(form)?);
-    let times = if open { Times::From(first) } else { Times::Once(first) };
     Ok(Failure { call: call(function)?, times, status })
 }
 
@@ -103,9 +68,7 @@ fn delay(item: &str) -> Result<(usize, Duration), String> {
     let form =
         || format!("{item:?} must be FUNCTION:TIME with ns, us, ms or s, such as hsa_amd_vmem_map:500us");
     let (function, time) = item.split_once(':').ok_or_else(form)?;
-    let digits = time.find(|sign: char| !sign.is_ascii_digit()).ok_or_else(form)?;
-    let (count, unit) = time.split_at(digits);
-    let count: u64 = count.parse().map_err(|_| form())?;
+    let (count, unit) = with_unit(time).ok_or_else(form)?;
     let time = match unit {
         "ns" => Duration::from_nanos(count),
         "us" => Duration::from_micros(count),
@@ -119,10 +82,11 @@ fn delay(item: &str) -> Result<(usize, Duration), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpu_vmm_test_settings::from_variables;
 
     fn parsed(name: &str, value: &str) -> Result<Settings, String> {
-        let name = format!("{PREFIX}{name}");
-        Settings::from_variables([(name, value.to_owned())].into_iter())
+        let variable = (format!("{PREFIX}{name}"), value.to_owned());
+        from_variables(PREFIX, [variable].into_iter(), Settings::set)
     }
 
     #[test]

@@ -5,7 +5,6 @@ use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::{
     Access, Address, Bytes, DeviceId, DeviceVec, Physical, Placement, Properties, Region, Workbench,
 };
-#[cfg(unix)]
 use std::os::fd::OwnedFd;
 
 /// A backend whose calls fail when they are told to.
@@ -71,7 +70,6 @@ impl Start {
     pub(super) const VECTOR: Self = Self { kind: Kind::Vector, ..Self::FREE };
     pub(super) const FULL_VECTOR: Self = Self { kind: Kind::FullVector, ..Self::WALLED };
     pub(super) const SLACK_VECTOR: Self = Self { kind: Kind::SlackVector, ..Self::FREE };
-    #[cfg(unix)]
     pub(super) const SHARED: Self = Self { shared: true, ..Self::FREE };
 
     /// True where nothing can be reserved behind the region.
@@ -87,7 +85,6 @@ pub(super) enum Made<B: Workbench> {
     Memory(Physical<Faulty<B>>),
     Region(Region<Faulty<B>>),
     Vector(DeviceVec<u64, Faulty<B>>),
-    #[cfg(unix)]
     Descriptor(OwnedFd),
 }
 
@@ -101,7 +98,6 @@ pub(super) struct Bench<B: Workbench> {
     _wall: Option<Region<Faulty<B>>>,
     /// One granule that is mapped nowhere.
     pub(super) memory: Physical<Faulty<B>>,
-    #[cfg(unix)]
     shared: Option<(Physical<Faulty<B>>, OwnedFd)>,
     pub(super) backend: Faulty<B>,
     pub(super) device: DeviceId,
@@ -147,7 +143,6 @@ impl<B: Workbench> Bench<B> {
             vector,
             _wall: wall,
             memory,
-            #[cfg(unix)]
             shared: start.shared.then(|| {
                 let properties = subject.properties().shareable();
                 let memory = or_skip(Physical::create(&backend, granule, properties));
@@ -241,7 +236,6 @@ impl<B: Workbench> Bench<B> {
     }
 
     /// Memory that can be exported, and a descriptor of it.
-    #[cfg(unix)]
     pub(super) fn shared(&self) -> &(Physical<Faulty<B>>, OwnedFd) {
         self.shared.as_ref().expect("a bench with memory to share")
     }

@@ -117,7 +117,6 @@ fn memory<B: Workbench>() -> Vec<Operation<B>> {
         let memory = Physical::create(&bench.backend, bench.granules(2), on).map(Made::Memory);
         keep(bench, memory)
     })];
-    #[cfg(unix)]
     rows.extend([
         Operation::new("Physical::export", "", Start::SHARED, |bench| {
             let fd = bench.shared().0.export().map(Made::Descriptor);

@@ -34,6 +34,7 @@ mod step;
 mod tests;
 
 use crate::case::cases;
+use crate::leaks;
 use crate::subject::{Subject, note};
 use gpu_vmm_core::Workbench;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
@@ -49,10 +50,6 @@ cases! { "stress":
 
 /// The longest program.
 const LONGEST: usize = 150;
-
-/// How often a program may find other free memory than it should, before that is its own doing: other processes use a
-/// device's memory too, and one of them would have to do the same each time.
-const TRIES: u32 = 3;
 
 /// How many shorter programs are tried for one that failed.
 const SHRINKING: u32 = 1000;
@@ -105,7 +102,7 @@ fn stress<B: Workbench>(subject: &Subject<B>, seed: u64, operations: usize) -> R
 /// Runs a program, and again where it may have been disturbed by others. One that fails is given as Rust.
 fn holds<B: Workbench>(subject: &Subject<B>, steps: &[Step], round: usize) -> Result<(), String> {
     let mut told = String::new();
-    for _ in 0..TRIES {
+    for _ in 0..leaks::TRIES {
         match run::run(subject, steps, round) {
             Outcome::Held => return Ok(()),
             Outcome::Disturbed(program) => told = program,
