@@ -13,8 +13,8 @@
 use gpu_vmm_core::workbench::Flight;
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
-    DropLog, Error, Grant, Granularity, Handle, InstanceId, MemoryInfo, Properties, Quirk, Reservation,
-    Result, Stream, Vendor, Workbench,
+    DropLog, Error, FabricHandle, Grant, Granularity, Handle, InstanceId, MemoryInfo, Properties, Quirk,
+    Reservation, Result, Stream, Vendor, Workbench,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -155,6 +155,14 @@ impl Backend for AnyBackend {
         dispatch!(*self, Self, ref backend => backend.granularity())
     }
 
+    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+        dispatch!(*self, Self, ref backend => backend.granularity_of(operation, properties))
+    }
+
+    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
+        dispatch!(*self, Self, ref backend => backend.check_host_access(operation, properties))
+    }
+
     fn reservation_unit(&self) -> Granularity {
         dispatch!(*self, Self, ref backend => backend.reservation_unit())
     }
@@ -169,6 +177,18 @@ impl Backend for AnyBackend {
         dispatch!(*self, Self, ref backend, AnyHandle as wrap => {
             // SAFETY: as in `create`.
             unsafe { backend.import(fd, size, properties) }.map(wrap)
+        })
+    }
+
+    unsafe fn import_fabric(
+        &self,
+        handle: &FabricHandle,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<AnyHandle> {
+        dispatch!(*self, Self, ref backend, AnyHandle as wrap => {
+            // SAFETY: as in `create`.
+            unsafe { backend.import_fabric(handle, size, properties) }.map(wrap)
         })
     }
 
@@ -230,6 +250,10 @@ impl Handle for AnyHandle {
     fn export(&self) -> Result<OwnedFd> {
         dispatch!(*self, Self, ref handle => handle.export())
     }
+
+    fn export_fabric(&self) -> Result<FabricHandle> {
+        dispatch!(*self, Self, ref handle => handle.export_fabric())
+    }
 }
 
 impl Reservation for AnyReservation {
@@ -272,6 +296,12 @@ impl Reservation for AnyReservation {
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
         // SAFETY: as in `map`.
         dispatch!(*self, Self, ref reservation => unsafe { reservation.access(offset, device) })
+    }
+
+    #[cfg(unix)]
+    unsafe fn dma_buf(&self, offset: Bytes, length: Bytes) -> Result<OwnedFd> {
+        // SAFETY: as in `map`.
+        dispatch!(*self, Self, ref reservation => unsafe { reservation.dma_buf(offset, length) })
     }
 }
 

@@ -5,8 +5,8 @@
 
 use crate::{CudaBackend, CudaHandle, CudaReservation, quirks};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Granularity,
-    InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error,
+    FabricHandle, Granularity, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
 };
 
 #[cfg(unix)]
@@ -53,6 +53,10 @@ impl Backend for CudaBackend {
         true
     }
 
+    fn check_host_access(&self, operation: &'static str, _: &Properties) -> Result<()> {
+        Err(Error::Unsupported { operation, reason: "not yet".to_owned() })
+    }
+
     /// 32 MiB (quirk `addresses-in-32-mib`).
     fn reservation_unit(&self) -> Granularity {
         self.granularity().max(quirks::RESERVATION_UNIT)
@@ -67,6 +71,10 @@ impl Backend for CudaBackend {
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
         // SAFETY: the promise is the same.
         unsafe { CudaHandle::import(self, fd, size, properties) }
+    }
+
+    unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, _: &Properties) -> Result<CudaHandle> {
+        Err(Error::Unsupported { operation: "import", reason: "not yet".to_owned() })
     }
 
     unsafe fn reserve(

@@ -60,6 +60,7 @@ fn describe(functions: &Functions, id: DeviceId, raw: c_int) -> Device {
     Device {
         id,
         name,
+        uuid: None,
         total_memory: memory.unwrap_or(Bytes::ZERO),
         granularity: granularity.unwrap_or(NO_GRANULARITY),
         unusable,

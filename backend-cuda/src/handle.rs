@@ -6,7 +6,7 @@
 use crate::CudaBackend;
 use crate::device::memory_of;
 use crate::ffi::{HANDLE_FILE_DESCRIPTOR, HANDLE_NONE, MemAllocationProp};
-use gpu_vmm_core::{Bytes, Handle, Properties, Result};
+use gpu_vmm_core::{Bytes, Error, FabricHandle, Handle, Properties, Result};
 
 /// A piece of one device's memory: what CUDA calls `CUmemGenericAllocationHandle`.
 ///
@@ -29,7 +29,7 @@ impl CudaHandle {
     ///
     /// As [`Backend::create`](gpu_vmm_core::Backend::create).
     pub(crate) unsafe fn create(backend: &CudaBackend, size: Bytes, properties: &Properties) -> Result<Self> {
-        let handle_types = if properties.shareable { HANDLE_FILE_DESCRIPTOR } else { HANDLE_NONE };
+        let handle_types = if properties.is_shareable() { HANDLE_FILE_DESCRIPTOR } else { HANDLE_NONE };
         let prop = memory_of(properties.device, handle_types, 0);
         // SAFETY: the promise is the same.
         unsafe { Self::create_as(backend, size, properties, &prop) }
@@ -79,6 +79,10 @@ impl Handle for CudaHandle {
     #[cfg(unix)]
     fn export(&self) -> Result<std::os::fd::OwnedFd> {
         self.export_descriptor()
+    }
+
+    fn export_fabric(&self) -> Result<FabricHandle> {
+        Err(Error::Unsupported { operation: "export", reason: "not yet".to_owned() })
     }
 }
 

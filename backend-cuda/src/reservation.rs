@@ -144,6 +144,11 @@ impl Reservation for CudaReservation {
             }),
         }
     }
+
+    #[cfg(unix)]
+    unsafe fn dma_buf(&self, _: Bytes, _: Bytes) -> Result<std::os::fd::OwnedFd> {
+        Err(Error::Unsupported { operation: "export a dma-buf", reason: "not yet".to_owned() })
+    }
 }
 
 /// What `cuMemSetAccess` is told of one grant.

@@ -21,7 +21,7 @@ impl CudaHandle {
                 "CUDA does not export memory that was imported; pass on the descriptor that it came by",
             );
         }
-        if !self.properties().shareable {
+        if !self.properties().is_shareable() {
             return unsupported(
                 "the memory was not created as shareable, and CUDA must know that when it is created",
             );

@@ -6,8 +6,8 @@ use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
 use crate::{addresses, capabilities, quirks};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error, InstanceId,
-    MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error,
+    FabricHandle, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
 };
 use std::sync::Arc;
 
@@ -104,6 +104,10 @@ impl Backend for HipBackend {
         !quirks::handles("unmap-one-mapping")
     }
 
+    fn check_host_access(&self, operation: &'static str, _: &Properties) -> Result<()> {
+        Err(Error::Unsupported { operation, reason: capabilities::NO_HOST_ACCESS.to_owned() })
+    }
+
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HipHandle> {
         HipHandle::create(&self.driver, size, properties)
     }
@@ -111,6 +115,10 @@ impl Backend for HipBackend {
     #[cfg(unix)]
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<HipHandle> {
         crate::share::import(&self.driver, fd, size, properties)
+    }
+
+    unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, _: &Properties) -> Result<HipHandle> {
+        Err(capabilities::no_fabric("import"))
     }
 
     unsafe fn reserve(

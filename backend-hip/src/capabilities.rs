@@ -2,8 +2,20 @@
 
 use crate::driver::Driver;
 use crate::trial;
-use gpu_vmm_core::{Access, Capability, Device, Feature, FoundBy, Result};
+use gpu_vmm_core::{Access, Capability, Device, Error, Feature, FoundBy, Result};
 use std::sync::Arc;
+
+/// Why there are no fabric handles.
+const NO_FABRIC: &str = "HIP has handles of 64 bytes from 7.14 on, in an API that is not used here";
+
+/// Why the CPU is given no access.
+pub(crate) const NO_HOST_ACCESS: &str =
+    "HIP gives the host access to mapped memory from 7.2 on; it is not used here, as CUDA has it not";
+
+/// The error of whoever wants one.
+pub(crate) fn no_fabric(operation: &'static str) -> Error {
+    Error::Unsupported { operation, reason: NO_FABRIC.to_owned() }
+}
 
 /// All that is known of a device that can be used.
 pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability>> {
@@ -16,17 +28,9 @@ pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability
         read_only(driver, device),
         peers(driver, device)?,
         descriptor(driver, device),
-        Capability::no(
-            Feature::FabricHandle,
-            FoundBy::Design,
-            "HIP has handles of 64 bytes from 7.14 on, in an API that is not used here",
-        ),
+        Capability::no(Feature::FabricHandle, FoundBy::Design, NO_FABRIC),
         Capability::no(Feature::Multicast, FoundBy::Design, "HIP has no API for it"),
-        Capability::no(
-            Feature::HostAccess,
-            FoundBy::Design,
-            "HIP gives the host access to mapped memory from 7.2 on; it is not used here, as CUDA has it not",
-        ),
+        Capability::no(Feature::HostAccess, FoundBy::Design, NO_HOST_ACCESS),
         Capability::no(Feature::Compression, FoundBy::Design, "HIP ignores the flag"),
         Capability::no(Feature::RemoteDma, FoundBy::Design, "HIP ignores the flag"),
         dma_buf(driver),

@@ -67,7 +67,7 @@ fn one(driver: &Driver, operation: &'static str, id: DeviceId) -> Result<Device>
         operation,
         what: format!("hipMemGetAllocationGranularity says {unit} for {id}, which is no power of two"),
     })?;
-    Ok(Device { id, name, total_memory: Bytes(total as u64), granularity, unusable })
+    Ok(Device { id, name, uuid: None, total_memory: Bytes(total as u64), granularity, unusable })
 }
 
 /// Whether HIP says that the device can do virtual memory management at all.

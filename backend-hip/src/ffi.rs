@@ -11,7 +11,7 @@
 mod bindings;
 
 pub(crate) use bindings::*;
-use gpu_vmm_core::{Access, DeviceId, Properties};
+use gpu_vmm_core::{Access, DeviceId, HandleTypes, Properties};
 
 /// The place that HIP calls a device.
 pub(crate) const fn location(device: DeviceId) -> hipMemLocation {
@@ -24,11 +24,12 @@ pub(crate) fn allocation(properties: &Properties) -> hipMemAllocationProp {
     let mut allocation: hipMemAllocationProp = unsafe { std::mem::zeroed() };
     allocation.type_ = hipMemAllocationType::hipMemAllocationTypePinned;
     allocation.location = location(properties.device);
-    allocation.__bindgen_anon_1.requestedHandleType = if properties.shareable {
-        hipMemAllocationHandleType::hipMemHandleTypePosixFileDescriptor
-    } else {
-        hipMemAllocationHandleType::hipMemHandleTypeNone
-    };
+    allocation.__bindgen_anon_1.requestedHandleType =
+        if properties.handle_types.contains(HandleTypes::FILE_DESCRIPTOR) {
+            hipMemAllocationHandleType::hipMemHandleTypePosixFileDescriptor
+        } else {
+            hipMemAllocationHandleType::hipMemHandleTypeNone
+        };
     allocation
 }
 

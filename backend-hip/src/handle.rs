@@ -1,10 +1,11 @@
 //! Physical memory: `hipMemCreate` and `hipMemRelease`.
 #![allow(unsafe_code)] // calls into HIP
 
+use crate::capabilities;
 use crate::driver::Driver;
 use crate::ffi::{self, hipError_t, hipMemGenericAllocationHandle_t};
 use crate::quirks::handles;
-use gpu_vmm_core::{Bytes, Error, Handle, Properties, Result};
+use gpu_vmm_core::{Bytes, Error, FabricHandle, Handle, Properties, Result};
 use std::sync::Arc;
 
 #[cfg(unix)]
@@ -41,7 +42,7 @@ impl HipHandle {
         let code =
             unsafe { (driver.hip.hipMemCreate)(&raw mut raw, size.0 as usize, &raw const allocation, 0) };
         let created = driver.check_memory(OPERATION, "hipMemCreate", code, properties.device, size);
-        if code == hipError_t::hipErrorNotSupported && properties.shareable {
+        if code == hipError_t::hipErrorNotSupported && properties.is_shareable() {
             let version = driver.info().version;
             let reason = format!("HIP {version} has no memory that can be shared, as 6.2 and later have");
             return Err(Error::Unsupported { operation: OPERATION, reason });
@@ -87,6 +88,10 @@ impl Handle for HipHandle {
     #[cfg(unix)]
     fn export(&self) -> Result<OwnedFd> {
         crate::share::export(self)
+    }
+
+    fn export_fabric(&self) -> Result<FabricHandle> {
+        Err(capabilities::no_fabric("export"))
     }
 }
 

@@ -103,6 +103,11 @@ impl Reservation for HipReservation {
         let _entered = self.driver.enter(OPERATION)?;
         access::get(&self.driver, OPERATION, self.reserved.range, offset, device)
     }
+
+    #[cfg(unix)]
+    unsafe fn dma_buf(&self, _: Bytes, _: Bytes) -> Result<std::os::fd::OwnedFd> {
+        Err(Error::Unsupported { operation: "export a dma-buf", reason: "not yet".to_owned() })
+    }
 }
 
 impl Drop for HipReservation {

@@ -18,7 +18,7 @@ const POSIX_FD: hipMemAllocationHandleType = hipMemAllocationHandleType::hipMemH
 pub(crate) fn export(handle: &HipHandle) -> Result<OwnedFd> {
     const OPERATION: &str = "export";
     let driver = &handle.driver;
-    if !handle.properties().shareable {
+    if !handle.properties().is_shareable() {
         let reason = "the memory was not created as shareable, which HIP must know from the start".to_owned();
         return Err(Error::Unsupported { operation: OPERATION, reason });
     }

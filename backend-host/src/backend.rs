@@ -6,10 +6,10 @@ use crate::mappings::Mappings;
 use crate::memory::Memory;
 use crate::spare::Spare;
 use crate::store::Store;
-use crate::{HostConfig, HostHandle, HostReservation, capabilities, copy, quirks};
+use crate::{HostConfig, HostHandle, HostReservation, capabilities, copy, quirks, share};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error, InstanceId,
-    MemoryInfo, Process, Properties, Quirk, Result, Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error,
+    FabricHandle, InstanceId, MemoryInfo, Process, Properties, Quirk, Result, Stream, Vendor,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -144,6 +144,11 @@ impl Backend for HostBackend {
         self.0.unmaps_runs
     }
 
+    /// The addresses are the process's own.
+    fn check_host_access(&self, _operation: &'static str, _properties: &Properties) -> Result<()> {
+        Ok(())
+    }
+
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HostHandle> {
         Ok(HostHandle { memory: Memory::create(&self.0, size, properties)?, properties: *properties })
     }
@@ -151,6 +156,10 @@ impl Backend for HostBackend {
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<HostHandle> {
         self.0.account("import physical memory", properties.device)?;
         Ok(HostHandle { memory: Memory::import(&self.0, fd, size)?, properties: *properties })
+    }
+
+    unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, _: &Properties) -> Result<HostHandle> {
+        Err(share::no_fabric("import physical memory"))
     }
 
     unsafe fn reserve(

@@ -1,7 +1,7 @@
 //! What a device of the host can do.
 
 use crate::HostBackend;
-use crate::pages;
+use crate::{pages, share};
 use gpu_vmm_core::{Backend, Capability, DeviceId, Feature, FoundBy, Result};
 
 pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capability>> {
@@ -31,10 +31,10 @@ pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capabili
         },
         design(Feature::FileDescriptor, "a memfd of sealed size"),
         design(Feature::HostAccess, "the addresses are the process's own"),
-        missing(Feature::FabricHandle, "memory of the host is shared within one machine only"),
+        missing(Feature::FabricHandle, share::NO_FABRIC),
         missing(Feature::Multicast, "no hardware writes one store to several places"),
         missing(Feature::Compression, "the kernel does not compress memory that is in use"),
         missing(Feature::RemoteDma, "there is no property of a memfd that a network card would need"),
-        missing(Feature::DmaBuf, "a handle's descriptor is a memfd, which is no dma-buf"),
+        missing(Feature::DmaBuf, share::NO_DMA_BUF),
     ])
 }

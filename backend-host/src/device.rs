@@ -1,7 +1,7 @@
 //! Devices as the host plays them: a name, a granularity, and an amount of memory that is counted.
 
 use crate::HostConfig;
-use gpu_vmm_core::{Bytes, Device, DeviceId, DriverInfo, Error, Granularity, MemoryInfo, Result};
+use gpu_vmm_core::{Bytes, Device, DeviceId, DeviceUuid, DriverInfo, Error, Granularity, MemoryInfo, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -76,14 +76,27 @@ pub(crate) fn devices(config: &HostConfig) -> Result<Vec<Device>> {
             "{wanted} of memory a device; it must be at least the granularity, {granularity}"
         ));
     }
+    let boot = boot_id();
     let device = |ordinal| Device {
         id: DeviceId(ordinal),
         name: format!("host memory {ordinal}"),
+        uuid: boot.map(|boot| uuid(boot, ordinal)),
         total_memory,
         granularity,
         unusable: None,
     };
     Ok((0..config.devices).map(device).collect())
+}
+
+/// The kernel's number for this boot of this machine, the same in every process and container.
+fn boot_id() -> Option<u128> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
+}
+
+/// The number of one device of this machine: memory can be shared with each host backend that has as many devices.
+fn uuid(boot: u128, ordinal: u32) -> DeviceUuid {
+    DeviceUuid(boot.wrapping_add(ordinal.into()).to_be_bytes())
 }
 
 fn machine_memory() -> Bytes {

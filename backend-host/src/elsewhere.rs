@@ -5,8 +5,8 @@ use crate::HostConfig;
 use gpu_vmm_core::workbench::{Flight, Workbench};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
-    DropLog, Error, Grant, Handle, InstanceId, MemoryInfo, Properties, Quirk, Reservation, Result, Stream,
-    Vendor,
+    DropLog, Error, FabricHandle, Grant, Handle, InstanceId, MemoryInfo, Properties, Quirk, Reservation,
+    Result, Stream, Vendor,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -79,12 +79,20 @@ impl Backend for HostBackend {
         match *self {}
     }
 
+    fn check_host_access(&self, _: &'static str, _: &Properties) -> Result<()> {
+        match *self {}
+    }
+
     unsafe fn create(&self, _: Bytes, _: &Properties) -> Result<HostHandle> {
         match *self {}
     }
 
     #[cfg(unix)]
     unsafe fn import(&self, _: BorrowedFd<'_>, _: Bytes, _: &Properties) -> Result<HostHandle> {
+        match *self {}
+    }
+
+    unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, _: &Properties) -> Result<HostHandle> {
         match *self {}
     }
 
@@ -134,6 +142,10 @@ impl Handle for HostHandle {
     fn export(&self) -> Result<OwnedFd> {
         match *self {}
     }
+
+    fn export_fabric(&self) -> Result<FabricHandle> {
+        match *self {}
+    }
 }
 
 impl Reservation for HostReservation {
@@ -156,6 +168,11 @@ impl Reservation for HostReservation {
     }
 
     unsafe fn access(&self, _: Bytes, _: DeviceId) -> Result<Access> {
+        match *self {}
+    }
+
+    #[cfg(unix)]
+    unsafe fn dma_buf(&self, _: Bytes, _: Bytes) -> Result<OwnedFd> {
         match *self {}
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::memory::Memory;
 use crate::share;
-use gpu_vmm_core::{Bytes, Error, Handle, Properties, Result};
+use gpu_vmm_core::{Bytes, Error, FabricHandle, Handle, HandleTypes, Properties, Result};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -30,10 +30,14 @@ impl Handle for HostHandle {
     fn export(&self) -> Result<OwnedFd> {
         let operation = "export physical memory";
         self.memory.host().process.check(operation)?;
-        if !self.properties.shareable {
+        if !self.properties.handle_types.contains(HandleTypes::FILE_DESCRIPTOR) {
             let reason = "the memory was not created as shareable".to_owned();
             return Err(Error::Unsupported { operation, reason });
         }
         share::export(self.memory.pages().0, self.size())
+    }
+
+    fn export_fabric(&self) -> Result<FabricHandle> {
+        Err(share::no_fabric("export physical memory"))
     }
 }

@@ -34,7 +34,7 @@ impl Memory {
         let device = properties.device;
         let account = host.account(CREATE, device)?;
         let charge = charge(CREATE, account, device, size)?;
-        let place = if properties.shareable {
+        let place = if properties.is_shareable() {
             share::new_shared_file(size).map(Place::Shared)
         } else {
             host.store.take(size).map(|offset| Place::Stored { offset })

@@ -5,10 +5,11 @@ use crate::HostHandle;
 use crate::backend::Host;
 use crate::error::refusal;
 use crate::mappings::{Kept, Mapping};
-use crate::pages;
+use crate::{pages, share};
 use gpu_vmm_core::{Access, AccessMap, AddressRange, Alignment, Bytes, Error, Grant, Reservation, Result};
 use gpu_vmm_core::{Address, DeviceId};
 use rustix::io::Errno;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A range of addresses: `mmap` without any right and without memory behind it, until handles are mapped in it.
@@ -113,6 +114,10 @@ impl Reservation for HostReservation {
             .mappings
             .access(part.base, device)
             .ok_or_else(|| invalid("access", part, "nothing is mapped there".to_owned()))
+    }
+
+    unsafe fn dma_buf(&self, _offset: Bytes, _length: Bytes) -> Result<OwnedFd> {
+        Err(Error::Unsupported { operation: "export a dma-buf", reason: share::NO_DMA_BUF.to_owned() })
     }
 }
 

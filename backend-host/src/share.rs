@@ -10,6 +10,12 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+/// Why there are no fabric handles, for capabilities and errors.
+pub(crate) const NO_FABRIC: &str = "memory of the host is shared within one machine only";
+
+/// Why there are no dma-bufs.
+pub(crate) const NO_DMA_BUF: &str = "a handle's descriptor is a memfd, which is no dma-buf";
+
 const IMPORT: &str = "import physical memory";
 
 /// The size can be changed no more, and neither can that.
@@ -60,4 +66,9 @@ pub(crate) fn export(fd: impl AsFd, size: Bytes) -> Result<OwnedFd> {
 /// Above the three standard streams, in case one of them is closed.
 fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     fcntl_dupfd_cloexec(fd, 3)
+}
+
+/// Why there are no fabric handles.
+pub(crate) fn no_fabric(operation: &'static str) -> Error {
+    Error::Unsupported { operation, reason: NO_FABRIC.to_owned() }
 }

@@ -3,7 +3,7 @@
 use crate::DeviceId;
 use std::fmt;
 
-/// What one device may do with a mapping.
+/// What one device, or the host, may do with a mapping.
 ///
 /// A new mapping gives no device any access. CUDA: `CUmemAccess_flags`, HIP: `hipMemAccessFlags`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -38,7 +38,7 @@ impl fmt::Display for Access {
 /// An access for a device: what one descriptor of `cuMemSetAccess` or `hipMemSetAccess` says.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Grant {
-    /// Who.
+    /// Who: a device, or [the host](DeviceId::HOST).
     pub device: DeviceId,
     /// What it may do.
     pub access: Access,
@@ -55,11 +55,11 @@ impl AccessMap {
     /// No access for any device.
     pub const NONE: Self = Self { read: 0, write: 0 };
 
-    /// The same map with `access` for `device`. A device at or above [`DeviceId::LIMIT`] leaves it as it is:
-    /// no backend has one.
+    /// The same map with `access` for `device`, or for [the host](DeviceId::HOST), which has the last bit. A device
+    /// above that leaves it as it is: no backend has one.
     #[must_use]
     pub const fn with(mut self, device: DeviceId, access: Access) -> Self {
-        if device.0 < DeviceId::LIMIT {
+        if device.0 <= DeviceId::LIMIT {
             let bit = 1u128 << device.0;
             self.read &= !bit;
             self.write &= !bit;
@@ -78,7 +78,7 @@ impl AccessMap {
     /// What `device` may do.
     #[must_use]
     pub const fn get(self, device: DeviceId) -> Access {
-        if device.0 >= DeviceId::LIMIT {
+        if device.0 > DeviceId::LIMIT {
             return Access::None;
         }
         let bit = 1u128 << device.0;
@@ -144,7 +144,10 @@ mod tests {
         assert_eq!(map.get(DeviceId(1)), Access::None);
         assert_eq!(map.grants().map(|grant| grant.device.0).collect::<Vec<_>>(), [0, 5, 126]);
         assert_eq!(map.with(DeviceId(0), Access::None).get(DeviceId(0)), Access::None);
-        assert_eq!(map.with(DeviceId(127), Access::Read), map);
+        let with_host = map.with(DeviceId::HOST, Access::Read);
+        assert_eq!(with_host.get(DeviceId::HOST), Access::Read);
+        assert_eq!(with_host.grants().last().map(|grant| grant.device), Some(DeviceId::HOST));
+        assert_eq!(map.with(DeviceId(128), Access::Read), map);
     }
 
     #[test]

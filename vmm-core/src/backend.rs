@@ -13,36 +13,13 @@
 
 use crate::{
     Access, Address, AddressRange, Alignment, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog,
-    Error, Grant, Granularity, InstanceId, MemoryInfo, Quirk, Result, Stream, Vendor,
+    Error, FabricHandle, Grant, Granularity, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream,
+    Vendor,
 };
 use std::fmt::Debug;
 
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
-
-/// What a piece of physical memory is to be.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Properties {
-    /// Whose memory.
-    pub device: DeviceId,
-    /// Whether it can be exported as a file descriptor. CUDA and HIP must know when the memory is created.
-    pub shareable: bool,
-}
-
-impl Properties {
-    /// Memory of `device` that stays in this process.
-    #[must_use]
-    pub const fn on(device: DeviceId) -> Self {
-        Self { device, shareable: false }
-    }
-
-    /// The same, to be exported as a file descriptor.
-    #[must_use]
-    pub const fn shareable(mut self) -> Self {
-        self.shareable = true;
-        self
-    }
-}
 
 /// A loaded driver. Cloning one is cheap and gives the same driver.
 pub trait Backend: Clone + Debug + Send + Sync + 'static {
@@ -97,6 +74,23 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
         self.devices().iter().map(|device| device.granularity).max().unwrap_or(Granularity::BYTE)
     }
 
+    /// What memory with these properties is created and mapped in multiples of. CUDA:
+    /// `cuMemGetAllocationGranularity`, HIP: `hipMemGetAllocationGranularity`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`], [`Error::Unsupported`] for memory that the driver does not have.
+    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+        self.device(operation, properties.device).map(|device| device.granularity)
+    }
+
+    /// Whether the CPU can be given access to mapped memory with these properties, or why not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] with the reason.
+    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()>;
+
     /// The unit in which the driver hands out addresses: a reservation takes a multiple of it whatever size was asked
     /// for, and nothing else can begin inside of the last one. The granularity, or more.
     fn reservation_unit(&self) -> Granularity {
@@ -107,11 +101,13 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Safety
     ///
-    /// The device exists and is usable; `size` is a multiple of its granularity and not zero.
+    /// The device exists and is usable; `size` is a multiple of the
+    /// [granularity](Backend::granularity_of) of such memory and not zero.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], or what the driver answers.
+    /// [`Error::OutOfMemory`], [`Error::Unsupported`] for properties that the driver does not have, or what the
+    /// driver answers.
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle>;
 
     /// Takes in memory that another process, or this one, has exported. CUDA: `cuMemImportFromShareableHandle`,
@@ -127,6 +123,22 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     #[cfg(unix)]
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties)
     -> Result<Self::Handle>;
+
+    /// Takes in memory that was exported as a fabric handle, on this machine or another one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`import`](Backend::import).
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers, or [`Error::Unsupported`].
+    unsafe fn import_fabric(
+        &self,
+        handle: &FabricHandle,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self::Handle>;
 
     /// Reserves addresses; `hint` is a wish, and the caller compares. CUDA: `cuMemAddressReserve`, HIP:
     /// `hipMemAddressReserve`.
@@ -214,6 +226,11 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// [`Error::NoSuchDevice`], or [`Error::Unsupported`] with the reason.
     fn device(&self, operation: &'static str, device: DeviceId) -> Result<&Device> {
+        if device.is_host() {
+            let reason =
+                "the host is given access and is no device; its memory is a device's, in another place";
+            return Err(Error::Unsupported { operation, reason: reason.to_owned() });
+        }
         let devices = self.devices();
         let count = devices.len() as u32;
         let found = devices.get(device.0 as usize).ok_or_else(|| Error::NoSuchDevice {
@@ -235,7 +252,7 @@ pub trait Handle: Debug + Send + Sync {
     /// How much memory.
     fn size(&self) -> Bytes;
 
-    /// What it is.
+    /// What it is: what was asked for, but for what the driver did not give (compression).
     fn properties(&self) -> Properties;
 
     /// A new file descriptor for the memory. CUDA: `cuMemExportToShareableHandle`, HIP:
@@ -246,6 +263,13 @@ pub trait Handle: Debug + Send + Sync {
     /// [`Error::Unsupported`] where the memory was not created as shareable; else what the driver answers.
     #[cfg(unix)]
     fn export(&self) -> Result<OwnedFd>;
+
+    /// The memory as 64 bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] where the memory was not created for it; else what the driver answers.
+    fn export_fabric(&self) -> Result<FabricHandle>;
 }
 
 /// A range of addresses. Dropping it gives the addresses back (`cuMemAddressFree`, `hipMemAddressFree`).
@@ -306,4 +330,19 @@ pub trait Reservation: Debug + Send + Sync {
     ///
     /// What the driver answers.
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access>;
+
+    /// One descriptor (dma-buf) for a part, which network cards can be given. CUDA: `cuMemGetHandleForAddressRange`,
+    /// HIP: `hipMemGetHandleForAddressRange`. It stands for the memory that is mapped now: after a change of the
+    /// mappings a new one is needed.
+    ///
+    /// # Safety
+    ///
+    /// The part is one or several whole mappings that follow each other without a hole, all of one device's memory
+    /// with the same properties.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`], or what the driver answers.
+    #[cfg(unix)]
+    unsafe fn dma_buf(&self, offset: Bytes, length: Bytes) -> Result<OwnedFd>;
 }

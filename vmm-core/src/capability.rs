@@ -16,12 +16,18 @@ pub enum Feature {
     PeerAccess,
     /// Handles as file descriptors, to be shared between processes of one machine.
     FileDescriptor,
+    /// Handles of Windows, to be shared between processes of one machine.
+    Win32Handle,
     /// Handles as 64 bytes, to be shared between machines.
     FabricHandle,
     /// One address that writes to several devices.
     Multicast,
     /// The CPU reading and writing a device's mapped memory.
     HostAccess,
+    /// Physical memory of the host, mapped for devices.
+    HostMemory,
+    /// The same of a NUMA node of choice.
+    HostNodeMemory,
     /// Memory that the driver may compress.
     Compression,
     /// Memory that a network card can reach without the host.
@@ -40,9 +46,12 @@ impl Feature {
             Self::ReadOnlyAccess => "read-only access",
             Self::PeerAccess => "peer access",
             Self::FileDescriptor => "file descriptor",
+            Self::Win32Handle => "Win32 handle",
             Self::FabricHandle => "fabric handle",
             Self::Multicast => "multicast",
             Self::HostAccess => "host access",
+            Self::HostMemory => "host memory",
+            Self::HostNodeMemory => "host memory of a node",
             Self::Compression => "compression",
             Self::RemoteDma => "remote DMA",
             Self::DmaBuf => "dma-buf",

@@ -1,6 +1,7 @@
 //! Which device, and what is known of it.
 
 use crate::{Bytes, Granularity};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A device's ordinal in its backend: 0 to one below the number of devices that the backend sees.
@@ -12,15 +13,46 @@ pub struct DeviceId(pub u32);
 impl DeviceId {
     /// How many devices of one backend the records of access have room for.
     pub const LIMIT: u32 = 127;
+
+    /// The CPU, as somebody who can be given access to a mapping. It is no device: nothing else takes it.
+    pub const HOST: Self = Self(Self::LIMIT);
+
+    /// True for [`DeviceId::HOST`].
+    #[must_use]
+    pub const fn is_host(self) -> bool {
+        self.0 == Self::HOST.0
+    }
 }
 
 impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "device {}", self.0)
+        if self.is_host() { f.write_str("the host") } else { write!(f, "device {}", self.0) }
     }
 }
 
 impl fmt::Debug for DeviceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A device's number in the world, which is the same in every process, whatever ordinal it has there.
+///
+/// CUDA: `cuDeviceGetUuid_v2`, HIP: `hipDeviceGetUuid`. A MIG instance has its own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DeviceUuid(pub [u8; 16]);
+
+impl fmt::Display for DeviceUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, byte) in self.0.iter().enumerate() {
+            let dash = if matches!(place, 4 | 6 | 8 | 10) { "-" } else { "" };
+            write!(f, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for DeviceUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -33,6 +65,8 @@ pub struct Device {
     pub id: DeviceId,
     /// The name that the driver gives it.
     pub name: String,
+    /// By what another process knows it again; `None` where the driver does not tell.
+    pub uuid: Option<DeviceUuid>,
     /// All of its memory.
     pub total_memory: Bytes,
     /// The unit in which this device's memory is created and mapped.

@@ -7,6 +7,7 @@
 use crate::{Access, Address, AddressRange, Alignment, Bytes, DeviceId, Granularity, Vendor};
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
 /// What every fallible function of gpu-vmm gives.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -338,6 +339,65 @@ pub enum Error {
     Forked {
         /// What was asked for.
         operation: &'static str,
+    },
+    /// Memory of another process that cannot be taken in here: what it was made with is not what is here.
+    #[error("{operation}: the exporter's {what} is {theirs}; {ours}")]
+    Mismatch {
+        /// What was asked for.
+        operation: &'static str,
+        /// What differs: `vendor`, `device`, `granularity`, `version`.
+        what: &'static str,
+        /// What the exporter has.
+        theirs: String,
+        /// What is here.
+        ours: String,
+    },
+    /// A message that is not what the other process of the exchange can have sent: cut, too long, of another version,
+    /// out of turn, or not consistent. The exchange is over.
+    #[error("{operation}: the other process sent what cannot be used: {why}")]
+    BadMessage {
+        /// What was asked for.
+        operation: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A process that is not allowed to take part.
+    #[error("{operation}: process {pid} of user {uid} is not allowed: {why}")]
+    PeerNotAllowed {
+        /// What was asked for.
+        operation: &'static str,
+        /// The process.
+        pid: u32,
+        /// Its user.
+        uid: u32,
+        /// Who would be.
+        why: String,
+    },
+    /// The other process of an exchange is gone, or has closed its end.
+    #[error("{operation}: the other process is gone{}", if why.is_empty() { String::new() } else { format!(": {why}") })]
+    PeerGone {
+        /// What was asked for.
+        operation: &'static str,
+        /// What the system said, or nothing where the end was just closed.
+        why: String,
+    },
+    /// The other process has answered that it cannot.
+    #[error("{operation}: the other process refused: {why}")]
+    PeerRefused {
+        /// What was asked for.
+        operation: &'static str,
+        /// Its own words.
+        why: String,
+    },
+    /// The other process did not answer in time.
+    #[error("{operation}: no {what} within {waited:?}")]
+    TimedOut {
+        /// What was asked for.
+        operation: &'static str,
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        waited: Duration,
     },
     /// A part of the region whose state could not be put back after an earlier failure.
     #[error(

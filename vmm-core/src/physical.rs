@@ -1,7 +1,10 @@
 //! Physical memory as a user holds it: shared ownership of a backend's handle.
 #![allow(unsafe_code)]
 
-use crate::{Backend, Bytes, DeviceId, Error, Handle, InstanceId, Properties, Result, Vendor};
+use crate::{
+    Backend, Bytes, DeviceId, Error, FabricHandle, Granularity, Handle, InstanceId, Properties, Result,
+    Vendor,
+};
 use std::sync::Arc;
 
 #[cfg(unix)]
@@ -22,7 +25,8 @@ pub struct Physical<B: Backend>(Arc<Owned<B>>);
 struct Owned<B: Backend> {
     handle: B::Handle,
     size: Bytes,
-    device: DeviceId,
+    properties: Properties,
+    granularity: Granularity,
     instance: InstanceId,
     vendor: Vendor,
 }
@@ -34,18 +38,19 @@ impl<B: Backend> Clone for Physical<B> {
 }
 
 impl<B: Backend> Physical<B> {
-    /// Creates at least `size` bytes: the size is rounded up to the device's granularity, and [`Physical::size`]
-    /// tells what it became. CUDA: `cuMemCreate`, HIP: `hipMemCreate`.
+    /// Creates at least `size` bytes: the size is rounded up to the granularity of such memory, and
+    /// [`Physical::size`] tells what it became. CUDA: `cuMemCreate`, HIP: `hipMemCreate`.
     ///
     /// # Errors
     ///
     /// [`Error::ZeroSize`], [`Error::NoSuchDevice`], [`Error::ExceedsDevice`] for more than the device has at all,
-    /// [`Error::OutOfMemory`] for more than is free.
+    /// [`Error::OutOfMemory`] for more than is free, [`Error::Unsupported`] for properties that the driver does not
+    /// have.
     pub fn create(backend: &B, size: Bytes, properties: Properties) -> Result<Self> {
-        let size = rounded_size(backend, "create physical memory", size, properties.device)?;
-        // SAFETY: the device exists and is usable, and the size is a multiple of its granularity and not zero.
+        let (size, granularity) = rounded_size(backend, "create physical memory", size, &properties)?;
+        // SAFETY: the device exists and is usable, and the size is a multiple of the granularity and not zero.
         let handle = unsafe { backend.create(size, &properties) }?;
-        Ok(Self::own(backend, handle, properties.device))
+        Ok(Self::own(backend, handle, granularity))
     }
 
     /// Takes in memory that another process exported. The descriptor can be closed afterwards. CUDA:
@@ -66,22 +71,37 @@ impl<B: Backend> Physical<B> {
         size: Bytes,
         properties: Properties,
     ) -> Result<Self> {
-        let operation = "import physical memory";
-        let granularity = backend.device(operation, properties.device)?.granularity;
-        if size.is_zero() {
-            return Err(Error::ZeroSize { operation });
-        }
-        if !granularity.divides(size) {
-            return Err(Error::Unaligned { operation, what: "size", value: size.0, granularity });
-        }
+        let granularity = imported_size(backend, size, &properties)?;
         // SAFETY: the caller vouches for the descriptor, size and properties.
         let handle = unsafe { backend.import(fd, size, &properties) }?;
-        Ok(Self::own(backend, handle, properties.device))
+        Ok(Self::own(backend, handle, granularity))
     }
 
-    fn own(backend: &B, handle: B::Handle, device: DeviceId) -> Self {
-        let size = handle.size();
-        Self(Arc::new(Owned { handle, size, device, instance: backend.instance(), vendor: backend.vendor() }))
+    /// Takes in memory that was exported as 64 bytes, on this machine or another one of its fabric.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Physical::import`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Physical::import`]; [`Error::Unsupported`] where the driver has no such handles.
+    pub unsafe fn import_fabric(
+        backend: &B,
+        from: &FabricHandle,
+        size: Bytes,
+        properties: Properties,
+    ) -> Result<Self> {
+        let granularity = imported_size(backend, size, &properties)?;
+        // SAFETY: the caller vouches for the bytes, size and properties.
+        let handle = unsafe { backend.import_fabric(from, size, &properties) }?;
+        Ok(Self::own(backend, handle, granularity))
+    }
+
+    fn own(backend: &B, handle: B::Handle, granularity: Granularity) -> Self {
+        let (size, properties) = (handle.size(), handle.properties());
+        let (instance, vendor) = (backend.instance(), backend.vendor());
+        Self(Arc::new(Owned { handle, size, properties, granularity, instance, vendor }))
     }
 
     /// How much memory: what was asked for, rounded up to the granularity.
@@ -93,7 +113,20 @@ impl<B: Backend> Physical<B> {
     /// Whose memory it is.
     #[must_use]
     pub fn device(&self) -> DeviceId {
-        self.0.device
+        self.0.properties.device
+    }
+
+    /// What it is: what was asked for, but for what the driver did not give. Memory that was asked for as compressible
+    /// and is not says so here.
+    #[must_use]
+    pub fn properties(&self) -> Properties {
+        self.0.properties
+    }
+
+    /// What its size, and every address that it is mapped at, is a multiple of.
+    #[must_use]
+    pub fn granularity(&self) -> Granularity {
+        self.0.granularity
     }
 
     /// The backend's handle.
@@ -118,6 +151,15 @@ impl<B: Backend> Physical<B> {
         self.0.handle.export()
     }
 
+    /// The memory as 64 bytes; it must have been created for [fabric handles](crate::HandleTypes::FABRIC).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] where it was not, or where the driver has none.
+    pub fn export_fabric(&self) -> Result<FabricHandle> {
+        self.0.handle.export_fabric()
+    }
+
     pub(crate) fn check_belongs_to(&self, operation: &'static str, backend: &B) -> Result<()> {
         if self.0.instance == backend.instance() {
             return Ok(());
@@ -135,19 +177,37 @@ fn label(vendor: Vendor, instance: InstanceId) -> String {
     format!("{vendor} backend {}", instance.number())
 }
 
-/// `size` rounded up to what `device` can create, if it can be had at all.
+/// `size` rounded up to what such memory is created in, if it can be had at all; and that granularity.
 pub(crate) fn rounded_size<B: Backend>(
     backend: &B,
     operation: &'static str,
     size: Bytes,
-    device: DeviceId,
-) -> Result<Bytes> {
+    properties: &Properties,
+) -> Result<(Bytes, Granularity)> {
     if size.is_zero() {
         return Err(Error::ZeroSize { operation });
     }
-    let found = backend.device(operation, device)?;
-    let exceeds =
-        |requested| Error::ExceedsDevice { operation, requested, device, total: found.total_memory };
-    let rounded = found.granularity.round_up(size).ok_or_else(|| exceeds(size))?;
-    if size > found.total_memory { Err(exceeds(size)) } else { Ok(rounded) }
+    let device = properties.device;
+    let total = backend.device(operation, device)?.total_memory;
+    let exceeds = Error::ExceedsDevice { operation, requested: size, device, total };
+    // How much memory the host has, nobody but the driver says.
+    if size > total && !properties.location.is_host() {
+        return Err(exceeds);
+    }
+    let granularity = backend.granularity_of(operation, properties)?;
+    granularity.round_up(size).map(|rounded| (rounded, granularity)).ok_or(exceeds)
+}
+
+/// Refuses a size that memory to be imported cannot have; the granularity of such memory.
+fn imported_size<B: Backend>(backend: &B, size: Bytes, properties: &Properties) -> Result<Granularity> {
+    let operation = "import physical memory";
+    backend.device(operation, properties.device)?;
+    let granularity = backend.granularity_of(operation, properties)?;
+    if size.is_zero() {
+        return Err(Error::ZeroSize { operation });
+    }
+    if !granularity.divides(size) {
+        return Err(Error::Unaligned { operation, what: "size", value: size.0, granularity });
+    }
+    Ok(granularity)
 }

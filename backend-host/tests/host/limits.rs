@@ -1,7 +1,7 @@
 //! What happens at the limits of a process, and that nothing is left behind. Each in a process of its own.
 
 use crate::child::alone;
-use crate::range::{Range, create, create_as, free};
+use crate::range::{Range, create, create_as, free, properties_of};
 use crate::{ONE, SMALL};
 use gpu_vmm_core::{Access, Backend, Bytes, Error, Properties, Reservation, Workbench};
 use gpu_vmm_host::{HostBackend, HostConfig};
@@ -121,9 +121,7 @@ fn work() {
     let mut range = Range::aligned(&host, Bytes::mib(64), Bytes::gib(1), None).unwrap();
     let hinted = Range::aligned(&host, Bytes::mib(1), SMALL, Some(range.at(Bytes::ZERO).0)).unwrap();
     let handles: Vec<_> = (0..8)
-        .map(|index| {
-            create_as(&host, Bytes::mib(2), Properties { device: ONE, shareable: index % 2 == 0 }).unwrap()
-        })
+        .map(|index| create_as(&host, Bytes::mib(2), properties_of(ONE, index % 2 == 0)).unwrap())
         .collect();
     for (index, handle) in handles.iter().enumerate() {
         range.put(Bytes::mib(4 * index as u64), handle);

@@ -1,6 +1,6 @@
 //! Physical memory: its contents, its amount, and when it comes back.
 
-use crate::range::{Range, create, create_as, free};
+use crate::range::{Range, create, create_as, free, properties_of};
 use crate::{GRANULE, ONE, SMALL, TWO};
 use gpu_vmm_core::{Access, Bytes, Error, Handle, Properties};
 use gpu_vmm_host::{HostBackend, HostConfig};
@@ -30,7 +30,7 @@ fn contents_stay_with_the_handle() {
     let host = machine(Bytes::mib(64));
     let (mut one, mut two) = (Range::new(&host, GRANULE), Range::new(&host, GRANULE));
     for shareable in [false, true] {
-        let handle = create_as(&host, GRANULE, Properties { device: ONE, shareable }).unwrap();
+        let handle = create_as(&host, GRANULE, properties_of(ONE, shareable)).unwrap();
         one.put(Bytes::ZERO, &handle);
         one.write(ONE, Bytes(77), b"stays").unwrap();
         one.unmap(Bytes::ZERO, GRANULE).unwrap();
@@ -61,7 +61,7 @@ fn fresh_memory_reads_as_zero_also_where_other_memory_was() {
     for round in 0..6 {
         // Sizes differ, so that parts of the store are cut and merged.
         let size = Bytes::mib([2, 4, 8][round % 3]);
-        let properties = Properties { device: ONE, shareable: round >= 3 };
+        let properties = properties_of(ONE, round >= 3);
         let handle = create_as(&host, size, properties).unwrap();
         range.put(Bytes::ZERO, &handle);
         assert!(range.read(ONE, Bytes::ZERO, size.0 as usize).unwrap().iter().all(|byte| *byte == 0));
@@ -113,7 +113,7 @@ fn the_account_is_exact_and_memory_lives_while_it_is_mapped() {
 fn out_of_memory_has_the_numbers_and_takes_nothing() {
     let host = machine(Bytes::mib(8));
     for shareable in [false, true] {
-        let properties = Properties { device: TWO, shareable };
+        let properties = properties_of(TWO, shareable);
         let held = create_as(&host, Bytes::mib(6), properties).unwrap();
         let error = create_as(&host, Bytes::mib(4), properties).unwrap_err();
         let Error::OutOfMemory { device, requested, free: left, total, source, .. } = &error else {
@@ -123,7 +123,7 @@ fn out_of_memory_has_the_numbers_and_takes_nothing() {
         assert_eq!((source.name.as_ref(), source.code), ("ENOMEM", 12));
         assert!(error.is_out_of_memory());
         // The other device has its own amount, and what is left can be had.
-        create_as(&host, Bytes::mib(8), Properties { device: ONE, shareable }).unwrap();
+        create_as(&host, Bytes::mib(8), properties_of(ONE, shareable)).unwrap();
         create_as(&host, Bytes::mib(2), properties).unwrap();
         drop(held);
         create_as(&host, Bytes::mib(8), properties).unwrap();

@@ -16,6 +16,12 @@ pub(crate) fn create_as(host: &HostBackend, size: Bytes, properties: Properties)
     unsafe { host.create(size, &properties) }
 }
 
+/// Memory of a device, to be shared or not.
+pub(crate) fn properties_of(device: DeviceId, shareable: bool) -> Properties {
+    let properties = Properties::on(device);
+    if shareable { properties.shareable() } else { properties }
+}
+
 pub(crate) fn free(host: &HostBackend, device: DeviceId) -> Bytes {
     host.memory_info(device).unwrap().free
 }

@@ -3,7 +3,8 @@
 
 use super::fault_plan::Plan;
 use crate::{
-    Access, Address, AddressRange, Bytes, DeviceId, Error, Grant, Handle, Properties, Reservation, Result,
+    Access, Address, AddressRange, Bytes, DeviceId, Error, FabricHandle, Grant, Handle, Properties,
+    Reservation, Result,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -49,6 +50,11 @@ impl<H: Handle> Handle for FaultHandle<H> {
     fn export(&self) -> Result<OwnedFd> {
         self.plan.call("export")?;
         self.inner.export()
+    }
+
+    fn export_fabric(&self) -> Result<FabricHandle> {
+        self.plan.call("export")?;
+        self.inner.export_fabric()
     }
 }
 
@@ -199,5 +205,12 @@ where
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
         // SAFETY: as in `map`.
         unsafe { lock(&self.held).inner("access")?.access(offset, device) }
+    }
+
+    #[cfg(unix)]
+    unsafe fn dma_buf(&self, offset: Bytes, length: Bytes) -> Result<OwnedFd> {
+        self.plan.call("dma-buf")?;
+        // SAFETY: as in `map`.
+        unsafe { lock(&self.held).inner("dma-buf")?.dma_buf(offset, length) }
     }
 }

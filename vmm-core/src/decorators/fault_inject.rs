@@ -6,7 +6,7 @@ use super::fault_plan::Plan;
 use crate::workbench::Flight;
 use crate::{
     Access, Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog,
-    Granularity, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor, Workbench,
+    FabricHandle, Granularity, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor, Workbench,
 };
 use std::sync::Arc;
 
@@ -139,6 +139,14 @@ impl<B: Backend> Backend for FaultInject<B> {
         self.inner.granularity()
     }
 
+    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+        self.inner.granularity_of(operation, properties)
+    }
+
+    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
+        self.inner.check_host_access(operation, properties)
+    }
+
     fn reservation_unit(&self) -> Granularity {
         self.inner.reservation_unit()
     }
@@ -160,6 +168,18 @@ impl<B: Backend> Backend for FaultInject<B> {
         self.plan.call("import")?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.import(fd, size, properties) }?;
+        Ok(FaultHandle::new(inner, &self.plan, &self.registry))
+    }
+
+    unsafe fn import_fabric(
+        &self,
+        handle: &FabricHandle,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self::Handle> {
+        self.plan.call("import")?;
+        // SAFETY: as in `create`.
+        let inner = unsafe { self.inner.import_fabric(handle, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.plan, &self.registry))
     }
 

@@ -4,7 +4,8 @@
 use super::layout::Layout;
 use super::{Region, check_aligned};
 use crate::{
-    Access, AccessMap, Address, Alignment, Backend, Bytes, DeviceId, Error, Granularity, Reservation, Result,
+    Access, AccessMap, Address, Alignment, Backend, Bytes, DeviceId, Error, Granularity, Properties,
+    Reservation, Result,
 };
 
 /// The most addresses that a process can have on any platform that GPUs run on: 47 bits.
@@ -26,17 +27,25 @@ pub enum Placement {
 /// What a region needs to know in order to grow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Growing {
-    pub(super) device: DeviceId,
+    /// What memory growth brings.
+    pub(super) memory: Properties,
     /// Beside the device's own read and write access.
     pub(super) access: AccessMap,
     pub(super) extend_by: Bytes,
+}
+
+impl Growing {
+    /// The same memory of a device.
+    pub(super) fn memory_of(&self, device: DeviceId) -> Properties {
+        Properties { device, ..self.memory }
+    }
 }
 
 /// Makes a [`Region`].
 #[derive(Debug, Clone)]
 pub struct RegionBuilder<'a, B: Backend> {
     backend: &'a B,
-    device: DeviceId,
+    memory: Properties,
     access: AccessMap,
     size: Option<Bytes>,
     placement: Placement,
@@ -48,7 +57,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     pub(super) fn new(backend: &'a B) -> Self {
         Self {
             backend,
-            device: DeviceId(0),
+            memory: Properties::on(DeviceId(0)),
             access: AccessMap::NONE,
             size: None,
             placement: Placement::Anywhere,
@@ -60,7 +69,15 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     /// Whose memory the region grows with; device 0 if nothing is said.
     #[must_use]
     pub fn on(mut self, device: DeviceId) -> Self {
-        self.device = device;
+        self.memory.device = device;
+        self
+    }
+
+    /// What the memory is to be that the region grows with; memory of device 0 that stays in this process if nothing
+    /// is said. A region that is to be shared with other processes needs [shareable](Properties::shareable) memory.
+    #[must_use]
+    pub fn memory(mut self, properties: Properties) -> Self {
+        self.memory = properties;
         self
     }
 
@@ -115,12 +132,12 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     pub fn build(self) -> Result<Region<B>> {
         let operation = "reserve";
         let backend = self.backend;
-        let device = backend.device(operation, self.device)?;
+        let device = backend.device(operation, self.memory.device)?;
         for grant in self.access.grants() {
-            super::map::check_reach(backend, operation, grant.device, self.device)?;
+            super::map::check_reach(backend, operation, grant.device, &self.memory)?;
         }
-        let granularity = backend.granularity();
-        let unit = backend.reservation_unit();
+        let granularity = backend.granularity().max(backend.granularity_of(operation, &self.memory)?);
+        let unit = backend.reservation_unit().max(granularity);
         let size = rounded(operation, self.size.unwrap_or(device.total_memory), unit)?;
         let extend_by = match self.extend_by {
             Bytes::ZERO => Bytes::ZERO,
@@ -132,7 +149,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             backend: backend.clone(),
             granularity,
             alignment,
-            growing: Growing { device: self.device, access: self.access, extend_by },
+            growing: Growing { memory: self.memory, access: self.access, extend_by },
             layout: Layout::new(backend, reservation),
         })
     }

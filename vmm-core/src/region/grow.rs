@@ -10,7 +10,7 @@ use super::layout::{Layout, Part};
 use super::map::check_reach;
 use super::table::{Mapping, Piece};
 use crate::physical::rounded_size;
-use crate::{Access, Address, Backend, Bytes, DeviceId, Done, Error, Physical, Properties, Result};
+use crate::{Access, Address, Backend, Bytes, DeviceId, Done, Error, Physical, Result};
 
 /// How a region grew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -69,7 +69,7 @@ impl<B: Backend> Region<B> {
     /// [`Error::AddressTaken`], with the address that was offered, where the addresses behind the region are not
     /// free; [`Error::OutOfMemory`]; [`Error::TooManyAddresses`]. The region is as before.
     pub fn grow_to(&mut self, size: Bytes) -> Result<Growth> {
-        self.grow_to_on(self.growing.device, size)
+        self.grow_to_on(self.growing.memory.device, size)
     }
 
     /// The same with memory of another device, so that one range holds memory of several.
@@ -102,7 +102,7 @@ impl<B: Backend> Region<B> {
     ///
     /// Those of [`Region::grow_to`] but [`Error::AddressTaken`]. The region is as before, at its old address.
     pub fn grow_or_move(&mut self, size: Bytes, done: Done<'_>) -> Result<Growth> {
-        self.grow_or_move_on(self.growing.device, size, done)
+        self.grow_or_move_on(self.growing.memory.device, size, done)
     }
 
     /// The same with memory of another device.
@@ -158,9 +158,10 @@ impl<B: Backend> Region<B> {
         if target <= end {
             return Ok(None);
         }
-        rounded_size(&self.backend, operation, target - end, device)?;
+        let memory = self.growing.memory_of(device);
+        rounded_size(&self.backend, operation, target - end, &memory)?;
         for grant in self.growing.access.grants() {
-            check_reach(&self.backend, operation, grant.device, device)?;
+            check_reach(&self.backend, operation, grant.device, &memory)?;
         }
         Ok(Some(target))
     }
@@ -173,7 +174,7 @@ impl<B: Backend> Region<B> {
     fn extend(&mut self, operation: &'static str, target: Bytes) -> Result<()> {
         let reserved = self.reserved();
         let wanted = self.address() + reserved;
-        let unit = self.backend.reservation_unit();
+        let unit = self.backend.reservation_unit().max(self.granularity);
         let needed = rounded(operation, target - reserved, unit)?;
         let generous = match self.growing.extend_by {
             Bytes::ZERO => reserved,
@@ -212,7 +213,7 @@ impl<B: Backend> Region<B> {
         };
         let cuts = layout.spans.cut(from, to - from);
         cuts.map(|cut| {
-            let memory = Physical::create(&self.backend, cut.length, Properties::on(device))?;
+            let memory = Physical::create(&self.backend, cut.length, self.growing.memory_of(device))?;
             Ok(Piece { offset: cut.offset, mapping: Mapping::new(memory, access) })
         })
         .collect()
@@ -252,7 +253,7 @@ impl<B: Backend> Region<B> {
 
     /// At least twice the addresses, or just what is needed where so many cannot be had.
     fn reserve_for_move(&self, operation: &'static str, target: Bytes) -> Result<B::Reservation> {
-        let unit = self.backend.reservation_unit();
+        let unit = self.backend.reservation_unit().max(self.granularity);
         let attempt = |size| {
             let size = rounded(operation, size, unit)?;
             reserve(&self.backend, operation, size, self.alignment, self.granularity, Placement::Anywhere)

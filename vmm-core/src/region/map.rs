@@ -3,7 +3,7 @@
 use super::layout::Part;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
-use crate::{Access, AccessMap, Backend, Bytes, DeviceId, Done, Error, Physical, Result};
+use crate::{Access, AccessMap, Backend, Bytes, DeviceId, Done, Error, Physical, Properties, Result};
 
 impl<B: Backend> Region<B> {
     /// Maps a piece of physical memory, whole, at an offset. No device has access yet. CUDA: `cuMemMap`, HIP:
@@ -20,6 +20,7 @@ impl<B: Backend> Region<B> {
         memory.check_belongs_to(operation, &self.backend)?;
         let length = memory.size();
         self.check_part(operation, offset, length)?;
+        check_aligned(operation, "offset", offset.0, memory.granularity())?;
         self.layout.table.check_free(operation, offset, length)?;
         if let Some(cut) = self.layout.spans.first_cut(offset, length)
             && cut.length < length
@@ -50,11 +51,12 @@ impl<B: Backend> Region<B> {
     /// keep what they have. CUDA: `cuMemSetAccess`, HIP: `hipMemSetAccess`.
     ///
     /// Where the device has another access already, its work is waited for first: changing it takes the memory away
-    /// for a moment on HIP.
+    /// for a moment on HIP. [`DeviceId::HOST`] is the CPU, whose work nobody waits for.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::unmap`], [`Error::NoSuchDevice`], [`Error::PeerUnreachable`], or what the driver answers;
+    /// Those of [`Region::unmap`], [`Error::NoSuchDevice`], [`Error::PeerUnreachable`], [`Error::Unsupported`] for
+    /// the host where the driver does not let it at such memory, or what the driver answers;
     /// then every device has the access that it had.
     pub fn set_access(
         &mut self,
@@ -69,13 +71,14 @@ impl<B: Backend> Region<B> {
         let mut owner = None;
         let mut changes = false;
         for (_, mapping) in self.layout.table.touching(offset, length) {
-            if owner.replace(mapping.memory.device()) != Some(mapping.memory.device()) {
-                check_reach(&self.backend, operation, device, mapping.memory.device())?;
+            let properties = mapping.memory.properties();
+            if owner.replace(properties) != Some(properties) {
+                check_reach(&self.backend, operation, device, &properties)?;
             }
             let now = mapping.access.get(device);
             changes |= now != Access::None && now != access;
         }
-        if changes {
+        if changes && !device.is_host() {
             match self.backend.synchronize(device) {
                 Ok(()) | Err(Error::DeviceLost { .. }) => {}
                 Err(error) => return Err(error),
@@ -103,15 +106,19 @@ impl<B: Backend> Region<B> {
     }
 }
 
-/// Refuses a device that does not exist or cannot reach another one's memory.
+/// Refuses a device that does not exist or cannot reach such memory.
 pub(super) fn check_reach<B: Backend>(
     backend: &B,
     operation: &'static str,
     device: DeviceId,
-    owner: DeviceId,
+    memory: &Properties,
 ) -> Result<()> {
+    if device.is_host() {
+        return backend.check_host_access(operation, memory);
+    }
     backend.device(operation, device)?;
-    if device == owner || backend.can_access(device, owner)? {
+    let owner = memory.device;
+    if device == owner || memory.location.is_host() || backend.can_access(device, owner)? {
         return Ok(());
     }
     Err(Error::PeerUnreachable { operation, device, owner })

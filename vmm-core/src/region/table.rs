@@ -187,7 +187,8 @@ impl<B: Backend> Table<B> {
     /// The devices that have some access to a part.
     pub(super) fn devices(&self, offset: Bytes, length: Bytes) -> impl Iterator<Item = DeviceId> {
         let all = self.touching(offset, length).flat_map(|(_, mapping)| mapping.access.grants());
-        all.collect::<AccessMap>().grants().map(|grant| grant.device)
+        let all = all.collect::<AccessMap>().grants().map(|grant| grant.device);
+        all.filter(|device| !device.is_host())
     }
 }
 

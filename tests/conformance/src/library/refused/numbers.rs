@@ -75,7 +75,7 @@ fn overflow<B: Workbench>(subject: &Subject<B>) {
 
 fn no_such_device<B: Workbench>(subject: &Subject<B>) {
     let count = subject.backend.devices().len() as u32;
-    for device in [DeviceId(count), DeviceId(126), DeviceId(127), DeviceId(u32::MAX)] {
+    for device in [DeviceId(count), DeviceId(126), DeviceId(128), DeviceId(u32::MAX)] {
         let created = Physical::create(&subject.backend, subject.unit(), Properties::on(device));
         refused!(created, Error::NoSuchDevice { .. }, device, count);
         refused!(subject.region(1).on(device).build(), Error::NoSuchDevice { .. }, device);

@@ -4,11 +4,11 @@
 use gpu_vmm_core::workbench::Flight;
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
-    DropLog, Grant, Granularity, Handle, InstanceId, MemoryInfo, Properties, Quirk, Reservation, Result,
-    Stream, Vendor, Workbench,
+    DropLog, FabricHandle, Grant, Granularity, Handle, InstanceId, MemoryInfo, Properties, Quirk,
+    Reservation, Result, Stream, Vendor, Workbench,
 };
 use gpu_vmm_host::{HostBackend, HostHandle, HostReservation};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// What is done wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,20 @@ impl Backend for Broken {
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<HostHandle> {
         // SAFETY: as in `create`.
         unsafe { self.host.import(fd, size, properties) }
+    }
+
+    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
+        self.host.check_host_access(operation, properties)
+    }
+
+    unsafe fn import_fabric(
+        &self,
+        handle: &FabricHandle,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<HostHandle> {
+        // SAFETY: as in `create`.
+        unsafe { self.host.import_fabric(handle, size, properties) }
     }
 
     unsafe fn reserve(
@@ -215,5 +229,10 @@ impl Reservation for BrokenReservation {
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
         // SAFETY: as in `create`.
         unsafe { self.host.access(offset, device) }
+    }
+
+    unsafe fn dma_buf(&self, offset: Bytes, length: Bytes) -> Result<OwnedFd> {
+        // SAFETY: as in `create`.
+        unsafe { self.host.dma_buf(offset, length) }
     }
 }

@@ -208,7 +208,7 @@ impl<B: Workbench> Calls for Host<B> {
         let (prop, books) = (unsafe { writable(prop) }, self.books());
         let found = books.handle(handle).properties();
         prop.kind = abi::PINNED;
-        prop.handle_types = if found.shareable { abi::DESCRIPTOR } else { abi::NO_HANDLE };
+        prop.handle_types = if found.is_shareable() { abi::DESCRIPTOR } else { abi::NO_HANDLE };
         prop.location = Location { kind: abi::DEVICE, id: found.device.0 as i32 };
         Code::SUCCESS
     }

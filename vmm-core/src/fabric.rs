@@ -1,0 +1,40 @@
+//! Memory as 64 bytes, for machines whose GPUs share a fabric.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+
+/// A piece of memory as 64 bytes that any network can carry. CUDA: `CUmemFabricHandle`, HIP: `hipMemFabricHandle_t`.
+///
+/// It serialises as its bytes. Whoever has the bytes, and a channel of the same fabric, has the memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FabricHandle(pub [u8; Self::LENGTH]);
+
+impl FabricHandle {
+    /// How many bytes it is.
+    pub const LENGTH: usize = 64;
+}
+
+impl fmt::Debug for FabricHandle {
+    /// Not the bytes: they are as good as the memory.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FabricHandle(..)")
+    }
+}
+
+impl Serialize for FabricHandle {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (low, high): (&[u8], &[u8]) = self.0.split_at(32);
+        (<[u8; 32]>::try_from(low).unwrap_or_default(), <[u8; 32]>::try_from(high).unwrap_or_default())
+            .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for FabricHandle {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (low, high) = <([u8; 32], [u8; 32])>::deserialize(deserializer)?;
+        let mut bytes = [0; Self::LENGTH];
+        bytes[..32].copy_from_slice(&low);
+        bytes[32..].copy_from_slice(&high);
+        Ok(Self(bytes))
+    }
+}

@@ -1,0 +1,154 @@
+//! What travels beside memory: all that no driver tells the one who imports.
+//!
+//! Plain data from another process, and so not to be trusted: what is made of it here has been checked, against itself
+//! and against the backend that is to take the memory in.
+
+use crate::{
+    Backend, Bytes, DeviceId, DeviceUuid, Error, Granularity, HandleTypes, Location, Physical, Properties,
+    Result,
+};
+use serde::{Deserialize, Serialize};
+
+/// Whose driver and which library is behind shared memory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Origin {
+    /// [`Vendor::name`](crate::Vendor::name).
+    pub vendor: String,
+    /// The version of gpu-vmm.
+    pub library: String,
+}
+
+impl Origin {
+    /// What is said of memory of this backend.
+    pub fn of<B: Backend>(backend: &B) -> Self {
+        Self { vendor: backend.vendor().name().to_owned(), library: env!("CARGO_PKG_VERSION").to_owned() }
+    }
+
+    /// Refuses what another vendor's driver exported, and what another version of gpu-vmm describes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Mismatch`].
+    pub fn check<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<()> {
+        let ours = Self::of(backend);
+        let differs = |what, theirs: &str, ours: String| {
+            let (theirs, ours) = (theirs.to_owned(), format!("here it is {ours}"));
+            Err(Error::Mismatch { operation, what, theirs, ours })
+        };
+        if self.vendor != ours.vendor {
+            return differs("vendor", &self.vendor, ours.vendor);
+        }
+        if self.library != ours.library {
+            return differs("version of gpu-vmm", &self.library, ours.library);
+        }
+        Ok(())
+    }
+}
+
+/// One piece of physical memory, as the exporter describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SharedPiece {
+    /// By what it is called in this exchange; never used twice.
+    pub id: u32,
+    /// How many bytes.
+    pub size: u64,
+    /// What its size and its addresses are a multiple of, in bytes.
+    pub granularity: u64,
+    /// Whose memory.
+    pub device: DeviceUuid,
+    /// Where it is: nothing for the device's own memory, else the host's, with the node where one was asked for.
+    pub host: Option<Option<u32>>,
+    /// The bits of [`HandleTypes`].
+    pub handle_types: u32,
+    /// As in [`Properties`].
+    pub compressible: bool,
+    /// As in [`Properties`].
+    pub remote_dma: bool,
+}
+
+impl SharedPiece {
+    /// The description of memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] where the device has no UUID by which another process could find it.
+    pub fn of<B: Backend>(
+        operation: &'static str,
+        backend: &B,
+        id: u32,
+        memory: &Physical<B>,
+    ) -> Result<Self> {
+        let properties = memory.properties();
+        let device = backend.device(operation, properties.device)?;
+        let reason = || format!("the driver gives no UUID for {}", properties.device);
+        let device = device.uuid.ok_or_else(|| Error::Unsupported { operation, reason: reason() })?;
+        Ok(Self {
+            id,
+            size: memory.size().0,
+            granularity: memory.granularity().bytes().0,
+            device,
+            host: match properties.location {
+                Location::Device => None,
+                Location::Host => Some(None),
+                Location::HostNode(node) => Some(Some(node)),
+            },
+            handle_types: properties.handle_types.bits(),
+            compressible: properties.compressible,
+            remote_dma: properties.remote_dma,
+        })
+    }
+
+    /// Its size and properties here, where the same device may have another ordinal.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadMessage`] for numbers that no memory has, [`Error::Mismatch`] for a device that this process does
+    /// not see, or a granularity that is not the one here.
+    pub fn check<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<(Bytes, Properties)> {
+        let bad = |why: String| Error::BadMessage { operation, why };
+        let granularity = Granularity::new(Bytes(self.granularity));
+        let granularity = granularity
+            .filter(|unit| self.size != 0 && unit.divides(Bytes(self.size)))
+            .ok_or_else(|| bad(format!("memory of {:#x} in units of {:#x}", self.size, self.granularity)))?;
+        let handle_types = HandleTypes::from_bits(self.handle_types)
+            .ok_or_else(|| bad(format!("kinds of handle {:#x}", self.handle_types)))?;
+        let properties = Properties {
+            device: self.device(operation, backend)?,
+            location: match self.host {
+                None => Location::Device,
+                Some(None) => Location::Host,
+                Some(Some(node)) => Location::HostNode(node),
+            },
+            handle_types,
+            compressible: self.compressible,
+            remote_dma: self.remote_dma,
+        };
+        let ours = backend.granularity_of(operation, &properties)?;
+        if granularity != ours {
+            let (theirs, ours) = (granularity.to_string(), format!("here it is {ours}"));
+            return Err(Error::Mismatch { operation, what: "granularity", theirs, ours });
+        }
+        Ok((Bytes(self.size), properties))
+    }
+
+    /// The device of this UUID in this process.
+    fn device<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<DeviceId> {
+        let found = backend.devices().iter().find(|device| device.uuid == Some(self.device));
+        let missing = || Error::Mismatch {
+            operation,
+            what: "device",
+            theirs: self.device.to_string(),
+            ours: "this process does not see it".to_owned(),
+        };
+        found.map(|device| device.id).ok_or_else(missing)
+    }
+}
+
+/// One mapping of a piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SharedMapping {
+    /// Where in the region, in bytes.
+    pub offset: u64,
+    /// Which piece, whole.
+    pub piece: u32,
+}

@@ -1,0 +1,62 @@
+//! What two processes say to each other about memory.
+//!
+//! The exporter describes a region, or a change of it, in a row of messages that each stay below a limit: `Begin`, as many
+//! of `Removed`, `Pieces` and `Mappings` as it takes, `End`. Descriptors travel with the `Pieces` that they are of, one
+//! each. The importer answers `Applied` or `Refused`.
+
+use super::manifest::{Origin, SharedMapping, SharedPiece};
+use serde::{Deserialize, Serialize};
+
+/// The most bytes of one message, its header included.
+pub(super) const MOST_BYTES: usize = 32 << 10;
+
+/// The most descriptors beside one message; the kernel takes 253.
+pub(super) const MOST_DESCRIPTORS: usize = 128;
+
+/// One message of the exchange.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// The first one in each direction: what the sender wants to be addressed by.
+    Hello {
+        /// Of this exchange and no other: a message that was sent in another one is not taken.
+        nonce: [u8; 16],
+    },
+    /// One piece of memory, with its descriptor.
+    Memory { origin: Origin, piece: SharedPiece },
+    /// A region's state, or a change of it, begins.
+    Begin(Begin),
+    /// Offsets of mappings that are gone.
+    Removed(Vec<u64>),
+    /// Pieces that are new, with a descriptor for each.
+    Pieces(Vec<SharedPiece>),
+    /// Mappings that are new.
+    Mappings(Vec<SharedMapping>),
+    /// All of it was said.
+    End,
+    /// The importer has what was described under this number.
+    Applied { revision: u64 },
+    /// The importer has not, for this reason.
+    Refused { why: String },
+    /// The exporter asks the importer to let go of everything.
+    LetGo,
+    /// The importer has let go of everything.
+    Released,
+}
+
+/// How much of what is to come.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Begin {
+    pub(super) origin: Origin,
+    /// 0 for the region as it is first shared, one more for each change.
+    pub(super) revision: u64,
+    /// Where the exporter has it.
+    pub(super) base: u64,
+    /// Where its last mapping ends, in bytes.
+    pub(super) end: u64,
+    /// How many mappings are gone.
+    pub(super) removed: u32,
+    /// How many pieces are new.
+    pub(super) pieces: u32,
+    /// How many mappings are new.
+    pub(super) mappings: u32,
+}

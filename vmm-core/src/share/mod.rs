@@ -1,0 +1,5 @@
+//! Memory between processes.
+
+pub mod manifest;
+#[allow(dead_code)]
+mod message;
