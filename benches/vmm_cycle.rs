@@ -6,12 +6,14 @@
 //! it whatever the median falls on.
 #![allow(unsafe_code)]
 
+mod measure;
+
 use cudarc::driver::sys;
 use gpu_vmm::cuda::CudaBackend;
 use gpu_vmm::{
     Access, Address, AnyBackend, Backend, Bytes, DeviceId, Done, Physical, Properties, Region, Result,
 };
-use std::time::{Duration, Instant};
+use measure::{check, in_turn};
 
 const DEVICE: DeviceId = DeviceId(0);
 
@@ -59,31 +61,16 @@ fn make_context(cuda: &CudaBackend) -> Result<()> {
     region.fill(Bytes::ZERO, Bytes::mib(2), 0)
 }
 
-/// Both take turns at the same addresses, so that whatever changes on the machine meets both.
+/// Both work at the same addresses.
 fn measure<B: Backend>(library: &str, backend: &B, size: Bytes, cycles: usize) -> Result<()> {
     let mut region = Region::builder(backend).reserve(size).build()?;
     let raw = Raw::new(region.address(), size);
-    let (mut alone, mut with) = (Vec::new(), Vec::new());
-    for turn in 0..cycles + cycles / 10 {
-        // Who goes first changes, since one cycle's release may slow the next one's create.
-        for who in 0..2 {
-            let start = Instant::now();
-            let times = if (turn + who) % 2 == 0 {
-                raw.cycle();
-                &mut alone
-            } else {
-                cycle(backend, &mut region, size)?;
-                &mut with
-            };
-            // The first tenth warms up.
-            if turn >= cycles / 10 {
-                times.push(start.elapsed());
-            }
-        }
-    }
-    let (alone, with) = (Summary::of(alone), Summary::of(with));
-    let [median, quarter] = [(with.median, alone.median), (with.low, alone.low)]
-        .map(|(with, alone)| with.as_secs_f64() / alone.as_secs_f64());
+    let alone = || {
+        raw.cycle();
+        Ok(())
+    };
+    let [alone, with] = in_turn(cycles, alone, || cycle(backend, &mut region, size))?;
+    let [median, quarter] = with.over(&alone);
     println!("{size:>8} {cycles:>7}  {library:<11} {alone:>24} {with:>24} {median:>8.4} {quarter:>8.4}");
     Ok(())
 }
@@ -128,31 +115,5 @@ impl Raw {
             check(sys::cuMemUnmap(self.address, self.size));
             check(sys::cuMemRelease(handle));
         }
-    }
-}
-
-fn check(result: sys::CUresult) {
-    assert!(result == sys::CUresult::CUDA_SUCCESS, "the driver answered {}", result as u32);
-}
-
-/// The middle of many times, and where the middle half of them lies.
-struct Summary {
-    median: Duration,
-    low: Duration,
-    high: Duration,
-}
-
-impl Summary {
-    fn of(mut times: Vec<Duration>) -> Self {
-        times.sort_unstable();
-        let at = |part: usize| times.get(times.len() * part / 4).copied().unwrap_or_default();
-        Self { median: at(2), low: at(1), high: at(3) }
-    }
-}
-
-impl std::fmt::Display for Summary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let micros = |time: Duration| time.as_secs_f64() * 1e6;
-        f.pad(&format!("{:.1} [{:.1}, {:.1}]", micros(self.median), micros(self.low), micros(self.high)))
     }
 }

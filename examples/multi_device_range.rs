@@ -4,17 +4,16 @@
 //! cargo run --example multi_device_range
 //! ```
 
-use gpu_vmm::host::HostConfig;
-use gpu_vmm::{Access, AnyBackend, Backend, Bytes, DeviceId, Region, Result};
+mod two_devices;
 
-const FIRST: DeviceId = DeviceId(0);
-const SECOND: DeviceId = DeviceId(1);
+use gpu_vmm::{Access, Backend, Bytes, Region, Result};
+use two_devices::{FIRST, SECOND};
 
 /// How much memory each device gives.
 const EACH: Bytes = Bytes::mib(32);
 
 fn main() -> Result<()> {
-    let backend = two_devices()?;
+    let backend = two_devices::open(EACH + EACH)?;
     println!("on {} with {} devices", backend.vendor(), backend.devices().len());
 
     // Growth gives the memory that it adds to these devices. Each one that is named costs time at every step, so a
@@ -48,16 +47,6 @@ fn main() -> Result<()> {
         assert_eq!(wrong, 0);
     }
     Ok(())
-}
-
-/// The best backend, if it has two devices that can reach each other; else host memory that plays two.
-fn two_devices() -> Result<AnyBackend> {
-    let best = AnyBackend::open_best()?;
-    if best.devices().len() >= 2 && best.can_access(FIRST, SECOND)? && best.can_access(SECOND, FIRST)? {
-        return Ok(best);
-    }
-    println!("{} has no two devices that reach each other; host memory plays them", best.vendor());
-    Ok(HostConfig::new().devices(2).memory(Bytes::mib(64)).open()?.into())
 }
 
 #[test]

@@ -5,8 +5,8 @@
 #![allow(unsafe_code)]
 
 use crate::backend::Host;
-use crate::error::refusal;
 use crate::mappings::Refusal;
+use gpu_vmm_core::system::refusal;
 use gpu_vmm_core::{Access, Address, AddressRange, Bytes, DeviceId, Error, Result};
 use rustix::io::Errno;
 use std::ptr;

@@ -44,7 +44,6 @@ cfg_if::cfg_if! {
         mod capabilities;
         mod copy;
         mod device;
-        mod error;
         mod extents;
         mod handle;
         mod mappings;

@@ -2,8 +2,8 @@
 
 use crate::backend::Host;
 use crate::device::{Account, Charge};
-use crate::error::{is_no_memory, refusal};
 use crate::share;
+use gpu_vmm_core::system::{is_no_memory, refusal};
 use gpu_vmm_core::{Bytes, DeviceId, Error, Properties, Result};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

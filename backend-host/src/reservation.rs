@@ -3,9 +3,9 @@
 
 use crate::HostHandle;
 use crate::backend::Host;
-use crate::error::refusal;
 use crate::mappings::{Kept, Mapping};
 use crate::{pages, share};
+use gpu_vmm_core::system::refusal;
 use gpu_vmm_core::{Access, AccessMap, AddressRange, Alignment, Bytes, Error, Grant, Reservation, Result};
 use gpu_vmm_core::{Address, DeviceId};
 use rustix::io::Errno;

@@ -6,8 +6,8 @@
 //! up when that happens, and takes them again when there is room.
 #![allow(unsafe_code)]
 
-use crate::error::is_no_memory;
 use crate::pages;
+use gpu_vmm_core::system::is_no_memory;
 use gpu_vmm_core::{AddressRange, Result};
 use std::sync::{Mutex, PoisonError};
 

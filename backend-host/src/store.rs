@@ -5,9 +5,9 @@
 //! mapping of the kernel's, of which a process has 65530 by default. A piece that is given back is punched out: its
 //! pages go back to the machine, and whoever gets the same part next reads zeros.
 
-use crate::error::answer;
 use crate::extents::Extents;
 use crate::share::new_file;
+use gpu_vmm_core::system::answer;
 use gpu_vmm_core::{Bytes, DriverError};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate};
 use rustix::io::Errno;

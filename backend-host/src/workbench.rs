@@ -3,10 +3,10 @@
 
 use crate::HostBackend;
 use crate::device::page_size;
-use crate::error::refusal;
 use crate::mappings::{Kept, Mapping};
 use crate::memory::{charge, or_out_of_memory};
 use crate::pages;
+use gpu_vmm_core::system::refusal;
 use gpu_vmm_core::workbench::{Flight, PATTERN_WORD, count_wrong_words, write_pattern_words};
 use gpu_vmm_core::{
     Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Workbench,

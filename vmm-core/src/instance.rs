@@ -1,5 +1,6 @@
 //! Which opened backend something belongs to.
 
+use crate::{Error, Result, Vendor};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number that no other opened backend of this process has.
@@ -22,4 +23,17 @@ impl InstanceId {
     pub const fn number(self) -> u64 {
         self.0
     }
+}
+
+/// Refuses what another backend, or another instance of this one, has made.
+pub(crate) fn check_same(
+    operation: &'static str,
+    theirs: (Vendor, InstanceId),
+    ours: (Vendor, InstanceId),
+) -> Result<()> {
+    if theirs.1 == ours.1 {
+        return Ok(());
+    }
+    let label = |(vendor, instance): (Vendor, InstanceId)| format!("{vendor} backend {}", instance.number());
+    Err(Error::ForeignHandle { operation, theirs: label(theirs), ours: label(ours) })
 }

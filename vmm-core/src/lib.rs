@@ -13,6 +13,7 @@
 //! | [`Physical`] | physical memory without an address, shared by its clones |
 //! | [`Region`] | a range of addresses with what is mapped in it: map, set access, grow, shrink, read, write |
 //! | [`DeviceVec`] | a typed vector on a region |
+//! | [`share`] | memory and regions between processes |
 //! | [`Done`] | how it is known that no device uses memory any more that is about to be taken away |
 //! | [`Error`] | what went wrong, with the numbers and the driver's own words |
 //!
@@ -50,6 +51,8 @@ mod quirk;
 mod region;
 pub mod share;
 mod stream;
+#[cfg(unix)]
+pub mod system;
 pub mod workbench;
 
 pub use access::{Access, AccessMap, Grant};
@@ -68,6 +71,8 @@ pub use instance::InstanceId;
 pub use physical::Physical;
 pub use properties::{HandleTypes, Location, Properties};
 pub use quirk::Quirk;
+#[cfg(unix)]
+pub use region::DmaBuf;
 pub use region::{Grown, Growth, MappingInfo, Placement, Region, RegionBuilder, Shrunk};
 pub use stream::{Done, Stream};
 pub use workbench::Workbench;

@@ -1,11 +1,12 @@
 //! Physical memory as a user holds it: shared ownership of a backend's handle.
 #![allow(unsafe_code)]
 
+use crate::instance::check_same;
 use crate::{
     Backend, Bytes, DeviceId, Error, FabricHandle, Granularity, Handle, InstanceId, Properties, Result,
     Vendor,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -20,6 +21,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 /// differ: on AMD's RDNA the first-level cache is not coherent between two addresses of the same memory.
 #[derive(Debug)]
 pub struct Physical<B: Backend>(Arc<Owned<B>>);
+
+/// Which piece of memory something is, without keeping the memory: while this is there, no other piece has its
+/// [key](Physical::key).
+#[derive(Debug)]
+pub(crate) struct Identity<B: Backend> {
+    _allocation: Weak<Owned<B>>,
+}
 
 #[derive(Debug)]
 struct Owned<B: Backend> {
@@ -141,6 +149,16 @@ impl<B: Backend> Physical<B> {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// A number that is the same for all clones, and no other piece's while there is a clone or an
+    /// [identity](Physical::identity).
+    pub(crate) fn key(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    pub(crate) fn identity(&self) -> Identity<B> {
+        Identity { _allocation: Arc::downgrade(&self.0) }
+    }
+
     /// A new file descriptor for the memory, which must have been created [shareable](Properties::shareable).
     ///
     /// # Errors
@@ -161,20 +179,9 @@ impl<B: Backend> Physical<B> {
     }
 
     pub(crate) fn check_belongs_to(&self, operation: &'static str, backend: &B) -> Result<()> {
-        if self.0.instance == backend.instance() {
-            return Ok(());
-        }
-        Err(Error::ForeignHandle {
-            operation,
-            theirs: label(self.0.vendor, self.0.instance),
-            ours: label(backend.vendor(), backend.instance()),
-        })
+        let theirs = (self.0.vendor, self.0.instance);
+        check_same(operation, theirs, (backend.vendor(), backend.instance()))
     }
-}
-
-/// Which backend, for the text of an error.
-fn label(vendor: Vendor, instance: InstanceId) -> String {
-    format!("{vendor} backend {}", instance.number())
 }
 
 /// `size` rounded up to what such memory is created in, if it can be had at all; and that granularity.

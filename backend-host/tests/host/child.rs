@@ -1,6 +1,6 @@
 //! Tests that need a process of their own: they run this binary again for themselves alone.
 
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 const CHILD: &str = "GPU_VMM_HOST_TEST_CHILD";
 
@@ -8,15 +8,31 @@ pub(crate) fn is_child() -> bool {
     std::env::var_os(CHILD).is_some()
 }
 
-/// Runs the test of this name in a process of its own; the child's errors come out with the test's.
-pub(crate) fn spawn(test: &str, stdin: impl Into<Stdio>) -> ExitStatus {
+/// What this process was started for, where it is a child.
+#[allow(dead_code)] // not in every test that uses this file
+pub(crate) fn role() -> Option<String> {
+    std::env::var(CHILD).ok()
+}
+
+/// Starts the test of this name in a process of its own; the child's errors come out with the test's.
+pub(crate) fn start(test: &str, stdin: impl Into<Stdio>) -> Child {
+    start_as(test, "child", stdin)
+}
+
+/// The same, for a child that is to know what it is for.
+pub(crate) fn start_as(test: &str, role: &str, stdin: impl Into<Stdio>) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(CHILD, "1")
+        .env(CHILD, role)
         .stdin(stdin)
         .stdout(Stdio::null())
-        .status()
+        .spawn()
         .unwrap()
+}
+
+/// The same, and waits until it has ended.
+pub(crate) fn spawn(test: &str, stdin: impl Into<Stdio>) -> ExitStatus {
+    start(test, stdin).wait().unwrap()
 }
 
 /// Runs `body` in a process of its own, which is what it may spoil. `test` is the test's own name.

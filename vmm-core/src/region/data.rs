@@ -9,12 +9,22 @@ use super::Region;
 use crate::workbench::PATTERN_WORD;
 use crate::{Access, Address, Backend, Bytes, DeviceId, Error, Granularity, Result, Workbench};
 
-/// Some of a part, in one reservation and of one device.
+/// Some of a part, in one reservation and of one device's memory.
 #[derive(Clone, Copy, Debug)]
-struct Segment {
-    address: Address,
-    length: Bytes,
-    device: DeviceId,
+pub(super) struct Segment {
+    pub(super) address: Address,
+    pub(super) length: Bytes,
+    /// Whose memory it is.
+    pub(super) device: DeviceId,
+}
+
+/// Who is to have the access that is needed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum By {
+    /// Each piece's own device.
+    Owner,
+    /// This one, whosever memory it is.
+    Device(DeviceId),
 }
 
 impl<B: Backend> Region<B> {
@@ -27,7 +37,7 @@ impl<B: Backend> Region<B> {
     /// not write it, or what the driver answers; then some of the bytes may have been written.
     pub fn write(&mut self, offset: Bytes, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
-        for segment in self.segments("write", offset, length_of(bytes), Access::ReadWrite)? {
+        for segment in self.segments("write", offset, length_of(bytes), Access::ReadWrite, By::Owner)? {
             let (part, behind) = rest.split_at(in_memory(segment.length, rest.len()));
             // SAFETY: the segment is mapped, in one reservation, and its owner may write it.
             unsafe { self.backend.copy_from_host(segment.device, segment.address, part) }?;
@@ -43,7 +53,7 @@ impl<B: Backend> Region<B> {
     ///
     /// As for [`Region::write`].
     pub fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<()> {
-        let segments = self.segments("read", offset, length_of(bytes), Access::Read)?;
+        let segments = self.segments("read", offset, length_of(bytes), Access::Read, By::Owner)?;
         let mut rest = bytes;
         for segment in segments {
             let length = in_memory(segment.length, rest.len());
@@ -61,7 +71,7 @@ impl<B: Backend> Region<B> {
     ///
     /// As for [`Region::write`].
     pub fn fill(&mut self, offset: Bytes, length: Bytes, value: u8) -> Result<()> {
-        for segment in self.segments("fill", offset, length, Access::ReadWrite)? {
+        for segment in self.segments("fill", offset, length, Access::ReadWrite, By::Owner)? {
             // SAFETY: the segment is mapped, in one reservation, and its owner may write it.
             unsafe { self.backend.fill(segment.device, segment.address, segment.length, value) }?;
         }
@@ -69,12 +79,13 @@ impl<B: Backend> Region<B> {
     }
 
     /// A part as segments that a driver's call may be given, all mapped and with the access that is needed.
-    fn segments(
+    pub(super) fn segments(
         &self,
         operation: &'static str,
         offset: Bytes,
         length: Bytes,
         need: Access,
+        by: By,
     ) -> Result<Vec<Segment>> {
         if length.is_zero() {
             return Ok(Vec::new());
@@ -86,7 +97,11 @@ impl<B: Backend> Region<B> {
         for cut in self.layout.spans.cut(offset, length) {
             let first = segments.len();
             for (start, mapping) in self.layout.table.touching(cut.offset, cut.length) {
-                let device = mapping.memory.device();
+                let owner = mapping.memory.device();
+                let device = match by {
+                    By::Owner => owner,
+                    By::Device(device) => device,
+                };
                 let have = mapping.access.get(device);
                 if !need.is_within(have) {
                     return Err(Error::NoAccess { operation, device, offset: start, have, need });
@@ -94,8 +109,8 @@ impl<B: Backend> Region<B> {
                 let from = start.max(cut.offset);
                 let length = (start + mapping.length()).min(cut.offset + cut.length) - from;
                 match segments[first..].last_mut() {
-                    Some(last) if last.device == device => last.length += length,
-                    _ => segments.push(Segment { address: base + from, length, device }),
+                    Some(last) if last.device == owner => last.length += length,
+                    _ => segments.push(Segment { address: base + from, length, device: owner }),
                 }
             }
         }

@@ -86,12 +86,7 @@ impl<B: Backend> Region<B> {
             return self.fill_up_to(target, device, Grown::Within);
         }
         self.extend(operation, target)?;
-        self.fill_up_to(target, device, Grown::Extended).inspect_err(|_| {
-            // Nothing is mapped in the new reservation, unless undoing failed: then it stays.
-            if self.layout.table.end() <= reserved {
-                self.layout.spans.pop();
-            }
-        })
+        self.fill_up_to(target, device, Grown::Extended).inspect_err(|_| self.take_back(reserved))
     }
 
     /// Grows to at least `size` bytes, at another address if it must be: then a range of at least twice the size is
@@ -173,21 +168,38 @@ impl<B: Backend> Region<B> {
     /// Adds a reservation at exactly the end of the last one, so that the region reaches `target`.
     fn extend(&mut self, operation: &'static str, target: Bytes) -> Result<()> {
         let reserved = self.reserved();
-        let wanted = self.address() + reserved;
-        let unit = self.backend.reservation_unit().max(self.granularity);
-        let needed = rounded(operation, target - reserved, unit)?;
+        let needed = self.addresses(operation, target - reserved)?;
         let generous = match self.growing.extend_by {
             Bytes::ZERO => reserved,
             some => some,
         };
-        let attempt = |size| {
-            let place = Placement::Exact(wanted);
-            reserve(&self.backend, operation, size, self.granularity.into(), self.granularity, place)
-        };
-        let answer =
-            if needed < generous { attempt(generous).or_else(|_| attempt(needed)) } else { attempt(needed) };
-        self.layout.spans.push(answer?);
+        if needed < generous && self.extend_by(operation, generous).is_ok() {
+            return Ok(());
+        }
+        self.extend_by(operation, needed)
+    }
+
+    /// A number of addresses, rounded up to what the driver hands out.
+    pub(super) fn addresses(&self, operation: &'static str, size: Bytes) -> Result<Bytes> {
+        rounded(operation, size, self.backend.reservation_unit().max(self.granularity))
+    }
+
+    /// Adds a reservation of so many [addresses](Self::addresses) at exactly the end of the last one.
+    pub(super) fn extend_by(&mut self, operation: &'static str, size: Bytes) -> Result<()> {
+        let wanted = self.address() + self.reserved();
+        let place = Placement::Exact(wanted);
+        let alignment = self.granularity.into();
+        let reservation = reserve(&self.backend, operation, size, alignment, self.granularity, place)?;
+        self.layout.spans.push(reservation);
         Ok(())
+    }
+
+    /// Gives the reservation back that was added to `reserved` addresses, where there is one. Nothing is mapped in it,
+    /// unless undoing failed: then it stays.
+    pub(super) fn take_back(&mut self, reserved: Bytes) {
+        if self.reserved() > reserved && self.layout.table.end() <= reserved {
+            self.layout.spans.pop();
+        }
     }
 
     /// Maps new memory from the end up to `target`, which is reserved: one handle for each reservation.
@@ -226,9 +238,20 @@ impl<B: Backend> Region<B> {
         let end = self.end();
         let mut moved = self.pieces_for_move(operation)?;
         let larger = self.reserve_for_move(operation, target)?;
-        let mut layout = Layout::new(&self.backend, larger);
+        let layout = Layout::new(&self.backend, larger);
         moved.extend(self.new_pieces(&layout, end, target, device)?);
-        layout.place(&moved)?;
+        self.move_to(layout, &moved, done)?;
+        Ok(Growth { how: Grown::Remapped, address: self.address(), end: target, added: target - end })
+    }
+
+    /// Maps pieces in an empty layout, and leaves the old one for it.
+    pub(super) fn move_to(
+        &mut self,
+        mut layout: Layout<B>,
+        moved: &[Piece<B>],
+        done: Done<'_>,
+    ) -> Result<()> {
+        layout.place(moved)?;
         let emptied = self
             .wait(&self.layout, Bytes::ZERO, self.reserved(), done)
             .and_then(|()| self.layout.remove(&self.layout.parts()));
@@ -240,22 +263,19 @@ impl<B: Backend> Region<B> {
             });
         }
         self.layout = layout;
-        Ok(Growth { how: Grown::Remapped, address: self.address(), end: target, added: target - end })
+        Ok(())
     }
 
     /// All mappings, if all can be vouched for.
     fn pieces_for_move(&self, operation: &'static str) -> Result<Vec<Piece<B>>> {
-        for (offset, mapping) in self.layout.table.iter() {
-            self.layout.table.check_mapped(operation, offset, mapping.length())?;
-        }
+        self.check_all(operation)?;
         Ok(self.layout.pieces(Part { offset: Bytes::ZERO, length: self.reserved() }))
     }
 
     /// At least twice the addresses, or just what is needed where so many cannot be had.
-    fn reserve_for_move(&self, operation: &'static str, target: Bytes) -> Result<B::Reservation> {
-        let unit = self.backend.reservation_unit().max(self.granularity);
+    pub(super) fn reserve_for_move(&self, operation: &'static str, target: Bytes) -> Result<B::Reservation> {
         let attempt = |size| {
-            let size = rounded(operation, size, unit)?;
+            let size = self.addresses(operation, size)?;
             reserve(&self.backend, operation, size, self.alignment, self.granularity, Placement::Anywhere)
         };
         attempt(target + target).or_else(|_| attempt(target))

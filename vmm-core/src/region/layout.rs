@@ -41,30 +41,32 @@ impl<B: Backend> Layout<B> {
     /// Maps pieces and gives them their access, all or none. The caller has checked that they lie in the
     /// reservations, cross no seam, and overlap nothing; they come in order of their offsets.
     pub(super) fn place(&mut self, pieces: &[Piece<B>]) -> Result<()> {
-        let Some(first) = pieces.first() else { return Ok(()) };
-        let mut end = first.offset;
+        let mut mapped = 0;
         let mut result = Ok(());
         for Piece { offset, mapping } in pieces {
             result = self.map_one(*offset, &mapping.memory);
             if result.is_err() {
                 break;
             }
-            end = *offset + mapping.length();
+            mapped += 1;
         }
         let result = result.and_then(|()| self.grant_runs(pieces));
-        let part = Part { offset: first.offset, length: end - first.offset };
-        result.map_err(|error| self.undo_place(error, part))
+        result.map_err(|error| self.undo_place(error, &pieces[..mapped]))
     }
 
     /// Removes whole mappings, all or none. Each part is made of whole mappings, without a hole.
     pub(super) fn remove(&mut self, parts: &[Part]) -> Result<()> {
+        self.exchange(parts, &[])
+    }
+
+    /// Removes parts as [`Layout::remove`] does and then maps pieces as [`Layout::place`] does, all or none.
+    pub(super) fn exchange(&mut self, parts: &[Part], pieces: &[Piece<B>]) -> Result<()> {
         let mut gone = Vec::new();
-        for part in parts {
-            if let Err(error) = self.unmap(*part, &mut gone) {
-                return Err(self.restore(error, gone));
-            }
+        let mut removed = parts.iter().try_for_each(|part| self.unmap(*part, &mut gone));
+        if removed.is_ok() {
+            removed = self.place(pieces);
         }
-        Ok(())
+        removed.map_err(|error| self.restore(error, gone))
     }
 
     /// Changes one device's access to whole mappings, all or none.
@@ -76,7 +78,7 @@ impl<B: Backend> Layout<B> {
         for run in runs(&self.pieces(part), |mapping| mapping.access.get(device)) {
             let old = Grant { device, access: run[0].mapping.access.get(device) };
             if let Err(undo) = self.grant(part_of(run), &[old]) {
-                return Err(self.put_out_of_use(error, undo, part));
+                return Err(self.put_out_of_use(error, undo, [part]));
             }
         }
         Err(error)
@@ -116,14 +118,18 @@ impl<B: Backend> Layout<B> {
     }
 
     /// Marks mappings for which nobody can vouch.
-    fn put_out_of_use(&mut self, error: Error, undo: Error, part: Part) -> Error {
+    fn put_out_of_use(&mut self, error: Error, undo: Error, parts: impl IntoIterator<Item = Part>) -> Error {
         let cause: Box<str> = format!("{error}; {undo}").into();
-        self.table.change(part, |mapping| mapping.out_of_use = Some(cause.clone()));
+        for part in parts {
+            self.table.change(part, |mapping| mapping.out_of_use = Some(cause.clone()));
+        }
         Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) }
     }
 
-    /// Puts mappings back that were removed before `error` came. What cannot be put back keeps its memory, out of use.
+    /// Puts mappings back that were removed before `error` came. What cannot be put back keeps its memory, out of use;
+    /// but for what something else stands in the way of that is out of use itself.
     fn restore(&mut self, error: Error, mut gone: Vec<Piece<B>>) -> Error {
+        gone.retain(|piece| self.table.touching(piece.offset, piece.mapping.length()).next().is_none());
         gone.sort_by_key(|piece| piece.offset);
         let Err(undo) = self.place(&gone) else { return error };
         let cause: Box<str> = format!("{error}; {undo}").into();
@@ -136,14 +142,13 @@ impl<B: Backend> Layout<B> {
         Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) }
     }
 
-    /// Unmaps what `place` had mapped of a part before `error` came.
-    fn undo_place(&mut self, error: Error, part: Part) -> Error {
-        let mut rest = part;
-        while let Some(mapped) = self.table.first_in(rest) {
-            if let Err(undo) = self.unmap(mapped, &mut Vec::new()) {
-                return self.put_out_of_use(error, undo, part);
+    /// Unmaps what `place` had mapped before `error` came.
+    fn undo_place(&mut self, error: Error, placed: &[Piece<B>]) -> Error {
+        let mut rest = placed.iter().map(Piece::part);
+        while let Some(part) = rest.next() {
+            if let Err(undo) = self.unmap(part, &mut Vec::new()) {
+                return self.put_out_of_use(error, undo, std::iter::once(part).chain(rest));
             }
-            rest = part.from(mapped.end());
         }
         error
     }

@@ -22,11 +22,7 @@ impl<B: Backend> Region<B> {
         self.check_part(operation, offset, length)?;
         check_aligned(operation, "offset", offset.0, memory.granularity())?;
         self.layout.table.check_free(operation, offset, length)?;
-        if let Some(cut) = self.layout.spans.first_cut(offset, length)
-            && cut.length < length
-        {
-            return Err(Error::CrossesSeam { operation, offset, length, seam: offset + cut.length });
-        }
+        self.check_seams(operation, offset, length)?;
         self.layout.place(&[Piece { offset, mapping: Mapping::new(memory.clone(), AccessMap::NONE) }])
     }
 
@@ -87,8 +83,18 @@ impl<B: Backend> Region<B> {
         self.layout.set_access(Part { offset, length }, device, access)
     }
 
+    /// Refuses a part in which one reservation ends and the next begins.
+    pub(super) fn check_seams(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+        match self.layout.spans.first_cut(offset, length) {
+            Some(cut) if cut.length < length => {
+                Err(Error::CrossesSeam { operation, offset, length, seam: offset + cut.length })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses a part that is empty, unaligned, or not wholly in the region.
-    fn check_part(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+    pub(super) fn check_part(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
         self.check_inside(operation, offset, length)?;
         check_aligned(operation, "offset", offset.0, self.granularity)?;
         check_aligned(operation, "length", length.0, self.granularity)

@@ -8,17 +8,28 @@
 //! | `layout` | place, remove and protect as transactions over spans and table |
 //! | `map` | map, unmap, set access: a user's single operations and their checks |
 //! | `grow` | growth in place, by extension, by remapping; shrinking |
+//! | `arrange` | a whole set of mappings at once, as another process has them |
 //! | `data` | reading, writing and filling through the devices |
+//! | `copy` | copying from region to region |
+//! | `dma_buf` | the descriptors that network cards are given |
 
+mod arrange;
 mod builder;
+mod copy;
 mod data;
+#[cfg(unix)]
+mod dma_buf;
 mod grow;
 mod layout;
 mod map;
 mod spans;
 mod table;
 
+pub(crate) use arrange::Wanted;
+pub(crate) use builder::ADDRESS_SPACE;
 pub use builder::{Placement, RegionBuilder};
+#[cfg(unix)]
+pub use dma_buf::DmaBuf;
 pub use grow::{Grown, Growth, Shrunk};
 
 use crate::{

@@ -69,6 +69,13 @@ impl<B: Backend> Spans<B> {
         Some((&mut span.reservation, cut.offset - span.offset))
     }
 
+    /// The same, to be asked and not changed.
+    #[cfg(unix)]
+    pub(super) fn reservation_at(&self, cut: Cut) -> Option<(&B::Reservation, Bytes)> {
+        let span = self.0.get(cut.span)?;
+        Some((&span.reservation, cut.offset - span.offset))
+    }
+
     /// A part of the region, cut at the borders of the reservations.
     pub(super) fn cut(&self, offset: Bytes, length: Bytes) -> impl Iterator<Item = Cut> {
         let end = offset + length;

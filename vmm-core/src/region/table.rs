@@ -36,6 +36,12 @@ pub(super) struct Piece<B: Backend> {
     pub(super) mapping: Mapping<B>,
 }
 
+impl<B: Backend> Piece<B> {
+    pub(super) fn part(&self) -> Part {
+        Part { offset: self.offset, length: self.mapping.length() }
+    }
+}
+
 impl<B: Backend> Clone for Piece<B> {
     fn clone(&self) -> Self {
         Self { offset: self.offset, mapping: self.mapping.clone() }

@@ -105,13 +105,11 @@ impl SharedPiece {
     /// [`Error::BadMessage`] for numbers that no memory has, [`Error::Mismatch`] for a device that this process does
     /// not see, or a granularity that is not the one here.
     pub fn check<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<(Bytes, Properties)> {
-        let bad = |why: String| Error::BadMessage { operation, why };
-        let granularity = Granularity::new(Bytes(self.granularity));
-        let granularity = granularity
-            .filter(|unit| self.size != 0 && unit.divides(Bytes(self.size)))
-            .ok_or_else(|| bad(format!("memory of {:#x} in units of {:#x}", self.size, self.granularity)))?;
-        let handle_types = HandleTypes::from_bits(self.handle_types)
-            .ok_or_else(|| bad(format!("kinds of handle {:#x}", self.handle_types)))?;
+        let granularity = self.unit(operation)?;
+        let handle_types = HandleTypes::from_bits(self.handle_types).ok_or_else(|| Error::BadMessage {
+            operation,
+            why: format!("piece {}: kinds of handle {:#x}", self.id, self.handle_types),
+        })?;
         let properties = Properties {
             device: self.device(operation, backend)?,
             location: match self.host {
@@ -129,6 +127,42 @@ impl SharedPiece {
             return Err(Error::Mismatch { operation, what: "granularity", theirs, ours });
         }
         Ok((Bytes(self.size), properties))
+    }
+
+    /// The same for each of several; what several have in common is checked once.
+    pub(super) fn check_all<B: Backend>(
+        operation: &'static str,
+        backend: &B,
+        pieces: &[Self],
+    ) -> Result<Vec<(Bytes, Properties)>> {
+        let mut last: Option<(&Self, Properties)> = None;
+        let mut checked = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let properties = match last {
+                Some((like, properties)) if piece.is_like(like) => properties,
+                _ => piece.check(operation, backend)?.1,
+            };
+            piece.unit(operation)?;
+            last = Some((piece, properties));
+            checked.push((Bytes(piece.size), properties));
+        }
+        Ok(checked)
+    }
+
+    /// What its places are a multiple of, if its size is one as well.
+    pub(super) fn unit(&self, operation: &'static str) -> Result<Granularity> {
+        Granularity::new(Bytes(self.granularity))
+            .filter(|unit| self.size != 0 && unit.divides(Bytes(self.size)))
+            .ok_or_else(|| {
+                let (id, size, unit) = (self.id, self.size, self.granularity);
+                let why = format!("piece {id}: {size:#x} bytes of memory in units of {unit:#x}");
+                Error::BadMessage { operation, why }
+            })
+    }
+
+    /// True where all but its number and its size is what the other one has.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        *self == Self { id: self.id, size: self.size, ..*other }
     }
 
     /// The device of this UUID in this process.

@@ -13,6 +13,9 @@ pub(super) const MOST_BYTES: usize = 32 << 10;
 /// The most descriptors beside one message; the kernel takes 253.
 pub(super) const MOST_DESCRIPTORS: usize = 128;
 
+/// The most offsets or mappings in one message: at 15 bytes each, they stay below the limit.
+pub(super) const MOST_ENTRIES: usize = 2000;
+
 /// One message of the exchange.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Message {
@@ -35,12 +38,39 @@ pub(super) enum Message {
     End,
     /// The importer has what was described under this number.
     Applied { revision: u64 },
-    /// The importer has not, for this reason.
-    Refused { why: String },
+    /// The importer has not, for this reason; it may try again.
+    Refused { revision: u64, why: String },
     /// The exporter asks the importer to let go of everything.
     LetGo,
     /// The importer has let go of everything.
     Released,
+    /// The importer goes on with the memory that it has, and takes part no more.
+    Kept,
+}
+
+impl Message {
+    /// How many descriptors are beside it.
+    pub(super) fn descriptors(&self) -> usize {
+        match self {
+            Self::Memory { .. } => 1,
+            Self::Pieces(pieces) => pieces.len(),
+            _ => 0,
+        }
+    }
+
+    /// What it is, for errors.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "a greeting",
+            Self::Memory { .. } => "a piece of memory",
+            Self::Begin(_) => "the beginning of a description",
+            Self::Removed(_) | Self::Pieces(_) | Self::Mappings(_) => "some of a description",
+            Self::End => "the end of a description",
+            Self::Applied { .. } | Self::Refused { .. } => "an answer to a description",
+            Self::LetGo => "the wish to let go",
+            Self::Released | Self::Kept => "a farewell",
+        }
+    }
 }
 
 /// How much of what is to come.

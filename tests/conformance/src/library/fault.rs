@@ -11,7 +11,7 @@ use crate::library::flights::{finish, start_longer};
 use crate::library::sharing::{give, shareable, take};
 use crate::library::tools::{has, mapped, write};
 use crate::peer::Peer;
-use crate::subject::{Subject, skip};
+use crate::subject::{RW, Subject, skip};
 use gpu_vmm_core::{Access, Bytes, Done, Error, Physical, Region, Vendor, Workbench};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,8 @@ cases! { "fault":
     reading_unmapped_addresses with reads_unmapped_addresses,
     /// A kernel that writes where a mapping has been is stopped.
     writing_after_unmap with writes_after_unmap,
+    /// A kernel that reads another device's memory after its access was taken back is stopped, though it could before.
+    reading_a_peer_after_withdrawal with reads_a_peer_after_withdrawal,
     /// Memory that a process shares with one that faults is unharmed.
     shared_memory_outlives_a_fault with faults_with_shared_memory,
     /// Work of another process on the same device goes on while one faults.
@@ -177,6 +179,24 @@ fn writes_after_unmap<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     fault(subject, peer, region, |backend, region| {
         // SAFETY: nothing is mapped there any more: the fault is what is asked for.
         unsafe { backend.write_pattern(subject.device, region.address(), subject.unit(), SEED) }
+    });
+}
+
+fn reading_a_peer_after_withdrawal<B: Workbench>(subject: &Subject<B>) {
+    subject.two_devices();
+    watch(subject);
+}
+
+fn reads_a_peer_after_withdrawal<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let (device, owner) = subject.two_devices();
+    let mut region = subject.region(2).on(owner).access(device, RW).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    write(subject, &mut region, SEED);
+    assert!(has(subject, &region, SEED), "the device reads and writes what it was given");
+    region.set_access(Bytes(0), subject.unit(), device, Access::None).unwrap();
+    fault(subject, peer, region, |backend, region| {
+        // SAFETY: the device may not read there any more: the fault is what is asked for.
+        unsafe { backend.count_wrong(device, region.address(), subject.unit(), SEED) }.map(drop)
     });
 }
 

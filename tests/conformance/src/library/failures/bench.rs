@@ -40,6 +40,8 @@ pub(super) struct Start {
     generous: bool,
     /// True where there is memory that can be exported, with a descriptor of it.
     shared: bool,
+    /// True where there is a second region, of one granule.
+    beside: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +63,10 @@ impl Start {
         peer: false,
         generous: false,
         shared: false,
+        beside: false,
     };
     pub(super) const EXTENDED: Self = Self { extended: true, ..Self::FREE };
+    pub(super) const BESIDE: Self = Self { beside: true, ..Self::EXTENDED };
     pub(super) const WALLED: Self = Self { walled: true, ..Self::FREE };
     pub(super) const GENEROUS: Self = Self { generous: true, ..Self::FREE };
     pub(super) const PEER: Self = Self { peer: true, ..Self::FREE };
@@ -94,6 +98,7 @@ pub(super) struct Bench<B: Workbench> {
     pub(super) made: Vec<Made<B>>,
     region: Option<Region<Faulty<B>>>,
     vector: Option<DeviceVec<u64, Faulty<B>>>,
+    beside: Option<Region<Faulty<B>>>,
     /// Behind the region, so that it cannot be extended.
     _wall: Option<Region<Faulty<B>>>,
     /// One granule that is mapped nowhere.
@@ -141,6 +146,11 @@ impl<B: Workbench> Bench<B> {
             made: Vec::new(),
             region,
             vector,
+            beside: start.beside.then(|| {
+                let mut beside = Region::builder(&backend).on(device).reserve(granule).build().unwrap();
+                beside.grow_to(granule).unwrap();
+                beside
+            }),
             _wall: wall,
             memory,
             shared: start.shared.then(|| {
@@ -228,6 +238,12 @@ impl<B: Workbench> Bench<B> {
     /// The region that is operated on.
     pub(super) fn region(&mut self) -> &mut Region<Faulty<B>> {
         self.region.as_mut().expect("a bench with a region")
+    }
+
+    /// The region that is operated on, and the second one.
+    pub(super) fn two_regions(&mut self) -> (&mut Region<Faulty<B>>, &Region<Faulty<B>>) {
+        let region = self.region.as_mut().expect("a bench with a region");
+        (region, self.beside.as_ref().expect("a bench with a second region"))
     }
 
     /// The vector that is operated on.

@@ -58,6 +58,8 @@ cases! { "failures":
     region_read,
     /// A fill that fails leaves all mappings and access, and the bytes outside of its part.
     region_fill,
+    /// A copy between regions that fails leaves all mappings and access, and the bytes outside of its part.
+    region_copy_from,
     /// A pattern that cannot be written leaves the bytes outside of its part.
     region_write_pattern,
     /// A check of a pattern that fails changes nothing.
@@ -136,6 +138,7 @@ sweeps! {
     region_write: single("Region::write"),
     region_read: single("Region::read"),
     region_fill: single("Region::fill"),
+    region_copy_from: single("Region::copy_from"),
     region_write_pattern: single("Region::write_pattern"),
     region_count_wrong: single("Region::count_wrong"),
     device_vec_new: single("DeviceVec::new"),

@@ -281,6 +281,12 @@ fn data<B: Workbench>() -> Vec<Operation<B>> {
             bench.region().fill(offset, Bytes(bytes.len() as u64), 9)
         })
         .writes(4, 6),
+        Operation::new("Region::copy_from", "across reservations", Start::BESIDE, |bench| {
+            let offset = bench.at(5) - AROUND;
+            let (target, source) = bench.two_regions();
+            target.copy_from(offset, source, AROUND, AROUND + AROUND)
+        })
+        .writes(4, 6),
         Operation::new("Region::write_pattern", "across reservations", Start::EXTENDED, |bench| {
             let (device, offset, length) = (bench.device, bench.at(4), bench.granules(2));
             bench.region().write_pattern(device, offset, length, 3)

@@ -4,7 +4,7 @@
 use crate::case::cases;
 use crate::library::plain::{Plain, copy};
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, DeviceId, Region, Workbench};
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Region, Workbench};
 
 cases! { "peer":
     /// A device copies out of another one's region, which it may only read, into a region of its own.
@@ -13,6 +13,9 @@ cases! { "peer":
     region_to_plain,
     /// A copy out of another one's memory goes over several mappings of its and of the copying device's.
     over_several_mappings,
+    /// A device that was given no access to a region, though to its neighbour, copies nothing out of it, and nothing more
+    /// when what it was given is taken back.
+    access_is_by_region,
 }
 
 /// A region of one device's memory that the other may read, with a pattern.
@@ -33,8 +36,7 @@ fn region_to_region<B: Workbench>(subject: &Subject<B>) {
         let mut target = subject.space(4).on(other).build().unwrap();
         target.grow_to(length).unwrap();
         target.fill(Bytes(0), length, 0).unwrap();
-        // SAFETY: one reservation on either side, mapped as far; the device owns the target and may read the source.
-        unsafe { copy(subject, other, target.address(), source.address(), length) };
+        target.copy_from(Bytes(0), &source, Bytes(0), length).unwrap();
         assert_eq!(target.count_wrong(other, Bytes(0), length, seed).unwrap(), 0);
     }
 }
@@ -65,9 +67,32 @@ fn over_several_mappings<B: Workbench>(subject: &Subject<B>) {
     target.write_pattern(b, Bytes(0), subject.granules(4), 5).unwrap();
     // From a page on to the end.
     let (skipped, length) = (Bytes(4096), subject.granules(4) - Bytes(4096));
-    // SAFETY: both parts lie in one reservation each and are mapped; the device owns the target and may read the source.
-    unsafe { copy(subject, b, target.address(), source.address() + skipped, length) };
+    target.copy_from(Bytes(0), &source, skipped, length).unwrap();
     assert_eq!(target.count_wrong(b, Bytes(0), length, 1 + skipped.0 / 8).unwrap(), 0);
     // What lies behind was not written.
     assert_eq!(target.count_wrong(b, length, skipped, 5 + length.0 / 8).unwrap(), 0);
+}
+
+fn access_is_by_region<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let length = subject.granules(4);
+    let mut granted = readable(subject, a, b, 1);
+    let mut neighbour = subject.space(4).on(a).build().unwrap();
+    neighbour.grow_to(length).unwrap();
+    let mut target = subject.space(4).on(b).build().unwrap();
+    target.grow_to(length).unwrap();
+    target.copy_from(Bytes(0), &granted, Bytes(0), length).unwrap();
+    let refused = target.copy_from(Bytes(0), &neighbour, Bytes(0), length).unwrap_err();
+    assert!(matches!(refused, Error::NoAccess { have: Access::None, .. }), "{refused}");
+    assert_eq!((granted.access(Bytes(0), b), neighbour.access(Bytes(0), b)), (Access::Read, Access::None));
+    granted.set_access(Bytes(0), length, b, Access::None).unwrap();
+    neighbour.set_access(Bytes(0), length, b, Access::Read).unwrap();
+    let refused = target.copy_from(Bytes(0), &granted, Bytes(0), length).unwrap_err();
+    assert!(matches!(refused, Error::NoAccess { have: Access::None, .. }), "{refused}");
+    assert_eq!(
+        target.count_wrong(b, Bytes(0), length, 1).unwrap(),
+        0,
+        "what was copied before is still there"
+    );
+    target.copy_from(Bytes(0), &neighbour, Bytes(0), length).unwrap();
 }

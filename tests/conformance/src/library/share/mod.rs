@@ -4,14 +4,20 @@
 //! |---|---|
 //! | `descriptors` | export and import, and what can be wrong with a descriptor |
 //! | `processes` | the same memory in two processes and three, and what is left when one ends |
+//! | `offers` | the same without a socket, as data, and data that lie |
+//! | `regions` | a region of one process as one range in another, and what follows when it changes |
+//! | `dma_bufs` | what network cards are given |
 
 mod descriptors;
+mod dma_bufs;
+mod offers;
 mod processes;
+mod regions;
 
 use crate::case::Case;
 use gpu_vmm_core::Workbench;
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
-    [descriptors::cases(), processes::cases()].concat()
+    [descriptors::cases(), processes::cases(), regions::cases(), offers::cases(), dma_bufs::cases()].concat()
 }

@@ -1,6 +1,8 @@
 //! The kernel's answers as errors of gpu-vmm, with the errno's name and what is to be done about it.
+//!
+//! For backends that make system calls themselves, and for what this crate asks of the system.
 
-use gpu_vmm_core::{DriverError, Error};
+use crate::{DriverError, Error};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -8,16 +10,14 @@ use std::fs::File;
 use std::io::Read;
 
 /// What the kernel answered to `call`.
-pub(crate) fn answer(call: &'static str, errno: Errno) -> DriverError {
+#[must_use]
+pub fn answer(call: &'static str, errno: Errno) -> DriverError {
     refusal(call, errno, explanation(call, errno))
 }
 
-/// What this backend itself answers where a GPU's driver would, in the kernel's terms.
-pub(crate) fn refusal(
-    call: &'static str,
-    errno: Errno,
-    description: impl Into<Cow<'static, str>>,
-) -> DriverError {
+/// What gpu-vmm itself answers where a driver or the kernel would, in the kernel's terms.
+#[must_use]
+pub fn refusal(call: &'static str, errno: Errno, description: impl Into<Cow<'static, str>>) -> DriverError {
     DriverError {
         call,
         code: errno.raw_os_error().into(),
@@ -26,45 +26,56 @@ pub(crate) fn refusal(
     }
 }
 
-/// The error of an operation for which the kernel answered `errno` to `call`.
-pub(crate) fn failed(
-    operation: &'static str,
-    call: &'static str,
-    errno: Errno,
-    context: impl Display,
-) -> Error {
+/// The error of an operation for which the kernel answered `errno` to `call`, with the numbers that it was given.
+#[must_use]
+pub fn failed(operation: &'static str, call: &'static str, errno: Errno, context: impl Display) -> Error {
     Error::Driver { operation, source: answer(call, errno), context: context.to_string() }
 }
 
 /// True where the answer is that memory, or the room for mappings, is used up.
-pub(crate) fn is_no_memory(source: &DriverError) -> bool {
+#[must_use]
+pub fn is_no_memory(source: &DriverError) -> bool {
     source.code == i64::from(Errno::NOMEM.raw_os_error())
 }
 
-/// The names of the answers that the calls made here can give.
+/// The names of the answers that the calls made in gpu-vmm can give.
 fn name(errno: Errno) -> Cow<'static, str> {
     Cow::Borrowed(match errno {
         Errno::ACCESS => "EACCES",
+        Errno::ADDRINUSE => "EADDRINUSE",
         Errno::AGAIN => "EAGAIN",
         Errno::BADF => "EBADF",
+        Errno::CONNREFUSED => "ECONNREFUSED",
+        Errno::CONNRESET => "ECONNRESET",
         Errno::EXIST => "EEXIST",
         Errno::FAULT => "EFAULT",
         Errno::FBIG => "EFBIG",
         Errno::INTR => "EINTR",
         Errno::INVAL => "EINVAL",
+        Errno::LOOP => "ELOOP",
         Errno::MFILE => "EMFILE",
+        Errno::MSGSIZE => "EMSGSIZE",
+        Errno::NAMETOOLONG => "ENAMETOOLONG",
         Errno::NFILE => "ENFILE",
         Errno::NODEV => "ENODEV",
+        Errno::NOENT => "ENOENT",
         Errno::NOMEM => "ENOMEM",
         Errno::NOSPC => "ENOSPC",
         Errno::NOSYS => "ENOSYS",
+        Errno::NOTCONN => "ENOTCONN",
+        Errno::NOTDIR => "ENOTDIR",
+        Errno::NOTSOCK => "ENOTSOCK",
         Errno::OPNOTSUPP => "EOPNOTSUPP",
         Errno::OVERFLOW => "EOVERFLOW",
         Errno::PERM => "EPERM",
+        Errno::PIPE => "EPIPE",
+        Errno::PROTOTYPE => "EPROTOTYPE",
+        Errno::ROFS => "EROFS",
+        Errno::SRCH => "ESRCH",
+        Errno::TOOMANYREFS => "ETOOMANYREFS",
         other => return Cow::Owned(format!("errno {}", other.raw_os_error())),
     })
 }
-
 fn explanation(call: &'static str, errno: Errno) -> Cow<'static, str> {
     match errno {
         Errno::MFILE => Cow::Borrowed("the process has as many open files as RLIMIT_NOFILE lets it have"),

@@ -1,0 +1,75 @@
+//! Two machines, a region with everything that a region can have, and whether two regions are the same.
+
+use crate::{ONE, TWO, UNIT, units};
+use gpu_vmm_core::share::{Exporter, Import, Imported, Line};
+use gpu_vmm_core::{Access, Address, Backend, Bytes, DeviceId, Physical, Placement, Properties, Region};
+use gpu_vmm_host::{HostBackend, HostConfig};
+
+pub(crate) const RW: Access = Access::ReadWrite;
+
+/// Addresses where no program of this machine has anything, 4 GiB for each number: each test that needs to know what is
+/// free has a number of its own.
+pub(crate) fn far(number: u64) -> Placement {
+    Placement::Exact(Address(0x1000_0000_0000 + (number << 32)))
+}
+
+/// A machine of two devices.
+pub(crate) fn machine() -> HostBackend {
+    HostConfig::new().devices(2).memory(Bytes::mib(64)).granularity(UNIT).open().unwrap()
+}
+
+/// Memory of so many units that can be shared, with `mark` in its first and its last bytes.
+pub(crate) fn piece<B: Backend>(backend: &B, device: DeviceId, count: u64) -> Physical<B> {
+    Physical::create(backend, units(count), Properties::on(device).shareable()).unwrap()
+}
+
+/// Maps a piece and writes `mark` to both its ends.
+pub(crate) fn put<B: Backend>(region: &mut Region<B>, at: u64, memory: &Physical<B>, mark: u8) {
+    region.map(units(at), memory).unwrap();
+    region.set_access(units(at), memory.size(), memory.device(), RW).unwrap();
+    region.write(units(at), &[mark; 8]).unwrap();
+    region.write(units(at) + memory.size() - Bytes(8), &[mark; 8]).unwrap();
+}
+
+/// An empty region of 64 units of addresses.
+pub(crate) fn empty<B: Backend>(backend: &B) -> Region<B> {
+    Region::builder(backend).memory(Properties::on(ONE).shareable()).reserve(units(64)).build().unwrap()
+}
+
+/// Two units, a hole of one, one unit, the first two again, and two units of another device: up to unit 8.
+pub(crate) fn full<B: Backend>(backend: &B) -> Region<B> {
+    let mut region = empty(backend);
+    let (first, second, third) = (piece(backend, ONE, 2), piece(backend, ONE, 1), piece(backend, TWO, 2));
+    put(&mut region, 0, &first, 1);
+    put(&mut region, 3, &second, 2);
+    put(&mut region, 4, &first, 3);
+    put(&mut region, 6, &third, 4);
+    region
+}
+
+/// What is mapped where, and the bytes at both ends of it.
+pub(crate) fn seen<B: Backend>(region: &Region<B>) -> Vec<(Bytes, Bytes, [u8; 8], [u8; 8])> {
+    let read = |offset| {
+        let mut bytes = [0; 8];
+        region.read(offset, &mut bytes).unwrap();
+        bytes
+    };
+    let mappings = region.mappings();
+    mappings
+        .map(|one| {
+            let (offset, length) = (one.offset, one.length);
+            (offset, length, read(offset), read(offset + length - Bytes(8)))
+        })
+        .collect()
+}
+
+/// Shares a region and takes it in.
+pub(crate) fn shared<A: Backend, B: Backend>(
+    region: &Region<A>,
+    import: &Import,
+    importer: &B,
+) -> (Exporter<A>, Imported<B>) {
+    let (ours, theirs) = Line::pair().unwrap();
+    let exporter = Exporter::share(ours, region).unwrap();
+    (exporter, import.receive(importer, theirs).unwrap())
+}

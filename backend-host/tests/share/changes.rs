@@ -1,0 +1,262 @@
+//! What becomes of a region after it was shared: published by one side, applied by the other.
+
+use crate::bench::{empty, far, full, machine, piece, put, seen, shared};
+use crate::{LONG, ONE, TWO, units};
+use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::share::{Change, Event, Exporter, Import, Imported};
+use gpu_vmm_core::{Backend, Bytes, Done, Error, Grown, Placement, Properties, Region};
+use std::time::Duration;
+
+const IDLE: Done<'static> = Done::when_devices_idle();
+
+/// Takes the next change in, which has to be there.
+fn change<B: Backend>(imported: &mut Imported<B>) -> Change {
+    match imported.next(LONG).unwrap() {
+        Some(Event::Changed(change)) => change,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Publishes and applies, and the other side has to learn of it.
+fn follow<A: Backend, B: Backend>(
+    exporter: &mut Exporter<A>,
+    region: &Region<A>,
+    imported: &mut Imported<B>,
+) -> Grown {
+    assert!(exporter.publish(region).unwrap());
+    let told = change(imported);
+    assert_eq!((told.address, told.end), (region.address(), region.end()));
+    assert!(imported.is_behind());
+    let grown = imported.apply(IDLE).unwrap();
+    assert!(!imported.is_behind());
+    exporter.settle(LONG).unwrap();
+    assert_eq!(seen(imported.region()), seen(region));
+    grown
+}
+
+/// Keeps the addresses behind a region taken.
+fn wall<B: Backend>(region: &Region<B>) -> Region<B> {
+    let behind = region.address().checked_add(region.reserved()).unwrap();
+    Region::builder(region.backend()).reserve(units(1)).at(Placement::Exact(behind)).build().unwrap()
+}
+
+#[test]
+fn growth_follows_within_the_reservation() {
+    let (here, there) = (machine(), machine());
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &Import::new().reserve(units(32)), &there);
+    region.grow_to(units(20)).unwrap();
+    region.write(units(19), b"grown").unwrap();
+    assert_eq!(follow(&mut exporter, &region, &mut imported), Grown::Within);
+    assert_eq!(imported.region().reservations().len(), 1);
+}
+
+#[test]
+fn growth_beyond_the_reservation_extends_it_by_what_is_needed() {
+    let (here, there) = (machine(), machine());
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &Import::new().at(far(1)), &there);
+    let address = imported.region().address();
+    for end in [10, 11, 30] {
+        region.grow_to(units(end)).unwrap();
+        assert_eq!(follow(&mut exporter, &region, &mut imported), Grown::Extended);
+        assert_eq!(imported.region().reserved(), units(end));
+        assert_eq!(imported.region().address(), address);
+    }
+}
+
+#[test]
+fn growth_into_taken_addresses_is_refused_told_and_moves_if_it_may() {
+    let (here, there) = (machine(), machine());
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &Import::new().at(far(2)), &there);
+    let before = (imported.region().address(), seen(imported.region()));
+    let taken = wall(imported.region());
+    region.grow_to(units(20)).unwrap();
+    exporter.publish(&region).unwrap();
+    change(&mut imported);
+    for _ in 0..2 {
+        let error = imported.apply(IDLE).unwrap_err();
+        assert!(matches!(error, Error::AddressTaken { wanted, .. } if wanted == taken.address()), "{error}");
+        assert_eq!((imported.region().address(), seen(imported.region())), before);
+        assert_eq!(imported.region().reserved(), units(8));
+        let told = exporter.settle(LONG).unwrap_err();
+        assert!(matches!(&told, Error::PeerRefused { why, .. } if *why == error.to_string()), "{told}");
+    }
+    assert_eq!(imported.apply_or_move(IDLE).unwrap(), Grown::Remapped);
+    exporter.settle(LONG).unwrap();
+    assert_ne!(imported.region().address(), before.0);
+    assert_eq!(seen(imported.region()), seen(&region));
+}
+
+#[test]
+fn a_mapping_across_two_reservations_moves_if_it_may() {
+    let (here, there) = (machine(), machine());
+    let mut region = empty(&here);
+    put(&mut region, 0, &piece(&here, ONE, 1), 1);
+    put(&mut region, 7, &piece(&here, ONE, 1), 2);
+    let (mut exporter, mut imported) = shared(&region, &Import::new().at(far(3)), &there);
+    put(&mut region, 8, &piece(&here, ONE, 1), 3);
+    assert_eq!(follow(&mut exporter, &region, &mut imported), Grown::Extended);
+    region.unmap(units(7), units(2), IDLE).unwrap();
+    put(&mut region, 7, &piece(&here, ONE, 2), 4);
+    exporter.publish(&region).unwrap();
+    change(&mut imported);
+    let error = imported.apply(IDLE).unwrap_err();
+    assert!(matches!(error, Error::CrossesSeam { seam, .. } if seam == units(8)), "{error}");
+    assert_eq!(imported.region().mappings().count(), 3);
+    assert_eq!(imported.apply_or_move(IDLE).unwrap(), Grown::Remapped);
+    exporter.settle(LONG).unwrap_err();
+    exporter.settle(LONG).unwrap();
+    assert_eq!(seen(imported.region()), seen(&region));
+}
+
+#[test]
+fn shrinking_follows_and_gives_the_memory_back() {
+    let (here, there) = (machine(), FaultInject::new(machine()));
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+    assert_eq!((there.live().handles, there.live().mappings), (3, 4));
+    // The exporter keeps nothing that its region has dropped.
+    let free = here.memory_info(TWO).unwrap().free;
+    region.shrink_to(units(6), IDLE).unwrap();
+    assert_eq!(here.memory_info(TWO).unwrap().free, free + units(2));
+    follow(&mut exporter, &region, &mut imported);
+    assert_eq!((there.live().handles, there.live().mappings), (2, 3));
+    region.unmap(Bytes(0), units(2), IDLE).unwrap();
+    follow(&mut exporter, &region, &mut imported);
+    assert_eq!((there.live().handles, there.live().mappings), (2, 2), "one of its two mappings is left");
+    region.unmap(units(3), units(3), IDLE).unwrap();
+    follow(&mut exporter, &region, &mut imported);
+    assert_eq!((there.live().handles, there.live().mappings), (0, 0));
+}
+
+#[test]
+fn a_piece_that_was_forgotten_comes_back_as_a_new_one() {
+    let (here, there) = (machine(), machine());
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+    let memory = region.mapping_at(units(3)).unwrap().memory.clone();
+    region.unmap(units(3), units(1), IDLE).unwrap();
+    follow(&mut exporter, &region, &mut imported);
+    put(&mut region, 2, &memory, 9);
+    follow(&mut exporter, &region, &mut imported);
+}
+
+#[test]
+fn other_memory_in_the_same_place_follows_and_what_stays_is_not_touched() {
+    let (here, there) = (machine(), FaultInject::new(machine()));
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+    region.unmap(units(3), units(1), IDLE).unwrap();
+    put(&mut region, 3, &piece(&here, TWO, 1), 9);
+    exporter.publish(&region).unwrap();
+    change(&mut imported);
+    there.fail(u64::MAX, 0);
+    imported.apply(IDLE).unwrap();
+    // Import, wait for one device, unmap, map, set access.
+    assert_eq!(there.stop(), 5);
+    assert_eq!(seen(imported.region()), seen(&region));
+}
+
+#[test]
+fn a_move_of_the_exporter_changes_nothing_but_what_it_tells() {
+    let (here, there) = (machine(), FaultInject::new(machine()));
+    let mut region = Region::builder(&here)
+        .memory(Properties::on(ONE).shareable())
+        .reserve(units(8))
+        .at(far(4))
+        .build()
+        .unwrap();
+    put(&mut region, 0, &piece(&here, ONE, 8), 1);
+    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+    let _taken = wall(&region);
+    let address = imported.region().address();
+    assert_eq!(region.grow_or_move(units(9), IDLE).unwrap().how, Grown::Remapped);
+    region.shrink_to(units(8), IDLE).unwrap();
+    assert!(exporter.publish(&region).unwrap());
+    assert_eq!(change(&mut imported).address, region.address());
+    there.fail(u64::MAX, 0);
+    imported.apply(IDLE).unwrap();
+    assert_eq!((there.stop(), imported.region().address()), (0, address));
+    exporter.settle(LONG).unwrap();
+}
+
+#[test]
+fn what_is_as_it_was_is_not_published() {
+    let (here, there) = (machine(), machine());
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+    assert!(!exporter.publish(&region).unwrap());
+    put(&mut region, 10, &piece(&here, ONE, 1), 1);
+    region.unmap(units(10), units(1), IDLE).unwrap();
+    assert!(!exporter.publish(&region).unwrap());
+    assert_eq!(imported.next(Duration::from_millis(1)).unwrap(), None);
+    exporter.settle(LONG).unwrap();
+}
+
+#[test]
+fn several_changes_are_applied_as_one() {
+    let (here, there) = (machine(), FaultInject::new(machine()));
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &Import::new().reserve(units(32)), &there);
+    for at in 10..20 {
+        put(&mut region, at, &piece(&here, ONE, 1), at as u8);
+        exporter.publish(&region).unwrap();
+    }
+    region.unmap(units(10), units(5), IDLE).unwrap();
+    exporter.publish(&region).unwrap();
+    for revision in 1..=11 {
+        assert_eq!(change(&mut imported).revision, revision);
+    }
+    assert_eq!(imported.region().mappings().count(), 4, "nothing is applied yet");
+    there.fail(u64::MAX, 0);
+    imported.apply(IDLE).unwrap();
+    // Five imports, five mappings, one access for the run.
+    assert_eq!(there.stop(), 11);
+    assert_eq!(seen(imported.region()), seen(&region));
+    exporter.settle(LONG).unwrap();
+}
+
+#[test]
+fn the_exporter_can_wait_for_no_more_than_it_wants() {
+    let (here, there) = (machine(), machine());
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+    exporter.settle(Duration::ZERO).unwrap();
+    region.unmap(units(3), units(1), IDLE).unwrap();
+    exporter.publish(&region).unwrap();
+    let error = exporter.settle(Duration::from_millis(5)).unwrap_err();
+    assert!(matches!(error, Error::TimedOut { waited, .. } if waited == Duration::from_millis(5)), "{error}");
+    change(&mut imported);
+    imported.apply(IDLE).unwrap();
+    exporter.settle(LONG).unwrap();
+}
+
+#[test]
+fn what_is_mapped_by_hand_is_put_right_by_the_next_change() {
+    let (here, there) = (machine(), machine());
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &Import::new().reserve(units(32)), &there);
+    let ours = imported.region_mut();
+    ours.unmap(units(3), units(1), IDLE).unwrap();
+    put(ours, 20, &piece(&there, ONE, 1), 9);
+    put(&mut region, 10, &piece(&here, ONE, 1), 5);
+    follow(&mut exporter, &region, &mut imported);
+}
+
+#[test]
+fn a_region_that_was_detached_is_the_callers_own() {
+    let (here, there) = (machine(), machine());
+    let mut region = full(&here);
+    let (mut exporter, imported) = shared(&region, &Import::new().reserve(units(32)), &there);
+    let before = seen(&region);
+    let mut own = imported.detach();
+    region.unmap(Bytes(0), units(2), IDLE).unwrap();
+    let error = exporter.publish(&region).unwrap_err();
+    assert!(matches!(&error, Error::PeerGone { why, .. } if why.contains("keeps the memory")), "{error}");
+    drop((exporter, region));
+    assert_eq!(seen(&own), before);
+    own.grow_to(units(12)).unwrap();
+    own.write(units(11), b"own").unwrap();
+}

@@ -1,0 +1,54 @@
+//! Dma-bufs for a region, which host memory has none of: what is asked for, and that the reason comes through.
+
+use crate::bench::{empty, full, machine, piece, put};
+use crate::{ONE, TWO, UNIT, units};
+use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::{Bytes, Done, Error, Region};
+
+#[test]
+fn a_driver_without_dma_bufs_says_why() {
+    let region = full(&machine());
+    let error = region.dma_bufs(Bytes(0), units(2)).unwrap_err();
+    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("memfd")), "{error}");
+}
+
+#[test]
+fn a_part_with_a_hole_or_half_a_mapping_never_reaches_the_driver() {
+    let host = FaultInject::new(machine());
+    let region = full(&host);
+    host.fail(u64::MAX, 0);
+    assert!(matches!(region.dma_bufs(Bytes(0), Bytes(0)), Err(Error::ZeroSize { .. })));
+    assert!(matches!(region.dma_bufs(Bytes(1), UNIT), Err(Error::Unaligned { .. })));
+    assert!(matches!(region.dma_bufs(Bytes(0), UNIT), Err(Error::PartialMapping { .. })));
+    assert!(matches!(region.dma_bufs(Bytes(0), units(4)), Err(Error::NotMapped { .. })));
+    assert!(matches!(region.dma_bufs(Bytes(0), units(100)), Err(Error::OutOfRange { .. })));
+    assert_eq!(host.stop(), 0);
+}
+
+#[test]
+fn a_run_that_the_driver_refuses_is_asked_for_one_mapping_at_a_time() {
+    let host = FaultInject::new(machine());
+    let mut region = empty(&host);
+    for at in 0..3 {
+        put(&mut region, at, &piece(&host, ONE, 1), 1);
+    }
+    put(&mut region, 3, &piece(&host, TWO, 1), 1);
+    let asked = |region: &Region<_>, offset, length| {
+        host.fail(u64::MAX, 0);
+        region.dma_bufs(offset, length).unwrap_err();
+        host.stop()
+    };
+    // The first mapping's answer is final.
+    assert_eq!(
+        asked(&region, Bytes(0), units(4)),
+        2,
+        "three of one device as one, and then the first of them"
+    );
+    assert_eq!(
+        asked(&region, units(2), units(2)),
+        1,
+        "a mapping before another device's is a run of its own"
+    );
+    region.unmap(units(1), UNIT, Done::when_devices_idle()).unwrap();
+    assert_eq!(asked(&region, units(2), units(1)), 1);
+}

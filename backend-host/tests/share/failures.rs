@@ -1,0 +1,197 @@
+//! Driver calls that fail, each in its turn: what was done before is undone, and it can be tried again.
+
+use crate::bench::{far, full, machine, piece, put, seen, shared};
+use crate::child::alone;
+use crate::left::Left;
+use crate::{LONG, ONE, TWO, units};
+use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::share::{Event, Exporter, Import, Imported, Line};
+use gpu_vmm_core::{Done, Error, Grown, Placement, Region, Result};
+use gpu_vmm_host::{HostBackend, HostConfig};
+
+const IDLE: Done<'static> = Done::when_devices_idle();
+
+type Faulty = FaultInject<HostBackend>;
+
+/// As `machine`, by a driver that unmaps one mapping in a call.
+fn single() -> HostBackend {
+    let config = HostConfig::new().devices(2).memory(gpu_vmm_core::Bytes::mib(64));
+    config.granularity(crate::UNIT).unmapping_singly().open().unwrap()
+}
+
+#[test]
+fn a_region_that_cannot_be_taken_in_leaves_nothing_behind() {
+    alone("failures::a_region_that_cannot_be_taken_in_leaves_nothing_behind", || {
+        for partly in [false, true] {
+            let (here, there) = (machine(), FaultInject::new(machine()));
+            there.set_access_though_failing(partly);
+            let region = full(&here);
+            let before = Left::now(&there);
+            let mut failed = 0;
+            loop {
+                let (ours, theirs) = Line::pair().unwrap();
+                let mut exporter = Exporter::share(ours, &region).unwrap();
+                there.fail(failed, 1);
+                let received = Import::new().access(TWO, crate::bench::RW).receive(&there, theirs);
+                there.stop();
+                let Err(error) = received else { break };
+                let told = exporter.settle(LONG).unwrap_err();
+                assert!(
+                    matches!(&told, Error::PeerRefused { why, .. } if *why == error.to_string()),
+                    "{told}"
+                );
+                drop(exporter);
+                assert_eq!(Left::now(&there), before, "call {failed}: {error}");
+                failed += 1;
+            }
+            // Whether the named device reaches the memory, four times; three imports, the reservation, four mappings, and
+            // the access of two runs that a hole keeps apart and one of another owner.
+            assert!(failed >= 11, "{failed} calls");
+        }
+    });
+}
+
+/// A region and its import, with a change to come that takes mappings away and brings others, beyond the reservation.
+fn pending(there: &Faulty, at: Placement) -> (Region<HostBackend>, Exporter<HostBackend>, Imported<Faulty>) {
+    let here = machine();
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &Import::new().at(at), there);
+    exporter.settle(LONG).unwrap();
+    region.unmap(units(3), units(1), IDLE).unwrap();
+    region.unmap(units(6), units(2), IDLE).unwrap();
+    put(&mut region, 2, &piece(&here, TWO, 1), 5);
+    put(&mut region, 7, &piece(&here, ONE, 1), 6);
+    put(&mut region, 8, &piece(&here, ONE, 3), 7);
+    exporter.publish(&region).unwrap();
+    let told = imported.next(LONG).unwrap();
+    assert!(matches!(told, Some(Event::Changed(_))), "{told:?}");
+    (region, exporter, imported)
+}
+
+/// Lets each call of an operation fail, one after the other, until it succeeds; what it failed at must not show.
+fn each_call_fails(
+    there: &Faulty,
+    at: Placement,
+    apply: impl Fn(&mut Imported<Faulty>) -> Result<Grown>,
+) -> (u64, Grown) {
+    let (region, mut exporter, mut imported) = pending(there, at);
+    let before = (seen(imported.region()), imported.region().range(), Left::now(there));
+    for failed in 0.. {
+        there.fail(failed, 1);
+        let applied = apply(&mut imported);
+        let calls = there.stop();
+        let error = match applied {
+            Ok(grown) if calls <= failed => {
+                exporter.settle(LONG).unwrap();
+                assert_eq!(seen(imported.region()), seen(&region));
+                return (failed, grown);
+            }
+            // A call that is tried in another way when it fails, as when twice as much cannot be reserved.
+            Ok(grown) => panic!("call {failed} of {calls} failed and it is {grown:?}"),
+            Err(error) => error,
+        };
+        let told = exporter.settle(LONG).unwrap_err();
+        assert!(matches!(&told, Error::PeerRefused { why, .. } if *why == error.to_string()), "{told}");
+        let after = (seen(imported.region()), imported.region().range(), Left::now(there));
+        assert_eq!(after, before, "call {failed}: {error}");
+        assert!(imported.is_behind());
+    }
+    unreachable!("an operation with endless calls");
+}
+
+#[test]
+fn a_change_that_cannot_be_applied_leaves_the_region_as_it_was() {
+    alone("failures::a_change_that_cannot_be_applied_leaves_the_region_as_it_was", || {
+        for host in [machine(), single()] {
+            for partly in [false, true] {
+                let there = FaultInject::new(host.clone());
+                there.set_access_though_failing(partly);
+                let before = Left::now(&there);
+                let (calls, grown) = each_call_fails(&there, far(6), |imported| imported.apply(IDLE));
+                assert!(calls >= 12 && grown == Grown::Extended, "{calls} {grown:?}");
+                assert_eq!(Left::now(&there), before);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_change_that_cannot_be_applied_elsewhere_leaves_the_region_as_it_was() {
+    alone("failures::a_change_that_cannot_be_applied_elsewhere_leaves_the_region_as_it_was", || {
+        let there = FaultInject::new(machine());
+        let Placement::Exact(at) = far(7) else { unreachable!() };
+        let behind = Placement::Exact(at.checked_add(units(8)).unwrap());
+        let _wall = Region::builder(&there).reserve(units(1)).at(behind).build().unwrap();
+        let before = Left::now(&there);
+        for failed in 0.. {
+            let (region, mut exporter, mut imported) = pending(&there, far(7));
+            let state = (seen(imported.region()), imported.region().range(), Left::now(&there));
+            there.fail(failed, 1);
+            let applied = imported.apply_or_move(IDLE);
+            let calls = there.stop();
+            if let Err(error) = &applied {
+                let after = (seen(imported.region()), imported.region().range(), Left::now(&there));
+                assert_eq!(after, state, "call {failed}: {error}");
+                exporter.settle(LONG).unwrap_err();
+                imported.apply_or_move(IDLE).unwrap();
+            }
+            // Where twice the size cannot be reserved, just what is needed is.
+            assert_eq!(imported.region().reservations().len(), 1);
+            exporter.settle(LONG).unwrap();
+            assert_eq!(seen(imported.region()), seen(&region));
+            drop((region, exporter, imported));
+            assert_eq!(Left::now(&there), before);
+            if calls <= failed {
+                assert!(failed >= 12, "{failed} calls");
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_undone_is_out_of_use_and_nothing_else() {
+    alone("failures::what_cannot_be_undone_is_out_of_use_and_nothing_else", || {
+        let there = FaultInject::new(machine());
+        let before = Left::now(&there);
+        let mut failed = 0;
+        loop {
+            let (region, exporter, mut imported) = pending(&there, far(8));
+            there.fail(failed, u64::MAX);
+            let applied = imported.apply(IDLE);
+            there.stop();
+            if applied.is_ok() {
+                break;
+            }
+            // What it has can be looked at, and what is in use holds the exporter's bytes.
+            let mut bytes = [0; 8];
+            match imported.region().read(units(0), &mut bytes) {
+                Ok(()) => assert_eq!(bytes, [3; 8]),
+                Err(error) => panic!("what stays was touched: {error}"),
+            }
+            drop((imported, exporter, region));
+            // SAFETY: the regions are gone, and host memory is used by nobody else.
+            unsafe { there.reclaim() }.unwrap();
+            assert_eq!(Left::now(&there), before, "from call {failed} on");
+            failed += 1;
+        }
+        assert!(failed >= 12, "{failed} calls");
+    });
+}
+
+#[test]
+fn memory_that_cannot_be_exported_is_published_later() {
+    let (here, there) = (FaultInject::new(machine()), machine());
+    let mut region = full(&here);
+    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+    put(&mut region, 2, &piece(&here, ONE, 1), 1);
+    here.fail(0, 1);
+    let error = exporter.publish(&region).unwrap_err();
+    here.stop();
+    assert!(error.to_string().contains("failed by plan"), "{error}");
+    assert!(exporter.publish(&region).unwrap());
+    imported.next(LONG).unwrap();
+    imported.apply(IDLE).unwrap();
+    exporter.settle(LONG).unwrap();
+    assert_eq!(seen(imported.region()), seen(&region));
+}

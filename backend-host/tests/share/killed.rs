@@ -1,0 +1,141 @@
+//! A process that is killed after so many messages, for each number of them: the other one is told, and goes on with what
+//! it had.
+//!
+//! The child is a real exporter or importer, but that its line is a relay's: that passes messages on both ways, and kills
+//! the process after the last one that it is to pass on.
+
+use crate::bench::{full, machine, seen};
+use crate::child::{alone, role, start_as};
+use crate::forger::{get, put};
+use crate::left::Left;
+use crate::{LONG, UNIT, units};
+use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::share::{Allowed, Event, Exporter, Import, LetGo, Line};
+use gpu_vmm_core::{Backend, Done, Error, Region, Result};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+const IDLE: Done<'static> = Done::when_devices_idle();
+const TEST: &str = "killed::a_process_that_is_killed_at_any_message_leaves_the_other_one_whole";
+
+/// A greeting, a description of four messages, one of five, and the wish to let go.
+const BY_EXPORTER: usize = 11;
+/// A greeting, two answers, and a farewell.
+const BY_IMPORTER: usize = 4;
+
+/// One exchange from its beginning to its end, as an exporter.
+fn export<B: Backend>(line: Line, region: &mut Region<B>) -> Result<LetGo> {
+    let mut exporter = Exporter::share(line, region)?;
+    exporter.settle(LONG)?;
+    region.unmap(units(3), UNIT, IDLE)?;
+    region.grow_to(units(12))?;
+    exporter.publish(region)?;
+    exporter.settle(LONG)?;
+    exporter.ask_to_let_go()?;
+    exporter.wait_until_let_go(LONG)
+}
+
+/// The same as an importer: whether it was asked to let go.
+fn import<B: Backend>(backend: &B, line: Line) -> Result<bool> {
+    let mut imported = Import::new().reserve(units(16)).receive(backend, line)?;
+    loop {
+        match imported.next(LONG)? {
+            Some(Event::Changed(_)) => assert!(imported.apply(IDLE).is_ok()),
+            Some(Event::LetGo) => return imported.let_go(IDLE).map(|()| true),
+            Some(Event::Gone) => {
+                // Whole, as it was first shared or as it was changed.
+                assert_eq!(seen(imported.region()).len(), 4);
+                return Ok(false);
+            }
+            None => panic!("the exporter says nothing"),
+        }
+    }
+}
+
+/// The child: `exporter 3` is killed when it has said three things.
+fn be(role: &str) {
+    let (part, messages) = role.split_once(' ').unwrap();
+    let line = relayed(messages.parse().unwrap());
+    let host = machine();
+    match part {
+        "exporter" => drop(export(line, &mut full(&host))),
+        _ => drop(import(&host, line)),
+    }
+    // The relay kills the process, or the parent does.
+    std::thread::sleep(LONG);
+}
+
+/// A line to the parent through a relay.
+fn relayed(messages: usize) -> Line {
+    let (inner, outer) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let outer = Arc::new(outer);
+    let parent = Arc::new(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    let (from_parent, to_child) = (Arc::clone(&parent), Arc::clone(&outer));
+    std::thread::spawn(move || while pass_on(&from_parent, &to_child) {});
+    std::thread::spawn(move || {
+        for _ in 0..messages {
+            pass_on(&outer, &parent);
+        }
+        // SAFETY: ends this process, which has been started for that.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    });
+    Line::from_socket(inner, Allowed::same_user()).unwrap()
+}
+
+/// One packet from one socket to another, which has room for all that there is. False at the end.
+fn pass_on(from: &OwnedFd, to: &OwnedFd) -> bool {
+    let Some((packet, descriptors)) = get(from.as_fd(), RecvFlags::empty()) else { return false };
+    put(to.as_fd(), &packet, &descriptors.iter().map(AsFd::as_fd).collect::<Vec<_>>())
+}
+
+/// Runs the other side of a child that is killed after so many messages.
+fn beside<T>(part: &str, messages: usize, other_side: impl FnOnce(Line) -> Result<T>) -> Result<T> {
+    let (ours, theirs) = Line::pair().unwrap();
+    let mut child = start_as(TEST, &format!("{part} {messages}"), theirs.into_socket());
+    let result = other_side(ours);
+    let _ = child.kill();
+    child.wait().unwrap();
+    result
+}
+
+#[test]
+fn a_process_that_is_killed_at_any_message_leaves_the_other_one_whole() {
+    if let Some(role) = role().filter(|role| role.contains(' ')) {
+        return be(&role);
+    }
+    alone(TEST, || {
+        let host = FaultInject::new(machine());
+        let before = Left::now(&host);
+        for messages in 0..=BY_EXPORTER {
+            let result = beside("exporter", messages, |line| import(&host, line));
+            match result {
+                Ok(asked) => assert_eq!(asked, messages == BY_EXPORTER, "after {messages} messages"),
+                Err(Error::PeerGone { .. }) => assert!(messages < 5, "after {messages} messages"),
+                Err(error) => panic!("after {messages} messages: {error}"),
+            }
+            assert_eq!(Left::now(&host), before, "an exporter killed after {messages} messages");
+        }
+        for messages in 0..=BY_IMPORTER {
+            let mut region = full(&host);
+            let shared = Left::now(&host);
+            let result = beside("importer", messages, |line| export(line, &mut region));
+            match result {
+                Ok(how) if messages == BY_IMPORTER => assert_eq!(how, LetGo::Released),
+                Ok(how) => assert_eq!((how, messages), (LetGo::Gone, 3)),
+                Err(Error::PeerGone { .. }) => assert!(messages <= 3, "after {messages} messages"),
+                Err(error) => panic!("after {messages} messages: {error}"),
+            }
+            // The exporter's memory is its own again: what it has changed itself is all that differs.
+            region.shrink_to(units(8), IDLE).unwrap();
+            assert_eq!(seen(&region).len(), if messages < 2 { 4 } else { 3 });
+            let mut same = full(&host);
+            drop(std::mem::replace(&mut region, same));
+            assert_eq!(Left::now(&host), shared, "an importer killed after {messages} messages");
+            same = region;
+            drop(same);
+            assert_eq!(Left::now(&host), before);
+        }
+    });
+}

@@ -1,0 +1,32 @@
+//! What this process holds: counted before and after.
+
+use gpu_vmm_core::decorators::{FaultInject, Live};
+use gpu_vmm_core::{Backend, Bytes};
+use gpu_vmm_host::HostBackend;
+
+/// Descriptors, files that are mapped, and what the backend has handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    descriptors: usize,
+    mapped: usize,
+    live: Live,
+    free: Bytes,
+}
+
+impl Left {
+    /// What there is now. The process has to have one thread that does anything.
+    pub(crate) fn now(backend: &FaultInject<HostBackend>) -> Self {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        Self {
+            descriptors: descriptors(),
+            mapped: maps.lines().filter(|line| line.contains("memfd:gpu-vmm-host")).count(),
+            live: backend.live(),
+            free: backend.devices().iter().map(|one| backend.memory_info(one.id).unwrap().free).sum(),
+        }
+    }
+}
+
+/// The open files of this process.
+pub(crate) fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}

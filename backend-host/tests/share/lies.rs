@@ -1,0 +1,335 @@
+//! Descriptions that are not true: each is refused before anything is imported, and says what is wrong with it.
+
+use crate::bench::{far, full, machine, piece, seen};
+use crate::child::alone;
+use crate::forger::{Description, Forger, Say};
+use crate::left::Left;
+use crate::{LONG, ONE, UNIT, units};
+use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::share::manifest::{SharedMapping, SharedPiece};
+use gpu_vmm_core::share::{Event, Exporter, Import, Imported};
+use gpu_vmm_core::{Bytes, DeviceUuid, Done, Error, Placement};
+use gpu_vmm_host::HostBackend;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+type Lie = fn(&mut Description);
+
+/// What is wrong with a description whatever came before it, and a word of the error.
+const LIES: &[(Lie, &str)] = &[
+    (|it| it.begin.origin.vendor = "hip".to_owned(), "vendor is hip; here it is host"),
+    (|it| it.begin.origin.library.push('0'), "version of gpu-vmm is"),
+    (|it| it.begin.revision += 1, "came where"),
+    (|it| it.begin.pieces += 1, "were announced, and"),
+    (|it| it.begin.pieces -= 1, "pieces were announced, and"),
+    (|it| it.begin.mappings += 1, "were announced, and"),
+    (|it| it.begin.mappings -= 1, "mappings were announced, and"),
+    (|it| it.begin.pieces = u32::MAX, "4294967295 pieces are announced; 131072 are the most"),
+    (|it| it.begin.mappings = u32::MAX, "4294967295 mappings are announced; 262144 are the most"),
+    (|it| it.begin.removed = u32::MAX, "4294967295 mappings to be removed are announced"),
+    (|it| it.begin.removed += 1, "were announced, and"),
+    (|it| it.begin.end -= UNIT.0, "and its last mapping at"),
+    (|it| it.begin.end += UNIT.0, "and its last mapping at"),
+    (|it| it.begin.end = u64::MAX, "and its last mapping at"),
+    (|it| it.begin.base = u64::MAX - UNIT.0, "end beyond 2^64"),
+    (|it| it.pieces[1].id = it.pieces[0].id, "comes where"),
+    (|it| it.pieces[0].id = u32::MAX, "comes where 4294967296 or more is next"),
+    (|it| it.pieces[0].size = 0, "0x0 bytes of memory in units of 0x10000"),
+    (|it| it.pieces[0].size -= 1, "bytes of memory in units of 0x10000"),
+    (|it| it.pieces[0].size = 0u64.wrapping_sub(UNIT.0), "end beyond 2^64"),
+    (|it| it.pieces[0].size = 1 << 62, "overlaps that from"),
+    (|it| it.pieces[2].size = 1 << 62, "and its last mapping at"),
+    (|it| it.pieces[0].granularity = 0, "in units of 0x0"),
+    (|it| it.pieces[0].granularity = 3, "in units of 0x3"),
+    (|it| it.pieces[0].granularity = 4096, "granularity is 4 KiB; here it is 64 KiB"),
+    (|it| it.pieces[2].device = DeviceUuid([1; 16]), "this process does not see it"),
+    (|it| it.pieces[0].handle_types |= 1 << 20, "kinds of handle"),
+    (|it| it.mappings[1].offset = it.mappings[0].offset, "overlaps that from"),
+    (|it| it.mappings[1].offset = it.mappings[0].offset + UNIT.0, "overlaps that from"),
+    (|it| it.mappings[1].offset += 4096, "not in units of 0x10000"),
+    (|it| it.mappings[1].offset = 0u64.wrapping_sub(UNIT.0), "end beyond 2^64"),
+    (|it| it.mappings[1].piece = 1000, "is of piece 1000, which nobody has sent"),
+    (|it| it.map(Bytes(1 << 47), it.pieces[0].id), "and its last mapping at"),
+    (
+        |it| {
+            it.map(Bytes(1 << 47), it.pieces[0].id);
+            it.begin.end = (1 << 47) + it.pieces[0].size;
+        },
+        "no process has more than 128 TiB",
+    ),
+    (
+        |it| {
+            let idle = it.pieces[2].id;
+            it.mappings.retain(|mapping| mapping.piece != idle);
+            it.begin.end -= units(2).0;
+        },
+        "is mapped nowhere",
+    ),
+    (|it| drop(it.descriptors.pop()), "2 descriptors came with some of a description, which has 3"),
+    (
+        |it| it.descriptors.push(Arc::clone(&it.descriptors[0])),
+        "4 descriptors came with some of a description, which has 3",
+    ),
+    (
+        |it| it.descriptors[2] = Arc::new(File::open("/dev/null").unwrap().into()),
+        "not a memfd of sealed size",
+    ),
+    (
+        |it| it.descriptors[1] = Arc::new(std::os::unix::net::UnixStream::pair().unwrap().0.into()),
+        "not a memfd of sealed size",
+    ),
+    (|it| it.descriptors.swap(0, 1), "has 64 KiB, not 128 KiB"),
+    (|it| it.removed.push(units(1).0), "is removed where none begins"),
+];
+
+/// True for lies about how much is to come, which have to stay as they are.
+fn is_about_counts(words: &str) -> bool {
+    words.contains("announced")
+}
+
+/// What a real exporter says of a region.
+fn truth() -> Description {
+    let (mut forger, line) = Forger::new();
+    let _exporter = Exporter::share(line, &full(&machine())).unwrap();
+    Description::hear(&mut forger)
+}
+
+fn told(truth: &Description, lie: Lie, words: &str) -> Description {
+    let mut description = truth.clone();
+    lie(&mut description);
+    if is_about_counts(words) { description } else { description.counted() }
+}
+
+fn check(error: &Error, words: &str) {
+    let kind = matches!(error, Error::BadMessage { .. } | Error::Mismatch { .. } | Error::Driver { .. });
+    assert!(kind && error.to_string().contains(words), "{error:?} has no {words:?}");
+}
+
+#[test]
+fn a_description_that_is_true_is_taken() {
+    let (mut forger, line) = Forger::new();
+    truth().say(&mut forger);
+    let imported = Import::new().receive(&machine(), line).unwrap();
+    assert_eq!(seen(imported.region()), seen(&full(&machine())));
+    assert_eq!(forger.hear().0, Say::Applied { revision: 0 });
+}
+
+#[test]
+fn a_region_that_is_not_what_is_said_of_it_is_refused() {
+    alone("lies::a_region_that_is_not_what_is_said_of_it_is_refused", || {
+        let truth = truth();
+        let there = FaultInject::new(machine());
+        let before = Left::now(&there);
+        for (lie, words) in LIES {
+            let (mut forger, line) = Forger::new();
+            told(&truth, *lie, words).say(&mut forger);
+            there.fail(u64::MAX, 0);
+            let error = Import::new().receive(&there, line).unwrap_err();
+            check(&error, words);
+            if !matches!(error, Error::Driver { .. }) {
+                assert_eq!(there.stop(), 0, "the driver was asked: {error}");
+            }
+            let (answer, _) = forger.hear();
+            assert!(matches!(&answer, Say::Refused { revision: 0, why } if error.to_string() == *why));
+            drop(forger);
+            assert_eq!(Left::now(&there), before, "{error}");
+        }
+    });
+}
+
+/// A region that was taken in, with nothing but three pieces of a unit in the way of what is to come.
+fn taken_in(there: &FaultInject<HostBackend>) -> (Forger, Imported<FaultInject<HostBackend>>) {
+    let (mut forger, line) = Forger::new();
+    truth().say(&mut forger);
+    let imported = Import::new().at(far(9)).receive(there, line).unwrap();
+    forger.hear();
+    (forger, imported)
+}
+
+/// A change of the region that is true: two mappings go, and what comes is like the region, behind it.
+fn true_change(truth: &Description) -> Description {
+    let mut change = truth.clone();
+    change.begin.revision = 1;
+    change.removed = vec![units(3).0, units(6).0];
+    for piece in &mut change.pieces {
+        piece.id += 3;
+    }
+    for mapping in &mut change.mappings {
+        mapping.piece += 3;
+        mapping.offset += units(16).0;
+    }
+    change.begin.end += units(16).0;
+    change.counted()
+}
+
+#[test]
+fn a_change_that_is_not_true_is_refused_and_the_region_stays() {
+    alone("lies::a_change_that_is_not_true_is_refused_and_the_region_stays", || {
+        let truth = true_change(&truth());
+        let there = FaultInject::new(machine());
+        let (mut forger, mut imported) = taken_in(&there);
+        truth.say(&mut forger);
+        imported.next(LONG).unwrap();
+        imported.apply(Done::when_devices_idle()).unwrap();
+        drop((forger, imported));
+
+        let before = Left::now(&there);
+        let later: &[(Lie, &str)] = &[
+            (|it| it.begin.revision = 0, "revision 0 came where 1 is next"),
+            (|it| it.begin.revision = u64::MAX, "came where 1 is next"),
+            (|it| it.pieces[0].id = 2, "piece 2 comes where 3 or more is next"),
+            (|it| it.removed.push(units(3).0), "is removed twice"),
+            (|it| it.removed.push(units(5).0), "is removed where none begins"),
+            (|it| it.mappings[0].offset = units(4).0, "overlaps that from"),
+            (|it| it.map(units(1), 3), "overlaps that from"),
+        ];
+        for (lie, words) in LIES.iter().chain(later) {
+            let description = told(&truth, *lie, words);
+            let (mut forger, mut imported) = taken_in(&there);
+            let state = seen(imported.region());
+            description.say(&mut forger);
+            let told = imported.next(LONG).and_then(|event| {
+                assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
+                imported.apply(Done::when_devices_idle())
+            });
+            let error = told.unwrap_err();
+            check(&error, words);
+            assert_eq!(seen(imported.region()), state);
+            let after = imported.next(Duration::from_millis(1)).unwrap();
+            if matches!(error, Error::Driver { .. }) {
+                // It was no lie of the description, so the exchange goes on.
+                assert_eq!(after, None);
+            } else {
+                assert_eq!((after, forger.hear().0), (Some(Event::Gone), Say::Kept));
+            }
+            drop((forger, imported, description));
+            assert_eq!(Left::now(&there), before, "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_piece_whose_last_mapping_is_gone_is_not_known_any_more() {
+    let truth = true_change(&truth());
+    let there = FaultInject::new(machine());
+    // The change takes the only mappings of pieces 1 and 2 away, and leaves one of two of piece 0.
+    for (piece, known) in [(0, true), (1, false), (2, false), (3, true)] {
+        let (mut forger, mut imported) = taken_in(&there);
+        truth.say(&mut forger);
+        imported.next(LONG).unwrap();
+        let mut next = truth.clone();
+        next.begin.revision = 2;
+        (next.removed, next.pieces, next.descriptors) = (Vec::new(), Vec::new(), Vec::new());
+        next.mappings = vec![SharedMapping { offset: units(60).0, piece }];
+        next.begin.end = units(62).0;
+        next.counted().say(&mut forger);
+        match imported.next(LONG) {
+            Ok(event) => assert!(known && matches!(event, Some(Event::Changed(_))), "piece {piece}"),
+            Err(error) => assert!(!known && error.to_string().contains("nobody has sent"), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_message_out_of_turn_ends_the_exchange() {
+    let truth = truth();
+    let cases: &[(&[usize], &str)] = &[
+        (&[1], "some of a description came instead of a shared region"),
+        (&[3], "the end of a description came instead of a shared region"),
+        (&[0, 0], "the beginning of a description came instead of the rest of a description"),
+        (&[0, 3], "were announced, and (0, 0, 0) came"),
+        (&[0, 1, 1], "3 pieces were announced, and 6 came"),
+    ];
+    for (order, words) in cases {
+        let (mut forger, line) = Forger::new();
+        let messages = truth.messages();
+        for place in *order {
+            let (message, descriptors) = &messages[*place];
+            forger.say(message, descriptors);
+        }
+        check(&Import::new().receive(&machine(), line).unwrap_err(), words);
+    }
+    for (message, words) in [
+        (Say::LetGo, "the wish to let go came"),
+        (Say::Applied { revision: 0 }, "an answer to a description came"),
+        (Say::Pieces(Vec::new()), "a message with no pieces"),
+        (Say::Mappings(Vec::new()), "a message with no mappings"),
+        (Say::Removed(Vec::new()), "a message with no mappings to be removed"),
+        (Say::Removed(vec![0]), "0 mappings to be removed were announced, and 1 came"),
+    ] {
+        let (mut forger, line) = Forger::new();
+        forger.say(&truth.messages()[0].0, &[]);
+        forger.say(&message, &[]);
+        check(&Import::new().receive(&machine(), line).unwrap_err(), words);
+    }
+}
+
+#[test]
+fn a_description_that_does_not_end_is_waited_for_no_longer_than_was_said() {
+    let truth = truth();
+    let wait = Duration::from_millis(20);
+    for whole in 1..truth.messages().len() {
+        let (mut forger, mut line) = Forger::new();
+        line.set_wait(wait);
+        for (message, descriptors) in &truth.messages()[..whole] {
+            forger.say(message, descriptors);
+        }
+        let error = Import::new().receive(&machine(), line).unwrap_err();
+        assert!(matches!(error, Error::TimedOut { waited, .. } if waited == wait), "{error}");
+    }
+}
+
+#[test]
+fn memory_in_units_that_are_not_aligned_here_is_refused() {
+    // A machine whose units are larger than the exporter's.
+    let larger = gpu_vmm_host::HostConfig::new()
+        .devices(2)
+        .memory(Bytes::mib(64))
+        .granularity(Bytes(UNIT.0 * 2))
+        .open()
+        .unwrap();
+    let (mut forger, line) = Forger::new();
+    let mut description = truth();
+    for SharedPiece { granularity, .. } in &mut description.pieces {
+        *granularity = UNIT.0 * 2;
+    }
+    description.say(&mut forger);
+    let error = Import::new().receive(&larger, line).unwrap_err();
+    check(&error, "0x10000 bytes of memory in units of 0x20000");
+    // Pieces that fit, in places that do not.
+    let host = machine();
+    let (mut forger, line) = Forger::new();
+    let memory = piece(&host, ONE, 2);
+    let piece =
+        SharedPiece { granularity: UNIT.0 * 2, ..SharedPiece::of("test", &host, 0, &memory).unwrap() };
+    description.pieces = vec![piece];
+    description.mappings = vec![SharedMapping { offset: UNIT.0, piece: 0 }];
+    description.descriptors = vec![Arc::new(memory.export().unwrap())];
+    description.begin.end = UNIT.0 * 3;
+    description.counted().say(&mut forger);
+    let error = Import::new().receive(&larger, line).unwrap_err();
+    check(&error, "piece 0 is mapped at offset 0x10000, not in units of 0x20000");
+}
+
+#[test]
+fn an_address_that_no_region_can_have_is_an_error() {
+    for base in [1, 4096, 1 << 62] {
+        let (mut forger, line) = Forger::new();
+        let mut description = truth();
+        description.begin.base = base;
+        description.say(&mut forger);
+        let error = Import::new().same_address().receive(&machine(), line).unwrap_err();
+        let kind =
+            matches!(error, Error::Unaligned { .. } | Error::AddressTaken { .. } | Error::Driver { .. });
+        assert!(kind, "{error}");
+    }
+    // Where the region may lie elsewhere, it does not matter.
+    let (mut forger, line) = Forger::new();
+    let mut description = truth();
+    description.begin.base = 1;
+    description.say(&mut forger);
+    let import = Import::new().at(Placement::Anywhere);
+    let imported = import.receive(&machine(), line).unwrap();
+    assert_eq!(seen(imported.region()).len(), 4);
+}

@@ -1,0 +1,101 @@
+//! One piece of memory over a line.
+
+use crate::bench::{empty, machine, piece, put, seen};
+use crate::forger::{Forger, Say};
+use crate::{ONE, TWO, UNIT, units};
+use gpu_vmm_core::share::Line;
+use gpu_vmm_core::share::manifest::{Origin, SharedPiece};
+use gpu_vmm_core::{Bytes, Error, Physical, Properties};
+use gpu_vmm_host::HostConfig;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+#[test]
+fn one_piece_arrives_with_its_size_device_and_bytes() {
+    let (here, there) = (machine(), machine());
+    let memory = piece(&here, TWO, 3);
+    let mut region = empty(&here);
+    put(&mut region, 0, &memory, 5);
+    let (mut ours, mut theirs) = Line::pair().unwrap();
+    ours.send_memory(&here, &memory).unwrap();
+    let received = theirs.receive_memory(&there).unwrap();
+    assert_eq!((received.size(), received.properties()), (units(3), memory.properties()));
+    let mut other = empty(&there);
+    other.map(Bytes(0), &received).unwrap();
+    other.set_access(Bytes(0), units(3), TWO, crate::bench::RW).unwrap();
+    assert_eq!(seen(&other), seen(&region));
+    // And the other way, over the same line.
+    theirs.send_memory(&there, &received).unwrap();
+    assert_eq!(ours.receive_memory(&here).unwrap().size(), units(3));
+}
+
+#[test]
+fn memory_that_stays_in_the_process_is_not_sent() {
+    let (here, there) = (machine(), machine());
+    let (mut ours, mut theirs) = Line::pair().unwrap();
+    let alone = Physical::create(&here, UNIT, Properties::on(ONE)).unwrap();
+    assert!(matches!(ours.send_memory(&here, &alone), Err(Error::Unsupported { .. })));
+    let foreign = piece(&there, ONE, 1);
+    assert!(matches!(ours.send_memory(&here, &foreign), Err(Error::ForeignHandle { .. })));
+    drop(ours);
+    assert!(matches!(theirs.receive_memory(&there), Err(Error::PeerGone { .. })));
+}
+
+/// What the importer says to a message, whose descriptors are these.
+fn answer(message: &Say, descriptors: &[OwnedFd]) -> Error {
+    let (mut forger, mut line) = Forger::new();
+    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    forger.say(message, &descriptors);
+    line.receive_memory(&machine()).unwrap_err()
+}
+
+#[test]
+fn a_piece_that_is_not_what_is_said_of_it_is_refused() {
+    let here = machine();
+    let memory = piece(&here, ONE, 2);
+    let fd = || memory.export().unwrap();
+    let origin = Origin::of(&here);
+    let piece = SharedPiece::of("test", &here, 0, &memory).unwrap();
+    let said = |piece| Say::Memory { origin: origin.clone(), piece };
+    let refused = |message: &Say, descriptors: &[OwnedFd], words: &str| {
+        let error = answer(message, descriptors).to_string();
+        assert!(error.contains(words), "{error:?} has no {words:?}");
+    };
+    refused(&Say::End, &[], "the end of a description came instead of a piece of memory");
+    refused(&said(piece), &[], "0 descriptors came with a piece of memory, which has 1");
+    refused(&said(piece), &[fd(), fd()], "2 descriptors came with a piece of memory, which has 1");
+    refused(&said(SharedPiece { size: UNIT.0, ..piece }), &[fd()], "has 128 KiB, not 64 KiB");
+    refused(&said(SharedPiece { size: 0, ..piece }), &[fd()], "0x0 bytes of memory in units of 0x10000");
+    refused(&said(SharedPiece { size: u64::MAX, ..piece }), &[fd()], "in units of 0x10000");
+    refused(&said(SharedPiece { granularity: 0, ..piece }), &[fd()], "in units of 0x0");
+    refused(
+        &said(SharedPiece { granularity: 4096, ..piece }),
+        &[fd()],
+        "granularity is 4 KiB; here it is 64 KiB",
+    );
+    refused(&said(SharedPiece { handle_types: 1 << 31, ..piece }), &[fd()], "kinds of handle 0x80000000");
+    let elsewhere = gpu_vmm_core::DeviceUuid([9; 16]);
+    refused(&said(SharedPiece { device: elsewhere, ..piece }), &[fd()], "this process does not see it");
+    let vendor = Origin { vendor: "cuda".to_owned(), ..origin.clone() };
+    refused(&Say::Memory { origin: vendor, piece }, &[fd()], "vendor is cuda; here it is host");
+    let library = Origin { library: "0.0.1".to_owned(), ..origin.clone() };
+    refused(&Say::Memory { origin: library, piece }, &[fd()], "version of gpu-vmm is 0.0.1");
+    for other in [File::open("/dev/null").unwrap(), File::open("/proc/self/exe").unwrap()] {
+        refused(&said(piece), &[other.into()], "not a memfd of sealed size");
+    }
+    refused(
+        &said(piece),
+        &[std::os::unix::net::UnixStream::pair().unwrap().0.into()],
+        "not a memfd of sealed size",
+    );
+}
+
+#[test]
+fn a_machine_with_fewer_devices_does_not_take_memory_of_one_that_it_has_not() {
+    let here = machine();
+    let small = HostConfig::new().memory(Bytes::mib(1)).granularity(UNIT).open().unwrap();
+    let (mut ours, mut theirs) = Line::pair().unwrap();
+    ours.send_memory(&here, &piece(&here, TWO, 1)).unwrap();
+    let error = theirs.receive_memory(&small).unwrap_err();
+    assert!(matches!(error, Error::Mismatch { what: "device", .. }), "{error}");
+}

@@ -1,0 +1,162 @@
+//! Memory that is shared without a socket: offers by process, as bytes and through serde.
+
+use crate::bench::{empty, far, full, machine, piece, put, seen};
+use crate::child::{alone, is_child, spawn};
+use crate::left::Left;
+use crate::{ONE, UNIT, units};
+use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::share::{By, Import, Offer, Offered};
+use gpu_vmm_core::{Access, Bytes, Error, Physical, Properties};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+
+#[test]
+fn an_offer_is_taken_in_as_the_region_that_it_is_of() {
+    let (here, there) = (machine(), machine());
+    let region = full(&here);
+    let offered = Offered::new(&region, By::Process).unwrap();
+    let bytes = offered.offer().to_bytes().unwrap();
+    let offer = Offer::from_bytes(&bytes).unwrap();
+    assert_eq!((&offer, offer.memory()), (offered.offer(), units(5)));
+    let taken = offer.import(&there, &Import::new().read_only().at(far(10)).reserve(units(20))).unwrap();
+    assert_eq!(seen(&taken), seen(&region));
+    assert_eq!((taken.reserved(), taken.access(Bytes(0), ONE)), (units(20), Access::Read));
+    // It can be taken in several times, and the memory outlives who offered it.
+    let again = offer.import(&there, &Import::new()).unwrap();
+    let state = seen(&region);
+    drop((offered, region, here));
+    assert_eq!((seen(&taken), seen(&again)), (state.clone(), state));
+}
+
+#[test]
+fn one_piece_of_memory_is_offered() {
+    let (here, there) = (machine(), machine());
+    let memory = piece(&here, ONE, 3);
+    let offered = Offered::of_memory(&here, &memory, By::Process).unwrap();
+    let taken = offered.offer().import_memory(&there).unwrap();
+    assert_eq!((taken.size(), taken.properties()), (units(3), memory.properties()));
+    assert_eq!(offered.offer().import(&there, &Import::new()).unwrap().end(), units(3));
+    let several = Offered::new(&full(&here), By::Process).unwrap();
+    let error = several.offer().import_memory(&there).unwrap_err();
+    assert!(error.to_string().contains("3 pieces, and not one"), "{error}");
+    let none = Offered::new(&empty(&here), By::Process).unwrap();
+    assert!(none.offer().import_memory(&there).is_err());
+    assert!(none.offer().import(&there, &Import::new()).unwrap().end().is_zero());
+}
+
+/// The child gets the offer as a file.
+#[test]
+fn another_process_takes_an_offer_in() {
+    let host = machine();
+    if is_child() {
+        let mut bytes = Vec::new();
+        std::io::stdin().read_to_end(&mut bytes).unwrap();
+        match Offer::from_bytes(&bytes).unwrap().import(&host, &Import::new()) {
+            Ok(mut region) => region.write(units(6), b"taken").unwrap(),
+            // Then the parent finds nothing written, and asks the same of the kernel.
+            Err(Error::Unsupported { reason, .. }) => eprintln!("{reason}"),
+            Err(error) => panic!("{error}"),
+        }
+        return;
+    }
+    let region = full(&host);
+    let offered = Offered::new(&region, By::Process).unwrap();
+    // SAFETY: lets the child that is about to be started reach into this process, where the kernel asks for that.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+    let path = std::env::temp_dir().join(format!("gpu-vmm-offer-{}", std::process::id()));
+    let mut file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file.write_all(&offered.offer().to_bytes().unwrap()).unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    assert!(spawn("offers::another_process_takes_an_offer_in", file).success());
+    let mut bytes = [0; 5];
+    region.read(units(6), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"taken");
+}
+
+#[test]
+fn an_offer_is_good_while_it_is_held() {
+    let (here, there) = (machine(), machine());
+    let region = full(&here);
+    let offered = Offered::new(&region, By::Process).unwrap();
+    let offer = offered.offer().clone();
+    drop(offered);
+    let error = offer.import(&there, &Import::new()).unwrap_err();
+    assert!(matches!(error, Error::Mismatch { .. } | Error::Driver { .. }), "{error}");
+}
+
+#[test]
+fn memory_that_cannot_be_offered_is_not() {
+    let here = machine();
+    let alone = Physical::create(&here, UNIT, Properties::on(ONE)).unwrap();
+    let error = Offered::of_memory(&here, &alone, By::Process).unwrap_err();
+    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("shareable")), "{error}");
+    let error = Offered::new(&full(&here), By::Fabric).unwrap_err();
+    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("one machine")), "{error}");
+    let foreign = Offered::of_memory(&machine(), &alone, By::Process).unwrap_err();
+    assert!(matches!(foreign, Error::ForeignHandle { .. }), "{foreign}");
+}
+
+#[test]
+fn an_offer_that_is_cut_anywhere_is_refused() {
+    let bytes = Offered::new(&full(&machine()), By::Process).unwrap().offer().to_bytes().unwrap();
+    for length in 0..bytes.len() {
+        let error = Offer::from_bytes(&bytes[..length]).unwrap_err();
+        assert!(matches!(error, Error::BadMessage { .. }), "{length}: {error}");
+    }
+    for (offer, words) in [
+        ([&bytes[..], &[0]].concat(), "1 bytes are behind the offer"),
+        ([b"gpu-vmm\x02", &bytes[8..]].concat(), "and this with [67, 70, 75, 2d, 76, 6d, 6d, 02]"),
+        (vec![0; 33 << 20], "an offer of 34603008 bytes"),
+    ] {
+        let error = Offer::from_bytes(&offer).unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+    }
+}
+
+#[test]
+fn an_offer_with_any_byte_changed_is_refused_or_taken_and_leaves_nothing() {
+    alone("offers::an_offer_with_any_byte_changed_is_refused_or_taken_and_leaves_nothing", || {
+        let host = FaultInject::new(machine());
+        let region = full(&host);
+        let offered = Offered::new(&region, By::Process).unwrap();
+        let bytes = offered.offer().to_bytes().unwrap();
+        let before = Left::now(&host);
+        let mut refused = 0;
+        for place in 0..bytes.len() {
+            for change in [1, 0x10, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[place] ^= change;
+                let taken = Offer::from_bytes(&changed).and_then(|it| it.import(&host, &Import::new()));
+                refused += usize::from(taken.is_err());
+                drop(taken);
+                assert_eq!(Left::now(&host), before, "byte {place} with {change:#x}");
+            }
+        }
+        // The base may be anything where the region may lie anywhere.
+        assert!(refused > bytes.len() * 3, "{refused} of {} refused", bytes.len() * 4);
+    });
+}
+
+#[test]
+fn an_offer_that_fails_on_the_way_leaves_nothing_behind() {
+    alone("offers::an_offer_that_fails_on_the_way_leaves_nothing_behind", || {
+        let here = machine();
+        let mut region = full(&here);
+        put(&mut region, 10, &piece(&here, ONE, 1), 5);
+        let offered = Offered::new(&region, By::Process).unwrap();
+        let there = FaultInject::new(machine());
+        let before = Left::now(&there);
+        for failed in 0.. {
+            there.fail(failed, 1);
+            let taken = offered.offer().import(&there, &Import::new());
+            if there.stop() <= failed {
+                assert_eq!(seen(&taken.unwrap()), seen(&region));
+                assert!(failed > 10, "{failed} calls");
+                break;
+            }
+            taken.unwrap_err();
+            assert_eq!(Left::now(&there), before, "call {failed}");
+        }
+    });
+}

@@ -1,0 +1,61 @@
+//! Two ways to the same end, timed in turn in one run.
+
+use cudarc::driver::sys;
+use gpu_vmm::Result;
+use std::time::{Duration, Instant};
+
+/// Lets both work in turn, so that whatever changes on the machine meets both, and gives the times of each.
+///
+/// Who goes first changes, since what one leaves behind may slow the other one down. A tenth of the turns goes before, to
+/// warm up.
+pub(crate) fn in_turn(
+    turns: usize,
+    mut one: impl FnMut() -> Result<()>,
+    mut other: impl FnMut() -> Result<()>,
+) -> Result<[Summary; 2]> {
+    let mut times = [Vec::new(), Vec::new()];
+    for turn in 0..turns + turns.div_ceil(10) {
+        for who in 0..2 {
+            let which = (turn + who) % 2;
+            let start = Instant::now();
+            if which == 0 { one() } else { other() }?;
+            if turn >= turns.div_ceil(10) {
+                times[which].push(start.elapsed());
+            }
+        }
+    }
+    Ok(times.map(Summary::of))
+}
+
+/// Ends the benchmark where the driver did not do what it was asked.
+pub(crate) fn check(result: sys::CUresult) {
+    assert!(result == sys::CUresult::CUDA_SUCCESS, "the driver answered {}", result as u32);
+}
+
+/// The middle of many times, and where the middle half of them lies.
+pub(crate) struct Summary {
+    pub(crate) median: Duration,
+    low: Duration,
+    high: Duration,
+}
+
+impl Summary {
+    fn of(mut times: Vec<Duration>) -> Self {
+        times.sort_unstable();
+        let at = |part: usize| times.get(times.len() * part / 4).copied().unwrap_or_default();
+        Self { median: at(2), low: at(1), high: at(3) }
+    }
+
+    /// The ratio of the two medians, and of the two lower quartiles.
+    pub(crate) fn over(&self, other: &Self) -> [f64; 2] {
+        let ratio = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64();
+        [ratio(self.median, other.median), ratio(self.low, other.low)]
+    }
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        f.pad(&format!("{:.1} [{:.1}, {:.1}]", micros(self.median), micros(self.low), micros(self.high)))
+    }
+}

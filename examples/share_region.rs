@@ -1,0 +1,109 @@
+//! One region in two processes: a parent makes it, a child maps it at the same address, both write, it grows in both, and
+//! the child lets go when it is asked to.
+//!
+//! ```text
+//! cargo run --release --example share_region
+//! ```
+
+use gpu_vmm::share::{Allowed, Event, Exporter, Import, LetGo, Line};
+use gpu_vmm::{
+    Address, AnyBackend, Backend, Bytes, DeviceId, Done, Error, Placement, Properties, Region, Result,
+};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const DEVICE: DeviceId = DeviceId(0);
+const SMALL: Bytes = Bytes::mib(32);
+const LARGE: Bytes = Bytes::mib(96);
+const SOON: Duration = Duration::from_secs(30);
+
+/// What tells the child that it is one.
+const CHILD: &str = "GPU_VMM_EXAMPLE_CHILD";
+
+fn main() -> Result<()> {
+    // Each process opens the driver for itself. Drivers do not work in a forked child, so the child is a new program.
+    let backend = AnyBackend::open_best()?;
+    if std::env::var_os(CHILD).is_some() { child(&backend) } else { parent(&backend) }
+}
+
+fn parent(backend: &AnyBackend) -> Result<()> {
+    // A driver has to know when memory is created that it will be shared. The address is one at which other processes have
+    // nothing either: systems put libraries, stacks and heaps elsewhere.
+    let mut region = Region::builder(backend)
+        .memory(Properties::on(DEVICE).shareable())
+        .at(Placement::Prefer(Address(0x1000_0000_0000)))
+        .reserve(Bytes::gib(1))
+        .build()?;
+    region.grow_to(SMALL)?;
+    region.write(Bytes(0), b"from the parent")?;
+    println!("parent: {} on {} at {}", region.end(), backend.vendor(), region.address());
+
+    // A line is a Unix socket. Here the child inherits one end; processes that do not know each other meet at a
+    // `Listener`, which lets nobody in but the same user if nothing else is said.
+    let (ours, theirs) = Line::pair()?;
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command.env(CHILD, "1").stdin(Stdio::from(theirs.into_socket()));
+    let mut process = command.spawn().map_err(failed)?;
+    drop(command);
+
+    // The child is told of every piece, its size, its device, and where it is mapped; a descriptor goes with each.
+    let mut exporter = Exporter::share(ours, &region)?;
+    exporter.settle(SOON)?;
+
+    // What grows here is published, and the child applies it when it suits it.
+    region.grow_to(LARGE)?;
+    region.write(SMALL, b"in the new part")?;
+    exporter.publish(&region)?;
+    exporter.settle(SOON)?;
+
+    // An importer keeps memory alive for as long as it likes. It can be asked to let go, and says when it has.
+    exporter.ask_to_let_go()?;
+    let how = exporter.wait_until_let_go(SOON)?;
+    assert_eq!(how, LetGo::Released);
+    let mut answer = [0; 14];
+    region.read(Bytes(100), &mut answer)?;
+    println!("parent: the child wrote {:?} and has let go", String::from_utf8_lossy(&answer));
+    assert_eq!(&answer, b"from the child");
+    let status = process.wait().map_err(failed)?;
+    assert!(status.success(), "the child: {status}");
+    Ok(())
+}
+
+fn child(backend: &AnyBackend) -> Result<()> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+    let line = Line::from_socket(socket, Allowed::same_user())?;
+
+    // At the same address, pointers into the region are good in both processes. Reserving more than is there now leaves
+    // room for it to grow.
+    let mut shared = Import::new().same_address().reserve(Bytes::gib(1)).receive(backend, line)?;
+    let mut text = [0; 15];
+    shared.region().read(Bytes(0), &mut text)?;
+    println!("child: {:?} at {}", String::from_utf8_lossy(&text), shared.region().address());
+    shared.region_mut().write(Bytes(100), b"from the child")?;
+    loop {
+        match shared.next(SOON)? {
+            Some(Event::Changed(change)) => {
+                let grown = shared.apply(Done::when_devices_idle())?;
+                shared.region().read(SMALL, &mut text)?;
+                let text = String::from_utf8_lossy(&text);
+                println!("child: {} now ({}), with {text:?}", change.end, grown.name());
+            }
+            Some(Event::LetGo) => return shared.let_go(Done::when_devices_idle()),
+            Some(Event::Gone) => {
+                println!("child: the parent is gone, and its memory is still here");
+                return Ok(());
+            }
+            None => println!("child: nothing new"),
+        }
+    }
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::Unsupported { operation: "start a child", reason: error.to_string() }
+}
+
+#[test]
+fn runs() -> Result<()> {
+    main()
+}

@@ -1,0 +1,59 @@
+//! Copying from region to region, by the devices, without the host in between.
+#![allow(unsafe_code)]
+
+use super::Region;
+use super::data::{By, Segment};
+use crate::instance::check_same;
+use crate::{Access, Backend, Bytes, Result};
+
+impl<B: Backend> Region<B> {
+    /// Copies a part of another region into this one and waits until it is there. CUDA: `cuMemcpyDtoD`, HIP:
+    /// `hipMemcpyDtoD`. Work that is queued on streams is not waited for.
+    ///
+    /// The device that owns the memory that is written does it, and has to be allowed to read the source: between two
+    /// devices that is a peer copy, which goes over what links them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignHandle`] for a region of another backend; [`Error::OutOfRange`], [`Error::NotMapped`],
+    /// [`Error::NoAccess`] for either side; or what the driver answers: then some of the bytes may have been written.
+    ///
+    /// ```
+    /// # use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Region, Result};
+    /// # fn example<B: Backend>(backend: &B) -> Result<()> {
+    /// let size = Bytes::mib(64);
+    /// let mut near = Region::builder(backend).on(DeviceId(0)).reserve(size).build()?;
+    /// let mut far = Region::builder(backend).on(DeviceId(1)).reserve(size);
+    /// let mut far = far.access(DeviceId(0), Access::Read).build()?;
+    /// near.grow_to(size)?;
+    /// far.grow_to(size)?;
+    /// near.copy_from(Bytes(0), &far, Bytes(0), size)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn copy_from(&mut self, offset: Bytes, source: &Self, from: Bytes, length: Bytes) -> Result<()> {
+        let operation = "copy";
+        let [theirs, ours] =
+            [source, &*self].map(|region| (region.backend.vendor(), region.backend.instance()));
+        check_same(operation, theirs, ours)?;
+        let targets = self.segments(operation, offset, length, Access::ReadWrite, By::Owner)?;
+        let mut steps: Vec<(Segment, Segment)> = Vec::new();
+        let mut done = Bytes::ZERO;
+        for target in targets {
+            let by = By::Device(target.device);
+            let mut at = target.address;
+            for part in source.segments(operation, from + done, target.length, Access::Read, by)? {
+                steps.push((Segment { address: at, length: part.length, device: target.device }, part));
+                at = at + part.length;
+            }
+            done += target.length;
+        }
+        for (to, part) in steps {
+            // SAFETY: both sides are mapped, each in one reservation; the device owns what is written and may write it,
+            // and may read what is read. They do not overlap: a region is not borrowed twice, and two regions have no
+            // address in common.
+            unsafe { self.backend.copy(to.device, to.address, part.address, to.length) }?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! Messages that are not as they must be: each is refused with its reason, its descriptors are closed, and nothing that
+//! comes later is taken.
+
+use super::*;
+
+/// The first message behind the greeting for the line of this nonce, with something wrong in it.
+type Make = fn(Nonce) -> Vec<u8>;
+
+fn good(nonce: Nonce) -> Vec<u8> {
+    codec::encode(&revision(5), nonce, 1, 1).unwrap()
+}
+
+fn changed(nonce: Nonce, at: usize, to: u8) -> Vec<u8> {
+    let mut packet = good(nonce);
+    packet[at] = to;
+    packet
+}
+
+/// A header, and behind it what is no message.
+fn with_body(nonce: Nonce, body: &[u8]) -> Vec<u8> {
+    let mut packet = good(nonce);
+    packet.truncate(Header::BYTES);
+    packet.extend(body);
+    packet
+}
+
+const VERSION_AT: usize = 4;
+const DESCRIPTORS_AT: usize = 6;
+const NONCE_AT: usize = 8;
+const SEQUENCE_AT: usize = 24;
+
+/// postcard's number of [`Message::Removed`].
+const REMOVED: u8 = 3;
+
+/// More elements than any memory holds.
+const LIE: [u8; 11] = [REMOVED, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1];
+
+const CASES: [(Make, &str); 18] = [
+    (|_| Vec::new(), "0 bytes, fewer than the 32 of a header"),
+    (|nonce| good(nonce)[..Header::BYTES - 1].to_vec(), "31 bytes, fewer than the 32 of a header"),
+    (|nonce| changed(nonce, 0, b'G'), "it begins with [47, 76, 6d, 6d]"),
+    (|nonce| changed(nonce, VERSION_AT, 2), "it is of version 2 of the exchange; version 1 is spoken here"),
+    (|nonce| changed(nonce, NONCE_AT, !nonce[0]), "it is of another exchange"),
+    (|_| good([9; 16]), "it is of another exchange"),
+    (|_| good(TO_ANYBODY), "it is addressed to 00000000000000000000000000000000"),
+    (|nonce| changed(nonce, SEQUENCE_AT, 0), "it has number 0, and 1 was expected"),
+    (|nonce| changed(nonce, SEQUENCE_AT, 2), "it has number 2, and 1 was expected"),
+    (|nonce| changed(nonce, SEQUENCE_AT + 7, 1), "it has number 72057594037927937, and 1 was expected"),
+    (|nonce| changed(nonce, DESCRIPTORS_AT, 0), "it tells of 0 descriptors, and 1 came with it"),
+    (|nonce| changed(nonce, DESCRIPTORS_AT, 2), "it tells of 2 descriptors, and 1 came with it"),
+    (|nonce| [good(nonce), vec![0; 3]].concat(), "3 bytes are behind its end"),
+    (|nonce| with_body(nonce, &[]), "its content is no message"),
+    (|nonce| with_body(nonce, &[200]), "its content is no message"),
+    (|nonce| with_body(nonce, &LIE), "its content is no message"),
+    (|nonce| [good(nonce), vec![0; MOST_BYTES]].concat(), "it is longer than 32768 bytes"),
+    (|nonce| codec::encode(&Message::Hello { nonce: [7; 16] }, nonce, 1, 1).unwrap(), "a second greeting"),
+];
+
+#[track_caller]
+fn assert_refused(mut line: Line, other: &OwnedFd, part: &str) {
+    let error = receive(&mut line).unwrap_err();
+    let Error::BadMessage { why, .. } = &error else { panic!("{part:?}: {error}") };
+    assert!(why.contains(part), "{part:?} is missing in {why:?}");
+    // From now on every call says so, and the other side sees the end.
+    for error in [receive(&mut line).unwrap_err(), line.send("send", &Message::End, &[]).unwrap_err()] {
+        assert!(matches!(&error, Error::BadMessage { why, .. } if why.contains(part)), "{error}");
+    }
+    let wait = Wait::new("receive", "end", LATE);
+    let end = std::iter::repeat_with(|| socket::receive(other.as_fd(), &wait)).find_map(Result::err);
+    assert!(matches!(end, Some(Error::PeerGone { .. })), "{end:?}");
+}
+
+#[test]
+fn bad_messages_end_the_exchange_and_their_descriptors_are_closed() {
+    alone(|| {
+        for (make, part) in CASES {
+            let (line, other) = greeted_line_and_socket();
+            let tracer = Tracer::new();
+            put(&other, &make(line.ours), &[tracer.writing.as_fd()]);
+            put(&other, &codec::encode(&revision(6), line.ours, 2, 1).unwrap(), &[tracer.writing.as_fd()]);
+            assert_refused(line, &other, part);
+            tracer.assert_closed_elsewhere();
+        }
+        // The one that nothing was changed in is taken.
+        let (mut line, other) = greeted_line_and_socket();
+        put(&other, &good(line.ours), &[other.as_fd()]);
+        assert_eq!(receive(&mut line).unwrap().0, revision(5));
+    });
+}
+
+#[test]
+fn an_empty_message_is_not_the_end() {
+    alone(|| {
+        let (line, other) = greeted_line_and_socket();
+        put(&other, &[], &[]);
+        assert_refused(line, &other, "0 bytes");
+    });
+}
+
+#[test]
+fn more_descriptors_than_fit_are_all_closed() {
+    alone(|| {
+        // The last is the most that the kernel takes.
+        for count in [MOST_DESCRIPTORS + 1, MOST_DESCRIPTORS + 2, 253] {
+            let (line, other) = greeted_line_and_socket();
+            let tracer = Tracer::new();
+            let fds = vec![tracer.writing.as_fd(); count];
+            let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+            let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
+            let mut packet = good(line.ours);
+            packet[DESCRIPTORS_AT..NONCE_AT].copy_from_slice(&(count as u16).to_le_bytes());
+            let packet = [rustix::io::IoSlice::new(&packet)];
+            rustix::net::sendmsg(&other, &packet, &mut control, rustix::net::SendFlags::empty()).unwrap();
+            assert_refused(line, &other, "there were more than 128");
+            tracer.assert_closed_elsewhere();
+        }
+    });
+}
+
+#[test]
+fn the_first_message_is_a_greeting_and_nothing_else() {
+    alone(|| {
+        let hello = Message::Hello { nonce: [7; 16] };
+        for (packet, part) in [
+            (codec::encode(&revision(1), TO_ANYBODY, 0, 0).unwrap(), "its first message is no greeting"),
+            (codec::encode(&hello, TO_ANYBODY, 1, 0).unwrap(), "it has number 1, and 0 was expected"),
+            (codec::encode(&hello, [7; 16], 0, 0).unwrap(), "it is of another exchange"),
+        ] {
+            let (line, other) = line_and_socket();
+            put(&other, &packet, &[]);
+            assert_refused(line, &other, part);
+        }
+    });
+}
+
+#[test]
+fn descriptors_beside_a_greeting_are_closed() {
+    alone(|| {
+        let (mut line, other) = line_and_socket();
+        let tracer = Tracer::new();
+        let hello = codec::encode(&Message::Hello { nonce: [7; 16] }, TO_ANYBODY, 0, 1).unwrap();
+        put(&other, &hello, &[tracer.writing.as_fd()]);
+        line.send("send", &revision(1), &[]).unwrap();
+        tracer.assert_closed_elsewhere();
+    });
+}
+
+#[test]
+fn a_recorded_message_is_not_taken_again_nor_in_another_exchange() {
+    alone(|| {
+        let wait = Wait::new("tap", "message", LATE);
+        let next = |socket: &OwnedFd| socket::receive(socket.as_fd(), &wait).unwrap().bytes;
+        // One who records what passes between two lines.
+        let (mut sender, tap) = line_and_socket();
+        let (mut receiver, relay) = line_and_socket();
+        put(&tap, &next(&relay), &[]);
+        sender.send("send", &revision(1), &[]).unwrap();
+        sender.send("send", &revision(2), &[]).unwrap();
+        let [hello, first, second] = [next(&tap), next(&tap), next(&tap)];
+        put(&relay, &hello, &[]);
+        put(&relay, &first, &[]);
+        assert_eq!(receive(&mut receiver).unwrap().0, revision(1));
+        put(&relay, &first, &[]);
+        assert_refused(receiver, &relay, "it has number 1, and 2 was expected");
+
+        let (another, relay) = line_and_socket();
+        for packet in [&hello, &first, &second] {
+            put(&relay, packet, &[]);
+        }
+        assert_refused(another, &relay, "it is of another exchange");
+    });
+}

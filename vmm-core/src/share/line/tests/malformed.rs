@@ -1,0 +1,95 @@
+//! Many messages of which nobody thought, from one seed.
+
+use super::*;
+
+const SEED: u64 = 5;
+const MESSAGES: usize = 10_000;
+
+/// Splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    fn bytes(&mut self, most: usize) -> Vec<u8> {
+        let length = self.below(most + 1);
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// Random bytes, random content behind a header that is right, or a right message that is changed and cut.
+fn make(random: &mut Random, nonce: Nonce, descriptors: usize) -> Vec<u8> {
+    let why = String::from_utf8_lossy(&random.bytes(60)).into_owned();
+    let message = match random.below(4) {
+        0 => Message::Removed((0..random.below(20)).map(|_| random.next()).collect()),
+        1 => Message::Refused { revision: random.next(), why },
+        2 => Message::Hello { nonce },
+        _ => revision(random.next()),
+    };
+    let mut packet = codec::encode(&message, nonce, 1, descriptors).unwrap();
+    match random.below(3) {
+        0 => random.bytes(200),
+        1 => {
+            packet.truncate(Header::BYTES);
+            packet.extend(random.bytes(100));
+            packet
+        }
+        _ => {
+            for _ in 0..=random.below(3) {
+                let at = random.below(packet.len());
+                packet[at] = random.next() as u8;
+            }
+            packet.truncate(packet.len() / 2 + random.below(packet.len()));
+            packet
+        }
+    }
+}
+
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn ten_thousand_malformed_messages_leave_nothing_behind() {
+    alone(|| {
+        let mut random = Random(SEED);
+        let tracer = Tracer::new();
+        let before = open_files();
+        let (mut refused, mut taken) = (0, 0);
+        for index in 0..MESSAGES {
+            let (mut line, other) = greeted_line_and_socket();
+            let fds = vec![tracer.writing.as_fd(); random.below(4)];
+            put(&other, &make(&mut random, line.ours, fds.len()), &fds);
+            drop(other);
+            match receive(&mut line) {
+                Ok(_) => taken += 1,
+                Err(Error::BadMessage { .. }) => refused += 1,
+                // A message of no bytes before the end is the end.
+                Err(Error::PeerGone { .. }) => assert!(fds.is_empty()),
+                Err(error) => panic!("seed {SEED}, message {index}: {error}"),
+            }
+        }
+        assert_eq!(open_files(), before);
+        tracer.assert_closed_elsewhere();
+        // Some of them are right messages, and enough are wrong.
+        assert!(refused > MESSAGES / 2 && taken > 0, "{refused} refused, {taken} taken");
+    });
+}
+
+#[test]
+fn the_decoder_takes_any_bytes() {
+    let mut random = Random(SEED);
+    for _ in 0..MESSAGES {
+        crate::share::fuzz::decode(&make(&mut random, TO_ANYBODY, 0));
+        crate::share::fuzz::decode(&random.bytes(100));
+    }
+}
