@@ -47,6 +47,10 @@ macro_rules! dispatch {
     };
 }
 
+mod multicast;
+
+pub use multicast::AnyMulticast;
+
 macro_rules! any {
     ($(#[$doc:meta])* $name:ident of $associated:ident) => {
         $(#[$doc])*

@@ -5,7 +5,7 @@
 mod any;
 mod open;
 
-pub use any::{AnyBackend, AnyHandle, AnyReservation};
+pub use any::{AnyBackend, AnyHandle, AnyMulticast, AnyReservation};
 pub use gpu_vmm_core::*;
 pub use open::Found;
 

@@ -1,7 +1,7 @@
 //! What a device can do, each thing found out by asking the driver and, where its answer alone is not to be trusted,
 //! by trying it on one granule.
 //!
-//! Multicast is never tried: its objects are few and belong to the whole host.
+//! Multicast is never tried (`multicast`): its objects are few and belong to the whole host.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -46,7 +46,7 @@ impl Probe<'_> {
             self.peer_access()?,
             self.file_descriptor()?,
             self.fabric_handle()?,
-            self.multicast(),
+            self.backend.multicast_capability(self.device),
             Capability::no(
                 Feature::HostAccess,
                 FoundBy::Design,
@@ -204,10 +204,6 @@ impl Probe<'_> {
                 Capability::no(feature, FoundBy::Trial, note)
             }
         })
-    }
-
-    fn multicast(&self) -> Capability {
-        self.by_attribute(Feature::Multicast, attribute::MULTICAST, Some("cuMulticastCreate"))
     }
 
     fn compression(&self) -> Result<Capability> {

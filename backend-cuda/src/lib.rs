@@ -25,7 +25,7 @@
 //! # Which file has what
 //!
 //! `loader` finds and starts the driver, `ffi` is what is used of `cuda.h`, `driver` what the process keeps,
-//! `device` its devices, `context` where work runs; `backend` says which of it answers which method. `handle`, `share` and `reservation` are memory and addresses,
+//! `device` its devices, `context` where work runs; `backend` says which of it answers which method. `handle`, `share` and `reservation` are memory and addresses, `multicast` objects of several devices,
 //! `copy`, `workbench` and `flight` what runs on a device, `capabilities` and `quirks` what to expect, `interop` cudarc.
 
 #[cfg(not(target_pointer_width = "64"))]
@@ -43,6 +43,7 @@ mod flight;
 mod handle;
 mod interop;
 mod loader;
+mod multicast;
 mod quirks;
 mod reservation;
 #[cfg(unix)]
@@ -51,6 +52,7 @@ mod workbench;
 
 pub use cudarc;
 pub use handle::CudaHandle;
+pub use multicast::CudaMulticast;
 pub use reservation::CudaReservation;
 
 use context::Attached;

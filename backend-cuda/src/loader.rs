@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::answer;
-use crate::ffi::{CuResult, DriverGetVersion, Functions};
+use crate::ffi::{CuResult, DriverGetVersion, Functions, MulticastFunctions};
 use gpu_vmm_core::{DriverInfo, Error, Result, Tried, Vendor};
 use libloading::Error as LoadError;
 use std::error::Error as _;
@@ -51,6 +51,8 @@ cfg_if::cfg_if! {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) functions: Functions,
+    /// What the loader said where the driver has not all of them.
+    pub(crate) multicast: Result<MulticastFunctions, String>,
     pub(crate) info: DriverInfo,
     library: ManuallyDrop<Library>,
 }
@@ -105,6 +107,8 @@ fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
     // SAFETY: the addresses are those of the library that answers as the CUDA driver, of a version that has these
     // functions as they are declared; it is never closed.
     let functions = unsafe { Functions::load(|symbol| address(&library, symbol)) }.map_err(lacks)?;
+    // SAFETY: the same.
+    let multicast = unsafe { MulticastFunctions::load(|symbol| address(&library, symbol)) };
 
     // SAFETY: flags must be zero and are. The call may be made any number of times.
     match unsafe { (functions.init)(0) } {
@@ -117,7 +121,7 @@ fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
             return Err(refused(format!("{said}{}", advice(result))));
         }
     }
-    Ok(Loaded { functions, info: DriverInfo { version, version_number, library: name }, library })
+    Ok(Loaded { functions, multicast, info: DriverInfo { version, version_number, library: name }, library })
 }
 
 /// The error of a driver without a device, with what decides whether it sees one.

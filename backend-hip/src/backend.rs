@@ -5,6 +5,7 @@ use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
 use crate::{addresses, capabilities, quirks};
+use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error,
     FabricHandle, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
@@ -161,5 +162,13 @@ impl Backend for HipBackend {
 
     fn drop_log(&self) -> &DropLog {
         &self.driver.drop_log
+    }
+}
+
+impl MulticastBackend for HipBackend {
+    type Driver = NoMulticast<HipHandle>;
+
+    fn multicast(&self, operation: &'static str) -> Result<Self::Driver> {
+        Err(Error::Unsupported { operation, reason: capabilities::NO_MULTICAST.to_owned() })
     }
 }

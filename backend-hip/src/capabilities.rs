@@ -8,6 +8,9 @@ use std::sync::Arc;
 /// Why there are no fabric handles.
 const NO_FABRIC: &str = "HIP has handles of 64 bytes from 7.14 on, in an API that is not used here";
 
+/// Why there is no multicast.
+pub(crate) const NO_MULTICAST: &str = "HIP has no API for it";
+
 /// Why the CPU is given no access.
 pub(crate) const NO_HOST_ACCESS: &str =
     "HIP gives the host access to mapped memory from 7.2 on; it is not used here, as CUDA has it not";
@@ -29,7 +32,7 @@ pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability
         peers(driver, device)?,
         descriptor(driver, device),
         Capability::no(Feature::FabricHandle, FoundBy::Design, NO_FABRIC),
-        Capability::no(Feature::Multicast, FoundBy::Design, "HIP has no API for it"),
+        Capability::no(Feature::Multicast, FoundBy::Design, NO_MULTICAST),
         Capability::no(Feature::HostAccess, FoundBy::Design, NO_HOST_ACCESS),
         Capability::no(Feature::Compression, FoundBy::Design, "HIP ignores the flag"),
         Capability::no(Feature::RemoteDma, FoundBy::Design, "HIP ignores the flag"),

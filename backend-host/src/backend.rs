@@ -7,6 +7,7 @@ use crate::memory::Memory;
 use crate::spare::Spare;
 use crate::store::Store;
 use crate::{HostConfig, HostHandle, HostReservation, capabilities, copy, quirks, share};
+use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error,
     FabricHandle, InstanceId, MemoryInfo, Process, Properties, Quirk, Result, Stream, Vendor,
@@ -209,5 +210,13 @@ impl Backend for HostBackend {
 
     fn drop_log(&self) -> &DropLog {
         &self.0.log
+    }
+}
+
+impl MulticastBackend for HostBackend {
+    type Driver = NoMulticast<HostHandle>;
+
+    fn multicast(&self, operation: &'static str) -> Result<Self::Driver> {
+        Err(Error::Unsupported { operation, reason: capabilities::NO_MULTICAST.to_owned() })
     }
 }

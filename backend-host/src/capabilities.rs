@@ -4,6 +4,9 @@ use crate::HostBackend;
 use crate::{pages, share};
 use gpu_vmm_core::{Backend, Capability, DeviceId, Feature, FoundBy, Result};
 
+/// Why there is no multicast, for capabilities and errors.
+pub(crate) const NO_MULTICAST: &str = "no hardware writes one store to several places";
+
 pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capability>> {
     let operation = "capabilities";
     backend.0.process.check(operation)?;
@@ -32,7 +35,7 @@ pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capabili
         design(Feature::FileDescriptor, "a memfd of sealed size"),
         design(Feature::HostAccess, "the addresses are the process's own"),
         missing(Feature::FabricHandle, share::NO_FABRIC),
-        missing(Feature::Multicast, "no hardware writes one store to several places"),
+        missing(Feature::Multicast, NO_MULTICAST),
         missing(Feature::Compression, "the kernel does not compress memory that is in use"),
         missing(Feature::RemoteDma, "there is no property of a memfd that a network card would need"),
         missing(Feature::DmaBuf, share::NO_DMA_BUF),

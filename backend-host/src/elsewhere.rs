@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::HostConfig;
+use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::workbench::{Flight, Workbench};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
@@ -125,6 +126,14 @@ impl Backend for HostBackend {
     }
 
     fn drop_log(&self) -> &DropLog {
+        match *self {}
+    }
+}
+
+impl MulticastBackend for HostBackend {
+    type Driver = NoMulticast<HostHandle>;
+
+    fn multicast(&self, _: &'static str) -> Result<Self::Driver> {
         match *self {}
     }
 }

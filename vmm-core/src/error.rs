@@ -2,7 +2,7 @@
 //!
 //! Every text names the operation, the numbers, and what would have been right. What a driver said is kept as
 //! [`DriverError`], with its own code and name. Checks come before any driver call, so the kinds up to
-//! [`Error::ForeignHandle`] mean that no driver was asked and nothing has changed.
+//! [`Error::NotBound`] mean that no driver was asked and nothing has changed.
 
 use crate::{Access, Address, AddressRange, Alignment, Bytes, DeviceId, Granularity, Vendor};
 use std::borrow::Cow;
@@ -97,9 +97,9 @@ pub enum Error {
         /// The length.
         length: u64,
     },
-    /// A part that lies, wholly or partly, outside of the region.
+    /// A part that lies, wholly or partly, outside of the region, the memory or the multicast object.
     #[error(
-        "{operation}: {length} at offset {offset} end at {}, behind the {limit} that the region has reserved",
+        "{operation}: {length} at offset {offset} end at {}, behind the {limit} that there are",
         *offset + *length
     )]
     OutOfRange {
@@ -270,15 +270,62 @@ pub enum Error {
     },
     /// Memory that another backend, or another instance of this one, made.
     #[error(
-        "{operation}: the memory belongs to {theirs}, the region to {ours}; create it on the region's backend"
+        "{operation}: the memory belongs to {theirs}, and what it is for to {ours}; create it on that backend"
     )]
     ForeignHandle {
         /// What was asked for.
         operation: &'static str,
         /// Whose the handle is.
         theirs: String,
-        /// Whose the region is.
+        /// Whose the region or the multicast object is.
         ours: String,
+    },
+    /// Devices of which no multicast team can be made.
+    #[error("{operation}: {why}")]
+    BadTeam {
+        /// What was asked for.
+        operation: &'static str,
+        /// What is wrong with them.
+        why: String,
+    },
+    /// A device that is not one of those which this process has in a multicast team.
+    #[error("{operation}: {device} is not in the team; of this process are {team}")]
+    NotInTeam {
+        /// What was asked for.
+        operation: &'static str,
+        /// The device.
+        device: DeviceId,
+        /// Those that are.
+        team: String,
+    },
+    /// Memory of the device is bound to that part of a multicast object already.
+    #[error(
+        "{operation}: {length} at offset {offset} overlap the {bound_length} of {device} that are bound at offset \
+         {bound_offset}; unbind those first"
+    )]
+    AlreadyBound {
+        /// What was asked for.
+        operation: &'static str,
+        /// Whose memory it is.
+        device: DeviceId,
+        /// Where the part begins.
+        offset: Bytes,
+        /// How long it is.
+        length: Bytes,
+        /// Where the binding in the way begins.
+        bound_offset: Bytes,
+        /// How long that binding is.
+        bound_length: Bytes,
+    },
+    /// No memory of the device is bound where there should be some.
+    #[error("{operation}: no memory of {device} is bound {place}")]
+    NotBound {
+        /// What was asked for.
+        operation: &'static str,
+        /// The device.
+        device: DeviceId,
+        /// Where it should be.
+        place: String,
     },
     /// The device has not that much memory free.
     #[error("{operation}: {device} has {free} free of {total} and {requested} were asked for ({source})")]

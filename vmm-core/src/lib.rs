@@ -29,6 +29,8 @@
 //! - **Taking away waits.** No driver's unmap can be relied on to wait for work that still uses the memory.
 //! - **A forked child touches nothing**: every call is an error there, and dropping does nothing.
 //!
+//! What one vendor alone has is an extension beside the seam: [`multicast`].
+//!
 //! [`decorators`] are backends around a backend, [`workbench`] is what tests and benchmarks need beside virtual memory.
 
 mod access;
@@ -45,6 +47,7 @@ mod fabric;
 mod fork;
 mod granularity;
 mod instance;
+pub mod multicast;
 mod physical;
 mod properties;
 mod quirk;

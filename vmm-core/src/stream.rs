@@ -1,5 +1,6 @@
 //! A vendor's stream, and the proof that a device is done with memory.
 
+use crate::{Backend, DeviceId, Error, Result};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
@@ -41,10 +42,10 @@ impl<'a> Stream<'a> {
 /// No driver's unmap can be relied on to wait for work that still uses the memory: CUDA's returns while a kernel
 /// runs, and the kernel then faults. So whatever unmaps asks for one of these.
 #[derive(Clone, Copy, Debug)]
-pub struct Done<'a>(pub(crate) Wait<'a>);
+pub struct Done<'a>(Wait<'a>);
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wait<'a> {
+enum Wait<'a> {
     Devices,
     Streams(&'a [Stream<'a>]),
     Nothing,
@@ -75,5 +76,23 @@ impl<'a> Done<'a> {
     #[must_use]
     pub const unsafe fn promised() -> Self {
         Self(Wait::Nothing)
+    }
+    /// Waits as it says, for `devices` where it is these. A device that has died uses nothing any more.
+    pub(crate) fn wait<B: Backend, D: Iterator<Item = DeviceId>>(
+        self,
+        backend: &B,
+        devices: impl FnOnce() -> D,
+    ) -> Result<()> {
+        let settle = |answer| match answer {
+            Err(Error::DeviceLost { .. }) => Ok(()),
+            other => other,
+        };
+        match self.0 {
+            Wait::Nothing => Ok(()),
+            Wait::Devices => devices().try_for_each(|device| settle(backend.synchronize(device))),
+            Wait::Streams(streams) => {
+                streams.iter().try_for_each(|stream| settle(backend.synchronize_stream(*stream)))
+            }
+        }
     }
 }

@@ -1,6 +1,9 @@
 //! Checks at compile time that `ffi` is what `cuda.h` says, as cudarc has it in this build.
 
-use super::{CuResult, MemAccessDesc, MemAllocationFlags, MemAllocationProp, MemLocation, attribute};
+use super::{
+    CuResult, MemAccessDesc, MemAllocationFlags, MemAllocationProp, MemLocation, MulticastObjectProp,
+    attribute,
+};
 use cudarc::driver::sys;
 use std::mem::{align_of, offset_of, size_of};
 
@@ -37,6 +40,29 @@ same_layout!(
 );
 same_layout!(MemAccessDesc, sys::CUmemAccessDesc, location = location, flags = flags);
 
+/// Bindings before 12.1 do not have this structure. What a glob imports goes before what is outside of its block, so there
+/// the check is made against this one, written from the documentation.
+#[allow(dead_code, non_snake_case)]
+#[repr(C)]
+struct CUmulticastObjectProp {
+    numDevices: u32,
+    size: usize,
+    handleTypes: u64,
+    flags: u64,
+}
+const _: () = {
+    #[allow(unused_imports)]
+    use sys::*;
+    same_layout!(
+        MulticastObjectProp,
+        CUmulticastObjectProp,
+        num_devices = numDevices,
+        size = size,
+        handle_types = handleTypes,
+        flags = flags
+    );
+};
+
 const _: () = {
     assert!(size_of::<CuResult>() == size_of::<sys::CUresult>());
     assert!(size_of::<sys::CUmemGenericAllocationHandle>() == size_of::<u64>());
@@ -46,7 +72,7 @@ const _: () = {
 };
 
 /// The numbers that every version of the bindings has. The others came later: 124 with 11.7, 132 with 12.0, 128
-/// with 12.3.
+/// with 12.3, the code 47 after that.
 macro_rules! same_number {
     ($($ours:expr, $theirs:expr;)*) => { const _: () = { $(assert!($ours as u64 == $theirs as u64);)* }; };
 }
@@ -58,6 +84,7 @@ same_number! {
     CuResult::DEINITIALIZED.0, answer::CUDA_ERROR_DEINITIALIZED;
     CuResult::STUB_LIBRARY.0, answer::CUDA_ERROR_STUB_LIBRARY;
     CuResult::NO_DEVICE.0, answer::CUDA_ERROR_NO_DEVICE;
+    CuResult::ILLEGAL_STATE.0, answer::CUDA_ERROR_ILLEGAL_STATE;
     CuResult::NOT_READY.0, answer::CUDA_ERROR_NOT_READY;
     attribute::VIRTUAL_MEMORY_MANAGEMENT, theirs::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED;
     attribute::HANDLE_TYPE_FILE_DESCRIPTOR,

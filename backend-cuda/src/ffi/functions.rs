@@ -1,20 +1,21 @@
-//! The table of the driver's functions, as `cuda.h` declares them from CUDA 11.4 on.
+//! The tables of the driver's functions: those that `cuda.h` has from CUDA 11.4 on, and those for multicast.
 
 use super::{
     CuContext, CuFunction, CuModule, CuResult, CuStream, MemAccessDesc, MemAllocationProp, MemLocation,
+    MulticastObjectProp,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// Declares the table: each function's name here, its symbol in the library, and its arguments.
+/// Declares a table: each function's name here, its symbol in the library, and its arguments.
 macro_rules! functions {
-    ($($field:ident = $symbol:literal($($argument:ident: $type:ty),*);)*) => {
-        /// The driver's functions. A driver that lacks one of them is not used.
+    ($(#[$doc:meta])* $table:ident: $($field:ident = $symbol:literal($($argument:ident: $type:ty),*);)*) => {
+        $(#[$doc])*
         #[derive(Debug)]
-        pub(crate) struct Functions {
+        pub(crate) struct $table {
             $(pub(crate) $field: unsafe extern "system" fn($($argument: $type),*) -> CuResult,)*
         }
 
-        impl Functions {
+        impl $table {
             /// Fills the table; `symbol` finds a function's address.
             ///
             /// # Safety
@@ -30,7 +31,7 @@ macro_rules! functions {
             ) -> Result<Self, E> {
                 Ok(Self {$(
                     // SAFETY: the symbol is the driver's by the caller's promise and not null by `symbol`'s, and
-                    // its arguments are those of `cuda.h` from 11.4 on; a pointer and a function have one size.
+                    // its arguments are those of `cuda.h` ever since it has it; a pointer and a function have one size.
                     $field: unsafe {
                         std::mem::transmute::<
                             *mut c_void,
@@ -44,6 +45,8 @@ macro_rules! functions {
 }
 
 functions! {
+    /// The driver's functions. A driver that lacks one of them is not used.
+    Functions:
     init = "cuInit"(flags: c_uint);
     get_error_name = "cuGetErrorName"(error: CuResult, name: *mut *const c_char);
     get_error_string = "cuGetErrorString"(error: CuResult, text: *mut *const c_char);
@@ -104,6 +107,20 @@ functions! {
         grid_x: c_uint, grid_y: c_uint, grid_z: c_uint,
         block_x: c_uint, block_y: c_uint, block_z: c_uint,
         shared: c_uint, stream: CuStream, parameters: *mut *mut c_void, extra: *mut *mut c_void
+    );
+}
+
+functions! {
+    /// Those for multicast, which came with CUDA 12.1. A driver that lacks one of them has no multicast.
+    MulticastFunctions:
+    create = "cuMulticastCreate"(object: *mut u64, prop: *const MulticastObjectProp);
+    add_device = "cuMulticastAddDevice"(object: u64, device: c_int);
+    bind_mem = "cuMulticastBindMem"(
+        object: u64, offset: usize, memory: u64, memory_offset: usize, size: usize, flags: u64
+    );
+    unbind = "cuMulticastUnbind"(object: u64, device: c_int, offset: usize, size: usize);
+    get_granularity = "cuMulticastGetGranularity"(
+        granularity: *mut usize, prop: *const MulticastObjectProp, option: u32
     );
 }
 

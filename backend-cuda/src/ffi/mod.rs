@@ -1,4 +1,4 @@
-//! The part of `cuda.h` that is used here: structures and constants, and in `functions` the table of functions.
+//! The part of `cuda.h` that is used here: structures and constants, and in `functions` the tables of functions.
 //!
 //! Whatever the driver fills in is an integer, since a driver newer than any header answers numbers that no header
 //! knows. That structures and numbers are `cuda.h`'s is checked in `check`, when this crate is compiled, against
@@ -7,9 +7,9 @@
 mod check;
 mod functions;
 
-pub(crate) use functions::{DriverGetVersion, Functions};
+pub(crate) use functions::{DriverGetVersion, Functions, MulticastFunctions};
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::fmt;
 
 /// `CUresult`: what a function of the driver answers.
@@ -23,7 +23,9 @@ impl CuResult {
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
     pub(crate) const DEINITIALIZED: Self = Self(4);
     pub(crate) const STUB_LIBRARY: Self = Self(34);
+    pub(crate) const MULTICAST_RESOURCE_FULL: Self = Self(47);
     pub(crate) const NO_DEVICE: Self = Self(100);
+    pub(crate) const ILLEGAL_STATE: Self = Self(401);
     pub(crate) const NOT_READY: Self = Self(600);
     pub(crate) const SYSTEM_NOT_READY: Self = Self(802);
     pub(crate) const SYSTEM_DRIVER_MISMATCH: Self = Self(803);
@@ -137,6 +139,20 @@ pub(crate) struct MemAccessDesc {
     pub(crate) location: MemLocation,
     pub(crate) flags: u32,
 }
+
+/// `CUmulticastObjectProp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MulticastObjectProp {
+    pub(crate) num_devices: c_uint,
+    pub(crate) size: usize,
+    pub(crate) handle_types: c_ulonglong,
+    pub(crate) flags: c_ulonglong,
+}
+
+/// `CU_MULTICAST_GRANULARITY_MINIMUM` and `_RECOMMENDED`.
+pub(crate) const MULTICAST_MINIMUM: u32 = 0;
+pub(crate) const MULTICAST_RECOMMENDED: u32 = 1;
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`.
 pub(crate) const LOCATION_DEVICE: u32 = 1;

@@ -2,6 +2,7 @@
 
 use crate::rig::{ONE, Rig, ZERO, read, read_write};
 use crate::{Needs, Test};
+use gpu_vmm_core::multicast::Team;
 use gpu_vmm_core::{Access, Backend, Bytes, Error, Feature, Properties, Reservation, Workbench};
 use std::os::fd::AsFd;
 
@@ -146,6 +147,9 @@ fn capabilities(rig: &Rig) {
     let has = |feature| all.iter().find(|one| one.feature == feature).expect("listed").available;
     assert!(has(Feature::VirtualMemory) && has(Feature::FixedAddress) && has(Feature::ReadOnlyAccess));
     assert!(!has(Feature::Multicast) && !has(Feature::FabricHandle));
+    let team = Team::builder(&rig.backend).size(Bytes::mib(2)).device(ZERO).create();
+    let Err(Error::Unsupported { reason, .. }) = team else { panic!("{team:?}") };
+    assert!(all.iter().any(|one| one.feature == Feature::Multicast && one.note == reason), "{reason}");
     if rig.lacks(Needs::TwoDevices).is_some() {
         assert!(!has(Feature::PeerAccess));
     }

@@ -1,7 +1,8 @@
 //! What the backend says of itself, and the machines that can and cannot be had.
 
 use crate::range::create;
-use crate::{ONE, TWO};
+use crate::{GRANULE, ONE, TWO};
+use gpu_vmm_core::multicast::Team;
 use gpu_vmm_core::{Backend, Bytes, Capability, DeviceId, Error, Feature, FoundBy, Stream, Vendor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
@@ -79,6 +80,14 @@ fn capabilities_say_how_they_were_found_out() {
     assert!(find(&apart, Feature::PeerAccess).note.contains("without peers"));
     assert!(find(&HostBackend::open().unwrap(), Feature::PeerAccess).note.contains("no other device"));
     assert!(matches!(host.capabilities(DeviceId(2)), Err(Error::NoSuchDevice { .. })));
+}
+
+#[test]
+fn multicast_is_refused_with_the_capabilitys_reason() {
+    let host = HostConfig::new().devices(2).open().unwrap();
+    let error = Team::builder(&host).size(GRANULE).device(ONE).device(TWO).create().unwrap_err();
+    let Error::Unsupported { reason, .. } = error else { panic!("{error}") };
+    assert_eq!(reason, find(&host, Feature::Multicast).note);
 }
 
 #[test]

@@ -18,16 +18,25 @@ struct Suite {
     shown: &'static str,
     /// Tests that say nothing here: what gpu-vmm costs beside the driver can be told beside NVIDIA's alone.
     skipped: Option<&'static str>,
+    /// With how many devices it is run.
+    devices: &'static [u32],
 }
-
-const SUITES: [Suite; 3] = [
-    Suite { target: "conformance", shown: "tests/conformance", skipped: None },
-    Suite { target: "device", shown: "backend-cuda/tests/device", skipped: Some("cost::") },
-    Suite { target: "open", shown: "backend-cuda/tests/open", skipped: None },
-];
 
 /// How many devices there are.
 const DEVICES: [u32; 2] = [1, 2];
+
+const SUITES: [Suite; 4] = [
+    Suite { target: "conformance", shown: "tests/conformance", skipped: None, devices: &DEVICES },
+    Suite {
+        target: "device",
+        shown: "backend-cuda/tests/device",
+        skipped: Some("cost::"),
+        devices: &DEVICES,
+    },
+    Suite { target: "open", shown: "backend-cuda/tests/open", skipped: None, devices: &DEVICES },
+    // Its cases choose their settings themselves, and multicast is in them alone.
+    Suite { target: "cuda-standin", shown: "tests/cuda-standin", skipped: None, devices: &[2] },
+];
 
 /// Runs all of them; a failure is a row of the table, an error that they cannot be run.
 #[cfg(target_os = "linux")]
@@ -38,7 +47,9 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
     fs::create_dir_all(layout.logs()).doing(|| layout.logs().display().to_string())?;
     let mut any = false;
     for devices in DEVICES {
-        for Suite { target, shown, skipped } in &SUITES {
+        for Suite { target, shown, skipped, .. } in
+            SUITES.iter().filter(|suite| suite.devices.contains(&devices))
+        {
             let s = if devices == 1 { "" } else { "s" };
             let name = format!("CUDA stand-in, {devices} GPU{s}, {shown}");
             let program = &programs[*target];

@@ -4,8 +4,9 @@
 
 use crate::counts::loaded;
 
-/// Reservations, handles, pieces of memory, mappings, plain allocations, contexts, streams, events, modules, graphs.
-type Counts = [u64; 10];
+/// Reservations, handles, pieces of memory, mappings, plain allocations, contexts, streams, events, modules, graphs,
+/// bindings to multicast objects.
+type Counts = [u64; 11];
 
 /// The stand-in's tables at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,7 +41,7 @@ impl State {
             }
             context::check_device(device)?;
             for start in &starts {
-                self.check_reach(device, *start)?;
+                self.check_reach(device, *start, description.flags)?;
             }
         }
         for start in starts {
@@ -54,13 +54,16 @@ impl State {
     }
 
     /// Whether a device can reach what is mapped there at all.
-    fn check_reach(&self, device: usize, start: u64) -> Answer {
+    fn check_reach(&self, device: usize, start: u64, flags: u32) -> Answer {
         let handle = self.mappings.get(&start).and_then(|mapping| self.handles.get(&mapping.handle));
         match handle.map(|handle| &handle.object) {
             Some(Object::Memory { memory, .. }) if !device::reaches(device, memory.device) => Err(refuse(
                 Code::INVALID_DEVICE,
                 format_args!("device {device} cannot reach memory of device {}", memory.device),
             )),
+            Some(Object::Multicast { team, .. }) if flags != access::NONE => {
+                self.teams.get(team).ok_or(Code::UNKNOWN)?.check_access(device)
+            }
             _ => Ok(()),
         }
     }

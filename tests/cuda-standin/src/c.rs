@@ -11,6 +11,10 @@ pub(crate) const MOST_DEVICES: usize = 8;
 /// What device memory is made in, and what addresses are reserved in.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
+/// What multicast objects are made and bound in, and what is recommended; unlike memory's granularity on purpose.
+pub(crate) const MULTICAST_MINIMUM: u64 = 4 << 20;
+pub(crate) const MULTICAST_RECOMMENDED: u64 = 64 << 20;
+
 /// `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -37,6 +37,7 @@ codes! {
     NOT_INITIALIZED 3 "initialization error"
     DEINITIALIZED 4 "driver shutting down"
     STUB_LIBRARY 34 "CUDA driver is a stub library"
+    MULTICAST_RESOURCE_FULL 47 "no room for another multicast object"
     NO_DEVICE 100 "no CUDA-capable device is detected"
     INVALID_DEVICE 101 "invalid device ordinal"
     INVALID_IMAGE 200 "device kernel image is invalid"

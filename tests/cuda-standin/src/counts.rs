@@ -28,6 +28,8 @@ pub struct Counts {
     pub modules: u64,
     /// Graphs.
     pub graphs: u64,
+    /// Parts of multicast objects to which memory is bound.
+    pub bindings: u64,
 }
 
 /// Counts what there is.
@@ -50,6 +52,7 @@ unsafe extern "C" fn cuda_standin_counts(to: *mut Counts) {
         events: work.events.len() as u64,
         modules: work.modules.len() as u64,
         graphs: work.graphs.len() as u64,
+        bindings: state.teams.values().map(|team| team.bound.len() as u64).sum(),
     };
     // SAFETY: the caller's promise.
     unsafe { to.write(counts) };

@@ -23,7 +23,10 @@ impl State {
                 context::check_device(memory.device)?;
                 memory.size
             }
-            Object::Multicast(object) => object.mappable()?,
+            Object::Multicast { team, .. } => {
+                let team = *team;
+                self.teams.get(&team).ok_or(Code::UNKNOWN)?.mappable(at)?
+            }
         };
         if offset != 0 || size != whole {
             let what = format_args!("{size:#x} from {offset:#x} of a handle of {whole:#x}");

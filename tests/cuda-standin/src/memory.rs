@@ -6,11 +6,15 @@ use crate::pages::Pages;
 use rustix::fs::{MemfdFlags, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 const NAME: &str = "cuda-standin";
 
 /// The file's inode: the same in every process, whatever the descriptor.
 pub(crate) type Identity = u64;
+
+/// Memory, and a byte of it.
+pub(crate) type Place = (Arc<Memory>, u64);
 
 pub(crate) struct Memory {
     file: OwnedFd,
@@ -27,14 +31,12 @@ pub(crate) struct Memory {
 impl Memory {
     /// New memory, all zero.
     pub(crate) fn new(device: usize, size: u64) -> Result<Self, Errno> {
-        let file = memfd_create(format!("{NAME}-{device}"), MemfdFlags::CLOEXEC)?;
-        ftruncate(&file, size)?;
-        Self::of_file(file, device)
+        Self::of_file(new_file(&device.to_string(), size)?, device)
     }
 
     /// The memory that a descriptor stands for, and nothing where it stands for something else.
     pub(crate) fn import(file: BorrowedFd<'_>) -> Option<Self> {
-        let device = owner(file)?;
+        let device = named(file)?.parse().ok()?;
         Self::of_file(duplicate(file).ok()?, device).ok()
     }
 
@@ -72,11 +74,18 @@ fn duplicate(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(file, 0)
 }
 
-/// Whose memory a descriptor is.
-fn owner(file: BorrowedFd<'_>) -> Option<usize> {
+/// A new memfd of the stand-in's.
+pub(crate) fn new_file(name: &str, size: u64) -> Result<OwnedFd, Errno> {
+    let file = memfd_create(format!("{NAME}-{name}"), MemfdFlags::CLOEXEC)?;
+    ftruncate(&file, size)?;
+    Ok(file)
+}
+
+/// The name that a descriptor's memfd was made with, if it is one of the stand-in's.
+pub(crate) fn named(file: BorrowedFd<'_>) -> Option<String> {
     use std::os::fd::AsRawFd;
-    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     // "/memfd:cuda-standin-1 (deleted)"
-    let name = name.to_str()?.strip_prefix("/memfd:")?.strip_prefix(NAME)?.strip_prefix('-')?;
-    name.split(' ').next()?.parse().ok()
+    let name = link.to_str()?.strip_prefix("/memfd:")?.strip_prefix(NAME)?.strip_prefix('-')?;
+    name.split(' ').next().map(ToOwned::to_owned)
 }

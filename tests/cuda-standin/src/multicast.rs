@@ -1,147 +1,123 @@
-//! Multicast objects: `cuMulticast...`. They are recorded: arguments and the order of calls are checked as the
-//! documentation has them, and no bytes go through an object.
+//! Multicast objects: `cuMulticast...`. Arguments and the order of calls are checked as the documentation has them, more
+//! strictly than any driver is known to, and kernels' stores to an object go to all that this process has bound to it.
 //!
-//! An object is made for a number of devices; all are added before anything is bound or mapped; what was bound is
-//! unbound before its handle is released; and the object's memory is bound in its own granularity. Where the real driver
-//! waits for devices to be added, this answers `CUDA_ERROR_ILLEGAL_STATE`, which is a violation: a program of one process
-//! would wait for ever.
+//! An object is made for a number of devices; all are added, by their processes, before anything is bound or mapped; memory
+//! of every device is bound before any has access; the object is unmapped before anything is unbound, and all is unbound
+//! before it is released; the memory stays until then. It has a granularity of its own, which is none of memory's, so that
+//! the two cannot be mixed up unseen. Where the real driver waits, for devices or for bindings of other processes, this
+//! answers `CUDA_ERROR_ILLEGAL_STATE`, which is a violation: a program of one process would wait for ever.
 #![allow(unsafe_code)] // exported to C
 
-use crate::c::{GRANULARITY, MulticastProperties, Out, given, handle_type};
+use crate::c::{
+    GRANULARITY, MULTICAST_MINIMUM, MULTICAST_RECOMMENDED, MulticastProperties, Out, given, handle_type,
+};
 use crate::code::{Answer, Code};
+use crate::device::device as device_of;
+use crate::memory::Identity;
 use crate::settings::settings;
 use crate::state::{Object, State, state};
+use crate::team::Team;
 use crate::violation::{note, refuse};
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// An object behind a handle.
-#[derive(Clone)]
-pub(crate) struct Multicast {
-    size: u64,
-    /// How many devices it is for.
-    wanted: usize,
-    /// A bit for each device that was added.
-    added: u32,
-    /// What was bound, by device and place in the object: its size.
-    bound: BTreeMap<(usize, u64), u64>,
-}
-
-impl Multicast {
-    /// The size that it is mapped with, once all devices are added.
-    pub(crate) fn mappable(&self) -> Answer<u64> {
-        let added = self.added.count_ones() as usize;
-        if added < self.wanted {
-            let what = format_args!("{added} of {} devices are added", self.wanted);
-            return Err(refuse(Code::ILLEGAL_STATE, what));
-        }
-        Ok(self.size)
-    }
-
-    fn bind(&mut self, device: usize, offset: u64, size: u64) -> Answer {
-        self.mappable()?;
-        let what = |what: &str| {
-            refuse(Code::INVALID_VALUE, format_args!("{size:#x} at {offset:#x} of device {device}: {what}"))
-        };
-        if size == 0 || !size.is_multiple_of(GRANULARITY) || !offset.is_multiple_of(GRANULARITY) {
-            return Err(what("no whole granules"));
-        }
-        if self.added & (1 << device) == 0 {
-            return Err(what("the device was not added"));
-        }
-        let Some(end) = offset.checked_add(size).filter(|end| *end <= self.size) else {
-            return Err(what("it ends behind the object"));
-        };
-        let overlaps = |((other, start), length): (&(usize, u64), &u64)| {
-            *other == device && *start < end && start + length > offset
-        };
-        if self.bound.iter().any(overlaps) {
-            return Err(what("something is bound there"));
-        }
-        self.bound.insert((device, offset), size);
-        Ok(())
-    }
-}
-
-/// Notes what is still bound in an object whose last reference was given up.
-pub(crate) fn check_release(state: &State, raw: u64) {
-    if let Some(handle) = state.handles.get(&raw)
-        && let Object::Multicast(object) = &handle.object
-        && handle.references == 0
-        && !object.bound.is_empty()
-    {
-        note(format_args!("{} parts are still bound", object.bound.len()));
-    }
-}
-
-fn check(properties: &MulticastProperties) -> Answer {
+/// What properties have to be, in multiples of what.
+fn check(properties: &MulticastProperties, granularity: u64) -> Answer {
     let MulticastProperties { devices, size, handle_types, flags } = *properties;
+    if !settings().multicast {
+        return Err(refuse(Code::NOT_SUPPORTED, format_args!("no device has multicast")));
+    }
     if handle_types & u64::from(handle_type::FABRIC) != 0 {
         return Err(Code::NOT_PERMITTED);
     }
     let is_right = (1..=settings().gpus).contains(&(devices as usize))
         && size != 0
-        && (size as u64).is_multiple_of(GRANULARITY)
+        && (size as u64).is_multiple_of(granularity)
         && handle_types <= u64::from(handle_type::FILE_DESCRIPTOR)
         && flags == 0;
     if is_right { Ok(()) } else { Err(refuse(Code::INVALID_VALUE, format_args!("{properties:?}"))) }
 }
 
 impl State {
-    fn multicast(&mut self, raw: u64) -> Answer<&mut Multicast> {
-        match &mut self.handle(raw)?.object {
-            Object::Multicast(object) => Ok(object),
-            Object::Memory { .. } => {
-                Err(refuse(Code::INVALID_VALUE, format_args!("handle {raw:#x} is no multicast object's")))
-            }
-        }
+    /// The object behind a handle that the program still has.
+    fn team(&mut self, raw: u64) -> Answer<&mut Team> {
+        let Object::Multicast { team, .. } = self.handle(raw)?.object else {
+            return Err(refuse(
+                Code::INVALID_VALUE,
+                format_args!("handle {raw:#x} is no multicast object's"),
+            ));
+        };
+        self.teams.get_mut(&team).ok_or(Code::UNKNOWN)
     }
 
-    fn add_device(&mut self, raw: u64, device: i32) -> Answer {
-        let object = self.multicast(raw)?;
-        let Some(device) = usize::try_from(device).ok().filter(|device| *device < settings().gpus) else {
-            return Err(refuse(Code::INVALID_DEVICE, format_args!("device {device}")));
-        };
-        if object.added & (1 << device) != 0 || object.added.count_ones() as usize == object.wanted {
-            let what = format_args!("device {device} is added already, or one too many");
-            return Err(refuse(Code::INVALID_VALUE, what));
-        }
-        object.added |= 1 << device;
-        Ok(())
+    /// A new handle of an object.
+    pub(crate) fn hold_team(&mut self, team: Team, imported: bool) -> u64 {
+        let identity = team.identity;
+        self.teams.entry(identity).or_insert(team);
+        self.new_handle(Object::Multicast { team: identity, imported })
     }
 
     fn bind_memory(&mut self, raw: u64, offset: u64, from: u64, from_offset: u64, size: u64) -> Answer {
-        let (memory, _) = self.memory_of(from)?;
-        let end = from_offset.checked_add(size).filter(|end| *end <= memory.size);
-        if end.is_none() || !from_offset.is_multiple_of(GRANULARITY) {
-            let what = format_args!("{size:#x} from {from_offset:#x} of memory of {:#x}", memory.size);
-            return Err(refuse(Code::INVALID_VALUE, what));
-        }
-        self.multicast(raw)?.bind(memory.device, offset, size)
+        let (memory, imported) = self.memory_of(from)?;
+        let shareable = imported || memory.handle_types != 0;
+        self.team(raw)?.bind(offset, memory, from_offset, size, shareable)
     }
 
     fn bind_address(&mut self, raw: u64, offset: u64, at: u64, size: u64) -> Answer {
         let wrong = |what: &str| refuse(Code::INVALID_VALUE, format_args!("{size:#x} at {at:#x}: {what}"));
         let (base, mapping) = self.mapping(at).ok_or_else(|| wrong("nothing is mapped there"))?;
-        if at.checked_add(size).is_none_or(|end| end > base + mapping.size) {
-            return Err(wrong("it ends behind the mapping"));
-        }
         let handle = self.handles.get(&mapping.handle).map(|handle| &handle.object);
-        let Some(Object::Memory { memory, .. }) = handle else {
+        let Some(Object::Memory { memory, imported }) = handle else {
             return Err(wrong("no memory is mapped there"));
         };
-        let device = memory.device;
-        self.multicast(raw)?.bind(device, offset, size)
+        let (memory, shareable) = (Arc::clone(memory), *imported || memory.handle_types != 0);
+        self.team(raw)?.bind(offset, memory, at - base, size, shareable)
     }
 
     fn unbind(&mut self, raw: u64, device: i32, offset: u64, size: u64) -> Answer {
-        let object = self.multicast(raw)?;
-        let key = (usize::try_from(device).unwrap_or(usize::MAX), offset);
-        if object.bound.get(&key) != Some(&size) {
-            let what = format_args!("{size:#x} at {offset:#x} of device {device} was not bound as one");
-            return Err(refuse(Code::INVALID_VALUE, what));
+        let device = device_of(device)?;
+        let identity = self.team(raw)?.identity;
+        if self.is_mapped(identity) {
+            note(format_args!("the object is still mapped"));
         }
-        object.bound.remove(&key);
-        Ok(())
+        self.team(raw)?.unbind(device, offset, size)
+    }
+
+    fn handles_of(&self, identity: Identity) -> impl Iterator<Item = &crate::state::Handle> {
+        let is_one = move |handle: &&crate::state::Handle| matches!(handle.object, Object::Multicast { team, .. } if team == identity);
+        self.handles.values().filter(is_one)
+    }
+
+    fn is_mapped(&self, identity: Identity) -> bool {
+        self.handles_of(identity).any(|handle| handle.mappings > 0)
+    }
+
+    /// Notes what is wrong with releasing a handle whose last reference was given up: an object that is mapped, or has
+    /// something bound and no other handle.
+    pub(crate) fn check_release(&self, raw: u64) {
+        let Some(handle) = self.handles.get(&raw).filter(|handle| handle.references == 0) else { return };
+        let Object::Multicast { team, .. } = handle.object else { return };
+        if handle.mappings > 0 {
+            note(format_args!("the object is still mapped"));
+        }
+        let bound = self.teams.get(&team).map_or(0, |team| team.bound.len());
+        if bound > 0 && self.handles_of(team).all(|handle| handle.references == 0) {
+            note(format_args!("{bound} parts are still bound"));
+        }
+    }
+
+    /// Notes memory that goes while it is bound.
+    pub(crate) fn check_unbound(&self, memory: Identity) {
+        let mut bound = self.teams.values().flat_map(|team| team.bound.values());
+        if bound.any(|bound| bound.memory.identity == memory) {
+            note(format_args!("the memory is still bound to a multicast object"));
+        }
+    }
+
+    /// Forgets an object without a handle.
+    pub(crate) fn drop_team_if_unused(&mut self, identity: Identity) {
+        if self.handles_of(identity).next().is_none() {
+            self.teams.remove(&identity);
+        }
     }
 }
 
@@ -153,20 +129,16 @@ cuda! {
     /// Makes an object.
     fn cuMulticastCreate(out: Out<'_, u64>, properties: Option<&MulticastProperties>) {
         let (out, properties) = (given(out, "mcHandle")?, given(properties, "prop")?);
-        check(properties)?;
-        let object = Multicast {
-            size: properties.size as u64,
-            wanted: properties.devices as usize,
-            added: 0,
-            bound: BTreeMap::new(),
-        };
-        out.write(state().new_handle(Object::Multicast(object)));
+        check(properties, MULTICAST_MINIMUM)?;
+        let team = Team::new(properties).map_err(|_| Code::OUT_OF_MEMORY)?;
+        out.write(state().hold_team(team, false));
         Ok(())
     }
 
     /// Adds a device, for good.
     fn cuMulticastAddDevice(handle: u64, device: i32) {
-        state().add_device(handle, device)
+        let device = device_of(device)?;
+        state().team(handle)?.add(device)
     }
 
     /// Binds memory by its handle.
@@ -186,14 +158,15 @@ cuda! {
         state().unbind(handle, device, offset as u64, size as u64)
     }
 
-    /// What objects are made in.
+    /// What objects are made in. The size has not to be a multiple of it yet.
     fn cuMulticastGetGranularity(out: Out<'_, usize>, properties: Option<&MulticastProperties>, option: u32) {
         let (out, properties) = (given(out, "granularity")?, given(properties, "prop")?);
-        check(properties)?;
-        if option > 1 {
-            return Err(refuse(Code::INVALID_VALUE, format_args!("option {option}")));
-        }
-        out.write(GRANULARITY as usize);
+        check(properties, GRANULARITY)?;
+        out.write(match option {
+            0 => MULTICAST_MINIMUM as usize,
+            1 => MULTICAST_RECOMMENDED as usize,
+            _ => return Err(refuse(Code::INVALID_VALUE, format_args!("option {option}"))),
+        });
         Ok(())
     }
 }

@@ -7,11 +7,11 @@ use crate::c::{
     COMPRESSION_GENERIC, GRANULARITY, Location, Out, PINNED, Properties, given, handle_type, location,
 };
 use crate::code::{Answer, Code};
+use crate::context;
 use crate::memory::Memory;
 use crate::settings::settings;
 use crate::state::{Held, Object, State, state};
 use crate::violation::refuse;
-use crate::{context, multicast};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ impl State {
 
     fn release(&mut self, raw: u64) -> Answer {
         self.handle(raw)?.references -= 1;
-        multicast::check_release(self, raw);
+        self.check_release(raw);
         self.drop_if_unused(raw);
         Ok(())
     }

@@ -5,10 +5,10 @@
 use crate::c::{MOST_DEVICES, access};
 use crate::code::{Answer, Code};
 use crate::memory::{Identity, Memory};
-use crate::multicast::Multicast;
 use crate::plain::Plain;
 use crate::settings::settings;
 use crate::space::Space;
+use crate::team::Team;
 use crate::violation::refuse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -23,6 +23,7 @@ pub(crate) struct State {
     pub(crate) plain: BTreeMap<u64, Plain>,
     pub(crate) handles: BTreeMap<u64, Handle>,
     pub(crate) memories: BTreeMap<Identity, Held>,
+    pub(crate) teams: BTreeMap<Identity, Team>,
     last_handle: u64,
     used: [u64; MOST_DEVICES],
 }
@@ -47,7 +48,7 @@ pub(crate) struct Handle {
 #[derive(Clone)]
 pub(crate) enum Object {
     Memory { memory: Arc<Memory>, imported: bool },
-    Multicast(Multicast),
+    Multicast { team: Identity, imported: bool },
 }
 
 /// A mapping; its first address is its key.
@@ -102,7 +103,7 @@ impl State {
     pub(crate) fn memory_of(&mut self, raw: u64) -> Answer<(Arc<Memory>, bool)> {
         match &self.handle(raw)?.object {
             Object::Memory { memory, imported } => Ok((Arc::clone(memory), *imported)),
-            Object::Multicast(_) => {
+            Object::Multicast { .. } => {
                 Err(refuse(Code::INVALID_VALUE, format_args!("handle {raw:#x} is a multicast object's")))
             }
         }
@@ -114,11 +115,17 @@ impl State {
         if !self.handles.get(&raw).is_some_and(is_unused) {
             return;
         }
-        if let Some(Handle { object: Object::Memory { memory, .. }, .. }) = self.handles.remove(&raw)
-            && let Some(held) = self.memories.get_mut(&memory.identity)
-        {
-            held.handles -= 1;
-            self.forget_unused();
+        match self.handles.remove(&raw).map(|handle| handle.object) {
+            Some(Object::Memory { memory, .. }) => {
+                let Some(held) = self.memories.get_mut(&memory.identity) else { return };
+                held.handles -= 1;
+                if held.handles == 0 {
+                    self.check_unbound(memory.identity);
+                }
+                self.forget_unused();
+            }
+            Some(Object::Multicast { team, .. }) => self.drop_team_if_unused(team),
+            None => {}
         }
     }
 

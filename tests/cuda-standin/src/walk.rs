@@ -5,7 +5,7 @@
 use crate::c::{GRANULARITY, access};
 use crate::code::{Answer, Code};
 use crate::device;
-use crate::memory::Memory;
+use crate::memory::{Identity, Memory, Place};
 use crate::state::{Object, State, state};
 use crate::violation::say;
 use std::slice;
@@ -31,6 +31,8 @@ pub(crate) struct Piece {
     memory: Arc<Memory>,
     offset: u64,
     pub(crate) size: u64,
+    /// Where else what is written goes: the other members of a multicast object.
+    others: Vec<Place>,
 }
 
 impl Piece {
@@ -43,6 +45,14 @@ impl Piece {
         // SAFETY: the piece is mapped as long as its memory is held, which is as long as the slice; it begins at a word,
         // by the caller's check; atomics may be shared with anyone.
         unsafe { slice::from_raw_parts(self.pointer().cast(), self.size as usize / size_of::<u64>()) }
+    }
+
+    /// Writes what was written to the others as well.
+    fn spread(&self) {
+        for (memory, offset) in &self.others {
+            // SAFETY: each holds so many bytes, and where two are one memory, the copy allows for it.
+            unsafe { memory.pointer(*offset).copy_from(self.pointer(), self.size as usize) };
+        }
     }
 }
 
@@ -60,7 +70,7 @@ impl State {
         let device = who.device();
         let piece = |memory: &Arc<Memory>, offset: u64| {
             let left = (memory.size - offset).min(GRANULARITY - offset % GRANULARITY);
-            Piece { memory: Arc::clone(memory), offset, size: left.min(size) }
+            Piece { memory: Arc::clone(memory), offset, size: left.min(size), others: Vec::new() }
         };
         if let Some((base, mapping)) = self.mapping(at) {
             let needed = if need == Need::Read { access::READ } else { access::READ_WRITE };
@@ -69,7 +79,8 @@ impl State {
             }
             return match self.handles.get(&mapping.handle).map(|handle| &handle.object) {
                 Some(Object::Memory { memory, .. }) => Ok(piece(memory, at - base)),
-                _ => Err("a multicast object is mapped there, and no bytes go through it here"),
+                Some(Object::Multicast { team, .. }) => self.store(*team, who, at - base, size, need),
+                None => Err("nothing is mapped there"),
             };
         }
         let Some((base, plain)) = self.plain(at) else { return Err("nothing is mapped there") };
@@ -78,6 +89,26 @@ impl State {
             Who::Driver(device) => device::reaches(device, plain.device),
         };
         if reaches { Ok(piece(&plain.memory, at - base)) } else { Err("it is another device's") }
+    }
+
+    /// What a kernel's store to a multicast object reaches, of this process. A plain load is undefined, and copies by the
+    /// driver are not documented.
+    fn store(
+        &self,
+        team: Identity,
+        who: Who,
+        offset: u64,
+        size: u64,
+        need: Need,
+    ) -> Result<Piece, &'static str> {
+        if need == Need::Read || matches!(who, Who::Driver(_)) {
+            return Err("a multicast object is mapped there, which takes stores of kernels alone");
+        }
+        let left = size.min(GRANULARITY - offset % GRANULARITY);
+        let (members, size) = self.teams.get(&team).ok_or("nothing is there")?.members(offset, left)?;
+        let mut others = members.into_iter();
+        let (memory, offset) = others.next().ok_or("no device of this process is in the team")?;
+        Ok(Piece { memory, offset, size, others: others.collect() })
     }
 
     /// Whether all of a range can be reached at this moment.
@@ -106,6 +137,7 @@ pub(crate) fn each(who: Who, at: u64, size: u64, need: Need, mut work: impl FnMu
     while next < end {
         let piece = reach(who, next, end - next, need)?;
         work(&piece);
+        piece.spread();
         next += piece.size;
     }
     Ok(())

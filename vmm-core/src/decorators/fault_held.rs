@@ -7,6 +7,7 @@ use crate::{
     Reservation, Result,
 };
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 #[cfg(unix)]
@@ -15,18 +16,20 @@ use std::os::fd::OwnedFd;
 /// How much a driver has handed out and not got back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
-    /// Pieces of physical memory whose handle is held.
+    /// Pieces of physical memory, and multicast objects, whose handle is held.
     pub handles: usize,
     /// Ranges of addresses.
     pub reservations: usize,
     /// Mappings in them.
     pub mappings: usize,
+    /// Bindings of memory to multicast objects.
+    pub bindings: usize,
 }
 
 /// Physical memory of a [`FaultInject`](super::FaultInject) backend.
 #[derive(Debug)]
 pub struct FaultHandle<H> {
-    inner: H,
+    pub(super) inner: H,
     plan: Arc<Plan>,
     _counted: Arc<()>,
 }
@@ -84,11 +87,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) struct Registry<R> {
     handles: Arc<()>,
     reservations: Mutex<Vec<Weak<Shared<R>>>>,
+    pub(super) bindings: AtomicUsize,
 }
 
 impl<R> Default for Registry<R> {
     fn default() -> Self {
-        Self { handles: Arc::default(), reservations: Mutex::default() }
+        Self { handles: Arc::default(), reservations: Mutex::default(), bindings: AtomicUsize::new(0) }
     }
 }
 
@@ -106,6 +110,7 @@ impl<R> Registry<R> {
             handles: Arc::strong_count(&self.handles) - 1,
             reservations: held.len(),
             mappings: held.iter().map(|held| lock(held).mappings.len()).sum(),
+            bindings: self.bindings.load(Ordering::Relaxed),
         }
     }
 }

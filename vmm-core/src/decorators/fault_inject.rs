@@ -16,13 +16,13 @@ use std::os::fd::BorrowedFd;
 /// A backend like the one inside of it, but for the driver calls that are told to fail.
 ///
 /// The calls that an operation can fail at are numbered from 0 on: create, import, export, reserve, map, unmap, set
-/// access, copies, fill, synchronize, can access, and the pattern's. A call that fails by plan does not reach the
+/// access, copies, fill, synchronize, can access, the pattern's, and those of multicast. A call that fails by plan does not reach the
 /// driver. What the driver has handed out and not got back is known at any time.
 #[derive(Debug)]
 pub struct FaultInject<B: Backend> {
-    inner: B,
-    plan: Arc<Plan>,
-    registry: Arc<Registry<B::Reservation>>,
+    pub(super) inner: B,
+    pub(super) plan: Arc<Plan>,
+    pub(super) registry: Arc<Registry<B::Reservation>>,
 }
 
 impl<B: Backend> Clone for FaultInject<B> {

@@ -2,7 +2,9 @@
 
 mod fault_held;
 mod fault_inject;
+mod fault_multicast;
 mod fault_plan;
 
 pub use fault_held::{FaultHandle, FaultReservation, Live};
 pub use fault_inject::FaultInject;
+pub use fault_multicast::FaultMulticast;

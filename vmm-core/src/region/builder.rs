@@ -156,7 +156,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
 }
 
 /// A number of addresses, rounded up, if a process can have that many.
-pub(super) fn rounded(operation: &'static str, size: Bytes, granularity: Granularity) -> Result<Bytes> {
+pub(crate) fn rounded(operation: &'static str, size: Bytes, granularity: Granularity) -> Result<Bytes> {
     if size.is_zero() {
         return Err(Error::ZeroSize { operation });
     }
@@ -167,7 +167,7 @@ pub(super) fn rounded(operation: &'static str, size: Bytes, granularity: Granula
 }
 
 /// Reserves addresses and holds the driver's answer against what was asked. What does not fit is given back.
-pub(super) fn reserve<B: Backend>(
+pub(crate) fn reserve<B: Backend>(
     backend: &B,
     operation: &'static str,
     size: Bytes,

@@ -102,14 +102,23 @@ impl<B: Backend> Region<B> {
 
     /// Refuses a part that is empty or not wholly in the region.
     pub(super) fn check_inside(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
-        if length.is_zero() {
-            return Err(Error::ZeroSize { operation });
-        }
-        let overflow = || Error::Overflow { operation, base: offset.0, length: length.0 };
-        let end = offset.checked_add(length).ok_or_else(overflow)?;
-        let limit = self.reserved();
-        if end > limit { Err(Error::OutOfRange { operation, offset, length, limit }) } else { Ok(()) }
+        check_inside(operation, offset, length, self.reserved())
     }
+}
+
+/// Refuses a part that is empty or goes on behind `limit`.
+pub(crate) fn check_inside(
+    operation: &'static str,
+    offset: Bytes,
+    length: Bytes,
+    limit: Bytes,
+) -> Result<()> {
+    if length.is_zero() {
+        return Err(Error::ZeroSize { operation });
+    }
+    let overflow = || Error::Overflow { operation, base: offset.0, length: length.0 };
+    let end = offset.checked_add(length).ok_or_else(overflow)?;
+    if end > limit { Err(Error::OutOfRange { operation, offset, length, limit }) } else { Ok(()) }
 }
 
 /// Refuses a device that does not exist or cannot reach such memory.

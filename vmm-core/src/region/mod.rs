@@ -26,15 +26,16 @@ mod spans;
 mod table;
 
 pub(crate) use arrange::Wanted;
-pub(crate) use builder::ADDRESS_SPACE;
+pub(crate) use builder::{ADDRESS_SPACE, reserve, rounded};
 pub use builder::{Placement, RegionBuilder};
 #[cfg(unix)]
 pub use dma_buf::DmaBuf;
 pub use grow::{Grown, Growth, Shrunk};
+pub(crate) use map::check_inside;
 
 use crate::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, DeviceId, Done, Error, Granularity, Physical,
-    Result, stream::Wait,
+    Result,
 };
 use builder::Growing;
 use layout::Layout;
@@ -173,22 +174,9 @@ impl<B: Backend> Region<B> {
         self.layout.clear()
     }
 
-    /// Sees to it that no device uses a part any more. A device that has died uses nothing.
+    /// Sees to it that no device uses a part any more.
     fn wait(&self, layout: &Layout<B>, offset: Bytes, length: Bytes, done: Done<'_>) -> Result<()> {
-        let settle = |answer| match answer {
-            Err(Error::DeviceLost { .. }) => Ok(()),
-            other => other,
-        };
-        match done.0 {
-            Wait::Nothing => Ok(()),
-            Wait::Devices => layout
-                .table
-                .devices(offset, length)
-                .try_for_each(|device| settle(self.backend.synchronize(device))),
-            Wait::Streams(streams) => {
-                streams.iter().try_for_each(|stream| settle(self.backend.synchronize_stream(*stream)))
-            }
-        }
+        done.wait(&self.backend, || layout.table.devices(offset, length))
     }
 }
 
@@ -202,8 +190,8 @@ impl<B: Backend> Drop for Region<B> {
     }
 }
 
-/// Refuses zero, and what is no multiple of the granularity.
-fn check_aligned(
+/// Refuses what is no multiple of the granularity.
+pub(crate) fn check_aligned(
     operation: &'static str,
     what: &'static str,
     value: u64,

@@ -3,10 +3,10 @@
 use crate::rig::Cuda;
 use libtest_mimic::Failed;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 const CASE: &str = "GPU_VMM_TEST_CASE";
-const DONE: &str = "DONE";
+pub(crate) const DONE: &str = "DONE";
 
 pub(crate) struct Case {
     pub(crate) name: &'static str,
@@ -53,17 +53,28 @@ pub(crate) fn library() -> PathBuf {
     path
 }
 
-/// Runs a case in a child, and gives what it printed.
-pub(crate) fn run(case: &Case) -> Result<String, Failed> {
+fn command(case: &Case) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program's path"));
     command.env(CASE, case.name).env("CUDA_STANDIN_GPUS", "2").env("GPU_VMM_CUDA_LIBRARY", library());
     for (name, value) in case.settings {
         command.env(format!("CUDA_STANDIN_{name}"), value);
     }
-    let output = command.stdin(Stdio::null()).output().expect("a child");
+    command
+}
+
+/// Runs a case in a child, and gives what it printed.
+pub(crate) fn run(case: &Case) -> Result<String, Failed> {
+    let output = command(case).stdin(Stdio::null()).output().expect("a child");
     let said = String::from_utf8_lossy(&output.stdout);
     match said.strip_suffix(&format!("{DONE}\n")) {
         Some(printed) if output.status.success() => Ok(printed.to_owned()),
         _ => Err(format!("{}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into()),
     }
+}
+
+/// Starts a case in a child beside the one that this process runs. Both talk by its standard input and output.
+pub(crate) fn start(case: &Case, environment: &[(&str, String)]) -> Child {
+    let mut command = command(case);
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child")
 }

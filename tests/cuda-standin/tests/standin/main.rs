@@ -8,6 +8,7 @@
 //! | `quirks` | each quirk that gpu-vmm-cuda lists, shown by raw calls |
 //! | `memory`, `work`, `multicast` | the rules, by subject |
 //! | `backend` | gpu-vmm-cuda: which drivers it takes, how errors reach it, that it gives everything back |
+//! | `team` | its multicast |
 //! | `child`, `rig` | running a case; the driver's functions for cases |
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 #![allow(unsafe_code)] // the driver's functions are called
@@ -19,18 +20,23 @@ mod memory;
 mod multicast;
 mod quirks;
 mod rig;
+mod team;
 mod work;
 
 use child::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 
-const GROUPS: [(&str, &[Case]); 5] = [
+const GROUPS: [(&str, &[Case]); 9] = [
     ("quirks", quirks::CASES),
     ("memory", memory::CASES),
     ("work", work::CASES),
     ("multicast", multicast::CASES),
     ("backend", backend::CASES),
+    ("team::life", team::life::CASES),
+    ("team::checks", team::checks::CASES),
+    ("team::failures", team::failures::CASES),
+    ("team::processes", team::processes::CASES),
 ];
 
 /// Each quirk that the backend lists has a case of its name.
@@ -48,7 +54,8 @@ fn misspelt_settings_end_the_process() -> Result<(), Failed> {
 
 fn main() -> ExitCode {
     if let Some(name) = child::asked_for() {
-        let all = GROUPS.iter().flat_map(|(_, cases)| *cases).chain([&backend::QUIRKS, &backend::MISSPELT]);
+        let hidden = [&backend::QUIRKS, &backend::MISSPELT, &team::processes::OTHER_HALF];
+        let all = GROUPS.iter().flat_map(|(_, cases)| *cases).chain(hidden);
         all.into_iter().find(|case| case.name == name).expect("a case of that name").run_here();
         return ExitCode::SUCCESS;
     }

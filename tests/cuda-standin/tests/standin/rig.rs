@@ -21,6 +21,8 @@ pub(crate) const UNKNOWN: u32 = 999;
 /// The granularity, and what addresses are taken in.
 pub(crate) const G: usize = 2 << 20;
 pub(crate) const BLOCK: usize = 32 << 20;
+/// The granularity of multicast.
+pub(crate) const M: usize = 4 << 20;
 
 pub(crate) const READ: u32 = 1;
 pub(crate) const READ_WRITE: u32 = 3;
@@ -132,12 +134,24 @@ impl Cuda {
 
     #[track_caller]
     pub(crate) fn create_shareable(&self, size: usize) -> usize {
-        self.get("cuMemCreate", &[size, properties(0, 1).as_ptr().addr(), 0])
+        self.create_shareable_on(0, size)
+    }
+
+    #[track_caller]
+    pub(crate) fn create_shareable_on(&self, device: u32, size: usize) -> usize {
+        self.get("cuMemCreate", &[size, properties(device, 1).as_ptr().addr(), 0])
     }
 
     #[track_caller]
     pub(crate) fn release(&self, handle: usize) {
         self.ok("cuMemRelease", &[handle]);
+    }
+
+    #[track_caller]
+    pub(crate) fn release_all(&self, handles: &[usize]) {
+        for handle in handles {
+            self.release(*handle);
+        }
     }
 
     #[track_caller]

@@ -9,7 +9,7 @@ use gpu_vmm_core::decorators::Live;
 use gpu_vmm_core::{Done, Error, Workbench};
 
 /// What is held beside the region: one piece of memory.
-const BESIDE: Live = Live { handles: 1, reservations: 0, mappings: 0 };
+const BESIDE: Live = Live { handles: 1, reservations: 0, mappings: 0, bindings: 0 };
 
 pub(super) fn close<B: Workbench>(subject: &Subject<B>) {
     let sweep = Sweep::new(subject);

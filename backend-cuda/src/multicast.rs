@@ -1,0 +1,231 @@
+//! Multicast objects: `cuMulticastCreate`, `cuMulticastAddDevice`, `cuMulticastBindMem`, `cuMulticastUnbind`. They are
+//! exported, imported, mapped and released as memory is, by [`CudaHandle`] and [`CudaReservation`](crate::CudaReservation).
+//!
+//! No test calls these functions of NVIDIA's own driver.
+//!
+//! Unsafe, since it calls the driver.
+#![allow(unsafe_code)]
+
+use crate::device::attribute as ask;
+use crate::ffi::{
+    CuResult, MULTICAST_MINIMUM, MULTICAST_RECOMMENDED, MulticastFunctions, MulticastObjectProp, attribute,
+};
+use crate::{CudaBackend, CudaHandle};
+use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver, MulticastGranularity};
+use gpu_vmm_core::{
+    Bytes, Capability, DeviceId, Error, Feature, FoundBy, Granularity, Handle, Properties, Result,
+};
+
+/// The driver's calls for multicast, where it has them.
+#[derive(Debug)]
+pub struct CudaMulticast {
+    backend: CudaBackend,
+    functions: &'static MulticastFunctions,
+}
+
+impl CudaBackend {
+    fn multicast_functions(&self) -> Result<&'static MulticastFunctions, String> {
+        self.inner.driver.loaded.multicast.as_ref().map_err(|said| {
+            format!("the driver has not all functions for multicast, which came with CUDA 12.1: {said}")
+        })
+    }
+
+    /// Whether a device says that it can be in a team; why not where it cannot.
+    fn says_multicast(&self, device: DeviceId) -> Result<(), String> {
+        let slot = self.slot("capabilities", device).map_err(|error| error.to_string())?;
+        match ask(self.functions(), slot.raw, attribute::MULTICAST) {
+            Ok(0) => {
+                Err("CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0: it needs GPUs that are joined by NVSwitch"
+                    .into())
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("asked for CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, {error}")),
+        }
+    }
+
+    /// What is known without trying.
+    pub(crate) fn multicast_capability(&self, device: DeviceId) -> Capability {
+        const NEVER_TRIED: &str = "the driver's word, never tried: an object takes resources of the whole host, and a fault \
+                                   in one can put its GPUs out of service";
+        let missing = |found_by, reason| Capability::no(Feature::Multicast, found_by, reason);
+        match (self.multicast_functions(), self.says_multicast(device)) {
+            (Err(reason), _) => missing(FoundBy::Version, reason),
+            (Ok(_), Err(reason)) => missing(FoundBy::Attribute, reason),
+            (Ok(_), Ok(())) => Capability::yes(Feature::Multicast, FoundBy::Attribute, NEVER_TRIED),
+        }
+    }
+}
+
+impl MulticastBackend for CudaBackend {
+    type Driver = CudaMulticast;
+
+    fn multicast(&self, operation: &'static str) -> Result<CudaMulticast> {
+        self.here(operation)?;
+        match self.multicast_functions() {
+            Ok(functions) => Ok(CudaMulticast { backend: self.clone(), functions }),
+            Err(reason) => Err(Error::Unsupported { operation, reason }),
+        }
+    }
+}
+
+/// What can be done about an answer, as far as others have found out.
+fn advice(result: CuResult) -> &'static str {
+    match result {
+        CuResult::MULTICAST_RESOURCE_FULL => {
+            "; the NVSwitches have no room for one more object: programs of all users share it, so release objects, or make \
+             fewer and larger ones"
+        }
+        CuResult::ILLEGAL_STATE => {
+            "; the fabric is not in the state for it: if another process has died or failed to add its devices, begin again \
+             with a new object; else the fabric manager or an NVSwitch is in trouble, and its log says which"
+        }
+        CuResult::SYSTEM_NOT_READY => {
+            "; nvidia-fabricmanager must run and be done with its work: if it runs, all processes of the team can try again \
+             together"
+        }
+        CuResult::OUT_OF_MEMORY => {
+            "; it is not memory alone that can be short, but what the driver needs to bind it"
+        }
+        _ => "",
+    }
+}
+
+impl CudaMulticast {
+    fn check(
+        &self,
+        operation: &'static str,
+        call: &'static str,
+        result: CuResult,
+        context: impl FnOnce() -> String,
+    ) -> Result<()> {
+        self.backend.check(operation, call, result, || context() + advice(result))
+    }
+
+    fn raw(&self, operation: &'static str, device: DeviceId) -> Result<i32> {
+        self.backend.slot(operation, device).map(|slot| slot.raw)
+    }
+}
+
+fn describe(devices: u32, size: Bytes, properties: &Properties) -> MulticastObjectProp {
+    MulticastObjectProp {
+        num_devices: devices,
+        size: size.0 as usize,
+        handle_types: properties.handle_types.bits().into(),
+        flags: 0,
+    }
+}
+
+impl MulticastDriver for CudaMulticast {
+    type Handle = CudaHandle;
+
+    fn check_device(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+        self.backend.here(operation)?;
+        self.backend
+            .says_multicast(device)
+            .map_err(|reason| Error::Unsupported { operation, reason: format!("{device}: {reason}") })
+    }
+
+    fn granularity(
+        &self,
+        operation: &'static str,
+        devices: u32,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<MulticastGranularity> {
+        self.backend.here(operation)?;
+        let prop = describe(devices, size, properties);
+        let ask = |option| {
+            let mut bytes = 0usize;
+            // SAFETY: both pointers are good for their types; the call looks at the properties and makes nothing.
+            let result = unsafe { (self.functions.get_granularity)(&raw mut bytes, &raw const prop, option) };
+            self.check(operation, "cuMulticastGetGranularity", result, || {
+                format!("{size} on {devices} devices")
+            })?;
+            Granularity::new(Bytes(bytes as u64)).ok_or_else(|| Error::DriverBroke {
+                operation,
+                what: format!("it gave the granularity {bytes} for multicast, which is no power of two"),
+            })
+        };
+        Ok(MulticastGranularity {
+            minimum: ask(MULTICAST_MINIMUM)?,
+            recommended: ask(MULTICAST_RECOMMENDED)?,
+        })
+    }
+
+    unsafe fn create(&self, devices: u32, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
+        const OPERATION: &str = "create multicast object";
+        self.backend.here(OPERATION)?;
+        let prop = describe(devices, size, properties);
+        let mut raw = 0;
+        // SAFETY: both pointers are good for their types; the size is right by the caller's promise.
+        let result = unsafe { (self.functions.create)(&raw mut raw, &raw const prop) };
+        self.check(OPERATION, "cuMulticastCreate", result, || format!("{size} on {devices} devices"))?;
+        Ok(CudaHandle::own(&self.backend, raw, size, properties, false))
+    }
+
+    unsafe fn add(&self, object: &CudaHandle, device: DeviceId) -> Result<()> {
+        const OPERATION: &str = "add device to multicast object";
+        self.backend.here(OPERATION)?;
+        let raw = self.raw(OPERATION, device)?;
+        // SAFETY: the handle is the driver's for an object, and the device was not added, by the caller's promise.
+        let result = unsafe { (self.functions.add_device)(object.raw, raw) };
+        self.check(OPERATION, "cuMulticastAddDevice", result, || device.to_string())
+    }
+
+    unsafe fn bind(
+        &self,
+        object: &CudaHandle,
+        offset: Bytes,
+        memory: &CudaHandle,
+        memory_offset: Bytes,
+        length: Bytes,
+    ) -> Result<()> {
+        const OPERATION: &str = "bind";
+        self.backend.here(OPERATION)?;
+        // SAFETY: both handles are the driver's, and the numbers are right, by the caller's promise; flags must be zero.
+        let result = unsafe {
+            let (to, from, size) = (offset.0 as usize, memory_offset.0 as usize, length.0 as usize);
+            (self.functions.bind_mem)(object.raw, to, memory.raw, from, size, 0)
+        };
+        self.check(OPERATION, "cuMulticastBindMem", result, || {
+            let device = memory.properties().device;
+            format!(
+                "{length} of {device}, from {memory_offset} of the memory, at {offset} of {}",
+                object.size()
+            )
+        })
+    }
+
+    unsafe fn unbind(
+        &self,
+        object: &CudaHandle,
+        device: DeviceId,
+        offset: Bytes,
+        length: Bytes,
+    ) -> Result<()> {
+        const OPERATION: &str = "unbind";
+        self.backend.here(OPERATION)?;
+        let raw = self.raw(OPERATION, device)?;
+        // SAFETY: the handle is the driver's for an object, and this was bound as one, by the caller's promise.
+        let result =
+            unsafe { (self.functions.unbind)(object.raw, raw, offset.0 as usize, length.0 as usize) };
+        self.check(OPERATION, "cuMulticastUnbind", result, || format!("{length} of {device} at {offset}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_fabric_answers_gets_advice() {
+        for (result, part) in [
+            (CuResult::MULTICAST_RESOURCE_FULL, "release objects"),
+            (CuResult::ILLEGAL_STATE, "begin again"),
+            (CuResult::SYSTEM_NOT_READY, "nvidia-fabricmanager must run"),
+        ] {
+            assert!(advice(result).contains(part), "{result:?}");
+        }
+        assert_eq!(advice(CuResult(1)), "");
+    }
+}

@@ -1,0 +1,115 @@
+//! Multicast of the vendor chosen at run time.
+//!
+//! Unsafe, since the trait's methods are.
+#![allow(unsafe_code)]
+
+use super::{AnyBackend, AnyHandle};
+use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver, MulticastGranularity};
+use gpu_vmm_core::{Bytes, DeviceId, Error, Properties, Result};
+
+#[cfg(feature = "cuda")]
+use gpu_vmm_cuda::CudaBackend;
+#[cfg(feature = "hip")]
+use gpu_vmm_hip::HipBackend;
+#[cfg(feature = "host")]
+use gpu_vmm_host::HostBackend;
+
+/// The calls for multicast of an [`AnyBackend`]: CUDA's, since of the others there are none.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AnyMulticast {
+    /// NVIDIA's.
+    #[cfg(feature = "cuda")]
+    Cuda(<CudaBackend as MulticastBackend>::Driver),
+    /// AMD's.
+    #[cfg(feature = "hip")]
+    Hip(<HipBackend as MulticastBackend>::Driver),
+    /// The host's.
+    #[cfg(feature = "host")]
+    Host(<HostBackend as MulticastBackend>::Driver),
+}
+
+impl MulticastBackend for AnyBackend {
+    type Driver = AnyMulticast;
+
+    fn multicast(&self, operation: &'static str) -> Result<AnyMulticast> {
+        dispatch!(*self, Self, ref backend, AnyMulticast as wrap => backend.multicast(operation).map(wrap))
+    }
+}
+
+/// One branch for each vendor that is built in, where the calls and all of the handles are its own.
+macro_rules! of_one_vendor {
+    ($operation:literal, $driver:expr, [$($handle:ident),+], $inner:ident => $body:expr) => {
+        match ($driver, $($handle),+) {
+            #[cfg(feature = "cuda")]
+            (AnyMulticast::Cuda($inner), $(AnyHandle::Cuda($handle)),+) => $body,
+            #[cfg(feature = "hip")]
+            (AnyMulticast::Hip($inner), $(AnyHandle::Hip($handle)),+) => $body,
+            #[cfg(feature = "host")]
+            (AnyMulticast::Host($inner), $(AnyHandle::Host($handle)),+) => $body,
+            #[allow(unreachable_patterns)] // with one vendor built in
+            (driver, $($handle),+) => Err(Error::ForeignHandle {
+                operation: $operation,
+                theirs: format!("{:?}", ($($handle),+)),
+                ours: format!("{driver:?}"),
+            }),
+        }
+    };
+}
+
+impl MulticastDriver for AnyMulticast {
+    type Handle = AnyHandle;
+
+    fn check_device(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+        dispatch!(*self, Self, ref driver => driver.check_device(operation, device))
+    }
+
+    fn granularity(
+        &self,
+        operation: &'static str,
+        devices: u32,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<MulticastGranularity> {
+        dispatch!(*self, Self, ref driver => driver.granularity(operation, devices, size, properties))
+    }
+
+    unsafe fn create(&self, devices: u32, size: Bytes, properties: &Properties) -> Result<AnyHandle> {
+        dispatch!(*self, Self, ref driver, AnyHandle as wrap => {
+            // SAFETY: the caller's promises are the ones that the vendor's function asks for; so below.
+            unsafe { driver.create(devices, size, properties) }.map(wrap)
+        })
+    }
+
+    unsafe fn add(&self, object: &AnyHandle, device: DeviceId) -> Result<()> {
+        // SAFETY: as in `create`.
+        of_one_vendor!("add device", self, [object], driver => unsafe { driver.add(object, device) })
+    }
+
+    unsafe fn bind(
+        &self,
+        object: &AnyHandle,
+        offset: Bytes,
+        memory: &AnyHandle,
+        memory_offset: Bytes,
+        length: Bytes,
+    ) -> Result<()> {
+        of_one_vendor!("bind", self, [object, memory], driver => {
+            // SAFETY: as in `create`.
+            unsafe { driver.bind(object, offset, memory, memory_offset, length) }
+        })
+    }
+
+    unsafe fn unbind(
+        &self,
+        object: &AnyHandle,
+        device: DeviceId,
+        offset: Bytes,
+        length: Bytes,
+    ) -> Result<()> {
+        of_one_vendor!("unbind", self, [object], driver => {
+            // SAFETY: as in `create`.
+            unsafe { driver.unbind(object, device, offset, length) }
+        })
+    }
+}

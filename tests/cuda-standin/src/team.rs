@@ -1,0 +1,208 @@
+//! What is behind a multicast object: the devices of its team, and what is bound of their memory.
+//!
+//! An object is a memfd of one page, so that it can be exported. In the page is what all processes that have it see: its
+//! size, how many devices it is for, which are added, and which have bound memory. What is bound where, only the process
+//! knows that did it.
+#![allow(unsafe_code)] // reaches the page
+
+use crate::c::{MULTICAST_MINIMUM, MulticastProperties};
+use crate::code::{Answer, Code};
+use crate::memory::{Identity, Memory, Place, named, new_file};
+use crate::pages::Pages;
+use crate::violation::refuse;
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+/// What the memfd is called, behind the name that all have.
+const NAME: &str = "multicast";
+const PAGE: u64 = 4096;
+
+/// What all processes see.
+#[repr(C)]
+struct Shared {
+    size: u64,
+    /// How many devices it is for.
+    wanted: u32,
+    handle_types: u32,
+    /// A bit for each device that was added.
+    added: AtomicU32,
+    /// A bit for each device of which something is bound.
+    bound: AtomicU32,
+}
+
+/// Memory that is bound.
+pub(crate) struct Bound {
+    pub(crate) size: u64,
+    pub(crate) memory: Arc<Memory>,
+    /// Where it begins in the memory.
+    from: u64,
+}
+
+pub(crate) struct Team {
+    file: OwnedFd,
+    page: Pages,
+    pub(crate) identity: Identity,
+    /// A bit for each device that this process has added.
+    here: u32,
+    /// What this process has bound, by device and place in the object.
+    pub(crate) bound: BTreeMap<(usize, u64), Bound>,
+}
+
+impl Team {
+    pub(crate) fn new(properties: &MulticastProperties) -> Result<Self, Errno> {
+        let team = Self::of_file(new_file(NAME, PAGE)?)?;
+        let shared = Shared {
+            size: properties.size as u64,
+            wanted: properties.devices,
+            handle_types: properties.handle_types as u32,
+            added: AtomicU32::new(0),
+            bound: AtomicU32::new(0),
+        };
+        // SAFETY: the page is new, large enough, and nobody else's yet.
+        unsafe { team.page.pointer().cast::<Shared>().write(shared) };
+        Ok(team)
+    }
+
+    /// The object that a descriptor stands for, and nothing where it stands for something else.
+    pub(crate) fn import(file: BorrowedFd<'_>) -> Option<Self> {
+        if named(file)? != NAME {
+            return None;
+        }
+        Self::of_file(file.try_clone_to_owned().ok()?).ok()
+    }
+
+    fn of_file(file: OwnedFd) -> Result<Self, Errno> {
+        let page = Pages::of_file(file.as_fd(), PAGE)?;
+        let identity = fstat(&file)?.st_ino;
+        Ok(Self { file, page, identity, here: 0, bound: BTreeMap::new() })
+    }
+
+    pub(crate) fn descriptor(&self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(&self.file, 0)
+    }
+
+    const fn shared(&self) -> &Shared {
+        // SAFETY: whoever made the file has written it before it had a descriptor; what changes are atomics.
+        unsafe { &*self.page.pointer().cast::<Shared>() }
+    }
+
+    pub(crate) const fn handle_types(&self) -> u32 {
+        self.shared().handle_types
+    }
+
+    /// Its size, once all devices are added.
+    pub(crate) fn complete(&self) -> Answer<u64> {
+        let shared = self.shared();
+        let added = shared.added.load(SeqCst).count_ones();
+        if added < shared.wanted {
+            let what = format_args!("{added} of {} devices are added", shared.wanted);
+            return Err(refuse(Code::ILLEGAL_STATE, what));
+        }
+        Ok(shared.size)
+    }
+
+    /// What it is mapped as at an address.
+    pub(crate) fn mappable(&self, at: u64) -> Answer<u64> {
+        if !at.is_multiple_of(MULTICAST_MINIMUM) {
+            let what = format_args!("{at:#x} is no multiple of the granularity of multicast");
+            return Err(refuse(Code::INVALID_VALUE, what));
+        }
+        self.complete()
+    }
+
+    /// Whether a device may be given access.
+    pub(crate) fn check_access(&self, device: usize) -> Answer {
+        let (added, bound) = (self.shared().added.load(SeqCst), self.shared().bound.load(SeqCst));
+        if added & (1 << device) == 0 {
+            let what = format_args!("device {device} is not in the team");
+            return Err(refuse(Code::INVALID_DEVICE, what));
+        }
+        if bound != added {
+            let what = format_args!("devices {added:#b} are added, and {bound:#b} have bound memory");
+            return Err(refuse(Code::ILLEGAL_STATE, what));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add(&mut self, device: usize) -> Answer {
+        let shared = self.shared();
+        let added = shared.added.load(SeqCst);
+        if added & (1 << device) != 0 || added.count_ones() == shared.wanted {
+            let what = format_args!("device {device} is added already, or one too many");
+            return Err(refuse(Code::INVALID_VALUE, what));
+        }
+        shared.added.fetch_or(1 << device, SeqCst);
+        self.here |= 1 << device;
+        Ok(())
+    }
+
+    /// Binds memory from `from` on; `shareable` says whether it can leave its process, or came from another.
+    pub(crate) fn bind(
+        &mut self,
+        offset: u64,
+        memory: Arc<Memory>,
+        from: u64,
+        size: u64,
+        shareable: bool,
+    ) -> Answer {
+        let whole = self.complete()?;
+        let device = memory.device;
+        let what = |what: &str| {
+            let numbers =
+                format_args!("{size:#x} at {offset:#x}, from {from:#x} of device {device}'s memory");
+            Err(refuse(Code::INVALID_VALUE, format_args!("{numbers}: {what}")))
+        };
+        if size == 0 || [offset, from, size].iter().any(|number| !number.is_multiple_of(MULTICAST_MINIMUM)) {
+            return what("no whole granules of multicast");
+        }
+        if self.here & (1 << device) == 0 {
+            return what("this process has not added the device");
+        }
+        if self.handle_types() != 0 && !shareable {
+            return what("the object can be exported, and the memory cannot");
+        }
+        if from.checked_add(size).is_none_or(|end| end > memory.size) {
+            return what("it ends behind the memory");
+        }
+        let Some(end) = offset.checked_add(size).filter(|end| *end <= whole) else {
+            return what("it ends behind the object");
+        };
+        let before = self.bound.range((device, 0)..(device, end)).next_back();
+        if before.is_some_and(|((_, start), bound)| start + bound.size > offset) {
+            return what("something is bound there");
+        }
+        self.bound.insert((device, offset), Bound { size, memory, from });
+        self.shared().bound.fetch_or(1 << device, SeqCst);
+        Ok(())
+    }
+
+    /// Takes out what was bound with these numbers.
+    pub(crate) fn unbind(&mut self, device: usize, offset: u64, size: u64) -> Answer {
+        if self.bound.get(&(device, offset)).is_none_or(|bound| bound.size != size) {
+            let what = format_args!("{size:#x} at {offset:#x} of device {device} was not bound as one");
+            return Err(refuse(Code::INVALID_VALUE, what));
+        }
+        self.bound.remove(&(device, offset));
+        if !self.bound.keys().any(|(other, _)| *other == device) {
+            self.shared().bound.fetch_and(!(1 << device), SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Where a store at an offset goes: into the memory of each device of this process, as far as `size` goes in all.
+    pub(crate) fn members(&self, offset: u64, size: u64) -> Result<(Vec<Place>, u64), &'static str> {
+        let (mut members, mut left) = (Vec::new(), size);
+        for device in (0..u32::BITS as usize).filter(|device| self.here & (1 << device) != 0) {
+            let before = self.bound.range((device, 0)..=(device, offset)).next_back();
+            let found = before.filter(|((_, start), bound)| offset - start < bound.size);
+            let ((_, start), bound) = found.ok_or("of a device of the team nothing is bound there")?;
+            members.push((Arc::clone(&bound.memory), bound.from + (offset - start)));
+            left = left.min(start + bound.size - offset);
+        }
+        Ok((members, left))
+    }
+}

@@ -1,0 +1,179 @@
+//! What is refused before the driver hears of it: after each of these there has been no violation, and nothing is left.
+
+use super::{
+    BOTH, CudaBackend, GRANULE, ONE, SIZE, TWO, UNIT, both, bound, check_nothing_is_left, memory, open,
+};
+use crate::child::{Case, case, with};
+use crate::rig::Cuda;
+use gpu_vmm_core::multicast::{MulticastBackend, Team};
+use gpu_vmm_core::{
+    Backend, Bytes, Capability, DeviceId, Error, Feature, FoundBy, HandleTypes, Physical, Placement,
+    Properties,
+};
+
+pub(crate) const CASES: &[Case] = &[
+    case("a_team_that_cannot_be_is_refused", a_team_that_cannot_be_is_refused),
+    case("a_binding_that_cannot_be_is_refused", a_binding_that_cannot_be_is_refused),
+    case("what_can_be_exported_takes_shareable_memory", what_can_be_exported_takes_shareable_memory),
+    case("an_object_is_mapped_when_each_device_has_bound", an_object_is_mapped_when_each_device_has_bound),
+    case("what_was_not_bound_is_not_unbound", what_was_not_bound_is_not_unbound),
+    case("the_capability_is_the_drivers_word", the_capability_is_the_drivers_word),
+    with(&[("MULTICAST", "0")], "a_device_without_it_says_so", a_device_without_it_says_so),
+    with(&[("VERSION", "12.0")], "a_driver_without_the_functions_says_so", a_driver_without_says_so),
+    with(&[("VERSION", "11.4")], "and_so_does_the_oldest", a_driver_without_says_so),
+];
+
+macro_rules! refused {
+    ($answer:expr, $kind:pat $(, $part:expr)*) => {
+        let error = Error::from($answer.unwrap_err());
+        assert!(matches!(error, $kind), "{error:?}");
+        $(assert!(error.to_string().contains($part), "{:?} is not in {error}", $part);)*
+    };
+}
+
+fn a_team_that_cannot_be_is_refused(cuda: &Cuda) {
+    let backend = open(cuda);
+    let builder = || Team::builder(&backend).size(SIZE);
+    refused!(builder().create(), Error::BadTeam { .. }, "add at least one");
+    refused!(builder().elsewhere(2).create(), Error::BadTeam { .. }, "no device of this process");
+    refused!(both(&backend).device(TWO).create(), Error::BadTeam { .. }, "device 1 is in the team twice");
+    refused!(both(&backend).elsewhere(u32::MAX).create(), Error::BadTeam { .. }, "too many");
+    refused!(builder().device(DeviceId(2)).create(), Error::NoSuchDevice { .. });
+    refused!(builder().device(DeviceId::HOST).create(), Error::Unsupported { .. });
+    refused!(both(&backend).size(Bytes::ZERO).create(), Error::ZeroSize { .. });
+    refused!(both(&backend).size(Bytes::gib(5)).create(), Error::ExceedsDevice { .. });
+    refused!(both(&backend).size(Bytes(u64::MAX)).granularity(), Error::ExceedsDevice { .. });
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn a_binding_that_cannot_be_is_refused(cuda: &Cuda) {
+    let backend = open(cuda);
+    let mut object = Team::builder(&backend).size(SIZE).device(ONE).create().unwrap().complete();
+    let own = memory(&backend, ONE);
+    refused!(
+        object.bind(Bytes::ZERO, &memory(&backend, TWO), Bytes::ZERO, SIZE),
+        Error::NotInTeam { .. },
+        "device 1 is not in the team; of this process are device 0"
+    );
+    for (offset, from, length, what) in [
+        (GRANULE, Bytes::ZERO, UNIT, "the offset 0x200000"),
+        (Bytes::ZERO, GRANULE, UNIT, "the offset in the memory 0x200000"),
+        (Bytes::ZERO, Bytes::ZERO, GRANULE, "the length 0x200000"),
+    ] {
+        refused!(object.bind(offset, &own, from, length), Error::Unaligned { .. }, what);
+    }
+    refused!(object.bind(Bytes::ZERO, &own, Bytes::ZERO, Bytes::ZERO), Error::ZeroSize { .. });
+    let last = Bytes(u64::MAX - UNIT.0 + 1);
+    refused!(object.bind(last, &own, Bytes::ZERO, UNIT), Error::Overflow { .. });
+    refused!(object.bind(Bytes::ZERO, &own, last, UNIT), Error::Overflow { .. });
+    refused!(object.bind(SIZE, &own, Bytes::ZERO, UNIT), Error::OutOfRange { .. });
+    refused!(object.bind(Bytes::ZERO, &own, SIZE, UNIT), Error::OutOfRange { .. });
+    refused!(object.bind(UNIT, &own, Bytes::ZERO, SIZE), Error::OutOfRange { .. });
+    assert_eq!(object.bindings().count(), 0);
+    // Between two that are bound there is room for one, and no more.
+    let at = |units: u64| Bytes(units * UNIT.0);
+    object.bind(at(0), &own, at(0), at(2)).unwrap();
+    object.bind(at(4), &own, at(4), at(2)).unwrap();
+    for (first, count) in [(0, 1), (1, 1), (1, 2), (3, 2), (5, 1), (0, 16), (3, 13)] {
+        refused!(
+            object.bind(at(first), &own, at(0), at(count)),
+            Error::AlreadyBound { .. },
+            "unbind those first"
+        );
+    }
+    object.bind(at(2), &own, at(0), at(2)).unwrap();
+    assert_eq!(object.bindings().count(), 3);
+    drop((object, own));
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn what_can_be_exported_takes_shareable_memory(cuda: &Cuda) {
+    let backend = open(cuda);
+    let builder = || Team::builder(&backend).size(SIZE).device(ONE);
+    let unshared = builder().create().unwrap();
+    refused!(unshared.export(), Error::Unsupported { .. });
+    let shared = builder().exported_as(HandleTypes::NATIVE).create().unwrap();
+    shared.export().unwrap();
+    let mut object = shared.complete();
+    let own = memory(&backend, ONE);
+    refused!(
+        object.bind(Bytes::ZERO, &own, Bytes::ZERO, SIZE),
+        Error::Unsupported { .. },
+        "create it as shareable"
+    );
+    let shareable = Physical::create(&backend, SIZE, Properties::on(ONE).shareable()).unwrap();
+    object.bind(Bytes::ZERO, &shareable, Bytes::ZERO, SIZE).unwrap();
+    // It is the other way round no matter.
+    unshared.complete().bind(Bytes::ZERO, &shareable, Bytes::ZERO, SIZE).unwrap();
+    drop((object, own, shareable));
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn an_object_is_mapped_when_each_device_has_bound(cuda: &Cuda) {
+    let backend = open(cuda);
+    let mut object = both(&backend).create().unwrap().complete();
+    for device in BOTH {
+        let failed = object.map(Placement::Anywhere).unwrap_err();
+        assert!(
+            matches!(failed.error(), Error::NotBound { device: missing, .. } if *missing == device),
+            "{failed}"
+        );
+        object = failed.into_kept();
+        object.bind(Bytes::ZERO, &memory(&backend, device), Bytes::ZERO, SIZE).unwrap();
+    }
+    drop(object.map(Placement::Anywhere).unwrap());
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn what_was_not_bound_is_not_unbound(cuda: &Cuda) {
+    let backend = open(cuda);
+    let mut object = bound(&backend);
+    refused!(object.unbind(ONE, UNIT), Error::NotBound { .. }, "no memory of device 0 is bound from offset");
+    refused!(object.unbind(DeviceId(2), Bytes::ZERO), Error::NotBound { .. });
+    object.unbind(ONE, Bytes::ZERO).unwrap();
+    refused!(object.unbind(ONE, Bytes::ZERO), Error::NotBound { .. });
+    object.close().unwrap();
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn capability(backend: &CudaBackend) -> Capability {
+    let all = backend.capabilities(TWO).unwrap();
+    all.into_iter().find(|one| one.feature == Feature::Multicast).unwrap()
+}
+
+fn the_capability_is_the_drivers_word(cuda: &Cuda) {
+    let backend = open(cuda);
+    let Capability { available, found_by, note, .. } = capability(&backend);
+    assert!(available && found_by == FoundBy::Attribute);
+    assert!(note.contains("never tried"), "{note}");
+    check_nothing_is_left(cuda, &backend);
+}
+
+/// Each call gives the reason that the capability has.
+fn check_unsupported(backend: &CudaBackend, found_by: FoundBy, reason: &str) {
+    let found = capability(backend);
+    assert!(!found.available && found.found_by == found_by, "{found:?}");
+    assert!(found.note.contains(reason), "{found:?}");
+    for answer in [
+        both(backend).create().map(drop),
+        both(backend).granularity().map(drop),
+        // SAFETY: it is refused before the descriptor is looked at.
+        unsafe { both(backend).import(std::os::fd::AsFd::as_fd(&std::io::stdin())) }.map(drop),
+    ] {
+        refused!(answer, Error::Unsupported { .. }, &found.note);
+    }
+}
+
+fn a_device_without_it_says_so(cuda: &Cuda) {
+    let backend = open(cuda);
+    check_unsupported(&backend, FoundBy::Attribute, "MULTICAST_SUPPORTED is 0");
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn a_driver_without_says_so(cuda: &Cuda) {
+    assert!(!cuda.has("cuMulticastCreate"));
+    let backend = open(cuda);
+    check_unsupported(&backend, FoundBy::Version, "cuMulticastCreate");
+    assert!(backend.multicast("test").is_err());
+    check_nothing_is_left(cuda, &backend);
+}

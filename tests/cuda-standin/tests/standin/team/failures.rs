@@ -1,0 +1,206 @@
+//! What the driver answers, calls that fail, and what is left then.
+
+use super::{BOTH, CudaBackend, ONE, SIZE, TWO, both, bound, check_nothing_is_left, idle, memory, open};
+use crate::child::{Case, case, with};
+use crate::rig::Cuda;
+use gpu_vmm_core::decorators::{FaultInject, Live};
+use gpu_vmm_core::multicast::{Multicast, MulticastRange};
+use gpu_vmm_core::{Backend, Bytes, Error, Physical, Placement, Result};
+
+type Faulty = FaultInject<CudaBackend>;
+
+pub(crate) const CASES: &[Case] = &[
+    case("whichever_call_fails_nothing_is_left", whichever_call_fails_nothing_is_left),
+    case("what_cannot_be_unmapped_comes_back_mapped", what_cannot_be_unmapped_comes_back),
+    case("what_cannot_be_unbound_stays_bound", what_cannot_be_unbound_stays_bound),
+    case("what_cannot_be_undone_is_left_to_the_driver", what_cannot_be_undone_is_left_to_the_driver),
+    case("what_fails_in_dropping_is_logged", what_fails_in_dropping_is_logged),
+    with(&[("FAIL", "cuMulticastCreate:1:47")], "switches_that_are_full_get_advice", |cuda| {
+        answers(cuda, &["cuMulticastCreate", "CUDA_ERROR_MULTICAST_RESOURCE_FULL (47)", "release objects"]);
+    }),
+    with(&[("FAIL", "cuMulticastBindMem:2:401")], "a_fabric_in_trouble_gets_advice", |cuda| {
+        answers(
+            cuda,
+            &["cuMulticastBindMem", "CUDA_ERROR_ILLEGAL_STATE (401)", "begin again", "64 MiB of device 1"],
+        );
+    }),
+    with(&[("FAIL", "cuMulticastBindMem:1:802")], "a_fabric_that_is_not_ready_gets_advice", |cuda| {
+        answers(cuda, &["CUDA_ERROR_SYSTEM_NOT_READY (802)", "nvidia-fabricmanager must run"]);
+    }),
+    with(&[("FAIL", "cuMulticastAddDevice:2:101")], "a_device_of_another_clique_is_named", |cuda| {
+        answers(cuda, &["cuMulticastAddDevice", "CUDA_ERROR_INVALID_DEVICE (101)", "device 1"]);
+    }),
+    with(&[("FAIL", "cuMulticastGetGranularity:2:1")], "a_granularity_may_fail", |cuda| {
+        answers(cuda, &["cuMulticastGetGranularity", "64 MiB on 2 devices"]);
+    }),
+    with(&[("FAIL", "cuMemMap:1:401")], "a_map_may_fail", |cuda| {
+        answers(cuda, &["cuMemMap", "ILLEGAL_STATE"])
+    }),
+    with(&[("FAIL", "cuMemSetAccess:1:1")], "access_may_fail", |cuda| answers(cuda, &["cuMemSetAccess"])),
+];
+
+/// Everything from the object to its address.
+fn build<B: gpu_vmm_core::multicast::MulticastBackend>(
+    backend: &B,
+    memory: &[Physical<B>],
+) -> Result<MulticastRange<B>> {
+    let mut object = both(backend).create()?.complete();
+    for memory in memory {
+        object.bind(Bytes::ZERO, memory, Bytes::ZERO, SIZE)?;
+    }
+    Ok(object.map(Placement::Anywhere)?)
+}
+
+/// The error of whatever fails in it. Nothing is left, and the next time it succeeds.
+fn answers(cuda: &Cuda, parts: &[&str]) {
+    let backend = open(cuda);
+    let memory = BOTH.map(|device| memory(&backend, device));
+    let error = build(&backend, &memory).unwrap_err();
+    for part in parts {
+        assert!(error.to_string().contains(part), "{part:?} is not in {error}");
+    }
+    let left = cuda.counts();
+    assert_eq!((left.handles, left.reservations, left.mappings, left.bindings), (2, 0, 0, 0));
+    build(&backend, &memory).unwrap().close(idle()).unwrap();
+    drop(memory);
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn whichever_call_fails_nothing_is_left(cuda: &Cuda) {
+    let backend = open(cuda);
+    let faulty: Faulty = FaultInject::new(backend.clone());
+    let memory = BOTH.map(|device| memory(&faulty, device));
+    let alone = faulty.live();
+    faulty.fail_each(&[]);
+    let range = build(&faulty, &memory).unwrap();
+    let calls = faulty.stop();
+    drop(range);
+    // Granularity, create, add, add, bind, bind, reserve, map, set access.
+    assert_eq!(calls, 9);
+    for number in 0..calls {
+        faulty.fail_each(&[number]);
+        let error = build(&faulty, &memory).unwrap_err();
+        faulty.stop();
+        assert_eq!(error.driver_error().unwrap().name, "INJECTED", "{error}");
+        assert_eq!(faulty.live(), alone, "after {error}");
+        assert_eq!(cuda.counts().bindings, 0, "after {error}");
+    }
+    // What is taken from a map that fails is still there, and can be mapped then.
+    let mut object = bound(&faulty);
+    for number in 0..3 {
+        faulty.fail_each(&[number]);
+        let failed = object.map(Placement::Anywhere).unwrap_err();
+        faulty.stop();
+        object = failed.into_kept();
+        assert_eq!(object.bindings().count(), 2);
+    }
+    object.map(Placement::Anywhere).unwrap().close(idle()).unwrap();
+    drop(memory);
+    assert_eq!(faulty.live(), Live::default());
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn what_cannot_be_unmapped_comes_back(cuda: &Cuda) {
+    let backend = open(cuda);
+    let faulty: Faulty = FaultInject::new(backend.clone());
+    let mut range = bound(&faulty).map(Placement::Anywhere).unwrap();
+    let (address, live) = (range.address(), faulty.live());
+    // Waiting for each of the devices, and unmapping.
+    for number in 0..3 {
+        faulty.fail_each(&[number]);
+        let failed = range.unmap(idle()).unwrap_err();
+        faulty.stop();
+        range = failed.into_kept();
+        assert_eq!((range.address(), faulty.live()), (address, live));
+    }
+    range.unmap(idle()).unwrap().close().unwrap();
+    assert_eq!(faulty.live(), Live::default());
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn what_cannot_be_unbound_stays_bound(cuda: &Cuda) {
+    let backend = open(cuda);
+    let faulty: Faulty = FaultInject::new(backend.clone());
+    let mut object = bound(&faulty);
+    let live = faulty.live();
+    faulty.fail_each(&[0]);
+    object.unbind(ONE, Bytes::ZERO).unwrap_err();
+    faulty.stop();
+    assert_eq!((object.bindings().count(), faulty.live()), (2, live));
+    object.unbind(ONE, Bytes::ZERO).unwrap();
+    object.close().unwrap();
+    assert_eq!(faulty.live(), Live::default());
+    check_nothing_is_left(cuda, &backend);
+}
+
+/// What the tests below leave, as the driver numbers it: the object is the first handle of the process, and the memory the
+/// ones after it.
+const OBJECT: usize = 0x1_0000;
+
+/// Gives back, by the driver's own calls, an object with its bindings that was left.
+fn take_what_was_left(cuda: &Cuda, devices: &[usize]) {
+    for device in devices {
+        cuda.ok("cuMulticastUnbind", &[OBJECT, *device, 0, SIZE.0 as usize]);
+        cuda.release(OBJECT * (2 + device));
+    }
+    cuda.release(OBJECT);
+}
+
+fn what_cannot_be_undone_is_left_to_the_driver(cuda: &Cuda) {
+    let backend = open(cuda);
+    let faulty: Faulty = FaultInject::new(backend.clone());
+    let object = bound(&faulty);
+    // Set access fails, and so does the unmapping that undoes what was done.
+    faulty.fail(2, 2);
+    let failed = object.map(Placement::Anywhere).unwrap_err();
+    faulty.stop();
+    assert!(matches!(failed.error(), Error::UndoFailed { .. }), "{failed}");
+    // Nothing can be done with the object any more.
+    let mut object: Multicast<_> = failed.into_kept();
+    let more = memory(&faulty, ONE);
+    for answer in [object.unbind(ONE, Bytes::ZERO), object.bind(Bytes::ZERO, &more, Bytes::ZERO, SIZE)] {
+        assert!(matches!(answer, Err(Error::OutOfUse { .. })), "{answer:?}");
+    }
+    let failed = object.map(Placement::Anywhere).unwrap_err();
+    assert!(matches!(failed.error(), Error::OutOfUse { .. }), "{failed}");
+    drop(failed);
+    drop(more);
+    assert_eq!(faulty.live(), Live { handles: 3, reservations: 1, mappings: 1, bindings: 2 });
+    // SAFETY: nothing of this backend is left, and no device works.
+    assert_eq!(unsafe { faulty.reclaim() }.unwrap(), 1);
+    take_what_was_left(cuda, &[0, 1]);
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn what_fails_in_dropping_is_logged(cuda: &Cuda) {
+    let backend = open(cuda);
+    let faulty: Faulty = FaultInject::new(backend.clone());
+    let object = bound(&faulty);
+    // The first unbinding fails; the second one is made all the same.
+    faulty.fail_each(&[0]);
+    drop(object);
+    faulty.stop();
+    assert_eq!(backend.drop_log().count(), 1);
+    assert!(backend.drop_log().take_last().unwrap().to_string().contains("unbind"));
+    assert_eq!(faulty.live(), Live { handles: 2, bindings: 1, ..Live::default() });
+    take_what_was_left(cuda, &[0]);
+
+    let range = bound(&faulty).map(Placement::Anywhere).unwrap();
+    let live = faulty.live();
+    // Waiting for both devices, and then unmapping: nothing is unbound under a mapping.
+    faulty.fail_each(&[2]);
+    drop(range);
+    faulty.stop();
+    assert_eq!(backend.drop_log().count(), 2);
+    assert!(backend.drop_log().take_last().unwrap().to_string().contains("unmap"));
+    assert_eq!(faulty.live(), live);
+    // SAFETY: nothing of this backend is left, and no device works.
+    unsafe { faulty.reclaim() }.unwrap();
+    let object = 4 * OBJECT;
+    for (device, memory) in [(ONE, 5), (TWO, 6)] {
+        cuda.ok("cuMulticastUnbind", &[object, device.0 as usize, 0, SIZE.0 as usize]);
+        cuda.release(memory * OBJECT);
+    }
+    cuda.release(object);
+    assert_eq!(cuda.violations(), 0);
+}

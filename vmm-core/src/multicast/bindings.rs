@@ -1,0 +1,75 @@
+//! The books of an object: whose memory is bound where.
+
+use crate::{Backend, Bytes, DeviceId, Error, Physical, Result};
+use std::collections::BTreeMap;
+
+/// Memory that is bound to a part of a multicast object.
+#[derive(Debug)]
+pub struct Binding<B: Backend> {
+    /// Where the part begins in the object.
+    pub offset: Bytes,
+    /// How long it is.
+    pub length: Bytes,
+    /// The memory. It is held as long as it is bound.
+    pub memory: Physical<B>,
+    /// Where what is bound begins in the memory.
+    pub memory_offset: Bytes,
+}
+
+/// All that is bound, by device and offset. Of one device no two overlap.
+#[derive(Debug)]
+pub(super) struct Bindings<B: Backend>(BTreeMap<(DeviceId, Bytes), Binding<B>>);
+
+impl<B: Backend> Bindings<B> {
+    pub(super) const fn new() -> Self {
+        Self(BTreeMap::new())
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Binding<B>> {
+        self.0.values()
+    }
+
+    pub(super) fn insert(&mut self, binding: Binding<B>) {
+        self.0.insert((binding.memory.device(), binding.offset), binding);
+    }
+
+    pub(super) fn remove(&mut self, device: DeviceId, offset: Bytes) {
+        self.0.remove(&(device, offset));
+    }
+
+    /// The binding of a device's memory that begins at an offset.
+    pub(super) fn at(&self, operation: &'static str, device: DeviceId, offset: Bytes) -> Result<&Binding<B>> {
+        let place = || format!("from offset {offset} on");
+        self.0.get(&(device, offset)).ok_or_else(|| Error::NotBound { operation, device, place: place() })
+    }
+
+    /// Refuses a part in which memory of the device is bound.
+    pub(super) fn check_free(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        offset: Bytes,
+        length: Bytes,
+    ) -> Result<()> {
+        let before = self.0.range((device, Bytes::ZERO)..(device, offset + length)).next_back();
+        match before {
+            Some((_, bound)) if bound.offset + bound.length > offset => Err(Error::AlreadyBound {
+                operation,
+                device,
+                offset,
+                length,
+                bound_offset: bound.offset,
+                bound_length: bound.length,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses a device of which nothing is bound.
+    pub(super) fn check_any(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+        if self.iter().any(|bound| bound.memory.device() == device) {
+            return Ok(());
+        }
+        Err(Error::NotBound { operation, device, place: "anywhere, and each device needs some".to_owned() })
+    }
+}
