@@ -3,10 +3,10 @@
 //! Unsafe, since the traits' methods are; their promises are passed on as they are.
 #![allow(unsafe_code)]
 
-use crate::{CudaBackend, CudaHandle, CudaReservation, quirks};
+use crate::{CudaBackend, CudaHandle, CudaReservation, host, quirks};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error,
-    FabricHandle, Granularity, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, FabricHandle,
+    Granularity, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
 };
 
 #[cfg(unix)]
@@ -53,8 +53,12 @@ impl Backend for CudaBackend {
         true
     }
 
-    fn check_host_access(&self, operation: &'static str, _: &Properties) -> Result<()> {
-        Err(Error::Unsupported { operation, reason: "not yet".to_owned() })
+    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+        self.granularity_of_kind(operation, properties)
+    }
+
+    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
+        host::check_access(operation, properties)
     }
 
     /// 32 MiB (quirk `addresses-in-32-mib`).
@@ -73,8 +77,14 @@ impl Backend for CudaBackend {
         unsafe { CudaHandle::import(self, fd, size, properties) }
     }
 
-    unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, _: &Properties) -> Result<CudaHandle> {
-        Err(Error::Unsupported { operation: "import", reason: "not yet".to_owned() })
+    unsafe fn import_fabric(
+        &self,
+        handle: &FabricHandle,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<CudaHandle> {
+        // SAFETY: the promise is the same.
+        unsafe { CudaHandle::import_fabric(self, handle, size, properties) }
     }
 
     unsafe fn reserve(

@@ -6,18 +6,22 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::device::{attribute as ask, memory_of};
-use crate::ffi::{COMPRESSION_GENERIC, CuResult, HANDLE_FABRIC, HANDLE_NONE, MemAllocationProp, attribute};
-use crate::{CudaBackend, CudaHandle};
+mod handles;
+mod memory;
+
+use crate::device::attribute as ask;
+use crate::host::NO_HOST_ACCESS;
+use crate::{CudaBackend, CudaHandle, CudaReservation};
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Capability, DeviceId, Error, Feature, FoundBy, Grant, Properties, Reservation,
-    Result,
+    Access, Backend, Bytes, Capability, DeviceId, DriverError, Error, Feature, FoundBy, Grant, Properties,
+    Reservation, Result,
 };
+
+const OPERATION: &str = "capabilities";
 
 impl CudaBackend {
     /// The device's capabilities, found out by the first call that can.
     pub(crate) fn known_capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
-        const OPERATION: &str = "capabilities";
         self.here(OPERATION)?;
         let slot = self.slot(OPERATION, device)?;
         if let Some(known) = slot.capabilities.get() {
@@ -45,16 +49,15 @@ impl Probe<'_> {
             self.read_only_access()?,
             self.peer_access()?,
             self.file_descriptor()?,
+            self.win32_handle()?,
             self.fabric_handle()?,
             self.backend.multicast_capability(self.device),
-            Capability::no(
-                Feature::HostAccess,
-                FoundBy::Design,
-                "device memory is mapped for devices alone; copy it to read it on the host",
-            ),
+            Capability::no(Feature::HostAccess, FoundBy::Design, NO_HOST_ACCESS),
+            self.host_memory()?,
+            self.host_node_memory()?,
             self.compression()?,
-            self.by_attribute(Feature::RemoteDma, attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM, None),
-            self.by_attribute(Feature::DmaBuf, attribute::DMA_BUF, Some("cuMemGetHandleForAddressRange")),
+            self.remote_dma()?,
+            self.dma_buf()?,
         ])
     }
 
@@ -62,14 +65,30 @@ impl Probe<'_> {
         self.backend.devices()[self.device.0 as usize].granularity.bytes()
     }
 
+    /// An attribute of the device; an error where the driver does not know it.
+    fn attribute(&self, number: u32) -> Result<Result<i32, DriverError>> {
+        let slot = self.backend.slot(OPERATION, self.device)?;
+        Ok(ask(self.backend.functions(), slot.raw, number))
+    }
+
     /// Whether an attribute says yes; the reason where it does not.
     fn says(&self, number: u32) -> Result<(), String> {
-        let slot = self.backend.slot("capabilities", self.device).map_err(|error| error.to_string())?;
-        match ask(self.backend.functions(), slot.raw, number) {
+        match self.attribute(number).map_err(|error| error.to_string())? {
             Ok(0) => Err(format!("device attribute {number} is 0")),
             Ok(_) => Ok(()),
             Err(error) => Err(format!("asked for device attribute {number}, {error}")),
         }
+    }
+
+    /// What speaks against memory of a kind without trying it: the driver's version, or an attribute that says no. One
+    /// that the driver does not know says nothing.
+    fn excluded(&self, feature: Feature, memory: &Properties, number: u32) -> Result<Option<Capability>> {
+        if let Some(reason) = self.backend.why_none(memory) {
+            return Ok(Some(Capability::no(feature, FoundBy::Version, reason)));
+        }
+        let says_no = matches!(self.attribute(number)?, Ok(0));
+        let reason = || format!("device attribute {number} is 0");
+        Ok(says_no.then(|| Capability::no(feature, FoundBy::Attribute, reason())))
     }
 
     /// A feature that the driver's word is taken for, since trying it would be of no use or do harm.
@@ -88,14 +107,41 @@ impl Probe<'_> {
         Capability::yes(Feature::VirtualMemory, FoundBy::Attribute, note)
     }
 
-    /// A granule of the device's memory, made in this way; or what the driver said against it.
-    fn create(&self, properties: Properties, prop: &MemAllocationProp) -> Result<Result<CudaHandle, String>> {
-        // SAFETY: the device is usable, the size is its granularity, and `prop` is of the device.
-        match unsafe { CudaHandle::create_as(self.backend, self.granule(), &properties, prop) } {
-            Ok(handle) => Ok(Ok(handle)),
-            Err(Error::Driver { source, .. }) => Ok(Err(source.to_string())),
-            // Memory that is short, or a dead device, says nothing about the feature.
-            Err(error) => Err(error),
+    /// Maps a granule of such memory for a moment, for those to use that are named, and looks at it.
+    fn mapped<T>(
+        &self,
+        properties: &Properties,
+        grants: &[Grant],
+        look: impl FnOnce(&mut CudaReservation, Bytes) -> Result<T>,
+    ) -> Result<T> {
+        let granularity = self.backend.granularity_of(OPERATION, properties)?;
+        let size = granularity.bytes();
+        // SAFETY: the size is the granularity of such memory, of a device that is usable; one handle is mapped at the
+        // beginning of a fresh reservation of its size, and taken out again as a whole. Nothing has ever used it.
+        unsafe {
+            let handle = self.backend.create(size, properties)?;
+            let mut reservation = self.backend.reserve(size, granularity.into(), None)?;
+            reservation.map(Bytes::ZERO, &handle)?;
+            let looked =
+                reservation.set_access(Bytes::ZERO, size, grants).and_then(|()| look(&mut reservation, size));
+            reservation.unmap(Bytes::ZERO, size)?;
+            looked
+        }
+    }
+
+    /// A granule of such memory, which is mapped nowhere.
+    fn create(&self, properties: &Properties) -> Result<CudaHandle> {
+        let size = self.backend.granularity_of(OPERATION, properties)?.bytes();
+        // SAFETY: the device is usable, and the size is the granularity of such memory.
+        unsafe { self.backend.create(size, properties) }
+    }
+
+    /// What a trial has shown: a note, or what speaks against the feature. Memory that is short, or a dead device, says
+    /// nothing about it.
+    fn tried(feature: Feature, tried: Result<String>) -> Result<Capability> {
+        match tried {
+            Ok(note) => Ok(Capability::yes(feature, FoundBy::Trial, note)),
+            Err(error) => said_against(error).map(|said| Capability::no(feature, FoundBy::Trial, said)),
         }
     }
 
@@ -121,32 +167,19 @@ impl Probe<'_> {
     }
 
     fn read_only_access(&self) -> Result<Capability> {
-        let granularity = self.backend.devices()[self.device.0 as usize].granularity;
-        let (size, grant) = (granularity.bytes(), Grant { device: self.device, access: Access::Read });
-        // SAFETY: the size is the granularity of the device, which is usable; one handle is mapped at the beginning of
-        // a fresh reservation of its size, and taken out again as a whole. Nothing has ever used it.
-        let tried = unsafe {
-            let handle = self.backend.create(size, &Properties::on(self.device))?;
-            let mut reservation = self.backend.reserve(size, granularity.into(), None)?;
-            reservation.map(Bytes::ZERO, &handle)?;
-            let read = reservation
-                .set_access(Bytes::ZERO, size, &[grant])
-                .and_then(|()| reservation.access(Bytes::ZERO, self.device));
-            reservation.unmap(Bytes::ZERO, size)?;
-            read
-        };
-        Ok(match tried {
-            Ok(Access::Read) => Capability::yes(Feature::ReadOnlyAccess, FoundBy::Trial, ""),
-            Ok(other) => Capability::no(
-                Feature::ReadOnlyAccess,
-                FoundBy::Trial,
-                format!("set to read, the driver says that the access is {other}"),
-            ),
-            Err(Error::Driver { source, .. }) => {
-                Capability::no(Feature::ReadOnlyAccess, FoundBy::Trial, source.to_string())
+        let feature = Feature::ReadOnlyAccess;
+        let grant = Grant { device: self.device, access: Access::Read };
+        let told = self.mapped(&Properties::on(self.device), &[grant], |reservation, _| {
+            // SAFETY: a granule is mapped there, and the device exists.
+            unsafe { reservation.access(Bytes::ZERO, self.device) }
+        });
+        match told {
+            Ok(other) if other != Access::Read => {
+                let said = format!("set to read, the driver says that the access is {other}");
+                Ok(Capability::no(feature, FoundBy::Trial, said))
             }
-            Err(error) => return Err(error),
-        })
+            told => Self::tried(feature, told.map(|_| String::new())),
+        }
     }
 
     fn peer_access(&self) -> Result<Capability> {
@@ -167,91 +200,13 @@ impl Probe<'_> {
             }
         })
     }
-
-    #[cfg(unix)]
-    fn file_descriptor(&self) -> Result<Capability> {
-        use gpu_vmm_core::Handle;
-        let feature = Feature::FileDescriptor;
-        if let Err(reason) = self.says(attribute::HANDLE_TYPE_FILE_DESCRIPTOR) {
-            return Ok(Capability::no(feature, FoundBy::Attribute, reason));
-        }
-        let prop = memory_of(self.device, crate::ffi::HANDLE_FILE_DESCRIPTOR, 0);
-        let tried = match self.create(Properties::on(self.device).shareable(), &prop)? {
-            Ok(handle) => handle.export().map_err(|error| error.to_string()),
-            Err(said) => Err(said),
-        };
-        Ok(match tried {
-            Ok(_) => Capability::yes(feature, FoundBy::Trial, ""),
-            Err(said) => Capability::no(feature, FoundBy::Trial, said),
-        })
-    }
-
-    #[cfg(not(unix))]
-    fn file_descriptor(&self) -> Result<Capability> {
-        Ok(Capability::no(Feature::FileDescriptor, FoundBy::Design, "this system has no file descriptors"))
-    }
-
-    fn fabric_handle(&self) -> Result<Capability> {
-        let feature = Feature::FabricHandle;
-        if let Err(reason) = self.says(attribute::HANDLE_TYPE_FABRIC) {
-            return Ok(Capability::no(feature, FoundBy::Attribute, reason));
-        }
-        let prop = memory_of(self.device, HANDLE_FABRIC, 0);
-        Ok(match self.create(Properties::on(self.device), &prop)? {
-            Ok(_) => Capability::yes(feature, FoundBy::Trial, ""),
-            Err(said) => {
-                let note = format!("the device attribute says yes, but {said}; {}", imex_channels());
-                Capability::no(feature, FoundBy::Trial, note)
-            }
-        })
-    }
-
-    fn compression(&self) -> Result<Capability> {
-        let feature = Feature::Compression;
-        if let Err(reason) = self.says(attribute::GENERIC_COMPRESSION) {
-            return Ok(Capability::no(feature, FoundBy::Attribute, reason));
-        }
-        let prop = memory_of(self.device, HANDLE_NONE, COMPRESSION_GENERIC);
-        let handle = match self.create(Properties::on(self.device), &prop)? {
-            Ok(handle) => handle,
-            Err(said) => return Ok(Capability::no(feature, FoundBy::Trial, said)),
-        };
-        let mut got = memory_of(self.device, HANDLE_NONE, 0);
-        // SAFETY: the pointer is good for the properties, and the handle is the driver's.
-        let result =
-            unsafe { (self.backend.functions().mem_get_allocation_properties)(&raw mut got, handle.raw) };
-        Ok(match result {
-            CuResult::SUCCESS if got.flags.compression_type == COMPRESSION_GENERIC => {
-                Capability::yes(feature, FoundBy::Trial, "")
-            }
-            CuResult::SUCCESS => Capability::no(
-                feature,
-                FoundBy::Trial,
-                "the driver made memory that is not compressible instead",
-            ),
-            result => {
-                let said = crate::error::answer(
-                    self.backend.functions(),
-                    "cuMemGetAllocationPropertiesFromHandle",
-                    result,
-                );
-                Capability::no(feature, FoundBy::Trial, said.to_string())
-            }
-        })
-    }
 }
 
-/// Whether this process sees what fabric handles need beside the device: an IMEX channel.
-fn imex_channels() -> String {
-    const NAME: &str = "nvidia-caps-imex-channels";
-    let driver = match std::fs::read_to_string("/proc/devices") {
-        Ok(devices) if devices.contains(NAME) => "the kernel module has IMEX channels",
-        Ok(_) => "the kernel module has no IMEX channels",
-        Err(_) => "/proc/devices cannot be read",
-    };
-    let directory = format!("/dev/{NAME}");
-    match std::fs::read_dir(&directory) {
-        Ok(entries) => format!("{driver}, and {directory} has {} of them", entries.count()),
-        Err(error) => format!("{driver}, and {directory}: {error}"),
+/// What a failed trial says against a feature.
+fn said_against(error: Error) -> Result<String> {
+    match error {
+        Error::Driver { source, .. } => Ok(source.to_string()),
+        Error::Unsupported { reason, .. } => Ok(reason),
+        error => Err(error),
     }
 }

@@ -6,12 +6,10 @@
 use crate::CudaBackend;
 use crate::driver::Slot;
 use crate::error::{answer, failed};
-use crate::ffi::{
-    ALLOCATION_PINNED, CuResult, Functions, GRANULARITY_MINIMUM, HANDLE_NONE, LOCATION_DEVICE,
-    MemAllocationFlags, MemAllocationProp, MemLocation, attribute,
-};
+use crate::ffi::{CuResult, Functions, attribute};
+use crate::kinds;
 use crate::loader::{Loaded, no_device};
-use gpu_vmm_core::{Bytes, Device, DeviceId, DriverError, Granularity, Result};
+use gpu_vmm_core::{Bytes, Device, DeviceId, DeviceUuid, DriverError, Granularity, Properties, Result};
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
 
@@ -60,7 +58,7 @@ fn describe(functions: &Functions, id: DeviceId, raw: c_int) -> Device {
     Device {
         id,
         name,
-        uuid: None,
+        uuid: uuid(functions, raw),
         total_memory: memory.unwrap_or(Bytes::ZERO),
         granularity: granularity.unwrap_or(NO_GRANULARITY),
         unusable,
@@ -74,6 +72,16 @@ fn name(functions: &Functions, raw: c_int) -> Result<String, DriverError> {
         // SAFETY: as above; where nothing was written, the first byte is the zero.
         CuResult::SUCCESS => Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned()),
         result => Err(answer(functions, "cuDeviceGetName", result)),
+    }
+}
+
+/// What other processes know the device by; a MIG instance has its own.
+fn uuid(functions: &Functions, raw: c_int) -> Option<DeviceUuid> {
+    let mut bytes = [0; 16];
+    // SAFETY: the pointer is good for the 16 bytes of a `CUuuid`.
+    match unsafe { (functions.device_get_uuid)(&raw mut bytes, raw) } {
+        CuResult::SUCCESS => Some(DeviceUuid(bytes)),
+        _ => None,
     }
 }
 
@@ -96,31 +104,6 @@ pub(crate) fn attribute(functions: &Functions, raw: c_int, attribute: u32) -> Re
     }
 }
 
-/// Where a device's memory is.
-pub(crate) const fn location(device: DeviceId) -> MemLocation {
-    MemLocation { kind: LOCATION_DEVICE, id: device.0 as c_int }
-}
-
-/// Memory of a device, to be exported as these kinds of handle.
-pub(crate) const fn memory_of(
-    device: DeviceId,
-    handle_types: u32,
-    compression_type: u8,
-) -> MemAllocationProp {
-    MemAllocationProp {
-        kind: ALLOCATION_PINNED,
-        requested_handle_types: handle_types,
-        location: location(device),
-        win32_handle_meta_data: std::ptr::null_mut(),
-        flags: MemAllocationFlags {
-            compression_type,
-            gpu_direct_rdma_capable: 0,
-            usage: 0,
-            reserved: [0; 4],
-        },
-    }
-}
-
 /// The device's granularity, or why it cannot be used.
 fn granularity(functions: &Functions, id: DeviceId, raw: c_int) -> Result<Granularity, String> {
     match attribute(functions, raw, attribute::VIRTUAL_MEMORY_MANAGEMENT) {
@@ -132,17 +115,10 @@ fn granularity(functions: &Functions, id: DeviceId, raw: c_int) -> Result<Granul
         Ok(_) => {}
         Err(error) => return Err(error.to_string()),
     }
-    let prop = memory_of(id, HANDLE_NONE, 0);
-    let mut bytes = 0usize;
-    // SAFETY: both pointers are good for their types.
-    match unsafe {
-        (functions.mem_get_allocation_granularity)(&raw mut bytes, &raw const prop, GRANULARITY_MINIMUM)
-    } {
-        CuResult::SUCCESS => Granularity::new(Bytes(bytes as u64)).ok_or_else(|| {
-            format!("the driver says that its granularity is {bytes} bytes, which is no power of two")
-        }),
-        result => Err(answer(functions, "cuMemGetAllocationGranularity", result).to_string()),
-    }
+    let prop = kinds::allocation_prop(&Properties::on(id));
+    let bytes = kinds::granularity_bytes(functions, &prop).map_err(|error| error.to_string())?;
+    Granularity::new(bytes)
+        .ok_or_else(|| format!("cuMemGetAllocationGranularity: {}", kinds::no_power_of_two(bytes)))
 }
 
 impl CudaBackend {

@@ -3,8 +3,8 @@
 //! Unsafe, since it asks the driver for names.
 #![allow(unsafe_code)]
 
-use crate::CudaBackend;
 use crate::ffi::{CuResult, Functions};
+use crate::{CudaBackend, host};
 use gpu_vmm_core::{AddressRange, Backend, Bytes, DeviceId, DriverError, Error, MemoryInfo, Result};
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
@@ -62,7 +62,7 @@ impl CudaBackend {
         }
     }
 
-    /// The same for a call that takes `size` of memory of `device`, which may be more than is free.
+    /// The same for a call that takes `size` of memory of `device`, or of the host, which may be more than is free.
     #[inline]
     pub(crate) fn check_memory(
         &self,
@@ -106,6 +106,14 @@ impl CudaBackend {
         let source = answer(self.functions(), call, result);
         if result != CuResult::OUT_OF_MEMORY {
             return failed(operation, source, context);
+        }
+        if device.is_host() {
+            return match host::memory_info() {
+                Some(MemoryInfo { free, total }) => {
+                    Error::OutOfMemory { operation, device, requested, free, total, source }
+                }
+                None => failed(operation, source, context),
+            };
         }
         // The numbers need a context. Where a device is so full that it cannot have one, nothing is free for it.
         let MemoryInfo { free, total } = self.memory_info(device).unwrap_or_else(|_| MemoryInfo {

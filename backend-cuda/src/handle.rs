@@ -1,14 +1,15 @@
-//! Physical memory: `cuMemCreate` and `cuMemRelease`.
+//! Physical memory: `cuMemCreate`, `cuMemRelease`, and taking in what was imported.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
 use crate::CudaBackend;
-use crate::device::memory_of;
-use crate::ffi::{HANDLE_FILE_DESCRIPTOR, HANDLE_NONE, MemAllocationProp};
-use gpu_vmm_core::{Bytes, Error, FabricHandle, Handle, Properties, Result};
+use crate::ffi::{COMPRESSION_GENERIC, LOCATION_DEVICE, LOCATION_INVISIBLE, MemAllocationProp, MemLocation};
+use crate::kinds::{Told, allocation_prop, location};
+use gpu_vmm_core::{Backend, Bytes, Error, FabricHandle, Handle, HandleTypes, Properties, Result};
+use std::ffi::c_void;
 
-/// A piece of one device's memory: what CUDA calls `CUmemGenericAllocationHandle`.
+/// A piece of memory of one device, or of the host: what CUDA calls `CUmemGenericAllocationHandle`.
 ///
 /// Dropping it releases it; the memory itself lives until its last mapping is gone as well. In a forked child
 /// dropping does nothing.
@@ -19,7 +20,15 @@ pub struct CudaHandle {
     size: Bytes,
     properties: Properties,
     /// CUDA exports what was created here, and not what was imported.
-    pub(crate) imported: bool,
+    imported: bool,
+}
+
+/// From where memory is imported.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Whence {
+    ThisMachine,
+    /// Maybe another one, whose devices nobody sees here.
+    Fabric,
 }
 
 impl CudaHandle {
@@ -29,33 +38,60 @@ impl CudaHandle {
     ///
     /// As [`Backend::create`](gpu_vmm_core::Backend::create).
     pub(crate) unsafe fn create(backend: &CudaBackend, size: Bytes, properties: &Properties) -> Result<Self> {
-        let handle_types = if properties.is_shareable() { HANDLE_FILE_DESCRIPTOR } else { HANDLE_NONE };
-        let prop = memory_of(properties.device, handle_types, 0);
-        // SAFETY: the promise is the same.
-        unsafe { Self::create_as(backend, size, properties, &prop) }
+        const OPERATION: &str = "create";
+        backend.here(OPERATION)?;
+        let prop = backend.prop(OPERATION, properties)?;
+        let mut raw = 0;
+        // SAFETY: both pointers are good for their types; size and device are right by the caller's promise.
+        let result =
+            unsafe { (backend.functions().mem_create)(&raw mut raw, size.0 as usize, &raw const prop, 0) };
+        backend.check_kind(OPERATION, "cuMemCreate", result, size, properties)?;
+        let mut handle = Self::own(backend, raw, size, properties, false);
+        if properties.compressible {
+            // Asking for it is a wish.
+            handle.properties.compressible = is_compressible(&handle.told(OPERATION)?);
+        }
+        Ok(handle)
     }
 
-    /// Creates memory of any kind that the driver has.
+    /// Takes in memory that somebody has exported, once the driver has said that it is where the caller says; else it
+    /// is released again.
     ///
     /// # Safety
     ///
-    /// As [`create`](Self::create), and `prop` is of `properties.device`.
-    pub(crate) unsafe fn create_as(
+    /// As [`Backend::import`](gpu_vmm_core::Backend::import), and `shareable` is a handle of this type in the form in
+    /// which `cuda.h` wants it.
+    pub(crate) unsafe fn import_as(
         backend: &CudaBackend,
+        shareable: *mut c_void,
+        handle_type: u32,
+        whence: Whence,
         size: Bytes,
         properties: &Properties,
-        prop: &MemAllocationProp,
     ) -> Result<Self> {
-        const OPERATION: &str = "create";
+        const OPERATION: &str = "import";
         backend.here(OPERATION)?;
+        backend.prop(OPERATION, properties)?;
         let mut raw = 0;
-        // SAFETY: both pointers are good for their types; size and device are right by the caller's promise.
-        let result = unsafe { (backend.functions().mem_create)(&raw mut raw, size.0 as usize, prop, 0) };
-        backend.check_memory(OPERATION, "cuMemCreate", result, properties.device, size)?;
-        Ok(Self::own(backend, raw, size, properties, false))
+        // SAFETY: the pointer is good for one handle; the rest is the caller's promise.
+        let result = unsafe { (backend.functions().mem_import)(&raw mut raw, shareable, handle_type) };
+        backend.check_kind(OPERATION, "cuMemImportFromShareableHandle", result, size, properties)?;
+        let mut handle = Self::own(backend, raw, size, properties, true);
+        let told = handle.told(OPERATION)?;
+        let is_elsewhere = whence == Whence::Fabric && backend.does_not_see(told.location);
+        if told.location != location(properties) && !is_elsewhere {
+            return Err(Error::Mismatch {
+                operation: OPERATION,
+                what: "location",
+                theirs: Told(told.location).to_string(),
+                ours: format!("the importer was told {}", Told(location(properties))),
+            });
+        }
+        handle.properties.compressible = is_compressible(&told);
+        Ok(handle)
     }
 
-    /// Takes over a handle that the driver has just given.
+    /// Takes over what the driver has just made.
     pub(crate) fn own(
         backend: &CudaBackend,
         raw: u64,
@@ -64,6 +100,44 @@ impl CudaHandle {
         imported: bool,
     ) -> Self {
         Self { backend: backend.clone(), raw, size, properties: *properties, imported }
+    }
+
+    /// What the driver says of the memory.
+    fn told(&self, operation: &'static str) -> Result<MemAllocationProp> {
+        let mut told = allocation_prop(&self.properties);
+        // SAFETY: the pointer is good for the properties, and the handle is the driver's.
+        let result =
+            unsafe { (self.backend.functions().mem_get_allocation_properties)(&raw mut told, self.raw) };
+        let context = || format!("{} of {}", self.size, self.properties);
+        self.backend.check(operation, "cuMemGetAllocationPropertiesFromHandle", result, context)?;
+        Ok(told)
+    }
+
+    /// Refuses to export what CUDA would not.
+    pub(crate) fn check_exported_as(&self, operation: &'static str, kind: HandleTypes) -> Result<()> {
+        self.backend.here(operation)?;
+        let reason = if self.imported {
+            format!("CUDA does not export memory that was imported; pass on the {kind} that it came by")
+        } else if !self.properties.handle_types.contains(kind) {
+            format!(
+                "the memory was not created as shareable by a {kind}, and CUDA must know that when it is created"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::Unsupported { operation, reason })
+    }
+}
+
+const fn is_compressible(told: &MemAllocationProp) -> bool {
+    told.flags.compression_type == COMPRESSION_GENERIC
+}
+
+impl CudaBackend {
+    /// Whether a place is none that this process has a name for: another machine's device.
+    fn does_not_see(&self, place: MemLocation) -> bool {
+        let is_device = usize::try_from(place.id).is_ok_and(|id| id < self.devices().len());
+        place.kind == LOCATION_INVISIBLE || (place.kind == LOCATION_DEVICE && !is_device)
     }
 }
 
@@ -82,7 +156,7 @@ impl Handle for CudaHandle {
     }
 
     fn export_fabric(&self) -> Result<FabricHandle> {
-        Err(Error::Unsupported { operation: "export", reason: "not yet".to_owned() })
+        self.export_for_fabric()
     }
 }
 
@@ -93,8 +167,7 @@ impl Drop for CudaHandle {
         }
         // SAFETY: the handle is the driver's, and this is the one place where it is released.
         let result = unsafe { (self.backend.functions().mem_release)(self.raw) };
-        self.backend.log("release", "cuMemRelease", result, || {
-            format!("{} of {}", self.size, self.properties.device)
-        });
+        self.backend
+            .log("release", "cuMemRelease", result, || format!("{} of {}", self.size, self.properties));
     }
 }

@@ -22,11 +22,26 @@
 //! released before the process ends. A program with a context of its own gives it to
 //! [`CudaBackend::with_cudarc`] or [`CudaBackend::with_context`]. The thread's current context is never changed.
 //!
+//! # Kinds of memory
+//!
+//! | [`Properties`](gpu_vmm_core::Properties) | `CUmemAllocationProp` | what is done |
+//! |---|---|---|
+//! | `location` | `location`: `DEVICE`, `HOST`, `HOST_NUMA` | memory of the host is there from drivers of CUDA 12.2 on; devices are given access to it as to their own, and so is the CPU ([`DeviceId::HOST`](gpu_vmm_core::DeviceId::HOST)), at the same address |
+//! | `handle_types` | `requestedHandleTypes`: descriptor, Win32, fabric, or several | what the system has not, and any for `Location::Host`, is refused before the driver is asked |
+//! | `compressible` | `allocFlags.compressionType` | the driver may make memory that is not compressible instead: the properties of what was created say which it is |
+//! | `remote_dma` | `allocFlags.gpuDirectRDMACapable` | |
+//!
+//! Which of them a device has, [`Backend::capabilities`](gpu_vmm_core::Backend::capabilities) tries on a granule, and
+//! says why not. What is imported is compared with what the importer was told about it, as far as the driver knows
+//! it: the place, and not the size.
+//!
 //! # Which file has what
 //!
 //! `loader` finds and starts the driver, `ffi` is what is used of `cuda.h`, `driver` what the process keeps,
-//! `device` its devices, `context` where work runs; `backend` says which of it answers which method. `handle`, `share` and `reservation` are memory and addresses, `multicast` objects of several devices,
-//! `copy`, `workbench` and `flight` what runs on a device, `capabilities` and `quirks` what to expect, `interop` cudarc.
+//! `device` its devices, `context` where work runs; `backend` says which of it answers which method. `kinds` is what memory
+//! there can be, `host` that of the host, `handle` and `reservation` are memory and addresses, `share`, `fabric` (with
+//! `imex`) and `dma_buf` how both leave the process, `multicast` is objects that write to several devices. `copy`,
+//! `workbench` and `flight` are what runs on a device, `capabilities` and `quirks` what to expect, `interop` cudarc.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("NVIDIA's driver exists for 64-bit processes alone");
@@ -36,12 +51,18 @@ mod capabilities;
 mod context;
 mod copy;
 mod device;
+#[cfg(unix)]
+mod dma_buf;
 mod driver;
 mod error;
+mod fabric;
 mod ffi;
 mod flight;
 mod handle;
+mod host;
+mod imex;
 mod interop;
+mod kinds;
 mod loader;
 mod multicast;
 mod quirks;

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::answer;
-use crate::ffi::{CuResult, DriverGetVersion, Functions, MulticastFunctions};
+use crate::ffi::{CuResult, DriverGetVersion, Functions, MemGetHandleForAddressRange, MulticastFunctions};
 use gpu_vmm_core::{DriverInfo, Error, Result, Tried, Vendor};
 use libloading::Error as LoadError;
 use std::error::Error as _;
@@ -53,6 +53,8 @@ pub(crate) struct Loaded {
     pub(crate) functions: Functions,
     /// What the loader said where the driver has not all of them.
     pub(crate) multicast: Result<MulticastFunctions, String>,
+    /// Drivers before 11.7 have it not.
+    pub(crate) mem_get_handle_for_address_range: Option<MemGetHandleForAddressRange>,
     pub(crate) info: DriverInfo,
     library: ManuallyDrop<Library>,
 }
@@ -110,6 +112,12 @@ fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
     // SAFETY: the same.
     let multicast = unsafe { MulticastFunctions::load(|symbol| address(&library, symbol)) };
 
+    let mem_get_handle_for_address_range =
+        address(&library, "cuMemGetHandleForAddressRange").ok().map(|found| {
+            // SAFETY: the symbol has been this function since it came; a pointer and a function have one size.
+            unsafe { std::mem::transmute::<*mut c_void, MemGetHandleForAddressRange>(found) }
+        });
+
     // SAFETY: flags must be zero and are. The call may be made any number of times.
     match unsafe { (functions.init)(0) } {
         CuResult::SUCCESS => {}
@@ -121,7 +129,8 @@ fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
             return Err(refused(format!("{said}{}", advice(result))));
         }
     }
-    Ok(Loaded { functions, multicast, info: DriverInfo { version, version_number, library: name }, library })
+    let info = DriverInfo { version, version_number, library: name };
+    Ok(Loaded { functions, multicast, mem_get_handle_for_address_range, info, library })
 }
 
 /// The error of a driver without a device, with what decides whether it sees one.

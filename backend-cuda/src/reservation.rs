@@ -5,8 +5,9 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::device::location;
 use crate::ffi::{ACCESS_NONE, ACCESS_READ, ACCESS_READ_WRITE, MemAccessDesc};
+use crate::host::HostMappings;
+use crate::kinds::{device_location, owner};
 use crate::{CudaBackend, CudaHandle};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Bytes, DeviceId, Error, Grant, Handle, Reservation, Result,
@@ -17,8 +18,9 @@ use gpu_vmm_core::{
 /// Dropping it gives the addresses back. In a forked child dropping does nothing.
 #[derive(Debug)]
 pub struct CudaReservation {
-    backend: CudaBackend,
+    pub(crate) backend: CudaBackend,
     range: AddressRange,
+    pub(crate) host: HostMappings,
 }
 
 /// How many grants one call passes, from the stack: all that a machine of eight devices has.
@@ -53,8 +55,8 @@ impl CudaReservation {
         backend.check(OPERATION, "cuMemAddressReserve", result, || {
             format!("{size} of addresses, aligned to {}, hint {hint}", alignment.bytes())
         })?;
-        let reservation =
-            Self { backend: backend.clone(), range: AddressRange { base: Address(base), size } };
+        let range = AddressRange { base: Address(base), size };
+        let reservation = Self { backend: backend.clone(), range, host: HostMappings::default() };
         if reservation.range.base.is_aligned_to(alignment.bytes()) {
             return Ok(reservation);
         }
@@ -65,7 +67,7 @@ impl CudaReservation {
         Err(Error::DriverBroke { operation: OPERATION, what })
     }
 
-    fn part(&self, offset: Bytes, size: Bytes) -> AddressRange {
+    pub(crate) fn part(&self, offset: Bytes, size: Bytes) -> AddressRange {
         AddressRange { base: self.range.base + offset, size }
     }
 }
@@ -86,8 +88,10 @@ impl Reservation for CudaReservation {
         let result = unsafe {
             (self.backend.functions().mem_map)(part.base.0, part.size.0 as usize, 0, handle.raw, 0)
         };
-        let device = handle.properties().device;
-        self.backend.check_memory_at(OPERATION, "cuMemMap", result, device, part)
+        let owner = owner(&handle.properties());
+        self.backend.check_memory_at(OPERATION, "cuMemMap", result, owner, part)?;
+        self.host.mapped(offset, handle);
+        Ok(())
     }
 
     unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
@@ -96,13 +100,24 @@ impl Reservation for CudaReservation {
         let part = self.part(offset, length);
         // SAFETY: the part is whole mappings that nothing uses any more, by the caller's promise.
         let result = unsafe { (self.backend.functions().mem_unmap)(part.base.0, part.size.0 as usize) };
-        self.backend.check(OPERATION, "cuMemUnmap", result, || part.to_string())
+        self.backend.check(OPERATION, "cuMemUnmap", result, || part.to_string())?;
+        self.host.unmapped(offset, length);
+        Ok(())
     }
 
     unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
         const OPERATION: &str = "set access";
         self.backend.here(OPERATION)?;
         let part = self.part(offset, length);
+        // The CPU is named by the place of the memory, and so in calls of its own.
+        if let Some(place) = grants.iter().position(|grant| grant.device.is_host()) {
+            // SAFETY: the promise is the same.
+            return unsafe {
+                self.set_access(offset, length, &grants[..place])
+                    .and_then(|()| self.set_access(offset, length, &grants[place + 1..]))
+                    .and_then(|()| self.set_host_access(offset, length, grants[place].access))
+            };
+        }
         for few in grants.chunks(FEW) {
             let mut descs = [describe(few[0]); FEW];
             for (desc, grant) in descs.iter_mut().zip(few) {
@@ -127,7 +142,15 @@ impl Reservation for CudaReservation {
         const OPERATION: &str = "access";
         self.backend.here(OPERATION)?;
         let part = self.part(offset, Bytes::ZERO);
-        let (mut flags, location) = (0, location(device));
+        let location = match device.is_host() {
+            false => device_location(device),
+            true => match self.host.at(offset) {
+                Some(location) => location,
+                // A device's memory, at which the CPU is never let.
+                None => return Ok(Access::None),
+            },
+        };
+        let mut flags = 0;
         // SAFETY: both pointers are good for their types; something is mapped there and the device exists, by the
         // caller's promise.
         let result = unsafe {
@@ -146,21 +169,23 @@ impl Reservation for CudaReservation {
     }
 
     #[cfg(unix)]
-    unsafe fn dma_buf(&self, _: Bytes, _: Bytes) -> Result<std::os::fd::OwnedFd> {
-        Err(Error::Unsupported { operation: "export a dma-buf", reason: "not yet".to_owned() })
+    unsafe fn dma_buf(&self, offset: Bytes, length: Bytes) -> Result<std::os::fd::OwnedFd> {
+        self.export_dma_buf(self.part(offset, length))
+    }
+}
+
+/// `CUmemAccess_flags`.
+pub(crate) const fn flags(access: Access) -> u32 {
+    match access {
+        Access::None => ACCESS_NONE,
+        Access::Read => ACCESS_READ,
+        Access::ReadWrite => ACCESS_READ_WRITE,
     }
 }
 
 /// What `cuMemSetAccess` is told of one grant.
 fn describe(grant: Grant) -> MemAccessDesc {
-    MemAccessDesc {
-        location: location(grant.device),
-        flags: match grant.access {
-            Access::None => ACCESS_NONE,
-            Access::Read => ACCESS_READ,
-            Access::ReadWrite => ACCESS_READ_WRITE,
-        },
-    }
+    MemAccessDesc { location: device_location(grant.device), flags: flags(grant.access) }
 }
 
 impl Drop for CudaReservation {

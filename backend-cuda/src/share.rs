@@ -5,27 +5,16 @@
 #![allow(unsafe_code)]
 
 use crate::ffi::HANDLE_FILE_DESCRIPTOR;
+use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle};
-use gpu_vmm_core::{Bytes, Error, Handle, Properties, Result};
+use gpu_vmm_core::{Bytes, Error, Handle, HandleTypes, Properties, Result};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{from_mut, without_provenance_mut};
 
 impl CudaHandle {
     pub(crate) fn export_descriptor(&self) -> Result<OwnedFd> {
         const OPERATION: &str = "export";
-        let unsupported =
-            |reason: &str| Err(Error::Unsupported { operation: OPERATION, reason: reason.into() });
-        self.backend.here(OPERATION)?;
-        if self.imported {
-            return unsupported(
-                "CUDA does not export memory that was imported; pass on the descriptor that it came by",
-            );
-        }
-        if !self.properties().is_shareable() {
-            return unsupported(
-                "the memory was not created as shareable, and CUDA must know that when it is created",
-            );
-        }
+        self.check_exported_as(OPERATION, HandleTypes::FILE_DESCRIPTOR)?;
         let mut fd: RawFd = -1;
         // SAFETY: the pointer is good for one int, which is what this kind of handle is; the handle is the driver's.
         let result = unsafe {
@@ -36,17 +25,10 @@ impl CudaHandle {
                 0,
             )
         };
-        let context = || format!("{} of {}", self.size(), self.properties().device);
+        let context = || format!("{} of {}", self.size(), self.properties());
         self.backend.check(OPERATION, "cuMemExportToShareableHandle", result, context)?;
-        if fd < 0 {
-            return Err(Error::DriverBroke {
-                operation: OPERATION,
-                what: format!("it gave the descriptor {fd}"),
-            });
-        }
         // SAFETY: the driver makes a new descriptor in each call and leaves it to the caller.
-        let made = unsafe { OwnedFd::from_raw_fd(fd) };
-        duplicate(OPERATION, made.try_clone())
+        unsafe { owned(OPERATION, fd) }
     }
 
     /// Takes in memory.
@@ -60,27 +42,43 @@ impl CudaHandle {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
-        const OPERATION: &str = "import";
-        backend.here(OPERATION)?;
         // The driver takes the descriptor by value in a pointer, and takes descriptor 0 for no pointer at all.
         let above_zero = match fd.as_raw_fd() {
-            0 => Some(duplicate(OPERATION, fd.try_clone_to_owned())?),
+            0 => Some(duplicate("import", fd.try_clone_to_owned())?),
             _ => None,
         };
         let number = above_zero.as_ref().map_or(fd.as_raw_fd(), AsRawFd::as_raw_fd);
-        let mut raw = 0;
-        // SAFETY: the pointer is good for one handle; the descriptor is open, of this kind of handle by the caller's
-        // promise, and passed as `cuda.h` says. The driver keeps a reference of its own.
-        let result = unsafe {
-            let descriptor = without_provenance_mut(number as usize);
-            (backend.functions().mem_import)(&raw mut raw, descriptor, HANDLE_FILE_DESCRIPTOR)
-        };
-        backend.check_memory(OPERATION, "cuMemImportFromShareableHandle", result, properties.device, size)?;
-        Ok(Self::own(backend, raw, size, properties, true))
+        let descriptor = without_provenance_mut(number as usize);
+        // SAFETY: the descriptor is open, of this kind of handle by the caller's promise, and passed as `cuda.h` says. The
+        // driver keeps a reference of its own.
+        unsafe {
+            Self::import_as(
+                backend,
+                descriptor,
+                HANDLE_FILE_DESCRIPTOR,
+                Whence::ThisMachine,
+                size,
+                properties,
+            )
+        }
     }
 }
 
-/// A duplicate as the standard library makes them: never below 3, so that it can be imported, and closed by exec.
+/// A descriptor that the driver has just made, as the standard library's own are: never below 3, so that it can be
+/// imported, and closed by exec.
+///
+/// # Safety
+///
+/// The descriptor is negative, or open and nobody else's.
+pub(crate) unsafe fn owned(operation: &'static str, fd: RawFd) -> Result<OwnedFd> {
+    if fd < 0 {
+        return Err(Error::DriverBroke { operation, what: format!("it gave the descriptor {fd}") });
+    }
+    // SAFETY: the caller's promise.
+    let made = unsafe { OwnedFd::from_raw_fd(fd) };
+    duplicate(operation, made.try_clone())
+}
+
 fn duplicate(operation: &'static str, made: std::io::Result<OwnedFd>) -> Result<OwnedFd> {
     made.map_err(|error| Error::Unsupported {
         operation,

@@ -65,6 +65,22 @@ fn a_library_that_is_no_driver_is_refused() {
     );
 }
 
+/// `cargo test-all` runs it where it can have the library: the driver as it is installed, on a machine without a GPU.
+#[test]
+#[ignore = "needs NVIDIA's own library in GPU_VMM_CUDA_LIBRARY, and no GPU"]
+fn nvidias_own_library_without_a_gpu_says_so() {
+    let library = std::env::var(VARIABLE).unwrap();
+    let text = open(&[&library, &library]);
+    assert_eq!(text.matches("<NoDevice").count(), 2, "{text}");
+    assert_has(
+        &text,
+        &[
+            "the cuda backend has no device: cuInit answered CUDA_ERROR_NO_DEVICE (100): no CUDA-capable device",
+            "/proc/driver/nvidia is missing",
+        ],
+    );
+}
+
 #[test]
 fn a_failed_opening_is_tried_again() {
     let text = open(&["/nowhere/libcuda.so.1", "libm.so.6", "/nowhere/libcuda.so.1"]);

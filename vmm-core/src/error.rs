@@ -392,7 +392,7 @@ pub enum Error {
     Mismatch {
         /// What was asked for.
         operation: &'static str,
-        /// What differs: `vendor`, `device`, `granularity`, `version`.
+        /// What differs: `vendor`, `device`, `location`, `granularity`, `version`.
         what: &'static str,
         /// What the exporter has.
         theirs: String,

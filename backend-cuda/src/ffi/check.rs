@@ -80,6 +80,10 @@ macro_rules! same_number {
 use sys::CUdevice_attribute as theirs;
 use sys::cudaError_enum as answer;
 same_number! {
+    gpu_vmm_core::HandleTypes::FILE_DESCRIPTOR.bits(),
+        sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
+    gpu_vmm_core::HandleTypes::WIN32.bits(), sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_WIN32.0;
+    size_of::<sys::CUuuid>(), size_of::<[u8; 16]>();
     CuResult::OUT_OF_MEMORY.0, answer::CUDA_ERROR_OUT_OF_MEMORY;
     CuResult::DEINITIALIZED.0, answer::CUDA_ERROR_DEINITIALIZED;
     CuResult::STUB_LIBRARY.0, answer::CUDA_ERROR_STUB_LIBRARY;

@@ -54,6 +54,7 @@ functions! {
     device_get = "cuDeviceGet"(device: *mut c_int, ordinal: c_int);
     device_get_name = "cuDeviceGetName"(name: *mut c_char, length: c_int, device: c_int);
     device_total_mem = "cuDeviceTotalMem_v2"(bytes: *mut usize, device: c_int);
+    device_get_uuid = "cuDeviceGetUuid_v2"(uuid: *mut [u8; 16], device: c_int);
     device_get_attribute = "cuDeviceGetAttribute"(value: *mut c_int, attribute: u32, device: c_int);
     device_can_access_peer = "cuDeviceCanAccessPeer"(can: *mut c_int, device: c_int, peer: c_int);
     primary_ctx_retain = "cuDevicePrimaryCtxRetain"(context: *mut CuContext, device: c_int);
@@ -123,6 +124,14 @@ functions! {
         granularity: *mut usize, prop: *const MulticastObjectProp, option: u32
     );
 }
+/// `cuMemGetHandleForAddressRange`, which came with CUDA 11.7: older drivers lack it.
+pub(crate) type MemGetHandleForAddressRange = unsafe extern "system" fn(
+    handle: *mut c_void,
+    address: u64,
+    size: usize,
+    handle_type: u32,
+    flags: u64,
+) -> CuResult;
 
 /// `cuDriverGetVersion`, which is asked before the table is filled: an old driver lacks what is in it.
 pub(crate) type DriverGetVersion = unsafe extern "system" fn(version: *mut c_int) -> CuResult;

@@ -7,7 +7,7 @@
 mod check;
 mod functions;
 
-pub(crate) use functions::{DriverGetVersion, Functions, MulticastFunctions};
+pub(crate) use functions::{DriverGetVersion, Functions, MemGetHandleForAddressRange, MulticastFunctions};
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::fmt;
@@ -27,6 +27,8 @@ impl CuResult {
     pub(crate) const NO_DEVICE: Self = Self(100);
     pub(crate) const ILLEGAL_STATE: Self = Self(401);
     pub(crate) const NOT_READY: Self = Self(600);
+    pub(crate) const NOT_PERMITTED: Self = Self(800);
+    pub(crate) const NOT_SUPPORTED: Self = Self(801);
     pub(crate) const SYSTEM_NOT_READY: Self = Self(802);
     pub(crate) const SYSTEM_DRIVER_MISMATCH: Self = Self(803);
     pub(crate) const COMPAT_NOT_SUPPORTED_ON_DEVICE: Self = Self(804);
@@ -105,7 +107,7 @@ impl CuStream {
 
 /// `CUmemLocation`. From 13.2 on, `id` is one side of a union in `cuda.h`, at the same place.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MemLocation {
     pub(crate) kind: u32,
     pub(crate) id: c_int,
@@ -154,8 +156,12 @@ pub(crate) struct MulticastObjectProp {
 pub(crate) const MULTICAST_MINIMUM: u32 = 0;
 pub(crate) const MULTICAST_RECOMMENDED: u32 = 1;
 
-/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+/// `CU_MEM_LOCATION_TYPE_DEVICE`, `_HOST` and `_HOST_NUMA`; those of the host came with 12.2.
 pub(crate) const LOCATION_DEVICE: u32 = 1;
+pub(crate) const LOCATION_HOST: u32 = 2;
+pub(crate) const LOCATION_HOST_NUMA: u32 = 3;
+/// `CU_MEM_LOCATION_TYPE_INVISIBLE`: of a device that this process does not see. It came with 13.2.
+pub(crate) const LOCATION_INVISIBLE: u32 = 5;
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`.
 pub(crate) const ALLOCATION_PINNED: u32 = 1;
 /// `CU_MEM_ALLOCATION_COMP_GENERIC`.
@@ -166,10 +172,12 @@ pub(crate) const GRANULARITY_MINIMUM: u32 = 0;
 pub(crate) const ACCESS_NONE: u32 = 0;
 pub(crate) const ACCESS_READ: u32 = 1;
 pub(crate) const ACCESS_READ_WRITE: u32 = 3;
-/// `CU_MEM_HANDLE_TYPE_NONE`, `_POSIX_FILE_DESCRIPTOR` and `_FABRIC`.
-pub(crate) const HANDLE_NONE: u32 = 0;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR` and `_FABRIC`.
 pub(crate) const HANDLE_FILE_DESCRIPTOR: u32 = 1;
 pub(crate) const HANDLE_FABRIC: u32 = 8;
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
+#[cfg(unix)]
+pub(crate) const RANGE_HANDLE_DMA_BUF: u32 = 1;
 /// `CU_STREAM_NON_BLOCKING`: the stream and the default one do not wait for each other.
 pub(crate) const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_JIT_ERROR_LOG_BUFFER` and `_SIZE_BYTES`.
@@ -185,4 +193,7 @@ pub(crate) mod attribute {
     pub(crate) const DMA_BUF: u32 = 124;
     pub(crate) const HANDLE_TYPE_FABRIC: u32 = 128;
     pub(crate) const MULTICAST: u32 = 132;
+    pub(crate) const HOST_NUMA_ID: u32 = 134;
+    pub(crate) const HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT: u32 = 141;
+    pub(crate) const HOST_VIRTUAL_MEMORY_MANAGEMENT: u32 = 145;
 }

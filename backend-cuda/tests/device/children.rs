@@ -1,9 +1,11 @@
 //! What tests run in processes of their own: this same program, told by an environment variable what to do.
 #![allow(unsafe_code)]
 
+use crate::exports::for_fabric;
 use crate::support::*;
-use gpu_vmm_core::{Backend, Bytes, Error, Properties, Workbench};
-use gpu_vmm_cuda::{CudaBackend, cudarc};
+use gpu_vmm_core::{Backend, Bytes, Error, FabricHandle, Handle, Properties, Workbench};
+use gpu_vmm_cuda::{CudaBackend, CudaHandle, cudarc};
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -35,6 +37,7 @@ pub(crate) fn run() -> Option<ExitCode> {
     match task.as_str() {
         "bare" => without_a_context(&backend),
         "import" => import_standard_input(&backend),
+        "import-fabric" => import_bytes_from_standard_input(&backend),
         "fault" => fault(&backend),
         _ => return Some(ExitCode::from(2)),
     }
@@ -88,8 +91,23 @@ fn import_standard_input(backend: &CudaBackend) {
     let properties = Properties::on(DEVICE).shareable();
     // SAFETY: the parent has exported this much memory of this kind.
     let handle = unsafe { backend.import(stdin.as_fd(), size, &properties) }.unwrap();
+    answer(backend, &handle);
+}
+
+fn import_bytes_from_standard_input(backend: &CudaBackend) {
+    let mut bytes = [0; FabricHandle::LENGTH];
+    std::io::stdin().read_exact(&mut bytes).unwrap();
+    let size = granules(backend, SHARED);
+    // SAFETY: as above.
+    let handle = unsafe { backend.import_fabric(&FabricHandle(bytes), size, &for_fabric()) }.unwrap();
+    answer(backend, &handle);
+}
+
+/// Reads what the parent has written, and writes in its place.
+fn answer(backend: &CudaBackend, handle: &CudaHandle) {
+    let size = handle.size();
     let mut reservation = reserve(backend, size, None);
-    map(&mut reservation, Bytes::ZERO, &handle);
+    map(&mut reservation, Bytes::ZERO, handle);
     let base = at(&reservation, Bytes::ZERO);
     assert_eq!(count_wrong(backend, DEVICE, base, size, QUESTION), 0);
     write_pattern(backend, DEVICE, base, size, ANSWER);

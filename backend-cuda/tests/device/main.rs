@@ -3,11 +3,13 @@
 //! On a machine where the driver cannot be opened each test is shown as ignored, with the reason; where
 //! `GPU_VMM_REQUIRE_CUDA` is set, each fails instead, so that a machine with a GPU cannot pass by seeing none.
 //! Tests run one after the other, since some watch how much memory is free.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod children;
 mod contexts;
 mod cost;
+mod exports;
+mod kinds;
 mod memory;
 mod pattern;
 mod share;
@@ -88,6 +90,33 @@ const CASES: &[Case] = &[
         share::a_forked_child_gets_errors_and_drops_nothing,
     ),
     case("share::a_fault_is_a_lost_device", share::a_fault_is_a_lost_device),
+    case("kinds::each_kind_is_made_and_used_by_the_device", kinds::each_kind_is_made_and_used_by_the_device),
+    case(
+        "kinds::what_was_asked_to_be_compressible_says_whether_it_is",
+        kinds::what_was_asked_to_be_compressible_says_whether_it_is,
+    ),
+    case(
+        "kinds::the_cpu_reads_and_writes_memory_of_the_host",
+        kinds::the_cpu_reads_and_writes_memory_of_the_host,
+    ),
+    case(
+        "kinds::one_grant_for_the_cpu_spans_places_of_the_host",
+        kinds::one_grant_for_the_cpu_spans_places_of_the_host,
+    ),
+    case(
+        "kinds::the_cpu_is_never_let_at_memory_of_a_device",
+        kinds::the_cpu_is_never_let_at_memory_of_a_device,
+    ),
+    case(
+        "kinds::what_cannot_be_is_refused_before_the_driver_is_asked",
+        kinds::what_cannot_be_is_refused_before_the_driver_is_asked,
+    ),
+    case("kinds::each_device_has_a_number_of_its_own", kinds::each_device_has_a_number_of_its_own),
+    case("exports::a_fabric_handle_is_the_same_memory", exports::a_fabric_handle_is_the_same_memory),
+    case("exports::bytes_that_name_nothing_are_an_error", exports::bytes_that_name_nothing_are_an_error),
+    case("exports::an_import_is_where_it_was_said_to_be", exports::an_import_is_where_it_was_said_to_be),
+    case("exports::memory_of_a_node_is_shared", exports::memory_of_a_node_is_shared),
+    case("exports::a_dma_buf_is_as_long_as_its_part", exports::a_dma_buf_is_as_long_as_its_part),
     case("cost::calls_cost_what_the_drivers_own_cost", cost::calls_cost_what_the_drivers_own_cost),
 ];
 

@@ -3,7 +3,7 @@
 
 use crate::children::{ANSWER, QUESTION, SHARED, spawn};
 use crate::support::*;
-use gpu_vmm_core::{Backend, Bytes, Error, Handle, Properties, Reservation, Result, Stream};
+use gpu_vmm_core::{Backend, Bytes, Error, FabricHandle, Handle, Properties, Reservation, Result, Stream};
 use gpu_vmm_cuda::CudaBackend;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -73,12 +73,16 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
     assert!(child >= 0);
     if child == 0 {
         // SAFETY: none of the calls does anything but to see that the process was forked.
-        let answers: [Result<()>; 13] = unsafe {
+        let answers: [Result<()>; 17] = unsafe {
             [
                 CudaBackend::open().map(drop),
                 backend.create(size, &Properties::on(DEVICE)).map(drop),
                 backend.import(fd.as_fd(), size, &shareable()).map(drop),
                 handle.export().map(drop),
+                handle.export_fabric().map(drop),
+                backend.import_fabric(&FabricHandle([0; 64]), size, &shareable()).map(drop),
+                backend.granularity_of("test", &shareable()).map(drop),
+                reservation.dma_buf(Bytes::ZERO, size).map(drop),
                 reservation.unmap(Bytes::ZERO, size),
                 reservation.map(Bytes::ZERO, &handle),
                 reservation.set_access(Bytes::ZERO, size, &[]),

@@ -33,21 +33,21 @@ fn backend(info: &BackendInfo, output: &mut Output) -> Answer {
 fn device(device: &DeviceReport, output: &mut Output) -> Answer {
     output.paragraph(&format!("  {:<14}", format!("device {}", device.device)), &device.name)?;
     if let Some(reason) = &device.unusable {
-        output.paragraph("    unusable        ", reason)?;
+        output.paragraph("    unusable              ", reason)?;
     }
     let total = about(Bytes(device.total_bytes));
     let memory = match device.free_bytes {
         Some(free) => format!("{} free of {total}", about(Bytes(free))),
         None => total,
     };
-    output.paragraph("    memory            ", &memory)?;
-    output.paragraph("    granularity       ", &Bytes(device.granularity_bytes).to_string())?;
+    output.paragraph("    memory                ", &memory)?;
+    output.paragraph("    granularity           ", &Bytes(device.granularity_bytes).to_string())?;
     for capability in &device.capabilities {
         let answer = if capability.available { "yes" } else { "no" };
-        let label = format!("    {:<18}{answer:<5}{:<18}", capability.feature, capability.found_by);
+        let label = format!("    {:<22}{answer:<5}{:<18}", capability.feature, capability.found_by);
         output.paragraph(&label, &capability.note)?;
     }
-    device.errors.iter().try_for_each(|error| output.paragraph("    error             ", error))
+    device.errors.iter().try_for_each(|error| output.paragraph("    error                 ", error))
 }
 
 fn quirks(quirks: &[QuirkReport], output: &mut Output) -> Answer {

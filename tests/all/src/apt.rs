@@ -1,4 +1,5 @@
-//! Fetching packages from Debian sid and experimental, without touching the system.
+//! Fetching packages from Debian, without touching the system: a runtime of HIP from sid and experimental, here; what
+//! else is needed, by whoever needs it.
 //!
 //! apt is given a configuration, lists, a cache and a record of installed packages of its own. That record is empty, so
 //! what it would install is a runtime's closure down to the C library, and it is told to fetch that and no more.
@@ -48,7 +49,7 @@ pub(crate) fn packages(root: &Path, update: bool) -> Answer<Vec<Found>> {
 
 /// Fetches every HIP that Debian has.
 fn fetch(root: &Path, debs: PathBuf) -> Answer<Vec<Found>> {
-    let apt = Apt::new(root, debs)?;
+    let apt = Apt::new(root, debs, format!("let {DEBS} name a folder of packages"))?;
     let majors = apt.update()?;
     let failures: Vec<Found> =
         majors.into_iter().filter_map(|major| Some((major, Err(apt.fetch(major).err()?)))).collect();
@@ -62,31 +63,36 @@ fn fetch(root: &Path, debs: PathBuf) -> Answer<Vec<Found>> {
 
 /// apt with a configuration of its own.
 #[derive(Debug)]
-struct Apt {
+pub(crate) struct Apt {
     /// The folder of its state.
     home: PathBuf,
     /// Where packages go.
     debs: PathBuf,
     mirrors: Vec<String>,
+    /// What can be done where it cannot fetch.
+    instead: String,
 }
 
 impl Apt {
-    fn new(root: &Path, debs: PathBuf) -> Answer<Self> {
+    /// In `root`, to put packages into `debs`.
+    pub(crate) fn new(root: &Path, debs: PathBuf, instead: String) -> Answer<Self> {
         // Without apt there are no sources of apt's either, and the first is what to say.
-        Command::new("apt-get").arg("--version").output().map_err(|error| cannot_run("apt-get", &error))?;
+        Command::new("apt-get")
+            .arg("--version")
+            .output()
+            .map_err(|error| cannot_run("apt-get", &error, &instead))?;
         let mirrors = match std::env::var(MIRROR) {
             Ok(mirror) if !mirror.is_empty() => vec![mirror],
             _ => mirror::of_this_machine(Path::new("/etc/apt")),
         };
-        let instead = format!("or let {DEBS} name a folder of packages");
         if mirrors.is_empty() {
             return Err(Trouble::new(format!(
-                "this machine's apt sources name no mirror of Debian; let {MIRROR} be the address of one, {instead}"
+                "this machine's apt sources name no mirror of Debian; let {MIRROR} be the address of one, or {instead}"
             )));
         }
         if !Path::new(KEYS).exists() {
             return Err(Trouble::new(format!(
-                "{KEYS} is missing; install debian-archive-keyring, {instead}"
+                "{KEYS} is missing; install debian-archive-keyring, or {instead}"
             )));
         }
         let home = root.join("apt");
@@ -95,7 +101,7 @@ impl Apt {
             fs::create_dir_all(&folder).doing(|| folder.display().to_string())?;
         }
         fs::create_dir_all(debs.join("partial")).doing(|| debs.display().to_string())?;
-        let apt = Self { home, debs, mirrors };
+        let apt = Self { home, debs, mirrors, instead };
         apt.write("state/status", "")?;
         apt.write("apt.conf", &apt.configuration())?;
         Ok(apt)
@@ -140,20 +146,33 @@ Acquire::Retries "2";
 
     /// Reads the archive's lists from the first mirror that has them, and gives which HIPs there are to be fetched.
     fn update(&self) -> Answer<BTreeSet<u32>> {
+        let look = || self.majors().map(|majors| (!majors.is_empty()).then_some(majors));
+        let majors = self.read_lists("libamdhip64", &["sid main", "experimental main"], look)?;
+        Ok(majors.into_iter().chain(MAJORS).collect())
+    }
+
+    /// Reads the lists of suites with their components from the first mirror where `look` finds something in them.
+    pub(crate) fn read_lists<T>(
+        &self,
+        package: &str,
+        suites: &[&str],
+        look: impl Fn() -> Answer<Option<T>>,
+    ) -> Answer<T> {
         let mut refusals = Vec::new();
         for mirror in &self.mirrors {
-            eprintln!("asking {mirror} for HIP");
-            let source = |suite| format!("deb [arch=amd64 signed-by={KEYS}] {mirror} {suite} main\n");
-            self.write("sources.list", &(source("sid") + &source("experimental")))?;
-            match self.run("apt-get", &["-qq", "update"]).and_then(|_| self.majors()) {
-                Ok(majors) if !majors.is_empty() => return Ok(majors.into_iter().chain(MAJORS).collect()),
-                Ok(_) => refusals.push(format!("{mirror} has no libamdhip64")),
+            eprintln!("asking {mirror} for {package}");
+            let source = |suite| format!("deb [arch=amd64 signed-by={KEYS}] {mirror} {suite}\n");
+            self.write("sources.list", &suites.iter().map(source).collect::<String>())?;
+            match self.run("apt-get", &["-qq", "update"]).and_then(|_| look()) {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => refusals.push(format!("{mirror} has no {package}")),
                 Err(trouble) => refusals.push(trouble.to_string()),
             }
         }
         Err(Trouble::new(format!(
-            "{}; let {MIRROR} be the address of a mirror that can be reached, or {DEBS} name a folder of packages",
-            refusals.join("; ")
+            "{}; let {MIRROR} be the address of a mirror that can be reached, or {}",
+            refusals.join("; "),
+            self.instead
         )))
     }
 
@@ -234,11 +253,12 @@ Acquire::Retries "2";
         Ok(())
     }
 
-    /// What a program of apt's prints; where it fails, its errors.
-    fn run(&self, program: &str, arguments: &[&str]) -> Answer<String> {
+    /// What a program of apt's prints; where it fails, its errors. It runs in the folder of packages.
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Answer<String> {
         let mut command = Command::new(program);
         command.arg("-c").arg(self.home.join("apt.conf")).args(arguments).env("LC_ALL", "C");
-        let answer = command.output().map_err(|error| cannot_run(program, &error))?;
+        command.current_dir(&self.debs);
+        let answer = command.output().map_err(|error| cannot_run(program, &error, &self.instead))?;
         let (text, errors) =
             (String::from_utf8_lossy(&answer.stdout), String::from_utf8_lossy(&answer.stderr));
         if answer.status.success() {
@@ -254,11 +274,10 @@ Acquire::Retries "2";
     }
 }
 
-fn cannot_run(program: &str, error: &std::io::Error) -> Trouble {
+fn cannot_run(program: &str, error: &std::io::Error, instead: &str) -> Trouble {
     match error.kind() {
         ErrorKind::NotFound => Trouble::new(format!(
-            "there is no {program} here, which fetches HIP's packages; install apt, or let {DEBS} name a folder of \
-             packages"
+            "there is no {program} here, which fetches packages of Debian's; install apt, or {instead}"
         )),
         _ => Trouble::new(format!("{program} cannot be run: {error}")),
     }

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 /// over a simulated HSA runtime.
 ///
 /// AMD's runtime is unpacked into a private folder; nothing is installed. The packages are those of the folder that
-/// HIP_RUNTIME_DEBS names, or else apt fetches them from Debian sid and experimental.
+/// HIP_RUNTIME_DEBS names, or else apt fetches them from Debian sid and experimental. So is NVIDIA's own library, from
+/// Debian's non-free packages: without a GPU, it shows what gpu-vmm says then.
 #[derive(Debug, Parser)]
 #[command(name = "cargo test-all", bin_name = "cargo test-all", version)]
 pub(crate) struct Arguments {
@@ -25,6 +26,10 @@ pub(crate) struct Arguments {
     /// Makes it a failure where a version of HIP cannot be set up; so it is anyhow with HIP_RUNTIME_DEBS
     #[arg(long, global = true)]
     pub(crate) require_hip: bool,
+
+    /// Makes it a failure where NVIDIA's own library cannot be set up
+    #[arg(long, global = true)]
+    pub(crate) require_nvidia: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -46,7 +51,7 @@ pub(crate) enum Command {
         #[arg(last = true, value_name = "FILTER")]
         filter: Vec<String>,
     },
-    /// Runs the tests of CUDA alone, on the stand-in of NVIDIA's driver
+    /// Runs the tests of CUDA alone: on the stand-in of NVIDIA's driver, and on NVIDIA's own library without a GPU
     Cuda {
         /// As for `hip`
         #[arg(last = true, value_name = "FILTER")]

@@ -2,7 +2,7 @@
 //!
 //! `debs` holds what apt has fetched, in the form in which a folder of packages is given as well (see `debs`); `apt`
 //! is apt's own state; each version is unpacked into a folder of its name; `sim` has the simulated HSA runtime,
-//! `cuda-standin` the stand-in of NVIDIA's driver under that one's names; `logs` the whole output of every run.
+//! `cuda-standin` the stand-in of NVIDIA's driver under that one's names, `nvidia` that driver's own library; `logs` the whole output of every run.
 
 use crate::arguments::Arguments;
 use crate::debs::{self, Packages};
@@ -23,9 +23,11 @@ pub(crate) struct Layout {
     pub(crate) root: PathBuf,
     /// The folder of packages that the user named.
     named: Option<PathBuf>,
-    update: bool,
+    pub(crate) update: bool,
     /// Whether a version that cannot be set up is a failure. Who names packages means them.
     pub(crate) required: bool,
+    /// Whether it is one that NVIDIA's own library cannot be had.
+    pub(crate) nvidia_required: bool,
 }
 
 impl Layout {
@@ -38,7 +40,8 @@ impl Layout {
         let root = std::path::absolute(&root).doing(|| root.display().to_string())?;
         let named = std::env::var_os(DEBS).filter(|name| !name.is_empty()).map(PathBuf::from);
         let required = arguments.require_hip || named.is_some();
-        Ok(Self { root, named, update: arguments.update, required })
+        let (update, nvidia_required) = (arguments.update, arguments.require_nvidia);
+        Ok(Self { root, named, update, required, nvidia_required })
     }
 
     pub(crate) fn logs(&self) -> PathBuf {
@@ -58,11 +61,25 @@ impl Layout {
         self.found().unwrap_or_else(|trouble| vec![("HIP".to_owned(), Err(trouble))])
     }
 
-    fn found(&self) -> Answer<Vec<Named>> {
+    /// NVIDIA's own library is unpacked there, and what apt keeps for it.
+    pub(crate) fn nvidia(&self) -> PathBuf {
+        self.root.join("nvidia")
+    }
+
+    /// Does something in the folder while no other of these programs does, on a machine that packages are for.
+    pub(crate) fn alone<T>(&self, work: impl FnOnce() -> Answer<T>) -> Answer<T> {
         supported(std::env::consts::OS, std::env::consts::ARCH)?;
         fs::create_dir_all(&self.root)
             .doing(|| format!("{} cannot be made; let --folder name another place", self.root.display()))?;
         let _alone = alone(&self.root.join("lock"))?;
+        work()
+    }
+
+    fn found(&self) -> Answer<Vec<Named>> {
+        self.alone(|| self.found_alone())
+    }
+
+    fn found_alone(&self) -> Answer<Vec<Named>> {
         let found = match &self.named {
             Some(folder) => debs::read(folder).doing(|| format!("{DEBS} names {}", folder.display()))?,
             None => apt::packages(&self.root, self.update)?,
@@ -99,7 +116,7 @@ fn supported(system: &str, processor: &str) -> Answer {
     if system != "linux" || processor != "x86_64" {
         return Err(Trouble::new(format!(
             "this is {system} on {processor}, and there are only x86-64 packages for Linux; \
-             run HIP's tests on such a machine"
+             run the tests that need them on such a machine"
         )));
     }
     Ok(())

@@ -11,6 +11,7 @@
 //! | `runtime` | such a runtime: how a program is run on it, and whether it is complete |
 //! | `cargo` | building the tests and the simulated HSA runtime |
 //! | `standin` | running the tests of CUDA on the stand-in of NVIDIA's driver |
+//! | `nvidia` | the same on NVIDIA's own library, without a GPU |
 //! | `suites`, `process` | running the tests on each version; one test program, its time and its counts |
 //! | `reports` | reports of the conformance suite, and the page that lays them side by side |
 //! | `summary` | the table at the end |
@@ -25,6 +26,7 @@ mod debs;
 mod layout;
 mod mirror;
 mod mutations;
+mod nvidia;
 mod process;
 mod reports;
 mod runtime;
@@ -66,6 +68,9 @@ fn run(arguments: &Arguments) -> Answer<bool> {
         Some(Command::Cuda { filter }) => {
             let mut summary = Summary::default();
             standin::run(&layout, filter, &mut summary)?;
+            if filter.is_empty() {
+                nvidia::run(&layout, &mut summary);
+            }
             print!("{summary}");
             Ok(summary.is_good())
         }
@@ -79,6 +84,7 @@ fn run(arguments: &Arguments) -> Answer<bool> {
             if let Err(trouble) = standin::run(&layout, &[], &mut summary) {
                 summary.add(Row::broken("CUDA's tests", trouble));
             }
+            nvidia::run(&layout, &mut summary);
             hip(&layout, summary, &[])
         }
     }

@@ -1,5 +1,5 @@
 //! The tests of CUDA on the stand-in of NVIDIA's driver (`tests/cuda-standin`), with one device and with two. They need no
-//! GPU and no download.
+//! GPU and no download. With two, fabric handles are permitted.
 
 use crate::cargo;
 use crate::layout::Layout;
@@ -63,6 +63,8 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
             });
             command.env("GPU_VMM_TEST_BACKENDS", "cuda").env("GPU_VMM_REQUIRE_CUDA", "1");
             command.env("LD_LIBRARY_PATH", &folder).env("CUDA_STANDIN_GPUS", devices.to_string());
+            // As on machines without a fabric, and with one.
+            command.env("CUDA_STANDIN_FABRIC", if devices == 1 { "0" } else { "1" });
             let log = layout.logs().join(format!("cuda-standin-{devices}-{target}.txt"));
             let row = row(&name, &mut command, &log, !filter.is_empty())?;
             any |= row.is_some();

@@ -8,7 +8,7 @@ use crate::runtime::Runtime;
 use crate::trouble::{Answer, Doing, Trouble};
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// The file that names the packages of a runtime.
@@ -53,7 +53,7 @@ fn make(folder: &Path, packages: &Packages) -> Answer {
     fs::write(&stamp, packages.names()).doing(|| stamp.display().to_string())
 }
 
-fn unpack(package: &PathBuf, folder: &Path) -> Answer {
+pub(crate) fn unpack(package: &Path, folder: &Path) -> Answer {
     let answer = Command::new("dpkg-deb").arg("--extract").arg(package).arg(folder).output();
     let answer = answer.map_err(|error| match error.kind() {
         ErrorKind::NotFound => Trouble::new(
@@ -72,7 +72,7 @@ fn unpack(package: &PathBuf, folder: &Path) -> Answer {
     )))
 }
 
-fn remove(folder: &Path) -> Answer {
+pub(crate) fn remove(folder: &Path) -> Answer {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             Err(Trouble::new(format!("{} cannot be removed: {error}", folder.display())))

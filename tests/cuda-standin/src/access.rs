@@ -1,23 +1,37 @@
 //! Who may use what is mapped: `cuMemSetAccess`, `cuMemGetAccess`.
 //!
 //! Measured: a range of whole mappings, with holes or without; devices that are not named keep what they have.
+//! Documented: the CPU is given access to memory of the host alone, that of a NUMA node under that type of place.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{AccessDescription, Location, Out, access, given, list, location};
 use crate::code::{Answer, Code};
 use crate::context;
 use crate::device;
+use crate::host;
 use crate::reserve::end_of;
 use crate::settings::settings;
 use crate::state::{Object, State, state};
 use crate::violation::{note, refuse};
 
-fn device_at(place: Location) -> Answer<usize> {
-    if place.kind != location::DEVICE {
-        return Err(refuse(Code::INVALID_VALUE, format_args!("{place:?}")));
+/// Who is given access.
+#[derive(Clone, Copy)]
+enum Who {
+    Device(usize),
+    /// The CPU, named by the type of place in which the memory has to be.
+    Host(u32),
+}
+
+fn who(place: Location) -> Answer<Who> {
+    match place.kind {
+        location::DEVICE => {
+            let device = usize::try_from(place.id).ok().filter(|device| *device < settings().gpus);
+            let device = device.ok_or_else(|| refuse(Code::INVALID_DEVICE, format_args!("{place:?}")))?;
+            Ok(Who::Device(device))
+        }
+        location::HOST | location::HOST_NUMA if host::is_known() => Ok(Who::Host(place.kind)),
+        _ => Err(refuse(Code::INVALID_VALUE, format_args!("{place:?}"))),
     }
-    let device = usize::try_from(place.id).ok().filter(|device| *device < settings().gpus);
-    device.ok_or_else(|| refuse(Code::INVALID_DEVICE, format_args!("{place:?}")))
 }
 
 impl State {
@@ -35,36 +49,66 @@ impl State {
         }
         // All is looked at before anything is changed.
         for description in descriptions {
-            let device = device_at(description.location)?;
+            let who = who(description.location)?;
             if !matches!(description.flags, access::NONE | access::READ | access::READ_WRITE) {
                 return Err(refuse(Code::INVALID_VALUE, format_args!("access {:#x}", description.flags)));
             }
-            context::check_device(device)?;
+            if let Who::Device(device) = who {
+                context::check_device(device)?;
+            }
             for start in &starts {
-                self.check_reach(device, *start, description.flags)?;
+                self.check_reach(who, *start, description.flags)?;
             }
         }
         for start in starts {
-            let Some(mapping) = self.mappings.get_mut(&start) else { continue };
             for description in descriptions {
-                mapping.access[device_at(description.location)?] = description.flags;
+                match who(description.location)? {
+                    Who::Host(_) => self.show(start, description.flags)?,
+                    Who::Device(device) => {
+                        if let Some(mapping) = self.mappings.get_mut(&start) {
+                            mapping.access[device] = description.flags;
+                        }
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    /// Whether a device can reach what is mapped there at all.
-    fn check_reach(&self, device: usize, start: u64, flags: u32) -> Answer {
+    /// Lets the CPU at a mapping, or does so no more.
+    fn show(&mut self, start: u64, allowed: u32) -> Answer {
+        let Some(mapping) = self.mappings.get_mut(&start) else { return Ok(()) };
+        if let Some(Object::Memory { memory, .. }) =
+            self.handles.get(&mapping.handle).map(|handle| &handle.object)
+        {
+            memory.show(start, allowed).map_err(|_| Code::OUT_OF_MEMORY)?;
+            mapping.host = allowed;
+        }
+        Ok(())
+    }
+
+    /// Whether somebody can reach what is mapped there at all: devices the host's memory too, and the CPU none but that,
+    /// named by its own type of place.
+    fn check_reach(&self, who: Who, start: u64, flags: u32) -> Answer {
         let handle = self.mappings.get(&start).and_then(|mapping| self.handles.get(&mapping.handle));
-        match handle.map(|handle| &handle.object) {
-            Some(Object::Memory { memory, .. }) if !device::reaches(device, memory.device) => Err(refuse(
-                Code::INVALID_DEVICE,
-                format_args!("device {device} cannot reach memory of device {}", memory.device),
-            )),
-            Some(Object::Multicast { team, .. }) if flags != access::NONE => {
-                self.teams.get(team).ok_or(Code::UNKNOWN)?.check_access(device)
+        let memory = match (handle.map(|handle| &handle.object), who) {
+            (Some(Object::Memory { memory, .. }), _) => memory,
+            (Some(Object::Multicast { team, .. }), Who::Device(device)) if flags != access::NONE => {
+                return self.teams.get(team).ok_or(Code::UNKNOWN)?.check_access(device);
             }
-            _ => Ok(()),
+            _ => return Ok(()),
+        };
+        let home = memory.kind.home;
+        match who {
+            Who::Device(device) if home.device().is_none_or(|owner| device::reaches(device, owner)) => Ok(()),
+            Who::Host(kind) if kind == home.location().kind => Ok(()),
+            Who::Device(device) => Err(refuse(
+                Code::INVALID_DEVICE,
+                format_args!("device {device} cannot reach memory of {home:?}"),
+            )),
+            Who::Host(kind) => {
+                Err(refuse(Code::INVALID_VALUE, format_args!("place of type {kind} for memory of {home:?}")))
+            }
         }
     }
 }
@@ -80,9 +124,16 @@ cuda! {
     /// Answers what one may do.
     fn cuMemGetAccess(out: Out<'_, u64>, place: Option<&Location>, at: u64) {
         let (out, place) = (given(out, "flags")?, given(place, "location")?);
-        let device = device_at(*place)?;
-        let Some(allowed) = state().mapping(at).map(|(_, mapping)| mapping.access[device]) else {
+        let (who, state) = (who(*place)?, state());
+        let Some((start, mapping)) = state.mapping(at) else {
             return Err(refuse(Code::INVALID_VALUE, format_args!("nothing is mapped at {at:#x}")));
+        };
+        let allowed = match who {
+            Who::Device(device) => mapping.access[device],
+            Who::Host(_) => {
+                state.check_reach(who, start, access::READ)?;
+                mapping.host
+            }
         };
         out.write(u64::from(allowed));
         Ok(())

@@ -5,6 +5,7 @@
 //! when it is done; one from the host once the bytes are in the driver's hands; the others at once.
 #![allow(unsafe_code)] // exported to C, and reaches memory by address
 
+use crate::c::access;
 use crate::code::{Answer, Code};
 use crate::state::state;
 use crate::stream;
@@ -39,6 +40,10 @@ fn check(device: usize, at: u64, size: usize, need: Need) -> Answer {
 fn check_host(at: *const c_void) -> Answer {
     let state = state();
     let at = at.addr() as u64;
+    // What the CPU has been let at is an address of the host's as well.
+    if state.mapping(at).is_some_and(|(_, mapping)| mapping.host != access::NONE) {
+        return Ok(());
+    }
     if at == 0 || state.space.around(at).is_some() || state.plain(at).is_some() {
         return Err(refuse(Code::INVALID_VALUE, format_args!("{at:#x} is no address of the host's")));
     }

@@ -32,8 +32,11 @@ const ATTRIBUTES: &[(u32, u32, i32)] = &[
     (110, 11_000, 1),    // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
     (116, 11_030, 1),    // GPU_DIRECT_RDMA_SUPPORTED
     (124, 11_070, 1),    // DMA_BUF_SUPPORTED
-    (128, 12_030, 1),    // HANDLE_TYPE_FABRIC_SUPPORTED, though fabric handles are not permitted
+    (128, 12_030, 1),    // HANDLE_TYPE_FABRIC_SUPPORTED, though fabric handles may not be permitted
     (132, 12_010, 1),    // MULTICAST_SUPPORTED
+    (134, 12_020, 0),    // HOST_NUMA_ID
+    (141, 12_090, 1),    // HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    (145, 13_000, 1),    // HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
 ];
 
 /// VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED.
@@ -132,6 +135,15 @@ cuda! {
             std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), out, bytes.len());
             out.add(bytes.len()).write(0);
         }
+        Ok(())
+    }
+
+    /// A number that the device has in every process.
+    fn cuDeviceGetUuid_v2(out: Out<'_, [u8; 16]>, raw: i32) {
+        let out = given(out, "uuid")?;
+        let mut uuid = *b"CUDA stand-in  0";
+        uuid[15] += device(raw)? as u8;
+        out.write(uuid);
         Ok(())
     }
 

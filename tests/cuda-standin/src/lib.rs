@@ -16,7 +16,7 @@
 //! | `call`, `violation`, `counts` | the frame of every function; what is wrong; what is alive |
 //! | `device`, `primary`, `context` | what there is, and contexts |
 //! | `state`, `space`, `memory`, `pages` | what the driver keeps: addresses, memory, handles, mappings |
-//! | `reserve`, `physical`, `map`, `access`, `share`, `range`, `multicast`, `team` | virtual memory, by subject |
+//! | `reserve`, `physical`, `host`, `map`, `access`, `share`, `fabric`, `range`, `multicast`, `team` | virtual memory, by subject |
 //! | `plain`, `copy` | `cuMemAlloc`; copies and fills |
 //! | `walk` | how a device reaches memory, and faults |
 //! | `work`, `stream`, `event`, `capture` | what runs beside the program |
@@ -36,6 +36,8 @@ mod copy;
 mod counts;
 mod device;
 mod event;
+mod fabric;
+mod host;
 mod kernels;
 mod map;
 mod memory;

@@ -5,12 +5,13 @@
 //! documentation is a violation here that succeeds.
 #![allow(unsafe_code)] // exported to C
 
+use crate::c::access;
 use crate::code::{Answer, Code};
 use crate::context;
 use crate::reserve::end_of;
 use crate::space::Space;
 use crate::state::{Mapping, Object, State, state};
-use crate::violation::{note, refuse};
+use crate::violation::{note, refuse, stop};
 
 impl State {
     fn map(&mut self, at: u64, size: u64, offset: u64, raw: u64, flags: u64) -> Answer {
@@ -20,7 +21,7 @@ impl State {
         }
         let whole = match &self.handle(raw)?.object {
             Object::Memory { memory, .. } => {
-                context::check_device(memory.device)?;
+                memory.kind.home.device().map_or(Ok(()), context::check_device)?;
                 memory.size
             }
             Object::Multicast { team, .. } => {
@@ -85,6 +86,12 @@ impl State {
     fn remove(&mut self, start: u64) {
         let Some(mapping) = self.mappings.remove(&start) else { return };
         if let Some(handle) = self.handles.get_mut(&mapping.handle) {
+            if let Object::Memory { memory, .. } = &handle.object
+                && mapping.host != access::NONE
+                && memory.show(start, access::NONE).is_err()
+            {
+                stop(format_args!("the pages at {start:#x} cannot be closed"));
+            }
             handle.mappings -= 1;
         }
         self.drop_if_unused(mapping.handle);

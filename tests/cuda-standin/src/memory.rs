@@ -1,11 +1,12 @@
-//! A piece of a device's memory: a memfd, which takes room only as far as it is written, and which other processes can
+//! A piece of memory, a device's or the host's: a memfd, which takes room only as far as it is written, and which other processes can
 //! have. On hardware what a descriptor stands for is no file; nothing but this stand-in can import these.
 #![allow(unsafe_code)] // borrows descriptors
 
-use crate::pages::Pages;
+use crate::c::{Location, access, location};
+use crate::pages::{self, Pages};
 use rustix::fs::{MemfdFlags, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 const NAME: &str = "cuda-standin";
@@ -16,36 +17,109 @@ pub(crate) type Identity = u64;
 /// Memory, and a byte of it.
 pub(crate) type Place = (Arc<Memory>, u64);
 
-pub(crate) struct Memory {
-    file: OwnedFd,
-    /// Where the stand-in itself has it.
-    pages: Pages,
-    pub(crate) identity: Identity,
-    pub(crate) device: usize,
-    pub(crate) size: u64,
+/// Where memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Home {
+    Device(usize),
+    /// Wherever the driver likes.
+    Host,
+    /// A NUMA node.
+    Node(i32),
+}
+
+impl Home {
+    /// Whose it is; nobody's where it is the host's.
+    pub(crate) const fn device(self) -> Option<usize> {
+        match self {
+            Self::Device(device) => Some(device),
+            Self::Host | Self::Node(_) => None,
+        }
+    }
+
+    pub(crate) const fn location(self) -> Location {
+        match self {
+            Self::Device(device) => Location { kind: location::DEVICE, id: device as i32 },
+            Self::Host => Location { kind: location::HOST, id: 0 },
+            Self::Node(node) => Location { kind: location::HOST_NUMA, id: node },
+        }
+    }
+}
+
+/// What memory was created as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kind {
+    pub(crate) home: Home,
+    /// As what it can be exported. What is imported cannot be, and names none.
     pub(crate) handle_types: u32,
     pub(crate) compression: u8,
     pub(crate) rdma: u8,
 }
 
+impl Kind {
+    /// A device's memory that nothing special was asked for.
+    pub(crate) const fn of_device(device: usize) -> Self {
+        Self { home: Home::Device(device), handle_types: 0, compression: 0, rdma: 0 }
+    }
+
+    /// The name of the file, by which another process knows it again: `1.0.0.0`, the numbers of the place, of
+    /// the compression and of RDMA.
+    fn file_name(self) -> String {
+        let Location { kind, id } = self.home.location();
+        format!("{kind}.{id}.{}.{}", self.compression, self.rdma)
+    }
+
+    fn of_file_name(name: &str) -> Option<Self> {
+        let numbers: Option<Vec<u8>> = name.split('.').map(|number| number.parse().ok()).collect();
+        let [kind, id, compression, rdma] = numbers?[..] else { return None };
+        let home = match u32::from(kind) {
+            location::DEVICE => Home::Device(id.into()),
+            location::HOST => Home::Host,
+            location::HOST_NUMA => Home::Node(id.into()),
+            _ => return None,
+        };
+        Some(Self { home, handle_types: 0, compression, rdma })
+    }
+}
+
+pub(crate) struct Memory {
+    file: OwnedFd,
+    /// Where the stand-in itself has it.
+    pages: Pages,
+    pub(crate) identity: Identity,
+    pub(crate) size: u64,
+    pub(crate) kind: Kind,
+}
+
 impl Memory {
     /// New memory, all zero.
-    pub(crate) fn new(device: usize, size: u64) -> Result<Self, Errno> {
-        Self::of_file(new_file(&device.to_string(), size)?, device)
+    pub(crate) fn new(size: u64, kind: Kind) -> Result<Self, Errno> {
+        Self::of_file(new_file(&kind.file_name(), size)?, kind)
     }
 
     /// The memory that a descriptor stands for, and nothing where it stands for something else.
     pub(crate) fn import(file: BorrowedFd<'_>) -> Option<Self> {
-        let device = named(file)?.parse().ok()?;
-        Self::of_file(duplicate(file).ok()?, device).ok()
+        let kind = Kind::of_file_name(&named(file)?)?;
+        Self::of_file(duplicate(file).ok()?, kind).ok()
     }
 
-    fn of_file(file: OwnedFd, device: usize) -> Result<Self, Errno> {
+    fn of_file(file: OwnedFd, kind: Kind) -> Result<Self, Errno> {
         let status = fstat(&file)?;
         let size = status.st_size as u64;
         let pages = Pages::of_file(file.as_fd(), size)?;
-        let identity = status.st_ino;
-        Ok(Self { file, pages, identity, device, size, handle_types: 0, compression: 0, rdma: 0 })
+        Ok(Self { file, pages, identity: status.st_ino, size, kind })
+    }
+
+    /// Shows it to the CPU at an address that is reserved and where it is mapped, or hides it there again.
+    pub(crate) fn show(&self, at: u64, allowed: u32) -> Result<(), Errno> {
+        match allowed {
+            access::NONE => pages::close(at, self.size),
+            _ => pages::open(at, self.size, self.file.as_fd(), allowed == access::READ_WRITE),
+        }
+    }
+
+    /// The number of the stand-in's own descriptor of it.
+    pub(crate) fn number(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 
     pub(crate) fn descriptor(&self) -> Result<OwnedFd, Errno> {
@@ -83,9 +157,24 @@ pub(crate) fn new_file(name: &str, size: u64) -> Result<OwnedFd, Errno> {
 
 /// The name that a descriptor's memfd was made with, if it is one of the stand-in's.
 pub(crate) fn named(file: BorrowedFd<'_>) -> Option<String> {
-    use std::os::fd::AsRawFd;
     let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
-    // "/memfd:cuda-standin-1 (deleted)"
+    // "/memfd:cuda-standin-1.1.0.0 (deleted)"
     let name = link.to_str()?.strip_prefix("/memfd:")?.strip_prefix(NAME)?.strip_prefix('-')?;
     name.split(' ').next().map(ToOwned::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_tells_what_its_memory_was_created_as() {
+        for home in [Home::Device(7), Home::Host, Home::Node(0)] {
+            let kind = Kind { home, handle_types: 0, compression: 1, rdma: 0 };
+            assert_eq!(Kind::of_file_name(&kind.file_name()), Some(kind));
+        }
+        for name in ["", "1", "9.0.0.0", "1.x.0.0", "1.0.0.0.0"] {
+            assert_eq!(Kind::of_file_name(name), None, "{name}");
+        }
+    }
 }

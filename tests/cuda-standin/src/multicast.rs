@@ -58,7 +58,7 @@ impl State {
 
     fn bind_memory(&mut self, raw: u64, offset: u64, from: u64, from_offset: u64, size: u64) -> Answer {
         let (memory, imported) = self.memory_of(from)?;
-        let shareable = imported || memory.handle_types != 0;
+        let shareable = imported || memory.kind.handle_types != 0;
         self.team(raw)?.bind(offset, memory, from_offset, size, shareable)
     }
 
@@ -69,7 +69,7 @@ impl State {
         let Some(Object::Memory { memory, imported }) = handle else {
             return Err(wrong("no memory is mapped there"));
         };
-        let (memory, shareable) = (Arc::clone(memory), *imported || memory.handle_types != 0);
+        let (memory, shareable) = (Arc::clone(memory), *imported || memory.kind.handle_types != 0);
         self.team(raw)?.bind(offset, memory, at - base, size, shareable)
     }
 

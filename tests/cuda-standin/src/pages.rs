@@ -67,6 +67,22 @@ impl Pages {
     }
 }
 
+/// Shows a file's content at addresses that are held closed here.
+pub(crate) fn open(at: u64, size: u64, file: BorrowedFd<'_>, writable: bool) -> Result<(), Errno> {
+    let place = std::ptr::without_provenance_mut(at as usize);
+    let write = if writable { ProtFlags::WRITE } else { ProtFlags::empty() };
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    // SAFETY: the addresses are reserved by this library, by the caller's check, and something of its own is mapped there.
+    unsafe { mmap(place, size as usize, ProtFlags::READ | write, flags, file, 0) }.map(drop)
+}
+
+/// Closes them again.
+pub(crate) fn close(at: u64, size: u64) -> Result<(), Errno> {
+    let place = std::ptr::without_provenance_mut(at as usize);
+    // SAFETY: as above; who still uses them made the mistake itself.
+    unsafe { mmap_anonymous(place, size as usize, ProtFlags::empty(), QUIET | MapFlags::FIXED) }.map(drop)
+}
+
 impl Drop for Pages {
     fn drop(&mut self) {
         if self.size > 0 {

@@ -1,5 +1,6 @@
 //! Physical memory: `cuMemCreate`, `cuMemRelease`, and what is asked about it.
 //!
+//! Measured: memory of the host is made in the same granularity as a device's; what can be anywhere on it is not shared.
 //! Memory is taken at once, and given back when nothing stands for it any more: no handle, no mapping, no descriptor.
 #![allow(unsafe_code)] // exported to C
 
@@ -7,23 +8,18 @@ use crate::c::{
     COMPRESSION_GENERIC, GRANULARITY, Location, Out, PINNED, Properties, given, handle_type, location,
 };
 use crate::code::{Answer, Code};
-use crate::context;
-use crate::memory::Memory;
+use crate::memory::{Home, Kind, Memory};
 use crate::settings::settings;
 use crate::state::{Held, Object, State, state};
 use crate::violation::refuse;
+use crate::{context, fabric, host};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// The device that memory of these properties is made of; what they have to be, as the documentation says.
-fn device_of(properties: &Properties) -> Answer<usize> {
-    let Properties { kind, location: Location { kind: place, id }, .. } = *properties;
+/// Where memory of these properties is made; what they have to be, as the documentation says.
+fn home_of(properties: &Properties) -> Answer<Home> {
+    let Properties { kind, handle_types, location: Location { kind: place, id }, .. } = *properties;
     let wrong = |code, what: &str| Err(refuse(code, format_args!("{what} in {properties:?}")));
-    match place {
-        location::DEVICE => {}
-        location::HOST | location::HOST_NUMA => return Err(Code::NOT_SUPPORTED),
-        _ => return wrong(Code::INVALID_VALUE, "location"),
-    }
     if kind != PINNED {
         return wrong(Code::INVALID_VALUE, "type");
     }
@@ -34,38 +30,49 @@ fn device_of(properties: &Properties) -> Answer<usize> {
     if !properties.win32_metadata.is_null() {
         return wrong(Code::INVALID_VALUE, "metadata of Windows");
     }
-    match usize::try_from(id).ok().filter(|id| *id < settings().gpus) {
-        Some(device) => Ok(device),
-        None => wrong(Code::INVALID_DEVICE, "device"),
+    match place {
+        location::DEVICE => match usize::try_from(id).ok().filter(|id| *id < settings().gpus) {
+            Some(device) => Ok(Home::Device(device)),
+            None => wrong(Code::INVALID_DEVICE, "device"),
+        },
+        location::HOST if host::is_known() && handle_types == handle_type::NONE => Ok(Home::Host),
+        location::HOST if host::is_known() => wrong(Code::INVALID_VALUE, "kinds of handle"),
+        location::HOST_NUMA if host::is_known() && host::has_node(id) => Ok(Home::Node(id)),
+        _ => wrong(Code::INVALID_VALUE, "location"),
     }
 }
 
 /// What the kinds of handle come to that memory is to be exported as.
 fn check_handle_types(types: u32) -> Answer {
-    match types {
-        handle_type::NONE | handle_type::FILE_DESCRIPTOR => Ok(()),
-        // The attribute says that there are fabric handles; what they need beside the device is not there.
-        _ if types & handle_type::FABRIC != 0 => Err(Code::NOT_PERMITTED),
-        _ => Err(refuse(Code::NOT_SUPPORTED, format_args!("kinds of handle {types:#x}"))),
+    const KNOWN: u32 = handle_type::FILE_DESCRIPTOR | handle_type::FABRIC;
+    if types & !KNOWN != 0 {
+        return Err(refuse(Code::NOT_SUPPORTED, format_args!("kinds of handle {types:#x}")));
     }
+    if types & handle_type::FABRIC != 0 { fabric::check() } else { Ok(()) }
 }
 
 fn create(size: u64, properties: &Properties, flags: u64) -> Answer<u64> {
     if size == 0 || !size.is_multiple_of(GRANULARITY) || flags != 0 {
         return Err(refuse(Code::INVALID_VALUE, format_args!("size {size:#x}, flags {flags:#x}")));
     }
-    let device = device_of(properties)?;
+    let home = home_of(properties)?;
     check_handle_types(properties.handle_types)?;
-    context::check_device(device)?;
+    let kind = Kind {
+        home,
+        handle_types: properties.handle_types,
+        // The host's memory is not compressed: asking for it is a wish.
+        compression: if home.device().is_some() { properties.compression } else { 0 },
+        rdma: properties.rdma,
+    };
     let mut state = state();
-    state.charge(device, size)?;
-    let Ok(mut memory) = Memory::new(device, size) else {
-        state.discharge(device, size);
+    if let Some(device) = home.device() {
+        context::check_device(device)?;
+        state.charge(device, size)?;
+    }
+    let Ok(memory) = Memory::new(size, kind) else {
+        home.device().into_iter().for_each(|device| state.discharge(device, size));
         return Err(Code::OUT_OF_MEMORY);
     };
-    memory.handle_types = properties.handle_types;
-    memory.compression = properties.compression;
-    memory.rdma = properties.rdma;
     Ok(state.hold(Arc::new(memory), false))
 }
 
@@ -97,11 +104,11 @@ impl State {
         Ok(Properties {
             kind: PINNED,
             // Measured: what was imported names none.
-            handle_types: if imported { handle_type::NONE } else { memory.handle_types },
-            location: Location { kind: location::DEVICE, id: memory.device as i32 },
+            handle_types: if imported { handle_type::NONE } else { memory.kind.handle_types },
+            location: memory.kind.home.location(),
             win32_metadata: null_mut(),
-            compression: memory.compression,
-            rdma: memory.rdma,
+            compression: memory.kind.compression,
+            rdma: memory.kind.rdma,
             usage: 0,
             reserved: [0; 4],
         })
@@ -109,7 +116,7 @@ impl State {
 }
 
 cuda! {
-    /// Takes memory of a device.
+    /// Takes memory of a device or of the host.
     fn cuMemCreate(out: Out<'_, u64>, size: usize, properties: Option<&Properties>, flags: u64) {
         let (out, properties) = (given(out, "handle")?, given(properties, "prop")?);
         out.write(create(size as u64, properties, flags)?);
@@ -130,7 +137,7 @@ cuda! {
     /// What memory of these properties is made in.
     fn cuMemGetAllocationGranularity(out: Out<'_, usize>, properties: Option<&Properties>, option: u32) {
         let (out, properties) = (given(out, "granularity")?, given(properties, "prop")?);
-        device_of(properties)?;
+        home_of(properties)?;
         if option > 1 {
             return Err(refuse(Code::INVALID_VALUE, format_args!("option {option}")));
         }

@@ -7,7 +7,7 @@ use crate::c::{GRANULARITY, Out, given};
 use crate::capture;
 use crate::code::{Answer, Code};
 use crate::context;
-use crate::memory::Memory;
+use crate::memory::{Kind, Memory};
 use crate::pages::Pages;
 use crate::settings::settings;
 use crate::state::{State, state};
@@ -28,7 +28,7 @@ impl State {
     fn allocate(&mut self, device: usize, context: usize, size: u64) -> Answer<u64> {
         let whole = size.checked_next_multiple_of(GRANULARITY).ok_or(Code::OUT_OF_MEMORY)?;
         self.charge(device, whole)?;
-        let made = Memory::new(device, whole).ok().zip(Pages::closed(whole, GRANULARITY));
+        let made = Memory::new(whole, Kind::of_device(device)).ok().zip(Pages::closed(whole, GRANULARITY));
         let Some((memory, addresses)) = made else {
             self.discharge(device, whole);
             return Err(Code::OUT_OF_MEMORY);

@@ -52,13 +52,15 @@ impl State {
         Some(There { base, size: plain.size, memory, access: allowed, is_mapping: false, imported: false })
     }
 
-    /// Whether a range is memory of one device throughout.
-    fn is_of_one_device(&self, at: u64, size: u64) -> bool {
+    /// Whether a range is memory in one place throughout.
+    fn is_in_one_place(&self, at: u64, size: u64) -> bool {
         let Some(first) = self.there(at) else { return false };
         let mut next = at;
         while next < at + size {
             match self.there(next) {
-                Some(there) if there.memory.device == first.memory.device => next = there.base + there.size,
+                Some(there) if there.memory.kind.home == first.memory.kind.home => {
+                    next = there.base + there.size
+                }
                 _ => return false,
             }
         }
@@ -69,7 +71,7 @@ impl State {
 fn descriptor(at: u64, size: u64) -> Answer<OwnedFd> {
     let is_right = size != 0 && size.is_multiple_of(PAGE) && at.is_multiple_of(PAGE);
     let end = at.checked_add(size).filter(|_| is_right);
-    if end.is_none() || !state().is_of_one_device(at, size) {
+    if end.is_none() || !state().is_in_one_place(at, size) {
         let what = format_args!("{size:#x} at {at:#x}: no whole pages, or not all memory of one device");
         return Err(refuse(Code::INVALID_VALUE, what));
     }
@@ -87,22 +89,22 @@ enum Value {
 
 impl There {
     fn attribute(&self, number: u32, at: u64) -> Answer<Value> {
-        let device = self.memory.device;
+        let device = self.memory.kind.home.device();
         Ok(match number {
-            2 => Value::Four(2),                          // MEMORY_TYPE: of a device
-            3 => Value::Eight(at),                        // DEVICE_POINTER
-            7 => Value::Eight(self.memory.identity),      // BUFFER_ID
-            8 => Value::Four(0),                          // IS_MANAGED
-            9 => Value::Four(device as u32),              // DEVICE_ORDINAL
-            10 => Value::Four((!self.is_mapping).into()), // IS_LEGACY_CUDA_IPC_CAPABLE
-            11 | 19 => Value::Eight(self.base),           // RANGE_START_ADDR, MAPPING_BASE_ADDR
-            12 | 18 => Value::Eight(self.size),           // RANGE_SIZE, MAPPING_SIZE
-            13 => Value::Four(1),                         // MAPPED
-            14 if self.imported => Value::Eight(0),       // ALLOWED_HANDLE_TYPES
-            14 => Value::Eight(self.memory.handle_types.into()),
-            15 => Value::Four(self.memory.rdma.into()), // IS_GPU_DIRECT_RDMA_CAPABLE
-            16 => Value::Four(self.access[device]),     // ACCESS_FLAGS
-            20 => Value::Eight(self.memory.identity),   // MEMORY_BLOCK_ID
+            2 => Value::Four(if device.is_some() { 2 } else { 1 }), // MEMORY_TYPE: of a device, of the host
+            3 => Value::Eight(at),                                  // DEVICE_POINTER
+            7 => Value::Eight(self.memory.identity),                // BUFFER_ID
+            8 => Value::Four(0),                                    // IS_MANAGED
+            9 => Value::Four(device.unwrap_or(0) as u32),           // DEVICE_ORDINAL
+            10 => Value::Four((!self.is_mapping).into()),           // IS_LEGACY_CUDA_IPC_CAPABLE
+            11 | 19 => Value::Eight(self.base),                     // RANGE_START_ADDR, MAPPING_BASE_ADDR
+            12 | 18 => Value::Eight(self.size),                     // RANGE_SIZE, MAPPING_SIZE
+            13 => Value::Four(1),                                   // MAPPED
+            14 if self.imported => Value::Eight(0),                 // ALLOWED_HANDLE_TYPES
+            14 => Value::Eight(self.memory.kind.handle_types.into()),
+            15 => Value::Four(self.memory.kind.rdma.into()), // IS_GPU_DIRECT_RDMA_CAPABLE
+            16 => Value::Four(self.access[device.unwrap_or(0)]), // ACCESS_FLAGS
+            20 => Value::Eight(self.memory.identity),        // MEMORY_BLOCK_ID
             _ => return Err(Code::INVALID_VALUE),
         })
     }

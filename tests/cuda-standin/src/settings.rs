@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// All variables begin with this.
 const PREFIX: &str = "CUDA_STANDIN_";
-const NAMES: &str = "VERSION, GPUS, MEM_MB, P2P, VMM, MULTICAST, FAIL, WORK_DELAY, ON_VIOLATION, TRACE";
+const NAMES: &str = "VERSION, GPUS, MEM_MB, P2P, VMM, MULTICAST, FABRIC, FAIL, WORK_DELAY, ON_VIOLATION, TRACE";
 
 #[derive(Debug)]
 pub(crate) struct Settings {
@@ -24,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) vmm: bool,
     /// Whether multicast is said to be supported.
     pub(crate) multicast: bool,
+    /// Whether fabric handles are permitted.
+    pub(crate) fabric: bool,
     pub(crate) failures: Vec<Failure>,
     /// How much longer everything takes that is queued on a stream.
     pub(crate) work_delay: Duration,
@@ -49,6 +51,7 @@ impl Default for Settings {
             p2p: true,
             vmm: true,
             multicast: true,
+            fabric: false,
             failures: Vec::new(),
             work_delay: Duration::ZERO,
             abort_on_violation: false,
@@ -72,6 +75,7 @@ impl Settings {
             "P2P" => self.p2p = switch(value)?,
             "VMM" => self.vmm = switch(value)?,
             "MULTICAST" => self.multicast = switch(value)?,
+            "FABRIC" => self.fabric = switch(value)?,
             "FAIL" => self.failures = items(value).map(failure).collect::<Result<_, _>>()?,
             "WORK_DELAY" => self.work_delay = time(value)?,
             "ON_VIOLATION" => self.abort_on_violation = either(value, "abort", "count")?,
@@ -133,6 +137,7 @@ mod tests {
         assert_eq!(parsed("MEM_MB", "512").unwrap().memory, 512 << 20);
         assert!(!parsed("P2P", "0").unwrap().p2p && !parsed("VMM", "0").unwrap().vmm);
         assert!(!parsed("MULTICAST", "0").unwrap().multicast);
+        assert!(parsed("FABRIC", "1").unwrap().fabric && !Settings::default().fabric);
         assert_eq!(parsed("WORK_DELAY", "20ms").unwrap().work_delay, Duration::from_millis(20));
         assert!(parsed("ON_VIOLATION", "abort").unwrap().abort_on_violation);
         assert!(parsed("TRACE", "1").unwrap().trace);

@@ -1,4 +1,5 @@
-//! Memory and multicast objects as file descriptors: `cuMemExportToShareableHandle`, `cuMemImportFromShareableHandle`.
+//! Memory and multicast objects as file descriptors, memory as fabric handles: `cuMemExportToShareableHandle`,
+//! `cuMemImportFromShareableHandle`.
 //!
 //! Measured: descriptor 0 cannot be imported; what was imported cannot be exported; each import has a handle of its own,
 //! for the one memory; a descriptor that stands for none is answered by an unknown error.
@@ -6,28 +7,35 @@
 
 use crate::c::{Out, given, handle_type};
 use crate::code::{Answer, Code};
+use crate::fabric;
 use crate::memory::Memory;
 use crate::settings::settings;
 use crate::state::{Object, State, state};
 use crate::team::Team;
 use crate::violation::refuse;
 use std::ffi::c_void;
-use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
 fn check_kind(kind: u32) -> Answer {
     match kind {
         handle_type::FILE_DESCRIPTOR => Ok(()),
-        handle_type::FABRIC => Err(Code::NOT_PERMITTED),
+        handle_type::FABRIC => fabric::check(),
         _ => Err(refuse(Code::INVALID_VALUE, format_args!("kind of handle {kind}"))),
     }
 }
 
+/// What is exported.
+enum Exported {
+    Descriptor(OwnedFd),
+    Fabric(fabric::Bytes),
+}
+
 impl State {
-    fn export(&mut self, raw: u64, kind: u32, flags: u64) -> Answer<i32> {
+    fn export(&mut self, raw: u64, kind: u32, flags: u64) -> Answer<Exported> {
         check_kind(kind)?;
         let (types, imported) = match &self.handle(raw)?.object {
-            Object::Memory { memory, imported } => (memory.handle_types, *imported),
+            Object::Memory { memory, imported } => (memory.kind.handle_types, *imported),
             Object::Multicast { team, imported } => {
                 let (team, imported) = (*team, *imported);
                 (self.teams.get(&team).ok_or(Code::UNKNOWN)?.handle_types(), imported)
@@ -39,6 +47,10 @@ impl State {
             return Err(refuse(Code::INVALID_VALUE, what));
         }
         let descriptor = match self.handle(raw)?.object.clone() {
+            Object::Memory { memory, .. } if kind == handle_type::FABRIC => {
+                return Ok(Exported::Fabric(fabric::name(&memory)));
+            }
+            // A descriptor keeps the memory as a handle does.
             Object::Memory { memory, .. } => {
                 if let Some(held) = self.memories.get_mut(&memory.identity) {
                     held.exported = true;
@@ -47,7 +59,7 @@ impl State {
             }
             Object::Multicast { team, .. } => self.teams.get(&team).ok_or(Code::UNKNOWN)?.descriptor(),
         };
-        Ok(descriptor.map_err(|_| Code::UNKNOWN)?.into_raw_fd())
+        descriptor.map(Exported::Descriptor).map_err(|_| Code::UNKNOWN)
     }
 
     fn import(&mut self, memory: Memory) -> u64 {
@@ -56,34 +68,51 @@ impl State {
     }
 }
 
-fn import(descriptor: usize, kind: u32) -> Answer<u64> {
+fn import(shareable: *mut c_void, kind: u32) -> Answer<u64> {
     check_kind(kind)?;
-    let number = i32::try_from(descriptor).ok().filter(|number| *number > 0);
-    let number =
-        number.ok_or_else(|| refuse(Code::INVALID_VALUE, format_args!("descriptor {descriptor}")))?;
-    // SAFETY: the caller keeps it open during the call; if it is not open, the first use answers an error.
-    let file = unsafe { BorrowedFd::borrow_raw(number) };
-    // What it stands for, nobody but the driver can know.
-    if let Some(team) = Team::import(file) {
-        return Ok(state().hold_team(team, true));
-    }
-    let memory = Memory::import(file).ok_or(Code::UNKNOWN)?;
-    if memory.device >= settings().gpus {
+    let memory = if kind == handle_type::FABRIC {
+        let bytes = given((!shareable.is_null()).then_some(shareable), "shareableHandle")?;
+        // SAFETY: there are 64 bytes; they need no alignment.
+        let bytes = unsafe { bytes.cast::<fabric::Bytes>().read_unaligned() };
+        fabric::find(&bytes).ok_or(Code::INVALID_VALUE)?
+    } else {
+        let number = i32::try_from(shareable.addr()).ok().filter(|number| *number > 0);
+        let number = number
+            .ok_or_else(|| refuse(Code::INVALID_VALUE, format_args!("descriptor {}", shareable.addr())))?;
+        // SAFETY: the caller keeps it open during the call; if it is not open, the first use answers an error.
+        let file = unsafe { BorrowedFd::borrow_raw(number) };
+        // What it stands for, nobody but the driver can know.
+        if let Some(team) = Team::import(file) {
+            return Ok(state().hold_team(team, true));
+        }
+        Memory::import(file).ok_or(Code::UNKNOWN)?
+    };
+    if memory.kind.home.device().is_some_and(|device| device >= settings().gpus) {
         return Err(Code::NOT_SUPPORTED);
     }
     Ok(state().import(memory))
 }
 
 cuda! {
-    /// Gives a new descriptor of the memory behind a handle.
-    fn cuMemExportToShareableHandle(out: Out<'_, i32>, handle: u64, kind: u32, flags: u64) {
-        given(out, "shareableHandle")?.write(state().export(handle, kind, flags)?);
+    /// Gives a new descriptor of what is behind a handle, or its fabric handle.
+    fn cuMemExportToShareableHandle(out: *mut u8, handle: u64, kind: u32, flags: u64) {
+        let out = given((!out.is_null()).then_some(out), "shareableHandle")?;
+        // SAFETY: there is room for this kind of handle; neither is taken to be aligned.
+        unsafe {
+            match state().export(handle, kind, flags)? {
+                Exported::Fabric(bytes) => out.cast::<fabric::Bytes>().write_unaligned(bytes),
+                Exported::Descriptor(descriptor) => {
+                    out.cast::<i32>().write_unaligned(descriptor.into_raw_fd());
+                }
+            }
+        }
         Ok(())
     }
 
-    /// Gives a new handle of the memory behind a descriptor, which is the pointer's value.
-    fn cuMemImportFromShareableHandle(out: Out<'_, u64>, descriptor: *mut c_void, kind: u32) {
-        given(out, "handle")?.write(import(descriptor.addr(), kind)?);
+    /// Gives a new handle of what is behind a descriptor, which is the pointer's value, or of the memory of a fabric handle,
+    /// which is where it points.
+    fn cuMemImportFromShareableHandle(out: Out<'_, u64>, shareable: *mut c_void, kind: u32) {
+        given(out, "handle")?.write(import(shareable, kind)?);
         Ok(())
     }
 }

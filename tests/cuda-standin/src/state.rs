@@ -57,6 +57,8 @@ pub(crate) struct Mapping {
     pub(crate) handle: u64,
     /// What each device may do.
     pub(crate) access: [u32; MOST_DEVICES],
+    /// What the CPU may do.
+    pub(crate) host: u32,
 }
 
 pub(crate) fn state() -> MutexGuard<'static, State> {
@@ -138,8 +140,9 @@ impl State {
         for identity in unused {
             if let Some(held) = self.memories.remove(&identity)
                 && held.charged
+                && let Some(device) = held.memory.kind.home.device()
             {
-                self.discharge(held.memory.device, held.memory.size);
+                self.discharge(device, held.memory.size);
             }
         }
     }
@@ -165,6 +168,6 @@ impl State {
 
 impl Mapping {
     pub(crate) fn new(size: u64, handle: u64) -> Self {
-        Self { size, handle, access: [access::NONE; MOST_DEVICES] }
+        Self { size, handle, access: [access::NONE; MOST_DEVICES], host: access::NONE }
     }
 }

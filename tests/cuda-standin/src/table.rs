@@ -21,7 +21,7 @@ macro_rules! functions {
 
 functions! {
     device: cuInit 2000, cuDriverGetVersion 2020, cuGetErrorName 6000, cuGetErrorString 6000,
-        cuDeviceGetCount 2000, cuDeviceGet 2000, cuDeviceGetName 2000, cuDeviceTotalMem_v2 3020,
+        cuDeviceGetCount 2000, cuDeviceGet 2000, cuDeviceGetName 2000, cuDeviceGetUuid_v2 11040, cuDeviceTotalMem_v2 3020,
         cuDeviceGetAttribute 2000, cuDeviceCanAccessPeer 4000;
     context: cuCtxCreate_v2 3020, cuCtxDestroy_v2 4000, cuCtxPushCurrent_v2 4000, cuCtxPopCurrent_v2 4000,
         cuCtxSetCurrent 4000, cuCtxGetCurrent 4000, cuCtxGetDevice 2000, cuCtxSynchronize 2000;

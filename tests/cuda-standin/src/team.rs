@@ -150,7 +150,10 @@ impl Team {
         shareable: bool,
     ) -> Answer {
         let whole = self.complete()?;
-        let device = memory.device;
+        let home = memory.kind.home;
+        // The host's is bound by calls that are not here.
+        let device =
+            home.device().ok_or_else(|| refuse(Code::INVALID_VALUE, format_args!("memory of {home:?}")))?;
         let what = |what: &str| {
             let numbers =
                 format_args!("{size:#x} at {offset:#x}, from {from:#x} of device {device}'s memory");

@@ -32,15 +32,18 @@ cases! { "backend":
 }
 
 /// Everything that can be asked for.
-const FEATURES: [Feature; 11] = [
+const FEATURES: [Feature; 14] = [
     Feature::VirtualMemory,
     Feature::FixedAddress,
     Feature::ReadOnlyAccess,
     Feature::PeerAccess,
     Feature::FileDescriptor,
+    Feature::Win32Handle,
     Feature::FabricHandle,
     Feature::Multicast,
     Feature::HostAccess,
+    Feature::HostMemory,
+    Feature::HostNodeMemory,
     Feature::Compression,
     Feature::RemoteDma,
     Feature::DmaBuf,

@@ -6,8 +6,8 @@
 //! | module | what |
 //! |---|---|
 //! | `quirks` | each quirk that gpu-vmm-cuda lists, shown by raw calls |
-//! | `memory`, `work`, `multicast` | the rules, by subject |
-//! | `backend` | gpu-vmm-cuda: which drivers it takes, how errors reach it, that it gives everything back |
+//! | `memory`, `kinds`, `work`, `multicast` | the rules, by subject |
+//! | `backend`, `backend_kinds` | gpu-vmm-cuda: which drivers it takes, how errors reach it, that it gives everything back |
 //! | `team` | its multicast |
 //! | `child`, `rig` | running a case; the driver's functions for cases |
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -15,7 +15,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic
 
 mod backend;
+mod backend_kinds;
 mod child;
+mod kinds;
 mod memory;
 mod multicast;
 mod quirks;
@@ -27,12 +29,14 @@ use child::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 
-const GROUPS: [(&str, &[Case]); 9] = [
+const GROUPS: [(&str, &[Case]); 11] = [
     ("quirks", quirks::CASES),
     ("memory", memory::CASES),
+    ("kinds", kinds::CASES),
     ("work", work::CASES),
     ("multicast", multicast::CASES),
     ("backend", backend::CASES),
+    ("backend_kinds", backend_kinds::CASES),
     ("team::life", team::life::CASES),
     ("team::checks", team::checks::CASES),
     ("team::failures", team::failures::CASES),

@@ -52,7 +52,7 @@ fn wrong_arguments_are_refused(cuda: &Cuda) {
     cuda.refuses("cuMemCreate", &[out, G, 0, 0], INVALID_VALUE);
     cuda.refuses("cuMemCreate", &[0, G, right.as_ptr().addr(), 0], INVALID_VALUE);
     // Type, location, compression, what is reserved.
-    for (place, value) in [(0, 9), (2, 9), (6, 2), (7, 1)] {
+    for (place, value) in [(0, 9), (2, 9), (2, 0), (6, 2), (7, 1)] {
         let mut wrong = right;
         wrong[place] = value;
         cuda.refuses("cuMemCreate", &[out, G, wrong.as_ptr().addr(), 0], INVALID_VALUE);

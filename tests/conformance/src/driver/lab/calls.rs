@@ -252,6 +252,12 @@ impl Lab {
         self.answer("MemcpyDtoH", code, bytes)
     }
 
+    /// A byte as the CPU sees it, which ends the process where the driver has said that it may and it may not.
+    pub(in crate::driver) fn peek(&self, at: u64) -> u8 {
+        // SAFETY: the rule has had the CPU given access, and no device is at work.
+        unsafe { std::ptr::with_exposed_provenance::<u8>(at as usize).read_volatile() }
+    }
+
     /// Sets bytes, and waits.
     pub(in crate::driver) fn set(&self, at: u64, value: u8, length: usize) -> Answer<()> {
         // SAFETY: as said above.

@@ -50,10 +50,11 @@ const _: () = {
 
 /// `…_ALLOCATION_TYPE_PINNED`.
 pub(crate) const PINNED: i32 = 1;
-/// `…_LOCATION_TYPE_INVALID`, `_DEVICE`, `_HOST` and `_HOST_NUMA_CURRENT`.
+/// `…_LOCATION_TYPE_INVALID`, `_DEVICE`, `_HOST`, `_HOST_NUMA` and `_HOST_NUMA_CURRENT`.
 pub(crate) const NOWHERE: i32 = 0;
 pub(crate) const DEVICE: i32 = 1;
 pub(crate) const HOST: i32 = 2;
+pub(crate) const HOST_NUMA: i32 = 3;
 pub(crate) const HOST_NUMA_CURRENT: i32 = 4;
 /// `…_HANDLE_TYPE_NONE`, `_POSIX_FILE_DESCRIPTOR`, `_WIN32` and `_FABRIC`.
 pub(crate) const NO_HANDLE: i32 = 0;

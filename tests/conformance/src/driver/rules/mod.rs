@@ -9,6 +9,7 @@ mod access_arguments;
 mod adjacent;
 mod alias;
 mod free;
+mod kinds;
 mod lifetime;
 mod map;
 mod map_place;
@@ -55,6 +56,7 @@ pub(crate) fn all() -> Vec<Rule> {
         free::RULES,
         physical::RULES,
         properties::RULES,
+        kinds::RULES,
         map::RULES,
         map_place::RULES,
         access::RULES,

@@ -1,0 +1,75 @@
+//! As what memory can leave the process.
+#![allow(unsafe_code)]
+
+use super::Probe;
+use crate::ffi::attribute;
+use crate::kinds::NO_SUCH_HANDLES;
+use gpu_vmm_core::{Capability, Feature, FoundBy, Handle, HandleTypes, Properties, Result};
+
+#[cfg(unix)]
+use gpu_vmm_core::{Access, Bytes, Grant, Reservation};
+
+impl Probe<'_> {
+    #[cfg(unix)]
+    pub(super) fn file_descriptor(&self) -> Result<Capability> {
+        let feature = Feature::FileDescriptor;
+        let memory = Properties::on(self.device).exported_as(HandleTypes::FILE_DESCRIPTOR);
+        if let Some(no) = self.excluded(feature, &memory, attribute::HANDLE_TYPE_FILE_DESCRIPTOR)? {
+            return Ok(no);
+        }
+        let exported = self.create(&memory).and_then(|handle| handle.export());
+        Self::tried(feature, exported.map(|_| String::new()))
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn file_descriptor(&self) -> Result<Capability> {
+        Ok(Capability::no(Feature::FileDescriptor, FoundBy::Design, NO_SUCH_HANDLES))
+    }
+
+    pub(super) fn win32_handle(&self) -> Result<Capability> {
+        let feature = Feature::Win32Handle;
+        if cfg!(windows) {
+            let memory = Properties::on(self.device).exported_as(HandleTypes::WIN32);
+            return Self::tried(feature, self.create(&memory).map(|_| String::new()));
+        }
+        Ok(Capability::no(feature, FoundBy::Design, NO_SUCH_HANDLES))
+    }
+
+    /// The attribute says yes where the driver then permits none, for want of an IMEX channel: quirk `fabric-attribute`.
+    pub(super) fn fabric_handle(&self) -> Result<Capability> {
+        let feature = Feature::FabricHandle;
+        let memory = Properties::on(self.device).exported_as(HandleTypes::FABRIC);
+        if let Some(no) = self.excluded(feature, &memory, attribute::HANDLE_TYPE_FABRIC)? {
+            return Ok(no);
+        }
+        let exported = self.create(&memory).and_then(|handle| handle.export_fabric());
+        let mut found = Self::tried(feature, exported.map(|_| String::new()))?;
+        if !found.available {
+            found.note = format!("the device attribute says yes, but: {}", found.note);
+        }
+        Ok(found)
+    }
+
+    #[cfg(unix)]
+    pub(super) fn dma_buf(&self) -> Result<Capability> {
+        let feature = Feature::DmaBuf;
+        if self.backend.inner.driver.loaded.mem_get_handle_for_address_range.is_none() {
+            return Ok(Capability::no(feature, FoundBy::Version, crate::dma_buf::NO_FUNCTION));
+        }
+        let memory = Properties::on(self.device);
+        if let Some(no) = self.excluded(feature, &memory, attribute::DMA_BUF)? {
+            return Ok(no);
+        }
+        let grant = Grant { device: self.device, access: Access::ReadWrite };
+        let exported = self.mapped(&memory, &[grant], |reservation, size| {
+            // SAFETY: one granule is mapped there.
+            unsafe { reservation.dma_buf(Bytes::ZERO, size) }
+        });
+        Self::tried(feature, exported.map(|_| String::new()))
+    }
+
+    #[cfg(not(unix))]
+    pub(super) fn dma_buf(&self) -> Result<Capability> {
+        Ok(Capability::no(Feature::DmaBuf, FoundBy::Design, "dma-bufs are Linux's"))
+    }
+}

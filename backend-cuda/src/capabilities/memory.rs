@@ -1,0 +1,68 @@
+//! What memory there is beside the plain one of the device.
+#![allow(unsafe_code)]
+
+use super::{Probe, said_against};
+use crate::ffi::attribute;
+use gpu_vmm_core::{
+    Access, Bytes, Capability, DeviceId, Feature, FoundBy, Grant, Handle, Location, Properties, Reservation,
+    Result,
+};
+
+impl Probe<'_> {
+    pub(super) fn compression(&self) -> Result<Capability> {
+        let feature = Feature::Compression;
+        let memory = Properties::on(self.device).compressible();
+        if let Some(no) = self.excluded(feature, &memory, attribute::GENERIC_COMPRESSION)? {
+            return Ok(no);
+        }
+        match self.create(&memory) {
+            Ok(handle) if !handle.properties().compressible => {
+                let note = "asked for it, the driver made memory that is not compressible";
+                Ok(Capability::no(feature, FoundBy::Trial, note))
+            }
+            created => Self::tried(feature, created.map(|_| String::new())),
+        }
+    }
+
+    pub(super) fn remote_dma(&self) -> Result<Capability> {
+        let feature = Feature::RemoteDma;
+        let memory = Properties::on(self.device).remote_dma();
+        if let Some(no) = self.excluded(feature, &memory, attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM)? {
+            return Ok(no);
+        }
+        Self::tried(feature, self.create(&memory).map(|_| String::new()))
+    }
+
+    pub(super) fn host_memory(&self) -> Result<Capability> {
+        let number = attribute::HOST_VIRTUAL_MEMORY_MANAGEMENT;
+        self.on_the_host(Feature::HostMemory, number, Location::Host)
+    }
+
+    /// Of the node that is next to the device.
+    pub(super) fn host_node_memory(&self) -> Result<Capability> {
+        // Where the system has no NUMA, the answer is -1, and 0 the number to give.
+        let node = self.attribute(attribute::HOST_NUMA_ID)?.ok().and_then(|node| u32::try_from(node).ok());
+        let number = attribute::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT;
+        self.on_the_host(Feature::HostNodeMemory, number, Location::HostNode(node.unwrap_or(0)))
+    }
+
+    /// The attributes came later than the memory.
+    fn on_the_host(&self, feature: Feature, number: u32, location: Location) -> Result<Capability> {
+        let memory = Properties::on(self.device).located(location);
+        if let Some(no) = self.excluded(feature, &memory, number)? {
+            return Ok(no);
+        }
+        let both = |device| Grant { device, access: Access::ReadWrite };
+        let mapped = self.mapped(&memory, &[both(self.device)], |reservation, size| {
+            // SAFETY: one granule is mapped there, of memory that the host is given access to.
+            Ok(unsafe { reservation.set_access(Bytes::ZERO, size, &[both(DeviceId::HOST)]) })
+        });
+        let note = match mapped {
+            Ok(Ok(())) => Ok(format!("{location}, for the device and the host")),
+            Ok(Err(error)) => said_against(error)
+                .map(|said| format!("{location}, for the device; the host was given no access: {said}")),
+            Err(error) => Err(error),
+        };
+        Self::tried(feature, note)
+    }
+}

@@ -1,0 +1,212 @@
+//! Kinds of memory: [`Properties`] as `CUmemAllocationProp`, what cannot be had, and what each is made in multiples of.
+//!
+//! Unsafe, since it asks the driver.
+#![allow(unsafe_code)]
+
+use crate::error::{answer, failed};
+use crate::ffi::{
+    ALLOCATION_PINNED, COMPRESSION_GENERIC, CuResult, Functions, GRANULARITY_MINIMUM, LOCATION_DEVICE,
+    LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_INVISIBLE, MemAllocationFlags, MemAllocationProp,
+    MemLocation,
+};
+use crate::{CudaBackend, imex};
+use gpu_vmm_core::{
+    Backend, Bytes, DeviceId, DriverError, Error, Granularity, HandleTypes, Location, Properties, Result,
+};
+use std::ffi::c_int;
+use std::fmt;
+
+/// The first drivers that know places of the host, and fabric handles, as `cuDriverGetVersion` answers it.
+const HOST_SINCE: u32 = 12_020;
+const FABRIC_SINCE: u32 = 12_030;
+
+/// The kinds of handle that this system has not.
+const OTHER_SYSTEMS: HandleTypes =
+    if cfg!(windows) { HandleTypes::FILE_DESCRIPTOR } else { HandleTypes::WIN32 };
+/// Why not.
+pub(crate) const NO_SUCH_HANDLES: &str = if cfg!(windows) {
+    "there are file descriptors on Linux alone; here processes share Win32 handles"
+} else {
+    "there are Win32 handles on Windows alone; here processes share file descriptors"
+};
+
+/// Where a device's memory is.
+pub(crate) const fn device_location(device: DeviceId) -> MemLocation {
+    MemLocation { kind: LOCATION_DEVICE, id: device.0 as c_int }
+}
+
+/// Where such memory is. For memory of the host, the same names the CPU as who may use it.
+pub(crate) const fn location(properties: &Properties) -> MemLocation {
+    match properties.location {
+        Location::Device => device_location(properties.device),
+        Location::Host => MemLocation { kind: LOCATION_HOST, id: 0 },
+        Location::HostNode(node) => MemLocation { kind: LOCATION_HOST_NUMA, id: node as c_int },
+    }
+}
+
+/// Who has to have such memory free: [`DeviceId::HOST`] for memory of the host.
+pub(crate) const fn owner(properties: &Properties) -> DeviceId {
+    if properties.location.is_host() { DeviceId::HOST } else { properties.device }
+}
+
+/// What the driver is told of such memory.
+pub(crate) const fn allocation_prop(properties: &Properties) -> MemAllocationProp {
+    MemAllocationProp {
+        kind: ALLOCATION_PINNED,
+        requested_handle_types: properties.handle_types.bits(),
+        location: location(properties),
+        win32_handle_meta_data: std::ptr::null_mut(),
+        flags: MemAllocationFlags {
+            compression_type: if properties.compressible { COMPRESSION_GENERIC } else { 0 },
+            gpu_direct_rdma_capable: properties.remote_dma as u8,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+/// Memory of a device that nothing special was asked for.
+fn is_plain(properties: &Properties) -> bool {
+    *properties == Properties::on(properties.device)
+}
+
+/// What the driver says that such memory is made in multiples of.
+pub(crate) fn granularity_bytes(
+    functions: &Functions,
+    prop: &MemAllocationProp,
+) -> Result<Bytes, DriverError> {
+    let mut bytes = 0usize;
+    // SAFETY: both pointers are good for their types.
+    match unsafe { (functions.mem_get_allocation_granularity)(&raw mut bytes, prop, GRANULARITY_MINIMUM) } {
+        CuResult::SUCCESS => Ok(Bytes(bytes as u64)),
+        result => Err(answer(functions, "cuMemGetAllocationGranularity", result)),
+    }
+}
+
+/// What is said of a granularity that is none.
+pub(crate) fn no_power_of_two(bytes: Bytes) -> String {
+    format!("it says that the granularity is {} bytes, which is no power of two", bytes.0)
+}
+
+impl CudaBackend {
+    /// What the driver is told of such memory, unless there can be none.
+    pub(crate) fn prop(&self, operation: &'static str, properties: &Properties) -> Result<MemAllocationProp> {
+        if !is_plain(properties)
+            && let Some(reason) = self.why_none(properties)
+        {
+            return Err(Error::Unsupported { operation, reason });
+        }
+        Ok(allocation_prop(properties))
+    }
+
+    /// Why no driver of this version can make such memory, as far as that is known without asking.
+    pub(crate) fn why_none(&self, properties: &Properties) -> Option<String> {
+        let Properties { location, handle_types, .. } = *properties;
+        let version = &self.inner.driver.loaded.info;
+        let since = |first: u32, what: &str, named: &str| {
+            (version.version_number < first)
+                .then(|| format!("{what} came with CUDA {named}, and the driver is of {}", version.version))
+        };
+        let unknown = handle_types.bits() & !HandleTypes::all().bits();
+        if unknown != 0 {
+            return Some(format!("kinds of handle {unknown:#x} are not known here"));
+        }
+        if handle_types.intersects(OTHER_SYSTEMS) {
+            return Some(NO_SUCH_HANDLES.to_owned());
+        }
+        if handle_types.contains(HandleTypes::FABRIC)
+            && let Some(reason) = since(FABRIC_SINCE, "fabric handles", "12.3")
+        {
+            return Some(reason);
+        }
+        if !location.is_host() {
+            return None;
+        }
+        if let Some(reason) = since(HOST_SINCE, "memory of the host", "12.2") {
+            return Some(reason);
+        }
+        match location {
+            Location::Host if properties.is_shareable() => Some(format!(
+                "CUDA shares host memory of a NUMA node alone; ask for Location::HostNode, or not for a {handle_types}"
+            )),
+            Location::HostNode(node) if c_int::try_from(node).is_err() => {
+                Some(format!("{node} is more than the number of a NUMA node can be"))
+            }
+            _ => None,
+        }
+    }
+
+    /// What such memory is created and mapped in multiples of. Of plain device memory it is known; the driver is asked
+    /// about any other.
+    pub(crate) fn granularity_of_kind(
+        &self,
+        operation: &'static str,
+        properties: &Properties,
+    ) -> Result<Granularity> {
+        let device = self.device(operation, properties.device)?;
+        if is_plain(properties) {
+            return Ok(device.granularity);
+        }
+        let prop = self.prop(operation, properties)?;
+        self.here(operation)?;
+        let bytes = granularity_bytes(self.functions(), &prop)
+            .map_err(|source| self.not_had(operation, source, properties, properties.to_string()))?;
+        Granularity::new(bytes).ok_or_else(|| Error::DriverBroke { operation, what: no_power_of_two(bytes) })
+    }
+
+    /// The answer of a call that makes or takes in such memory.
+    pub(crate) fn check_kind(
+        &self,
+        operation: &'static str,
+        call: &'static str,
+        result: CuResult,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<()> {
+        match result {
+            CuResult::SUCCESS => Ok(()),
+            CuResult::OUT_OF_MEMORY => self.check_memory(operation, call, result, owner(properties), size),
+            _ => {
+                let source = answer(self.functions(), call, result);
+                Err(self.not_had(operation, source, properties, format!("{size} of {properties}")))
+            }
+        }
+    }
+
+    /// An answer about memory of a kind that not every machine has: where it is that it cannot be had, that is told as
+    /// such.
+    #[cold]
+    fn not_had(
+        &self,
+        operation: &'static str,
+        source: DriverError,
+        properties: &Properties,
+        context: String,
+    ) -> Error {
+        let is_refusal = [CuResult::NOT_PERMITTED, CuResult::NOT_SUPPORTED]
+            .map(|code| i64::from(code.0))
+            .contains(&source.code);
+        if !is_refusal || is_plain(properties) {
+            return failed(operation, source, context);
+        }
+        let fabric = properties.handle_types.contains(HandleTypes::FABRIC);
+        let channels = if fabric { format!("; {}", imex::channels()) } else { String::new() };
+        Error::Unsupported { operation, reason: format!("{properties}: {source}{channels}") }
+    }
+}
+
+/// A place as the driver tells it.
+pub(crate) struct Told(pub(crate) MemLocation);
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MemLocation { kind, id } = self.0;
+        match kind {
+            LOCATION_DEVICE => write!(f, "memory of device {id}"),
+            LOCATION_HOST => f.write_str("memory of the host"),
+            LOCATION_HOST_NUMA => write!(f, "memory of the host's node {id}"),
+            LOCATION_INVISIBLE => f.write_str("memory of a device that this process does not see"),
+            _ => write!(f, "memory in a place of type {kind}, number {id}"),
+        }
+    }
+}

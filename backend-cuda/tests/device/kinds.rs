@@ -1,0 +1,223 @@
+//! Kinds of memory: where it is, what it was asked to be, and what came of that.
+#![allow(unsafe_code)]
+
+use crate::support::*;
+use gpu_vmm_core::workbench::{count_wrong_words, write_pattern_words};
+use gpu_vmm_core::{
+    Access, Address, Backend, Bytes, Capability, DeviceId, Error, Feature, Handle, HandleTypes, Location,
+    Properties, Reservation, Result,
+};
+use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
+use std::collections::HashSet;
+
+/// What the backend says of a feature.
+pub(crate) fn capability(backend: &CudaBackend, feature: Feature) -> Capability {
+    let all = backend.capabilities(DEVICE).unwrap();
+    all.into_iter().find(|one| one.feature == feature).unwrap()
+}
+
+/// Creates so many granules of such memory, or says why that cannot be; the capability must say so too.
+fn create_if_there(
+    backend: &CudaBackend,
+    count: u64,
+    properties: Properties,
+    feature: Feature,
+) -> Option<CudaHandle> {
+    let told = capability(backend, feature);
+    let created = backend.granularity_of("test", &properties).and_then(|granularity| {
+        // SAFETY: so many granules, of a device that exists.
+        unsafe { backend.create(Bytes(granularity.bytes().0 * count), &properties) }
+    });
+    assert_eq!(created.is_ok(), told.available, "{properties}: {created:?}, and {told:?}");
+    created.map_err(|error| println!("{error}")).ok()
+}
+
+fn words(bytes: Bytes) -> usize {
+    bytes.0 as usize / size_of::<u64>()
+}
+
+/// The words that the CPU sees at an address.
+///
+/// # Safety
+///
+/// The CPU may read and write there, and no device does meanwhile.
+unsafe fn seen<'a>(at: Address, length: Bytes) -> &'a mut [u64] {
+    // SAFETY: the caller's promise; a mapping begins at a granule.
+    unsafe { std::slice::from_raw_parts_mut(at.0 as *mut u64, words(length)) }
+}
+
+fn node(backend: &CudaBackend) -> Location {
+    let note = capability(backend, Feature::HostNodeMemory).note;
+    // "host memory of node 0, ..."
+    let number = note.split("node ").nth(1).and_then(|rest| rest.split(',').next()?.parse().ok());
+    Location::HostNode(number.unwrap_or(0))
+}
+
+pub(crate) fn each_kind_is_made_and_used_by_the_device(backend: &CudaBackend) {
+    let plain = Properties::on(DEVICE);
+    let on_the_node = plain.located(node(backend));
+    for (properties, feature) in [
+        (plain, Feature::VirtualMemory),
+        (plain.shareable(), Feature::FileDescriptor),
+        (plain.exported_as(HandleTypes::FABRIC), Feature::FabricHandle),
+        (plain.shareable().exported_as(HandleTypes::FABRIC), Feature::FabricHandle),
+        (plain.remote_dma(), Feature::RemoteDma),
+        (plain.shareable().remote_dma(), Feature::RemoteDma),
+        (plain.located(Location::Host), Feature::HostMemory),
+        (on_the_node, Feature::HostNodeMemory),
+        (on_the_node.shareable(), Feature::HostNodeMemory),
+    ] {
+        let Some(handle) = create_if_there(backend, 3, properties, feature) else { continue };
+        assert_eq!(handle.properties(), properties);
+        used_by_the_device(backend, &handle);
+        println!("{properties}: made and used");
+    }
+}
+
+fn used_by_the_device(backend: &CudaBackend, handle: &CudaHandle) {
+    let mut reservation = reserve(backend, handle.size(), None);
+    map(&mut reservation, Bytes::ZERO, handle);
+    let base = at(&reservation, Bytes::ZERO);
+    assert_eq!(access(&reservation, Bytes::ZERO), Access::ReadWrite);
+    write_pattern(backend, DEVICE, base, handle.size(), 51);
+    assert_eq!(count_wrong(backend, DEVICE, base, handle.size(), 51), 0);
+    write(backend, base, b"bytes");
+    assert_eq!(read(backend, base, 5), b"bytes");
+    // SAFETY: the bytes are mapped.
+    unsafe { backend.fill(DEVICE, base, Bytes(5), 0) }.unwrap();
+    assert_eq!(read(backend, base, 5), [0; 5]);
+    unmap(&mut reservation, Bytes::ZERO, handle.size());
+}
+
+pub(crate) fn what_was_asked_to_be_compressible_says_whether_it_is(backend: &CudaBackend) {
+    let asked = Properties::on(DEVICE).compressible();
+    let size = backend.granularity_of("test", &asked).unwrap().bytes();
+    let handle = create_with(backend, size, asked);
+    let told = capability(backend, Feature::Compression);
+    assert_eq!(handle.properties().compressible, told.available, "{told:?}");
+    assert_eq!(Properties { compressible: true, ..handle.properties() }, asked);
+    used_by_the_device(backend, &handle);
+}
+
+pub(crate) fn the_cpu_reads_and_writes_memory_of_the_host(backend: &CudaBackend) {
+    for (location, feature) in
+        [(Location::Host, Feature::HostMemory), (node(backend), Feature::HostNodeMemory)]
+    {
+        let properties = Properties::on(DEVICE).located(location);
+        backend.check_host_access("test", &properties).unwrap();
+        let before = free(backend);
+        let Some(handle) = create_if_there(backend, 16, properties, feature) else { continue };
+        let size = handle.size();
+        assert!(before - free(backend) < size, "{size} of the host are counted as the device's");
+        let mut reservation = reserve(backend, size, None);
+        // SAFETY: nothing is mapped there.
+        unsafe { reservation.map(Bytes::ZERO, &handle) }.unwrap();
+        assert_eq!(host_access(&reservation), Access::None);
+
+        let both = |host, device| [grant(DeviceId::HOST, host), grant(DEVICE, device)];
+        set_access(&mut reservation, Bytes::ZERO, size, &both(Access::ReadWrite, Access::ReadWrite));
+        assert_eq!(
+            (host_access(&reservation), access(&reservation, Bytes::ZERO)),
+            (Access::ReadWrite, Access::ReadWrite)
+        );
+        let base = at(&reservation, Bytes::ZERO);
+        // SAFETY: the CPU may, and the device is not at work.
+        write_pattern_words(unsafe { seen(base, size) }, 61, 0);
+        assert_eq!(count_wrong(backend, DEVICE, base, size, 61), 0);
+        write_pattern(backend, DEVICE, base, size, 62);
+        // SAFETY: as above.
+        assert_eq!(count_wrong_words(unsafe { seen(base, size) }, 62, 0), 0);
+
+        // Each keeps what it has where the other is named.
+        set_access(&mut reservation, Bytes::ZERO, size, &[grant(DeviceId::HOST, Access::Read)]);
+        assert_eq!(
+            (host_access(&reservation), access(&reservation, Bytes::ZERO)),
+            (Access::Read, Access::ReadWrite)
+        );
+        set_access(&mut reservation, Bytes::ZERO, size, &[grant(DEVICE, Access::Read)]);
+        assert_eq!(
+            (host_access(&reservation), access(&reservation, Bytes::ZERO)),
+            (Access::Read, Access::Read)
+        );
+        set_access(&mut reservation, Bytes::ZERO, size, &[grant(DeviceId::HOST, Access::None)]);
+        assert_eq!(
+            (host_access(&reservation), access(&reservation, Bytes::ZERO)),
+            (Access::None, Access::Read)
+        );
+        unmap(&mut reservation, Bytes::ZERO, size);
+        println!("{location}: read and written by both");
+    }
+}
+
+fn host_access(reservation: &CudaReservation) -> Access {
+    // SAFETY: tests ask where something is mapped.
+    unsafe { reservation.access(Bytes::ZERO, DeviceId::HOST) }.unwrap()
+}
+
+/// Memory of both places of the host beside each other: the CPU has a name of its own for each.
+pub(crate) fn one_grant_for_the_cpu_spans_places_of_the_host(backend: &CudaBackend) {
+    let of_node = Properties::on(DEVICE).located(node(backend));
+    let anywhere = Properties::on(DEVICE).located(Location::Host);
+    let both = create_if_there(backend, 1, of_node, Feature::HostNodeMemory).zip(create_if_there(
+        backend,
+        1,
+        anywhere,
+        Feature::HostMemory,
+    ));
+    let Some((first, second)) = both else { return };
+    let size = first.size() + second.size();
+    let mut reservation = reserve(backend, size, None);
+    // SAFETY: nothing is mapped there.
+    unsafe {
+        reservation.map(Bytes::ZERO, &first).unwrap();
+        reservation.map(first.size(), &second).unwrap();
+    }
+    set_access(&mut reservation, Bytes::ZERO, size, &[grant(DeviceId::HOST, Access::ReadWrite)]);
+    // SAFETY: the CPU may, and no device is at work.
+    let seen = unsafe { seen(at(&reservation, Bytes::ZERO), size) };
+    write_pattern_words(seen, 63, 0);
+    assert_eq!(count_wrong_words(seen, 63, 0), 0);
+    unmap(&mut reservation, Bytes::ZERO, size);
+}
+
+pub(crate) fn the_cpu_is_never_let_at_memory_of_a_device(backend: &CudaBackend) {
+    let granule = granules(backend, 1);
+    let told = capability(backend, Feature::HostAccess);
+    let mut reservation = reserve(backend, granule, None);
+    let handle = create(backend, granule);
+    map(&mut reservation, Bytes::ZERO, &handle);
+    // SAFETY: one mapping; the driver is not asked.
+    let set = unsafe { reservation.set_access(Bytes::ZERO, granule, &[grant(DeviceId::HOST, Access::Read)]) };
+    for answer in [backend.check_host_access("test", &handle.properties()), set] {
+        let Error::Unsupported { reason, .. } = answer.unwrap_err() else { panic!("another error") };
+        assert_eq!((reason, false), (told.note.clone(), told.available));
+    }
+    assert_eq!(host_access(&reservation), Access::None);
+    unmap(&mut reservation, Bytes::ZERO, granule);
+}
+
+pub(crate) fn what_cannot_be_is_refused_before_the_driver_is_asked(backend: &CudaBackend) {
+    let plain = Properties::on(DEVICE);
+    for (properties, reason) in [
+        (plain.located(Location::Host).shareable(), "Location::HostNode"),
+        (plain.exported_as(HandleTypes::WIN32), &*capability(backend, Feature::Win32Handle).note),
+        (plain.exported_as(HandleTypes::from_bits_retain(4)), "0x4"),
+        (plain.located(Location::HostNode(u32::MAX)), "4294967295"),
+    ] {
+        let refused = |answer: Result<()>| {
+            let error = answer.unwrap_err();
+            assert!(matches!(&error, Error::Unsupported { .. }), "{error}");
+            assert!(error.to_string().contains(reason), "{error}");
+        };
+        refused(backend.granularity_of("test", &properties).map(drop));
+        // SAFETY: one granule of a device that exists.
+        refused(unsafe { backend.create(granules(backend, 1), &properties) }.map(drop));
+    }
+}
+
+pub(crate) fn each_device_has_a_number_of_its_own(backend: &CudaBackend) {
+    let uuids: Vec<_> = backend.devices().iter().map(|device| device.uuid.unwrap()).collect();
+    println!("{uuids:?}");
+    assert!(uuids.iter().all(|uuid| uuid.0 != [0; 16]));
+    assert_eq!(uuids.iter().collect::<HashSet<_>>().len(), uuids.len());
+}
