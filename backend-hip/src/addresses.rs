@@ -174,6 +174,28 @@ fn free_now(driver: &Driver, whole: AddressRange) -> Result<()> {
     driver.check("free", "hipMemAddressFree", code, || whole.to_string())
 }
 
+/// Closes addresses of a reservation at which the runtime below has left nothing, so that no other mapping of the process
+/// comes to lie there. Where something is, nothing is done.
+pub(crate) fn close(range: AddressRange) {
+    cfg_if::cfg_if! {
+        if #[cfg(target_os = "linux")] {
+            let flags =
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+            let size = range.size.0 as usize;
+            // SAFETY: the flags forbid to replace what is there. A kernel before 4.17 does not know the last one and
+            // maps elsewhere, which nobody has seen and is taken away at once.
+            unsafe {
+                let at = libc::mmap(range.base.as_ptr(), size, libc::PROT_NONE, flags, -1, 0);
+                if at != libc::MAP_FAILED && at != range.base.as_ptr() {
+                    libc::munmap(at, size);
+                }
+            }
+        } else {
+            let _ = range;
+        }
+    }
+}
+
 /// Frees what was kept, once HIP's threads have had time to let go of it. The count of ranges that were freed.
 pub(crate) fn release_kept(driver: &Driver) -> Result<usize> {
     const OPERATION: &str = "release kept addresses";

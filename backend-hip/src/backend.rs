@@ -4,11 +4,11 @@
 use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
-use crate::{addresses, capabilities, quirks};
+use crate::{addresses, capabilities, kinds, quirks};
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error,
-    FabricHandle, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
+    FabricHandle, Granularity, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
 };
 use std::sync::Arc;
 
@@ -51,10 +51,8 @@ impl HipBackend {
     }
 
     fn exists(&self, operation: &'static str, device: DeviceId) -> Result<&Device> {
-        let devices = self.driver.devices();
-        let count = devices.len() as u32;
-        let missing = Error::NoSuchDevice { operation, device, vendor: Vendor::Hip, count };
-        devices.get(device.0 as usize).ok_or(missing)
+        let found = self.driver.devices().get(device.0 as usize);
+        found.ok_or_else(|| self.driver.no_such_device(operation, device))
     }
 }
 
@@ -105,8 +103,13 @@ impl Backend for HipBackend {
         !quirks::handles("unmap-one-mapping")
     }
 
-    fn check_host_access(&self, operation: &'static str, _: &Properties) -> Result<()> {
-        Err(Error::Unsupported { operation, reason: capabilities::NO_HOST_ACCESS.to_owned() })
+    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+        let device = self.device(operation, properties.device)?;
+        kinds::granularity_of(&self.driver, operation, device, properties)
+    }
+
+    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
+        kinds::check_host_access(&self.driver, operation, properties)
     }
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HipHandle> {
@@ -118,8 +121,8 @@ impl Backend for HipBackend {
         crate::share::import(&self.driver, fd, size, properties)
     }
 
-    unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, _: &Properties) -> Result<HipHandle> {
-        Err(capabilities::no_fabric("import"))
+    unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, properties: &Properties) -> Result<HipHandle> {
+        Err(kinds::no_fabric(&self.driver, "import", properties.device))
     }
 
     unsafe fn reserve(

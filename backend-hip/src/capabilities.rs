@@ -1,24 +1,12 @@
 //! What a device can do, and how that was found out.
 
 use crate::driver::Driver;
-use crate::trial;
-use gpu_vmm_core::{Access, Capability, Device, Error, Feature, FoundBy, Result};
+use crate::{kinds, trial};
+use gpu_vmm_core::{Access, Capability, Device, Feature, FoundBy, Result};
 use std::sync::Arc;
-
-/// Why there are no fabric handles.
-const NO_FABRIC: &str = "HIP has handles of 64 bytes from 7.14 on, in an API that is not used here";
 
 /// Why there is no multicast.
 pub(crate) const NO_MULTICAST: &str = "HIP has no API for it";
-
-/// Why the CPU is given no access.
-pub(crate) const NO_HOST_ACCESS: &str =
-    "HIP gives the host access to mapped memory from 7.2 on; it is not used here, as CUDA has it not";
-
-/// The error of whoever wants one.
-pub(crate) fn no_fabric(operation: &'static str) -> Error {
-    Error::Unsupported { operation, reason: NO_FABRIC.to_owned() }
-}
 
 /// All that is known of a device that can be used.
 pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability>> {
@@ -31,12 +19,15 @@ pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability
         read_only(driver, device),
         peers(driver, device)?,
         descriptor(driver, device),
-        Capability::no(Feature::FabricHandle, FoundBy::Design, NO_FABRIC),
+        Capability::no(Feature::Win32Handle, FoundBy::Design, kinds::NO_WIN32),
+        kinds::fabric(driver, device.id),
         Capability::no(Feature::Multicast, FoundBy::Design, NO_MULTICAST),
-        Capability::no(Feature::HostAccess, FoundBy::Design, NO_HOST_ACCESS),
-        Capability::no(Feature::Compression, FoundBy::Design, "HIP ignores the flag"),
-        Capability::no(Feature::RemoteDma, FoundBy::Design, "HIP ignores the flag"),
-        dma_buf(driver),
+        kinds::host_access(driver, device)?,
+        kinds::host_memory(driver, device)?,
+        kinds::host_node_memory(driver, device)?,
+        Capability::no(Feature::Compression, FoundBy::Design, kinds::NO_COMPRESSION),
+        kinds::remote_dma(driver, device.id),
+        dma_buf(driver, device),
     ])
 }
 
@@ -118,16 +109,21 @@ fn descriptor(driver: &Arc<Driver>, device: &Device) -> Capability {
             }
         } else {
             let _ = (driver, device);
-            Capability::no(Feature::FileDescriptor, FoundBy::Design, "there are none on this system")
+            Capability::no(Feature::FileDescriptor, FoundBy::Design, kinds::NO_DESCRIPTORS)
         }
     }
 }
 
-fn dma_buf(driver: &Driver) -> Capability {
-    const FUNCTION: &str = "hipMemGetHandleForAddressRange";
-    if driver.hip.hipMemGetHandleForAddressRange.is_some() {
-        Capability::yes(Feature::DmaBuf, FoundBy::Version, format!("the library has {FUNCTION}"))
-    } else {
-        Capability::no(Feature::DmaBuf, FoundBy::Version, format!("the library has no {FUNCTION}"))
+fn dma_buf(driver: &Arc<Driver>, device: &Device) -> Capability {
+    cfg_if::cfg_if! {
+        if #[cfg(unix)] {
+            match trial::dma_buf(driver, device) {
+                Ok(()) => Capability::yes(Feature::DmaBuf, FoundBy::Trial, "of one mapping at a time"),
+                Err(error) => Capability::no(Feature::DmaBuf, FoundBy::Trial, error.to_string()),
+            }
+        } else {
+            let _ = (driver, device);
+            Capability::no(Feature::DmaBuf, FoundBy::Design, kinds::NO_DESCRIPTORS)
+        }
     }
 }

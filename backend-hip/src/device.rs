@@ -2,12 +2,14 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
-use crate::ffi::{self, hipDeviceAttribute_t, hipMemAllocationGranularity_flags};
+use crate::ffi::{self, hipDeviceAttribute_t, hipMemAllocationGranularity_flags, hipUUID};
 use crate::hsa::Agent;
 use crate::kernels::Kernels;
+use crate::kinds::Kinds;
 use crate::quirks::handles;
 use gpu_vmm_core::{
-    Bytes, Device, DeviceId, DriverError, Error, Granularity, MemoryInfo, Properties, Result, Vendor,
+    Bytes, Device, DeviceId, DeviceUuid, DriverError, Error, Granularity, MemoryInfo, Properties, Result,
+    Vendor,
 };
 use std::ffi::{CStr, c_int};
 use std::sync::OnceLock;
@@ -23,6 +25,8 @@ pub(crate) struct DeviceState {
     pub(crate) agent: OnceLock<Agent>,
     /// The workbench's kernels there, or why there are none.
     pub(crate) kernels: OnceLock<Result<Kernels, String>>,
+    /// The kinds of memory that can be had with it.
+    pub(crate) kinds: Kinds,
 }
 
 /// All of HIP's devices. HIP is initialised by this.
@@ -57,7 +61,7 @@ fn one(driver: &Driver, operation: &'static str, id: DeviceId) -> Result<Device>
     // SAFETY: the function writes one size, to the one that it is given.
     let code = unsafe { (driver.hip.hipDeviceTotalMem)(&raw mut total, id.0 as c_int) };
     driver.check(operation, "hipDeviceTotalMem", code, || id.to_string())?;
-    let reported = supported(driver, id).and_then(|()| granularity(driver, operation, id));
+    let reported = supported(driver, id).and_then(|()| granularity(driver, operation, &Properties::on(id)));
     let (unit, unusable) = match reported {
         Ok(reported) if !handles("granularity-too-small") => (reported, None),
         Ok(reported) => (reported.max(FLOOR), None),
@@ -67,17 +71,15 @@ fn one(driver: &Driver, operation: &'static str, id: DeviceId) -> Result<Device>
         operation,
         what: format!("hipMemGetAllocationGranularity says {unit} for {id}, which is no power of two"),
     })?;
-    Ok(Device { id, name, uuid: None, total_memory: Bytes(total as u64), granularity, unusable })
+    let uuid = uuid(driver, id);
+    Ok(Device { id, name, uuid, total_memory: Bytes(total as u64), granularity, unusable })
 }
 
 /// Whether HIP says that the device can do virtual memory management at all.
 fn supported(driver: &Driver, id: DeviceId) -> Result<()> {
     const OPERATION: &str = "virtual memory management";
     let attribute = hipDeviceAttribute_t::hipDeviceAttributeVirtualMemoryManagementSupported;
-    let mut answer: c_int = 0;
-    // SAFETY: the function writes one integer, to the one that it is given.
-    let code = unsafe { (driver.hip.hipDeviceGetAttribute)(&raw mut answer, attribute, id.0 as c_int) };
-    driver.check(OPERATION, "hipDeviceGetAttribute", code, || format!("attribute {}", attribute.0))?;
+    let answer = self::attribute(driver, OPERATION, id, attribute)?;
     if answer == 1 {
         return Ok(());
     }
@@ -89,17 +91,52 @@ fn supported(driver: &Driver, id: DeviceId) -> Result<()> {
     Err(Error::Unsupported { operation: OPERATION, reason })
 }
 
-/// The least granularity that HIP reports.
-fn granularity(driver: &Driver, operation: &'static str, id: DeviceId) -> Result<Bytes> {
-    let _current = driver.on(operation, id)?;
-    let allocation = ffi::allocation(&Properties::on(id));
+/// What HIP answers to one question about a device.
+pub(crate) fn attribute(
+    driver: &Driver,
+    operation: &'static str,
+    id: DeviceId,
+    attribute: hipDeviceAttribute_t,
+) -> Result<c_int> {
+    let mut answer: c_int = 0;
+    // SAFETY: the function writes one integer, to the one that it is given; numbers that it does not know are an error.
+    let code = unsafe { (driver.hip.hipDeviceGetAttribute)(&raw mut answer, attribute, id.0 as c_int) };
+    driver
+        .check(operation, "hipDeviceGetAttribute", code, || format!("attribute {} of {id}", attribute.0))?;
+    Ok(answer)
+}
+
+/// The device's number in the world. On Linux it is the text behind `GPU-` in ROCr's name of the device.
+fn uuid(driver: &Driver, id: DeviceId) -> Option<DeviceUuid> {
+    let get = driver.hip.hipDeviceGetUuid?;
+    let mut uuid = hipUUID { bytes: [0; 16] };
+    // SAFETY: the function writes sixteen bytes, to those that it is given.
+    let code = unsafe { get(&raw mut uuid, id.0 as c_int) };
+    driver.answer("hipDeviceGetUuid", code).ok()?;
+    let bytes: [u8; 16] = bytemuck::cast(uuid.bytes);
+    is_unique(&bytes).then_some(DeviceUuid(bytes))
+}
+
+/// ROCr names every GPU that has no number of its own `GPU-XX`.
+fn is_unique(uuid: &[u8; 16]) -> bool {
+    *uuid != [0; 16] && !uuid.starts_with(b"XX\0")
+}
+
+/// The least granularity that HIP reports for such memory.
+pub(crate) fn granularity(
+    driver: &Driver,
+    operation: &'static str,
+    properties: &Properties,
+) -> Result<Bytes> {
+    let _current = driver.on(operation, properties.device)?;
+    let allocation = ffi::allocation(properties);
     let minimum = hipMemAllocationGranularity_flags::hipMemAllocationGranularityMinimum;
     let mut granularity = 0;
     // SAFETY: the function reads the description and writes one size.
     let code = unsafe {
         (driver.hip.hipMemGetAllocationGranularity)(&raw mut granularity, &raw const allocation, minimum)
     };
-    driver.check(operation, "hipMemGetAllocationGranularity", code, || id.to_string())?;
+    driver.check(operation, "hipMemGetAllocationGranularity", code, || properties.to_string())?;
     Ok(Bytes(granularity as u64))
 }
 
@@ -167,5 +204,16 @@ impl Drop for Current<'_> {
         {
             self.driver.drop_log.record(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_nobodys_own_is_none() {
+        assert!(is_unique(b"0000000000000518") && is_unique(b"0123456789abcdef"));
+        assert!(!is_unique(&[0; 16]) && !is_unique(b"XX\0\0\0\0\0\0\0\0\0\0\0\0\0\0"));
     }
 }

@@ -104,9 +104,12 @@ impl Driver {
 
     /// What is found out later about a device.
     pub(crate) fn devices_state(&self, device: DeviceId) -> Result<&DeviceState> {
-        let count = self.states.len() as u32;
-        let missing = Error::NoSuchDevice { operation: "device", device, vendor: Vendor::Hip, count };
-        self.states.get(device.0 as usize).ok_or(missing)
+        self.states.get(device.0 as usize).ok_or_else(|| self.no_such_device("device", device))
+    }
+
+    /// The error about a device that is not there.
+    pub(crate) fn no_such_device(&self, operation: &'static str, device: DeviceId) -> Error {
+        Error::NoSuchDevice { operation, device, vendor: Vendor::Hip, count: self.devices.len() as u32 }
     }
 }
 

@@ -23,6 +23,12 @@ fn is_lost(code: i64) -> bool {
     LOST.iter().any(|lost| i64::from(lost.0) == code)
 }
 
+/// True for what HIP answers to an argument that it does not know.
+pub(crate) fn is_invalid_value(error: &Error) -> bool {
+    let invalid = i64::from(hipError_t::hipErrorInvalidValue.0);
+    error.driver_error().is_some_and(|source| source.code == invalid)
+}
+
 /// HIP's text for a code, where it has one.
 fn text(pointer: *const c_char) -> Cow<'static, str> {
     if pointer.is_null() {

@@ -11,11 +11,31 @@
 mod bindings;
 
 pub(crate) use bindings::*;
-use gpu_vmm_core::{Access, DeviceId, HandleTypes, Properties};
+use gpu_vmm_core::{Access, DeviceId, HandleTypes, Location, Properties};
 
-/// The place that HIP calls a device.
-pub(crate) const fn location(device: DeviceId) -> hipMemLocation {
-    hipMemLocation { type_: hipMemLocationType::hipMemLocationTypeDevice, id: device.0 as i32 }
+/// `hipDeviceAttributeGPUDirectRDMAWithHipVMMSupported`, of HIP 7.14.
+pub(crate) const REMOTE_DMA_SUPPORTED: hipDeviceAttribute_t = hipDeviceAttribute_t(94);
+/// `hipDeviceAttributeHandleTypeFabricSupported`, of HIP 7.14.
+pub(crate) const FABRIC_SUPPORTED: hipDeviceAttribute_t = hipDeviceAttribute_t(95);
+
+/// Who is given access: a device, or the host, for which HIP looks at no number.
+pub(crate) const fn location(who: DeviceId) -> hipMemLocation {
+    if who.is_host() {
+        hipMemLocation { type_: hipMemLocationType::hipMemLocationTypeHost, id: 0 }
+    } else {
+        hipMemLocation { type_: hipMemLocationType::hipMemLocationTypeDevice, id: who.0 as i32 }
+    }
+}
+
+/// Where memory is to be.
+const fn place(properties: &Properties) -> hipMemLocation {
+    match properties.location {
+        Location::Device => location(properties.device),
+        Location::Host => location(DeviceId::HOST),
+        Location::HostNode(node) => {
+            hipMemLocation { type_: hipMemLocationType::hipMemLocationTypeHostNuma, id: node as i32 }
+        }
+    }
 }
 
 /// HIP's description of memory.
@@ -23,13 +43,14 @@ pub(crate) fn allocation(properties: &Properties) -> hipMemAllocationProp {
     // SAFETY: integers, a pointer and bytes, for all of which zero is a value.
     let mut allocation: hipMemAllocationProp = unsafe { std::mem::zeroed() };
     allocation.type_ = hipMemAllocationType::hipMemAllocationTypePinned;
-    allocation.location = location(properties.device);
+    allocation.location = place(properties);
     allocation.__bindgen_anon_1.requestedHandleType =
         if properties.handle_types.contains(HandleTypes::FILE_DESCRIPTOR) {
             hipMemAllocationHandleType::hipMemHandleTypePosixFileDescriptor
         } else {
             hipMemAllocationHandleType::hipMemHandleTypeNone
         };
+    allocation.allocFlags.gpuDirectRDMACapable = properties.remote_dma.into();
     allocation
 }
 

@@ -1,9 +1,9 @@
 //! Physical memory: `hipMemCreate` and `hipMemRelease`.
 #![allow(unsafe_code)] // calls into HIP
 
-use crate::capabilities;
 use crate::driver::Driver;
 use crate::ffi::{self, hipError_t, hipMemGenericAllocationHandle_t};
+use crate::kinds;
 use crate::quirks::handles;
 use gpu_vmm_core::{Bytes, Error, FabricHandle, Handle, Properties, Result};
 use std::sync::Arc;
@@ -29,8 +29,16 @@ unsafe impl Send for HipHandle {}
 unsafe impl Sync for HipHandle {}
 
 impl HipHandle {
-    /// Creates memory. The caller has checked the size and the device.
+    /// Creates memory, where HIP has such. The caller has checked the size and the device.
     pub(crate) fn create(driver: &Arc<Driver>, size: Bytes, properties: &Properties) -> Result<Self> {
+        const OPERATION: &str = "create";
+        driver.process.check(OPERATION)?;
+        kinds::check(driver, OPERATION, properties)?;
+        Self::create_any(driver, size, &kinds::given(driver, properties))
+    }
+
+    /// Asks HIP for memory of any kind, which may be a trial of it.
+    pub(crate) fn create_any(driver: &Arc<Driver>, size: Bytes, properties: &Properties) -> Result<Self> {
         const OPERATION: &str = "create";
         let _entered = driver.enter(OPERATION)?;
         let _current = handles("create-on-current-device")
@@ -41,7 +49,11 @@ impl HipHandle {
         // SAFETY: HIP reads the description and writes one handle; sizes that it refuses it answers with an error.
         let code =
             unsafe { (driver.hip.hipMemCreate)(&raw mut raw, size.0 as usize, &raw const allocation, 0) };
-        let created = driver.check_memory(OPERATION, "hipMemCreate", code, properties.device, size);
+        let created = if properties.location.is_host() {
+            driver.check(OPERATION, "hipMemCreate", code, || format!("{size} of {properties}"))
+        } else {
+            driver.check_memory(OPERATION, "hipMemCreate", code, properties.device, size)
+        };
         if code == hipError_t::hipErrorNotSupported && properties.is_shareable() {
             let version = driver.info().version;
             let reason = format!("HIP {version} has no memory that can be shared, as 6.2 and later have");
@@ -91,7 +103,7 @@ impl Handle for HipHandle {
     }
 
     fn export_fabric(&self) -> Result<FabricHandle> {
-        Err(capabilities::no_fabric("export"))
+        Err(kinds::no_fabric(&self.driver, "export", self.properties.device))
     }
 }
 

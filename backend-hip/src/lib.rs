@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `loader`, `ffi`, `hsa` | the library, its functions and structures |
 //! | `driver`, `error`, `device` | the one loaded runtime, its answers, its devices |
-//! | `handle`, `share` | physical memory, and as a file descriptor |
+//! | `handle`, `kinds`, `share` | physical memory, the kinds of it, and as a file descriptor |
 //! | `reservation`, `addresses`, `mappings`, `access` | address ranges, what is mapped there, who may use it |
 //! | `copy` | moving data |
 //! | `workbench`, `flight`, `kernels`, `compiler` | a pattern written and checked, by kernels or by copies |
@@ -31,6 +31,7 @@ mod flight;
 mod handle;
 mod hsa;
 mod kernels;
+mod kinds;
 mod loader;
 mod mappings;
 mod quirks;

@@ -81,7 +81,7 @@ macro_rules! symbols {
         pub(crate) struct Symbols {
             $(pub(crate) $required: ffi::$required,)*
             $(pub(crate) $optional: Option<ffi::$optional>,)*
-            /// Two functions of the runtime below, where they can be reached.
+            /// Functions of the runtime below, where they can be reached.
             pub(crate) hsa: Option<Hsa>,
         }
 
@@ -108,7 +108,7 @@ symbols! {
         hipMemGetAllocationGranularity hipMemGetInfo hipMemImportFromShareableHandle hipMemMap hipMemRelease
         hipMemSetAccess hipMemUnmap hipMemcpy hipMemset hipPointerGetAttributes hipRuntimeGetVersion hipSetDevice hipStreamSynchronize;
     optional:
-        hipGetDevicePropertiesR0600 hipMemGetHandleForAddressRange hipModuleGetFunction hipModuleLaunchKernel hipModuleLoadData
+        hipDeviceGetUuid hipGetDevicePropertiesR0600 hipModuleGetFunction hipModuleLaunchKernel hipModuleLoadData
         hipStreamCreateWithFlags hipStreamDestroy hipStreamQuery;
 }
 

@@ -22,6 +22,8 @@ struct Mapping {
     length: Bytes,
     owner: DeviceId,
     access: AccessMap,
+    /// The host's access was set, to whatever it was.
+    shown_to_host: bool,
 }
 
 /// The mappings of one reservation, by offset.
@@ -34,7 +36,8 @@ impl Mappings {
     }
 
     pub(crate) fn insert(&mut self, at: Part, owner: DeviceId) {
-        self.0.insert(at.offset, Mapping { length: at.length, owner, access: AccessMap::NONE });
+        let access = AccessMap::NONE;
+        self.0.insert(at.offset, Mapping { length: at.length, owner, access, shown_to_host: false });
     }
 
     pub(crate) fn remove(&mut self, offset: Bytes) {
@@ -44,6 +47,16 @@ impl Mappings {
     /// Whose memory the mapping that begins there is.
     pub(crate) fn owner(&self, offset: Bytes) -> Option<DeviceId> {
         self.0.get(&offset).map(|mapping| mapping.owner)
+    }
+
+    /// True for one whole mapping.
+    pub(crate) fn is_one(&self, part: Part) -> bool {
+        self.0.get(&part.offset).is_some_and(|mapping| mapping.length == part.length)
+    }
+
+    /// True where the host has, or once had, access to the mapping that begins there.
+    pub(crate) fn was_shown_to_host(&self, offset: Bytes) -> bool {
+        self.0.get(&offset).is_some_and(|mapping| mapping.shown_to_host)
     }
 
     /// How many mappings there are, and how much they are together.
@@ -93,6 +106,7 @@ impl Mappings {
     pub(crate) fn set(&mut self, part: Part, device: DeviceId, access: Access) {
         for (_, mapping) in self.0.range_mut(part.offset..part.end()) {
             mapping.access = mapping.access.with(device, access);
+            mapping.shown_to_host |= device.is_host();
         }
     }
 }

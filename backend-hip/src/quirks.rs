@@ -11,8 +11,8 @@ mod switch;
 use gpu_vmm_core::Quirk;
 pub(crate) use list::LIST;
 use list::{
-    ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, IMPORT_READS_LATER, IMPORT_UNKNOWN, IMPORT_WANTS_POINTER,
-    OWNER_LAST,
+    ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, HOST_ACCESS_APPEARS, HOST_MEMORY_IS_THE_DEVICES,
+    IMPORT_READS_LATER, IMPORT_UNKNOWN, IMPORT_WANTS_POINTER, OWNER_LAST,
 };
 pub(crate) use switch::handles;
 
@@ -50,6 +50,10 @@ pub(crate) struct Quirks {
     pub(crate) import_reads_later: bool,
     /// A peer must not be given access after the owner: [`OWNER_LAST`].
     pub(crate) owner_last: bool,
+    /// The host is given no access: [`HOST_ACCESS_APPEARS`].
+    pub(crate) no_host_access: bool,
+    /// There is no memory of the host: [`HOST_MEMORY_IS_THE_DEVICES`].
+    pub(crate) no_host_memory: bool,
 }
 
 impl Quirks {
@@ -69,6 +73,8 @@ impl Quirks {
             import_form,
             import_reads_later: has(&IMPORT_READS_LATER),
             owner_last: has(&OWNER_LAST),
+            no_host_access: has(&HOST_ACCESS_APPEARS),
+            no_host_memory: has(&HOST_MEMORY_IS_THE_DEVICES),
         }
     }
 }
@@ -87,6 +93,8 @@ mod tests {
         assert!(!seven.import_reads_later);
         assert!(!Quirks::of(71_260_540).access_sums);
         assert!(Quirks::of(71_400_000).import_reads_later);
+        assert!(six.no_host_access && !seven.no_host_access && Quirks::of(70_100_000).no_host_access);
+        assert!(six.no_host_memory && seven.no_host_memory && !Quirks::of(71_500_000).no_host_memory);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use crate::access::{self, Place};
 use crate::addresses::{self, Reserved};
 use crate::driver::Driver;
+use crate::error::is_invalid_value;
 use crate::handle::HipHandle;
 use crate::mappings::{Mappings, Part};
 use crate::quirks::handles;
@@ -61,7 +62,7 @@ impl Reservation for HipReservation {
         }
         // Up to 7.2 that was success whatever happened; only a mapping that exists has an access to tell.
         let verified = access::get(driver, OPERATION, self.reserved.range, offset, owner);
-        let nothing_there = verified.as_ref().is_err_and(access::is_of_no_mapping);
+        let nothing_there = verified.as_ref().is_err_and(is_invalid_value);
         if !nothing_there {
             // In doubt too: addresses with a mapping in them must not be freed.
             self.mappings.insert(Part { offset, length: at.size }, owner);
@@ -87,6 +88,9 @@ impl Reservation for HipReservation {
         // SAFETY: one whole mapping, which no device uses any more, as the caller promises.
         let code = unsafe { (driver.hip.hipMemUnmap)(at.base.as_ptr(), at.size.0 as usize) };
         driver.check(OPERATION, "hipMemUnmap", code, || at.to_string())?;
+        if self.mappings.was_shown_to_host(offset) && handles("host-access-leaves-a-hole") {
+            addresses::close(at);
+        }
         self.mappings.remove(offset);
         Ok(())
     }
@@ -100,13 +104,21 @@ impl Reservation for HipReservation {
 
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
         const OPERATION: &str = "access";
+        if device.is_host() {
+            let reason = "HIP does not tell what the host may do".to_owned();
+            return Err(Error::Unsupported { operation: OPERATION, reason });
+        }
         let _entered = self.driver.enter(OPERATION)?;
         access::get(&self.driver, OPERATION, self.reserved.range, offset, device)
     }
 
     #[cfg(unix)]
-    unsafe fn dma_buf(&self, _: Bytes, _: Bytes) -> Result<std::os::fd::OwnedFd> {
-        Err(Error::Unsupported { operation: "export a dma-buf", reason: "not yet".to_owned() })
+    unsafe fn dma_buf(&self, offset: Bytes, length: Bytes) -> Result<std::os::fd::OwnedFd> {
+        let _entered = self.driver.enter("export a dma-buf")?;
+        let range = AddressRange { base: self.address(offset), size: length };
+        let is_one = self.mappings.is_one(Part { offset, length });
+        // SAFETY: the range is mapped, as the caller promises.
+        unsafe { crate::share::dma_buf(&self.driver, range, is_one) }
     }
 }
 

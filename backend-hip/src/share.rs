@@ -1,16 +1,22 @@
-//! Memory as a file descriptor: `hipMemExportToShareableHandle` and `hipMemImportFromShareableHandle`.
+//! Memory as a file descriptor: `hipMemExportToShareableHandle` and `hipMemImportFromShareableHandle`; and of what is mapped,
+//! for network cards.
 #![allow(unsafe_code)] // calls into HIP
 #![cfg(unix)]
 
 use crate::driver::Driver;
 use crate::ffi::hipMemAllocationHandleType;
 use crate::handle::HipHandle;
+use crate::hsa;
 use crate::quirks::{ImportForm, handles};
-use gpu_vmm_core::{Bytes, DriverError, Error, Handle, Properties, Result};
+use gpu_vmm_core::{AddressRange, Bytes, DriverError, Error, Handle, HandleTypes, Properties, Result};
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+
+/// Why there is no dma-buf, for capabilities and errors.
+pub(crate) const NO_DMA_BUF: &str =
+    "ROCr's hsa_amd_vmem_export_shareable_handle cannot be reached through HIP's library";
 
 const POSIX_FD: hipMemAllocationHandleType = hipMemAllocationHandleType::hipMemHandleTypePosixFileDescriptor;
 
@@ -18,7 +24,7 @@ const POSIX_FD: hipMemAllocationHandleType = hipMemAllocationHandleType::hipMemH
 pub(crate) fn export(handle: &HipHandle) -> Result<OwnedFd> {
     const OPERATION: &str = "export";
     let driver = &handle.driver;
-    if !handle.properties().is_shareable() {
+    if !handle.properties().handle_types.contains(HandleTypes::FILE_DESCRIPTOR) {
         let reason = "the memory was not created as shareable, which HIP must know from the start".to_owned();
         return Err(Error::Unsupported { operation: OPERATION, reason });
     }
@@ -30,14 +36,80 @@ pub(crate) fn export(handle: &HipHandle) -> Result<OwnedFd> {
     };
     let context = || format!("{} on {}", handle.size(), handle.properties().device);
     driver.check(OPERATION, "hipMemExportToShareableHandle", code, context)?;
-    if fd < 0 {
-        let what = format!("hipMemExportToShareableHandle answered success and the descriptor {fd}");
-        return Err(Error::DriverBroke { operation: OPERATION, what });
+    // SAFETY: HIP has just written it.
+    unsafe { taken(OPERATION, "hipMemExportToShareableHandle", fd) }
+}
+
+/// A new dma-buf of what is mapped in a range, where that is one whole mapping. It is closed on exec.
+///
+/// HIP's own function for it, `hipMemGetHandleForAddressRange`, is not called: of several mappings it exports the first
+/// alone, and each call leaves a reference behind that nobody can give back (quirks `range-is-one-mapping`,
+/// `range-leaks`). What it calls of ROCr is called here, and works before there was that function, too.
+///
+/// # Safety
+///
+/// The range is mapped.
+pub(crate) unsafe fn dma_buf(driver: &Driver, range: AddressRange, is_one: bool) -> Result<OwnedFd> {
+    const OPERATION: &str = "export a dma-buf";
+    let refuse = |reason: String| Err(Error::Unsupported { operation: OPERATION, reason });
+    let Some(hsa) = &driver.hip.hsa else { return refuse(NO_DMA_BUF.to_owned()) };
+    if !is_one {
+        return refuse(format!(
+            "{range} is not one mapping, and a dma-buf of HIP's is of one mapping's memory"
+        ));
     }
-    // SAFETY: each export gives a new descriptor, which is the caller's to close.
+    // SAFETY: one whole mapping, of which the caller promises that it is there.
+    let exported = unsafe { hsa::export(OPERATION, hsa, range) }?;
+    match size_behind(exported.as_fd()) {
+        Some(size) if size != range.size => {
+            let what = format!("{} answered success for {range} with a descriptor of {size}", hsa::EXPORT);
+            Err(Error::DriverBroke { operation: OPERATION, what })
+        }
+        _ => Ok(exported),
+    }
+}
+
+/// Takes over a descriptor that a driver gave.
+///
+/// # Safety
+///
+/// It was written as the answer to this call that succeeded, so that it is nobody else's.
+pub(crate) unsafe fn taken(operation: &'static str, call: &'static str, fd: c_int) -> Result<OwnedFd> {
+    if fd < 0 {
+        let what = format!("{call} answered success and the descriptor {fd}");
+        return Err(Error::DriverBroke { operation, what });
+    }
+    // SAFETY: each call gives a new descriptor, which is the caller's to close.
     let exported = unsafe { OwnedFd::from_raw_fd(fd) };
-    // A copy, since HIP does not say whether its own is closed on exec.
-    exported.try_clone().map_err(|error| system(OPERATION, "dup", &error))
+    // A copy, since nobody says whether the driver's own is closed on exec. It is above the standard streams.
+    exported.try_clone().map_err(|error| system(operation, "dup", &error))
+}
+
+/// How much memory is behind a descriptor, where the kernel tells: the end of a dma-buf is its size. A pipe or a socket
+/// has none.
+fn size_behind(fd: BorrowedFd<'_>) -> Option<Bytes> {
+    // SAFETY: the descriptor is open; its position is all that changes.
+    let seek = |offset, whence| unsafe { libc::lseek(fd.as_raw_fd(), offset, whence) };
+    let before = seek(0, libc::SEEK_CUR);
+    let end = seek(0, libc::SEEK_END);
+    // A dma-buf has no position. A file that is none keeps the one that it had.
+    if before >= 0 {
+        seek(before, libc::SEEK_SET);
+    }
+    u64::try_from(end).ok().map(Bytes)
+}
+
+/// Refuses a descriptor that has not as much memory behind it as was said.
+fn check_size(operation: &'static str, fd: BorrowedFd<'_>, said: Bytes) -> Result<()> {
+    match size_behind(fd) {
+        Some(size) if size != said => {
+            let description = format!("the descriptor has {size} behind it, and {said} were to be imported");
+            let (code, name) = (libc::EINVAL.into(), "EINVAL".into());
+            let source = DriverError { call: "lseek", code, name, description: description.into() };
+            Err(Error::Driver { operation, source, context: format!("descriptor {}", fd.as_raw_fd()) })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Takes in memory from a descriptor, which stays the caller's.
@@ -58,6 +130,7 @@ pub(crate) fn import(
         return Err(Error::Unsupported { operation: OPERATION, reason });
     }
     let _entered = driver.enter(OPERATION)?;
+    check_size(OPERATION, fd, size)?;
     // An import is the current device's.
     let _current =
         handles("import-on-current-device").then(|| driver.on(OPERATION, properties.device)).transpose()?;

@@ -5,7 +5,8 @@ use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Bytes, Device, Grant, Properties, Reservation, Result,
+    Access, Address, AddressRange, Alignment, Bytes, Device, DeviceId, Error, Grant, Location, Properties,
+    Reservation, Result,
 };
 use std::sync::Arc;
 
@@ -27,11 +28,7 @@ pub(crate) fn memory_comes_back(driver: &Arc<Driver>, device: &Device) -> Result
     // SAFETY: a whole handle in an empty reservation of its size, given to its own device, used by nobody.
     unsafe {
         reservation.map(Bytes::ZERO, &handle)?;
-        let granted = reservation.set_access(
-            Bytes::ZERO,
-            size,
-            &[Grant { device: device.id, access: Access::ReadWrite }],
-        );
+        let granted = reservation.set_access(Bytes::ZERO, size, &[read_write(device.id)]);
         drop(handle);
         reservation.unmap(Bytes::ZERO, size)?;
         granted?;
@@ -72,16 +69,62 @@ pub(crate) fn export(driver: &Arc<Driver>, device: &Device) -> Result<()> {
 
 /// Maps a granule for reading and asks back what the device may do.
 pub(crate) fn read_only(driver: &Arc<Driver>, device: &Device) -> Result<Access> {
+    let grant = Grant { device: device.id, access: Access::Read };
+    // SAFETY: a granule is mapped, and the device exists.
+    mapped(driver, device, &Properties::on(device.id), &[grant], |granule| unsafe {
+        granule.access(Bytes::ZERO, device.id)
+    })
+}
+
+/// Maps a granule for the device and asks for a descriptor of it.
+#[cfg(unix)]
+pub(crate) fn dma_buf(driver: &Arc<Driver>, device: &Device) -> Result<()> {
+    // SAFETY: a granule is mapped, which is all of the reservation.
+    mapped(driver, device, &Properties::on(device.id), &[read_write(device.id)], |granule| unsafe {
+        granule.dma_buf(Bytes::ZERO, granule.range().size).map(drop)
+    })
+}
+
+/// Maps a granule for the host.
+pub(crate) fn host_access(driver: &Arc<Driver>, device: &Device) -> Result<()> {
+    mapped(driver, device, &Properties::on(device.id), &[read_write(DeviceId::HOST)], |_| Ok(()))
+}
+
+/// Maps a granule of the host's memory for the device and the host, and looks whether the device's own has become less.
+pub(crate) fn host_memory(driver: &Arc<Driver>, device: &Device, location: Location) -> Result<()> {
+    let free = || driver.memory_info(device.id).map(|info| info.free);
+    let properties = Properties::on(device.id).located(location);
+    let size = device.granularity.bytes();
+    let before = free()?;
+    let grants = [read_write(device.id), read_write(DeviceId::HOST)];
+    let meanwhile = mapped(driver, device, &properties, &grants, |_| free())?;
+    if meanwhile + size <= before {
+        let what = format!("{size} of {properties} took {} of the device's memory", before - meanwhile);
+        return Err(Error::DriverBroke { operation: "create", what });
+    }
+    Ok(())
+}
+
+const fn read_write(device: DeviceId) -> Grant {
+    Grant { device, access: Access::ReadWrite }
+}
+
+/// Maps a granule of memory, gives access to it, looks at it, and takes it away again.
+fn mapped<T>(
+    driver: &Arc<Driver>,
+    device: &Device,
+    properties: &Properties,
+    grants: &[Grant],
+    look: impl FnOnce(&HipReservation) -> Result<T>,
+) -> Result<T> {
     let size = device.granularity.bytes();
     let mut reservation = HipReservation::new(driver, size, device.granularity.into(), None)?;
-    let handle = HipHandle::create(driver, size, &Properties::on(device.id))?;
-    // SAFETY: as above.
+    let handle = HipHandle::create_any(driver, size, properties)?;
+    // SAFETY: a whole handle in an empty reservation of its size, used by nobody.
     unsafe {
         reservation.map(Bytes::ZERO, &handle)?;
-        let set =
-            reservation.set_access(Bytes::ZERO, size, &[Grant { device: device.id, access: Access::Read }]);
-        let access = set.and_then(|()| reservation.access(Bytes::ZERO, device.id));
+        let seen = reservation.set_access(Bytes::ZERO, size, grants).and_then(|()| look(&reservation));
         reservation.unmap(Bytes::ZERO, size)?;
-        access
+        seen
     }
 }

@@ -6,11 +6,11 @@ use crate::mappings::Mappings;
 use crate::memory::Memory;
 use crate::spare::Spare;
 use crate::store::Store;
-use crate::{HostConfig, HostHandle, HostReservation, capabilities, copy, quirks, share};
+use crate::{HostConfig, HostHandle, HostReservation, capabilities, copy, kinds, quirks, share};
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error,
-    FabricHandle, InstanceId, MemoryInfo, Process, Properties, Quirk, Result, Stream, Vendor,
+    FabricHandle, Granularity, InstanceId, MemoryInfo, Process, Properties, Quirk, Result, Stream, Vendor,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -27,6 +27,7 @@ pub(crate) struct Host {
     kernel: DriverInfo,
     devices: Vec<Device>,
     accounts: Vec<Arc<Account>>,
+    host_granularity: Granularity,
     peers: bool,
     unmaps_runs: bool,
 }
@@ -48,6 +49,7 @@ impl Host {
             kernel: device::kernel(),
             accounts: devices.iter().map(|device| Account::new(device.total_memory)).collect(),
             devices,
+            host_granularity: device::host_granularity(config)?,
             peers: config.peers,
             unmaps_runs: config.unmaps_runs,
         })
@@ -145,18 +147,26 @@ impl Backend for HostBackend {
         self.0.unmaps_runs
     }
 
+    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+        kinds::check_place(operation, properties.location)?;
+        let device = self.device(operation, properties.device)?;
+        let is_hosts = properties.location.is_host();
+        Ok(if is_hosts { self.0.host_granularity } else { device.granularity })
+    }
+
     /// The addresses are the process's own.
     fn check_host_access(&self, _operation: &'static str, _properties: &Properties) -> Result<()> {
         Ok(())
     }
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HostHandle> {
-        Ok(HostHandle { memory: Memory::create(&self.0, size, properties)?, properties: *properties })
+        let memory = Memory::create(&self.0, size, properties)?;
+        Ok(HostHandle { memory, properties: kinds::given(properties) })
     }
 
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<HostHandle> {
         self.0.account("import physical memory", properties.device)?;
-        Ok(HostHandle { memory: Memory::import(&self.0, fd, size)?, properties: *properties })
+        Ok(HostHandle { memory: Memory::import(&self.0, fd, size)?, properties: kinds::given(properties) })
     }
 
     unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, _: &Properties) -> Result<HostHandle> {

@@ -1,7 +1,7 @@
 //! What a device of the host can do.
 
 use crate::HostBackend;
-use crate::{pages, share};
+use crate::{kinds, pages, share};
 use gpu_vmm_core::{Backend, Capability, DeviceId, Feature, FoundBy, Result};
 
 /// Why there is no multicast, for capabilities and errors.
@@ -33,14 +33,17 @@ pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capabili
             (_, false) => missing(Feature::PeerAccess, "the backend was opened without peers"),
         },
         design(Feature::FileDescriptor, "a memfd of sealed size"),
-        design(Feature::HostAccess, "the addresses are the process's own"),
-        missing(Feature::Win32Handle, "there are Win32 handles on Windows alone"),
+        missing(Feature::Win32Handle, kinds::NO_WIN32),
         missing(Feature::FabricHandle, share::NO_FABRIC),
         missing(Feature::Multicast, NO_MULTICAST),
-        missing(Feature::HostMemory, "its devices' memory is the host's already"),
-        missing(Feature::HostNodeMemory, "pages are taken from whichever node the kernel likes"),
+        design(Feature::HostAccess, "the addresses are the process's own"),
+        design(Feature::HostMemory, "all of a device's memory is the host's"),
+        missing(Feature::HostNodeMemory, kinds::NO_NODES),
         missing(Feature::Compression, "the kernel does not compress memory that is in use"),
-        missing(Feature::RemoteDma, "there is no property of a memfd that a network card would need"),
+        missing(
+            Feature::RemoteDma,
+            "a network card takes any memory of the process, and this one has no property for it",
+        ),
         missing(Feature::DmaBuf, share::NO_DMA_BUF),
     ])
 }

@@ -9,6 +9,7 @@ pub struct HostConfig {
     pub(crate) devices: u32,
     pub(crate) memory: Option<Bytes>,
     pub(crate) granularity: Bytes,
+    pub(crate) host_granularity: Option<Bytes>,
     pub(crate) peers: bool,
     pub(crate) unmaps_runs: bool,
 }
@@ -23,7 +24,14 @@ impl HostConfig {
     /// One device with all of the machine's memory and a granularity of 2 MiB, which is what GPUs have.
     #[must_use]
     pub const fn new() -> Self {
-        Self { devices: 1, memory: None, granularity: Bytes::mib(2), peers: true, unmaps_runs: true }
+        Self {
+            devices: 1,
+            memory: None,
+            granularity: Bytes::mib(2),
+            host_granularity: None,
+            peers: true,
+            unmaps_runs: true,
+        }
     }
 
     /// How many devices: 1 to [`DeviceId::LIMIT`](gpu_vmm_core::DeviceId::LIMIT).
@@ -45,6 +53,14 @@ impl HostConfig {
     #[must_use]
     pub const fn granularity(mut self, unit: Bytes) -> Self {
         self.granularity = unit;
+        self
+    }
+
+    /// The unit of memory that is asked for as [the host's](gpu_vmm_core::Location::Host): the granularity or a larger
+    /// power of two. Without this it is the granularity; drivers have memory of several units.
+    #[must_use]
+    pub const fn host_granularity(mut self, unit: Bytes) -> Self {
+        self.host_granularity = Some(unit);
         self
     }
 

@@ -88,6 +88,17 @@ pub(crate) fn devices(config: &HostConfig) -> Result<Vec<Device>> {
     Ok((0..config.devices).map(device).collect())
 }
 
+/// The unit of memory that is asked for as the host's.
+pub(crate) fn host_granularity(config: &HostConfig) -> Result<Granularity> {
+    let (device, host) = (config.granularity, config.host_granularity.unwrap_or(config.granularity));
+    Granularity::new(host).filter(|_| host >= device).ok_or_else(|| {
+        let reason = format!(
+            "a granularity of {host} for the host's memory; it must be {device} or a larger power of two"
+        );
+        Error::Unsupported { operation: "open", reason }
+    })
+}
+
 /// The kernel's number for this boot of this machine, the same in every process and container.
 fn boot_id() -> Option<u128> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;

@@ -30,7 +30,7 @@
 //! [`HostConfig`] describes the machine to be played and opens a [`HostBackend`]. `store` is the one file behind all
 //! handles that stay in this process and `extents` its free list; `memory` is a piece of it, or a file of its own
 //! where it is to be shared. `pages` holds the system calls on addresses; `spare` keeps unmapping possible at the
-//! kernel's limit of mappings. `mappings` knows what is mapped where and who may use it, for the checks of `copy` and
+//! kernel's limit of mappings. `kinds` says what memory there is beside a device's plain own. `mappings` knows what is mapped where and who may use it, for the checks of `copy` and
 //! `workbench`.
 //!
 //! On systems other than 64-bit Linux the crate compiles, and opening answers
@@ -46,6 +46,7 @@ cfg_if::cfg_if! {
         mod device;
         mod extents;
         mod handle;
+        mod kinds;
         mod mappings;
         mod memory;
         mod pages;

@@ -997,7 +997,6 @@ impl hipDeviceAttribute_t {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct hipDeviceAttribute_t(pub ::core::ffi::c_uint);
-pub type hipDeviceptr_t = *mut ::core::ffi::c_void;
 impl hipMemcpyKind {
     pub const hipMemcpyHostToHost: hipMemcpyKind = hipMemcpyKind(0);
     pub const hipMemcpyHostToDevice: hipMemcpyKind = hipMemcpyKind(1);
@@ -1214,17 +1213,6 @@ impl hipMemAllocationGranularity_flags {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct hipMemAllocationGranularity_flags(pub ::core::ffi::c_uint);
-impl hipMemRangeHandleType {
-    pub const hipMemRangeHandleTypeDmaBufFd: hipMemRangeHandleType = hipMemRangeHandleType(
-        1,
-    );
-    pub const hipMemRangeHandleTypeMax: hipMemRangeHandleType = hipMemRangeHandleType(
-        2147483647,
-    );
-}
-#[repr(transparent)]
-#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
-pub struct hipMemRangeHandleType(pub ::core::ffi::c_uint);
 pub type hipInit = unsafe extern "C" fn(flags: ::core::ffi::c_uint) -> hipError_t;
 pub type hipRuntimeGetVersion = unsafe extern "C" fn(
     runtimeVersion: *mut ::core::ffi::c_int,
@@ -1232,6 +1220,10 @@ pub type hipRuntimeGetVersion = unsafe extern "C" fn(
 pub type hipDeviceGetName = unsafe extern "C" fn(
     name: *mut ::core::ffi::c_char,
     len: ::core::ffi::c_int,
+    device: hipDevice_t,
+) -> hipError_t;
+pub type hipDeviceGetUuid = unsafe extern "C" fn(
+    uuid: *mut hipUUID,
     device: hipDevice_t,
 ) -> hipError_t;
 pub type hipDeviceTotalMem = unsafe extern "C" fn(
@@ -1319,13 +1311,6 @@ pub type hipModuleLaunchKernel = unsafe extern "C" fn(
     stream: hipStream_t,
     kernelParams: *mut *mut ::core::ffi::c_void,
     extra: *mut *mut ::core::ffi::c_void,
-) -> hipError_t;
-pub type hipMemGetHandleForAddressRange = unsafe extern "C" fn(
-    handle: *mut ::core::ffi::c_void,
-    dptr: hipDeviceptr_t,
-    size: usize,
-    handleType: hipMemRangeHandleType,
-    flags: ::core::ffi::c_ulonglong,
 ) -> hipError_t;
 pub type hipMemAddressFree = unsafe extern "C" fn(
     devPtr: *mut ::core::ffi::c_void,

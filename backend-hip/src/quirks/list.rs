@@ -103,6 +103,22 @@ pub(super) const IMPORT_READS_LATER: Quirk = quirk(
     "ROCm/rocm-systems PR #8304, #8436",
 );
 
+pub(super) const HOST_ACCESS_APPEARS: Quirk = quirk(
+    "host-access-appears",
+    (V6_1, V7_2),
+    "hipMemSetAccess for the host is refused, or before 7.0 sets the access of device 0",
+    "access for the host is refused as Unsupported",
+    "ROCm/rocm-systems PR #1606, #1620; simulated, 6.4.3",
+);
+
+pub(super) const HOST_MEMORY_IS_THE_DEVICES: Quirk = quirk(
+    "host-memory-is-the-devices",
+    (V6_1, V7_15),
+    "hipMemCreate refuses memory of the host, or from 7.0 on answers success and takes the current device's memory for it",
+    "memory of the host is refused as Unsupported; from 7.15 on a granule is tried, and the device's free memory compared",
+    "simulated, both: hipMemGetInfo",
+);
+
 /// All entries.
 pub(crate) const LIST: &[Quirk] = &[
     FREE_RACES,
@@ -366,14 +382,40 @@ pub(crate) const LIST: &[Quirk] = &[
         "host-access-on-imports",
         (V7_15, V7_16),
         "giving the host access to imported memory fails",
-        "host access is not offered",
+        "none: the error is told",
         "ROCm/rocm-systems #11185, PR #10879",
     ),
+    HOST_ACCESS_APPEARS,
     quirk(
-        "host-access-appears",
-        (V6_1, V7_2),
-        "access for the host is refused or not looked at",
-        "host access is not offered",
-        "ROCm/rocm-systems PR #1606, #1620",
+        "host-access-untold",
+        (V7_2, EVER),
+        "hipMemGetAccess answers hipErrorInvalidValue for the host, whatever it may do",
+        "what is set for the host is not asked back; whoever asks gets Unsupported",
+        "simulated, 7.2.4",
+    ),
+    quirk(
+        "host-access-leaves-a-hole",
+        (V7_2, EVER),
+        "after hipMemUnmap of memory that the host had access to, nothing is at its addresses: the next mmap of the \
+         process may get them, and hipMemAddressFree takes them away from it again",
+        "the addresses are closed as soon as hipMemUnmap returns; only another thread's mmap can come between",
+        "read in rocr-runtime of October 2024 and August 2025 (MappedHandleAllowedAgent::RemoveAccess)",
+    ),
+    HOST_MEMORY_IS_THE_DEVICES,
+    quirk(
+        "range-is-one-mapping",
+        (V7_0, EVER),
+        "hipMemGetHandleForAddressRange over several mappings, or of any length at all, answers success with a \
+         descriptor of the first mapping's memory alone",
+        "never called; a descriptor is of one whole mapping and must have its size, and of several it is refused",
+        "simulated, 7.2.4",
+    ),
+    quirk(
+        "range-leaks",
+        (V7_0, EVER),
+        "hipMemGetHandleForAddressRange takes a reference (hsa_amd_vmem_retain_alloc_handle) that it never gives back: \
+         the memory is lost",
+        "never called; what it calls of ROCr is called directly, and the reference given back",
+        "simulated, 7.2.4: counts of ROCr's calls",
     ),
 ];

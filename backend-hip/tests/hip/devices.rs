@@ -1,9 +1,10 @@
 //! Whose memory it is, and who else may use it.
 
-use crate::rig::{ONE, Rig, ZERO, read, read_write};
+use crate::rig::{ONE, Rig, ZERO, read, read_write, simulated_without};
 use crate::{Needs, Test};
 use gpu_vmm_core::multicast::Team;
 use gpu_vmm_core::{Access, Backend, Bytes, Error, Feature, Properties, Reservation, Workbench};
+use std::collections::HashSet;
 use std::os::fd::AsFd;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -12,6 +13,11 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "devices::memory_is_of_the_device_that_was_asked", needs: Needs::TwoDevices, run: placed },
     Test { name: "devices::the_current_device_stays", needs: Needs::TwoDevices, run: current },
     Test { name: "devices::a_peer_is_given_access", needs: Needs::Peers, run: peer },
+    Test {
+        name: "devices::a_peer_is_given_imported_memory_and_not_its_neighbour",
+        needs: Needs::Peers,
+        run: peer_of_imports,
+    },
     Test { name: "devices::memory_of_both_in_one_reservation", needs: Needs::TwoDevices, run: both },
     Test { name: "devices::capabilities_have_reasons", needs: Needs::Device, run: capabilities },
 ];
@@ -25,6 +31,9 @@ fn described(rig: &Rig) {
         assert_eq!(info.total, device.total_memory);
         assert!(info.free <= info.total);
     }
+    let numbers: HashSet<_> = rig.backend.devices().iter().filter_map(|device| device.uuid).collect();
+    let expected = if simulated_without("UUIDS") { 0 } else { rig.backend.devices().len() };
+    assert_eq!(numbers.len(), expected, "each has a number of its own");
     let driver = rig.backend.driver();
     assert!(driver.version_number >= 60_100_000 && driver.library.contains("amdhip64"), "{driver:?}");
 }
@@ -106,6 +115,37 @@ fn peer(rig: &Rig) {
         assert_eq!(rig.backend.count_wrong(ONE, theirs.range().base, size, 77).unwrap(), 0);
         theirs.unmap(Bytes::ZERO, size).unwrap();
         reservation.unmap(Bytes::ZERO, size).unwrap();
+    }
+}
+
+/// An import is of its exporter's device: that one is the owner, who comes last, and the other one the peer.
+fn peer_of_imports(rig: &Rig) {
+    let properties = Properties::on(ONE).shareable();
+    let unit = rig.unit();
+    let mut reservation = rig.reserve(rig.units(2));
+    // SAFETY: two imports of what was exported here lie side by side, and nothing uses them when they are unmapped.
+    unsafe {
+        for place in 0..2 {
+            let fd = gpu_vmm_core::Handle::export(&rig.backend.create(unit, &properties).unwrap()).unwrap();
+            let imported = rig.backend.import(fd.as_fd(), unit, &properties).unwrap();
+            rig.counts_import();
+            reservation.map(rig.units(place), &imported).unwrap();
+        }
+        reservation.set_access(Bytes::ZERO, rig.units(2), &[read_write(ONE)]).unwrap();
+        rig.writes_all(ONE, &reservation, Bytes::ZERO, rig.units(2), 91);
+        reservation.set_access(Bytes::ZERO, unit, &[read(ZERO)]).unwrap();
+        let rights = |reservation: &gpu_vmm_hip::HipReservation| {
+            [(0, ZERO), (0, ONE), (1, ZERO), (1, ONE)]
+                .map(|(place, device)| reservation.access(rig.units(place), device).unwrap())
+        };
+        use Access::{None, Read, ReadWrite};
+        assert_eq!(rights(&reservation), [Read, ReadWrite, None, ReadWrite]);
+        assert_eq!(rig.backend.count_wrong(ZERO, reservation.range().base, unit, 91).unwrap(), 0);
+        reservation.set_access(unit, unit, &[read_write(ONE), read_write(ZERO)]).unwrap();
+        assert_eq!(rights(&reservation), [Read, ReadWrite, ReadWrite, ReadWrite]);
+        rig.works(ZERO, &reservation, unit, unit, 92);
+        reservation.unmap(Bytes::ZERO, unit).unwrap();
+        reservation.unmap(unit, unit).unwrap();
     }
 }
 

@@ -12,6 +12,7 @@ mod addresses;
 mod counts;
 mod cycle;
 mod devices;
+mod kinds;
 mod process;
 mod rig;
 mod share;
@@ -80,6 +81,7 @@ fn main() {
         addresses::TESTS,
         cycle::TESTS,
         devices::TESTS,
+        kinds::TESTS,
         process::TESTS,
         share::TESTS,
         workbench::TESTS,

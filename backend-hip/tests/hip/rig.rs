@@ -165,6 +165,11 @@ pub(crate) fn read(device: DeviceId) -> Grant {
     Grant { device, access: Access::Read }
 }
 
+/// True where the simulated GPUs were told to lack something.
+pub(crate) fn simulated_without(setting: &str) -> bool {
+    std::env::var(format!("HSA_SIM_{setting}")).is_ok_and(|value| value == "0")
+}
+
 /// Numbers that look random and are the same in every run (xorshift).
 pub(crate) struct Numbers(pub(crate) u64);
 

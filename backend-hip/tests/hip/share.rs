@@ -2,10 +2,11 @@
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Backend, Bytes, Error, Handle, Properties, Reservation, Workbench};
+use gpu_vmm_core::{Backend, Bytes, Error, Feature, Handle, Properties, Reservation, Workbench};
 use gpu_vmm_hip::{HipHandle, HipReservation};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "share::an_import_is_the_same_memory", needs: Needs::Device, run: same_memory },
@@ -20,7 +21,13 @@ pub(crate) const TESTS: &[Test] = &[
         needs: Needs::Device,
         run: something_else,
     },
+    Test {
+        name: "share::a_descriptor_of_another_size_is_an_error_with_both_sizes",
+        needs: Needs::Device,
+        run: other_size,
+    },
     Test { name: "share::each_export_is_a_new_descriptor", needs: Needs::Device, run: new_descriptors },
+    Test { name: "share::a_dma_buf_is_of_one_mapping", needs: Needs::Device, run: dma_buf },
 ];
 
 fn shareable(rig: &Rig) -> impl Handle + use<> {
@@ -109,12 +116,74 @@ fn descriptor_zero(rig: &Rig) {
 }
 
 fn something_else(rig: &Rig) {
-    let file = File::open("/dev/null").unwrap();
-    // SAFETY: what HIP makes of it is what is looked at; nothing is mapped.
-    let answer = unsafe { rig.backend.import(file.as_fd(), rig.unit(), &Properties::on(ZERO).shareable()) };
-    let error = answer.expect_err("/dev/null is no memory");
-    let call = error.driver_error().map(|source| source.call);
-    assert_eq!(call, Some("hipMemImportFromShareableHandle"), "{error}");
+    const HIP: &str = "hipMemImportFromShareableHandle";
+    let null = File::open("/dev/null").unwrap();
+    let (socket, _other) = UnixStream::pair().unwrap();
+    let (pipe, _end) = std::io::pipe().unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
+    // SAFETY: a text with its zero byte; the answer is a new descriptor.
+    let memory =
+        unsafe { File::from_raw_fd(libc::memfd_create(c"no memory of HIP's".as_ptr(), libc::MFD_CLOEXEC)) };
+    memory.set_len(rig.unit().0).unwrap();
+    for (fd, call) in [
+        (null.as_fd(), "lseek"),
+        (file.as_fd(), "lseek"),
+        (socket.as_fd(), HIP),
+        (pipe.as_fd(), HIP),
+        (memory.as_fd(), HIP),
+    ] {
+        // SAFETY: what becomes of it is what is looked at; nothing is mapped.
+        let answer = unsafe { rig.backend.import(fd, rig.unit(), &Properties::on(ZERO).shareable()) };
+        let error = answer.expect_err("it is no memory");
+        assert_eq!(error.driver_error().map(|source| source.call), Some(call), "{error}");
+    }
+}
+
+fn other_size(rig: &Rig) {
+    let fd = exported(rig, 5);
+    for said in [rig.units(2), rig.units(3)] {
+        // SAFETY: the size is a lie, which is what is looked at; nothing is mapped.
+        let answer = unsafe { rig.backend.import(fd.as_fd(), said, &Properties::on(ZERO).shareable()) };
+        let text = answer.expect_err("it is not that large").to_string();
+        assert!(text.contains(&rig.unit().to_string()) && text.contains(&said.to_string()), "{text}");
+    }
+    let memory = rig.units(2);
+    // SAFETY: two units, exported at once.
+    let larger =
+        unsafe { rig.backend.create(memory, &Properties::on(ZERO).shareable()) }.unwrap().export().unwrap();
+    // SAFETY: as above.
+    let answer = unsafe { rig.backend.import(larger.as_fd(), rig.unit(), &Properties::on(ZERO).shareable()) };
+    answer.expect_err("it is larger");
+    import_has(rig, fd.as_fd(), 5);
+}
+
+/// Memory that was not created as shareable has one too. Nothing is left of it: HIP's own function loses the memory.
+fn dma_buf(rig: &Rig) {
+    let mut reservation = rig.reserve(rig.units(3));
+    // SAFETY: the handles lie side by side in the empty reservation, and nothing uses them when they are unmapped.
+    unsafe {
+        for (place, count) in [(0, 1), (1, 2)] {
+            reservation.map(rig.units(place), &rig.create(ZERO, rig.units(count))).unwrap();
+            reservation.set_access(rig.units(place), rig.units(count), &[read_write(ZERO)]).unwrap();
+        }
+        rig.writes_all(ZERO, &reservation, Bytes::ZERO, rig.unit(), 61);
+        let all = rig.backend.capabilities(ZERO).unwrap();
+        assert!(all.iter().any(|one| one.feature == Feature::DmaBuf && one.available), "{all:?}");
+        let fds = [(0, 1), (1, 2)]
+            .map(|(place, count)| reservation.dma_buf(rig.units(place), rig.units(count)).unwrap());
+        for (fd, size) in fds.iter().zip([rig.unit(), rig.units(2)]) {
+            assert!(fd.as_raw_fd() > 2 && libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) == libc::FD_CLOEXEC);
+            assert_eq!(libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_END), size.0 as i64);
+        }
+        import_has(rig, fds[0].as_fd(), 61);
+        let error = reservation.dma_buf(Bytes::ZERO, rig.units(3)).expect_err("two mappings");
+        assert!(
+            matches!(&error, Error::Unsupported { reason, .. } if reason.contains("one mapping")),
+            "{error}"
+        );
+        reservation.unmap(Bytes::ZERO, rig.unit()).unwrap();
+        reservation.unmap(rig.unit(), rig.units(2)).unwrap();
+    }
 }
 
 fn new_descriptors(rig: &Rig) {

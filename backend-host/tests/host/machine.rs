@@ -49,6 +49,8 @@ fn what_no_machine_can_have_is_refused() {
         (base().granularity(Bytes::kib(3)), "3 KiB"),
         (base().granularity(Bytes(page.0 / 2)), "at least a page"),
         (base().granularity(Bytes::ZERO), "power of two"),
+        (base().host_granularity(Bytes::mib(3)), "3 MiB for the host's memory"),
+        (base().host_granularity(Bytes::mib(1)), "2 MiB or a larger power of two"),
         (base().memory(Bytes::mib(1)), "at least the granularity, 2 MiB"),
     ] {
         let error = config.open().unwrap_err();

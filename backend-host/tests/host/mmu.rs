@@ -3,7 +3,7 @@
 use crate::child::{is_child, spawn};
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
-use gpu_vmm_core::{Access, Address, Bytes};
+use gpu_vmm_core::{Access, Address, Bytes, DeviceId};
 use gpu_vmm_host::HostConfig;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
@@ -20,6 +20,11 @@ fn write(at: Address) {
 
 /// Runs `body` in a child on a mapping with this access for the second device, and says which signal ended it.
 fn signal_of(test: &str, access: Option<Access>, body: impl FnOnce(Address)) -> Option<i32> {
+    signal_with(test, TWO, access, body)
+}
+
+/// The same with the access of somebody else, and none for any device.
+fn signal_with(test: &str, who: DeviceId, access: Option<Access>, body: impl FnOnce(Address)) -> Option<i32> {
     if !is_child() {
         let status = spawn(test, Stdio::null());
         assert!(status.success() || status.signal().is_some(), "{test}: {status}");
@@ -32,7 +37,7 @@ fn signal_of(test: &str, access: Option<Access>, body: impl FnOnce(Address)) -> 
         range.put(Bytes::ZERO, &handle);
         range.write(ONE, Bytes::ZERO, &[42]).unwrap();
         range.grant(Bytes::ZERO, GRANULE, ONE, Access::None).unwrap();
-        range.grant(Bytes::ZERO, GRANULE, TWO, access).unwrap();
+        range.grant(Bytes::ZERO, GRANULE, who, access).unwrap();
     }
     body(range.at(Bytes::ZERO));
     if access.is_some() {
@@ -71,4 +76,32 @@ fn reading_with_read_access_does_not() {
 fn writing_with_write_access_does_not() {
     let test = "mmu::writing_with_write_access_does_not";
     assert_eq!(signal_of(test, Some(Access::ReadWrite), write), None);
+}
+
+#[test]
+fn the_host_reads_and_writes_what_it_was_given() {
+    let test = "mmu::the_host_reads_and_writes_what_it_was_given";
+    let body = |at| {
+        assert_eq!(read(at), 42);
+        write(at);
+        assert_eq!(read(at), 1);
+    };
+    assert_eq!(signal_with(test, DeviceId::HOST, Some(Access::ReadWrite), body), None);
+}
+
+#[test]
+fn the_host_faults_where_it_writes_to_what_it_may_read() {
+    let test = "mmu::the_host_faults_where_it_writes_to_what_it_may_read";
+    let signal = signal_with(test, DeviceId::HOST, Some(Access::Read), |at| {
+        assert_eq!(read(at), 42);
+        write(at);
+    });
+    assert!(is_child() || signal == Some(libc::SIGSEGV), "{signal:?}");
+}
+
+#[test]
+fn the_host_faults_where_its_access_was_taken() {
+    let test = "mmu::the_host_faults_where_its_access_was_taken";
+    let signal = signal_with(test, DeviceId::HOST, Some(Access::None), |at| assert_ne!(read(at), 42));
+    assert!(is_child() || signal == Some(libc::SIGSEGV), "{signal:?}");
 }

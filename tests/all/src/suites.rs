@@ -1,4 +1,4 @@
-//! The tests on each version of HIP, with one GPU and with two.
+//! The tests on each version of HIP, with one GPU, with two, and with one that lacks what not every GPU has.
 
 use crate::cargo::{self, Program};
 use crate::layout::Layout;
@@ -28,8 +28,23 @@ const SUITES: [Suite; 2] = [
 /// More than ten times what the longest run takes; who takes longer hangs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 
-/// How many GPUs are simulated.
-const GPUS: [u32; 2] = [1, 2];
+/// What is simulated.
+struct Machine {
+    shown: &'static str,
+    gpus: u32,
+    /// What its GPUs lack. Such a machine runs the tests of the backend alone.
+    lacks: &'static [&'static str],
+}
+
+const MACHINES: [Machine; 3] = [
+    Machine { shown: "1 GPU", gpus: 1, lacks: &[] },
+    Machine { shown: "2 GPUs", gpus: 2, lacks: &[] },
+    Machine {
+        shown: "1 GPU with a small BAR and no number",
+        gpus: 1,
+        lacks: &["HSA_SIM_LARGE_BAR", "HSA_SIM_UUIDS"],
+    },
+];
 
 /// What a user may have set for the machine's own GPUs and libraries.
 pub(crate) const NOT_THE_MACHINES: [&str; 8] = [
@@ -58,9 +73,10 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summ
                 lacking.join(", ")
             );
         }
-        for gpus in GPUS {
-            for suite in &SUITES {
-                let row = one(layout, runtime, gpus, suite, &programs, filter)?;
+        for machine in &MACHINES {
+            let runs = |suite: &&Suite| machine.lacks.is_empty() || suite.target == "hip";
+            for suite in SUITES.iter().filter(runs) {
+                let row = one(layout, runtime, machine, suite, &programs, filter)?;
                 any |= row.is_some();
                 row.into_iter().for_each(|row| summary.add(row));
             }
@@ -73,18 +89,19 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summ
 fn one(
     layout: &Layout,
     runtime: &Runtime,
-    gpus: u32,
+    machine: &Machine,
     suite: &Suite,
     programs: &HashMap<String, Program>,
     filter: &[String],
 ) -> Answer<Option<Row>> {
-    let s = if gpus == 1 { "" } else { "s" };
-    let name = format!("HIP {}, {gpus} GPU{s}, {}", runtime.version, suite.shown);
+    let name = format!("HIP {}, {}, {}", runtime.version, machine.shown, suite.shown);
     let program = &programs[suite.target];
     let mut command = runtime.command(&layout.simulator(), &program.file);
     command.args(filter).current_dir(&program.folder);
-    prepare(&mut command, gpus);
-    let log = layout.logs().join(format!("{}-{gpus}-{}.txt", runtime.version, suite.target));
+    prepare(&mut command, machine.gpus);
+    command.envs(machine.lacks.iter().map(|setting| (*setting, "0")));
+    let machine = machine.shown.replace(' ', "-");
+    let log = layout.logs().join(format!("{}-{machine}-{}.txt", runtime.version, suite.target));
     row(&name, &mut command, &log, !filter.is_empty())
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 /// All variables begin with this.
 const PREFIX: &str = "CUDA_STANDIN_";
-const NAMES: &str = "VERSION, GPUS, MEM_MB, P2P, VMM, MULTICAST, FABRIC, FAIL, WORK_DELAY, ON_VIOLATION, TRACE";
+const NAMES: &str =
+    "VERSION, GPUS, MEM_MB, P2P, VMM, MULTICAST, FABRIC, FAIL, WORK_DELAY, ON_VIOLATION, TRACE";
 
 #[derive(Debug)]
 pub(crate) struct Settings {

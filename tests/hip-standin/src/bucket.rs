@@ -96,6 +96,12 @@ behaviours! {
     access_sums: V7_0..V7_12 => "rocm-systems #2516, #2667, PR #6977; fixed by PR #2451";
     /// The host can be given access.
     host_access: V7_2..EVER => "rocm-systems PR #1606, #1620";
+    /// `hipMemCreate` takes the device's memory for the host's.
+    host_memory_is_the_devices: V7_0..V7_15 => "seen on 7.2.4 over a simulated HSA runtime (hipMemGetInfo)";
+    /// There is memory of the host, and of its nodes.
+    host_memory: V7_15..EVER => "hip-tests hipMemCreateHostNuma.cc; rocm-systems of mid 2026 (hostVmemAlloc)";
+    /// There is no `hipMemGetHandleForAddressRange`.
+    no_range_handles: V6_1..V7_0 => "hip_hcc.map.in, node hip_6.5; missing in 6.4.3";
     /// The host cannot be given access to imported memory.
     no_host_access_on_imports: V7_15..V7_16 => "rocm-systems #11185, PR #10879";
     /// A peer that is given access after the memory's own device corrupts the mapping.

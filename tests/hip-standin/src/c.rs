@@ -33,9 +33,10 @@ pub(crate) struct Location {
     pub(crate) id: c_int,
 }
 
-/// `hipMemLocationTypeDevice`, `hipMemLocationTypeHost`.
+/// `hipMemLocationTypeDevice`, `hipMemLocationTypeHost`, `hipMemLocationTypeHostNuma`.
 pub(crate) const DEVICE: c_int = 1;
 pub(crate) const HOST: c_int = 2;
+pub(crate) const HOST_NODE: c_int = 3;
 
 /// `hipMemAccessDesc`.
 #[repr(C)]

@@ -11,6 +11,8 @@ use std::ptr::{null_mut, without_provenance_mut};
 
 /// `hipDeviceAttributeVirtualMemoryManagementSupported`, the same number in all versions.
 const VIRTUAL_MEMORY: c_int = 89;
+/// `hipDeviceAttributeIsLargeBar`.
+const LARGE_BAR: c_int = 10011;
 
 /// Writes an answer to where the caller wants it.
 ///
@@ -91,6 +93,20 @@ unsafe extern "C" fn hipDeviceGetName(name: *mut c_char, length: c_int, device: 
 
 /// # Safety
 ///
+/// As HIP has it: the pointer is null or for sixteen bytes.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipDeviceGetUuid(uuid: *mut [u8; 16], device: c_int) -> HipError {
+    call(|state| {
+        let device = state.ordinal(device)?;
+        let mut bytes = *b"hip-standin-0000";
+        bytes[15] += device as u8;
+        // SAFETY: the caller's promise.
+        unsafe { give(uuid, bytes) }
+    })
+}
+
+/// # Safety
+///
 /// As HIP has it: the pointer is null or for one size.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDeviceTotalMem(size: *mut usize, device: c_int) -> HipError {
@@ -123,7 +139,7 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> HipEr
 unsafe extern "C" fn hipDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> HipError {
     call(|state| {
         state.ordinal(device)?;
-        require(attribute == VIRTUAL_MEMORY)?;
+        require(matches!(attribute, VIRTUAL_MEMORY | LARGE_BAR))?;
         // SAFETY: the caller's promise.
         unsafe { give(value, 1) }
     })

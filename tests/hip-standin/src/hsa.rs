@@ -1,9 +1,9 @@
-//! Two functions of ROCr, which gpu-vmm-hip reaches through HIP's library: setting access without HIP's check, and whose
-//! memory a plain allocation is.
+//! Functions of ROCr, which gpu-vmm-hip reaches through HIP's library: setting access without HIP's check, whose memory a
+//! plain allocation is, which agent is the host, and a descriptor of what is mapped.
 #![allow(unsafe_code)] // ROCr's interface
 
 use crate::access::Who;
-use crate::c::{HipError, call, stop};
+use crate::c::{HipError, call, require, stop};
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
@@ -16,6 +16,10 @@ const INVALID_ARGUMENT: Status = Status(0x1001);
 
 /// The agent of device 0; the others follow.
 const FIRST_AGENT: u64 = 0x5a00;
+/// The agent of the host.
+const HOST_AGENT: u64 = 0x4a00;
+/// `HSA_AMD_AGENT_INFO_NEAREST_CPU`.
+const NEAREST_CPU: u32 = 0xA113;
 
 /// `hsa_amd_memory_access_desc_t`.
 #[repr(C)]
@@ -57,6 +61,9 @@ unsafe extern "C" fn hsa_amd_vmem_set_access(
         // SAFETY: the caller's promise.
         let descriptions = unsafe { std::slice::from_raw_parts(descriptions, count) };
         descriptions.iter().try_for_each(|description| {
+            if description.agent == HOST_AGENT {
+                return state.set_access(at.addr(), size, Who::Host, description.permissions);
+            }
             let device = description.agent.wrapping_sub(FIRST_AGENT) as usize;
             if device >= state.devices.len() {
                 stop(format_args!(
@@ -89,6 +96,54 @@ unsafe extern "C" fn hsa_amd_pointer_info(
             (*info).owner = owner;
             (*info).host_base = null_mut();
         }
+        Ok(())
+    }))
+}
+
+/// # Safety
+///
+/// As ROCr has it: `value` is for what the attribute is, here an agent.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsa_agent_get_info(_agent: u64, attribute: u32, value: *mut u64) -> Status {
+    answer(call(|_| {
+        require(attribute == NEAREST_CPU)?;
+        // SAFETY: the caller's promise.
+        unsafe { *value = HOST_AGENT };
+        Ok(())
+    }))
+}
+
+/// # Safety
+///
+/// As ROCr has it: `handle` is for one handle, here the number of the memory.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsa_amd_vmem_retain_alloc_handle(handle: *mut u64, at: *const c_void) -> Status {
+    answer(call(|state| {
+        let number = state.retain_mapped(at.addr())?;
+        // SAFETY: the caller's promise.
+        unsafe { *handle = number };
+        Ok(())
+    }))
+}
+
+/// # Safety
+///
+/// As ROCr has it: `fd` is for one descriptor.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hsa_amd_vmem_export_shareable_handle(fd: *mut c_int, handle: u64, flags: u64) -> Status {
+    answer(call(|state| {
+        require(flags == 0)?;
+        let exported = state.memory(handle).memory.descriptor().map_err(|_| HipError::INVALID_VALUE)?;
+        // SAFETY: the caller's promise.
+        unsafe { *fd = exported };
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn hsa_amd_vmem_handle_release(handle: u64) -> Status {
+    answer(call(|state| {
+        state.let_go_of_memory(handle);
         Ok(())
     }))
 }

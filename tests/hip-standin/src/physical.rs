@@ -2,7 +2,8 @@
 #![allow(unsafe_code, non_snake_case)] // HIP's interface
 
 use crate::c::{
-    Answer, DESCRIPTOR, DEVICE, HipError, Location, PINNED, Properties, call, crash, current, require,
+    Answer, DESCRIPTOR, DEVICE, HOST, HOST_NODE, HipError, Location, PINNED, Properties, call, crash,
+    current, require,
 };
 use crate::memory::{Memory, PAGE};
 use crate::state::{Handle, Physical, Source, State};
@@ -56,8 +57,9 @@ unsafe extern "C" fn hipMemGetAllocationGranularity(
         require(!granularity.is_null() && !properties.is_null() && (0..=1).contains(&option))?;
         // SAFETY: not null, so what HIP's header says.
         let properties = unsafe { *properties };
-        require(properties.kind == PINNED && properties.location.kind == DEVICE)?;
-        state.device(properties.location).ok_or(HipError::INVALID_VALUE)?;
+        require(properties.kind == PINNED)?;
+        let on_host = state.is_on_host(properties.location)?;
+        require(on_host || state.device(properties.location).is_some())?;
         let answer = if option == 1 && state.bucket.recommends_2_mib { 2 << 20 } else { PAGE };
         // SAFETY: as above.
         unsafe { *granularity = answer };
@@ -71,14 +73,25 @@ impl State {
         usize::try_from(location.id).ok().filter(|device| *device < self.devices.len())
     }
 
+    /// Whether a location is the host's, of those that this version knows.
+    fn is_on_host(&self, location: Location) -> Answer<bool> {
+        match location.kind {
+            DEVICE => Ok(false),
+            HOST if self.bucket.host_memory_is_the_devices || self.bucket.host_memory => Ok(true),
+            HOST_NODE if self.bucket.host_memory => Ok(true),
+            _ => Err(HipError::INVALID_VALUE),
+        }
+    }
+
     fn create(&mut self, size: usize, properties: &Properties) -> Answer<usize> {
-        require(properties.kind == PINNED && properties.location.kind == DEVICE)?;
+        require(properties.kind == PINNED)?;
+        let on_host = self.is_on_host(properties.location)?;
         let bad_device = if self.bucket.create_calls_bad_device_bad_value {
             HipError::INVALID_VALUE
         } else {
             HipError::INVALID_DEVICE
         };
-        let said = self.device(properties.location).ok_or(bad_device)?;
+        let said = if on_host { current() } else { self.device(properties.location).ok_or(bad_device)? };
         let shareable = properties.handle_kind == DESCRIPTOR && !self.bucket.nothing_is_shared;
         if properties.handle_kind != 0 && !shareable {
             return Err(HipError::NOT_SUPPORTED);
@@ -88,7 +101,11 @@ impl State {
             return Err(HipError::OUT_OF_MEMORY);
         }
         require(size.is_multiple_of(PAGE))?;
-        let number = self.take_memory(device, size)?;
+        let number = if on_host && self.bucket.host_memory {
+            self.add_memory(None, size)?
+        } else {
+            self.take_memory(device, size)?
+        };
         Ok(self.add_handle(Handle {
             source: Source::Physical(number),
             device: said,
@@ -104,11 +121,15 @@ impl State {
         if size as u64 > there.total - there.used {
             return Err(HipError::OUT_OF_MEMORY);
         }
-        let memory = Memory::new(size).map_err(|_| HipError::OUT_OF_MEMORY)?;
         there.used += size as u64;
+        self.add_memory(Some(device), size).inspect_err(|_| self.devices[device].used -= size as u64)
+    }
+
+    /// Physical memory of a device or of the host, with one reference.
+    fn add_memory(&mut self, device: Option<usize>, size: usize) -> Answer<u64> {
+        let memory = Memory::new(size).map_err(|_| HipError::OUT_OF_MEMORY)?;
         let number = self.number();
-        let physical = Physical { memory: Arc::new(memory), device: Some(device), references: 1 };
-        self.physical.insert(number, physical);
+        self.physical.insert(number, Physical { memory: Arc::new(memory), device, references: 1 });
         Ok(number)
     }
 

@@ -1,4 +1,5 @@
-//! Memory as a file descriptor: `hipMemExportToShareableHandle`, `hipMemImportFromShareableHandle`.
+//! Memory as a file descriptor: `hipMemExportToShareableHandle`, `hipMemImportFromShareableHandle`,
+//! `hipMemGetHandleForAddressRange`.
 #![allow(unsafe_code, non_snake_case)] // HIP's interface
 
 use crate::c::{Answer, DESCRIPTOR, HipError, call, crash, current, require};
@@ -63,6 +64,32 @@ unsafe extern "C" fn hipMemImportFromShareableHandle(
     })
 }
 
+/// # Safety
+///
+/// As HIP has it: `to` is null or for one `int`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn hipMemGetHandleForAddressRange(
+    to: *mut c_void,
+    at: *mut c_void,
+    size: usize,
+    kind: c_int,
+    flags: c_ulonglong,
+) -> HipError {
+    call(|state| {
+        if state.bucket.no_range_handles {
+            return Err(HipError::NOT_SUPPORTED);
+        }
+        require(!to.is_null() && !at.is_null() && size != 0 && kind == DESCRIPTOR && flags == 0)?;
+        // Of what begins there; how far the range goes HIP does not look.
+        let number = state.retain_mapped(at.addr())?;
+        // The reference is never given back.
+        let fd = state.memory(number).memory.descriptor().map_err(|_| HipError::INVALID_VALUE)?;
+        // SAFETY: not null, so for one `int`.
+        unsafe { *to.cast::<c_int>() = fd };
+        Ok(())
+    })
+}
+
 impl State {
     fn import(&mut self, fd: c_int) -> Answer<usize> {
         let source = if self.bucket.import_reads_later {
@@ -78,6 +105,16 @@ impl State {
             imported: true,
             references: 1,
         }))
+    }
+
+    /// The memory that is mapped from an address on, with one reference more.
+    pub(crate) fn retain_mapped(&mut self, at: usize) -> Answer<u64> {
+        let found = self.mapped(at).ok_or(HipError::INVALID_VALUE)?;
+        let Source::Physical(number) = found.source else { return Err(HipError::INVALID_VALUE) };
+        if let Some(physical) = self.physical.get_mut(&number) {
+            physical.references += 1;
+        }
+        Ok(number)
     }
 
     /// The memory behind a descriptor, with one reference more.

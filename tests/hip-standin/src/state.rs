@@ -41,7 +41,7 @@ pub(crate) struct Device {
 /// Memory, while something refers to it: HIP's object for a handle, and mappings.
 pub(crate) struct Physical {
     pub(crate) memory: Arc<Memory>,
-    /// Whose it is; another process's where it was imported from there, and counted there.
+    /// Whose it is; none for the host's, and for another process's, which is counted there.
     pub(crate) device: Option<usize>,
     pub(crate) references: usize,
 }
@@ -214,7 +214,8 @@ impl State {
     /// What becomes of a mapping's memory and handle when it is gone from the tables.
     pub(crate) fn end_mapping(&mut self, function: &str, at: usize, mapping: Mapping) {
         if mapping.host_access {
-            memory::hide(at, mapping.size);
+            // Nothing is put in the place of the host's pages (rocr-runtime of August 2025, RemoveAccess).
+            memory::free(at, mapping.size);
         }
         self.let_go_of_handle(function, mapping.handle);
         let Source::Physical(number) = mapping.source else { return };

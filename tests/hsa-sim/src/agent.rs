@@ -42,6 +42,12 @@ pub(crate) fn bits(agents: &[Agent]) -> Option<u32> {
     agents.iter().try_fold(0u32, |bits, agent| Some(bits | bit(index(*agent)?)))
 }
 
+/// What an agent is known by in every process; real ones without a number of their own all say `XX`.
+fn uuid(index: usize) -> String {
+    let kind = if index > 0 { "GPU" } else { "CPU" };
+    if settings().uuids { format!("{kind}-{:016x}", 0x517 + index) } else { format!("{kind}-XX") }
+}
+
 fn answer(index: usize, attribute: u32) -> Option<Answer> {
     let gpu = index > 0;
     let number = index as u32;
@@ -81,14 +87,14 @@ fn answer(index: usize, attribute: u32) -> Option<Answer> {
         0xA008 => 1600u32.into(),                               // MEMORY_MAX_FREQUENCY
         0xA009 if gpu => Answer::text("Simulated GPU", 64),     // PRODUCT_NAME
         0xA009 => Answer::text("CPU", 64),
-        0xA00A => 32u32.into(),     // MAX_WAVES_PER_CU
-        0xA00B => 4u32.into(),      // NUM_SIMDS_PER_CU
-        0xA00C => 8u32.into(),      // NUM_SHADER_ENGINES
-        0xA00D => 1u32.into(),      // NUM_SHADER_ARRAYS_PER_SE
-        0xA00E => [0u64; 2].into(), // HDP_FLUSH: none
-        0xA00F => 0u32.into(),      // DOMAIN
-        0xA010 => false.into(),     // COOPERATIVE_QUEUES
-        0xA011 => Answer::text(&format!("{}-{:016x}", if gpu { "GPU" } else { "CPU" }, 0x517 + index), 21), // UUID
+        0xA00A => 32u32.into(),                                // MAX_WAVES_PER_CU
+        0xA00B => 4u32.into(),                                 // NUM_SIMDS_PER_CU
+        0xA00C => 8u32.into(),                                 // NUM_SHADER_ENGINES
+        0xA00D => 1u32.into(),                                 // NUM_SHADER_ARRAYS_PER_SE
+        0xA00E => [0u64; 2].into(),                            // HDP_FLUSH: none
+        0xA00F => 0u32.into(),                                 // DOMAIN
+        0xA010 => false.into(),                                // COOPERATIVE_QUEUES
+        0xA011 => Answer::text(&uuid(index), 21),              // UUID
         0xA012 => 1u32.into(),                                 // ASIC_REVISION
         0xA013 => settings().large_bar.into(),                 // SVM_DIRECT_HOST_ACCESS
         0xA015 => (memory::available(index) as u64).into(),    // MEMORY_AVAIL

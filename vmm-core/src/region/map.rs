@@ -20,7 +20,8 @@ impl<B: Backend> Region<B> {
         memory.check_belongs_to(operation, &self.backend)?;
         let length = memory.size();
         self.check_part(operation, offset, length)?;
-        check_aligned(operation, "offset", offset.0, memory.granularity())?;
+        // Such memory may be of a larger granularity than the region, whose first address then counts as well.
+        check_aligned(operation, "address", (self.address() + offset).0, memory.granularity())?;
         self.layout.table.check_free(operation, offset, length)?;
         self.check_seams(operation, offset, length)?;
         self.layout.place(&[Piece { offset, mapping: Mapping::new(memory.clone(), AccessMap::NONE) }])

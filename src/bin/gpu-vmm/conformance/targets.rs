@@ -79,15 +79,17 @@ impl Target<AnyBackend> for Host {
     }
 }
 
-/// All that are built in, the host in both ways of unmapping that drivers have.
+/// All that are built in, the host in both ways of unmapping that drivers have, and with memory of one unit and of two.
 pub(crate) fn all() -> Vec<Arc<dyn Target<AnyBackend>>> {
     let mut targets: Vec<Arc<dyn Target<AnyBackend>>> = Vec::new();
     for vendor in AnyBackend::BUILT_IN.iter().filter(|vendor| **vendor != Vendor::Host) {
         targets.push(Arc::new(Gpu { vendor: *vendor, opened: OnceLock::new() }));
     }
     #[cfg(feature = "host")]
-    for (name, config) in [("host", HostConfig::new()), ("host-singly", HostConfig::new().unmapping_singly())]
-    {
+    for (name, config) in [
+        ("host", HostConfig::new()),
+        ("host-singly", HostConfig::new().unmapping_singly().host_granularity(Bytes::mib(4))),
+    ] {
         targets.push(Arc::new(Host { name, config }));
     }
     targets

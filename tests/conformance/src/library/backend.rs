@@ -2,9 +2,11 @@
 
 use crate::case::cases;
 use crate::library::tools::has;
+use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::{
-    Access, Address, Bytes, Capability, DeviceId, Error, Feature, Physical, Placement, Region, Workbench,
+    Access, Address, Bytes, Capability, DeviceId, DeviceUuid, Error, Feature, Physical, Placement, Region,
+    Workbench,
 };
 use std::collections::HashSet;
 
@@ -23,6 +25,8 @@ cases! { "backend":
     /// Devices are numbered in order and have a name, memory, and a granularity that is a power of two and divides the unit
     /// of addresses.
     devices_are_described,
+    /// A device that has a number of its own has another one than all others, and the same in every process.
+    numbers_of_devices with tells_the_numbers,
     /// A device's free memory is no more than all it has, and changes by what is created.
     memory_is_told,
     /// A device can reach its own memory, and a device that is not there is an error in every question.
@@ -135,6 +139,24 @@ fn devices_are_described<B: Workbench>(subject: &Subject<B>) {
         assert!(device.granularity.bytes().0.is_power_of_two(), "{device:?}");
         assert!(device.granularity.divides(unit.bytes()), "{device:?}, and {unit:?}");
     }
+}
+
+/// What each device is known by in all processes.
+fn numbers<B: Workbench>(subject: &Subject<B>) -> Vec<Option<DeviceUuid>> {
+    subject.backend.devices().iter().map(|device| device.uuid).collect()
+}
+
+fn numbers_of_devices<B: Workbench>(subject: &Subject<B>) {
+    let ours = numbers(subject);
+    let known: HashSet<DeviceUuid> = ours.iter().copied().flatten().collect();
+    assert_eq!(known.len(), ours.iter().flatten().count(), "two have the same: {ours:?}");
+    let mut child = subject.child();
+    assert_eq!(child.receive::<Vec<Option<DeviceUuid>>>(), ours);
+    child.finish();
+}
+
+fn tells_the_numbers<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    peer.send(numbers(subject));
 }
 
 fn memory_is_told<B: Workbench>(subject: &Subject<B>) {

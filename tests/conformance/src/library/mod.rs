@@ -12,6 +12,7 @@ mod fault;
 mod flights;
 mod fork;
 mod grow;
+mod kinds;
 mod lifetime;
 mod map;
 mod order;
@@ -37,6 +38,7 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         backend::cases(),
         reserve::cases(),
         physical::cases(),
+        kinds::cases(),
         map::cases(),
         access::cases(),
         grow::cases(),

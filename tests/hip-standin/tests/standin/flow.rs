@@ -267,6 +267,14 @@ fn capabilities(rig: &mut Rig) {
     );
     let shares = !rig.has("import-form-unknown") && !rig.version().starts_with("6.1.");
     assert_eq!(found(Feature::FileDescriptor).available, shares, "{}", found(Feature::FileDescriptor).note);
+    for (feature, missing) in [
+        (Feature::HostAccess, rig.has("host-access-appears")),
+        (Feature::HostMemory, rig.has("host-memory-is-the-devices")),
+        (Feature::HostNodeMemory, rig.has("host-memory-is-the-devices")),
+        (Feature::DmaBuf, false),
+    ] {
+        assert_eq!(found(feature).available, !missing, "{feature}: {}", found(feature).note);
+    }
     let at = rig.backend.allocate_plain(ZERO, units(1)).must("a plain allocation");
     // SAFETY: allocated above.
     unsafe { rig.backend.free_plain(ZERO, at, units(1)) }.must("and freed");

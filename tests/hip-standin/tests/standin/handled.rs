@@ -2,6 +2,7 @@
 
 use crate::child::Case;
 use crate::flow;
+use crate::host;
 use crate::rig::{Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{Access, Backend, Bytes, Done, Error, Physical, Properties};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -25,6 +26,8 @@ const fn row(
 
 const SIX: &[&str] = &["6.1", "6.2", "6.3", "6.4.1"];
 const ALL: &[&str] = &["6.1", "6.2", "7.0", "7.1", "7.12", "7.14", "7.15"];
+
+const HOST: &[&str] = &["7.2", "7.12", "7.14", "7.15"];
 
 pub(crate) const ROWS: &[Row] = &[
     row("free-races", SIX, ("rounds", flow::rounds), "lost in HIP's tables"),
@@ -74,6 +77,8 @@ pub(crate) const ROWS: &[Row] = &[
         "memory did not come back",
     ),
     row("unmap-on-current-device", &["7.0", "7.1", "7.12"], ("queued", queued), "Page not present"),
+    row("host-access-untold", HOST, ("host_access", host::access), "hipMemGetAccess"),
+    row("host-access-leaves-a-hole", HOST, ("closed", host::closed_again), "nothing is at the addresses"),
     row(
         "error-sticks",
         &["7.0", "7.1", "7.12", "7.15"],

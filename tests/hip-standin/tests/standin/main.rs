@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `flow` | a region's life, which must go well on every version |
 //! | `handled` | for each quirk that gpu-vmm-hip handles: what goes well with the handling and not without |
+//! | `host` | the same for the host's access and memory, and for descriptors of ranges |
 //! | `excluded` | for each that is met by never making the call: the call, made directly |
 //! | `child`, `rig` | running a case; what cases have in common |
 #![allow(unsafe_code)] // HIP's own functions are called, and the backend's traits
@@ -16,6 +17,7 @@ mod child;
 mod excluded;
 mod flow;
 mod handled;
+mod host;
 mod rig;
 
 use child::{Case, Outcome};
@@ -81,7 +83,7 @@ fn goes_wrong(case: &Case, version: &str, without: &str, expected: &str) -> Resu
 fn trials(seen: &Seen) -> Vec<Trial> {
     let mut trials = Vec::new();
     for version in VERSIONS {
-        for case in flow::CASES {
+        for case in flow::CASES.iter().chain(host::CASES) {
             let name = format!("{version}::flow::{}", case.name);
             trials.push(Trial::test(name, move || goes_well(case, version)));
         }
@@ -134,7 +136,7 @@ fn every_quirk(version: &str) -> Result<(), Failed> {
 
 fn main() -> ExitCode {
     if let Some(name) = child::asked_for() {
-        let all = flow::CASES.iter().chain([&flow::QUIRKS]);
+        let all = flow::CASES.iter().chain(host::CASES).chain([&flow::QUIRKS]);
         let all = all.chain(handled::ROWS.iter().map(|row| &row.case));
         let case = all.chain(excluded::ROWS.iter().map(|row| &row.case)).find(|case| name == case.name);
         case.expect("a case of that name").run_here();

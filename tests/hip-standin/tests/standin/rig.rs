@@ -5,6 +5,7 @@ use gpu_vmm_hip::HipBackend;
 use gpu_vmm_hip_standin::Counts;
 use libloading::os::unix::{Library, RTLD_LAZY};
 use std::ffi::c_void;
+use std::os::fd::FromRawFd;
 use std::ptr::without_provenance_mut;
 
 pub(crate) const ZERO: DeviceId = DeviceId(0);
@@ -167,6 +168,15 @@ impl Rig {
         let location: [u32; 2] = [1, device as u32];
         let mut flags = 0u64;
         (self.hip("hipMemGetAccess", &[(&raw mut flags).addr(), location.as_ptr().addr(), at]), flags)
+    }
+
+    /// How much memory is behind HIP's descriptor of a range.
+    pub(crate) fn size_of_range(&self, base: usize, size: usize) -> usize {
+        let mut fd = -1i32;
+        self.call("hipMemGetHandleForAddressRange", &[(&raw mut fd).addr(), base, size, 1, 0]);
+        // SAFETY: HIP has just given it.
+        let file = unsafe { std::fs::File::from_raw_fd(fd) };
+        file.metadata().expect("a file").len() as usize
     }
 
     pub(crate) fn end(&self, base: usize, size: usize, handle: usize) {

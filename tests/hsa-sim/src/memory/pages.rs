@@ -97,6 +97,16 @@ impl Pages {
         .map(drop)
     }
 
+    /// Unmaps a part, which anything can then come to lie in; it is still unmapped with the rest.
+    pub(crate) fn leave(&self, offset: usize, size: usize) -> Result<(), Errno> {
+        let end = offset.checked_add(size).ok_or(Errno::INVAL)?;
+        if end > self.size || !offset.is_multiple_of(PAGE) {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the range is a part of what is owned here, which the simulation itself reaches by no reference.
+        unsafe { munmap(self.at.wrapping_byte_add(offset), size) }
+    }
+
     /// All of it is from now on the content of a file.
     pub(crate) fn become_file(&self, file: BorrowedFd<'_>) -> Result<(), Errno> {
         self.show(0, self.size, Some((file, READ_WRITE)))

@@ -37,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) vmm: bool,
     /// `HOST_ACCESS`: whether a GPU's access opens virtual memory to the CPU too
     pub(crate) host_access: bool,
+    /// `UUIDS`: whether each GPU has a number of its own
+    pub(crate) uuids: bool,
     /// `ON_FAULT`: whether a GPU's memory fault ends the process
     pub(crate) abort_on_fault: bool,
     /// `ON_UNKNOWN_KERNEL`: whether a kernel that is not simulated does
@@ -69,6 +71,7 @@ impl Default for Settings {
             large_bar: true,
             vmm: true,
             host_access: false,
+            uuids: true,
             abort_on_fault: true,
             abort_on_unknown_kernel: true,
             failures: Vec::new(),

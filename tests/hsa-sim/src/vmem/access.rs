@@ -35,6 +35,7 @@ impl Vmem {
     fn grant(&mut self, start: usize, agent: usize, permissions: u32) {
         let Some(mapping) = self.mappings.get_mut(&start) else { return };
         mapping.access[agent] = permissions;
+        mapping.shown |= agent == 0;
         if agent > 0 && !settings().host_access {
             return;
         }

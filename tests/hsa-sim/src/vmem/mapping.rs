@@ -18,6 +18,8 @@ pub(crate) struct Mapping {
     pub(super) reservation: usize,
     /// What each agent may do.
     pub(super) access: [u32; AGENTS],
+    /// The CPU's access was set, to whatever it was.
+    pub(super) shown: bool,
 }
 
 impl State {
@@ -36,7 +38,8 @@ impl State {
         };
         memory.mappings += 1;
         around.mappings += 1;
-        vmem.mappings.insert(at, Mapping { size, handle, reservation, access: [permission::NONE; AGENTS] });
+        let access = [permission::NONE; AGENTS];
+        vmem.mappings.insert(at, Mapping { size, handle, reservation, access, shown: false });
         Ok(())
     }
 
@@ -50,7 +53,13 @@ impl State {
             let Some(mapping) = self.vmem.mappings.remove(&start) else { continue };
             if let Some(around) = self.vmem.reservations.get_mut(&mapping.reservation) {
                 around.mappings -= 1;
-                let hidden = around.pages.show(start - mapping.reservation, mapping.size, None);
+                let offset = start - mapping.reservation;
+                // ROCr unmaps the CPU's pages and puts nothing in their place.
+                let hidden = if mapping.shown {
+                    around.pages.leave(offset, mapping.size)
+                } else {
+                    around.pages.show(offset, mapping.size, None)
+                };
                 hidden.map_err(|_| Status::ERROR)?;
             }
             if let Some(memory) = self.vmem.physical.get_mut(&mapping.handle) {

@@ -1,0 +1,246 @@
+//! The kinds of memory beside a device's own, and who else than devices can be given access: what HIP has of it here, and
+//! why not.
+//!
+//! Each answer is a capability. Its note is the reason of the error that whoever asks for such memory gets, too.
+
+use crate::device::{attribute, granularity};
+use crate::driver::Driver;
+use crate::error::is_invalid_value;
+use crate::ffi::{self, hipDeviceAttribute_t};
+use crate::trial;
+use gpu_vmm_core::{
+    Capability, Device, DeviceId, Error, Feature, FoundBy, Granularity, HandleTypes, Location, Properties,
+    Result,
+};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+/// Why nothing is compressed.
+pub(crate) const NO_COMPRESSION: &str = "HIP ignores the flag, and memory is as it is without it";
+
+/// Why there are no handles of Windows.
+pub(crate) const NO_WIN32: &str = "handles of Windows are not used for HIP's memory";
+
+/// Why there are no file descriptors.
+#[cfg(not(unix))]
+pub(crate) const NO_DESCRIPTORS: &str = "there are no file descriptors on this system";
+
+/// What was tried on a device, once.
+#[derive(Default)]
+pub(crate) struct Kinds {
+    host_access: OnceLock<Capability>,
+    host_memory: OnceLock<Capability>,
+    host_node_memory: OnceLock<Capability>,
+}
+
+/// Refuses memory that HIP does not have.
+pub(crate) fn check(driver: &Arc<Driver>, operation: &'static str, properties: &Properties) -> Result<()> {
+    let device = known(driver, operation, properties.device)?;
+    check_handle_types(driver, operation, device, properties.handle_types)?;
+    match properties.location {
+        Location::Device => Ok(()),
+        Location::Host => required(operation, host_memory(driver, device)?),
+        Location::HostNode(node) => {
+            required(operation, host_node_memory(driver, device)?)?;
+            if is_node(node) {
+                return Ok(());
+            }
+            let reason = format!("this machine has no NUMA node {node}");
+            Err(Error::Unsupported { operation, reason })
+        }
+    }
+}
+
+/// What memory that is asked for so comes out as: HIP takes flags that it ignores.
+pub(crate) fn given(driver: &Driver, properties: &Properties) -> Properties {
+    let remote_dma = properties.remote_dma && remote_dma(driver, properties.device).available;
+    Properties { compressible: false, remote_dma, ..*properties }
+}
+
+/// What such memory is created in: a device's as [`Device::granularity`] says, the host's in that or more.
+pub(crate) fn granularity_of(
+    driver: &Arc<Driver>,
+    operation: &'static str,
+    device: &Device,
+    properties: &Properties,
+) -> Result<Granularity> {
+    if !properties.location.is_host() {
+        return Ok(device.granularity);
+    }
+    check(driver, operation, properties)?;
+    let reported = granularity(driver, operation, properties)?;
+    let granularity = Granularity::new(reported).ok_or_else(|| {
+        let what = format!("hipMemGetAllocationGranularity says {reported}, which is no power of two");
+        Error::DriverBroke { operation, what }
+    })?;
+    Ok(granularity.max(device.granularity))
+}
+
+/// Refuses access for the host where HIP does not give it. To the host's own memory it has it wherever there is such.
+pub(crate) fn check_host_access(
+    driver: &Arc<Driver>,
+    operation: &'static str,
+    properties: &Properties,
+) -> Result<()> {
+    if properties.location.is_host() {
+        return check(driver, operation, properties);
+    }
+    required(operation, host_access(driver, known(driver, operation, properties.device)?)?)
+}
+
+/// Whether the CPU can be given access to mapped memory of a device.
+pub(crate) fn host_access(driver: &Arc<Driver>, device: &Device) -> Result<Capability> {
+    const FEATURE: Feature = Feature::HostAccess;
+    if driver.quirks.no_host_access {
+        let reason =
+            format!("HIP {} gives the host no access; 7.2 was the first that did", driver.info().version);
+        return Ok(Capability::no(FEATURE, FoundBy::Version, reason));
+    }
+    let large_bar = hipDeviceAttribute_t::hipDeviceAttributeIsLargeBar;
+    if let Err(reason) = says(driver, device.id, large_bar, "hipDeviceAttributeIsLargeBar") {
+        return Ok(Capability::no(FEATURE, FoundBy::Attribute, reason));
+    }
+    let known = &driver.devices_state(device.id)?.kinds.host_access;
+    let note = "the CPU reads and writes over the bus, and HIP does not tell afterwards what it may do";
+    Ok(tried(known, FEATURE, note, || trial::host_access(driver, device)))
+}
+
+/// Whether there is memory of the host, wherever the driver likes.
+pub(crate) fn host_memory(driver: &Arc<Driver>, device: &Device) -> Result<Capability> {
+    let known = &driver.devices_state(device.id)?.kinds.host_memory;
+    Ok(memory_at(driver, device, Location::Host, Feature::HostMemory, known))
+}
+
+/// Whether there is memory of one of the host's NUMA nodes.
+pub(crate) fn host_node_memory(driver: &Arc<Driver>, device: &Device) -> Result<Capability> {
+    let known = &driver.devices_state(device.id)?.kinds.host_node_memory;
+    Ok(memory_at(driver, device, Location::HostNode(0), Feature::HostNodeMemory, known))
+}
+
+fn memory_at(
+    driver: &Arc<Driver>,
+    device: &Device,
+    location: Location,
+    feature: Feature,
+    known: &OnceLock<Capability>,
+) -> Capability {
+    if driver.quirks.no_host_memory {
+        let reason = format!(
+            "HIP {} has none: it refuses, or from 7.0 on takes the device's memory instead; 7.15 was the first that had it",
+            driver.info().version
+        );
+        return Capability::no(feature, FoundBy::Version, reason);
+    }
+    tried(known, feature, "mapped for the device and for the host", || {
+        trial::host_memory(driver, device, location)
+    })
+}
+
+/// Whether memory of a device can be reached by a network card, as far as HIP tells.
+pub(crate) fn remote_dma(driver: &Driver, device: DeviceId) -> Capability {
+    const NAME: &str = "hipDeviceAttributeGPUDirectRDMAWithHipVMMSupported";
+    const BY_DMA_BUF: &str =
+        "what a network card takes is a dma-buf of the memory, whether this was asked for or not";
+    match says(driver, device, ffi::REMOTE_DMA_SUPPORTED, NAME) {
+        Ok(()) => Capability::yes(Feature::RemoteDma, FoundBy::Attribute, BY_DMA_BUF),
+        Err(reason) => {
+            Capability::no(Feature::RemoteDma, FoundBy::Attribute, format!("{reason}; {BY_DMA_BUF}"))
+        }
+    }
+}
+
+/// Why there are no fabric handles.
+pub(crate) fn fabric(driver: &Driver, device: DeviceId) -> Capability {
+    const NAME: &str = "hipDeviceAttributeHandleTypeFabricSupported";
+    let reason = match says(driver, device, ffi::FABRIC_SUPPORTED, NAME) {
+        Err(reason) => format!("{reason}; HIP's fabric handles came with 7.14"),
+        Ok(()) => format!(
+            "{NAME} is 1, and HIP's fabric handles are not used here, since no machine was there to try them"
+        ),
+    };
+    Capability::no(Feature::FabricHandle, FoundBy::Attribute, reason)
+}
+
+/// The error of whoever wants a fabric handle.
+pub(crate) fn no_fabric(driver: &Driver, operation: &'static str, device: DeviceId) -> Error {
+    Error::Unsupported { operation, reason: fabric(driver, device).note }
+}
+
+fn check_handle_types(
+    driver: &Driver,
+    operation: &'static str,
+    device: &Device,
+    types: HandleTypes,
+) -> Result<()> {
+    let refuse = |reason: String| Err(Error::Unsupported { operation, reason });
+    if types.bits().count_ones() > 1 {
+        return refuse(format!("HIP exports a piece of memory in one way, and {types} were asked for"));
+    }
+    if types.contains(HandleTypes::FABRIC) {
+        return Err(no_fabric(driver, operation, device.id));
+    }
+    if types.contains(HandleTypes::WIN32) {
+        return refuse(NO_WIN32.to_owned());
+    }
+    #[cfg(not(unix))]
+    if types.contains(HandleTypes::FILE_DESCRIPTOR) {
+        return refuse(NO_DESCRIPTORS.to_owned());
+    }
+    Ok(())
+}
+
+/// A device that the caller has checked, as far as the books of this backend are concerned.
+fn known<'a>(driver: &'a Driver, operation: &'static str, device: DeviceId) -> Result<&'a Device> {
+    driver.devices().get(device.0 as usize).ok_or_else(|| driver.no_such_device(operation, device))
+}
+
+fn required(operation: &'static str, found: Capability) -> Result<()> {
+    if found.available { Ok(()) } else { Err(Error::Unsupported { operation, reason: found.note }) }
+}
+
+/// Whether the answer to a question about a device is yes; if not, what the answer was.
+fn says(driver: &Driver, device: DeviceId, number: hipDeviceAttribute_t, name: &str) -> Result<(), String> {
+    match attribute(driver, "capabilities", device, number) {
+        Ok(0) => Err(format!("{name} ({}) is 0", number.0)),
+        Ok(_) => Ok(()),
+        Err(error) if is_invalid_value(&error) => {
+            Err(format!("HIP {} does not know {name} ({})", driver.info().version, number.0))
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// What a trial says, which is made once; memory that is short says nothing.
+fn tried(
+    known: &OnceLock<Capability>,
+    feature: Feature,
+    note: &str,
+    trial: impl FnOnce() -> Result<()>,
+) -> Capability {
+    if let Some(found) = known.get() {
+        return found.clone();
+    }
+    match trial() {
+        Ok(()) => known.get_or_init(|| Capability::yes(feature, FoundBy::Trial, note)).clone(),
+        Err(error) => {
+            let found = Capability::no(feature, FoundBy::Trial, error.to_string());
+            if error.is_out_of_memory() { found } else { known.get_or_init(|| found).clone() }
+        }
+    }
+}
+
+/// Whether the kernel knows the node. Without the folder it knows no nodes, which is one.
+fn is_node(node: u32) -> bool {
+    let nodes = Path::new("/sys/devices/system/node");
+    node == 0 || nodes.join(format!("node{node}")).is_dir()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_those_of_the_kernel() {
+        assert!(is_node(0) && !is_node(u32::MAX));
+    }
+}

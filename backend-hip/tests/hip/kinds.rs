@@ -1,0 +1,177 @@
+//! Memory of other kinds, and the host's access to a device's.
+
+use crate::rig::{Rig, ZERO, read, read_write, simulated_without};
+use crate::{Needs, Test};
+use gpu_vmm_core::{
+    Access, Backend, Bytes, Capability, DeviceId, Error, Feature, Grant, Handle, HandleTypes, Location,
+    Properties, Reservation,
+};
+use std::fs;
+
+pub(crate) const TESTS: &[Test] = &[
+    Test { name: "kinds::what_hip_has_not_is_refused_with_the_reason", needs: Needs::Device, run: refused },
+    Test { name: "kinds::flags_that_hip_ignores_are_told_as_not_given", needs: Needs::Device, run: ignored },
+    Test { name: "kinds::memory_of_the_host_is_never_the_devices", needs: Needs::Device, run: host_memory },
+    Test {
+        name: "kinds::the_host_reads_and_writes_what_it_was_given",
+        needs: Needs::Device,
+        run: host_access,
+    },
+    Test { name: "kinds::the_host_is_given_mappings_of_all_sizes", needs: Needs::Device, run: host_steps },
+    Test { name: "kinds::what_the_host_had_is_closed_after_it", needs: Needs::Device, run: closed_again },
+];
+
+const HOST: DeviceId = DeviceId::HOST;
+
+fn capability(rig: &Rig, feature: Feature) -> Capability {
+    let all = rig.backend.capabilities(ZERO).unwrap();
+    all.into_iter().find(|one| one.feature == feature).expect("it is listed")
+}
+
+/// The reason for which memory is not created; none of it is taken.
+fn reason(rig: &Rig, properties: &Properties) -> String {
+    let before = rig.free(ZERO);
+    // SAFETY: a unit.
+    let error = unsafe { rig.backend.create(rig.unit(), properties) }.expect_err("HIP has none");
+    let Error::Unsupported { reason, .. } = error else { panic!("{error}") };
+    assert_eq!(rig.free(ZERO), before);
+    reason
+}
+
+fn refused(rig: &Rig) {
+    let on = Properties::on(ZERO);
+    for (types, feature) in
+        [(HandleTypes::FABRIC, Feature::FabricHandle), (HandleTypes::WIN32, Feature::Win32Handle)]
+    {
+        let told = capability(rig, feature);
+        assert!(!told.available && !told.note.is_empty());
+        assert_eq!(reason(rig, &on.exported_as(types)), told.note);
+    }
+    let several = reason(rig, &on.shareable().exported_as(HandleTypes::FABRIC));
+    assert!(several.contains("file descriptor and fabric handle"), "{several}");
+    let error = rig.create(ZERO, rig.unit()).export_fabric().expect_err("not created for it");
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+}
+
+fn ignored(rig: &Rig) {
+    let asked = Properties::on(ZERO).compressible().remote_dma();
+    // SAFETY: a unit.
+    let given = unsafe { rig.backend.create(rig.unit(), &asked) }.unwrap().properties();
+    let remote_dma = capability(rig, Feature::RemoteDma).available;
+    assert_eq!(given, Properties { compressible: false, remote_dma, ..asked });
+    assert!(!capability(rig, Feature::Compression).available);
+}
+
+/// 7.0 to 7.14 answer success and take the device's memory.
+fn host_memory(rig: &Rig) {
+    for (location, feature) in
+        [(Location::Host, Feature::HostMemory), (Location::HostNode(0), Feature::HostNodeMemory)]
+    {
+        let told = capability(rig, feature);
+        let properties = Properties::on(ZERO).located(location);
+        assert_eq!(told.available, !rig.has_quirk("host-memory-is-the-devices"), "{told:?}");
+        if !told.available {
+            assert_eq!(reason(rig, &properties), told.note);
+            let error = rig.backend.granularity_of("test", &properties).expect_err("of what is not there");
+            assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        }
+    }
+}
+
+/// Whether the host can be given access, as the backend says and as the version has it.
+fn has_host_access(rig: &Rig) -> bool {
+    let told = capability(rig, Feature::HostAccess);
+    let has_it = !rig.has_quirk("host-access-appears") && !simulated_without("LARGE_BAR");
+    assert_eq!(told.available, has_it, "{told:?}");
+    let checked = rig.backend.check_host_access("test", &Properties::on(ZERO));
+    match &checked {
+        Ok(()) => assert!(told.available),
+        Err(Error::Unsupported { reason, .. }) => assert_eq!(*reason, told.note),
+        Err(error) => panic!("{error}"),
+    }
+    told.available
+}
+
+fn host_access(rig: &Rig) {
+    if !has_host_access(rig) {
+        return;
+    }
+    let unit = rig.unit();
+    let mut reservation = rig.mapped(ZERO, unit);
+    let at = reservation.range().base;
+    // SAFETY: the CPU reads and writes what it was given, after the device has; whole mappings are named.
+    unsafe {
+        rig.backend.copy_from_host(ZERO, at, b"from the device").unwrap();
+        reservation.set_access(Bytes::ZERO, unit, &[read_write(HOST), read_write(ZERO)]).unwrap();
+        assert_eq!(&at.as_ptr::<[u8; 15]>().read(), b"from the device");
+        at.as_ptr::<[u8; 15]>().write(*b"from the CPU   ");
+        let mut bytes = [0; 15];
+        rig.backend.copy_to_host(ZERO, &mut bytes, at).unwrap();
+        assert_eq!(&bytes, b"from the CPU   ");
+        let error = reservation.access(Bytes::ZERO, HOST).expect_err("HIP does not tell");
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        assert_eq!(reservation.access(Bytes::ZERO, ZERO).unwrap(), Access::ReadWrite);
+        for (grant, rights) in [(read(HOST), "r--"), (Grant { device: HOST, access: Access::None }, "---")] {
+            reservation.set_access(Bytes::ZERO, unit, &[grant]).unwrap();
+            assert_eq!(rights_at(at.0).expect("something is there"), rights);
+        }
+        reservation.unmap(Bytes::ZERO, unit).unwrap();
+    }
+}
+
+/// In the patterns in which HIP 7.0 to 7.2 refuse to set access.
+fn host_steps(rig: &Rig) {
+    if !has_host_access(rig) {
+        return;
+    }
+    let mut reservation = rig.reserve(rig.units(12));
+    let mappings = [(0, 1), (1, 3), (4, 2), (7, 5)];
+    // SAFETY: whole mappings are named, and the CPU writes what it was given.
+    unsafe {
+        for (place, count) in mappings {
+            reservation.map(rig.units(place), &rig.create(ZERO, rig.units(count))).unwrap();
+            let grants = [read_write(ZERO), read_write(HOST)];
+            reservation.set_access(rig.units(place), rig.units(count), &grants).unwrap();
+        }
+        reservation.set_access(rig.units(1), rig.units(3), &[read(HOST)]).unwrap();
+        for (place, count) in mappings {
+            let at = reservation.range().base + rig.units(place);
+            let rights = if place == 1 { "r--" } else { "rw-" };
+            assert_eq!(rights_at(at.0).expect("something is there"), rights, "{count} units at {place}");
+            rig.works(ZERO, &reservation, rig.units(place), rig.units(count), place);
+            reservation.unmap(rig.units(place), rig.units(count)).unwrap();
+        }
+    }
+}
+
+/// What the CPU may do at an address, where something is mapped for it.
+fn rights_at(at: u64) -> Option<String> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().find_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let number = |digits| u64::from_str_radix(digits, 16).unwrap();
+        (number(start) <= at && at < number(end)).then(|| rest[..3].to_owned())
+    })
+}
+
+/// ROCr leaves nothing at the addresses, and the next thing that is mapped could come to lie there.
+fn closed_again(rig: &Rig) {
+    if !has_host_access(rig) {
+        return;
+    }
+    for last in [Access::ReadWrite, Access::None] {
+        let mut reservation = rig.mapped(ZERO, rig.units(4));
+        // SAFETY: one whole mapping, which nobody uses.
+        unsafe {
+            reservation.set_access(Bytes::ZERO, rig.units(4), &[read_write(HOST)]).unwrap();
+            let grant = Grant { device: HOST, access: last };
+            reservation.set_access(Bytes::ZERO, rig.units(4), &[grant]).unwrap();
+            reservation.unmap(Bytes::ZERO, rig.units(4)).unwrap();
+        }
+        for place in 0..4 {
+            let at = reservation.range().base + rig.units(place);
+            assert_eq!(rights_at(at.0).as_deref(), Some("---"), "with {last} at the end");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Where memory is, and what is asked for beside that.
+
+use super::{SEED, mapped, refused, told, works};
+use crate::case::cases;
+use crate::subject::{Subject, note, skip};
+use gpu_vmm_core::{Bytes, Error, Feature, Location, Physical, Properties, Workbench};
+
+cases! { "kinds":
+    /// Memory of the host can be mapped for a device, where the device is said to have such.
+    host_memory,
+    /// Memory of one of the host's NUMA nodes can be mapped for a device, where the device is said to have such; and of a
+    /// node that is not there nowhere.
+    host_node_memory,
+    /// Memory that is asked for as compressible can be used, and says whether it is so: where the device has it.
+    compressible,
+    /// Memory that is asked for as reachable by network cards says that it is so where the device has it, and else is
+    /// refused or says that it is not.
+    remote_dma,
+    /// Memory tells what it is: whose, where, and as what it can be exported.
+    properties_are_told,
+    /// Memory of a larger granularity than the region's is mapped at multiples of its own.
+    larger_granularity,
+}
+
+/// Works, or is refused, as the capability says; it is told back as it was asked for.
+fn as_told<B: Workbench>(subject: &Subject<B>, feature: Feature, properties: Properties) {
+    let told = told(subject, feature);
+    note(format!("{feature}: {}", if told.available { "there" } else { "not there" }));
+    if told.available {
+        assert_eq!(works(subject, properties).properties(), properties);
+    } else {
+        refused(subject, properties);
+    }
+}
+
+fn host_memory<B: Workbench>(subject: &Subject<B>) {
+    as_told(subject, Feature::HostMemory, subject.properties().located(Location::Host));
+}
+
+fn host_node_memory<B: Workbench>(subject: &Subject<B>) {
+    as_told(subject, Feature::HostNodeMemory, subject.properties().located(Location::HostNode(0)));
+    let free = subject.free();
+    for node in [1 << 20, u32::MAX] {
+        let nowhere = subject.properties().located(Location::HostNode(node));
+        let answer = Physical::create(&subject.backend, subject.granules(1), nowhere);
+        assert!(answer.is_err(), "memory of node {node}");
+    }
+    assert_eq!(subject.free(), free);
+}
+
+fn compressible<B: Workbench>(subject: &Subject<B>) {
+    let available = told(subject, Feature::Compression).available;
+    let memory = works(subject, subject.properties().compressible());
+    assert_eq!(memory.properties(), Properties { compressible: available, ..subject.properties() });
+}
+
+fn remote_dma<B: Workbench>(subject: &Subject<B>) {
+    let available = told(subject, Feature::RemoteDma).available;
+    let asked = subject.properties().remote_dma();
+    match Physical::create(&subject.backend, subject.granules(1), asked) {
+        Ok(memory) => {
+            assert_eq!(memory.properties().remote_dma, available);
+            drop(memory);
+            works(subject, asked);
+        }
+        Err(_) => {
+            assert!(!available);
+            refused(subject, asked);
+        }
+    }
+}
+
+fn properties_are_told<B: Workbench>(subject: &Subject<B>) {
+    let plain = subject.properties();
+    assert_eq!(works(subject, plain).properties(), plain);
+    if told(subject, Feature::FileDescriptor).available {
+        assert_eq!(works(subject, plain.shareable()).properties(), plain.shareable());
+    }
+    for device in subject.backend.devices().iter().filter(|device| device.unusable.is_none()) {
+        assert_eq!(subject.piece_on(device.id, 1).properties(), Properties::on(device.id));
+    }
+}
+
+/// Every kind of memory that there could be.
+fn kinds<B: Workbench>(subject: &Subject<B>) -> [Properties; 6] {
+    let plain = subject.properties();
+    [
+        plain,
+        plain.shareable(),
+        plain.compressible(),
+        plain.remote_dma(),
+        plain.located(Location::Host),
+        plain.located(Location::HostNode(0)),
+    ]
+}
+
+fn larger_granularity<B: Workbench>(subject: &Subject<B>) {
+    let mut found = 0;
+    for properties in kinds(subject) {
+        let Ok(own) = subject.backend.granularity_of("test", &properties) else { continue };
+        if own <= subject.backend.granularity() {
+            continue;
+        }
+        found += 1;
+        let (memory, region) = mapped(subject, properties);
+        assert_eq!((memory.granularity(), region.granularity()), (own, own));
+        // A region that was made for less can take it where the address is right.
+        let least = subject.granules(1);
+        let mut small = subject.space(8 * own.bytes().0 / least.0).build().unwrap();
+        let base = small.address().0;
+        let offset = Bytes(base.next_multiple_of(own.bytes().0) - base);
+        let error = small.map(offset + least, &memory).unwrap_err();
+        assert!(
+            matches!(error, Error::Unaligned { what: "address", granularity, .. } if granularity == own),
+            "{error}"
+        );
+        subject.open(&mut small, offset, &memory);
+        subject.write(&mut small, offset, memory.size(), SEED);
+        subject.check(&small, offset, memory.size(), SEED);
+    }
+    if found == 0 {
+        skip("all memory here is of one granularity");
+    }
+}

@@ -1,0 +1,132 @@
+//! The host: its access to a device's memory, and its own memory mapped for devices. And descriptors of ranges.
+
+use crate::child::Case;
+use crate::flow::check;
+use crate::rig::{Must, ONE, Rig, ZERO, units};
+use gpu_vmm_core::{
+    Access, Address, Alignment, Backend, Bytes, DeviceId, Done, Error, Grant, Location, Physical, Properties,
+    Reservation,
+};
+use std::os::fd::AsRawFd;
+
+const RW: Access = Access::ReadWrite;
+const HOST: DeviceId = DeviceId::HOST;
+
+pub(crate) const CASES: &[Case] = &[
+    Case { name: "host_access", run: access },
+    Case { name: "host_memory", run: memory },
+    Case { name: "ranges", run: ranges },
+];
+
+/// Steps of unequal sizes, which HIP 7.2 refuses in its own order; then the CPU reads what a device wrote, and the device
+/// what the CPU wrote.
+pub(crate) fn access(rig: &mut Rig) {
+    let mut region = rig.region(16).build().must("addresses");
+    for end in [1, 3, 4, 9] {
+        region.grow_to(units(end)).must("growth");
+    }
+    check(&mut region, ZERO, Bytes::ZERO, units(9), 1);
+    let given = region.set_access(units(1), units(2), HOST, RW);
+    if rig.has("host-access-appears") {
+        let error = given.expect_err("this version has it not");
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        return;
+    }
+    given.must("the host's access");
+    region.set_access(units(4), units(5), HOST, Access::Read).must("and to read");
+    assert_eq!(
+        [1, 4, 9].map(|end| region.access(units(end) - Bytes(1), HOST)),
+        [Access::None, Access::None, Access::Read]
+    );
+    region.write(units(2), b"from a device").must("written");
+    // SAFETY: the host has access to both, and no device works on them.
+    unsafe {
+        let at = (region.address() + units(2)).as_ptr::<[u8; 13]>();
+        assert_eq!(&at.read(), b"from a device");
+        at.write(*b"from the host");
+        (region.address() + units(8)).as_ptr::<u8>().read();
+    }
+    let mut bytes = [0; 13];
+    region.read(units(2), &mut bytes).must("read");
+    assert_eq!(&bytes, b"from the host");
+    region.set_access(units(1), units(2), HOST, Access::None).must("taken away");
+    region.close(Done::when_devices_idle()).must("closed");
+}
+
+/// Addresses stay closed for everything else when memory that the host had access to is unmapped.
+pub(crate) fn closed_again(rig: &mut Rig) {
+    let mut region = rig.region(4).build().must("addresses");
+    for access in [RW, Access::None] {
+        region.grow_to(units(2)).must("growth");
+        region.set_access(Bytes::ZERO, units(2), HOST, RW).must("the host's access");
+        region.set_access(Bytes::ZERO, units(2), HOST, access).must("and what it has at the end");
+        region.shrink_to(Bytes::ZERO, Done::when_devices_idle()).must("shrunk");
+        let range = region.range();
+        assert!(is_taken(range.base, range.size), "nothing is at the addresses, with {access} at the end");
+    }
+}
+
+/// Whether something is mapped at each page of a range.
+fn is_taken(base: Address, size: Bytes) -> bool {
+    let mut pages = vec![0u8; size.0 as usize / 4096];
+    // SAFETY: the answers are for so many pages; where nothing is, the call fails.
+    unsafe { libc::mincore(base.as_ptr(), size.0 as usize, pages.as_mut_ptr()) == 0 }
+}
+
+fn memory(rig: &mut Rig) {
+    for location in [Location::Host, Location::HostNode(0)] {
+        let before = [ZERO, ONE].map(|device| rig.free(device));
+        let properties = Properties::on(ONE).located(location);
+        let created = Physical::create(&rig.backend, units(3), properties);
+        assert_eq!([ZERO, ONE].map(|device| rig.free(device)), before, "no device's memory is taken");
+        if rig.has("host-memory-is-the-devices") {
+            let error = created.expect_err("this version has none");
+            assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+            continue;
+        }
+        let created = created.must("memory of the host");
+        assert_eq!(created.properties(), properties);
+        let mut region = rig.region(4).memory(properties).build().must("addresses");
+        region.map(Bytes::ZERO, &created).must("mapped");
+        for who in [ONE, ZERO, HOST] {
+            region.set_access(Bytes::ZERO, units(3), who, RW).must("access");
+        }
+        check(&mut region, ONE, Bytes::ZERO, units(3), 2);
+        // SAFETY: the host has access.
+        unsafe { region.address().as_ptr::<u64>().write(7) };
+    }
+    let nowhere = Properties::on(ZERO).located(Location::HostNode(12_345));
+    let error = Physical::create(&rig.backend, units(1), nowhere).expect_err("there is no such node");
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+}
+
+/// How much is behind a descriptor, which is above the standard streams.
+fn size(fd: &impl AsRawFd) -> Bytes {
+    assert!(fd.as_raw_fd() > 2);
+    // SAFETY: asks for the end of a file.
+    let end = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_END) };
+    Bytes(u64::try_from(end).expect("a size"))
+}
+
+/// One descriptor for each of two mappings, of which nothing is left; and none of both.
+fn ranges(rig: &mut Rig) {
+    let alignment = Alignment::new(units(1)).must("an alignment");
+    // SAFETY: the pieces lie one behind the other in a reservation for both, and nothing uses them.
+    unsafe {
+        let mut range = rig.backend.reserve(units(3), alignment, None).must("addresses");
+        for (offset, count) in [(0, 1), (1, 2)] {
+            let piece = rig.backend.create(units(count), &Properties::on(ZERO)).must("memory");
+            range.map(units(offset), &piece).must("mapped");
+            let grant = Grant { device: ZERO, access: RW };
+            range.set_access(units(offset), units(count), &[grant]).must("access");
+        }
+        for (offset, count) in [(0, 1), (1, 2)] {
+            let fd = range.dma_buf(units(offset), units(count)).must("a descriptor");
+            assert_eq!(size(&fd), units(count));
+        }
+        let error = range.dma_buf(units(0), units(3)).expect_err("of two mappings there is none");
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        range.unmap(units(0), units(1)).must("unmapped");
+        range.unmap(units(1), units(2)).must("unmapped");
+    }
+}
