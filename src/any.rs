@@ -18,6 +18,8 @@ use gpu_vmm_core::{
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
+#[cfg(windows)]
+use std::os::windows::io::{BorrowedHandle, OwnedHandle};
 
 #[cfg(feature = "cuda")]
 use gpu_vmm_cuda::CudaBackend;
@@ -184,6 +186,19 @@ impl Backend for AnyBackend {
         })
     }
 
+    #[cfg(windows)]
+    unsafe fn import_win32(
+        &self,
+        from: BorrowedHandle<'_>,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<AnyHandle> {
+        dispatch!(*self, Self, ref backend, AnyHandle as wrap => {
+            // SAFETY: as in `create`.
+            unsafe { backend.import_win32(from, size, properties) }.map(wrap)
+        })
+    }
+
     unsafe fn import_fabric(
         &self,
         handle: &FabricHandle,
@@ -253,6 +268,11 @@ impl Handle for AnyHandle {
     #[cfg(unix)]
     fn export(&self) -> Result<OwnedFd> {
         dispatch!(*self, Self, ref handle => handle.export())
+    }
+
+    #[cfg(windows)]
+    fn export_win32(&self) -> Result<OwnedHandle> {
+        dispatch!(*self, Self, ref handle => handle.export_win32())
     }
 
     fn export_fabric(&self) -> Result<FabricHandle> {

@@ -11,6 +11,8 @@ use gpu_vmm_core::{
 
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
+#[cfg(windows)]
+use std::os::windows::io::BorrowedHandle;
 
 impl Backend for CudaBackend {
     type Handle = CudaHandle;
@@ -75,6 +77,17 @@ impl Backend for CudaBackend {
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
         // SAFETY: the promise is the same.
         unsafe { CudaHandle::import(self, fd, size, properties) }
+    }
+
+    #[cfg(windows)]
+    unsafe fn import_win32(
+        &self,
+        from: BorrowedHandle<'_>,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<CudaHandle> {
+        // SAFETY: the promise is the same.
+        unsafe { CudaHandle::import_handle(self, from, size, properties) }
     }
 
     unsafe fn import_fabric(

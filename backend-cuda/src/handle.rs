@@ -41,6 +41,8 @@ impl CudaHandle {
         const OPERATION: &str = "create";
         backend.here(OPERATION)?;
         let prop = backend.prop(OPERATION, properties)?;
+        #[cfg(windows)]
+        let prop = crate::win32::with_attributes(OPERATION, prop)?;
         let mut raw = 0;
         // SAFETY: both pointers are good for their types; size and device are right by the caller's promise.
         let result =
@@ -153,6 +155,11 @@ impl Handle for CudaHandle {
     #[cfg(unix)]
     fn export(&self) -> Result<std::os::fd::OwnedFd> {
         self.export_descriptor()
+    }
+
+    #[cfg(windows)]
+    fn export_win32(&self) -> Result<std::os::windows::io::OwnedHandle> {
+        self.export_handle()
     }
 
     fn export_fabric(&self) -> Result<FabricHandle> {

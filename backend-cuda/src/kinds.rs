@@ -20,16 +20,6 @@ use std::fmt;
 const HOST_SINCE: u32 = 12_020;
 const FABRIC_SINCE: u32 = 12_030;
 
-/// The kinds of handle that this system has not.
-const OTHER_SYSTEMS: HandleTypes =
-    if cfg!(windows) { HandleTypes::FILE_DESCRIPTOR } else { HandleTypes::WIN32 };
-/// Why not.
-pub(crate) const NO_SUCH_HANDLES: &str = if cfg!(windows) {
-    "there are file descriptors on Linux alone; here processes share Win32 handles"
-} else {
-    "there are Win32 handles on Windows alone; here processes share file descriptors"
-};
-
 /// Where a device's memory is.
 pub(crate) const fn device_location(device: DeviceId) -> MemLocation {
     MemLocation { kind: LOCATION_DEVICE, id: device.0 as c_int }
@@ -111,8 +101,8 @@ impl CudaBackend {
         if unknown != 0 {
             return Some(format!("kinds of handle {unknown:#x} are not known here"));
         }
-        if handle_types.intersects(OTHER_SYSTEMS) {
-            return Some(NO_SUCH_HANDLES.to_owned());
+        if let Some(reason) = handle_types.missing_here() {
+            return Some(reason.to_owned());
         }
         if handle_types.contains(HandleTypes::FABRIC)
             && let Some(reason) = since(FABRIC_SINCE, "fabric handles", "12.3")

@@ -39,9 +39,9 @@
 //!
 //! `loader` finds and starts the driver, `ffi` is what is used of `cuda.h`, `driver` what the process keeps,
 //! `device` its devices, `context` where work runs; `backend` says which of it answers which method. `kinds` is what memory
-//! there can be, `host` that of the host, `handle` and `reservation` are memory and addresses, `share`, `fabric` (with
-//! `imex`) and `dma_buf` how both leave the process, `multicast` is objects that write to several devices. `copy`,
-//! `workbench` and `flight` are what runs on a device, `capabilities` and `quirks` what to expect, `interop` cudarc.
+//! there can be, `host` that of the host, `handle` and `reservation` are memory and addresses, `share` (on Windows `win32`),
+//! `fabric` (with `imex`) and `dma_buf` how both leave the process, `multicast` is objects that write to several devices.
+//! `copy`, `workbench` and `flight` are what runs on a device, `capabilities` and `quirks` what to expect, `interop` cudarc.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("NVIDIA's driver exists for 64-bit processes alone");
@@ -69,6 +69,8 @@ mod quirks;
 mod reservation;
 #[cfg(unix)]
 mod share;
+#[cfg(windows)]
+mod win32;
 mod workbench;
 
 pub use cudarc;
@@ -103,7 +105,8 @@ impl CudaBackend {
     /// Loads and starts the driver, or takes the one that this process has started already.
     ///
     /// The library is `libcuda.so.1`, then `libcuda.so`, then the one of WSL; or the one that the environment
-    /// variable `GPU_VMM_CUDA_LIBRARY` names, and no other. CUDA: `cuInit`.
+    /// variable `GPU_VMM_CUDA_LIBRARY` names, and no other. On Windows it is `nvcuda.dll`, from the system's own folder
+    /// alone. CUDA: `cuInit`.
     ///
     /// # Errors
     ///

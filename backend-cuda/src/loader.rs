@@ -21,18 +21,33 @@ const VARIABLE: &str = "GPU_VMM_CUDA_LIBRARY";
 /// The oldest driver that is used, as `cuDriverGetVersion` answers it: CUDA 11.4.
 const OLDEST: u32 = 11_040;
 
-const WHAT: &str = "libcuda, which comes with NVIDIA's driver";
+const WHAT: &str = if cfg!(windows) {
+    "nvcuda.dll, which comes with NVIDIA's driver"
+} else {
+    "libcuda, which comes with NVIDIA's driver"
+};
 
 cfg_if::cfg_if! {
     if #[cfg(windows)] {
-        use libloading::os::windows::Library;
+        use libloading::os::windows::{
+            LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR, LOAD_LIBRARY_SEARCH_SYSTEM32, Library,
+        };
+        use std::path::Path;
 
         const NAMES: &[&str] = &["nvcuda.dll"];
 
+        /// A name is looked for in the system's folder, where the driver is installed, and nowhere else: by itself
+        /// Windows would take a file of that name from the program's folder, the current one, or one in PATH as well.
+        /// Only who names a file with its folders gets that one, and what it depends on from beside it.
         fn open(name: &OsStr) -> Result<Library, LoadError> {
+            let flags = if Path::new(name).is_absolute() {
+                LOAD_LIBRARY_SEARCH_SYSTEM32 | LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR
+            } else {
+                LOAD_LIBRARY_SEARCH_SYSTEM32
+            };
             // SAFETY: the library is NVIDIA's driver or what the user has named as such; what it runs when it is
             // loaded is its own affair and needs nothing from here.
-            unsafe { Library::new(name) }
+            unsafe { Library::load_with_flags(name, flags) }
         }
     } else {
         use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -212,9 +227,8 @@ mod tests {
     fn every_name_that_was_tried_is_in_the_error_with_the_loaders_answer() {
         let names = ["libno-such-cuda.so.1", "/nowhere/libcuda.so"].map(OsString::from);
         let text = find(&names).unwrap_err().to_string();
-        for part in
-            names.iter().map(|name| name.to_str().unwrap()).chain(["cannot open shared object file", WHAT])
-        {
+        let answer = if cfg!(windows) { "(os error 126)" } else { "cannot open shared object file" };
+        for part in names.iter().map(|name| name.to_str().unwrap()).chain([answer, WHAT]) {
             assert!(text.contains(part), "{part:?} is not in {text:?}");
         }
     }
@@ -226,6 +240,26 @@ mod tests {
         let error = start(library, name).unwrap_err();
         assert!(matches!(&error, Error::LibraryRefused { library, .. } if library == "libm.so.6"), "{error}");
         assert!(error.to_string().contains("undefined symbol: cuDriverGetVersion"), "{error}");
+    }
+
+    /// By itself Windows looks into the program's folder first.
+    #[test]
+    #[cfg(windows)]
+    fn a_library_is_not_taken_from_the_programs_folder_by_its_name_alone() {
+        let system = OsString::from("version.dll");
+        let (library, name) = find(std::slice::from_ref(&system)).unwrap();
+        let error = start(library, name).unwrap_err();
+        assert!(
+            matches!(&error, Error::LibraryRefused { library, .. } if library == "version.dll"),
+            "{error}"
+        );
+        let folder = std::env::current_exe().unwrap().with_file_name("");
+        let planted = folder.join("gpu-vmm-planted.dll");
+        std::fs::copy(r"C:\Windows\System32\version.dll", &planted).unwrap();
+        let by_name = find(&[planted.file_name().unwrap().to_owned()]).map(drop);
+        let in_full = find(&[planted.clone().into_os_string()]).map(drop);
+        assert!(matches!(by_name, Err(Error::LibraryNotFound { .. })), "{by_name:?}");
+        assert!(in_full.is_ok(), "{in_full:?}");
     }
 
     #[test]

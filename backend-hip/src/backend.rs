@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
+#[cfg(windows)]
+use std::os::windows::io::BorrowedHandle;
 
 /// AMD's HIP runtime.
 #[derive(Clone, Debug)]
@@ -26,6 +28,7 @@ impl HipBackend {
     ///
     /// It is looked for as `GPU_VMM_HIP_LIBRARY` says where that is set; else it is a copy that the process has loaded
     /// already, `libamdhip64.so.7`, `.so.6`, `libamdhip64.so`, or one of these in `$ROCM_PATH/lib` or `/opt/rocm/lib`.
+    /// On Windows it is `amdhip64_7.dll` or `amdhip64_6.dll` of the system's own folder, then of `%HIP_PATH%\bin`.
     /// A failure is not remembered: the next call looks again.
     ///
     /// # Errors
@@ -119,6 +122,16 @@ impl Backend for HipBackend {
     #[cfg(unix)]
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<HipHandle> {
         crate::share::import(&self.driver, fd, size, properties)
+    }
+
+    #[cfg(windows)]
+    unsafe fn import_win32(
+        &self,
+        from: BorrowedHandle<'_>,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<HipHandle> {
+        crate::win32::import(&self.driver, from, size, properties)
     }
 
     unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, properties: &Properties) -> Result<HipHandle> {

@@ -2,7 +2,7 @@
 
 use crate::driver::Driver;
 use crate::{kinds, trial};
-use gpu_vmm_core::{Access, Capability, Device, Feature, FoundBy, Result};
+use gpu_vmm_core::{Access, Capability, Device, Feature, FoundBy, HandleTypes, Result};
 use std::sync::Arc;
 
 /// Why there is no multicast.
@@ -19,7 +19,7 @@ pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability
         read_only(driver, device),
         peers(driver, device)?,
         descriptor(driver, device),
-        Capability::no(Feature::Win32Handle, FoundBy::Design, kinds::NO_WIN32),
+        win32_handle(driver, device),
         kinds::fabric(driver, device.id),
         Capability::no(Feature::Multicast, FoundBy::Design, NO_MULTICAST),
         kinds::host_access(driver, device)?,
@@ -109,7 +109,29 @@ fn descriptor(driver: &Arc<Driver>, device: &Device) -> Capability {
             }
         } else {
             let _ = (driver, device);
-            Capability::no(Feature::FileDescriptor, FoundBy::Design, kinds::NO_DESCRIPTORS)
+            let reason = HandleTypes::FILE_DESCRIPTOR.missing_here().unwrap_or_default();
+            Capability::no(Feature::FileDescriptor, FoundBy::Design, reason)
+        }
+    }
+}
+
+fn win32_handle(driver: &Arc<Driver>, device: &Device) -> Capability {
+    cfg_if::cfg_if! {
+        if #[cfg(windows)] {
+            match crate::win32::works("capabilities", driver, device.id) {
+                Ok(handle_type) => {
+                    let note = format!("created as type {}, exported and imported", handle_type.0);
+                    Capability::yes(Feature::Win32Handle, FoundBy::Trial, note)
+                }
+                Err(Error::Unsupported { reason, .. }) => {
+                    Capability::no(Feature::Win32Handle, FoundBy::Trial, reason)
+                }
+                Err(error) => Capability::no(Feature::Win32Handle, FoundBy::Trial, error.to_string()),
+            }
+        } else {
+            let _ = (driver, device);
+            let reason = HandleTypes::WIN32.missing_here().unwrap_or_default();
+            Capability::no(Feature::Win32Handle, FoundBy::Design, reason)
         }
     }
 }

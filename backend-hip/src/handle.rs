@@ -2,14 +2,19 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
-use crate::ffi::{self, hipError_t, hipMemGenericAllocationHandle_t};
+#[cfg(unix)]
+use crate::ffi;
+use crate::ffi::{hipError_t, hipMemAllocationProp, hipMemGenericAllocationHandle_t};
 use crate::kinds;
 use crate::quirks::handles;
-use gpu_vmm_core::{Bytes, Error, FabricHandle, Handle, Properties, Result};
+use gpu_vmm_core::{Bytes, Error, FabricHandle, Handle, HandleTypes, Properties, Result};
 use std::sync::Arc;
 
+/// What memory leaves the process as.
 #[cfg(unix)]
-use std::os::fd::OwnedFd;
+use std::os::fd::OwnedFd as Exported;
+#[cfg(windows)]
+use std::os::windows::io::OwnedHandle as Exported;
 
 /// A piece of physical memory of HIP's (`hipMemGenericAllocationHandle_t`).
 #[derive(Debug)]
@@ -18,9 +23,8 @@ pub struct HipHandle {
     raw: hipMemGenericAllocationHandle_t,
     size: Bytes,
     properties: Properties,
-    /// The descriptor of an import, where HIP may still read it later.
-    #[cfg(unix)]
-    _imported_from: Option<OwnedFd>,
+    /// What an import came from, where HIP may still read it later.
+    _imported_from: Option<Exported>,
 }
 
 // SAFETY: HIP takes a handle from any thread; the pointer is a name that this crate never follows.
@@ -39,45 +43,50 @@ impl HipHandle {
 
     /// Asks HIP for memory of any kind, which may be a trial of it.
     pub(crate) fn create_any(driver: &Arc<Driver>, size: Bytes, properties: &Properties) -> Result<Self> {
+        #[cfg(unix)]
+        let allocation = ffi::allocation(properties);
+        #[cfg(windows)]
+        let allocation = crate::win32::allocation(driver, properties)?;
+        Self::create_as(driver, size, properties, &allocation)
+    }
+
+    /// Creates memory as HIP is told.
+    pub(crate) fn create_as(
+        driver: &Arc<Driver>,
+        size: Bytes,
+        properties: &Properties,
+        allocation: &hipMemAllocationProp,
+    ) -> Result<Self> {
         const OPERATION: &str = "create";
         let _entered = driver.enter(OPERATION)?;
         let _current = handles("create-on-current-device")
             .then(|| driver.on(OPERATION, properties.device))
             .transpose()?;
-        let allocation = ffi::allocation(properties);
         let mut raw = std::ptr::null_mut();
         // SAFETY: HIP reads the description and writes one handle; sizes that it refuses it answers with an error.
-        let code =
-            unsafe { (driver.hip.hipMemCreate)(&raw mut raw, size.0 as usize, &raw const allocation, 0) };
+        let code = unsafe { (driver.hip.hipMemCreate)(&raw mut raw, size.0 as usize, allocation, 0) };
         let created = if properties.location.is_host() {
             driver.check(OPERATION, "hipMemCreate", code, || format!("{size} of {properties}"))
         } else {
             driver.check_memory(OPERATION, "hipMemCreate", code, properties.device, size)
         };
-        if code == hipError_t::hipErrorNotSupported && properties.is_shareable() {
+        let as_descriptor = properties.handle_types.contains(HandleTypes::FILE_DESCRIPTOR);
+        if code == hipError_t::hipErrorNotSupported && as_descriptor {
             let version = driver.info().version;
             let reason = format!("HIP {version} has no memory that can be shared, as 6.2 and later have");
             return Err(Error::Unsupported { operation: OPERATION, reason });
         }
         created?;
-        Ok(Self {
-            driver: Arc::clone(driver),
-            raw,
-            size,
-            properties: *properties,
-            #[cfg(unix)]
-            _imported_from: None,
-        })
+        Ok(Self { driver: Arc::clone(driver), raw, size, properties: *properties, _imported_from: None })
     }
 
     /// Takes over what `hipMemImportFromShareableHandle` gave.
-    #[cfg(unix)]
     pub(crate) const fn imported(
         driver: Arc<Driver>,
         raw: hipMemGenericAllocationHandle_t,
         size: Bytes,
         properties: Properties,
-        from: Option<OwnedFd>,
+        from: Option<Exported>,
     ) -> Self {
         Self { driver, raw, size, properties, _imported_from: from }
     }
@@ -98,8 +107,13 @@ impl Handle for HipHandle {
     }
 
     #[cfg(unix)]
-    fn export(&self) -> Result<OwnedFd> {
+    fn export(&self) -> Result<Exported> {
         crate::share::export(self)
+    }
+
+    #[cfg(windows)]
+    fn export_win32(&self) -> Result<Exported> {
+        crate::win32::export(self)
     }
 
     fn export_fabric(&self) -> Result<FabricHandle> {

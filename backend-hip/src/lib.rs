@@ -8,7 +8,8 @@
 //! |---|---|
 //! | `loader`, `ffi`, `hsa` | the library, its functions and structures |
 //! | `driver`, `error`, `device` | the one loaded runtime, its answers, its devices |
-//! | `handle`, `kinds`, `share` | physical memory, the kinds of it, and as a file descriptor |
+//! | `handle`, `kinds` | physical memory, and the kinds of it |
+//! | `share`, `win32` | memory as a file descriptor, or as a handle of Windows |
 //! | `reservation`, `addresses`, `mappings`, `access` | address ranges, what is mapped there, who may use it |
 //! | `copy` | moving data |
 //! | `workbench`, `flight`, `kernels`, `compiler` | a pattern written and checked, by kernels or by copies |
@@ -38,6 +39,8 @@ mod quirks;
 mod reservation;
 mod share;
 mod trial;
+#[cfg(windows)]
+mod win32;
 mod workbench;
 
 pub use backend::HipBackend;

@@ -47,7 +47,9 @@ cfg_if::cfg_if! {
         }
     } else if #[cfg(windows)] {
         pub(crate) use libloading::os::windows::Library;
+        use libloading::os::windows::{LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR, LOAD_LIBRARY_SEARCH_SYSTEM32};
 
+        /// The display driver installs them into the system's folder, the HIP SDK into its own.
         const NAMES: [&str; 2] = ["amdhip64_7.dll", "amdhip64_6.dll"];
 
         /// The name of the run-time compiler that belongs to a version of HIP.
@@ -55,13 +57,23 @@ cfg_if::cfg_if! {
             format!("hiprtc{:02}{:02}.dll", version / 10_000_000, version / 100_000 % 100)
         }
 
+        /// Of the HIP SDK. A relative one would depend on the current folder, and is left out.
         pub(crate) fn folders() -> Vec<PathBuf> {
-            std::env::var_os("HIP_PATH").map(|path| PathBuf::from(path).join("bin")).into_iter().collect()
+            let sdk = std::env::var_os("HIP_PATH").map(|path| PathBuf::from(path).join("bin"));
+            sdk.into_iter().filter(|folder| folder.is_absolute()).collect()
         }
 
+        /// A name is looked for in the system's folder and nowhere else: by itself Windows would take a file of that
+        /// name from the program's folder, the current one, or one in PATH as well. What is named with its folders gets
+        /// what it depends on from beside it.
         fn open(name: &OsString) -> std::result::Result<Library, libloading::Error> {
+            let flags = if std::path::Path::new(name).is_absolute() {
+                LOAD_LIBRARY_SEARCH_SYSTEM32 | LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR
+            } else {
+                LOAD_LIBRARY_SEARCH_SYSTEM32
+            };
             // SAFETY: AMD's runtime is made to be loaded; its initialisers ask nothing of who loads it.
-            unsafe { Library::new(name) }
+            unsafe { Library::load_with_flags(name, flags) }
         }
 
         fn already_loaded(name: &OsString) -> Option<Library> {
@@ -77,7 +89,6 @@ macro_rules! symbols {
     (required: $($required:ident)*; optional: $($optional:ident)*;) => {
         /// HIP's functions, each by its own name.
         #[allow(non_snake_case)]
-        #[cfg_attr(not(unix), allow(dead_code))] // sharing is by file descriptor
         pub(crate) struct Symbols {
             $(pub(crate) $required: ffi::$required,)*
             $(pub(crate) $optional: Option<ffi::$optional>,)*

@@ -153,12 +153,6 @@ pub(crate) fn import(
 
 /// An error of the system about a descriptor.
 fn system(operation: &'static str, call: &'static str, error: &io::Error) -> Error {
-    let code = i64::from(error.raw_os_error().unwrap_or(0));
-    let source = DriverError {
-        call,
-        code,
-        name: error.kind().to_string().into(),
-        description: error.to_string().into(),
-    };
+    let source = DriverError::system(call, error);
     Error::Driver { operation, source, context: "a file descriptor of exported memory".to_owned() }
 }

@@ -2,7 +2,7 @@
 
 use crate::HostBackend;
 use crate::{kinds, pages, share};
-use gpu_vmm_core::{Backend, Capability, DeviceId, Feature, FoundBy, Result};
+use gpu_vmm_core::{Backend, Capability, DeviceId, Feature, FoundBy, HandleTypes, Result};
 
 /// Why there is no multicast, for capabilities and errors.
 pub(crate) const NO_MULTICAST: &str = "no hardware writes one store to several places";
@@ -33,7 +33,7 @@ pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capabili
             (_, false) => missing(Feature::PeerAccess, "the backend was opened without peers"),
         },
         design(Feature::FileDescriptor, "a memfd of sealed size"),
-        missing(Feature::Win32Handle, kinds::NO_WIN32),
+        missing(Feature::Win32Handle, HandleTypes::WIN32.missing_here().unwrap_or_default()),
         missing(Feature::FabricHandle, share::NO_FABRIC),
         missing(Feature::Multicast, NO_MULTICAST),
         design(Feature::HostAccess, "the addresses are the process's own"),

@@ -11,6 +11,8 @@ use gpu_vmm_core::{
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
+#[cfg(windows)]
+use std::os::windows::io::{BorrowedHandle, OwnedHandle};
 
 /// Host memory in a GPU's place, which there is on 64-bit Linux only: here it cannot be opened.
 #[derive(Clone, Debug)]
@@ -93,6 +95,11 @@ impl Backend for HostBackend {
         match *self {}
     }
 
+    #[cfg(windows)]
+    unsafe fn import_win32(&self, _: BorrowedHandle<'_>, _: Bytes, _: &Properties) -> Result<HostHandle> {
+        match *self {}
+    }
+
     unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, _: &Properties) -> Result<HostHandle> {
         match *self {}
     }
@@ -149,6 +156,11 @@ impl Handle for HostHandle {
 
     #[cfg(unix)]
     fn export(&self) -> Result<OwnedFd> {
+        match *self {}
+    }
+
+    #[cfg(windows)]
+    fn export_win32(&self) -> Result<OwnedHandle> {
         match *self {}
     }
 

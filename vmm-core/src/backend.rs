@@ -20,6 +20,8 @@ use std::fmt::Debug;
 
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
+#[cfg(windows)]
+use std::os::windows::io::{BorrowedHandle, OwnedHandle};
 
 /// A loaded driver. Cloning one is cheap and gives the same driver.
 pub trait Backend: Clone + Debug + Send + Sync + 'static {
@@ -124,11 +126,29 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties)
     -> Result<Self::Handle>;
 
+    /// The same on Windows, from a handle of its kernel's. CUDA: `CU_MEM_HANDLE_TYPE_WIN32`, HIP:
+    /// `hipMemHandleTypeWin32`. The handle stays the caller's.
+    ///
+    /// # Safety
+    ///
+    /// The handle was exported by a backend of this vendor, of memory with this size and these properties.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers, or [`Error::Unsupported`].
+    #[cfg(windows)]
+    unsafe fn import_win32(
+        &self,
+        from: BorrowedHandle<'_>,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self::Handle>;
+
     /// Takes in memory that was exported as a fabric handle, on this machine or another one.
     ///
     /// # Safety
     ///
-    /// As for [`import`](Backend::import).
+    /// The bytes were exported by a backend of this vendor, of memory with this size and these properties.
     ///
     /// # Errors
     ///
@@ -263,6 +283,15 @@ pub trait Handle: Debug + Send + Sync {
     /// [`Error::Unsupported`] where the memory was not created as shareable; else what the driver answers.
     #[cfg(unix)]
     fn export(&self) -> Result<OwnedFd>;
+
+    /// The same on Windows: a new handle of its kernel's, which child processes do not inherit.
+    ///
+    /// # Errors
+    ///
+    /// As for a descriptor: [`Error::Unsupported`] where the memory was not created for
+    /// [`HandleTypes::WIN32`](crate::HandleTypes::WIN32); else what the driver answers.
+    #[cfg(windows)]
+    fn export_win32(&self) -> Result<OwnedHandle>;
 
     /// The memory as 64 bytes.
     ///

@@ -7,6 +7,7 @@
 use crate::{Access, Address, AddressRange, Alignment, Bytes, DeviceId, Granularity, Vendor};
 use std::borrow::Cow;
 use std::fmt;
+use std::io;
 use std::time::Duration;
 
 /// What every fallible function of gpu-vmm gives.
@@ -27,6 +28,14 @@ pub struct DriverError {
 }
 
 impl DriverError {
+    /// What the operating system answered to a call of its own.
+    #[must_use]
+    pub fn system(call: &'static str, error: &io::Error) -> Self {
+        let name = error.kind().to_string().into();
+        let code = error.raw_os_error().map_or(0, i64::from);
+        Self { call, code, name, description: error.to_string().into() }
+    }
+
     fn text(&self) -> String {
         if self.description.is_empty() { String::new() } else { format!(": {}", self.description) }
     }

@@ -10,6 +10,8 @@ use std::sync::{Arc, Weak};
 
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
+#[cfg(windows)]
+use std::os::windows::io::{BorrowedHandle, OwnedHandle};
 
 /// A piece of physical memory of one device, with no address until it is mapped.
 ///
@@ -85,15 +87,41 @@ impl<B: Backend> Physical<B> {
         Ok(Self::own(backend, handle, granularity))
     }
 
+    /// Takes in memory that another process exported, on Windows. The handle can be closed afterwards. How it comes from
+    /// one process into another: [`share::win32`](crate::share::win32). CUDA: `cuMemImportFromShareableHandle` with
+    /// `CU_MEM_HANDLE_TYPE_WIN32`.
+    ///
+    /// # Safety
+    ///
+    /// The handle was exported by the same vendor's driver, of memory with exactly this size and on this device: no
+    /// driver tells the importer.
+    ///
+    /// # Errors
+    ///
+    /// The same as for [`Physical::create`], and what the driver answers to a handle of another kind.
+    #[cfg(windows)]
+    pub unsafe fn import_win32(
+        backend: &B,
+        from: BorrowedHandle<'_>,
+        size: Bytes,
+        properties: Properties,
+    ) -> Result<Self> {
+        let granularity = imported_size(backend, size, &properties)?;
+        // SAFETY: the caller vouches for the handle, size and properties.
+        let handle = unsafe { backend.import_win32(from, size, &properties) }?;
+        Ok(Self::own(backend, handle, granularity))
+    }
+
     /// Takes in memory that was exported as 64 bytes, on this machine or another one of its fabric.
     ///
     /// # Safety
     ///
-    /// As for [`Physical::import`].
+    /// The bytes were exported by the same vendor's driver, of memory with exactly this size and on this device.
     ///
     /// # Errors
     ///
-    /// As for [`Physical::import`]; [`Error::Unsupported`] where the driver has no such handles.
+    /// The same as for [`Physical::create`], and what the driver answers to other bytes; [`Error::Unsupported`] where it
+    /// has no such handles.
     pub unsafe fn import_fabric(
         backend: &B,
         from: &FabricHandle,
@@ -169,6 +197,17 @@ impl<B: Backend> Physical<B> {
         self.0.handle.export()
     }
 
+    /// A new handle of Windows for the memory, which must have been created [shareable](Properties::shareable). Child
+    /// processes do not inherit it; [`share::win32`](crate::share::win32) carries it to others.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] where it was not, or where the driver cannot share.
+    #[cfg(windows)]
+    pub fn export_win32(&self) -> Result<OwnedHandle> {
+        self.0.handle.export_win32()
+    }
+
     /// The memory as 64 bytes; it must have been created for [fabric handles](crate::HandleTypes::FABRIC).
     ///
     /// # Errors
@@ -194,6 +233,7 @@ pub(crate) fn rounded_size<B: Backend>(
     if size.is_zero() {
         return Err(Error::ZeroSize { operation });
     }
+    properties.handle_types.check_here(operation)?;
     let device = properties.device;
     let total = backend.device(operation, device)?.total_memory;
     let exceeds = Error::ExceedsDevice { operation, requested: size, device, total };
@@ -208,6 +248,7 @@ pub(crate) fn rounded_size<B: Backend>(
 /// Refuses a size that memory to be imported cannot have; the granularity of such memory.
 fn imported_size<B: Backend>(backend: &B, size: Bytes, properties: &Properties) -> Result<Granularity> {
     let operation = "import physical memory";
+    properties.handle_types.check_here(operation)?;
     backend.device(operation, properties.device)?;
     let granularity = backend.granularity_of(operation, properties)?;
     if size.is_zero() {

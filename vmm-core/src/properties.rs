@@ -1,6 +1,6 @@
 //! What a piece of physical memory is to be: whose, where, and who can be given it.
 
-use crate::DeviceId;
+use crate::{DeviceId, Error, Result};
 use std::fmt;
 
 bitflags::bitflags! {
@@ -22,6 +22,26 @@ bitflags::bitflags! {
 impl HandleTypes {
     /// What processes of this machine share memory by: descriptors, on Windows handles.
     pub const NATIVE: Self = if cfg!(windows) { Self::WIN32 } else { Self::FILE_DESCRIPTOR };
+
+    /// Why memory cannot be exported as one of these on this system, whoever's driver it is; nothing where it could be.
+    #[must_use]
+    pub const fn missing_here(self) -> Option<&'static str> {
+        if cfg!(windows) && self.contains(Self::FILE_DESCRIPTOR) {
+            Some("Windows has no file descriptors for memory; there it is exported as a Win32 handle")
+        } else if !cfg!(windows) && self.contains(Self::WIN32) {
+            Some("Win32 handles are of Windows alone; here memory is exported as a file descriptor")
+        } else {
+            None
+        }
+    }
+
+    /// Refuses what [this system has not](HandleTypes::missing_here), before a driver is asked.
+    pub(crate) fn check_here(self, operation: &'static str) -> Result<()> {
+        match self.missing_here() {
+            Some(reason) => Err(Error::Unsupported { operation, reason: reason.to_owned() }),
+            None => Ok(()),
+        }
+    }
 }
 
 impl fmt::Display for HandleTypes {

@@ -3,7 +3,6 @@
 
 use super::Probe;
 use crate::ffi::attribute;
-use crate::kinds::NO_SUCH_HANDLES;
 use gpu_vmm_core::{Capability, Feature, FoundBy, Handle, HandleTypes, Properties, Result};
 
 #[cfg(unix)]
@@ -23,16 +22,26 @@ impl Probe<'_> {
 
     #[cfg(not(unix))]
     pub(super) fn file_descriptor(&self) -> Result<Capability> {
-        Ok(Capability::no(Feature::FileDescriptor, FoundBy::Design, NO_SUCH_HANDLES))
+        let reason = HandleTypes::FILE_DESCRIPTOR.missing_here().unwrap_or_default();
+        Ok(Capability::no(Feature::FileDescriptor, FoundBy::Design, reason))
     }
 
+    #[cfg(windows)]
     pub(super) fn win32_handle(&self) -> Result<Capability> {
         let feature = Feature::Win32Handle;
-        if cfg!(windows) {
-            let memory = Properties::on(self.device).exported_as(HandleTypes::WIN32);
-            return Self::tried(feature, self.create(&memory).map(|_| String::new()));
+        let memory = Properties::on(self.device).exported_as(HandleTypes::WIN32);
+        if let Some(no) = self.excluded(feature, &memory, attribute::HANDLE_TYPE_WIN32)? {
+            return Ok(no);
         }
-        Ok(Capability::no(feature, FoundBy::Design, NO_SUCH_HANDLES))
+        let exported = self.create(&memory).and_then(|handle| handle.export_win32());
+        Self::tried(feature, exported.map(|_| String::new()))
+    }
+
+    #[cfg(not(windows))]
+    #[allow(clippy::unnecessary_wraps)] // as it is on Windows
+    pub(super) fn win32_handle(&self) -> Result<Capability> {
+        let reason = HandleTypes::WIN32.missing_here().unwrap_or_default();
+        Ok(Capability::no(Feature::Win32Handle, FoundBy::Design, reason))
     }
 
     /// The attribute says yes where the driver then permits none, for want of an IMEX channel: quirk `fabric-attribute`.

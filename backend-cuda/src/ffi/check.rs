@@ -5,6 +5,7 @@ use super::{
     attribute,
 };
 use cudarc::driver::sys;
+use gpu_vmm_core::HandleTypes;
 use std::mem::{align_of, offset_of, size_of};
 
 /// The size, the alignment and each named field's place are the same.
@@ -78,6 +79,7 @@ macro_rules! same_number {
 }
 
 use sys::CUdevice_attribute as theirs;
+use sys::CUmemAllocationHandleType as handle_type;
 use sys::cudaError_enum as answer;
 same_number! {
     gpu_vmm_core::HandleTypes::FILE_DESCRIPTOR.bits(),
@@ -96,6 +98,8 @@ same_number! {
     attribute::GENERIC_COMPRESSION, theirs::CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED;
     attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM,
         theirs::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
+    HandleTypes::FILE_DESCRIPTOR.bits(), handle_type::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
+    HandleTypes::WIN32.bits(), handle_type::CU_MEM_HANDLE_TYPE_WIN32.0;
     super::LOCATION_DEVICE, sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
     super::ALLOCATION_PINNED, sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     super::GRANULARITY_MINIMUM, sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
@@ -106,4 +110,9 @@ same_number! {
     super::STREAM_NON_BLOCKING, sys::CUstream_flags::CU_STREAM_NON_BLOCKING;
     super::JIT_ERROR_LOG, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER;
     super::JIT_ERROR_LOG_SIZE, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES;
+}
+
+#[cfg(windows)]
+same_number! {
+    attribute::HANDLE_TYPE_WIN32, theirs::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_WIN32_HANDLE_SUPPORTED;
 }

@@ -188,6 +188,8 @@ pub(crate) const JIT_ERROR_LOG_SIZE: u32 = 6;
 pub(crate) mod attribute {
     pub(crate) const VIRTUAL_MEMORY_MANAGEMENT: u32 = 102;
     pub(crate) const HANDLE_TYPE_FILE_DESCRIPTOR: u32 = 103;
+    #[cfg(windows)]
+    pub(crate) const HANDLE_TYPE_WIN32: u32 = 104;
     pub(crate) const GENERIC_COMPRESSION: u32 = 107;
     pub(crate) const GPU_DIRECT_RDMA_WITH_CUDA_VMM: u32 = 110;
     pub(crate) const DMA_BUF: u32 = 124;

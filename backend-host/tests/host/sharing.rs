@@ -3,7 +3,9 @@
 use crate::child::{is_child, spawn};
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
-use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Handle, Properties, Result};
+use gpu_vmm_core::{
+    Backend, Bytes, DeviceId, Error, Feature, Handle, HandleTypes, Physical, Properties, Region, Result,
+};
 use gpu_vmm_host::{HostBackend, HostConfig, HostHandle};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -50,6 +52,30 @@ fn exported_memory_is_the_same_memory() {
     theirs.put(Bytes::ZERO, &again);
     assert_eq!(theirs.read(ONE, Bytes::ZERO, 4).unwrap(), b"back");
     theirs.unmap(Bytes::ZERO, Bytes::mib(4)).unwrap();
+}
+
+/// The check is the core's, so that it is the same for all drivers.
+#[test]
+fn handles_of_another_system_are_refused_for_the_reason_that_the_capability_tells() {
+    let host = machine();
+    let told = host.capabilities(ONE).unwrap();
+    let told = told.iter().find(|one| one.feature == Feature::Win32Handle).unwrap();
+    let elsewhere = Properties::on(ONE).exported_as(HandleTypes::WIN32);
+    let mut region = Region::builder(&host).reserve(GRANULE).memory(elsewhere).build().unwrap();
+    let fd = create_as(&host, GRANULE, SHARED).unwrap().export().unwrap();
+    // SAFETY: the memory is what it is said to be, but for how it would be exported.
+    let imported = unsafe { Physical::import(&host, fd.as_fd(), GRANULE, elsewhere) };
+    let refusals = [
+        Physical::create(&host, GRANULE, elsewhere).map(drop),
+        Physical::create(&host, GRANULE, elsewhere.shareable()).map(drop),
+        imported.map(drop),
+        region.grow_to(GRANULE).map(drop),
+    ];
+    for refused in refusals {
+        let Err(Error::Unsupported { reason, .. }) = refused else { panic!("{refused:?}") };
+        assert_eq!((told.available, &told.note), (false, &reason));
+    }
+    assert!(Physical::create(&host, GRANULE, SHARED).is_ok());
 }
 
 /// The child gets the memory as its standard input.

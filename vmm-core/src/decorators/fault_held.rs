@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
+#[cfg(windows)]
+use std::os::windows::io::OwnedHandle;
 
 /// How much a driver has handed out and not got back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +55,12 @@ impl<H: Handle> Handle for FaultHandle<H> {
     fn export(&self) -> Result<OwnedFd> {
         self.plan.call("export")?;
         self.inner.export()
+    }
+
+    #[cfg(windows)]
+    fn export_win32(&self) -> Result<OwnedHandle> {
+        self.plan.call("export")?;
+        self.inner.export_win32()
     }
 
     fn export_fabric(&self) -> Result<FabricHandle> {

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
+#[cfg(windows)]
+use std::os::windows::io::BorrowedHandle;
 
 /// A backend like the one inside of it, but for the driver calls that are told to fail.
 ///
@@ -168,6 +170,19 @@ impl<B: Backend> Backend for FaultInject<B> {
         self.plan.call("import")?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.import(fd, size, properties) }?;
+        Ok(FaultHandle::new(inner, &self.plan, &self.registry))
+    }
+
+    #[cfg(windows)]
+    unsafe fn import_win32(
+        &self,
+        from: BorrowedHandle<'_>,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self::Handle> {
+        self.plan.call("import")?;
+        // SAFETY: as in `create`.
+        let inner = unsafe { self.inner.import_win32(from, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.plan, &self.registry))
     }
 

@@ -78,3 +78,5 @@ pub use line::Line;
 #[cfg(target_os = "linux")]
 pub use listener::Listener;
 pub use offer::{By, Offer, Offered};
+#[cfg(windows)]
+pub mod win32;

@@ -1,0 +1,74 @@
+//! Memory that leaves and enters the process as a handle of Windows: `cuMemExportToShareableHandle` and
+//! `cuMemImportFromShareableHandle` with `CU_MEM_HANDLE_TYPE_WIN32`.
+//!
+//! It is written after NVIDIA's documentation, and has never run with NVIDIA's driver for Windows.
+//!
+//! Unsafe, since it calls the driver.
+#![allow(unsafe_code)]
+
+mod security;
+
+use crate::ffi::MemAllocationProp;
+use crate::{CudaBackend, CudaHandle};
+use gpu_vmm_core::{Bytes, Error, Handle, HandleTypes, Properties, Result, share};
+use std::os::windows::io::{AsRawHandle, BorrowedHandle, OwnedHandle, RawHandle};
+use std::ptr::{from_mut, null_mut};
+
+/// The type of handle, as the driver numbers it.
+const WIN32: u32 = HandleTypes::WIN32.bits();
+
+/// The same memory with what Windows wants besides, where it is to be exported as a handle: who may have that.
+pub(crate) fn with_attributes(operation: &'static str, prop: MemAllocationProp) -> Result<MemAllocationProp> {
+    if prop.requested_handle_types & WIN32 == 0 {
+        return Ok(prop);
+    }
+    Ok(MemAllocationProp { win32_handle_meta_data: security::attributes(operation)?.cast(), ..prop })
+}
+
+impl CudaHandle {
+    pub(crate) fn export_handle(&self) -> Result<OwnedHandle> {
+        const OPERATION: &str = "export";
+        let unsupported =
+            |reason: &str| Err(Error::Unsupported { operation: OPERATION, reason: reason.into() });
+        self.backend.here(OPERATION)?;
+        if self.imported {
+            return unsupported(
+                "CUDA does not export memory that was imported; pass on the handle that it came by",
+            );
+        }
+        if !self.properties().handle_types.contains(HandleTypes::WIN32) {
+            return unsupported(
+                "the memory was not created to be exported as a Win32 handle, and CUDA must know that when it is created",
+            );
+        }
+        let mut made: RawHandle = null_mut();
+        // SAFETY: the pointer is good for one handle of Windows, which is what this type is; the memory is the driver's.
+        let result =
+            unsafe { (self.backend.functions().mem_export)(from_mut(&mut made).cast(), self.raw, WIN32, 0) };
+        let context = || format!("{} of {}", self.size(), self.properties().device);
+        self.backend.check(OPERATION, "cuMemExportToShareableHandle", result, context)?;
+        // SAFETY: the driver makes a new handle in each call and leaves it to the caller.
+        unsafe { share::win32::adopt(OPERATION, made) }
+    }
+
+    /// Takes in memory.
+    ///
+    /// # Safety
+    ///
+    /// As [`Backend::import_win32`](gpu_vmm_core::Backend::import_win32).
+    pub(crate) unsafe fn import_handle(
+        backend: &CudaBackend,
+        from: BorrowedHandle<'_>,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self> {
+        const OPERATION: &str = "import";
+        backend.here(OPERATION)?;
+        let mut raw = 0;
+        // SAFETY: the pointer is good for one handle of the driver's; the one of Windows is open, of this type by the
+        // caller's promise, and passed by value as `cuda.h` says. The driver keeps a reference of its own.
+        let result = unsafe { (backend.functions().mem_import)(&raw mut raw, from.as_raw_handle(), WIN32) };
+        backend.check_memory(OPERATION, "cuMemImportFromShareableHandle", result, properties.device, size)?;
+        Ok(Self::own(backend, raw, size, properties, true))
+    }
+}

@@ -1,0 +1,190 @@
+//! Who may have a handle of exported memory: the user that this process runs as, and nobody else.
+//!
+//! CUDA wants an `OBJECT_ATTRIBUTES` with a security descriptor whenever memory is to be exported as a handle of
+//! Windows (`CUmemAllocationProp::win32HandleMetaData`). It is not the `SECURITY_ATTRIBUTES` that memory pools take.
+//!
+//! The descriptor is `D:P(A;;GA;;;S-…)`: a list of who is allowed, protected (`P`) so that nothing is inherited into it,
+//! with one entry that allows (`A`) everything (`GA`) to the user's own identifier. NVIDIA's samples name everyone
+//! (`WD`). The owner's rights (`OW`) would be shorter, but who owns an object is decided when it is made: a process
+//! with an administrator's elevated rights makes it for all administrators, and a driver may make it in a process of
+//! its own.
+//!
+//! It says who can open the memory anew or ask for more rights to it. A handle that was given away stays good whoever
+//! has it.
+#![allow(unsafe_code)]
+
+use gpu_vmm_core::{DriverError, Error, Result};
+use std::io;
+use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
+use std::ptr::{NonNull, null, null_mut};
+use std::sync::OnceLock;
+use windows_sys::Wdk::Foundation::OBJECT_ATTRIBUTES;
+use windows_sys::Win32::Foundation::LocalFree;
+use windows_sys::Win32::Security::Authorization::{
+    ConvertSidToStringSidW, ConvertStringSecurityDescriptorToSecurityDescriptorW, SDDL_REVISION_1,
+};
+use windows_sys::Win32::Security::{GetTokenInformation, PSID, TOKEN_QUERY, TOKEN_USER, TokenUser};
+use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
+
+/// The attributes for this process's user. They stay as long as the process: the user does not change, and CUDA does not
+/// say whether it reads them once more when memory is exported.
+pub(super) fn attributes(operation: &'static str) -> Result<*mut OBJECT_ATTRIBUTES> {
+    static MADE: OnceLock<Attributes> = OnceLock::new();
+    if let Some(made) = MADE.get() {
+        return Ok(made.object.as_ptr());
+    }
+    let made = Attributes::new().map_err(|source| Error::Driver {
+        operation,
+        source,
+        context: "who may have the handles of the memory".to_owned(),
+    })?;
+    Ok(MADE.get_or_init(|| made).object.as_ptr())
+}
+
+struct Attributes {
+    object: NonNull<OBJECT_ATTRIBUTES>,
+    _descriptor: Local,
+}
+
+// SAFETY: both are memory of the process's, which is not bound to a thread, and nothing here changes it.
+unsafe impl Send for Attributes {}
+// SAFETY: as above.
+unsafe impl Sync for Attributes {}
+
+impl Attributes {
+    fn new() -> Result<Self, DriverError> {
+        let descriptor = descriptor(&format!("D:P(A;;GA;;;{})", user()?))?;
+        // The object has no name and no folder, and child processes do not inherit its handles: that is what zeros say.
+        let object = Box::new(OBJECT_ATTRIBUTES {
+            Length: size_of::<OBJECT_ATTRIBUTES>() as u32,
+            SecurityDescriptor: descriptor.0.cast(),
+            ..OBJECT_ATTRIBUTES::default()
+        });
+        Ok(Self { object: NonNull::from(Box::leak(object)), _descriptor: descriptor })
+    }
+}
+
+impl Drop for Attributes {
+    fn drop(&mut self) {
+        // SAFETY: it was a box, and is dropped only where another thread's were kept in its place.
+        drop(unsafe { Box::from_raw(self.object.as_ptr()) });
+    }
+}
+
+/// Memory that a function of Windows has made for its caller.
+struct Local(*mut core::ffi::c_void);
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        // SAFETY: such memory is freed in this way, and once.
+        unsafe { LocalFree(self.0) };
+    }
+}
+
+/// A security descriptor from its text.
+fn descriptor(text: &str) -> Result<Local, DriverError> {
+    const CALL: &str = "ConvertStringSecurityDescriptorToSecurityDescriptorW";
+    let text: Vec<u16> = text.encode_utf16().chain([0]).collect();
+    let mut made = null_mut();
+    // SAFETY: the text ends with a zero; the place is good for one pointer, and the size is not asked for.
+    let answer = unsafe {
+        ConvertStringSecurityDescriptorToSecurityDescriptorW(
+            text.as_ptr(),
+            SDDL_REVISION_1,
+            &raw mut made,
+            null_mut(),
+        )
+    };
+    succeeded(CALL, answer).map(|()| Local(made))
+}
+
+/// The identifier of the user that this process runs as, as text: `S-1-5-21-…`.
+fn user() -> Result<String, DriverError> {
+    let token = token()?;
+    let mut length = 0;
+    // SAFETY: without a buffer the call says how long it has to be.
+    unsafe { GetTokenInformation(token.as_raw_handle(), TokenUser, null_mut(), 0, &raw mut length) };
+    // Of pointers, since the structure begins with one and wants its alignment.
+    let mut buffer = vec![null::<u8>(); (length as usize).div_ceil(size_of::<*const u8>())];
+    let size = size_of_val(buffer.as_slice()) as u32;
+    // SAFETY: the buffer has the size that is given.
+    let answer = unsafe {
+        GetTokenInformation(
+            token.as_raw_handle(),
+            TokenUser,
+            buffer.as_mut_ptr().cast(),
+            size,
+            &raw mut length,
+        )
+    };
+    succeeded("GetTokenInformation", answer)?;
+    // SAFETY: the call has succeeded, so there is such a structure at the beginning of the buffer, aligned as it is.
+    let user: PSID = unsafe { (*buffer.as_ptr().cast::<TOKEN_USER>()).User.Sid };
+    let mut text = null_mut();
+    // SAFETY: the identifier lies in the buffer, which still is there; the place is good for one pointer.
+    succeeded("ConvertSidToStringSidW", unsafe { ConvertSidToStringSidW(user, &raw mut text) })?;
+    let text = Local(text.cast());
+    let letters = text.0.cast::<u16>();
+    // SAFETY: the text ends with a zero, and everything before that is read.
+    let length = (0..).take_while(|index| unsafe { *letters.add(*index) } != 0).count();
+    // SAFETY: as above.
+    Ok(String::from_utf16_lossy(unsafe { std::slice::from_raw_parts(letters, length) }))
+}
+
+/// What this process runs as.
+fn token() -> Result<OwnedHandle, DriverError> {
+    let mut token = null_mut();
+    // SAFETY: the place is good for one handle; the process's own stands for it and needs no closing.
+    let answer = unsafe { OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token) };
+    succeeded("OpenProcessToken", answer)?;
+    // SAFETY: the call has succeeded, and the handle is the caller's.
+    Ok(unsafe { OwnedHandle::from_raw_handle(token) })
+}
+
+/// The answer of a call that leaves its reason to be asked for; it must be the last one that was made.
+fn succeeded(call: &'static str, answer: i32) -> Result<(), DriverError> {
+    if answer == 0 { Err(DriverError::system(call, &io::Error::last_os_error())) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use windows_sys::Win32::Security::Authorization::ConvertSecurityDescriptorToStringSecurityDescriptorW;
+    use windows_sys::Win32::Security::{DACL_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR};
+
+    /// What Windows makes of it is asked back from the structure that CUDA is given.
+    #[test]
+    fn the_user_of_this_process_is_the_only_one_who_is_named() {
+        let object = attributes("test").unwrap();
+        assert_eq!(object, attributes("test").unwrap());
+        // SAFETY: made by the call, and never freed.
+        let object = unsafe { *object };
+        assert_eq!(object.Length as usize, size_of::<OBJECT_ATTRIBUTES>());
+        assert!(object.RootDirectory.is_null() && object.ObjectName.is_null() && object.Attributes == 0);
+        let mut text = null_mut();
+        let mut length = 0;
+        // SAFETY: a descriptor that Windows has made, and a place for one pointer and one number.
+        let answer = unsafe {
+            ConvertSecurityDescriptorToStringSecurityDescriptorW(
+                object.SecurityDescriptor as PSECURITY_DESCRIPTOR,
+                SDDL_REVISION_1,
+                DACL_SECURITY_INFORMATION,
+                &raw mut text,
+                &raw mut length,
+            )
+        };
+        succeeded("asked back", answer).unwrap();
+        // SAFETY: the call has said how long the text is.
+        let letters = unsafe { std::slice::from_raw_parts(text, length as usize) };
+        let text = String::from_utf16_lossy(letters);
+        let user = user().unwrap();
+        assert!(user.starts_with("S-1-"), "{user}");
+        assert_eq!(text.trim_end_matches('\0'), format!("D:P(A;;GA;;;{user})"));
+    }
+
+    #[test]
+    fn a_text_that_is_no_descriptor_is_the_errors_of_windows() {
+        let error = descriptor("D:P(A;;GA;;;nobody)").err().unwrap();
+        assert!(error.code != 0 && error.call.starts_with("ConvertString"), "{error}");
+    }
+}

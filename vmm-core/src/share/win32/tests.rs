@@ -1,0 +1,170 @@
+//! These run on Windows alone: `cargo test -p gpu-vmm-core` there.
+
+use super::*;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::windows::fs::OpenOptionsExt;
+use std::os::windows::io::{AsHandle, IntoRawHandle};
+use std::process::{Child, Command, Stdio};
+
+/// Set in a child to the name of the test that it is a child of.
+const CHILD: &str = "GPU_VMM_TEST_CHILD";
+
+/// This test once more, in a process that talks through pipes; `None` in that process.
+fn child(test: &str) -> Option<Child> {
+    if std::env::var(CHILD).is_ok_and(|name| name == test) {
+        return None;
+    }
+    let program = std::env::current_exe().unwrap();
+    let path = format!("share::win32::tests::{test}");
+    let mut command = Command::new(program);
+    command.args(["--exact", &path, "--nocapture"]).env(CHILD, test);
+    Some(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+}
+
+/// `FILE_FLAG_DELETE_ON_CLOSE`.
+const GONE_WITH_THE_LAST_HANDLE: u32 = 0x0400_0000;
+
+/// Something that a handle can be of, and by which it is known.
+fn file(text: &str) -> File {
+    let path = std::env::temp_dir().join(format!("gpu-vmm-{}-{text}", std::process::id()));
+    let mut file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .custom_flags(GONE_WITH_THE_LAST_HANDLE)
+        .open(&path)
+        .unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    file
+}
+
+fn content(handle: OwnedHandle) -> String {
+    let mut file = File::from(handle);
+    let mut text = String::new();
+    file.rewind().unwrap();
+    file.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// The line of a child's output that begins with this; what comes after.
+fn said(child: &mut Child, begin: &str) -> String {
+    let mut all = String::new();
+    let output = child.stdout.as_mut().unwrap();
+    let mut byte = [0];
+    while output.read(&mut byte).unwrap() == 1 {
+        match byte[0] {
+            b'\n' => match all.trim_end().split_once(begin) {
+                Some((_, rest)) => return rest.to_owned(),
+                None => all.clear(),
+            },
+            other => all.push(char::from(other)),
+        }
+    }
+    panic!("the child ended without {begin:?}");
+}
+
+fn numbers<const N: usize>(line: &str) -> [u64; N] {
+    let all: Vec<u64> = line.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    all.try_into().unwrap()
+}
+
+fn line() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line
+}
+
+fn tell(child: &mut Child, text: &str) {
+    let input = child.stdin.as_mut().unwrap();
+    writeln!(input, "{text}").unwrap();
+    input.flush().unwrap();
+}
+
+#[test]
+fn what_one_process_offers_another_one_fetches() {
+    let Some(mut child) = child("what_one_process_offers_another_one_fetches") else {
+        let file = file("offered");
+        let Offer { exporter, value } = Offer::of(file.as_handle()).unwrap();
+        println!("\noffer: {} {} {value}", exporter.pid, exporter.created);
+        line();
+        return;
+    };
+    let [pid, created, value] = numbers(&said(&mut child, "offer: "));
+    let exporter = ProcessId { pid: pid as u32, created };
+    let offer = Offer { exporter, value };
+    assert_eq!(pid, u64::from(child.id()));
+    assert_eq!(content(offer.fetch().unwrap()), "offered");
+
+    // Another process under its number, a handle that it does not have, and numbers that no handle has.
+    let later = Offer { exporter: ProcessId { created: created + 1, ..exporter }, value };
+    assert!(matches!(later.fetch(), Err(Error::PeerGone { .. })));
+    let closed = Offer { value: 0x7fff_fff0, ..offer }.fetch().unwrap_err();
+    let answer = closed.driver_error().unwrap();
+    assert_eq!((answer.call, answer.code), ("DuplicateHandle", 6), "{closed}");
+    for value in [0, u64::MAX, u64::from(u32::MAX), 1 << 31, 1 << 32] {
+        assert!(matches!(Offer { value, ..offer }.fetch(), Err(Error::BadMessage { .. })), "{value:#x}");
+    }
+
+    tell(&mut child, "end");
+    assert!(child.wait().unwrap().success());
+    assert!(matches!(offer.fetch(), Err(Error::PeerGone { .. } | Error::Driver { .. })));
+}
+
+#[test]
+fn what_is_given_is_taken_and_what_is_not_delivered_is_closed_there() {
+    let Some(mut child) = child("what_is_given_is_taken_and_what_is_not_delivered_is_closed_there") else {
+        let ProcessId { pid, created } = ProcessId::current().unwrap();
+        println!("\nprocess: {pid} {created}");
+        let [value] = numbers(&line());
+        // SAFETY: the parent has given it to this process, and nobody has 0, nor a number so high.
+        let [taken, rest @ ..] = unsafe { [take(value), take(0), take(0x7fff_fff0), take(u64::MAX)] };
+        assert_eq!(content(taken.unwrap()), "given");
+        for refused in rest {
+            assert!(matches!(refused, Err(Error::BadMessage { .. })), "{refused:?}");
+        }
+        return;
+    };
+    let [pid, created] = numbers(&said(&mut child, "process: "));
+    let to = ProcessId { pid: pid as u32, created };
+    let file = file("given");
+    let kept = give(file.as_handle(), to).unwrap();
+    let dropped = give(file.as_handle(), to).unwrap();
+    assert_ne!(kept.value(), dropped.value());
+    let [kept_there, dropped_there] =
+        [&kept, &dropped].map(|given| Offer { exporter: to, value: given.value() });
+    kept.delivered();
+    drop(dropped);
+    assert_eq!(content(kept_there.fetch().unwrap()), "given");
+    assert!(dropped_there.fetch().is_err());
+    let stranger = give(file.as_handle(), ProcessId { created: created ^ 1, ..to });
+    assert!(matches!(stranger, Err(Error::PeerGone { .. })), "{stranger:?}");
+    tell(&mut child, &kept_there.value.to_string());
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_process_is_named_by_its_number_and_its_creation() {
+    let here = ProcessId::current().unwrap();
+    assert_eq!(here, ProcessId::current().unwrap());
+    assert_eq!(here.pid, std::process::id());
+    // Between 2020 and 2200, in units of 100 ns since 1601.
+    assert!((132_223_104_000_000_000..189_000_000_000_000_000).contains(&here.created), "{here:?}");
+    // Numbers of processes are multiples of four.
+    let nobody = ProcessId { pid: 3, ..here };
+    assert!(nobody.open("test").is_err());
+}
+
+#[test]
+fn what_a_driver_gives_is_looked_at_before_it_is_owned() {
+    for none in [0usize, usize::MAX, 0x4000_0002, 0x7fff_fff0] {
+        // SAFETY: none of these is a handle.
+        let adopted = unsafe { adopt("test", none as RawHandle) };
+        assert!(matches!(adopted, Err(Error::DriverBroke { .. })), "{none:#x}");
+    }
+    let file = OwnedHandle::from(file("adopted"));
+    // SAFETY: the handle is given up here.
+    let adopted = unsafe { adopt("test", file.into_raw_handle()) };
+    assert_eq!(content(adopted.unwrap()), "adopted");
+}
