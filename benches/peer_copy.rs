@@ -53,6 +53,17 @@ fn copies(cuda: &CudaBackend, size: Bytes, turns: usize) -> Result<()> {
     let [owner, peer] = [OWNER, PEER].map(|device| context(device.0 as i32));
     let length = size.to_usize().unwrap_or(0);
     let mut popped = std::ptr::null_mut();
+    // Else the driver copies through the host.
+    // SAFETY: both are contexts of their devices, one of which is made current and popped again.
+    unsafe {
+        check(sys::cuCtxPushCurrent_v2(peer));
+        let enabled = sys::cuCtxEnablePeerAccess(owner, 0);
+        assert!(
+            enabled == sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+                || enabled == sys::CUresult::CUDA_SUCCESS
+        );
+        check(sys::cuCtxPopCurrent_v2(&raw mut popped));
+    }
     let plain = || {
         // SAFETY: both sides are allocations of this size, in the contexts that are named; the copy is waited for in the
         // peer's.

@@ -323,9 +323,9 @@ impl Reservation for AnyReservation {
     }
 
     #[cfg(unix)]
-    unsafe fn dma_buf(&self, offset: Bytes, length: Bytes) -> Result<OwnedFd> {
+    unsafe fn dma_buf(&self, owner: DeviceId, offset: Bytes, length: Bytes) -> Result<OwnedFd> {
         // SAFETY: as in `map`.
-        dispatch!(*self, Self, ref reservation => unsafe { reservation.dma_buf(offset, length) })
+        dispatch!(*self, Self, ref reservation => unsafe { reservation.dma_buf(owner, offset, length) })
     }
 }
 

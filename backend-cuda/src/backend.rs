@@ -3,6 +3,7 @@
 //! Unsafe, since the traits' methods are; their promises are passed on as they are.
 #![allow(unsafe_code)]
 
+use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle, CudaReservation, host, quirks};
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, FabricHandle,
@@ -76,7 +77,7 @@ impl Backend for CudaBackend {
     #[cfg(unix)]
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
         // SAFETY: the promise is the same.
-        unsafe { CudaHandle::import(self, fd, size, properties) }
+        unsafe { CudaHandle::import(self, fd, Whence::ThisMachine, size, properties) }
     }
 
     #[cfg(windows)]
@@ -97,7 +98,7 @@ impl Backend for CudaBackend {
         properties: &Properties,
     ) -> Result<CudaHandle> {
         // SAFETY: the promise is the same.
-        unsafe { CudaHandle::import_fabric(self, handle, size, properties) }
+        unsafe { CudaHandle::import_fabric(self, handle, Whence::Fabric, size, properties) }
     }
 
     unsafe fn reserve(

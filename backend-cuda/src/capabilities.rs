@@ -71,15 +71,6 @@ impl Probe<'_> {
         Ok(ask(self.backend.functions(), slot.raw, number))
     }
 
-    /// Whether an attribute says yes; the reason where it does not.
-    fn says(&self, number: u32) -> Result<(), String> {
-        match self.attribute(number).map_err(|error| error.to_string())? {
-            Ok(0) => Err(format!("device attribute {number} is 0")),
-            Ok(_) => Ok(()),
-            Err(error) => Err(format!("asked for device attribute {number}, {error}")),
-        }
-    }
-
     /// What speaks against memory of a kind without trying it: the driver's version, or an attribute that says no. One
     /// that the driver does not know says nothing.
     fn excluded(&self, feature: Feature, memory: &Properties, number: u32) -> Result<Option<Capability>> {
@@ -89,17 +80,6 @@ impl Probe<'_> {
         let says_no = matches!(self.attribute(number)?, Ok(0));
         let reason = || format!("device attribute {number} is 0");
         Ok(says_no.then(|| Capability::no(feature, FoundBy::Attribute, reason())))
-    }
-
-    /// A feature that the driver's word is taken for, since trying it would be of no use or do harm.
-    fn by_attribute(&self, feature: Feature, number: u32, symbol: Option<&'static str>) -> Capability {
-        match (self.says(number), symbol) {
-            (Err(reason), _) => Capability::no(feature, FoundBy::Attribute, reason),
-            (Ok(()), Some(symbol)) if !self.backend.inner.driver.loaded.has(symbol) => {
-                Capability::no(feature, FoundBy::Version, format!("the driver has no {symbol}"))
-            }
-            (Ok(()), _) => Capability::yes(feature, FoundBy::Attribute, ""),
-        }
     }
 
     fn virtual_memory(&self) -> Capability {

@@ -7,7 +7,7 @@ use crate::CudaReservation;
 use crate::error::answer;
 use crate::ffi::{CuResult, RANGE_HANDLE_DMA_BUF};
 use crate::share::owned;
-use gpu_vmm_core::{AddressRange, Error, Result};
+use gpu_vmm_core::{AddressRange, Bytes, DeviceId, Error, Reservation, Result};
 use std::os::fd::{OwnedFd, RawFd};
 use std::ptr::from_mut;
 
@@ -15,23 +15,41 @@ use std::ptr::from_mut;
 pub(crate) const NO_FUNCTION: &str =
     "the driver has no cuMemGetHandleForAddressRange, which came with CUDA 11.7";
 
+/// Why memory of the host has none: measured, cuMemGetHandleForAddressRange answers CUDA_ERROR_INVALID_VALUE.
+const NO_HOST_MEMORY: &str =
+    "CUDA makes dma-bufs of devices' memory alone; network cards take the host's by its address";
+
 impl CudaReservation {
     /// Exports what is mapped in a part. The driver checks the addresses itself.
-    pub(crate) fn export_dma_buf(&self, part: AddressRange) -> Result<OwnedFd> {
+    pub(crate) fn export_dma_buf(&self, owner: DeviceId, part: AddressRange) -> Result<OwnedFd> {
         const OPERATION: &str = "export a dma-buf";
         const CALL: &str = "cuMemGetHandleForAddressRange";
         let unsupported = |reason| Err(Error::Unsupported { operation: OPERATION, reason });
         self.backend.here(OPERATION)?;
+        if self.host.has(Bytes(part.base.0 - self.range().base.0)) {
+            return unsupported(NO_HOST_MEMORY.to_owned());
+        }
         let Some(export) = self.backend.inner.driver.loaded.mem_get_handle_for_address_range else {
             return unsupported(NO_FUNCTION.to_owned());
         };
+        // Quirk `dma-buf-wants-a-context`.
+        let _entered = self.backend.enter_device(OPERATION, owner)?;
         let mut fd: RawFd = -1;
         // SAFETY: the pointer is good for one int, which is what this kind of handle is.
         let result = unsafe {
             export(from_mut(&mut fd).cast(), part.base.0, part.size.0 as usize, RANGE_HANDLE_DMA_BUF, 0)
         };
-        if result == CuResult::NOT_SUPPORTED {
-            return unsupported(format!("{} ({part})", answer(self.backend.functions(), CALL, result)));
+        // Quirk `compressible-has-no-dma-buf`.
+        let known = match result {
+            CuResult::NOT_SUPPORTED => Some(""),
+            CuResult::UNKNOWN => Some("; so it answers for compressible memory"),
+            _ => None,
+        };
+        if let Some(known) = known {
+            return unsupported(format!(
+                "{}{known} ({part})",
+                answer(self.backend.functions(), CALL, result)
+            ));
         }
         self.backend.check(OPERATION, CALL, result, || part.to_string())?;
         // SAFETY: the driver makes a new descriptor in each call and leaves it to the caller.

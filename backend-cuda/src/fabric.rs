@@ -23,7 +23,7 @@ impl CudaHandle {
         Ok(handle)
     }
 
-    /// Takes in memory.
+    /// Takes in memory, or a multicast object.
     ///
     /// # Safety
     ///
@@ -31,6 +31,7 @@ impl CudaHandle {
     pub(crate) unsafe fn import_fabric(
         backend: &CudaBackend,
         handle: &FabricHandle,
+        whence: Whence,
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
@@ -39,14 +40,7 @@ impl CudaHandle {
         // SAFETY: the pointer is good for the 64 bytes of this kind of handle while the call lasts; what they stand for,
         // the caller promises.
         unsafe {
-            Self::import_as(
-                backend,
-                from_mut(&mut bytes).cast(),
-                HANDLE_FABRIC,
-                Whence::Fabric,
-                size,
-                properties,
-            )
+            Self::import_as(backend, from_mut(&mut bytes).cast(), HANDLE_FABRIC, whence, size, properties)
         }
     }
 }

@@ -23,12 +23,15 @@ pub struct CudaHandle {
     imported: bool,
 }
 
-/// From where memory is imported.
+/// What is imported, and so what can be said of where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Whence {
+    /// Memory of this machine.
     ThisMachine,
-    /// Maybe another one, whose devices nobody sees here.
+    /// Memory, maybe of another machine, whose devices nobody sees here.
     Fabric,
+    /// A multicast object, which is no memory and in no one place.
+    Multicast,
 }
 
 impl CudaHandle {
@@ -36,7 +39,7 @@ impl CudaHandle {
     ///
     /// # Safety
     ///
-    /// As [`Backend::create`](gpu_vmm_core::Backend::create).
+    /// As [`Backend::create`].
     pub(crate) unsafe fn create(backend: &CudaBackend, size: Bytes, properties: &Properties) -> Result<Self> {
         const OPERATION: &str = "create";
         backend.here(OPERATION)?;
@@ -61,7 +64,7 @@ impl CudaHandle {
     ///
     /// # Safety
     ///
-    /// As [`Backend::import`](gpu_vmm_core::Backend::import), and `shareable` is a handle of this type in the form in
+    /// As [`Backend::import`], and `shareable` is a handle of this type in the form in
     /// which `cuda.h` wants it.
     pub(crate) unsafe fn import_as(
         backend: &CudaBackend,
@@ -79,6 +82,9 @@ impl CudaHandle {
         let result = unsafe { (backend.functions().mem_import)(&raw mut raw, shareable, handle_type) };
         backend.check_kind(OPERATION, "cuMemImportFromShareableHandle", result, size, properties)?;
         let mut handle = Self::own(backend, raw, size, properties, true);
+        if whence == Whence::Multicast {
+            return Ok(handle);
+        }
         let told = handle.told(OPERATION)?;
         let is_elsewhere = whence == Whence::Fabric && backend.does_not_see(told.location);
         if told.location != location(properties) && !is_elsewhere {

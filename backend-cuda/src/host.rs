@@ -1,13 +1,13 @@
 //! Memory of the host that the driver has made: which mappings have it, access of the CPU to them, and how much there is.
 //!
-//! The CPU is named to `cuMemSetAccess` by the place of the memory, so it has to be known what is mapped where.
-//! That is kept for memory of the host alone: mapping device memory costs one look at its properties.
+//! The CPU is let at memory of the host alone, so it has to be known what is mapped where. That is kept for such memory:
+//! mapping device memory costs one look at its properties.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::ffi::{MemAccessDesc, MemLocation};
-use crate::{CudaHandle, CudaReservation, kinds};
+use crate::ffi::{LOCATION_HOST_NUMA, MemAccessDesc, MemLocation};
+use crate::{CudaHandle, CudaReservation};
 use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Handle, MemoryInfo, Properties, Result};
 use std::collections::BTreeMap;
 
@@ -23,25 +23,20 @@ fn no_access(operation: &'static str) -> Error {
     Error::Unsupported { operation, reason: NO_HOST_ACCESS.to_owned() }
 }
 
-/// The mappings of a reservation that are memory of the host, by their offsets.
-#[derive(Debug, Default)]
-pub(crate) struct HostMappings(BTreeMap<Bytes, Place>);
+/// By what the CPU is named where access is set or asked for, whichever memory of the host it is: quirk
+/// `host-access-untold`. The node does not count.
+pub(crate) const CPU: MemLocation = MemLocation { kind: LOCATION_HOST_NUMA, id: 0 };
 
-/// How long a mapping is, and where its memory is.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    length: Bytes,
-    location: MemLocation,
-}
+/// The mappings of a reservation that are memory of the host: how long they are, by their offsets.
+#[derive(Debug, Default)]
+pub(crate) struct HostMappings(BTreeMap<Bytes, Bytes>);
 
 impl HostMappings {
     /// A handle was mapped.
     #[inline]
     pub(crate) fn mapped(&mut self, offset: Bytes, handle: &CudaHandle) {
-        let properties = handle.properties();
-        if properties.location.is_host() {
-            let location = kinds::location(&properties);
-            self.0.insert(offset, Place { length: handle.size(), location });
+        if handle.properties().location.is_host() {
+            self.0.insert(offset, handle.size());
         }
     }
 
@@ -53,28 +48,16 @@ impl HostMappings {
         }
     }
 
-    /// Where the memory is that is mapped at an offset.
-    pub(crate) fn at(&self, offset: Bytes) -> Option<MemLocation> {
-        let (start, place) = self.0.range(..=offset).next_back()?;
-        (offset < *start + place.length).then_some(place.location)
+    /// Whether memory of the host is mapped at an offset.
+    pub(crate) fn has(&self, offset: Bytes) -> bool {
+        self.0.range(..=offset).next_back().is_some_and(|(start, length)| offset < *start + *length)
     }
 
-    /// The runs of a part whose memory is in places of one type, which one call can name; nothing where some of it is
-    /// a device's.
-    fn runs(&self, offset: Bytes, length: Bytes) -> Option<Vec<(Bytes, Place)>> {
-        let mut runs: Vec<(Bytes, Place)> = Vec::new();
-        let mut next = offset;
-        for (at, place) in self.0.range(offset..offset + length) {
-            if *at != next {
-                return None;
-            }
-            next += place.length;
-            match runs.last_mut() {
-                Some((_, run)) if run.location.kind == place.location.kind => run.length += place.length,
-                _ => runs.push((*at, *place)),
-            }
-        }
-        (next == offset + length).then_some(runs)
+    /// Whether whole mappings are all memory of the host.
+    fn cover(&self, offset: Bytes, length: Bytes) -> bool {
+        let end = offset + length;
+        self.0.range(offset..end).try_fold(offset, |next, (at, size)| (*at == next).then(|| next + *size))
+            == Some(end)
     }
 }
 
@@ -92,23 +75,17 @@ impl CudaReservation {
         access: Access,
     ) -> Result<()> {
         const OPERATION: &str = "set access";
-        let runs = self.host.runs(offset, length).ok_or_else(|| no_access(OPERATION))?;
-        for (offset, Place { length, location }) in runs {
-            let part = self.part(offset, length);
-            let desc = MemAccessDesc { location, flags: crate::reservation::flags(access) };
-            // SAFETY: the run is whole mappings of memory of the host, by the caller's promise and by what was kept when
-            // they were mapped; the pointer is good for one descriptor.
-            let result = unsafe {
-                (self.backend.functions().mem_set_access)(
-                    part.base.0,
-                    part.size.0 as usize,
-                    &raw const desc,
-                    1,
-                )
-            };
-            self.backend.check_memory_at(OPERATION, "cuMemSetAccess", result, DeviceId::HOST, part)?;
+        if !self.host.cover(offset, length) {
+            return Err(no_access(OPERATION));
         }
-        Ok(())
+        let part = self.part(offset, length);
+        let desc = MemAccessDesc { location: CPU, flags: crate::reservation::flags(access) };
+        // SAFETY: the part is whole mappings of memory of the host, by the caller's promise and by what was kept when they
+        // were mapped; the pointer is good for one descriptor.
+        let result = unsafe {
+            (self.backend.functions().mem_set_access)(part.base.0, part.size.0 as usize, &raw const desc, 1)
+        };
+        self.backend.check_memory_at(OPERATION, "cuMemSetAccess", result, DeviceId::HOST, part)
     }
 }
 
@@ -129,7 +106,6 @@ fn parse(text: &str) -> Option<MemoryInfo> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ffi::{LOCATION_HOST, LOCATION_HOST_NUMA};
 
     #[test]
     fn the_systems_numbers_are_read() {
@@ -140,28 +116,16 @@ mod tests {
     }
 
     #[test]
-    fn one_call_names_places_of_one_type() {
-        let place = |kind, id| Place { length: Bytes::mib(2), location: MemLocation { kind, id } };
-        let mut mappings = HostMappings::default();
-        for (slot, place) in [
-            (0, place(LOCATION_HOST_NUMA, 0)),
-            (1, place(LOCATION_HOST_NUMA, 1)),
-            (2, place(LOCATION_HOST, 0)),
-            (4, place(LOCATION_HOST, 0)),
-        ] {
-            mappings.0.insert(Bytes::mib(2 * slot), place);
-        }
-        let runs = mappings.runs(Bytes::ZERO, Bytes::mib(6)).unwrap();
-        let shown: Vec<_> =
-            runs.iter().map(|(at, run)| (at.0 >> 20, run.length.0 >> 20, run.location.kind)).collect();
-        assert_eq!(shown, [(0, 4, LOCATION_HOST_NUMA), (4, 2, LOCATION_HOST)]);
+    fn the_hosts_memory_is_known_by_its_mappings() {
+        let at = |slot: u64| Bytes::mib(2 * slot);
+        let mut mappings = HostMappings([0, 1, 2, 4].map(|slot| (at(slot), Bytes::mib(2))).into());
+        assert!(mappings.cover(at(0), Bytes::mib(6)) && mappings.cover(at(1), Bytes::mib(2)));
         // Where nothing is known, a device's memory is mapped.
-        for (from, length) in [(0, 8), (6, 2), (6, 4), (8, 4)] {
-            assert!(mappings.runs(Bytes::mib(from), Bytes::mib(length)).is_none(), "{from} {length}");
+        for (slot, length) in [(0, 8), (3, 2), (3, 4), (4, 4), (2, 6)] {
+            assert!(!mappings.cover(at(slot), Bytes::mib(length)), "{slot} {length}");
         }
-        assert_eq!(mappings.at(Bytes(Bytes::mib(4).0 - 1)).map(|place| place.id), Some(1));
-        assert_eq!(mappings.at(Bytes::mib(6)), None);
-        mappings.unmapped(Bytes::ZERO, Bytes::mib(4));
-        assert!(mappings.at(Bytes::ZERO).is_none() && mappings.at(Bytes::mib(4)).is_some());
+        assert!(mappings.has(Bytes(at(3).0 - 1)) && !mappings.has(at(3)));
+        mappings.unmapped(Bytes::ZERO, at(2));
+        assert!(!mappings.has(Bytes::ZERO) && mappings.has(at(2)));
     }
 }

@@ -25,7 +25,7 @@ pub(crate) const fn device_location(device: DeviceId) -> MemLocation {
     MemLocation { kind: LOCATION_DEVICE, id: device.0 as c_int }
 }
 
-/// Where such memory is. For memory of the host, the same names the CPU as who may use it.
+/// Where such memory is.
 pub(crate) const fn location(properties: &Properties) -> MemLocation {
     match properties.location {
         Location::Device => device_location(properties.device),
@@ -47,7 +47,12 @@ pub(crate) const fn allocation_prop(properties: &Properties) -> MemAllocationPro
         location: location(properties),
         win32_handle_meta_data: std::ptr::null_mut(),
         flags: MemAllocationFlags {
-            compression_type: if properties.compressible { COMPRESSION_GENERIC } else { 0 },
+            // A wish, which the driver takes for an error in memory of the host.
+            compression_type: if properties.compressible && !properties.location.is_host() {
+                COMPRESSION_GENERIC
+            } else {
+                0
+            },
             gpu_direct_rdma_capable: properties.remote_dma as u8,
             usage: 0,
             reserved: [0; 4],
@@ -114,6 +119,11 @@ impl CudaBackend {
         }
         if let Some(reason) = since(HOST_SINCE, "memory of the host", "12.2") {
             return Some(reason);
+        }
+        if properties.remote_dma {
+            return Some(
+                "CUDA has no flag for remote DMA in memory of the host, which network cards reach".to_owned(),
+            );
         }
         match location {
             Location::Host if properties.is_shareable() => Some(format!(

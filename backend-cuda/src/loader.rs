@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::answer;
-use crate::ffi::{CuResult, DriverGetVersion, Functions, MemGetHandleForAddressRange, MulticastFunctions};
+use crate::ffi::{CuResult, DriverGetVersion, Functions, MulticastFunctions};
 use gpu_vmm_core::{DriverInfo, Error, Result, Tried, Vendor};
 use libloading::Error as LoadError;
 use std::error::Error as _;
@@ -69,9 +69,11 @@ pub(crate) struct Loaded {
     /// What the loader said where the driver has not all of them.
     pub(crate) multicast: Result<MulticastFunctions, String>,
     /// Drivers before 11.7 have it not.
-    pub(crate) mem_get_handle_for_address_range: Option<MemGetHandleForAddressRange>,
+    #[cfg(unix)]
+    pub(crate) mem_get_handle_for_address_range: Option<crate::ffi::MemGetHandleForAddressRange>,
     pub(crate) info: DriverInfo,
-    library: ManuallyDrop<Library>,
+    /// Kept open, as everything above is in it.
+    _library: ManuallyDrop<Library>,
 }
 
 impl Loaded {
@@ -84,11 +86,6 @@ impl Loaded {
         };
         let (library, name) = find(&names)?;
         start(library, name)
-    }
-
-    /// Whether the library has a function, by its symbol.
-    pub(crate) fn has(&self, symbol: &'static str) -> bool {
-        address(&self.library, symbol).is_ok()
     }
 }
 
@@ -127,10 +124,11 @@ fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
     // SAFETY: the same.
     let multicast = unsafe { MulticastFunctions::load(|symbol| address(&library, symbol)) };
 
+    #[cfg(unix)]
     let mem_get_handle_for_address_range =
         address(&library, "cuMemGetHandleForAddressRange").ok().map(|found| {
             // SAFETY: the symbol has been this function since it came; a pointer and a function have one size.
-            unsafe { std::mem::transmute::<*mut c_void, MemGetHandleForAddressRange>(found) }
+            unsafe { std::mem::transmute::<*mut c_void, crate::ffi::MemGetHandleForAddressRange>(found) }
         });
 
     // SAFETY: flags must be zero and are. The call may be made any number of times.
@@ -145,7 +143,14 @@ fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
         }
     }
     let info = DriverInfo { version, version_number, library: name };
-    Ok(Loaded { functions, multicast, mem_get_handle_for_address_range, info, library })
+    Ok(Loaded {
+        functions,
+        multicast,
+        #[cfg(unix)]
+        mem_get_handle_for_address_range,
+        info,
+        _library: library,
+    })
 }
 
 /// The error of a driver without a device, with what decides whether it sees one.

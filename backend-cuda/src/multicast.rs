@@ -10,11 +10,15 @@ use crate::device::attribute as ask;
 use crate::ffi::{
     CuResult, MULTICAST_MINIMUM, MULTICAST_RECOMMENDED, MulticastFunctions, MulticastObjectProp, attribute,
 };
+use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle};
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver, MulticastGranularity};
 use gpu_vmm_core::{
-    Bytes, Capability, DeviceId, Error, Feature, FoundBy, Granularity, Handle, Properties, Result,
+    Bytes, Capability, DeviceId, Error, FabricHandle, Feature, FoundBy, Granularity, Handle, Properties,
+    Result,
 };
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
 
 /// The driver's calls for multicast, where it has them.
 #[derive(Debug)]
@@ -161,6 +165,22 @@ impl MulticastDriver for CudaMulticast {
         let result = unsafe { (self.functions.create)(&raw mut raw, &raw const prop) };
         self.check(OPERATION, "cuMulticastCreate", result, || format!("{size} on {devices} devices"))?;
         Ok(CudaHandle::own(&self.backend, raw, size, properties, false))
+    }
+
+    #[cfg(unix)]
+    unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
+        // SAFETY: the promise is the same.
+        unsafe { CudaHandle::import(&self.backend, fd, Whence::Multicast, size, properties) }
+    }
+
+    unsafe fn import_fabric(
+        &self,
+        from: &FabricHandle,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<CudaHandle> {
+        // SAFETY: the promise is the same.
+        unsafe { CudaHandle::import_fabric(&self.backend, from, Whence::Multicast, size, properties) }
     }
 
     unsafe fn add(&self, object: &CudaHandle, device: DeviceId) -> Result<()> {

@@ -88,6 +88,40 @@ pub(crate) const ALL: &[Quirk] = &[
         evidence: "H200, driver of CUDA 13.0: CUDA_ERROR_INVALID_VALUE for 2 MiB + 4096",
     },
     Quirk {
+        id: "host-access-untold",
+        from: ALWAYS,
+        below: STILL,
+        effect: "cuMemGetAccess answers read and write for CU_MEM_LOCATION_TYPE_HOST, whatever was set, and of a device's \
+                 memory too, at which the CPU is not let",
+        handling: "the CPU is named CU_MEM_LOCATION_TYPE_HOST_NUMA, for which the answer is right",
+        evidence: "2 H200, driver 580.159.04 (CUDA 13.0): memory of both kinds of place, access none, read, and both",
+    },
+    Quirk {
+        id: "compression-gives-way",
+        from: ALWAYS,
+        below: STILL,
+        effect: "memory that is asked for as compressible and for remote DMA is made, and is not compressible",
+        handling: "the properties of what was made are read back",
+        evidence: "H200, driver 580.159.04 (CUDA 13.0)",
+    },
+    Quirk {
+        id: "dma-buf-wants-a-context",
+        from: ALWAYS,
+        below: STILL,
+        effect: "cuMemGetHandleForAddressRange answers CUDA_ERROR_INVALID_CONTEXT to a thread without a current context, \
+                 though creating, mapping and exporting want none",
+        handling: "the owner's context is current for the call",
+        evidence: "2 H200, driver 580.159.04 (CUDA 13.0)",
+    },
+    Quirk {
+        id: "compressible-has-no-dma-buf",
+        from: ALWAYS,
+        below: STILL,
+        effect: "cuMemGetHandleForAddressRange answers CUDA_ERROR_UNKNOWN for compressible memory",
+        handling: "it is told as something that cannot be had, with what is known of it",
+        evidence: "H200, driver 580.159.04 (CUDA 13.0)",
+    },
+    Quirk {
         id: "fabric-attribute",
         from: 12_030,
         below: STILL,

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::ffi::{ACCESS_NONE, ACCESS_READ, ACCESS_READ_WRITE, MemAccessDesc};
-use crate::host::HostMappings;
+use crate::host::{self, HostMappings};
 use crate::kinds::{device_location, owner};
 use crate::{CudaBackend, CudaHandle};
 use gpu_vmm_core::{
@@ -109,7 +109,7 @@ impl Reservation for CudaReservation {
         const OPERATION: &str = "set access";
         self.backend.here(OPERATION)?;
         let part = self.part(offset, length);
-        // The CPU is named by the place of the memory, and so in calls of its own.
+        // The CPU is let at memory of the host alone.
         if let Some(place) = grants.iter().position(|grant| grant.device.is_host()) {
             // SAFETY: the promise is the same.
             return unsafe {
@@ -144,11 +144,9 @@ impl Reservation for CudaReservation {
         let part = self.part(offset, Bytes::ZERO);
         let location = match device.is_host() {
             false => device_location(device),
-            true => match self.host.at(offset) {
-                Some(location) => location,
-                // A device's memory, at which the CPU is never let.
-                None => return Ok(Access::None),
-            },
+            true if self.host.has(offset) => host::CPU,
+            // A device's memory, at which the CPU is never let.
+            true => return Ok(Access::None),
         };
         let mut flags = 0;
         // SAFETY: both pointers are good for their types; something is mapped there and the device exists, by the
@@ -169,8 +167,8 @@ impl Reservation for CudaReservation {
     }
 
     #[cfg(unix)]
-    unsafe fn dma_buf(&self, offset: Bytes, length: Bytes) -> Result<std::os::fd::OwnedFd> {
-        self.export_dma_buf(self.part(offset, length))
+    unsafe fn dma_buf(&self, owner: DeviceId, offset: Bytes, length: Bytes) -> Result<std::os::fd::OwnedFd> {
+        self.export_dma_buf(owner, self.part(offset, length))
     }
 }
 

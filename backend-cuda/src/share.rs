@@ -31,7 +31,7 @@ impl CudaHandle {
         unsafe { owned(OPERATION, fd) }
     }
 
-    /// Takes in memory.
+    /// Takes in memory, or a multicast object.
     ///
     /// # Safety
     ///
@@ -39,6 +39,7 @@ impl CudaHandle {
     pub(crate) unsafe fn import(
         backend: &CudaBackend,
         fd: BorrowedFd<'_>,
+        whence: Whence,
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
@@ -51,16 +52,7 @@ impl CudaHandle {
         let descriptor = without_provenance_mut(number as usize);
         // SAFETY: the descriptor is open, of this kind of handle by the caller's promise, and passed as `cuda.h` says. The
         // driver keeps a reference of its own.
-        unsafe {
-            Self::import_as(
-                backend,
-                descriptor,
-                HANDLE_FILE_DESCRIPTOR,
-                Whence::ThisMachine,
-                size,
-                properties,
-            )
-        }
+        unsafe { Self::import_as(backend, descriptor, HANDLE_FILE_DESCRIPTOR, whence, size, properties) }
     }
 }
 

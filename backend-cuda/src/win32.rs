@@ -9,8 +9,9 @@
 mod security;
 
 use crate::ffi::MemAllocationProp;
+use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle};
-use gpu_vmm_core::{Bytes, Error, Handle, HandleTypes, Properties, Result, share};
+use gpu_vmm_core::{Bytes, Handle, HandleTypes, Properties, Result, share};
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, OwnedHandle, RawHandle};
 use std::ptr::{from_mut, null_mut};
 
@@ -28,19 +29,7 @@ pub(crate) fn with_attributes(operation: &'static str, prop: MemAllocationProp) 
 impl CudaHandle {
     pub(crate) fn export_handle(&self) -> Result<OwnedHandle> {
         const OPERATION: &str = "export";
-        let unsupported =
-            |reason: &str| Err(Error::Unsupported { operation: OPERATION, reason: reason.into() });
-        self.backend.here(OPERATION)?;
-        if self.imported {
-            return unsupported(
-                "CUDA does not export memory that was imported; pass on the handle that it came by",
-            );
-        }
-        if !self.properties().handle_types.contains(HandleTypes::WIN32) {
-            return unsupported(
-                "the memory was not created to be exported as a Win32 handle, and CUDA must know that when it is created",
-            );
-        }
+        self.check_exported_as(OPERATION, HandleTypes::WIN32)?;
         let mut made: RawHandle = null_mut();
         // SAFETY: the pointer is good for one handle of Windows, which is what this type is; the memory is the driver's.
         let result =
@@ -62,13 +51,10 @@ impl CudaHandle {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
-        const OPERATION: &str = "import";
-        backend.here(OPERATION)?;
-        let mut raw = 0;
-        // SAFETY: the pointer is good for one handle of the driver's; the one of Windows is open, of this type by the
-        // caller's promise, and passed by value as `cuda.h` says. The driver keeps a reference of its own.
-        let result = unsafe { (backend.functions().mem_import)(&raw mut raw, from.as_raw_handle(), WIN32) };
-        backend.check_memory(OPERATION, "cuMemImportFromShareableHandle", result, properties.device, size)?;
-        Ok(Self::own(backend, raw, size, properties, true))
+        // SAFETY: the handle of Windows is open, of this type by the caller's promise, and passed by value as `cuda.h` says.
+        // The driver keeps a reference of its own.
+        unsafe {
+            Self::import_as(backend, from.as_raw_handle(), WIN32, Whence::ThisMachine, size, properties)
+        }
     }
 }

@@ -12,6 +12,8 @@ use gpu_vmm_core::{
 };
 use std::sync::Arc;
 
+#[cfg(doc)]
+use gpu_vmm_core::Error;
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 #[cfg(windows)]

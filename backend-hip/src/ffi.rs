@@ -13,11 +13,6 @@ mod bindings;
 pub(crate) use bindings::*;
 use gpu_vmm_core::{Access, DeviceId, HandleTypes, Location, Properties};
 
-/// `hipDeviceAttributeGPUDirectRDMAWithHipVMMSupported`, of HIP 7.14.
-pub(crate) const REMOTE_DMA_SUPPORTED: hipDeviceAttribute_t = hipDeviceAttribute_t(94);
-/// `hipDeviceAttributeHandleTypeFabricSupported`, of HIP 7.14.
-pub(crate) const FABRIC_SUPPORTED: hipDeviceAttribute_t = hipDeviceAttribute_t(95);
-
 /// Who is given access: a device, or the host, for which HIP looks at no number.
 pub(crate) const fn location(who: DeviceId) -> hipMemLocation {
     if who.is_host() {

@@ -84,6 +84,7 @@ const NEAREST_CPU: u32 = 0xA113;
 const POINTER_TYPE_HSA: u32 = 1;
 
 /// What is used of ROCr.
+#[cfg_attr(not(unix), allow(dead_code))] // descriptors
 pub(crate) struct Hsa {
     set_access: SetAccess,
     pointer_info: GetPointerInfo,

@@ -6,7 +6,7 @@
 use crate::device::{attribute, granularity};
 use crate::driver::Driver;
 use crate::error::is_invalid_value;
-use crate::ffi::{self, hipDeviceAttribute_t};
+use crate::ffi::hipDeviceAttribute_t;
 use crate::trial;
 use gpu_vmm_core::{
     Capability, Device, DeviceId, Error, Feature, FoundBy, Granularity, HandleTypes, Location, Properties,
@@ -24,6 +24,32 @@ pub(crate) const NO_WIN32: &str = "handles of Windows are not used for HIP's mem
 /// Why there are no file descriptors.
 #[cfg(not(unix))]
 pub(crate) const NO_DESCRIPTORS: &str = "there are no file descriptors on this system";
+
+/// An attribute of HIP's, where yes is anything but 0.
+struct Question {
+    attribute: hipDeviceAttribute_t,
+    name: &'static str,
+    /// The first version that knows it.
+    since: &'static str,
+}
+
+const LARGE_BAR: Question = Question {
+    attribute: hipDeviceAttribute_t::hipDeviceAttributeIsLargeBar,
+    name: "hipDeviceAttributeIsLargeBar",
+    since: "5.4 or before",
+};
+
+// The headers from which this crate's bindings are made do not have these two.
+const REMOTE_DMA: Question = Question {
+    attribute: hipDeviceAttribute_t(94),
+    name: "hipDeviceAttributeGPUDirectRDMAWithHipVMMSupported",
+    since: "7.14",
+};
+const FABRIC: Question = Question {
+    attribute: hipDeviceAttribute_t(95),
+    name: "hipDeviceAttributeHandleTypeFabricSupported",
+    since: "7.14",
+};
 
 /// What was tried on a device, once.
 #[derive(Default)]
@@ -93,11 +119,10 @@ pub(crate) fn host_access(driver: &Arc<Driver>, device: &Device) -> Result<Capab
     const FEATURE: Feature = Feature::HostAccess;
     if driver.quirks.no_host_access {
         let reason =
-            format!("HIP {} gives the host no access; 7.2 was the first that did", driver.info().version);
+            format!("HIP {} gives the host no access; 7.2 was the first to do it", driver.info().version);
         return Ok(Capability::no(FEATURE, FoundBy::Version, reason));
     }
-    let large_bar = hipDeviceAttribute_t::hipDeviceAttributeIsLargeBar;
-    if let Err(reason) = says(driver, device.id, large_bar, "hipDeviceAttributeIsLargeBar") {
+    if let Err(reason) = says(driver, device.id, &LARGE_BAR) {
         return Ok(Capability::no(FEATURE, FoundBy::Attribute, reason));
     }
     let known = &driver.devices_state(device.id)?.kinds.host_access;
@@ -126,7 +151,7 @@ fn memory_at(
 ) -> Capability {
     if driver.quirks.no_host_memory {
         let reason = format!(
-            "HIP {} has none: it refuses, or from 7.0 on takes the device's memory instead; 7.15 was the first that had it",
+            "HIP {} has none: 6.x refuses, 7.0 to 7.14 take the device's memory for it, and 7.15 was the first to have it",
             driver.info().version
         );
         return Capability::no(feature, FoundBy::Version, reason);
@@ -138,10 +163,9 @@ fn memory_at(
 
 /// Whether memory of a device can be reached by a network card, as far as HIP tells.
 pub(crate) fn remote_dma(driver: &Driver, device: DeviceId) -> Capability {
-    const NAME: &str = "hipDeviceAttributeGPUDirectRDMAWithHipVMMSupported";
     const BY_DMA_BUF: &str =
         "what a network card takes is a dma-buf of the memory, whether this was asked for or not";
-    match says(driver, device, ffi::REMOTE_DMA_SUPPORTED, NAME) {
+    match says(driver, device, &REMOTE_DMA) {
         Ok(()) => Capability::yes(Feature::RemoteDma, FoundBy::Attribute, BY_DMA_BUF),
         Err(reason) => {
             Capability::no(Feature::RemoteDma, FoundBy::Attribute, format!("{reason}; {BY_DMA_BUF}"))
@@ -151,13 +175,9 @@ pub(crate) fn remote_dma(driver: &Driver, device: DeviceId) -> Capability {
 
 /// Why there are no fabric handles.
 pub(crate) fn fabric(driver: &Driver, device: DeviceId) -> Capability {
-    const NAME: &str = "hipDeviceAttributeHandleTypeFabricSupported";
-    let reason = match says(driver, device, ffi::FABRIC_SUPPORTED, NAME) {
-        Err(reason) => format!("{reason}; HIP's fabric handles came with 7.14"),
-        Ok(()) => format!(
-            "{NAME} is 1, and HIP's fabric handles are not used here, since no machine was there to try them"
-        ),
-    };
+    const NOT_USED: &str =
+        "HIP says that it has them; they are not used here, as there was no machine to try them on";
+    let reason = says(driver, device, &FABRIC).err().unwrap_or_else(|| NOT_USED.to_owned());
     Capability::no(Feature::FabricHandle, FoundBy::Attribute, reason)
 }
 
@@ -199,12 +219,14 @@ fn required(operation: &'static str, found: Capability) -> Result<()> {
 }
 
 /// Whether the answer to a question about a device is yes; if not, what the answer was.
-fn says(driver: &Driver, device: DeviceId, number: hipDeviceAttribute_t, name: &str) -> Result<(), String> {
-    match attribute(driver, "capabilities", device, number) {
+fn says(driver: &Driver, device: DeviceId, question: &Question) -> Result<(), String> {
+    let Question { attribute: number, name, since } = question;
+    match attribute(driver, "capabilities", device, *number) {
         Ok(0) => Err(format!("{name} ({}) is 0", number.0)),
         Ok(_) => Ok(()),
         Err(error) if is_invalid_value(&error) => {
-            Err(format!("HIP {} does not know {name} ({})", driver.info().version, number.0))
+            let version = driver.info().version;
+            Err(format!("HIP {version} does not know {name} ({}), which came with {since}", number.0))
         }
         Err(error) => Err(error.to_string()),
     }

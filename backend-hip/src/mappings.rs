@@ -50,6 +50,7 @@ impl Mappings {
     }
 
     /// True for one whole mapping.
+    #[cfg_attr(not(unix), allow(dead_code))] // descriptors are of those
     pub(crate) fn is_one(&self, part: Part) -> bool {
         self.0.get(&part.offset).is_some_and(|mapping| mapping.length == part.length)
     }

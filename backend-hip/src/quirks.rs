@@ -5,14 +5,15 @@
 //! within one minor version. "Simulated" in the evidence means AMD's own `libamdhip64` 6.4.3 or 7.2.4 over a simulated
 //! HSA runtime: HIP's part is AMD's machine code, everything below is not.
 
+mod host;
 mod list;
 mod switch;
 
 use gpu_vmm_core::Quirk;
 pub(crate) use list::LIST;
 use list::{
-    ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, HOST_ACCESS_APPEARS, HOST_MEMORY_IS_THE_DEVICES,
-    IMPORT_READS_LATER, IMPORT_UNKNOWN, IMPORT_WANTS_POINTER, OWNER_LAST,
+    ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, IMPORT_READS_LATER, IMPORT_UNKNOWN, IMPORT_WANTS_POINTER,
+    OWNER_LAST,
 };
 pub(crate) use switch::handles;
 
@@ -50,9 +51,9 @@ pub(crate) struct Quirks {
     pub(crate) import_reads_later: bool,
     /// A peer must not be given access after the owner: [`OWNER_LAST`].
     pub(crate) owner_last: bool,
-    /// The host is given no access: [`HOST_ACCESS_APPEARS`].
+    /// The host is given no access: [`host::ACCESS_APPEARS`].
     pub(crate) no_host_access: bool,
-    /// There is no memory of the host: [`HOST_MEMORY_IS_THE_DEVICES`].
+    /// There is no memory of the host: [`host::MEMORY_IS_THE_DEVICES`].
     pub(crate) no_host_memory: bool,
 }
 
@@ -73,8 +74,8 @@ impl Quirks {
             import_form,
             import_reads_later: has(&IMPORT_READS_LATER),
             owner_last: has(&OWNER_LAST),
-            no_host_access: has(&HOST_ACCESS_APPEARS),
-            no_host_memory: has(&HOST_MEMORY_IS_THE_DEVICES),
+            no_host_access: has(&host::ACCESS_APPEARS),
+            no_host_memory: has(&host::MEMORY_IS_THE_DEVICES),
         }
     }
 }

@@ -113,7 +113,7 @@ impl Reservation for HipReservation {
     }
 
     #[cfg(unix)]
-    unsafe fn dma_buf(&self, offset: Bytes, length: Bytes) -> Result<std::os::fd::OwnedFd> {
+    unsafe fn dma_buf(&self, _: DeviceId, offset: Bytes, length: Bytes) -> Result<std::os::fd::OwnedFd> {
         let _entered = self.driver.enter("export a dma-buf")?;
         let range = AddressRange { base: self.address(offset), size: length };
         let is_one = self.mappings.is_one(Part { offset, length });

@@ -81,7 +81,7 @@ pub(crate) fn read_only(driver: &Arc<Driver>, device: &Device) -> Result<Access>
 pub(crate) fn dma_buf(driver: &Arc<Driver>, device: &Device) -> Result<()> {
     // SAFETY: a granule is mapped, which is all of the reservation.
     mapped(driver, device, &Properties::on(device.id), &[read_write(device.id)], |granule| unsafe {
-        granule.dma_buf(Bytes::ZERO, granule.range().size).map(drop)
+        granule.dma_buf(device.id, Bytes::ZERO, granule.range().size).map(drop)
     })
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capabili
         missing(Feature::Compression, "the kernel does not compress memory that is in use"),
         missing(
             Feature::RemoteDma,
-            "a network card takes any memory of the process, and this one has no property for it",
+            "there is nothing to ask for: a network card can be given any memory of the process",
         ),
         missing(Feature::DmaBuf, share::NO_DMA_BUF),
     ])

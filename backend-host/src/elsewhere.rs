@@ -193,7 +193,7 @@ impl Reservation for HostReservation {
     }
 
     #[cfg(unix)]
-    unsafe fn dma_buf(&self, _: Bytes, _: Bytes) -> Result<OwnedFd> {
+    unsafe fn dma_buf(&self, _: DeviceId, _: Bytes, _: Bytes) -> Result<OwnedFd> {
         match *self {}
     }
 }

@@ -116,7 +116,7 @@ impl Reservation for HostReservation {
             .ok_or_else(|| invalid("access", part, "nothing is mapped there".to_owned()))
     }
 
-    unsafe fn dma_buf(&self, _offset: Bytes, _length: Bytes) -> Result<OwnedFd> {
+    unsafe fn dma_buf(&self, _owner: DeviceId, _offset: Bytes, _length: Bytes) -> Result<OwnedFd> {
         Err(Error::Unsupported { operation: "export a dma-buf", reason: share::NO_DMA_BUF.to_owned() })
     }
 }

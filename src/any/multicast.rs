@@ -5,7 +5,9 @@
 
 use super::{AnyBackend, AnyHandle};
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver, MulticastGranularity};
-use gpu_vmm_core::{Bytes, DeviceId, Error, Properties, Result};
+use gpu_vmm_core::{Bytes, DeviceId, Error, FabricHandle, Properties, Result};
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
 
 #[cfg(feature = "cuda")]
 use gpu_vmm_cuda::CudaBackend;
@@ -78,6 +80,26 @@ impl MulticastDriver for AnyMulticast {
         dispatch!(*self, Self, ref driver, AnyHandle as wrap => {
             // SAFETY: the caller's promises are the ones that the vendor's function asks for; so below.
             unsafe { driver.create(devices, size, properties) }.map(wrap)
+        })
+    }
+
+    #[cfg(unix)]
+    unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<AnyHandle> {
+        dispatch!(*self, Self, ref driver, AnyHandle as wrap => {
+            // SAFETY: as in `create`.
+            unsafe { driver.import(fd, size, properties) }.map(wrap)
+        })
+    }
+
+    unsafe fn import_fabric(
+        &self,
+        from: &FabricHandle,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<AnyHandle> {
+        dispatch!(*self, Self, ref driver, AnyHandle as wrap => {
+            // SAFETY: as in `create`.
+            unsafe { driver.import_fabric(from, size, properties) }.map(wrap)
         })
     }
 

@@ -366,12 +366,12 @@ pub trait Reservation: Debug + Send + Sync {
     ///
     /// # Safety
     ///
-    /// The part is one or several whole mappings that follow each other without a hole, all of one device's memory
-    /// with the same properties.
+    /// The part is one or several whole mappings that follow each other without a hole, all of `owner`'s memory with
+    /// the same properties.
     ///
     /// # Errors
     ///
     /// [`Error::Unsupported`], or what the driver answers.
     #[cfg(unix)]
-    unsafe fn dma_buf(&self, offset: Bytes, length: Bytes) -> Result<OwnedFd>;
+    unsafe fn dma_buf(&self, owner: DeviceId, offset: Bytes, length: Bytes) -> Result<OwnedFd>;
 }

@@ -51,7 +51,7 @@ impl Feature {
             Self::Multicast => "multicast",
             Self::HostAccess => "host access",
             Self::HostMemory => "host memory",
-            Self::HostNodeMemory => "host memory of a node",
+            Self::HostNodeMemory => "host node memory",
             Self::Compression => "compression",
             Self::RemoteDma => "remote DMA",
             Self::DmaBuf => "dma-buf",

@@ -72,7 +72,7 @@ impl Probe<'_> {
         let grant = Grant { device: self.device, access: Access::ReadWrite };
         let exported = self.mapped(&memory, &[grant], |reservation, size| {
             // SAFETY: one granule is mapped there.
-            unsafe { reservation.dma_buf(Bytes::ZERO, size) }
+            unsafe { reservation.dma_buf(self.device, Bytes::ZERO, size) }
         });
         Self::tried(feature, exported.map(|_| String::new()))
     }

@@ -125,6 +125,7 @@ functions! {
     );
 }
 /// `cuMemGetHandleForAddressRange`, which came with CUDA 11.7: older drivers lack it.
+#[cfg(unix)]
 pub(crate) type MemGetHandleForAddressRange = unsafe extern "system" fn(
     handle: *mut c_void,
     address: u64,

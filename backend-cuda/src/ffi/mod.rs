@@ -7,7 +7,9 @@
 mod check;
 mod functions;
 
-pub(crate) use functions::{DriverGetVersion, Functions, MemGetHandleForAddressRange, MulticastFunctions};
+#[cfg(unix)]
+pub(crate) use functions::MemGetHandleForAddressRange;
+pub(crate) use functions::{DriverGetVersion, Functions, MulticastFunctions};
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::fmt;
@@ -32,6 +34,8 @@ impl CuResult {
     pub(crate) const SYSTEM_NOT_READY: Self = Self(802);
     pub(crate) const SYSTEM_DRIVER_MISMATCH: Self = Self(803);
     pub(crate) const COMPAT_NOT_SUPPORTED_ON_DEVICE: Self = Self(804);
+    #[cfg(unix)]
+    pub(crate) const UNKNOWN: Self = Self(999);
 
     /// The codes after which, as `cuda.h` says, the context or the whole process cannot be used any more.
     pub(crate) const LOST: [Self; 16] = [
@@ -173,6 +177,7 @@ pub(crate) const ACCESS_NONE: u32 = 0;
 pub(crate) const ACCESS_READ: u32 = 1;
 pub(crate) const ACCESS_READ_WRITE: u32 = 3;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR` and `_FABRIC`.
+#[cfg(unix)]
 pub(crate) const HANDLE_FILE_DESCRIPTOR: u32 = 1;
 pub(crate) const HANDLE_FABRIC: u32 = 8;
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
@@ -192,6 +197,7 @@ pub(crate) mod attribute {
     pub(crate) const HANDLE_TYPE_WIN32: u32 = 104;
     pub(crate) const GENERIC_COMPRESSION: u32 = 107;
     pub(crate) const GPU_DIRECT_RDMA_WITH_CUDA_VMM: u32 = 110;
+    #[cfg(unix)]
     pub(crate) const DMA_BUF: u32 = 124;
     pub(crate) const HANDLE_TYPE_FABRIC: u32 = 128;
     pub(crate) const MULTICAST: u32 = 132;

@@ -119,7 +119,7 @@ pub(crate) fn a_dma_buf_is_as_long_as_its_part(backend: &CudaBackend) {
         [(Bytes::ZERO, granule), (granule, second.size()), (Bytes::ZERO, granules(backend, 4))]
     {
         // SAFETY: whole mappings of one device's memory without a hole.
-        match unsafe { reservation.dma_buf(offset, length) } {
+        match unsafe { reservation.dma_buf(DEVICE, offset, length) } {
             Ok(fd) => {
                 assert!(told.available && fd.as_raw_fd() > 2, "{told:?}, {fd:?}");
                 // SAFETY: the calls take an open descriptor.

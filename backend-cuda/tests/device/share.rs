@@ -82,7 +82,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
                 handle.export_fabric().map(drop),
                 backend.import_fabric(&FabricHandle([0; 64]), size, &shareable()).map(drop),
                 backend.granularity_of("test", &shareable()).map(drop),
-                reservation.dma_buf(Bytes::ZERO, size).map(drop),
+                reservation.dma_buf(DEVICE, Bytes::ZERO, size).map(drop),
                 reservation.unmap(Bytes::ZERO, size),
                 reservation.map(Bytes::ZERO, &handle),
                 reservation.set_access(Bytes::ZERO, size, &[]),

@@ -1,23 +1,24 @@
 //! The entries. Those with a name of their own are what [`Quirks`](super::Quirks) is made of; the rest is handled in one
 //! way for all versions, or never reached, since the core's books exclude the call.
 
+use super::host;
 use gpu_vmm_core::Quirk;
 
-const V6_1: u32 = super::OLDEST;
+pub(super) const V6_1: u32 = super::OLDEST;
 const V6_2: u32 = 60_200_000;
 const V6_3: u32 = 60_300_000;
 const V6_4: u32 = 60_400_000;
 const V6_4_2: u32 = 60_443_484;
 const V7_0: u32 = 70_000_000;
 const V7_1: u32 = 70_100_000;
-const V7_2: u32 = 70_200_000;
+pub(super) const V7_2: u32 = 70_200_000;
 const V7_12: u32 = 71_200_000;
 const V7_14: u32 = 71_400_000;
-const V7_15: u32 = 71_500_000;
-const V7_16: u32 = 71_600_000;
-const EVER: u32 = u32::MAX;
+pub(super) const V7_15: u32 = 71_500_000;
+pub(super) const V7_16: u32 = 71_600_000;
+pub(super) const EVER: u32 = u32::MAX;
 
-const fn quirk(
+pub(super) const fn quirk(
     id: &'static str,
     versions: (u32, u32),
     effect: &'static str,
@@ -101,22 +102,6 @@ pub(super) const IMPORT_READS_LATER: Quirk = quirk(
     "an imported descriptor may be read only when access is set",
     "an imported handle keeps a copy of the descriptor open",
     "ROCm/rocm-systems PR #8304, #8436",
-);
-
-pub(super) const HOST_ACCESS_APPEARS: Quirk = quirk(
-    "host-access-appears",
-    (V6_1, V7_2),
-    "hipMemSetAccess for the host is refused, or before 7.0 sets the access of device 0",
-    "access for the host is refused as Unsupported",
-    "ROCm/rocm-systems PR #1606, #1620; simulated, 6.4.3",
-);
-
-pub(super) const HOST_MEMORY_IS_THE_DEVICES: Quirk = quirk(
-    "host-memory-is-the-devices",
-    (V6_1, V7_15),
-    "hipMemCreate refuses memory of the host, or from 7.0 on answers success and takes the current device's memory for it",
-    "memory of the host is refused as Unsupported; from 7.15 on a granule is tried, and the device's free memory compared",
-    "simulated, both: hipMemGetInfo",
 );
 
 /// All entries.
@@ -378,30 +363,11 @@ pub(crate) const LIST: &[Quirk] = &[
         "none",
         "ROCm/hip #3763",
     ),
-    quirk(
-        "host-access-on-imports",
-        (V7_15, V7_16),
-        "giving the host access to imported memory fails",
-        "none: the error is told",
-        "ROCm/rocm-systems #11185, PR #10879",
-    ),
-    HOST_ACCESS_APPEARS,
-    quirk(
-        "host-access-untold",
-        (V7_2, EVER),
-        "hipMemGetAccess answers hipErrorInvalidValue for the host, whatever it may do",
-        "what is set for the host is not asked back; whoever asks gets Unsupported",
-        "simulated, 7.2.4",
-    ),
-    quirk(
-        "host-access-leaves-a-hole",
-        (V7_2, EVER),
-        "after hipMemUnmap of memory that the host had access to, nothing is at its addresses: the next mmap of the \
-         process may get them, and hipMemAddressFree takes them away from it again",
-        "the addresses are closed as soon as hipMemUnmap returns; only another thread's mmap can come between",
-        "read in rocr-runtime of October 2024 and August 2025 (MappedHandleAllowedAgent::RemoveAccess)",
-    ),
-    HOST_MEMORY_IS_THE_DEVICES,
+    host::ON_IMPORTS,
+    host::ACCESS_APPEARS,
+    host::UNTOLD,
+    host::LEAVES_A_HOLE,
+    host::MEMORY_IS_THE_DEVICES,
     quirk(
         "range-is-one-mapping",
         (V7_0, EVER),

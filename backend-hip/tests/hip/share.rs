@@ -170,13 +170,13 @@ fn dma_buf(rig: &Rig) {
         let all = rig.backend.capabilities(ZERO).unwrap();
         assert!(all.iter().any(|one| one.feature == Feature::DmaBuf && one.available), "{all:?}");
         let fds = [(0, 1), (1, 2)]
-            .map(|(place, count)| reservation.dma_buf(rig.units(place), rig.units(count)).unwrap());
+            .map(|(place, count)| reservation.dma_buf(ZERO, rig.units(place), rig.units(count)).unwrap());
         for (fd, size) in fds.iter().zip([rig.unit(), rig.units(2)]) {
             assert!(fd.as_raw_fd() > 2 && libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) == libc::FD_CLOEXEC);
             assert_eq!(libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_END), size.0 as i64);
         }
         import_has(rig, fds[0].as_fd(), 61);
-        let error = reservation.dma_buf(Bytes::ZERO, rig.units(3)).expect_err("two mappings");
+        let error = reservation.dma_buf(ZERO, Bytes::ZERO, rig.units(3)).expect_err("two mappings");
         assert!(
             matches!(&error, Error::Unsupported { reason, .. } if reason.contains("one mapping")),
             "{error}"

@@ -6,7 +6,7 @@ use crate::left::Left;
 use crate::{LONG, ONE, TWO, units};
 use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::share::{Event, Exporter, Import, Imported, Line};
-use gpu_vmm_core::{Done, Error, Grown, Placement, Region, Result};
+use gpu_vmm_core::{Bytes, Done, Error, Grown, Placement, Region, Result};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
 const IDLE: Done<'static> = Done::when_devices_idle();
@@ -15,7 +15,7 @@ type Faulty = FaultInject<HostBackend>;
 
 /// As `machine`, by a driver that unmaps one mapping in a call.
 fn single() -> HostBackend {
-    let config = HostConfig::new().devices(2).memory(gpu_vmm_core::Bytes::mib(64));
+    let config = HostConfig::new().devices(2).memory(Bytes::mib(64));
     config.granularity(crate::UNIT).unmapping_singly().open().unwrap()
 }
 
@@ -154,28 +154,36 @@ fn what_cannot_be_undone_is_out_of_use_and_nothing_else() {
     alone("failures::what_cannot_be_undone_is_out_of_use_and_nothing_else", || {
         let there = FaultInject::new(machine());
         let before = Left::now(&there);
-        let mut failed = 0;
-        loop {
-            let (region, exporter, mut imported) = pending(&there, far(8));
-            there.fail(failed, u64::MAX);
-            let applied = imported.apply(IDLE);
-            there.stop();
-            if applied.is_ok() {
-                break;
+        // A call and the one that undoes it, or it and all that follow.
+        for count in [2, u64::MAX] {
+            for failed in 0.. {
+                let (region, exporter, mut imported) = pending(&there, far(8));
+                there.fail(failed, count);
+                let applied = imported.apply(IDLE);
+                there.stop();
+                if applied.is_ok() {
+                    assert!(failed >= 12, "{failed} calls");
+                    break;
+                }
+                let mut end = Bytes(0);
+                for mapping in imported.region().mappings() {
+                    assert!(end <= mapping.offset, "two mappings overlap at {}", mapping.offset);
+                    end = mapping.offset + mapping.length;
+                    match imported.region().read(mapping.offset, &mut [0; 8]) {
+                        Ok(()) | Err(Error::OutOfUse { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                // What stays was not touched.
+                let mut bytes = [0; 8];
+                imported.region().read(units(0), &mut bytes).unwrap();
+                assert_eq!(bytes, [3; 8]);
+                drop((imported, exporter, region));
+                // SAFETY: the regions are gone, and host memory is used by nobody else.
+                unsafe { there.reclaim() }.unwrap();
+                assert_eq!(Left::now(&there), before, "{count} calls from {failed} on");
             }
-            // What it has can be looked at, and what is in use holds the exporter's bytes.
-            let mut bytes = [0; 8];
-            match imported.region().read(units(0), &mut bytes) {
-                Ok(()) => assert_eq!(bytes, [3; 8]),
-                Err(error) => panic!("what stays was touched: {error}"),
-            }
-            drop((imported, exporter, region));
-            // SAFETY: the regions are gone, and host memory is used by nobody else.
-            unsafe { there.reclaim() }.unwrap();
-            assert_eq!(Left::now(&there), before, "from call {failed} on");
-            failed += 1;
         }
-        assert!(failed >= 12, "{failed} calls");
     });
 }
 

@@ -179,6 +179,13 @@ fn an_exporter_does_not_believe_an_answer_that_nobody_gives() {
             assert!(matches!(error, Error::PeerGone { .. }), "{error}");
         }
     }
+    // Words that a terminal would obey, and more of them than anybody reads.
+    let (mut forger, line) = Forger::new();
+    let mut exporter = Exporter::share(line, &region).unwrap();
+    let why = format!("\x1b[31mno\r\n{}", "!".repeat(2000));
+    forger.say(&Say::Refused { revision: 0, why }, &[]);
+    let error = exporter.settle(LONG).unwrap_err().to_string();
+    assert!(error.contains("refused: [31mno!!!") && error.len() < 1100, "{error:?}");
     // An answer to what has been answered already, and one with a descriptor.
     let (mut forger, line) = Forger::new();
     let mut exporter = Exporter::share(line, &region).unwrap();

@@ -1,7 +1,8 @@
 //! Who may use what is mapped: `cuMemSetAccess`, `cuMemGetAccess`.
 //!
 //! Measured: a range of whole mappings, with holes or without; devices that are not named keep what they have.
-//! Documented: the CPU is given access to memory of the host alone, that of a NUMA node under that type of place.
+//! The CPU is let at memory of the host alone, named by either type of place of the host, whatever node; what it may do is told
+//! under `HOST_NUMA` alone, and under `HOST` it is always read and write.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{AccessDescription, Location, Out, access, given, list, location};
@@ -18,7 +19,7 @@ use crate::violation::{note, refuse};
 #[derive(Clone, Copy)]
 enum Who {
     Device(usize),
-    /// The CPU, named by the type of place in which the memory has to be.
+    /// The CPU, named by a type of place.
     Host(u32),
 }
 
@@ -87,8 +88,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether somebody can reach what is mapped there at all: devices the host's memory too, and the CPU none but that,
-    /// named by its own type of place.
+    /// Whether somebody can reach what is mapped there at all: devices the host's memory too, and the CPU none but that.
     fn check_reach(&self, who: Who, start: u64, flags: u32) -> Answer {
         let handle = self.mappings.get(&start).and_then(|mapping| self.handles.get(&mapping.handle));
         let memory = match (handle.map(|handle| &handle.object), who) {
@@ -101,14 +101,12 @@ impl State {
         let home = memory.kind.home;
         match who {
             Who::Device(device) if home.device().is_none_or(|owner| device::reaches(device, owner)) => Ok(()),
-            Who::Host(kind) if kind == home.location().kind => Ok(()),
+            Who::Host(_) if home.device().is_none() => Ok(()),
             Who::Device(device) => Err(refuse(
                 Code::INVALID_DEVICE,
                 format_args!("device {device} cannot reach memory of {home:?}"),
             )),
-            Who::Host(kind) => {
-                Err(refuse(Code::INVALID_VALUE, format_args!("place of type {kind} for memory of {home:?}")))
-            }
+            Who::Host(_) => Err(refuse(Code::NOT_SUPPORTED, format_args!("the CPU for memory of {home:?}"))),
         }
     }
 }
@@ -125,15 +123,13 @@ cuda! {
     fn cuMemGetAccess(out: Out<'_, u64>, place: Option<&Location>, at: u64) {
         let (out, place) = (given(out, "flags")?, given(place, "location")?);
         let (who, state) = (who(*place)?, state());
-        let Some((start, mapping)) = state.mapping(at) else {
+        let Some((_, mapping)) = state.mapping(at) else {
             return Err(refuse(Code::INVALID_VALUE, format_args!("nothing is mapped at {at:#x}")));
         };
         let allowed = match who {
             Who::Device(device) => mapping.access[device],
-            Who::Host(_) => {
-                state.check_reach(who, start, access::READ)?;
-                mapping.host
-            }
+            Who::Host(location::HOST) => access::READ_WRITE,
+            Who::Host(_) => mapping.host,
         };
         out.write(u64::from(allowed));
         Ok(())

@@ -1,5 +1,6 @@
 //! Multicast objects: `cuMulticast...`. Arguments and the order of calls are checked as the documentation has them, more
-//! strictly than any driver is known to, and kernels' stores to an object go to all that this process has bound to it.
+//! strictly than any driver is known to. A kernel's store to an object, which stands for a `multimem.st`, goes to all that this
+//! process has bound to it.
 //!
 //! An object is made for a number of devices; all are added, by their processes, before anything is bound or mapped; memory
 //! of every device is bound before any has access; the object is unmapped before anything is unbound, and all is unbound

@@ -42,11 +42,22 @@ fn home_of(properties: &Properties) -> Answer<Home> {
     }
 }
 
+/// Memory of the host is neither compressed nor flagged for remote DMA.
+fn check_flags(home: Home, properties: &Properties) -> Answer {
+    if home.device().is_none() && (properties.compression, properties.rdma) != (0, 0) {
+        return Err(refuse(
+            Code::INVALID_VALUE,
+            format_args!("flags of the host's memory in {properties:?}"),
+        ));
+    }
+    Ok(())
+}
+
 /// What the kinds of handle come to that memory is to be exported as.
 fn check_handle_types(types: u32) -> Answer {
     const KNOWN: u32 = handle_type::FILE_DESCRIPTOR | handle_type::FABRIC;
     if types & !KNOWN != 0 {
-        return Err(refuse(Code::NOT_SUPPORTED, format_args!("kinds of handle {types:#x}")));
+        return Err(refuse(Code::INVALID_VALUE, format_args!("kinds of handle {types:#x}")));
     }
     if types & handle_type::FABRIC != 0 { fabric::check() } else { Ok(()) }
 }
@@ -56,12 +67,13 @@ fn create(size: u64, properties: &Properties, flags: u64) -> Answer<u64> {
         return Err(refuse(Code::INVALID_VALUE, format_args!("size {size:#x}, flags {flags:#x}")));
     }
     let home = home_of(properties)?;
+    check_flags(home, properties)?;
     check_handle_types(properties.handle_types)?;
     let kind = Kind {
         home,
         handle_types: properties.handle_types,
-        // The host's memory is not compressed: asking for it is a wish.
-        compression: if home.device().is_some() { properties.compression } else { 0 },
+        // Compression is a wish, which remote DMA takes precedence over.
+        compression: if properties.rdma == 0 { properties.compression } else { 0 },
         rdma: properties.rdma,
     };
     let mut state = state();

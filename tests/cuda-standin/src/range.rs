@@ -7,9 +7,11 @@
 
 use crate::c::{MOST_DEVICES, Out, access, given};
 use crate::code::{Answer, Code};
+use crate::context;
 use crate::memory::Memory;
 use crate::state::{Object, State, state};
 use crate::violation::refuse;
+use crate::work::work;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -74,6 +76,13 @@ fn descriptor(at: u64, size: u64) -> Answer<OwnedFd> {
     if end.is_none() || !state().is_in_one_place(at, size) {
         let what = format_args!("{size:#x} at {at:#x}: no whole pages, or not all memory of one device");
         return Err(refuse(Code::INVALID_VALUE, what));
+    }
+    let kind = state().there(at).map(|there| there.memory.kind).ok_or(Code::INVALID_VALUE)?;
+    if kind.home.device().is_none() {
+        return Err(refuse(Code::INVALID_VALUE, format_args!("memory of the host at {at:#x}")));
+    }
+    if kind.compression != 0 {
+        return Err(Code::UNKNOWN);
     }
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let file = rustix::fs::memfd_create("cuda-standin, for other drivers", flags);
@@ -141,6 +150,11 @@ cuda! {
         let out = given(out, "handle")?;
         if kind != DMA_BUF || flags > 1 {
             return Err(refuse(Code::INVALID_VALUE, format_args!("kind {kind}, flags {flags:#x}")));
+        }
+        context::current(&work())?;
+        // Of addresses on the PCIe bus; nobody has seen it supported.
+        if flags == 1 {
+            return Err(Code::NOT_SUPPORTED);
         }
         out.write(descriptor(at, size as u64)?.into_raw_fd());
         Ok(())

@@ -221,9 +221,9 @@ where
     }
 
     #[cfg(unix)]
-    unsafe fn dma_buf(&self, offset: Bytes, length: Bytes) -> Result<OwnedFd> {
+    unsafe fn dma_buf(&self, owner: DeviceId, offset: Bytes, length: Bytes) -> Result<OwnedFd> {
         self.plan.call("dma-buf")?;
         // SAFETY: as in `map`.
-        unsafe { lock(&self.held).inner("dma-buf")?.dma_buf(offset, length) }
+        unsafe { lock(&self.held).inner("dma-buf")?.dma_buf(owner, offset, length) }
     }
 }

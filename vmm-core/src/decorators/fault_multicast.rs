@@ -1,13 +1,15 @@
-//! Multicast of a [`FaultInject`](super::FaultInject) backend: its calls fail by plan as the others do.
+//! Multicast of a [`FaultInject`] backend: its calls fail by plan as the others do.
 #![allow(unsafe_code)]
 
 use super::fault_held::FaultHandle;
 use super::fault_inject::FaultInject;
 use crate::multicast::{MulticastBackend, MulticastDriver, MulticastGranularity};
-use crate::{Bytes, DeviceId, Properties, Result};
+use crate::{Bytes, DeviceId, FabricHandle, Properties, Result};
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
-/// The calls for multicast of a [`FaultInject`](super::FaultInject) backend.
+/// The calls for multicast of a [`FaultInject`] backend.
 #[derive(Debug)]
 pub struct FaultMulticast<B: MulticastBackend> {
     inner: B::Driver,
@@ -44,6 +46,31 @@ impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
         self.backend.plan.call("create multicast object")?;
         // SAFETY: the caller's promises are passed on; so in every function below.
         let inner = unsafe { self.inner.create(devices, size, properties) }?;
+        Ok(FaultHandle::new(inner, &self.backend.plan, &self.backend.registry))
+    }
+
+    #[cfg(unix)]
+    unsafe fn import(
+        &self,
+        fd: BorrowedFd<'_>,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self::Handle> {
+        self.backend.plan.call("import")?;
+        // SAFETY: as in `create`.
+        let inner = unsafe { self.inner.import(fd, size, properties) }?;
+        Ok(FaultHandle::new(inner, &self.backend.plan, &self.backend.registry))
+    }
+
+    unsafe fn import_fabric(
+        &self,
+        from: &FabricHandle,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self::Handle> {
+        self.backend.plan.call("import")?;
+        // SAFETY: as in `create`.
+        let inner = unsafe { self.inner.import_fabric(from, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.backend.plan, &self.backend.registry))
     }
 

@@ -1,10 +1,12 @@
 //! The seam for multicast: what a backend that has it implements, and what one that has not answers.
 #![allow(unsafe_code)]
 
-use crate::{Backend, Bytes, DeviceId, Granularity, Handle, Properties, Result};
+use crate::{Backend, Bytes, DeviceId, FabricHandle, Granularity, Handle, Properties, Result};
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::marker::PhantomData;
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
 
 /// A backend that has been asked whether it has multicast.
 pub trait MulticastBackend: Backend {
@@ -22,7 +24,7 @@ pub trait MulticastBackend: Backend {
 
 /// The driver's calls for multicast objects.
 ///
-/// An object is a handle as memory is, which the driver exports, imports, maps and releases by the same calls. What it is
+/// An object is a handle as memory is, which the driver exports, maps and releases by the same calls. What it is
 /// not is memory: it is bound to, and never bound. Its [properties](Handle::properties) are those of a device of the team.
 pub trait MulticastDriver: Debug + Send + Sync {
     /// Handles of memory, and of objects.
@@ -59,6 +61,35 @@ pub trait MulticastDriver: Debug + Send + Sync {
     ///
     /// What the driver answers.
     unsafe fn create(&self, devices: u32, size: Bytes, properties: &Properties) -> Result<Self::Handle>;
+
+    /// Takes in an object that another process has exported. CUDA: `cuMemImportFromShareableHandle`.
+    ///
+    /// # Safety
+    ///
+    /// The descriptor was exported by a backend of this vendor, of an object with this size and these properties.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    #[cfg(unix)]
+    unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties)
+    -> Result<Self::Handle>;
+
+    /// The same from 64 bytes.
+    ///
+    /// # Safety
+    ///
+    /// As for [`import`](Self::import).
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    unsafe fn import_fabric(
+        &self,
+        from: &FabricHandle,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self::Handle>;
 
     /// Adds a device, for the object's life. CUDA: `cuMulticastAddDevice`.
     ///
@@ -143,6 +174,15 @@ impl<H: Handle> MulticastDriver for NoMulticast<H> {
     }
 
     unsafe fn create(&self, _: u32, _: Bytes, _: &Properties) -> Result<H> {
+        match self.0 {}
+    }
+
+    #[cfg(unix)]
+    unsafe fn import(&self, _: BorrowedFd<'_>, _: Bytes, _: &Properties) -> Result<H> {
+        match self.0 {}
+    }
+
+    unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, _: &Properties) -> Result<H> {
         match self.0 {}
     }
 

@@ -1,9 +1,9 @@
-//! Multicast: one address whose stores reach the memory of several devices. CUDA's `cuMulticast…`; HIP has nothing like
-//! it, and neither has the host, so this is an extension beside the traits that all have.
+//! Multicast: one address for the memory of several devices. CUDA's `cuMulticast…`; HIP has nothing like it, and neither
+//! has the host, so this is an extension beside the traits that all have.
 //!
-//! A multicast object is memory of every device of a team, bound side by side. A store to its address is done by the
-//! NVSwitch on all of them, and an instruction such as `multimem.ld_reduce` reads all of them and gives the sum. It is what
-//! all-reduces on NVLink are fastest by.
+//! A multicast object is memory of every device of a team, bound side by side. Its address is for PTX's instructions
+//! `multimem.…` alone: `multimem.st` writes to all of them, `multimem.red` adds to all, and `multimem.ld_reduce` reads
+//! all and gives the sum. The NVSwitches do it. It is what all-reduces on NVLink are fastest by.
 //!
 //! # The order
 //!
@@ -35,7 +35,7 @@
 //!         object.bind(Bytes(0), &memory, Bytes(0), object.size())?;
 //!     }
 //!     let range = object.map(Placement::Anywhere)?;
-//!     // … kernels store to range.address(), or use multimem instructions on it …
+//!     // … kernels use multimem instructions on range.address() …
 //!     range.close(Done::when_devices_idle())
 //! }
 //! ```

@@ -188,16 +188,14 @@ impl<B: MulticastBackend> Multicast<B> {
     ///
     /// # Errors
     ///
-    /// What unbinding answers. What could not be unbound is left to the driver until the process ends, and so is the object.
+    /// What unbinding answers, or [`Error::OutOfUse`]. What could not be unbound is left to the driver until the process ends, and so is the object.
     pub fn close(mut self) -> Result<()> {
+        self.object.check_in_use("close")?;
         self.unbind_all()
     }
 
     /// The first error is returned, the rest is gone on with.
     fn unbind_all(&mut self) -> Result<()> {
-        if self.object.is_given_up() {
-            return Ok(());
-        }
         let bound: Vec<_> = self.bindings.iter().map(|bound| (bound.memory.device(), bound.offset)).collect();
         let mut first = Ok(());
         for (device, offset) in bound {
@@ -231,10 +229,12 @@ impl<B: MulticastBackend> Multicast<B> {
 
 impl<B: MulticastBackend> Drop for Multicast<B> {
     fn drop(&mut self) {
-        match self.unbind_all() {
-            // In a forked child all of it is the parent's.
-            Ok(()) | Err(Error::Forked { .. }) => {}
-            Err(error) => self.object.backend.drop_log().record(error),
+        if !self.object.is_given_up() {
+            match self.unbind_all() {
+                // In a forked child all of it is the parent's.
+                Ok(()) | Err(Error::Forked { .. }) => {}
+                Err(error) => self.object.backend.drop_log().record(error),
+            }
         }
         if self.object.is_given_up() {
             self.bindings.iter().for_each(|bound| forget(bound.memory.clone()));

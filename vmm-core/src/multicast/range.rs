@@ -86,10 +86,11 @@ impl<B: MulticastBackend> Drop for Mapping<B> {
 
 /// A multicast object at an address. CUDA: what kernels call a multicast (or "MC") pointer.
 ///
-/// A store there reaches the bound memory of every device of the team, and the instructions `multimem.red` and
-/// `multimem.ld_reduce` work on all of it. A plain load is undefined, and so is every copy by the driver: so there is no read
-/// or write here, and no [`Region`](crate::Region). Each device reads what arrived in its own memory, at the address where
-/// that is mapped, after a fence. A store where a device has bound nothing faults.
+/// PTX's instructions `multimem.st`, `multimem.red` and `multimem.ld_reduce` reach the bound memory of every device of the
+/// team by it. Any other access is undefined (PTX ISA, 9.7.9.14), plain loads and stores too, and copies and fills by the
+/// driver are not documented: so there is no read or write here, and no [`Region`](crate::Region). Each device reads what
+/// arrived in its own memory, at the address where that is mapped, after a fence. Where a device has bound nothing,
+/// nothing may be stored.
 ///
 /// Dropping it waits for the devices of this process, unmaps, unbinds and releases. For other processes it cannot wait: none
 /// of them may still store then.

@@ -73,7 +73,7 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
     /// # Errors
     ///
     /// [`Error::Unsupported`] where the driver or one of the devices has no multicast, [`Error::BadTeam`] for no device, one
-    /// that is named twice, or too many, [`Error::NoSuchDevice`], [`Error::ZeroSize`], [`Error::ExceedsDevice`] for more than
+    /// that is named twice, or too many in all, [`Error::NoSuchDevice`], [`Error::ZeroSize`], [`Error::ExceedsDevice`] for more than
     /// a device has memory, or what the driver answers. Then there is no object.
     pub fn create(self) -> Result<Team<B>> {
         let plan = self.plan("create multicast object")?;
@@ -97,7 +97,7 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
     pub unsafe fn import(self, fd: BorrowedFd<'_>) -> Result<Team<B>> {
         let plan = self.plan("import multicast object")?;
         // SAFETY: the caller vouches for the descriptor and what it stands for.
-        let handle = unsafe { self.backend.import(fd, plan.size, &plan.properties) }?;
+        let handle = unsafe { plan.driver.import(fd, plan.size, &plan.properties) }?;
         self.join(plan, handle)
     }
 
@@ -113,7 +113,7 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
     pub unsafe fn import_fabric(self, from: &FabricHandle) -> Result<Team<B>> {
         let plan = self.plan("import multicast object")?;
         // SAFETY: the caller vouches for the bytes and what they stand for.
-        let handle = unsafe { self.backend.import_fabric(from, plan.size, &plan.properties) }?;
+        let handle = unsafe { plan.driver.import_fabric(from, plan.size, &plan.properties) }?;
         self.join(plan, handle)
     }
 

@@ -7,7 +7,7 @@
 use super::Region;
 use super::layout::Part;
 use super::spans::Cut;
-use crate::{Backend, Bytes, Error, Reservation, Result};
+use crate::{Backend, Bytes, DeviceId, Error, Reservation, Result};
 use std::os::fd::OwnedFd;
 
 /// A dma-buf for some of a region, for RDMA registration (`ibv_reg_dmabuf_mr`).
@@ -89,8 +89,9 @@ impl<B: Backend> Region<B> {
             length,
             limit,
         })?;
+        let owner = self.mapping_at(offset).map_or(DeviceId(0), |mapping| mapping.memory.device());
         // SAFETY: whole mappings without a hole, in one reservation, of one device's memory with the same properties.
-        let fd = unsafe { reservation.dma_buf(at, length) }?;
+        let fd = unsafe { reservation.dma_buf(owner, at, length) }?;
         Ok(DmaBuf { fd, offset, length })
     }
 }

@@ -54,6 +54,13 @@ impl<P> Default for Book<P> {
     }
 }
 
+/// A piece that comes.
+struct New {
+    id: u32,
+    shape: Shape,
+    is_used: bool,
+}
+
 /// Where a mapping is.
 #[derive(Clone, Copy)]
 struct Place {
@@ -99,19 +106,17 @@ impl<P> Book<P> {
     /// [`Error::BadMessage`] with the numbers.
     pub(super) fn check(&self, operation: &'static str, claim: &Claim) -> Result<()> {
         let removed = self.removed(operation, claim)?;
-        let new = self.new_pieces(operation, claim)?;
+        let mut new = self.new_pieces(operation, claim)?;
         let mut places: Vec<Place> = Vec::new();
         for (offset, id) in self.mappings.iter().filter(|(offset, _)| !removed.contains(offset)) {
             let size = self.pieces.get(id).map_or(0, |piece| piece.shape.size);
             places.push(Place { offset: *offset, end: offset.saturating_add(size) });
         }
-        let mut used = BTreeSet::new();
         for mapping in &claim.mappings {
-            used.insert(mapping.piece);
-            places.push(self.place(operation, &new, mapping)?);
+            places.push(self.place(operation, &mut new, mapping)?);
         }
-        if let Some(idle) = new.keys().find(|id| !used.contains(id)) {
-            return said(operation, format!("piece {idle} is mapped nowhere"));
+        if let Some(idle) = new.iter().find(|piece| !piece.is_used) {
+            return said(operation, format!("piece {} is mapped nowhere", idle.id));
         }
         check_count(operation, "mappings", places.len(), MOST_MAPPINGS)?;
         check_places(operation, places, claim.base, claim.end)
@@ -134,32 +139,34 @@ impl<P> Book<P> {
         Ok(removed)
     }
 
-    /// The sizes and units of pieces that come.
-    fn new_pieces(&self, operation: &'static str, claim: &Claim) -> Result<BTreeMap<u32, Shape>> {
+    /// The pieces that come, in order of their numbers.
+    fn new_pieces(&self, operation: &'static str, claim: &Claim) -> Result<Vec<New>> {
         check_count(operation, "pieces", self.pieces.len() + claim.pieces.len(), MOST_PIECES)?;
         let mut next = self.next;
-        let mut new = BTreeMap::new();
+        let mut new = Vec::with_capacity(claim.pieces.len());
         for piece in &claim.pieces {
             if u64::from(piece.id) < next {
                 return said(operation, format!("piece {} comes where {next} or more is next", piece.id));
             }
             next = u64::from(piece.id) + 1;
             let unit = piece.unit(operation)?;
-            new.insert(piece.id, Shape { size: piece.size, unit: unit.bytes().0 });
+            let shape = Shape { size: piece.size, unit: unit.bytes().0 };
+            new.push(New { id: piece.id, shape, is_used: false });
         }
         Ok(new)
     }
 
     /// Where a new mapping is, if its piece is known and can be there.
-    fn place(
-        &self,
-        operation: &'static str,
-        new: &BTreeMap<u32, Shape>,
-        mapping: &SharedMapping,
-    ) -> Result<Place> {
+    fn place(&self, operation: &'static str, new: &mut [New], mapping: &SharedMapping) -> Result<Place> {
         let SharedMapping { offset, piece: id } = *mapping;
-        let known = self.pieces.get(&id).map(|piece| piece.shape);
-        let Some(Shape { size, unit }) = new.get(&id).copied().or(known) else {
+        let shape = match new.binary_search_by_key(&id, |piece| piece.id) {
+            Ok(at) => {
+                new[at].is_used = true;
+                Some(new[at].shape)
+            }
+            Err(_) => self.pieces.get(&id).map(|piece| piece.shape),
+        };
+        let Some(Shape { size, unit }) = shape else {
             return said(
                 operation,
                 format!("a mapping at offset {offset:#x} is of piece {id}, which nobody has sent"),

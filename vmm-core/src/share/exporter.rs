@@ -1,7 +1,7 @@
 //! The side of an exchange that has a region and shares it.
 
 use super::Line;
-use super::manifest::Origin;
+use super::manifest::{Origin, printable};
 use super::message::Message;
 use super::socket::Wait;
 use super::told::Told;
@@ -240,7 +240,7 @@ impl<B: Backend> Exporter<B> {
         match message {
             Message::Applied { revision } if self.is_awaited(revision) => self.applied = Some(revision),
             Message::Refused { revision, why } if self.is_awaited(revision) => {
-                self.refused = Some((revision, why));
+                self.refused = Some((revision, printable(&why)));
             }
             Message::Applied { revision } | Message::Refused { revision, .. } => {
                 let (applied, last) = (self.applied, self.revision);

@@ -1,5 +1,5 @@
 //! Child processes for tests.
-#![allow(unsafe_code)] // fork
+#![allow(unsafe_code)] // fork, setresuid
 
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 
@@ -11,6 +11,17 @@ const SECONDS: u32 = 60;
 pub(super) fn alone(test: impl FnOnce()) {
     Child::fork(test).finish();
 }
+
+/// Who is root becomes another user, for good. For a child with one thread.
+pub(super) fn give_up_root() {
+    if rustix::process::geteuid().is_root() {
+        // SAFETY: the process has nothing that depends on its user.
+        assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
+    }
+}
+
+/// The user that nobody is.
+pub(super) const NOBODY: u32 = 65534;
 
 /// A forked child. Killed and waited for when dropped.
 pub(super) struct Child(libc::pid_t);

@@ -1,19 +1,14 @@
 //! The side of an exchange that takes another process's region in.
 
-use super::book::Book;
-use super::manifest::SharedPiece;
-use super::memory::import;
-use super::message::{Begin, Message};
+use super::manifest::printable;
+use super::message::Message;
 use super::socket::Wait;
-use super::wire::{out_of_turn, receive, receive_whole};
+use super::sources::{Sources, import_new, keep, take_in, wanted};
+use super::wire::{out_of_turn, receive_whole};
 use super::{Import, Line};
 use crate::region::Wanted;
-use crate::{Address, Backend, Bytes, Done, Error, Grown, Physical, Placement, Properties, Region, Result};
-use std::os::fd::{AsFd, OwnedFd};
+use crate::{Address, Backend, Bytes, Done, Error, Grown, Placement, Region, Result};
 use std::time::Duration;
-
-/// The most characters of an error that the exporter is told.
-const MOST_WORDS: usize = 1000;
 
 /// A change of the exporter's region, which has been checked and is to be [applied](Imported::apply).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,18 +32,6 @@ pub enum Event {
     Gone,
 }
 
-/// What there is of a piece.
-#[derive(Debug)]
-enum Source<B: Backend> {
-    /// It is still to be imported.
-    Descriptor {
-        descriptor: OwnedFd,
-        size: Bytes,
-        properties: Properties,
-    },
-    Memory(Physical<B>),
-}
-
 /// Another process's region in this one: its memory in the same order, at an address of its own.
 ///
 /// [`Imported::region`] is a region as any other, and can be used as one. What the exporter changes comes with
@@ -61,7 +44,7 @@ enum Source<B: Backend> {
 pub struct Imported<B: Backend> {
     // The memory goes before the line is closed, which tells the exporter that it has gone.
     region: Region<B>,
-    book: Book<Source<B>>,
+    book: Sources<B>,
     import: Import,
     /// Of what the exporter has said last.
     revision: u64,
@@ -82,9 +65,10 @@ impl Import {
     /// # Errors
     ///
     /// [`Error::TimedOut`], [`Error::PeerGone`], [`Error::BadMessage`]; [`Error::Mismatch`] where it is another vendor's
-    /// memory, of a device that is not here, or in units that are not those here; [`Error::AddressTaken`] where a chosen
-    /// address is not free; [`Error::PeerUnreachable`]; what the driver answers. Nothing is left behind, the exporter is
-    /// told, and the line is closed.
+    /// memory, of a device that is not here, or in units that are not those here, and [`Error::Unaligned`] where another
+    /// device of this process has larger units; [`Error::AddressTaken`] where a chosen address is not free;
+    /// [`Error::PeerUnreachable`]; what the driver answers. Nothing is left behind, the exporter is told, and the line is
+    /// closed.
     pub fn receive<B: Backend>(&self, backend: &B, mut line: Line) -> Result<Imported<B>> {
         match self.try_receive(backend, &mut line) {
             Ok((region, book)) => {
@@ -109,14 +93,14 @@ impl Import {
         }
     }
 
-    fn try_receive<B: Backend>(&self, backend: &B, line: &mut Line) -> Result<(Region<B>, Book<Source<B>>)> {
+    fn try_receive<B: Backend>(&self, backend: &B, line: &mut Line) -> Result<(Region<B>, Sources<B>)> {
         let operation = "receive";
         let wait = Wait::new(operation, "shared region", line.wait());
         let (message, _) = receive_whole(line, &wait)?;
         let Message::Begin(begin) = message else {
             return out_of_turn(operation, &message, "a shared region");
         };
-        let mut book = Book::default();
+        let mut book = Sources::default();
         take_in(operation, backend, line, &begin, 0, &mut book)?;
         let new = import_new(backend, &book)?;
         let wanted = wanted(self, &book, &new);
@@ -215,7 +199,7 @@ impl<B: Backend> Imported<B> {
     }
 
     /// Unmaps everything, gives the memory and the addresses back, and tells the exporter. Devices are waited for as `done`
-    /// says. A [`Physical`] that was cloned from a mapping has its memory still.
+    /// says. A [`Physical`](crate::Physical) that was cloned from a mapping has its memory still.
     ///
     /// # Errors
     ///
@@ -340,65 +324,7 @@ impl<B: Backend> Imported<B> {
     }
 }
 
-/// Receives what `begin` began, and writes it down if all of it is right.
-fn take_in<B: Backend>(
-    operation: &'static str,
-    backend: &B,
-    line: &mut Line,
-    begin: &Begin,
-    revision: u64,
-    book: &mut Book<Source<B>>,
-) -> Result<()> {
-    begin.origin.check(operation, backend)?;
-    if begin.revision != revision {
-        let why = format!("revision {} came where {revision} is next", begin.revision);
-        return Err(Error::BadMessage { operation, why });
-    }
-    let (claim, descriptors) = receive(line, operation, begin)?;
-    book.check(operation, &claim)?;
-    let checked = SharedPiece::check_all(operation, backend, &claim.pieces)?;
-    let sources = checked
-        .into_iter()
-        .zip(descriptors)
-        .map(|((size, properties), descriptor)| Source::Descriptor { descriptor, size, properties });
-    book.take(&claim, sources);
-    Ok(())
-}
-
-/// The memory of all pieces that have not been imported yet, by their numbers, which ascend.
-fn import_new<B: Backend>(backend: &B, book: &Book<Source<B>>) -> Result<Vec<(u32, Physical<B>)>> {
-    let new = book.pieces().filter_map(|(id, source)| match source {
-        Source::Memory(_) => None,
-        Source::Descriptor { descriptor, size, properties } => {
-            Some(import(backend, descriptor.as_fd(), *size, *properties).map(|memory| (id, memory)))
-        }
-    });
-    new.collect()
-}
-
-/// The mappings that the book has, in order.
-fn wanted<B: Backend>(import: &Import, book: &Book<Source<B>>, new: &[(u32, Physical<B>)]) -> Vec<Wanted<B>> {
-    let memory = |id, source: &Source<B>| match source {
-        Source::Memory(memory) => Some(memory.clone()),
-        Source::Descriptor { .. } => {
-            let place = new.binary_search_by_key(&id, |(id, _)| *id).ok()?;
-            Some(new[place].1.clone())
-        }
-    };
-    let mappings = book.mappings();
-    mappings.filter_map(|(offset, id, source)| Some(import.wanted(offset, memory(id, source)?))).collect()
-}
-
-/// Notes what has been imported; the descriptors are closed.
-fn keep<B: Backend>(book: &mut Book<Source<B>>, new: Vec<(u32, Physical<B>)>) {
-    for (id, memory) in new {
-        book.replace(id, Source::Memory(memory));
-    }
-}
-
-/// What the exporter is told of an error: printable, and not too long.
+/// What the exporter is told of an error.
 fn refusal(revision: u64, error: &Error) -> Message {
-    let words = error.to_string();
-    let why = words.chars().filter(|char| !char.is_control()).take(MOST_WORDS).collect();
-    Message::Refused { revision, why }
+    Message::Refused { revision, why: printable(&error.to_string()) }
 }

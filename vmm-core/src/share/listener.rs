@@ -38,7 +38,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`] where the path exists, is longer than 108 bytes, or the kernel refuses it.
+    /// [`Driver`](crate::Error::Driver) where the path exists, is longer than 108 bytes, or the kernel refuses it.
     pub fn bind(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let fail = |call, errno| failed(LISTEN, call, errno, path.display());
@@ -75,8 +75,8 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] where nobody came. [`Error::PeerNotAllowed`] where somebody came who may not; that connection is
-    /// closed, and the listener can accept others.
+    /// [`TimedOut`](crate::Error::TimedOut) where nobody came. [`PeerNotAllowed`](crate::Error::PeerNotAllowed) where
+    /// somebody came who may not; that connection is closed, and the listener can accept others.
     pub fn accept(&self, allowed: Allowed, wait: Duration) -> Result<Line> {
         let wait = Wait::new(ACCEPT, "connection", wait);
         loop {

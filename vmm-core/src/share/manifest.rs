@@ -32,7 +32,7 @@ impl Origin {
     pub fn check<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<()> {
         let ours = Self::of(backend);
         let differs = |what, theirs: &str, ours: String| {
-            let (theirs, ours) = (theirs.to_owned(), format!("here it is {ours}"));
+            let (theirs, ours) = (printable(theirs), format!("here it is {ours}"));
             Err(Error::Mismatch { operation, what, theirs, ours })
         };
         if self.vendor != ours.vendor {
@@ -43,6 +43,14 @@ impl Origin {
         }
         Ok(())
     }
+}
+
+/// The most characters of another process's words that go into an error.
+const MOST_WORDS: usize = 1000;
+
+/// Words that another process says or is told, as they can be shown: without what a terminal would obey, and not too long.
+pub(super) fn printable(words: &str) -> String {
+    words.chars().filter(|char| !char.is_control()).take(MOST_WORDS).collect()
 }
 
 /// One piece of physical memory, as the exporter describes it.

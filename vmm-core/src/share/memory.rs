@@ -16,8 +16,8 @@ impl Line {
     ///
     /// # Errors
     ///
-    /// Those of [`Physical::export`], [`Unsupported`](crate::Error::Unsupported) where the device has no UUID,
-    /// [`PeerGone`](crate::Error::PeerGone), and [`TimedOut`](crate::Error::TimedOut) where the other process
+    /// Those of [`Physical::export`], [`Error::Unsupported`](crate::Error::Unsupported) where the device has no UUID,
+    /// [`Error::PeerGone`](crate::Error::PeerGone), and [`Error::TimedOut`](crate::Error::TimedOut) where the other process
     /// does not read.
     pub fn send_memory<B: Backend>(&mut self, backend: &B, memory: &Physical<B>) -> Result<()> {
         let operation = "send memory";
@@ -32,8 +32,8 @@ impl Line {
     ///
     /// # Errors
     ///
-    /// [`TimedOut`](crate::Error::TimedOut), [`PeerGone`](crate::Error::PeerGone),
-    /// [`BadMessage`](crate::Error::BadMessage); [`Mismatch`](crate::Error::Mismatch) where it is another
+    /// [`Error::TimedOut`](crate::Error::TimedOut), [`Error::PeerGone`](crate::Error::PeerGone),
+    /// [`Error::BadMessage`](crate::Error::BadMessage); [`Error::Mismatch`](crate::Error::Mismatch) where it is another
     /// vendor's memory, of a device that is not here, or in units that are not those here; what the driver says of the
     /// descriptor.
     pub fn receive_memory<B: Backend>(&mut self, backend: &B) -> Result<Physical<B>> {

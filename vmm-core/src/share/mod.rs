@@ -46,13 +46,16 @@ mod memory;
 #[cfg(target_os = "linux")]
 mod message;
 #[cfg(target_os = "linux")]
+mod sources;
+#[cfg(target_os = "linux")]
 mod wire;
 // Linux and not every Unix: a socket of packets with descriptors beside them, and the other end's credentials.
 #[cfg(target_os = "linux")]
 mod codec;
 #[cfg(target_os = "linux")]
 mod credentials;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(target_os = "linux")]
+#[cfg(test)]
 mod forked;
 #[cfg(all(any(test, fuzzing), target_os = "linux"))]
 #[doc(hidden)]

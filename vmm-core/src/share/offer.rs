@@ -33,7 +33,9 @@ pub enum By {
 /// A region, or a piece of memory, as plain data.
 ///
 /// It serialises with serde, and has a form of its own as [bytes](Offer::to_bytes). Whoever has an offer by fabric handles
-/// has the memory, so it is to be treated as a secret. It is good for as long as its [`Offered`] is there.
+/// has the memory, so it is to be treated as a secret. One by process names a descriptor of any process, and importing it
+/// reaches into that one with the rights of the importer: it is to be taken from somebody who is trusted with them. An offer
+/// is good for as long as its [`Offered`] is there.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Offer {
     origin: Origin,

@@ -8,7 +8,7 @@ use super::socket::Wait;
 use crate::{Error, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Says all of it, with a descriptor for each piece.
+/// Says all of it, with a descriptor for each piece, within the line's wait.
 ///
 /// # Errors
 ///
@@ -20,6 +20,12 @@ pub(super) fn send(
     claim: &Claim,
     descriptors: &[OwnedFd],
 ) -> Result<()> {
+    let wait = Wait::new(operation, "reading of all that was sent", line.wait());
+    let mut say = |message: &Message, descriptors: &[BorrowedFd<'_>]| {
+        // One who reads slowly is not waited for longer than one who does not read.
+        wait.left()?;
+        line.send(operation, message, descriptors)
+    };
     // What is sent has been counted: it is below 2^32.
     let count = |number: usize| number as u32;
     let begin = Begin {
@@ -31,19 +37,19 @@ pub(super) fn send(
         pieces: count(claim.pieces.len()),
         mappings: count(claim.mappings.len()),
     };
-    line.send(operation, &Message::Begin(begin), &[])?;
+    say(&Message::Begin(begin), &[])?;
     for removed in claim.removed.chunks(MOST_ENTRIES) {
-        line.send(operation, &Message::Removed(removed.to_vec()), &[])?;
+        say(&Message::Removed(removed.to_vec()), &[])?;
     }
     let pieces = claim.pieces.chunks(MOST_DESCRIPTORS).zip(descriptors.chunks(MOST_DESCRIPTORS));
     for (pieces, descriptors) in pieces {
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-        line.send(operation, &Message::Pieces(pieces.to_vec()), &descriptors)?;
+        say(&Message::Pieces(pieces.to_vec()), &descriptors)?;
     }
     for mappings in claim.mappings.chunks(MOST_ENTRIES) {
-        line.send(operation, &Message::Mappings(mappings.to_vec()), &[])?;
+        say(&Message::Mappings(mappings.to_vec()), &[])?;
     }
-    line.send(operation, &Message::End, &[])
+    say(&Message::End, &[])
 }
 
 /// The rest of what `begin` began: as much as it said and no more, within the line's wait.

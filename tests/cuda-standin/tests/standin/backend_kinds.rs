@@ -98,7 +98,7 @@ fn dma_buf(backend: &CudaBackend) -> Error {
         let handle = backend.create(UNIT, &Properties::on(DEVICE)).unwrap();
         let mut reservation = backend.reserve(UNIT, backend.granularity().into(), None).unwrap();
         reservation.map(Bytes::ZERO, &handle).unwrap();
-        let error = reservation.dma_buf(Bytes::ZERO, UNIT).unwrap_err();
+        let error = reservation.dma_buf(DeviceId(0), Bytes::ZERO, UNIT).unwrap_err();
         reservation.unmap(Bytes::ZERO, UNIT).unwrap();
         error
     }

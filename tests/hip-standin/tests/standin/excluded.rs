@@ -1,7 +1,8 @@
 //! For each quirk that is met by never making the call, or by nothing: the call, made directly on HIP's own functions.
 
 use crate::child::Case;
-use crate::rig::{INVALID_VALUE, READ, READ_WRITE, Rig, SUCCESS, UNIT, ZERO, pointer, units};
+use crate::host;
+use crate::rig::{INVALID_VALUE, READ, READ_WRITE, Rig, SUCCESS, UNIT, pointer};
 
 pub(crate) struct Row {
     pub(crate) quirk: &'static str,
@@ -86,17 +87,22 @@ pub(crate) const ROWS: &[Row] = &[
     shows(
         "host-access-appears",
         &["6.1", "6.2", "7.0", "7.1"],
-        ("host_access", host_access),
+        ("host_access", host::no_access),
         "refused, or device 0's",
     ),
     shows(
         "host-memory-is-the-devices",
         &["7.0", "7.1", "7.2", "7.12", "7.14"],
-        ("host_memory", host_memory),
+        ("host_memory", host::host_memory),
         "the device's free memory falls",
     ),
-    shows("range-is-one-mapping", SEVEN, ("range_of_two", range_of_two), "a descriptor of the first alone"),
-    shows("range-leaks", SEVEN, ("range_leaks", range_leaks), "physical memory is left"),
+    shows(
+        "range-is-one-mapping",
+        SEVEN,
+        ("range_of_two", host::range_of_two),
+        "a descriptor of the first alone",
+    ),
+    shows("range-leaks", SEVEN, ("range_leaks", host::range_leaks), "physical memory is left"),
     ends("host-access-on-imports", &["7.15"], ("host_import", host_import), "hipMemSetAccess for the host"),
     shows(
         "owner-last",
@@ -340,46 +346,6 @@ fn imports(rig: &mut Rig) {
     rig.call("hipMemRelease", &[handle]);
     rig.left.physical = 1;
     assert_eq!(rig.counts().handles, 0);
-}
-
-fn host_access(rig: &mut Rig) {
-    let (base, handle) = rig.mapped(UNIT, UNIT);
-    let code = rig.set_for(2, 0, base, UNIT, READ_WRITE);
-    let expected =
-        if rig.has("access-rounds-up") { (SUCCESS, READ_WRITE as u64) } else { (INVALID_VALUE, 0) };
-    assert_eq!((code, rig.access(0, base).1), expected);
-    rig.end(base, UNIT, handle);
-}
-
-/// Two units mapped one behind the other, and HIP's descriptor of both.
-fn range_of_two(rig: &mut Rig) {
-    let (base, first) = rig.mapped(2 * UNIT, UNIT);
-    let second = rig.create(0, UNIT, false);
-    rig.call("hipMemMap", &[base + UNIT, UNIT, 0, second, 0]);
-    let size = rig.size_of_range(base, 2 * UNIT);
-    assert_eq!(size, UNIT);
-    rig.call("hipMemUnmap", &[base + UNIT, UNIT]);
-    rig.call("hipMemRelease", &[second]);
-    rig.end(base, UNIT, first);
-    rig.left.physical = 1;
-}
-
-fn range_leaks(rig: &mut Rig) {
-    let (base, handle) = rig.mapped(UNIT, UNIT);
-    assert_eq!(rig.size_of_range(base, UNIT), UNIT);
-    rig.end(base, UNIT, handle);
-    assert_eq!(rig.counts().physical, 1);
-    rig.left.physical = 1;
-}
-
-fn host_memory(rig: &mut Rig) {
-    let before = rig.free(ZERO);
-    // hipMemAllocationProp with the host's location.
-    let properties: [u32; 8] = [1, 0, 2, 0, 0, 0, 0, 0];
-    let mut handle = 0usize;
-    rig.call("hipMemCreate", &[(&raw mut handle).addr(), UNIT, properties.as_ptr().addr(), 0]);
-    assert_eq!(rig.free(ZERO), before - units(1));
-    rig.call("hipMemRelease", &[handle]);
 }
 
 fn host_import(rig: &mut Rig) {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Error;
-use crate::share::forked::{Child, alone};
+use crate::share::forked::{Child, NOBODY, alone, give_up_root};
 use crate::share::message::Message;
 use crate::share::socket::Wait;
 use rustix::fs::{Gid, Uid, chown};
@@ -38,6 +38,7 @@ const LATE: Duration = Duration::from_secs(30);
 #[test]
 fn the_socket_is_the_users_alone_and_goes_with_the_listener() {
     alone(|| {
+        rustix::process::umask(Mode::empty());
         let folder = Folder::new();
         let listener = Listener::bind(folder.socket()).unwrap();
         let found = fs::symlink_metadata(listener.path()).unwrap();
@@ -136,10 +137,8 @@ fn who_is_not_allowed_is_closed_and_others_are_accepted() {
 
 /// Needs root, who can be another user for once.
 #[test]
-#[allow(unsafe_code)]
 fn another_user_does_not_get_at_the_socket_and_is_not_the_same_user() {
     alone(|| {
-        const NOBODY: u32 = 65534;
         if !rustix::process::geteuid().is_root() {
             return;
         }
@@ -148,8 +147,7 @@ fn another_user_does_not_get_at_the_socket_and_is_not_the_same_user() {
         let as_nobody = |expected: &'static str| {
             let path = folder.socket();
             Child::fork(move || {
-                // SAFETY: the child has one thread, and nothing that depends on its user.
-                assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
+                give_up_root();
                 let error = Line::connect(&path, Allowed::same_user(), LATE).unwrap_err().to_string();
                 assert!(error.contains(expected), "{error}");
             })

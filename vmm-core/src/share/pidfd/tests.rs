@@ -1,5 +1,5 @@
 use super::*;
-use crate::share::forked::Child;
+use crate::share::forked::{Child, give_up_root};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_getfd};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -77,7 +77,6 @@ fn a_token_of_this_process_is_of_the_file_that_it_has_open() {
 
 /// By a user that is not root, from a process that cannot be dumped, which no user but root may trace.
 #[test]
-#[allow(unsafe_code)]
 fn where_it_is_not_permitted_the_error_says_what_it_needs() {
     let (mut ready, mut told) = pipe().unwrap();
     let file = memory();
@@ -92,10 +91,7 @@ fn where_it_is_not_permitted_the_error_says_what_it_needs() {
     let token = Token { pid: owner.id(), ..of_this(FETCH, file.as_fd()).unwrap() };
     let token = Token { start_time: start_time(FETCH, owner.id()).unwrap(), ..token };
     Child::fork(|| {
-        if rustix::process::geteuid().is_root() {
-            // SAFETY: the child has one thread, and nothing that depends on its user.
-            assert_eq!(unsafe { libc::setresuid(65534, 65534, 65534) }, 0);
-        }
+        give_up_root();
         let error = fetch(FETCH, &token).unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
         assert!(error.to_string().contains("CAP_SYS_PTRACE"), "{error}");

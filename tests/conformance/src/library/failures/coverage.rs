@@ -10,6 +10,10 @@ const NOT_SWEPT: &[(&str, &str)] = &[
     ("Region::close", "it takes the region; `ends` sweeps it"),
     ("Physical::export_fabric", "no machine without a fabric has such handles"),
     ("Physical::import_fabric", "as above; importing from a descriptor is swept"),
+    (
+        "Region::dma_bufs",
+        "host memory has none, and where a device has them nothing but the descriptors comes of it",
+    ),
 ];
 
 /// The sources in which public operations are.

@@ -105,7 +105,7 @@ fn ranges<B: Workbench>(subject: &Subject<B>) -> (Bytes, [gpu_vmm_core::Result<O
             reservation.set_access(offset, size, &[grant]).unwrap();
         }
         let parts = [(Bytes(0), size), (size, size), (Bytes(0), Bytes(2 * size.0))];
-        let answers = parts.map(|(offset, length)| reservation.dma_buf(offset, length));
+        let answers = parts.map(|(offset, length)| reservation.dma_buf(subject.device, offset, length));
         reservation.unmap(Bytes(0), size).unwrap();
         reservation.unmap(size, size).unwrap();
         (size, answers)

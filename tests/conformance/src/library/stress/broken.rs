@@ -231,8 +231,8 @@ impl Reservation for BrokenReservation {
         unsafe { self.host.access(offset, device) }
     }
 
-    unsafe fn dma_buf(&self, offset: Bytes, length: Bytes) -> Result<OwnedFd> {
+    unsafe fn dma_buf(&self, owner: DeviceId, offset: Bytes, length: Bytes) -> Result<OwnedFd> {
         // SAFETY: as in `create`.
-        unsafe { self.host.dma_buf(offset, length) }
+        unsafe { self.host.dma_buf(owner, offset, length) }
     }
 }

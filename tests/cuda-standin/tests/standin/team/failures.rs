@@ -163,7 +163,8 @@ fn what_cannot_be_undone_is_left_to_the_driver(cuda: &Cuda) {
     }
     let failed = object.map(Placement::Anywhere).unwrap_err();
     assert!(matches!(failed.error(), Error::OutOfUse { .. }), "{failed}");
-    drop(failed);
+    let error = failed.into_kept().close().unwrap_err();
+    assert!(matches!(error, Error::OutOfUse { .. }), "{error}");
     drop(more);
     assert_eq!(faulty.live(), Live { handles: 3, reservations: 1, mappings: 1, bindings: 2 });
     // SAFETY: nothing of this backend is left, and no device works.

@@ -2,6 +2,8 @@
 //! comes later is taken.
 
 use super::*;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::AsRawFd;
 
 /// The first message behind the greeting for the line of this nonce, with something wrong in it.
 type Make = fn(Nonce) -> Vec<u8>;
@@ -115,6 +117,22 @@ fn more_descriptors_than_fit_are_all_closed() {
             assert_refused(line, &other, "there were more than 128");
             tracer.assert_closed_elsewhere();
         }
+    });
+}
+
+#[test]
+fn descriptors_for_which_the_process_has_no_room_are_all_closed() {
+    alone(|| {
+        let (line, other) = greeted_line_and_socket();
+        let tracer = Tracer::new();
+        let fds = vec![tracer.writing.as_fd(); 8];
+        put(&other, &codec::encode(&revision(5), line.ours, 1, fds.len()).unwrap(), &fds);
+        // Room for some of them.
+        let next = rustix::io::dup(&other).unwrap().as_raw_fd().unsigned_abs();
+        let limit = Rlimit { current: Some(u64::from(next) + 3), ..getrlimit(Resource::Nofile) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        assert_refused(line, &other, "RLIMIT_NOFILE");
+        tracer.assert_closed_elsewhere();
     });
 }
 

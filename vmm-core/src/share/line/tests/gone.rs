@@ -1,6 +1,8 @@
 //! A side that does not read, does not write, or is gone.
 
 use super::*;
+use crate::share::forked::give_up_root;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 #[test]
 fn a_side_that_says_nothing_is_told_of_by_what_did_not_come() {
@@ -60,6 +62,30 @@ fn a_side_that_does_not_read_is_waited_for_until_the_limit() {
         }
         one.send("export", &revision(1), &[]).unwrap();
         assert_eq!(receive(&mut other).unwrap().0, revision(1));
+    });
+}
+
+/// The kernel counts the descriptors that a user has under way.
+#[test]
+fn a_side_that_does_not_take_its_descriptors_is_waited_for_as_well() {
+    alone(|| {
+        give_up_root();
+        let (mut one, mut other) = Line::pair().unwrap();
+        one.set_wait(SOON);
+        let tracer = Tracer::new();
+        let fds = [tracer.writing.as_fd(); 10];
+        let limit = Rlimit { current: Some(50), maximum: Some(50) };
+        setrlimit(Resource::Nofile, limit).unwrap();
+        let sent = (0..).find(|_| match one.send("export", &Message::End, &fds) {
+            Ok(()) => false,
+            Err(Error::TimedOut { .. }) => true,
+            Err(error) => panic!("{error}"),
+        });
+        // It was not the room for bytes that was used up.
+        let sent = sent.unwrap();
+        assert!((1..20).contains(&sent), "{sent} messages under way");
+        (0..sent).for_each(|_| drop(receive(&mut other).unwrap()));
+        one.send("export", &Message::End, &fds).unwrap();
     });
 }
 
