@@ -23,7 +23,7 @@ fn main() -> Result<()> {
     target.grow_to(SIZE)?;
     source.write_pattern(FIRST, Bytes(0), SIZE, 7)?;
 
-    // Access is given by name, region by region: nobody has it who was not asked for. It costs time, 17 ms for 1 GiB
+    // Access is given by name, region by region: nobody has it who was not asked for. It costs time, nearly 10 ms for 1 GiB
     // on an H200, so it is given once and not for each copy.
     let refused = target.copy_from(Bytes(0), &source, Bytes(0), SIZE);
     assert!(matches!(refused, Err(Error::NoAccess { .. })), "{refused:?}");

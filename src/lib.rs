@@ -15,3 +15,8 @@ pub use gpu_vmm_cuda as cuda;
 pub use gpu_vmm_hip as hip;
 #[cfg(feature = "host")]
 pub use gpu_vmm_host as host;
+
+/// So that the guide's examples are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/sharing.md")]
+struct SharingGuide;

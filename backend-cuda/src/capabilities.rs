@@ -20,18 +20,20 @@ use gpu_vmm_core::{
 const OPERATION: &str = "capabilities";
 
 impl CudaBackend {
-    /// The device's capabilities, found out by the first call that can.
+    /// The device's capabilities, found out by the first call that can try all of them: one thing is not tried where the
+    /// device has no context yet.
     pub(crate) fn known_capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
         self.here(OPERATION)?;
         let slot = self.slot(OPERATION, device)?;
         if let Some(known) = slot.capabilities.get() {
             return Ok(known.clone());
         }
+        let tries_all = self.existing_context(OPERATION, device)?.is_some();
         let found = match &self.devices()[device.0 as usize].unusable {
             Some(reason) => vec![Capability::no(Feature::VirtualMemory, FoundBy::Attribute, reason)],
             None => Probe { backend: self, device }.all()?,
         };
-        Ok(slot.capabilities.get_or_init(|| found).clone())
+        Ok(if tries_all { slot.capabilities.get_or_init(|| found).clone() } else { found })
     }
 }
 

@@ -101,7 +101,11 @@ impl CudaBackend {
     }
 
     /// The same where it exists already, in this process at all; otherwise nothing can be running in it.
-    fn existing_context(&self, operation: &'static str, device: DeviceId) -> Result<Option<&Context>> {
+    pub(crate) fn existing_context(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+    ) -> Result<Option<&Context>> {
         self.here(operation)?;
         if let Some(attached) = self.attached(device) {
             return Ok(Some(attached));

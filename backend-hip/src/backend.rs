@@ -12,8 +12,6 @@ use gpu_vmm_core::{
 };
 use std::sync::Arc;
 
-#[cfg(doc)]
-use gpu_vmm_core::Error;
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 #[cfg(windows)]

@@ -123,7 +123,7 @@ fn win32_handle(driver: &Arc<Driver>, device: &Device) -> Capability {
                     let note = format!("created as type {}, exported and imported", handle_type.0);
                     Capability::yes(Feature::Win32Handle, FoundBy::Trial, note)
                 }
-                Err(Error::Unsupported { reason, .. }) => {
+                Err(gpu_vmm_core::Error::Unsupported { reason, .. }) => {
                     Capability::no(Feature::Win32Handle, FoundBy::Trial, reason)
                 }
                 Err(error) => Capability::no(Feature::Win32Handle, FoundBy::Trial, error.to_string()),
@@ -145,7 +145,8 @@ fn dma_buf(driver: &Arc<Driver>, device: &Device) -> Capability {
             }
         } else {
             let _ = (driver, device);
-            Capability::no(Feature::DmaBuf, FoundBy::Design, kinds::NO_DESCRIPTORS)
+            let reason = HandleTypes::FILE_DESCRIPTOR.missing_here().unwrap_or_default();
+            Capability::no(Feature::DmaBuf, FoundBy::Design, reason)
         }
     }
 }

@@ -18,13 +18,6 @@ use std::sync::{Arc, OnceLock};
 /// Why nothing is compressed.
 pub(crate) const NO_COMPRESSION: &str = "HIP ignores the flag, and memory is as it is without it";
 
-/// Why there are no handles of Windows.
-pub(crate) const NO_WIN32: &str = "handles of Windows are not used for HIP's memory";
-
-/// Why there are no file descriptors.
-#[cfg(not(unix))]
-pub(crate) const NO_DESCRIPTORS: &str = "there are no file descriptors on this system";
-
 /// An attribute of HIP's, where yes is anything but 0.
 struct Question {
     attribute: hipDeviceAttribute_t,
@@ -199,14 +192,10 @@ fn check_handle_types(
     if types.contains(HandleTypes::FABRIC) {
         return Err(no_fabric(driver, operation, device.id));
     }
-    if types.contains(HandleTypes::WIN32) {
-        return refuse(NO_WIN32.to_owned());
+    match types.missing_here() {
+        Some(reason) => refuse(reason.to_owned()),
+        None => Ok(()),
     }
-    #[cfg(not(unix))]
-    if types.contains(HandleTypes::FILE_DESCRIPTOR) {
-        return refuse(NO_DESCRIPTORS.to_owned());
-    }
-    Ok(())
 }
 
 /// A device that the caller has checked, as far as the books of this backend are concerned.

@@ -6,9 +6,6 @@ use gpu_vmm_core::{Error, HandleTypes, Location, Properties, Result};
 /// Why a node of the host cannot be chosen.
 pub(crate) const NO_NODES: &str = "the kernel chooses the node of each page when it is first touched";
 
-/// Why there are no handles of Windows.
-pub(crate) const NO_WIN32: &str = "memory of the host is shared by file descriptors";
-
 /// Refuses memory that there is none of.
 pub(crate) fn check(operation: &'static str, properties: &Properties) -> Result<()> {
     check_place(operation, properties.location)?;
@@ -16,10 +13,10 @@ pub(crate) fn check(operation: &'static str, properties: &Properties) -> Result<
     if types.contains(HandleTypes::FABRIC) {
         return Err(share::no_fabric(operation));
     }
-    if types.contains(HandleTypes::WIN32) {
-        return Err(Error::Unsupported { operation, reason: NO_WIN32.to_owned() });
+    match types.missing_here() {
+        Some(reason) => Err(Error::Unsupported { operation, reason: reason.to_owned() }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The same for where it is to be.

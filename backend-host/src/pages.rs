@@ -74,18 +74,19 @@ fn reserve_anywhere(size: Bytes, alignment: Alignment) -> Result<AddressRange> {
     Ok(range)
 }
 
-/// Whether the kernel gives an address that is asked for. Another thread may take it in between, so that one failure
-/// is none.
+/// Whether the kernel gives an address that is asked for. Another thread may take it in between, so it is the lowest of
+/// many that were free a moment ago, where the kernel begins at the highest; and one failure is none.
 pub(crate) fn hint_is_kept(granularity: Granularity) -> Result<bool> {
-    for _ in 0..3 {
-        let (size, alignment) = (granularity.bytes(), granularity.into());
-        let free = reserve_anywhere(size, alignment)?;
+    const ROOM: u64 = 64;
+    let (size, alignment) = (granularity.bytes(), granularity.into());
+    for _ in 0..8 {
+        let free = reserve_anywhere(Bytes(size.0.saturating_mul(ROOM)), alignment)?;
         // SAFETY: reserved just now, here and below, and used by nobody.
         unsafe { release(RESERVE, free) }?;
         let again = reserve(size, alignment, Some(free.base))?;
         // SAFETY: as above.
         unsafe { release(RESERVE, again) }?;
-        if again == free {
+        if again.base == free.base {
             return Ok(true);
         }
     }

@@ -1,6 +1,8 @@
 //! As what memory can leave the process.
 #![allow(unsafe_code)]
 
+#[cfg(unix)]
+use super::OPERATION;
 use super::Probe;
 use crate::ffi::attribute;
 use gpu_vmm_core::{Capability, Feature, FoundBy, Handle, HandleTypes, Properties, Result};
@@ -68,6 +70,10 @@ impl Probe<'_> {
         let memory = Properties::on(self.device);
         if let Some(no) = self.excluded(feature, &memory, attribute::DMA_BUF)? {
             return Ok(no);
+        }
+        if self.backend.existing_context(OPERATION, self.device)?.is_none() {
+            let note = "not tried, since that would make a context on the device";
+            return Ok(Capability::yes(feature, FoundBy::Attribute, note));
         }
         let grant = Grant { device: self.device, access: Access::ReadWrite };
         let exported = self.mapped(&memory, &[grant], |reservation, size| {

@@ -7,7 +7,5 @@ pub(crate) fn is_known() -> bool {
     settings().version >= 12_020
 }
 
-/// Whether there is such a node. The documentation: 0 where the system has no NUMA.
-pub(crate) const fn has_node(id: i32) -> bool {
-    id == 0
-}
+/// The one node. The documentation: 0 where the system has no NUMA.
+pub(crate) const NODE: i32 = 0;

@@ -19,19 +19,21 @@ impl State {
         if flags != 0 {
             return Err(refuse(Code::INVALID_VALUE, format_args!("flags {flags:#x}")));
         }
-        let whole = match &self.handle(raw)?.object {
-            Object::Memory { memory, .. } => {
+        let (whole, imported) = match &self.handle(raw)?.object {
+            Object::Memory { memory, imported } => {
                 memory.kind.home.device().map_or(Ok(()), context::check_device)?;
-                memory.size
+                (memory.size, *imported)
             }
-            Object::Multicast { team, .. } => {
-                let team = *team;
-                self.teams.get(&team).ok_or(Code::UNKNOWN)?.mappable(at)?
+            Object::Multicast { team, imported } => {
+                let (team, imported) = (*team, *imported);
+                (self.teams.get(&team).ok_or(Code::UNKNOWN)?.mappable(at)?, imported)
             }
         };
         if offset != 0 || size != whole {
             let what = format_args!("{size:#x} from {offset:#x} of a handle of {whole:#x}");
-            return Err(refuse(Code::NOT_SUPPORTED, what));
+            // How large an import is, nobody but the driver can know.
+            let is_unknown = imported && offset == 0;
+            return Err(if is_unknown { Code::NOT_SUPPORTED } else { refuse(Code::NOT_SUPPORTED, what) });
         }
         self.check_place(at, end)?;
         self.mappings.insert(at, Mapping::new(size, raw));

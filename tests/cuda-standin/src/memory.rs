@@ -21,9 +21,7 @@ pub(crate) type Place = (Arc<Memory>, u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Home {
     Device(usize),
-    /// Wherever the driver likes.
-    Host,
-    /// A NUMA node.
+    /// A NUMA node of the host.
     Node(i32),
 }
 
@@ -32,14 +30,13 @@ impl Home {
     pub(crate) const fn device(self) -> Option<usize> {
         match self {
             Self::Device(device) => Some(device),
-            Self::Host | Self::Node(_) => None,
+            Self::Node(_) => None,
         }
     }
 
     pub(crate) const fn location(self) -> Location {
         match self {
             Self::Device(device) => Location { kind: location::DEVICE, id: device as i32 },
-            Self::Host => Location { kind: location::HOST, id: 0 },
             Self::Node(node) => Location { kind: location::HOST_NUMA, id: node },
         }
     }
@@ -73,7 +70,6 @@ impl Kind {
         let [kind, id, compression, rdma] = numbers?[..] else { return None };
         let home = match u32::from(kind) {
             location::DEVICE => Home::Device(id.into()),
-            location::HOST => Home::Host,
             location::HOST_NUMA => Home::Node(id.into()),
             _ => return None,
         };
@@ -169,11 +165,11 @@ mod tests {
 
     #[test]
     fn a_file_tells_what_its_memory_was_created_as() {
-        for home in [Home::Device(7), Home::Host, Home::Node(0)] {
+        for home in [Home::Device(7), Home::Node(0)] {
             let kind = Kind { home, handle_types: 0, compression: 1, rdma: 0 };
             assert_eq!(Kind::of_file_name(&kind.file_name()), Some(kind));
         }
-        for name in ["", "1", "9.0.0.0", "1.x.0.0", "1.0.0.0.0"] {
+        for name in ["", "1", "2.0.0.0", "9.0.0.0", "1.x.0.0", "1.0.0.0.0"] {
             assert_eq!(Kind::of_file_name(name), None, "{name}");
         }
     }

@@ -1,6 +1,7 @@
 //! Physical memory: `cuMemCreate`, `cuMemRelease`, and what is asked about it.
 //!
-//! Measured: memory of the host is made in the same granularity as a device's; what can be anywhere on it is not shared.
+//! Measured: memory of the host is made in the same granularity as a device's; what is asked for anywhere on it is made on
+//! node 0, as its properties say, and is not shared. The granularity is told of combinations too that are not made.
 //! Memory is taken at once, and given back when nothing stands for it any more: no handle, no mapping, no descriptor.
 #![allow(unsafe_code)] // exported to C
 
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 /// Where memory of these properties is made; what they have to be, as the documentation says.
 fn home_of(properties: &Properties) -> Answer<Home> {
-    let Properties { kind, handle_types, location: Location { kind: place, id }, .. } = *properties;
+    let Properties { kind, location: Location { kind: place, id }, .. } = *properties;
     let wrong = |code, what: &str| Err(refuse(code, format_args!("{what} in {properties:?}")));
     if kind != PINNED {
         return wrong(Code::INVALID_VALUE, "type");
@@ -35,20 +36,22 @@ fn home_of(properties: &Properties) -> Answer<Home> {
             Some(device) => Ok(Home::Device(device)),
             None => wrong(Code::INVALID_DEVICE, "device"),
         },
-        location::HOST if host::is_known() && handle_types == handle_type::NONE => Ok(Home::Host),
-        location::HOST if host::is_known() => wrong(Code::INVALID_VALUE, "kinds of handle"),
-        location::HOST_NUMA if host::is_known() && host::has_node(id) => Ok(Home::Node(id)),
+        location::HOST if host::is_known() => Ok(Home::Node(host::NODE)),
+        location::HOST_NUMA if host::is_known() && id == host::NODE => Ok(Home::Node(id)),
+        // Which nodes there are, the driver is asked by trying.
+        location::HOST_NUMA if host::is_known() => Err(Code::INVALID_VALUE),
         _ => wrong(Code::INVALID_VALUE, "location"),
     }
 }
 
-/// Memory of the host is neither compressed nor flagged for remote DMA.
-fn check_flags(home: Home, properties: &Properties) -> Answer {
-    if home.device().is_none() && (properties.compression, properties.rdma) != (0, 0) {
-        return Err(refuse(
-            Code::INVALID_VALUE,
-            format_args!("flags of the host's memory in {properties:?}"),
-        ));
+/// Memory of the host is neither compressed nor flagged for remote DMA, and none is shared that is of no node in particular.
+fn check_host(properties: &Properties) -> Answer {
+    let Properties { handle_types, location: Location { kind: place, .. }, compression, rdma, .. } =
+        *properties;
+    let is_shared = place == location::HOST && handle_types != handle_type::NONE;
+    let is_flagged = place != location::DEVICE && (compression, rdma) != (0, 0);
+    if is_shared || is_flagged {
+        return Err(refuse(Code::INVALID_VALUE, format_args!("memory of the host as {properties:?}")));
     }
     Ok(())
 }
@@ -67,7 +70,7 @@ fn create(size: u64, properties: &Properties, flags: u64) -> Answer<u64> {
         return Err(refuse(Code::INVALID_VALUE, format_args!("size {size:#x}, flags {flags:#x}")));
     }
     let home = home_of(properties)?;
-    check_flags(home, properties)?;
+    check_host(properties)?;
     check_handle_types(properties.handle_types)?;
     let kind = Kind {
         home,

@@ -1,8 +1,8 @@
 //! What an address is: `cuMemGetAddressRange`, `cuPointerGetAttribute`, and memory by its address for other drivers.
 //!
 //! Measured: an address's range is its mapping, not its reservation; a descriptor for other drivers can be had of several
-//! handles of one device, across reservations as well. Such a descriptor is of the right size here and has not the
-//! memory's bytes, since a memfd cannot show parts of several.
+//! handles of one device, across reservations as well, where the thread has a context, and of no compressible memory.
+//! Such a descriptor is of the right size here and has not the memory's bytes, since a memfd cannot show parts of several.
 #![allow(unsafe_code)] // exported to C
 
 use crate::c::{MOST_DEVICES, Out, access, given};

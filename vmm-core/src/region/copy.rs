@@ -3,6 +3,8 @@
 
 use super::Region;
 use super::data::{By, Segment};
+#[cfg(doc)]
+use crate::Error;
 use crate::instance::check_same;
 use crate::{Access, Backend, Bytes, Result};
 

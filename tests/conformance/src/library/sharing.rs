@@ -5,8 +5,8 @@
 use crate::fork_server::Child;
 use crate::leaks;
 use crate::peer::Peer;
-use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::{Bytes, DeviceId, Physical, Properties, Result, Workbench};
+use crate::subject::{Subject, or_skip, skip};
+use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, Physical, Properties, Result, Workbench};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// What goes with a descriptor: whose memory, and how many bytes.
@@ -40,10 +40,23 @@ impl Line for &Peer {
     }
 }
 
+/// What comes of sharing memory, or the end of the case where the device's capabilities say that it cannot.
+pub(crate) fn or_cannot_share<B: Workbench, T>(subject: &Subject<B>, result: Result<T>) -> T {
+    let all = subject.backend.capabilities(subject.device).unwrap();
+    match result {
+        Err(Error::Unsupported { reason, .. })
+            if !all.iter().any(|one| one.feature == Feature::FileDescriptor && one.available) =>
+        {
+            skip(reason)
+        }
+        other => other.unwrap(),
+    }
+}
+
 /// So many units of a device's memory that can be exported, or the end of the case.
 pub(crate) fn shareable_on<B: Workbench>(subject: &Subject<B>, device: DeviceId, units: u64) -> Physical<B> {
     let properties = Properties::on(device).shareable();
-    or_skip(Physical::create(&subject.backend, subject.units(units), properties))
+    or_cannot_share(subject, Physical::create(&subject.backend, subject.units(units), properties))
 }
 
 /// The same of the chosen device.

@@ -36,6 +36,9 @@ pub(crate) const CASES: &[Case] = &[
         "a_failed_trial_has_a_reason_and_leaves_nothing",
         a_failed_trial_has_a_reason_and_leaves_nothing,
     ),
+    case("a_dma_buf_is_not_tried_without_a_context", a_dma_buf_is_not_tried_without_a_context),
+    case("a_dma_buf_is_tried_in_the_programs_context", a_dma_buf_is_tried_in_the_programs_context),
+    case("compressible_memory_without_a_dma_buf_says_so", compressible_memory_without_a_dma_buf_says_so),
     with(&[("FABRIC", "1")], "what_is_permitted_is_found", what_is_permitted_is_found),
     case("memory_that_is_not_compressed_says_so", memory_that_is_not_compressed_says_so),
     case("a_region_of_the_hosts_memory_is_used_by_both", a_region_of_the_hosts_memory_is_used_by_both),
@@ -91,11 +94,11 @@ fn an_unknown_attribute(cuda: &Cuda) {
     assert_eq!(cuda.violations(), 0);
 }
 
-/// What exporting a unit of mapped memory as a dma-buf is answered.
-fn dma_buf(backend: &CudaBackend) -> Error {
+/// What exporting a unit of such memory as a dma-buf is answered.
+fn dma_buf(backend: &CudaBackend, properties: Properties) -> Error {
     // SAFETY: one unit is created, mapped at the beginning of a reservation of its size, and taken out again.
     unsafe {
-        let handle = backend.create(UNIT, &Properties::on(DEVICE)).unwrap();
+        let handle = backend.create(UNIT, &properties).unwrap();
         let mut reservation = backend.reserve(UNIT, backend.granularity().into(), None).unwrap();
         reservation.map(Bytes::ZERO, &handle).unwrap();
         let error = reservation.dma_buf(DeviceId(0), Bytes::ZERO, UNIT).unwrap_err();
@@ -106,13 +109,14 @@ fn dma_buf(backend: &CudaBackend) -> Error {
 
 fn dma_bufs_are_of_11_7(_: &Cuda) {
     let backend = open();
-    let Error::Unsupported { reason, .. } = dma_buf(&backend) else { panic!("another error") };
+    let error = dma_buf(&backend, Properties::on(DEVICE));
+    let Error::Unsupported { reason, .. } = error else { panic!("{error}") };
     assert_eq!(missing(&backend, Feature::DmaBuf, &reason), FoundBy::Version);
 }
 
 fn dma_bufs_that_are_not_supported_say_so(_: &Cuda) {
     let backend = open();
-    let error = dma_buf(&backend);
+    let error = dma_buf(&backend, Properties::on(DEVICE));
     assert!(matches!(&error, Error::Unsupported { .. }), "{error}");
     assert!(error.to_string().contains("CUDA_ERROR_NOT_SUPPORTED (801)"), "{error}");
     missing(&backend, Feature::DmaBuf, "CUDA_ERROR_NOT_SUPPORTED (801)");
@@ -146,11 +150,41 @@ fn nothing_is_left_where_the_driver_does_not_tell(cuda: &Cuda) {
 
 fn a_failed_trial_has_a_reason_and_leaves_nothing(cuda: &Cuda) {
     let backend = open();
+    // With a context, without which a dma-buf is not tried.
+    backend.memory_info(DEVICE).unwrap();
     for feature in [Feature::ReadOnlyAccess, Feature::HostMemory, Feature::HostNodeMemory, Feature::DmaBuf] {
         assert_eq!(missing(&backend, feature, "CUDA_ERROR_NOT_SUPPORTED (801)"), FoundBy::Trial);
     }
     cuda.check_what_is_left();
     assert_eq!((cuda.violations(), backend.drop_log().count()), (0, 0));
+}
+
+/// Quirk `dma-buf-wants-a-context`; looking at what there is makes none.
+fn a_dma_buf_is_not_tried_without_a_context(cuda: &Cuda) {
+    let backend = open();
+    let told = capability(&backend, Feature::DmaBuf);
+    assert!(told.available && told.found_by == FoundBy::Attribute, "{told:?}");
+    assert_eq!(told.note, "not tried, since that would make a context on the device");
+    assert_eq!((cuda.counts().contexts, cuda.violations()), (0, 0));
+}
+
+fn a_dma_buf_is_tried_in_the_programs_context(cuda: &Cuda) {
+    cuda.init();
+    cuda.enter(0);
+    let told = capability(&open(), Feature::DmaBuf);
+    assert!(told.available && told.found_by == FoundBy::Trial, "{told:?}");
+    assert_eq!((cuda.counts().contexts, cuda.violations()), (1, 0));
+}
+
+/// Quirk `compressible-has-no-dma-buf`.
+fn compressible_memory_without_a_dma_buf_says_so(cuda: &Cuda) {
+    let backend = open();
+    let error = dma_buf(&backend, Properties::on(DEVICE).compressible());
+    let Error::Unsupported { reason, .. } = error else { panic!("{error}") };
+    for words in ["CUDA_ERROR_UNKNOWN (999)", "compressible"] {
+        assert!(reason.contains(words), "{reason}");
+    }
+    assert_eq!(cuda.violations(), 0);
 }
 
 fn what_is_permitted_is_found(cuda: &Cuda) {

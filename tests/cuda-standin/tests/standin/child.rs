@@ -2,6 +2,7 @@
 
 use crate::rig::Cuda;
 use libtest_mimic::Failed;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -55,6 +56,10 @@ pub(crate) fn library() -> PathBuf {
 
 fn command(case: &Case) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program's path"));
+    // Settings of whoever runs the tests are none of the case's.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(b"CUDA_STANDIN_")) {
+        command.env_remove(name);
+    }
     command.env(CASE, case.name).env("CUDA_STANDIN_GPUS", "2").env("GPU_VMM_CUDA_LIBRARY", library());
     for (name, value) in case.settings {
         command.env(format!("CUDA_STANDIN_{name}"), value);

@@ -1,77 +1,47 @@
-//! Memory of the host, compression, fabric handles.
+//! Memory of the host, compression, fabric handles, descriptors for other drivers.
 
 use crate::child::{Case, case, with};
-use crate::rig::{BLOCK, Cuda, G, INVALID_VALUE, NOT_PERMITTED, READ, READ_WRITE, description, properties};
+use crate::rig::{
+    BLOCK, Cuda, G, HOST, HOST_NUMA, INVALID_VALUE, NOT_PERMITTED, NOT_SUPPORTED, READ, READ_WRITE,
+    description, properties, properties_at as at,
+};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 pub(crate) const CASES: &[Case] = &[
     case("memory_of_the_host_is_not_the_devices", memory_of_the_host_is_not_the_devices),
     case("memory_of_the_host_has_its_rules", memory_of_the_host_has_its_rules),
-    case("the_cpu_is_named_by_the_place", the_cpu_is_named_by_the_place),
+    case("the_cpu_is_named_by_either_type_of_place", the_cpu_is_named_by_either_type_of_place),
     case("what_the_cpu_may_is_what_it_can", what_the_cpu_may_is_what_it_can),
     with(&[("VERSION", "12.1")], "the_host_came_with_12_2", the_host_came_with_12_2),
     case("compression_is_told", compression_is_told),
     case("fabric_handles_are_not_permitted", fabric_handles_are_not_permitted),
     with(&[("FABRIC", "1")], "fabric_handles_name_memory", fabric_handles_name_memory),
+    case("dma_bufs_are_of_devices_memory", dma_bufs_are_of_devices_memory),
     case("each_device_has_a_number", each_device_has_a_number),
 ];
 
-/// `CUmemLocationType`: the host, and one of its nodes.
-const HOST: u32 = 2;
-const HOST_NUMA: u32 = 3;
-
-/// `CUmemAllocationProp` of memory in such a place.
-fn at(kind: u32, id: u32, handle_types: u32) -> [u32; 8] {
-    let mut wanted = properties(id, handle_types);
-    wanted[2] = kind;
-    wanted
-}
-
-#[track_caller]
-fn create(cuda: &Cuda, wanted: [u32; 8]) -> usize {
-    cuda.get("cuMemCreate", &[G, wanted.as_ptr().addr(), 0])
-}
-
-/// A reservation with such memory in it, for device 0.
-#[track_caller]
-fn mapped(cuda: &Cuda, wanted: [u32; 8]) -> usize {
-    let (base, handle) = (cuda.reserve(BLOCK), create(cuda, wanted));
-    cuda.map(base, G, handle);
-    cuda.release(handle);
-    cuda.grant(base, G, 0, READ_WRITE);
-    base
-}
-
-#[track_caller]
-fn let_cpu(cuda: &Cuda, base: usize, kind: u32, allowed: u32) {
-    cuda.ok("cuMemSetAccess", &[base, G, [kind, 0, allowed].as_ptr().addr(), 1]);
-}
-
-#[track_caller]
-fn cpu_may(cuda: &Cuda, base: usize, kind: u32) -> usize {
-    cuda.get("cuMemGetAccess", &[[kind, 0u32].as_ptr().addr(), base])
-}
+/// The calling thread's node, which is no place of memory here.
+const HOST_NUMA_CURRENT: u32 = 4;
 
 fn memory_of_the_host_is_not_the_devices(cuda: &Cuda) {
     cuda.init();
     cuda.enter(0);
     let before = cuda.free_memory();
-    for wanted in [at(HOST, 0, 0), at(HOST_NUMA, 0, 1)] {
+    // What may be anywhere on it is told as its node's.
+    for (wanted, told) in [(at(HOST, 0, 0), at(HOST_NUMA, 0, 0)), (at(HOST_NUMA, 0, 1), at(HOST_NUMA, 0, 1))]
+    {
         let granularity = cuda.get("cuMemGetAllocationGranularity", &[wanted.as_ptr().addr(), 0]);
         assert_eq!(granularity, G);
-        let handle = create(cuda, wanted);
+        let handle = cuda.create_as(wanted);
         assert_eq!(cuda.free_memory(), before);
-        let mut got = [0u32; 8];
-        cuda.ok("cuMemGetAllocationPropertiesFromHandle", &[got.as_mut_ptr().addr(), handle]);
-        assert_eq!(got, wanted);
+        assert_eq!(cuda.told(handle), told);
         cuda.release(handle);
     }
     // Another process, or this one, knows it again by its descriptor.
-    let handle = create(cuda, at(HOST_NUMA, 0, 1));
+    let handle = cuda.create_as(at(HOST_NUMA, 0, 1));
     let fd = cuda.export(handle);
     let import = cuda.get("cuMemImportFromShareableHandle", &[fd, 1]);
-    let mut got = [0u32; 8];
-    cuda.ok("cuMemGetAllocationPropertiesFromHandle", &[got.as_mut_ptr().addr(), import]);
-    assert_eq!(got, at(HOST_NUMA, 0, 0));
+    assert_eq!(cuda.told(import), at(HOST_NUMA, 0, 0));
     // SAFETY: the call has made it for its caller.
     unsafe { libc::close(fd as i32) };
     cuda.release(import);
@@ -81,42 +51,71 @@ fn memory_of_the_host_is_not_the_devices(cuda: &Cuda) {
 fn memory_of_the_host_has_its_rules(cuda: &Cuda) {
     cuda.init();
     let mut out = 0usize;
-    // What can be anywhere cannot be shared; there is one node; the current one cannot be asked for.
-    for wrong in [at(HOST, 0, 1), at(HOST, 0, 8), at(HOST_NUMA, 1, 0), at(4, 0, 0)] {
-        let arguments = [(&raw mut out).addr(), G, wrong.as_ptr().addr(), 0];
-        cuda.refuses("cuMemCreate", &arguments, INVALID_VALUE);
+    let out = (&raw mut out).addr();
+    let flagged = |flags| {
+        let mut wanted = at(HOST_NUMA, 0, 0);
+        wanted[6] = flags;
+        wanted
+    };
+    // What can be anywhere cannot be shared; none is compressed or flagged for RDMA; the current node cannot be asked for.
+    for wrong in
+        [at(HOST, 0, 1), at(HOST, 0, 8), flagged(0x0001), flagged(0x0100), at(HOST_NUMA_CURRENT, 0, 0)]
+    {
+        cuda.refuses("cuMemCreate", &[out, G, wrong.as_ptr().addr(), 0], INVALID_VALUE);
+    }
+    // Which nodes there are, a program finds out by asking for one.
+    for node in [1, 7] {
+        cuda.answers("cuMemCreate", &[out, G, at(HOST_NUMA, node, 0).as_ptr().addr(), 0], INVALID_VALUE);
+    }
+    // The granularity is told even so.
+    for wrong in [at(HOST, 0, 1), flagged(0x0101)] {
+        assert_eq!(cuda.get("cuMemGetAllocationGranularity", &[wrong.as_ptr().addr(), 0]), G);
     }
 }
 
-fn the_cpu_is_named_by_the_place(cuda: &Cuda) {
+fn the_cpu_is_named_by_either_type_of_place(cuda: &Cuda) {
     cuda.init();
-    let bases =
-        [mapped(cuda, at(HOST, 0, 0)), mapped(cuda, at(HOST_NUMA, 0, 0)), mapped(cuda, properties(0, 0))];
+    let bases = [at(HOST, 0, 0), at(HOST_NUMA, 0, 0), properties(0, 0)].map(|wanted| cuda.mapped_as(wanted));
     let [host, node, device] = bases;
     let mut out = 0usize;
-    for (base, kind) in [(host, HOST_NUMA), (node, HOST), (device, HOST), (device, HOST_NUMA)] {
-        let wrong = [kind, 0, READ];
-        cuda.refuses("cuMemSetAccess", &[base, G, wrong.as_ptr().addr(), 1], INVALID_VALUE);
-        cuda.refuses("cuMemGetAccess", &[(&raw mut out).addr(), wrong.as_ptr().addr(), base], INVALID_VALUE);
+    for base in [host, node] {
+        for (kind, id, allowed) in [(HOST, 0, READ), (HOST_NUMA, 0, READ_WRITE), (HOST_NUMA, 1, READ)] {
+            cuda.ok("cuMemSetAccess", &[base, G, [kind, id, allowed].as_ptr().addr(), 1]);
+            // The number of the node does not count.
+            assert_eq!((cuda.cpu_may(base, HOST_NUMA), cuda.access(base, 0)), (allowed as usize, 3));
+        }
+        let current = [HOST_NUMA_CURRENT, 0, READ];
+        cuda.refuses("cuMemSetAccess", &[base, G, current.as_ptr().addr(), 1], INVALID_VALUE);
+        cuda.refuses(
+            "cuMemGetAccess",
+            &[(&raw mut out).addr(), current.as_ptr().addr(), base],
+            INVALID_VALUE,
+        );
+        cuda.let_cpu(base, HOST, 0);
     }
+    // At a device's memory it is not let.
+    for kind in [HOST, HOST_NUMA] {
+        let wrong = [kind, 0, READ];
+        cuda.refuses("cuMemSetAccess", &[device, G, wrong.as_ptr().addr(), 1], NOT_SUPPORTED);
+    }
+    assert_eq!(cuda.cpu_may(device, HOST_NUMA), 0);
     // Devices, both of them, have access as to any memory.
     let both = [description(0, READ), description(1, READ_WRITE)].concat();
     cuda.ok("cuMemSetAccess", &[node, G, both.as_ptr().addr(), 2]);
-    assert_eq!((cuda.access(node, 0), cuda.access(node, 1), cpu_may(cuda, node, HOST_NUMA)), (1, 3, 0));
+    assert_eq!((cuda.access(node, 0), cuda.access(node, 1), cuda.cpu_may(node, HOST_NUMA)), (1, 3, 0));
     for base in bases {
-        cuda.unmap(base, G);
-        cuda.free(base, BLOCK);
+        cuda.take_away(base, G);
     }
 }
 
 fn what_the_cpu_may_is_what_it_can(cuda: &Cuda) {
     cuda.init();
     cuda.enter(0);
-    let base = mapped(cuda, at(HOST_NUMA, 0, 0));
+    let base = cuda.mapped_as(at(HOST_NUMA, 0, 0));
     cuda.ok("cuMemsetD8_v2", &[base, 7, G]);
     cuda.ok("cuCtxSynchronize", &[]);
-    let_cpu(cuda, base, HOST_NUMA, READ_WRITE);
-    assert_eq!(cpu_may(cuda, base, HOST_NUMA), 3);
+    cuda.let_cpu(base, HOST_NUMA, READ_WRITE);
+    assert_eq!(cuda.cpu_may(base, HOST_NUMA), 3);
     let seen = std::ptr::with_exposed_provenance_mut::<u8>(base);
     // SAFETY: the CPU may read and write there, and no device is at work.
     unsafe {
@@ -137,14 +136,14 @@ fn what_the_cpu_may_is_what_it_can(cuda: &Cuda) {
         maps.lines().any(|line| line.starts_with(&format!("{base:x}-")) && line.contains(protection))
     };
     assert!(is_mapped(" rw-s "));
-    let_cpu(cuda, base, HOST_NUMA, READ);
-    assert!(is_mapped(" r--s ") && cpu_may(cuda, base, HOST_NUMA) == 1);
-    let_cpu(cuda, base, HOST_NUMA, 0);
+    cuda.let_cpu(base, HOST_NUMA, READ);
+    assert!(is_mapped(" r--s ") && cuda.cpu_may(base, HOST_NUMA) == 1);
+    cuda.let_cpu(base, HOST_NUMA, 0);
     assert!(is_mapped(" ---p "));
-    let_cpu(cuda, base, HOST_NUMA, READ);
+    cuda.let_cpu(base, HOST_NUMA, READ);
     cuda.unmap(base, G);
     assert!(is_mapped(" ---p "), "unmapping takes it from the CPU too");
-    cuda.free(base, BLOCK);
+    cuda.free(base, G);
 }
 
 fn the_host_came_with_12_2(cuda: &Cuda) {
@@ -156,18 +155,18 @@ fn the_host_came_with_12_2(cuda: &Cuda) {
     cuda.answers("cuDeviceGetAttribute", &[(&raw mut says).addr(), 134, 0], INVALID_VALUE);
 }
 
+/// What they come to together is quirk `compression-gives-way`.
 fn compression_is_told(cuda: &Cuda) {
     cuda.init();
-    for (mut wanted, given) in [(properties(0, 1), 1), (at(HOST_NUMA, 0, 1), 0)] {
-        // Compression, and RDMA in the next byte.
-        wanted[6] = 0x0101;
-        let handle = create(cuda, wanted);
+    // Compression, and RDMA in the next byte.
+    for flags in [0x0000, 0x0001, 0x0100] {
+        let mut wanted = properties(0, 1);
+        wanted[6] = flags;
+        let handle = cuda.create_as(wanted);
         let fd = cuda.export(handle);
         let import = cuda.get("cuMemImportFromShareableHandle", &[fd, 1]);
         for handle in [handle, import] {
-            let mut got = [0u32; 8];
-            cuda.ok("cuMemGetAllocationPropertiesFromHandle", &[got.as_mut_ptr().addr(), handle]);
-            assert_eq!(got[6], 0x0100 | given);
+            assert_eq!(cuda.told(handle)[6], flags);
             cuda.release(handle);
         }
         // SAFETY: the call has made it for its caller.
@@ -179,8 +178,7 @@ fn fabric_handles_are_not_permitted(cuda: &Cuda) {
     cuda.init();
     let mut out = 0usize;
     let out = (&raw mut out).addr();
-    for types in [8, 9] {
-        let wanted = properties(0, types);
+    for wanted in [properties(0, 8), properties(0, 9), at(HOST_NUMA, 0, 8)] {
         cuda.answers("cuMemCreate", &[out, G, wanted.as_ptr().addr(), 0], NOT_PERMITTED);
     }
     let bytes = [0u8; 64];
@@ -191,7 +189,7 @@ fn fabric_handles_name_memory(cuda: &Cuda) {
     cuda.init();
     cuda.enter(0);
     let before = cuda.free_memory();
-    let handle = create(cuda, properties(0, 9));
+    let handle = cuda.create_as(properties(0, 9));
     let mut bytes = [0u8; 64];
     cuda.ok("cuMemExportToShareableHandle", &[bytes.as_mut_ptr().addr(), handle, 8, 0]);
     let import = cuda.get("cuMemImportFromShareableHandle", &[bytes.as_ptr().addr(), 8]);
@@ -221,6 +219,45 @@ fn fabric_handles_name_memory(cuda: &Cuda) {
     cuda.refuses("cuMemExportToShareableHandle", &arguments, INVALID_VALUE);
     cuda.release(plain);
     assert_eq!(cuda.free_memory(), before);
+}
+
+fn dma_bufs_are_of_devices_memory(cuda: &Cuda) {
+    cuda.init();
+    cuda.enter(0);
+    let base = cuda.reserve(BLOCK);
+    // Two mappings side by side and one behind a hole, without any access.
+    for place in [0, 1, 3] {
+        let handle = cuda.create(0, G);
+        cuda.map(base + place * G, G, handle);
+        cuda.release(handle);
+    }
+    let mut fd = -1i32;
+    let out = (&raw mut fd).addr();
+    for (offset, length) in [(0, G), (4096, 4096), (0, 2 * G), (G / 2, G)] {
+        cuda.ok("cuMemGetHandleForAddressRange", &[out, base + offset, length, 1, 0]);
+        // SAFETY: the call has made it for its caller.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: the descriptor is open, and both calls only ask.
+        let (size, flags) = unsafe {
+            let fd = fd.as_raw_fd();
+            (libc::lseek(fd, 0, libc::SEEK_END), libc::fcntl(fd, libc::F_GETFD))
+        };
+        assert_eq!((size as usize, flags), (length, libc::FD_CLOEXEC));
+    }
+    // A hole; pages that are not whole.
+    for (offset, length) in [(0, 4 * G), (0, 4095), (1, 4096), (0, 0)] {
+        cuda.refuses("cuMemGetHandleForAddressRange", &[out, base + offset, length, 1, 0], INVALID_VALUE);
+    }
+    // By way of the PCIe bus there is none.
+    cuda.answers("cuMemGetHandleForAddressRange", &[out, base, G, 1, 1], NOT_SUPPORTED);
+    cuda.unmap(base, 2 * G);
+    cuda.unmap(base + 3 * G, G);
+    cuda.free(base, BLOCK);
+    for wanted in [at(HOST, 0, 0), at(HOST_NUMA, 0, 1)] {
+        let base = cuda.mapped_as(wanted);
+        cuda.refuses("cuMemGetHandleForAddressRange", &[out, base, G, 1, 0], INVALID_VALUE);
+        cuda.take_away(base, G);
+    }
 }
 
 fn each_device_has_a_number(cuda: &Cuda) {

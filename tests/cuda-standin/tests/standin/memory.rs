@@ -2,8 +2,8 @@
 
 use crate::child::{Case, case, with};
 use crate::rig::{
-    BLOCK, Cuda, G, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY, READ, READ_WRITE, UNKNOWN,
-    description, properties,
+    BLOCK, Cuda, G, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, READ,
+    READ_WRITE, UNKNOWN, description, properties,
 };
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -51,8 +51,8 @@ fn wrong_arguments_are_refused(cuda: &Cuda) {
     cuda.refuses("cuMemCreate", &[out, G, properties(9, 0).as_ptr().addr(), 0], INVALID_DEVICE);
     cuda.refuses("cuMemCreate", &[out, G, 0, 0], INVALID_VALUE);
     cuda.refuses("cuMemCreate", &[0, G, right.as_ptr().addr(), 0], INVALID_VALUE);
-    // Type, location, compression, what is reserved.
-    for (place, value) in [(0, 9), (2, 9), (2, 0), (6, 2), (7, 1)] {
+    // Type, handles of Windows, location, compression, what is reserved.
+    for (place, value) in [(0, 9), (1, 2), (2, 9), (2, 0), (6, 2), (7, 1)] {
         let mut wrong = right;
         wrong[place] = value;
         cuda.refuses("cuMemCreate", &[out, G, wrong.as_ptr().addr(), 0], INVALID_VALUE);
@@ -258,6 +258,9 @@ fn imports_are_one_memory(cuda: &Cuda) {
     let (mut none, number) = (0usize, other.as_raw_fd() as usize);
     cuda.answers("cuMemImportFromShareableHandle", &[(&raw mut none).addr(), number, 1], UNKNOWN);
     let base = cuda.reserve(BLOCK);
+    // How large it is, nobody has said; that it is mapped from its beginning, the documentation does.
+    cuda.answers("cuMemMap", &[base, 2 * G, 0, imports[0], 0], NOT_SUPPORTED);
+    cuda.refuses("cuMemMap", &[base, G, G, imports[0], 0], NOT_SUPPORTED);
     for (place, handle) in [handle, imports[0], imports[1]].into_iter().enumerate() {
         cuda.map(base + place * G, G, handle);
         cuda.release(handle);

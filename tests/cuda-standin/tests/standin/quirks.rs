@@ -2,8 +2,8 @@
 
 use crate::child::{Case, case, with};
 use crate::rig::{
-    BLOCK, Cuda, G, INVALID_VALUE, NOT_INITIALIZED, NOT_PERMITTED, NOT_READY, NOT_SUPPORTED, READ_WRITE,
-    SUCCESS, UNKNOWN, description, properties,
+    BLOCK, Cuda, G, HOST, HOST_NUMA, INVALID_CONTEXT, INVALID_VALUE, NOT_INITIALIZED, NOT_PERMITTED,
+    NOT_READY, NOT_SUPPORTED, READ, READ_WRITE, SUCCESS, UNKNOWN, description, properties, properties_at,
 };
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -16,6 +16,10 @@ pub(crate) const CASES: &[Case] = &[
     with(&[("WORK_DELAY", "200ms")], "unmap-does-not-wait", unmap_does_not_wait),
     case("offset-must-be-zero", offset_must_be_zero),
     case("page-is-not-enough", page_is_not_enough),
+    case("host-access-untold", host_access_untold),
+    case("compression-gives-way", compression_gives_way),
+    case("dma-buf-wants-a-context", dma_buf_wants_a_context),
+    case("compressible-has-no-dma-buf", compressible_has_no_dma_buf),
     case("fabric-attribute", fabric_attribute),
     case("descriptor-zero", descriptor_zero),
     case("import-answers-unknown", import_answers_unknown),
@@ -126,6 +130,58 @@ fn page_is_not_enough(cuda: &Cuda) {
     cuda.refuses("cuMemAddressReserve", &[(&raw mut base).addr(), G + 4096, 0, 0, 0], INVALID_VALUE);
 }
 
+fn host_access_untold(cuda: &Cuda) {
+    cuda.init();
+    for kind in [HOST, HOST_NUMA] {
+        let base = cuda.mapped_as(properties_at(kind, 0, 0));
+        for allowed in [0, READ, READ_WRITE] {
+            cuda.let_cpu(base, HOST_NUMA, allowed);
+            assert_eq!((cuda.cpu_may(base, HOST), cuda.cpu_may(base, HOST_NUMA)), (3, allowed as usize));
+        }
+        cuda.take_away(base, G);
+    }
+    // A device's memory too, at which the CPU is not let.
+    let base = cuda.mapped(G);
+    let wanted = [HOST, 0, READ_WRITE];
+    cuda.refuses("cuMemSetAccess", &[base, G, wanted.as_ptr().addr(), 1], NOT_SUPPORTED);
+    assert_eq!((cuda.cpu_may(base, HOST), cuda.cpu_may(base, HOST_NUMA)), (3, 0));
+    cuda.take_away(base, G);
+}
+
+/// Device 0's memory with flags: compression, and RDMA in the next byte.
+fn flagged(flags: u32) -> [u32; 8] {
+    let mut wanted = properties(0, 0);
+    wanted[6] = flags;
+    wanted
+}
+
+fn compression_gives_way(cuda: &Cuda) {
+    cuda.init();
+    let handle = cuda.create_as(flagged(0x0101));
+    assert_eq!(cuda.told(handle), flagged(0x0100));
+    cuda.release(handle);
+}
+
+fn dma_buf_wants_a_context(cuda: &Cuda) {
+    cuda.init();
+    let (base, mut fd) = (cuda.mapped(G), -1i32);
+    let range = [(&raw mut fd).addr(), base, G, 1, 0];
+    cuda.refuses("cuMemGetHandleForAddressRange", &range, INVALID_CONTEXT);
+    cuda.enter(0);
+    cuda.ok("cuMemGetHandleForAddressRange", &range);
+    // SAFETY: the call has made it for its caller.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    cuda.take_away(base, G);
+}
+
+fn compressible_has_no_dma_buf(cuda: &Cuda) {
+    cuda.init();
+    cuda.enter(0);
+    let (base, mut fd) = (cuda.mapped_as(flagged(0x0001)), -1i32);
+    cuda.answers("cuMemGetHandleForAddressRange", &[(&raw mut fd).addr(), base, G, 1, 0], UNKNOWN);
+    cuda.take_away(base, G);
+}
+
 fn fabric_attribute(cuda: &Cuda) {
     cuda.init();
     let mut says = 0i32;
@@ -170,9 +226,7 @@ fn import_does_not_export(cuda: &Cuda) {
     // SAFETY: the call has made it for its caller.
     let _fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let import = cuda.get("cuMemImportFromShareableHandle", &[fd, 1]);
-    let mut got = [0u32; 8];
-    cuda.ok("cuMemGetAllocationPropertiesFromHandle", &[got.as_mut_ptr().addr(), import]);
-    assert_eq!(got, properties(0, 0));
+    assert_eq!(cuda.told(import), properties(0, 0));
     let mut again = -1i32;
     cuda.refuses("cuMemExportToShareableHandle", &[(&raw mut again).addr(), import, 1, 0], INVALID_VALUE);
     cuda.release(import);

@@ -24,6 +24,10 @@ pub(crate) const BLOCK: usize = 32 << 20;
 /// The granularity of multicast.
 pub(crate) const M: usize = 4 << 20;
 
+/// `CUmemLocationType`: the host, and one of its nodes.
+pub(crate) const HOST: u32 = 2;
+pub(crate) const HOST_NUMA: u32 = 3;
+
 pub(crate) const READ: u32 = 1;
 pub(crate) const READ_WRITE: u32 = 3;
 
@@ -174,10 +178,47 @@ impl Cuda {
         self.get("cuMemGetAccess", &[[1u32, device].as_ptr().addr(), at])
     }
 
+    /// Sets what the CPU may do with a granule, by a type of place.
+    #[track_caller]
+    pub(crate) fn let_cpu(&self, at: usize, kind: u32, allowed: u32) {
+        self.ok("cuMemSetAccess", &[at, G, [kind, 0, allowed].as_ptr().addr(), 1]);
+    }
+
+    /// What it is said to be allowed, by a type of place.
+    #[track_caller]
+    pub(crate) fn cpu_may(&self, at: usize, kind: u32) -> usize {
+        self.get("cuMemGetAccess", &[[kind, 0u32].as_ptr().addr(), at])
+    }
+
+    /// A granule of such memory.
+    #[track_caller]
+    pub(crate) fn create_as(&self, wanted: [u32; 8]) -> usize {
+        self.get("cuMemCreate", &[G, wanted.as_ptr().addr(), 0])
+    }
+
+    /// What the driver says that memory was made as.
+    #[track_caller]
+    pub(crate) fn told(&self, handle: usize) -> [u32; 8] {
+        let mut told = [0u32; 8];
+        self.ok("cuMemGetAllocationPropertiesFromHandle", &[told.as_mut_ptr().addr(), handle]);
+        told
+    }
+
+    /// A reservation that begins with a granule of such memory, which device 0 may read and write.
+    #[track_caller]
+    pub(crate) fn mapped_as(&self, wanted: [u32; 8]) -> usize {
+        self.hold(self.create_as(wanted), G)
+    }
+
     /// A reservation of one piece of device 0's memory that it may read and write.
     #[track_caller]
     pub(crate) fn mapped(&self, size: usize) -> usize {
-        let (base, handle) = (self.reserve(size), self.create(0, size));
+        self.hold(self.create(0, size), size)
+    }
+
+    #[track_caller]
+    fn hold(&self, handle: usize, size: usize) -> usize {
+        let base = self.reserve(size);
         self.map(base, size, handle);
         self.grant(base, size, 0, READ_WRITE);
         self.release(handle);
@@ -239,7 +280,12 @@ impl Cuda {
 
 /// `CUmemAllocationProp`: type, kinds of handle, location, and what is zero.
 pub(crate) fn properties(device: u32, handle_types: u32) -> [u32; 8] {
-    [1, handle_types, 1, device, 0, 0, 0, 0]
+    properties_at(1, device, handle_types)
+}
+
+/// The same of memory in a place of this type.
+pub(crate) fn properties_at(kind: u32, id: u32, handle_types: u32) -> [u32; 8] {
+    [1, handle_types, kind, id, 0, 0, 0, 0]
 }
 
 /// `CUmemAccessDesc`.

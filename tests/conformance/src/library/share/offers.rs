@@ -145,6 +145,9 @@ const LIES: &[Lie] = &[
     }),
 ];
 
+/// Lies about the second piece that no description contradicts: the first one is imported by then.
+const NOTICED_LATE: [&str; 2] = ["a piece is half as large", "a piece is twice as large"];
+
 fn each_handle(offer: &mut Value, field: &str, change: impl Fn(&Value) -> Value) {
     for handle in offer["handles"]["Process"].as_array_mut().unwrap() {
         assert!(!handle[field].is_null(), "a handle has no {field}: {handle}");
@@ -164,7 +167,9 @@ fn offers_that_lie<B: Workbench>(subject: &Subject<B>) {
     let truth = serde_json::to_value(offered.offer()).unwrap();
     drop(import(subject, &serde_json::from_value(truth.clone()).unwrap(), &Import::new()));
     let (free, open) = (subject.free_here(), descriptors());
-    for (lie, tell) in LIES {
+    // Where an import is never given back, one that comes before the lie is noticed would be missed below.
+    let leaks = subject.has_quirk("import-leaks");
+    for (lie, tell) in LIES.iter().filter(|(lie, _)| !(leaks && NOTICED_LATE.contains(lie))) {
         let mut told = truth.clone();
         tell(&mut told, subject.unit());
         assert_ne!(told, truth, "{lie}");
@@ -176,7 +181,7 @@ fn offers_that_lie<B: Workbench>(subject: &Subject<B>) {
         // Cases on host memory run side by side.
         assert_eq!(descriptors(), open, "descriptors are left open");
     }
-    if !subject.has_quirk("import-leaks") {
+    if !leaks {
         assert!(subject.free_here() + subject.granularity() > free, "memory is missing");
     }
     assert!(has(subject, &region, SEED), "the memory itself has come to no harm");

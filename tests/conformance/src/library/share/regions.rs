@@ -3,10 +3,10 @@
 use crate::case::cases;
 use crate::fork_server::Child;
 use crate::leaks;
-use crate::library::sharing::shareable;
+use crate::library::sharing::{or_cannot_share, shareable};
 use crate::library::tools::{has, idle, write};
 use crate::peer::Peer;
-use crate::subject::{RW, Subject, note, or_skip};
+use crate::subject::{RW, Subject, note};
 use gpu_vmm_core::share::{Allowed, Event, Exporter, Import, Imported, LetGo, Line};
 use gpu_vmm_core::{
     Access, Address, Bytes, Error, Grown, Physical, Placement, Properties, Region, Workbench,
@@ -57,7 +57,7 @@ fn line_from(peer: &Peer) -> Line {
 
 /// Takes a region in.
 fn receive<B: Workbench>(subject: &Subject<B>, import: Import, line: Line) -> Imported<B> {
-    let imported = or_skip(import.receive(&subject.backend, line));
+    let imported = or_cannot_share(subject, import.receive(&subject.backend, line));
     count_imports(imported.region());
     imported
 }
@@ -74,14 +74,14 @@ fn shareable_region<B: Workbench>(subject: &Subject<B>, handles: &[u64]) -> Regi
     let mut region =
         subject.region(units).memory(memory).at(Placement::Exact(subject.hole(units))).build().unwrap();
     for handle in handles {
-        or_skip(region.grow_to(region.end() + subject.units(*handle)));
+        or_cannot_share(subject, region.grow_to(region.end() + subject.units(*handle)));
     }
     region
 }
 
 /// Shares a region and waits until it has arrived.
-fn share<B: Workbench>(line: Line, region: &Region<B>) -> Exporter<B> {
-    let mut exporter = or_skip(Exporter::share(line, region));
+fn share<B: Workbench>(subject: &Subject<B>, line: Line, region: &Region<B>) -> Exporter<B> {
+    let mut exporter = or_cannot_share(subject, Exporter::share(line, region));
     exporter.settle(SOON).unwrap();
     exporter
 }
@@ -102,19 +102,13 @@ fn has_edges<B: Workbench>(subject: &Subject<B>, region: &Region<B>, seed: u64) 
     edges(region).iter().map(wrong).sum::<u64>() == 0
 }
 
-/// How large a region can be that two processes share: 1 GiB, if the device has twice that free.
-fn large<B: Workbench>(subject: &Subject<B>) -> Bytes {
-    let gigabyte = Bytes::gib(1);
-    if subject.free_here() >= gigabyte + gigabyte { gigabyte } else { subject.units(HANDLES) }
-}
-
 fn a_gigabyte_at_one_address<B: Workbench>(subject: &Subject<B>) {
     // What a device needs for a process and its kernels is there before anything is counted.
     write(subject, &mut shareable_region(subject, &[1]), SEED);
     let mut child = subject.child();
-    child.receive::<()>();
+    let gigabyte = Bytes::gib(1);
+    let size = if child.receive::<u64>() >= gigabyte.0 { gigabyte } else { subject.units(HANDLES) };
     let at_first = subject.free_here();
-    let size = large(subject);
     note(format!("{size} in {HANDLES} handles"));
     let place = subject.hole(size.0.div_ceil(subject.unit().0));
     child.send((place.0, size.0));
@@ -149,7 +143,7 @@ fn a_gigabyte_at_one_address<B: Workbench>(subject: &Subject<B>) {
 
 fn exports_a_gigabyte<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     write(subject, &mut shareable_region(subject, &[1]), SEED);
-    peer.send(());
+    peer.send(subject.free_here().0);
     let (place, size) = peer.receive::<(u64, u64)>();
     let line = line_from(peer);
     let memory = Properties::on(subject.device).shareable();
@@ -157,11 +151,11 @@ fn exports_a_gigabyte<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let builder = Region::builder(&subject.backend).memory(memory).reserve(Bytes(size));
     let mut region = builder.at(place).build().unwrap();
     for handle in 1..=HANDLES {
-        or_skip(region.grow_to(Bytes(size / HANDLES * handle)));
+        or_cannot_share(subject, region.grow_to(Bytes(size / HANDLES * handle)));
     }
     write_edges(subject, &mut region, SEED);
     peer.send(());
-    let _exporter = share(line, &region);
+    let _exporter = share(subject, line, &region);
     peer.receive::<()>();
     let seen = has_edges(subject, &region, SEED + 1);
     write_edges(subject, &mut region, SEED + 2);
@@ -182,7 +176,7 @@ fn aliases_and_holes<B: Workbench>(subject: &Subject<B>) {
     region.write_pattern(subject.device, Bytes(0), unit, SEED).unwrap();
     region.write_pattern(subject.device, subject.units(2), subject.units(2), SEED + 1).unwrap();
     let mut child = subject.child();
-    let exporter = share(line_to(&mut child), &region);
+    let exporter = share(subject, line_to(&mut child), &region);
     child.receive::<()>();
     // What the importer wrote to the alias.
     assert_eq!(region.count_wrong(subject.device, Bytes(0), unit, SEED + 2).unwrap(), 0);
@@ -193,7 +187,10 @@ fn aliases_and_holes<B: Workbench>(subject: &Subject<B>) {
 fn imports_elsewhere<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let line = line_from(peer);
     let elsewhere = subject.hole(6);
-    let mut imported = or_skip(Import::new().at(Placement::Exact(elsewhere)).receive(&subject.backend, line));
+    let mut imported = or_cannot_share(
+        subject,
+        Import::new().at(Placement::Exact(elsewhere)).receive(&subject.backend, line),
+    );
     // Two pieces, however many mappings they have.
     (0..2).for_each(|_| leaks::counts_import());
     let unit = subject.unit();
@@ -219,12 +216,12 @@ fn changes_are_published<B: Workbench>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1, 1]);
     write(subject, &mut region, SEED);
     let mut child = subject.child();
-    let mut exporter = share(line_to(&mut child), &region);
+    let mut exporter = share(subject, line_to(&mut child), &region);
     assert!(child.receive::<bool>(), "the bytes as they were shared");
     assert!(!exporter.publish(&region).unwrap(), "nothing has changed");
     for units in [3, 6, 1] {
         if subject.units(units) > region.end() {
-            or_skip(region.grow_to(subject.units(units)));
+            or_cannot_share(subject, region.grow_to(subject.units(units)));
             write(subject, &mut region, SEED + 1);
         } else {
             region.shrink_to(subject.units(units), idle()).unwrap();
@@ -263,9 +260,9 @@ fn growth_into_a_wall<B: Workbench>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1]);
     write(subject, &mut region, SEED);
     let mut child = subject.child();
-    let mut exporter = share(line_to(&mut child), &region);
+    let mut exporter = share(subject, line_to(&mut child), &region);
     child.receive::<()>();
-    or_skip(region.grow_to(subject.units(2)));
+    or_cannot_share(subject, region.grow_to(subject.units(2)));
     write(subject, &mut region, SEED + 1);
     exporter.publish(&region).unwrap();
     let refused = exporter.settle(SOON).unwrap_err();
@@ -304,7 +301,7 @@ fn a_region_to_read<B: Workbench>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1, 2]);
     write(subject, &mut region, SEED);
     let mut child = subject.child();
-    let exporter = share(line_to(&mut child), &region);
+    let exporter = share(subject, line_to(&mut child), &region);
     child.receive::<()>();
     write(subject, &mut region, SEED + 1);
     child.send(());
@@ -331,7 +328,7 @@ fn asked_to_let_go<B: Workbench>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1, 1]);
     write(subject, &mut region, SEED);
     let mut child = subject.child();
-    let mut exporter = share(line_to(&mut child), &region);
+    let mut exporter = share(subject, line_to(&mut child), &region);
     assert!(matches!(exporter.wait_until_let_go(Duration::from_millis(1)), Err(Error::TimedOut { .. })));
     exporter.ask_to_let_go().unwrap();
     assert_eq!(exporter.wait_until_let_go(SOON).unwrap(), LetGo::Released);
@@ -354,7 +351,7 @@ fn an_importer_is_killed<B: Workbench>(subject: &Subject<B>) {
     write(subject, &mut region, SEED);
     for round in 1..=2 {
         let mut child = subject.child();
-        let mut exporter = share(line_to(&mut child), &region);
+        let mut exporter = share(subject, line_to(&mut child), &region);
         child.send(round);
         child.receive::<()>();
         child.kill();
