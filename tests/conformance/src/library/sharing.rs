@@ -4,6 +4,7 @@
 
 use crate::fork_server::Child;
 use crate::leaks;
+use crate::library::tools::told;
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, Physical, Properties, Result, Workbench};
@@ -42,11 +43,8 @@ impl Line for &Peer {
 
 /// What comes of sharing memory, or the end of the case where the device's capabilities say that it cannot.
 pub(crate) fn or_cannot_share<B: Workbench, T>(subject: &Subject<B>, result: Result<T>) -> T {
-    let all = subject.backend.capabilities(subject.device).unwrap();
     match result {
-        Err(Error::Unsupported { reason, .. })
-            if !all.iter().any(|one| one.feature == Feature::FileDescriptor && one.available) =>
-        {
+        Err(Error::Unsupported { reason, .. }) if !told(subject, Feature::FileDescriptor).available => {
             skip(reason)
         }
         other => other.unwrap(),

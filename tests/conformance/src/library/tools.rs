@@ -1,7 +1,9 @@
 //! What the cases of several groups do.
 
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Bytes, DeviceId, Done, Error, Physical, Region, RegionBuilder, Workbench};
+use gpu_vmm_core::{
+    Bytes, Capability, DeviceId, Done, Error, Feature, Physical, Region, RegionBuilder, Workbench,
+};
 
 /// Waits for every device that has access.
 pub(crate) fn idle() -> Done<'static> {
@@ -61,6 +63,12 @@ impl<B: Workbench> Subject<B> {
     pub(crate) fn gives_back_at_once(&self) -> bool {
         !self.has_quirk("memory-stays-until-free")
     }
+}
+
+/// What the chosen device is said to have.
+pub(crate) fn told<B: Workbench>(subject: &Subject<B>, feature: Feature) -> Capability {
+    let all = subject.backend.capabilities(subject.device).unwrap();
+    all.into_iter().find(|found| found.feature == feature).unwrap()
 }
 
 /// Pieces of memory in a row, which their device may read and write.

@@ -1,10 +1,10 @@
 //! As what memory leaves the process.
 #![allow(unsafe_code)] // imports, and asks for descriptors of mappings
 
-use super::{SEED, mapped, refused, some, told};
+use super::{SEED, mapped, refused, some};
 use crate::case::cases;
 use crate::leaks;
-use crate::library::tools::{has, write};
+use crate::library::tools::{has, told, write};
 use crate::subject::Subject;
 use gpu_vmm_core::{
     Alignment, Bytes, Error, FabricHandle, Feature, Grant, HandleTypes, Physical, Properties, Reservation,

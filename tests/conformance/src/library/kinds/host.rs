@@ -1,9 +1,9 @@
 //! The CPU: it is given access to mappings, and is no device.
 #![allow(unsafe_code)] // reads and writes through addresses
 
-use super::{SEED, mapped, some, told};
+use super::{SEED, mapped, some};
 use crate::case::cases;
-use crate::library::tools::idle;
+use crate::library::tools::{idle, told};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, skip};
 use gpu_vmm_core::workbench::{count_wrong_words, write_pattern_words};

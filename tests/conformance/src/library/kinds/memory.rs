@@ -1,7 +1,8 @@
 //! Where memory is, and what is asked for beside that.
 
-use super::{SEED, mapped, refused, told, works};
+use super::{SEED, mapped, refused, works};
 use crate::case::cases;
+use crate::library::tools::told;
 use crate::subject::{Subject, note, skip};
 use gpu_vmm_core::{Bytes, Error, Feature, Location, Physical, Properties, Workbench};
 

@@ -14,7 +14,7 @@ mod memory;
 use crate::case::Case;
 use crate::library::tools::assert_names;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Bytes, Capability, Error, Feature, Physical, Properties, Region, Workbench};
+use gpu_vmm_core::{Bytes, Error, Physical, Properties, Region, Workbench};
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
@@ -22,12 +22,6 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
 }
 
 const SEED: u64 = 700;
-
-/// What the chosen device is said to have.
-fn told<B: Workbench>(subject: &Subject<B>, feature: Feature) -> Capability {
-    let all = subject.backend.capabilities(subject.device).unwrap();
-    all.into_iter().find(|found| found.feature == feature).unwrap()
-}
 
 /// How much a case takes of such memory: some granules.
 fn some<B: Workbench>(subject: &Subject<B>, properties: &Properties) -> Bytes {

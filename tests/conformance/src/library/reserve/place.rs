@@ -1,7 +1,7 @@
 //! Where a region lies.
 
 use crate::case::cases;
-use crate::library::tools::idle;
+use crate::library::tools::{idle, told};
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, Bytes, Error, Feature, Placement, Region, Workbench};
 
@@ -72,8 +72,7 @@ fn exact_and_half_taken<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
-    let all = subject.backend.capabilities(subject.device).unwrap();
-    let told = all.iter().find(|capability| capability.feature == Feature::FixedAddress).unwrap();
+    let told = told(subject, Feature::FixedAddress);
     let at = Placement::Exact(subject.hole(2));
     let done = subject.region(2).at(at).build();
     assert_eq!(told.available, done.is_ok(), "{told:?}");

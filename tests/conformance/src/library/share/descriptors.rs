@@ -2,7 +2,7 @@
 
 use crate::case::cases;
 use crate::library::sharing::{import, import_of, shareable};
-use crate::library::tools::{has, mapped, write};
+use crate::library::tools::{has, mapped, told, write};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, Physical, Vendor, Workbench};
 use rustix::io::{FdFlags, fcntl_getfd};
@@ -62,8 +62,7 @@ fn export_must_be_asked_for<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
-    let all = subject.backend.capabilities(subject.device).unwrap();
-    let told = all.iter().find(|capability| capability.feature == Feature::FileDescriptor).unwrap();
+    let told = told(subject, Feature::FileDescriptor);
     let properties = subject.properties().shareable();
     let done = Physical::create(&subject.backend, subject.granularity(), properties)
         .and_then(|memory| memory.export());

@@ -1,7 +1,7 @@
 //! A region as dma-bufs, which network cards are given.
 
 use crate::case::cases;
-use crate::library::tools::refused;
+use crate::library::tools::{refused, told};
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::{Bytes, Error, Feature, Region, Workbench};
 use rustix::fs::{SeekFrom, seek};
@@ -33,8 +33,7 @@ fn parts<B: Workbench>(
     offset: Bytes,
     length: Bytes,
 ) -> Vec<(Bytes, Bytes)> {
-    let all = subject.backend.capabilities(subject.device).unwrap();
-    let told = all.into_iter().find(|capability| capability.feature == Feature::DmaBuf).unwrap();
+    let told = told(subject, Feature::DmaBuf);
     let found = match region.dma_bufs(offset, length) {
         Ok(found) => found,
         Err(Error::Unsupported { reason, .. }) => {

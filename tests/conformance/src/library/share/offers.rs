@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::leaks;
 use crate::library::sharing::shareable;
-use crate::library::tools::{has, mapped, write};
+use crate::library::tools::{has, mapped, told, write};
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::share::{By, Import, Offer, Offered};
@@ -87,8 +87,7 @@ fn an_offer_ends<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn fabric_as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
-    let all = subject.backend.capabilities(subject.device).unwrap();
-    let told = all.into_iter().find(|capability| capability.feature == Feature::FabricHandle).unwrap();
+    let told = told(subject, Feature::FabricHandle);
     let memory = Properties::on(subject.device).exported_as(gpu_vmm_core::HandleTypes::FABRIC);
     let mut region = subject.region(1).memory(memory).build().unwrap();
     match region.grow_to(subject.unit()).and_then(|_| Offered::new(&region, By::Fabric)) {
