@@ -7,13 +7,13 @@
 #![allow(unsafe_code)]
 
 mod measure;
+mod raw;
 
-use cudarc::driver::sys;
 use gpu_vmm::cuda::CudaBackend;
 use gpu_vmm::{
     Access, Address, AnyBackend, Backend, Bytes, DeviceId, Done, Physical, Properties, Region, Result,
 };
-use measure::{check, in_turn};
+use measure::in_turn;
 
 const DEVICE: DeviceId = DeviceId(0);
 
@@ -64,9 +64,9 @@ fn make_context(cuda: &CudaBackend) -> Result<()> {
 /// Both work at the same addresses.
 fn measure<B: Backend>(library: &str, backend: &B, size: Bytes, cycles: usize) -> Result<()> {
     let mut region = Region::builder(backend).reserve(size).build()?;
-    let raw = Raw::new(region.address(), size);
+    let at = region.address();
     let alone = || {
-        raw.cycle();
+        by_hand(at, size);
         Ok(())
     };
     let [alone, with] = in_turn(cycles, alone, || cycle(backend, &mut region, size))?;
@@ -83,37 +83,11 @@ fn cycle<B: Backend>(backend: &B, region: &mut Region<B>, size: Bytes) -> Result
     region.unmap(Bytes::ZERO, size, unsafe { Done::promised() })
 }
 
-/// The same five calls without the library, by cudarc's bindings, at addresses that the library has reserved and
-/// where it has nothing mapped meanwhile.
-struct Raw {
-    address: sys::CUdeviceptr,
-    size: usize,
-    properties: sys::CUmemAllocationProp,
-    access: sys::CUmemAccessDesc,
-}
-
-impl Raw {
-    fn new(address: Address, size: Bytes) -> Self {
-        let size = size.to_usize().unwrap_or(0);
-        // SAFETY: zero is a value of every field of these C structures.
-        let (mut properties, mut access): (sys::CUmemAllocationProp, sys::CUmemAccessDesc) =
-            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        properties.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-        properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-        access.location = properties.location;
-        access.flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-        Self { address: address.0, size, properties, access }
-    }
-
-    fn cycle(&self) {
-        let mut handle = 0;
-        // SAFETY: the documented order of the calls, with a size that is a multiple of the granularity.
-        unsafe {
-            check(sys::cuMemCreate(&raw mut handle, self.size, &raw const self.properties, 0));
-            check(sys::cuMemMap(self.address, self.size, 0, handle, 0));
-            check(sys::cuMemSetAccess(self.address, self.size, &raw const self.access, 1));
-            check(sys::cuMemUnmap(self.address, self.size));
-            check(sys::cuMemRelease(handle));
-        }
-    }
+/// The same five calls without the library.
+fn by_hand(at: Address, size: Bytes) {
+    let handle = raw::create(size);
+    raw::map(at, size, handle);
+    raw::open(at, size);
+    raw::unmap(at, size);
+    raw::release(handle);
 }

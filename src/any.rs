@@ -10,11 +10,11 @@
     allow(unused_variables, unused_imports)
 )]
 
-use gpu_vmm_core::workbench::Flight;
+use gpu_vmm_core::workbench::{Flight, Walked};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
-    DropLog, Error, FabricHandle, Grant, Granularity, Handle, InstanceId, MemoryInfo, Properties, Quirk,
-    Reservation, Result, Stream, Vendor, Workbench,
+    DropLog, Error, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane, MemoryInfo, Pinned,
+    Properties, Quirk, Reservation, Result, Stream, Vendor, Workbench,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -243,6 +243,14 @@ impl Backend for AnyBackend {
         dispatch!(*self, Self, ref backend => unsafe { backend.fill(device, at, length, value) })
     }
 
+    fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
+        dispatch!(*self, Self, ref backend => backend.pin(size))
+    }
+
+    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
+        dispatch!(*self, Self, ref backend => backend.lane(device))
+    }
+
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         dispatch!(*self, Self, ref backend => backend.synchronize(device))
     }
@@ -322,6 +330,15 @@ impl Reservation for AnyReservation {
         dispatch!(*self, Self, ref reservation => unsafe { reservation.access(offset, device) })
     }
 
+    unsafe fn return_memory(&mut self) -> Result<()> {
+        // SAFETY: as in `map`.
+        dispatch!(*self, Self, ref mut reservation => unsafe { reservation.return_memory() })
+    }
+
+    fn regain(&mut self) -> Result<()> {
+        dispatch!(*self, Self, ref mut reservation => reservation.regain())
+    }
+
     #[cfg(unix)]
     unsafe fn dma_buf(&self, owner: DeviceId, offset: Bytes, length: Bytes) -> Result<OwnedFd> {
         // SAFETY: as in `map`.
@@ -342,6 +359,11 @@ impl Workbench for AnyBackend {
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
         // SAFETY: as in `create`.
         dispatch!(*self, Self, ref backend => unsafe { backend.count_wrong(device, at, length, seed) })
+    }
+
+    unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
+        // SAFETY: as in `create`.
+        dispatch!(*self, Self, ref backend => unsafe { backend.walk_list(device, head, most) })
     }
 
     unsafe fn start_pattern(

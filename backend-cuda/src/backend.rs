@@ -7,7 +7,7 @@ use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle, CudaReservation, host, quirks};
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, FabricHandle,
-    Granularity, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
+    Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream, Vendor,
 };
 
 #[cfg(unix)]
@@ -129,6 +129,14 @@ impl Backend for CudaBackend {
     unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
         // SAFETY: the promise is the same.
         unsafe { self.memset(device, at, length, value) }
+    }
+
+    fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
+        self.host_alloc(size)
+    }
+
+    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
+        self.open_lane(device)
     }
 
     fn synchronize(&self, device: DeviceId) -> Result<()> {

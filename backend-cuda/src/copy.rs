@@ -93,6 +93,7 @@ impl CudaBackend {
     }
 }
 
-fn part(base: Address, length: usize) -> String {
+/// The bytes at an address, for an error.
+pub(crate) fn part(base: Address, length: usize) -> String {
     AddressRange { base, size: Bytes(length as u64) }.to_string()
 }

@@ -142,6 +142,19 @@ impl CudaBackend {
     }
 }
 
+impl CudaBackend {
+    /// What a destructor came to that has to enter a context, for the log. In a forked child what it would end is the
+    /// parent's, and with its device or the driver it has gone already.
+    pub(crate) fn log_end(&self, ended: Result<()>) {
+        let Err(error) = ended else { return };
+        let is_shut_down = |source: &DriverError| source.code == i64::from(CuResult::DEINITIALIZED.0);
+        let is_gone = matches!(error, Error::Forked { .. } | Error::DeviceLost { .. });
+        if !is_gone && !error.driver_error().is_some_and(is_shut_down) {
+            self.inner.drop_log.record(error);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,7 +17,7 @@
 //! # Contexts
 //!
 //! CUDA's calls for virtual memory need no context, so nothing of this crate makes one until something has to run or
-//! to be asked in one: copies, fills, kernels, and the amount of free memory. Those use the device's primary
+//! to be asked in one: copies, fills, kernels, page-locked memory, and the amount of free memory. Those use the device's primary
 //! context, which is what the CUDA runtime, PyTorch and [cudarc] use as well; it is retained on first use and not
 //! released before the process ends. A program with a context of its own gives it to
 //! [`CudaBackend::with_cudarc`] or [`CudaBackend::with_context`]. The thread's current context is never changed.
@@ -41,7 +41,8 @@
 //! `device` its devices, `context` where work runs; `backend` says which of it answers which method. `kinds` is what memory
 //! there can be, `host` that of the host, `handle` and `reservation` are memory and addresses, `share` (on Windows `win32`),
 //! `fabric` (with `imex`) and `dma_buf` how both leave the process, `multicast` is objects that write to several devices.
-//! `copy`, `workbench` and `flight` are what runs on a device, `capabilities` and `quirks` what to expect, `interop` cudarc.
+//! `copy`, `workbench` and `flight` are what runs on a device, `staging` copies that go on meanwhile and page-locked memory for
+//! them, `stream` what both run on; `capabilities` and `quirks` are what to expect, `interop` is cudarc.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("NVIDIA's driver exists for 64-bit processes alone");
@@ -69,6 +70,8 @@ mod quirks;
 mod reservation;
 #[cfg(unix)]
 mod share;
+mod staging;
+mod stream;
 #[cfg(windows)]
 mod win32;
 mod workbench;

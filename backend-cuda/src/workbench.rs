@@ -8,8 +8,8 @@
 
 use crate::CudaBackend;
 use crate::ffi::{CuFunction, CuModule, CuStream, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE};
-use crate::flight::CudaFlight;
-use gpu_vmm_core::workbench::{Flight, PATTERN_WORD, round_seeds};
+use crate::stream::OwnStream;
+use gpu_vmm_core::workbench::{Flight, PATTERN_WORD, Walked, round_seeds};
 use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Workbench};
 use std::ffi::{CStr, c_void};
 use std::ptr::{from_mut, null_mut, without_provenance_mut};
@@ -21,6 +21,7 @@ pub(crate) struct Kernels {
     pub(crate) module: CuModule,
     write_pattern: CuFunction,
     count_wrong: CuFunction,
+    walk_list: CuFunction,
 }
 
 /// The text, with the zero at its end that the driver looks for.
@@ -45,6 +46,11 @@ impl Grid {
         Self { blocks, threads: THREADS, stream: CuStream::NULL }
     }
 
+    /// One thread, in the current context's default stream.
+    const fn single() -> Self {
+        Self { blocks: 1, threads: 1, stream: CuStream::NULL }
+    }
+
     /// One warp, slow on purpose.
     const fn slow(stream: CuStream) -> Self {
         Self { blocks: 1, threads: 32, stream }
@@ -64,6 +70,7 @@ impl CudaBackend {
             module,
             write_pattern: self.function(operation, module, c"gpu_vmm_write_pattern")?,
             count_wrong: self.function(operation, module, c"gpu_vmm_count_wrong")?,
+            walk_list: self.function(operation, module, c"gpu_vmm_walk_list")?,
         };
         *loaded = Some(kernels);
         Ok(kernels)
@@ -138,6 +145,38 @@ impl CudaBackend {
         };
         self.check(operation, "cuLaunchKernel", result, || format!("{blocks} blocks of {threads} threads"))
     }
+
+    /// Has a kernel answer in words of the device's, which are zero when it begins, and waits for it.
+    ///
+    /// # Safety
+    ///
+    /// The device's context is current, and what `start` puts into its default stream may be run.
+    unsafe fn ask<const WORDS: usize>(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        start: impl FnOnce([Address; WORDS]) -> Result<()>,
+    ) -> Result<[u64; WORDS]> {
+        let size = Bytes(WORDS as u64 * PATTERN_WORD.0);
+        let base = self.allocate_plain(device, size)?;
+        let places = std::array::from_fn(|word| base + Bytes(word as u64 * PATTERN_WORD.0));
+        // SAFETY: the words are the device's, and as many bytes are read; the kernel's part is the caller's promise. Fill,
+        // kernel and copy follow each other in one stream.
+        let answer = unsafe {
+            self.memset(device, base, size, 0)
+                .and_then(|()| start(places))
+                .and_then(|()| self.finish_default(operation))
+                .and_then(|()| {
+                    let mut words = [[0; PATTERN_WORD.0 as usize]; WORDS];
+                    self.memcpy_to_host(device, words.as_flattened_mut(), base)?;
+                    Ok(words.map(u64::from_ne_bytes))
+                })
+        };
+        // SAFETY: the words were allocated above, and the kernel has finished or died with its context.
+        let freed = unsafe { self.free_plain(device, base, size) };
+        let answer = answer?;
+        freed.map(|()| answer)
+    }
 }
 
 impl Workbench for CudaBackend {
@@ -162,26 +201,31 @@ impl Workbench for CudaBackend {
         let words = words(OPERATION, at, length)?;
         let _entered = self.enter_device(OPERATION, device)?;
         let kernels = self.kernels(OPERATION, device)?;
-        let counter = self.allocate_plain(device, PATTERN_WORD)?;
-        // SAFETY: the counter is a word of the device; the kernel takes address, count, seed and counter, and reads as
-        // many words as the caller has promised. Fill, kernel and copy follow each other in one stream.
-        let wrong = unsafe {
-            self.memset(device, counter, PATTERN_WORD, 0)
-                .and_then(|()| {
-                    let parameters = &mut [at.0, words, seed, counter.0];
-                    self.launch(OPERATION, kernels.count_wrong, Grid::wide(words), parameters)
-                })
-                .and_then(|()| self.finish_default(OPERATION))
-                .and_then(|()| {
-                    let mut wrong = [0; size_of::<u64>()];
-                    self.memcpy_to_host(device, &mut wrong, counter)?;
-                    Ok(u64::from_ne_bytes(wrong))
-                })
+        let grid = Grid::wide(words);
+        // SAFETY: the kernel takes address, count, seed and the word for its result, and reads as many words as the caller
+        // has promised.
+        let answer = unsafe {
+            self.ask(OPERATION, device, |[wrong]| {
+                self.launch(OPERATION, kernels.count_wrong, grid, &mut [at.0, words, seed, wrong.0])
+            })
         };
-        // SAFETY: the counter was allocated above, and the kernel has finished or died with its context.
-        let freed = unsafe { self.free_plain(device, counter, PATTERN_WORD) };
-        let wrong = wrong?;
-        freed.map(|()| wrong)
+        answer.map(|[wrong]| wrong)
+    }
+
+    unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
+        const OPERATION: &str = "walk a list";
+        words(OPERATION, head, Bytes::ZERO)?;
+        let _entered = self.enter_device(OPERATION, device)?;
+        let kernels = self.kernels(OPERATION, device)?;
+        // SAFETY: the kernel takes the first address, the number of nodes and the words for its result; the addresses
+        // that it follows are nodes' by the caller's promise.
+        let answer = unsafe {
+            self.ask(OPERATION, device, |[nodes, sum]| {
+                let parameters = &mut [head.0, most, nodes.0, sum.0];
+                self.launch(OPERATION, kernels.walk_list, Grid::single(), parameters)
+            })
+        };
+        answer.map(|[nodes, sum]| Walked { nodes, sum })
     }
 
     unsafe fn start_pattern(
@@ -196,7 +240,7 @@ impl Workbench for CudaBackend {
         let words = words(OPERATION, at, length)?;
         let _entered = self.enter_device(OPERATION, device)?;
         let kernels = self.kernels(OPERATION, device)?;
-        let flight = CudaFlight::new(OPERATION, self, device)?;
+        let flight = OwnStream::new(OPERATION, self, device)?;
         let grid = Grid::slow(flight.raw());
         for seed in round_seeds(seed, rounds) {
             // SAFETY: as in `write_pattern`; the stream is the device's context's.

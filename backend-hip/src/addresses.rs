@@ -174,6 +174,26 @@ fn free_now(driver: &Driver, whole: AddressRange) -> Result<()> {
     driver.check("free", "hipMemAddressFree", code, || whole.to_string())
 }
 
+/// Frees a range in which nothing is mapped, and reserves it again. The caller holds the lock of HIP's calls, so that no
+/// other reservation of ours comes to lie there between; somebody else's may, and then, as after any other error, the
+/// range is gone.
+pub(crate) fn renew(driver: &Driver, operation: &'static str, whole: AddressRange) -> Result<()> {
+    free_now(driver, whole)?;
+    reserve_again(driver, operation, whole)
+}
+
+/// Reserves a range again that was lost, all of it where it was. The caller holds the lock of HIP's calls.
+pub(crate) fn reserve_again(driver: &Driver, operation: &'static str, whole: AddressRange) -> Result<()> {
+    let offered = reserve_whole(driver, whole.size, Some(whole.base))?;
+    if offered == whole {
+        return Ok(());
+    }
+    if let Err(error) = free_now(driver, offered) {
+        driver.drop_log.record(error);
+    }
+    Err(Error::AddressTaken { operation, wanted: whole.base, offered: offered.base })
+}
+
 /// Closes addresses of a reservation at which the runtime below has left nothing, so that no other mapping of the process
 /// comes to lie there. Where something is, nothing is done.
 pub(crate) fn close(range: AddressRange) {

@@ -4,11 +4,12 @@
 use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
-use crate::{addresses, capabilities, kinds, quirks};
+use crate::{addresses, capabilities, kinds, quirks, staging};
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error,
-    FabricHandle, Granularity, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor,
+    FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream,
+    Vendor,
 };
 use std::sync::Arc;
 
@@ -165,6 +166,15 @@ impl Backend for HipBackend {
     unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.driver.fill(device, at, length, value) }
+    }
+
+    fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
+        staging::pin(&self.driver, size)
+    }
+
+    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
+        self.exists("open a lane", device)?;
+        staging::lane(&self.driver, device)
     }
 
     fn synchronize(&self, device: DeviceId) -> Result<()> {

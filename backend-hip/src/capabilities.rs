@@ -41,7 +41,8 @@ fn virtual_memory(driver: &Arc<Driver>, device: &Device) -> Capability {
         Ok(false) => Capability::yes(
             Feature::VirtualMemory,
             FoundBy::Trial,
-            "memory that is unmapped and released does NOT come back while its addresses stay reserved",
+            "memory that is unmapped and released does NOT come back while its addresses stay reserved; closing or \
+             suspending a region gives it back",
         ),
         Err(error) => Capability::no(Feature::VirtualMemory, FoundBy::Trial, error.to_string()),
     }

@@ -6,10 +6,13 @@
 
 use crate::access;
 use crate::driver::Driver;
-use crate::ffi::{hipMemcpyKind, hipPointerAttribute_t, hipStream_t};
+use crate::ffi::{hipMemcpyKind, hipMemoryType, hipPointerAttribute_t, hipStream_t};
 use gpu_vmm_core::{Access, Address, AddressRange, Bytes, DeviceId, Error, Result, Stream};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
+
+/// How much goes through the host at a time: enough for a copy engine's full speed.
+const CHUNK: Bytes = Bytes::mib(16);
 
 impl Driver {
     /// # Safety
@@ -45,9 +48,24 @@ impl Driver {
     pub(crate) unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         let length = Bytes(from.len() as u64);
         let kind = hipMemcpyKind::hipMemcpyHostToDevice;
-        self.check_owner("copy from host", device, to, Access::ReadWrite)?;
-        // SAFETY: `from` is that long, and `to` by the caller's promise.
-        unsafe { self.hip_copy("copy from host", device, to.as_ptr(), from.as_ptr().cast(), length, kind) }
+        let owner = self.check_owner("copy from host", device, to, Access::ReadWrite)?;
+        // SAFETY: `from` is as long as is said, and `to` by the caller's promise, as far as the offset says.
+        let copy = |offset: Bytes, from: &[u8], length| unsafe {
+            let to = (to + offset).as_ptr();
+            self.hip_copy("copy from host", device, to, from.as_ptr().cast(), length, kind)
+        };
+        if !self.goes_astray(owner, from.as_ptr().cast()) {
+            return copy(Bytes::ZERO, from, length);
+        }
+        let (mut plain, mut offset) = (vec![0; CHUNK.min(length).0 as usize], Bytes::ZERO);
+        from.chunks(CHUNK.0 as usize).try_for_each(|part| {
+            let length = Bytes(part.len() as u64);
+            let plain = &mut plain[..part.len()];
+            plain.copy_from_slice(part);
+            copy(offset, plain, length)?;
+            offset += length;
+            Ok(())
+        })
     }
 
     /// # Safety
@@ -56,9 +74,24 @@ impl Driver {
     pub(crate) unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
         let length = Bytes(to.len() as u64);
         let kind = hipMemcpyKind::hipMemcpyDeviceToHost;
-        self.check_owner("copy to host", device, from, Access::Read)?;
-        // SAFETY: `to` is that long, and `from` by the caller's promise.
-        unsafe { self.hip_copy("copy to host", device, to.as_mut_ptr().cast(), from.as_ptr(), length, kind) }
+        let owner = self.check_owner("copy to host", device, from, Access::Read)?;
+        // SAFETY: as above, the other way round.
+        let copy = |to: &mut [u8], offset: Bytes, length| unsafe {
+            let from = (from + offset).as_ptr();
+            self.hip_copy("copy to host", device, to.as_mut_ptr().cast(), from, length, kind)
+        };
+        if !self.goes_astray(owner, to.as_ptr().cast()) {
+            return copy(to, Bytes::ZERO, length);
+        }
+        let (mut plain, mut offset) = (vec![0; CHUNK.min(length).0 as usize], Bytes::ZERO);
+        to.chunks_mut(CHUNK.0 as usize).try_for_each(|part| {
+            let length = Bytes(part.len() as u64);
+            let plain = &mut plain[..part.len()];
+            copy(plain, offset, length)?;
+            part.copy_from_slice(plain);
+            offset += length;
+            Ok(())
+        })
     }
 
     /// # Safety
@@ -95,8 +128,6 @@ impl Driver {
         from: (DeviceId, Address),
         length: Bytes,
     ) -> Result<()> {
-        /// Enough for a copy engine's full speed.
-        const CHUNK: Bytes = Bytes::mib(16);
         let mut host = vec![0; CHUNK.min(length).0 as usize];
         for offset in (0..length.0).step_by(host.len()).map(Bytes) {
             let size = CHUNK.min(length - offset).0 as usize;
@@ -110,25 +141,26 @@ impl Driver {
         Ok(())
     }
 
-    /// Refuses a copy to or from the host that the memory's own device will do and may not (quirk `copy-by-source`).
-    fn check_owner(
+    /// Refuses a copy to or from the host that the memory's own device will do and may not (quirk `copy-by-source`). Gives
+    /// the device that will do it.
+    pub(crate) fn check_owner(
         &self,
         operation: &'static str,
         device: DeviceId,
         at: Address,
         need: Access,
-    ) -> Result<()> {
+    ) -> Result<DeviceId> {
         if !self.quirks.copy_by_source {
-            return Ok(());
+            return Ok(device);
         }
         let owner = self.owner(operation, at)?;
         if owner == device {
-            return Ok(());
+            return Ok(owner);
         }
         let range = AddressRange { base: at, size: Bytes::ZERO };
         let have = access::get(self, operation, range, Bytes::ZERO, owner)?;
         if need.is_within(have) {
-            return Ok(());
+            return Ok(owner);
         }
         let version = self.info().version;
         let reason = format!(
@@ -137,19 +169,40 @@ impl Driver {
         Err(Error::Unsupported { operation, reason })
     }
 
+    /// True where the first device would do a copy of another one's memory, since the host's side is page-locked (quirk
+    /// `pinned-copies-by-first`).
+    fn goes_astray(&self, owner: DeviceId, host: *const c_void) -> bool {
+        let is_locked = || {
+            let host = Address(host.expose_provenance() as u64);
+            let attributes = self.attributes("copy", host);
+            attributes.is_ok_and(|attributes| attributes.type_ == hipMemoryType::hipMemoryTypeHost)
+        };
+        self.copies_astray(owner) && is_locked()
+    }
+
+    /// True where the first device would copy between this one's memory and page-locked memory.
+    pub(crate) fn copies_astray(&self, owner: DeviceId) -> bool {
+        self.quirks.pinned_by_first && owner != DeviceId(0)
+    }
+
     /// Whose memory an address is.
     fn owner(&self, operation: &'static str, at: Address) -> Result<DeviceId> {
+        let device = self.attributes(operation, at)?.device;
+        u32::try_from(device).map(DeviceId).map_err(|_| {
+            let what = format!("hipPointerGetAttributes says device {device} for {at}, which is mapped");
+            Error::DriverBroke { operation, what }
+        })
+    }
+
+    /// What HIP knows of an address.
+    fn attributes(&self, operation: &'static str, at: Address) -> Result<hipPointerAttribute_t> {
         self.process.check(operation)?;
         let mut attributes = MaybeUninit::<hipPointerAttribute_t>::zeroed();
         // SAFETY: the function looks the address up, and writes one structure.
         let code = unsafe { (self.hip.hipPointerGetAttributes)(attributes.as_mut_ptr(), at.as_ptr()) };
         self.check(operation, "hipPointerGetAttributes", code, || at.to_string())?;
         // SAFETY: zero is a value of all its fields, whether written over or not.
-        let device = unsafe { attributes.assume_init() }.device;
-        u32::try_from(device).map(DeviceId).map_err(|_| {
-            let what = format!("hipPointerGetAttributes says device {device} for {at}, which is mapped");
-            Error::DriverBroke { operation, what }
-        })
+        Ok(unsafe { attributes.assume_init() })
     }
 
     /// # Safety
@@ -173,7 +226,7 @@ impl Driver {
         self.wait_for(operation, std::ptr::null_mut())
     }
 
-    fn wait_for(&self, operation: &'static str, stream: hipStream_t) -> Result<()> {
+    pub(crate) fn wait_for(&self, operation: &'static str, stream: hipStream_t) -> Result<()> {
         // SAFETY: the stream is null or alive.
         let code = unsafe { (self.hip.hipStreamSynchronize)(stream) };
         self.check(operation, "hipStreamSynchronize", code, || format!("stream {stream:p}"))

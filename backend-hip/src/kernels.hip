@@ -1,4 +1,4 @@
-// The pattern of gpu-vmm's workbench, written and checked by the device itself.
+// What gpu-vmm's workbench has the device do itself: write a pattern, check it, and walk along a list.
 //
 // Word number i under a seed is m ^ (m >> 32) with m = (seed + i) * 0x9E3779B97F4A7C15, in 64 bits that wrap around;
 // the same as `pattern_word` in vmm-core. All counts and indices are 64 bits wide. Thread t of n takes the words t, t + n,
@@ -37,4 +37,20 @@ extern "C" __global__ void gpu_vmm_count_wrong(const word *words, word count, wo
     // Where nothing is wrong, no thread has to reach the counter.
     if (mine != 0)
         atomicAdd(wrong, mine);
+}
+
+// Follows a list whose nodes are the address of the next one, 0 in the last, and a value. Writes how many nodes there were,
+// at most `most`, and the sum of their values to walked[0] and walked[1]. One thread does it, whatever the grid.
+extern "C" __global__ void gpu_vmm_walk_list(const word *node, word most, word *walked)
+{
+    if (first_index() != 0)
+        return;
+    word nodes = 0;
+    word sum = 0;
+    for (; node != 0 && nodes < most; node = (const word *)node[0]) {
+        sum += node[1];
+        nodes += 1;
+    }
+    walked[0] = nodes;
+    walked[1] = sum;
 }

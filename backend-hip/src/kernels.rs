@@ -46,6 +46,7 @@ pub(crate) struct Kernels {
     launch: ffi::hipModuleLaunchKernel,
     pub(crate) write_pattern: Function,
     pub(crate) count_wrong: Function,
+    pub(crate) walk_list: Function,
 }
 
 /// A kernel of a module that is never unloaded.
@@ -97,6 +98,7 @@ impl Driver {
             launch,
             write_pattern: function(c"gpu_vmm_write_pattern")?,
             count_wrong: function(c"gpu_vmm_count_wrong")?,
+            walk_list: function(c"gpu_vmm_walk_list")?,
         })
     }
 

@@ -185,17 +185,14 @@ fn check_handle_types(
     device: &Device,
     types: HandleTypes,
 ) -> Result<()> {
-    let refuse = |reason: String| Err(Error::Unsupported { operation, reason });
     if types.bits().count_ones() > 1 {
-        return refuse(format!("HIP exports a piece of memory in one way, and {types} were asked for"));
+        let reason = format!("HIP exports a piece of memory in one way, and {types} were asked for");
+        return Err(Error::Unsupported { operation, reason });
     }
     if types.contains(HandleTypes::FABRIC) {
         return Err(no_fabric(driver, operation, device.id));
     }
-    match types.missing_here() {
-        Some(reason) => refuse(reason.to_owned()),
-        None => Ok(()),
-    }
+    types.check_here(operation)
 }
 
 /// A device that the caller has checked, as far as the books of this backend are concerned.

@@ -11,7 +11,7 @@
 //! | `handle`, `kinds` | physical memory, and the kinds of it |
 //! | `share`, `win32` | memory as a file descriptor, or as a handle of Windows |
 //! | `reservation`, `addresses`, `mappings`, `access` | address ranges, what is mapped there, who may use it |
-//! | `copy` | moving data |
+//! | `copy`, `staging`, `stream` | moving data; page-locked memory, and copies on streams of their own |
 //! | `workbench`, `flight`, `kernels`, `compiler` | a pattern written and checked, by kernels or by copies |
 //! | `quirks`, `trial`, `capabilities` | what versions and devices can do |
 //!
@@ -38,6 +38,8 @@ mod mappings;
 mod quirks;
 mod reservation;
 mod share;
+mod staging;
+mod stream;
 mod trial;
 #[cfg(windows)]
 mod win32;

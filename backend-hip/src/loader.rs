@@ -119,8 +119,8 @@ symbols! {
         hipMemGetAllocationGranularity hipMemGetInfo hipMemImportFromShareableHandle hipMemMap hipMemRelease
         hipMemSetAccess hipMemUnmap hipMemcpy hipMemset hipPointerGetAttributes hipRuntimeGetVersion hipSetDevice hipStreamSynchronize;
     optional:
-        hipDeviceGetUuid hipGetDevicePropertiesR0600 hipModuleGetFunction hipModuleLaunchKernel hipModuleLoadData
-        hipStreamCreateWithFlags hipStreamDestroy hipStreamQuery;
+        hipDeviceGetUuid hipGetDevicePropertiesR0600 hipHostFree hipHostMalloc hipMemcpyAsync hipModuleGetFunction
+        hipModuleLaunchKernel hipModuleLoadData hipStreamCreateWithFlags hipStreamDestroy hipStreamQuery;
 }
 
 /// A library that was loaded and can be used.

@@ -13,7 +13,7 @@ use gpu_vmm_core::Quirk;
 pub(crate) use list::LIST;
 use list::{
     ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, IMPORT_READS_LATER, IMPORT_UNKNOWN, IMPORT_WANTS_POINTER,
-    OWNER_LAST,
+    MEMORY_STAYS, OWNER_LAST, PINNED_BY_FIRST,
 };
 pub(crate) use switch::handles;
 
@@ -45,10 +45,14 @@ pub(crate) struct Quirks {
     pub(crate) access_sums: bool,
     /// Copies from another device's memory go through the host: [`COPY_BY_SOURCE`].
     pub(crate) copy_by_source: bool,
+    /// Copies between page-locked and another device's memory go through memory that is not locked: [`PINNED_BY_FIRST`].
+    pub(crate) pinned_by_first: bool,
     /// How a descriptor is handed over: [`IMPORT_WANTS_POINTER`], [`IMPORT_UNKNOWN`].
     pub(crate) import_form: ImportForm,
     /// The descriptor has to stay open: [`IMPORT_READS_LATER`].
     pub(crate) import_reads_later: bool,
+    /// Memory comes back with its addresses: [`MEMORY_STAYS`].
+    pub(crate) memory_stays: bool,
     /// A peer must not be given access after the owner: [`OWNER_LAST`].
     pub(crate) owner_last: bool,
     /// The host is given no access: [`host::ACCESS_APPEARS`].
@@ -71,8 +75,11 @@ impl Quirks {
             free_races: has(&FREE_RACES),
             access_sums: has(&ACCESS_SUMS),
             copy_by_source: has(&COPY_BY_SOURCE),
+            pinned_by_first: has(&PINNED_BY_FIRST),
             import_form,
             import_reads_later: has(&IMPORT_READS_LATER),
+            // Windows has other code below HIP.
+            memory_stays: cfg!(unix) && has(&MEMORY_STAYS),
             owner_last: has(&OWNER_LAST),
             no_host_access: has(&host::ACCESS_APPEARS),
             no_host_memory: has(&host::MEMORY_IS_THE_DEVICES),
@@ -93,6 +100,8 @@ mod tests {
         assert!(!seven.free_races && seven.access_sums && seven.import_form == ImportForm::Value);
         assert!(!seven.import_reads_later);
         assert!(!Quirks::of(71_260_540).access_sums);
+        let stays = |version| Quirks::of(version).memory_stays;
+        assert!(!stays(70_051_831) && stays(70_100_000) == cfg!(unix) && !stays(71_200_000));
         assert!(Quirks::of(71_400_000).import_reads_later);
         assert!(six.no_host_access && !seven.no_host_access && Quirks::of(70_100_000).no_host_access);
         assert!(six.no_host_memory && seven.no_host_memory && !Quirks::of(71_500_000).no_host_memory);

@@ -19,6 +19,10 @@ pub struct HipReservation {
     driver: Arc<Driver>,
     reserved: Reserved,
     mappings: Mappings,
+    /// Something was mapped since the addresses were reserved, whose memory may stay with them.
+    was_mapped: bool,
+    /// The addresses were given back and not had again: they are somebody else's.
+    lost: bool,
 }
 
 impl HipReservation {
@@ -29,11 +33,30 @@ impl HipReservation {
         hint: Option<Address>,
     ) -> Result<Self> {
         let reserved = addresses::reserve(driver, size, alignment, hint)?;
-        Ok(Self { driver: Arc::clone(driver), reserved, mappings: Mappings::default() })
+        let mappings = Mappings::default();
+        Ok(Self { driver: Arc::clone(driver), reserved, mappings, was_mapped: false, lost: false })
     }
 
     fn address(&self, offset: Bytes) -> Address {
         self.reserved.range.base + offset
+    }
+
+    /// Why the addresses cannot be freed.
+    fn what_is_left(&self) -> String {
+        let (count, mapped) = self.mappings.total();
+        format!("{count} mappings ({mapped}) are left in {}, which stay reserved", self.reserved.whole)
+    }
+
+    /// Refuses to work on addresses that are somebody else's.
+    fn check_held(&self, operation: &'static str) -> Result<()> {
+        if !self.lost {
+            return Ok(());
+        }
+        let reason = format!(
+            "{} went to somebody else while their memory was given back; regain them first",
+            self.reserved.whole
+        );
+        Err(Error::Unsupported { operation, reason })
     }
 }
 
@@ -46,11 +69,13 @@ impl Reservation for HipReservation {
 
     unsafe fn map(&mut self, offset: Bytes, handle: &HipHandle) -> Result<()> {
         const OPERATION: &str = "map";
+        self.check_held(OPERATION)?;
         let driver = &self.driver;
         let owner = handle.properties().device;
         let at = AddressRange { base: self.address(offset), size: handle.size() };
         let _entered = driver.enter(OPERATION)?;
         let _current = driver.on(OPERATION, owner)?;
+        self.was_mapped = true;
         // SAFETY: the range lies in this reservation and nothing is mapped there, as the caller promises, and the handle
         // is alive; HIP holds a reference of its own from here on.
         let code =
@@ -75,6 +100,7 @@ impl Reservation for HipReservation {
 
     unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
         const OPERATION: &str = "unmap";
+        self.check_held(OPERATION)?;
         let driver = &self.driver;
         let at = AddressRange { base: self.address(offset), size: length };
         let Some(owner) = self.mappings.owner(offset) else {
@@ -96,7 +122,9 @@ impl Reservation for HipReservation {
     }
 
     unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
-        let _entered = self.driver.enter("set access")?;
+        const OPERATION: &str = "set access";
+        self.check_held(OPERATION)?;
+        let _entered = self.driver.enter(OPERATION)?;
         let range = self.reserved.range;
         let mut place = Place { driver: &self.driver, range, mappings: &mut self.mappings };
         place.set(Part { offset, length }, grants)
@@ -104,6 +132,7 @@ impl Reservation for HipReservation {
 
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
         const OPERATION: &str = "access";
+        self.check_held(OPERATION)?;
         if device.is_host() {
             let reason = "HIP does not tell what the host may do".to_owned();
             return Err(Error::Unsupported { operation: OPERATION, reason });
@@ -112,9 +141,40 @@ impl Reservation for HipReservation {
         access::get(&self.driver, OPERATION, self.reserved.range, offset, device)
     }
 
+    unsafe fn return_memory(&mut self) -> Result<()> {
+        const OPERATION: &str = "return memory";
+        self.check_held(OPERATION)?;
+        if !self.driver.quirks.memory_stays || !self.was_mapped {
+            return Ok(());
+        }
+        let _entered = self.driver.enter(OPERATION)?;
+        if !self.mappings.is_empty() {
+            // HIP would forget the range and leave the mappings, and crash at their unmapping.
+            return Err(Error::Unsupported { operation: OPERATION, reason: self.what_is_left() });
+        }
+        // Whatever goes wrong, HIP has them no more.
+        self.lost = true;
+        addresses::renew(&self.driver, OPERATION, self.reserved.whole)?;
+        (self.lost, self.was_mapped) = (false, false);
+        Ok(())
+    }
+
+    fn regain(&mut self) -> Result<()> {
+        const OPERATION: &str = "regain addresses";
+        if !self.lost {
+            return Ok(());
+        }
+        let _entered = self.driver.enter(OPERATION)?;
+        addresses::reserve_again(&self.driver, OPERATION, self.reserved.whole)?;
+        (self.lost, self.was_mapped) = (false, false);
+        Ok(())
+    }
+
     #[cfg(unix)]
     unsafe fn dma_buf(&self, _: DeviceId, offset: Bytes, length: Bytes) -> Result<std::os::fd::OwnedFd> {
-        let _entered = self.driver.enter("export a dma-buf")?;
+        const OPERATION: &str = "export a dma-buf";
+        self.check_held(OPERATION)?;
+        let _entered = self.driver.enter(OPERATION)?;
         let range = AddressRange { base: self.address(offset), size: length };
         let is_one = self.mappings.is_one(Part { offset, length });
         // SAFETY: the range is mapped, as the caller promises.
@@ -124,18 +184,15 @@ impl Reservation for HipReservation {
 
 impl Drop for HipReservation {
     fn drop(&mut self) {
-        // In a forked child the addresses are the parent's.
-        if !self.driver.process.is_this() {
+        // In a forked child the addresses are the parent's; lost ones are somebody else's.
+        if !self.driver.process.is_this() || self.lost {
             return;
         }
-        let whole = self.reserved.whole;
         let given_back = if self.mappings.is_empty() {
             addresses::give_back(&self.driver, self.reserved)
         } else {
             // HIP would forget the range and leave the mappings, and crash at their unmapping.
-            let (count, mapped) = self.mappings.total();
-            let what = format!("{count} mappings ({mapped}) are left in {whole}, which stay reserved");
-            Err(Error::Unsupported { operation: "free", reason: what })
+            Err(Error::Unsupported { operation: "free", reason: self.what_is_left() })
         };
         if let Err(error) = given_back {
             self.driver.drop_log.record(error);

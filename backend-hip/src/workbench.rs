@@ -1,18 +1,17 @@
-//! A pattern written and checked, and plain allocations to compare with.
+//! A pattern written and checked, a list walked along, and plain allocations to compare with.
 //!
-//! The pattern is written and checked by kernels where they can be compiled, which not every machine with HIP can; else
-//! it goes through the host in copies.
+//! All of it is done by kernels where they can be compiled, which not every machine with HIP can; else it goes through the
+//! host in copies.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::HipBackend;
 use crate::driver::Driver;
-use crate::flight::HipFlight;
 use crate::kernels::Grid;
+use crate::stream::OwnStream;
 use gpu_vmm_core::workbench::{
-    Flight, PATTERN_WORD, Workbench, count_wrong_words, round_seeds, write_pattern_words,
+    Flight, PATTERN_WORD, Walked, Workbench, count_wrong_words, round_seeds, write_pattern_words,
 };
 use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Result};
-use std::sync::Arc;
 
 /// How much goes in one copy: enough for a copy engine's full speed.
 const CHUNK: Bytes = Bytes::mib(16);
@@ -71,6 +70,25 @@ impl HipBackend {
         }
         Ok(wrong)
     }
+
+    /// Follows the list from node to node, each in one copy.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Workbench::walk_list`].
+    unsafe fn walk_by_copies(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
+        let mut walked = Walked::default();
+        let mut at = head;
+        while at.0 != 0 && walked.nodes < most {
+            let mut node = [0u64; 2];
+            // SAFETY: a node, which the caller says is mapped and readable.
+            unsafe { self.driver.copy_to_host(device, bytemuck::cast_slice_mut(&mut node), at) }?;
+            let [next, value] = node;
+            walked = Walked { nodes: walked.nodes + 1, sum: walked.sum.wrapping_add(value) };
+            at = Address(next);
+        }
+        Ok(walked)
+    }
 }
 
 impl Workbench for HipBackend {
@@ -101,22 +119,30 @@ impl Workbench for HipBackend {
             return unsafe { self.count_by_copies(device, at, length, seed) };
         };
         let words = length.0 / PATTERN_WORD.0;
-        let _current = self.driver.on(OPERATION, device)?;
-        let counter = self.driver.allocate_plain(OPERATION, device, PATTERN_WORD)?;
-        let mut wrong = [0; size_of::<u64>()];
-        // SAFETY: the counter is a word of the device's; the kernel takes address, count, seed and counter, and reads as
-        // many words as the caller has promised.
-        let counted = unsafe {
+        let count = |counter: Address| {
             let parameters = &mut [at.0, words, seed, counter.0];
-            self.driver
-                .fill(device, counter, PATTERN_WORD, 0)
-                .and_then(|()| self.driver.run(OPERATION, kernels, kernels.count_wrong, words, parameters))
-                .and_then(|()| self.driver.copy_to_host(device, &mut wrong, counter))
+            // SAFETY: the kernel takes address, count, seed and counter, and reads as many words as the caller has
+            // promised.
+            unsafe { self.driver.run(OPERATION, kernels, kernels.count_wrong, words, parameters) }
         };
-        // SAFETY: allocated above, and the kernel has finished.
-        let freed = unsafe { self.driver.free_plain(OPERATION, device, counter, PATTERN_WORD) };
-        counted.and(freed)?;
-        Ok(u64::from_ne_bytes(wrong))
+        let [wrong] = self.driver.answer_of(OPERATION, device, count)?;
+        Ok(wrong)
+    }
+
+    unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
+        const OPERATION: &str = "walk a list";
+        let Ok(kernels) = self.driver.kernels(OPERATION, device)? else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.walk_by_copies(device, head, most) };
+        };
+        let walk = |walked: Address| {
+            let parameters = &mut [head.0, most, walked.0];
+            // SAFETY: the kernel takes the first node, the most of them and where the answer goes; it follows the
+            // addresses as the caller has promised that it can.
+            unsafe { self.driver.run(OPERATION, kernels, kernels.walk_list, 1, parameters) }
+        };
+        let [nodes, sum] = self.driver.answer_of(OPERATION, device, walk)?;
+        Ok(Walked { nodes, sum })
     }
 
     unsafe fn start_pattern(
@@ -133,7 +159,7 @@ impl Workbench for HipBackend {
             kernels.map_err(|reason| Error::Unsupported { operation: OPERATION, reason: reason.clone() })?;
         let words = length.0 / PATTERN_WORD.0;
         let _current = self.driver.on(OPERATION, device)?;
-        let flight = HipFlight::new(OPERATION, Arc::clone(&self.driver), device)?;
+        let flight = OwnStream::new(OPERATION, &self.driver, device)?;
         let grid = Grid::slow(flight.raw());
         for seed in round_seeds(seed, rounds) {
             let parameters = &mut [at.0, words, seed];
@@ -154,6 +180,27 @@ impl Workbench for HipBackend {
 }
 
 impl Driver {
+    /// What work has written to some words of the device's, which are zero before.
+    fn answer_of<const N: usize>(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        work: impl FnOnce(Address) -> Result<()>,
+    ) -> Result<[u64; N]> {
+        let mut words = [0; N];
+        let size = Bytes(size_of_val(&words) as u64);
+        let _current = self.on(operation, device)?;
+        let at = self.allocate_plain(operation, device, size)?;
+        // SAFETY: the words are the device's, allocated above.
+        let answered = unsafe { self.fill(device, at, size, 0) }
+            .and_then(|()| work(at))
+            // SAFETY: as above.
+            .and_then(|()| unsafe { self.copy_to_host(device, bytemuck::cast_slice_mut(&mut words), at) });
+        // SAFETY: allocated above, and the work has finished.
+        let freed = unsafe { self.free_plain(operation, device, at, size) };
+        answered.and(freed).map(|()| words)
+    }
+
     pub(crate) fn allocate_plain(
         &self,
         operation: &'static str,

@@ -6,11 +6,12 @@ use crate::mappings::Mappings;
 use crate::memory::Memory;
 use crate::spare::Spare;
 use crate::store::Store;
-use crate::{HostConfig, HostHandle, HostReservation, capabilities, copy, kinds, quirks, share};
+use crate::{HostConfig, HostHandle, HostReservation, capabilities, copy, kinds, quirks, share, staging};
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error,
-    FabricHandle, Granularity, InstanceId, MemoryInfo, Process, Properties, Quirk, Result, Stream, Vendor,
+    FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Process, Properties, Quirk, Result,
+    Stream, Vendor,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -201,6 +202,14 @@ impl Backend for HostBackend {
     unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
         // SAFETY: as above.
         unsafe { copy::fill(&self.0, device, at, length, value) }
+    }
+
+    fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
+        staging::pin(&self.0, size)
+    }
+
+    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
+        staging::lane(&self.0, device)
     }
 
     /// There is nothing to wait for: work is done when its call returns.

@@ -3,11 +3,11 @@
 
 use crate::HostConfig;
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
-use gpu_vmm_core::workbench::{Flight, Workbench};
+use gpu_vmm_core::workbench::{Flight, Walked, Workbench};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
-    DropLog, Error, FabricHandle, Grant, Handle, InstanceId, MemoryInfo, Properties, Quirk, Reservation,
-    Result, Stream, Vendor,
+    DropLog, Error, FabricHandle, Grant, Handle, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk,
+    Reservation, Result, Stream, Vendor,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -124,6 +124,14 @@ impl Backend for HostBackend {
         match *self {}
     }
 
+    fn pin(&self, _: Bytes) -> Result<Box<dyn Pinned>> {
+        match *self {}
+    }
+
+    fn lane(&self, _: DeviceId) -> Result<Box<dyn Lane>> {
+        match *self {}
+    }
+
     fn synchronize(&self, _: DeviceId) -> Result<()> {
         match *self {}
     }
@@ -192,6 +200,14 @@ impl Reservation for HostReservation {
         match *self {}
     }
 
+    unsafe fn return_memory(&mut self) -> Result<()> {
+        match *self {}
+    }
+
+    fn regain(&mut self) -> Result<()> {
+        match *self {}
+    }
+
     #[cfg(unix)]
     unsafe fn dma_buf(&self, _: DeviceId, _: Bytes, _: Bytes) -> Result<OwnedFd> {
         match *self {}
@@ -208,6 +224,10 @@ impl Workbench for HostBackend {
     }
 
     unsafe fn count_wrong(&self, _: DeviceId, _: Address, _: Bytes, _: u64) -> Result<u64> {
+        match *self {}
+    }
+
+    unsafe fn walk_list(&self, _: DeviceId, _: Address, _: u64) -> Result<Walked> {
         match *self {}
     }
 

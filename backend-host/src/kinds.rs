@@ -13,10 +13,7 @@ pub(crate) fn check(operation: &'static str, properties: &Properties) -> Result<
     if types.contains(HandleTypes::FABRIC) {
         return Err(share::no_fabric(operation));
     }
-    match types.missing_here() {
-        Some(reason) => Err(Error::Unsupported { operation, reason: reason.to_owned() }),
-        None => Ok(()),
-    }
+    types.check_here(operation)
 }
 
 /// The same for where it is to be.

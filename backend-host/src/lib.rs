@@ -54,6 +54,7 @@ cfg_if::cfg_if! {
         mod reservation;
         mod share;
         mod spare;
+        mod staging;
         mod store;
         mod workbench;
 

@@ -116,6 +116,14 @@ impl Reservation for HostReservation {
             .ok_or_else(|| invalid("access", part, "nothing is mapped there".to_owned()))
     }
 
+    unsafe fn return_memory(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn regain(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     unsafe fn dma_buf(&self, _owner: DeviceId, _offset: Bytes, _length: Bytes) -> Result<OwnedFd> {
         Err(Error::Unsupported { operation: "export a dma-buf", reason: share::NO_DMA_BUF.to_owned() })
     }

@@ -7,7 +7,7 @@ use crate::mappings::{Kept, Mapping};
 use crate::memory::{charge, or_out_of_memory};
 use crate::pages;
 use gpu_vmm_core::system::refusal;
-use gpu_vmm_core::workbench::{Flight, PATTERN_WORD, count_wrong_words, write_pattern_words};
+use gpu_vmm_core::workbench::{Flight, PATTERN_WORD, Walked, count_wrong_words, write_pattern_words};
 use gpu_vmm_core::{
     Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Workbench,
 };
@@ -57,6 +57,20 @@ impl Workbench for HostBackend {
         }
         // SAFETY: as above, for reading.
         Ok(count_wrong_words(unsafe { std::slice::from_raw_parts(at.as_ptr(), count) }, seed, 0))
+    }
+
+    unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
+        let mut walked = Walked::default();
+        let mut at = head;
+        while at.0 != 0 && walked.nodes < most {
+            self.words("walk a list", device, at, Bytes(2 * PATTERN_WORD.0), Access::Read)?;
+            // SAFETY: two words that are aligned, mapped, and may be read, as was checked.
+            let [next, value] = unsafe { at.as_ptr::<[u64; 2]>().read() };
+            walked.nodes += 1;
+            walked.sum = walked.sum.wrapping_add(value);
+            at = Address(next);
+        }
+        Ok(walked)
     }
 
     unsafe fn start_pattern(

@@ -40,7 +40,8 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    fn of(mut times: Vec<Duration>) -> Self {
+    /// Of times that were taken one by one.
+    pub(crate) fn of(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         let at = |part: usize| times.get(times.len() * part / 4).copied().unwrap_or_default();
         Self { median: at(2), low: at(1), high: at(3) }

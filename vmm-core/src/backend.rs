@@ -13,8 +13,8 @@
 
 use crate::{
     Access, Address, AddressRange, Alignment, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog,
-    Error, FabricHandle, Grant, Granularity, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream,
-    Vendor,
+    Error, FabricHandle, Grant, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result,
+    Stream, Vendor,
 };
 use std::fmt::Debug;
 
@@ -223,6 +223,21 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// What the driver answers.
     unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()>;
 
+    /// Page-locked memory of the host. CUDA: `cuMemHostAlloc`, HIP: `hipHostMalloc`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ZeroSize`], or what the driver answers: [`Error::Driver`] where the host has not that much.
+    fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>>;
+
+    /// A queue of copies between a device and [pinned](Backend::pin) memory. CUDA: `cuStreamCreate`, HIP:
+    /// `hipStreamCreateWithFlags`, with the flag that keeps it apart from the default stream.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`], or what the driver answers.
+    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>>;
+
     /// Waits until a device has finished everything. CUDA: `cuCtxSynchronize`, HIP: `hipDeviceSynchronize`.
     ///
     /// # Errors
@@ -359,6 +374,28 @@ pub trait Reservation: Debug + Send + Sync {
     ///
     /// What the driver answers.
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access>;
+
+    /// Sees to it that memory that was mapped here and is not any more has gone back to its device. HIP 7.1 and 7.2 keep it
+    /// as long as the addresses are reserved: there they are given back and reserved again. Nothing is done where that is
+    /// not needed.
+    ///
+    /// # Safety
+    ///
+    /// Nothing is mapped in the reservation.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AddressTaken`] where somebody else has got the addresses meanwhile, or what the driver answers. After any
+    /// error the reservation may be without its addresses: nothing can be done in it until
+    /// [`regain`](Reservation::regain) has succeeded, and dropping it gives nothing back that it has not.
+    unsafe fn return_memory(&mut self) -> Result<()>;
+
+    /// Reserves addresses again that [`return_memory`](Reservation::return_memory) has lost; nothing where it has not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AddressTaken`] where they are still somebody else's, or what the driver answers.
+    fn regain(&mut self) -> Result<()>;
 
     /// One descriptor (dma-buf) for a part, which network cards can be given. CUDA: `cuMemGetHandleForAddressRange`,
     /// HIP: `hipMemGetHandleForAddressRange`. It stands for the memory that is mapped now: after a change of the

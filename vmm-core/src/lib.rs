@@ -52,7 +52,9 @@ mod physical;
 mod properties;
 mod quirk;
 mod region;
+mod ring;
 pub mod share;
+mod staging;
 mod stream;
 #[cfg(unix)]
 pub mod system;
@@ -77,5 +79,7 @@ pub use quirk::Quirk;
 #[cfg(unix)]
 pub use region::DmaBuf;
 pub use region::{Grown, Growth, MappingInfo, Placement, Region, RegionBuilder, Shrunk};
+pub use ring::Ring;
+pub use staging::{Lane, Pinned};
 pub use stream::{Done, Stream};
 pub use workbench::Workbench;

@@ -6,6 +6,7 @@ use crate::{
     Backend, Bytes, DeviceId, Error, FabricHandle, Granularity, Handle, InstanceId, Properties, Result,
     Vendor,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 #[cfg(unix)]
@@ -39,6 +40,15 @@ struct Owned<B: Backend> {
     granularity: Granularity,
     instance: InstanceId,
     vendor: Vendor,
+    /// Whether another process may have it too.
+    leaves: Leaves,
+}
+
+/// Whether memory is another process's as well.
+#[derive(Debug, Default)]
+struct Leaves {
+    imported: bool,
+    exported: AtomicBool,
 }
 
 impl<B: Backend> Clone for Physical<B> {
@@ -60,7 +70,7 @@ impl<B: Backend> Physical<B> {
         let (size, granularity) = rounded_size(backend, "create physical memory", size, &properties)?;
         // SAFETY: the device exists and is usable, and the size is a multiple of the granularity and not zero.
         let handle = unsafe { backend.create(size, &properties) }?;
-        Ok(Self::own(backend, handle, granularity))
+        Ok(Self::own(backend, handle, granularity, false))
     }
 
     /// Takes in memory that another process exported. The descriptor can be closed afterwards. CUDA:
@@ -84,7 +94,7 @@ impl<B: Backend> Physical<B> {
         let granularity = imported_size(backend, size, &properties)?;
         // SAFETY: the caller vouches for the descriptor, size and properties.
         let handle = unsafe { backend.import(fd, size, &properties) }?;
-        Ok(Self::own(backend, handle, granularity))
+        Ok(Self::own(backend, handle, granularity, true))
     }
 
     /// Takes in memory that another process exported, on Windows. The handle can be closed afterwards. How it comes from
@@ -109,7 +119,7 @@ impl<B: Backend> Physical<B> {
         let granularity = imported_size(backend, size, &properties)?;
         // SAFETY: the caller vouches for the handle, size and properties.
         let handle = unsafe { backend.import_win32(from, size, &properties) }?;
-        Ok(Self::own(backend, handle, granularity))
+        Ok(Self::own(backend, handle, granularity, true))
     }
 
     /// Takes in memory that was exported as 64 bytes, on this machine or another one of its fabric.
@@ -131,13 +141,14 @@ impl<B: Backend> Physical<B> {
         let granularity = imported_size(backend, size, &properties)?;
         // SAFETY: the caller vouches for the bytes, size and properties.
         let handle = unsafe { backend.import_fabric(from, size, &properties) }?;
-        Ok(Self::own(backend, handle, granularity))
+        Ok(Self::own(backend, handle, granularity, true))
     }
 
-    fn own(backend: &B, handle: B::Handle, granularity: Granularity) -> Self {
+    fn own(backend: &B, handle: B::Handle, granularity: Granularity, imported: bool) -> Self {
         let (size, properties) = (handle.size(), handle.properties());
         let (instance, vendor) = (backend.instance(), backend.vendor());
-        Self(Arc::new(Owned { handle, size, properties, granularity, instance, vendor }))
+        let leaves = Leaves { imported, exported: AtomicBool::new(false) };
+        Self(Arc::new(Owned { handle, size, properties, granularity, instance, vendor, leaves }))
     }
 
     /// How much memory: what was asked for, rounded up to the granularity.
@@ -194,7 +205,7 @@ impl<B: Backend> Physical<B> {
     /// [`Error::Unsupported`] where it was not, or where the driver cannot share.
     #[cfg(unix)]
     pub fn export(&self) -> Result<OwnedFd> {
-        self.0.handle.export()
+        self.exporting(|handle| handle.export())
     }
 
     /// A new handle of Windows for the memory, which must have been created [shareable](Properties::shareable). Child
@@ -205,7 +216,7 @@ impl<B: Backend> Physical<B> {
     /// [`Error::Unsupported`] where it was not, or where the driver cannot share.
     #[cfg(windows)]
     pub fn export_win32(&self) -> Result<OwnedHandle> {
-        self.0.handle.export_win32()
+        self.exporting(|handle| handle.export_win32())
     }
 
     /// The memory as 64 bytes; it must have been created for [fabric handles](crate::HandleTypes::FABRIC).
@@ -214,7 +225,35 @@ impl<B: Backend> Physical<B> {
     ///
     /// [`Error::Unsupported`] where it was not, or where the driver has none.
     pub fn export_fabric(&self) -> Result<FabricHandle> {
-        self.0.handle.export_fabric()
+        self.exporting(|handle| handle.export_fabric())
+    }
+
+    fn exporting<T>(&self, export: impl FnOnce(&B::Handle) -> Result<T>) -> Result<T> {
+        let exported = export(&self.0.handle)?;
+        self.mark_exported();
+        Ok(exported)
+    }
+
+    /// Notes that another process, or a network card, may have the memory from now on: nobody tells when it has not.
+    pub(crate) fn mark_exported(&self) {
+        self.0.leaves.exported.store(true, Ordering::Relaxed);
+    }
+
+    /// True where this, or a clone of it, has been exported.
+    #[must_use]
+    pub fn is_exported(&self) -> bool {
+        self.0.leaves.exported.load(Ordering::Relaxed)
+    }
+
+    /// True where it is another process's, or came by a descriptor at least.
+    #[must_use]
+    pub fn is_imported(&self) -> bool {
+        self.0.leaves.imported
+    }
+
+    /// How many clones there are, each mapping with its own.
+    pub(crate) fn holders(&self) -> usize {
+        Arc::strong_count(&self.0)
     }
 
     pub(crate) fn check_belongs_to(&self, operation: &'static str, backend: &B) -> Result<()> {

@@ -36,7 +36,11 @@ impl HandleTypes {
     }
 
     /// Refuses what [this system has not](HandleTypes::missing_here), before a driver is asked.
-    pub(crate) fn check_here(self, operation: &'static str) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] with the reason.
+    pub fn check_here(self, operation: &'static str) -> Result<()> {
         match self.missing_here() {
             Some(reason) => Err(Error::Unsupported { operation, reason: reason.to_owned() }),
             None => Ok(()),

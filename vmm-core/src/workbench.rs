@@ -36,6 +36,15 @@ pub fn round_seeds(seed: u64, rounds: u32) -> impl Iterator<Item = u64> {
     (0..u64::from(rounds)).rev().map(move |left| seed.wrapping_add(left))
 }
 
+/// What was met on a walk along a list in a device's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Walked {
+    /// How many nodes.
+    pub nodes: u64,
+    /// The sum of their values, without the carry.
+    pub sum: u64,
+}
+
 /// Work that a device may still be doing, on a stream of its own. Dropping it waits until it is done.
 pub trait Flight: Debug + Send {
     /// The stream that the work is on. It waits for no other, and no other for it.
@@ -77,6 +86,19 @@ pub trait Workbench: Backend {
     ///
     /// What the driver answers.
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64>;
+
+    /// Walks along a linked list by the device itself, one thread that follows the addresses in it. A node is two words: the
+    /// address of the next node, 0 in the last one, and a value. It stops after `most` nodes.
+    ///
+    /// # Safety
+    ///
+    /// `head` is 0 or the address of a node, and so is the first word of every node: all of them aligned to words,
+    /// mapped, and `device` may read them.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked>;
 
     /// Starts writing the pattern so many times, one [seed](round_seeds) after the other, and returns at once. It is done
     /// by few threads, so that it takes long and leaves the device free for other work. Until the last round has ended,

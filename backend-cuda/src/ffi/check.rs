@@ -108,6 +108,7 @@ same_number! {
     super::ACCESS_READ, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ;
     super::ACCESS_READ_WRITE, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     super::STREAM_NON_BLOCKING, sys::CUstream_flags::CU_STREAM_NON_BLOCKING;
+    super::HOST_ALLOC_PORTABLE, sys::CU_MEMHOSTALLOC_PORTABLE;
     super::JIT_ERROR_LOG, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER;
     super::JIT_ERROR_LOG_SIZE, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES;
 }

@@ -94,6 +94,14 @@ functions! {
     mem_free = "cuMemFree_v2"(address: u64);
     memcpy_to_device = "cuMemcpyHtoD_v2"(to: u64, from: *const c_void, length: usize);
     memcpy_to_host = "cuMemcpyDtoH_v2"(to: *mut c_void, from: u64, length: usize);
+    mem_host_alloc = "cuMemHostAlloc"(start: *mut *mut c_void, size: usize, flags: c_uint);
+    mem_free_host = "cuMemFreeHost"(start: *mut c_void);
+    memcpy_to_device_async = "cuMemcpyHtoDAsync_v2"(
+        to: u64, from: *const c_void, length: usize, stream: CuStream
+    );
+    memcpy_to_host_async = "cuMemcpyDtoHAsync_v2"(
+        to: *mut c_void, from: u64, length: usize, stream: CuStream
+    );
     memcpy_on_device = "cuMemcpyDtoD_v2"(to: u64, from: u64, length: usize);
     memset = "cuMemsetD8_v2"(at: u64, value: u8, length: usize);
     module_load = "cuModuleLoadDataEx"(

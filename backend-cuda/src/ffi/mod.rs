@@ -185,6 +185,8 @@ pub(crate) const HANDLE_FABRIC: u32 = 8;
 pub(crate) const RANGE_HANDLE_DMA_BUF: u32 = 1;
 /// `CU_STREAM_NON_BLOCKING`: the stream and the default one do not wait for each other.
 pub(crate) const STREAM_NON_BLOCKING: u32 = 1;
+/// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context, and not for that alone in which it is allocated.
+pub(crate) const HOST_ALLOC_PORTABLE: u32 = 1;
 /// `CU_JIT_ERROR_LOG_BUFFER` and `_SIZE_BYTES`.
 pub(crate) const JIT_ERROR_LOG: u32 = 5;
 pub(crate) const JIT_ERROR_LOG_SIZE: u32 = 6;

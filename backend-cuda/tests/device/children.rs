@@ -3,6 +3,7 @@
 
 use crate::exports::for_fabric;
 use crate::support::*;
+use crate::walk::walk;
 use gpu_vmm_core::{Backend, Bytes, Error, FabricHandle, Handle, Properties, Workbench};
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, cudarc};
 use std::io::Read;
@@ -39,6 +40,7 @@ pub(crate) fn run() -> Option<ExitCode> {
         "import" => import_standard_input(&backend),
         "import-fabric" => import_bytes_from_standard_input(&backend),
         "fault" => fault(&backend),
+        "lost-list" => lost_list(&backend),
         _ => return Some(ExitCode::from(2)),
     }
     assert_eq!(backend.drop_log().count(), 0, "{:?}", backend.drop_log().take_last());
@@ -128,4 +130,22 @@ fn fault(backend: &CudaBackend) {
     assert!(matches!(error, Error::DeviceLost { .. }), "{error}");
     // Giving back what it had still works.
     unmap(&mut reservation, Bytes::ZERO, granules(backend, 1));
+}
+
+fn lost_list(backend: &CudaBackend) {
+    let granule = granules(backend, 1);
+    let mut reservation = reserve(backend, granules(backend, 2), None);
+    map(&mut reservation, Bytes::ZERO, &create(backend, granule));
+    let (pinned, lane) = (backend.pin(granule).unwrap(), backend.lane(DEVICE).unwrap());
+    // The second node is reserved and not mapped.
+    let head = at(&reservation, Bytes::ZERO);
+    let node = [(head + granule).0, 3].map(u64::to_ne_bytes);
+    write(backend, head, node.as_flattened());
+    assert_eq!(walk(backend, head, 1).unwrap().sum, 3);
+    let error = walk(backend, head, 2).unwrap_err();
+    println!("{error}");
+    assert!(matches!(error, Error::DeviceLost { operation: "walk a list", .. }), "{error}");
+    // What the context had goes without a word.
+    drop((pinned, lane));
+    unmap(&mut reservation, Bytes::ZERO, granule);
 }

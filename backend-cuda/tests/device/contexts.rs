@@ -3,6 +3,7 @@
 
 use crate::children::spawn;
 use crate::support::*;
+use crate::walk::walk;
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Reservation, Stream};
 use gpu_vmm_cuda::{CudaBackend, CudaReservation, cudarc};
@@ -29,6 +30,12 @@ fn use_contexts(backend: &CudaBackend) {
     write_pattern(backend, DEVICE, base, size, 51);
     assert_eq!(count_wrong(backend, DEVICE, base, size, 51), 0);
     backend.memory_info(DEVICE).unwrap();
+    let (pinned, mut lane) = (backend.pin(size).unwrap(), backend.lane(DEVICE).unwrap());
+    // SAFETY: both sides have so many bytes, and are left alone until the lane has finished.
+    unsafe { lane.copy_to_host(pinned.start().as_ptr(), base, size) }.unwrap();
+    lane.finish().unwrap();
+    drop((pinned, lane));
+    walk(backend, Address(0), 1).unwrap();
     backend.synchronize(DEVICE).unwrap();
     unmap(&mut reservation, Bytes::ZERO, size);
 }
@@ -64,8 +71,8 @@ pub(crate) fn the_threads_own_stays_current(backend: &CudaBackend) {
     });
 }
 
-/// Fills 256 MiB in a stream again and again, without waiting.
-fn queue_fills(stream: &CudaStream, base: Address, size: Bytes, value: u8) {
+/// Fills memory in a stream again and again, without waiting.
+pub(crate) fn queue_fills(stream: &CudaStream, base: Address, size: Bytes, value: u8) {
     stream.context().bind_to_thread().unwrap();
     for _ in 0..32 {
         // SAFETY: the bytes are mapped, and the caller waits before they are unmapped.
@@ -74,7 +81,7 @@ fn queue_fills(stream: &CudaStream, base: Address, size: Bytes, value: u8) {
     }
 }
 
-fn is_idle(stream: &CudaStream) -> bool {
+pub(crate) fn is_idle(stream: &CudaStream) -> bool {
     stream.context().bind_to_thread().unwrap();
     // SAFETY: the stream is live.
     let result = unsafe { sys::cuStreamQuery(stream.cu_stream()) };

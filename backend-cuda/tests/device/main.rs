@@ -13,8 +13,10 @@ mod kinds;
 mod memory;
 mod pattern;
 mod share;
+mod staging;
 mod standin;
 mod support;
+mod walk;
 
 use gpu_vmm_core::{Backend, Error};
 use gpu_vmm_cuda::CudaBackend;
@@ -117,6 +119,17 @@ const CASES: &[Case] = &[
     case("exports::an_import_is_where_it_was_said_to_be", exports::an_import_is_where_it_was_said_to_be),
     case("exports::memory_of_a_node_is_shared", exports::memory_of_a_node_is_shared),
     case("exports::a_dma_buf_is_as_long_as_its_part", exports::a_dma_buf_is_as_long_as_its_part),
+    case("staging::pinned_memory_is_as_large_as_asked", staging::pinned_memory_is_as_large_as_asked),
+    case("staging::lanes_copy_both_ways", staging::lanes_copy_both_ways),
+    case("staging::queuing_waits_for_nothing", staging::queuing_waits_for_nothing),
+    case("staging::a_lane_waits_for_no_other_stream", staging::a_lane_waits_for_no_other_stream),
+    case("staging::lanes_work_at_once", staging::lanes_work_at_once),
+    two_devices("staging::lanes_of_two_devices_work_at_once", staging::lanes_of_two_devices_work_at_once),
+    case("walk::lists_are_walked", walk::lists_are_walked),
+    case(
+        "walk::a_list_that_leaves_its_memory_loses_the_device",
+        walk::a_list_that_leaves_its_memory_loses_the_device,
+    ),
     case("cost::calls_cost_what_the_drivers_own_cost", cost::calls_cost_what_the_drivers_own_cost),
 ];
 

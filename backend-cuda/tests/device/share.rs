@@ -66,6 +66,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
     write_pattern(backend, DEVICE, base, size, 41);
     let fd = handle.export().unwrap();
     let spare = create(backend, size);
+    let (pinned, mut lane) = (backend.pin(size).unwrap(), backend.lane(DEVICE).unwrap());
     let failures = backend.drop_log().count();
 
     // SAFETY: the child calls what is to be seen, none of which reaches the driver, and ends without returning.
@@ -73,7 +74,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
     assert!(child >= 0);
     if child == 0 {
         // SAFETY: none of the calls does anything but to see that the process was forked.
-        let answers: [Result<()>; 17] = unsafe {
+        let answers: [Result<()>; 22] = unsafe {
             [
                 CudaBackend::open().map(drop),
                 backend.create(size, &Properties::on(DEVICE)).map(drop),
@@ -90,12 +91,17 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
                 backend.memory_info(DEVICE).map(drop),
                 backend.copy_from_host(DEVICE, base, &[0]),
                 backend.capabilities(DEVICE).map(drop),
+                backend.pin(size).map(drop),
+                backend.lane(DEVICE).map(drop),
+                lane.copy_to_host(pinned.start().as_ptr(), base, size),
+                lane.copy_from_host(base, pinned.start().as_ptr(), size),
+                lane.finish(),
                 backend.synchronize(DEVICE),
                 backend.synchronize_stream(Stream::from_raw(std::ptr::null_mut())),
             ]
         };
         let wrong = answers.iter().position(|answer| !matches!(answer, Err(Error::Forked { .. })));
-        drop((spare, handle, reservation));
+        drop((spare, handle, reservation, pinned, lane));
         let code = match (wrong, backend.drop_log().count() == failures) {
             (None, true) => 0,
             (Some(place), _) => 100 + place as i32,
@@ -111,6 +117,9 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
     assert_eq!(libc::WEXITSTATUS(status), 0, "100 + the place of the first call that gave no Error::Forked");
 
     // The parent has everything still.
+    // SAFETY: both sides have so many bytes, and are left alone until the lane has finished.
+    unsafe { lane.copy_to_host(pinned.start().as_ptr(), base, size) }.unwrap();
+    lane.finish().unwrap();
     assert_eq!(count_wrong(backend, DEVICE, base, size, 41), 0);
     unmap(&mut reservation, Bytes::ZERO, size);
     map(&mut reservation, Bytes::ZERO, &spare);

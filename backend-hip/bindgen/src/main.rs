@@ -39,6 +39,8 @@ const FUNCTIONS: &[&str] = &[
     "hipGetErrorName",
     "hipGetErrorString",
     "hipGetLastError",
+    "hipHostFree",
+    "hipHostMalloc",
     "hipInit",
     "hipMalloc",
     "hipMemAddressFree",
@@ -54,6 +56,7 @@ const FUNCTIONS: &[&str] = &[
     "hipMemSetAccess",
     "hipMemUnmap",
     "hipMemcpy",
+    "hipMemcpyAsync",
     "hipMemset",
     "hipModuleGetFunction",
     "hipModuleLaunchKernel",
@@ -127,7 +130,7 @@ fn bindings(include: &Path) -> Result<String, String> {
         // Seventeen bits, which would bring a thousand lines of accessors.
         .opaque_type("hipDeviceArch_t")
         .allowlist_type("hipDeviceArch_t")
-        .allowlist_var("HIP_VERSION_(MAJOR|MINOR|PATCH)|hipStreamNonBlocking")
+        .allowlist_var("HIP_VERSION_(MAJOR|MINOR|PATCH)|hipHostMallocPortable|hipStreamNonBlocking")
         .generate_comments(false)
         .layout_tests(true)
         .use_core();

@@ -5,6 +5,7 @@ pub const HIP_VERSION_MAJOR: u32 = 7;
 pub const HIP_VERSION_MINOR: u32 = 2;
 pub const HIP_VERSION_PATCH: u32 = 53211;
 pub const hipStreamNonBlocking: u32 = 1;
+pub const hipHostMallocPortable: u32 = 1;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct hipDeviceArch_t {
@@ -1269,12 +1270,25 @@ pub type hipMalloc = unsafe extern "C" fn(
     ptr: *mut *mut ::core::ffi::c_void,
     size: usize,
 ) -> hipError_t;
+pub type hipHostMalloc = unsafe extern "C" fn(
+    ptr: *mut *mut ::core::ffi::c_void,
+    size: usize,
+    flags: ::core::ffi::c_uint,
+) -> hipError_t;
 pub type hipFree = unsafe extern "C" fn(ptr: *mut ::core::ffi::c_void) -> hipError_t;
+pub type hipHostFree = unsafe extern "C" fn(ptr: *mut ::core::ffi::c_void) -> hipError_t;
 pub type hipMemcpy = unsafe extern "C" fn(
     dst: *mut ::core::ffi::c_void,
     src: *const ::core::ffi::c_void,
     sizeBytes: usize,
     kind: hipMemcpyKind,
+) -> hipError_t;
+pub type hipMemcpyAsync = unsafe extern "C" fn(
+    dst: *mut ::core::ffi::c_void,
+    src: *const ::core::ffi::c_void,
+    sizeBytes: usize,
+    kind: hipMemcpyKind,
+    stream: hipStream_t,
 ) -> hipError_t;
 pub type hipMemset = unsafe extern "C" fn(
     dst: *mut ::core::ffi::c_void,

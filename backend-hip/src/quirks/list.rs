@@ -58,6 +58,16 @@ pub(super) const COPY_BY_SOURCE: Quirk = quirk(
     "simulated, 6.4.3; 7.2.4 takes the current device",
 );
 
+pub(super) const PINNED_BY_FIRST: Quirk = quirk(
+    "pinned-copies-by-first",
+    (V6_1, V7_0),
+    "a copy between mapped memory and page-locked memory of the host is done by device 0, whosever the memory is and on \
+     whatever stream; without access it faults and ends the process",
+    "another device's memory is copied through memory that is not locked; on a lane too, whose copies are then done when \
+     they are queued",
+    "simulated, 6.4.3; 7.2.4 takes the stream's device",
+);
+
 pub(super) const OWNER_LAST: Quirk = quirk(
     "owner-last",
     (V7_14, EVER),
@@ -104,11 +114,23 @@ pub(super) const IMPORT_READS_LATER: Quirk = quirk(
     "ROCm/rocm-systems PR #8304, #8436",
 );
 
+pub(super) const MEMORY_STAYS: Quirk = quirk(
+    "memory-stays-until-free",
+    (V7_1, V7_12),
+    "on Linux, physical memory that was unmapped and released comes back only when something else is mapped at its \
+     addresses or they are freed: ROCr leaves a mapping of the memory there, which nobody may touch",
+    "Reservation::return_memory frees the addresses and reserves the same ones again, and tells where somebody else has \
+     got them; a region's memory comes back when it is closed or suspended, not when some of it is unmapped; \
+     capabilities try it and say so",
+    "ROCm/legacy-rocm-build #6021; ROCm/rocm-systems PR #4363; vllm-project/vllm #37533; fzyzcjy/torch_memory_saver #83",
+);
+
 /// All entries.
 pub(crate) const LIST: &[Quirk] = &[
     FREE_RACES,
     ACCESS_SUMS,
     COPY_BY_SOURCE,
+    PINNED_BY_FIRST,
     IMPORT_WANTS_POINTER,
     IMPORT_UNKNOWN[0],
     IMPORT_UNKNOWN[1],
@@ -293,13 +315,7 @@ pub(crate) const LIST: &[Quirk] = &[
         "none; capabilities try it and say so",
         "ROCm/hip #3781",
     ),
-    quirk(
-        "memory-stays-until-free",
-        (V7_1, V7_12),
-        "physical memory that was unmapped and released comes back only when its addresses are freed",
-        "none; capabilities try it and say so",
-        "ROCm/legacy-rocm-build #6021; vllm-project/vllm #37533; ROCm/rocm-systems PR #4363",
-    ),
+    MEMORY_STAYS,
     quirk(
         "retain-does-not-count",
         (V6_1, V7_12),

@@ -38,6 +38,7 @@ fn full(rig: &Rig) {
         reservation.unmap(Bytes::ZERO, size).unwrap();
     }
     drop(handle);
+    rig.returned(&mut reservation);
     assert_eq!(rig.free(ZERO), before);
 }
 
@@ -102,6 +103,7 @@ fn drop_while_mapped(rig: &Rig) {
     rig.works(ZERO, &reservation, Bytes::ZERO, rig.unit(), 3);
     // SAFETY: one whole mapping, not used any more.
     unsafe { reservation.unmap(Bytes::ZERO, rig.unit()) }.unwrap();
+    rig.returned(&mut reservation);
     assert_eq!(rig.free(ZERO), before, "and the last one lets go of it");
 }
 

@@ -61,6 +61,7 @@ fn placed(rig: &Rig) {
         rig.works(device, &reservation, Bytes::ZERO, rig.units(4), 1);
         // SAFETY: one whole mapping, not used any more.
         unsafe { reservation.unmap(Bytes::ZERO, rig.units(4)) }.unwrap();
+        rig.returned(&mut reservation);
         assert_eq!(mine, rig.free(device));
     }
 }

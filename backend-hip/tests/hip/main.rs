@@ -14,8 +14,10 @@ mod cycle;
 mod devices;
 mod kinds;
 mod process;
+mod renewal;
 mod rig;
 mod share;
+mod staging;
 mod workbench;
 
 use counts::Counts;
@@ -83,7 +85,9 @@ fn main() {
         devices::TESTS,
         kinds::TESTS,
         process::TESTS,
+        renewal::TESTS,
         share::TESTS,
+        staging::TESTS,
         workbench::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|test| {

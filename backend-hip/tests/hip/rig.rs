@@ -83,6 +83,14 @@ impl Rig {
         reservation
     }
 
+    /// Sees to it that the memory of a reservation in which nothing is mapped any more is the device's again.
+    pub(crate) fn returned(&self, reservation: &mut HipReservation) {
+        let range = reservation.range();
+        // SAFETY: nothing is mapped, as the tests know.
+        unsafe { reservation.return_memory() }.expect("memory comes back");
+        assert_eq!(reservation.range(), range);
+    }
+
     /// Writes a pattern to both ends of every unit, and then reads all of it back.
     pub(crate) fn works(
         &self,
@@ -135,6 +143,14 @@ impl Rig {
         let library = loaded(&self.backend.driver().library).expect("HIP is loaded");
         // SAFETY: the tests name functions with one argument in a register; the result is HIP's code.
         unsafe { library.get::<unsafe extern "C" fn(usize) -> u32>(function).expect(function)(argument) }
+    }
+
+    /// The same with two.
+    pub(crate) fn hip2(&self, function: &str, first: usize, second: usize) -> u32 {
+        type Function = unsafe extern "C" fn(usize, usize) -> u32;
+        let library = loaded(&self.backend.driver().library).expect("HIP is loaded");
+        // SAFETY: as above, with two arguments.
+        unsafe { library.get::<Function>(function).expect(function)(first, second) }
     }
 
     pub(crate) fn current_device(&self) -> i32 {

@@ -2,11 +2,13 @@
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
+use gpu_vmm_core::workbench::Walked;
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Reservation, Workbench};
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "workbench::it_is_told_what_writes_the_pattern", needs: Needs::Device, run: told },
     Test { name: "workbench::every_wrong_word_is_found", needs: Needs::Device, run: found },
+    Test { name: "workbench::a_list_is_followed", needs: Needs::Device, run: walked },
 ];
 
 fn told(rig: &Rig) {
@@ -45,4 +47,31 @@ fn found(rig: &Rig) {
     assert_eq!(wrong(Bytes::ZERO, 11), 0);
     // SAFETY: one whole mapping, not used any more.
     unsafe { reservation.unmap(Bytes::ZERO, size) }.unwrap();
+}
+
+/// Nodes in two reservations and in no order.
+fn walked(rig: &Rig) {
+    let (mut one, mut two) = (rig.mapped(ZERO, rig.units(2)), rig.mapped(ZERO, rig.unit()));
+    let (a, b) = (one.range().base, two.range().base);
+    let last = rig.units(2) - Bytes(16);
+    let nodes =
+        [(a + (rig.unit() - Bytes(8)), 10), (b, 200), (a, u64::MAX), (b + Bytes(160), 3000), (a + last, 7)];
+    for (place, (at, value)) in nodes.iter().enumerate() {
+        let next = nodes.get(place + 1).map_or(0, |(next, _)| next.0);
+        let node = [next, *value];
+        // SAFETY: within what is mapped here, for this device.
+        unsafe { rig.backend.copy_from_host(ZERO, *at, bytemuck::bytes_of(&node)) }.unwrap();
+    }
+    // SAFETY: the list that was just written.
+    let walk = |head: Address, most: u64| unsafe { rig.backend.walk_list(ZERO, head, most) }.unwrap();
+    assert_eq!(walk(nodes[0].0, u64::MAX), Walked { nodes: 5, sum: 3216 }, "the sum wraps around");
+    assert_eq!(walk(nodes[0].0, 2), Walked { nodes: 2, sum: 210 });
+    assert_eq!(walk(nodes[3].0, 5), Walked { nodes: 2, sum: 3007 });
+    assert_eq!(walk(nodes[0].0, 0), Walked::default());
+    assert_eq!(walk(Address(0), 9), Walked::default(), "a list of none");
+    // SAFETY: whole mappings, not used any more.
+    unsafe {
+        one.unmap(Bytes::ZERO, rig.units(2)).unwrap();
+        two.unmap(Bytes::ZERO, rig.unit()).unwrap();
+    }
 }

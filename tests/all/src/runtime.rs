@@ -48,6 +48,10 @@ impl Runtime {
     pub(crate) fn command(&self, simulator: &Path, program: &Path) -> Command {
         let mut command = self.loader(Some(simulator));
         command.arg(program);
+        // What ROCr of these versions does, which the simulation cannot know.
+        if ["7.1.", "7.2."].iter().any(|known| self.version.starts_with(known)) {
+            command.env("HSA_SIM_KEEPS_MEMORY", "1");
+        }
         command
     }
 

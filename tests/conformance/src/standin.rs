@@ -5,8 +5,8 @@
 use crate::counts::loaded;
 
 /// Reservations, handles, pieces of memory, mappings, plain allocations, contexts, streams, events, modules, graphs,
-/// bindings to multicast objects.
-type Counts = [u64; 11];
+/// bindings to multicast objects, page-locked memory.
+type Counts = [u64; 12];
 
 /// The stand-in's tables at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -87,6 +87,7 @@ pub(crate) fn destroy(name: usize) {
     };
     let mut state = state();
     state.free_of(name);
+    state.free_pinned_of(name);
     if let Some(device) = device {
         state.discharge(device, TAKES);
     }

@@ -2,11 +2,14 @@
 //!
 //! Measured: where the device may not do it when the call is made, the call answers `CUDA_ERROR_INVALID_VALUE` and the
 //! context lives. What is unmapped after that, before the device has come to it, is a fault. A copy to the host returns
-//! when it is done; one from the host once the bytes are in the driver's hands; the others at once.
+//! when it is done; one from the host once the bytes are in the driver's hands; the others at once. Documented: between a
+//! device and page-locked memory of the host, what is asked for on a stream goes on beside the program, and what is asked
+//! for without one returns when it is done.
 #![allow(unsafe_code)] // exported to C, and reaches memory by address
 
 use crate::c::access;
 use crate::code::{Answer, Code};
+use crate::context;
 use crate::state::state;
 use crate::stream;
 use crate::violation::refuse;
@@ -62,10 +65,43 @@ impl Host {
     }
 }
 
-fn from_host(to: u64, from: *const c_void, size: usize, stream: usize) -> Answer {
+/// The page-locked memory that bytes of the host lie in, if they do.
+fn pinned(at: *const c_void, size: usize) -> Answer<Option<u64>> {
+    let state = state();
+    let context = context::current(&work())?;
+    state.pinned(at.addr() as u64, size as u64, context)
+}
+
+/// What is still going on when a call has queued its work, which a call without a stream waits for.
+type Rest = Option<Ticket>;
+
+fn wait_for(rest: Rest) -> Answer {
+    rest.map_or(Ok(()), finish)
+}
+
+/// Queues a copy that uses page-locked memory.
+fn put_pinned(stream: usize, base: u64, job: impl FnOnce() -> Answer + Send + 'static) -> Answer<Rest> {
+    let ticket = put(stream, job)?;
+    state().use_pinned(base, ticket);
+    Ok(Some(ticket))
+}
+
+fn from_host(to: u64, from: *const c_void, size: usize, stream: usize) -> Answer<Rest> {
     let device = device_of(stream)?;
     check_host(from)?;
     check(device, to, size, Need::Write)?;
+    if let Some(base) = pinned(from, size)? {
+        let host = Host(from.cast_mut().cast());
+        let job = move || {
+            let mut from = host.get();
+            each(Who::Driver(device), to, size as u64, Need::Write, |piece| {
+                // SAFETY: the piece holds so many bytes, and so many are left of the host's.
+                unsafe { piece.pointer().copy_from(from, piece.size as usize) };
+                from = from.wrapping_add(piece.size as usize);
+            })
+        };
+        return put_pinned(stream, base, job);
+    }
     let mut last: Option<Ticket> = None;
     for start in (0..size).step_by(STAGING) {
         let length = STAGING.min(size - start);
@@ -84,13 +120,14 @@ fn from_host(to: u64, from: *const c_void, size: usize, stream: usize) -> Answer
         };
         last = Some(put(stream, job)?);
     }
-    Ok(())
+    Ok(None)
 }
 
-fn to_host(to: *mut c_void, from: u64, size: usize, stream: usize) -> Answer<Ticket> {
+fn to_host(to: *mut c_void, from: u64, size: usize, stream: usize) -> Answer<Rest> {
     let device = device_of(stream)?;
     check_host(to)?;
     check(device, from, size, Need::Read)?;
+    let pinned = pinned(to, size)?;
     let host = Host(to.cast());
     let job = move || {
         let mut to = host.get();
@@ -100,7 +137,10 @@ fn to_host(to: *mut c_void, from: u64, size: usize, stream: usize) -> Answer<Tic
             to = to.wrapping_add(piece.size as usize);
         })
     };
-    put(stream, job)
+    match pinned {
+        Some(base) => put_pinned(stream, base, job),
+        None => finish(put(stream, job)?).map(|()| None),
+    }
 }
 
 fn on_device(to: u64, from: u64, size: usize, stream: usize) -> Answer {
@@ -139,12 +179,12 @@ fn fill(at: u64, value: u8, size: usize, stream: usize) -> Answer {
 cuda! {
     /// Copies from the host.
     fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, size: usize) {
-        from_host(to, from, size, DEFAULT)
+        wait_for(from_host(to, from, size, DEFAULT)?)
     }
 
     /// Copies to the host, and waits.
     fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, size: usize) {
-        finish(to_host(to, from, size, DEFAULT)?)
+        wait_for(to_host(to, from, size, DEFAULT)?)
     }
 
     /// Copies on a device.
@@ -159,12 +199,12 @@ cuda! {
 
     /// Copies from the host on a stream.
     fn cuMemcpyHtoDAsync_v2(to: u64, from: *const c_void, size: usize, stream: usize) {
-        from_host(to, from, size, stream)
+        from_host(to, from, size, stream).map(drop)
     }
 
-    /// Copies to the host on a stream; it waits, since no memory of the host's is pinned here.
+    /// Copies to the host on a stream; it waits where the host's memory is pageable.
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: u64, size: usize, stream: usize) {
-        finish(to_host(to, from, size, stream)?)
+        to_host(to, from, size, stream).map(drop)
     }
 
     /// Copies on a device, on a stream.

@@ -30,6 +30,8 @@ pub struct Counts {
     pub graphs: u64,
     /// Parts of multicast objects to which memory is bound.
     pub bindings: u64,
+    /// Page-locked memory of the host.
+    pub pinned: u64,
 }
 
 /// Counts what there is.
@@ -53,6 +55,7 @@ unsafe extern "C" fn cuda_standin_counts(to: *mut Counts) {
         modules: work.modules.len() as u64,
         graphs: work.graphs.len() as u64,
         bindings: state.teams.values().map(|team| team.bound.len() as u64).sum(),
+        pinned: state.pinned.len() as u64,
     };
     // SAFETY: the caller's promise.
     unsafe { to.write(counts) };

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `gpu_vmm_write_pattern` | words, count, seed | writes the workbench's pattern (`pattern_word` in vmm-core) |
 //! | `gpu_vmm_count_wrong` | words, count, seed, wrong | adds to `*wrong` how many words differ from it; touches it only if some do |
+//! | `gpu_vmm_walk_list` | node, most, nodes, sum | follows a list, at most so many nodes; writes how many it met to `*nodes` and the sum of their values to `*sum` |
 //! | `squares` | words, count | writes each word's index times itself, as in `examples/with_cudarc.rs` |
 //!
 //! They go over all of their words whatever the grid is, in order, so that of a kernel that faults all before the fault is
@@ -23,6 +24,7 @@ struct Known {
 const KNOWN: &[Known] = &[
     Known { name: "gpu_vmm_write_pattern", parameters: 3, run: write_pattern },
     Known { name: "gpu_vmm_count_wrong", parameters: 4, run: count_wrong },
+    Known { name: "gpu_vmm_walk_list", parameters: 4, run: walk_list },
     Known { name: "squares", parameters: 2, run: squares },
 ];
 
@@ -90,6 +92,26 @@ fn count_wrong(device: usize, parameters: &[u64]) -> Answer {
     let counter = reach(Who::Kernel(device), counter, 8, Need::Write)?;
     counter.words()[0].fetch_add(wrong, Relaxed);
     Ok(())
+}
+
+/// A node is two words: the next one's address, 0 in the last, and its value.
+fn walk_list(device: usize, parameters: &[u64]) -> Answer {
+    let [mut node, most, nodes, sum] = *parameters else { return Err(Code::INVALID_VALUE) };
+    let (mut met, mut total) = (0, 0u64);
+    while node != 0 && met < most {
+        let value = read(device, node.wrapping_add(8))?;
+        node = read(device, node)?;
+        total = total.wrapping_add(value);
+        met += 1;
+    }
+    write(device, nodes, 1, |_| met)?;
+    write(device, sum, 1, |_| total)
+}
+
+fn read(device: usize, at: u64) -> Answer<u64> {
+    let mut word = 0;
+    words(device, at, 1, Need::Read, |_, piece| word = load(&piece.words()[0]))?;
+    Ok(word)
 }
 
 fn load(place: &std::sync::atomic::AtomicU64) -> u64 {

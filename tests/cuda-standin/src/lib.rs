@@ -17,7 +17,7 @@
 //! | `device`, `primary`, `context` | what there is, and contexts |
 //! | `state`, `space`, `memory`, `pages` | what the driver keeps: addresses, memory, handles, mappings |
 //! | `reserve`, `physical`, `host`, `map`, `access`, `share`, `fabric`, `range`, `multicast`, `team` | virtual memory, by subject |
-//! | `plain`, `copy` | `cuMemAlloc`; copies and fills |
+//! | `plain`, `pinned`, `copy` | `cuMemAlloc`; page-locked memory; copies and fills |
 //! | `walk` | how a device reaches memory, and faults |
 //! | `work`, `stream`, `event`, `capture` | what runs beside the program |
 //! | `module`, `kernels` | PTX, and what is known of it |
@@ -45,6 +45,7 @@ mod module;
 mod multicast;
 mod pages;
 mod physical;
+mod pinned;
 mod plain;
 mod primary;
 mod range;

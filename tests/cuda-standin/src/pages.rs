@@ -54,6 +54,15 @@ impl Pages {
         Some(inner)
     }
 
+    /// Pages that the program can use, all zero, where the kernel likes.
+    pub(crate) fn open(size: u64) -> Option<Self> {
+        let size = usize::try_from(size).ok()?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: the kernel chooses a place where nothing is.
+        let at = unsafe { mmap_anonymous(null_mut(), size, protection, QUIET) }.ok()?;
+        Some(Self { at, size })
+    }
+
     pub(crate) fn start(&self) -> u64 {
         self.at.addr() as u64
     }

@@ -5,6 +5,7 @@
 use crate::c::{MOST_DEVICES, access};
 use crate::code::{Answer, Code};
 use crate::memory::{Identity, Memory};
+use crate::pinned::Pinned;
 use crate::plain::Plain;
 use crate::settings::settings;
 use crate::space::Space;
@@ -21,6 +22,8 @@ pub(crate) struct State {
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     /// By their first addresses.
     pub(crate) plain: BTreeMap<u64, Plain>,
+    /// By their first addresses.
+    pub(crate) pinned: BTreeMap<u64, Pinned>,
     pub(crate) handles: BTreeMap<u64, Handle>,
     pub(crate) memories: BTreeMap<Identity, Held>,
     pub(crate) teams: BTreeMap<Identity, Team>,

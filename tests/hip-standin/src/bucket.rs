@@ -108,6 +108,8 @@ behaviours! {
     peer_after_owner_corrupts: V7_14..EVER => "openxla/xla #46576; rocm-systems PR #9908, not known in which release";
     /// A copy is done by the device whose memory is the source, or the one side that is a device's.
     copy_by_source: V6_1..V7_0 => "seen on 6.4.3 over a simulated HSA runtime; 7.2.4 takes the current device";
+    /// A copy between mapped and page-locked memory is done by device 0.
+    pinned_by_first: V6_1..V7_0 => "seen on 6.4.3 over a simulated HSA runtime; 7.2.4 takes the stream's device";
     /// `hipMemset` gives the current device access to what it is to fill.
     fill_opens_access: V7_0..V7_14 => "seen on 7.2.4 over a simulated HSA runtime";
     /// `hipMemImportFromShareableHandle` reads the descriptor through a pointer.

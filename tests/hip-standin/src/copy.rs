@@ -5,6 +5,7 @@
 use crate::c::{Answer, HipError, call, current, fault, require, stop};
 use crate::state::{Mapping, Source, State};
 use std::ffi::{c_int, c_void};
+use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
 /// Access that a device needs: `hipMemAccessFlagsProtRead`, `hipMemAccessFlagsProtReadWrite`.
 const READ: u32 = 1;
@@ -14,35 +15,41 @@ const UNIT: usize = 2 << 20;
 /// What comes out of a mapping that was corrupted.
 const GARBAGE: u8 = 0xa5;
 
-/// Something queued on a null stream, and the device that will do it.
+/// Something queued on a stream, and the device that will do it.
 #[derive(Clone, Copy)]
 pub(crate) struct Work {
-    by: usize,
-    to: usize,
-    size: usize,
-    what: What,
+    pub(crate) by: usize,
+    pub(crate) to: usize,
+    pub(crate) size: usize,
+    pub(crate) what: What,
 }
 
 #[derive(Clone, Copy)]
-enum What {
+pub(crate) enum What {
     Fill(u8),
     CopyFrom(usize),
+    /// From an address of a device's to `to`, which is the host's.
+    ToHost(usize),
+    /// From an address of the host's.
+    FromHost(usize),
 }
+
+/// `hipMemcpyHostToDevice`, `hipMemcpyDeviceToHost`, `hipMemcpyDeviceToDevice`.
+pub(crate) const TO_DEVICE: c_int = 1;
+pub(crate) const TO_HOST: c_int = 2;
+const ON_DEVICE: c_int = 3;
 
 /// # Safety
 ///
 /// As HIP has it: a side that is the host's is as long as is said.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipMemcpy(to: *mut c_void, from: *const c_void, size: usize, kind: c_int) -> HipError {
-    const TO_DEVICE: c_int = 1;
-    const TO_HOST: c_int = 2;
-    const ON_DEVICE: c_int = 3;
     call(|state| {
         require(!to.is_null() && !from.is_null())?;
         match kind {
             _ if size == 0 => Ok(()),
             TO_DEVICE => {
-                let device = state.engine(to.addr(), size)?;
+                let device = state.engine_beside(from.addr(), to.addr(), size)?;
                 // SAFETY: the host's side is that long, as the caller promises.
                 let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), size) };
                 state.finish(current());
@@ -50,7 +57,7 @@ unsafe extern "C" fn hipMemcpy(to: *mut c_void, from: *const c_void, size: usize
                 Ok(())
             }
             TO_HOST => {
-                let device = state.engine(from.addr(), size)?;
+                let device = state.engine_beside(to.addr(), from.addr(), size)?;
                 // SAFETY: as above.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), size) };
                 state.finish(current());
@@ -95,12 +102,12 @@ unsafe extern "C" fn hipMemset(at: *mut c_void, value: c_int, size: usize) -> Hi
 
 /// # Safety
 ///
-/// None: only null is a stream here.
+/// None: streams are looked up.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipStreamSynchronize(stream: *mut c_void) -> HipError {
     call(|state| {
         if !stream.is_null() {
-            return Err(HipError::INVALID_HANDLE);
+            return state.finish_stream(stream.addr());
         }
         state.finish(current());
         Ok(())
@@ -127,17 +134,37 @@ impl State {
         Ok(if self.bucket.copy_by_source { mapping.device } else { current() })
     }
 
+    /// The same for a copy to or from the host's memory at an address.
+    pub(crate) fn engine_beside(&self, host: usize, at: usize, size: usize) -> Answer<usize> {
+        let device = self.engine(at, size)?;
+        Ok(if self.bucket.pinned_by_first && self.is_locked(host) { 0 } else { device })
+    }
+
     /// Does all that is queued on a device's null stream.
     pub(crate) fn finish(&mut self, device: usize) {
-        while let Some(Work { by, to, size, what }) = self.devices[device].queue.pop_front() {
-            let bytes = match what {
-                What::Fill(value) => vec![value; size],
-                What::CopyFrom(from) => {
-                    let mut bytes = vec![0; size];
-                    self.read(by, from, &mut bytes);
-                    bytes
-                }
-            };
+        while let Some(work) = self.devices[device].queue.pop_front() {
+            self.work(work);
+        }
+    }
+
+    pub(crate) fn work(&mut self, Work { by, to, size, what }: Work) {
+        let bytes = match what {
+            What::Fill(value) => vec![value; size],
+            What::CopyFrom(from) | What::ToHost(from) => {
+                let mut bytes = vec![0; size];
+                self.read(by, from, &mut bytes);
+                bytes
+            }
+            // SAFETY: whoever queued the copy keeps the host's side until it is done.
+            What::FromHost(from) => unsafe {
+                std::slice::from_raw_parts(with_exposed_provenance(from), size).to_vec()
+            },
+        };
+        if let What::ToHost(_) = what {
+            let to = with_exposed_provenance_mut::<u8>(to);
+            // SAFETY: as above.
+            unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), size) };
+        } else {
             self.write(by, to, &bytes);
         }
     }
@@ -146,10 +173,12 @@ impl State {
     pub(crate) fn is_waiting_for(&self, device: usize, at: usize) -> bool {
         let Some(mapping) = self.mapped(at) else { return false };
         let touches = |start: usize, size: usize| start < at + mapping.size && at < start + size;
-        let mut queued =
-            self.devices.iter().flat_map(|device| &device.queue).filter(|work| work.by == device);
-        queued.any(|work| {
-            let reads = matches!(work.what, What::CopyFrom(from) if touches(from, work.size));
+        let queues = self.devices.iter().map(|device| &device.queue);
+        let queues = queues.chain(self.streams.values().map(|stream| &stream.queue));
+        queues.flatten().filter(|work| work.by == device).any(|work| {
+            let reads = matches!(
+                work.what, What::CopyFrom(from) | What::ToHost(from) if touches(from, work.size)
+            );
             reads || touches(work.to, work.size)
         })
     }

@@ -18,6 +18,10 @@ pub struct Counts {
     pub physical: usize,
     /// Plain allocations.
     pub plain: usize,
+    /// Pieces of page-locked memory.
+    pub locked: usize,
+    /// Streams that somebody made.
+    pub streams: usize,
 }
 
 /// Counts what there is.
@@ -35,6 +39,8 @@ unsafe extern "C" fn hip_standin_counts(to: *mut Counts) {
         handles: state.handles.len(),
         physical: state.physical.len(),
         plain: state.plain.len(),
+        locked: state.locked.len(),
+        streams: state.streams.len(),
     };
     // SAFETY: the caller's promise.
     unsafe { *to = counts };

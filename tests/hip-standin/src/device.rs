@@ -162,12 +162,14 @@ unsafe extern "C" fn hipDeviceCanAccessPeer(answer: *mut c_int, device: c_int, p
 /// As HIP has it: the pointer is null or for one structure.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipPointerGetAttributes(to: *mut PointerAttributes, at: *const c_void) -> HipError {
+    const ON_HOST: c_int = 1;
     const ON_DEVICE: c_int = 2;
     const NO_DEVICE: c_int = -2;
     call(|state| {
         let found = state.place(at.addr()).and_then(|place| place.mapping(at.addr()));
         let (kind, device, device_pointer) = match found {
             Some((_, mapping)) => (ON_DEVICE, mapping.device as c_int, at.cast_mut()),
+            None if state.is_locked(at.addr()) => (ON_HOST, 0, at.cast_mut()),
             None => (0, NO_DEVICE, null_mut()),
         };
         let host_pointer = null_mut();

@@ -12,6 +12,7 @@
 //! | `c` | HIP's types, codes and the frame of every function |
 //! | `state`, `memory` | the tables of HIP and of the runtime below it; pages in memory files |
 //! | `device`, `physical`, `reserve`, `map`, `access`, `share`, `copy` | HIP's functions, by subject |
+//! | `staging` | page-locked memory, and streams with copies on them |
 //! | `hsa` | two functions of ROCr |
 //! | `beside` | functions that gpu-vmm-hip never calls, because of what they do |
 //! | `counts` | what is left, for leak checks |
@@ -43,6 +44,7 @@ mod physical;
 mod reserve;
 mod settings;
 mod share;
+mod staging;
 mod state;
 
 pub use counts::Counts;

@@ -28,7 +28,17 @@ pub(crate) struct State {
     pub(crate) forgotten: Vec<Reservation>,
     /// Freed ranges that a thread of HIP's still holds.
     pub(crate) held: Vec<(usize, usize)>,
+    /// Page-locked memory of the host: its sizes by address.
+    pub(crate) locked: BTreeMap<usize, usize>,
+    /// By HIP's pointer.
+    pub(crate) streams: BTreeMap<usize, Stream>,
     last_number: u64,
+}
+
+/// A stream that no null stream waits for.
+pub(crate) struct Stream {
+    pub(crate) device: usize,
+    pub(crate) queue: VecDeque<Work>,
 }
 
 pub(crate) struct Device {
@@ -148,6 +158,8 @@ impl State {
             plain: BTreeMap::new(),
             forgotten: Vec::new(),
             held: Vec::new(),
+            locked: BTreeMap::new(),
+            streams: BTreeMap::new(),
             last_number: 0,
         }
     }

@@ -1,4 +1,4 @@
-// The kernels that the simulation knows beside the two of backend-hip/src/kernels.hip, right on a real GPU too. Each goes
+// The kernels that the simulation knows beside those of backend-hip/src/kernels.hip, right on a real GPU too. Each goes
 // over all of its data with any grid. Indices, counts and strides are 64 bits wide and count words of 8 bytes.
 
 typedef unsigned long long word;

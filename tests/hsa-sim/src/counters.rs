@@ -1,5 +1,5 @@
 //! What a test may ask below HIP, by looking the functions up in the loaded library: what is alive, how many faults
-//! there were, how often a function was called. These are no part of HSA.
+//! there were, how often a function was called; and to have addresses taken as soon as they are freed. These are no part of HSA.
 #![allow(unsafe_code)] // exported to C
 
 use crate::calls;
@@ -25,6 +25,13 @@ pub extern "C" fn hsa_sim_vmem_counts(
 #[unsafe(no_mangle)]
 pub extern "C" fn hsa_sim_fault_count() -> u64 {
     faults()
+}
+
+/// From now on somebody else in the process takes addresses as soon as they are freed, once; with 0 what was taken is free
+/// again, and nobody takes any.
+#[unsafe(no_mangle)]
+pub extern "C" fn hsa_sim_take_freed(take: i32) {
+    state().vmem.take_freed(take != 0);
 }
 
 /// How often a function of HSA was called, failures included; `u64::MAX` for one that is not counted.

@@ -6,6 +6,7 @@
 mod support;
 
 use gpu_vmm_hsa_sim::abi::{Agent, Pool, Status, VmemHandle, permission};
+use gpu_vmm_hsa_sim::counters::hsa_sim_take_freed;
 use support::*;
 
 #[test]
@@ -205,4 +206,56 @@ fn descriptors_are_the_same_memory() {
     assert_eq!(free_memory(gpu()), free_before, "the memory is still there");
     unmapped((at, handle), MIB);
     assert_eq!(counts(), before);
+}
+
+/// As by ROCr of 7.1 and 7.2, where that is asked for.
+#[test]
+fn memory_stays_at_its_addresses_until_they_are_used_for_something_else() {
+    let name = "memory_stays_at_its_addresses_until_they_are_used_for_something_else";
+    let output = child(name, &[("HSA_SIM_KEEPS_MEMORY", "1")], || {
+        let (before, free_before) = (counts(), free_memory(gpu()));
+        let taken = || (free_before - free_memory(gpu())) / MIB as u64;
+        let memory = |size| create(memory_of(gpu()), size).unwrap();
+        let at = reserve(4 * MIB, 0, 0).unwrap();
+        let large = memory(3 * MIB);
+        map(at, 3 * MIB, large).unwrap();
+        release(large).unwrap();
+        unmap(at, 3 * MIB).unwrap();
+        assert_eq!((taken(), counts()[2]), (3, before[2]), "nothing is mapped, and it is still there");
+        let small = memory(MIB);
+        map(at + MIB, MIB, small).unwrap();
+        assert_eq!(taken(), 4, "it holds what is before and behind");
+        unmap(at + MIB, MIB).unwrap();
+        for (place, left) in [(0, 4), (2 * MIB, 1)] {
+            map(at + place, MIB, small).unwrap();
+            assert_eq!(taken(), left);
+            unmap(at + place, MIB).unwrap();
+        }
+        release(small).unwrap();
+        assert_eq!(taken(), 1);
+        free(at, 4 * MIB).unwrap();
+        assert_eq!((taken(), counts()), (0, before));
+        let shown = mapped(gpu(), MIB);
+        set_access(shown.0, MIB, &[(cpu(), permission::READ)]).unwrap();
+        release(shown.1).unwrap();
+        unmap(shown.0, MIB).unwrap();
+        assert_eq!(taken(), 0, "what the CPU could see is taken away");
+    });
+    assert!(output.is_none_or(|output| output.status.success()));
+}
+
+#[test]
+fn somebody_else_takes_what_is_freed() {
+    let _alone = alone();
+    let at = reserve(4 * MIB, 0, 0).unwrap();
+    hsa_sim_take_freed(1);
+    free(at, 4 * MIB).unwrap();
+    let other = reserve(4 * MIB, at, 0).unwrap();
+    assert_ne!(other, at);
+    free(other, 4 * MIB).unwrap();
+    assert_eq!(reserve(2 * MIB, other, 0), Ok(other), "once");
+    free(other, 2 * MIB).unwrap();
+    hsa_sim_take_freed(0);
+    assert_eq!(reserve(4 * MIB, at, 0), Ok(at));
+    free(at, 4 * MIB).unwrap();
 }

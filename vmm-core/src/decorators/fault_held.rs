@@ -220,6 +220,17 @@ where
         unsafe { lock(&self.held).inner("access")?.access(offset, device) }
     }
 
+    unsafe fn return_memory(&mut self) -> Result<()> {
+        self.plan.call("return memory")?;
+        // SAFETY: as in `map`.
+        unsafe { lock(&self.held).inner("return memory")?.return_memory() }
+    }
+
+    fn regain(&mut self) -> Result<()> {
+        self.plan.call("regain addresses")?;
+        lock(&self.held).inner("regain addresses")?.regain()
+    }
+
     #[cfg(unix)]
     unsafe fn dma_buf(&self, owner: DeviceId, offset: Bytes, length: Bytes) -> Result<OwnedFd> {
         self.plan.call("dma-buf")?;

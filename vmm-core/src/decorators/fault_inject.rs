@@ -2,11 +2,13 @@
 #![allow(unsafe_code)]
 
 use super::fault_held::{FaultHandle, FaultReservation, Live, Registry};
+use super::fault_lane::FaultLane;
 use super::fault_plan::Plan;
-use crate::workbench::Flight;
+use crate::workbench::{Flight, Walked};
 use crate::{
     Access, Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog,
-    FabricHandle, Granularity, InstanceId, MemoryInfo, Properties, Quirk, Result, Stream, Vendor, Workbench,
+    FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream,
+    Vendor, Workbench,
 };
 use std::sync::Arc;
 
@@ -234,6 +236,16 @@ impl<B: Backend> Backend for FaultInject<B> {
         unsafe { self.inner.fill(device, at, length, value) }
     }
 
+    fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
+        self.plan.call("pin")?;
+        self.inner.pin(size)
+    }
+
+    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
+        self.plan.call("lane")?;
+        Ok(Box::new(FaultLane::new(self.inner.lane(device)?, &self.plan)))
+    }
+
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         self.plan.call("synchronize")?;
         self.inner.synchronize(device)
@@ -264,6 +276,12 @@ impl<B: Workbench> Workbench for FaultInject<B> {
         self.plan.call("check pattern")?;
         // SAFETY: as in `create`.
         unsafe { self.inner.count_wrong(device, at, length, seed) }
+    }
+
+    unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
+        self.plan.call("walk list")?;
+        // SAFETY: as in `create`.
+        unsafe { self.inner.walk_list(device, head, most) }
     }
 
     unsafe fn start_pattern(

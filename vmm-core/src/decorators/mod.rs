@@ -2,6 +2,7 @@
 
 mod fault_held;
 mod fault_inject;
+mod fault_lane;
 mod fault_multicast;
 mod fault_plan;
 

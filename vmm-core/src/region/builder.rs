@@ -51,6 +51,7 @@ pub struct RegionBuilder<'a, B: Backend> {
     placement: Placement,
     alignment: Bytes,
     extend_by: Bytes,
+    tag: Box<str>,
 }
 
 impl<'a, B: Backend> RegionBuilder<'a, B> {
@@ -63,6 +64,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             placement: Placement::Anywhere,
             alignment: Bytes(1),
             extend_by: Bytes::ZERO,
+            tag: Box::default(),
         }
     }
 
@@ -122,6 +124,13 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
         self
     }
 
+    /// What the region belongs to: [`Region::tag`].
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<Box<str>>) -> Self {
+        self.tag = tag.into();
+        self
+    }
+
     /// Reserves the addresses; nothing is mapped yet. CUDA: `cuMemAddressReserve`, HIP: `hipMemAddressReserve`.
     ///
     /// # Errors
@@ -150,6 +159,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             granularity,
             alignment,
             growing: Growing { memory: self.memory, access: self.access, extend_by },
+            tag: self.tag,
             layout: Layout::new(backend, reservation),
         })
     }

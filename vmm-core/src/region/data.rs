@@ -11,16 +11,16 @@ use crate::{Access, Address, Backend, Bytes, DeviceId, Error, Granularity, Resul
 
 /// Some of a part, in one reservation and of one device's memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
-    pub(super) address: Address,
-    pub(super) length: Bytes,
+pub(crate) struct Segment {
+    pub(crate) address: Address,
+    pub(crate) length: Bytes,
     /// Whose memory it is.
-    pub(super) device: DeviceId,
+    pub(crate) device: DeviceId,
 }
 
 /// Who is to have the access that is needed.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum By {
+pub(crate) enum By {
     /// Each piece's own device.
     Owner,
     /// This one, whosever memory it is.
@@ -79,7 +79,7 @@ impl<B: Backend> Region<B> {
     }
 
     /// A part as segments that a driver's call may be given, all mapped and with the access that is needed.
-    pub(super) fn segments(
+    pub(crate) fn segments(
         &self,
         operation: &'static str,
         offset: Bytes,

@@ -28,7 +28,8 @@ impl<B: Backend> Region<B> {
     }
 
     /// Removes the mappings of a part, which must be whole ones without a hole. The addresses stay reserved; the
-    /// memory goes back to its device unless somebody still holds it. CUDA: `cuMemUnmap`, HIP: `hipMemUnmap`.
+    /// memory goes back to its device unless somebody still holds it; HIP 7.1 and 7.2 keep it until something else is
+    /// mapped there, or the region is closed or suspended. CUDA: `cuMemUnmap`, HIP: `hipMemUnmap`.
     ///
     /// Waits as `done` says before anything is taken away.
     ///

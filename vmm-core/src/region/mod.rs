@@ -38,6 +38,7 @@ use crate::{
     Result,
 };
 use builder::Growing;
+pub(crate) use data::{By, Segment};
 use layout::Layout;
 
 /// A range of addresses with physical memory mapped in it.
@@ -67,6 +68,8 @@ pub struct Region<B: Backend> {
     granularity: Granularity,
     alignment: Alignment,
     growing: Growing,
+    /// What the user calls it; empty where nothing was said.
+    tag: Box<str>,
     layout: Layout<B>,
 }
 
@@ -103,6 +106,13 @@ impl<B: Backend> Region<B> {
     #[must_use]
     pub fn range(&self) -> AddressRange {
         AddressRange { base: self.address(), size: self.reserved() }
+    }
+
+    /// What the region belongs to, by the user's own name: regions are suspended and found again in snapshots by it.
+    /// Empty where nothing was said.
+    #[must_use]
+    pub fn tag(&self) -> &str {
+        &self.tag
     }
 
     /// How many bytes of addresses the region has.

@@ -16,6 +16,9 @@ use crate::trouble::{Answer, Doing, Trouble};
 use list::{List, Mutation, On};
 use place::{Place, Runner};
 use std::fs;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
 /// Plants all faults and switches on, one at a time, those with `filter` in their name. Whether each was found.
@@ -44,25 +47,38 @@ pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
         }
     }
     let width = chosen.iter().map(|mutation| mutation.name.len()).max().unwrap_or_default();
-    let (mut survivors, mut not_run) = (Vec::new(), 0);
-    for mutation in &chosen {
-        let place = places.iter().find_map(|(on, place)| (*on == mutation.on).then_some(place));
-        let told = match place {
-            Some(Ok(place)) => {
-                let found = place.run(&mutation.name, mutation.switch)?;
-                if !found.is_any() {
-                    survivors.push(mutation);
+    // A run takes one core. Whoever is free takes the next mutation.
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut answers = Vec::new();
+        while let Some(mutation) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let Some((_, place)) = places.iter().find(|(on, _)| *on == mutation.on) else { continue };
+            let (outcome, told) = match place {
+                Ok(place) => {
+                    let found = place.run(&mutation.name, mutation.switch)?;
+                    (
+                        if found.is_any() { Outcome::Caught } else { Outcome::Survived(mutation) },
+                        found.to_string(),
+                    )
                 }
-                found.to_string()
-            }
-            Some(Err(trouble)) => {
-                not_run += 1;
-                format!("NOT RUN: {trouble}")
-            }
-            None => continue,
-        };
-        println!("{:width$}  {:5}  {told}", mutation.name, mutation.on);
-    }
+                Err(trouble) => (Outcome::NotRun, format!("NOT RUN: {trouble}")),
+            };
+            println!("{:width$}  {:5}  {told}", mutation.name, mutation.on);
+            answers.push(outcome);
+        }
+        Ok(answers)
+    };
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let outcomes = thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect::<Answer<Vec<Vec<Outcome<'_, '_>>>>>()
+    })?;
+    let outcomes = outcomes.concat();
+    let not_run = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::NotRun)).count();
+    let survivors: Vec<_> = outcomes.iter().filter_map(Outcome::survivor).collect();
     let seconds = began.elapsed().as_secs();
     let caught = chosen.len() - survivors.len() - not_run;
     println!("\n{caught} of {} were caught, in {seconds} s", chosen.len());
@@ -73,4 +89,21 @@ pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
         println!("SURVIVED on {}: {}: {}", survivor.on, survivor.name, survivor.wrong);
     }
     Ok(survivors.is_empty() && (not_run == 0 || !layout.required))
+}
+
+/// What the suite said to one mutation.
+#[derive(Clone, Copy)]
+enum Outcome<'a, 'm> {
+    Caught,
+    Survived(&'a Mutation<'m>),
+    NotRun,
+}
+
+impl<'a, 'm> Outcome<'a, 'm> {
+    fn survivor(&self) -> Option<&'a Mutation<'m>> {
+        match self {
+            Self::Survived(mutation) => Some(mutation),
+            Self::Caught | Self::NotRun => None,
+        }
+    }
 }

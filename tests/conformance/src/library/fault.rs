@@ -12,6 +12,7 @@ use crate::library::sharing::{give, shareable, take};
 use crate::library::tools::{has, mapped, write};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, skip};
+use gpu_vmm_core::workbench::Walked;
 use gpu_vmm_core::{Access, Bytes, Done, Error, Physical, Region, Vendor, Workbench};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,8 @@ cases! { "fault":
     writing_after_unmap with writes_after_unmap,
     /// A kernel that reads another device's memory after its access was taken back is stopped, though it could before.
     reading_a_peer_after_withdrawal with reads_a_peer_after_withdrawal,
+    /// A kernel that follows a list out of its memory is stopped.
+    walking_out_of_memory with walks_out_of_memory,
     /// Memory that a process shares with one that faults is unharmed.
     shared_memory_outlives_a_fault with faults_with_shared_memory,
     /// Work of another process on the same device goes on while one faults.
@@ -179,6 +182,24 @@ fn writes_after_unmap<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     fault(subject, peer, region, |backend, region| {
         // SAFETY: nothing is mapped there any more: the fault is what is asked for.
         unsafe { backend.write_pattern(subject.device, region.address(), subject.unit(), SEED) }
+    });
+}
+
+fn walking_out_of_memory<B: Workbench>(subject: &Subject<B>) {
+    watch(subject);
+}
+
+fn walks_out_of_memory<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    // A node whose next one would be where nothing is mapped.
+    let mut region = region(subject);
+    let node = [(region.address() + subject.unit()).0, 1].map(u64::to_ne_bytes);
+    region.write(Bytes(0), node.as_flattened()).unwrap();
+    // SAFETY: one node is there.
+    let walked = unsafe { subject.backend.walk_list(subject.device, region.address(), 1) }.unwrap();
+    assert_eq!(walked, Walked { nodes: 1, sum: 1 });
+    fault(subject, peer, region, |backend, region| {
+        // SAFETY: there is no second one: the fault is what is asked for.
+        unsafe { backend.walk_list(subject.device, region.address(), 2) }.map(drop)
     });
 }
 

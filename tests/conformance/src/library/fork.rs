@@ -7,8 +7,10 @@ use crate::fork_server::Ended;
 use crate::library::tools::{has, write};
 use crate::peer::Peer;
 use crate::subject::Subject;
+use gpu_vmm_core::workbench::{PATTERN_WORD, pattern_word};
 use gpu_vmm_core::{
-    Access, Bytes, DeviceVec, Done, Error, Physical, Placement, Properties, Region, Result, Workbench,
+    Access, Bytes, DeviceVec, Done, Error, Lane, Physical, Pinned, Placement, Properties, Region, Result,
+    Workbench,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -97,6 +99,8 @@ fn first_that_reaches_the_driver<B: Workbench>(
         is_forked(region.unmap(Bytes(0), behind, Done::when_devices_idle())),
         is_forked(region.shrink_to(Bytes(0), Done::when_devices_idle())),
         is_forked(vec.push(1)),
+        is_forked(backend.pin(unit)),
+        is_forked(backend.lane(device)),
         is_forked(backend.memory_info(device)),
         is_forked(backend.capabilities(device)),
         is_forked(backend.synchronize(device)),
@@ -105,6 +109,9 @@ fn first_that_reaches_the_driver<B: Workbench>(
 
 /// What is in a process that forks.
 struct Parent<B: Workbench> {
+    /// Before what it copies to.
+    lane: Box<dyn Lane>,
+    pinned: Box<dyn Pinned>,
     region: Region<B>,
     memory: Physical<B>,
     vec: DeviceVec<u32, B>,
@@ -114,12 +121,25 @@ impl<B: Workbench> Parent<B> {
     fn new(subject: &Subject<B>) -> Self {
         let mut vec = DeviceVec::build(subject.region(2)).unwrap();
         vec.extend_from_slice(&[7; 100]).unwrap();
-        Self { region: region(subject), memory: subject.memory(1), vec }
+        let (lane, pinned) = (subject.backend.lane(subject.device), subject.backend.pin(Bytes(8)));
+        Self {
+            lane: lane.unwrap(),
+            pinned: pinned.unwrap(),
+            region: region(subject),
+            memory: subject.memory(1),
+            vec,
+        }
     }
 
     /// The parent has everything, and goes on with it.
     fn check(mut self, subject: &Subject<B>) {
         assert!(has(subject, &self.region, SEED), "the bytes are as they were");
+        let word = self.pinned.start().cast::<u64>();
+        // SAFETY: both sides have a word, which nobody else uses until the lane has finished.
+        unsafe { self.lane.copy_to_host(word.as_ptr().cast(), self.region.address(), PATTERN_WORD) }.unwrap();
+        self.lane.finish().unwrap();
+        // SAFETY: the word has been written, and nobody writes it any more.
+        assert_eq!(unsafe { word.read() }, pattern_word(SEED, 0));
         self.region.map(subject.units(2), &self.memory).unwrap();
         self.region.set_access(subject.units(2), subject.unit(), subject.device, Access::ReadWrite).unwrap();
         write(subject, &mut self.region, SEED + 1);
@@ -132,7 +152,7 @@ impl<B: Workbench> Parent<B> {
 fn a_forked_child_gets_errors<B: Workbench>(subject: &Subject<B>) {
     let mut parent = Parent::new(subject);
     let ended = forked(|| {
-        let Parent { region, memory, vec } = &mut parent;
+        let Parent { region, memory, vec, .. } = &mut parent;
         first_that_reaches_the_driver(subject, region, memory, vec)
     });
     assert_eq!(ended, Ended::Exit(0), "the number of the call that did not say so");
@@ -143,7 +163,7 @@ fn a_grandchild_gets_errors<B: Workbench>(subject: &Subject<B>) {
     let mut parent = Parent::new(subject);
     let ended = forked(|| {
         let grandchild = forked(|| {
-            let Parent { region, memory, vec } = &mut parent;
+            let Parent { region, memory, vec, .. } = &mut parent;
             first_that_reaches_the_driver(subject, region, memory, vec)
         });
         match grandchild {
@@ -159,8 +179,8 @@ fn what_a_child_drops_is_the_parents<B: Workbench>(subject: &Subject<B>) {
     let mut parent = Some(Parent::new(subject));
     let free = subject.free_here();
     let ended = forked(|| {
-        let Parent { region, memory, vec } = parent.take().expect("the copy of the parent's");
-        drop((memory, vec));
+        let Parent { lane, pinned, region, memory, vec } = parent.take().expect("the copy of the parent's");
+        drop((lane, pinned, memory, vec));
         let closed = region.close(Done::when_devices_idle());
         first_wrong(&[is_forked(closed), subject.backend.drop_log().take_last().is_none()])
     });
@@ -202,7 +222,7 @@ fn forked_while_threads_are_at_work<B: Workbench>(subject: &Subject<B>) {
         let ended = (0..6).map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(3));
             forked(|| {
-                let Parent { region, memory, vec } = &mut parent;
+                let Parent { region, memory, vec, .. } = &mut parent;
                 first_that_reaches_the_driver(subject, region, memory, vec)
             })
         });

@@ -23,6 +23,7 @@ mod refused;
 mod reserve;
 mod share;
 mod sharing;
+mod staging;
 mod stress;
 mod threads;
 mod tools;
@@ -47,6 +48,7 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         lifetime::cases(),
         data::cases(),
         vec::cases(),
+        staging::cases(),
         refused::cases(),
         peer::cases(),
         order::cases(),

@@ -4,7 +4,8 @@
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
-    Backend, Bytes, Device, DeviceId, Done, Error, Feature, Physical, Properties, Region, Result,
+    Backend, Bytes, Device, DeviceId, Done, Error, Feature, Lane, Physical, Pinned, Properties, Region,
+    Result,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::sync::Mutex;
@@ -231,11 +232,12 @@ fn each_call_waits_for_what_it_starts(_: &Cuda) {
 /// Static variables of C and C++ programs, and exit handlers, run when the driver has shut down: it answers that then, and
 /// whoever drops something hears nothing of it.
 fn what_ends_after_the_driver_is_no_failure(cuda: &Cuda) {
-    static LEFT: Mutex<Option<(Physical<CudaBackend>, CudaBackend)>> = Mutex::new(None);
+    type Left = (Physical<CudaBackend>, Box<dyn Pinned>, Box<dyn Lane>, CudaBackend);
+    static LEFT: Mutex<Option<Left>> = Mutex::new(None);
     extern "C" fn at_exit() {
         let left = LEFT.lock().unwrap().take();
-        let Some((memory, backend)) = left else { return };
-        drop(memory);
+        let Some((memory, pinned, lane, backend)) = left else { return };
+        drop((memory, pinned, lane));
         let code = match backend.drop_log().take_last() {
             None => 0,
             Some(_) => 1,
@@ -248,8 +250,10 @@ fn what_ends_after_the_driver_is_no_failure(cuda: &Cuda) {
     unsafe { libc::atexit(at_exit) };
     let backend = open();
     let memory = Physical::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
-    *LEFT.lock().unwrap() = Some((memory, backend));
-    assert_eq!(cuda.counts().handles, 1);
+    let (pinned, lane) = (backend.pin(UNIT).unwrap(), backend.lane(DEVICE).unwrap());
+    *LEFT.lock().unwrap() = Some((memory, pinned, lane, backend));
+    let counts = cuda.counts();
+    assert_eq!([counts.handles, counts.pinned, counts.streams], [1; 3]);
     println!("DONE");
     std::process::exit(1)
 }

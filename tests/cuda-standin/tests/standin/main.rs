@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `quirks` | each quirk that gpu-vmm-cuda lists, shown by raw calls |
 //! | `memory`, `kinds`, `work`, `multicast` | the rules, by subject |
+//! | `pinned` | page-locked memory: the rules, and gpu-vmm-cuda's |
 //! | `backend`, `backend_kinds` | gpu-vmm-cuda: which drivers it takes, how errors reach it, that it gives everything back |
 //! | `team` | its multicast |
 //! | `child`, `rig` | running a case; the driver's functions for cases |
@@ -20,6 +21,7 @@ mod child;
 mod kinds;
 mod memory;
 mod multicast;
+mod pinned;
 mod quirks;
 mod rig;
 mod team;
@@ -29,11 +31,12 @@ use child::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 
-const GROUPS: [(&str, &[Case]); 11] = [
+const GROUPS: [(&str, &[Case]); 12] = [
     ("quirks", quirks::CASES),
     ("memory", memory::CASES),
     ("kinds", kinds::CASES),
     ("work", work::CASES),
+    ("pinned", pinned::CASES),
     ("multicast", multicast::CASES),
     ("backend", backend::CASES),
     ("backend_kinds", backend_kinds::CASES),

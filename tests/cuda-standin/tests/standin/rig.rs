@@ -255,11 +255,14 @@ impl Cuda {
 
     /// The words of the workbench's kernels in the current context: writing, and counting what is wrong.
     pub(crate) fn kernels(&self) -> (usize, usize) {
+        (self.kernel(c"gpu_vmm_write_pattern"), self.kernel(c"gpu_vmm_count_wrong"))
+    }
+
+    /// One of the workbench's kernels in the current context.
+    pub(crate) fn kernel(&self, name: &std::ffi::CStr) -> usize {
         const TEXT: &str = concat!(include_str!("../../../../backend-cuda/src/kernels.ptx"), "\0");
         let module = self.get("cuModuleLoadData", &[TEXT.as_ptr().addr()]);
-        let function =
-            |name: &std::ffi::CStr| self.get("cuModuleGetFunction", &[module, name.as_ptr().addr()]);
-        (function(c"gpu_vmm_write_pattern"), function(c"gpu_vmm_count_wrong"))
+        self.get("cuModuleGetFunction", &[module, name.as_ptr().addr()])
     }
 
     /// Queues a kernel on a stream.

@@ -63,12 +63,6 @@ pub(crate) const ROWS: &[Row] = &[
     ends("free-while-mapped", ALL, ("free_mapped", free_mapped), "was freed while this was mapped"),
     ends("free-of-unknown", UP_TO_7_12, ("free_twice", free_twice), "not reserved, or not any more"),
     shows("release-frees-nothing", &["6.2", "6.4.1"], ("release", release), "physical memory is left"),
-    shows(
-        "memory-stays-until-free",
-        &["7.1", "7.2"],
-        ("memory_stays", memory_stays),
-        "back with its addresses alone",
-    ),
     ends(
         "retain-does-not-count",
         &["6.1", "7.0", "7.1", "7.2"],
@@ -282,15 +276,6 @@ fn release(rig: &mut Rig) {
     let handle = rig.create(0, UNIT, false);
     rig.call("hipMemRelease", &[handle]);
     assert_eq!((rig.counts().handles, rig.counts().physical), (0, 1));
-}
-
-fn memory_stays(rig: &mut Rig) {
-    let (base, handle) = rig.mapped(UNIT, UNIT);
-    rig.call("hipMemUnmap", &[base, UNIT]);
-    rig.call("hipMemRelease", &[handle]);
-    assert_eq!(rig.counts().physical, 1);
-    rig.call("hipMemAddressFree", &[base, UNIT]);
-    assert_eq!(rig.counts().physical, 0);
 }
 
 fn retain(rig: &mut Rig) {

@@ -3,8 +3,8 @@
 use crate::child::Case;
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
-    Access, Address, Backend, Bytes, DeviceId, Done, Error, Feature, Grown, Physical, Placement, Properties,
-    Region, Workbench,
+    Access, Address, Alignment, Backend, Bytes, DeviceId, Done, Error, Feature, Grown, Physical, Placement,
+    Properties, Region, Reservation, Workbench,
 };
 use gpu_vmm_hip::HipBackend;
 use std::os::fd::AsFd;
@@ -21,6 +21,9 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "out_of_memory", run: out_of_memory },
     Case { name: "rounds", run: rounds },
     Case { name: "capabilities", run: capabilities },
+    Case { name: "staged", run: staged },
+    Case { name: "returned", run: returned },
+    Case { name: "walked", run: walked },
 ];
 
 /// For the parent: the quirks of the version.
@@ -278,4 +281,71 @@ fn capabilities(rig: &mut Rig) {
     let at = rig.backend.allocate_plain(ZERO, units(1)).must("a plain allocation");
     // SAFETY: allocated above.
     unsafe { rig.backend.free_plain(ZERO, at, units(1)) }.must("and freed");
+}
+
+/// Each device's memory to page-locked memory and back, by copies on a stream and by plain ones.
+pub(crate) fn staged(rig: &mut Rig) {
+    let pinned = rig.backend.pin(units(2)).must("pinned");
+    let start = pinned.start().as_ptr();
+    for device in [ZERO, ONE] {
+        let mut region = rig.region(2).on(device).build().must("addresses");
+        region.grow_to(units(2)).must("growth");
+        check(&mut region, device, Bytes::ZERO, units(2), 1);
+        // SAFETY: nobody else uses the pinned memory, and copies on the lane are waited for before it is touched.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, 2 * UNIT) };
+        region.read(Bytes::ZERO, bytes).must("read");
+        region.fill(Bytes::ZERO, units(2), 0).must("filled");
+        region.write(Bytes::ZERO, bytes).must("written");
+        let plain = bytes.to_vec();
+        bytes.fill(0);
+        let mut lane = rig.backend.lane(device).must("a lane");
+        // SAFETY: all of it is mapped and the device's.
+        unsafe {
+            lane.copy_to_host(start, region.address(), units(2)).must("queued");
+            lane.finish().must("finished");
+            assert!(bytes == plain, "other bytes came");
+            region.fill(Bytes::ZERO, units(2), 0).must("filled");
+            lane.copy_from_host(region.address(), start, units(2)).must("queued");
+        }
+        drop(lane);
+        let mut again = vec![0; 2 * UNIT];
+        region.read(Bytes::ZERO, &mut again).must("read");
+        assert!(again == plain, "other bytes are there");
+    }
+}
+
+/// Memory that was mapped is its device's again, and the addresses are still reserved.
+pub(crate) fn returned(rig: &mut Rig) {
+    let before = rig.free(ZERO);
+    let alignment = Alignment::new(units(1)).expect("a power of two");
+    // SAFETY: whole units.
+    let mut reservation = unsafe { rig.backend.reserve(units(4), alignment, None) }.must("addresses");
+    for _ in 0..2 {
+        // SAFETY: memory that fits the empty reservation, which no device uses.
+        unsafe {
+            let handle = rig.backend.create(units(4), &Properties::on(ZERO)).must("memory");
+            reservation.map(Bytes::ZERO, &handle).must("mapped");
+            drop(handle);
+            reservation.unmap(Bytes::ZERO, units(4)).must("unmapped");
+            reservation.return_memory().must("returned");
+        }
+        if !rig.has("release-frees-nothing") {
+            assert_eq!(rig.free(ZERO), before, "memory did not come back");
+        }
+        let again = Region::builder(&rig.backend).reserve(units(1));
+        let taken = again.at(Placement::Exact(reservation.range().base)).build();
+        assert!(matches!(taken, Err(Error::AddressTaken { .. })), "the addresses are free");
+    }
+}
+
+fn walked(rig: &mut Rig) {
+    let mut region = rig.region(2).build().must("addresses");
+    region.grow_to(units(2)).must("growth");
+    let (first, second) = (region.address() + units(1), region.address());
+    for (at, node) in [(units(1), [second.0, 40]), (Bytes::ZERO, [0u64, 2])] {
+        region.write(at, &[node[0].to_ne_bytes(), node[1].to_ne_bytes()].concat()).must("written");
+    }
+    // SAFETY: the list that was just written.
+    let walked = unsafe { rig.backend.walk_list(ZERO, first, 9) }.must("walked");
+    assert_eq!((walked.nodes, walked.sum), (2, 42));
 }

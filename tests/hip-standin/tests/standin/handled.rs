@@ -39,6 +39,8 @@ pub(crate) const ROWS: &[Row] = &[
     ),
     row("copy-by-source", SIX, ("between", flow::between), "Memory access fault by GPU node-0"),
     row("copy-by-source", &["6.3"], ("owner_may_not", owner_may_not), "Memory access fault by GPU node-0"),
+    row("pinned-copies-by-first", SIX, ("staged", flow::staged), "Memory access fault by GPU node-0"),
+    row("memory-stays-until-free", &["7.1", "7.2"], ("returned", flow::returned), "memory did not come back"),
     row("import-wants-pointer", &["6.2", "6.3", "6.4.1"], ("shared", flow::shared), "through the pointer"),
     row("import-form-unknown", &["7.0"], ("shared", flow::shared), "through the pointer"),
     row("import-reads-later", &["7.14", "7.15"], ("shared", flow::shared), "hipErrorInvalidValue"),

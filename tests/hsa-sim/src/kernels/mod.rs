@@ -10,6 +10,7 @@
 //! |---|---|---|
 //! | `gpu_vmm_write_pattern` | words, count, seed | writes the workbench's pattern |
 //! | `gpu_vmm_count_wrong` | words, count, seed, wrong | adds to `*wrong` how many words differ from it |
+//! | `gpu_vmm_walk_list` | node, most, walked | follows a list and writes how many nodes it met and their sum to `walked` |
 //! | `gpu_vmm_fill` | words, count, value | writes one value to all words |
 //! | `gpu_vmm_checksum` | words, count, sum | adds to `*sum` each word times the odd number 2 × its index + 1 |
 //! | `gpu_vmm_copy_strided` | to, to_stride, from, from_stride, count | copies word `i × from_stride` to `i × to_stride` |

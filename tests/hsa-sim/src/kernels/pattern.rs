@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 pub(super) const KERNELS: &[Known] = &[
     Known { name: "gpu_vmm_write_pattern", arguments: 24, run: write_pattern },
     Known { name: "gpu_vmm_count_wrong", arguments: 32, run: count_wrong },
+    Known { name: "gpu_vmm_walk_list", arguments: 24, run: walk_list },
 ];
 
 /// Word number `index` under a seed.
@@ -37,6 +38,20 @@ fn count_wrong(agent: usize, arguments: &Arguments) -> Result<(), Fault> {
     let wrong = (0..).zip(words.into_iter().flatten()).filter(differs).count() as u64;
     if wrong > 0 {
         gpu.word(arguments.nth(3), Need::Write)?.fetch_add(wrong, Relaxed);
+    }
+    Ok(())
+}
+
+fn walk_list(agent: usize, arguments: &Arguments) -> Result<(), Fault> {
+    let gpu = Gpu::of(agent);
+    let (mut node, mut nodes, mut sum) = (arguments.nth(0), 0, 0u64);
+    while node != 0 && nodes < arguments.nth(1) {
+        sum = sum.wrapping_add(gpu.word(node.wrapping_add(8), Need::Read)?.load(Relaxed));
+        nodes += 1;
+        node = gpu.word(node, Need::Read)?.load(Relaxed);
+    }
+    for (at, answer) in [(0, nodes), (8, sum)] {
+        gpu.word(arguments.nth(2).wrapping_add(at), Need::Write)?.store(answer, Relaxed);
     }
     Ok(())
 }

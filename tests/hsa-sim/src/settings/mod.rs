@@ -37,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) vmm: bool,
     /// `HOST_ACCESS`: whether a GPU's access opens virtual memory to the CPU too
     pub(crate) host_access: bool,
+    /// `KEEPS_MEMORY`: whether what is unmapped keeps its memory until its addresses are used for something else
+    pub(crate) keeps_memory: bool,
     /// `UUIDS`: whether each GPU has a number of its own
     pub(crate) uuids: bool,
     /// `ON_FAULT`: whether a GPU's memory fault ends the process
@@ -71,6 +73,7 @@ impl Default for Settings {
             large_bar: true,
             vmm: true,
             host_access: false,
+            keeps_memory: false,
             uuids: true,
             abort_on_fault: true,
             abort_on_unknown_kernel: true,

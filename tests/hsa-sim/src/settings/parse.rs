@@ -6,8 +6,8 @@ use crate::calls;
 use gpu_vmm_test_settings::{Times, either, items, number, switch, unknown, with_unit};
 use std::time::Duration;
 
-const NAMES: &str = "GPUS, GFX, MEM_MB, GRANULE, REC_GRANULE, P2P, LARGE_BAR, VMM, HOST_ACCESS, UUIDS, \
-                     ON_FAULT, ON_UNKNOWN_KERNEL, FAIL, DELAY, TRACE";
+const NAMES: &str = "GPUS, GFX, MEM_MB, GRANULE, REC_GRANULE, P2P, LARGE_BAR, VMM, HOST_ACCESS, \
+                     KEEPS_MEMORY, UUIDS, ON_FAULT, ON_UNKNOWN_KERNEL, FAIL, DELAY, TRACE";
 
 impl Settings {
     /// Takes one setting by its name without the prefix.
@@ -22,6 +22,7 @@ impl Settings {
             "LARGE_BAR" => self.large_bar = switch(value)?,
             "VMM" => self.vmm = switch(value)?,
             "HOST_ACCESS" => self.host_access = switch(value)?,
+            "KEEPS_MEMORY" => self.keeps_memory = switch(value)?,
             "UUIDS" => self.uuids = switch(value)?,
             "ON_FAULT" => self.abort_on_fault = either(value, "abort", "skip")?,
             "ON_UNKNOWN_KERNEL" => self.abort_on_unknown_kernel = either(value, "abort", "skip")?,
@@ -102,6 +103,7 @@ mod tests {
         assert!(!parsed("VMM", "0").unwrap().vmm && parsed("HOST_ACCESS", "1").unwrap().host_access);
         assert!(!parsed("ON_FAULT", "skip").unwrap().abort_on_fault);
         assert!(!parsed("ON_UNKNOWN_KERNEL", "skip").unwrap().abort_on_unknown_kernel);
+        assert!(parsed("KEEPS_MEMORY", "1").unwrap().keeps_memory);
         assert!(parsed("TRACE", "1").unwrap().trace && !parsed("UUIDS", "0").unwrap().uuids);
     }
 

@@ -2,12 +2,13 @@
 //!
 //! Rules: `hsa_amd_vmem_map` and `hsa_amd_vmem_unmap` in `hsa_ext_amd.h`. From ROCr: the offset into the memory is taken
 //! and ignored; less than the whole memory may be mapped; a mapping starts without any access. Unmapping takes whole
-//! mappings, of which several may follow each other.
+//! mappings, of which several may follow each other; what stays then is in `stays`.
 #![allow(unsafe_code)] // exported to C
 
+use super::stays::Stay;
 use crate::abi::{Status, VmemHandle, permission};
 use crate::memory::{PAGE, State, holding, state};
-use crate::settings::AGENTS;
+use crate::settings::{AGENTS, settings};
 
 /// A mapping; its first address is its key.
 #[derive(Debug)]
@@ -40,6 +41,7 @@ impl State {
         around.mappings += 1;
         let access = [permission::NONE; AGENTS];
         vmem.mappings.insert(at, Mapping { size, handle, reservation, access, shown: false });
+        self.cover(reservation, at, size);
         Ok(())
     }
 
@@ -61,11 +63,12 @@ impl State {
                     around.pages.show(offset, mapping.size, None)
                 };
                 hidden.map_err(|_| Status::ERROR)?;
+                if settings().keeps_memory && !mapping.shown {
+                    around.stays.push(Stay { at: start, size: mapping.size, handle: mapping.handle });
+                    continue;
+                }
             }
-            if let Some(memory) = self.vmem.physical.get_mut(&mapping.handle) {
-                memory.mappings -= 1;
-            }
-            self.drop_unused(mapping.handle);
+            self.let_go(mapping.handle);
         }
         Ok(())
     }

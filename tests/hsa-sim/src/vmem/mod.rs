@@ -12,11 +12,13 @@ pub mod mapping;
 pub mod physical;
 pub mod reservation;
 pub mod share;
+mod stays;
 
 use crate::abi::{VmemHandle, permission};
 use crate::agent;
+use crate::memory::pages::Pages;
 use crate::memory::walk::Part;
-use crate::memory::{Fault, Need, holding};
+use crate::memory::{Fault, Need, PAGE, holding};
 use crate::settings::AGENTS;
 use mapping::Mapping;
 use physical::Physical;
@@ -29,8 +31,20 @@ pub(crate) struct Vmem {
     reservations: BTreeMap<usize, Reservation>,
     physical: BTreeMap<VmemHandle, Physical>,
     mappings: BTreeMap<usize, Mapping>,
+    /// What befalls the addresses that are freed next.
+    thief: Thief,
     /// How much address space handles have used up: see [`Vmem::new_handle`].
     handles: u64,
+}
+
+/// Somebody else in the process, who takes addresses as soon as they are freed.
+#[derive(Default)]
+enum Thief {
+    #[default]
+    None,
+    Waits,
+    /// The first page of what was freed.
+    Has(#[allow(dead_code)] Pages), // unmapped when dropped
 }
 
 /// What lies around an address.
@@ -47,6 +61,21 @@ impl Vmem {
     /// Reservations, pieces of physical memory, mappings.
     pub(crate) fn counts(&self) -> [usize; 3] {
         [self.reservations.len(), self.physical.len(), self.mappings.len()]
+    }
+
+    /// Has somebody else take the first page of what is freed next, or give back what it took.
+    pub(crate) fn take_freed(&mut self, take: bool) {
+        self.thief = if take { Thief::Waits } else { Thief::None };
+    }
+
+    /// Addresses have just been freed.
+    fn freed(&mut self, at: usize) {
+        if let Thief::Waits = self.thief
+            && let Some(page) = Pages::reserve_at(at, PAGE)
+        {
+            trace!("somebody else takes {at:#x}");
+            self.thief = Thief::Has(page);
+        }
     }
 
     /// What an agent finds at an address; `None`: the address is not reserved.

@@ -25,6 +25,7 @@ pub(crate) struct Physical {
     /// Made here, so that it counts against the agent's memory; what is imported counts where it was made.
     pub(super) charged: bool,
     pub(super) references: usize,
+    /// And what stays of those that are gone.
     pub(super) mappings: usize,
 }
 

@@ -5,6 +5,7 @@
 //! is mapped in it. As by AMD's driver library, ranges are aligned to as much as 2 MiB whatever was asked for.
 #![allow(unsafe_code)] // exported to C
 
+use super::stays::Stay;
 use crate::abi::Status;
 use crate::memory::pages::Pages;
 use crate::memory::{PAGE, state};
@@ -18,6 +19,8 @@ pub(crate) struct Reservation {
     pub(super) pages: Pages,
     /// How many mappings are in it.
     pub(super) mappings: usize,
+    /// What still holds memory though nothing is mapped there.
+    pub(super) stays: Vec<Stay>,
 }
 
 impl Reservation {
@@ -51,7 +54,7 @@ fn reserve(
         return Status::OUT_OF_RESOURCES;
     };
     let at = pages.start();
-    state().vmem.reservations.insert(at, Reservation { pages, mappings: 0 });
+    state().vmem.reservations.insert(at, Reservation { pages, mappings: 0, stays: Vec::new() });
     trace!(
         "vmem_address_reserve({size:#x}, hint {hint:#x}, align {alignment:#x}, flags {flags:#x}) = {at:#x}"
     );
@@ -84,8 +87,7 @@ hsa! {
     /// Gives addresses back.
     pub unsafe fn hsa_amd_vmem_address_free(at: usize, size: usize) {
         let mut state = state();
-        let reservations = &mut state.vmem.reservations;
-        let status = match reservations.get(&at) {
+        let status = match state.vmem.reservations.get(&at) {
             None => Status::INVALID_ALLOCATION,
             Some(there) if there.size() != size => Status::INVALID_ARGUMENT,
             Some(there) if there.mappings > 0 => Status::RESOURCE_FREE,
@@ -93,7 +95,9 @@ hsa! {
         };
         trace!("vmem_address_free({at:#x}, {size:#x}): {:#x}", status.0);
         if status == Status::SUCCESS {
-            reservations.remove(&at);
+            state.cover(at, at, size);
+            state.vmem.reservations.remove(&at);
+            state.vmem.freed(at);
         }
         status
     }

@@ -17,7 +17,7 @@ rules! { "unmap":
     /// The range must be what was mapped: one that goes on behind the reservation is refused, and the mapping stays.
     past_reservation ["unmap-over-holes", "unmap-one-mapping"],
     /// Several mappings that follow each other are one contiguous range that was mapped: one call unmaps them.
-    side_by_side ["unmap-one-mapping"],
+    side_by_side ["unmap-one-mapping", "memory-stays-until-free"],
     /// The range must be what was mapped: two mappings with a hole between are refused, and stay.
     over_hole ["unmap-over-holes", "unmap-one-mapping"],
     /// The range must be what was mapped: reserved addresses with nothing mapped are refused.

@@ -1,11 +1,11 @@
 //! A host backend that does one thing wrong, to show that the model sees it.
 #![allow(unsafe_code)] // passes a backend's calls on
 
-use gpu_vmm_core::workbench::Flight;
+use gpu_vmm_core::workbench::{Flight, Walked};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
-    DropLog, FabricHandle, Grant, Granularity, Handle, InstanceId, MemoryInfo, Properties, Quirk,
-    Reservation, Result, Stream, Vendor, Workbench,
+    DropLog, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane, MemoryInfo, Pinned, Properties,
+    Quirk, Reservation, Result, Stream, Vendor, Workbench,
 };
 use gpu_vmm_host::{HostBackend, HostHandle, HostReservation};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -140,6 +140,14 @@ impl Backend for Broken {
         unsafe { self.host.fill(device, at + short, length - short, value) }
     }
 
+    fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
+        self.host.pin(size)
+    }
+
+    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
+        self.host.lane(device)
+    }
+
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         self.host.synchronize(device)
     }
@@ -171,6 +179,11 @@ impl Workbench for Broken {
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
         // SAFETY: as in `create`.
         unsafe { self.host.count_wrong(device, at, length, seed) }
+    }
+
+    unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
+        // SAFETY: as in `create`.
+        unsafe { self.host.walk_list(device, head, most) }
     }
 
     unsafe fn start_pattern(
@@ -229,6 +242,15 @@ impl Reservation for BrokenReservation {
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
         // SAFETY: as in `create`.
         unsafe { self.host.access(offset, device) }
+    }
+
+    unsafe fn return_memory(&mut self) -> Result<()> {
+        // SAFETY: as in `map`.
+        unsafe { self.host.return_memory() }
+    }
+
+    fn regain(&mut self) -> Result<()> {
+        self.host.regain()
     }
 
     unsafe fn dma_buf(&self, owner: DeviceId, offset: Bytes, length: Bytes) -> Result<OwnedFd> {

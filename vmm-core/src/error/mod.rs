@@ -4,61 +4,16 @@
 //! [`DriverError`], with its own code and name. Checks come before any driver call, so the kinds up to
 //! [`Error::NotBound`] mean that no driver was asked and nothing has changed.
 
+mod driver;
+
+pub use driver::{DriverError, Tried};
+
 use crate::{Access, Address, AddressRange, Alignment, Bytes, DeviceId, Granularity, Vendor};
-use std::borrow::Cow;
-use std::fmt;
-use std::io;
+use driver::list;
 use std::time::Duration;
 
 /// What every fallible function of gpu-vmm gives.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// What a driver answered to one call.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{call} answered {name} ({code}){}", self.text())]
-pub struct DriverError {
-    /// The function that was called, such as `cuMemCreate`.
-    pub call: &'static str,
-    /// The driver's code, as a number, since a newer driver has codes that no binding knows.
-    pub code: i64,
-    /// The driver's name for the code, such as `CUDA_ERROR_OUT_OF_MEMORY`.
-    pub name: Cow<'static, str>,
-    /// The driver's own explanation, where it has one.
-    pub description: Cow<'static, str>,
-}
-
-impl DriverError {
-    /// What the operating system answered to a call of its own.
-    #[must_use]
-    pub fn system(call: &'static str, error: &io::Error) -> Self {
-        let name = error.kind().to_string().into();
-        let code = error.raw_os_error().map_or(0, i64::from);
-        Self { call, code, name, description: error.to_string().into() }
-    }
-
-    fn text(&self) -> String {
-        if self.description.is_empty() { String::new() } else { format!(": {}", self.description) }
-    }
-}
-
-impl fmt::Debug for DriverError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// One place where a library was looked for, and what the loader said.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
-    /// The name or path that was given to the loader.
-    pub library: String,
-    /// The loader's answer.
-    pub answer: String,
-}
-
-fn list(tried: &[Tried]) -> String {
-    tried.iter().map(|one| format!("\n  {}: {}", one.library, one.answer)).collect()
-}
 
 /// An error of gpu-vmm.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -477,6 +432,106 @@ pub enum Error {
         /// Why it could not be undone.
         undo: Box<Self>,
     },
+    /// The region is suspended: it has its addresses and no memory.
+    #[error("{operation}: the region of {reserved} at {address} is suspended; resume it first")]
+    Suspended {
+        /// What was asked for.
+        operation: &'static str,
+        /// Where the region begins.
+        address: Address,
+        /// How many addresses it has.
+        reserved: Bytes,
+    },
+    /// Memory that somebody else has too, so that it could not be given back, or would not come back as the same.
+    #[error("{operation}: the memory of {length} at offset {offset} {holder}")]
+    Held {
+        /// What was asked for.
+        operation: &'static str,
+        /// Where it is mapped in the region.
+        offset: Bytes,
+        /// How long it is.
+        length: Bytes,
+        /// Who has it, and what would be right.
+        holder: &'static str,
+    },
+    /// Mappings with unequal access that one mapping would have to take the place of.
+    #[error(
+        "{operation}: the part of {length} at offset {offset} would become one mapping, and its access is not the \
+         same throughout: {device} has {one} and {other}; make it the same first"
+    )]
+    AccessDiffers {
+        /// What was asked for.
+        operation: &'static str,
+        /// Where the part begins.
+        offset: Bytes,
+        /// How long it is.
+        length: Bytes,
+        /// Whose access.
+        device: DeviceId,
+        /// What it has at the beginning.
+        one: Access,
+        /// What it has further on.
+        other: Access,
+    },
+    /// The addresses behind the region are its guard.
+    #[error(
+        "{operation}: the region ends at {end}, and behind it lies its guard of {guard}; reserve more when it is \
+         made, or let it move"
+    )]
+    Guarded {
+        /// What was asked for.
+        operation: &'static str,
+        /// Where the region ends.
+        end: Address,
+        /// How many addresses the guard has.
+        guard: Bytes,
+    },
+    /// What is to keep the contents of suspended memory has not that much room.
+    #[error("{operation}: {needed} are to be kept, and {free} of {capacity} are free for that")]
+    StashFull {
+        /// What was asked for.
+        operation: &'static str,
+        /// How much is to be kept.
+        needed: Bytes,
+        /// How much room there is.
+        free: Bytes,
+        /// How much there is in all.
+        capacity: Bytes,
+    },
+    /// What the system answered to work on a file.
+    #[error("{operation}: {path}: {source}")]
+    File {
+        /// What was asked for.
+        operation: &'static str,
+        /// Which file.
+        path: String,
+        /// What the system answered.
+        source: DriverError,
+    },
+    /// A file that is no snapshot, or is one no more.
+    #[error("{operation}: {path} is no good snapshot: {what} (at byte {at})")]
+    BadSnapshot {
+        /// What was asked for.
+        operation: &'static str,
+        /// Which file.
+        path: String,
+        /// Where in the file.
+        at: u64,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A snapshot of a version that this library does not know.
+    #[error("{operation}: {path} is a snapshot of version {version}; this library reads up to {newest}")]
+    NewerSnapshot {
+        /// What was asked for.
+        operation: &'static str,
+        /// Which file.
+        path: String,
+        /// The file's version.
+        version: u32,
+        /// The newest that is known.
+        newest: u32,
+    },
     /// The device or its context has died, by a fault in a kernel for example.
     #[error("{operation}: the device is lost to this process: {source}")]
     DeviceLost {
@@ -524,6 +579,7 @@ impl Error {
         match self {
             Self::OutOfMemory { source, .. }
             | Self::DeviceLost { source, .. }
+            | Self::File { source, .. }
             | Self::Driver { source, .. } => Some(source),
             Self::UndoFailed { error, .. } => error.driver_error(),
             _ => None,

@@ -1,0 +1,133 @@
+//! Page-locked memory of the host, and copies between it and a device that go on while the caller does something else.
+//!
+//! The memory is page-locked for every context (`CU_MEMHOSTALLOC_PORTABLE`), made in one of them all the same: with this
+//! driver's addresses being one space, any will do, and one that exists already costs nothing.
+//!
+//! Unsafe, since it calls the driver.
+#![allow(unsafe_code)]
+
+use crate::CudaBackend;
+use crate::copy::part;
+use crate::ffi::{CuContext, HOST_ALLOC_PORTABLE};
+use crate::stream::OwnStream;
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Lane, Pinned, Result};
+use std::ptr::{NonNull, null_mut};
+
+/// Page-locked memory. In a forked child dropping does nothing: the pages are the parent's.
+#[derive(Debug)]
+struct CudaPinned {
+    backend: CudaBackend,
+    context: CuContext,
+    start: NonNull<u8>,
+    size: Bytes,
+}
+
+// SAFETY: the memory is the process's and bound to no thread; who reaches it does so through pointers, by promises
+// of its own.
+unsafe impl Send for CudaPinned {}
+// SAFETY: as above.
+unsafe impl Sync for CudaPinned {}
+
+impl CudaBackend {
+    /// Memory of the host that all devices copy to and from at full speed.
+    pub(crate) fn host_alloc(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
+        const OPERATION: &str = "pin";
+        if size.is_zero() {
+            return Err(Error::ZeroSize { operation: OPERATION });
+        }
+        let context = self.any_context(OPERATION)?;
+        let _entered = self.enter(OPERATION, context)?;
+        let mut start = null_mut();
+        // SAFETY: the pointer is good for one address, and a context is current; a size that cannot be had is an error.
+        let result = unsafe {
+            (self.functions().mem_host_alloc)(&raw mut start, size.0 as usize, HOST_ALLOC_PORTABLE)
+        };
+        self.check(OPERATION, "cuMemHostAlloc", result, || format!("{size} of the host"))?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| Error::DriverBroke {
+            operation: OPERATION,
+            what: format!("it says that {size} of the host are at address 0"),
+        })?;
+        Ok(Box::new(CudaPinned { backend: self.clone(), context, start, size }))
+    }
+
+    /// A context that exists, or else the first device's that can be used: none is made where the program works on
+    /// another device.
+    fn any_context(&self, operation: &'static str) -> Result<CuContext> {
+        self.here(operation)?;
+        let usable = || self.devices().iter().filter(|device| device.unusable.is_none());
+        for device in usable() {
+            if let Some(context) = self.existing_context(operation, device.id)? {
+                return Ok(context.raw);
+            }
+        }
+        let first = usable().next().map_or(DeviceId(0), |device| device.id);
+        self.device(operation, first)?;
+        Ok(self.context(operation, first)?.raw)
+    }
+
+    /// A queue of copies.
+    pub(crate) fn open_lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
+        const OPERATION: &str = "open a lane";
+        Ok(Box::new(OwnStream::new(OPERATION, self, device)?))
+    }
+}
+
+impl Pinned for CudaPinned {
+    fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    fn size(&self) -> Bytes {
+        self.size
+    }
+}
+
+impl CudaPinned {
+    fn free(&self, operation: &'static str) -> Result<()> {
+        self.backend.here(operation)?;
+        let _entered = self.backend.enter(operation, self.context)?;
+        // SAFETY: the memory was allocated in this context and is given back once, here; no copy uses it any more,
+        // by the promise of who queued it.
+        let result = unsafe { (self.backend.functions().mem_free_host)(self.start.as_ptr().cast()) };
+        self.backend.check(operation, "cuMemFreeHost", result, || format!("{} of the host", self.size))
+    }
+}
+
+impl Drop for CudaPinned {
+    fn drop(&mut self) {
+        self.backend.log_end(self.free("give back pinned memory"));
+    }
+}
+
+impl Lane for OwnStream {
+    unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
+        const OPERATION: &str = "queue a copy to host";
+        let _entered = self.enter(OPERATION)?;
+        if length.is_zero() {
+            return Ok(());
+        }
+        let length = length.0 as usize;
+        let functions = self.backend.functions();
+        // SAFETY: both sides are good for the length and are left alone until the stream has been waited for, by the
+        // caller's promise; the stream's context is current.
+        let result = unsafe { (functions.memcpy_to_host_async)(to.cast(), from.0, length, self.raw()) };
+        self.backend.check(OPERATION, "cuMemcpyDtoHAsync_v2", result, || part(from, length))
+    }
+
+    unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()> {
+        const OPERATION: &str = "queue a copy from host";
+        let _entered = self.enter(OPERATION)?;
+        if length.is_zero() {
+            return Ok(());
+        }
+        let length = length.0 as usize;
+        let functions = self.backend.functions();
+        // SAFETY: as above.
+        let result = unsafe { (functions.memcpy_to_device_async)(to.0, from.cast(), length, self.raw()) };
+        self.backend.check(OPERATION, "cuMemcpyHtoDAsync_v2", result, || part(to, length))
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.wait("finish copies")
+    }
+}

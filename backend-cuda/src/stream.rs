@@ -1,0 +1,61 @@
+//! A stream of one's own, which no default stream waits for: work in flight and copies on their way are on one.
+//!
+//! Unsafe, since it calls the driver.
+#![allow(unsafe_code)]
+
+use crate::CudaBackend;
+use crate::context::Entered;
+use crate::ffi::{CuContext, CuStream, STREAM_NON_BLOCKING};
+use gpu_vmm_core::{DeviceId, Result};
+
+/// The stream, and the context that it is in. Dropping it waits. In a forked child dropping does nothing.
+#[derive(Debug)]
+pub(crate) struct OwnStream {
+    pub(crate) backend: CudaBackend,
+    context: CuContext,
+    stream: CuStream,
+}
+
+impl OwnStream {
+    /// A stream in the device's context.
+    pub(crate) fn new(operation: &'static str, backend: &CudaBackend, device: DeviceId) -> Result<Self> {
+        let context = backend.context(operation, device)?.raw;
+        let _entered = backend.enter(operation, context)?;
+        let mut stream = CuStream::NULL;
+        // SAFETY: the pointer is good for one stream, and a context is current.
+        let result = unsafe { (backend.functions().stream_create)(&raw mut stream, STREAM_NON_BLOCKING) };
+        backend.check(operation, "cuStreamCreate", result, || device.to_string())?;
+        Ok(Self { backend: backend.clone(), context, stream })
+    }
+
+    pub(crate) const fn raw(&self) -> CuStream {
+        self.stream
+    }
+
+    /// Makes its context current, as all calls want it that are given the stream.
+    pub(crate) fn enter(&self, operation: &'static str) -> Result<Entered<'_>> {
+        self.backend.here(operation)?;
+        self.backend.enter(operation, self.context)
+    }
+
+    /// Waits for all that is queued on it.
+    pub(crate) fn wait(&self, operation: &'static str) -> Result<()> {
+        let _entered = self.enter(operation)?;
+        self.backend.finish(operation, self.stream)
+    }
+
+    /// Waits, and gives the stream back.
+    fn end(&self, operation: &'static str) -> Result<()> {
+        let _entered = self.enter(operation)?;
+        let finished = self.backend.finish(operation, self.stream);
+        // SAFETY: the stream was made in this context and is destroyed once, here.
+        let result = unsafe { (self.backend.functions().stream_destroy)(self.stream) };
+        finished.and(self.backend.check(operation, "cuStreamDestroy_v2", result, String::new))
+    }
+}
+
+impl Drop for OwnStream {
+    fn drop(&mut self) {
+        self.backend.log_end(self.end("finish work"));
+    }
+}

@@ -1,0 +1,199 @@
+//! Memory that comes back with its addresses alone (quirk `memory-stays-until-free`): they are given back and had again.
+
+use crate::counts::loaded;
+use crate::rig::{Rig, ZERO, read_write};
+use crate::{Needs, Test};
+use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Error, Reservation};
+use gpu_vmm_hip::HipReservation;
+use std::ffi::CStr;
+use std::thread;
+
+pub(crate) const TESTS: &[Test] = &[
+    Test { name: "renewal::memory_comes_back_and_addresses_stay", needs: Needs::Device, run: comes_back },
+    Test { name: "renewal::memory_stays_where_the_quirk_says_so", needs: Needs::Device, run: stays },
+    Test { name: "renewal::nothing_is_freed_without_need", needs: Needs::Device, run: without_need },
+    Test { name: "renewal::what_is_mapped_stays", needs: Needs::Device, run: still_mapped },
+    Test { name: "renewal::somebody_else_takes_the_addresses", needs: Needs::Device, run: taken },
+    Test { name: "renewal::lost_addresses_are_not_freed", needs: Needs::Device, run: dropped_without },
+    Test { name: "renewal::no_other_reservation_comes_between", needs: Needs::Device, run: threads },
+];
+
+const QUIRK: &str = "memory-stays-until-free";
+
+/// Calls a function of the simulated runtime, where that is what lies below HIP.
+fn simulation(name: &CStr, argument: usize) -> Option<u64> {
+    let hsa = loaded("libhsa-runtime64.so.1")?;
+    // SAFETY: the tests name functions of the simulation, which take one argument in a register.
+    unsafe {
+        let function = hsa.get::<unsafe extern "C" fn(usize) -> u64>(name.to_bytes_with_nul()).ok()?;
+        Some(function(argument))
+    }
+}
+
+/// How often addresses were freed, where that is counted.
+fn frees() -> Option<u64> {
+    simulation(c"hsa_sim_call_count", c"hsa_amd_vmem_address_free".as_ptr().expose_provenance())
+}
+
+/// Has somebody else take the addresses that are freed next, or give them back; false where nobody can.
+fn take_freed(take: bool) -> bool {
+    simulation(c"hsa_sim_take_freed", take.into()).is_some()
+}
+
+/// Maps memory over all of it, uses it, and unmaps it again.
+fn used(rig: &Rig, reservation: &mut HipReservation, seed: u64) {
+    let size = reservation.range().size;
+    let handle = rig.create(ZERO, size);
+    // SAFETY: the handle fits the empty reservation; the device is idle when it is unmapped.
+    unsafe {
+        reservation.map(Bytes::ZERO, &handle).unwrap();
+        reservation.set_access(Bytes::ZERO, size, &[read_write(ZERO)]).unwrap();
+        rig.works(ZERO, reservation, Bytes::ZERO, size, seed);
+        reservation.unmap(Bytes::ZERO, size).unwrap();
+    }
+}
+
+fn comes_back(rig: &Rig) {
+    let before = rig.free(ZERO);
+    // SAFETY: multiples of the granularity; the second is a part of what HIP gives.
+    let aligned = unsafe { rig.backend.reserve(rig.units(3), Alignment::new(Bytes::gib(1)).unwrap(), None) };
+    for mut reservation in [rig.reserve(rig.units(3)), aligned.unwrap()] {
+        for round in 0..3 {
+            used(rig, &mut reservation, round);
+            rig.returned(&mut reservation);
+            assert_eq!(rig.free(ZERO), before, "round {round}");
+        }
+        let at = reservation.range().base;
+        // SAFETY: multiples of the granularity.
+        let other = unsafe { rig.backend.reserve(rig.unit(), rig.alignment(), Some(at)) }.unwrap();
+        assert_ne!(other.range().base, at, "the addresses are still reserved");
+    }
+}
+
+/// Where the simulation does it too, so that the tests above can fail.
+fn stays(rig: &Rig) {
+    let keeps = rig.has_quirk(QUIRK) && std::env::var("HSA_SIM_KEEPS_MEMORY").is_ok_and(|value| value == "1");
+    let before = rig.free(ZERO);
+    let mut reservation = rig.reserve(rig.units(3));
+    used(rig, &mut reservation, 1);
+    let left = before - rig.free(ZERO);
+    if simulation(c"hsa_sim_call_count", 0).is_some() {
+        assert_eq!(left, if keeps { rig.units(3) } else { Bytes::ZERO });
+    }
+    drop(reservation);
+    assert_eq!(rig.free(ZERO), before);
+}
+
+fn without_need(rig: &Rig) {
+    let mut reservation = rig.reserve(rig.units(2));
+    let frees_while = |work: &mut dyn FnMut()| {
+        let before = frees();
+        work();
+        frees().zip(before).map(|(after, before)| after - before)
+    };
+    let none = frees().map(|_| 0);
+    assert_eq!(frees_while(&mut || rig.returned(&mut reservation)), none, "it was never used");
+    used(rig, &mut reservation, 1);
+    let once = frees().map(|_| u64::from(rig.has_quirk(QUIRK)));
+    assert_eq!(frees_while(&mut || rig.returned(&mut reservation)), once);
+    assert_eq!(frees_while(&mut || rig.returned(&mut reservation)), none, "nor since");
+    assert_eq!(frees_while(&mut || reservation.regain().unwrap()), none, "it has its addresses");
+}
+
+fn still_mapped(rig: &Rig) {
+    let mut reservation = rig.mapped(ZERO, rig.unit());
+    if rig.has_quirk(QUIRK) {
+        // SAFETY: HIP is not called while something is mapped, which is what this looks at.
+        let error = unsafe { reservation.return_memory() }.expect_err("something is mapped");
+        assert!(matches!(error, Error::Unsupported { operation: "return memory", .. }), "{error}");
+    }
+    rig.works(ZERO, &reservation, Bytes::ZERO, rig.unit(), 1);
+    // SAFETY: one whole mapping, not used any more.
+    unsafe { reservation.unmap(Bytes::ZERO, rig.unit()) }.unwrap();
+}
+
+/// A reservation whose addresses somebody else has got, where that can be brought about.
+fn lost(rig: &Rig) -> Option<HipReservation> {
+    let mut reservation = rig.reserve(rig.units(2));
+    used(rig, &mut reservation, 1);
+    if !rig.has_quirk(QUIRK) || !take_freed(true) {
+        return None;
+    }
+    let wanted = reservation.range().base;
+    // SAFETY: nothing is mapped.
+    let error = unsafe { reservation.return_memory() }.expect_err("somebody else was there first");
+    is_taken(&error, "return memory", wanted);
+    Some(reservation)
+}
+
+#[track_caller]
+fn is_taken(error: &Error, operation: &str, address: Address) {
+    match error {
+        Error::AddressTaken { operation: said, wanted, offered } => {
+            assert_eq!((*said, *wanted), (operation, address));
+            assert_ne!(offered, wanted);
+        }
+        other => panic!("{other}"),
+    }
+}
+
+fn taken(rig: &Rig) {
+    let before = rig.free(ZERO);
+    let Some(mut reservation) = lost(rig) else { return };
+    assert_eq!(rig.free(ZERO), before, "the memory has come back all the same");
+    let unit = rig.unit();
+    let handle = rig.create(ZERO, unit);
+    // SAFETY: none of these may reach HIP, whose addresses these are not.
+    let refused = unsafe {
+        [
+            reservation.map(Bytes::ZERO, &handle),
+            reservation.unmap(Bytes::ZERO, unit),
+            reservation.set_access(Bytes::ZERO, unit, &[read_write(ZERO)]),
+            reservation.access(Bytes::ZERO, ZERO).map(drop),
+            reservation.dma_buf(ZERO, Bytes::ZERO, unit).map(drop),
+            reservation.return_memory(),
+        ]
+    };
+    for (number, answer) in refused.into_iter().enumerate() {
+        let error = answer.expect_err("it has no addresses");
+        assert!(error.to_string().contains("regain"), "{number}: {error}");
+        assert!(error.driver_error().is_none(), "{number}: {error}");
+    }
+    let at = reservation.range().base;
+    is_taken(&reservation.regain().expect_err("they are still taken"), "regain addresses", at);
+    take_freed(false);
+    reservation.regain().unwrap();
+    reservation.regain().unwrap();
+    assert_eq!(reservation.range().base, at);
+    used(rig, &mut reservation, 2);
+    rig.returned(&mut reservation);
+}
+
+fn dropped_without(rig: &Rig) {
+    let Some(reservation) = lost(rig) else { return };
+    let (failed, freed) = (rig.backend.drop_log().count(), frees());
+    drop(reservation);
+    assert_eq!((rig.backend.drop_log().count(), frees()), (failed, freed));
+    take_freed(false);
+}
+
+/// While one thread gives addresses back for a moment, others reserve such ranges.
+fn threads(rig: &Rig) {
+    let reserve = |count: usize| (0..count).map(|_| rig.reserve(rig.units(1))).collect::<Vec<_>>();
+    thread::scope(|scope| {
+        for number in 0..2 {
+            scope.spawn(move || {
+                let mut reservation = rig.reserve(rig.units(1));
+                for round in 0..200 {
+                    used(rig, &mut reservation, number * 1000 + round);
+                    rig.returned(&mut reservation);
+                }
+            });
+        }
+        scope.spawn(|| {
+            for _ in 0..1000 {
+                drop(reserve(4));
+            }
+        });
+    });
+}

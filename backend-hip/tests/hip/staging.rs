@@ -1,0 +1,124 @@
+//! Page-locked memory, and copies that go on by themselves.
+
+use crate::rig::{Rig, ZERO};
+use crate::{Needs, Test};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Reservation, Workbench};
+use std::slice;
+
+pub(crate) const TESTS: &[Test] = &[
+    Test { name: "staging::pinned_memory_is_what_hip_copies_fastest", needs: Needs::Device, run: pinned },
+    Test { name: "staging::pinned_memory_that_cannot_be_had", needs: Needs::Device, run: not_pinned },
+    Test { name: "staging::copies_overlap_with_other_work", needs: Needs::Device, run: copies },
+    Test { name: "staging::each_device_has_lanes", needs: Needs::TwoDevices, run: of_each_device },
+    Test { name: "staging::a_forked_child_leaves_them_alone", needs: Needs::Device, run: forked },
+];
+
+/// HIP knows the memory as the host's, locked for its devices.
+fn pinned(rig: &Rig) {
+    let size = rig.unit() + Bytes(4096);
+    let pinned = rig.backend.pin(size).unwrap();
+    assert_eq!(pinned.size(), size);
+    let start = pinned.start().as_ptr();
+    assert_eq!(start.addr() % 4096, 0, "at a page");
+    // SAFETY: the memory is this test's alone.
+    let bytes = unsafe { slice::from_raw_parts_mut(start, size.0 as usize) };
+    bytes.fill(7);
+    assert!(bytes.iter().all(|byte| *byte == 7));
+    let mut flags = 0u32;
+    assert_eq!(rig.hip2("hipHostGetFlags", (&raw mut flags).addr(), start.addr()), 0, "HIP made it");
+    assert_eq!(flags & 1, 1, "for all devices: {flags:#x}");
+    drop(pinned);
+    assert_ne!(rig.hip2("hipHostGetFlags", (&raw mut flags).addr(), start.addr()), 0, "given back");
+    rig.hip("hipGetLastError", 0);
+}
+
+fn not_pinned(rig: &Rig) {
+    assert!(matches!(rig.backend.pin(Bytes::ZERO), Err(Error::ZeroSize { operation: "pin" })));
+    let error = rig.backend.pin(Bytes::gib(1 << 20)).map(drop).expect_err("a pebibyte");
+    assert_eq!(error.driver_error().map(|source| source.call), Some("hipHostMalloc"), "{error}");
+    assert_eq!(rig.hip("hipGetLastError", 0), 0);
+    let error = rig.backend.lane(DeviceId(99)).map(drop).expect_err("no such device");
+    assert!(matches!(error, Error::NoSuchDevice { device: DeviceId(99), .. }), "{error}");
+}
+
+/// Copies on a lane while the null stream has work of its own; each side is right once both are finished.
+fn copies(rig: &Rig) {
+    let size = rig.units(8);
+    let mut reservation = rig.mapped(ZERO, rig.units(16));
+    let (first, second) = (reservation.range().base, reservation.range().base + size);
+    let (out, back) = (rig.backend.pin(size).unwrap(), rig.backend.pin(size).unwrap());
+    // SAFETY: all of it is mapped and the device's; nobody touches the pinned memory before the lane has finished.
+    unsafe {
+        rig.backend.write_pattern(ZERO, first, size, 5).unwrap();
+        let mut lane = rig.backend.lane(ZERO).unwrap();
+        lane.finish().unwrap();
+        lane.copy_to_host(out.start().as_ptr(), first, size).unwrap();
+        rig.backend.write_pattern(ZERO, second, size, 6).unwrap();
+        lane.finish().unwrap();
+        let bytes = slice::from_raw_parts(out.start().as_ptr(), size.0 as usize);
+        back.start().as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+        assert_eq!(rig.backend.count_wrong(ZERO, second, size, 6).unwrap(), 0);
+        // In order: what comes later is what stays.
+        lane.copy_from_host(second, back.start().as_ptr(), size).unwrap();
+        lane.copy_from_host(second + Bytes(8), back.start().as_ptr(), Bytes(8)).unwrap();
+        lane.copy_from_host(second, back.start().as_ptr(), Bytes::ZERO).unwrap();
+        drop(lane);
+        assert_eq!(rig.backend.count_wrong(ZERO, second, size, 5).unwrap(), 1, "the drop has waited");
+        reservation.unmap(Bytes::ZERO, rig.units(16)).unwrap();
+    }
+}
+
+/// Plain copies to and from such memory too.
+fn of_each_device(rig: &Rig) {
+    let size = rig.units(9);
+    let pinned = rig.backend.pin(size).unwrap();
+    for device in [ZERO, DeviceId(1)] {
+        let mut reservation = rig.mapped(device, size);
+        let at = reservation.range().base;
+        // SAFETY: all of it is mapped and the device's own.
+        unsafe {
+            rig.backend.write_pattern(device, at, size, 9).unwrap();
+            let bytes = slice::from_raw_parts_mut(pinned.start().as_ptr(), size.0 as usize);
+            rig.backend.copy_to_host(device, bytes, at).unwrap();
+            assert!(bytes.iter().any(|byte| *byte != 0));
+            rig.backend.fill(device, at, size, 0).unwrap();
+            rig.backend.copy_from_host(device, at, bytes).unwrap();
+            assert_eq!(rig.backend.count_wrong(device, at, size, 9).unwrap(), 0);
+            let mut lane = rig.backend.lane(device).unwrap();
+            lane.copy_to_host(pinned.start().as_ptr(), at, size).unwrap();
+            lane.finish().unwrap();
+            rig.backend.fill(device, at, size, 0).unwrap();
+            lane.copy_from_host(at, pinned.start().as_ptr(), size).unwrap();
+            lane.finish().unwrap();
+            assert_eq!(rig.backend.count_wrong(device, at, size, 9).unwrap(), 0);
+            assert_eq!(rig.current_device(), 0);
+            reservation.unmap(Bytes::ZERO, size).unwrap();
+        }
+    }
+}
+
+fn forked(rig: &Rig) {
+    let pinned = rig.backend.pin(rig.unit()).unwrap();
+    let mut lane = rig.backend.lane(ZERO).unwrap();
+    let failed = rig.backend.drop_log().count();
+    // SAFETY: the child calls what answers without the driver, and leaves at once.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let is_forked = |error: Error| matches!(error, Error::Forked { .. });
+        let answers = [
+            rig.backend.pin(rig.unit()).map(drop).is_err_and(is_forked),
+            rig.backend.lane(ZERO).map(drop).is_err_and(is_forked),
+            lane.finish().is_err_and(is_forked),
+        ];
+        drop((pinned, lane));
+        let good = answers == [true; 3] && rig.backend.drop_log().count() == failed;
+        // SAFETY: ends the child without the runtime's exit handlers.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was made above.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
+    lane.finish().unwrap();
+}

@@ -1,0 +1,70 @@
+//! Memory of the host to copy to and from, and copies that are done when the call returns.
+#![allow(unsafe_code)]
+
+use crate::backend::Host;
+use crate::{copy, pages};
+use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Error, Lane, Pinned, Result};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Pages that are nobody's device. They are not locked: nothing but the CPU copies here.
+#[derive(Debug)]
+struct HostPinned(AddressRange);
+
+impl Pinned for HostPinned {
+    fn start(&self) -> NonNull<u8> {
+        NonNull::new(self.0.base.as_ptr()).unwrap_or(NonNull::dangling())
+    }
+
+    fn size(&self) -> Bytes {
+        self.0.size
+    }
+}
+
+impl Drop for HostPinned {
+    fn drop(&mut self) {
+        // SAFETY: the pages were mapped for this alone. Should it fail, they are lost and nothing else.
+        let _ = unsafe { pages::release("give back pinned memory", self.0) };
+    }
+}
+
+pub(crate) fn pin(host: &Host, size: Bytes) -> Result<Box<dyn Pinned>> {
+    const OPERATION: &str = "pin";
+    host.process.check(OPERATION)?;
+    if size.is_zero() {
+        return Err(Error::ZeroSize { operation: OPERATION });
+    }
+    Ok(Box::new(HostPinned(pages::allocate(size)?)))
+}
+
+/// The CPU, in a device's name.
+#[derive(Debug)]
+struct HostLane {
+    host: Arc<Host>,
+    device: DeviceId,
+}
+
+pub(crate) fn lane(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn Lane>> {
+    host.account("open a lane", device)?;
+    Ok(Box::new(HostLane { host: Arc::clone(host), device }))
+}
+
+impl Lane for HostLane {
+    unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
+        // SAFETY: pinned memory that nobody else uses meanwhile, by the caller's promise.
+        let to = unsafe { std::slice::from_raw_parts_mut(to, length.0 as usize) };
+        // SAFETY: the caller's promise.
+        unsafe { copy::to_host(&self.host, self.device, to, from) }
+    }
+
+    unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()> {
+        // SAFETY: pinned memory that nobody writes meanwhile, by the caller's promise.
+        let from = unsafe { std::slice::from_raw_parts(from, length.0 as usize) };
+        // SAFETY: the caller's promise.
+        unsafe { copy::from_host(&self.host, self.device, to, from) }
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.host.process.check("finish copies")
+    }
+}

@@ -1,0 +1,106 @@
+//! Page-locked memory of the host: `cuMemHostAlloc`, `cuMemFreeHost`. Copies between it and a device go on beside the program.
+//!
+//! Decided here: it is page-locked for another context than its own only where it was asked to be (`PORTABLE`), and
+//! pageable there else; kernels do not reach it; a copy over its border is refused; and giving it back under a copy is a
+//! violation, which waits for the copy.
+#![allow(unsafe_code)] // exported to C
+
+use crate::c::{Out, given};
+use crate::capture;
+use crate::code::{Answer, Code};
+use crate::context;
+use crate::pages::Pages;
+use crate::state::{State, state};
+use crate::violation::{note, refuse};
+use crate::work::{Ticket, finish, work};
+use std::ffi::c_void;
+
+/// `CU_MEMHOSTALLOC_PORTABLE`; the other two are `DEVICEMAP` and `WRITECOMBINED`.
+const PORTABLE: u32 = 1;
+const FLAGS: u32 = 7;
+
+/// An allocation; its first address is its key.
+pub(crate) struct Pinned {
+    pages: Pages,
+    size: u64,
+    context: usize,
+    portable: bool,
+    /// Copies that may still use it.
+    used_by: Vec<Ticket>,
+}
+
+impl State {
+    /// The allocation that bytes of the host lie in, for a context: its key, and nothing where they are pageable there.
+    pub(crate) fn pinned(&self, at: u64, size: u64, context: usize) -> Answer<Option<u64>> {
+        let end = at.saturating_add(size);
+        let before = self.pinned.range(..end).next_back();
+        let Some((base, found)) = before.filter(|(base, found)| at < *base + found.size) else {
+            return Ok(None);
+        };
+        if at < *base || end > base + found.size {
+            let what = format_args!("{size:#x} at {at:#x} reach over the border of page-locked memory");
+            return Err(refuse(Code::INVALID_VALUE, what));
+        }
+        Ok((found.portable || found.context == context).then_some(*base))
+    }
+
+    /// Notes that a copy uses an allocation.
+    pub(crate) fn use_pinned(&mut self, base: u64, by: Ticket) {
+        let work = work();
+        if let Some(found) = self.pinned.get_mut(&base) {
+            found.used_by.retain(|ticket| !work.is_done(*ticket));
+            found.used_by.push(by);
+        }
+    }
+
+    /// Frees what a context leaves.
+    pub(crate) fn free_pinned_of(&mut self, context: usize) {
+        self.pinned.retain(|_, pinned| pinned.context != context);
+    }
+}
+
+fn allocate(size: u64, flags: u32) -> Answer<u64> {
+    if size == 0 || flags & !FLAGS != 0 {
+        return Err(refuse(Code::INVALID_VALUE, format_args!("size {size:#x}, flags {flags:#x}")));
+    }
+    let context = {
+        let mut work = work();
+        capture::prohibits(&mut work)?;
+        context::usable(&work)?.0
+    };
+    let pages = Pages::open(size).ok_or(Code::OUT_OF_MEMORY)?;
+    let at = pages.start();
+    let pinned = Pinned { pages, size, context, portable: flags & PORTABLE != 0, used_by: Vec::new() };
+    state().pinned.insert(at, pinned);
+    Ok(at)
+}
+
+/// Gives an allocation back; what is wrong with the current context is answered after that.
+fn free(at: u64) -> Answer {
+    let context = context::current(&work())?;
+    let Some(found) = state().pinned.remove(&at) else {
+        return Err(refuse(Code::INVALID_VALUE, format_args!("no page-locked memory begins at {at:#x}")));
+    };
+    for ticket in found.used_by {
+        if !work().is_done(ticket) {
+            note(format_args!("a copy still uses the memory at {at:#x}"));
+        }
+        // What became of the copy is its own context's.
+        let _ = finish(ticket);
+    }
+    drop(found.pages);
+    work().check(context)
+}
+
+cuda! {
+    /// Allocates.
+    fn cuMemHostAlloc(out: Out<'_, u64>, size: usize, flags: u32) {
+        given(out, "pp")?.write(allocate(size as u64, flags)?);
+        Ok(())
+    }
+
+    /// Frees.
+    fn cuMemFreeHost(at: *mut c_void) {
+        free(at.addr() as u64)
+    }
+}

@@ -1,0 +1,79 @@
+//! What ROCr of 7.1 and 7.2 leaves behind: when memory is unmapped, the CPU's page table still has it at its addresses,
+//! closed to everybody, and so it is not given back (rocm-systems PR #4363). It goes when something else is mapped there, or
+//! when the addresses are freed. Where the CPU had been given access, ROCr takes those pages away and nothing stays.
+
+use super::reservation::Reservation;
+use crate::abi::VmemHandle;
+use crate::memory::State;
+
+/// Addresses that still hold a piece of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stay {
+    pub(super) at: usize,
+    pub(super) size: usize,
+    pub(super) handle: VmemHandle,
+}
+
+impl Stay {
+    const fn end(self) -> usize {
+        self.at + self.size
+    }
+
+    /// What lies before and behind a range that something else takes.
+    fn outside(self, at: usize, size: usize) -> impl Iterator<Item = Self> {
+        let part = move |from: usize, to: usize| Self { at: from, size: to.saturating_sub(from), ..self };
+        let parts = [part(self.at, self.end().min(at)), part(self.at.max(at + size), self.end())];
+        parts.into_iter().filter(|part| part.size > 0)
+    }
+}
+
+impl Reservation {
+    /// Something else takes a range: what had held it does so no more. Gives the handles of what was there, and of what is
+    /// left of that, once for each part.
+    fn cover(&mut self, at: usize, size: usize) -> (Vec<VmemHandle>, Vec<VmemHandle>) {
+        let covered: Vec<Stay> =
+            self.stays.extract_if(.., |stay| stay.at < at + size && at < stay.end()).collect();
+        let left: Vec<Stay> = covered.iter().flat_map(|stay| stay.outside(at, size)).collect();
+        self.stays.extend(&left);
+        (covered.iter().map(|stay| stay.handle).collect(), left.iter().map(|stay| stay.handle).collect())
+    }
+}
+
+impl State {
+    /// Lets go of the memory that had stayed in a range of a reservation.
+    pub(super) fn cover(&mut self, reservation: usize, at: usize, size: usize) {
+        let Some(around) = self.vmem.reservations.get_mut(&reservation) else { return };
+        let (gone, left) = around.cover(at, size);
+        for handle in left {
+            if let Some(memory) = self.vmem.physical.get_mut(&handle) {
+                memory.mappings += 1;
+            }
+        }
+        for handle in gone {
+            self.let_go(handle);
+        }
+    }
+
+    /// One mapping less, or one place less where memory stays.
+    pub(super) fn let_go(&mut self, handle: VmemHandle) {
+        if let Some(memory) = self.vmem.physical.get_mut(&handle) {
+            memory.mappings -= 1;
+        }
+        self.drop_unused(handle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_something_else_covers_is_cut_out() {
+        let stay = Stay { at: 100, size: 50, handle: VmemHandle(1) };
+        let outside = |at, size| stay.outside(at, size).map(|part| (part.at, part.size)).collect::<Vec<_>>();
+        assert_eq!(outside(100, 50), []);
+        assert_eq!(outside(90, 20), [(110, 40)]);
+        assert_eq!(outside(120, 10), [(100, 20), (130, 20)]);
+        assert_eq!(outside(140, 90), [(100, 40)]);
+    }
+}

@@ -1,0 +1,216 @@
+//! Page-locked buffers, made ahead, through which contents go between devices and whatever else takes or gives them.
+//!
+//! The bytes of a list of [`Segment`]s are one stream, which is cut into chunks. Several threads work, each with two
+//! buffers: while the device fills or empties one, the thread empties or fills the other.
+#![allow(unsafe_code)]
+
+use crate::region::Segment;
+use crate::{Backend, Bytes, DeviceId, Error, Lane, Pinned, Result};
+use std::collections::BTreeMap;
+use std::slice;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Page-locked buffers for contents on their way. Clone-free and shared by reference: calls take turns.
+///
+/// Making it pins its memory, which is slow (331 ms a GiB on an H200's host): make it once, ahead of need.
+#[derive(Debug)]
+pub struct Ring<B: Backend> {
+    backend: B,
+    chunk: Bytes,
+    workers: Mutex<Vec<[Box<dyn Pinned>; 2]>>,
+}
+
+/// Some bytes of the stream, in one segment.
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    /// Where they begin in the stream.
+    offset: Bytes,
+    place: Segment,
+}
+
+/// A buffer with what is going on in it.
+struct Slot<'a> {
+    buffer: &'a dyn Pinned,
+    lanes: BTreeMap<DeviceId, Box<dyn Lane>>,
+    chunk: Option<Chunk>,
+}
+
+impl<B: Backend> Ring<B> {
+    /// As much as one buffer has, if nothing else is said.
+    pub const CHUNK: Bytes = Bytes::mib(16);
+
+    /// Buffers for so many threads, two of `chunk` bytes each.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ZeroSize`] for no threads or no bytes, or what the driver answers to pinning.
+    pub fn new(backend: &B, threads: usize, chunk: Bytes) -> Result<Self> {
+        if threads == 0 || chunk.is_zero() {
+            return Err(Error::ZeroSize { operation: "make a ring" });
+        }
+        let pair = |_| Ok([backend.pin(chunk)?, backend.pin(chunk)?]);
+        let workers = (0..threads).map(pair).collect::<Result<_>>()?;
+        Ok(Self { backend: backend.clone(), chunk, workers: Mutex::new(workers) })
+    }
+
+    /// How much page-locked memory it holds.
+    #[must_use]
+    pub fn size(&self) -> Bytes {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        Bytes(self.chunk.0 * 2 * workers.len() as u64)
+    }
+
+    pub(crate) fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// Hands every byte of the segments to `take`, with its place in their stream: in chunks, in any order, and from
+    /// several threads at once. The first error ends it.
+    pub(crate) fn fetch(
+        &self,
+        segments: &[Segment],
+        take: &(dyn Fn(Bytes, &[u8]) -> Result<()> + Sync),
+    ) -> Result<()> {
+        self.work(segments, &|chunks, slots, stop| {
+            let mut chunks = chunks.peekable();
+            let mut turn = 0;
+            for slot in &mut *slots {
+                slot.start_fetch(&self.backend, chunks.next())?;
+            }
+            loop {
+                let slot = &mut slots[turn % 2];
+                let Some(chunk) = slot.finish()? else { return Ok(()) };
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                take(chunk.offset, slot.bytes(chunk.place.length))?;
+                slot.start_fetch(&self.backend, chunks.next())?;
+                turn += 1;
+            }
+        })
+    }
+
+    /// Fills every byte of the segments with what `give` writes for its place in their stream: in chunks, in any order,
+    /// and from several threads at once. The first error ends it; then some of the bytes have been written.
+    pub(crate) fn send(
+        &self,
+        segments: &[Segment],
+        give: &(dyn Fn(Bytes, &mut [u8]) -> Result<()> + Sync),
+    ) -> Result<()> {
+        self.work(segments, &|chunks, slots, stop| {
+            for (turn, chunk) in chunks.enumerate() {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let slot = &mut slots[turn % 2];
+                slot.finish()?;
+                give(chunk.offset, slot.bytes_mut(chunk.place.length))?;
+                slot.start_send(&self.backend, chunk)?;
+            }
+            slots.iter_mut().try_for_each(|slot| slot.finish().map(drop))
+        })
+    }
+
+    /// Lets the threads work, each on its share of the chunks.
+    fn work(&self, segments: &[Segment], job: &Job<'_>) -> Result<()> {
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let chunks = self.chunks(segments);
+        let stop = AtomicBool::new(false);
+        let count = workers.len();
+        let run = |worker: usize, buffers: &[Box<dyn Pinned>; 2]| {
+            let mut slots = buffers.each_ref().map(|buffer| Slot::new(&**buffer));
+            let mut mine = chunks.iter().copied().skip(worker).step_by(count);
+            let answer = job(&mut mine, &mut slots, &stop);
+            if answer.is_err() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            answer
+        };
+        // What one thread can do needs no other; the first one is the caller's own.
+        let busy = chunks.len().min(count);
+        let Some((first, others)) = workers[..busy].split_first() else { return Ok(()) };
+        std::thread::scope(|scope| {
+            let run = &run;
+            let others: Vec<_> =
+                (1..).zip(others).map(|(at, own)| scope.spawn(move || run(at, own))).collect();
+            let answers = std::iter::once(run(0, first)).chain(
+                others
+                    .into_iter()
+                    .map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))),
+            );
+            answers.fold(Ok(()), Result::and)
+        })
+    }
+
+    fn chunks(&self, segments: &[Segment]) -> Vec<Chunk> {
+        let mut chunks = Vec::new();
+        let mut offset = Bytes::ZERO;
+        for segment in segments {
+            let mut rest = *segment;
+            while !rest.length.is_zero() {
+                let length = rest.length.min(self.chunk);
+                chunks.push(Chunk { offset, place: Segment { length, ..rest } });
+                offset += length;
+                rest = Segment { address: rest.address + length, length: rest.length - length, ..rest };
+            }
+        }
+        chunks
+    }
+}
+
+/// What one thread does with its chunks, its buffers, and the sign that another one has failed.
+type Job<'a> =
+    dyn Fn(&mut dyn Iterator<Item = Chunk>, &mut [Slot<'_>; 2], &AtomicBool) -> Result<()> + Sync + 'a;
+
+impl<'a> Slot<'a> {
+    fn new(buffer: &'a dyn Pinned) -> Self {
+        Self { buffer, lanes: BTreeMap::new(), chunk: None }
+    }
+
+    fn lane(&mut self, backend: &impl Backend, device: DeviceId) -> Result<&mut Box<dyn Lane>> {
+        Ok(match self.lanes.entry(device) {
+            std::collections::btree_map::Entry::Occupied(lane) => lane.into_mut(),
+            std::collections::btree_map::Entry::Vacant(free) => free.insert(backend.lane(device)?),
+        })
+    }
+
+    fn start_fetch(&mut self, backend: &impl Backend, chunk: Option<Chunk>) -> Result<()> {
+        let Some(chunk) = chunk else { return Ok(()) };
+        let (to, place) = (self.buffer.start().as_ptr(), chunk.place);
+        let lane = self.lane(backend, place.device)?;
+        // SAFETY: the buffer has room for a chunk and is this thread's; the segment is mapped and its owner may read it,
+        // as its maker has checked, and stays so until the ring is done with it.
+        unsafe { lane.copy_to_host(to, place.address, place.length) }?;
+        self.chunk = Some(chunk);
+        Ok(())
+    }
+
+    fn start_send(&mut self, backend: &impl Backend, chunk: Chunk) -> Result<()> {
+        let (from, place) = (self.buffer.start().as_ptr(), chunk.place);
+        let lane = self.lane(backend, place.device)?;
+        // SAFETY: as above, for writing.
+        unsafe { lane.copy_from_host(place.address, from, place.length) }?;
+        self.chunk = Some(chunk);
+        Ok(())
+    }
+
+    /// Waits for the copy that is going on, and tells which chunk it was.
+    fn finish(&mut self) -> Result<Option<Chunk>> {
+        let Some(chunk) = self.chunk.take() else { return Ok(None) };
+        if let Some(lane) = self.lanes.get_mut(&chunk.place.device) {
+            lane.finish()?;
+        }
+        Ok(Some(chunk))
+    }
+
+    fn bytes(&self, length: Bytes) -> &[u8] {
+        // SAFETY: a chunk is no longer than the buffer, and no copy is going on in it.
+        unsafe { slice::from_raw_parts(self.buffer.start().as_ptr(), length.0 as usize) }
+    }
+
+    fn bytes_mut(&mut self, length: Bytes) -> &mut [u8] {
+        // SAFETY: as above; the buffer is this thread's.
+        unsafe { slice::from_raw_parts_mut(self.buffer.start().as_ptr(), length.0 as usize) }
+    }
+}
