@@ -49,6 +49,7 @@ mod granularity;
 mod instance;
 pub mod multicast;
 mod physical;
+mod poison;
 mod properties;
 mod quirk;
 mod region;
@@ -74,6 +75,7 @@ pub use fork::Process;
 pub use granularity::{Alignment, Granularity};
 pub use instance::InstanceId;
 pub use physical::Physical;
+pub use poison::POISON;
 pub use properties::{HandleTypes, Location, Properties};
 pub use quirk::Quirk;
 #[cfg(unix)]

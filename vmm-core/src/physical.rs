@@ -2,10 +2,8 @@
 #![allow(unsafe_code)]
 
 use crate::instance::check_same;
-use crate::{
-    Backend, Bytes, DeviceId, Error, FabricHandle, Granularity, Handle, InstanceId, Properties, Result,
-    Vendor,
-};
+use crate::poison::poison;
+use crate::{Backend, Bytes, DeviceId, Error, FabricHandle, Granularity, Handle, Properties, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -38,8 +36,7 @@ struct Owned<B: Backend> {
     size: Bytes,
     properties: Properties,
     granularity: Granularity,
-    instance: InstanceId,
-    vendor: Vendor,
+    backend: B,
     /// Whether another process may have it too.
     leaves: Leaves,
 }
@@ -49,6 +46,8 @@ struct Owned<B: Backend> {
 struct Leaves {
     imported: bool,
     exported: AtomicBool,
+    /// What is in it is to be overwritten before it is freed.
+    poisoned: AtomicBool,
 }
 
 impl<B: Backend> Clone for Physical<B> {
@@ -146,9 +145,8 @@ impl<B: Backend> Physical<B> {
 
     fn own(backend: &B, handle: B::Handle, granularity: Granularity, imported: bool) -> Self {
         let (size, properties) = (handle.size(), handle.properties());
-        let (instance, vendor) = (backend.instance(), backend.vendor());
-        let leaves = Leaves { imported, exported: AtomicBool::new(false) };
-        Self(Arc::new(Owned { handle, size, properties, granularity, instance, vendor, leaves }))
+        let leaves = Leaves { imported, ..Leaves::default() };
+        Self(Arc::new(Owned { handle, size, properties, granularity, backend: backend.clone(), leaves }))
     }
 
     /// How much memory: what was asked for, rounded up to the granularity.
@@ -251,14 +249,29 @@ impl<B: Backend> Physical<B> {
         self.0.leaves.imported
     }
 
+    /// Has the contents be overwritten when the last clone is dropped. Memory that another process may have as well is left
+    /// alone: that it goes on there may be what was wanted.
+    pub(crate) fn poison_when_freed(&self) {
+        self.0.leaves.poisoned.store(true, Ordering::Relaxed);
+    }
+
     /// How many clones there are, each mapping with its own.
     pub(crate) fn holders(&self) -> usize {
         Arc::strong_count(&self.0)
     }
 
     pub(crate) fn check_belongs_to(&self, operation: &'static str, backend: &B) -> Result<()> {
-        let theirs = (self.0.vendor, self.0.instance);
+        let theirs = (self.0.backend.vendor(), self.0.backend.instance());
         check_same(operation, theirs, (backend.vendor(), backend.instance()))
+    }
+}
+
+impl<B: Backend> Drop for Owned<B> {
+    fn drop(&mut self) {
+        let Leaves { imported, exported, poisoned } = &mut self.leaves;
+        if *poisoned.get_mut() && !*exported.get_mut() && !*imported {
+            poison(&self.backend, &self.handle, self.granularity);
+        }
     }
 }
 

@@ -176,6 +176,25 @@ pub enum Error {
         /// The address that the driver gave for it.
         offered: Address,
     },
+    /// None of the places was to be had from which other processes can be given the same addresses. What was offered
+    /// instead has been given back. A kernel that gives a process 39 bits of addresses, as some of ARM's do, has none of
+    /// them, and a driver may take no hints.
+    #[error(
+        "{operation}: none of {tries} places in {window} was given, which are what other processes can have as well: \
+         for {wanted} the driver offers {offered}"
+    )]
+    NotRestorable {
+        /// What was asked for.
+        operation: &'static str,
+        /// How many places were asked for.
+        tries: u32,
+        /// The addresses that they lie in.
+        window: AddressRange,
+        /// The last of them.
+        wanted: Address,
+        /// The address that the driver gave for it.
+        offered: Address,
+    },
     /// A device that the backend does not have.
     #[error("{operation}: there is no {device}; the {vendor} backend has {count}")]
     NoSuchDevice {

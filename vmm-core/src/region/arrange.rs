@@ -3,8 +3,8 @@
 //! What is mapped already and is to stay is not touched, and no device loses it for a moment. The rest is one
 //! transaction, as everything here.
 
-use super::builder::{Placement, reserve};
-use super::layout::{Layout, Part};
+use super::builder::Placement;
+use super::layout::Part;
 use super::map::check_reach;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
@@ -72,14 +72,11 @@ impl<B: Backend> Region<B> {
             wanted.iter().map(|one| self.kept(one).unwrap_or_else(|| one.piece())).collect();
         self.check_pieces(operation, &pieces)?;
         let target = end_of(wanted).max(Bytes(1));
-        let reservation = match placement {
+        let layout = match placement {
             Placement::Anywhere => self.reserve_for_move(operation, target)?,
-            _ => {
-                let size = self.addresses(operation, target)?;
-                reserve(&self.backend, operation, size, self.alignment, self.granularity, placement)?
-            }
+            _ => self.reserve_elsewhere(operation, target, placement)?,
         };
-        self.move_to(Layout::new(&self.backend, reservation), &pieces, done)
+        self.move_to(layout, &pieces, done)
     }
 
     /// The mapping that is there already.

@@ -1,8 +1,8 @@
 //! How a region comes to be: how many addresses, where, and what growth will do.
 #![allow(unsafe_code)]
 
-use super::layout::Layout;
-use super::{Region, check_aligned};
+use super::guard::reserve_guarded;
+use super::{Region, check_aligned, restorable};
 use crate::{
     Access, AccessMap, Address, Alignment, Backend, Bytes, DeviceId, Error, Granularity, Properties,
     Reservation, Result,
@@ -22,6 +22,13 @@ pub enum Placement {
     Prefer(Address),
     /// Here or nowhere.
     Exact(Address),
+    /// At a random place of a part of the address space from which other processes can be given the same addresses, on
+    /// this device, another one, or the other vendor's: from 0x3800_0000_0000 on, 24 TiB. A region that is made so is
+    /// [portable](RegionBuilder::portable), and moves to such a place again where it has to move.
+    ///
+    /// Each region takes what it reserves of those 24 TiB, in this process and in every one that is to have the same
+    /// addresses beside its own: say how much to [reserve](RegionBuilder::reserve).
+    Restorable,
 }
 
 /// What a region needs to know in order to grow.
@@ -32,6 +39,12 @@ pub(super) struct Growing {
     /// Beside the device's own read and write access.
     pub(super) access: AccessMap,
     pub(super) extend_by: Bytes,
+    /// What a reservation takes a multiple of.
+    pub(super) unit: Granularity,
+    /// Where a range is reserved that may be anywhere.
+    pub(super) elsewhere: Placement,
+    /// How many addresses are kept free on either side.
+    pub(super) guard: Bytes,
 }
 
 impl Growing {
@@ -51,6 +64,8 @@ pub struct RegionBuilder<'a, B: Backend> {
     placement: Placement,
     alignment: Bytes,
     extend_by: Bytes,
+    portable: bool,
+    guard: Bytes,
     tag: Box<str>,
 }
 
@@ -64,6 +79,8 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             placement: Placement::Anywhere,
             alignment: Bytes(1),
             extend_by: Bytes::ZERO,
+            portable: false,
+            guard: Bytes::ZERO,
             tag: Box::default(),
         }
     }
@@ -124,6 +141,59 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
         self
     }
 
+    /// Lets the region begin, grow and end in units that every driver has, whatever this one's are: memory in multiples
+    /// of 2 MiB and addresses in multiples of 32 MiB, or more where this driver needs it. [`Region::granularity`] says
+    /// so. What is in such a region can be had at the same addresses with another driver, if they are free there:
+    /// [`Placement::Restorable`], which implies this, chooses them so, and this is for addresses that are given. Where the
+    /// region has to move, it goes to a restorable place.
+    #[must_use]
+    pub fn portable(mut self) -> Self {
+        self.portable = true;
+        self
+    }
+
+    /// For finding stray accesses: keeps addresses before and behind the region in which nothing is ever mapped, so that
+    /// whoever goes beyond its ends faults and reaches nobody else's memory; and lets memory that is freed after it was
+    /// in the region be filled with [`POISON`](crate::POISON) before.
+    ///
+    /// Memory that is exported, or imported, is not poisoned: another process may go on with it. Memory of which there is
+    /// a clone, or another mapping, is poisoned when the last of them is gone. It is mapped once more for that, at a
+    /// place of its own; what fails there is in the [drop log](Backend::drop_log), and the memory is freed as it is.
+    ///
+    /// ```
+    /// # use gpu_vmm_core::{Backend, Bytes, Error, Region, Result};
+    /// # fn example<B: Backend>(backend: &B) -> Result<()> {
+    /// let mut region = Region::builder(backend).reserve(Bytes::mib(64)).guarded().build()?;
+    /// region.grow_to(region.reserved())?;
+    /// // A kernel that writes here ends with an error, and overwrites nothing:
+    /// let stray = region.range().end();
+    /// assert!(!region.range().contains(stray));
+    /// // No growth gets there either.
+    /// let refused = region.grow_to(region.reserved() + Bytes(1));
+    /// assert!(matches!(refused, Err(Error::Guarded { .. })));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// One [unit](Backend::reservation_unit) of addresses is kept free on either side, 32 MiB on CUDA and 2 MiB on HIP;
+    /// [`guard`](RegionBuilder::guard) keeps more.
+    #[must_use]
+    pub fn guarded(self) -> Self {
+        self.guard(Bytes(1))
+    }
+
+    /// The same with at least so many addresses on either side, for accesses that go astray further; rounded up to the
+    /// [unit](Backend::reservation_unit) of addresses and the region's alignment. [`Region::guard`] tells. Zero is no
+    /// guard.
+    ///
+    /// The guard is reserved with the region, in one piece, and does not count as the region's. A guarded region cannot
+    /// be extended behind its end: reserve what it could ever need, or let it [move](Region::grow_or_move).
+    #[must_use]
+    pub fn guard(mut self, size: Bytes) -> Self {
+        self.guard = size;
+        self
+    }
+
     /// What the region belongs to: [`Region::tag`].
     #[must_use]
     pub fn tag(mut self, tag: impl Into<Box<str>>) -> Self {
@@ -136,8 +206,9 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     /// # Errors
     ///
     /// [`Error::ZeroSize`], [`Error::BadAlignment`], [`Error::Unaligned`] for a hint that is no multiple of the
-    /// alignment and the granularity, [`Error::Overflow`], [`Error::TooManyAddresses`], [`Error::NoSuchDevice`], and
-    /// [`Error::AddressTaken`] where [`Placement::Exact`] could not be had.
+    /// alignment and the granularity, [`Error::Overflow`], [`Error::TooManyAddresses`], [`Error::NoSuchDevice`],
+    /// [`Error::AddressTaken`] where [`Placement::Exact`] could not be had, and [`Error::NotRestorable`] where
+    /// [`Placement::Restorable`] could not.
     pub fn build(self) -> Result<Region<B>> {
         let operation = "reserve";
         let backend = self.backend;
@@ -145,22 +216,29 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
         for grant in self.access.grants() {
             super::map::check_reach(backend, operation, grant.device, &self.memory)?;
         }
-        let granularity = backend.granularity().max(backend.granularity_of(operation, &self.memory)?);
-        let unit = backend.reservation_unit().max(granularity);
+        let portable = self.portable || self.placement == Placement::Restorable;
+        let [least, least_unit] = if portable { restorable::UNITS } else { [Granularity::BYTE; 2] };
+        let granularity =
+            backend.granularity_of(operation, &self.memory)?.max(backend.granularity()).max(least);
+        let unit = backend.reservation_unit().max(granularity).max(least_unit);
         let size = rounded(operation, self.size.unwrap_or(device.total_memory), unit)?;
         let extend_by = match self.extend_by {
             Bytes::ZERO => Bytes::ZERO,
             some => rounded(operation, some, unit)?,
         };
         let alignment = Alignment::new(self.alignment)?.max(granularity.into());
-        let reservation = reserve(backend, operation, size, alignment, granularity, self.placement)?;
+        let guard = match self.guard {
+            Bytes::ZERO => Bytes::ZERO,
+            some => rounded(operation, some, unit.max(as_granularity(alignment)))?,
+        };
+        let elsewhere = if portable { Placement::Restorable } else { Placement::Anywhere };
         Ok(Region {
             backend: backend.clone(),
             granularity,
             alignment,
-            growing: Growing { memory: self.memory, access: self.access, extend_by },
+            growing: Growing { memory: self.memory, access: self.access, extend_by, unit, elsewhere, guard },
             tag: self.tag,
-            layout: Layout::new(backend, reservation),
+            layout: reserve_guarded(backend, operation, size, alignment, granularity, self.placement, guard)?,
         })
     }
 }
@@ -176,6 +254,25 @@ pub(crate) fn rounded(operation: &'static str, size: Bytes, granularity: Granula
     }
 }
 
+/// Refuses a hint that is not aligned, or from which the size runs over the end of the address space.
+pub(super) fn check_hint(
+    operation: &'static str,
+    address: Address,
+    size: Bytes,
+    alignment: Alignment,
+) -> Result<()> {
+    check_aligned(operation, "address", address.0, as_granularity(alignment))?;
+    match address.checked_add(size) {
+        Some(_) => Ok(()),
+        None => Err(Error::Overflow { operation, base: address.0, length: size.0 }),
+    }
+}
+
+/// An alignment is a power of two as well.
+fn as_granularity(alignment: Alignment) -> Granularity {
+    Granularity::new(alignment.bytes()).unwrap_or(Granularity::BYTE)
+}
+
 /// Reserves addresses and holds the driver's answer against what was asked. What does not fit is given back.
 pub(crate) fn reserve<B: Backend>(
     backend: &B,
@@ -188,12 +285,11 @@ pub(crate) fn reserve<B: Backend>(
     let hint = match placement {
         Placement::Anywhere => None,
         Placement::Prefer(address) | Placement::Exact(address) => {
-            let unit = Granularity::new(alignment.bytes()).unwrap_or(granularity);
-            check_aligned(operation, "address", address.0, unit)?;
-            if address.checked_add(size).is_none() {
-                return Err(Error::Overflow { operation, base: address.0, length: size.0 });
-            }
+            check_hint(operation, address, size, alignment.max(granularity.into()))?;
             Some(address)
+        }
+        Placement::Restorable => {
+            return restorable::reserve(backend, operation, size, alignment, granularity);
         }
     };
     // SAFETY: the size is a multiple of the reservation unit and not zero, the hint one of the granularity.

@@ -67,7 +67,8 @@ impl<B: Backend> Region<B> {
     /// # Errors
     ///
     /// [`Error::AddressTaken`], with the address that was offered, where the addresses behind the region are not
-    /// free; [`Error::OutOfMemory`]; [`Error::TooManyAddresses`]. The region is as before.
+    /// free; [`Error::Guarded`] where they are the region's own guard; [`Error::OutOfMemory`];
+    /// [`Error::TooManyAddresses`]. The region is as before.
     pub fn grow_to(&mut self, size: Bytes) -> Result<Growth> {
         self.grow_to_on(self.growing.memory.device, size)
     }
@@ -91,11 +92,12 @@ impl<B: Backend> Region<B> {
 
     /// Grows to at least `size` bytes, at another address if it must be: then a range of at least twice the size is
     /// reserved, the same physical memory is mapped there with the access that it had, and the old addresses are
-    /// given back after waiting as `done` says. Pointers into the old range are void; the result tells.
+    /// given back after waiting as `done` says. Pointers into the old range are void; the result tells. A guarded region
+    /// has its guard there as well.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to`] but [`Error::AddressTaken`]. The region is as before, at its old address.
+    /// Those of [`Region::grow_to`] but [`Error::AddressTaken`] and [`Error::Guarded`]. The region is as before, at its old address.
     pub fn grow_or_move(&mut self, size: Bytes, done: Done<'_>) -> Result<Growth> {
         self.grow_or_move_on(self.growing.memory.device, size, done)
     }
@@ -104,10 +106,10 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to_on`] but [`Error::AddressTaken`]. The region is as before, at its old address.
+    /// Those of [`Region::grow_to_on`] but [`Error::AddressTaken`] and [`Error::Guarded`]. The region is as before, at its old address.
     pub fn grow_or_move_on(&mut self, device: DeviceId, size: Bytes, done: Done<'_>) -> Result<Growth> {
         match self.grow_to_on(device, size) {
-            Err(Error::AddressTaken { .. }) => self.remap(device, size, done),
+            Err(Error::AddressTaken { .. } | Error::Guarded { .. }) => self.remap(device, size, done),
             other => other,
         }
     }
@@ -181,12 +183,16 @@ impl<B: Backend> Region<B> {
 
     /// A number of addresses, rounded up to what the driver hands out.
     pub(super) fn addresses(&self, operation: &'static str, size: Bytes) -> Result<Bytes> {
-        rounded(operation, size, self.backend.reservation_unit().max(self.granularity))
+        rounded(operation, size, self.growing.unit)
     }
 
     /// Adds a reservation of so many [addresses](Self::addresses) at exactly the end of the last one.
     pub(super) fn extend_by(&mut self, operation: &'static str, size: Bytes) -> Result<()> {
         let wanted = self.address() + self.reserved();
+        let guard = self.guard();
+        if !guard.is_zero() {
+            return Err(Error::Guarded { operation, end: wanted, guard });
+        }
         let place = Placement::Exact(wanted);
         let alignment = self.granularity.into();
         let reservation = reserve(&self.backend, operation, size, alignment, self.granularity, place)?;
@@ -237,8 +243,7 @@ impl<B: Backend> Region<B> {
         let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
         let end = self.end();
         let mut moved = self.pieces_for_move(operation)?;
-        let larger = self.reserve_for_move(operation, target)?;
-        let layout = Layout::new(&self.backend, larger);
+        let layout = self.reserve_for_move(operation, target)?;
         moved.extend(self.new_pieces(&layout, end, target, device)?);
         self.move_to(layout, &moved, done)?;
         Ok(Growth { how: Grown::Remapped, address: self.address(), end: target, added: target - end })
@@ -273,11 +278,8 @@ impl<B: Backend> Region<B> {
     }
 
     /// At least twice the addresses, or just what is needed where so many cannot be had.
-    pub(super) fn reserve_for_move(&self, operation: &'static str, target: Bytes) -> Result<B::Reservation> {
-        let attempt = |size| {
-            let size = self.addresses(operation, size)?;
-            reserve(&self.backend, operation, size, self.alignment, self.granularity, Placement::Anywhere)
-        };
+    pub(super) fn reserve_for_move(&self, operation: &'static str, target: Bytes) -> Result<Layout<B>> {
+        let attempt = |size| self.reserve_elsewhere(operation, size, self.growing.elsewhere);
         attempt(target + target).or_else(|_| attempt(target))
     }
 }

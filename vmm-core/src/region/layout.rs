@@ -34,8 +34,13 @@ pub(super) struct Layout<B: Backend> {
 }
 
 impl<B: Backend> Layout<B> {
-    pub(super) fn new(backend: &B, reservation: B::Reservation) -> Self {
-        Self { spans: Spans::new(reservation), table: Table::new(), unmaps_runs: backend.unmaps_runs() }
+    /// A reservation in which nothing is mapped, with a guard at each of its ends.
+    pub(super) fn new(backend: &B, reservation: B::Reservation, guard: Bytes) -> Self {
+        Self {
+            spans: Spans::new(reservation, guard),
+            table: Table::new(),
+            unmaps_runs: backend.unmaps_runs(),
+        }
     }
 
     /// Maps pieces and gives them their access, all or none. The caller has checked that they lie in the
@@ -66,7 +71,25 @@ impl<B: Backend> Layout<B> {
         if removed.is_ok() {
             removed = self.place(pieces);
         }
-        removed.map_err(|error| self.restore(error, gone))
+        match removed {
+            Ok(()) => {
+                self.poison(gone.iter().map(|piece| &piece.mapping.memory));
+                Ok(())
+            }
+            Err(error) => Err(self.restore(error, gone)),
+        }
+    }
+
+    /// Has memory that leaves a guarded region be poisoned when nobody holds it any more.
+    fn poison<'a>(&self, memory: impl Iterator<Item = &'a Physical<B>>) {
+        if !self.spans.guard().is_zero() {
+            memory.for_each(Physical::poison_when_freed);
+        }
+    }
+
+    /// The same of all memory that is mapped, where the region is to end.
+    pub(super) fn poison_all(&self) {
+        self.poison(self.table.iter().map(|(_, mapping)| &mapping.memory));
     }
 
     /// Changes one device's access to whole mappings, all or none.

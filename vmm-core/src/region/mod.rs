@@ -3,6 +3,8 @@
 //! | file | subject |
 //! |---|---|
 //! | `builder` | how a region comes to be: how many addresses, where |
+//! | `restorable` | addresses that other processes can have as well |
+//! | `guard` | addresses before and behind a region that stay empty |
 //! | `spans` | one reservation, or several that follow each other; the seams between them |
 //! | `table` | the books: what is mapped where with which access |
 //! | `layout` | place, remove and protect as transactions over spans and table |
@@ -20,8 +22,10 @@ mod data;
 #[cfg(unix)]
 mod dma_buf;
 mod grow;
+mod guard;
 mod layout;
 mod map;
+mod restorable;
 mod spans;
 mod table;
 
@@ -121,7 +125,21 @@ impl<B: Backend> Region<B> {
         self.layout.spans.size()
     }
 
-    /// The reservations that the region is made of, in order; each begins where the last one ends.
+    /// True where the region is [portable](RegionBuilder::portable), or [restorable](Placement::Restorable), which is more.
+    #[must_use]
+    pub fn is_portable(&self) -> bool {
+        self.growing.elsewhere == Placement::Restorable
+    }
+
+    /// How many addresses before the region's first, and behind its last, are kept free of everything; zero where the
+    /// region is not [guarded](RegionBuilder::guarded).
+    #[must_use]
+    pub fn guard(&self) -> Bytes {
+        self.layout.spans.guard()
+    }
+
+    /// The reservations that the region is made of, in order; each begins where the last one ends. The guard of a region
+    /// is reserved with it and not told of here.
     pub fn reservations(&self) -> impl ExactSizeIterator<Item = AddressRange> {
         self.layout.spans.ranges()
     }
@@ -181,6 +199,7 @@ impl<B: Backend> Region<B> {
             return Ok(());
         }
         self.wait(&self.layout, Bytes::ZERO, self.reserved(), done)?;
+        self.layout.poison_all();
         self.layout.clear()
     }
 

@@ -5,11 +5,22 @@
 
 use crate::{Address, AddressRange, Backend, Bytes, Reservation};
 
-/// One reservation and where it begins in the region.
+/// One reservation and the part of the region that lies in it.
 #[derive(Debug)]
 struct Span<B: Backend> {
+    /// Where the part begins in the region.
     offset: Bytes,
+    /// Where it begins in the reservation: behind a guard, if there is one.
+    lead: Bytes,
+    length: Bytes,
     reservation: B::Reservation,
+}
+
+impl<B: Backend> Span<B> {
+    /// The addresses of the region.
+    fn range(&self) -> AddressRange {
+        AddressRange { base: self.reservation.range().base + self.lead, size: self.length }
+    }
 }
 
 /// The reservations of a region in order, each beginning where the last one ends. Never empty.
@@ -33,29 +44,36 @@ impl Cut {
 }
 
 impl<B: Backend> Spans<B> {
-    pub(super) fn new(reservation: B::Reservation) -> Self {
-        Self(vec![Span { offset: Bytes::ZERO, reservation }])
+    /// A reservation but for the guard at each of its ends.
+    pub(super) fn new(reservation: B::Reservation, guard: Bytes) -> Self {
+        let length = reservation.range().size - (guard + guard);
+        Self(vec![Span { offset: Bytes::ZERO, lead: guard, length, reservation }])
     }
 
     /// Where the region begins.
     pub(super) fn base(&self) -> Address {
-        self.0.first().map_or(Address(0), |span| span.reservation.range().base)
+        self.0.first().map_or(Address(0), |span| span.range().base)
     }
 
-    /// All reservations together.
+    /// All reservations together, without a guard.
     pub(super) fn size(&self) -> Bytes {
-        self.0.last().map_or(Bytes::ZERO, |span| span.offset + span.reservation.range().size)
+        self.0.last().map_or(Bytes::ZERO, |span| span.offset + span.length)
+    }
+
+    /// How many addresses are kept free on either side.
+    pub(super) fn guard(&self) -> Bytes {
+        self.0.first().map_or(Bytes::ZERO, |span| span.lead)
     }
 
     pub(super) fn ranges(&self) -> impl ExactSizeIterator<Item = AddressRange> {
-        self.0.iter().map(|span| span.reservation.range())
+        self.0.iter().map(Span::range)
     }
 
     /// Adds a reservation that begins where the last one ends.
     pub(super) fn push(&mut self, reservation: B::Reservation) {
         debug_assert_eq!(reservation.range().base, self.base() + self.size());
-        let offset = self.size();
-        self.0.push(Span { offset, reservation });
+        let (offset, length) = (self.size(), reservation.range().size);
+        self.0.push(Span { offset, lead: Bytes::ZERO, length, reservation });
     }
 
     /// Gives the last reservation back; nothing may be mapped in it.
@@ -66,14 +84,14 @@ impl<B: Backend> Spans<B> {
     /// The reservation of a cut, and the cut's offset in it.
     pub(super) fn reservation(&mut self, cut: Cut) -> Option<(&mut B::Reservation, Bytes)> {
         let span = self.0.get_mut(cut.span)?;
-        Some((&mut span.reservation, cut.offset - span.offset))
+        Some((&mut span.reservation, cut.offset - span.offset + span.lead))
     }
 
     /// The same, to be asked and not changed.
     #[cfg(unix)]
     pub(super) fn reservation_at(&self, cut: Cut) -> Option<(&B::Reservation, Bytes)> {
         let span = self.0.get(cut.span)?;
-        Some((&span.reservation, cut.offset - span.offset))
+        Some((&span.reservation, cut.offset - span.offset + span.lead))
     }
 
     /// A part of the region, cut at the borders of the reservations.
@@ -82,7 +100,7 @@ impl<B: Backend> Spans<B> {
         let first = self.0.partition_point(|span| span.offset <= offset).saturating_sub(1);
         self.0.iter().enumerate().skip(first).map_while(move |(index, span)| {
             let start = span.offset.max(offset);
-            let stop = (span.offset + span.reservation.range().size).min(end);
+            let stop = (span.offset + span.length).min(end);
             (start < stop).then(|| Cut { span: index, offset: start, length: stop - start })
         })
     }
@@ -96,7 +114,7 @@ impl<B: Backend> Spans<B> {
     /// corrupt a driver's books. They are left to the process's end.
     pub(super) fn abandon(&mut self, is_used: impl Fn(Bytes, Bytes) -> bool) {
         for span in self.0.drain(..) {
-            if is_used(span.offset, span.reservation.range().size) {
+            if is_used(span.offset, span.length) {
                 std::mem::forget(span.reservation);
             }
         }

@@ -12,8 +12,9 @@ use crate::library::sharing::{give, shareable, take};
 use crate::library::tools::{has, mapped, write};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, skip};
+use gpu_vmm_core::workbench::PATTERN_WORD;
 use gpu_vmm_core::workbench::Walked;
-use gpu_vmm_core::{Access, Bytes, Done, Error, Physical, Region, Vendor, Workbench};
+use gpu_vmm_core::{Access, Address, Bytes, Done, Error, Physical, Region, Vendor, Workbench};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +37,12 @@ cases! { "fault":
     work_of_others_goes_on with writes_to_read_only,
     /// What was in flight when its device died is an error for whoever waits, and still its region can be closed.
     in_flight_when_the_device_dies with dies_in_flight,
+    /// A kernel that writes the word right before a guarded region is stopped.
+    writing_before_a_guarded_region with writes_before_a_guarded_region,
+    /// A kernel that reads the word right behind a guarded region is stopped.
+    reading_behind_a_guarded_region with reads_behind_a_guarded_region,
+    /// A process whose CPU reads the byte right behind a guarded region of host memory ends.
+    the_cpu_behind_a_guarded_region with touches_behind_a_guarded_region,
     /// A kernel may read memory that its device may only read.
     reading_read_only_works,
     /// A region refuses what its device may not do, and the device lives.
@@ -69,6 +76,12 @@ fn is_lost<T>(answer: &gpu_vmm_core::Result<T>) -> bool {
     matches!(answer, Err(Error::DeviceLost { .. }))
 }
 
+/// A fault that ends the process is to leave no file behind.
+fn no_core_file() {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    setrlimit(Resource::Core, none).unwrap();
+}
+
 /// Does what faults, in the second process, and tells what came of it where the process is still there.
 fn fault<B: Workbench>(
     subject: &Subject<B>,
@@ -76,9 +89,7 @@ fn fault<B: Workbench>(
     mut region: Region<B>,
     work: impl FnOnce(&B, &Region<B>) -> gpu_vmm_core::Result<()>,
 ) {
-    // A fault that ends the process is to leave no file behind.
-    let none = Rlimit { current: Some(0), maximum: Some(0) };
-    setrlimit(Resource::Core, none).unwrap();
+    no_core_file();
     // Until here nothing was wrong.
     peer.send(());
     peer.receive::<()>();
@@ -273,6 +284,61 @@ fn dies_in_flight<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
         assert_eq!(is_lost(&waited), is_lost(&flight.is_done()), "waiting and asking agree");
         waited
     });
+}
+
+/// A guarded region that is mapped to both ends.
+fn guarded<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+    let mut region = subject.region(1).guarded().build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    write(subject, &mut region, SEED);
+    assert!(has(subject, &region, SEED));
+    region
+}
+
+fn writing_before_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
+    watch(subject);
+}
+
+fn writes_before_a_guarded_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    fault(subject, peer, guarded(subject), |backend, region| {
+        let before = Address(region.address().0 - PATTERN_WORD.0);
+        // SAFETY: nothing is mapped in a guard: the fault is what is asked for.
+        unsafe { backend.write_pattern(subject.device, before, PATTERN_WORD, SEED) }
+    });
+}
+
+fn reading_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
+    watch(subject);
+}
+
+fn reads_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    fault(subject, peer, guarded(subject), |backend, region| {
+        // SAFETY: nothing is mapped in a guard: the fault is what is asked for.
+        unsafe { backend.count_wrong(subject.device, region.range().end(), PATTERN_WORD, SEED) }.map(drop)
+    });
+}
+
+fn the_cpu_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
+    if subject.backend.vendor() != Vendor::Host {
+        skip("what the CPU may do with a device's memory is another matter");
+    }
+    let mut child = subject.child();
+    child.receive::<()>();
+    child.send(());
+    child.finish_by(libc::SIGSEGV);
+}
+
+fn touches_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let region = guarded(subject);
+    let last = (region.range().end().0 - 1) as usize;
+    no_core_file();
+    // SAFETY: the last byte of the region is the host's own memory.
+    unsafe { std::ptr::with_exposed_provenance::<u8>(last).read_volatile() };
+    // Until here nothing was wrong.
+    peer.send(());
+    peer.receive::<()>();
+    // SAFETY: nothing is mapped there: the fault is what is asked for.
+    unsafe { std::ptr::with_exposed_provenance::<u8>(last + 1).read_volatile() };
 }
 
 fn reading_read_only_works<B: Workbench>(subject: &Subject<B>) {

@@ -122,13 +122,12 @@ impl<B: Workbench> Parent<B> {
         let mut vec = DeviceVec::build(subject.region(2)).unwrap();
         vec.extend_from_slice(&[7; 100]).unwrap();
         let (lane, pinned) = (subject.backend.lane(subject.device), subject.backend.pin(Bytes(8)));
-        Self {
-            lane: lane.unwrap(),
-            pinned: pinned.unwrap(),
-            region: region(subject),
-            memory: subject.memory(1),
-            vec,
-        }
+        // Memory that was in a guarded region is poisoned when it is freed: not by a child that is to free nothing.
+        let (memory, mut guarded) = (subject.memory(1), subject.region(1).guarded().build().unwrap());
+        subject.open(&mut guarded, Bytes(0), &memory);
+        write(subject, &mut guarded, SEED + 2);
+        guarded.unmap(Bytes(0), subject.unit(), Done::when_devices_idle()).unwrap();
+        Self { lane: lane.unwrap(), pinned: pinned.unwrap(), region: region(subject), memory, vec }
     }
 
     /// The parent has everything, and goes on with it.
@@ -142,6 +141,7 @@ impl<B: Workbench> Parent<B> {
         assert_eq!(unsafe { word.read() }, pattern_word(SEED, 0));
         self.region.map(subject.units(2), &self.memory).unwrap();
         self.region.set_access(subject.units(2), subject.unit(), subject.device, Access::ReadWrite).unwrap();
+        subject.check(&self.region, subject.units(2), subject.unit(), SEED + 2);
         write(subject, &mut self.region, SEED + 1);
         assert!(has(subject, &self.region, SEED + 1));
         self.vec.push(8).unwrap();

@@ -12,6 +12,7 @@ mod fault;
 mod flights;
 mod fork;
 mod grow;
+mod guard;
 mod kinds;
 mod lifetime;
 mod map;
@@ -43,6 +44,7 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         map::cases(),
         access::cases(),
         grow::cases(),
+        guard::cases(),
         alias::cases(),
         unmap::cases(),
         lifetime::cases(),

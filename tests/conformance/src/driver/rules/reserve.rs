@@ -27,6 +27,9 @@ rules! { "reserve":
     alignment_large ["alignment-ignored"],
     /// The address is a hint: at a free place the call succeeds, there or elsewhere.
     hint_free,
+    /// The address is a hint: where gpu-vmm puts what other processes are to have at the same addresses the call succeeds;
+    /// there, or else no region can be restorable.
+    hint_restorable,
     /// The address is a hint: where it is taken the call succeeds elsewhere.
     hint_taken ["hint-moves", "hint-is-a-wish"],
     /// The address is a hint: directly behind a reservation the call succeeds, there or elsewhere.
@@ -115,6 +118,26 @@ fn hint_free(lab: &Lab, seen: &mut Seen) {
             let kept = if reserved.base == hint { "kept" } else { "moved" };
             seen.note(format!("{hint:#x} was {kept}"));
         }
+    }
+}
+
+fn hint_restorable(lab: &Lab, seen: &mut Seen) {
+    let places: Vec<u64> = (0..12).map(|step| 0x3800_0000_0000 + step * 0x200_0000_0000).collect();
+    // All at once, as regions are.
+    let mut kept = Vec::new();
+    let mut moved = Vec::new();
+    for hint in places {
+        let answer = lab.reserve(lab.stretch, 0, hint, 0);
+        let Some(reserved) = seen.accepted(&format!("the hint {hint:#x}"), answer) else { continue };
+        if reserved.base != hint {
+            moved.push(format!("{hint:#x} to {:#x}", reserved.base));
+        }
+        kept.push(reserved);
+    }
+    if moved.is_empty() {
+        seen.note("each of 12 hints from 0x380000000000 to 0x4e0000000000 was kept");
+    } else {
+        seen.note(format!("regions cannot be restorable everywhere: moved {}", moved.join(", ")));
     }
 }
 

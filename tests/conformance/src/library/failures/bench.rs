@@ -42,6 +42,8 @@ pub(super) struct Start {
     shared: bool,
     /// True where there is a second region, of one granule.
     beside: bool,
+    /// True where the region has a guard, so that it cannot be extended either.
+    guarded: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,10 +66,12 @@ impl Start {
         generous: false,
         shared: false,
         beside: false,
+        guarded: false,
     };
     pub(super) const EXTENDED: Self = Self { extended: true, ..Self::FREE };
     pub(super) const BESIDE: Self = Self { beside: true, ..Self::EXTENDED };
     pub(super) const WALLED: Self = Self { walled: true, ..Self::FREE };
+    pub(super) const GUARDED: Self = Self { guarded: true, ..Self::FREE };
     pub(super) const GENEROUS: Self = Self { generous: true, ..Self::FREE };
     pub(super) const PEER: Self = Self { peer: true, ..Self::FREE };
     pub(super) const PEER_WALLED: Self = Self { walled: true, ..Self::PEER };
@@ -78,7 +82,7 @@ impl Start {
 
     /// True where nothing can be reserved behind the region.
     pub(super) const fn is_walled(self) -> bool {
-        self.walled
+        self.walled || self.guarded
     }
 }
 
@@ -123,7 +127,11 @@ impl<B: Workbench> Bench<B> {
         let peer = if start.peer { subject.two_devices().1 } else { device };
         let granule = subject.granularity();
         let size = Bytes((granule.0 * GRANULES).next_multiple_of(subject.unit().0));
-        let mut builder = Region::builder(&backend).on(device).reserve(size).at(Placement::Exact(hole));
+        let mut builder = Region::builder(&backend).on(device).reserve(size);
+        builder = match start.guarded {
+            true => builder.guarded().at(Placement::Exact(hole + subject.unit())),
+            false => builder.at(Placement::Exact(hole)),
+        };
         if !start.generous {
             builder = builder.extend_by(Bytes(1));
         }

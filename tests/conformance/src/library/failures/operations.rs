@@ -24,6 +24,8 @@ pub(super) struct Operation<B: Workbench> {
     pub(super) may_keep_capacity: bool,
     /// It works on addresses elsewhere, which are given up where undoing fails.
     pub(super) moves: bool,
+    /// It frees memory of a guarded region, and has succeeded where that cannot be poisoned: the log says so.
+    pub(super) poisons: bool,
 }
 
 impl<B: Workbench> fmt::Display for Operation<B> {
@@ -49,6 +51,7 @@ impl<B: Workbench> Operation<B> {
             writes: None,
             may_keep_capacity: false,
             moves: false,
+            poisons: false,
         }
     }
 
@@ -66,6 +69,10 @@ impl<B: Workbench> Operation<B> {
 
     const fn keeps_capacity(self) -> Self {
         Self { may_keep_capacity: true, ..self }
+    }
+
+    const fn poisons(self) -> Self {
+        Self { poisons: true, ..self }
     }
 
     const fn moves(self) -> Self {
@@ -158,6 +165,12 @@ fn build<B: Workbench>() -> Vec<Operation<B>> {
             let region = builder.alignment(Bytes::gib(1)).build();
             keep(bench, region.map(Made::Region))
         }),
+        Operation::new(OF, "restorable", Start::FREE, |bench| at(bench, Placement::Restorable)),
+        Operation::new(OF, "guarded, at an address", Start::FREE, |bench| {
+            let builder = Region::builder(&bench.backend).on(bench.device).reserve(bench.granules(1));
+            let region = builder.guarded().at(Placement::Exact(bench.hole)).build();
+            keep(bench, region.map(Made::Region))
+        }),
     ]
 }
 
@@ -184,6 +197,7 @@ fn unmap<B: Workbench>() -> Vec<Operation<B>> {
         Operation::new(OF, "a run", Start::FREE, |bench| part(bench, 0, 2, IDLE)),
         Operation::new(OF, "across reservations", Start::EXTENDED, |bench| part(bench, 3, 3, IDLE)),
         Operation::new(OF, "what two devices use", Start::PEER, |bench| part(bench, 0, 2, IDLE)),
+        Operation::new(OF, "in a guarded region", Start::GUARDED, |bench| part(bench, 0, 2, IDLE)).poisons(),
         Operation::new(OF, "after a stream", Start::FREE, |bench| {
             // SAFETY: null is the default stream of both vendors.
             let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
@@ -242,11 +256,13 @@ fn grow<B: Workbench>() -> Vec<Operation<B>> {
         Operation::new(OF, "within", Start::FREE, |bench| to(bench, 5)),
         Operation::new(OF, "extended", Start::FREE, |bench| to(bench, 6)),
         Operation::new(OF, "extended generously", Start::GENEROUS, |bench| to(bench, 6)).wish(),
+        Operation::new(OF, "within a guard", Start::GUARDED, |bench| to(bench, 5)),
         Operation::new(OF, "within, for two devices", Start::PEER, |bench| to(bench, 5)),
         Operation::new(ON, "within", Start::FREE, |bench| on_peer(bench, 5)),
         Operation::new(ON, "extended, with another device's memory", Start::PEER, |bench| on_peer(bench, 6)),
         Operation::new(MOVE, "within", Start::FREE, |bench| or_move(bench, 5)),
         Operation::new(MOVE, "moved", Start::WALLED, |bench| or_move(bench, 6)).wish().moves(),
+        Operation::new(MOVE, "out of a guard", Start::GUARDED, |bench| or_move(bench, 6)).wish().moves(),
         Operation::new(MOVE_ON, "moved", Start::WALLED, |bench| or_move_on_peer(bench, 6)).wish().moves(),
         Operation::new(MOVE_ON, "moved, with another device's memory", Start::PEER_WALLED, |bench| {
             or_move_on_peer(bench, 6)
@@ -255,6 +271,7 @@ fn grow<B: Workbench>() -> Vec<Operation<B>> {
         .moves(),
         Operation::new(SHRINK, "one mapping", Start::FREE, |bench| shrink(bench, 2)),
         Operation::new(SHRINK, "past a hole", Start::FREE, |bench| shrink(bench, 1)),
+        Operation::new(SHRINK, "in a guarded region", Start::GUARDED, |bench| shrink(bench, 2)).poisons(),
         Operation::new(SHRINK, "past a seam and a hole", Start::EXTENDED, |bench| shrink(bench, 0)),
     ]
 }

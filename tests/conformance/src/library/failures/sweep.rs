@@ -50,7 +50,11 @@ pub(super) struct Reference {
 impl Reference {
     /// Fails where an operation that has succeeded came to something else.
     pub(super) fn check<B: Workbench>(&self, row: &Operation<B>, after: &State, at: &str) {
-        let [seen, right] = [after, &self.after].map(State::shape);
+        let [mut seen, mut right] = [after, &self.after].map(State::shape);
+        if row.poisons {
+            // What could not be unmapped after that, `poisoning_has_failed` counts.
+            [seen.live, right.live] = [Live::default(); 2];
+        }
         if row.may_keep_capacity {
             assert_eq!(seen.without_capacity(), right.without_capacity(), "{at}, and then success");
         } else {
@@ -118,8 +122,12 @@ impl<'a, B: Workbench> Sweep<'a, B> {
             let at = format!("{row}, driver call {failing} failing");
             let failed = match result {
                 Ok(()) => {
-                    assert!(row.has_wish && calls > failing, "{at}: nobody heard of it");
+                    assert!((row.has_wish || row.poisons) && calls > failing, "{at}: nobody heard of it");
                     reference.check(row, &self.state(&bench), &at);
+                    if row.poisons {
+                        self.poisoning_has_failed(bench, &[failing], &at);
+                        return Ok(None);
+                    }
                     None
                 }
                 Err(error) => {
@@ -144,6 +152,18 @@ impl<'a, B: Workbench> Sweep<'a, B> {
         let backend = bench.end();
         assert_eq!(backend.live(), Live::default(), "{at}: left when all is dropped");
         self.no_destructor_failed(at);
+    }
+
+    /// Ends a bench in which memory was freed that could not be poisoned: the log must have heard of it.
+    pub(super) fn poisoning_has_failed(&self, bench: Bench<B>, failing: &[u64], at: &str) {
+        let logged = self.subject.backend.drop_log().take_last();
+        let error = logged.unwrap_or_else(|| panic!("{at}: nobody heard of it"));
+        assert!(injected(&error).is_some_and(|number| failing.contains(&number)), "{at}: {error}");
+        let left = undo::reclaim(self, bench, at);
+        if let [_] = failing {
+            let is_stuck = error.driver_error().is_some_and(|source| source.call == "unmap");
+            assert_eq!(left > 0, is_stuck, "{at}: {error}, and {left} reservations were left");
+        }
     }
 
     pub(super) fn no_destructor_failed(&self, at: &str) {

@@ -32,8 +32,12 @@ pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>) -> u64
 fn calls_when_failing<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, failing: u64) -> u64 {
     let mut bench = sweep.bench(row.start);
     bench.backend.fail(failing, 1);
-    let _ = (row.run)(&mut bench);
-    bench.backend.stop()
+    let answer = (row.run)(&mut bench);
+    let calls = bench.backend.stop();
+    if row.poisons && answer.is_ok() {
+        sweep.poisoning_has_failed(bench, &[failing], &row.to_string());
+    }
+    calls
 }
 
 fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Reference, failing: &[u64]) {
@@ -50,8 +54,12 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
         let after = sweep.state(&bench);
         match result {
             Ok(()) => {
-                assert!(row.has_wish, "{at}: nobody heard of it");
+                assert!(row.has_wish || row.poisons, "{at}: nobody heard of it");
                 reference.check(row, &after, &at);
+                if row.poisons {
+                    sweep.poisoning_has_failed(bench, failing, &at);
+                    return Ok(());
+                }
             }
             Err(Error::UndoFailed { error, undo }) => {
                 assert!(by_plan(&error, failing) && by_plan(&undo, failing), "{at}: {error}; {undo}");

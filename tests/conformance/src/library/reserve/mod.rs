@@ -3,11 +3,13 @@
 //! | file | subject |
 //! |---|---|
 //! | `place` | where a region lies: exact, preferred, beside others |
+//! | `restorable` | where other processes can have the same addresses |
 //! | `shape` | how large it is and how it is aligned |
 //! | `refused` | what cannot be asked for |
 
 mod place;
 mod refused;
+mod restorable;
 mod shape;
 
 use crate::case::Case;
@@ -15,5 +17,5 @@ use gpu_vmm_core::Workbench;
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
-    [shape::cases(), place::cases(), refused::cases()].concat()
+    [shape::cases(), place::cases(), refused::cases(), restorable::cases()].concat()
 }

@@ -50,6 +50,7 @@ fn granularity_is_a_power_of_two<B: Workbench>(subject: &Subject<B>) {
     }
     let region = subject.region(1).build().unwrap();
     assert_eq!(region.granularity(), subject.backend.granularity());
+    assert!(!region.is_portable());
 }
 
 fn on_a_fresh_thread<B: Workbench>(subject: &Subject<B>) {

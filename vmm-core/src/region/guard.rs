@@ -1,0 +1,57 @@
+//! A guard: addresses before and behind a region in which nothing is ever mapped, reserved with it in one piece, so that
+//! nobody else's memory can lie there and an access beyond the region's ends faults.
+
+use super::Region;
+use super::builder::{Placement, check_hint, reserve, rounded};
+use super::layout::Layout;
+use crate::{Address, Alignment, Backend, Bytes, Error, Granularity, Result};
+
+/// Reserves addresses for a region with a guard on either side; `placement` is where the region itself is to begin. The
+/// guard is a multiple of the alignment, and may be zero.
+pub(super) fn reserve_guarded<B: Backend>(
+    backend: &B,
+    operation: &'static str,
+    size: Bytes,
+    alignment: Alignment,
+    granularity: Granularity,
+    placement: Placement,
+    guard: Bytes,
+) -> Result<Layout<B>> {
+    let laid_out = |size, placement| {
+        let reservation = reserve(backend, operation, size, alignment, granularity, placement)?;
+        Ok(Layout::new(backend, reservation, guard))
+    };
+    if guard.is_zero() {
+        return laid_out(size, placement);
+    }
+    let begin = match placement {
+        Placement::Prefer(address) | Placement::Exact(address) => {
+            check_hint(operation, address, size, alignment)?;
+            // Where there are not so many addresses before it, it cannot be had.
+            let begin = address.0.checked_sub(guard.0).map(Address);
+            begin.map_or(Placement::Anywhere, Placement::Prefer)
+        }
+        Placement::Anywhere | Placement::Restorable => placement,
+    };
+    let layout = laid_out(rounded(operation, size + guard + guard, granularity)?, begin)?;
+    match placement {
+        Placement::Exact(wanted) if layout.spans.base() != wanted => {
+            Err(Error::AddressTaken { operation, wanted, offered: layout.spans.base() })
+        }
+        _ => Ok(layout),
+    }
+}
+
+impl<B: Backend> Region<B> {
+    /// Addresses beside those that the region has, for it to move to: at least so many, aligned and guarded as they are.
+    pub(super) fn reserve_elsewhere(
+        &self,
+        operation: &'static str,
+        size: Bytes,
+        placement: Placement,
+    ) -> Result<Layout<B>> {
+        let size = self.addresses(operation, size)?;
+        let (alignment, guard) = (self.alignment, self.growing.guard);
+        reserve_guarded(&self.backend, operation, size, alignment, self.granularity, placement, guard)
+    }
+}

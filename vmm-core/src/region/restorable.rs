@@ -1,0 +1,112 @@
+//! Addresses that other processes can be given as well: with the same driver, or with another vendor's.
+//!
+//! Where a driver or a kernel puts things by itself, nothing can be had twice. The window that is used here is free in
+//! every process that is not made otherwise on purpose:
+//!
+//! - The drivers' own arenas lie below: CUDA's begins at 0x4_0000_0000 and moves hints into it, up to 0x100_0000_0000 at
+//!   least (H200, driver 13.0), and honours them at 0x2000_0000_0000 and 0x6000_0000_0000. HIP asks the kernel with
+//!   `MAP_FIXED_NOREPLACE`, and every GPU reaches all addresses below 2^47.
+//! - The kernel's own choices lie above, in the last 16 TiB below 2^47; but where the stack is not limited they begin at
+//!   0x2aaa_aaaa_b000 (x86-64), and take more than 12 TiB to get here. Programs and their heaps lie at 0x5555_5555_4000
+//!   and behind.
+//! - ThreadSanitizer has its books at 0x1000_0000_0000 to 0x3800_0000_0000, AddressSanitizer its heap from
+//!   0x5000_0000_0000 or 0x6000_0000_0000 on.
+//!
+//! Where in it a region lies is left to chance, so that what several processes have can be put together in another one.
+
+use super::builder::{Placement, reserve as reserve_at};
+use crate::{Address, AddressRange, Alignment, Backend, Bytes, Error, Granularity, Result};
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+const WINDOW: AddressRange = AddressRange { base: Address(0x3800_0000_0000), size: Bytes::gib(24 << 10) };
+
+/// What every driver can map and reserve in multiples of. Mapping: CUDA's granularity is 2 MiB on all GPUs; HIP's is
+/// 4 KiB, and less than 2 MiB does not work everywhere; the host's is a page. Reserving: CUDA hands out addresses in
+/// units of 32 MiB, and reservations of up to 24 MiB not where a hint says.
+pub(super) const UNITS: [Granularity; 2] = [power_of_two(Bytes::mib(2)), power_of_two(UNIT)];
+
+const UNIT: Bytes = Bytes::mib(32);
+
+/// How many places are tried. One of them is free unless the window is all but full: with three quarters of it taken,
+/// 1 in 100 times none is.
+const TRIES: u32 = 16;
+
+/// Reserves at a place that was free by chance, so that it can be free in another process as well.
+pub(super) fn reserve<B: Backend>(
+    backend: &B,
+    operation: &'static str,
+    size: Bytes,
+    alignment: Alignment,
+    granularity: Granularity,
+) -> Result<B::Reservation> {
+    let step = alignment.max(granularity.into()).bytes().max(UNIT);
+    let mut refused = None;
+    for number in 0..TRIES {
+        let place = Placement::Exact(chosen(operation, size, step, random(number))?);
+        match reserve_at(backend, operation, size, alignment, granularity, place) {
+            Err(Error::AddressTaken { wanted, offered, .. }) => refused = Some((wanted, offered)),
+            answer => return answer,
+        }
+    }
+    let (wanted, offered) = refused.unwrap_or((WINDOW.base, WINDOW.base));
+    Err(Error::NotRestorable { operation, tries: TRIES, window: WINDOW, wanted, offered })
+}
+
+/// One of the places in the window from which the size does not reach beyond it.
+fn chosen(operation: &'static str, size: Bytes, step: Bytes, random: u64) -> Result<Address> {
+    let first = WINDOW.base.0.next_multiple_of(step.0);
+    let room = Bytes(WINDOW.end().0.saturating_sub(first));
+    let last = room.0.checked_sub(size.0).ok_or(Error::TooManyAddresses { operation, size, limit: room })?;
+    let places = last / step.0 + 1;
+    Ok(Address(first + random % places * step.0))
+}
+
+/// What the standard library mixes into its hashes, which the system has given it by chance. A forked child has inherited
+/// that, and is told from its parent by the number of its process.
+fn random(number: u32) -> u64 {
+    RandomState::new().hash_one((std::process::id(), number))
+}
+
+const fn power_of_two(bytes: Bytes) -> Granularity {
+    match Granularity::new(bytes) {
+        Some(granularity) => granularity,
+        None => Granularity::BYTE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(size: Bytes, step: Bytes, random: u64) -> Result<Address> {
+        chosen("test", size, step, random)
+    }
+
+    #[test]
+    fn places_fill_the_window_and_do_not_leave_it() {
+        let (base, end) = (WINDOW.base, WINDOW.end());
+        assert_eq!(end, Address(0x5000_0000_0000));
+        assert_eq!(place(UNIT, UNIT, 0).unwrap(), base);
+        let count = WINDOW.size.0 / UNIT.0;
+        assert_eq!(place(UNIT, UNIT, count - 1).unwrap() + UNIT, end);
+        assert_eq!(place(UNIT, UNIT, count).unwrap(), base);
+        assert_eq!(place(WINDOW.size, UNIT, u64::MAX).unwrap(), base);
+        for random in 0..1000 {
+            let place = place(Bytes::gib(5), Bytes::gib(4), random * 0x9e37_79b9).unwrap();
+            assert!(place.is_aligned_to(Bytes::gib(4)) && base <= place && place + Bytes::gib(5) <= end);
+        }
+    }
+
+    #[test]
+    fn more_than_the_window_is_refused_with_what_there_is() {
+        let limit = |size, step| match place(size, step, 1) {
+            Err(Error::TooManyAddresses { limit, .. }) => limit,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(limit(WINDOW.size + UNIT, UNIT), WINDOW.size);
+        // The one multiple of 64 TiB in it has 16 TiB behind it.
+        assert_eq!(place(Bytes::gib(16 << 10), Alignment::MAX, 5).unwrap(), Address(1 << 46));
+        assert_eq!(limit(WINDOW.size, Alignment::MAX), Bytes::gib(16 << 10));
+    }
+}
