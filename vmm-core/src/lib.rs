@@ -13,6 +13,7 @@
 //! | [`Physical`] | physical memory without an address, shared by its clones |
 //! | [`Region`] | a range of addresses with what is mapped in it: map, set access, grow, shrink, read, write |
 //! | [`DeviceVec`] | a typed vector on a region |
+//! | [`Slots`] | one address for several sets of memory, of which one is shown at a time |
 //! | [`share`] | memory and regions between processes |
 //! | [`Done`] | how it is known that no device uses memory any more that is about to be taken away |
 //! | [`Error`] | what went wrong, with the numbers and the driver's own words |
@@ -55,6 +56,7 @@ mod quirk;
 mod region;
 mod ring;
 pub mod share;
+mod slots;
 mod staging;
 mod stream;
 #[cfg(unix)]
@@ -80,8 +82,9 @@ pub use properties::{HandleTypes, Location, Properties};
 pub use quirk::Quirk;
 #[cfg(unix)]
 pub use region::DmaBuf;
-pub use region::{Grown, Growth, MappingInfo, Placement, Region, RegionBuilder, Shrunk};
+pub use region::{Grown, Growth, MappingInfo, Moved, Placement, Region, RegionBuilder, Shrunk, Via};
 pub use ring::Ring;
+pub use slots::{SetId, Slots};
 pub use staging::{Lane, Pinned};
 pub use stream::{Done, Stream};
 pub use workbench::Workbench;

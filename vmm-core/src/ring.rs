@@ -112,6 +112,30 @@ impl<B: Backend> Ring<B> {
         })
     }
 
+    /// Copies one list of segments to another one of the same lengths. What is fetched of one chunk overlaps with what is
+    /// sent of the last. The first error ends it; then some of the bytes have been written.
+    pub(crate) fn pass(&self, from: &[Segment], to: &[Segment]) -> Result<()> {
+        let targets = self.chunks(to);
+        debug_assert_eq!(targets.len(), self.chunks(from).len());
+        self.work(from, &|chunks, slots, stop| {
+            slots[0].start_fetch(&self.backend, chunks.next())?;
+            for turn in 0.. {
+                // What this one has sent before is over when it is fetched into again.
+                let next = &mut slots[(turn + 1) % 2];
+                next.finish()?;
+                next.start_fetch(&self.backend, chunks.next())?;
+                let slot = &mut slots[turn % 2];
+                let Some(chunk) = slot.finish()? else { break };
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let target = targets.partition_point(|target| target.offset < chunk.offset);
+                slot.start_send(&self.backend, targets[target])?;
+            }
+            slots.iter_mut().try_for_each(|slot| slot.finish().map(drop))
+        })
+    }
+
     /// Lets the threads work, each on its share of the chunks.
     fn work(&self, segments: &[Segment], job: &Job<'_>) -> Result<()> {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,6 +10,7 @@ mod limits;
 mod machine;
 mod memory;
 mod mmu;
+mod moved;
 mod processes;
 mod range;
 mod sharing;

@@ -8,7 +8,7 @@ mod driver;
 
 pub use driver::{DriverError, Tried};
 
-use crate::{Access, Address, AddressRange, Alignment, Bytes, DeviceId, Granularity, Vendor};
+use crate::{Access, Address, AddressRange, Alignment, Bytes, DeviceId, Granularity, SetId, Vendor};
 use driver::list;
 use std::time::Duration;
 
@@ -309,6 +309,16 @@ pub enum Error {
         device: DeviceId,
         /// Where it should be.
         place: String,
+    },
+    /// A set of memory that is not there, or not any more.
+    #[error("{operation}: there is no {set}; there are {there}")]
+    NoSuchSet {
+        /// What was asked for.
+        operation: &'static str,
+        /// Which one.
+        set: SetId,
+        /// Those that are.
+        there: String,
     },
     /// The device has not that much memory free.
     #[error("{operation}: {device} has {free} free of {total} and {requested} were asked for ({source})")]

@@ -8,7 +8,7 @@ use super::layout::Part;
 use super::map::check_reach;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
-use crate::{AccessMap, Backend, Bytes, Done, Physical, Result};
+use crate::{AccessMap, Backend, Bytes, Done, Physical, Properties, Result};
 
 /// A mapping that a region is to have.
 #[derive(Debug)]
@@ -79,6 +79,11 @@ impl<B: Backend> Region<B> {
         self.move_to(layout, &pieces, done)
     }
 
+    /// Refuses mappings that [`arrange`](Self::arrange) would refuse, before there is anything to be arranged.
+    pub(crate) fn check_wanted(&self, operation: &'static str, wanted: &[Wanted<B>]) -> Result<()> {
+        self.check_pieces(operation, &wanted.iter().map(Wanted::piece).collect::<Vec<_>>())
+    }
+
     /// The mapping that is there already.
     fn kept(&self, wanted: &Wanted<B>) -> Option<Piece<B>> {
         let (offset, mapping) = self.layout.table.at(wanted.offset)?;
@@ -88,23 +93,15 @@ impl<B: Backend> Region<B> {
 
     /// What is mapped and not wanted, in runs without a hole.
     fn unwanted(&self, wanted: &[Wanted<B>]) -> Vec<Part> {
-        let mut gone: Vec<Part> = Vec::new();
-        for (offset, mapping) in self.layout.table.iter() {
-            let place = wanted.binary_search_by_key(&offset, |one| one.offset);
-            if place.is_ok_and(|place| wanted[place].memory.is_same_as(&mapping.memory)) {
-                continue;
-            }
-            match gone.last_mut() {
-                Some(part) if part.end() == offset => part.length += mapping.length(),
-                _ => gone.push(Part { offset, length: mapping.length() }),
-            }
-        }
-        gone
+        let gone = self.layout.table.iter().filter(|(offset, mapping)| {
+            let place = wanted.binary_search_by_key(offset, |one| one.offset);
+            !place.is_ok_and(|place| wanted[place].memory.is_same_as(&mapping.memory))
+        });
+        Part::joined(gone.map(|(offset, mapping)| Part { offset, length: mapping.length() }))
     }
 
     /// Refuses memory of another backend, places that are not aligned, and devices that cannot reach the memory.
     fn check_pieces(&self, operation: &'static str, pieces: &[Piece<B>]) -> Result<()> {
-        let mut reached = None;
         for Piece { offset, mapping } in pieces {
             let memory = &mapping.memory;
             memory.check_belongs_to(operation, &self.backend)?;
@@ -112,10 +109,22 @@ impl<B: Backend> Region<B> {
                 check_aligned(operation, "offset", offset.0, unit)?;
                 check_aligned(operation, "length", memory.size().0, unit)?;
             }
-            let way = (mapping.access, memory.properties());
+        }
+        let ways = pieces.iter().map(|Piece { mapping, .. }| (mapping.access, mapping.memory.properties()));
+        self.check_ways(operation, ways)
+    }
+
+    /// Refuses access for devices that cannot reach the memory.
+    pub(super) fn check_ways(
+        &self,
+        operation: &'static str,
+        ways: impl Iterator<Item = (AccessMap, Properties)>,
+    ) -> Result<()> {
+        let mut reached = None;
+        for way in ways {
             if reached.replace(way) != Some(way) {
-                for grant in mapping.access.grants() {
-                    check_reach(&self.backend, operation, grant.device, &memory.properties())?;
+                for grant in way.0.grants() {
+                    check_reach(&self.backend, operation, grant.device, &way.1)?;
                 }
             }
         }

@@ -52,6 +52,14 @@ impl Growing {
     pub(super) fn memory_of(&self, device: DeviceId) -> Properties {
         Properties { device, ..self.memory }
     }
+
+    /// The access to memory of a device: its own to read and write, if nothing else was said.
+    pub(super) fn access_to(&self, device: DeviceId) -> AccessMap {
+        match self.access.get(device) {
+            Access::None => self.access.with(device, Access::ReadWrite),
+            _ => self.access,
+        }
+    }
 }
 
 /// Makes a [`Region`].

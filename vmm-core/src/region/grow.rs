@@ -10,7 +10,7 @@ use super::layout::{Layout, Part};
 use super::map::check_reach;
 use super::table::{Mapping, Piece};
 use crate::physical::rounded_size;
-use crate::{Access, Address, Backend, Bytes, DeviceId, Done, Error, Physical, Result};
+use crate::{Address, Backend, Bytes, DeviceId, Done, Error, Physical, Result};
 
 /// How a region grew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -224,11 +224,7 @@ impl<B: Backend> Region<B> {
         to: Bytes,
         device: DeviceId,
     ) -> Result<Vec<Piece<B>>> {
-        let own = self.growing.access.get(device);
-        let access = match own {
-            Access::None => self.growing.access.with(device, Access::ReadWrite),
-            _ => self.growing.access,
-        };
+        let access = self.growing.access_to(device);
         let cuts = layout.spans.cut(from, to - from);
         cuts.map(|cut| {
             let memory = Physical::create(&self.backend, cut.length, self.growing.memory_of(device))?;

@@ -9,7 +9,7 @@ use super::table::{Mapping, Piece, Table};
 use crate::{Access, AccessMap, Backend, Bytes, DeviceId, Error, Grant, Physical, Reservation, Result};
 
 /// Some of a region: mappings that follow each other without a hole.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) offset: Bytes,
     pub(super) length: Bytes,
@@ -18,6 +18,18 @@ pub(super) struct Part {
 impl Part {
     pub(super) fn end(self) -> Bytes {
         self.offset + self.length
+    }
+
+    /// Parts in order, those that follow each other without a hole as one.
+    pub(super) fn joined(parts: impl Iterator<Item = Self>) -> Vec<Self> {
+        let mut joined: Vec<Self> = Vec::new();
+        for part in parts {
+            match joined.last_mut() {
+                Some(last) if last.end() == part.offset => last.length += part.length,
+                _ => joined.push(part),
+            }
+        }
+        joined
     }
 
     /// What is left of the part from an offset in it on.
@@ -31,6 +43,26 @@ pub(super) struct Layout<B: Backend> {
     pub(super) spans: Spans<B>,
     pub(super) table: Table<B>,
     unmaps_runs: bool,
+}
+
+/// What is to be exchanged in one layout: parts are removed as by [`Layout::remove`], pieces come as by [`Layout::place`].
+#[derive(Debug)]
+pub(super) struct Exchange<'a, B: Backend> {
+    layout: &'a mut Layout<B>,
+    parts: Vec<Part>,
+    pieces: Vec<Piece<B>>,
+    /// What has been removed already.
+    gone: Vec<Piece<B>>,
+}
+
+impl<'a, B: Backend> Exchange<'a, B> {
+    pub(super) fn new(layout: &'a mut Layout<B>, parts: Vec<Part>, pieces: Vec<Piece<B>>) -> Self {
+        Self { layout, parts, pieces, gone: Vec::new() }
+    }
+
+    fn remove(&mut self) -> Result<()> {
+        self.parts.iter().try_for_each(|part| self.layout.unmap(*part, &mut self.gone))
+    }
 }
 
 impl<B: Backend> Layout<B> {
@@ -67,16 +99,34 @@ impl<B: Backend> Layout<B> {
     /// Removes parts as [`Layout::remove`] does and then maps pieces as [`Layout::place`] does, all or none.
     pub(super) fn exchange(&mut self, parts: &[Part], pieces: &[Piece<B>]) -> Result<()> {
         let mut gone = Vec::new();
-        let mut removed = parts.iter().try_for_each(|part| self.unmap(*part, &mut gone));
-        if removed.is_ok() {
-            removed = self.place(pieces);
-        }
-        match removed {
+        let removed = parts.iter().try_for_each(|part| self.unmap(*part, &mut gone));
+        match removed.and_then(|()| self.place(pieces)) {
             Ok(()) => {
                 self.poison(gone.iter().map(|piece| &piece.mapping.memory));
                 Ok(())
             }
             Err(error) => Err(self.restore(error, gone)),
+        }
+    }
+
+    /// Does what [`Layout::exchange`] does in two layouts at once: both, or neither.
+    pub(super) fn exchange_both(mut one: Exchange<'_, B>, mut other: Exchange<'_, B>) -> Result<()> {
+        let result = one.remove().and_then(|()| other.remove());
+        let result = result.and_then(|()| one.layout.place(&one.pieces)).and_then(|()| {
+            let placed = other.layout.place(&other.pieces);
+            placed.map_err(|error| one.layout.undo_place(error, &one.pieces))
+        });
+        match result {
+            Ok(()) => {
+                for side in [one, other] {
+                    side.layout.poison(side.gone.iter().map(|piece| &piece.mapping.memory));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let error = one.layout.restore(error, one.gone);
+                Err(other.layout.restore(error, other.gone))
+            }
         }
     }
 
@@ -124,14 +174,8 @@ impl<B: Backend> Layout<B> {
 
     /// The runs of mappings that can be vouched for and follow each other without a hole.
     pub(super) fn parts(&self) -> Vec<Part> {
-        let mut parts: Vec<Part> = Vec::new();
-        for (offset, mapping) in self.table.iter().filter(|(_, mapping)| mapping.out_of_use.is_none()) {
-            match parts.last_mut() {
-                Some(part) if part.offset + part.length == offset => part.length += mapping.length(),
-                _ => parts.push(Part { offset, length: mapping.length() }),
-            }
-        }
-        parts
+        let good = self.table.iter().filter(|(_, mapping)| mapping.out_of_use.is_none());
+        Part::joined(good.map(|(offset, mapping)| Part { offset, length: mapping.length() }))
     }
 
     /// The mappings of a part, as they are now.

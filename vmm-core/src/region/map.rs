@@ -103,7 +103,7 @@ impl<B: Backend> Region<B> {
     }
 
     /// Refuses a part that is empty or not wholly in the region.
-    pub(super) fn check_inside(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+    pub(crate) fn check_inside(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
         check_inside(operation, offset, length, self.reserved())
     }
 }

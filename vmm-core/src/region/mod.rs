@@ -11,6 +11,8 @@
 //! | `map` | map, unmap, set access: a user's single operations and their checks |
 //! | `grow` | growth in place, by extension, by remapping; shrinking |
 //! | `arrange` | a whole set of mappings at once, as another process has them |
+//! | `swap` | two regions exchange what is behind their addresses |
+//! | `move_device` | another device's memory behind the same addresses |
 //! | `data` | reading, writing and filling through the devices |
 //! | `copy` | copying from region to region |
 //! | `dma_buf` | the descriptors that network cards are given |
@@ -25,8 +27,10 @@ mod grow;
 mod guard;
 mod layout;
 mod map;
+mod move_device;
 mod restorable;
 mod spans;
+mod swap;
 mod table;
 
 pub(crate) use arrange::Wanted;
@@ -36,10 +40,11 @@ pub use builder::{Placement, RegionBuilder};
 pub use dma_buf::DmaBuf;
 pub use grow::{Grown, Growth, Shrunk};
 pub(crate) use map::check_inside;
+pub use move_device::{Moved, Via};
 
 use crate::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, DeviceId, Done, Error, Granularity, Physical,
-    Result,
+    Access, AccessMap, Address, AddressRange, Alignment, Backend, Bytes, DeviceId, Done, Error, Granularity,
+    Physical, Properties, Result,
 };
 use builder::Growing;
 pub(crate) use data::{By, Segment};
@@ -160,6 +165,16 @@ impl<B: Backend> Region<B> {
     #[must_use]
     pub fn granularity(&self) -> Granularity {
         self.granularity
+    }
+
+    /// What memory growth brings.
+    pub(crate) fn growing_memory(&self) -> Properties {
+        self.growing.memory
+    }
+
+    /// The access that memory of a device is mapped with where the region grows with it.
+    pub(crate) fn growing_access(&self, device: DeviceId) -> AccessMap {
+        self.growing.access_to(device)
     }
 
     /// The mappings in order.

@@ -16,6 +16,7 @@ mod guard;
 mod kinds;
 mod lifetime;
 mod map;
+mod moved;
 mod order;
 mod peer;
 mod physical;
@@ -24,8 +25,10 @@ mod refused;
 mod reserve;
 mod share;
 mod sharing;
+mod slots;
 mod staging;
 mod stress;
+mod swap;
 mod threads;
 mod tools;
 mod unmap;
@@ -54,6 +57,9 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         refused::cases(),
         peer::cases(),
         order::cases(),
+        swap::cases(),
+        slots::cases(),
+        moved::cases(),
         threads::cases(),
         fork::cases(),
         share::cases(),

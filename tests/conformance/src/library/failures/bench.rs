@@ -3,7 +3,8 @@
 use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::{
-    Access, Address, Bytes, DeviceId, DeviceVec, Physical, Placement, Properties, Region, Workbench,
+    Access, Address, Bytes, DeviceId, DeviceVec, Done, Physical, Placement, Properties, Region, Ring, SetId,
+    Slots, Workbench,
 };
 use std::os::fd::OwnedFd;
 
@@ -15,6 +16,9 @@ const GRANULES: u64 = 5;
 
 /// The seed of the pattern in a region, for the word at offset 0.
 pub(super) const SEED: u64 = 1;
+
+/// The seed of the pattern in the second region.
+pub(super) const SEED_BESIDE: u64 = 1 << 40;
 
 /// How much at each end of a mapping, or of a vector, is written and looked at. Handles are mapped whole, so that this
 /// tells one mapping from any other.
@@ -40,10 +44,22 @@ pub(super) struct Start {
     generous: bool,
     /// True where there is memory that can be exported, with a descriptor of it.
     shared: bool,
-    /// True where there is a second region, of one granule.
-    beside: bool,
     /// True where the region has a guard, so that it cannot be extended either.
     guarded: bool,
+    /// The second region.
+    beside: Beside,
+    /// True where there is a ring of buffers.
+    ring: bool,
+}
+
+/// What there is beside the region that is operated on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    /// A region with mappings of so many granules in a row.
+    Pieces(&'static [u64]),
+    /// A region with mappings at the same offsets.
+    Twin,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +71,8 @@ enum Kind {
     FullVector,
     /// With memory for one granule more than its elements need.
     SlackVector,
+    /// Three sets of two granules, of which the first is shown.
+    Slots,
 }
 
 impl Start {
@@ -65,11 +83,13 @@ impl Start {
         peer: false,
         generous: false,
         shared: false,
-        beside: false,
         guarded: false,
+        beside: Beside::Nothing,
+        ring: false,
     };
     pub(super) const EXTENDED: Self = Self { extended: true, ..Self::FREE };
-    pub(super) const BESIDE: Self = Self { beside: true, ..Self::EXTENDED };
+    pub(super) const BESIDE: Self = Self::EXTENDED.beside(&[1]);
+    pub(super) const TWIN: Self = Self { beside: Beside::Twin, ..Self::FREE };
     pub(super) const WALLED: Self = Self { walled: true, ..Self::FREE };
     pub(super) const GUARDED: Self = Self { guarded: true, ..Self::FREE };
     pub(super) const GENEROUS: Self = Self { generous: true, ..Self::FREE };
@@ -79,6 +99,15 @@ impl Start {
     pub(super) const FULL_VECTOR: Self = Self { kind: Kind::FullVector, ..Self::WALLED };
     pub(super) const SLACK_VECTOR: Self = Self { kind: Kind::SlackVector, ..Self::FREE };
     pub(super) const SHARED: Self = Self { shared: true, ..Self::FREE };
+    pub(super) const PEER_EXTENDED: Self = Self { extended: true, ..Self::PEER };
+    pub(super) const PEER_RING: Self = Self { ring: true, ..Self::PEER };
+    pub(super) const SLOTS: Self = Self { kind: Kind::Slots, ..Self::FREE };
+    pub(super) const PEER_SLOTS: Self = Self { kind: Kind::Slots, ..Self::PEER };
+
+    /// The same with a second region beside, with mappings of so many granules.
+    pub(super) const fn beside(self, pieces: &'static [u64]) -> Self {
+        Self { beside: Beside::Pieces(pieces), ..self }
+    }
 
     /// True where nothing can be reserved behind the region.
     pub(super) const fn is_walled(self) -> bool {
@@ -93,6 +122,7 @@ pub(super) enum Made<B: Workbench> {
     Memory(Physical<Faulty<B>>),
     Region(Region<Faulty<B>>),
     Vector(DeviceVec<u64, Faulty<B>>),
+    Slots(Slots<Faulty<B>>),
     Descriptor(OwnedFd),
 }
 
@@ -102,12 +132,16 @@ pub(super) struct Bench<B: Workbench> {
     pub(super) made: Vec<Made<B>>,
     region: Option<Region<Faulty<B>>>,
     vector: Option<DeviceVec<u64, Faulty<B>>>,
+    slots: Option<Slots<Faulty<B>>>,
+    /// All of one size: the first, one that is cut as it is, and one that is not.
+    pub(super) sets: Vec<SetId>,
     beside: Option<Region<Faulty<B>>>,
     /// Behind the region, so that it cannot be extended.
     _wall: Option<Region<Faulty<B>>>,
     /// One granule that is mapped nowhere.
     pub(super) memory: Physical<Faulty<B>>,
     shared: Option<(Physical<Faulty<B>>, OwnedFd)>,
+    ring: Option<Ring<Faulty<B>>>,
     pub(super) backend: Faulty<B>,
     pub(super) device: DeviceId,
     /// Another device that has access; the same one where the start has no peer.
@@ -143,22 +177,21 @@ impl<B: Workbench> Bench<B> {
             Region::builder(&backend).reserve(subject.unit()).at(behind).build().unwrap()
         });
         let memory = Physical::create(&backend, granule, subject.properties()).unwrap();
-        let (mut region, mut vector) = (None, None);
-        if start.kind == Kind::Region {
-            region = Some(builder.build().unwrap());
-        } else {
-            vector = Some(DeviceVec::build(builder).unwrap().movable());
+        let (mut region, mut vector, mut slots) = (None, None, None);
+        match start.kind {
+            Kind::Region => region = Some(builder.build().unwrap()),
+            Kind::Slots => slots = Some(Slots::build(builder).unwrap()),
+            _ => vector = Some(DeviceVec::build(builder).unwrap().movable()),
         }
-        let origin = size - Bytes(granule.0 * GRANULES);
+        // Sets begin where their region does.
+        let origin = if slots.is_some() { Bytes(0) } else { size - Bytes(granule.0 * GRANULES) };
         let mut bench = Self {
             made: Vec::new(),
             region,
             vector,
-            beside: start.beside.then(|| {
-                let mut beside = Region::builder(&backend).on(device).reserve(granule).build().unwrap();
-                beside.grow_to(granule).unwrap();
-                beside
-            }),
+            slots,
+            sets: Vec::new(),
+            beside: None,
             _wall: wall,
             memory,
             shared: start.shared.then(|| {
@@ -167,6 +200,8 @@ impl<B: Workbench> Bench<B> {
                 let fd = or_skip(memory.export());
                 (memory, fd)
             }),
+            // One thread, so that the calls come in the same order each time.
+            ring: start.ring.then(|| Ring::new(&backend, 1, Bytes(granule.0 / 2)).unwrap()),
             backend,
             device,
             peer,
@@ -176,9 +211,53 @@ impl<B: Workbench> Bench<B> {
         };
         match start.kind {
             Kind::Region => bench.fill_region(start),
+            Kind::Slots => bench.fill_slots(),
             kind => bench.fill_vector(kind, size),
         }
+        // Not behind the region, where one that grows would want to be.
+        let far = Placement::Exact(hole.checked_add(subject.units(48)).unwrap());
+        bench.fill_beside(start.beside, size, far);
         bench
+    }
+
+    fn fill_beside(&mut self, what: Beside, size: Bytes, at: Placement) {
+        let places: Vec<(Bytes, u64)> = match what {
+            Beside::Nothing => return,
+            Beside::Pieces(pieces) => {
+                let sums = pieces.iter().scan(0, |sum, piece| {
+                    *sum += piece;
+                    Some(*sum - piece)
+                });
+                sums.map(|first| self.granules(first)).zip(pieces.iter().copied()).collect()
+            }
+            Beside::Twin => [0, 1, 3].map(|at| (self.at(at), 1)).to_vec(),
+        };
+        let builder = Region::builder(&self.backend).on(self.device).reserve(size);
+        let mut beside = builder.at(at).build().unwrap();
+        for (offset, granules) in places {
+            let length = self.granules(granules);
+            let memory = Physical::create(&self.backend, length, Properties::on(self.device)).unwrap();
+            beside.map(offset, &memory).unwrap();
+            beside.set_access(offset, length, self.device, RW).unwrap();
+            for edge in edges(offset, length) {
+                beside.write_pattern(self.device, edge, EDGE, SEED_BESIDE + edge.0 / 8).unwrap();
+            }
+        }
+        self.beside = Some(beside);
+    }
+
+    fn fill_slots(&mut self) {
+        let (device, backend, size) = (self.device, self.backend.clone(), self.granules(2));
+        let single = || Physical::create(&backend, self.granule, Properties::on(device)).unwrap();
+        let pair = vec![single(), single()];
+        let slots = self.slots();
+        let sets = [slots.add_set(size), slots.add_set(size), slots.add_set_of(pair)];
+        let sets = sets.map(Result::unwrap);
+        slots.show(sets[0], Done::when_devices_idle()).unwrap();
+        for edge in edges(Bytes(0), size) {
+            slots.write_pattern(device, edge, EDGE, SEED + edge.0 / 8).unwrap();
+        }
+        self.sets = sets.to_vec();
     }
 
     fn fill_region(&mut self, start: Start) {
@@ -254,6 +333,29 @@ impl<B: Workbench> Bench<B> {
         (region, self.beside.as_ref().expect("a bench with a second region"))
     }
 
+    /// The same, both to be changed.
+    pub(super) fn both_regions(&mut self) -> (&mut Region<Faulty<B>>, &mut Region<Faulty<B>>) {
+        let region = self.region.as_mut().expect("a bench with a region");
+        (region, self.beside.as_mut().expect("a bench with a second region"))
+    }
+
+    /// The region that is operated on, with the ring.
+    pub(super) fn region_and_ring(&mut self) -> (&mut Region<Faulty<B>>, &Ring<Faulty<B>>) {
+        let region = self.region.as_mut().expect("a bench with a region");
+        (region, self.ring.as_ref().expect("a bench with a ring"))
+    }
+
+    /// The slots that are operated on.
+    pub(super) fn slots(&mut self) -> &mut Slots<Faulty<B>> {
+        self.slots.as_mut().expect("a bench with slots")
+    }
+
+    /// The slots that are operated on, and the region beside.
+    pub(super) fn slots_and_region(&mut self) -> (&mut Slots<Faulty<B>>, &Region<Faulty<B>>) {
+        let slots = self.slots.as_mut().expect("a bench with slots");
+        (slots, self.beside.as_ref().expect("a bench with a second region"))
+    }
+
     /// The vector that is operated on.
     pub(super) fn vector(&mut self) -> &mut DeviceVec<u64, Faulty<B>> {
         self.vector.as_mut().expect("a bench with a vector")
@@ -269,14 +371,26 @@ impl<B: Workbench> Bench<B> {
         self.vector.as_ref()
     }
 
-    /// The region, or the one below the vector.
+    /// The region, or the one below the vector or the slots.
     pub(super) fn seen_region(&self) -> Option<&Region<Faulty<B>>> {
-        self.region.as_ref().or_else(|| self.vector.as_ref().map(DeviceVec::region))
+        let below = || self.vector.as_ref().map(DeviceVec::region);
+        self.region.as_ref().or_else(below).or_else(|| self.slots.as_ref().map(Slots::region))
     }
 
-    /// Takes the region out of the bench, or the one below the vector.
+    /// The second region.
+    pub(super) fn seen_beside(&self) -> Option<&Region<Faulty<B>>> {
+        self.beside.as_ref()
+    }
+
+    /// Takes the region out of the bench, or the one below the vector or the slots.
     pub(super) fn take_region(&mut self) -> Option<Region<Faulty<B>>> {
-        self.region.take().or_else(|| self.vector.take().map(DeviceVec::into_region))
+        let below = self.vector.take().map(DeviceVec::into_region);
+        self.region.take().or(below).or_else(|| self.slots.take().map(Slots::into_region))
+    }
+
+    /// Takes the second region out of the bench.
+    pub(super) fn take_beside(&mut self) -> Option<Region<Faulty<B>>> {
+        self.beside.take()
     }
 
     /// Ends the bench but for its backend.

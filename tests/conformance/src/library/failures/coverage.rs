@@ -26,7 +26,7 @@ fn sources() -> Vec<PathBuf> {
     let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vmm-core/src");
     let region = std::fs::read_dir(core.join("region")).unwrap().map(|entry| entry.unwrap().path());
     let mut sources: Vec<PathBuf> = region.collect();
-    sources.extend(["physical.rs", "device_vec.rs"].map(|file| core.join(file)));
+    sources.extend(["physical.rs", "device_vec.rs", "slots.rs"].map(|file| core.join(file)));
     sources
 }
 

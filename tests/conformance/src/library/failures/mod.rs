@@ -4,6 +4,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `operations` | the table: every public operation that reaches a driver, in each way in which it can go |
+//! | `exchanges` | the rows of the operations that exchange what is behind an address |
 //! | `bench` | what it is let fail on |
 //! | `state` | what a failure must not change |
 //! | `sweep` | each driver call fails, one in each round |
@@ -18,6 +19,7 @@ mod bench;
 #[cfg(test)]
 mod coverage;
 mod ends;
+mod exchanges;
 mod operations;
 mod state;
 mod sweep;
@@ -90,6 +92,32 @@ cases! { "failures":
     device_vec_to_vec,
     /// Writing elements that fails before the first byte changes nothing.
     device_vec_write,
+    /// A swap that fails at any call leaves both regions as they were, however they are cut.
+    region_swap,
+    /// A swap of whole regions that fails at any call leaves both as they were.
+    region_swap_all,
+    /// A move to another device that fails at any call leaves the memory where it was, and nothing on the other device.
+    region_move_to_device,
+    /// Slots that cannot be made reserve nothing.
+    slots_build,
+    /// A set that cannot be made takes no memory.
+    slots_add_set,
+    /// A set of memory that is there which cannot be added leaves all as it was.
+    slots_add_set_of,
+    /// Showing another set that fails at any call leaves the old one shown.
+    slots_show,
+    /// Hiding a set that fails leaves it shown.
+    slots_hide,
+    /// Removing the set that is shown, where it fails, leaves it shown.
+    slots_remove_set,
+    /// A write to the set that is shown which fails leaves all mappings and access.
+    slots_write,
+    /// A fill of the set that is shown which fails leaves all mappings and access.
+    slots_fill,
+    /// A copy into the set that is shown which fails leaves all mappings and access.
+    slots_copy_from,
+    /// A pattern that cannot be written to the set that is shown leaves all mappings and access.
+    slots_write_pattern,
     /// Where putting mappings back fails too, unmap says so, and nothing but its part is out of use.
     undoing_unmap,
     /// Where giving the old access back fails too, set access says so, and nothing but its part is out of use.
@@ -112,6 +140,14 @@ cases! { "failures":
     undoing_device_vec_extend_from_slice,
     /// A vector that cannot be resized, nor its growth be undone, keeps its elements.
     undoing_device_vec_resize,
+    /// Where undoing a swap fails too, it says so, and nothing but its parts is out of use, in either region.
+    undoing_swap,
+    /// The same for whole regions.
+    undoing_swap_all,
+    /// Where undoing a move to another device fails too, nothing but what was exchanged is out of use.
+    undoing_move_to_device,
+    /// Where the old set cannot be put back either, it is out of use, and the region goes on.
+    undoing_slots_show,
 }
 
 macro_rules! sweeps {
@@ -152,6 +188,19 @@ sweeps! {
     device_vec_read: single("DeviceVec::read"),
     device_vec_to_vec: single("DeviceVec::to_vec"),
     device_vec_write: single("DeviceVec::write"),
+    region_swap: single("Region::swap"),
+    region_swap_all: single("Region::swap_all"),
+    region_move_to_device: single("Region::move_to_device"),
+    slots_build: single("Slots::build"),
+    slots_add_set: single("Slots::add_set"),
+    slots_add_set_of: single("Slots::add_set_of"),
+    slots_show: single("Slots::show"),
+    slots_hide: single("Slots::hide"),
+    slots_remove_set: single("Slots::remove_set"),
+    slots_write: single("Slots::write"),
+    slots_fill: single("Slots::fill"),
+    slots_copy_from: single("Slots::copy_from"),
+    slots_write_pattern: single("Slots::write_pattern"),
     undoing_unmap: double("Region::unmap"),
     undoing_set_access: double("Region::set_access"),
     undoing_grow_to: double("Region::grow_to"),
@@ -163,6 +212,10 @@ sweeps! {
     undoing_device_vec_push: double("DeviceVec::push"),
     undoing_device_vec_extend_from_slice: double("DeviceVec::extend_from_slice"),
     undoing_device_vec_resize: double("DeviceVec::resize"),
+    undoing_swap: double("Region::swap"),
+    undoing_swap_all: double("Region::swap_all"),
+    undoing_move_to_device: double("Region::move_to_device"),
+    undoing_slots_show: double("Slots::show"),
 }
 
 fn region_close<B: Workbench>(subject: &Subject<B>) {

@@ -1,6 +1,7 @@
 //! The table of the sweep: every public operation that reaches a driver, in each way in which it can go.
 
 use super::bench::{Bench, Made, Start};
+use super::exchanges;
 use gpu_vmm_core::{
     Access, Bytes, DeviceVec, Done, Error, Physical, Placement, Properties, Region, Result, Stream, Workbench,
 };
@@ -26,6 +27,8 @@ pub(super) struct Operation<B: Workbench> {
     pub(super) moves: bool,
     /// It frees memory of a guarded region, and has succeeded where that cannot be poisoned: the log says so.
     pub(super) poisons: bool,
+    /// It maps pieces that are cut in other places than those before, of which one that is stuck takes several places.
+    pub(super) cuts: bool,
 }
 
 impl<B: Workbench> fmt::Display for Operation<B> {
@@ -35,7 +38,7 @@ impl<B: Workbench> fmt::Display for Operation<B> {
 }
 
 impl<B: Workbench> Operation<B> {
-    const fn new(
+    pub(super) const fn new(
         of: &'static str,
         what: &'static str,
         start: Start,
@@ -52,18 +55,19 @@ impl<B: Workbench> Operation<B> {
             may_keep_capacity: false,
             moves: false,
             poisons: false,
+            cuts: false,
         }
     }
 
-    const fn wish(self) -> Self {
+    pub(super) const fn wish(self) -> Self {
         Self { has_wish: true, ..self }
     }
 
-    const fn looks(self) -> Self {
+    pub(super) const fn looks(self) -> Self {
         Self { only_looks: true, ..self }
     }
 
-    const fn writes(self, from: u64, to: u64) -> Self {
+    pub(super) const fn writes(self, from: u64, to: u64) -> Self {
         Self { writes: Some((from, to)), ..self }
     }
 
@@ -75,8 +79,12 @@ impl<B: Workbench> Operation<B> {
         Self { poisons: true, ..self }
     }
 
-    const fn moves(self) -> Self {
+    pub(super) const fn moves(self) -> Self {
         Self { moves: true, ..self }
+    }
+
+    pub(super) const fn cuts(self) -> Self {
+        Self { cuts: true, ..self }
     }
 }
 
@@ -89,6 +97,10 @@ pub(super) const UNDONE: &[&str] = &[
     "Region::grow_or_move",
     "Region::grow_or_move_on",
     "Region::shrink_to",
+    "Region::swap",
+    "Region::swap_all",
+    "Region::move_to_device",
+    "Slots::show",
     "DeviceVec::reserve",
     "DeviceVec::push",
     "DeviceVec::extend_from_slice",
@@ -104,15 +116,26 @@ pub(super) fn of<B: Workbench>(of: &str) -> Vec<Operation<B>> {
 
 /// The whole table.
 pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {
-    [memory(), build(), map(), unmap(), set_access(), grow(), data(), vector(), vector_data()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        memory(),
+        build(),
+        map(),
+        unmap(),
+        set_access(),
+        grow(),
+        data(),
+        vector(),
+        vector_data(),
+        exchanges::all(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
-const IDLE: Done<'static> = Done::when_devices_idle();
+pub(super) const IDLE: Done<'static> = Done::when_devices_idle();
 
-fn keep<B: Workbench>(bench: &mut Bench<B>, made: Result<Made<B>>) -> Result<()> {
+pub(super) fn keep<B: Workbench>(bench: &mut Bench<B>, made: Result<Made<B>>) -> Result<()> {
     bench.made.push(made?);
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What a failure must not change: addresses, mappings, access, contents, and what the driver has handed out.
 #![allow(unsafe_code)] // asks the driver what it lets be done, beside the books
 
-use super::bench::{Bench, EDGE, Faulty, SEED, edges};
+use super::bench::{Bench, EDGE, Faulty, SEED, SEED_BESIDE, edges};
 use crate::subject::Subject;
 use gpu_vmm_core::decorators::Live;
 use gpu_vmm_core::{
@@ -14,6 +14,8 @@ use gpu_vmm_core::{
 pub(super) struct State {
     pub(super) ranges: Vec<AddressRange>,
     pub(super) mappings: Vec<Seen>,
+    /// Those of the second region.
+    pub(super) beside: Vec<Seen>,
     /// How many elements a vector has, and a sum that tells them from others.
     pub(super) elements: Option<(usize, u64)>,
     pub(super) live: Live,
@@ -39,14 +41,19 @@ impl State {
     /// Looks at everything.
     pub(super) fn of<B: Workbench>(bench: &Bench<B>, subject: &Subject<B>) -> Self {
         let devices = [bench.device, bench.peer];
-        let region = bench.seen_region();
-        let ranges = region.map(|region| region.reservations().collect()).unwrap_or_default();
-        let see = |region: &Region<Faulty<B>>| {
-            region.mappings().map(|mapping| Seen::of(bench, region, &mapping, devices)).collect()
+        let (region, beside) = (bench.seen_region(), bench.seen_beside());
+        let ranges = [region, beside].into_iter().flatten().flat_map(Region::reservations).collect();
+        let see = |region: Option<&Region<Faulty<B>>>, seed| match region {
+            Some(region) => {
+                let mappings = region.mappings();
+                mappings.map(|mapping| Seen::of(bench, region, &mapping, devices, seed)).collect()
+            }
+            None => Vec::new(),
         };
         Self {
             ranges,
-            mappings: region.map(see).unwrap_or_default(),
+            mappings: see(region, SEED),
+            beside: see(beside, SEED_BESIDE),
             elements: bench.vector_if_any().and_then(sum),
             live: bench.backend.live(),
             free: free(subject),
@@ -59,7 +66,7 @@ impl State {
         let mut shape = self.clone();
         shape.ranges.clear();
         shape.free.clear();
-        shape.mappings.iter_mut().for_each(|seen| seen.wrong = [None; 2]);
+        shape.mappings.iter_mut().chain(&mut shape.beside).for_each(|seen| seen.wrong = [None; 2]);
         shape
     }
 
@@ -105,12 +112,13 @@ impl Seen {
         region: &Region<Faulty<B>>,
         mapping: &MappingInfo<'_, Faulty<B>>,
         devices: [DeviceId; 2],
+        seed: u64,
     ) -> Self {
         let (offset, length) = (mapping.offset, mapping.length);
         let access = devices.map(|device| region.access(offset, device));
         let count = |device| {
             edges(offset, length).into_iter().try_fold(0, |wrong, edge| {
-                Ok(wrong + region.count_wrong(device, edge, EDGE, SEED + edge.0 / 8)?)
+                Ok(wrong + region.count_wrong(device, edge, EDGE, seed + edge.0 / 8)?)
             })
         };
         let first = count(devices[0]);

@@ -2,13 +2,13 @@
 //! of use, the rest works, and nothing crashes.
 #![allow(unsafe_code)] // gives back what was left to the end of the process
 
-use super::bench::{Bench, EDGE};
+use super::bench::{Bench, EDGE, Faulty};
 use super::operations::Operation;
 use super::state::{Seen, State};
 use super::sweep::{Reference, Sweep, injected, same_state};
 use crate::subject::RW;
 use gpu_vmm_core::decorators::Live;
-use gpu_vmm_core::{Access, Bytes, Done, Error, Placement, Region, Workbench};
+use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Physical, Placement, Region, Workbench};
 
 /// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
 pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>) -> u64 {
@@ -90,20 +90,28 @@ fn by_plan(error: &Error, failing: &[u64]) -> bool {
 
 /// What is not out of use must be as before, and all that was there before must be there still.
 fn rest_is_as_before<B: Workbench>(row: &Operation<B>, before: &State, after: &State, at: &str) {
-    let find = |state: &State, seen: &Seen| {
-        state
-            .mappings
-            .iter()
-            .find(|other| (other.offset, other.length) == (seen.offset, seen.length))
-            .cloned()
-    };
-    for seen in after.mappings.iter().filter(|seen| !seen.out_of_use) {
-        assert_eq!(Some(seen), find(before, seen).as_ref(), "{at}: vouched for");
+    for (before, after) in [(&before.mappings, &after.mappings), (&before.beside, &after.beside)] {
+        let find = |seen: &[Seen], like: &Seen| {
+            seen.iter().find(|other| (other.offset, other.length) == (like.offset, like.length)).cloned()
+        };
+        for seen in after.iter().filter(|seen| !seen.out_of_use) {
+            assert_eq!(Some(seen), find(before, seen).as_ref(), "{at}: vouched for");
+        }
+        for seen in before {
+            let over = |other: &Seen| {
+                other.out_of_use
+                    && other.offset < seen.offset + seen.length
+                    && seen.offset < other.offset + other.length
+            };
+            assert!(
+                find(after, seen).is_some() || row.cuts && after.iter().any(over),
+                "{at}: {} at offset {} is gone",
+                seen.length,
+                seen.offset
+            );
+        }
     }
-    for seen in &before.mappings {
-        assert!(find(after, seen).is_some(), "{at}: {} at offset {} is gone", seen.length, seen.offset);
-    }
-    let any = after.mappings.iter().any(|seen| seen.out_of_use);
+    let any = after.mappings.iter().chain(&after.beside).any(|seen| seen.out_of_use);
     assert!(any || row.moves, "{at}: nothing is out of use");
     assert!(after.ranges.starts_with(&before.ranges), "{at}: {:?}, {:?}", before.ranges, after.ranges);
 }
@@ -119,28 +127,11 @@ fn rest_works<B: Workbench>(
     let (device, memory, backend) = (bench.device, bench.memory.clone(), bench.backend.clone());
     let (hole, granule) = (bench.at(2), memory.size());
     let mut region = bench.take_region().expect("a region");
-    for Seen { offset, length, out_of_use, access, owner, .. } in after.mappings.iter().cloned() {
-        if out_of_use {
-            let answers = [
-                region.read(offset, &mut [0]),
-                region.write(offset + (length - Bytes(1)), &[0]),
-                region.fill(offset, length, 0),
-                region.write_pattern(device, offset, length, 0),
-                region.count_wrong(device, offset, length, 0).map(drop),
-                region.set_access(offset, length, device, RW),
-                region.unmap(offset, length, Done::when_devices_idle()),
-                region.map(offset, &memory),
-                region.shrink_to(offset, Done::when_devices_idle()).map(drop),
-            ];
-            for (number, answer) in answers.into_iter().enumerate() {
-                assert!(matches!(answer, Err(Error::OutOfUse { .. })), "{at}: answer {number}: {answer:?}");
-            }
-        } else if access[0] == RW && owner == device {
-            region.write_pattern(device, offset, EDGE, 5).unwrap_or_else(|error| panic!("{at}: {error}"));
-            assert_eq!(region.count_wrong(device, offset, EDGE, 5).unwrap(), 0, "{at}");
-            region.set_access(offset, length, device, Access::Read).unwrap();
-            region.unmap(offset, length, Done::when_devices_idle()).unwrap();
-        }
+    let mut beside = bench.take_beside();
+    for (region, seen) in
+        std::iter::once((&mut region, &after.mappings)).chain(beside.iter_mut().map(|it| (it, &after.beside)))
+    {
+        mappings_work(region, seen, device, &memory, at);
     }
     if region.mapping_at(hole).is_none() {
         region.map(hole, &memory).unwrap_or_else(|error| panic!("{at}: {error}"));
@@ -156,8 +147,41 @@ fn rest_works<B: Workbench>(
     let mut other = Region::builder(&backend).on(device).reserve(granule).at(place).build().unwrap();
     other.grow_to(granule).unwrap_or_else(|error| panic!("{at}: {error}"));
     other.write_pattern(device, Bytes(0), EDGE, 8).unwrap();
-    drop((region, other));
+    drop((region, beside, other));
     sweep.no_destructor_failed(at);
+}
+
+/// Nothing touches those that are out of use; the others can be used, and are unmapped.
+fn mappings_work<B: Workbench>(
+    region: &mut Region<Faulty<B>>,
+    seen: &[Seen],
+    device: DeviceId,
+    memory: &Physical<Faulty<B>>,
+    at: &str,
+) {
+    for Seen { offset, length, out_of_use, access, owner, .. } in seen.iter().cloned() {
+        if out_of_use {
+            let answers = [
+                region.read(offset, &mut [0]),
+                region.write(offset + (length - Bytes(1)), &[0]),
+                region.fill(offset, length, 0),
+                region.write_pattern(device, offset, length, 0),
+                region.count_wrong(device, offset, length, 0).map(drop),
+                region.set_access(offset, length, device, RW),
+                region.unmap(offset, length, Done::when_devices_idle()),
+                region.map(offset, memory),
+                region.shrink_to(offset, Done::when_devices_idle()).map(drop),
+            ];
+            for (number, answer) in answers.into_iter().enumerate() {
+                assert!(matches!(answer, Err(Error::OutOfUse { .. })), "{at}: answer {number}: {answer:?}");
+            }
+        } else if access[0] == RW && owner == device {
+            region.write_pattern(device, offset, EDGE, 5).unwrap_or_else(|error| panic!("{at}: {error}"));
+            assert_eq!(region.count_wrong(device, offset, EDGE, 5).unwrap(), 0, "{at}");
+            region.set_access(offset, length, device, Access::Read).unwrap();
+            region.unmap(offset, length, Done::when_devices_idle()).unwrap();
+        }
+    }
 }
 
 /// Ends a bench, and gives back for the sweep's sake what was left to the end of the process: from how many

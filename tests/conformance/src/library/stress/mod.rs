@@ -1,7 +1,7 @@
 //! Random programs against a model that knows every byte, mapping, access and the memory in use.
 //!
 //! A program works on several regions and pieces of memory, of two devices where there are two: it builds and drops,
-//! maps (one piece several times as well), unmaps, sets access, grows in all ways, shrinks, writes. Some operations are
+//! maps (one piece several times as well), unmaps, sets access, grows in all ways, shrinks, swaps, writes. Some operations are
 //! wrong, and must answer with the right error and change nothing. After each step the books are compared with the model
 //! and memory in use with what is free; after every few of them the driver is asked for the access, and the devices for
 //! the bytes.
@@ -20,6 +20,7 @@
 //! | `model` | what must be where, and how each operation must be answered |
 //! | `run` | a program on the library and on the model at once, written down as Rust |
 //! | `change` | the steps that change a region |
+//! | `swap` | the step that changes two |
 //! | `check` | what is looked at beside the answers |
 //! | `tests`, `broken` | that a backend which does one thing wrong is found |
 
@@ -30,6 +31,7 @@ mod check;
 mod model;
 mod run;
 mod step;
+mod swap;
 #[cfg(test)]
 mod tests;
 

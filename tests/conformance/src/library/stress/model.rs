@@ -189,6 +189,11 @@ impl Model {
         if self.touching(range, offset, length).next().is_some() {
             return Err("AlreadyMapped");
         }
+        Self::in_one(range, offset, length)
+    }
+
+    /// Whether a part lies in one reservation.
+    pub(super) fn in_one(range: &Range, offset: u64, length: u64) -> Answer {
         let crosses = range.seams().any(|seam| offset < seam && seam < offset + length);
         if crosses { Err("CrossesSeam") } else { Ok(()) }
     }

@@ -154,6 +154,7 @@ impl<B: Workbench> Run<'_, B> {
                 Ok(())
             }
             Step::Map { region, memory, spot } => self.map(region, memory, spot),
+            Step::Swap { region, other, part, other_part } => self.swap(region, other, part, other_part),
             Step::Unmap { region, .. }
             | Step::SetAccess { region, .. }
             | Step::Grow { region, .. }
@@ -218,7 +219,7 @@ impl<B: Workbench> Run<'_, B> {
     }
 
     /// The region of a number, built where there is none.
-    fn take_region(&mut self, region: usize) -> Checked<Slot<B>> {
+    pub(super) fn take_region(&mut self, region: usize) -> Checked<Slot<B>> {
         if self.regions[region].is_none() {
             self.build(region, 8, region == 1, false)?;
         }

@@ -13,18 +13,73 @@ const LAST: u64 = 14;
 /// An operation by the numbers of what it works on. Sizes and places are in granules; a `skew` is bytes more.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    Create { memory: usize, device: usize, granules: u64 },
-    Forget { memory: usize },
-    Build { region: usize, granules: u64, for_peer: bool, same_place: bool },
-    Drop { region: usize },
-    Map { region: usize, memory: usize, spot: Spot },
-    Unmap { region: usize, part: Part },
-    SetAccess { region: usize, part: Part, device: usize, access: Access },
-    Grow { region: usize, size: Size, device: usize, may_move: bool },
-    Shrink { region: usize, size: Size },
-    Pattern { region: usize, part: Part, device: usize, seed: u32 },
-    Write { region: usize, part: Part, place: Place, length: u64, value: u8 },
-    Fill { region: usize, part: Part, value: u8 },
+    Create {
+        memory: usize,
+        device: usize,
+        granules: u64,
+    },
+    Forget {
+        memory: usize,
+    },
+    Build {
+        region: usize,
+        granules: u64,
+        for_peer: bool,
+        same_place: bool,
+    },
+    Drop {
+        region: usize,
+    },
+    Map {
+        region: usize,
+        memory: usize,
+        spot: Spot,
+    },
+    Unmap {
+        region: usize,
+        part: Part,
+    },
+    SetAccess {
+        region: usize,
+        part: Part,
+        device: usize,
+        access: Access,
+    },
+    Grow {
+        region: usize,
+        size: Size,
+        device: usize,
+        may_move: bool,
+    },
+    Shrink {
+        region: usize,
+        size: Size,
+    },
+    Pattern {
+        region: usize,
+        part: Part,
+        device: usize,
+        seed: u32,
+    },
+    Write {
+        region: usize,
+        part: Part,
+        place: Place,
+        length: u64,
+        value: u8,
+    },
+    Fill {
+        region: usize,
+        part: Part,
+        value: u8,
+    },
+    /// The part's length counts, and where the other part begins.
+    Swap {
+        region: usize,
+        other: usize,
+        part: Part,
+        other_part: Part,
+    },
 }
 
 /// Where memory is to be mapped.
@@ -106,6 +161,9 @@ fn step() -> impl Strategy<Value = Step> {
             |(region, part, place, length, value)| Step::Write { region, part, place, length, value }
         ),
         2 => (region(), part(), any::<u8>()).prop_map(|(region, part, value)| Step::Fill { region, part, value }),
+        5 => (region(), region(), part(), part()).prop_map(
+            |(region, other, part, other_part)| Step::Swap { region, other, part, other_part }
+        ),
     ]
 }
 

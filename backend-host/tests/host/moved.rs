@@ -1,0 +1,70 @@
+//! Moves to another device on machines that the conformance suite has not: without peers, and with three devices.
+
+use crate::{ONE, SMALL, TWO};
+use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Done, Error, Location, Moved, Properties, Region, Via};
+use gpu_vmm_host::{HostBackend, HostConfig};
+
+const THREE: DeviceId = DeviceId(2);
+const IDLE: Done<'static> = Done::when_devices_idle();
+
+fn machine(config: &HostConfig) -> HostBackend {
+    config.clone().devices(3).memory(Bytes::mib(64)).granularity(SMALL).open().unwrap()
+}
+
+/// A region with bytes that tell where they are.
+fn filled(host: &HostBackend, properties: Properties) -> Region<HostBackend> {
+    let mut region = Region::builder(host).memory(properties).reserve(SMALL + SMALL).build().unwrap();
+    region.grow_to(SMALL).unwrap();
+    region.grow_to(SMALL + SMALL).unwrap();
+    region.write(SMALL - Bytes(3), b"over both").unwrap();
+    region
+}
+
+fn check(region: &Region<HostBackend>) {
+    let mut bytes = [0; 9];
+    region.read(SMALL - Bytes(3), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"over both");
+}
+
+#[test]
+fn without_peers_the_bytes_go_through_the_host() {
+    let host = machine(&HostConfig::new().without_peers());
+    let mut region = filled(&host, Properties::on(ONE));
+    let moved = region.move_to_device(TWO, Via::Fastest(None), IDLE).unwrap();
+    assert_eq!(moved, Moved { by_peer: Bytes(0), through_host: SMALL + SMALL });
+    check(&region);
+    assert!(region.mappings().all(|mapping| mapping.memory.device() == TWO));
+}
+
+#[test]
+fn memory_of_two_devices_goes_to_a_third() {
+    let host = machine(&HostConfig::new());
+    let mut region = Region::builder(&host).on(ONE).reserve(SMALL + SMALL).build().unwrap();
+    region.grow_to(SMALL).unwrap();
+    region.grow_to_on(TWO, SMALL + SMALL).unwrap();
+    region.write(SMALL - Bytes(3), b"over both").unwrap();
+    region.set_access(SMALL, SMALL, ONE, Access::Read).unwrap();
+    let free = host.memory_info(THREE).unwrap().free;
+    region.move_to_device(THREE, Via::Fastest(None), IDLE).unwrap();
+    check(&region);
+    let access = |offset| [ONE, TWO, THREE].map(|device| region.access(offset, device));
+    assert_eq!(access(Bytes(0)), [Access::None, Access::None, Access::ReadWrite]);
+    assert_eq!(access(SMALL), [Access::Read, Access::None, Access::ReadWrite], "a peer keeps what it had");
+    assert_eq!(host.memory_info(THREE).unwrap().free, free - SMALL - SMALL);
+}
+
+#[test]
+fn a_peer_that_could_not_reach_the_new_memory_is_in_the_way() {
+    let host = machine(&HostConfig::new().without_peers());
+    // The host's memory is every device's to reach, so that the region can be open to a device that is no peer.
+    let properties = Properties::on(ONE).located(Location::Host);
+    let mut region = filled(&host, properties);
+    region.set_access(Bytes(0), SMALL, THREE, Access::Read).unwrap();
+    region.move_to_device(TWO, Via::Fastest(None), IDLE).unwrap();
+    assert_eq!(region.access(Bytes(0), THREE), Access::Read);
+    check(&region);
+    // What growth is to bring counts as well: a region that is to be open to another device does not go where that one
+    // cannot reach.
+    let alone = Region::builder(&host).on(ONE).access(THREE, Access::Read).reserve(SMALL).build();
+    assert!(matches!(alone, Err(Error::PeerUnreachable { device: THREE, owner: ONE, .. })), "{alone:?}");
+}
