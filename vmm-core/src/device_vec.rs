@@ -1,6 +1,8 @@
 //! A typed vector in a device's memory that grows in place.
 
-use crate::{Address, Backend, Bytes, DeviceId, Done, Error, Region, RegionBuilder, Result};
+use crate::{
+    Address, Backend, Bytes, DeviceId, Done, Error, Region, RegionBuilder, Result, Resumed, Stash, Suspended,
+};
 use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
@@ -75,7 +77,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         self.length == 0
     }
 
-    /// How many elements there is memory for.
+    /// How many elements there is memory for: none while it is [suspended](DeviceVec::suspend).
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.region.end().to_usize().unwrap_or(usize::MAX) / Self::ELEMENT
@@ -176,6 +178,24 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     pub fn shrink_to_fit(&mut self, done: Done<'_>) -> Result<()> {
         let needed = Self::bytes("shrink", self.length)?;
         self.region.shrink_to(needed, done).map(drop)
+    }
+
+    /// Gives the vector's memory back and keeps its address: [`Region::suspend`]. It keeps its length.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::suspend`]; the vector is as before.
+    pub fn suspend(&mut self, stash: &Stash<B>, done: Done<'_>) -> Result<Suspended> {
+        self.region.suspend(stash, done)
+    }
+
+    /// Brings the vector's memory and elements back, where its pointers say: [`Region::resume`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::resume`]; the vector is still suspended.
+    pub fn resume(&mut self) -> Result<Resumed> {
+        self.region.resume()
     }
 
     /// Reads one element.

@@ -14,6 +14,8 @@
 //! | [`Region`] | a range of addresses with what is mapped in it: map, set access, grow, shrink, read, write |
 //! | [`DeviceVec`] | a typed vector on a region |
 //! | [`Slots`] | one address for several sets of memory, of which one is shown at a time |
+//! | [`Stash`] | where the contents of suspended regions are kept |
+//! | [`Regions`] | regions that are suspended and resumed by their tag |
 //! | [`share`] | memory and regions between processes |
 //! | [`Done`] | how it is known that no device uses memory any more that is about to be taken away |
 //! | [`Error`] | what went wrong, with the numbers and the driver's own words |
@@ -54,11 +56,13 @@ mod poison;
 mod properties;
 mod quirk;
 mod region;
+mod regions;
 mod ring;
 pub mod share;
 mod slots;
 mod staging;
 mod stream;
+mod suspend;
 #[cfg(unix)]
 pub mod system;
 pub mod workbench;
@@ -82,9 +86,14 @@ pub use properties::{HandleTypes, Location, Properties};
 pub use quirk::Quirk;
 #[cfg(unix)]
 pub use region::DmaBuf;
-pub use region::{Grown, Growth, MappingInfo, Moved, Placement, Region, RegionBuilder, Shrunk, Via};
+pub use region::{
+    Grown, Growth, MappingInfo, Moved, Placement, Region, RegionBuilder, RegionState, Resumed, Shrunk,
+    Suspended, Via,
+};
+pub use regions::{ByTag, Regions, SharedRegion};
 pub use ring::Ring;
 pub use slots::{SetId, Slots};
 pub use staging::{Lane, Pinned};
 pub use stream::{Done, Stream};
+pub use suspend::{Stash, StashKind};
 pub use workbench::Workbench;

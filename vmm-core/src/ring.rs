@@ -5,11 +5,12 @@
 #![allow(unsafe_code)]
 
 use crate::region::Segment;
-use crate::{Backend, Bytes, DeviceId, Error, Lane, Pinned, Result};
-use std::collections::BTreeMap;
+use crate::staging::Lanes;
+use crate::{Backend, Bytes, DriverError, Error, Pinned, Result};
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// Page-locked buffers for contents on their way. Clone-free and shared by reference: calls take turns.
 ///
@@ -32,7 +33,7 @@ struct Chunk {
 /// A buffer with what is going on in it.
 struct Slot<'a> {
     buffer: &'a dyn Pinned,
-    lanes: BTreeMap<DeviceId, Box<dyn Lane>>,
+    lanes: Lanes,
     chunk: Option<Chunk>,
 }
 
@@ -156,13 +157,12 @@ impl<B: Backend> Ring<B> {
         let Some((first, others)) = workers[..busy].split_first() else { return Ok(()) };
         std::thread::scope(|scope| {
             let run = &run;
-            let others: Vec<_> =
-                (1..).zip(others).map(|(at, own)| scope.spawn(move || run(at, own))).collect();
-            let answers = std::iter::once(run(0, first)).chain(
-                others
-                    .into_iter()
-                    .map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))),
-            );
+            let start = |(at, own)| {
+                let thread = start_thread(scope, move || run(at, own));
+                thread.inspect_err(|_| stop.store(true, Ordering::Relaxed))
+            };
+            let others: Vec<_> = (1..).zip(others).map(start).collect();
+            let answers = std::iter::once(run(0, first)).chain(others.into_iter().map(|other| join(other?)));
             answers.fold(Ok(()), Result::and)
         })
     }
@@ -183,26 +183,36 @@ impl<B: Backend> Ring<B> {
     }
 }
 
+/// Starts a thread, or says why the system has none.
+pub(crate) fn start_thread<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>> {
+    thread::Builder::new().spawn_scoped(scope, work).map_err(|error| Error::Driver {
+        operation: "copy contents",
+        source: DriverError::system("start a thread", &error),
+        context: "beside the caller's".to_owned(),
+    })
+}
+
+/// Waits for a thread; its panic is the caller's.
+pub(crate) fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
 /// What one thread does with its chunks, its buffers, and the sign that another one has failed.
 type Job<'a> =
     dyn Fn(&mut dyn Iterator<Item = Chunk>, &mut [Slot<'_>; 2], &AtomicBool) -> Result<()> + Sync + 'a;
 
 impl<'a> Slot<'a> {
     fn new(buffer: &'a dyn Pinned) -> Self {
-        Self { buffer, lanes: BTreeMap::new(), chunk: None }
-    }
-
-    fn lane(&mut self, backend: &impl Backend, device: DeviceId) -> Result<&mut Box<dyn Lane>> {
-        Ok(match self.lanes.entry(device) {
-            std::collections::btree_map::Entry::Occupied(lane) => lane.into_mut(),
-            std::collections::btree_map::Entry::Vacant(free) => free.insert(backend.lane(device)?),
-        })
+        Self { buffer, lanes: Lanes::default(), chunk: None }
     }
 
     fn start_fetch(&mut self, backend: &impl Backend, chunk: Option<Chunk>) -> Result<()> {
         let Some(chunk) = chunk else { return Ok(()) };
         let (to, place) = (self.buffer.start().as_ptr(), chunk.place);
-        let lane = self.lane(backend, place.device)?;
+        let lane = self.lanes.of(backend, place.device)?;
         // SAFETY: the buffer has room for a chunk and is this thread's; the segment is mapped and its owner may read it,
         // as its maker has checked, and stays so until the ring is done with it.
         unsafe { lane.copy_to_host(to, place.address, place.length) }?;
@@ -212,7 +222,7 @@ impl<'a> Slot<'a> {
 
     fn start_send(&mut self, backend: &impl Backend, chunk: Chunk) -> Result<()> {
         let (from, place) = (self.buffer.start().as_ptr(), chunk.place);
-        let lane = self.lane(backend, place.device)?;
+        let lane = self.lanes.of(backend, place.device)?;
         // SAFETY: as above, for writing.
         unsafe { lane.copy_from_host(place.address, from, place.length) }?;
         self.chunk = Some(chunk);
@@ -222,9 +232,7 @@ impl<'a> Slot<'a> {
     /// Waits for the copy that is going on, and tells which chunk it was.
     fn finish(&mut self) -> Result<Option<Chunk>> {
         let Some(chunk) = self.chunk.take() else { return Ok(None) };
-        if let Some(lane) = self.lanes.get_mut(&chunk.place.device) {
-            lane.finish()?;
-        }
+        self.lanes.finish(Ok(()))?;
         Ok(Some(chunk))
     }
 

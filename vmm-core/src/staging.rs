@@ -5,7 +5,9 @@
 //! so whoever needs such memory has it made ahead.
 #![allow(unsafe_code)]
 
-use crate::{Address, Bytes, Result};
+use crate::{Address, Backend, Bytes, DeviceId, Result};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Debug;
 use std::ptr::NonNull;
 
@@ -55,4 +57,23 @@ pub trait Lane: Debug + Send {
     ///
     /// What the driver answers, for one of the copies too.
     fn finish(&mut self) -> Result<()>;
+}
+
+/// Lanes of several devices, each made when it is first asked for. Dropping them waits.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes(BTreeMap<DeviceId, Box<dyn Lane>>);
+
+impl Lanes {
+    /// The device's.
+    pub(crate) fn of(&mut self, backend: &impl Backend, device: DeviceId) -> Result<&mut dyn Lane> {
+        Ok(match self.0.entry(device) {
+            Entry::Occupied(lane) => lane.into_mut().as_mut(),
+            Entry::Vacant(free) => free.insert(backend.lane(device)?).as_mut(),
+        })
+    }
+
+    /// Waits until all of them are done, whatever came of queueing; the first error.
+    pub(crate) fn finish(&mut self, queued: Result<()>) -> Result<()> {
+        self.0.values_mut().fold(queued, |answer, lane| answer.and(lane.finish()))
+    }
 }

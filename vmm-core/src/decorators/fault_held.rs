@@ -162,6 +162,8 @@ impl<R: Reservation> Registry<R> {
 pub struct FaultReservation<R> {
     held: Arc<Shared<R>>,
     range: AddressRange,
+    /// The addresses are somebody else's, by plan.
+    lost: bool,
     plan: Arc<Plan>,
 }
 
@@ -173,7 +175,11 @@ impl<R: Reservation> FaultReservation<R> {
         reservations.retain(|held| held.strong_count() > 0);
         reservations.push(Arc::downgrade(&held));
         drop(reservations);
-        Self { held, range, plan: Arc::clone(plan) }
+        Self { held, range, lost: false, plan: Arc::clone(plan) }
+    }
+
+    fn taken(&self, operation: &'static str) -> Error {
+        Error::AddressTaken { operation, wanted: self.range.base, offered: self.range.end() }
     }
 }
 
@@ -190,6 +196,9 @@ where
 
     unsafe fn map(&mut self, offset: Bytes, handle: &FaultHandle<H>) -> Result<()> {
         self.plan.call("map")?;
+        if self.lost {
+            return Err(self.taken("map"));
+        }
         let mut held = lock(&self.held);
         // SAFETY: the caller's promises are passed on; so in every function below.
         unsafe { held.inner("map")?.map(offset, &handle.inner) }?;
@@ -223,11 +232,17 @@ where
     unsafe fn return_memory(&mut self) -> Result<()> {
         self.plan.call("return memory")?;
         // SAFETY: as in `map`.
-        unsafe { lock(&self.held).inner("return memory")?.return_memory() }
+        unsafe { lock(&self.held).inner("return memory")?.return_memory() }?;
+        self.lost = self.plan.loses_addresses();
+        if self.lost { Err(self.taken("return memory")) } else { Ok(()) }
     }
 
     fn regain(&mut self) -> Result<()> {
         self.plan.call("regain addresses")?;
+        if self.lost && self.plan.loses_addresses() {
+            return Err(self.taken("regain addresses"));
+        }
+        self.lost = false;
         lock(&self.held).inner("regain addresses")?.regain()
     }
 

@@ -57,6 +57,12 @@ impl<B: Backend> FaultInject<B> {
         self.plan.carry_out(whether);
     }
 
+    /// Says whether somebody else takes a reservation's addresses whenever memory is returned, and keeps them until this is
+    /// said otherwise.
+    pub fn lose_addresses(&self, whether: bool) {
+        self.plan.lose_addresses(whether);
+    }
+
     /// Lets nothing fail any more, and tells how many calls there were since [`FaultInject::fail`].
     pub fn stop(&self) -> u64 {
         self.plan.stop()

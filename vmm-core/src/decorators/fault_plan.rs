@@ -14,6 +14,8 @@ struct Counting {
     failing: Vec<Range<u64>>,
     /// Whether a set access that fails is carried out all the same.
     carry_out: bool,
+    /// Whether addresses are somebody else's as soon as memory is returned.
+    lose_addresses: bool,
 }
 
 impl Plan {
@@ -39,6 +41,14 @@ impl Plan {
 
     pub(super) fn carries_out(&self) -> bool {
         self.counting().carry_out
+    }
+
+    pub(super) fn lose_addresses(&self, whether: bool) {
+        self.counting().lose_addresses = whether;
+    }
+
+    pub(super) fn loses_addresses(&self) -> bool {
+        self.counting().lose_addresses
     }
 
     /// Counts a call, and fails it if its turn has come.

@@ -471,6 +471,39 @@ pub enum Error {
         /// How many addresses it has.
         reserved: Bytes,
     },
+    /// The region is suspended and its contents are kept, but its addresses went to somebody else while the driver gave
+    /// the memory back.
+    #[error(
+        "{operation}: the region is suspended and its contents are kept, but of its {reserved} at {address} addresses \
+         were lost meanwhile, and it can be resumed when they are free again: {source}"
+    )]
+    AddressesLost {
+        /// What was asked for.
+        operation: &'static str,
+        /// Where the region begins.
+        address: Address,
+        /// How many addresses it has.
+        reserved: Bytes,
+        /// Which addresses were lost: an [`Error::AddressTaken`].
+        source: Box<Self>,
+    },
+    /// Of several regions some were done, and the next could not be.
+    #[error(
+        "{operation}: of the {regions} regions tagged {tag:?}, {done} are done, and the next failed; do it again to go \
+         on there: {source}"
+    )]
+    Partly {
+        /// What was asked for.
+        operation: &'static str,
+        /// What they are tagged with.
+        tag: Box<str>,
+        /// How many are as they should be.
+        done: usize,
+        /// How many there are.
+        regions: usize,
+        /// What came of the next one.
+        source: Box<Self>,
+    },
     /// Memory that somebody else has too, so that it could not be given back, or would not come back as the same.
     #[error("{operation}: the memory of {length} at offset {offset} {holder}")]
     Held {
@@ -592,8 +625,12 @@ pub enum Error {
 impl Error {
     /// True where the device has too little memory, free or at all.
     #[must_use]
-    pub const fn is_out_of_memory(&self) -> bool {
-        matches!(self, Self::OutOfMemory { .. } | Self::ExceedsDevice { .. })
+    pub fn is_out_of_memory(&self) -> bool {
+        match self {
+            Self::OutOfMemory { .. } | Self::ExceedsDevice { .. } => true,
+            Self::Partly { source, .. } => source.is_out_of_memory(),
+            _ => false,
+        }
     }
 
     /// An answer of a driver that has no kind of its own, with the numbers that it was given.
@@ -610,7 +647,9 @@ impl Error {
             | Self::DeviceLost { source, .. }
             | Self::File { source, .. }
             | Self::Driver { source, .. } => Some(source),
-            Self::UndoFailed { error, .. } => error.driver_error(),
+            Self::UndoFailed { error: source, .. }
+            | Self::AddressesLost { source, .. }
+            | Self::Partly { source, .. } => source.driver_error(),
             _ => None,
         }
     }

@@ -26,12 +26,10 @@ impl<B: Backend> Wanted<B> {
 }
 
 impl<B: Backend> Region<B> {
-    /// Refuses a region of which some part is out of use.
+    /// Refuses a region that is suspended, or of which some part is out of use.
     pub(crate) fn check_all(&self, operation: &'static str) -> Result<()> {
-        for (offset, mapping) in self.layout.table.iter() {
-            self.layout.table.check_mapped(operation, offset, mapping.length())?;
-        }
-        Ok(())
+        self.check_active(operation)?;
+        self.layout.check_in_use(operation)
     }
 
     /// Makes these the mappings of the region, at the address that it has: all, or it is as before. They come in order of
@@ -43,6 +41,7 @@ impl<B: Backend> Region<B> {
         wanted: &[Wanted<B>],
         done: Done<'_>,
     ) -> Result<()> {
+        self.check_active(operation)?;
         let gone = self.unwanted(wanted);
         for part in &gone {
             self.layout.table.check_whole(operation, part.offset, part.length)?;

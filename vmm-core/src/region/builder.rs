@@ -246,6 +246,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             alignment,
             growing: Growing { memory: self.memory, access: self.access, extend_by, unit, elsewhere, guard },
             tag: self.tag,
+            suspended: None,
             layout: reserve_guarded(backend, operation, size, alignment, granularity, self.placement, guard)?,
         })
     }

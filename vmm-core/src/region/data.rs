@@ -87,6 +87,7 @@ impl<B: Backend> Region<B> {
         need: Access,
         by: By,
     ) -> Result<Vec<Segment>> {
+        self.check_active(operation)?;
         if length.is_zero() {
             return Ok(Vec::new());
         }

@@ -92,6 +92,9 @@ impl<B: Backend> Region<B> {
         let owner = self.mapping_at(offset).map_or(DeviceId(0), |mapping| mapping.memory.device());
         // SAFETY: whole mappings without a hole, in one reservation, of one device's memory with the same properties.
         let fd = unsafe { reservation.dma_buf(owner, at, length) }?;
+        for (_, mapping) in self.layout.table.touching(offset, length) {
+            mapping.memory.mark_exported();
+        }
         Ok(DmaBuf { fd, offset, length })
     }
 }

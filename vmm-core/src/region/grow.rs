@@ -123,6 +123,7 @@ impl<B: Backend> Region<B> {
     /// before.
     pub fn shrink_to(&mut self, size: Bytes, done: Done<'_>) -> Result<Shrunk> {
         let operation = "shrink";
+        self.check_active(operation)?;
         let end = self.end();
         if size > end {
             return Err(Error::OutOfRange { operation, offset: Bytes::ZERO, length: size, limit: end });
@@ -150,6 +151,7 @@ impl<B: Backend> Region<B> {
 
     /// What the region has to end at, or `None` where it does already.
     fn target(&self, operation: &'static str, device: DeviceId, size: Bytes) -> Result<Option<Bytes>> {
+        self.check_active(operation)?;
         let target = rounded(operation, size, self.granularity)?;
         let end = self.end();
         if target <= end {

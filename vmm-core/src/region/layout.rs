@@ -172,6 +172,71 @@ impl<B: Backend> Layout<B> {
         first
     }
 
+    /// Removes all mappings and sees to it that their memory can go back to its devices, all or nothing. Gives what was
+    /// mapped, which still holds the memory; and an error where that is done, but [addresses](Error::AddressTaken) were
+    /// lost.
+    pub(super) fn vacate(&mut self) -> Result<(Vec<Piece<B>>, Option<Error>)> {
+        let mut gone = Vec::new();
+        let removed = self.parts().into_iter().try_for_each(|part| self.unmap(part, &mut gone));
+        match removed.and_then(|()| self.return_memory()) {
+            Ok(lost) => Ok((gone, lost)),
+            Err(why) => Err(self.restore(why, gone)),
+        }
+    }
+
+    /// Takes pieces away that `place` has mapped, because of an error; their memory can go back to its devices.
+    pub(super) fn take_away(&mut self, error: Error, placed: &[Piece<B>]) -> Error {
+        let error = self.undo_place(error, placed);
+        if !self.table.is_empty() {
+            return error;
+        }
+        match self.return_memory() {
+            Ok(None) => error,
+            Ok(Some(undo)) | Err(undo) => Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) },
+        }
+    }
+
+    /// Lets the drivers give back what they keep of the memory that was mapped. Nothing is mapped any more. Gives an error
+    /// where addresses were lost: then there is no way back, whatever comes of the other reservations.
+    fn return_memory(&mut self) -> Result<Option<Error>> {
+        let mut lost = None;
+        for reservation in self.spans.reservations() {
+            // SAFETY: nothing is mapped in the whole region.
+            let Err(error) = (unsafe { reservation.return_memory() }) else { continue };
+            // Whoever had them may have been quick.
+            match reservation.regain() {
+                Err(_) => lost = lost.or(Some(error)),
+                Ok(()) if matches!(error, Error::AddressTaken { .. }) || lost.is_some() => {}
+                Ok(()) => return Err(error),
+            }
+        }
+        Ok(lost)
+    }
+
+    /// Reserves addresses again that were lost when memory was returned.
+    pub(super) fn regain(&mut self) -> Result<()> {
+        self.spans.reservations().try_for_each(Reservation::regain)
+    }
+
+    /// Gives each piece's owner the access that the piece says, where it has more. Not undone: who calls takes the pieces
+    /// away where it fails.
+    pub(super) fn lower(&mut self, pieces: &[Piece<B>]) -> Result<()> {
+        for run in runs(pieces, |mapping| (mapping.memory.device(), mapping.access)) {
+            let (part, real) = (part_of(run), &run[0].mapping);
+            let device = real.memory.device();
+            self.grant(part, &[Grant { device, access: real.access.get(device) }])?;
+            self.table.change(part, |mapping| mapping.access = real.access);
+        }
+        Ok(())
+    }
+
+    /// Refuses where some mapping is out of use.
+    pub(super) fn check_in_use(&self, operation: &'static str) -> Result<()> {
+        self.table
+            .iter()
+            .try_for_each(|(offset, mapping)| self.table.check_mapped(operation, offset, mapping.length()))
+    }
+
     /// The runs of mappings that can be vouched for and follow each other without a hole.
     pub(super) fn parts(&self) -> Vec<Part> {
         let good = self.table.iter().filter(|(_, mapping)| mapping.out_of_use.is_none());
@@ -185,7 +250,12 @@ impl<B: Backend> Layout<B> {
     }
 
     /// Marks mappings for which nobody can vouch.
-    fn put_out_of_use(&mut self, error: Error, undo: Error, parts: impl IntoIterator<Item = Part>) -> Error {
+    pub(super) fn put_out_of_use(
+        &mut self,
+        error: Error,
+        undo: Error,
+        parts: impl IntoIterator<Item = Part>,
+    ) -> Error {
         let cause: Box<str> = format!("{error}; {undo}").into();
         for part in parts {
             self.table.change(part, |mapping| mapping.out_of_use = Some(cause.clone()));

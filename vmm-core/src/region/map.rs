@@ -95,15 +95,16 @@ impl<B: Backend> Region<B> {
         }
     }
 
-    /// Refuses a part that is empty, unaligned, or not wholly in the region.
+    /// Refuses a part that is empty, unaligned, or not wholly in the region, and any part of a suspended one.
     pub(super) fn check_part(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
         self.check_inside(operation, offset, length)?;
         check_aligned(operation, "offset", offset.0, self.granularity)?;
         check_aligned(operation, "length", length.0, self.granularity)
     }
 
-    /// Refuses a part that is empty or not wholly in the region.
+    /// Refuses a part that is empty or not wholly in the region, and any part of a suspended one.
     pub(crate) fn check_inside(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+        self.check_active(operation)?;
         check_inside(operation, offset, length, self.reserved())
     }
 }

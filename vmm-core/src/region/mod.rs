@@ -16,6 +16,7 @@
 //! | `data` | reading, writing and filling through the devices |
 //! | `copy` | copying from region to region |
 //! | `dma_buf` | the descriptors that network cards are given |
+//! | `suspend` | giving memory back and keeping the addresses |
 
 mod arrange;
 mod builder;
@@ -30,6 +31,7 @@ mod map;
 mod move_device;
 mod restorable;
 mod spans;
+mod suspend;
 mod swap;
 mod table;
 
@@ -41,6 +43,7 @@ pub use dma_buf::DmaBuf;
 pub use grow::{Grown, Growth, Shrunk};
 pub(crate) use map::check_inside;
 pub use move_device::{Moved, Via};
+pub use suspend::{RegionState, Resumed, Suspended};
 
 use crate::{
     Access, AccessMap, Address, AddressRange, Alignment, Backend, Bytes, DeviceId, Done, Error, Granularity,
@@ -49,6 +52,7 @@ use crate::{
 use builder::Growing;
 pub(crate) use data::{By, Segment};
 use layout::Layout;
+use suspend::Suspension;
 
 /// A range of addresses with physical memory mapped in it.
 ///
@@ -79,6 +83,8 @@ pub struct Region<B: Backend> {
     growing: Growing,
     /// What the user calls it; empty where nothing was said.
     tag: Box<str>,
+    /// What it needs to come back; then nothing is mapped.
+    suspended: Option<Box<Suspension<B>>>,
     layout: Layout<B>,
 }
 
@@ -149,13 +155,14 @@ impl<B: Backend> Region<B> {
         self.layout.spans.ranges()
     }
 
-    /// Where the last mapping ends; zero where nothing is mapped. Growth goes on from here.
+    /// Where the last mapping ends; zero where nothing is mapped, as in a [suspended](Region::suspend) region. Growth goes
+    /// on from here.
     #[must_use]
     pub fn end(&self) -> Bytes {
         self.layout.table.end()
     }
 
-    /// The bytes of all mappings together: [`Region::end`] less the holes.
+    /// The bytes of all mappings together: [`Region::end`] less the holes. Zero in a [suspended](Region::suspend) region.
     #[must_use]
     pub fn mapped(&self) -> Bytes {
         self.layout.table.mapped()
@@ -177,7 +184,7 @@ impl<B: Backend> Region<B> {
         self.growing.access_to(device)
     }
 
-    /// The mappings in order.
+    /// The mappings in order; a [suspended](Region::suspend) region has none.
     pub fn mappings(&self) -> impl DoubleEndedIterator<Item = MappingInfo<'_, B>> {
         self.layout.table.iter().map(|(offset, mapping)| MappingInfo {
             offset,

@@ -69,6 +69,11 @@ impl<B: Backend> Spans<B> {
         self.0.iter().map(Span::range)
     }
 
+    /// All reservations, in order.
+    pub(super) fn reservations(&mut self) -> impl Iterator<Item = &mut B::Reservation> {
+        self.0.iter_mut().map(|span| &mut span.reservation)
+    }
+
     /// Adds a reservation that begins where the last one ends.
     pub(super) fn push(&mut self, reservation: B::Reservation) {
         debug_assert_eq!(reservation.range().base, self.base() + self.size());

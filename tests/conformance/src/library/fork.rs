@@ -10,7 +10,7 @@ use crate::subject::Subject;
 use gpu_vmm_core::workbench::{PATTERN_WORD, pattern_word};
 use gpu_vmm_core::{
     Access, Bytes, DeviceVec, Done, Error, Lane, Physical, Pinned, Placement, Properties, Region, Result,
-    Workbench,
+    Stash, Workbench,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -98,6 +98,7 @@ fn first_that_reaches_the_driver<B: Workbench>(
         is_forked(region.count_wrong(device, Bytes(0), unit, 0)),
         is_forked(region.unmap(Bytes(0), behind, Done::when_devices_idle())),
         is_forked(region.shrink_to(Bytes(0), Done::when_devices_idle())),
+        is_forked(region.suspend(&Stash::nothing(), Done::when_devices_idle())),
         is_forked(vec.push(1)),
         is_forked(backend.pin(unit)),
         is_forked(backend.lane(device)),

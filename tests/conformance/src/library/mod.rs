@@ -28,6 +28,7 @@ mod sharing;
 mod slots;
 mod staging;
 mod stress;
+mod suspend;
 mod swap;
 mod threads;
 mod tools;
@@ -60,6 +61,7 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         swap::cases(),
         slots::cases(),
         moved::cases(),
+        suspend::cases(),
         threads::cases(),
         fork::cases(),
         share::cases(),

@@ -4,7 +4,8 @@ use crate::case::cases;
 use crate::library::tools::{has, mapped, write};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{
-    Access, AddressRange, Bytes, DeviceVec, Done, Error, Physical, Placement, Region, Workbench,
+    Access, AddressRange, Bytes, DeviceVec, Done, Error, Physical, Placement, Region, Regions, Stash,
+    Workbench,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Barrier, mpsc};
@@ -40,6 +41,8 @@ fn types_cross_threads<B: Workbench>(_: &Subject<B>) {
     both::<Region<B>>();
     both::<Physical<B>>();
     both::<DeviceVec<f32, B>>();
+    both::<Stash<B>>();
+    both::<Regions<B>>();
     both::<Error>();
 }
 

@@ -4,7 +4,7 @@ use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::{
     Access, Address, Bytes, DeviceId, DeviceVec, Done, Physical, Placement, Properties, Region, Ring, SetId,
-    Slots, Workbench,
+    Slots, Stash, StashKind, Workbench,
 };
 use std::os::fd::OwnedFd;
 
@@ -50,6 +50,12 @@ pub(super) struct Start {
     beside: Beside,
     /// True where there is a ring of buffers.
     ring: bool,
+    /// True where no device may do anything with the mapping that else may be read alone.
+    closed: bool,
+    /// What kind of stash there is.
+    stash: StashKind,
+    /// True where the region, or the vector, is suspended, in the stash.
+    suspended: bool,
 }
 
 /// What there is beside the region that is operated on.
@@ -86,6 +92,9 @@ impl Start {
         guarded: false,
         beside: Beside::Nothing,
         ring: false,
+        closed: false,
+        stash: StashKind::Nothing,
+        suspended: false,
     };
     pub(super) const EXTENDED: Self = Self { extended: true, ..Self::FREE };
     pub(super) const BESIDE: Self = Self::EXTENDED.beside(&[1]);
@@ -109,6 +118,18 @@ impl Start {
         Self { beside: Beside::Pieces(pieces), ..self }
     }
 
+    pub(super) const CLOSED: Self = Self { closed: true, ..Self::FREE };
+
+    /// The same with a stash of this kind.
+    pub(super) const fn with(self, stash: StashKind) -> Self {
+        Self { stash, ..self }
+    }
+
+    /// The same, suspended in its stash.
+    pub(super) const fn suspended(self) -> Self {
+        Self { suspended: true, ..self }
+    }
+
     /// True where nothing can be reserved behind the region.
     pub(super) const fn is_walled(self) -> bool {
         self.walled || self.guarded
@@ -124,6 +145,8 @@ pub(super) enum Made<B: Workbench> {
     Vector(DeviceVec<u64, Faulty<B>>),
     Slots(Slots<Faulty<B>>),
     Descriptor(OwnedFd),
+    Stash(Stash<Faulty<B>>),
+    Ring(Ring<Faulty<B>>),
 }
 
 /// The fields are dropped in this order: whoever has memory mapped goes first.
@@ -142,6 +165,8 @@ pub(super) struct Bench<B: Workbench> {
     pub(super) memory: Physical<Faulty<B>>,
     shared: Option<(Physical<Faulty<B>>, OwnedFd)>,
     ring: Option<Ring<Faulty<B>>>,
+    /// With room for all that is in the region or the vector.
+    pub(super) stash: Stash<Faulty<B>>,
     pub(super) backend: Faulty<B>,
     pub(super) device: DeviceId,
     /// Another device that has access; the same one where the start has no peer.
@@ -185,6 +210,16 @@ impl<B: Workbench> Bench<B> {
         }
         // Sets begin where their region does.
         let origin = if slots.is_some() { Bytes(0) } else { size - Bytes(granule.0 * GRANULES) };
+        let stash = match start.stash {
+            StashKind::Pinned => Stash::pinned(&backend, size + size).unwrap(),
+            // One thread, so that the calls come in the same order each time.
+            StashKind::Pageable => Stash::pageable(Ring::new(&backend, 1, granule + EDGE).unwrap()),
+            StashKind::File => {
+                let ring = Ring::new(&backend, 1, granule + EDGE).unwrap();
+                Stash::file(std::env::temp_dir(), ring)
+            }
+            StashKind::Nothing => Stash::nothing(),
+        };
         let mut bench = Self {
             made: Vec::new(),
             region,
@@ -202,6 +237,7 @@ impl<B: Workbench> Bench<B> {
             }),
             // One thread, so that the calls come in the same order each time.
             ring: start.ring.then(|| Ring::new(&backend, 1, Bytes(granule.0 / 2)).unwrap()),
+            stash,
             backend,
             device,
             peer,
@@ -217,6 +253,9 @@ impl<B: Workbench> Bench<B> {
         // Not behind the region, where one that grows would want to be.
         let far = Placement::Exact(hole.checked_add(subject.units(48)).unwrap());
         bench.fill_beside(start.beside, size, far);
+        if start.suspended {
+            bench.suspend().unwrap();
+        }
         bench
     }
 
@@ -279,7 +318,8 @@ impl<B: Workbench> Bench<B> {
             self.mark(self.at(5));
         }
         let (first, second, last) = (self.at(0), self.at(1), self.at(3));
-        self.region().set_access(second, granule, device, Access::Read).unwrap();
+        let less = if start.closed { Access::None } else { Access::Read };
+        self.region().set_access(second, granule, device, less).unwrap();
         if start.peer {
             self.region().set_access(first, granule, peer, RW).unwrap();
             self.region().set_access(last, granule, peer, Access::Read).unwrap();
@@ -325,6 +365,27 @@ impl<B: Workbench> Bench<B> {
     /// The region that is operated on.
     pub(super) fn region(&mut self) -> &mut Region<Faulty<B>> {
         self.region.as_mut().expect("a bench with a region")
+    }
+
+    /// Suspends the region, or the vector, in the stash.
+    pub(super) fn suspend(&mut self) -> gpu_vmm_core::Result<()> {
+        let (stash, done) = (self.stash.clone(), Done::when_devices_idle());
+        let did = match &mut self.vector {
+            Some(vector) => vector.suspend(&stash, done)?,
+            None => self.region().suspend(&stash, done)?,
+        };
+        assert!(!did.already);
+        Ok(())
+    }
+
+    /// Resumes the region, or the vector.
+    pub(super) fn resume(&mut self) -> gpu_vmm_core::Result<()> {
+        let did = match &mut self.vector {
+            Some(vector) => vector.resume()?,
+            None => self.region().resume()?,
+        };
+        assert!(!did.already);
+        Ok(())
     }
 
     /// The region that is operated on, and the second one.

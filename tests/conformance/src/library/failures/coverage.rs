@@ -15,6 +15,8 @@ const NOT_SWEPT: &[(&str, &str)] = &[
         "Physical::import_fabric",
         "no machine without a fabric has such handles; importing from a descriptor is swept",
     ),
+    ("Regions::suspend", "it is `Region::suspend`, one after the other; `suspend` has where it stops"),
+    ("Regions::resume", "it is `Region::resume`, one after the other; `suspend` has where it stops"),
     (
         "Region::dma_bufs",
         "host memory has none, and where a device has them nothing but the descriptors comes of it",
@@ -26,7 +28,10 @@ fn sources() -> Vec<PathBuf> {
     let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vmm-core/src");
     let region = std::fs::read_dir(core.join("region")).unwrap().map(|entry| entry.unwrap().path());
     let mut sources: Vec<PathBuf> = region.collect();
-    sources.extend(["physical.rs", "device_vec.rs", "slots.rs"].map(|file| core.join(file)));
+    sources.extend(
+        ["physical.rs", "device_vec.rs", "slots.rs", "suspend/mod.rs", "regions.rs", "ring.rs"]
+            .map(|file| core.join(file)),
+    );
     sources
 }
 

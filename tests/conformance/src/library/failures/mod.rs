@@ -9,12 +9,14 @@
 //! | `state` | what a failure must not change |
 //! | `sweep` | each driver call fails, one in each round |
 //! | `undo` | a second one fails, in what follows the first |
+//! | `asleep` | the same for a region that is suspended, and stays so |
 //! | `ends` | where a region ends |
 //! | `coverage` | the table against the sources: no operation is missing |
 //!
 //! A driver call that fails by plan does not happen, but for one kind: a set access may have happened and say that it
 //! failed, since drivers may have done some of it.
 
+mod asleep;
 mod bench;
 #[cfg(test)]
 mod coverage;
@@ -66,6 +68,14 @@ cases! { "failures":
     region_write_pattern,
     /// A check of a pattern that fails changes nothing.
     region_count_wrong,
+    /// A ring that cannot be made leaves no page-locked memory behind.
+    ring_new,
+    /// A stash that cannot be made leaves no page-locked memory behind.
+    stash_pinned,
+    /// A suspend that fails at any call leaves the region active, with its mappings, access and contents.
+    region_suspend,
+    /// A resume that fails at any call leaves the region suspended, and a second one brings everything back.
+    region_resume,
     /// A close that fails tells the first failure, and what the destructor's second try cannot give back is logged.
     region_close,
     /// A destructor that fails logs the failure, frees no addresses with a mapping in them, and does not panic.
@@ -84,6 +94,10 @@ cases! { "failures":
     device_vec_resize,
     /// A shrink to fit that fails leaves the vector its memory.
     device_vec_shrink_to_fit,
+    /// A vector that cannot be suspended has its elements.
+    device_vec_suspend,
+    /// A vector that cannot be resumed is still suspended, and comes back with its elements.
+    device_vec_resume,
     /// Reading one element that fails changes nothing.
     device_vec_get,
     /// Reading elements that fails changes nothing.
@@ -132,6 +146,10 @@ cases! { "failures":
     undoing_grow_or_move_on,
     /// Where putting back what a shrink took fails too, it says so, and nothing but that is out of use.
     undoing_shrink_to,
+    /// Where putting back what a suspend took fails too, it says so, and nothing but that is out of use.
+    undoing_suspend,
+    /// Where taking back what a resume has mapped fails too, it says so, and the region stays suspended.
+    undoing_resume,
     /// A vector whose growth cannot be undone keeps its elements.
     undoing_device_vec_reserve,
     /// A vector whose move cannot be undone keeps its elements, but for what was lost at the old address.
@@ -148,6 +166,10 @@ cases! { "failures":
     undoing_move_to_device,
     /// Where the old set cannot be put back either, it is out of use, and the region goes on.
     undoing_slots_show,
+    /// A vector that cannot be suspended, nor be put back, has its elements but for what is out of use.
+    undoing_device_vec_suspend,
+    /// A vector that cannot be resumed, nor be taken back, stays suspended.
+    undoing_device_vec_resume,
 }
 
 macro_rules! sweeps {
@@ -177,6 +199,12 @@ sweeps! {
     region_copy_from: single("Region::copy_from"),
     region_write_pattern: single("Region::write_pattern"),
     region_count_wrong: single("Region::count_wrong"),
+    ring_new: single("Ring::new"),
+    stash_pinned: single("Stash::pinned"),
+    region_suspend: single("Region::suspend"),
+    region_resume: single("Region::resume"),
+    device_vec_suspend: single("DeviceVec::suspend"),
+    device_vec_resume: single("DeviceVec::resume"),
     device_vec_new: single("DeviceVec::new"),
     device_vec_build: single("DeviceVec::build"),
     device_vec_reserve: single("DeviceVec::reserve"),
@@ -216,6 +244,10 @@ sweeps! {
     undoing_swap_all: double("Region::swap_all"),
     undoing_move_to_device: double("Region::move_to_device"),
     undoing_slots_show: double("Slots::show"),
+    undoing_suspend: double("Region::suspend"),
+    undoing_resume: asleep("Region::resume"),
+    undoing_device_vec_suspend: double("DeviceVec::suspend"),
+    undoing_device_vec_resume: asleep("DeviceVec::resume"),
 }
 
 fn region_close<B: Workbench>(subject: &Subject<B>) {

@@ -3,7 +3,8 @@
 use super::bench::{Bench, Made, Start};
 use super::exchanges;
 use gpu_vmm_core::{
-    Access, Bytes, DeviceVec, Done, Error, Physical, Placement, Properties, Region, Result, Stream, Workbench,
+    Access, Bytes, DeviceVec, Done, Error, Physical, Placement, Properties, Region, Result, Ring, Stash,
+    StashKind, Stream, Workbench,
 };
 use std::fmt;
 
@@ -29,6 +30,8 @@ pub(super) struct Operation<B: Workbench> {
     pub(super) poisons: bool,
     /// It maps pieces that are cut in other places than those before, of which one that is stuck takes several places.
     pub(super) cuts: bool,
+    /// Contents that were elsewhere are there when it has succeeded.
+    pub(super) brings_back: bool,
 }
 
 impl<B: Workbench> fmt::Display for Operation<B> {
@@ -56,6 +59,7 @@ impl<B: Workbench> Operation<B> {
             moves: false,
             poisons: false,
             cuts: false,
+            brings_back: false,
         }
     }
 
@@ -86,6 +90,10 @@ impl<B: Workbench> Operation<B> {
     pub(super) const fn cuts(self) -> Self {
         Self { cuts: true, ..self }
     }
+
+    const fn brings_back(self) -> Self {
+        Self { brings_back: true, ..self }
+    }
 }
 
 /// The operations after whose failure there is something to undo, so that undoing can fail.
@@ -101,10 +109,14 @@ pub(super) const UNDONE: &[&str] = &[
     "Region::swap_all",
     "Region::move_to_device",
     "Slots::show",
+    "Region::suspend",
+    "Region::resume",
     "DeviceVec::reserve",
     "DeviceVec::push",
     "DeviceVec::extend_from_slice",
     "DeviceVec::resize",
+    "DeviceVec::suspend",
+    "DeviceVec::resume",
 ];
 
 /// The rows of one operation.
@@ -124,6 +136,7 @@ pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {
         set_access(),
         grow(),
         data(),
+        suspend(),
         vector(),
         vector_data(),
         exchanges::all(),
@@ -338,6 +351,42 @@ fn data<B: Workbench>() -> Vec<Operation<B>> {
         })
         .looks(),
     ]
+}
+
+fn suspend<B: Workbench>() -> Vec<Operation<B>> {
+    const OF: &str = "Region::suspend";
+    const BACK: &str = "Region::resume";
+    const PINNED: StashKind = StashKind::Pinned;
+    const PAGEABLE: StashKind = StashKind::Pageable;
+    let ways = [
+        ("with page-locked memory", Start::FREE.with(PINNED)),
+        ("through a ring, across reservations", Start::EXTENDED.with(PAGEABLE)),
+        ("with what its owner may not read", Start::CLOSED.with(PINNED)),
+        ("with what two devices use", Start::PEER.with(PINNED)),
+        ("with a file", Start::FREE.with(StashKind::File)),
+    ];
+    let mut rows = vec![
+        Operation::new("Ring::new", "", Start::FREE, |bench| {
+            let ring = Ring::new(&bench.backend, 2, bench.granules(1)).map(Made::Ring);
+            keep(bench, ring)
+        })
+        .looks(),
+        Operation::new("Stash::pinned", "", Start::FREE, |bench| {
+            let stash = Stash::pinned(&bench.backend, Bytes::mib(300)).map(Made::Stash);
+            keep(bench, stash)
+        })
+        .looks(),
+        Operation::new(OF, "without contents", Start::EXTENDED, Bench::suspend),
+        Operation::new(BACK, "without contents", Start::EXTENDED.suspended(), Bench::resume),
+        Operation::new("DeviceVec::suspend", "", Start::VECTOR.with(PINNED), Bench::suspend),
+        Operation::new("DeviceVec::resume", "", Start::VECTOR.with(PINNED).suspended(), Bench::resume)
+            .brings_back(),
+    ];
+    for (what, start) in ways {
+        rows.push(Operation::new(OF, what, start, Bench::suspend));
+        rows.push(Operation::new(BACK, what, start.suspended(), Bench::resume).brings_back());
+    }
+    rows
 }
 
 fn vector<B: Workbench>() -> Vec<Operation<B>> {

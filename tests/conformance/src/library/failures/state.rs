@@ -70,6 +70,18 @@ impl State {
         shape
     }
 
+    /// What is in it, as far as it is looked at.
+    pub(super) fn contents(&self) -> Vec<Option<u64>> {
+        let elements = self.elements.map(|(_, sum)| sum);
+        self.mappings.iter().flat_map(|seen| seen.wrong).chain([elements]).collect()
+    }
+
+    /// True where every device finds everywhere what was written, or all elements.
+    pub(super) fn is_whole(&self) -> bool {
+        let right = |wrong: &Option<u64>| wrong.is_none_or(|words| words == 0);
+        self.elements.is_some() || self.mappings.iter().all(|seen| seen.wrong.iter().all(right))
+    }
+
     /// The same but for the contents between two offsets.
     pub(super) fn without_contents(mut self, from: Bytes, to: Bytes) -> Self {
         for seen in &mut self.mappings {

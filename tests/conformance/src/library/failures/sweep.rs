@@ -3,7 +3,7 @@
 use super::bench::{Bench, Start};
 use super::operations::{self, Operation};
 use super::state::State;
-use super::undo;
+use super::{asleep, undo};
 use crate::leaks::TRIES;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note, skip};
@@ -18,6 +18,11 @@ pub(super) fn single<B: Workbench>(subject: &Subject<B>, of: &str) {
 /// Sweeps over the rows of one public operation, with a second failure in what follows the first.
 pub(super) fn double<B: Workbench>(subject: &Subject<B>, of: &str) {
     sweep(subject, of, |sweep, row| undo::row(sweep, row));
+}
+
+/// The same for what leaves a region suspended where it fails.
+pub(super) fn asleep<B: Workbench>(subject: &Subject<B>, of: &str) {
+    sweep(subject, of, |sweep, row| asleep::row(sweep, row));
 }
 
 fn sweep<B: Workbench>(subject: &Subject<B>, of: &str, row: impl Fn(&Sweep<'_, B>, &Operation<B>) -> u64) {
@@ -55,6 +60,9 @@ impl Reference {
             // What could not be unmapped after that, `poisoning_has_failed` counts.
             [seen.live, right.live] = [Live::default(); 2];
         }
+        if row.brings_back {
+            assert_eq!(after.contents(), self.after.contents(), "{at}, and then success");
+        }
         if row.may_keep_capacity {
             assert_eq!(seen.without_capacity(), right.without_capacity(), "{at}, and then success");
         } else {
@@ -85,6 +93,7 @@ impl<'a, B: Workbench> Sweep<'a, B> {
         assert!(calls > 0, "{row} reaches no driver");
         let after = self.state(&bench);
         assert!(after != before || row.only_looks, "{row} does nothing");
+        assert!(!row.brings_back || after.is_whole(), "{row} brings back something else: {after:?}");
         Reference { calls, after }
     }
 

@@ -8,7 +8,9 @@ use super::state::{Seen, State};
 use super::sweep::{Reference, Sweep, injected, same_state};
 use crate::subject::RW;
 use gpu_vmm_core::decorators::Live;
-use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Physical, Placement, Region, Workbench};
+use gpu_vmm_core::{
+    Access, Bytes, DeviceId, Done, Error, Physical, Placement, Region, Stash, StashKind, Workbench,
+};
 
 /// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
 pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>) -> u64 {
@@ -29,7 +31,11 @@ pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>) -> u64
 }
 
 /// How many calls the operation makes where one fails.
-fn calls_when_failing<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, failing: u64) -> u64 {
+pub(super) fn calls_when_failing<B: Workbench>(
+    sweep: &Sweep<'_, B>,
+    row: &Operation<B>,
+    failing: u64,
+) -> u64 {
     let mut bench = sweep.bench(row.start);
     bench.backend.fail(failing, 1);
     let answer = (row.run)(&mut bench);
@@ -69,6 +75,16 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
                 assert!(left > 0, "{at}: nothing was left behind, so why is it out of use");
                 return Ok(());
             }
+            Err(Error::AddressesLost { source, .. }) => {
+                assert!(by_plan(&source, failing), "{at}: {source}");
+                bench.resume().unwrap_or_else(|error| panic!("{at}, the resume: {error}"));
+                let after = sweep.state(&bench);
+                if bench.stash.kind() == StashKind::Nothing {
+                    assert_eq!(after.shape(), before.shape(), "{at}, and then resumed");
+                } else {
+                    same_state(row, &bench, &before, after, &source, &at)?;
+                }
+            }
             Err(error) => {
                 assert!(injected(&error).is_some_and(|number| failing.contains(&number)), "{at}: {error}");
                 same_state(row, &bench, &before, after, &error, &at)?;
@@ -81,7 +97,7 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
 }
 
 /// True where all that is told was failed by plan.
-fn by_plan(error: &Error, failing: &[u64]) -> bool {
+pub(super) fn by_plan(error: &Error, failing: &[u64]) -> bool {
     match error {
         Error::UndoFailed { error, undo } => by_plan(error, failing) && by_plan(undo, failing),
         error => injected(error).is_some_and(|number| failing.contains(&number)),
@@ -171,6 +187,7 @@ fn mappings_work<B: Workbench>(
                 region.unmap(offset, length, Done::when_devices_idle()),
                 region.map(offset, memory),
                 region.shrink_to(offset, Done::when_devices_idle()).map(drop),
+                region.suspend(&Stash::nothing(), Done::when_devices_idle()).map(drop),
             ];
             for (number, answer) in answers.into_iter().enumerate() {
                 assert!(matches!(answer, Err(Error::OutOfUse { .. })), "{at}: answer {number}: {answer:?}");

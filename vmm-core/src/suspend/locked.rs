@@ -1,0 +1,128 @@
+//! Page-locked memory that was made ahead, handed out in extents: as few as there can be, and as many as it takes, so that
+//! whatever is free can be used.
+
+use crate::{Backend, Bytes, Error, InstanceId, Pinned, Result, Vendor};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// As much as is pinned in one call: a single allocation of all of it may not be had, or not at once.
+const PIECE: Bytes = Bytes::mib(256);
+
+/// Some of one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Extent {
+    piece: usize,
+    offset: Bytes,
+    length: Bytes,
+}
+
+/// The memory, and what of it is free.
+#[derive(Debug)]
+pub(super) struct Locked {
+    owner: (Vendor, InstanceId),
+    pieces: Vec<Box<dyn Pinned>>,
+    /// In order; no two that touch.
+    free: Mutex<Vec<Extent>>,
+}
+
+impl Locked {
+    pub(super) fn new(backend: &impl Backend, capacity: Bytes) -> Result<Self> {
+        if capacity.is_zero() {
+            return Err(Error::ZeroSize { operation: "make a stash" });
+        }
+        let mut pieces = Vec::new();
+        let mut free = Vec::new();
+        let mut left = capacity;
+        while !left.is_zero() {
+            let length = left.min(PIECE);
+            free.push(Extent { piece: pieces.len(), offset: Bytes::ZERO, length });
+            pieces.push(backend.pin(length)?);
+            left = left - length;
+        }
+        Ok(Self { owner: (backend.vendor(), backend.instance()), pieces, free: Mutex::new(free) })
+    }
+
+    /// Whose devices copy there.
+    pub(super) fn owner(&self) -> (Vendor, InstanceId) {
+        self.owner
+    }
+
+    pub(super) fn capacity(&self) -> Bytes {
+        self.pieces.iter().map(|piece| piece.size()).sum()
+    }
+
+    pub(super) fn free(&self) -> Bytes {
+        self.extents().iter().map(|extent| extent.length).sum()
+    }
+
+    fn extents(&self) -> MutexGuard<'_, Vec<Extent>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// So many bytes, or none.
+    pub(super) fn room(self: &Arc<Self>, operation: &'static str, needed: Bytes) -> Result<Room> {
+        let mut free = self.extents();
+        let there: Bytes = free.iter().map(|extent| extent.length).sum();
+        if there < needed {
+            return Err(Error::StashFull { operation, needed, free: there, capacity: self.capacity() });
+        }
+        let mut left = needed;
+        let mut extents = Vec::new();
+        free.retain_mut(|extent| {
+            let length = extent.length.min(left);
+            if length.is_zero() {
+                return true;
+            }
+            extents.push(Extent { length, ..*extent });
+            left = left - length;
+            extent.offset += length;
+            extent.length = extent.length - length;
+            !extent.length.is_zero()
+        });
+        Ok(Room { locked: Arc::clone(self), extents })
+    }
+
+    fn take_back(&self, extents: &[Extent]) {
+        let mut free = self.extents();
+        free.extend_from_slice(extents);
+        free.sort_unstable();
+        free.dedup_by(|next, last| {
+            let touch = last.piece == next.piece && last.offset + last.length == next.offset;
+            if touch {
+                last.length += next.length;
+            }
+            touch
+        });
+    }
+}
+
+/// Extents that make up a stream of bytes. Dropping it gives them back.
+#[derive(Debug)]
+pub(super) struct Room {
+    locked: Arc<Locked>,
+    extents: Vec<Extent>,
+}
+
+impl Room {
+    /// Where the bytes of a part of the stream are, in runs.
+    pub(super) fn runs(&self, from: Bytes, length: Bytes) -> impl Iterator<Item = (*mut u8, Bytes)> {
+        let to = from + length;
+        let mut at = Bytes::ZERO;
+        self.extents.iter().filter_map(move |extent| {
+            let begin = at;
+            at += extent.length;
+            let (first, last) = (begin.max(from), at.min(to));
+            (first < last).then(|| {
+                let start = self.locked.pieces[extent.piece].start().as_ptr();
+                // Inside the piece, which is memory of the process.
+                let place = start.wrapping_add((extent.offset + (first - begin)).0 as usize);
+                (place, last - first)
+            })
+        })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.locked.take_back(&self.extents);
+    }
+}
