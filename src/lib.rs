@@ -20,3 +20,8 @@ pub use gpu_vmm_host as host;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/sharing.md")]
 struct SharingGuide;
+
+/// The same.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/same-address.md")]
+struct SameAddressGuide;

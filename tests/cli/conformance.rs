@@ -1,6 +1,6 @@
 //! `gpu-vmm conformance`: what it prints in each format, what it refuses, and the page that is made from reports.
 
-use crate::rig::{command, fails, json, stderr, stdout};
+use crate::rig::{Folder, command, fails, json, stderr, stdout};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -11,27 +11,6 @@ const GROUP: &str = "library::unmap::";
 /// Runs a few cases on host memory.
 fn run(arguments: &[&str]) -> Output {
     command(&["conformance", "--backend", "host", "--filter", GROUP]).args(arguments).output().unwrap()
-}
-
-/// A folder for one test's files.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.0.join(name).into_os_string().into_string().unwrap()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 #[test]

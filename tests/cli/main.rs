@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `main` | `info`, `grow`, and what all subcommands share |
 //! | `conformance` | `conformance`, and the page with its reports |
+//! | `snapshot` | `snapshot`, of good files and bad ones |
 //! | `rig` | running the command |
 #![allow(clippy::unwrap_used, clippy::panic)] // whatever is not as expected is a failure
 
 mod conformance;
 mod rig;
+mod snapshot;
 
 use rig::{command, fails, json, stderr, stdout};
 use serde_json::Value;

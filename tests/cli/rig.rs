@@ -1,6 +1,7 @@
-//! Running the command.
+//! Running the command, and its files.
 
 use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 pub(crate) fn command(arguments: &[&str]) -> Command {
@@ -32,4 +33,25 @@ pub(crate) fn fails(arguments: &[&str], status: i32, expected: &str) {
     let line = text.lines().find(|line| line.starts_with("gpu-vmm: error: ")).unwrap_or_default();
     assert!(line.contains(expected), "{arguments:?}: {expected:?} is not in {text:?}");
     assert_eq!(stdout(&output), "", "{arguments:?}");
+}
+
+/// A folder for one test's files.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new(test: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.0.join(name).into_os_string().into_string().unwrap()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }

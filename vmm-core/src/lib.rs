@@ -17,6 +17,7 @@
 //! | [`Stash`] | where the contents of suspended regions are kept |
 //! | [`Regions`] | regions that are suspended and resumed by their tag |
 //! | [`share`] | memory and regions between processes |
+//! | [`snapshot`] | regions in a file |
 //! | [`Done`] | how it is known that no device uses memory any more that is about to be taken away |
 //! | [`Error`] | what went wrong, with the numbers and the driver's own words |
 //!
@@ -55,11 +56,15 @@ mod physical;
 mod poison;
 mod properties;
 mod quirk;
+#[cfg(target_os = "linux")]
+#[cfg(test)]
+mod random;
 mod region;
 mod regions;
 mod ring;
 pub mod share;
 mod slots;
+pub mod snapshot;
 mod staging;
 mod stream;
 mod suspend;

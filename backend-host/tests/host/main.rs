@@ -14,6 +14,7 @@ mod moved;
 mod processes;
 mod range;
 mod sharing;
+mod snapshots;
 mod threads;
 mod workbench;
 

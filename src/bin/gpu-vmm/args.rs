@@ -13,7 +13,8 @@ Examples:
   gpu-vmm grow --to 64GiB --fixed         fail rather than move to another address
   gpu-vmm grow --by 64MiB --reserve 64MiB run out of addresses, to see memory extended and remapped
   gpu-vmm grow --backend host --json      on host memory, for a program to read
-  gpu-vmm conformance                     what the driver really does, and what gpu-vmm makes of it";
+  gpu-vmm conformance                     what the driver really does, and what gpu-vmm makes of it
+  gpu-vmm snapshot model.snap             what is in a snapshot, and whether all of it is as it was written";
 
 /// Shows what GPU drivers can do with virtual memory, and grows memory in place.
 #[derive(Parser, Debug)]
@@ -33,6 +34,9 @@ pub(crate) enum Command {
     /// Try every rule that gpu-vmm promises and that the driver's documentation states
     #[command(long_about = CONFORMANCE)]
     Conformance(ConformanceArguments),
+    /// Say what is in a snapshot, and hold all of it against its checksums; no driver is opened
+    #[command(long_about = SNAPSHOT)]
+    Snapshot(SnapshotArguments),
 }
 
 const GROW: &str = "\
@@ -64,6 +68,25 @@ one too, is what the driver does and no failure of gpu-vmm: it is counted in the
 The report as JSON is one object with `environment`, `summary` and `cases`; with `--backend all` it is an array of \
 such objects, one for each backend. It names no user and no host, of files only the driver's library, and can be \
 attached to an issue.";
+
+const SNAPSHOT: &str = "\
+Say what is in a snapshot, and hold all of it against its checksums. No driver is opened.
+
+It tells which regions there are, with their tags, addresses and sizes, what is mapped in them and who has access; \
+which blocks of the contents are in the file, which are left out since they are zeros, and which since they are in an \
+earlier snapshot. That one has to be beside the file, and its blocks are checked as well.
+
+The exit status is 0 when all of it is as it was written, and 1 when it is not, or when the file is no snapshot.";
+
+#[derive(Args, Debug)]
+pub(crate) struct SnapshotArguments {
+    /// The snapshot
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 #[derive(Args, Debug)]
 pub(crate) struct InfoArguments {

@@ -9,6 +9,7 @@
 //! | `grow` | the main job; `steps` are its sizes, `pattern` what fills the memory, `report` what it says |
 //! | `copying` | the same growth by allocating, copying and freeing, to compare with |
 //! | `conformance` | every rule of gpu-vmm and of the driver, tried and reported |
+//! | `snapshot` | what is in a snapshot, checked; `snapshot_text` writes it for people |
 //! | `machine` | how much memory the host can really give |
 //! | `output`, `progress` | writing to standard output, and the bar on a terminal |
 //!
@@ -32,6 +33,8 @@ mod pattern;
 mod progress;
 mod report;
 mod short;
+mod snapshot;
+mod snapshot_text;
 mod steps;
 
 use args::{Arguments, Command};
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Info(asked) => info::run(asked),
         Command::Grow(asked) => grow::run(asked),
         Command::Conformance(asked) => conformance::run(asked),
+        Command::Snapshot(asked) => snapshot::run(asked),
     };
     match answer {
         Ok(()) => ExitCode::SUCCESS,

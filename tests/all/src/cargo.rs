@@ -96,6 +96,16 @@ pub(crate) fn command_program() -> Answer<PathBuf> {
     file.map(PathBuf::from).ok_or_else(|| Trouble::new(format!("cargo has built no program {COMMAND}")))
 }
 
+/// Builds an example of the facade's.
+pub(crate) fn example(name: &str) -> Answer<PathBuf> {
+    let mut command = cargo();
+    command.args(["build", "--quiet", "--package", COMMAND, "--example", name]);
+    let artifacts = artifacts(&mut command)?;
+    let files = artifacts.iter().filter(|artifact| artifact["target"]["name"] == name);
+    let file = files.filter_map(|artifact| artifact["executable"].as_str()).next();
+    file.map(PathBuf::from).ok_or_else(|| Trouble::new(format!("cargo has built no example {name}")))
+}
+
 /// Builds the conformance suite of another copy of the workspace, into a folder of its own, with HIP's quirks to be
 /// switched off. What rustc would warn of there is of no interest.
 pub(crate) fn suite_of(copy: &Path, into: &Path) -> Answer<PathBuf> {

@@ -13,6 +13,7 @@
 //! | `standin` | running the tests of CUDA on the stand-in of NVIDIA's driver |
 //! | `nvidia` | the same on NVIDIA's own library, without a GPU |
 //! | `suites`, `process` | running the tests on each version; one test program, its time and its counts |
+//! | `checkpoint` | what one driver wrote to a file, restored with another one |
 //! | `reports` | reports of the conformance suite, and the page that lays them side by side |
 //! | `summary` | the table at the end |
 //! | `mutations` | faults that are planted in the library, and must be found |
@@ -22,6 +23,7 @@
 mod apt;
 mod arguments;
 mod cargo;
+mod checkpoint;
 mod debs;
 mod layout;
 mod mirror;
@@ -117,11 +119,15 @@ fn report(layout: &Layout, into: &Path) -> Answer<bool> {
 /// Runs HIP's tests on every version that can be set up, and prints the table.
 fn hip(layout: &Layout, mut summary: Summary, filter: &[String]) -> Answer<bool> {
     let runtimes = set_up_runtimes(layout, &mut summary);
-    if !runtimes.is_empty()
-        && let Err(trouble) = suites::run(layout, &runtimes, filter, &mut summary)
-    {
+    if !runtimes.is_empty() {
         // What has been run is told all the same.
-        summary.add(Row::broken("HIP's tests", trouble));
+        if let Err(trouble) = suites::run(layout, &runtimes, filter, &mut summary) {
+            summary.add(Row::broken("HIP's tests", trouble));
+        } else if filter.is_empty()
+            && let Err(trouble) = checkpoint::run(layout, &runtimes, &mut summary)
+        {
+            summary.add(Row::broken("checkpoint with two drivers", trouble));
+        }
     }
     print!("{summary}");
     Ok(summary.is_good())

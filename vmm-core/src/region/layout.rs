@@ -75,6 +75,12 @@ impl<B: Backend> Layout<B> {
         }
     }
 
+    /// Takes all of it away from whoever has it.
+    pub(super) fn take(&mut self) -> Self {
+        let (spans, table) = (Spans::none(), Table::new());
+        std::mem::replace(self, Self { spans, table, unmaps_runs: self.unmaps_runs })
+    }
+
     /// Maps pieces and gives them their access, all or none. The caller has checked that they lie in the
     /// reservations, cross no seam, and overlap nothing; they come in order of their offsets.
     pub(super) fn place(&mut self, pieces: &[Piece<B>]) -> Result<()> {

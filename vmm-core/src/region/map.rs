@@ -125,7 +125,7 @@ pub(crate) fn check_inside(
 }
 
 /// Refuses a device that does not exist or cannot reach such memory.
-pub(super) fn check_reach<B: Backend>(
+pub(crate) fn check_reach<B: Backend>(
     backend: &B,
     operation: &'static str,
     device: DeviceId,

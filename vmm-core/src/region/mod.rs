@@ -13,6 +13,7 @@
 //! | `arrange` | a whole set of mappings at once, as another process has them |
 //! | `swap` | two regions exchange what is behind their addresses |
 //! | `move_device` | another device's memory behind the same addresses |
+//! | `whole` | what a region is, and a region made again from that |
 //! | `data` | reading, writing and filling through the devices |
 //! | `copy` | copying from region to region |
 //! | `dma_buf` | the descriptors that network cards are given |
@@ -34,6 +35,7 @@ mod spans;
 mod suspend;
 mod swap;
 mod table;
+mod whole;
 
 pub(crate) use arrange::Wanted;
 pub(crate) use builder::{ADDRESS_SPACE, reserve, rounded};
@@ -41,9 +43,10 @@ pub use builder::{Placement, RegionBuilder};
 #[cfg(unix)]
 pub use dma_buf::DmaBuf;
 pub use grow::{Grown, Growth, Shrunk};
-pub(crate) use map::check_inside;
+pub(crate) use map::{check_inside, check_reach};
 pub use move_device::{Moved, Via};
 pub use suspend::{RegionState, Resumed, Suspended};
+pub(crate) use whole::Traits;
 
 use crate::{
     Access, AccessMap, Address, AddressRange, Alignment, Backend, Bytes, DeviceId, Done, Error, Granularity,

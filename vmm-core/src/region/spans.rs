@@ -23,7 +23,7 @@ impl<B: Backend> Span<B> {
     }
 }
 
-/// The reservations of a region in order, each beginning where the last one ends. Never empty.
+/// The reservations of a region in order, each beginning where the last one ends. Never empty, but in a region that ends.
 #[derive(Debug)]
 pub(super) struct Spans<B: Backend>(Vec<Span<B>>);
 
@@ -48,6 +48,10 @@ impl<B: Backend> Spans<B> {
     pub(super) fn new(reservation: B::Reservation, guard: Bytes) -> Self {
         let length = reservation.range().size - (guard + guard);
         Self(vec![Span { offset: Bytes::ZERO, lead: guard, length, reservation }])
+    }
+
+    pub(super) const fn none() -> Self {
+        Self(Vec::new())
     }
 
     /// Where the region begins.

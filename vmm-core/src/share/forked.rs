@@ -8,7 +8,7 @@ const SECONDS: u32 = 60;
 
 /// Runs a test in a process of its own. Children that other tests fork have copies of what is open here, for as long as
 /// they run; they have none of what is opened there.
-pub(super) fn alone(test: impl FnOnce()) {
+pub(crate) fn alone(test: impl FnOnce()) {
     Child::fork(test).finish();
 }
 
@@ -24,14 +24,14 @@ pub(super) fn give_up_root() {
 pub(super) const NOBODY: u32 = 65534;
 
 /// A forked child. Killed and waited for when dropped.
-pub(super) struct Child(libc::pid_t);
+pub(crate) struct Child(libc::pid_t);
 
 impl Child {
     /// A child that runs this and ends.
     ///
     /// Other threads of this process are not in the child: it calls gpu-vmm and the system, and the C library's heap,
     /// which a fork leaves whole.
-    pub(super) fn fork(body: impl FnOnce()) -> Self {
+    pub(crate) fn fork(body: impl FnOnce()) -> Self {
         // SAFETY: see above.
         match unsafe { libc::fork() } {
             -1 => panic!("no fork: {}", std::io::Error::last_os_error()),
@@ -50,12 +50,12 @@ impl Child {
         }
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.0.unsigned_abs()
     }
 
     /// Waits until it has done all that it was to do.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         let status = self.wait();
         std::mem::forget(self);
         assert_eq!(status, 0, "a child failed; what it said went to the standard error");

@@ -56,7 +56,7 @@ mod codec;
 mod credentials;
 #[cfg(target_os = "linux")]
 #[cfg(test)]
-mod forked;
+pub(crate) mod forked;
 #[cfg(all(any(test, fuzzing), target_os = "linux"))]
 #[doc(hidden)]
 pub mod fuzz;

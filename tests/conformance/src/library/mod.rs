@@ -1,7 +1,7 @@
 //! The library layer: what gpu-vmm promises, through its public API, the same on every backend.
 //!
 //! A module is a group of cases, but for what several groups use: `tools`, `plain` (allocations beside virtual memory),
-//! `sharing` (memory that goes to another process) and `flights` (work that runs meanwhile).
+//! `sharing` (memory that goes to another process), `flights` (work that runs meanwhile) and `folder` (files).
 
 mod access;
 mod alias;
@@ -10,6 +10,7 @@ mod data;
 mod failures;
 mod fault;
 mod flights;
+mod folder;
 mod fork;
 mod grow;
 mod guard;
@@ -26,6 +27,8 @@ mod reserve;
 mod share;
 mod sharing;
 mod slots;
+mod snapshot;
+mod snapshot_file;
 mod staging;
 mod stress;
 mod suspend;
@@ -65,6 +68,8 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         threads::cases(),
         fork::cases(),
         share::cases(),
+        snapshot_file::cases(),
+        snapshot::cases(),
         fault::cases(),
         failures::cases(),
         stress::cases(),

@@ -1,5 +1,6 @@
 //! What an operation is let fail on: a region, or a vector, with everything that a failure must not change.
 
+use super::saved::Saved;
 use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::{
@@ -56,6 +57,8 @@ pub(super) struct Start {
     stash: StashKind,
     /// True where the region, or the vector, is suspended, in the stash.
     suspended: bool,
+    /// Where there is a region in a file: whether it is there beside.
+    saved: Option<bool>,
 }
 
 /// What there is beside the region that is operated on.
@@ -95,7 +98,10 @@ impl Start {
         closed: false,
         stash: StashKind::Nothing,
         suspended: false,
+        saved: None,
     };
+    pub(super) const SAVED: Self = Self { saved: Some(false), ..Self::FREE };
+    pub(super) const TO_SAVE: Self = Self { saved: Some(true), ..Self::FREE };
     pub(super) const EXTENDED: Self = Self { extended: true, ..Self::FREE };
     pub(super) const BESIDE: Self = Self::EXTENDED.beside(&[1]);
     pub(super) const TWIN: Self = Self { beside: Beside::Twin, ..Self::FREE };
@@ -167,6 +173,7 @@ pub(super) struct Bench<B: Workbench> {
     ring: Option<Ring<Faulty<B>>>,
     /// With room for all that is in the region or the vector.
     pub(super) stash: Stash<Faulty<B>>,
+    saved: Option<Saved<B>>,
     pub(super) backend: Faulty<B>,
     pub(super) device: DeviceId,
     /// Another device that has access; the same one where the start has no peer.
@@ -238,6 +245,10 @@ impl<B: Workbench> Bench<B> {
             // One thread, so that the calls come in the same order each time.
             ring: start.ring.then(|| Ring::new(&backend, 1, Bytes(granule.0 / 2)).unwrap()),
             stash,
+            saved: start.saved.map(|is_kept| {
+                let address = hole.checked_add(subject.units(48)).unwrap();
+                Saved::new(subject, &backend, address, is_kept)
+            }),
             backend,
             device,
             peer,
@@ -425,6 +436,11 @@ impl<B: Workbench> Bench<B> {
     /// Memory that can be exported, and a descriptor of it.
     pub(super) fn shared(&self) -> &(Physical<Faulty<B>>, OwnedFd) {
         self.shared.as_ref().expect("a bench with memory to share")
+    }
+
+    /// A region in a file.
+    pub(super) fn saved(&self) -> &Saved<B> {
+        self.saved.as_ref().expect("a bench with a region in a file")
     }
 
     /// The vector, where there is one.

@@ -28,10 +28,17 @@ fn sources() -> Vec<PathBuf> {
     let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vmm-core/src");
     let region = std::fs::read_dir(core.join("region")).unwrap().map(|entry| entry.unwrap().path());
     let mut sources: Vec<PathBuf> = region.collect();
-    sources.extend(
-        ["physical.rs", "device_vec.rs", "slots.rs", "suspend/mod.rs", "regions.rs", "ring.rs"]
-            .map(|file| core.join(file)),
-    );
+    let others = [
+        "physical.rs",
+        "device_vec.rs",
+        "slots.rs",
+        "suspend/mod.rs",
+        "regions.rs",
+        "ring.rs",
+        "snapshot/capture.rs",
+        "snapshot/restore.rs",
+    ];
+    sources.extend(others.map(|file| core.join(file)));
     sources
 }
 

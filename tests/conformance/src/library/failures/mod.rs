@@ -6,6 +6,7 @@
 //! | `operations` | the table: every public operation that reaches a driver, in each way in which it can go |
 //! | `exchanges` | the rows of the operations that exchange what is behind an address |
 //! | `bench` | what it is let fail on |
+//! | `saved` | a region in a file, for that |
 //! | `state` | what a failure must not change |
 //! | `sweep` | each driver call fails, one in each round |
 //! | `undo` | a second one fails, in what follows the first |
@@ -23,6 +24,7 @@ mod coverage;
 mod ends;
 mod exchanges;
 mod operations;
+mod saved;
 mod state;
 mod sweep;
 mod undo;
@@ -132,6 +134,10 @@ cases! { "failures":
     slots_copy_from,
     /// A pattern that cannot be written to the set that is shown leaves all mappings and access.
     slots_write_pattern,
+    /// A snapshot that cannot be taken leaves no file, no mapping and no addresses.
+    snapshot_write,
+    /// A restore that fails at any call leaves no region, no memory and no addresses.
+    restore_regions,
     /// Where putting mappings back fails too, unmap says so, and nothing but its part is out of use.
     undoing_unmap,
     /// Where giving the old access back fails too, set access says so, and nothing but its part is out of use.
@@ -170,6 +176,10 @@ cases! { "failures":
     undoing_device_vec_suspend,
     /// A vector that cannot be resumed, nor be taken back, stays suspended.
     undoing_device_vec_resume,
+    /// Where what a snapshot had mapped cannot be unmapped either, it says so, and there is no file.
+    undoing_snapshot_write,
+    /// Where what was restored cannot be taken back, it says so, and nothing but that is left behind.
+    undoing_restore_regions,
 }
 
 macro_rules! sweeps {
@@ -229,6 +239,8 @@ sweeps! {
     slots_fill: single("Slots::fill"),
     slots_copy_from: single("Slots::copy_from"),
     slots_write_pattern: single("Slots::write_pattern"),
+    snapshot_write: single("Snapshot::write"),
+    restore_regions: single("Restore::regions"),
     undoing_unmap: double("Region::unmap"),
     undoing_set_access: double("Region::set_access"),
     undoing_grow_to: double("Region::grow_to"),
@@ -248,6 +260,8 @@ sweeps! {
     undoing_resume: asleep("Region::resume"),
     undoing_device_vec_suspend: double("DeviceVec::suspend"),
     undoing_device_vec_resume: asleep("DeviceVec::resume"),
+    undoing_snapshot_write: double("Snapshot::write"),
+    undoing_restore_regions: double("Restore::regions"),
 }
 
 fn region_close<B: Workbench>(subject: &Subject<B>) {

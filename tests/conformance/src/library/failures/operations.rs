@@ -117,6 +117,8 @@ pub(super) const UNDONE: &[&str] = &[
     "DeviceVec::resize",
     "DeviceVec::suspend",
     "DeviceVec::resume",
+    "Snapshot::write",
+    "Restore::regions",
 ];
 
 /// The rows of one operation.
@@ -140,6 +142,7 @@ pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {
         vector(),
         vector_data(),
         exchanges::all(),
+        snapshot(),
     ]
     .into_iter()
     .flatten()
@@ -456,5 +459,20 @@ fn vector_data<B: Workbench>() -> Vec<Operation<B>> {
         })
         .looks(),
         Operation::new("DeviceVec::write", "", Start::VECTOR, |bench| bench.vector().write(1, &[8, 9])),
+    ]
+}
+
+fn snapshot<B: Workbench>() -> Vec<Operation<B>> {
+    vec![
+        // What it maps meanwhile is unmapped a second time where the first try fails.
+        Operation::new("Snapshot::write", "", Start::TO_SAVE, |bench| bench.saved().write().map(drop))
+            .looks()
+            .wish()
+            .moves(),
+        Operation::new("Restore::regions", "", Start::SAVED, |bench| {
+            let region = bench.saved().restore().map(Made::Region);
+            keep(bench, region)
+        })
+        .moves(),
     ]
 }

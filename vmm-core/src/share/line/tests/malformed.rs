@@ -1,30 +1,10 @@
 //! Many messages of which nobody thought, from one seed.
 
 use super::*;
+use crate::random::Random;
 
 const SEED: u64 = 5;
 const MESSAGES: usize = 10_000;
-
-/// Splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-
-    fn bytes(&mut self, most: usize) -> Vec<u8> {
-        let length = self.below(most + 1);
-        (0..length).map(|_| self.next() as u8).collect()
-    }
-}
 
 /// Random bytes, random content behind a header that is right, or a right message that is changed and cut.
 fn make(random: &mut Random, nonce: Nonce, descriptors: usize) -> Vec<u8> {

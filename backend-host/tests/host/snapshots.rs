@@ -1,0 +1,188 @@
+//! Snapshots between machines with other units, less memory and fewer links.
+
+use gpu_vmm_core::snapshot::{Restore, Restored, Snapshot, SnapshotFile};
+use gpu_vmm_core::{
+    Access, Address, Bytes, DeviceId, Done, Error, Location, Physical, Placement, Properties, Region, Ring,
+};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const DEVICE: DeviceId = DeviceId(0);
+const RW: Access = Access::ReadWrite;
+const SMALL: Bytes = Bytes::kib(4);
+const LARGE: Bytes = Bytes::mib(2);
+
+/// A file that is removed, and addresses that no other test here has.
+struct Case {
+    path: PathBuf,
+    address: Address,
+}
+
+impl Case {
+    fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("gpu-vmm-snapshots-{}-{number}", std::process::id());
+        Self { path: std::env::temp_dir().join(name), address: Address(0x2100_0000_0000 + (number << 32)) }
+    }
+
+    fn region(&self, backend: &HostBackend, offset: Bytes, size: Bytes) -> Region<HostBackend> {
+        let place = Placement::Exact(self.address + offset);
+        Region::builder(backend).reserve(size).at(place).tag("units").build().unwrap()
+    }
+
+    fn save(&self, regions: Vec<Region<HostBackend>>) -> SnapshotFile {
+        let ring = ring(regions[0].backend());
+        let written = Snapshot::new(&ring).regions(&regions).write(&self.path, Done::when_devices_idle());
+        written.unwrap();
+        SnapshotFile::open(&self.path).unwrap()
+    }
+}
+
+impl Drop for Case {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn machine(granularity: Bytes) -> HostBackend {
+    HostConfig::new().devices(2).memory(Bytes::mib(64)).granularity(granularity).open().unwrap()
+}
+
+fn ring(backend: &HostBackend) -> Ring<HostBackend> {
+    Ring::new(backend, 1, Bytes::kib(100)).unwrap()
+}
+
+fn restore(
+    backend: &HostBackend,
+    options: &Restore,
+    file: &SnapshotFile,
+) -> Result<Vec<Restored<HostBackend>>, Error> {
+    options.regions(file, &ring(backend))
+}
+
+/// Maps a piece that may be read and written.
+fn open(region: &mut Region<HostBackend>, offset: Bytes, size: Bytes) {
+    let memory = Physical::create(region.backend(), size, Properties::on(DEVICE)).unwrap();
+    region.map(offset, &memory).unwrap();
+    region.set_access(offset, size, DEVICE, RW).unwrap();
+}
+
+#[test]
+fn small_pieces_become_a_large_one() {
+    let case = Case::new();
+    let mut region = case.region(&machine(SMALL), Bytes(0), LARGE + SMALL);
+    // One piece is larger than the others, and one unit stays empty.
+    open(&mut region, Bytes(0), Bytes::kib(64));
+    for at in 16..512 {
+        open(&mut region, Bytes(SMALL.0 * at), SMALL);
+    }
+    region.write_pattern(DEVICE, Bytes(0), LARGE, 5).unwrap();
+    let file = case.save(vec![region]);
+    assert_eq!(file.description().memories.len(), 497);
+    let target = machine(LARGE);
+    let region = restore(&target, &Restore::new(), &file).unwrap().remove(0).region;
+    assert_eq!((region.mappings().count(), region.mapped()), (1, LARGE));
+    assert_eq!((region.address(), region.reserved()), (case.address, LARGE + LARGE));
+    assert_eq!(region.count_wrong(DEVICE, Bytes(0), LARGE, 5).unwrap(), 0);
+    drop(region);
+    // And as they were where they fit.
+    let region = restore(&machine(SMALL), &Restore::new(), &file).unwrap().remove(0).region;
+    assert_eq!((region.mappings().count(), region.reserved()), (497, LARGE + SMALL));
+    assert_eq!(region.count_wrong(DEVICE, Bytes(0), LARGE, 5).unwrap(), 0);
+}
+
+#[test]
+fn what_does_not_fit_the_target_is_refused_with_the_place() {
+    for (hole, alias, read_only) in [(true, false, false), (false, true, false), (false, false, true)] {
+        let case = Case::new();
+        let half = Bytes::mib(1);
+        let mut region = case.region(&machine(SMALL), Bytes(0), LARGE + LARGE);
+        open(&mut region, Bytes(0), half);
+        if !hole {
+            open(&mut region, half, half);
+        }
+        if alias {
+            let memory = region.mapping_at(half).unwrap().memory.clone();
+            region.map(LARGE, &memory).unwrap();
+        }
+        if read_only {
+            region.set_access(half, half, DEVICE, Access::Read).unwrap();
+        }
+        let file = case.save(vec![region]);
+        let target = machine(LARGE);
+        let error = restore(&target, &Restore::new(), &file).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Unsupported { .. }), "{text}");
+        for part in ["units", "1 MiB at offset", "2 MiB here", &case.address.to_string()] {
+            assert!(text.contains(part), "{text:?} does not say {part:?}");
+        }
+        restore(&machine(SMALL), &Restore::new(), &file).unwrap();
+    }
+}
+
+#[test]
+fn an_address_between_the_targets_units() {
+    let case = Case::new();
+    let mut region = case.region(&machine(SMALL), SMALL, LARGE);
+    open(&mut region, Bytes(0), LARGE);
+    region.write_pattern(DEVICE, Bytes(0), LARGE, 6).unwrap();
+    let file = case.save(vec![region]);
+    let target = machine(LARGE);
+    let error = restore(&target, &Restore::new(), &file).unwrap_err();
+    let is_said = |value: u64| value == (case.address + SMALL).0;
+    assert!(matches!(error, Error::Unaligned { what: "address", value, .. } if is_said(value)), "{error}");
+    let moved = restore(&target, &Restore::new().relocate(), &file).unwrap().remove(0);
+    assert!(moved.has_moved() && moved.was.base == case.address + SMALL);
+    assert_eq!(moved.region.count_wrong(DEVICE, Bytes(0), LARGE, 6).unwrap(), 0);
+}
+
+#[test]
+fn more_than_one_device_has() {
+    const SECOND: DeviceId = DeviceId(1);
+    let case = Case::new();
+    let source = machine(LARGE);
+    let place = Placement::Exact(case.address);
+    let builder = Region::builder(&source).reserve(Bytes::mib(80)).at(place).access(DEVICE, RW);
+    let mut region = builder.access(SECOND, RW).build().unwrap();
+    region.grow_to_on(DEVICE, Bytes::mib(40)).unwrap();
+    region.grow_to_on(SECOND, Bytes::mib(80)).unwrap();
+    let file = case.save(vec![region]);
+    let error = restore(&source, &Restore::new().all_on(SECOND), &file).unwrap_err();
+    let Error::ExceedsDevice { operation, requested, device, total } = error else { panic!("{error}") };
+    let expected = ("restore", Bytes::mib(80), SECOND, Bytes::mib(64));
+    assert_eq!((operation, requested, device, total), expected);
+    // Devices that do not reach each other.
+    let apart = HostConfig::new().devices(2).memory(Bytes::mib(64)).without_peers().open().unwrap();
+    let error = restore(&apart, &Restore::new(), &file).unwrap_err();
+    assert!(matches!(error, Error::PeerUnreachable { operation: "restore", .. }), "{error}");
+    // One device alone.
+    let alone = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
+    let error = restore(&alone, &Restore::new(), &file).unwrap_err();
+    assert!(matches!(error, Error::NoSuchDevice { device: SECOND, .. }), "{error}");
+    let enough = HostConfig::new().memory(Bytes::mib(128)).open().unwrap();
+    let region = restore(&enough, &Restore::new().all_on(DEVICE), &file).unwrap().remove(0).region;
+    assert_eq!(region.mappings().map(|mapping| mapping.memory.device()).collect::<Vec<_>>(), [DEVICE; 2]);
+}
+
+#[test]
+fn memory_that_is_of_another_unit_there() {
+    let case = Case::new();
+    let source = machine(LARGE);
+    let place = Placement::Exact(case.address);
+    let builder = Region::builder(&source).reserve(Bytes::mib(8)).at(place);
+    let mut region = builder.memory(Properties::on(DEVICE).located(Location::Host)).build().unwrap();
+    region.grow_to(LARGE).unwrap();
+    region.write_pattern(DEVICE, Bytes(0), LARGE, 7).unwrap();
+    let file = case.save(vec![region]);
+    let target = HostConfig::new().host_granularity(Bytes::mib(4)).open().unwrap();
+    let error = restore(&target, &Restore::new(), &file).unwrap_err();
+    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("4 MiB here")), "{error}");
+    let options = Restore::new().memory(|was| Properties { location: Location::Device, ..was });
+    let mut region = restore(&target, &options, &file).unwrap().remove(0).region;
+    region.grow_to(LARGE + LARGE).unwrap();
+    let locations = region.mappings().map(|mapping| mapping.memory.properties().location);
+    assert_eq!(locations.collect::<Vec<_>>(), [Location::Device; 2]);
+    assert_eq!(region.count_wrong(DEVICE, Bytes(0), LARGE, 7).unwrap(), 0);
+}

@@ -1,0 +1,115 @@
+//! The report of `snapshot` for people. What is in a file may be anybody's, and is shown without what a terminal would
+//! obey.
+
+use crate::Answer;
+use crate::output::{Output, about};
+use crate::snapshot::{DeviceReport, FileReport, PartReport, RegionReport, Report};
+use gpu_vmm::Bytes;
+
+/// All that is known without reading the contents.
+pub(crate) fn opening(report: &Report, output: &mut Output) -> Answer {
+    let Report { id, version, backend, driver, .. } = report;
+    output.line(format!("snapshot {id}"))?;
+    let by = format!("{} by gpu-vmm {version}, {backend} with driver {driver}", time(report.created));
+    output.paragraph("  written       ", &shown(&by))?;
+    if let Some(since) = &report.since {
+        output.paragraph("  since         ", &file(since))?;
+    }
+    for needed in &report.needs {
+        output.paragraph("  needs         ", &file(needed))?;
+    }
+    report.devices.iter().try_for_each(|one| device(one, output))?;
+    report.regions.iter().try_for_each(|one| region(one, output))?;
+    output.line("")?;
+    let blocks = &report.blocks;
+    let left_out = format!("{} are zeros, {} unchanged since earlier", blocks.zero, blocks.unchanged);
+    let stored = format!("{} stored, {} of them compressed", blocks.stored, blocks.compressed);
+    let size = about(Bytes(report.block_bytes));
+    output.paragraph(&format!("{} blocks of {size}: ", blocks.all), &format!("{left_out}, {stored}"))?;
+    let [contents, file] = [report.content_bytes, report.file_bytes].map(|bytes| about(Bytes(bytes)));
+    output.line(format!("{contents} of memory in a file of {file}"))
+}
+
+/// What reading them came to.
+pub(crate) fn verdict(report: &Report, output: &mut Output) -> Answer {
+    if report.verified { output.line("checked: every block is what was written") } else { Ok(()) }
+}
+
+fn file(file: &FileReport) -> String {
+    shown(&format!("{} in {}", file.id, file.file))
+}
+
+fn device(device: &DeviceReport, output: &mut Output) -> Answer {
+    let DeviceReport { name, uuid, .. } = device;
+    let uuid = uuid.as_ref().map(|uuid| format!(", {uuid}")).unwrap_or_default();
+    let text = format!("{name}, {}{uuid}", about(Bytes(device.total_bytes)));
+    output.paragraph(&format!("  {:<14}", format!("device {}", device.device)), &shown(&text))
+}
+
+fn region(region: &RegionReport, output: &mut Output) -> Answer {
+    let tag = if region.tag.is_empty() { "without a tag".to_owned() } else { shown(&region.tag) };
+    let [mapped, reserved, guard] =
+        [region.mapped_bytes, region.reserved_bytes, region.guard_bytes].map(|bytes| about(Bytes(bytes)));
+    let guard = if region.guard_bytes == 0 { String::new() } else { format!(", a guard of {guard}") };
+    output.line("")?;
+    output.paragraph(&format!("region {} ", region.address), &tag)?;
+    output.line(format!("  {mapped} mapped of {reserved} of addresses{guard}"))?;
+    region.parts.iter().try_for_each(|one| part(one, output))
+}
+
+fn part(part: &PartReport, output: &mut Output) -> Answer {
+    let access: Vec<String> =
+        part.access.iter().map(|one| format!("{}: {}", one.device, one.access)).collect();
+    let access = if access.is_empty() { "no access".to_owned() } else { access.join(", ") };
+    let count = if part.mappings == 1 { String::new() } else { format!(" in {} pieces", part.mappings) };
+    let label =
+        format!("  at {:<12}{:>10}{count}  ", Bytes(part.offset).to_string(), about(Bytes(part.bytes)));
+    output.paragraph(&label, &format!("{}; {access}", part.memory))
+}
+
+/// Without control characters.
+fn shown(text: &str) -> String {
+    text.chars().filter(|char| !char.is_control()).collect()
+}
+
+/// Seconds since the beginning of 1970 as a date and a time of day.
+fn time(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years that begin in March end with the day that some of them lack. 400 of them have 146097 days.
+    let day = days + 719_468;
+    let (era, of_era) = (day / 146_097, day % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = year + era * 400 + next;
+    let [hour, minute, second] = [second / 3600, second / 60 % 60, second % 60];
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        for (seconds, text) in [
+            (0, "1970-01-01 00:00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59:59 UTC"),
+            (951_782_400, "2000-02-29 00:00:00 UTC"),
+            (1_709_251_199, "2024-02-29 23:59:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00:00 UTC"),
+            (1_700_000_000, "2023-11-14 22:13:20 UTC"),
+        ] {
+            assert_eq!(time(seconds), text);
+        }
+        // Whatever a file says.
+        assert!(time(u64::MAX).ends_with("UTC"));
+    }
+
+    #[test]
+    fn no_terminal_obeys_what_is_in_a_file() {
+        assert_eq!(shown("a\u{1b}[31mb\nc\u{9b}d"), "a[31mbcd");
+    }
+}

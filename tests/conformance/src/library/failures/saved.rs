@@ -1,0 +1,79 @@
+//! A region that is captured or restored: in it is every way in which contents come into a file, or out of it.
+
+use super::bench::{EDGE, Faulty, edges};
+use crate::library::folder::Folder;
+use crate::library::tools::idle;
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::snapshot::{Restore, Restored, Snapshot, SnapshotFile, Tally};
+use gpu_vmm_core::{Access, Address, Bytes, Physical, Placement, Region, Result, Ring, Workbench};
+
+const SEED: u64 = 77;
+
+/// A region in a file.
+#[derive(Debug)]
+pub(super) struct Saved<B: Workbench> {
+    /// The region, unless it is to be restored.
+    region: Option<Region<Faulty<B>>>,
+    /// With one thread, so that the calls come in the same order each time.
+    ring: Ring<Faulty<B>>,
+    file: SnapshotFile,
+    folder: Folder,
+}
+
+impl<B: Workbench> Saved<B> {
+    /// A region at `address` of a piece that may be written, mapped twice, one that may be read alone, one that nobody may
+    /// use, and another one behind the seam.
+    pub(super) fn new(subject: &Subject<B>, backend: &Faulty<B>, address: Address, is_kept: bool) -> Self {
+        let (device, granule) = (subject.device, subject.granularity());
+        let size = Bytes((granule.0 * 4).next_multiple_of(subject.unit().0));
+        let builder = Region::builder(backend).on(device).reserve(size).extend_by(Bytes(1));
+        let mut region = builder.at(Placement::Exact(address)).tag("saved").build().unwrap();
+        region.grow_to(size + granule).unwrap();
+        region.shrink_to(Bytes(0), idle()).unwrap();
+        let [twice, read, hidden, behind] =
+            [(); 4].map(|()| Physical::create(backend, granule, subject.properties()).unwrap());
+        let mut at = size - Bytes(granule.0 * 4);
+        for (memory, access) in [
+            (&twice, RW),
+            (&twice, Access::Read),
+            (&read, Access::Read),
+            (&hidden, Access::None),
+            (&behind, RW),
+        ] {
+            region.map(at, memory).unwrap();
+            region.set_access(at, granule, device, RW).unwrap();
+            for edge in edges(at, granule) {
+                region.write_pattern(device, edge, EDGE, SEED + edge.0 / 8).unwrap();
+            }
+            region.set_access(at, granule, device, access).unwrap();
+            at += granule;
+        }
+        let ring = Ring::new(backend, 1, Bytes::mib(1)).unwrap();
+        let folder = Folder::new();
+        Snapshot::new(&ring).region(&region).write(folder.file("saved"), idle()).unwrap();
+        let file = SnapshotFile::open(folder.file("saved")).unwrap();
+        Self { region: is_kept.then_some(region), ring, file, folder }
+    }
+
+    /// Writes the region to another file; where that fails there is none.
+    pub(super) fn write(&self) -> Result<Tally> {
+        let region = self.region.as_ref().expect("a region");
+        let path = self.folder.file("other");
+        let written = Snapshot::new(&self.ring).region(region).write(&path, idle());
+        match &written {
+            Ok(tally) => {
+                assert_eq!(SnapshotFile::open(&path).unwrap().tally(), *tally);
+                std::fs::remove_file(&path).unwrap();
+            }
+            Err(_) => assert_eq!(self.folder.names(), ["saved"]),
+        }
+        written
+    }
+
+    /// Makes the region again, and looks at what is in it.
+    pub(super) fn restore(&self) -> Result<Region<Faulty<B>>> {
+        let Restored { region, was } = Restore::new().regions(&self.file, &self.ring)?.remove(0);
+        assert_eq!((region.range(), region.tag()), (was, "saved"));
+        Ok(region)
+    }
+}
