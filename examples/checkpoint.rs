@@ -16,8 +16,7 @@
 use gpu_vmm::snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm::workbench::Walked;
 use gpu_vmm::{
-    Address, AnyBackend, Backend, Bytes, DeviceId, Done, Error, Placement, Region, Result, Ring, Vendor,
-    Workbench,
+    AnyBackend, Backend, Bytes, DeviceId, Done, Error, Placement, Region, Result, Ring, Vendor, Workbench,
 };
 use std::path::Path;
 use std::process::Command;
@@ -69,7 +68,7 @@ fn write(file: &Path, backend: Option<&str>) -> Result<()> {
     // can be mapped by all of them.
     let mut region = Region::builder(&backend)
         .on(DEVICE)
-        .at(Placement::Prefer(Address(0x3800_0000_0000)))
+        .at(Placement::Restorable)
         .reserve(Bytes::mib(64))
         .tag(TAG)
         .build()?;

@@ -13,7 +13,7 @@ use gpu_vmm_core::Quirk;
 pub(crate) use list::LIST;
 use list::{
     ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, IMPORT_READS_LATER, IMPORT_UNKNOWN, IMPORT_WANTS_POINTER,
-    MEMORY_STAYS, OWNER_LAST, PINNED_BY_FIRST,
+    MEMORY_STAYS, OWNER_LAST,
 };
 pub(crate) use switch::handles;
 
@@ -45,7 +45,7 @@ pub(crate) struct Quirks {
     pub(crate) access_sums: bool,
     /// Copies from another device's memory go through the host: [`COPY_BY_SOURCE`].
     pub(crate) copy_by_source: bool,
-    /// Copies between page-locked and another device's memory go through memory that is not locked: [`PINNED_BY_FIRST`].
+    /// Copies between page-locked and another device's memory go through memory that is not locked: [`host::PINNED_BY_FIRST`].
     pub(crate) pinned_by_first: bool,
     /// How a descriptor is handed over: [`IMPORT_WANTS_POINTER`], [`IMPORT_UNKNOWN`].
     pub(crate) import_form: ImportForm,
@@ -75,7 +75,7 @@ impl Quirks {
             free_races: has(&FREE_RACES),
             access_sums: has(&ACCESS_SUMS),
             copy_by_source: has(&COPY_BY_SOURCE),
-            pinned_by_first: has(&PINNED_BY_FIRST),
+            pinned_by_first: has(&host::PINNED_BY_FIRST),
             import_form,
             import_reads_later: has(&IMPORT_READS_LATER),
             // Windows has other code below HIP.

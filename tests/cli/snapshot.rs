@@ -24,6 +24,7 @@ fn description() -> Description {
         access: AccessMap::NONE,
         extend_by: Bytes::ZERO,
         guard: Bytes::ZERO,
+        portable: false,
         mappings,
     };
     let memory = MemoryRecord { size: Bytes::kib(128), granularity, properties: Properties::on(device) };

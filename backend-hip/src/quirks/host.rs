@@ -1,6 +1,6 @@
-//! The entries about the host: its access to a device's memory, and its own memory.
+//! The entries about the host: its access to a device's memory, its own memory, and copies to and from that.
 
-use super::list::{EVER, V6_1, V7_2, V7_15, V7_16, quirk};
+use super::list::{EVER, V6_1, V7_0, V7_2, V7_15, V7_16, quirk};
 use gpu_vmm_core::Quirk;
 
 pub(super) const ACCESS_APPEARS: Quirk = quirk(
@@ -42,4 +42,14 @@ pub(super) const MEMORY_IS_THE_DEVICES: Quirk = quirk(
     "hipMemCreate refuses memory of the host, or from 7.0 on answers success and takes the current device's memory for it",
     "memory of the host is refused as Unsupported; from 7.15 on a granule is tried, and the device's free memory compared",
     "simulated, both: hipMemGetInfo",
+);
+
+pub(super) const PINNED_BY_FIRST: Quirk = quirk(
+    "pinned-copies-by-first",
+    (V6_1, V7_0),
+    "a copy between mapped memory and page-locked memory of the host is done by device 0, whosever the memory is and on \
+     whatever stream; without access it faults and ends the process",
+    "another device's memory is copied through memory that is not locked; on a lane too, whose copies are then done when \
+     they are queued",
+    "simulated, 6.4.3; 7.2.4 takes the stream's device",
 );

@@ -9,7 +9,7 @@ const V6_2: u32 = 60_200_000;
 const V6_3: u32 = 60_300_000;
 const V6_4: u32 = 60_400_000;
 const V6_4_2: u32 = 60_443_484;
-const V7_0: u32 = 70_000_000;
+pub(super) const V7_0: u32 = 70_000_000;
 const V7_1: u32 = 70_100_000;
 pub(super) const V7_2: u32 = 70_200_000;
 const V7_12: u32 = 71_200_000;
@@ -56,16 +56,6 @@ pub(super) const COPY_BY_SOURCE: Quirk = quirk(
     "between devices it is copied through the host, each device working on its own memory; a copy that the memory's own \
      device has no access for is refused",
     "simulated, 6.4.3; 7.2.4 takes the current device",
-);
-
-pub(super) const PINNED_BY_FIRST: Quirk = quirk(
-    "pinned-copies-by-first",
-    (V6_1, V7_0),
-    "a copy between mapped memory and page-locked memory of the host is done by device 0, whosever the memory is and on \
-     whatever stream; without access it faults and ends the process",
-    "another device's memory is copied through memory that is not locked; on a lane too, whose copies are then done when \
-     they are queued",
-    "simulated, 6.4.3; 7.2.4 takes the stream's device",
 );
 
 pub(super) const OWNER_LAST: Quirk = quirk(
@@ -130,7 +120,6 @@ pub(crate) const LIST: &[Quirk] = &[
     FREE_RACES,
     ACCESS_SUMS,
     COPY_BY_SOURCE,
-    PINNED_BY_FIRST,
     IMPORT_WANTS_POINTER,
     IMPORT_UNKNOWN[0],
     IMPORT_UNKNOWN[1],
@@ -379,6 +368,7 @@ pub(crate) const LIST: &[Quirk] = &[
         "none",
         "ROCm/hip #3763",
     ),
+    host::PINNED_BY_FIRST,
     host::ON_IMPORTS,
     host::ACCESS_APPEARS,
     host::UNTOLD,

@@ -59,6 +59,7 @@ pub(crate) struct RegionReport {
     pub(crate) reserved_bytes: u64,
     pub(crate) mapped_bytes: u64,
     pub(crate) guard_bytes: u64,
+    pub(crate) portable: bool,
     pub(crate) parts: Vec<PartReport>,
 }
 
@@ -179,6 +180,7 @@ impl RegionReport {
             reserved_bytes: region.reserved().0,
             mapped_bytes: parts.iter().map(|part| part.length.0).sum(),
             guard_bytes: region.guard.0,
+            portable: region.portable,
             parts: parts.iter().map(Part::report).collect(),
         }
     }

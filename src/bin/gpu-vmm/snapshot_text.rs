@@ -53,7 +53,8 @@ fn region(region: &RegionReport, output: &mut Output) -> Answer {
     let guard = if region.guard_bytes == 0 { String::new() } else { format!(", a guard of {guard}") };
     output.line("")?;
     output.paragraph(&format!("region {} ", region.address), &tag)?;
-    output.line(format!("  {mapped} mapped of {reserved} of addresses{guard}"))?;
+    let portable = if region.portable { ", portable" } else { "" };
+    output.line(format!("  {mapped} mapped of {reserved} of addresses{guard}{portable}"))?;
     region.parts.iter().try_for_each(|one| part(one, output))
 }
 

@@ -13,6 +13,7 @@
 //! | `arrange` | a whole set of mappings at once, as another process has them |
 //! | `swap` | two regions exchange what is behind their addresses |
 //! | `move_device` | another device's memory behind the same addresses |
+//! | `held` | memory that somebody else has as well |
 //! | `whole` | what a region is, and a region made again from that |
 //! | `data` | reading, writing and filling through the devices |
 //! | `copy` | copying from region to region |
@@ -27,6 +28,7 @@ mod data;
 mod dma_buf;
 mod grow;
 mod guard;
+mod held;
 mod layout;
 mod map;
 mod move_device;
@@ -53,7 +55,7 @@ use crate::{
     Physical, Properties, Result,
 };
 use builder::Growing;
-pub(crate) use data::{By, Segment};
+pub(crate) use data::Segment;
 use layout::Layout;
 use suspend::Suspension;
 

@@ -112,7 +112,7 @@ impl<B: Backend> Region<B> {
             growing.memory.device = device;
             self.check_ways(operation, std::iter::once((growing.access, growing.memory)))?;
         }
-        self.check_alone(operation, device)?;
+        self.layout.table.check_not_held(operation, |mapping| mapping.memory.device() != device)?;
         self.check_place(operation, device)?;
         let plan = self.plan(device)?;
         let mut moved = Moved::default();
@@ -128,28 +128,6 @@ impl<B: Backend> Region<B> {
     /// The mappings of memory that is not the device's.
     fn elsewhere(&self, device: DeviceId) -> impl Iterator<Item = (Bytes, &Mapping<B>)> {
         self.layout.table.iter().filter(move |(_, mapping)| mapping.memory.device() != device)
-    }
-
-    /// Refuses memory that somebody else has as well.
-    fn check_alone(&self, operation: &'static str, device: DeviceId) -> Result<()> {
-        let mut mapped: BTreeMap<usize, usize> = BTreeMap::new();
-        for (_, mapping) in self.elsewhere(device) {
-            *mapped.entry(mapping.memory.key()).or_default() += 1;
-        }
-        for (offset, Mapping { memory, .. }) in self.elsewhere(device) {
-            let holder = if memory.is_imported() {
-                "is another process's too, which would not move with it; copy it into a region of its own first"
-            } else if memory.is_exported() {
-                "has been exported, and who has it would keep the old one; copy it into a region of its own and \
-                 share that one anew"
-            } else if Some(&memory.holders()) != mapped.get(&memory.key()) {
-                "is held or mapped outside of this region, where it would stay the old one; drop it there first"
-            } else {
-                continue;
-            };
-            return Err(Error::Held { operation, offset, length: memory.size(), holder });
-        }
-        Ok(())
     }
 
     /// Refuses what could not lie where the old memory does, or not be reached by who has access.

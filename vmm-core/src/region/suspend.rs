@@ -238,23 +238,18 @@ impl<B: Backend> Region<B> {
 
     /// What there is, in order of the offsets, if nobody else has any of it.
     fn survey(&self, operation: &'static str) -> Result<(Vec<Missing>, Vec<Absent>)> {
-        let mut pieces: BTreeMap<usize, (Missing, usize)> = BTreeMap::new();
+        self.layout.table.check_not_held(operation, |_| true)?;
+        let mut pieces: BTreeMap<usize, Missing> = BTreeMap::new();
         for (offset, mapping) in self.layout.table.iter() {
             let memory = &mapping.memory;
             let (size, properties) = (memory.size(), memory.properties());
             let here = Missing { size, properties, home: offset, access: mapping.access, from: Bytes::ZERO };
-            let (home, count) = pieces.entry(memory.key()).or_insert((here, 0));
+            let home = pieces.entry(memory.key()).or_insert(here);
             if here.own() > home.own() {
                 *home = here;
             }
-            *count += 1;
         }
-        for (offset, mapping) in self.layout.table.iter() {
-            let count = pieces.get(&mapping.memory.key()).map_or(0, |(_, count)| *count);
-            check_not_held(operation, offset, &mapping.memory, count)?;
-        }
-        let mut missing: Vec<(usize, Missing)> =
-            pieces.into_iter().map(|(key, (one, _))| (key, one)).collect();
+        let mut missing: Vec<(usize, Missing)> = pieces.into_iter().collect();
         missing.sort_unstable_by_key(|(_, one)| one.home);
         let mut from = Bytes::ZERO;
         for (_, one) in &mut missing {
@@ -300,27 +295,6 @@ impl<B: Backend> Region<B> {
             }
         })
     }
-}
-
-/// Refuses memory that somebody else has, beside so many mappings of the region.
-fn check_not_held<B: Backend>(
-    operation: &'static str,
-    offset: Bytes,
-    memory: &Physical<B>,
-    mappings: usize,
-) -> Result<()> {
-    let holder = if memory.is_imported() {
-        "is another process's, and would not come back as the same; unmap it, or drop the region and import it again later"
-    } else if memory.is_exported() {
-        "has been exported: whoever has it would keep it, and would not see what comes back; give the region memory that \
-         has not left the process first"
-    } else if memory.holders() > mappings {
-        "is held by somebody else in this process too, by a clone or in another region, and would not be given back; let \
-         that go first"
-    } else {
-        return Ok(());
-    };
-    Err(Error::Held { operation, offset, length: memory.size(), holder })
 }
 
 /// Pieces of memory as segments of their one stream, at their homes.

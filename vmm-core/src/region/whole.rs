@@ -16,6 +16,9 @@ pub(crate) struct Traits {
     pub(crate) access: AccessMap,
     /// The least size of a reservation that growth adds; zero where nothing was said.
     pub(crate) extend_by: Bytes,
+    /// How many addresses are kept free on either side.
+    pub(crate) guard: Bytes,
+    pub(crate) portable: bool,
 }
 
 impl<B: Backend> Region<B> {
@@ -27,6 +30,8 @@ impl<B: Backend> Region<B> {
             memory: self.growing.memory,
             access: self.growing.access,
             extend_by: self.growing.extend_by,
+            guard: self.guard(),
+            portable: self.is_portable(),
         }
     }
 
@@ -55,7 +60,11 @@ impl<B: Backend> Region<B> {
             .alignment(traits.alignment)
             .memory(traits.memory)
             .extend_by(traits.extend_by)
+            .guard(traits.guard)
             .tag(traits.tag.clone());
+        if traits.portable {
+            builder = builder.portable();
+        }
         for grant in traits.access.grants() {
             builder = builder.access(grant.device, grant.access);
         }

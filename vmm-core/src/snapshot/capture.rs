@@ -157,7 +157,8 @@ impl<B: Backend> Capture<B> {
             memory: traits.memory,
             access: traits.access,
             extend_by: traits.extend_by,
-            guard: Bytes::ZERO,
+            guard: traits.guard,
+            portable: traits.portable,
             mappings,
         });
     }

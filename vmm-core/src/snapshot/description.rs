@@ -108,6 +108,8 @@ pub struct RegionRecord {
     pub extend_by: Bytes,
     /// How many addresses are kept free before and behind it; zero without a guard.
     pub guard: Bytes,
+    /// Whether it grows and moves so that every driver could have it: [`Region::is_portable`](crate::Region::is_portable).
+    pub portable: bool,
     /// What is mapped, in order of the offsets.
     pub mappings: Vec<MappingRecord>,
 }

@@ -120,6 +120,7 @@ mod tests {
             access: AccessMap::NONE,
             extend_by: Bytes::ZERO,
             guard: Bytes::ZERO,
+            portable: false,
             mappings: Vec::new(),
         };
         let mut memories = Vec::new();

@@ -4,7 +4,9 @@ use super::merge::{Piece, merge};
 use super::{Description, RegionRecord, Restore};
 use crate::physical::rounded_size;
 use crate::region::{ADDRESS_SPACE, Traits, check_reach};
-use crate::{AccessMap, AddressRange, Backend, Bytes, DeviceId, Error, Granularity, Properties, Result};
+use crate::{
+    AccessMap, Address, AddressRange, Backend, Bytes, DeviceId, Error, Granularity, Properties, Result,
+};
 use std::collections::BTreeMap;
 
 /// All that is to be made.
@@ -110,6 +112,8 @@ pub(super) fn plan<B: Backend>(
                 memory: growth,
                 access: options.access(record.access),
                 extend_by: record.extend_by,
+                guard: record.guard,
+                portable: record.portable,
             },
             was: AddressRange { base: record.address, size: record.reserved() },
             reservations,
@@ -194,7 +198,9 @@ impl Plan {
                 let granularity = Granularity::new(region.traits.alignment).unwrap_or(unit);
                 return Err(Error::Unaligned { operation, what: "address", value: base.0, granularity });
             }
-            ranges.push((base, base + region.reservations.iter().copied().sum::<Bytes>()));
+            let guard = region.traits.guard;
+            let size: Bytes = region.reservations.iter().copied().sum();
+            ranges.push((Address(base.0.saturating_sub(guard.0)), base + size + guard));
         }
         ranges.sort_unstable();
         let mut pairs = ranges.iter().zip(ranges.iter().skip(1));
@@ -218,7 +224,6 @@ impl PlannedRegion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Address;
 
     #[test]
     fn reservations_become_multiples_of_the_unit() {
@@ -245,6 +250,8 @@ mod tests {
                 memory: Properties::on(DeviceId(0)),
                 access: AccessMap::NONE,
                 extend_by: Bytes::ZERO,
+                guard: Bytes::ZERO,
+                portable: false,
             },
             was: AddressRange { base: Address(address), size: Bytes(1) },
             reservations,

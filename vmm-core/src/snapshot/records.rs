@@ -51,6 +51,7 @@ struct Region {
     access: Vec<Allowed>,
     extend_by: u64,
     guard: u64,
+    portable: bool,
     mappings: Vec<Mapping>,
 }
 
@@ -210,6 +211,7 @@ impl From<&RegionRecord> for Region {
             access: allowed(region.access),
             extend_by: region.extend_by.0,
             guard: region.guard.0,
+            portable: region.portable,
             mappings: region.mappings.iter().map(Mapping::from).collect(),
         }
     }
@@ -228,6 +230,7 @@ impl Region {
             access: access_map(&self.access)?,
             extend_by: Bytes(self.extend_by),
             guard: Bytes(self.guard),
+            portable: self.portable,
             mappings: self.mappings.into_iter().map(Mapping::record).collect::<Result<_, _>>()?,
         })
     }

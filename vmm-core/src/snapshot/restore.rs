@@ -93,7 +93,9 @@ fn reserve_all<B: Backend>(
     }
     for (at, planned) in elsewhere {
         let whole = [planned.reservations.iter().copied().sum()];
-        let region = Region::with_traits(operation, backend, &planned.traits, Placement::Anywhere, &whole)?;
+        let traits = &planned.traits;
+        let place = if traits.portable { Placement::Restorable } else { Placement::Anywhere };
+        let region = Region::with_traits(operation, backend, traits, place, &whole)?;
         reserved.push((at, region));
     }
     reserved.sort_by_key(|(at, _)| *at);

@@ -80,6 +80,7 @@ fn description() -> Description {
         access: AccessMap::NONE.with(DeviceId::HOST, Access::Read),
         extend_by: BLOCK,
         guard: BLOCK,
+        portable: true,
         mappings,
     };
     Description {

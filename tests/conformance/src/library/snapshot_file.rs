@@ -9,6 +9,7 @@ use gpu_vmm_core::snapshot::{
 };
 use gpu_vmm_core::{AccessMap, Address, Alignment, Bytes, Error, Granularity, Result, Workbench};
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 cases! { "snapshot_file":
@@ -65,6 +66,7 @@ fn description<B: Workbench>(subject: &Subject<B>) -> Description {
         access: AccessMap::NONE,
         extend_by: Bytes(0),
         guard: Bytes(0),
+        portable: false,
         mappings: vec![MappingRecord { offset: Bytes(0), memory: 0, access: AccessMap::NONE }],
     }];
     description
@@ -90,16 +92,21 @@ fn write<B: Workbench>(subject: &Subject<B>, path: &Path, seed: u64, since: Opti
     writer.finish().unwrap()
 }
 
-/// Opens it, verifies all of it, and holds its contents against what was written.
-fn check(path: &Path, seed: u64) -> Result<()> {
+/// Opens it, and holds its contents against what was written.
+fn read(path: &Path, seed: u64) -> Result<SnapshotFile> {
     let file = SnapshotFile::open(path)?;
-    file.verify(&|_| {})?;
     for (place, block) in (0..).zip(BLOCKS) {
         let mut found = vec![0xaa; BLOCK.0 as usize];
         file.read_block(0, place, &mut found)?;
         assert!(found == block(seed), "block {place} of {} is another one", path.display());
     }
-    Ok(())
+    Ok(file)
+}
+
+/// The same, after all of it has been verified.
+fn check(path: &Path, seed: u64) -> Result<()> {
+    SnapshotFile::open(path)?.verify(&|_| {})?;
+    read(path, seed).map(drop)
 }
 
 #[track_caller]
@@ -164,20 +171,21 @@ fn every_byte_is_proved<B: Workbench>(subject: &Subject<B>) {
     let path = folder.file("a");
     write(subject, &path, 1, None);
     let bytes = fs::read(&path).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
     // Of the rough blocks, which are most of it, some; the compressed one lies between them.
     let rough = |at: &usize| (64..4160).contains(at) || (5160..8256).contains(at);
-    for at in (0..bytes.len()).filter(|at| !rough(at) || at % 61 == 0) {
+    for at in (0..bytes.len()).filter(|at| !rough(at) || at % 211 == 0) {
         for bit in [0, at % 7 + 1] {
-            let mut changed = bytes.clone();
-            changed[at] ^= 1 << bit;
-            fs::write(&path, &changed).unwrap();
-            match check(&path, 1) {
+            file.write_all_at(&[bytes[at] ^ 1 << bit], at as u64).unwrap();
+            match read(&path, 1).map(drop) {
                 Err(Error::BadSnapshot { .. }) => {}
                 Err(Error::NewerSnapshot { .. }) if (12..16).contains(&at) => {}
                 answer => panic!("byte {at} of {} is another one, and {answer:?}", bytes.len()),
             }
         }
+        file.write_all_at(&bytes[at..=at], at as u64).unwrap();
     }
+    check(&path, 1).unwrap();
 }
 
 fn every_length_is_proved<B: Workbench>(subject: &Subject<B>) {
@@ -187,7 +195,7 @@ fn every_length_is_proved<B: Workbench>(subject: &Subject<B>) {
     let file = fs::File::options().write(true).open(&path).unwrap();
     for length in (size + 1..size + 100).chain((0..size).rev().filter(|at| at % 13 == 0 || size - at < 600)) {
         file.set_len(length).unwrap();
-        is_bad(check(&path, 1), "");
+        is_bad(read(&path, 1).map(drop), "");
     }
 }
 

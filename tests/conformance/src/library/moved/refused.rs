@@ -19,7 +19,8 @@ cases! { "moved":
     wrong_arguments,
     /// Where the new device has too little memory, the region is where it was, and neither device has lost any.
     too_little_memory,
-    /// Whichever driver call fails, the region is where it was with its bytes, and moves when it is tried again.
+    /// Whichever driver call fails, the region is where it was with its bytes, and moves when it is tried again. Work is
+    /// waited for before the first byte is copied.
     each_call_fails,
 }
 
@@ -35,11 +36,11 @@ fn held_elsewhere<B: Workbench>(subject: &Subject<B>) {
     let (_, b) = two(subject);
     let mut region = filled(subject, &[1]);
     let held = region.mapping_at(Bytes(0)).unwrap().memory.clone();
-    stays(subject, &mut region, b, "held or mapped outside of this region");
+    stays(subject, &mut region, b, "held by somebody else in this process");
     let mut other = subject.space(1).build().unwrap();
     subject.open(&mut other, Bytes(0), &held);
     drop(held);
-    stays(subject, &mut region, b, "held or mapped outside of this region");
+    stays(subject, &mut region, b, "held by somebody else in this process");
     other.unmap(Bytes(0), subject.granules(1), idle()).unwrap();
     region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
     check(&region, b);
@@ -124,7 +125,7 @@ fn each_call_fails<B: Workbench>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     let ring = Ring::new(&backend, 1, Bytes(subject.granularity().0 / 2)).unwrap();
     for via in [Via::Fastest(Some(&ring)), Via::Ring(&ring)] {
-        let mut points = 0;
+        let (mut points, mut calls) = (0, Vec::new());
         loop {
             let builder = Region::builder(&backend).on(a).reserve(subject.granules(4));
             let mut region = builder.build().unwrap();
@@ -139,7 +140,7 @@ fn each_call_fails<B: Workbench>(subject: &Subject<B>) {
                 answer.unwrap();
                 break;
             }
-            answer.unwrap_err();
+            calls.push(answer.unwrap_err().driver_error().unwrap().call);
             assert_eq!(backend.live(), live, "driver call {points} failing");
             assert_eq!((region.access(Bytes(0), a), region.access(Bytes(0), b)), (RW, Default::default()));
             assert_eq!(region.count_wrong(a, Bytes(0), region.end(), SEED).unwrap(), 0);
@@ -148,5 +149,8 @@ fn each_call_fails<B: Workbench>(subject: &Subject<B>) {
             points += 1;
         }
         assert!(points > 12, "{points} driver calls");
+        let first = |of: &[&str]| calls.iter().position(|call| of.contains(call));
+        let (wait, copy) = (first(&["synchronize"]), first(&["copy", "queue a copy to host"]));
+        assert!(wait.is_some() && wait < copy, "copied before the work has ended: {calls:?}");
     }
 }
