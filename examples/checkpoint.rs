@@ -8,8 +8,8 @@
 //! The two halves can be run by themselves, with the same driver or with two (`cuda`, `hip`, `host`):
 //!
 //! ```text
-//! cargo run --release --example checkpoint -- write /tmp/list.snapshot hip
-//! cargo run --release --example checkpoint -- read /tmp/list.snapshot host
+//! cargo run --release --example checkpoint -- write list.snapshot hip
+//! cargo run --release --example checkpoint -- read list.snapshot host
 //! ```
 #![allow(unsafe_code)] // the device follows addresses that it reads
 
@@ -81,7 +81,7 @@ fn write(file: &Path, backend: Option<&str>) -> Result<()> {
     let ring = Ring::new(&backend, 2, Bytes::mib(1))?;
     let written =
         Snapshot::new(&ring).region(&region).compress(true).write(file, Done::when_devices_idle())?;
-    println!("{} of memory in {} bytes of {}", written.contents, written.file.0, file.display());
+    println!("  {} of memory in {} bytes of {}", written.contents, written.file.0, file.display());
     Ok(())
 }
 
@@ -112,12 +112,10 @@ fn report(what: &str, backend: &AnyBackend, region: &Region<AnyBackend>) -> Resu
     let expected = Walked { nodes: NODES, sum: NODES * (NODES - 1) / 2 };
     // SAFETY: the list lies in the region, which is mapped and which the device may read, and leads nowhere else.
     let walked = unsafe { backend.walk_list(DEVICE, region.address(), NODES + 1) }?;
+    println!("{what} by process {} on {}, at {}:", std::process::id(), backend.vendor(), region.address());
     println!(
-        "{what} on {} at {}: the device met {} nodes with the sum {}",
-        backend.vendor(),
-        region.address(),
-        walked.nodes,
-        walked.sum
+        "  the device followed the addresses to {} nodes, whose values add up to {}",
+        walked.nodes, walked.sum
     );
     assert_eq!(walked, expected);
     Ok(())

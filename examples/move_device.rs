@@ -26,12 +26,8 @@ fn main() -> Result<()> {
     let ring = Ring::new(&backend, 2, Bytes::mib(16))?;
     let start = Instant::now();
     let moved = region.move_to_device(SECOND, Via::Fastest(Some(&ring)), Done::when_devices_idle())?;
-    println!(
-        "{address} is {SECOND}'s memory since {:?}: {} by peer copies, {} through the host",
-        start.elapsed(),
-        moved.by_peer,
-        moved.through_host
-    );
+    println!("{SIZE} at {address} went from {FIRST} to {SECOND} in {:.1?}:", start.elapsed());
+    println!("  {} from device to device, {} through the host", moved.by_peer, moved.through_host);
 
     // The pointer, the bytes and the access are as they were, but for whose they are. The first device has none.
     assert_eq!(region.address(), address);
@@ -45,7 +41,8 @@ fn main() -> Result<()> {
     // And back, through the host whether it has to or not.
     region.move_to_device(FIRST, Via::Ring(&ring), Done::when_devices_idle())?;
     assert_eq!(region.count_wrong(FIRST, Bytes(0), SIZE, 7)?, 0);
-    println!("and {FIRST}'s again");
+    assert_eq!(region.address(), address);
+    println!("and back to {FIRST}, through the host; the address and every byte are as before");
     Ok(())
 }
 

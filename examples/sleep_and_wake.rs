@@ -33,10 +33,11 @@ fn main() -> Result<()> {
     // makes it once, when it starts.
     let began = Instant::now();
     let stash = Stash::pinned(&backend, Bytes(LAYER.0 * LAYERS))?;
-    println!("{} of page-locked memory were made in {}", Bytes(LAYER.0 * LAYERS), ms(began.elapsed()));
+    let room = Bytes(LAYER.0 * LAYERS);
+    println!("{room} of page-locked memory for the weights were made ahead, in {}", ms(began.elapsed()));
 
     let awake = free(&backend)?;
-    println!("awake:  {awake} are free");
+    println!("awake:  {awake} are free on the device");
 
     // Nothing is taken away before the devices have finished. What is in the cache is computed again when it is needed.
     let began = Instant::now();
@@ -45,7 +46,7 @@ fn main() -> Result<()> {
     let took = began.elapsed();
     let asleep = free(&backend)?;
     println!("asleep: {asleep} are free, after {}", ms(took));
-    println!("        {} are kept, {} were given up", kept.memory, given_up.memory);
+    println!("        {} of contents are kept, {} were given up", kept.memory, given_up.memory);
     for (tag, range, state) in regions.states() {
         println!("        {tag}: {range}, {state:?}");
     }
@@ -69,7 +70,8 @@ fn main() -> Result<()> {
     }
     cache.lock().fill(Bytes(0), CACHE, 0)?;
     assert_eq!(cache.lock().state(), RegionState::Active);
-    println!("        at {} and {}, as before", addresses[0], addresses[1]);
+    println!("        the weights at {} and the cache at {}, as before", addresses[0], addresses[1]);
+    println!("        the weights' bytes are what they were; the cache has room and no contents");
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Which opened backend something belongs to.
 
-use crate::{Error, Result, Vendor};
+use crate::{Backend, Error, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number that no other opened backend of this process has.
@@ -26,14 +26,10 @@ impl InstanceId {
 }
 
 /// Refuses what another backend, or another instance of this one, has made.
-pub(crate) fn check_same(
-    operation: &'static str,
-    theirs: (Vendor, InstanceId),
-    ours: (Vendor, InstanceId),
-) -> Result<()> {
-    if theirs.1 == ours.1 {
+pub(crate) fn check_same<B: Backend>(operation: &'static str, theirs: &B, ours: &B) -> Result<()> {
+    if theirs.instance() == ours.instance() {
         return Ok(());
     }
-    let label = |(vendor, instance): (Vendor, InstanceId)| format!("{vendor} backend {}", instance.number());
+    let label = |backend: &B| format!("{} backend {}", backend.vendor(), backend.instance().number());
     Err(Error::ForeignHandle { operation, theirs: label(theirs), ours: label(ours) })
 }

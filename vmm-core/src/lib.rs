@@ -15,11 +15,19 @@
 //! | [`DeviceVec`] | a typed vector on a region |
 //! | [`Slots`] | one address for several sets of memory, of which one is shown at a time |
 //! | [`Stash`] | where the contents of suspended regions are kept |
-//! | [`Regions`] | regions that are suspended and resumed by their tag |
+//! | [`Regions`], [`SharedRegion`] | regions that threads have in common, suspended and resumed by their tag |
+//! | [`Ring`] | page-locked buffers through which contents go, made ahead |
 //! | [`share`] | memory and regions between processes |
-//! | [`snapshot`] | regions in a file |
+//! | [`snapshot`] | regions in a file, and in another process: [`Snapshot`](snapshot::Snapshot), [`SnapshotFile`](snapshot::SnapshotFile), [`Restore`](snapshot::Restore) |
 //! | [`Done`] | how it is known that no device uses memory any more that is about to be taken away |
 //! | [`Error`] | what went wrong, with the numbers and the driver's own words |
+//!
+//! # The same address
+//!
+//! What is behind an address can be changed, and the address stays: [`Region::swap`], [`Slots::show`],
+//! [`Region::move_to_device`] ([`Via`]), [`Region::suspend`] and [`Region::resume`] ([`RegionState`] tells which).
+//! [`Placement::Restorable`] chooses addresses that another process can have too, and [`RegionBuilder::guarded`] keeps
+//! addresses free around a region and fills memory that is freed with [`POISON`].
 //!
 //! # The rules
 //!

@@ -261,8 +261,7 @@ impl<B: Backend> Physical<B> {
     }
 
     pub(crate) fn check_belongs_to(&self, operation: &'static str, backend: &B) -> Result<()> {
-        let theirs = (self.0.backend.vendor(), self.0.backend.instance());
-        check_same(operation, theirs, (backend.vendor(), backend.instance()))
+        check_same(operation, &self.0.backend, backend)
     }
 }
 

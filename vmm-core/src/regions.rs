@@ -35,9 +35,10 @@ impl<B: Backend> SharedRegion<B> {
         &self.0.tag
     }
 
-    /// Waits until nobody else works on the region. A thread that has it locked and locks it again, or has the [`Regions`]
-    /// suspend or resume it, waits for itself. That a thread has panicked with it is no harm: the region's own books are
-    /// always whole.
+    /// Waits until nobody else works on the region. A thread that has it locked and locks it again waits for itself. One that
+    /// has it locked has the [`Regions`] suspend and resume nothing, whatever the tag, and does not ask for their states:
+    /// they wait for it, or for another thread that does. That a thread has panicked with it is no harm: the region's own
+    /// books are always whole.
     pub fn lock(&self) -> MutexGuard<'_, Region<B>> {
         self.0.region.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,7 +6,7 @@
 
 use crate::region::Segment;
 use crate::staging::Lanes;
-use crate::{Backend, Bytes, DriverError, Error, Pinned, Result};
+use crate::{Backend, Bytes, DriverError, Error, Pinned, Process, Result};
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,12 +14,14 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// Page-locked buffers for contents on their way. Clone-free and shared by reference: calls take turns.
 ///
-/// Making it pins its memory, which is slow (331 ms a GiB on an H200's host): make it once, ahead of need.
+/// Making it pins its memory, which is slow (0.3 to 0.5 s a GiB on an H200's host): make it once, ahead of need.
 #[derive(Debug)]
 pub struct Ring<B: Backend> {
     backend: B,
     chunk: Bytes,
+    threads: usize,
     workers: Mutex<Vec<[Box<dyn Pinned>; 2]>>,
+    process: Process,
 }
 
 /// Some bytes of the stream, in one segment.
@@ -51,15 +53,14 @@ impl<B: Backend> Ring<B> {
             return Err(Error::ZeroSize { operation: "make a ring" });
         }
         let pair = |_| Ok([backend.pin(chunk)?, backend.pin(chunk)?]);
-        let workers = (0..threads).map(pair).collect::<Result<_>>()?;
-        Ok(Self { backend: backend.clone(), chunk, workers: Mutex::new(workers) })
+        let workers = Mutex::new((0..threads).map(pair).collect::<Result<_>>()?);
+        Ok(Self { backend: backend.clone(), chunk, threads, workers, process: Process::current() })
     }
 
     /// How much page-locked memory it holds.
     #[must_use]
     pub fn size(&self) -> Bytes {
-        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        Bytes(self.chunk.0 * 2 * workers.len() as u64)
+        Bytes(self.chunk.0 * 2 * self.threads as u64)
     }
 
     pub(crate) fn backend(&self) -> &B {
@@ -139,6 +140,8 @@ impl<B: Backend> Ring<B> {
 
     /// Lets the threads work, each on its share of the chunks.
     fn work(&self, segments: &[Segment], job: &Job<'_>) -> Result<()> {
+        // In a forked child the buffers may be locked, by a thread that is not there.
+        self.process.check("copy contents")?;
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         let chunks = self.chunks(segments);
         let stop = AtomicBool::new(false);

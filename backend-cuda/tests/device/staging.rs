@@ -64,7 +64,7 @@ pub(crate) fn pinned_memory_is_as_large_as_asked(backend: &CudaBackend) {
         let (one, other) = (backend.pin(size).unwrap(), backend.pin(size).unwrap());
         for (pinned, value) in [(&one, 1), (&other, 2)] {
             assert_eq!(pinned.size(), size);
-            assert!(pinned.start().as_ptr().addr().is_multiple_of(4096));
+            assert!(pinned.start().cast::<u128>().is_aligned());
             // SAFETY: the memory has so many bytes and is used by nobody else.
             unsafe { pinned.start().as_ptr().write_bytes(value, size.0 as usize) };
         }

@@ -166,3 +166,13 @@ fn a_hundred_thousand_mappings_of_handles_created_in_a_row() {
     drop(handles);
     assert_eq!(free(&host, ONE), all);
 }
+
+#[test]
+fn what_is_mapped_can_be_shown() {
+    let backend = gpu_vmm_host::HostBackend::open().unwrap();
+    let mut region = gpu_vmm_core::Region::builder(&backend).on(ONE).reserve(GRANULE).build().unwrap();
+    region.grow_to(GRANULE).unwrap();
+    for shown in [format!("{backend:?}"), format!("{region:?}")] {
+        assert!(shown.contains(&region.address().to_string()), "{shown}");
+    }
+}

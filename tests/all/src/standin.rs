@@ -3,7 +3,7 @@
 
 use crate::cargo;
 use crate::layout::Layout;
-use crate::suites::{NOT_THE_MACHINES, row};
+use crate::suites::{NOT_THE_MACHINES, leave_to_two, row};
 use crate::summary::Summary;
 use crate::trouble::{Answer, Doing, Trouble};
 use std::fs;
@@ -55,6 +55,7 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
             let program = &programs[*target];
             let mut command = Command::new(&program.file);
             command.args(filter).current_dir(&program.folder);
+            leave_to_two(&mut command, devices);
             if let Some(skipped) = skipped {
                 command.args(["--skip", skipped]);
             }

@@ -35,9 +35,7 @@ impl<B: Backend> Region<B> {
     /// ```
     pub fn copy_from(&mut self, offset: Bytes, source: &Self, from: Bytes, length: Bytes) -> Result<()> {
         let operation = "copy";
-        let [theirs, ours] =
-            [source, &*self].map(|region| (region.backend.vendor(), region.backend.instance()));
-        check_same(operation, theirs, ours)?;
+        check_same(operation, &source.backend, &self.backend)?;
         let targets = self.segments(operation, offset, length, Access::ReadWrite, By::Owner)?;
         let mut steps: Vec<(Segment, Segment)> = Vec::new();
         let mut done = Bytes::ZERO;

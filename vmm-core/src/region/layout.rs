@@ -108,7 +108,7 @@ impl<B: Backend> Layout<B> {
         let removed = parts.iter().try_for_each(|part| self.unmap(*part, &mut gone));
         match removed.and_then(|()| self.place(pieces)) {
             Ok(()) => {
-                self.poison(gone.iter().map(|piece| &piece.mapping.memory));
+                self.poison(memories(&gone));
                 Ok(())
             }
             Err(error) => Err(self.restore(error, gone)),
@@ -125,7 +125,7 @@ impl<B: Backend> Layout<B> {
         match result {
             Ok(()) => {
                 for side in [one, other] {
-                    side.layout.poison(side.gone.iter().map(|piece| &piece.mapping.memory));
+                    side.layout.poison(memories(&side.gone));
                 }
                 Ok(())
             }
@@ -182,16 +182,21 @@ impl<B: Backend> Layout<B> {
     /// mapped, which still holds the memory; and an error where that is done, but [addresses](Error::AddressTaken) were
     /// lost.
     pub(super) fn vacate(&mut self) -> Result<(Vec<Piece<B>>, Option<Error>)> {
-        let mut gone = Vec::new();
-        let removed = self.parts().into_iter().try_for_each(|part| self.unmap(part, &mut gone));
+        let mut taken = Vec::new();
+        let removed = self.parts().into_iter().try_for_each(|part| self.unmap(part, &mut taken));
         match removed.and_then(|()| self.return_memory()) {
-            Ok(lost) => Ok((gone, lost)),
-            Err(why) => Err(self.restore(why, gone)),
+            Ok(lost) => {
+                self.poison(memories(&taken));
+                Ok((taken, lost))
+            }
+            Err(why) => Err(self.restore(why, taken)),
         }
     }
 
     /// Takes pieces away that `place` has mapped, because of an error; their memory can go back to its devices.
     pub(super) fn take_away(&mut self, error: Error, placed: &[Piece<B>]) -> Error {
+        // Some of the contents may be in it already.
+        self.poison(memories(placed));
         let error = self.undo_place(error, placed);
         if !self.table.is_empty() {
             return error;
@@ -379,6 +384,11 @@ fn runs<B: Backend, K: PartialEq>(
     pieces.chunk_by(move |one, next| {
         one.offset + one.mapping.length() == next.offset && key(&one.mapping) == key(&next.mapping)
     })
+}
+
+/// What is behind pieces.
+fn memories<B: Backend>(pieces: &[Piece<B>]) -> impl Iterator<Item = &Physical<B>> {
+    pieces.iter().map(|piece| &piece.mapping.memory)
 }
 
 /// The part that a run of pieces makes up.

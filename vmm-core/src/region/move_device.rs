@@ -95,9 +95,7 @@ impl<B: Backend> Region<B> {
         let operation = "move to another device";
         self.backend.device(operation, device)?;
         if let Via::Fastest(Some(ring)) | Via::Ring(ring) = via {
-            let [theirs, ours] =
-                [ring.backend(), &self.backend].map(|backend| (backend.vendor(), backend.instance()));
-            check_same(operation, theirs, ours)?;
+            check_same(operation, ring.backend(), &self.backend)?;
         }
         self.check_all(operation)?;
         let mut growing = self.growing;

@@ -45,7 +45,7 @@ impl<B: Backend> Region<B> {
         done: Done<'_>,
     ) -> Result<()> {
         let operation = "swap";
-        self.check_same_backend(operation, other)?;
+        check_same(operation, &other.backend, &self.backend)?;
         self.check_part(operation, offset, length)?;
         other.check_part(operation, other_offset, length)?;
         self.layout.table.check_whole(operation, offset, length)?;
@@ -63,7 +63,7 @@ impl<B: Backend> Region<B> {
     /// Those of [`Region::swap`]: [`Error::NotMapped`] for either region where it has a hole and the other has not.
     pub fn swap_all(&mut self, other: &mut Self, done: Done<'_>) -> Result<()> {
         let operation = "swap";
-        self.check_same_backend(operation, other)?;
+        check_same(operation, &other.backend, &self.backend)?;
         for (region, model) in [(&*self, &*other), (&*other, &*self)] {
             region.check_all(operation)?;
             for part in model.layout.parts() {
@@ -76,11 +76,6 @@ impl<B: Backend> Region<B> {
             return Ok(());
         }
         self.swap_parts(operation, parts.clone(), other, parts, done)
-    }
-
-    fn check_same_backend(&self, operation: &'static str, other: &Self) -> Result<()> {
-        let [theirs, ours] = [other, self].map(|region| (region.backend.vendor(), region.backend.instance()));
-        check_same(operation, theirs, ours)
     }
 
     /// Exchanges parts that are whole mappings without a hole, the first with the first and so on, each pair as long.

@@ -93,6 +93,7 @@ impl<B: Backend> Region<B> {
     pub(crate) fn discard(mut self) -> Result<()> {
         // The destructor would wait, and could not tell anybody.
         let mut layout = self.layout.take();
+        layout.poison_all();
         let Err(error) = layout.clear() else { return Ok(()) };
         let again = layout.clear();
         again.map_err(|undo| Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) })

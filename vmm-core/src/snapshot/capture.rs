@@ -91,9 +91,7 @@ impl<'a, B: Backend> Snapshot<'a, B> {
         let mut capture = Capture { description: Description::of(backend)?, memories: Vec::new() };
         let mut places = BTreeMap::new();
         for region in &self.regions {
-            let [theirs, ours] =
-                [region.backend(), backend].map(|backend| (backend.vendor(), backend.instance()));
-            check_same(operation, theirs, ours)?;
+            check_same(operation, region.backend(), backend)?;
             region.check_all(operation)?;
             capture.add(region, &mut places);
         }

@@ -53,6 +53,12 @@ pub(super) fn temporary_of(target: &Path) -> Option<PathBuf> {
     Some(target.with_file_name(format!(".{name}.partial")))
 }
 
+/// True for two names of one file, which can be links, or differ in what a file system does not tell apart.
+pub(super) fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path| fs::canonicalize(path).ok();
+    one == other || real(one).is_some_and(|one| real(other) == Some(one))
+}
+
 impl Temporary {
     /// The temporary file of a target, for this writer alone, empty.
     pub(super) fn create(operation: &'static str, target: &Path) -> Result<Self> {
@@ -88,6 +94,10 @@ impl Temporary {
             let metadata = file.metadata().map_err(|error| failed(operation, "stat", &path, &error))?;
             if !metadata.is_file() {
                 return Err(refused(&path, io::ErrorKind::AlreadyExists, "what is there is no regular file"));
+            }
+            if is_linked(&metadata) {
+                let why = "what is there is another file too, which would be written over";
+                return Err(refused(&path, io::ErrorKind::AlreadyExists, why));
             }
             if has_name(&metadata, &path) {
                 file.set_len(0).map_err(|error| failed(operation, "truncate", &path, &error))?;
@@ -164,6 +174,11 @@ mod system {
         fs::symlink_metadata(path).is_ok_and(same)
     }
 
+    /// True where the opened file has other names as well.
+    pub(in super::super) fn is_linked(opened: &Metadata) -> bool {
+        opened.nlink() > 1
+    }
+
     pub(in super::super) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
         file.write_all_at(bytes, offset)
     }
@@ -207,6 +222,11 @@ mod system {
         true
     }
 
+    /// The standard library does not tell.
+    pub(in super::super) fn is_linked(_: &Metadata) -> bool {
+        false
+    }
+
     pub(in super::super) fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
         while !bytes.is_empty() {
             match file.seek_write(bytes, offset) {
@@ -248,4 +268,4 @@ mod system {
 }
 
 pub(super) use system::open_to_read;
-use system::{has_name, open_alone, read_exact_at, sync_folder, write_all_at};
+use system::{has_name, is_linked, open_alone, read_exact_at, sync_folder, write_all_at};

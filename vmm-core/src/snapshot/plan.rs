@@ -7,7 +7,7 @@ use crate::region::{ADDRESS_SPACE, Traits, check_reach};
 use crate::{
     AccessMap, Address, AddressRange, Backend, Bytes, DeviceId, Error, Granularity, Properties, Result,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// All that is to be made.
 #[derive(Debug)]
@@ -49,16 +49,16 @@ pub(super) struct PlannedMemory {
 /// What such memory is created in, asked once for each kind.
 struct Kinds<'a, B: Backend> {
     backend: &'a B,
-    units: Vec<(Properties, Granularity)>,
+    units: HashMap<Properties, Granularity>,
 }
 
 impl<B: Backend> Kinds<'_, B> {
     fn unit(&mut self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
-        if let Some((_, unit)) = self.units.iter().find(|(known, _)| known == properties) {
+        if let Some(unit) = self.units.get(properties) {
             return Ok(*unit);
         }
         let (_, unit) = rounded_size(self.backend, operation, Bytes(1), properties)?;
-        self.units.push((*properties, unit));
+        self.units.insert(*properties, unit);
         Ok(unit)
     }
 }
@@ -74,7 +74,7 @@ pub(super) fn plan<B: Backend>(
     options: &Restore,
     description: &Description,
 ) -> Result<Plan> {
-    let mut kinds = Kinds { backend, units: Vec::new() };
+    let mut kinds = Kinds { backend, units: HashMap::new() };
     let mut times = vec![0; description.memories.len()];
     for mapping in description.regions.iter().flat_map(|region| &region.mappings) {
         if let Some(times) = times.get_mut(mapping.memory) {

@@ -1,6 +1,6 @@
 //! Writing a snapshot: blocks from several threads, in a temporary file that gets the target's name when it is whole.
 
-use super::disk::{Place, Temporary, failed};
+use super::disk::{Place, Temporary, failed, is_same, temporary_of};
 use super::format::{
     Cut, DEFAULT_BLOCK, Entry, Footer, Hash, Header, LEAST_BLOCK, MOST_BLOCK, MOST_BLOCKS, MOST_NEEDED,
     Stored, hash,
@@ -295,8 +295,10 @@ fn check_needed(target: &Path, needed: &[Earlier]) -> Result<()> {
     if needed.len() > MOST_NEEDED {
         return Err(bad(format!("it would need {} earlier files; write one that needs none", needed.len())));
     }
+    let written = [Some(target.to_owned()), temporary_of(target)];
     for earlier in needed {
-        if target.file_name().is_some_and(|name| name == &earlier.file[..]) {
+        let path = target.with_file_name(&earlier.file);
+        if written.iter().flatten().any(|written| is_same(written, &path)) {
             return Err(bad(format!(
                 "it would replace {}, which it needs; give it another name",
                 earlier.file

@@ -1,7 +1,7 @@
 //! Page-locked memory that was made ahead, handed out in extents: as few as there can be, and as many as it takes, so that
 //! whatever is free can be used.
 
-use crate::{Backend, Bytes, Error, InstanceId, Pinned, Result, Vendor};
+use crate::{Backend, Bytes, Error, Pinned, Process, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// As much as is pinned in one call: a single allocation of all of it may not be had, or not at once.
@@ -18,10 +18,10 @@ struct Extent {
 /// The memory, and what of it is free.
 #[derive(Debug)]
 pub(super) struct Locked {
-    owner: (Vendor, InstanceId),
     pieces: Vec<Box<dyn Pinned>>,
     /// In order; no two that touch.
     free: Mutex<Vec<Extent>>,
+    process: Process,
 }
 
 impl Locked {
@@ -38,12 +38,7 @@ impl Locked {
             pieces.push(backend.pin(length)?);
             left = left - length;
         }
-        Ok(Self { owner: (backend.vendor(), backend.instance()), pieces, free: Mutex::new(free) })
-    }
-
-    /// Whose devices copy there.
-    pub(super) fn owner(&self) -> (Vendor, InstanceId) {
-        self.owner
+        Ok(Self { pieces, free: Mutex::new(free), process: Process::current() })
     }
 
     pub(super) fn capacity(&self) -> Bytes {
@@ -60,6 +55,7 @@ impl Locked {
 
     /// So many bytes, or none.
     pub(super) fn room(self: &Arc<Self>, operation: &'static str, needed: Bytes) -> Result<Room> {
+        self.process.check(operation)?;
         let mut free = self.extents();
         let there: Bytes = free.iter().map(|extent| extent.length).sum();
         if there < needed {
@@ -82,6 +78,10 @@ impl Locked {
     }
 
     fn take_back(&self, extents: &[Extent]) {
+        // In a forked child all of it is the parent's, and may be locked by a thread that is not there.
+        if !self.process.is_this() {
+            return;
+        }
         let mut free = self.extents();
         free.extend_from_slice(extents);
         free.sort_unstable();

@@ -48,7 +48,8 @@ pub struct Stash<B: Backend>(Kind<B>);
 
 #[derive(Debug)]
 enum Kind<B: Backend> {
-    Pinned(Arc<Locked>),
+    /// With the backend whose devices copy there.
+    Pinned(B, Arc<Locked>),
     Pageable(Arc<Ring<B>>),
     File(Arc<Path>, Arc<Ring<B>>),
     Nothing,
@@ -83,7 +84,7 @@ impl StashKind {
 impl<B: Backend> Clone for Stash<B> {
     fn clone(&self) -> Self {
         Self(match &self.0 {
-            Kind::Pinned(locked) => Kind::Pinned(Arc::clone(locked)),
+            Kind::Pinned(owner, locked) => Kind::Pinned(owner.clone(), Arc::clone(locked)),
             Kind::Pageable(ring) => Kind::Pageable(Arc::clone(ring)),
             Kind::File(directory, ring) => Kind::File(Arc::clone(directory), Arc::clone(ring)),
             Kind::Nothing => Kind::Nothing,
@@ -92,7 +93,7 @@ impl<B: Backend> Clone for Stash<B> {
 }
 
 impl<B: Backend> Stash<B> {
-    /// Page-locked memory for `capacity` bytes of contents, allocated here and now. That is slow (331 ms a GiB on an H200's
+    /// Page-locked memory for `capacity` bytes of contents, allocated here and now. That is slow (0.3 to 0.5 s a GiB on an H200's
     /// host); what it buys is that contents go straight there and back, at the link's full speed. CUDA:
     /// `cuMemHostAlloc`, HIP: `hipHostMalloc`.
     ///
@@ -100,7 +101,7 @@ impl<B: Backend> Stash<B> {
     ///
     /// [`Error::ZeroSize`](crate::Error::ZeroSize), or what the driver answers.
     pub fn pinned(backend: &B, capacity: Bytes) -> Result<Self> {
-        Locked::new(backend, capacity).map(|locked| Self(Kind::Pinned(Arc::new(locked))))
+        Locked::new(backend, capacity).map(|locked| Self(Kind::Pinned(backend.clone(), Arc::new(locked))))
     }
 
     /// Ordinary memory, taken from the system when a region is suspended and given back to it at the resume. Contents go
@@ -127,7 +128,7 @@ impl<B: Backend> Stash<B> {
     #[must_use]
     pub const fn kind(&self) -> StashKind {
         match self.0 {
-            Kind::Pinned(_) => StashKind::Pinned,
+            Kind::Pinned(..) => StashKind::Pinned,
             Kind::Pageable(_) => StashKind::Pageable,
             Kind::File(..) => StashKind::File,
             Kind::Nothing => StashKind::Nothing,
@@ -137,24 +138,23 @@ impl<B: Backend> Stash<B> {
     /// How many bytes of contents a [pinned](Stash::pinned) stash has room for in all; the others have no such limit.
     #[must_use]
     pub fn capacity(&self) -> Option<Bytes> {
-        let Kind::Pinned(locked) = &self.0 else { return None };
+        let Kind::Pinned(_, locked) = &self.0 else { return None };
         Some(locked.capacity())
     }
 
     /// How many more bytes of contents a [pinned](Stash::pinned) stash has room for now.
     #[must_use]
     pub fn free(&self) -> Option<Bytes> {
-        let Kind::Pinned(locked) = &self.0 else { return None };
+        let Kind::Pinned(_, locked) = &self.0 else { return None };
         Some(locked.free())
     }
 
     /// Room for the contents of one region. Dropping it gives it back.
     pub(crate) fn room(&self, operation: &'static str, backend: &B, needed: Bytes) -> Result<Kept<B>> {
-        let ours = (backend.vendor(), backend.instance());
         match &self.0 {
-            Kind::Pinned(locked) => check_same(operation, locked.owner(), ours)?,
+            Kind::Pinned(owner, _) => check_same(operation, owner, backend)?,
             Kind::Pageable(ring) | Kind::File(_, ring) => {
-                check_same(operation, (ring.backend().vendor(), ring.backend().instance()), ours)?;
+                check_same(operation, ring.backend(), backend)?;
             }
             Kind::Nothing => {}
         }
@@ -162,7 +162,7 @@ impl<B: Backend> Stash<B> {
             return Ok(Kept::nothing(self.kind()));
         }
         Ok(match &self.0 {
-            Kind::Pinned(locked) => Kept::locked(locked.room(operation, needed)?),
+            Kind::Pinned(_, locked) => Kept::locked(locked.room(operation, needed)?),
             Kind::Pageable(ring) => Kept::stored(ring, self.kind(), Pages::new(operation, needed)?),
             Kind::File(directory, ring) => Kept::stored(ring, self.kind(), File::new(operation, directory)?),
             Kind::Nothing => Kept::nothing(self.kind()),

@@ -7,14 +7,16 @@ use crate::runtime::Runtime;
 use crate::trouble::{Answer, Doing, Trouble};
 use crate::{cargo, suites};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// For the run that says how long the others may take.
-const FIRST_LIMIT: Duration = Duration::from_secs(240);
+/// For the runs without a mutation, which say how long the others may take.
+const FIRST_LIMIT: Duration = Duration::from_secs(480);
 
 /// As many devices as a case asks for.
 const GPUS: u32 = 2;
@@ -46,7 +48,16 @@ pub(crate) struct Place<'a> {
     on: On,
     /// AMD's runtime, and where the simulated one below it lies.
     hip: Option<(Runtime, PathBuf)>,
-    limit: Duration,
+    /// How long each part of the suite may take, once it has passed without a mutation.
+    limits: Mutex<BTreeMap<&'static str, Duration>>,
+}
+
+/// All but the slow groups.
+const QUICK: &str = "all but the slow groups";
+
+/// What is asked of the suite for a part of it.
+fn arguments(part: &'static str) -> Vec<&'static str> {
+    if part == QUICK { SLOW.map(|group| ["--skip", group]).concat() } else { vec![part] }
 }
 
 impl<'a> Place<'a> {
@@ -56,36 +67,48 @@ impl<'a> Place<'a> {
             On::Host => None,
             On::Hip(major) => Some((hip(layout, major)?, layout.simulator())),
         };
-        Ok(Self { runner, on, hip, limit: FIRST_LIMIT })
+        Ok(Self { runner, on, hip, limits: Mutex::default() })
     }
 
-    /// Sees the suite pass while no fault is switched on, and how long that takes.
-    pub(crate) fn check(&mut self) -> Answer {
-        let found = self.once("none", None, &[])?;
+    /// Sees a part of the suite pass while no fault is switched on, once, and how long it may take with one. Whoever asks
+    /// meanwhile waits.
+    fn limit(&self, part: &'static str) -> Answer<Duration> {
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(limit) = limits.get(part) {
+            return Ok(*limit);
+        }
+        let found = self.once("none", None, part, FIRST_LIMIT)?;
         if found.is_any() {
             let on = self.on;
-            return Err(Trouble::new(format!("the suite fails on {on} without any mutation: {found}")));
+            return Err(Trouble::new(format!("{part} fails on {on} without any mutation: {found}")));
         }
         // A case that hangs waits a minute for its other process.
-        self.limit = found.ended.time * 4 + Duration::from_secs(90);
-        Ok(())
+        let limit = found.ended.time * 4 + Duration::from_secs(90);
+        limits.insert(part, limit);
+        Ok(limit)
     }
 
     /// Runs the suite with one fault switched on, until some group has found it.
     pub(crate) fn run(&self, name: &str, switch: (&'static str, &str)) -> Answer<Found> {
-        let mut found = self.once(name, Some(switch), &SLOW.map(|group| ["--skip", group]).concat())?;
+        let mut found = self.once(name, Some(switch), QUICK, self.limit(QUICK)?)?;
         for group in SLOW {
             if found.is_any() {
                 break;
             }
             let time = found.ended.time;
-            found = self.once(name, Some(switch), &[group])?;
+            found = self.once(name, Some(switch), group, self.limit(group)?)?;
             found.ended.time += time;
         }
         Ok(found)
     }
 
-    fn once(&self, name: &str, switch: Option<(&str, &str)>, arguments: &[&str]) -> Answer<Found> {
+    fn once(
+        &self,
+        name: &str,
+        switch: Option<(&str, &str)>,
+        part: &'static str,
+        limit: Duration,
+    ) -> Answer<Found> {
         let mut command = match &self.hip {
             Some((runtime, simulator)) => {
                 let mut command = runtime.command(simulator, &self.runner.program);
@@ -101,9 +124,9 @@ impl<'a> Place<'a> {
         command.env_remove(CHANGED).env_remove(WITHOUT).envs(switch).env("RUST_BACKTRACE", "0");
         // One case after the other, so that it is known in which a process died.
         command.args(["-Z", "unstable-options", "--format", "json", "--test-threads", "1"]);
-        command.args(WITHOUT_THE_LIBRARY).args(arguments).current_dir(&self.runner.copy);
+        command.args(WITHOUT_THE_LIBRARY).args(arguments(part)).current_dir(&self.runner.copy);
         let log = self.runner.logs.join(format!("{name}-{}.txt", self.on).replace(' ', "-"));
-        let ended = process::run(&mut command, &log, self.limit)?;
+        let ended = process::run(&mut command, &log, limit)?;
         let output = fs::read(&log).doing(|| log.display().to_string())?;
         Ok(Found::new(&String::from_utf8_lossy(&output), ended))
     }

@@ -10,8 +10,9 @@ use crate::subject::Subject;
 use gpu_vmm_core::workbench::{PATTERN_WORD, pattern_word};
 use gpu_vmm_core::{
     Access, Bytes, DeviceVec, Done, Error, Lane, Physical, Pinned, Placement, Properties, Region, Result,
-    Stash, Workbench,
+    Ring, Stash, Workbench,
 };
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 cases! { "fork":
@@ -25,6 +26,9 @@ cases! { "fork":
     a_child_can_exec,
     /// A child that is forked while other threads are inside the driver gets errors, and waits for none of their locks.
     forked_while_threads_are_at_work,
+    /// A child that is forked while a ring is in use waits for no thread of its parent's, nor does it give back room in a
+    /// stash.
+    forked_while_contents_are_copied,
     /// A process that was forked before the driver was opened opens it for itself, beside the first one.
     forked_before_opening with opens_for_itself,
 }
@@ -237,6 +241,50 @@ fn forked_while_threads_are_at_work<B: Workbench>(subject: &Subject<B>) {
         "the number of the call that did not say so, or a signal for a lock"
     );
     parent.check(subject);
+}
+
+fn forked_while_contents_are_copied<B: Workbench>(subject: &Subject<B>) {
+    let ring = Arc::new(Ring::new(&subject.backend, 1, Bytes(4096)).unwrap());
+    let stash = Stash::pageable(Arc::clone(&ring));
+    let room = Stash::pinned(&subject.backend, subject.units(2)).unwrap();
+    let (mut here, mut asleep) = (region(subject), Some(region(subject)));
+    asleep.as_mut().unwrap().suspend(&room, Done::when_devices_idle()).unwrap();
+    let stop = AtomicBool::new(false);
+    let ended: Vec<Ended> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut region = region(subject);
+            while !stop.load(Ordering::Relaxed) {
+                region.suspend(&stash, Done::when_devices_idle()).unwrap();
+                region.resume().unwrap();
+            }
+        });
+        let ended = (0..6).map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(3));
+            forked(|| {
+                // SAFETY: no device uses it.
+                let done = unsafe { Done::promised() };
+                let asleep = asleep.take();
+                let free = room.free();
+                first_wrong(&[
+                    ring.size() == Bytes(8192),
+                    is_forked(here.suspend(&stash, done)),
+                    is_forked(here.suspend(&room, done)),
+                    asleep.is_some_and(|mut region| is_forked(region.resume())) && room.free() == free,
+                ])
+            })
+        });
+        let ended = ended.collect();
+        stop.store(true, Ordering::Relaxed);
+        ended
+    });
+    assert_eq!(
+        ended,
+        [Ended::Exit(0); 6],
+        "the number of the call that did not say so, or a signal for a lock"
+    );
+    let mut asleep = asleep.unwrap();
+    asleep.resume().unwrap();
+    assert!(has(subject, &asleep, SEED) && has(subject, &here, SEED));
 }
 
 fn forked_before_opening<B: Workbench>(subject: &Subject<B>) {

@@ -158,6 +158,31 @@ fn an_earlier_snapshot_has_to_be_beside_the_new_one_and_to_stay() {
 }
 
 #[test]
+fn an_earlier_snapshot_is_not_written_over_by_any_name_it_has() {
+    let folder = Folder::new("names");
+    let one = contents(1);
+    write(&folder.file("one"), &one, plain()).unwrap();
+    std::os::unix::fs::symlink("one", folder.file("latest")).unwrap();
+    let latest = open(&folder, "latest");
+    let error = write(&folder.file("one"), &one, since(&latest, plain())).unwrap_err();
+    assert_says(&error, &["it would replace latest, which it needs"]);
+    // The name under which the new one would be written at first.
+    fs::rename(folder.file("one"), folder.file(".two.partial")).unwrap();
+    let partial = open(&folder, ".two.partial");
+    let error = write(&folder.file("two"), &one, since(&partial, plain())).unwrap_err();
+    assert_says(&error, &["it would replace .two.partial, which it needs"]);
+    fs::rename(folder.file(".two.partial"), folder.file("one")).unwrap();
+    // A second name of it there.
+    fs::hard_link(folder.file("one"), folder.file(".two.partial")).unwrap();
+    for since in [Some(&open(&folder, "one")), None] {
+        let error = write(&folder.file("two"), &one, WriteOptions { since, ..plain() }).unwrap_err();
+        assert_says(&error, &[".two.partial", "what is there is another file too"]);
+    }
+    assert_eq!(folder.names(), [".two.partial", "latest", "one"]);
+    assert_eq!(all_of(&folder.file("one")).unwrap(), one);
+}
+
+#[test]
 fn blocks_of_another_size_are_never_the_same() {
     let folder = Folder::new("size");
     let one = contents(1);

@@ -380,6 +380,7 @@ fn suspend<B: Workbench>() -> Vec<Operation<B>> {
         })
         .looks(),
         Operation::new(OF, "without contents", Start::EXTENDED, Bench::suspend),
+        Operation::new(OF, "in a guarded region", Start::GUARDED, Bench::suspend).poisons(),
         Operation::new(BACK, "without contents", Start::EXTENDED.suspended(), Bench::resume),
         Operation::new("DeviceVec::suspend", "", Start::VECTOR.with(PINNED), Bench::suspend),
         Operation::new("DeviceVec::resume", "", Start::VECTOR.with(PINNED).suspended(), Bench::resume)

@@ -77,6 +77,11 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
             }
             Err(Error::AddressesLost { source, .. }) => {
                 assert!(by_plan(&source, failing), "{at}: {source}");
+                if row.poisons {
+                    // The memory is gone all the same, and that it could not be poisoned is told beside.
+                    let logged = sweep.subject.backend.drop_log().take_last();
+                    assert!(logged.is_none_or(|error| by_plan(&error, failing)), "{at}: poisoning");
+                }
                 bench.resume().unwrap_or_else(|error| panic!("{at}, the resume: {error}"));
                 let after = sweep.state(&bench);
                 if bench.stash.kind() == StashKind::Nothing {

@@ -5,15 +5,21 @@ use crate::case::cases;
 use crate::library::sharing::{import_of, shareable};
 use crate::library::tools::{has, idle, mapped, write};
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::{Bytes, Handle, POISON, Physical, Region, Workbench};
+use gpu_vmm_core::{Bytes, Handle, POISON, Physical, Region, Slots, Stash, Workbench};
 
 cases! { "guard":
-    /// Memory that was in a guarded region is all poison once it is freed: by unmapping, shrinking, closing or dropping.
+    /// Memory that was in a guarded region is all poison once it is freed: by unmapping, shrinking, suspending,
+    /// closing or dropping.
     freed_memory_is_poisoned,
     /// Memory of which somebody has a clone, or another mapping, keeps its contents, and is poisoned when they let go.
     what_is_held_is_not_freed,
     /// Memory that moves with its region keeps its contents, and is poisoned when it leaves the region at last.
     moved_and_then_freed,
+    /// Memory that leaves a guarded region for another one by a swap keeps its contents there, and is poisoned when it is
+    /// freed.
+    swapped_and_then_freed,
+    /// A set that a guarded address has shown keeps its contents while it is hidden, and is poisoned when it is removed.
+    a_set_that_was_shown,
     /// Memory that was exported is left alone: another process may use it rightly.
     exported_memory_is_left_alone,
     /// What is imported is the other process's, and is left alone.
@@ -56,6 +62,7 @@ fn stray<B: Workbench>(subject: &Subject<B>) -> (Region<B>, Region<B>) {
 enum Free {
     Unmap,
     Shrink,
+    Suspend,
     Close,
     Drop,
 }
@@ -65,6 +72,11 @@ fn free<B: Workbench>(mut region: Region<B>, how: Free) -> Option<Region<B>> {
     match how {
         Free::Unmap => region.unmap(Bytes(0), region.end(), idle()).unwrap(),
         Free::Shrink => assert_eq!(region.shrink_to(Bytes(0), idle()).unwrap().end, Bytes(0)),
+        Free::Suspend => {
+            region.suspend(&Stash::nothing(), idle()).unwrap();
+            region.resume().unwrap();
+            region.unmap(Bytes(0), region.end(), idle()).unwrap();
+        }
         Free::Close => {
             region.close(idle()).unwrap();
             return None;
@@ -75,7 +87,7 @@ fn free<B: Workbench>(mut region: Region<B>, how: Free) -> Option<Region<B>> {
 }
 
 fn freed_memory_is_poisoned<B: Workbench>(subject: &Subject<B>) {
-    for how in [Free::Unmap, Free::Shrink, Free::Close, Free::Drop] {
+    for how in [Free::Unmap, Free::Shrink, Free::Suspend, Free::Close, Free::Drop] {
         let (region, beside) = stray(subject);
         let left = free(region, how);
         assert!(is_poison(&beside), "{how:?}");
@@ -108,6 +120,40 @@ fn moved_and_then_freed<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.unit(), SEED);
     assert!(has(subject, &beside, SEED));
     region.unmap(Bytes(0), subject.unit(), idle()).unwrap();
+    assert!(is_poison(&beside));
+}
+
+fn swapped_and_then_freed<B: Workbench>(subject: &Subject<B>) {
+    let (mut region, gone) = stray(subject);
+    let memory = shareable(subject, 1);
+    let mut plain = mapped(subject, &[&memory]);
+    write(subject, &mut plain, SEED + 1);
+    let come = beside(subject, &memory);
+    drop(memory);
+    region.swap_all(&mut plain, idle()).unwrap();
+    assert!(has(subject, &plain, SEED) && has(subject, &region, SEED + 1));
+    plain.swap_all(&mut region, idle()).unwrap();
+    assert!(has(subject, &region, SEED) && has(subject, &plain, SEED + 1));
+    // Both have been in the guarded region by now.
+    plain.close(idle()).unwrap();
+    assert!(is_poison(&come) && has(subject, &region, SEED) && has(subject, &gone, SEED));
+    region.close(idle()).unwrap();
+    assert!(is_poison(&gone));
+}
+
+fn a_set_that_was_shown<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 1);
+    let beside = beside(subject, &memory);
+    let mut slots = Slots::build(subject.region(1).guarded()).unwrap();
+    let [one, other] = [memory, subject.memory(1)].map(|memory| slots.add_set_of(vec![memory]).unwrap());
+    slots.show(one, idle()).unwrap();
+    slots.write_pattern(subject.device, Bytes(0), subject.unit(), SEED).unwrap();
+    slots.show(other, idle()).unwrap();
+    assert!(has(subject, &beside, SEED), "it is hidden");
+    slots.show(one, idle()).unwrap();
+    let kept = slots.remove_set(one, idle()).unwrap();
+    assert!(has(subject, &beside, SEED), "the caller has it");
+    drop(kept);
     assert!(is_poison(&beside));
 }
 

@@ -50,9 +50,8 @@ fn walk<B: Workbench>(subject: &Subject<B>, device: DeviceId, head: Address) -> 
 }
 
 /// A region of two pieces with a list in it.
-fn with_list<B: Workbench>(subject: &Subject<B>) -> (Region<B>, Address) {
-    let place = Placement::Exact(subject.hole(4));
-    let mut region = subject.space(4).at(place).tag("list").build().unwrap();
+fn with_list<B: Workbench>(subject: &Subject<B>, place: Address) -> (Region<B>, Address) {
+    let mut region = subject.space(4).at(Placement::Exact(place)).tag("list").build().unwrap();
     for at in [0, 2] {
         subject.open(&mut region, subject.granules(at), &subject.piece(2));
     }
@@ -66,7 +65,7 @@ type Asked = (String, u64, u32);
 
 fn walked_elsewhere<B: Workbench>(subject: &Subject<B>, device: DeviceId) {
     let folder = Folder::new();
-    let (region, head) = with_list(subject);
+    let (region, head) = with_list(subject, subject.hole(4));
     let (file, _) = save(&folder, "list", &[&region]);
     drop(region);
     let mut child = subject.child();
@@ -109,7 +108,9 @@ fn the_writer_is_killed<B: Workbench>(subject: &Subject<B>) {
 
 fn writes_and_waits<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let path = peer.receive::<String>();
-    let (region, head) = with_list(subject);
+    // Where no other process has been: HIP 6 keeps what it has ever reserved, and the parent is to have these addresses.
+    let place = Address(0x3900_0000_0000 + (u64::from(std::process::id() % 4096) << 30));
+    let (region, head) = with_list(subject, place);
     let ring = super::ring(&subject.backend);
     let snapshot = gpu_vmm_core::snapshot::Snapshot::new(&ring).region(&region);
     snapshot.write(path, crate::library::tools::idle()).unwrap();

@@ -7,7 +7,7 @@ use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, skip};
 use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::snapshot::{Restore, Snapshot, SnapshotFile};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Physical, Placement, Region, Workbench};
+use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Physical, Placement, Region, Stash, Workbench};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
@@ -26,6 +26,8 @@ cases! { "snapshot":
     of_another_backend,
     /// A region of which some part is out of use is not written, and a file of that name stays as it is.
     what_is_out_of_use,
+    /// A suspended region is not written, and a file of that name stays as it is; when it is back, it is.
+    what_is_suspended,
     /// A snapshot into a folder that is not there says so, with the path.
     no_such_folder,
 }
@@ -202,6 +204,26 @@ fn what_is_out_of_use<B: Workbench>(subject: &Subject<B>) {
     drop(region.close(unsafe { Done::promised() }));
     // SAFETY: the region is gone.
     unsafe { backend.reclaim() }.unwrap();
+}
+
+fn what_is_suspended<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let mut region = filled(subject, 1, 1);
+    save(&folder, "a", &[&region]);
+    let bytes = std::fs::read(folder.file("a")).unwrap();
+    let stash = Stash::pageable(ring(&subject.backend));
+    region.suspend(&stash, idle()).unwrap();
+    let ring = ring(&subject.backend);
+    let whole = filled(subject, 1, 2);
+    let answer = Snapshot::new(&ring).region(&whole).region(&region).write(folder.file("a"), idle());
+    refused!(answer, Error::Suspended { .. }, "snapshot");
+    assert_eq!(std::fs::read(folder.file("a")).unwrap(), bytes);
+    assert_eq!(folder.names(), ["a"]);
+    region.resume().unwrap();
+    let (file, _) = save(&folder, "a", &[&region]);
+    drop(region);
+    let mut all = Restore::new().regions(&file, &ring).unwrap();
+    subject.check(&all.remove(0).region, Bytes(0), subject.unit(), 1);
 }
 
 fn no_such_folder<B: Workbench>(subject: &Subject<B>) {

@@ -4,10 +4,12 @@ use super::{filled, restore_one, ring, save};
 use crate::case::cases;
 use crate::library::flights;
 use crate::library::folder::Folder;
-use crate::library::tools::idle;
+use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::snapshot::{Restore, Snapshot, SnapshotFile};
-use gpu_vmm_core::{Access, Bytes, Done, Grown, Physical, Placement, Properties, Region, Ring, Workbench};
+use gpu_vmm_core::{
+    Access, Address, Bytes, Done, Error, Grown, Physical, Placement, Properties, Region, Ring, Workbench,
+};
 
 cases! { "snapshot":
     /// A region that was written and dropped comes back at its address, with its mappings and holes, its access, its tag
@@ -25,6 +27,10 @@ cases! { "snapshot":
     what_nobody_may_read,
     /// A region with nothing mapped in it comes back with its addresses.
     addresses_alone,
+    /// A guarded region has its guard again, and cannot be extended into it; elsewhere too.
+    of_a_guarded_region,
+    /// A portable region is portable again, at its address, and at a restorable one where that is taken.
+    of_a_portable_region,
     /// Restoring is all the same with any number of threads and any size of buffers.
     with_any_ring,
     /// Memory that can be exported can be again, as memory of this process alone.
@@ -191,6 +197,77 @@ fn addresses_alone<B: Workbench>(subject: &Subject<B>) {
     drop(region);
     let region = restore_one(&subject.backend, &Restore::new(), &file).region;
     assert_eq!((region.range(), region.tag(), region.mapped()), (range, "empty", Bytes(0)));
+}
+
+fn of_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let guard = subject.units(2);
+    let at = subject.hole(16).checked_add(subject.units(4)).unwrap();
+    let builder = subject.region(2).at(Placement::Exact(at)).guard(guard).access(subject.device, RW);
+    let mut region = builder.build().unwrap();
+    region.grow_to(region.reserved()).unwrap();
+    subject.write(&mut region, Bytes(0), subject.units(2), 1);
+    let range = region.range();
+    let (file, _) = save(&folder, "a", &[&region]);
+    let check = |region: &mut Region<B>| {
+        assert_eq!((region.guard(), region.reserved()), (guard, range.size));
+        subject.check(region, Bytes(0), range.size, 1);
+        let base = region.address().0;
+        for beside in [
+            base - guard.0,
+            base - subject.unit().0,
+            base + range.size.0,
+            base + range.size.0 + subject.unit().0,
+        ] {
+            let taken = subject.region(1).at(Placement::Exact(Address(beside))).build().unwrap_err();
+            assert!(matches!(taken, Error::AddressTaken { .. }), "{taken}");
+        }
+        refused!(region.grow_to(range.size + Bytes(1)), Error::Guarded { .. }, guard);
+    };
+    let mut moved = restore_one(&subject.backend, &Restore::new().relocate(), &file).region;
+    assert_ne!(moved.address(), at);
+    check(&mut moved);
+    drop((region, moved));
+    let mut region = restore_one(&subject.backend, &Restore::new(), &file).region;
+    assert_eq!(region.range(), range);
+    check(&mut region);
+}
+
+fn of_a_portable_region<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let size = Bytes::mib(32);
+    let builder = Region::builder(&subject.backend).on(subject.device).reserve(size).portable();
+    let hole = Placement::Exact(subject.hole(size.0.div_ceil(subject.unit().0)));
+    let mut region = builder.at(hole).build().unwrap();
+    let grown = region.grow_to(Bytes(1)).unwrap();
+    let granule = region.granularity().bytes();
+    subject.write(&mut region, Bytes(0), granule, 1);
+    let (range, end) = (region.range(), grown.end);
+    let (file, _) = save(&folder, "a", &[&region]);
+    let check = |region: &mut Region<B>| {
+        assert!(region.is_portable());
+        assert_eq!(
+            (region.granularity().bytes(), region.end(), region.reserved()),
+            (granule, end, range.size)
+        );
+        subject.check(region, Bytes(0), granule, 1);
+        assert_eq!(region.grow_to(end + Bytes(1)).unwrap().end, end + granule);
+    };
+    let moved = Restore::new().relocate();
+    let mut others = [0, 1].map(|_| restore_one(&subject.backend, &moved, &file).region);
+    let window = Address(0x3800_0000_0000)..Address(0x5000_0000_0000);
+    for other in &mut others {
+        assert!(window.contains(&other.address()), "{}", other.range());
+        check(other);
+    }
+    drop((region, others));
+    let mut region = restore_one(&subject.backend, &Restore::new(), &file).region;
+    assert_eq!(region.range(), range);
+    check(&mut region);
+    // What is not portable does not become so.
+    drop(region);
+    let (file, _) = save(&folder, "b", &[&filled(subject, 1, 1)]);
+    assert!(!restore_one(&subject.backend, &Restore::new(), &file).region.is_portable());
 }
 
 fn with_any_ring<B: Workbench>(subject: &Subject<B>) {

@@ -9,7 +9,7 @@ use gpu_vmm_core::workbench::{PATTERN_WORD, count_wrong_words, write_pattern_wor
 use gpu_vmm_core::{Bytes, DeviceId, Error, Lane, Pinned, Region, Workbench};
 
 cases! { "staging":
-    /// Page-locked memory is of the size that was asked for, begins at a whole page, and all of it is its own.
+    /// Page-locked memory is of the size that was asked for, is aligned for any kind of variable, and all of it is its own.
     pinned_memory,
     /// No bytes cannot be page-locked, a device that is not there has no lane, and no driver is asked.
     nothing_to_pin,
@@ -100,7 +100,7 @@ fn pinned_memory<B: Workbench>(subject: &Subject<B>) {
         let mut pieces = [(); 3].map(|()| pin(subject, size));
         for (piece, value) in pieces.iter_mut().zip(1..) {
             assert_eq!(piece.size(), size);
-            assert!(piece.start().as_ptr().addr().is_multiple_of(4096), "{:?}", piece.start());
+            assert!(piece.start().cast::<u128>().is_aligned(), "{:?}", piece.start());
             // SAFETY: so many bytes are there, and used by nobody else.
             unsafe { piece.start().as_ptr().write_bytes(value, size.0 as usize) };
         }

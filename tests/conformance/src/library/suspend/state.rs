@@ -1,11 +1,12 @@
 //! What a suspended region is, and what it refuses.
 
-use super::{check_varied, keeping, pinned, resume, suspend, varied};
+use super::{check_varied, directory, keeping, pinned, resume, ring, suspend, varied};
 use crate::case::cases;
 use crate::library::tools::{has, idle, refused, write};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::{Bytes, DeviceVec, Error, Region, RegionState, Stash, StashKind, Workbench};
+use gpu_vmm_core::snapshot::Snapshot;
+use gpu_vmm_core::{Bytes, DeviceVec, Error, Region, RegionState, Stash, StashKind, Via, Workbench};
 
 cases! { "suspend":
     /// A region says whether it is suspended, how much memory it is without, and where its contents are.
@@ -43,7 +44,7 @@ fn state_is_told<B: Workbench>(subject: &Subject<B>) {
 
 fn everything_else_is_refused<B: Workbench>(subject: &Subject<B>) {
     let (device, one) = (subject.device, subject.granularity());
-    let memory = subject.piece(1);
+    let (memory, ring) = (subject.piece(1), ring(subject));
     let mut region = varied(subject);
     let mut other = subject.space(1).build().unwrap();
     other.grow_to(one).unwrap();
@@ -73,6 +74,12 @@ fn everything_else_is_refused<B: Workbench>(subject: &Subject<B>) {
         region.write_pattern(device, Bytes(0), one, 0),
         region.count_wrong(device, Bytes(0), one, 0),
         region.dma_bufs(Bytes(0), one),
+        region.swap(Bytes(0), &mut other, Bytes(0), one, idle()),
+        other.swap(Bytes(0), &mut region, Bytes(0), one, idle()),
+        region.swap_all(&mut other, idle()),
+        other.swap_all(&mut region, idle()),
+        region.move_to_device(device, Via::Fastest(None), idle()),
+        Snapshot::new(&ring).region(&region).write(directory().join("never"), idle()),
     );
     let mut vector = DeviceVec::<u32, B>::build(subject.space(1)).unwrap();
     vector.extend_from_slice(&[1, 2, 3]).unwrap();
