@@ -9,25 +9,25 @@ mod measure;
 use cudarc::driver::sys;
 use gpu_vmm::cuda::CudaBackend;
 use gpu_vmm::{Access, Backend, Bytes, DeviceId, Done, Physical, Properties, Region, Result, Workbench};
-use measure::{check, in_turn};
+use measure::{check, in_turn, on_cuda};
 
 const OWNER: DeviceId = DeviceId(0);
 const PEER: DeviceId = DeviceId(1);
 
 fn main() {
-    match CudaBackend::open().and_then(|cuda| run(&cuda)) {
-        Ok(()) => {}
-        Err(error) => println!("skipped: {error}"),
-    }
+    on_cuda(run);
 }
 
 fn run(cuda: &CudaBackend) -> Result<()> {
-    let device = cuda.device("measure", PEER)?;
+    let Some(peer) = cuda.devices().iter().find(|device| device.id == PEER) else {
+        println!("skipped: there is one device");
+        return Ok(());
+    };
     if !(cuda.can_access(PEER, OWNER)? && cuda.can_access(OWNER, PEER)?) {
         println!("skipped: the two devices do not reach each other");
         return Ok(());
     }
-    println!("two {}, driver {}", device.name, cuda.driver().version);
+    println!("the peer: {}", peer.name);
     println!("a copy by the peer; µs, median [middle half]");
     println!("{:>8} {:>28} {:>28} {:>8} {:>6}", "size", "plain, by the driver", "regions", "median", "GB/s");
     for (size, turns) in [(Bytes::mib(2), 1000), (Bytes::mib(64), 300), (Bytes::gib(1), 100)] {

@@ -9,8 +9,8 @@ mod measure;
 use cudarc::driver::sys;
 use gpu_vmm::cuda::CudaBackend;
 use gpu_vmm::share::{Exporter, Import, Line};
-use gpu_vmm::{Backend, Bytes, DeviceId, Done, Error, Properties, Region, Result};
-use measure::{check, in_turn};
+use gpu_vmm::{Bytes, DeviceId, Done, Error, Properties, Region, Result};
+use measure::{check, in_turn, on_cuda};
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -26,14 +26,10 @@ const FILE_DESCRIPTOR: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 fn main() {
-    match CudaBackend::open().and_then(|cuda| run(&cuda)) {
-        Ok(()) => {}
-        Err(error) => println!("skipped: {error}"),
-    }
+    on_cuda(run);
 }
 
 fn run(cuda: &CudaBackend) -> Result<()> {
-    println!("{}, driver {}", cuda.device("measure", DEVICE)?.name, cuda.driver().version);
     println!("{HANDLES} handles through a socket and back into one range; µs, median [middle half]");
     println!("{:>8} {:>32} {:>32} {:>8} {:>8}", "handle", "by hand", "with the library", "median", "quarter");
     for size in [Bytes::mib(2), Bytes::mib(16)] {

@@ -19,7 +19,7 @@ mod raw;
 use cudarc::driver::sys;
 use gpu_vmm::cuda::CudaBackend;
 use gpu_vmm::{Address, Backend, Bytes, DeviceId, Done, Region, Result, Ring, Stash, Workbench};
-use measure::{Summary, check, in_turn};
+use measure::{Summary, check, in_turn, on_cuda};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -27,21 +27,10 @@ const DEVICE: DeviceId = DeviceId(0);
 const GIB: Bytes = Bytes::gib(1);
 
 fn main() {
-    let cuda = match CudaBackend::open() {
-        Ok(cuda) => cuda,
-        Err(error) => {
-            println!("skipped: {error}");
-            return;
-        }
-    };
-    if let Err(error) = run(&cuda) {
-        println!("failed: {error}");
-        std::process::exit(1);
-    }
+    on_cuda(run);
 }
 
 fn run(cuda: &CudaBackend) -> Result<()> {
-    println!("{}, driver {}", cuda.device("measure", DEVICE)?.name, cuda.driver().version);
     let size = Bytes::gib(setting("SUSPEND_GIB").unwrap_or(default_size(cuda)?));
     let turns = setting("SUSPEND_TURNS").unwrap_or(5) as usize;
 

@@ -9,28 +9,17 @@ mod measure;
 mod raw;
 
 use gpu_vmm::cuda::CudaBackend;
-use gpu_vmm::{Address, Backend, Bytes, DeviceId, Done, Region, Result};
-use measure::in_turn;
+use gpu_vmm::{Address, Bytes, DeviceId, Done, Region, Result};
+use measure::{in_turn, on_cuda};
 
 const DEVICE: DeviceId = DeviceId(0);
 const SIZE: Bytes = Bytes::gib(1);
 
 fn main() {
-    let cuda = match CudaBackend::open() {
-        Ok(cuda) => cuda,
-        Err(error) => {
-            println!("skipped: {error}");
-            return;
-        }
-    };
-    if let Err(error) = run(&cuda) {
-        println!("failed: {error}");
-        std::process::exit(1);
-    }
+    on_cuda(run);
 }
 
 fn run(cuda: &CudaBackend) -> Result<()> {
-    println!("{}, driver {}", cuda.device("measure", DEVICE)?.name, cuda.driver().version);
     println!("two ranges of {SIZE} exchange their memory; µs, median [middle half]");
     println!(
         "{:>8} {:>7} {:<14} {:>28} {:>28} {:>8} {:>8}",

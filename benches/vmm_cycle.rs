@@ -13,27 +13,15 @@ use gpu_vmm::cuda::CudaBackend;
 use gpu_vmm::{
     Access, Address, AnyBackend, Backend, Bytes, DeviceId, Done, Physical, Properties, Region, Result,
 };
-use measure::in_turn;
+use measure::{in_turn, on_cuda};
 
 const DEVICE: DeviceId = DeviceId(0);
 
 fn main() {
-    let cuda = match CudaBackend::open() {
-        Ok(cuda) => cuda,
-        Err(error) => {
-            println!("skipped: {error}");
-            return;
-        }
-    };
-    if let Err(error) = measure_all(&cuda) {
-        println!("failed: {error}");
-        std::process::exit(1);
-    }
+    on_cuda(measure_all);
 }
 
 fn measure_all(cuda: &CudaBackend) -> Result<()> {
-    let device = cuda.device("measure", DEVICE)?;
-    println!("{}, driver {}, {}", device.name, cuda.driver().version, cuda.driver().library);
     println!("one cycle: create, map, set access, unmap, release; µs, median [middle half]");
     println!(
         "{:>8} {:>7}  {:<11} {:>24} {:>24} {:>8} {:>8}",

@@ -1,8 +1,30 @@
-//! Two ways to the same end, timed in turn in one run.
+//! What the benchmarks have in common: the backend that they run on, and two ways to the same end, timed in turn in one
+//! run.
 
 use cudarc::driver::sys;
-use gpu_vmm::Result;
+use gpu_vmm::cuda::CudaBackend;
+use gpu_vmm::{Backend, DeviceId, Result};
 use std::time::{Duration, Instant};
+
+/// Runs a benchmark where CUDA can be opened, and says on what; elsewhere it says that it is skipped. What fails ends the
+/// program with an error.
+pub(crate) fn on_cuda(run: impl FnOnce(&CudaBackend) -> Result<()>) {
+    let cuda = match CudaBackend::open() {
+        Ok(cuda) => cuda,
+        Err(error) => {
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    let ran = cuda.device("measure", DeviceId(0)).and_then(|device| {
+        println!("{}, driver {}, {}", device.name, cuda.driver().version, cuda.driver().library);
+        run(&cuda)
+    });
+    if let Err(error) = ran {
+        println!("failed: {error}");
+        std::process::exit(1);
+    }
+}
 
 /// Lets both work in turn, so that whatever changes on the machine meets both, and gives the times of each.
 ///

@@ -174,9 +174,9 @@ impl<B: Backend> Physical<B> {
         self.0.granularity
     }
 
-    /// The backend's handle.
-    #[must_use]
-    pub fn handle(&self) -> &B::Handle {
+    /// The backend's handle, for what does not export it: the memory would not be known to be
+    /// [exported](Physical::is_exported).
+    pub(crate) fn handle(&self) -> &B::Handle {
         &self.0.handle
     }
 

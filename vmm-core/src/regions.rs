@@ -149,7 +149,8 @@ impl<B: Backend> Regions<B> {
     /// # Errors
     ///
     /// [`Error::Partly`] with the first error of a region: those before it are suspended and stay so, those behind it were
-    /// not touched. The same call again goes on there; [`Regions::resume`] takes it back.
+    /// not touched. The same call again goes on there; [`Regions::resume`] takes it back. The region itself is as it was,
+    /// but for [`Error::AddressesLost`]: then it is suspended too, and among those that are done.
     pub fn suspend(&self, tag: &str, stash: &Stash<B>, done: Done<'_>) -> Result<ByTag> {
         self.each("suspend", tag, |region| {
             let Suspended { memory, already, .. } = region.suspend(stash, done)?;
@@ -185,6 +186,8 @@ impl<B: Backend> Regions<B> {
         let mut all = ByTag { regions: members.len(), ..ByTag::default() };
         for (done, member) in members.iter().enumerate() {
             let changed = act(&mut member.lock()).map_err(|source| {
+                // That region is suspended, with its contents.
+                let done = done + usize::from(matches!(source, Error::AddressesLost { .. }));
                 let (tag, regions, source) = (tag.into(), members.len(), Box::new(source));
                 Error::Partly { operation, tag, done, regions, source }
             })?;

@@ -24,6 +24,15 @@ pub struct Ring<B: Backend> {
     process: Process,
 }
 
+/// What is given for a chunk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Given {
+    /// What has been written into the buffer.
+    Bytes,
+    /// Zeros; the buffer was not touched.
+    Zeros,
+}
+
 /// Some bytes of the stream, in one segment.
 #[derive(Clone, Copy, Debug)]
 struct Chunk {
@@ -94,11 +103,12 @@ impl<B: Backend> Ring<B> {
     }
 
     /// Fills every byte of the segments with what `give` writes for its place in their stream: in chunks, in any order,
-    /// and from several threads at once. The first error ends it; then some of the bytes have been written.
+    /// and from several threads at once. Zeros are not copied; the device fills with them. The first error ends it; then
+    /// some of the bytes have been written.
     pub(crate) fn send(
         &self,
         segments: &[Segment],
-        give: &(dyn Fn(Bytes, &mut [u8]) -> Result<()> + Sync),
+        give: &(dyn Fn(Bytes, &mut [u8]) -> Result<Given> + Sync),
     ) -> Result<()> {
         self.work(segments, &|chunks, slots, stop| {
             for (turn, chunk) in chunks.enumerate() {
@@ -107,8 +117,12 @@ impl<B: Backend> Ring<B> {
                 }
                 let slot = &mut slots[turn % 2];
                 slot.finish()?;
-                give(chunk.offset, slot.bytes_mut(chunk.place.length))?;
-                slot.start_send(&self.backend, chunk)?;
+                let Segment { address, length, device } = chunk.place;
+                match give(chunk.offset, slot.bytes_mut(length))? {
+                    Given::Bytes => slot.start_send(&self.backend, chunk)?,
+                    // SAFETY: the chunk is in a segment, which is the caller's to write, and is copied to by nobody else.
+                    Given::Zeros => unsafe { self.backend.fill(device, address, length, 0) }?,
+                }
             }
             slots.iter_mut().try_for_each(|slot| slot.finish().map(drop))
         })

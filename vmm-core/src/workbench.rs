@@ -2,7 +2,7 @@
 //! a device, and plain allocations to compare with. For the command, benchmarks and tests.
 #![allow(unsafe_code)]
 
-use crate::{Address, Backend, Bytes, DeviceId, Result, Stream};
+use crate::{Address, Backend, Bytes, DeviceId, Physical, Result, Stream};
 use std::fmt::Debug;
 
 /// The pattern's word number `index` under a seed: neighbours, and the same word under another seed, differ in
@@ -34,6 +34,13 @@ pub fn count_wrong_words(words: &[u64], seed: u64, first: u64) -> u64 {
 /// The seeds of so many rounds of [`Workbench::start_pattern`]: each another one, and the last one `seed` itself.
 pub fn round_seeds(seed: u64, rounds: u32) -> impl Iterator<Item = u64> {
     (0..u64::from(rounds)).rev().map(move |left| seed.wrapping_add(left))
+}
+
+/// The backend's handle of memory, for what goes past the library. What is exported by it is not known to be
+/// ([`Physical::is_exported`]): it would be suspended, and poisoned when it is freed, though another process has it.
+#[must_use]
+pub fn handle_of<B: Backend>(memory: &Physical<B>) -> &B::Handle {
+    memory.handle()
 }
 
 /// What was met on a walk along a list in a device's memory.

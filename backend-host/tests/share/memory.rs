@@ -4,7 +4,7 @@ use crate::bench::{empty, machine, piece, put, seen};
 use crate::forger::{Forger, Say};
 use crate::{ONE, TWO, UNIT, units};
 use gpu_vmm_core::share::Line;
-use gpu_vmm_core::share::manifest::{Origin, SharedPiece};
+use gpu_vmm_core::share::manifest::{MemoryKind, Origin, SharedPiece};
 use gpu_vmm_core::{Bytes, Error, Physical, Properties};
 use gpu_vmm_host::HostConfig;
 use std::fs::File;
@@ -73,7 +73,8 @@ fn a_piece_that_is_not_what_is_said_of_it_is_refused() {
         &[fd()],
         "granularity is 4 KiB; here it is 64 KiB",
     );
-    refused(&said(SharedPiece { handle_types: 1 << 31, ..piece }), &[fd()], "kinds of handle 0x80000000");
+    let kind = MemoryKind { handle_types: 1 << 31, ..piece.kind };
+    refused(&said(SharedPiece { kind, ..piece }), &[fd()], "kinds of handle 0x80000000");
     let elsewhere = gpu_vmm_core::DeviceUuid([9; 16]);
     refused(&said(SharedPiece { device: elsewhere, ..piece }), &[fd()], "this process does not see it");
     let vendor = Origin { vendor: "cuda".to_owned(), ..origin.clone() };

@@ -22,9 +22,15 @@ impl DriverError {
     /// What the operating system answered to a call of its own.
     #[must_use]
     pub fn system(call: &'static str, error: &io::Error) -> Self {
-        let name = error.kind().to_string().into();
+        #[cfg(unix)]
+        if let Some(code) = error.raw_os_error() {
+            return crate::system::answer(call, rustix::io::Errno::from_raw_os_error(code));
+        }
         let code = error.raw_os_error().map_or(0, i64::from);
-        Self { call, code, name, description: error.to_string().into() }
+        let (name, text) = (error.kind().to_string(), error.to_string());
+        // The code is said already, and so is all of an error that is a kind and nothing else.
+        let text = text.split(" (os error").next().filter(|text| *text != name).unwrap_or_default();
+        Self { call, code, description: text.to_owned().into(), name: name.into() }
     }
 
     fn text(&self) -> String {
@@ -49,4 +55,22 @@ pub struct Tried {
 
 pub(super) fn list(tried: &[Tried]) -> String {
     tried.iter().map(|one| format!("\n  {}: {}", one.library, one.answer)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_system_says_is_said_once() {
+        let text = |error| DriverError::system("open", &error).to_string();
+        #[cfg(unix)]
+        assert_eq!(
+            text(io::Error::from_raw_os_error(2)),
+            "open answered ENOENT (2): No such file or directory"
+        );
+        assert_eq!(text(io::ErrorKind::OutOfMemory.into()), "open answered out of memory (0)");
+        let own = io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no regular file");
+        assert_eq!(text(own), "open answered entity already exists (0): what is there is no regular file");
+    }
 }

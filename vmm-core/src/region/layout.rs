@@ -137,7 +137,7 @@ impl<B: Backend> Layout<B> {
     }
 
     /// Has memory that leaves a guarded region be poisoned when nobody holds it any more.
-    fn poison<'a>(&self, memory: impl Iterator<Item = &'a Physical<B>>) {
+    pub(super) fn poison<'a>(&self, memory: impl Iterator<Item = &'a Physical<B>>) {
         if !self.spans.guard().is_zero() {
             memory.for_each(Physical::poison_when_freed);
         }
@@ -178,69 +178,6 @@ impl<B: Backend> Layout<B> {
         first
     }
 
-    /// Removes all mappings and sees to it that their memory can go back to its devices, all or nothing. Gives what was
-    /// mapped, which still holds the memory; and an error where that is done, but [addresses](Error::AddressTaken) were
-    /// lost.
-    pub(super) fn vacate(&mut self) -> Result<(Vec<Piece<B>>, Option<Error>)> {
-        let mut taken = Vec::new();
-        let removed = self.parts().into_iter().try_for_each(|part| self.unmap(part, &mut taken));
-        match removed.and_then(|()| self.return_memory()) {
-            Ok(lost) => {
-                self.poison(memories(&taken));
-                Ok((taken, lost))
-            }
-            Err(why) => Err(self.restore(why, taken)),
-        }
-    }
-
-    /// Takes pieces away that `place` has mapped, because of an error; their memory can go back to its devices.
-    pub(super) fn take_away(&mut self, error: Error, placed: &[Piece<B>]) -> Error {
-        // Some of the contents may be in it already.
-        self.poison(memories(placed));
-        let error = self.undo_place(error, placed);
-        if !self.table.is_empty() {
-            return error;
-        }
-        match self.return_memory() {
-            Ok(None) => error,
-            Ok(Some(undo)) | Err(undo) => Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) },
-        }
-    }
-
-    /// Lets the drivers give back what they keep of the memory that was mapped. Nothing is mapped any more. Gives an error
-    /// where addresses were lost: then there is no way back, whatever comes of the other reservations.
-    fn return_memory(&mut self) -> Result<Option<Error>> {
-        let mut lost = None;
-        for reservation in self.spans.reservations() {
-            // SAFETY: nothing is mapped in the whole region.
-            let Err(error) = (unsafe { reservation.return_memory() }) else { continue };
-            // Whoever had them may have been quick.
-            match reservation.regain() {
-                Err(_) => lost = lost.or(Some(error)),
-                Ok(()) if matches!(error, Error::AddressTaken { .. }) || lost.is_some() => {}
-                Ok(()) => return Err(error),
-            }
-        }
-        Ok(lost)
-    }
-
-    /// Reserves addresses again that were lost when memory was returned.
-    pub(super) fn regain(&mut self) -> Result<()> {
-        self.spans.reservations().try_for_each(Reservation::regain)
-    }
-
-    /// Gives each piece's owner the access that the piece says, where it has more. Not undone: who calls takes the pieces
-    /// away where it fails.
-    pub(super) fn lower(&mut self, pieces: &[Piece<B>]) -> Result<()> {
-        for run in runs(pieces, |mapping| (mapping.memory.device(), mapping.access)) {
-            let (part, real) = (part_of(run), &run[0].mapping);
-            let device = real.memory.device();
-            self.grant(part, &[Grant { device, access: real.access.get(device) }])?;
-            self.table.change(part, |mapping| mapping.access = real.access);
-        }
-        Ok(())
-    }
-
     /// Refuses where some mapping is out of use.
     pub(super) fn check_in_use(&self, operation: &'static str) -> Result<()> {
         self.table
@@ -276,7 +213,7 @@ impl<B: Backend> Layout<B> {
 
     /// Puts mappings back that were removed before `error` came. What cannot be put back keeps its memory, out of use;
     /// but for what something else stands in the way of that is out of use itself.
-    fn restore(&mut self, error: Error, mut gone: Vec<Piece<B>>) -> Error {
+    pub(super) fn restore(&mut self, error: Error, mut gone: Vec<Piece<B>>) -> Error {
         gone.retain(|piece| self.table.touching(piece.offset, piece.mapping.length()).next().is_none());
         gone.sort_by_key(|piece| piece.offset);
         let Err(undo) = self.place(&gone) else { return error };
@@ -291,7 +228,7 @@ impl<B: Backend> Layout<B> {
     }
 
     /// Unmaps what `place` had mapped before `error` came.
-    fn undo_place(&mut self, error: Error, placed: &[Piece<B>]) -> Error {
+    pub(super) fn undo_place(&mut self, error: Error, placed: &[Piece<B>]) -> Error {
         let mut rest = placed.iter().map(Piece::part);
         while let Some(part) = rest.next() {
             if let Err(undo) = self.unmap(part, &mut Vec::new()) {
@@ -325,7 +262,7 @@ impl<B: Backend> Layout<B> {
         Ok(())
     }
 
-    fn grant(&mut self, part: Part, grants: &[Grant]) -> Result<()> {
+    pub(super) fn grant(&mut self, part: Part, grants: &[Grant]) -> Result<()> {
         let mut rest = part;
         while let Some(cut) = self.spans.first_cut(rest.offset, rest.length) {
             let (reservation, at) = self.spans.reservation(cut).ok_or_else(|| no_reservation(cut))?;
@@ -339,7 +276,7 @@ impl<B: Backend> Layout<B> {
 
     /// Removes the mappings of a part from the driver and from the books, one call after the other. What is gone when
     /// a call fails is in `gone`.
-    fn unmap(&mut self, part: Part, gone: &mut Vec<Piece<B>>) -> Result<()> {
+    pub(super) fn unmap(&mut self, part: Part, gone: &mut Vec<Piece<B>>) -> Result<()> {
         let mut rest = part;
         while let Some(cut) = self.first_unmap(rest) {
             self.unmap_cut(cut, gone)?;
@@ -377,7 +314,7 @@ fn no_reservation(cut: Cut) -> Error {
 }
 
 /// Pieces in runs that follow each other without a hole and have the same key.
-fn runs<B: Backend, K: PartialEq>(
+pub(super) fn runs<B: Backend, K: PartialEq>(
     pieces: &[Piece<B>],
     key: impl Fn(&Mapping<B>) -> K,
 ) -> impl Iterator<Item = &[Piece<B>]> {
@@ -387,12 +324,12 @@ fn runs<B: Backend, K: PartialEq>(
 }
 
 /// What is behind pieces.
-fn memories<B: Backend>(pieces: &[Piece<B>]) -> impl Iterator<Item = &Physical<B>> {
+pub(super) fn memories<B: Backend>(pieces: &[Piece<B>]) -> impl Iterator<Item = &Physical<B>> {
     pieces.iter().map(|piece| &piece.mapping.memory)
 }
 
 /// The part that a run of pieces makes up.
-fn part_of<B: Backend>(run: &[Piece<B>]) -> Part {
+pub(super) fn part_of<B: Backend>(run: &[Piece<B>]) -> Part {
     let offset = run.first().map_or(Bytes::ZERO, |piece| piece.offset);
     Part { offset, length: run.iter().map(|piece| piece.mapping.length()).sum() }
 }

@@ -19,6 +19,7 @@
 //! | `copy` | copying from region to region |
 //! | `dma_buf` | the descriptors that network cards are given |
 //! | `suspend` | giving memory back and keeping the addresses |
+//! | `vacate` | what that asks of the layout |
 
 mod arrange;
 mod builder;
@@ -37,6 +38,7 @@ mod spans;
 mod suspend;
 mod swap;
 mod table;
+mod vacate;
 mod whole;
 
 pub(crate) use arrange::Wanted;

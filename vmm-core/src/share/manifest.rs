@@ -3,10 +3,9 @@
 //! Plain data from another process, and so not to be trusted: what is made of it here has been checked, against itself
 //! and against the backend that is to take the memory in.
 
-use crate::{
-    Backend, Bytes, DeviceId, DeviceUuid, Error, Granularity, HandleTypes, Location, Physical, Properties,
-    Result,
-};
+pub use crate::memory_kind::MemoryKind;
+
+use crate::{Backend, Bytes, DeviceId, DeviceUuid, Error, Granularity, Physical, Properties, Result};
 use serde::{Deserialize, Serialize};
 
 /// Whose driver and which library is behind shared memory.
@@ -64,14 +63,8 @@ pub struct SharedPiece {
     pub granularity: u64,
     /// Whose memory.
     pub device: DeviceUuid,
-    /// Where it is: nothing for the device's own memory, else the host's, with the node where one was asked for.
-    pub host: Option<Option<u32>>,
-    /// The bits of [`HandleTypes`].
-    pub handle_types: u32,
-    /// As in [`Properties`].
-    pub compressible: bool,
-    /// As in [`Properties`].
-    pub remote_dma: bool,
+    /// What it was made as.
+    pub kind: MemoryKind,
 }
 
 impl SharedPiece {
@@ -95,14 +88,7 @@ impl SharedPiece {
             size: memory.size().0,
             granularity: memory.granularity().bytes().0,
             device,
-            host: match properties.location {
-                Location::Device => None,
-                Location::Host => Some(None),
-                Location::HostNode(node) => Some(Some(node)),
-            },
-            handle_types: properties.handle_types.bits(),
-            compressible: properties.compressible,
-            remote_dma: properties.remote_dma,
+            kind: properties.into(),
         })
     }
 
@@ -114,21 +100,9 @@ impl SharedPiece {
     /// not see, or a granularity that is not the one here.
     pub fn check<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<(Bytes, Properties)> {
         let granularity = self.unit(operation)?;
-        let handle_types = HandleTypes::from_bits(self.handle_types).ok_or_else(|| Error::BadMessage {
-            operation,
-            why: format!("piece {}: kinds of handle {:#x}", self.id, self.handle_types),
-        })?;
-        let properties = Properties {
-            device: self.device(operation, backend)?,
-            location: match self.host {
-                None => Location::Device,
-                Some(None) => Location::Host,
-                Some(Some(node)) => Location::HostNode(node),
-            },
-            handle_types,
-            compressible: self.compressible,
-            remote_dma: self.remote_dma,
-        };
+        let bad = |what| Error::BadMessage { operation, why: format!("piece {}: {what}", self.id) };
+        let device = self.device(operation, backend)?;
+        let properties = self.kind.of_device(device).map_err(bad)?;
         let ours = backend.granularity_of(operation, &properties)?;
         if granularity != ours {
             let (theirs, ours) = (granularity.to_string(), format!("here it is {ours}"));

@@ -64,8 +64,8 @@ impl<'a, B: Backend> Snapshot<'a, B> {
         self
     }
 
-    /// Leaves out what is in an earlier snapshot, in the same folder. Restoring needs that file too, and those which it
-    /// needs itself.
+    /// Leaves out what is in an earlier snapshot, in the same folder. Restoring needs the files that those blocks
+    /// are really in: that one, or earlier ones, and of all of them only those that have such a block.
     #[must_use]
     pub fn since(mut self, earlier: &'a SnapshotFile) -> Self {
         self.options.since = Some(earlier);

@@ -1,7 +1,8 @@
 //! What is asked of the system: a temporary file beside the target that one writer has at a time, and bytes at a place
 //! of a file.
 
-use crate::{DriverError, Error, Result};
+use crate::Result;
+use crate::files::{failed, read_exact_at, write_all_at};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,12 +31,6 @@ impl ReadAt for File {
     fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         read_exact_at(self, bytes, offset)
     }
-}
-
-/// What the system answered to `call` on a file.
-pub(super) fn failed(operation: &'static str, call: &'static str, path: &Path, error: &io::Error) -> Error {
-    let source = DriverError::system(call, error);
-    Error::File { operation, path: path.display().to_string(), source }
 }
 
 /// A file that is written beside its target.
@@ -141,7 +136,7 @@ mod system {
     use rustix::fs::{FlockOperation, flock};
     use rustix::io::Errno;
     use std::fs::Metadata;
-    use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
     /// Opens a file for writing, or makes it, if nobody else has it: [`io::ErrorKind::WouldBlock`].
     pub(in super::super) fn open_alone(path: &Path) -> io::Result<File> {
@@ -179,14 +174,6 @@ mod system {
         opened.nlink() > 1
     }
 
-    pub(in super::super) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
-        file.write_all_at(bytes, offset)
-    }
-
-    pub(in super::super) fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        FileExt::read_exact_at(file, bytes, offset)
-    }
-
     pub(in super::super) fn sync_folder(folder: &Path) -> io::Result<()> {
         File::open(folder)?.sync_all()
     }
@@ -196,7 +183,7 @@ mod system {
 mod system {
     use super::*;
     use std::fs::Metadata;
-    use std::os::windows::fs::{FileExt, OpenOptionsExt};
+    use std::os::windows::fs::OpenOptionsExt;
 
     /// What others may do with a file meanwhile: rename and remove it (`FILE_SHARE_DELETE`), as its own writer does.
     const SHARE_DELETE: u32 = 4;
@@ -227,40 +214,6 @@ mod system {
         false
     }
 
-    pub(in super::super) fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match file.seek_write(bytes, offset) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => {
-                    bytes = bytes.get(written..).unwrap_or_default();
-                    offset += written as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    pub(in super::super) fn read_exact_at(
-        file: &File,
-        mut bytes: &mut [u8],
-        mut offset: u64,
-    ) -> io::Result<()> {
-        while !bytes.is_empty() {
-            match file.seek_read(bytes, offset) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => {
-                    bytes = bytes.get_mut(read..).unwrap_or_default();
-                    offset += read as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
     /// A folder cannot be synced there; renaming is in the file system's journal.
     pub(in super::super) fn sync_folder(_: &Path) -> io::Result<()> {
         Ok(())
@@ -268,4 +221,4 @@ mod system {
 }
 
 pub(super) use system::open_to_read;
-use system::{has_name, is_linked, open_alone, read_exact_at, sync_folder, write_all_at};
+use system::{has_name, is_linked, open_alone, sync_folder};

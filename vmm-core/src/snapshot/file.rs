@@ -104,6 +104,13 @@ impl SnapshotFile {
         Ok(())
     }
 
+    /// True for a block of zeros, which is in no file.
+    pub(super) fn is_zero(&self, memory: usize, block: u64) -> bool {
+        let place = self.parts.cut.place(memory, block);
+        let entry = place.and_then(|(place, _)| self.parts.entries.get(place));
+        matches!(entry, Some(Entry::Zero))
+    }
+
     /// The file that a block is in, with its path for messages.
     fn file_of(&self, stored: &Stored) -> Result<(&File, PathBuf)> {
         let Some(place) = usize::from(stored.file).checked_sub(1) else {

@@ -3,11 +3,12 @@
 //! The file may be anybody's. No number in it makes room for more than `format` allows, and no room is made before the
 //! file has been found to have the bytes for it.
 
-use super::disk::{ReadAt, failed};
+use super::disk::ReadAt;
 use super::format::{Cut, Entry, Footer, Header, MOST_NEEDED, Stored, VERSION, Wrong, hash};
 use super::records::Head;
 use super::{Earlier, write};
 use crate::Error;
+use crate::files::failed;
 use std::io;
 use std::path::Path;
 

@@ -3,9 +3,9 @@
 
 use super::format::MOST_HEAD;
 use super::{Description, DeviceRecord, Earlier, MappingRecord, MemoryRecord, RegionRecord, SnapshotId};
+use crate::memory_kind::MemoryKind;
 use crate::{
-    Access, AccessMap, Address, Alignment, Bytes, DeviceId, DeviceUuid, Grant, Granularity, HandleTypes,
-    Location, Properties,
+    Access, AccessMap, Address, Alignment, Bytes, DeviceId, DeviceUuid, Grant, Granularity, Properties,
 };
 use serde::{Deserialize, Serialize};
 
@@ -79,11 +79,7 @@ struct Memory {
 #[derive(Serialize, Deserialize)]
 struct Kind {
     device: u32,
-    /// Nothing for the device's own memory, else the host's, with the node where one was asked for.
-    host: Option<Option<u32>>,
-    handle_types: u32,
-    compressible: bool,
-    remote_dma: bool,
+    rest: MemoryKind,
 }
 
 /// The head of a snapshot.
@@ -292,33 +288,12 @@ impl Memory {
 
 impl From<Properties> for Kind {
     fn from(properties: Properties) -> Self {
-        Self {
-            device: properties.device.0,
-            host: match properties.location {
-                Location::Device => None,
-                Location::Host => Some(None),
-                Location::HostNode(node) => Some(Some(node)),
-            },
-            handle_types: properties.handle_types.bits(),
-            compressible: properties.compressible,
-            remote_dma: properties.remote_dma,
-        }
+        Self { device: properties.device.0, rest: properties.into() }
     }
 }
 
 impl Kind {
     fn properties(self) -> Result<Properties, String> {
-        Ok(Properties {
-            device: DeviceId(self.device),
-            location: match self.host {
-                None => Location::Device,
-                Some(None) => Location::Host,
-                Some(Some(node)) => Location::HostNode(node),
-            },
-            handle_types: HandleTypes::from_bits(self.handle_types)
-                .ok_or_else(|| format!("kinds of handle {:#x}", self.handle_types))?,
-            compressible: self.compressible,
-            remote_dma: self.remote_dma,
-        })
+        self.rest.of_device(DeviceId(self.device))
     }
 }

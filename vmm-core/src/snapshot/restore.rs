@@ -5,10 +5,11 @@
 //! the contents come through the ring; each block is held against its checksum on the way. At last each device gets the
 //! access that it had.
 
-use super::chunks::{Stream, fill};
+use super::chunks::{InPiece, Recent, Stream};
 use super::plan::{Plan, PlannedMapping, PlannedRegion, plan};
 use super::{Restore, SnapshotFile};
 use crate::region::{Segment, Wanted};
+use crate::ring::Given;
 use crate::{Access, AddressRange, Backend, Done, Error, Physical, Placement, Region, Result, Ring};
 use std::collections::BTreeSet;
 
@@ -175,22 +176,26 @@ fn send<B: Backend>(
     }
     // The file's memories behind each other are the same bytes as the segments behind each other.
     let stream = Stream::new(sources.iter().map(|source| sizes[*source].size));
+    let (unit, recent) = (file.block_size(), Recent::default());
     ring.send(&segments, &|offset, bytes| {
-        let (mut offset, mut rest) = (offset, bytes);
-        while !rest.is_empty() {
-            let (place, at, size) = stream.at(offset);
-            let length = (size - at).to_usize().map_or(rest.len(), |left| left.min(rest.len()));
-            if length == 0 {
-                let what = format!("there is nothing for offset {offset}");
-                return Err(Error::DriverBroke { operation, what });
-            }
-            let (part, behind) = rest.split_at_mut(length);
-            let source = sources[place];
-            fill(size, file.block_size(), at, part, |block, bytes| file.read_block(source, block, bytes))?;
-            offset += crate::Bytes(length as u64);
+        let parts: Vec<_> = stream.parts(offset, bytes.len()).collect();
+        if parts.iter().map(|part| part.length).sum::<usize>() != bytes.len() {
+            let what = format!("there is nothing for some of {} bytes at offset {offset}", bytes.len());
+            return Err(Error::DriverBroke { operation, what });
+        }
+        let is_zero =
+            |part: &InPiece| part.blocks(unit).all(|here| file.is_zero(sources[part.piece], here.block));
+        if parts.iter().all(is_zero) {
+            return Ok(Given::Zeros);
+        }
+        let mut rest = bytes;
+        for part in parts {
+            let (here, behind) = rest.split_at_mut(part.length);
+            let source = sources[part.piece];
+            recent.fill(part, unit, here, |block, bytes| file.read_block(source, block, bytes))?;
             rest = behind;
         }
-        Ok(())
+        Ok(Given::Bytes)
     })
 }
 

@@ -1,12 +1,13 @@
 //! Writing a snapshot: blocks from several threads, in a temporary file that gets the target's name when it is whole.
 
-use super::disk::{Place, Temporary, failed, is_same, temporary_of};
+use super::disk::{Place, Temporary, is_same, temporary_of};
 use super::format::{
     Cut, DEFAULT_BLOCK, Entry, Footer, Hash, Header, LEAST_BLOCK, MOST_BLOCK, MOST_BLOCKS, MOST_NEEDED,
     Stored, hash,
 };
 use super::records::Head;
 use super::{Description, Earlier, SnapshotFile, Tally};
+use crate::files::failed;
 use crate::{Bytes, Error, Process, Result};
 use std::collections::HashMap;
 use std::io;

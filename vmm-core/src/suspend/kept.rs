@@ -5,7 +5,7 @@ use super::StashKind;
 use super::locked::Room;
 use super::store::Store;
 use crate::region::Segment;
-use crate::ring::{join, start_thread};
+use crate::ring::{Given, join, start_thread};
 use crate::staging::Lanes;
 use crate::{Backend, Bytes, Result, Ring};
 use std::sync::{Arc, mpsc};
@@ -93,7 +93,7 @@ impl<B: Backend> Kept<B> {
                 lanes.finish(queued)
             }
             Place::Stored(ring, store) => beside(batches, |Batch { from, segments }| {
-                ring.send(&segments, &|at, bytes| store.read(from + at, bytes))
+                ring.send(&segments, &|at, bytes| store.read(from + at, bytes).map(|()| Given::Bytes))
             }),
             Place::Nothing => batches.try_for_each(|batch| batch.map(drop)),
         }

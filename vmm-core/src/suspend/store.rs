@@ -1,7 +1,8 @@
 //! Where contents are that go through a ring: ordinary memory, and files.
 #![allow(unsafe_code)]
 
-use crate::{Bytes, DriverError, Error, Result};
+use crate::files::{failed, read_exact_at, write_all_at};
+use crate::{Bytes, Error, Result};
 use std::fmt::Debug;
 use std::fs::OpenOptions;
 use std::io;
@@ -160,19 +161,26 @@ impl File {
     }
 }
 
-fn failed(operation: &'static str, call: &'static str, path: &Path, error: &io::Error) -> Error {
-    Error::File { operation, path: path.display().to_string(), source: DriverError::system(call, error) }
-}
-
 #[cfg(unix)]
 fn create(path: &Path) -> Result<std::fs::File, (&'static str, io::Error)> {
     use std::os::unix::fs::OpenOptionsExt;
     // What is in a device's memory is nobody else's business.
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true).mode(0o600);
-    let file = options.open(path).map_err(|error| ("open", error))?;
-    std::fs::remove_file(path).map_err(|error| ("unlink", error))?;
-    Ok(file)
+    options.read(true).write(true).mode(0o600);
+    // Without a name from the beginning, where the file system can: nothing can be left behind.
+    #[cfg(target_os = "linux")]
+    if let Some(Ok(file)) = path.parent().map(|folder| {
+        let flags = libc::O_TMPFILE | libc::O_EXCL;
+        options.clone().custom_flags(flags).open(folder)
+    }) {
+        return Ok(file);
+    }
+    let file = options.create_new(true).open(path).map_err(|error| ("open", error))?;
+    match std::fs::remove_file(path) {
+        // Whoever removed it was faster.
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(("unlink", error)),
+        _ => Ok(file),
+    }
 }
 
 #[cfg(windows)]
@@ -196,48 +204,4 @@ impl Store for File {
     fn settle(&self) -> Result<()> {
         self.file.sync_data().map_err(|error| self.failed("fdatasync", &error))
     }
-}
-
-#[cfg(unix)]
-use std::os::unix::fs::FileExt;
-
-#[cfg(unix)]
-fn write_all_at(file: &std::fs::File, bytes: &[u8], at: u64) -> io::Result<()> {
-    file.write_all_at(bytes, at)
-}
-
-#[cfg(unix)]
-fn read_exact_at(file: &std::fs::File, bytes: &mut [u8], at: u64) -> io::Result<()> {
-    file.read_exact_at(bytes, at)
-}
-
-#[cfg(windows)]
-use std::os::windows::fs::FileExt;
-
-#[cfg(windows)]
-fn write_all_at(file: &std::fs::File, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match file.seek_write(bytes, at)? {
-            0 => return Err(io::ErrorKind::WriteZero.into()),
-            count => {
-                bytes = &bytes[count..];
-                at += count as u64;
-            }
-        }
-    }
-    Ok(())
-}
-
-#[cfg(windows)]
-fn read_exact_at(file: &std::fs::File, mut bytes: &mut [u8], mut at: u64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match file.seek_read(bytes, at)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => {
-                bytes = &mut bytes[count..];
-                at += count as u64;
-            }
-        }
-    }
-    Ok(())
 }

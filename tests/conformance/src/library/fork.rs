@@ -12,8 +12,8 @@ use gpu_vmm_core::{
     Access, Bytes, DeviceVec, Done, Error, Lane, Physical, Pinned, Placement, Properties, Region, Result,
     Ring, Stash, Workbench,
 };
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 cases! { "fork":
     /// In a forked child every call that would reach the driver answers an error that says so, and dropping does nothing.
@@ -209,27 +209,21 @@ fn a_child_can_exec<B: Workbench>(subject: &Subject<B>) {
     parent.check(subject);
 }
 
-fn forked_while_threads_are_at_work<B: Workbench>(subject: &Subject<B>) {
-    let mut parent = Parent::new(subject);
+/// Forks six times while other threads do some work again and again.
+fn forked_beside(threads: u64, work: impl Fn(u64) + Sync, mut child: impl FnMut() -> i32) {
     let stop = AtomicBool::new(false);
     let ended: Vec<Ended> = std::thread::scope(|scope| {
-        for thread in 0..3 {
-            let stop = &stop;
+        for thread in 0..threads {
+            let (stop, work) = (&stop, &work);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    let mut region = subject.region(2).build().unwrap();
-                    region.grow_to(subject.unit()).unwrap();
-                    write(subject, &mut region, thread);
-                    assert!(has(subject, &region, thread));
+                    work(thread);
                 }
             });
         }
         let ended = (0..6).map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(3));
-            forked(|| {
-                let Parent { region, memory, vec, .. } = &mut parent;
-                first_that_reaches_the_driver(subject, region, memory, vec)
-            })
+            forked(&mut child)
         });
         let ended = ended.collect();
         stop.store(true, Ordering::Relaxed);
@@ -240,6 +234,20 @@ fn forked_while_threads_are_at_work<B: Workbench>(subject: &Subject<B>) {
         [Ended::Exit(0); 6],
         "the number of the call that did not say so, or a signal for a lock"
     );
+}
+
+fn forked_while_threads_are_at_work<B: Workbench>(subject: &Subject<B>) {
+    let mut parent = Parent::new(subject);
+    let work = |thread| {
+        let mut region = subject.region(2).build().unwrap();
+        region.grow_to(subject.unit()).unwrap();
+        write(subject, &mut region, thread);
+        assert!(has(subject, &region, thread));
+    };
+    forked_beside(3, work, || {
+        let Parent { region, memory, vec, .. } = &mut parent;
+        first_that_reaches_the_driver(subject, region, memory, vec)
+    });
     parent.check(subject);
 }
 
@@ -249,39 +257,24 @@ fn forked_while_contents_are_copied<B: Workbench>(subject: &Subject<B>) {
     let room = Stash::pinned(&subject.backend, subject.units(2)).unwrap();
     let (mut here, mut asleep) = (region(subject), Some(region(subject)));
     asleep.as_mut().unwrap().suspend(&room, Done::when_devices_idle()).unwrap();
-    let stop = AtomicBool::new(false);
-    let ended: Vec<Ended> = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut region = region(subject);
-            while !stop.load(Ordering::Relaxed) {
-                region.suspend(&stash, Done::when_devices_idle()).unwrap();
-                region.resume().unwrap();
-            }
-        });
-        let ended = (0..6).map(|_| {
-            std::thread::sleep(std::time::Duration::from_millis(3));
-            forked(|| {
-                // SAFETY: no device uses it.
-                let done = unsafe { Done::promised() };
-                let asleep = asleep.take();
-                let free = room.free();
-                first_wrong(&[
-                    ring.size() == Bytes(8192),
-                    is_forked(here.suspend(&stash, done)),
-                    is_forked(here.suspend(&room, done)),
-                    asleep.is_some_and(|mut region| is_forked(region.resume())) && room.free() == free,
-                ])
-            })
-        });
-        let ended = ended.collect();
-        stop.store(true, Ordering::Relaxed);
-        ended
+    let moving = Mutex::new(region(subject));
+    let work = |_| {
+        let mut region = moving.lock().unwrap();
+        region.suspend(&stash, Done::when_devices_idle()).unwrap();
+        region.resume().unwrap();
+    };
+    forked_beside(1, work, || {
+        // SAFETY: no device uses it.
+        let done = unsafe { Done::promised() };
+        let asleep = asleep.take();
+        let free = room.free();
+        first_wrong(&[
+            ring.size() == Bytes(8192),
+            is_forked(here.suspend(&stash, done)),
+            is_forked(here.suspend(&room, done)),
+            asleep.is_some_and(|mut region| is_forked(region.resume())) && room.free() == free,
+        ])
     });
-    assert_eq!(
-        ended,
-        [Ended::Exit(0); 6],
-        "the number of the call that did not say so, or a signal for a lock"
-    );
     let mut asleep = asleep.unwrap();
     asleep.resume().unwrap();
     assert!(has(subject, &asleep, SEED) && has(subject, &here, SEED));

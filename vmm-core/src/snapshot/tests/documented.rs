@@ -78,6 +78,17 @@ fn what_is_documented_is_in_the_file() {
     assert_eq!(varint(&mut head), file.description().created);
     assert_eq!(&head[..11], b"\x050.1.0\x04host");
 
+    // Its last ones: both memories, each with its kind, and no file that is needed.
+    let row = "| kind | device: number; host memory: maybe, of a node: maybe number; kinds of handle: number, \
+        1 descriptor, 2 Win32, 8 fabric; compressible: bool; remote DMA: bool |";
+    assert!(GUIDE.contains(row));
+    let units = |count: u8| [0x80, 0x20 * count, 0x80, 0x20];
+    let last = [&[2, 0x80, 0x80, 1, 0x80, 0x20, 0, 0, 0, 1, 0], &units(2)[..], &[2, 1, 1, 1, 0, 0, 1], &[0]];
+    assert!(head.ends_with(&last.concat()), "{head:?}");
+    // What growth brings to the last region, behind a granularity of 4 KiB and an alignment of 64 KiB.
+    let kind = [0x80, 0x20, 0x80, 0x80, 4, 2, 0, 1, 0, 0];
+    assert!(head.windows(kind.len()).any(|bytes| bytes == kind), "{head:?}");
+
     let place = places("Entries");
     let contents = contents(1).concat();
     for (entry, contents) in entries.chunks(size("Entries")).zip(contents.chunks(4096)) {

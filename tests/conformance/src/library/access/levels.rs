@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::refused;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::workbench::pattern_word;
+use gpu_vmm_core::workbench::{handle_of, pattern_word};
 use gpu_vmm_core::{Access, AccessMap, Alignment, Bytes, Error, Grant, Region, Reservation, Workbench};
 
 cases! { "access":
@@ -190,7 +190,7 @@ fn the_driver_agrees<B: Workbench>(subject: &Subject<B>) {
     // SAFETY: the size is one unit of addresses, and there is no hint.
     let mut reservation = unsafe { subject.backend.reserve(size, alignment, None) }.unwrap();
     // SAFETY: nothing is mapped yet, and the memory is this backend's and no larger than a unit.
-    unsafe { reservation.map(Bytes(0), memory.handle()) }.unwrap();
+    unsafe { reservation.map(Bytes(0), handle_of(&memory)) }.unwrap();
     let mut expected = AccessMap::NONE;
     let mut wrong = Vec::new();
     for access in [Access::None, RW, Access::Read, Access::None, Access::Read, RW] {

@@ -3,25 +3,12 @@
 
 use super::operations::Operation;
 use super::sweep::{Reference, Sweep, injected, same_state};
-use super::undo::{by_plan, calls_when_failing, reclaim};
+use super::undo::{by_plan, each_pair, reclaim};
 use gpu_vmm_core::{Bytes, Error, RegionState, Workbench};
 
 /// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
 pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>) -> u64 {
-    let reference = sweep.reference(row);
-    let mut points = 0;
-    for first in 0..reference.calls {
-        let calls = calls_when_failing(sweep, row, first);
-        for second in first + 1..calls {
-            point(sweep, row, &reference, &[first, second]);
-            points += 1;
-        }
-        if calls > first + 1 {
-            point(sweep, row, &reference, &(first..first + 64).collect::<Vec<_>>());
-            points += 1;
-        }
-    }
-    points
+    each_pair(sweep, row, point)
 }
 
 fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Reference, failing: &[u64]) {

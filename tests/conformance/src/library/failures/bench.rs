@@ -1,6 +1,7 @@
 //! What an operation is let fail on: a region, or a vector, with everything that a failure must not change.
 
 use super::saved::Saved;
+use super::start::{Beside, Kind, Start};
 use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::{
@@ -28,118 +29,6 @@ pub(super) const EDGE: Bytes = Bytes::kib(4);
 /// Where the two ends of a mapping begin.
 pub(super) fn edges(offset: Bytes, length: Bytes) -> [Bytes; 2] {
     [offset, offset + length - EDGE]
-}
-
-/// What an operation finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Start {
-    /// A region, or a vector.
-    kind: Kind,
-    /// True where the addresses behind the region are taken, so that it cannot be extended.
-    walled: bool,
-    /// True where the region has a second reservation, with memory up to granule 6.
-    extended: bool,
-    /// True where a second device has access as well.
-    pub(super) peer: bool,
-    /// True where an extension asks for as much as there is, before it asks for what is needed.
-    generous: bool,
-    /// True where there is memory that can be exported, with a descriptor of it.
-    shared: bool,
-    /// True where the region has a guard, so that it cannot be extended either.
-    guarded: bool,
-    /// The second region.
-    beside: Beside,
-    /// True where there is a ring of buffers.
-    ring: bool,
-    /// True where no device may do anything with the mapping that else may be read alone.
-    closed: bool,
-    /// What kind of stash there is.
-    stash: StashKind,
-    /// True where the region, or the vector, is suspended, in the stash.
-    suspended: bool,
-    /// Where there is a region in a file: whether it is there beside.
-    saved: Option<bool>,
-}
-
-/// What there is beside the region that is operated on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beside {
-    Nothing,
-    /// A region with mappings of so many granules in a row.
-    Pieces(&'static [u64]),
-    /// A region with mappings at the same offsets.
-    Twin,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Region,
-    /// One element short of two granules.
-    Vector,
-    /// Of as many elements as its reservation has room for.
-    FullVector,
-    /// With memory for one granule more than its elements need.
-    SlackVector,
-    /// Three sets of two granules, of which the first is shown.
-    Slots,
-}
-
-impl Start {
-    pub(super) const FREE: Self = Self {
-        kind: Kind::Region,
-        walled: false,
-        extended: false,
-        peer: false,
-        generous: false,
-        shared: false,
-        guarded: false,
-        beside: Beside::Nothing,
-        ring: false,
-        closed: false,
-        stash: StashKind::Nothing,
-        suspended: false,
-        saved: None,
-    };
-    pub(super) const SAVED: Self = Self { saved: Some(false), ..Self::FREE };
-    pub(super) const TO_SAVE: Self = Self { saved: Some(true), ..Self::FREE };
-    pub(super) const EXTENDED: Self = Self { extended: true, ..Self::FREE };
-    pub(super) const BESIDE: Self = Self::EXTENDED.beside(&[1]);
-    pub(super) const TWIN: Self = Self { beside: Beside::Twin, ..Self::FREE };
-    pub(super) const WALLED: Self = Self { walled: true, ..Self::FREE };
-    pub(super) const GUARDED: Self = Self { guarded: true, ..Self::FREE };
-    pub(super) const GENEROUS: Self = Self { generous: true, ..Self::FREE };
-    pub(super) const PEER: Self = Self { peer: true, ..Self::FREE };
-    pub(super) const PEER_WALLED: Self = Self { walled: true, ..Self::PEER };
-    pub(super) const VECTOR: Self = Self { kind: Kind::Vector, ..Self::FREE };
-    pub(super) const FULL_VECTOR: Self = Self { kind: Kind::FullVector, ..Self::WALLED };
-    pub(super) const SLACK_VECTOR: Self = Self { kind: Kind::SlackVector, ..Self::FREE };
-    pub(super) const SHARED: Self = Self { shared: true, ..Self::FREE };
-    pub(super) const PEER_EXTENDED: Self = Self { extended: true, ..Self::PEER };
-    pub(super) const PEER_RING: Self = Self { ring: true, ..Self::PEER };
-    pub(super) const SLOTS: Self = Self { kind: Kind::Slots, ..Self::FREE };
-    pub(super) const PEER_SLOTS: Self = Self { kind: Kind::Slots, ..Self::PEER };
-
-    /// The same with a second region beside, with mappings of so many granules.
-    pub(super) const fn beside(self, pieces: &'static [u64]) -> Self {
-        Self { beside: Beside::Pieces(pieces), ..self }
-    }
-
-    pub(super) const CLOSED: Self = Self { closed: true, ..Self::FREE };
-
-    /// The same with a stash of this kind.
-    pub(super) const fn with(self, stash: StashKind) -> Self {
-        Self { stash, ..self }
-    }
-
-    /// The same, suspended in its stash.
-    pub(super) const fn suspended(self) -> Self {
-        Self { suspended: true, ..self }
-    }
-
-    /// True where nothing can be reserved behind the region.
-    pub(super) const fn is_walled(self) -> bool {
-        self.walled || self.guarded
-    }
 }
 
 /// What an operation has given out.

@@ -1,6 +1,6 @@
 //! Where a region ends: its destructor cannot answer with an error, so what fails in it goes to the drop log.
 
-use super::bench::Start;
+use super::start::Start;
 use super::sweep::{Sweep, injected};
 use super::undo::reclaim;
 use crate::report::FAILURE_POINTS;

@@ -1,7 +1,8 @@
 //! The rows of the operations that exchange what is behind an address: swap, slots, a move to another device.
 
-use super::bench::{Bench, Made, Start};
+use super::bench::{Bench, Made};
 use super::operations::{IDLE, Operation, keep};
+use super::start::Start;
 use gpu_vmm_core::{Bytes, Done, Region, Result, Slots, Stream, Via, Workbench};
 
 /// All of them.

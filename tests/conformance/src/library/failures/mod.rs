@@ -5,6 +5,9 @@
 //! |---|---|
 //! | `operations` | the table: every public operation that reaches a driver, in each way in which it can go |
 //! | `exchanges` | the rows of the operations that exchange what is behind an address |
+//! | `contents` | the rows of suspend, resume and snapshots |
+//! | `vectors` | the rows of the operations of vectors |
+//! | `start` | what an operation finds |
 //! | `bench` | what it is let fail on |
 //! | `saved` | a region in a file, for that |
 //! | `state` | what a failure must not change |
@@ -19,15 +22,18 @@
 
 mod asleep;
 mod bench;
+mod contents;
 #[cfg(test)]
 mod coverage;
 mod ends;
 mod exchanges;
 mod operations;
 mod saved;
+mod start;
 mod state;
 mod sweep;
 mod undo;
+mod vectors;
 
 use crate::case::cases;
 use crate::subject::Subject;

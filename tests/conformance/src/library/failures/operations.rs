@@ -1,11 +1,9 @@
 //! The table of the sweep: every public operation that reaches a driver, in each way in which it can go.
 
-use super::bench::{Bench, Made, Start};
-use super::exchanges;
-use gpu_vmm_core::{
-    Access, Bytes, DeviceVec, Done, Error, Physical, Placement, Properties, Region, Result, Ring, Stash,
-    StashKind, Stream, Workbench,
-};
+use super::bench::{Bench, Made};
+use super::start::Start;
+use super::{contents, exchanges, vectors};
+use gpu_vmm_core::{Access, Bytes, Done, Physical, Placement, Properties, Region, Result, Stream, Workbench};
 use std::fmt;
 
 /// One way in which an operation goes.
@@ -75,11 +73,11 @@ impl<B: Workbench> Operation<B> {
         Self { writes: Some((from, to)), ..self }
     }
 
-    const fn keeps_capacity(self) -> Self {
+    pub(super) const fn keeps_capacity(self) -> Self {
         Self { may_keep_capacity: true, ..self }
     }
 
-    const fn poisons(self) -> Self {
+    pub(super) const fn poisons(self) -> Self {
         Self { poisons: true, ..self }
     }
 
@@ -91,7 +89,7 @@ impl<B: Workbench> Operation<B> {
         Self { cuts: true, ..self }
     }
 
-    const fn brings_back(self) -> Self {
+    pub(super) const fn brings_back(self) -> Self {
         Self { brings_back: true, ..self }
     }
 }
@@ -138,11 +136,9 @@ pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {
         set_access(),
         grow(),
         data(),
-        suspend(),
-        vector(),
-        vector_data(),
+        vectors::all(),
         exchanges::all(),
-        snapshot(),
+        contents::all(),
     ]
     .into_iter()
     .flatten()
@@ -170,10 +166,9 @@ fn memory<B: Workbench>() -> Vec<Operation<B>> {
         })
         .looks(),
         Operation::new("Physical::import", "", Start::SHARED, |bench| {
-            use gpu_vmm_core::Handle;
             use std::os::fd::AsFd;
             let (memory, fd) = bench.shared();
-            let properties = memory.handle().properties();
+            let properties = memory.properties();
             // SAFETY: the descriptor was exported from memory of this size and these properties.
             let memory = unsafe { Physical::import(&bench.backend, fd.as_fd(), memory.size(), properties) };
             if memory.is_ok() {
@@ -353,127 +348,5 @@ fn data<B: Workbench>() -> Vec<Operation<B>> {
             bench.region().count_wrong(device, offset, length, 3).map(drop)
         })
         .looks(),
-    ]
-}
-
-fn suspend<B: Workbench>() -> Vec<Operation<B>> {
-    const OF: &str = "Region::suspend";
-    const BACK: &str = "Region::resume";
-    const PINNED: StashKind = StashKind::Pinned;
-    const PAGEABLE: StashKind = StashKind::Pageable;
-    let ways = [
-        ("with page-locked memory", Start::FREE.with(PINNED)),
-        ("through a ring, across reservations", Start::EXTENDED.with(PAGEABLE)),
-        ("with what its owner may not read", Start::CLOSED.with(PINNED)),
-        ("with what two devices use", Start::PEER.with(PINNED)),
-        ("with a file", Start::FREE.with(StashKind::File)),
-    ];
-    let mut rows = vec![
-        Operation::new("Ring::new", "", Start::FREE, |bench| {
-            let ring = Ring::new(&bench.backend, 2, bench.granules(1)).map(Made::Ring);
-            keep(bench, ring)
-        })
-        .looks(),
-        Operation::new("Stash::pinned", "", Start::FREE, |bench| {
-            let stash = Stash::pinned(&bench.backend, Bytes::mib(300)).map(Made::Stash);
-            keep(bench, stash)
-        })
-        .looks(),
-        Operation::new(OF, "without contents", Start::EXTENDED, Bench::suspend),
-        Operation::new(OF, "in a guarded region", Start::GUARDED, Bench::suspend).poisons(),
-        Operation::new(BACK, "without contents", Start::EXTENDED.suspended(), Bench::resume),
-        Operation::new("DeviceVec::suspend", "", Start::VECTOR.with(PINNED), Bench::suspend),
-        Operation::new("DeviceVec::resume", "", Start::VECTOR.with(PINNED).suspended(), Bench::resume)
-            .brings_back(),
-    ];
-    for (what, start) in ways {
-        rows.push(Operation::new(OF, what, start, Bench::suspend));
-        rows.push(Operation::new(BACK, what, start.suspended(), Bench::resume).brings_back());
-    }
-    rows
-}
-
-fn vector<B: Workbench>() -> Vec<Operation<B>> {
-    fn count<B: Workbench>(bench: &Bench<B>, granules: u64) -> usize {
-        (bench.granules(granules).0 / 8) as usize
-    }
-    vec![
-        Operation::new("DeviceVec::new", "", Start::FREE, |bench| {
-            let vector = DeviceVec::new(&bench.backend, bench.device);
-            keep(bench, vector.map(Made::Vector))
-        }),
-        Operation::new("DeviceVec::build", "", Start::FREE, |bench| {
-            let builder = Region::builder(&bench.backend).on(bench.device).reserve(bench.granules(1));
-            let vector = DeviceVec::build(builder);
-            keep(bench, vector.map(Made::Vector))
-        }),
-        Operation::new("DeviceVec::reserve", "", Start::VECTOR, |bench| {
-            let more = count(bench, 1);
-            bench.vector().reserve(more)
-        }),
-        Operation::new("DeviceVec::push", "where there is room", Start::VECTOR, |bench| {
-            bench.vector().push(5)
-        }),
-        Operation::new("DeviceVec::push", "moving", Start::FULL_VECTOR, |bench| bench.vector().push(5))
-            .wish()
-            .keeps_capacity()
-            .moves(),
-        Operation::new("DeviceVec::extend_from_slice", "growing", Start::VECTOR, |bench| {
-            bench.vector().extend_from_slice(&[5, 6])
-        })
-        .wish()
-        .keeps_capacity(),
-        Operation::new("DeviceVec::resize", "with equal bytes", Start::VECTOR, |bench| {
-            let length = count(bench, 3);
-            bench.vector().resize(length, 0)
-        })
-        .wish()
-        .keeps_capacity(),
-        Operation::new("DeviceVec::resize", "with other bytes", Start::VECTOR, |bench| {
-            let length = count(bench, 3);
-            bench.vector().resize(length, 1)
-        })
-        .wish()
-        .keeps_capacity(),
-        Operation::new("DeviceVec::shrink_to_fit", "", Start::SLACK_VECTOR, |bench| {
-            bench.vector().shrink_to_fit(IDLE)
-        }),
-    ]
-}
-
-fn vector_data<B: Workbench>() -> Vec<Operation<B>> {
-    fn expect<T: PartialEq>(seen: T, right: T) -> Result<()> {
-        let what = "other elements than were written".to_owned();
-        if seen == right { Ok(()) } else { Err(Error::DriverBroke { operation: "read elements", what }) }
-    }
-    vec![
-        Operation::new("DeviceVec::get", "", Start::VECTOR, |bench| expect(bench.vector().get(2)?, 7))
-            .looks(),
-        Operation::new("DeviceVec::read", "", Start::VECTOR, |bench| {
-            let mut values = [0; 2];
-            bench.vector().read(1, &mut values)?;
-            expect(values, [4, 7])
-        })
-        .looks(),
-        Operation::new("DeviceVec::to_vec", "", Start::VECTOR, |bench| {
-            expect(bench.vector().to_vec()?[..3].to_vec(), vec![1, 4, 7])
-        })
-        .looks(),
-        Operation::new("DeviceVec::write", "", Start::VECTOR, |bench| bench.vector().write(1, &[8, 9])),
-    ]
-}
-
-fn snapshot<B: Workbench>() -> Vec<Operation<B>> {
-    vec![
-        // What it maps meanwhile is unmapped a second time where the first try fails.
-        Operation::new("Snapshot::write", "", Start::TO_SAVE, |bench| bench.saved().write().map(drop))
-            .looks()
-            .wish()
-            .moves(),
-        Operation::new("Restore::regions", "", Start::SAVED, |bench| {
-            let region = bench.saved().restore().map(Made::Region);
-            keep(bench, region)
-        })
-        .moves(),
     ]
 }

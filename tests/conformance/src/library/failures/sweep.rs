@@ -1,7 +1,8 @@
 //! Each driver call of an operation fails, one in each round: everything is as before, and a second time it succeeds.
 
-use super::bench::{Bench, Start};
+use super::bench::Bench;
 use super::operations::{self, Operation};
+use super::start::Start;
 use super::state::State;
 use super::{asleep, undo};
 use crate::leaks::TRIES;

@@ -14,6 +14,15 @@ use gpu_vmm_core::{
 
 /// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
 pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>) -> u64 {
+    each_pair(sweep, row, point)
+}
+
+/// The same with any check of the calls that fail.
+pub(super) fn each_pair<B: Workbench>(
+    sweep: &Sweep<'_, B>,
+    row: &Operation<B>,
+    point: impl Fn(&Sweep<'_, B>, &Operation<B>, &Reference, &[u64]),
+) -> u64 {
     let reference = sweep.reference(row);
     let mut points = 0;
     for first in 0..reference.calls {
@@ -31,11 +40,7 @@ pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>) -> u64
 }
 
 /// How many calls the operation makes where one fails.
-pub(super) fn calls_when_failing<B: Workbench>(
-    sweep: &Sweep<'_, B>,
-    row: &Operation<B>,
-    failing: u64,
-) -> u64 {
+fn calls_when_failing<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, failing: u64) -> u64 {
     let mut bench = sweep.bench(row.start);
     bench.backend.fail(failing, 1);
     let answer = (row.run)(&mut bench);

@@ -5,6 +5,7 @@ use crate::case::cases;
 use crate::library::sharing::{import_of, shareable};
 use crate::library::tools::{has, idle, mapped, write};
 use crate::subject::{Subject, or_skip};
+use gpu_vmm_core::workbench::handle_of;
 use gpu_vmm_core::{Bytes, Handle, POISON, Physical, Region, Slots, Stash, Workbench};
 
 cases! { "guard":
@@ -34,7 +35,7 @@ const SEED: u64 = 70;
 
 /// The same memory as the library does not know it, mapped.
 fn beside<B: Workbench>(subject: &Subject<B>, memory: &Physical<B>) -> Region<B> {
-    let fd = or_skip(memory.handle().export());
+    let fd = or_skip(handle_of(memory).export());
     mapped(subject, &[&import_of(subject, fd, memory)])
 }
 
@@ -170,7 +171,7 @@ fn imported_memory_is_left_alone<B: Workbench>(subject: &Subject<B>) {
     let mut own = mapped(subject, &[&memory]);
     write(subject, &mut own, SEED);
     let mut region = subject.region(1).guarded().build().unwrap();
-    let imported = import_of(subject, or_skip(memory.handle().export()), &memory);
+    let imported = import_of(subject, or_skip(handle_of(&memory).export()), &memory);
     subject.open(&mut region, Bytes(0), &imported);
     drop(imported);
     region.close(idle()).unwrap();

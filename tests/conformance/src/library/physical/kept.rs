@@ -3,6 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{Subject, or_skip, skip};
+use gpu_vmm_core::workbench::handle_of;
 use gpu_vmm_core::{Bytes, Handle, Physical, Vendor, Workbench};
 
 cases! { "physical":
@@ -32,8 +33,8 @@ fn properties_are_kept<B: Workbench>(subject: &Subject<B>) {
     for properties in [own, own.shareable()] {
         // Not every version can share.
         let memory = or_skip(Physical::create(&subject.backend, subject.granularity(), properties));
-        assert_eq!((memory.device(), memory.handle().properties()), (subject.device, properties));
-        assert_eq!(memory.handle().size(), memory.size());
+        assert_eq!((memory.device(), handle_of(&memory).properties()), (subject.device, properties));
+        assert_eq!(handle_of(&memory).size(), memory.size());
     }
 }
 

@@ -279,11 +279,15 @@ fn with_any_ring<B: Workbench>(subject: &Subject<B>) {
     let builder = Region::builder(&subject.backend).on(subject.device).reserve(memory.size()).at(place);
     let mut region = builder.build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
-    subject.write(&mut region, Bytes(0), memory.size(), 1);
+    // Blocks of zeros between others.
+    let (zeros, count, behind) = (Bytes::mib(1), Bytes::mib(2), Bytes::mib(3));
+    let size = memory.size();
+    subject.write(&mut region, Bytes(0), zeros, 1);
+    region.fill(zeros, count, 0).unwrap();
+    subject.write(&mut region, behind, size - behind, 2);
     let rings =
         [(1, Bytes::mib(16)), (2, Bytes::mib(1)), (3, Bytes::kib(768)), (2, Bytes::kib(4) + Bytes(24))];
     let rings = rings.map(|(threads, chunk)| Ring::new(&subject.backend, threads, chunk).unwrap());
-    let size = memory.size();
     drop(memory);
     for (number, ring) in rings.iter().enumerate() {
         let path = folder.file(number.to_string());
@@ -291,7 +295,11 @@ fn with_any_ring<B: Workbench>(subject: &Subject<B>) {
         drop(region);
         let file = SnapshotFile::open(&path).unwrap();
         region = Restore::new().regions(&file, ring).unwrap().remove(0).region;
-        subject.check(&region, Bytes(0), size, 1);
+        subject.check(&region, Bytes(0), zeros, 1);
+        let mut bytes = vec![1; count.to_usize().unwrap()];
+        region.read(zeros, &mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0));
+        subject.check(&region, behind, size - behind, 2);
     }
 }
 

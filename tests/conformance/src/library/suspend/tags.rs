@@ -4,7 +4,10 @@ use super::{pinned, suspend};
 use crate::case::cases;
 use crate::library::tools::{has, idle, write};
 use crate::subject::Subject;
-use gpu_vmm_core::{ByTag, Bytes, Error, RegionState, Regions, SharedRegion, Stash, StashKind, Workbench};
+use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::{
+    ByTag, Bytes, Error, Region, RegionState, Regions, SharedRegion, Stash, StashKind, Workbench,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 cases! { "suspend":
@@ -12,6 +15,8 @@ cases! { "suspend":
     by_tag,
     /// Where one of several cannot be suspended, those before it are and those behind it are not, and a second call goes on.
     by_tag_up_to_what_fails,
+    /// A region that is suspended and has lost its addresses counts among those that are done, and is resumed with them.
+    by_tag_with_lost_addresses,
     /// Threads that suspend, resume, write and look at the same regions at once leave them whole, with all of their contents.
     by_many_threads,
     /// Of opposite calls at the same time none is mixed with another: all regions are as the last one says.
@@ -84,6 +89,38 @@ fn by_tag_up_to_what_fails<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(regions.resume("all").unwrap().changed, 3);
     for (region, seed) in all.iter().zip(1..) {
         assert!(has(subject, &region.lock(), seed));
+    }
+}
+
+fn by_tag_with_lost_addresses<B: Workbench>(subject: &Subject<B>) {
+    let (backend, regions) = (FaultInject::new(subject.backend.clone()), Regions::new());
+    let stash = Stash::pinned(&backend, subject.granules(3)).unwrap();
+    let all: Vec<_> = (1..4)
+        .map(|seed| {
+            let size = subject.granularity();
+            let builder = Region::builder(&backend).on(subject.device).reserve(size).tag("all");
+            let mut region = builder.build().unwrap();
+            region.grow_to(size).unwrap();
+            region.write_pattern(subject.device, Bytes(0), size, seed).unwrap();
+            regions.insert(region)
+        })
+        .collect();
+    all[0].lock().suspend(&stash, idle()).unwrap();
+    backend.lose_addresses(true);
+    let error = regions.suspend("all", &stash, idle()).unwrap_err();
+    backend.lose_addresses(false);
+    let Error::Partly { done: 2, regions: 3, ref source, .. } = error else { panic!("{error:?}") };
+    assert!(matches!(**source, Error::AddressesLost { .. }), "{source}");
+    let text = error.to_string();
+    assert!(text.contains("2 are done, the last of them without its addresses"), "{text}");
+    assert!(!text.contains("failed"), "{text}");
+    let is_active = |region: &SharedRegion<FaultInject<B>>| region.lock().state() == RegionState::Active;
+    assert_eq!(all.iter().map(is_active).collect::<Vec<_>>(), [false, false, true]);
+    assert_eq!(regions.suspend("all", &stash, idle()).unwrap().changed, 1);
+    assert_eq!(regions.resume("all").unwrap().changed, 3);
+    for (region, seed) in all.iter().zip(1..) {
+        let region = region.lock();
+        assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), seed).unwrap(), 0);
     }
 }
 
