@@ -48,13 +48,13 @@ impl Driver {
     pub(crate) unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         let length = Bytes(from.len() as u64);
         let kind = hipMemcpyKind::hipMemcpyHostToDevice;
-        self.check_owner("copy from host", device, to, Access::ReadWrite)?;
+        let owner = self.check_owner("copy from host", device, to, Access::ReadWrite)?;
         // SAFETY: `from` is as long as is said, and `to` by the caller's promise, as far as the offset says.
         let copy = |offset: Bytes, from: &[u8], length| unsafe {
             let to = (to + offset).as_ptr();
             self.hip_copy("copy from host", device, to, from.as_ptr().cast(), length, kind)
         };
-        if !self.goes_astray(from.as_ptr().cast()) {
+        if !self.goes_astray(owner, from.as_ptr().cast()) {
             return copy(Bytes::ZERO, from, length);
         }
         let (mut plain, mut offset) = (vec![0; CHUNK.min(length).0 as usize], Bytes::ZERO);
@@ -74,13 +74,13 @@ impl Driver {
     pub(crate) unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
         let length = Bytes(to.len() as u64);
         let kind = hipMemcpyKind::hipMemcpyDeviceToHost;
-        self.check_owner("copy to host", device, from, Access::Read)?;
+        let owner = self.check_owner("copy to host", device, from, Access::Read)?;
         // SAFETY: as above, the other way round.
         let copy = |to: &mut [u8], offset: Bytes, length| unsafe {
             let from = (from + offset).as_ptr();
             self.hip_copy("copy to host", device, to.as_mut_ptr().cast(), from, length, kind)
         };
-        if !self.goes_astray(to.as_ptr().cast()) {
+        if !self.goes_astray(owner, to.as_ptr().cast()) {
             return copy(to, Bytes::ZERO, length);
         }
         let (mut plain, mut offset) = (vec![0; CHUNK.min(length).0 as usize], Bytes::ZERO);
@@ -169,19 +169,20 @@ impl Driver {
         Err(Error::Unsupported { operation, reason })
     }
 
-    /// True where a copy must not be done as it is, since the host's side is page-locked (quirk `pinned-copies-by-first`).
-    fn goes_astray(&self, host: *const c_void) -> bool {
+    /// True where the first device would do a copy of another one's memory, since the host's side is page-locked (quirk
+    /// `pinned-copies-by-first`).
+    fn goes_astray(&self, owner: DeviceId, host: *const c_void) -> bool {
         let is_locked = || {
             let host = Address(host.expose_provenance() as u64);
             let attributes = self.attributes("copy", host);
             attributes.is_ok_and(|attributes| attributes.type_ == hipMemoryType::hipMemoryTypeHost)
         };
-        self.copies_astray() && is_locked()
+        self.copies_astray(owner) && is_locked()
     }
 
-    /// True where nothing is copied between devices' memory and page-locked memory.
-    pub(crate) fn copies_astray(&self) -> bool {
-        self.quirks.pinned_by_first
+    /// True where the first device would copy between this one's memory and page-locked memory.
+    pub(crate) fn copies_astray(&self, owner: DeviceId) -> bool {
+        self.quirks.pinned_by_first && owner != DeviceId(0)
     }
 
     /// Whose memory an address is.

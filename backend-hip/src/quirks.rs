@@ -45,7 +45,7 @@ pub(crate) struct Quirks {
     pub(crate) access_sums: bool,
     /// Copies from another device's memory go through the host: [`COPY_BY_SOURCE`].
     pub(crate) copy_by_source: bool,
-    /// Copies between page-locked and devices' memory go through memory that is not locked: [`host::PINNED_BY_FIRST`].
+    /// Copies between page-locked and another device's memory go through memory that is not locked: [`host::PINNED_BY_FIRST`].
     pub(crate) pinned_by_first: bool,
     /// How a descriptor is handed over: [`IMPORT_WANTS_POINTER`], [`IMPORT_UNKNOWN`].
     pub(crate) import_form: ImportForm,

@@ -71,8 +71,8 @@ impl Drop for HipPinned {
     }
 }
 
-/// Copies on a stream of their own; with the quirk `pinned-copies-by-first` they are done when they are queued, through memory
-/// that is not locked.
+/// Copies on a stream of their own. Where another device would do them (quirk `pinned-copies-by-first`), they are done when
+/// they are queued, through memory that is not locked.
 #[derive(Debug)]
 struct HipLane {
     stream: OwnStream,
@@ -116,7 +116,7 @@ impl Lane for HipLane {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
         const OPERATION: &str = "queue a copy to host";
         let (driver, device) = (&self.stream.driver, self.stream.device);
-        if driver.copies_astray() {
+        if driver.copies_astray(device) {
             // SAFETY: both sides are good for the length, and nobody else uses them, by the caller's promise.
             return unsafe {
                 driver.copy_to_host(device, slice::from_raw_parts_mut(to, length.0 as usize), from)
@@ -131,7 +131,7 @@ impl Lane for HipLane {
     unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()> {
         const OPERATION: &str = "queue a copy from host";
         let (driver, device) = (&self.stream.driver, self.stream.device);
-        if driver.copies_astray() {
+        if driver.copies_astray(device) {
             // SAFETY: as above.
             return unsafe {
                 driver.copy_from_host(device, to, slice::from_raw_parts(from, length.0 as usize))

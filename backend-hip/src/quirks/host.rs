@@ -48,9 +48,8 @@ pub(super) const PINNED_BY_FIRST: Quirk = quirk(
     "pinned-copies-by-first",
     (V6_1, V7_0),
     "a copy between mapped memory and page-locked memory of the host is done by device 0, whosever the memory is and on \
-     whatever stream; without access it faults and ends the process. And whoever waits for one that was queued waits for \
-     ever, once in some hundreds",
-    "such copies go through memory that is not locked; on a lane too, whose copies are then done when they are queued",
-    "simulated, 6.4.3: the wait for ever was met in three of six runs of the suite, and its cause is not known; 7.2.4 takes \
-     the stream's device, and always ends",
+     whatever stream; without access it faults and ends the process",
+    "another device's memory is copied through memory that is not locked; on a lane too, whose copies are then done when \
+     they are queued",
+    "simulated, 6.4.3; 7.2.4 takes the stream's device",
 );

@@ -6,15 +6,14 @@
 
 mod support;
 
-use gpu_vmm_hsa_sim::abi::{Agent, PacketKind, Queue, SignalHandle, Status};
+use gpu_vmm_hsa_sim::abi::{Agent, PacketKind, Queue, Status};
 use gpu_vmm_hsa_sim::code::{executable, reader, symbol};
 use gpu_vmm_hsa_sim::counters::hsa_sim_fault_count;
-use gpu_vmm_hsa_sim::work::{queue, signal};
-use std::ffi::{CString, c_void};
+use gpu_vmm_hsa_sim::work::queue;
+use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::unix::process::ExitStatusExt;
-use std::ptr::{null, null_mut, with_exposed_provenance_mut};
-use std::sync::atomic::{AtomicU16, Ordering::Release};
+use std::ptr::{null, with_exposed_provenance_mut};
 use support::*;
 
 /// A code object with one kernel of so many bytes of arguments.
@@ -77,30 +76,17 @@ fn load(gpu: Agent, kernel: &str, arguments: u32) -> u64 {
     }
 }
 
-fn queue_of(gpu: Agent) -> *mut Queue {
-    // SAFETY: a place for one queue.
-    given(|out| unsafe { queue::hsa_queue_create(gpu, 64, 0, null(), null_mut::<c_void>(), 0, 0, out) })
-}
-
 /// Dispatches a kernel in a queue and waits.
 fn dispatch(queue: *mut Queue, object: u64, arguments: &[u64]) {
     let kernarg = allocate(pools(cpu())[1], PAGE).unwrap();
     // The program lets the GPU read its arguments, as HIP does.
     allow(&agents(), kernarg).unwrap();
-    // SAFETY: a place for one signal; the queue is alive and its ring has room; the header is written last.
-    let done: SignalHandle = unsafe {
-        let words: *mut u64 = with_exposed_provenance_mut(kernarg);
-        words.copy_from_nonoverlapping(arguments.as_ptr(), arguments.len());
-        let done = given(|out| signal::hsa_signal_create(1, 0, null(), out));
-        let number = queue::hsa_queue_add_write_index_screlease(queue, 1);
-        let packet = (*queue).base.add((number % 64) as usize * PacketKind::PACKET);
-        for (offset, value) in [(8, 0), (16, 0), (24, 0), (32, object), (40, kernarg as u64), (56, done.0)] {
-            packet.add(offset).cast::<u64>().write(value);
-        }
-        (*packet.cast::<AtomicU16>()).store(u16::from(PacketKind::KERNEL.0), Release);
-        signal::hsa_signal_store_screlease((*queue).doorbell, number as i64);
-        done
-    };
+    let words: *mut u64 = with_exposed_provenance_mut(kernarg);
+    // SAFETY: a page, of which nobody else knows yet.
+    unsafe { words.copy_from_nonoverlapping(arguments.as_ptr(), arguments.len()) };
+    let done = signal_of_one();
+    let fields = [(8, 0), (16, 0), (24, 0), (32, object), (40, kernarg as u64), (56, done.0)];
+    ring(queue, write_packet(queue, PacketKind::KERNEL, &fields));
     wait(done);
     deallocate(kernarg).unwrap();
 }

@@ -2,9 +2,13 @@
 #![allow(unsafe_code)] // reaches memory by address
 
 use super::walk::Part;
-use super::{Fault, Need, fault, state};
+use super::{Fault, Need, PAGE, fault, state};
 use crate::abi::Status;
 use crate::agent;
+use rustix::mm::{Advice, madvise};
+
+/// From here on the pages of a copy come in together.
+const LONG: usize = 16 * PAGE;
 
 /// An address as an agent knows it.
 type Side = (usize, usize);
@@ -19,6 +23,8 @@ fn copy_between(to: Side, from: Side, size: usize) -> Result<(), Fault> {
     let state = state();
     let source = state.walk(from.0, from.1, size, Need::Read)?;
     let target = state.walk(to.0, to.1, size, Need::Write)?;
+    bring_in(&source, Advice::LinuxPopulateRead);
+    bring_in(&target, Advice::LinuxPopulateWrite);
     let (mut source, mut target) = (source.into_iter(), target.into_iter());
     let (mut here, mut there) = (source.next(), target.next());
     while let (Some(read), Some(write)) = (here, there) {
@@ -30,6 +36,16 @@ fn copy_between(to: Side, from: Side, size: usize) -> Result<(), Fault> {
         there = rest(write, size).or_else(|| target.next());
     }
     Ok(())
+}
+
+/// Brings in the pages of long parts in one call each, since a fault for each page takes longer than the copy. Where that
+/// cannot be done, nothing is lost.
+fn bring_in(parts: &[Part], advice: Advice) {
+    for Part { at, size } in parts.iter().filter(|part| part.size >= LONG) {
+        let before = at.addr() % PAGE;
+        // SAFETY: the walk found so many bytes, and pages that come in stay as they are.
+        let _ = unsafe { madvise(at.wrapping_sub(before).cast(), size + before, advice) };
+    }
 }
 
 /// Fills as an agent, with a pattern over and over. Where it faults, nothing is written.

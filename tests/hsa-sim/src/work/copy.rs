@@ -6,12 +6,13 @@
 #![allow(clippy::too_many_arguments)] // as the header has them
 
 use super::signal::{complete, value};
-use super::{now, wait_until, wake};
+use super::{now, wait_until};
 use crate::abi::{Agent, Pitched, SignalHandle, Status, list};
 use crate::report::thread;
 use crate::{agent, memory};
 use std::mem::MaybeUninit;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 struct Job {
     agent: usize,
@@ -33,7 +34,8 @@ fn jobs() -> MutexGuard<'static, Vec<Job>> {
 
 fn work() {
     loop {
-        let job = wait_until(|| {
+        let awaited = || jobs().iter().flat_map(|job| job.after.clone()).collect();
+        let job = wait_until(awaited, None, || {
             let mut jobs = jobs();
             let ready = |job: &Job| job.after.iter().all(|signal| value(*signal) == 0);
             let first = jobs.iter().position(ready)?;
@@ -50,11 +52,10 @@ fn work() {
 }
 
 fn submit(agent: usize, parts: Vec<Part>, after: &[SignalHandle], done: SignalHandle) -> Status {
-    static ENGINE: Once = Once::new();
+    static ENGINE: LazyLock<JoinHandle<()>> = LazyLock::new(|| thread("hsa-sim copies", work));
     let after = after.iter().copied().filter(|signal| *signal != SignalHandle(0)).collect();
     jobs().push(Job { agent, parts, after, done });
-    ENGINE.call_once(|| drop(thread("hsa-sim copies", work)));
-    wake();
+    ENGINE.thread().unpark();
     Status::SUCCESS
 }
 

@@ -4,11 +4,12 @@
 #![allow(unsafe_code)] // exported to C
 
 use super::signal::{meets, value};
-use super::{wait_until, wake};
+use super::wait_until;
 use crate::abi::{SignalHandle, Status};
 use crate::report::thread;
 use std::ffi::c_void;
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 type Function = extern "C" fn(i64, *mut c_void) -> bool;
 
@@ -30,7 +31,8 @@ fn handlers() -> MutexGuard<'static, Vec<Handler>> {
 
 fn work() {
     loop {
-        let (handler, seen) = wait_until(|| {
+        let awaited = || handlers().iter().map(|handler| handler.signal).collect();
+        let (handler, seen) = wait_until(awaited, None, || {
             let mut handlers = handlers();
             handlers
                 .iter()
@@ -56,11 +58,10 @@ hsa! {
         function: Option<extern "C" fn(i64, *mut c_void) -> bool>,
         argument: *mut c_void,
     ) {
-        static THREAD: Once = Once::new();
+        static THREAD: LazyLock<JoinHandle<()>> = LazyLock::new(|| thread("hsa-sim signals", work));
         let Some(function) = function else { return Status::INVALID_ARGUMENT };
         handlers().push(Handler { signal, how, compare, function, argument });
-        THREAD.call_once(|| drop(thread("hsa-sim signals", work)));
-        wake();
+        THREAD.thread().unpark();
         Status::SUCCESS
     }
 }

@@ -21,13 +21,17 @@ pub(crate) enum Outcome {
 
 /// Does a packet, waits where it says so, and counts its signal down.
 pub(crate) fn process(agent: usize, packet: &[u8; PacketKind::PACKET], stopping: &AtomicBool) -> Outcome {
-    let wait = |ready: &dyn Fn() -> bool| {
-        wait_until(|| {
-            if stopping.load(SeqCst) {
-                return Some(Outcome::Stopped);
-            }
-            ready().then_some(Outcome::Done)
-        })
+    let wait = |signals: &[SignalHandle], ready: &dyn Fn() -> bool| {
+        wait_until(
+            || signals.to_vec(),
+            None,
+            || {
+                if stopping.load(SeqCst) {
+                    return Some(Outcome::Stopped);
+                }
+                ready().then_some(Outcome::Done)
+            },
+        )
     };
     let waited_for: Vec<SignalHandle> = (0..5)
         .map(|place| SignalHandle(word(packet, 8 + 8 * place)))
@@ -40,13 +44,13 @@ pub(crate) fn process(agent: usize, packet: &[u8; PacketKind::PACKET], stopping:
             kernels::dispatch(agent, word(packet, 32), word(packet, 40));
             Outcome::Done
         }
-        PacketKind::BARRIER_AND => wait(&|| waited_for.iter().all(zero)),
-        PacketKind::BARRIER_OR => wait(&|| waited_for.is_empty() || waited_for.iter().any(zero)),
+        PacketKind::BARRIER_AND => wait(&waited_for, &|| waited_for.iter().all(zero)),
+        PacketKind::BARRIER_OR => wait(&waited_for, &|| waited_for.is_empty() || waited_for.iter().any(zero)),
         PacketKind::VENDOR if packet[2] == PacketKind::FORMAT_BARRIER_VALUE => {
             let signal = SignalHandle(word(packet, 8));
             let (compare, mask) = (word(packet, 16) as i64, word(packet, 24) as i64);
             let how = word(packet, 32) as u32;
-            wait(&|| signal.0 == 0 || meets(value(signal) & mask, how, compare))
+            wait(&[signal], &|| signal.0 == 0 || meets(value(signal) & mask, how, compare))
         }
         // Cache control and the like.
         PacketKind::VENDOR => Outcome::Done,

@@ -7,7 +7,7 @@
 
 use super::packets::{Outcome, process};
 use super::signal::{self, value};
-use super::{wait_until, wake};
+use super::wait_until;
 use crate::abi::{Agent, PacketKind, Queue, Status};
 use crate::agent;
 use crate::memory::pages::Pages;
@@ -64,13 +64,17 @@ fn work(agent: usize, ring: &Ring) {
         // SAFETY: the place is within the ring, and aligned as its page is; headers are read and written as a whole.
         let header = unsafe { &*queue.base.add(place).cast::<AtomicU16>() };
         let written = || PacketKind(header.load(Acquire) as u8) != PacketKind::INVALID;
-        let go = wait_until(|| {
-            if ring.stop.load(SeqCst) {
-                return Some(false);
-            }
-            let rung = value(queue.doorbell) >= number as i64;
-            (rung && number < queue.write_index.load(SeqCst) && written()).then_some(true)
-        });
+        let go = wait_until(
+            || vec![queue.doorbell],
+            None,
+            || {
+                if ring.stop.load(SeqCst) {
+                    return Some(false);
+                }
+                let rung = value(queue.doorbell) >= number as i64;
+                (rung && number < queue.write_index.load(SeqCst) && written()).then_some(true)
+            },
+        );
         if !go {
             return;
         }
@@ -81,7 +85,6 @@ fn work(agent: usize, ring: &Ring) {
         }
         header.store(u16::from(PacketKind::INVALID.0), Release);
         queue.read_index.fetch_add(1, SeqCst);
-        wake();
     }
 }
 
@@ -143,7 +146,7 @@ hsa! {
         let worker = workers.remove(place);
         drop(workers);
         worker.ring.stop.store(true, SeqCst);
-        wake();
+        worker.thread.thread().unpark();
         let _ = worker.thread.join();
         Status::SUCCESS
     }

@@ -95,8 +95,8 @@ pub(crate) fn complete(handle: SignalHandle, start: u64) {
         signal.start.store(start, SeqCst);
         signal.end.store(now().max(start + 1), SeqCst);
         signal.value.fetch_sub(1, SeqCst);
+        wake(handle);
     }
-    wake();
 }
 
 hsa! {
@@ -155,10 +155,16 @@ operations! {
     hsa_signal_load_relaxed(handle) -> i64 {
         value(handle)
     }
-    /// Writes it.
+    /// Writes it. A doorbell keeps the highest number: several threads write packets of one queue, and whoever has the
+    /// lower number may be the last to ring, after which the higher one still stands.
     hsa_signal_store_relaxed(handle, value) {
-        signal(handle).value.store(value, SeqCst);
-        wake();
+        let signal = signal(handle);
+        if signal.kind.load(SeqCst) == DOORBELL {
+            signal.value.fetch_max(value, SeqCst);
+        } else {
+            signal.value.store(value, SeqCst);
+        }
+        wake(handle);
     }
     /// Writes it.
     hsa_signal_store_screlease(handle, value) {
@@ -171,12 +177,12 @@ operations! {
     /// Adds to it.
     hsa_signal_add_relaxed(handle, value) {
         signal(handle).value.fetch_add(value, SeqCst);
-        wake();
+        wake(handle);
     }
     /// Subtracts from it.
     hsa_signal_subtract_relaxed(handle, value) {
         signal(handle).value.fetch_sub(value, SeqCst);
-        wake();
+        wake(handle);
     }
 }
 
@@ -190,9 +196,13 @@ pub extern "C" fn hsa_signal_wait_scacquire(
     _state: u32,
 ) -> i64 {
     let end = Instant::now().checked_add(Duration::from_nanos(timeout));
-    wait_until(|| {
-        let value = value(handle);
-        let late = end.is_some_and(|end| Instant::now() >= end);
-        (meets(value, how, compare) || late).then_some(value)
-    })
+    wait_until(
+        || vec![handle],
+        end,
+        || {
+            let value = value(handle);
+            let late = end.is_some_and(|end| Instant::now() >= end);
+            (meets(value, how, compare) || late).then_some(value)
+        },
+    )
 }

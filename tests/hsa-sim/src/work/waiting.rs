@@ -1,13 +1,25 @@
-//! Waiting. One condition variable stands for every signal: a change of any wakes all who wait.
+//! Waiting. Who waits says for which signals, and a change of one wakes those alone: there are many workers, most of them
+//! idle, and waking all of them for each change costs many times what the work does.
 
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use crate::abi::SignalHandle;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
-static CHANGES: Mutex<u64> = Mutex::new(0);
-static CHANGED: Condvar = Condvar::new();
-
-/// A program may write to a signal's memory without telling, so one looks again after this.
+/// A program may write to a signal's memory without telling, so one looks again after this, and then again whenever twice
+/// the time has gone.
 const PATIENCE: Duration = Duration::from_millis(2);
+const MOST_PATIENCE: Duration = Duration::from_millis(64);
+
+struct Sleeper {
+    thread: Thread,
+    signals: Vec<SignalHandle>,
+}
+
+fn sleepers() -> MutexGuard<'static, Vec<Sleeper>> {
+    static SLEEPERS: Mutex<Vec<Sleeper>> = Mutex::new(Vec::new());
+    SLEEPERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The time, in nanoseconds since the machine was started.
 pub(crate) fn now() -> u64 {
@@ -15,22 +27,38 @@ pub(crate) fn now() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Says that something has changed.
-pub(crate) fn wake() {
-    *CHANGES.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-    CHANGED.notify_all();
+/// Says that a signal has changed. Where something else has, its worker's thread is unparked.
+pub(crate) fn wake(signal: SignalHandle) {
+    for sleeper in sleepers().iter().filter(|sleeper| sleeper.signals.contains(&signal)) {
+        sleeper.thread.unpark();
+    }
 }
 
-/// Sleeps until `ready` gives something.
-pub(crate) fn wait_until<T>(mut ready: impl FnMut() -> Option<T>) -> T {
+/// Sleeps until `ready` gives something. It is asked whenever one of the signals has changed or the thread was unparked,
+/// and at the end, if there is one.
+pub(crate) fn wait_until<T>(
+    signals: impl Fn() -> Vec<SignalHandle>,
+    end: Option<Instant>,
+    mut ready: impl FnMut() -> Option<T>,
+) -> T {
+    if let Some(result) = ready() {
+        return result;
+    }
+    let this = thread::current();
+    let mut patience = PATIENCE;
     loop {
-        let seen = *CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(result) = ready() {
-            return result;
+        // Before looking: what changes from here on ends the sleep, or lets it not begin.
+        let sleeper = Sleeper { thread: this.clone(), signals: signals() };
+        sleepers().push(sleeper);
+        let result = ready();
+        if result.is_none() {
+            let left = end.map_or(patience, |end| end.saturating_duration_since(Instant::now()));
+            thread::park_timeout(patience.min(left));
+            patience = (patience * 2).min(MOST_PATIENCE);
         }
-        let changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
-        if *changes == seen {
-            drop(CHANGED.wait_timeout(changes, PATIENCE));
+        sleepers().retain(|sleeper| sleeper.thread.id() != this.id());
+        if let Some(result) = result {
+            return result;
         }
     }
 }

@@ -4,16 +4,19 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)] // tests may panic
 
 use gpu_vmm_hsa_sim::abi::{
-    AccessDescription, Agent, Pool, SignalHandle, Status, VmemHandle, condition, permission,
+    AccessDescription, Agent, PacketKind, Pool, Queue, SignalHandle, Status, VmemHandle, condition,
+    permission,
 };
 use gpu_vmm_hsa_sim::counters::hsa_sim_vmem_counts;
 use gpu_vmm_hsa_sim::memory::{allocation, copy, information};
 use gpu_vmm_hsa_sim::vmem::{access, mapping, physical, reservation, share};
-use gpu_vmm_hsa_sim::work::{copy as engine, signal};
+use gpu_vmm_hsa_sim::work::{copy as engine, queue, signal};
 use gpu_vmm_hsa_sim::{agent, pool, system};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::process::{Command, Output};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicU16, Ordering::Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub const PAGE: usize = 4096;
@@ -202,13 +205,45 @@ pub fn copy_any(to: usize, from: usize, size: usize) -> Answer<()> {
 
 /// Copies between an agent's memory and the CPU's by a copy engine, and waits.
 pub fn copy_by(gpu: Agent, to: usize, from: usize, size: usize) {
-    // SAFETY: a place for one handle.
-    let done = given(|out| unsafe { signal::hsa_signal_create(1, 0, std::ptr::null(), out) }).unwrap();
+    let done = signal_of_one();
     // SAFETY: the tests give addresses of what they have; nothing is waited for.
     let status =
         unsafe { engine::hsa_amd_memory_async_copy(to, gpu, from, gpu, size, 0, std::ptr::null(), done) };
     assert_eq!(status, Status::SUCCESS);
     wait(done);
+}
+
+/// A signal that one piece of work brings to zero.
+pub fn signal_of_one() -> SignalHandle {
+    // SAFETY: a place for one handle.
+    given(|out| unsafe { signal::hsa_signal_create(1, 0, null(), out) }).unwrap()
+}
+
+/// A queue that several threads may write to, as all of HIP's are.
+pub fn queue_of(gpu: Agent) -> *mut Queue {
+    // SAFETY: a place for one queue.
+    given(|out| unsafe { queue::hsa_queue_create(gpu, 64, 0, null(), null_mut::<c_void>(), 0, 0, out) })
+        .unwrap()
+}
+
+/// Takes the next packet of a queue, and writes it, each field by its offset: its number, for the doorbell.
+pub fn write_packet(queue: *mut Queue, kind: PacketKind, fields: &[(usize, u64)]) -> i64 {
+    // SAFETY: the queue is alive and its ring has room; the header is written last.
+    unsafe {
+        let number = queue::hsa_queue_add_write_index_screlease(queue, 1);
+        let packet = (*queue).base.add((number % 64) as usize * PacketKind::PACKET);
+        for (offset, value) in fields {
+            packet.add(*offset).cast::<u64>().write(*value);
+        }
+        (*packet.cast::<AtomicU16>()).store(u16::from(kind.0), Release);
+        number as i64
+    }
+}
+
+/// Rings for a packet.
+pub fn ring(queue: *mut Queue, number: i64) {
+    // SAFETY: the queue is alive.
+    signal::hsa_signal_store_screlease(unsafe { (*queue).doorbell }, number);
 }
 
 /// Waits until a signal is zero.

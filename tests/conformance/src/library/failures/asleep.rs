@@ -15,7 +15,7 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
     let at = format!("{row}, driver calls {failing:?} failing");
     sweep.unless_disturbed(|| {
         let mut bench = sweep.bench(row.start);
-        let before = sweep.state(&bench);
+        let before = sweep.before(&bench, reference);
         bench.backend.fail_each(failing);
         let error = (row.run)(&mut bench).expect_err("nobody heard of it");
         bench.backend.stop();

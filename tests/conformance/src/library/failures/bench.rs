@@ -1,7 +1,7 @@
 //! What an operation is let fail on: a region, or a vector, with everything that a failure must not change.
 
-use super::saved::Saved;
-use super::start::{Beside, Kind, Start};
+use super::saved::{InFile, Saved};
+use super::start::{Beside, Kind, Start, far};
 use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::{
@@ -9,6 +9,7 @@ use gpu_vmm_core::{
     Slots, Stash, StashKind, Workbench,
 };
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 /// A backend whose calls fail when they are told to.
 pub(super) type Faulty<B> = FaultInject<B>;
@@ -76,7 +77,7 @@ pub(super) struct Bench<B: Workbench> {
 impl<B: Workbench> Bench<B> {
     /// A region has granule 0 mapped, granule 1, which may be read alone, a hole, and granule 3; the first reservation
     /// ends behind granule 4.
-    pub(super) fn new(subject: &Subject<B>, hole: Address, start: Start) -> Self {
+    pub(super) fn new(subject: &Subject<B>, hole: Address, start: Start, file: Option<Rc<InFile>>) -> Self {
         let backend = FaultInject::new(subject.backend.clone());
         let device = subject.device;
         let peer = if start.peer { subject.two_devices().1 } else { device };
@@ -106,14 +107,13 @@ impl<B: Workbench> Bench<B> {
         }
         // Sets begin where their region does.
         let origin = if slots.is_some() { Bytes(0) } else { size - Bytes(granule.0 * GRANULES) };
+        // One thread, so that the calls come in the same order each time. There are more chunks than buffers.
+        let chunk = if start.sparse { Bytes(granule.0 / 2) + EDGE } else { granule + EDGE };
+        let ring = || Ring::new(&backend, 1, chunk).unwrap();
         let stash = match start.stash {
             StashKind::Pinned => Stash::pinned(&backend, size + size).unwrap(),
-            // One thread, so that the calls come in the same order each time.
-            StashKind::Pageable => Stash::pageable(Ring::new(&backend, 1, granule + EDGE).unwrap()),
-            StashKind::File => {
-                let ring = Ring::new(&backend, 1, granule + EDGE).unwrap();
-                Stash::file(std::env::temp_dir(), ring)
-            }
+            StashKind::Pageable => Stash::pageable(ring()),
+            StashKind::File => Stash::file(std::env::temp_dir(), ring()),
             StashKind::Nothing => Stash::nothing(),
         };
         let mut bench = Self {
@@ -131,13 +131,9 @@ impl<B: Workbench> Bench<B> {
                 let fd = or_skip(memory.export());
                 (memory, fd)
             }),
-            // One thread, so that the calls come in the same order each time.
-            ring: start.ring.then(|| Ring::new(&backend, 1, Bytes(granule.0 / 2)).unwrap()),
+            ring: start.ring.then(ring),
             stash,
-            saved: start.saved.map(|is_kept| {
-                let address = hole.checked_add(subject.units(48)).unwrap();
-                Saved::new(subject, &backend, address, is_kept)
-            }),
+            saved: start.saved.map(|_| Saved::new(subject, &backend, far(subject, hole), file)),
             backend,
             device,
             peer,
@@ -151,8 +147,7 @@ impl<B: Workbench> Bench<B> {
             kind => bench.fill_vector(kind, size),
         }
         // Not behind the region, where one that grows would want to be.
-        let far = Placement::Exact(hole.checked_add(subject.units(48)).unwrap());
-        bench.fill_beside(start.beside, size, far);
+        bench.fill_beside(start.beside, size, Placement::Exact(far(subject, hole)));
         if start.suspended {
             bench.suspend().unwrap();
         }
@@ -201,7 +196,8 @@ impl<B: Workbench> Bench<B> {
 
     fn fill_region(&mut self, start: Start) {
         let (device, peer, granule) = (self.device, self.peer, self.granule);
-        for at in [0, 1, 3] {
+        let mapped: &[u64] = if start.sparse { &[4] } else { &[0, 1, 3] };
+        for at in mapped.iter().copied() {
             let properties = Properties::on(device);
             let memory = Physical::create(&self.backend, granule, properties).unwrap();
             let offset = self.at(at);
@@ -217,8 +213,16 @@ impl<B: Workbench> Bench<B> {
         if start.extended {
             self.mark(self.at(5));
         }
-        let (first, second, last) = (self.at(0), self.at(1), self.at(3));
         let less = if start.closed { Access::None } else { Access::Read };
+        let (first, second, last) = (self.at(0), self.at(1), self.at(3));
+        if start.sparse {
+            let (first, second) = (self.at(4), self.at(5));
+            self.region().set_access(second, granule, device, less).unwrap();
+            if start.peer {
+                self.region().set_access(first, granule, peer, RW).unwrap();
+            }
+            return;
+        }
         self.region().set_access(second, granule, device, less).unwrap();
         if start.peer {
             self.region().set_access(first, granule, peer, RW).unwrap();

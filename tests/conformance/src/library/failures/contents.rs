@@ -17,10 +17,10 @@ fn suspend<B: Workbench>() -> Vec<Operation<B>> {
     const PAGEABLE: StashKind = StashKind::Pageable;
     let ways = [
         ("with page-locked memory", Start::FREE.with(PINNED)),
-        ("through a ring, across reservations", Start::EXTENDED.with(PAGEABLE)),
+        ("through a ring, across reservations", Start::SEAM.with(PAGEABLE)),
         ("with what its owner may not read", Start::CLOSED.with(PINNED)),
         ("with what two devices use", Start::PEER.with(PINNED)),
-        ("with a file", Start::FREE.with(StashKind::File)),
+        ("with a file", Start::SEAM.with(StashKind::File)),
     ];
     let mut rows = vec![
         Operation::new("Ring::new", "", Start::FREE, |bench| {

@@ -54,7 +54,7 @@ fn move_to_device<B: Workbench>() -> Vec<Operation<B>> {
     }
     vec![
         Operation::new(OF, "by peer copies", Start::PEER, fastest).moves(),
-        Operation::new(OF, "across reservations", Start::PEER_EXTENDED, fastest).moves(),
+        Operation::new(OF, "across reservations", Start::PEER_SEAM, fastest).moves(),
         Operation::new(OF, "through a ring", Start::PEER_RING, |bench| {
             let device = bench.peer;
             let (region, ring) = bench.region_and_ring();

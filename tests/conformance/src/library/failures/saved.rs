@@ -4,26 +4,64 @@ use super::bench::{EDGE, Faulty, edges};
 use crate::library::folder::Folder;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
+use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::snapshot::{Restore, Restored, Snapshot, SnapshotFile, Tally};
 use gpu_vmm_core::{Access, Address, Bytes, Physical, Placement, Region, Result, Ring, Workbench};
+use std::path::Path;
+use std::rc::Rc;
 
 const SEED: u64 = 77;
 
-/// A region in a file.
+/// A file that nothing is done with.
+const BESIDE: &str = "beside";
+
+/// A region in a file, from which many are restored.
+#[derive(Debug)]
+pub(super) struct InFile {
+    file: SnapshotFile,
+    _folder: Folder,
+}
+
+impl InFile {
+    pub(super) fn new<B: Workbench>(subject: &Subject<B>, address: Address) -> Self {
+        let saved = Saved::new(subject, &FaultInject::new(subject.backend.clone()), address, None);
+        let path = saved.folder.file("saved");
+        saved.capture(&path).unwrap();
+        let file = SnapshotFile::open(&path).unwrap();
+        Self { file, _folder: saved.folder }
+    }
+}
+
+/// A region that is to be captured, or one in a file.
 #[derive(Debug)]
 pub(super) struct Saved<B: Workbench> {
-    /// The region, unless it is to be restored.
+    /// Where it is in a file.
+    from: Option<Rc<InFile>>,
+    /// Where it is not.
     region: Option<Region<Faulty<B>>>,
     /// With one thread, so that the calls come in the same order each time.
     ring: Ring<Faulty<B>>,
-    file: SnapshotFile,
     folder: Folder,
 }
 
 impl<B: Workbench> Saved<B> {
-    /// A region at `address` of a piece that may be written, mapped twice, one that may be read alone, one that nobody may
-    /// use, and another one behind the seam.
-    pub(super) fn new(subject: &Subject<B>, backend: &Faulty<B>, address: Address, is_kept: bool) -> Self {
+    /// A region in a file, or one at `address`.
+    pub(super) fn new(
+        subject: &Subject<B>,
+        backend: &Faulty<B>,
+        address: Address,
+        from: Option<Rc<InFile>>,
+    ) -> Self {
+        let region = from.is_none().then(|| Self::region(subject, backend, address));
+        let ring = Ring::new(backend, 1, Bytes::mib(1)).unwrap();
+        let folder = Folder::new();
+        std::fs::write(folder.file(BESIDE), []).unwrap();
+        Self { from, region, ring, folder }
+    }
+
+    /// A region of a piece that may be written, mapped twice, one that may be read alone, one that nobody may use, and
+    /// another one behind the seam.
+    fn region(subject: &Subject<B>, backend: &Faulty<B>, address: Address) -> Region<Faulty<B>> {
         let (device, granule) = (subject.device, subject.granularity());
         let size = Bytes((granule.0 * 4).next_multiple_of(subject.unit().0));
         let builder = Region::builder(backend).on(device).reserve(size).extend_by(Bytes(1));
@@ -48,31 +86,32 @@ impl<B: Workbench> Saved<B> {
             region.set_access(at, granule, device, access).unwrap();
             at += granule;
         }
-        let ring = Ring::new(backend, 1, Bytes::mib(1)).unwrap();
-        let folder = Folder::new();
-        Snapshot::new(&ring).region(&region).write(folder.file("saved"), idle()).unwrap();
-        let file = SnapshotFile::open(folder.file("saved")).unwrap();
-        Self { region: is_kept.then_some(region), ring, file, folder }
+        region
     }
 
-    /// Writes the region to another file; where that fails there is none.
-    pub(super) fn write(&self) -> Result<Tally> {
+    fn capture(&self, path: &Path) -> Result<Tally> {
         let region = self.region.as_ref().expect("a region");
-        let path = self.folder.file("other");
-        let written = Snapshot::new(&self.ring).region(region).write(&path, idle());
+        Snapshot::new(&self.ring).region(region).write(path, idle())
+    }
+
+    /// Writes the region to a file; where that fails there is none.
+    pub(super) fn write(&self) -> Result<Tally> {
+        let path = self.folder.file("saved");
+        let written = self.capture(&path);
         match &written {
             Ok(tally) => {
                 assert_eq!(SnapshotFile::open(&path).unwrap().tally(), *tally);
                 std::fs::remove_file(&path).unwrap();
             }
-            Err(_) => assert_eq!(self.folder.names(), ["saved"]),
+            Err(_) => assert_eq!(self.folder.names(), [BESIDE]),
         }
         written
     }
 
     /// Makes the region again, and looks at what is in it.
     pub(super) fn restore(&self) -> Result<Region<Faulty<B>>> {
-        let Restored { region, was } = Restore::new().regions(&self.file, &self.ring)?.remove(0);
+        let file = &self.from.as_ref().expect("a file").file;
+        let Restored { region, was } = Restore::new().regions(file, &self.ring)?.remove(0);
         assert_eq!((region.range(), region.tag()), (was, "saved"));
         Ok(region)
     }

@@ -1,6 +1,7 @@
 //! What an operation finds: which region or vector, with what, and what beside.
 
-use gpu_vmm_core::StashKind;
+use crate::subject::Subject;
+use gpu_vmm_core::{Address, StashKind, Workbench};
 
 /// What an operation finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +12,8 @@ pub(super) struct Start {
     pub(super) walled: bool,
     /// True where the region has a second reservation, with memory up to granule 6.
     pub(super) extended: bool,
+    /// True where granule 4 is the only one with memory in the first reservation: for what takes long with each mapping.
+    pub(super) sparse: bool,
     /// True where a second device has access as well.
     pub(super) peer: bool,
     /// True where an extension asks for as much as there is, before it asks for what is needed.
@@ -29,8 +32,8 @@ pub(super) struct Start {
     pub(super) stash: StashKind,
     /// True where the region, or the vector, is suspended, in the stash.
     pub(super) suspended: bool,
-    /// Where there is a region in a file: whether it is there beside.
-    pub(super) saved: Option<bool>,
+    /// Whether there is a region to be captured, or one in a file.
+    pub(super) saved: Option<Kept>,
 }
 
 /// What there is beside the region that is operated on.
@@ -41,6 +44,13 @@ pub(super) enum Beside {
     Pieces(&'static [u64]),
     /// A region with mappings at the same offsets.
     Twin,
+}
+
+/// How a second region is there for a snapshot's sake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    Mapped,
+    InFile,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +71,7 @@ impl Start {
         kind: Kind::Region,
         walled: false,
         extended: false,
+        sparse: false,
         peer: false,
         generous: false,
         shared: false,
@@ -72,8 +83,8 @@ impl Start {
         suspended: false,
         saved: None,
     };
-    pub(super) const SAVED: Self = Self { saved: Some(false), ..Self::FREE };
-    pub(super) const TO_SAVE: Self = Self { saved: Some(true), ..Self::FREE };
+    pub(super) const SAVED: Self = Self { saved: Some(Kept::InFile), ..Self::FREE };
+    pub(super) const TO_SAVE: Self = Self { saved: Some(Kept::Mapped), ..Self::FREE };
     pub(super) const EXTENDED: Self = Self { extended: true, ..Self::FREE };
     pub(super) const BESIDE: Self = Self::EXTENDED.beside(&[1]);
     pub(super) const TWIN: Self = Self { beside: Beside::Twin, ..Self::FREE };
@@ -86,8 +97,9 @@ impl Start {
     pub(super) const FULL_VECTOR: Self = Self { kind: Kind::FullVector, ..Self::WALLED };
     pub(super) const SLACK_VECTOR: Self = Self { kind: Kind::SlackVector, ..Self::FREE };
     pub(super) const SHARED: Self = Self { shared: true, ..Self::FREE };
-    pub(super) const PEER_EXTENDED: Self = Self { extended: true, ..Self::PEER };
-    pub(super) const PEER_RING: Self = Self { ring: true, ..Self::PEER };
+    pub(super) const SEAM: Self = Self { sparse: true, ..Self::EXTENDED };
+    pub(super) const PEER_SEAM: Self = Self { peer: true, ..Self::SEAM };
+    pub(super) const PEER_RING: Self = Self { ring: true, ..Self::PEER_SEAM };
     pub(super) const SLOTS: Self = Self { kind: Kind::Slots, ..Self::FREE };
     pub(super) const PEER_SLOTS: Self = Self { kind: Kind::Slots, ..Self::PEER };
     pub(super) const CLOSED: Self = Self { closed: true, ..Self::FREE };
@@ -107,8 +119,18 @@ impl Start {
         Self { suspended: true, ..self }
     }
 
+    /// True where a region is restored from a file.
+    pub(super) fn is_in_file(self) -> bool {
+        self.saved == Some(Kept::InFile)
+    }
+
     /// True where nothing can be reserved behind the region.
     pub(super) const fn is_walled(self) -> bool {
         self.walled || self.guarded
     }
+}
+
+/// Where a second region is, or one that comes out of a file: behind whatever the first becomes.
+pub(super) fn far<B: Workbench>(subject: &Subject<B>, hole: Address) -> Address {
+    hole.checked_add(subject.units(48)).unwrap()
 }

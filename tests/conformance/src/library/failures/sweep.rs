@@ -2,7 +2,8 @@
 
 use super::bench::Bench;
 use super::operations::{self, Operation};
-use super::start::Start;
+use super::saved::InFile;
+use super::start::{Start, far};
 use super::state::State;
 use super::{asleep, undo};
 use crate::leaks::TRIES;
@@ -10,6 +11,8 @@ use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note, skip};
 use gpu_vmm_core::decorators::Live;
 use gpu_vmm_core::{Address, Bytes, Error, Result, Workbench};
+use std::cell::OnceCell;
+use std::rc::Rc;
 
 /// Sweeps over the rows of one public operation.
 pub(super) fn single<B: Workbench>(subject: &Subject<B>, of: &str) {
@@ -45,11 +48,14 @@ fn sweep<B: Workbench>(subject: &Subject<B>, of: &str, row: impl Fn(&Sweep<'_, B
 pub(super) struct Sweep<'a, B: Workbench> {
     pub(super) subject: &'a Subject<B>,
     hole: Address,
+    /// What benches restore a region from.
+    file: OnceCell<Rc<InFile>>,
 }
 
 /// What an operation does when no call fails.
 pub(super) struct Reference {
     pub(super) calls: u64,
+    before: State,
     after: State,
 }
 
@@ -74,11 +80,13 @@ impl Reference {
 
 impl<'a, B: Workbench> Sweep<'a, B> {
     pub(super) fn new(subject: &'a Subject<B>) -> Self {
-        Self { subject, hole: subject.hole(64) }
+        Self { subject, hole: subject.hole(64), file: OnceCell::new() }
     }
 
     pub(super) fn bench(&self, start: Start) -> Bench<B> {
-        Bench::new(self.subject, self.hole, start)
+        let make = || Rc::new(InFile::new(self.subject, far(self.subject, self.hole)));
+        let file = start.is_in_file().then(|| Rc::clone(self.file.get_or_init(make)));
+        Bench::new(self.subject, self.hole, start, file)
     }
 
     pub(super) fn state(&self, bench: &Bench<B>) -> State {
@@ -95,7 +103,12 @@ impl<'a, B: Workbench> Sweep<'a, B> {
         let after = self.state(&bench);
         assert!(after != before || row.only_looks, "{row} does nothing");
         assert!(!row.brings_back || after.is_whole(), "{row} brings back something else: {after:?}");
-        Reference { calls, after }
+        Reference { calls, before, after }
+    }
+
+    /// What a bench of the row is like that nothing has been done to.
+    pub(super) fn before(&self, bench: &Bench<B>, reference: &Reference) -> State {
+        reference.before.of_another(bench, self.subject)
     }
 
     /// All failure points of one row; says how many they were.
@@ -124,7 +137,7 @@ impl<'a, B: Workbench> Sweep<'a, B> {
     ) -> Option<&'static str> {
         self.unless_disturbed(|| {
             let mut bench = self.bench(row.start);
-            let before = self.state(&bench);
+            let before = self.before(&bench, reference);
             bench.backend.set_access_though_failing(carried_out);
             bench.backend.fail(failing, 1);
             let result = (row.run)(&mut bench);

@@ -58,7 +58,7 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
     };
     sweep.unless_disturbed(|| {
         let mut bench = sweep.bench(row.start);
-        let before = sweep.state(&bench);
+        let before = sweep.before(&bench, reference);
         bench.backend.fail_each(failing);
         let result = (row.run)(&mut bench);
         bench.backend.stop();
