@@ -10,10 +10,10 @@
     allow(unused_variables, unused_imports)
 )]
 
-use gpu_vmm_core::workbench::{Flight, Walked};
+use gpu_vmm_core::workbench::{Walked, WorkStream};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
-    DropLog, Error, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane, MemoryInfo, Pinned,
+    DropLog, Error, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane, MemoryInfo, Pinned,
     Properties, Quirk, Reservation, Result, Stream, Vendor, Workbench,
 };
 #[cfg(unix)]
@@ -259,6 +259,14 @@ impl Backend for AnyBackend {
         dispatch!(*self, Self, ref backend => backend.synchronize_stream(stream))
     }
 
+    fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
+        dispatch!(*self, Self, ref backend => backend.event(device))
+    }
+
+    fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
+        dispatch!(*self, Self, ref backend => backend.is_capturing(stream))
+    }
+
     fn drop_log(&self) -> &DropLog {
         dispatch!(*self, Self, ref backend => backend.drop_log())
     }
@@ -366,16 +374,23 @@ impl Workbench for AnyBackend {
         dispatch!(*self, Self, ref backend => unsafe { backend.walk_list(device, head, most) })
     }
 
-    unsafe fn start_pattern(
+    fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        dispatch!(*self, Self, ref backend => backend.own_stream(device))
+    }
+
+    unsafe fn start_pattern_on(
         &self,
         device: DeviceId,
+        stream: Stream<'_>,
         at: Address,
         length: Bytes,
         seed: u64,
         rounds: u32,
-    ) -> Result<Box<dyn Flight>> {
-        // SAFETY: as in `create`.
-        dispatch!(*self, Self, ref backend => unsafe { backend.start_pattern(device, at, length, seed, rounds) })
+    ) -> Result<()> {
+        dispatch!(*self, Self, ref backend => {
+            // SAFETY: as in `create`.
+            unsafe { backend.start_pattern_on(device, stream, at, length, seed, rounds) }
+        })
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {

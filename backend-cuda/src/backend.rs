@@ -6,8 +6,9 @@
 use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle, CudaReservation, host, quirks};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, FabricHandle,
-    Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Event,
+    FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream,
+    Vendor,
 };
 
 #[cfg(unix)]
@@ -145,6 +146,14 @@ impl Backend for CudaBackend {
 
     fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
         self.wait_for_stream(stream)
+    }
+
+    fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
+        self.create_event(device)
+    }
+
+    fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
+        self.captures(stream)
     }
 
     fn drop_log(&self) -> &DropLog {

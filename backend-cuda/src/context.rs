@@ -7,7 +7,7 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::ffi::{CuContext, CuResult, CuStream};
+use crate::ffi::{CAPTURE_NONE, CuContext, CuResult, CuStream};
 use crate::workbench::Kernels;
 use crate::{CudaBackend, Inner};
 use gpu_vmm_core::{Bytes, DeviceId, Error, MemoryInfo, Result, Stream};
@@ -146,30 +146,65 @@ impl CudaBackend {
         self.here(OPERATION)?;
         let stream = CuStream(stream.as_raw());
         if stream.is_default() {
-            return self.wait_for_default_streams(OPERATION, stream);
+            return self.in_each_context(OPERATION, || self.finish(OPERATION, stream));
         }
-        let mut context = CuContext::NULL;
-        // SAFETY: the stream is a live one by the promise of `Stream`, and the pointer is good for one context.
-        let result = unsafe { (self.functions().stream_get_ctx)(stream, &raw mut context) };
-        self.check(OPERATION, "cuStreamGetCtx", result, || format!("stream {stream:?}"))?;
-        let _entered = self.enter(OPERATION, context)?;
+        let _entered = self.enter(OPERATION, self.context_of(OPERATION, stream)?)?;
         self.finish(OPERATION, stream)
     }
 
-    /// Waits for the default stream of each context that it can mean.
-    fn wait_for_default_streams(&self, operation: &'static str, stream: CuStream) -> Result<()> {
+    /// Whether a stream captures, or, for the thread's own default stream, that of any context that it can mean.
+    pub(crate) fn captures(&self, stream: Stream<'_>) -> Result<bool> {
+        const OPERATION: &str = "ask whether a stream captures";
+        self.here(OPERATION)?;
+        let stream = CuStream(stream.as_raw());
+        if stream.is_shared_default() {
+            return Ok(false);
+        }
+        if stream.is_default() {
+            let mut any = false;
+            self.in_each_context(OPERATION, || {
+                any |= self.captures_here(OPERATION, stream)?;
+                Ok(())
+            })?;
+            return Ok(any);
+        }
+        let _entered = self.enter(OPERATION, self.context_of(OPERATION, stream)?)?;
+        self.captures_here(OPERATION, stream)
+    }
+
+    /// The same for a stream of the current context.
+    fn captures_here(&self, operation: &'static str, stream: CuStream) -> Result<bool> {
+        let mut status = CAPTURE_NONE;
+        // SAFETY: the stream is live, or the default one of the context that is current; the pointer is good for one number.
+        let result = unsafe { (self.functions().stream_is_capturing)(stream, &raw mut status) };
+        self.check(operation, "cuStreamIsCapturing", result, || format!("stream {stream:?}"))?;
+        Ok(status != CAPTURE_NONE)
+    }
+
+    /// The context of a stream that is no default one.
+    pub(crate) fn context_of(&self, operation: &'static str, stream: CuStream) -> Result<CuContext> {
+        let mut context = CuContext::NULL;
+        // SAFETY: the stream is a live one by the promise of `Stream`, and the pointer is good for one context.
+        let result = unsafe { (self.functions().stream_get_ctx)(stream, &raw mut context) };
+        self.check(operation, "cuStreamGetCtx", result, || format!("stream {stream:?}"))?;
+        Ok(context)
+    }
+
+    /// Does something in each context of which a default stream can be meant: the current one, and those of the devices
+    /// that exist.
+    fn in_each_context(&self, operation: &'static str, mut act: impl FnMut() -> Result<()>) -> Result<()> {
         let mut current = CuContext::NULL;
         // SAFETY: the pointer is good for one context.
         let result = unsafe { (self.functions().ctx_get_current)(&raw mut current) };
         self.check(operation, "cuCtxGetCurrent", result, || "this thread".into())?;
         if current != CuContext::NULL {
-            self.finish(operation, stream)?;
+            act()?;
         }
         for device in &self.inner.driver.devices {
             match self.existing_context(operation, device.id)? {
                 Some(context) if context.raw != current => {
                     let _entered = self.enter(operation, context.raw)?;
-                    self.finish(operation, stream)?;
+                    act()?;
                 }
                 _ => {}
             }

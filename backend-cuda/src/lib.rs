@@ -41,7 +41,7 @@
 //! `device` its devices, `context` where work runs; `backend` says which of it answers which method. `kinds` is what memory
 //! there can be, `host` that of the host, `handle` and `reservation` are memory and addresses, `share` (on Windows `win32`),
 //! `fabric` (with `imex`) and `dma_buf` how both leave the process, `multicast` is objects that write to several devices.
-//! `copy`, `workbench` and `flight` are what runs on a device, `staging` copies that go on meanwhile and page-locked memory for
+//! `copy` and `workbench` are what runs on a device, `event` are places in its streams, `staging` copies that go on meanwhile and page-locked memory for
 //! them, `stream` what both run on; `capabilities` and `quirks` are what to expect, `interop` is cudarc.
 
 #[cfg(not(target_pointer_width = "64"))]
@@ -56,9 +56,9 @@ mod device;
 mod dma_buf;
 mod driver;
 mod error;
+mod event;
 mod fabric;
 mod ffi;
-mod flight;
 mod handle;
 mod host;
 mod imex;

@@ -9,8 +9,8 @@
 use crate::CudaBackend;
 use crate::ffi::{CuFunction, CuModule, CuStream, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE};
 use crate::stream::OwnStream;
-use gpu_vmm_core::workbench::{Flight, PATTERN_WORD, Walked, round_seeds};
-use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Workbench};
+use gpu_vmm_core::workbench::{PATTERN_WORD, Walked, WorkStream, round_seeds};
+use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream, Workbench};
 use std::ffi::{CStr, c_void};
 use std::ptr::{from_mut, null_mut, without_provenance_mut};
 use std::sync::PoisonError;
@@ -228,25 +228,29 @@ impl Workbench for CudaBackend {
         answer.map(|[nodes, sum]| Walked { nodes, sum })
     }
 
-    unsafe fn start_pattern(
+    fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        Ok(Box::new(OwnStream::new("make a stream", self, device)?))
+    }
+
+    unsafe fn start_pattern_on(
         &self,
         device: DeviceId,
+        stream: Stream<'_>,
         at: Address,
         length: Bytes,
         seed: u64,
         rounds: u32,
-    ) -> Result<Box<dyn Flight>> {
+    ) -> Result<()> {
         const OPERATION: &str = "start pattern";
         let words = words(OPERATION, at, length)?;
         let _entered = self.enter_device(OPERATION, device)?;
         let kernels = self.kernels(OPERATION, device)?;
-        let flight = OwnStream::new(OPERATION, self, device)?;
-        let grid = Grid::slow(flight.raw());
+        let grid = Grid::slow(CuStream(stream.as_raw()));
         for seed in round_seeds(seed, rounds) {
-            // SAFETY: as in `write_pattern`; the stream is the device's context's.
+            // SAFETY: as in `write_pattern`; the stream is the device's context's by the caller's promise.
             unsafe { self.launch(OPERATION, kernels.write_pattern, grid, &mut [at.0, words, seed]) }?;
         }
-        Ok(Box::new(flight))
+        Ok(())
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {

@@ -4,10 +4,10 @@
 use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
-use crate::{addresses, capabilities, kinds, quirks, staging};
+use crate::{addresses, capabilities, event, kinds, quirks, staging};
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error,
+    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error, Event,
     FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream,
     Vendor,
 };
@@ -54,7 +54,7 @@ impl HipBackend {
         addresses::release_kept(&self.driver)
     }
 
-    fn exists(&self, operation: &'static str, device: DeviceId) -> Result<&Device> {
+    pub(crate) fn exists(&self, operation: &'static str, device: DeviceId) -> Result<&Device> {
         let found = self.driver.devices().get(device.0 as usize);
         found.ok_or_else(|| self.driver.no_such_device(operation, device))
     }
@@ -184,6 +184,15 @@ impl Backend for HipBackend {
 
     fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
         self.driver.synchronize_stream(stream)
+    }
+
+    fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
+        self.exists("make an event", device)?;
+        event::create(&self.driver, device)
+    }
+
+    fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
+        event::is_capturing(&self.driver, stream)
     }
 
     fn drop_log(&self) -> &DropLog {

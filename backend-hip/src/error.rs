@@ -75,6 +75,15 @@ impl Driver {
         })
     }
 
+    /// What a destructor came to, for the log. In a forked child what it would end is the parent's; with its device it has
+    /// died.
+    pub(crate) fn log_end(&self, ended: Result<()>) {
+        match ended {
+            Ok(()) | Err(Error::Forked { .. } | Error::DeviceLost { .. }) => {}
+            Err(error) => self.drop_log.record(error),
+        }
+    }
+
     /// The same for a call that asks for memory.
     pub(crate) fn check_memory(
         &self,

@@ -11,8 +11,8 @@
 //! | `handle`, `kinds` | physical memory, and the kinds of it |
 //! | `share`, `win32` | memory as a file descriptor, or as a handle of Windows |
 //! | `reservation`, `addresses`, `mappings`, `access` | address ranges, what is mapped there, who may use it |
-//! | `copy`, `staging`, `stream` | moving data; page-locked memory, and copies on streams of their own |
-//! | `workbench`, `flight`, `kernels`, `compiler` | a pattern written and checked, by kernels or by copies |
+//! | `copy`, `staging`, `stream`, `event` | moving data; page-locked memory, and copies on streams of their own; places in streams |
+//! | `workbench`, `kernels`, `compiler` | a pattern written and checked, by kernels or by copies |
 //! | `quirks`, `trial`, `capabilities` | what versions and devices can do |
 //!
 //! HIP is one for the process, so a backend is too: all that [`HipBackend::open`] gives is the same. Its virtual memory
@@ -27,8 +27,8 @@ mod copy;
 mod device;
 mod driver;
 mod error;
+mod event;
 mod ffi;
-mod flight;
 mod handle;
 mod hsa;
 mod kernels;

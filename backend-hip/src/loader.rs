@@ -119,8 +119,10 @@ symbols! {
         hipMemGetAllocationGranularity hipMemGetInfo hipMemImportFromShareableHandle hipMemMap hipMemRelease
         hipMemSetAccess hipMemUnmap hipMemcpy hipMemset hipPointerGetAttributes hipRuntimeGetVersion hipSetDevice hipStreamSynchronize;
     optional:
-        hipDeviceGetUuid hipGetDevicePropertiesR0600 hipHostFree hipHostMalloc hipMemcpyAsync hipModuleGetFunction
-        hipModuleLaunchKernel hipModuleLoadData hipStreamCreateWithFlags hipStreamDestroy hipStreamQuery;
+        hipDeviceGetUuid hipEventCreateWithFlags hipEventDestroy hipEventQuery hipEventRecord hipEventSynchronize
+        hipGetDevicePropertiesR0600 hipHostFree hipHostMalloc hipMemcpyAsync hipModuleGetFunction
+        hipModuleLaunchKernel hipModuleLoadData hipStreamCreateWithFlags hipStreamDestroy hipStreamGetDevice
+        hipStreamIsCapturing hipStreamQuery hipStreamWaitEvent;
 }
 
 /// A library that was loaded and can be used.

@@ -3,8 +3,9 @@
 
 use crate::device::Current;
 use crate::driver::Driver;
-use crate::ffi::{hipStream_t, hipStreamNonBlocking};
-use gpu_vmm_core::{DeviceId, Error, Result};
+use crate::ffi::{hipError_t, hipStream_t, hipStreamNonBlocking};
+use gpu_vmm_core::workbench::WorkStream;
+use gpu_vmm_core::{DeviceId, Error, Result, Stream};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -18,6 +19,8 @@ pub(crate) struct OwnStream {
 
 // SAFETY: HIP takes a stream from any thread; the pointer is a name that this crate never follows.
 unsafe impl Send for OwnStream {}
+// SAFETY: as above.
+unsafe impl Sync for OwnStream {}
 
 impl OwnStream {
     /// A stream of the device.
@@ -60,13 +63,28 @@ impl OwnStream {
     }
 }
 
+impl WorkStream for OwnStream {
+    fn stream(&self) -> Stream<'_> {
+        // SAFETY: the stream lives as long as it is borrowed.
+        unsafe { Stream::from_raw(self.raw().cast()) }
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        const OPERATION: &str = "ask a stream";
+        let query = needed(OPERATION, "hipStreamQuery", self.driver.hip.hipStreamQuery)?;
+        let _current = self.enter(OPERATION)?;
+        // SAFETY: the stream is alive.
+        let code = unsafe { query(self.raw()) };
+        match self.driver.check(OPERATION, "hipStreamQuery", code, || format!("stream {:p}", self.raw())) {
+            Err(_) if code == hipError_t::hipErrorNotReady => Ok(false),
+            answer => answer.map(|()| true),
+        }
+    }
+}
+
 impl Drop for OwnStream {
     fn drop(&mut self) {
-        match self.end("finish work") {
-            // In a forked child the stream is the parent's; with its device it has died.
-            Ok(()) | Err(Error::Forked { .. } | Error::DeviceLost { .. }) => {}
-            Err(error) => self.driver.drop_log.record(error),
-        }
+        self.driver.log_end(self.end("finish work"));
     }
 }
 

@@ -9,9 +9,9 @@ use crate::driver::Driver;
 use crate::kernels::Grid;
 use crate::stream::OwnStream;
 use gpu_vmm_core::workbench::{
-    Flight, PATTERN_WORD, Walked, Workbench, count_wrong_words, round_seeds, write_pattern_words,
+    PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, round_seeds, write_pattern_words,
 };
-use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Result};
+use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Result, Stream};
 
 /// How much goes in one copy: enough for a copy engine's full speed.
 const CHUNK: Bytes = Bytes::mib(16);
@@ -145,28 +145,34 @@ impl Workbench for HipBackend {
         Ok(Walked { nodes, sum })
     }
 
-    unsafe fn start_pattern(
+    fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        const OPERATION: &str = "make a stream";
+        self.exists(OPERATION, device)?;
+        Ok(Box::new(OwnStream::new(OPERATION, &self.driver, device)?))
+    }
+
+    unsafe fn start_pattern_on(
         &self,
         device: DeviceId,
+        stream: Stream<'_>,
         at: Address,
         length: Bytes,
         seed: u64,
         rounds: u32,
-    ) -> Result<Box<dyn Flight>> {
+    ) -> Result<()> {
         const OPERATION: &str = "start pattern";
         let kernels = self.driver.kernels(OPERATION, device)?.as_ref();
         let kernels =
             kernels.map_err(|reason| Error::Unsupported { operation: OPERATION, reason: reason.clone() })?;
         let words = length.0 / PATTERN_WORD.0;
         let _current = self.driver.on(OPERATION, device)?;
-        let flight = OwnStream::new(OPERATION, &self.driver, device)?;
-        let grid = Grid::slow(flight.raw());
+        let grid = Grid::slow(stream.as_raw().cast());
         for seed in round_seeds(seed, rounds) {
             let parameters = &mut [at.0, words, seed];
-            // SAFETY: as in `write_pattern`; the stream is the device's.
+            // SAFETY: as in `write_pattern`; the stream is the device's by the caller's promise.
             unsafe { self.driver.launch(OPERATION, kernels, kernels.write_pattern, grid, parameters) }?;
         }
-        Ok(Box::new(flight))
+        Ok(())
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {

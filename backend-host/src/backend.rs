@@ -6,10 +6,12 @@ use crate::mappings::Mappings;
 use crate::memory::Memory;
 use crate::spare::Spare;
 use crate::store::Store;
-use crate::{HostConfig, HostHandle, HostReservation, capabilities, copy, kinds, quirks, share, staging};
+use crate::{
+    HostConfig, HostHandle, HostReservation, capabilities, copy, event, kinds, quirks, share, staging, stream,
+};
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error,
+    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error, Event,
     FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Process, Properties, Quirk, Result,
     Stream, Vendor,
 };
@@ -217,14 +219,18 @@ impl Backend for HostBackend {
         self.0.account("synchronize", device).map(|_| ())
     }
 
-    /// The default stream is a device's own work, for which there is nothing to wait; there are no others.
+    /// There is nothing to wait for on any stream.
     fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
-        let operation = "synchronize a stream";
-        self.0.process.check(operation)?;
-        if stream.as_raw().is_null() {
-            return Ok(());
-        }
-        Err(Error::Unsupported { operation, reason: "host memory has no streams".to_owned() })
+        stream::check(&self.0, "synchronize a stream", stream).map(|_| ())
+    }
+
+    fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
+        event::create(&self.0, device)
+    }
+
+    fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
+        // There are no graphs.
+        stream::check(&self.0, "ask whether a stream captures", stream).map(|_| false)
     }
 
     fn drop_log(&self) -> &DropLog {

@@ -3,11 +3,11 @@
 
 use crate::HostConfig;
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
-use gpu_vmm_core::workbench::{Flight, Walked, Workbench};
+use gpu_vmm_core::workbench::{Walked, WorkStream, Workbench};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
-    DropLog, Error, FabricHandle, Grant, Handle, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk,
-    Reservation, Result, Stream, Vendor,
+    DropLog, Error, Event, FabricHandle, Grant, Handle, InstanceId, Lane, MemoryInfo, Pinned, Properties,
+    Quirk, Reservation, Result, Stream, Vendor,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -140,6 +140,14 @@ impl Backend for HostBackend {
         match *self {}
     }
 
+    fn event(&self, _: DeviceId) -> Result<Box<dyn Event>> {
+        match *self {}
+    }
+
+    fn is_capturing(&self, _: Stream<'_>) -> Result<bool> {
+        match *self {}
+    }
+
     fn drop_log(&self) -> &DropLog {
         match *self {}
     }
@@ -231,14 +239,19 @@ impl Workbench for HostBackend {
         match *self {}
     }
 
-    unsafe fn start_pattern(
+    fn own_stream(&self, _: DeviceId) -> Result<Box<dyn WorkStream>> {
+        match *self {}
+    }
+
+    unsafe fn start_pattern_on(
         &self,
         _: DeviceId,
+        _: Stream<'_>,
         _: Address,
         _: Bytes,
         _: u64,
         _: u32,
-    ) -> Result<Box<dyn Flight>> {
+    ) -> Result<()> {
         match *self {}
     }
 

@@ -23,7 +23,7 @@
 //!   device may do with it, and code that uses the address itself meets this joint right.
 //! - A reservation's hint is a wish, as it is for the drivers: where the address is taken or cannot be had,
 //!   `reserve` succeeds somewhere else.
-//! - Work is done when the call returns, so there is nothing to wait for, and there are no streams.
+//! - Work is done when the call returns, so there is nothing to wait for: every event is done, and a stream is a name.
 //!
 //! # How the parts fit
 //!
@@ -44,6 +44,7 @@ cfg_if::cfg_if! {
         mod capabilities;
         mod copy;
         mod device;
+        mod event;
         mod extents;
         mod handle;
         mod kinds;
@@ -56,6 +57,7 @@ cfg_if::cfg_if! {
         mod spare;
         mod staging;
         mod store;
+        mod stream;
         mod workbench;
 
         pub use backend::HostBackend;

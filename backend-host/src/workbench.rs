@@ -5,11 +5,11 @@ use crate::HostBackend;
 use crate::device::page_size;
 use crate::mappings::{Kept, Mapping};
 use crate::memory::{charge, or_out_of_memory};
-use crate::pages;
+use crate::{pages, stream};
 use gpu_vmm_core::system::refusal;
-use gpu_vmm_core::workbench::{Flight, PATTERN_WORD, Walked, count_wrong_words, write_pattern_words};
+use gpu_vmm_core::workbench::{PATTERN_WORD, Walked, WorkStream, count_wrong_words, write_pattern_words};
 use gpu_vmm_core::{
-    Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Workbench,
+    Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream, Workbench,
 };
 use rustix::io::Errno;
 
@@ -73,17 +73,22 @@ impl Workbench for HostBackend {
         Ok(walked)
     }
 
-    unsafe fn start_pattern(
+    fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        stream::own(&self.0, device)
+    }
+
+    unsafe fn start_pattern_on(
         &self,
         device: DeviceId,
+        _: Stream<'_>,
         _: Address,
         _: Bytes,
         _: u64,
         _: u32,
-    ) -> Result<Box<dyn Flight>> {
+    ) -> Result<()> {
         let operation = "start pattern";
         self.0.account(operation, device)?;
-        let reason = "host memory has no streams: all work is done when its call returns".to_owned();
+        let reason = "host memory has no work in flight: all is done when its call returns".to_owned();
         Err(Error::Unsupported { operation, reason })
     }
 

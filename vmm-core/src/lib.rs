@@ -19,6 +19,7 @@
 //! | [`Ring`] | page-locked buffers through which contents go, made ahead |
 //! | [`share`] | memory and regions between processes |
 //! | [`snapshot`] | regions in a file, and in another process: [`Snapshot`](snapshot::Snapshot), [`SnapshotFile`](snapshot::SnapshotFile), [`Restore`](snapshot::Restore) |
+//! | [`Event`] | a place in the work of a stream, and whether a device has come to it |
 //! | [`Done`] | how it is known that no device uses memory any more that is about to be taken away |
 //! | [`Error`] | what went wrong, with the numbers and the driver's own words |
 //!
@@ -55,6 +56,7 @@ mod device;
 mod device_vec;
 mod drop_log;
 mod error;
+mod event;
 mod fabric;
 mod files;
 mod fork;
@@ -91,6 +93,7 @@ pub use device::{Device, DeviceId, DeviceUuid, DriverInfo, MemoryInfo, Vendor};
 pub use device_vec::{DevicePtr, DeviceVec};
 pub use drop_log::DropLog;
 pub use error::{DriverError, Error, Result, Tried};
+pub use event::Event;
 pub use fabric::FabricHandle;
 pub use fork::Process;
 pub use granularity::{Alignment, Granularity};

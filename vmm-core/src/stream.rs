@@ -4,7 +4,8 @@ use crate::{Backend, DeviceId, Error, Result};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
-/// A stream of the vendor: CUDA's `CUstream`, HIP's `hipStream_t`. Host memory has none.
+/// A stream of the vendor: CUDA's `CUstream`, HIP's `hipStream_t`. Host memory has none but those of
+/// [`Workbench::own_stream`](crate::Workbench::own_stream), on which all work is done when its call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream<'a> {
     raw: *mut c_void,
@@ -77,16 +78,27 @@ impl<'a> Done<'a> {
     pub const unsafe fn promised() -> Self {
         Self(Wait::Nothing)
     }
+
+    /// What waiting for a device came to, or asking it: `done` where it has died, since it uses nothing any more. For
+    /// authors of a backend.
+    ///
+    /// # Errors
+    ///
+    /// All others of the answer's.
+    pub fn or_lost<T>(answer: Result<T>, done: T) -> Result<T> {
+        match answer {
+            Err(Error::DeviceLost { .. }) => Ok(done),
+            other => other,
+        }
+    }
+
     /// Waits as it says, for `devices` where it is these. A device that has died uses nothing any more.
     pub(crate) fn wait<B: Backend, D: Iterator<Item = DeviceId>>(
         self,
         backend: &B,
         devices: impl FnOnce() -> D,
     ) -> Result<()> {
-        let settle = |answer| match answer {
-            Err(Error::DeviceLost { .. }) => Ok(()),
-            other => other,
-        };
+        let settle = |answer| Self::or_lost(answer, ());
         match self.0 {
             Wait::Nothing => Ok(()),
             Wait::Devices => devices().try_for_each(|device| settle(backend.synchronize(device))),

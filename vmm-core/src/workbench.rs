@@ -52,12 +52,13 @@ pub struct Walked {
     pub sum: u64,
 }
 
-/// Work that a device may still be doing, on a stream of its own. Dropping it waits until it is done.
-pub trait Flight: Debug + Send {
-    /// The stream that the work is on. It waits for no other, and no other for it.
+/// A stream of one's own, with the work that is on it: it waits for no other stream, nor any other for it, unless an
+/// [`Event`](crate::Event) says so. Dropping it waits until its work is done.
+pub trait WorkStream: Debug + Send + Sync {
+    /// The stream.
     fn stream(&self) -> Stream<'_>;
 
-    /// Whether the device has finished. CUDA: `cuStreamQuery`, HIP: `hipStreamQuery`.
+    /// Whether the device has finished all that is on it. CUDA: `cuStreamQuery`, HIP: `hipStreamQuery`.
     ///
     /// # Errors
     ///
@@ -107,11 +108,41 @@ pub trait Workbench: Backend {
     /// What the driver answers.
     unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked>;
 
-    /// Starts writing the pattern so many times, one [seed](round_seeds) after the other, and returns at once. It is done
-    /// by few threads, so that it takes long and leaves the device free for other work. Until the last round has ended,
-    /// some of the memory has not the pattern of `seed`.
+    /// A stream of a device, without work. CUDA: `cuStreamCreate` with `CU_STREAM_NON_BLOCKING`, HIP:
+    /// `hipStreamCreateWithFlags` with `hipStreamNonBlocking`; on host memory a name that no other stream has.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`](crate::Error::NoSuchDevice), or what the driver answers.
+    fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>>;
+
+    /// Queues on a stream that the pattern be written so many times, one [seed](round_seeds) after the other, and returns
+    /// at once. It is done by few threads, so that it takes long and leaves the device free for other work. Until the last
+    /// round has ended, some of the memory has not the pattern of `seed`.
     ///
     /// Some hundred rounds can wait on a stream; CUDA makes the caller wait with more.
+    ///
+    /// # Safety
+    ///
+    /// As for [`write_pattern`](Workbench::write_pattern), until the work is done. The stream is one of
+    /// [`own_stream`](Workbench::own_stream) for this device, or else a stream of the device (on CUDA, of the context that
+    /// the backend uses for it).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`](crate::Error::Unsupported) where nothing goes on when a call has returned, or what the
+    /// driver answers.
+    unsafe fn start_pattern_on(
+        &self,
+        device: DeviceId,
+        stream: Stream<'_>,
+        at: Address,
+        length: Bytes,
+        seed: u64,
+        rounds: u32,
+    ) -> Result<()>;
+
+    /// The same on a stream of its own, which is dropped, and with that waited for, where an error comes of it.
     ///
     /// # Safety
     ///
@@ -119,8 +150,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) where nothing goes on when a call has returned, or what the
-    /// driver answers.
+    /// Those of [`own_stream`](Workbench::own_stream) and [`start_pattern_on`](Workbench::start_pattern_on).
     unsafe fn start_pattern(
         &self,
         device: DeviceId,
@@ -128,7 +158,12 @@ pub trait Workbench: Backend {
         length: Bytes,
         seed: u64,
         rounds: u32,
-    ) -> Result<Box<dyn Flight>>;
+    ) -> Result<Box<dyn WorkStream>> {
+        let own = self.own_stream(device)?;
+        // SAFETY: the caller's promise, and the stream is the device's own.
+        unsafe { self.start_pattern_on(device, own.stream(), at, length, seed, rounds) }?;
+        Ok(own)
+    }
 
     /// Allocates without virtual memory management: `cuMemAlloc`, `hipMalloc`, `mmap`.
     ///

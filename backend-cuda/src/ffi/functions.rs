@@ -1,8 +1,8 @@
 //! The tables of the driver's functions: those that `cuda.h` has from CUDA 11.4 on, and those for multicast.
 
 use super::{
-    CuContext, CuFunction, CuModule, CuResult, CuStream, MemAccessDesc, MemAllocationProp, MemLocation,
-    MulticastObjectProp,
+    CuContext, CuEvent, CuFunction, CuModule, CuResult, CuStream, MemAccessDesc, MemAllocationProp,
+    MemLocation, MulticastObjectProp,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -69,6 +69,13 @@ functions! {
     stream_create = "cuStreamCreate"(stream: *mut CuStream, flags: c_uint);
     stream_query = "cuStreamQuery"(stream: CuStream);
     stream_destroy = "cuStreamDestroy_v2"(stream: CuStream);
+    stream_wait_event = "cuStreamWaitEvent"(stream: CuStream, event: CuEvent, flags: c_uint);
+    stream_is_capturing = "cuStreamIsCapturing"(stream: CuStream, status: *mut c_uint);
+    event_create = "cuEventCreate"(event: *mut CuEvent, flags: c_uint);
+    event_record = "cuEventRecord"(event: CuEvent, stream: CuStream);
+    event_query = "cuEventQuery"(event: CuEvent);
+    event_synchronize = "cuEventSynchronize"(event: CuEvent);
+    event_destroy = "cuEventDestroy_v2"(event: CuEvent);
     mem_get_info = "cuMemGetInfo_v2"(free: *mut usize, total: *mut usize);
     mem_get_allocation_granularity = "cuMemGetAllocationGranularity"(
         granularity: *mut usize, prop: *const MemAllocationProp, option: u32

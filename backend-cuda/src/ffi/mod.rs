@@ -95,6 +95,8 @@ objects! {
     CuFunction;
     /// `CUstream`.
     CuStream;
+    /// `CUevent`.
+    CuEvent;
 }
 
 impl CuStream {
@@ -102,6 +104,11 @@ impl CuStream {
     /// default one of whichever context is current.
     const LEGACY: usize = 1;
     const PER_THREAD: usize = 2;
+
+    /// True for the default stream that all threads of a context share: it never captures.
+    pub(crate) fn is_shared_default(self) -> bool {
+        self.is_default() && self.0.addr() != Self::PER_THREAD
+    }
 
     /// True for the default stream, in any of its spellings.
     pub(crate) fn is_default(self) -> bool {
@@ -185,6 +192,10 @@ pub(crate) const HANDLE_FABRIC: u32 = 8;
 pub(crate) const RANGE_HANDLE_DMA_BUF: u32 = 1;
 /// `CU_STREAM_NON_BLOCKING`: the stream and the default one do not wait for each other.
 pub(crate) const STREAM_NON_BLOCKING: u32 = 1;
+/// `CU_EVENT_DISABLE_TIMING`: an event that keeps no time costs less.
+pub(crate) const EVENT_DISABLE_TIMING: u32 = 2;
+/// `CU_STREAM_CAPTURE_STATUS_NONE`; other values are a capture that goes on, and one that is spoilt.
+pub(crate) const CAPTURE_NONE: u32 = 0;
 /// `CU_MEMHOSTALLOC_PORTABLE`: page-locked for every context, and not for that alone in which it is allocated.
 pub(crate) const HOST_ALLOC_PORTABLE: u32 = 1;
 /// `CU_JIT_ERROR_LOG_BUFFER` and `_SIZE_BYTES`.

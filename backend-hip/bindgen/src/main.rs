@@ -32,6 +32,11 @@ const FUNCTIONS: &[&str] = &[
     "hipDeviceGetUuid",
     "hipDeviceSynchronize",
     "hipDeviceTotalMem",
+    "hipEventCreateWithFlags",
+    "hipEventDestroy",
+    "hipEventQuery",
+    "hipEventRecord",
+    "hipEventSynchronize",
     "hipFree",
     "hipGetDevice",
     "hipGetDeviceCount",
@@ -66,8 +71,11 @@ const FUNCTIONS: &[&str] = &[
     "hipSetDevice",
     "hipStreamCreateWithFlags",
     "hipStreamDestroy",
+    "hipStreamGetDevice",
+    "hipStreamIsCapturing",
     "hipStreamQuery",
     "hipStreamSynchronize",
+    "hipStreamWaitEvent",
     "hiprtcCompileProgram",
     "hiprtcCreateProgram",
     "hiprtcDestroyProgram",
@@ -130,7 +138,7 @@ fn bindings(include: &Path) -> Result<String, String> {
         // Seventeen bits, which would bring a thousand lines of accessors.
         .opaque_type("hipDeviceArch_t")
         .allowlist_type("hipDeviceArch_t")
-        .allowlist_var("HIP_VERSION_(MAJOR|MINOR|PATCH)|hipHostMallocPortable|hipStreamNonBlocking")
+        .allowlist_var("HIP_VERSION_(MAJOR|MINOR|PATCH)|hipEventDisableTiming|hipHostMallocPortable|hipStreamNonBlocking")
         .generate_comments(false)
         .layout_tests(true)
         .use_core();

@@ -5,6 +5,7 @@ pub const HIP_VERSION_MAJOR: u32 = 7;
 pub const HIP_VERSION_MINOR: u32 = 2;
 pub const HIP_VERSION_PATCH: u32 = 53211;
 pub const hipStreamNonBlocking: u32 = 1;
+pub const hipEventDisableTiming: u32 = 2;
 pub const hipHostMallocPortable: u32 = 1;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -1058,6 +1059,12 @@ pub struct ihipModuleSymbol_t {
     _unused: [u8; 0],
 }
 pub type hipFunction_t = *mut ihipModuleSymbol_t;
+#[repr(C)]
+#[derive(Debug)]
+pub struct ihipEvent_t {
+    _unused: [u8; 0],
+}
+pub type hipEvent_t = *mut ihipEvent_t;
 impl hipMemAccessFlags {
     pub const hipMemAccessFlagsProtNone: hipMemAccessFlags = hipMemAccessFlags(0);
     pub const hipMemAccessFlagsProtRead: hipMemAccessFlags = hipMemAccessFlags(1);
@@ -1117,6 +1124,20 @@ impl hipMemAllocationHandleType {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct hipMemAllocationHandleType(pub ::core::ffi::c_uint);
+impl hipStreamCaptureStatus {
+    pub const hipStreamCaptureStatusNone: hipStreamCaptureStatus = hipStreamCaptureStatus(
+        0,
+    );
+    pub const hipStreamCaptureStatusActive: hipStreamCaptureStatus = hipStreamCaptureStatus(
+        1,
+    );
+    pub const hipStreamCaptureStatusInvalidated: hipStreamCaptureStatus = hipStreamCaptureStatus(
+        2,
+    );
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct hipStreamCaptureStatus(pub ::core::ffi::c_uint);
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct hipMemAllocationProp {
@@ -1262,6 +1283,26 @@ pub type hipStreamCreateWithFlags = unsafe extern "C" fn(
 pub type hipStreamDestroy = unsafe extern "C" fn(stream: hipStream_t) -> hipError_t;
 pub type hipStreamQuery = unsafe extern "C" fn(stream: hipStream_t) -> hipError_t;
 pub type hipStreamSynchronize = unsafe extern "C" fn(stream: hipStream_t) -> hipError_t;
+pub type hipStreamWaitEvent = unsafe extern "C" fn(
+    stream: hipStream_t,
+    event: hipEvent_t,
+    flags: ::core::ffi::c_uint,
+) -> hipError_t;
+pub type hipStreamGetDevice = unsafe extern "C" fn(
+    stream: hipStream_t,
+    device: *mut hipDevice_t,
+) -> hipError_t;
+pub type hipEventCreateWithFlags = unsafe extern "C" fn(
+    event: *mut hipEvent_t,
+    flags: ::core::ffi::c_uint,
+) -> hipError_t;
+pub type hipEventRecord = unsafe extern "C" fn(
+    event: hipEvent_t,
+    stream: hipStream_t,
+) -> hipError_t;
+pub type hipEventDestroy = unsafe extern "C" fn(event: hipEvent_t) -> hipError_t;
+pub type hipEventSynchronize = unsafe extern "C" fn(event: hipEvent_t) -> hipError_t;
+pub type hipEventQuery = unsafe extern "C" fn(event: hipEvent_t) -> hipError_t;
 pub type hipPointerGetAttributes = unsafe extern "C" fn(
     attributes: *mut hipPointerAttribute_t,
     ptr: *const ::core::ffi::c_void,
@@ -1325,6 +1366,10 @@ pub type hipModuleLaunchKernel = unsafe extern "C" fn(
     stream: hipStream_t,
     kernelParams: *mut *mut ::core::ffi::c_void,
     extra: *mut *mut ::core::ffi::c_void,
+) -> hipError_t;
+pub type hipStreamIsCapturing = unsafe extern "C" fn(
+    stream: hipStream_t,
+    pCaptureStatus: *mut hipStreamCaptureStatus,
 ) -> hipError_t;
 pub type hipMemAddressFree = unsafe extern "C" fn(
     devPtr: *mut ::core::ffi::c_void,

@@ -12,6 +12,7 @@ mod addresses;
 mod counts;
 mod cycle;
 mod devices;
+mod events;
 mod kinds;
 mod process;
 mod renewal;
@@ -83,6 +84,7 @@ fn main() {
         addresses::TESTS,
         cycle::TESTS,
         devices::TESTS,
+        events::TESTS,
         kinds::TESTS,
         process::TESTS,
         renewal::TESTS,

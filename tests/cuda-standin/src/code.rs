@@ -70,6 +70,7 @@ codes! {
     STREAM_CAPTURE_INVALIDATED 901 "operation failed due to a previous error during capture"
     STREAM_CAPTURE_UNMATCHED 903 "capture was not ended in the same stream as it began"
     STREAM_CAPTURE_IMPLICIT 906 "operation would make the legacy stream depend on a capturing blocking stream"
+    CAPTURED_EVENT 907 "operation not permitted on an event last recorded in a capturing stream"
     STREAM_CAPTURE_WRONG_THREAD 908 "attempt to terminate a thread-local capture sequence from another thread"
     EXTERNAL_DEVICE 911 "external device failed"
     UNKNOWN 999 "unknown error"

@@ -5,7 +5,7 @@ use crate::c::{Out, given};
 use crate::code::{Answer, Code};
 use crate::violation::refuse;
 use crate::work::{self, Ticket, Work, queue, work};
-use crate::{context, stream};
+use crate::{capture, context, stream};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -16,6 +16,8 @@ pub(crate) struct Event {
     pub(crate) context: usize,
     flags: u32,
     pub(crate) recorded: Option<Ticket>,
+    /// Its last place is in a stream that captured, and so in a graph.
+    is_captured: bool,
     time: Arc<OnceLock<Instant>>,
 }
 
@@ -23,6 +25,13 @@ impl Work {
     pub(crate) fn event(&mut self, name: usize) -> Answer<&mut Event> {
         let found = self.events.get_mut(&name);
         found.ok_or_else(|| refuse(Code::INVALID_HANDLE, format_args!("there is no event {name:#x}")))
+    }
+}
+
+impl Event {
+    /// Its context, and its place where it has one; one in a graph cannot be asked about.
+    fn place(&self) -> Answer<(usize, Option<Ticket>)> {
+        if self.is_captured { Err(Code::CAPTURED_EVENT) } else { Ok((self.context, self.recorded)) }
     }
 }
 
@@ -47,7 +56,8 @@ cuda! {
         let mut work = work();
         let (context, _) = context::usable(&work)?;
         let name = work.new_name();
-        work.events.insert(name, Event { context, flags, recorded: None, time: Arc::default() });
+        let event = Event { context, flags, recorded: None, is_captured: false, time: Arc::default() };
+        work.events.insert(name, event);
         out.write(name);
         Ok(())
     }
@@ -65,7 +75,14 @@ cuda! {
         let mut locked = work();
         let (stream, _) = stream::for_work(&mut locked, raw)?;
         let time = Arc::new(OnceLock::new());
-        locked.event(name)?.time = Arc::clone(&time);
+        let (context, captures) = (locked.streams[&stream].context, locked.streams[&stream].capture.is_some());
+        let event = locked.event(name)?;
+        if event.context != context {
+            let what = format_args!("event {name:#x} is of another context than stream {raw:#x}");
+            return Err(refuse(Code::INVALID_HANDLE, what));
+        }
+        event.time = Arc::clone(&time);
+        event.is_captured = captures;
         let job = move || {
             let _ = time.set(Instant::now());
             Ok(())
@@ -78,15 +95,15 @@ cuda! {
     /// Whether it was come to.
     fn cuEventQuery(name: usize) {
         let mut work = work();
-        let event = work.event(name)?;
-        let (context, recorded) = (event.context, event.recorded);
+        let (context, recorded) = work.event(name)?.place()?;
+        capture::prohibits(&mut work)?;
         work.check(context)?;
         if recorded.is_none_or(|ticket| work.is_done(ticket)) { Ok(()) } else { Err(Code::NOT_READY) }
     }
 
     /// Waits until it is.
     fn cuEventSynchronize(name: usize) {
-        let recorded = work().event(name)?.recorded;
+        let (_, recorded) = work().event(name)?.place()?;
         recorded.map_or(Ok(()), work::finish)
     }
 

@@ -18,7 +18,7 @@ pub use handle::Handle;
 pub use reservation::Reservation;
 
 use crate::{
-    Address, Alignment, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error, FabricHandle,
+    Address, Alignment, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle,
     Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream, Vendor,
 };
 use std::fmt::Debug;
@@ -256,6 +256,26 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// As for [`synchronize`](Backend::synchronize).
     fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()>;
+
+    /// An event for streams of a device, not recorded yet. CUDA: `cuEventCreate`, HIP: `hipEventCreateWithFlags`, without
+    /// the time, which nobody asks for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`], [`Error::Unsupported`] where the driver lacks them, or what the driver answers.
+    fn event(&self, device: DeviceId) -> Result<Box<dyn Event>>;
+
+    /// Whether what is queued on the stream goes into a graph, to be run later and any number of times, instead of to the
+    /// device; true as well for a capture that has been spoilt and not ended. CUDA: `cuStreamIsCapturing`, HIP:
+    /// `hipStreamIsCapturing`.
+    ///
+    /// Memory that work in a graph uses is in use whenever the graph runs: no [`Event`] on such a stream tells when that
+    /// is over. A default stream that all threads share never captures.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    fn is_capturing(&self, stream: Stream<'_>) -> Result<bool>;
 
     /// What failed in destructors.
     fn drop_log(&self) -> &DropLog;

@@ -1,12 +1,13 @@
 //! A backend whose driver calls fail when they are told to, and which knows what is left.
 #![allow(unsafe_code)]
 
+use super::fault_event::FaultEvent;
 use super::fault_held::{FaultHandle, FaultReservation, Live, Registry};
 use super::fault_lane::FaultLane;
 use super::fault_plan::Plan;
-use crate::workbench::{Flight, Walked};
+use crate::workbench::{Walked, WorkStream};
 use crate::{
-    Access, Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog,
+    Access, Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Event,
     FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream,
     Vendor, Workbench,
 };
@@ -20,7 +21,7 @@ use std::os::windows::io::BorrowedHandle;
 /// A backend like the one inside of it, but for the driver calls that are told to fail.
 ///
 /// The calls that an operation can fail at are numbered from 0 on: create, import, export, reserve, map, unmap, set
-/// access, copies, fill, synchronize, can access, the pattern's, and those of multicast. A call that fails by plan does not reach the
+/// access, copies, fill, synchronize, events and captures, can access, the pattern's, and those of multicast. A call that fails by plan does not reach the
 /// driver. What the driver has handed out and not got back is known at any time.
 #[derive(Debug)]
 pub struct FaultInject<B: Backend> {
@@ -262,6 +263,16 @@ impl<B: Backend> Backend for FaultInject<B> {
         self.inner.synchronize_stream(stream)
     }
 
+    fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
+        self.plan.call("event")?;
+        Ok(Box::new(FaultEvent::new(self.inner.event(device)?, &self.plan)))
+    }
+
+    fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
+        self.plan.call("is capturing")?;
+        self.inner.is_capturing(stream)
+    }
+
     fn drop_log(&self) -> &DropLog {
         self.inner.drop_log()
     }
@@ -290,16 +301,21 @@ impl<B: Workbench> Workbench for FaultInject<B> {
         unsafe { self.inner.walk_list(device, head, most) }
     }
 
-    unsafe fn start_pattern(
+    fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        self.inner.own_stream(device)
+    }
+
+    unsafe fn start_pattern_on(
         &self,
         device: DeviceId,
+        stream: Stream<'_>,
         at: Address,
         length: Bytes,
         seed: u64,
         rounds: u32,
-    ) -> Result<Box<dyn Flight>> {
+    ) -> Result<()> {
         // SAFETY: as in `create`.
-        unsafe { self.inner.start_pattern(device, at, length, seed, rounds) }
+        unsafe { self.inner.start_pattern_on(device, stream, at, length, seed, rounds) }
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {

@@ -1,5 +1,6 @@
 //! Backends that wrap another backend: for tests, and for trying an application against trouble.
 
+mod fault_event;
 mod fault_held;
 mod fault_inject;
 mod fault_lane;

@@ -252,6 +252,16 @@ pub enum Error {
         /// Whose the region or the multicast object is.
         ours: String,
     },
+    /// A stream of another device, or of another context, than the event that was to be recorded there.
+    #[error("{operation}: the stream is of {theirs}, and the event of {ours}; take an event of the stream's")]
+    ForeignStream {
+        /// What was asked for.
+        operation: &'static str,
+        /// Whose the stream is.
+        theirs: String,
+        /// Whose the event is.
+        ours: String,
+    },
     /// Devices of which no multicast team can be made.
     #[error("{operation}: {why}")]
     BadTeam {

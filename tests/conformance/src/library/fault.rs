@@ -35,7 +35,8 @@ cases! { "fault":
     shared_memory_outlives_a_fault with faults_with_shared_memory,
     /// Work of another process on the same device goes on while one faults.
     work_of_others_goes_on with writes_to_read_only,
-    /// What was in flight when its device died is an error for whoever waits, and still its region can be closed.
+    /// What was in flight when its device died is an error for whoever waits, and still its region can be closed; an event
+    /// that marks it is done.
     in_flight_when_the_device_dies with dies_in_flight,
     /// A kernel that writes the word right before a guarded region is stopped.
     writing_before_a_guarded_region with writes_before_a_guarded_region,
@@ -276,12 +277,17 @@ fn in_flight_when_the_device_dies<B: Workbench>(subject: &Subject<B>) {
 
 fn dies_in_flight<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let region = region(subject);
+    let mut event = subject.backend.event(subject.device).unwrap();
     fault(subject, peer, region, |backend, region| {
         let at = region.address() + subject.unit();
         // SAFETY: nothing is mapped in this reserved unit: the fault is what is asked for.
         let flight = unsafe { backend.start_pattern(subject.device, at, subject.unit(), SEED, 4) }?;
+        let marked = event.record(flight.stream());
+        assert!(marked.is_ok() || is_lost(&marked), "{marked:?}");
         let waited = backend.synchronize_stream(flight.stream());
         assert_eq!(is_lost(&waited), is_lost(&flight.is_done()), "waiting and asking agree");
+        assert!(event.is_done().unwrap(), "what is dead does nothing any more");
+        event.wait().unwrap();
         waited
     });
 }

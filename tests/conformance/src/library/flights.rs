@@ -3,8 +3,8 @@
 #![allow(unsafe_code)] // starts work that goes on behind the caller's back
 
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::workbench::{Flight, PATTERN_WORD};
-use gpu_vmm_core::{Address, Bytes, DeviceId, Region, Vendor, Workbench};
+use gpu_vmm_core::workbench::WorkStream;
+use gpu_vmm_core::{Bytes, DeviceId, Region, Vendor, Workbench};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,12 +18,25 @@ pub(crate) fn start_longer<B: Workbench>(
     offset: Bytes,
     seed: u64,
     times: u32,
-) -> Box<dyn Flight> {
+) -> Box<dyn WorkStream> {
+    let own = own(subject);
+    start_on(subject, &*own, (region, offset), seed, times);
+    own
+}
+
+/// The same on a stream that has nothing to do yet.
+pub(crate) fn start_on<B: Workbench>(
+    subject: &Subject<B>,
+    own: &dyn WorkStream,
+    to: (&Region<B>, Bytes),
+    seed: u64,
+    times: u32,
+) {
     let mut rounds = rounds(subject) * times;
     for _ in 0..TRIES {
-        let flight = start_rounds(subject, region, offset, seed, rounds);
-        if !flight.is_done().unwrap() {
-            return flight;
+        queue(subject, own, to, seed, rounds);
+        if !own.is_done().unwrap() {
+            return;
         }
         // This thread may have been kept from running meanwhile.
         rounds *= 2;
@@ -37,7 +50,7 @@ pub(crate) fn start<B: Workbench>(
     region: &Region<B>,
     offset: Bytes,
     seed: u64,
-) -> Box<dyn Flight> {
+) -> Box<dyn WorkStream> {
     start_longer(subject, region, offset, seed, 1)
 }
 
@@ -55,20 +68,19 @@ pub(crate) fn goes_on<B: Workbench>(subject: &Subject<B>, mut beside: impl FnMut
     let lengths = (1..=TRIES).chain(1..=TRIES);
     let went_on = lengths.map(|tried| 1 << tried).any(|times| {
         let went_on = beside(times);
-        held.push(idle(subject));
+        held.push(own(subject));
         went_on
     });
     assert!(went_on, "the work was waited for, however long it took");
 }
 
-/// A stream without work.
-fn idle<B: Workbench>(subject: &Subject<B>) -> Box<dyn Flight> {
-    // SAFETY: in no round nothing is written.
-    or_skip(unsafe { subject.backend.start_pattern(subject.device, Address(0), PATTERN_WORD, 0, 0) })
+/// A stream of the chosen device, without work.
+pub(crate) fn own<B: Workbench>(subject: &Subject<B>) -> Box<dyn WorkStream> {
+    subject.backend.own_stream(subject.device).unwrap()
 }
 
 /// Waits for work in the way that drivers have for it.
-pub(crate) fn finish<B: Workbench>(subject: &Subject<B>, flight: &dyn Flight) {
+pub(crate) fn finish<B: Workbench>(subject: &Subject<B>, flight: &dyn WorkStream) {
     subject.backend.synchronize_stream(flight.stream()).unwrap();
     assert!(flight.is_done().unwrap(), "its stream was waited for");
 }
@@ -86,9 +98,11 @@ fn rounds<B: Workbench>(subject: &Subject<B>) -> u32 {
     }
     let mut region = subject.region(1).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
+    let own = own(subject);
     let takes = |rounds| {
         let began = Instant::now();
-        finish(subject, &*start_rounds(subject, &region, Bytes(0), 0, rounds));
+        queue(subject, &*own, (&region, Bytes(0)), 0, rounds);
+        finish(subject, &*own);
         began.elapsed()
     };
     // The first may compile the kernel. Of two the quicker one counts, since another process can be in the way of one.
@@ -102,15 +116,18 @@ fn rounds<B: Workbench>(subject: &Subject<B>) -> u32 {
     rounds
 }
 
-fn start_rounds<B: Workbench>(
+/// Queues work of so many rounds on the unit at an offset. Ends the case where there is no such work.
+pub(crate) fn queue<B: Workbench>(
     subject: &Subject<B>,
-    region: &Region<B>,
-    offset: Bytes,
+    own: &dyn WorkStream,
+    (region, offset): (&Region<B>, Bytes),
     seed: u64,
     rounds: u32,
-) -> Box<dyn Flight> {
-    let at = region.address() + offset;
+) {
+    let (device, at) = (subject.device, region.address() + offset);
     // SAFETY: cases start work on a unit that is mapped for the device, and take it away by calls that have to wait for
-    // the work, or not before it is done.
-    or_skip(unsafe { subject.backend.start_pattern(subject.device, at, subject.unit(), seed, rounds) })
+    // the work, or not before it is done; the stream is the device's.
+    or_skip(unsafe {
+        subject.backend.start_pattern_on(device, own.stream(), at, subject.unit(), seed, rounds)
+    })
 }

@@ -7,10 +7,10 @@ use crate::fork_server::Ended;
 use crate::library::tools::{has, write};
 use crate::peer::Peer;
 use crate::subject::Subject;
-use gpu_vmm_core::workbench::{PATTERN_WORD, pattern_word};
+use gpu_vmm_core::workbench::{PATTERN_WORD, WorkStream, pattern_word};
 use gpu_vmm_core::{
-    Access, Bytes, DeviceVec, Done, Error, Lane, Physical, Pinned, Placement, Properties, Region, Result,
-    Ring, Stash, Workbench,
+    Access, Bytes, DeviceVec, Done, Error, Event, Lane, Physical, Pinned, Placement, Properties, Region,
+    Result, Ring, Stash, Stream, Workbench,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -84,9 +84,12 @@ fn first_that_reaches_the_driver<B: Workbench>(
     region: &mut Region<B>,
     memory: &Physical<B>,
     vec: &mut DeviceVec<u32, B>,
+    event: &mut dyn Event,
 ) -> i32 {
     let (backend, device, unit) = (&subject.backend, subject.device, subject.unit());
     let behind = region.end();
+    // SAFETY: null is the default stream of all vendors.
+    let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
     first_wrong(&[
         is_forked(Physical::create(backend, unit, Properties::on(device))),
         is_forked(Region::builder(backend).reserve(unit).build()),
@@ -109,6 +112,14 @@ fn first_that_reaches_the_driver<B: Workbench>(
         is_forked(backend.memory_info(device)),
         is_forked(backend.capabilities(device)),
         is_forked(backend.synchronize(device)),
+        is_forked(backend.synchronize_stream(stream)),
+        is_forked(backend.event(device)),
+        is_forked(event.record(stream)),
+        is_forked(event.is_done()),
+        is_forked(event.wait()),
+        is_forked(event.hold(stream)),
+        is_forked(backend.is_capturing(stream)),
+        is_forked(backend.own_stream(device)),
     ])
 }
 
@@ -117,6 +128,8 @@ struct Parent<B: Workbench> {
     /// Before what it copies to.
     lane: Box<dyn Lane>,
     pinned: Box<dyn Pinned>,
+    event: Box<dyn Event>,
+    own: Box<dyn WorkStream>,
     region: Region<B>,
     memory: Physical<B>,
     vec: DeviceVec<u32, B>,
@@ -132,7 +145,11 @@ impl<B: Workbench> Parent<B> {
         subject.open(&mut guarded, Bytes(0), &memory);
         write(subject, &mut guarded, SEED + 2);
         guarded.unmap(Bytes(0), subject.unit(), Done::when_devices_idle()).unwrap();
-        Self { lane: lane.unwrap(), pinned: pinned.unwrap(), region: region(subject), memory, vec }
+        let mut event = subject.backend.event(subject.device).unwrap();
+        let own = subject.backend.own_stream(subject.device).unwrap();
+        event.record(own.stream()).unwrap();
+        let (lane, pinned) = (lane.unwrap(), pinned.unwrap());
+        Self { lane, pinned, event, own, region: region(subject), memory, vec }
     }
 
     /// The parent has everything, and goes on with it.
@@ -142,6 +159,9 @@ impl<B: Workbench> Parent<B> {
         // SAFETY: both sides have a word, which nobody else uses until the lane has finished.
         unsafe { self.lane.copy_to_host(word.as_ptr().cast(), self.region.address(), PATTERN_WORD) }.unwrap();
         self.lane.finish().unwrap();
+        self.event.record(self.own.stream()).unwrap();
+        self.event.wait().unwrap();
+        assert!(self.event.is_done().unwrap() && self.own.is_done().unwrap());
         // SAFETY: the word has been written, and nobody writes it any more.
         assert_eq!(unsafe { word.read() }, pattern_word(SEED, 0));
         self.region.map(subject.units(2), &self.memory).unwrap();
@@ -157,8 +177,8 @@ impl<B: Workbench> Parent<B> {
 fn a_forked_child_gets_errors<B: Workbench>(subject: &Subject<B>) {
     let mut parent = Parent::new(subject);
     let ended = forked(|| {
-        let Parent { region, memory, vec, .. } = &mut parent;
-        first_that_reaches_the_driver(subject, region, memory, vec)
+        let Parent { region, memory, vec, event, .. } = &mut parent;
+        first_that_reaches_the_driver(subject, region, memory, vec, &mut **event)
     });
     assert_eq!(ended, Ended::Exit(0), "the number of the call that did not say so");
     parent.check(subject);
@@ -168,8 +188,8 @@ fn a_grandchild_gets_errors<B: Workbench>(subject: &Subject<B>) {
     let mut parent = Parent::new(subject);
     let ended = forked(|| {
         let grandchild = forked(|| {
-            let Parent { region, memory, vec, .. } = &mut parent;
-            first_that_reaches_the_driver(subject, region, memory, vec)
+            let Parent { region, memory, vec, event, .. } = &mut parent;
+            first_that_reaches_the_driver(subject, region, memory, vec, &mut **event)
         });
         match grandchild {
             Ended::Exit(status) => status,
@@ -184,8 +204,9 @@ fn what_a_child_drops_is_the_parents<B: Workbench>(subject: &Subject<B>) {
     let mut parent = Some(Parent::new(subject));
     let free = subject.free_here();
     let ended = forked(|| {
-        let Parent { lane, pinned, region, memory, vec } = parent.take().expect("the copy of the parent's");
-        drop((lane, pinned, memory, vec));
+        let Parent { lane, pinned, event, own, region, memory, vec } =
+            parent.take().expect("the copy of the parent's");
+        drop((lane, pinned, event, own, memory, vec));
         let closed = region.close(Done::when_devices_idle());
         first_wrong(&[is_forked(closed), subject.backend.drop_log().take_last().is_none()])
     });
@@ -245,8 +266,8 @@ fn forked_while_threads_are_at_work<B: Workbench>(subject: &Subject<B>) {
         assert!(has(subject, &region, thread));
     };
     forked_beside(3, work, || {
-        let Parent { region, memory, vec, .. } = &mut parent;
-        first_that_reaches_the_driver(subject, region, memory, vec)
+        let Parent { region, memory, vec, event, .. } = &mut parent;
+        first_that_reaches_the_driver(subject, region, memory, vec, &mut **event)
     });
     parent.check(subject);
 }

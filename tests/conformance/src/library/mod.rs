@@ -7,6 +7,7 @@ mod access;
 mod alias;
 mod backend;
 mod data;
+mod event;
 mod failures;
 mod fault;
 mod flights;
@@ -58,6 +59,7 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         data::cases(),
         vec::cases(),
         staging::cases(),
+        event::cases(),
         refused::cases(),
         peer::cases(),
         order::cases(),

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `quirks` | each quirk that gpu-vmm-cuda lists, shown by raw calls |
 //! | `memory`, `kinds`, `work`, `multicast` | the rules, by subject |
+//! | `events` | events and captures: the rules, and gpu-vmm-cuda's |
 //! | `pinned` | page-locked memory: the rules, and gpu-vmm-cuda's |
 //! | `backend`, `backend_kinds` | gpu-vmm-cuda: which drivers it takes, how errors reach it, that it gives everything back |
 //! | `team` | its multicast |
@@ -18,6 +19,7 @@
 mod backend;
 mod backend_kinds;
 mod child;
+mod events;
 mod kinds;
 mod memory;
 mod multicast;
@@ -31,11 +33,12 @@ use child::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 
-const GROUPS: [(&str, &[Case]); 12] = [
+const GROUPS: [(&str, &[Case]); 13] = [
     ("quirks", quirks::CASES),
     ("memory", memory::CASES),
     ("kinds", kinds::CASES),
     ("work", work::CASES),
+    ("events", events::CASES),
     ("pinned", pinned::CASES),
     ("multicast", multicast::CASES),
     ("backend", backend::CASES),

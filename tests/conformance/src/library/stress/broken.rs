@@ -1,11 +1,11 @@
 //! A host backend that does one thing wrong, to show that the model sees it.
 #![allow(unsafe_code)] // passes a backend's calls on
 
-use gpu_vmm_core::workbench::{Flight, Walked};
+use gpu_vmm_core::workbench::{Walked, WorkStream};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
-    DropLog, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane, MemoryInfo, Pinned, Properties,
-    Quirk, Reservation, Result, Stream, Vendor, Workbench,
+    DropLog, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane, MemoryInfo, Pinned,
+    Properties, Quirk, Reservation, Result, Stream, Vendor, Workbench,
 };
 use gpu_vmm_host::{HostBackend, HostHandle, HostReservation};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -156,6 +156,14 @@ impl Backend for Broken {
         self.host.synchronize_stream(stream)
     }
 
+    fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
+        self.host.event(device)
+    }
+
+    fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
+        self.host.is_capturing(stream)
+    }
+
     fn drop_log(&self) -> &DropLog {
         self.host.drop_log()
     }
@@ -186,16 +194,21 @@ impl Workbench for Broken {
         unsafe { self.host.walk_list(device, head, most) }
     }
 
-    unsafe fn start_pattern(
+    fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        self.host.own_stream(device)
+    }
+
+    unsafe fn start_pattern_on(
         &self,
         device: DeviceId,
+        stream: Stream<'_>,
         at: Address,
         length: Bytes,
         seed: u64,
         rounds: u32,
-    ) -> Result<Box<dyn Flight>> {
+    ) -> Result<()> {
         // SAFETY: as in `create`.
-        unsafe { self.host.start_pattern(device, at, length, seed, rounds) }
+        unsafe { self.host.start_pattern_on(device, stream, at, length, seed, rounds) }
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {

@@ -1,0 +1,166 @@
+//! Events: places in the work of streams; and streams whose work goes into a graph.
+#![allow(unsafe_code)] // calls into HIP
+
+use crate::device::Current;
+use crate::driver::Driver;
+use crate::ffi::{self, hipError_t, hipEvent_t, hipEventDisableTiming, hipStream_t, hipStreamCaptureStatus};
+use crate::stream::needed;
+use gpu_vmm_core::{DeviceId, Done, Error, Event, Result, Stream};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+/// HIP's functions for events, of which a version has all or none.
+#[derive(Clone, Copy, Debug)]
+struct Calls {
+    record: ffi::hipEventRecord,
+    query: ffi::hipEventQuery,
+    synchronize: ffi::hipEventSynchronize,
+    hold: ffi::hipStreamWaitEvent,
+    destroy: ffi::hipEventDestroy,
+}
+
+/// An event, and the device that it is of. In a forked child dropping does nothing.
+#[derive(Debug)]
+struct HipEvent {
+    driver: Arc<Driver>,
+    device: DeviceId,
+    event: hipEvent_t,
+    calls: Calls,
+}
+
+// SAFETY: HIP takes an event from any thread; the pointer is a name that this crate never follows.
+unsafe impl Send for HipEvent {}
+// SAFETY: as above.
+unsafe impl Sync for HipEvent {}
+
+/// An event for streams of a device, which exists.
+pub(crate) fn create(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<dyn Event>> {
+    const OPERATION: &str = "make an event";
+    let hip = &driver.hip;
+    let create = needed(OPERATION, "hipEventCreateWithFlags", hip.hipEventCreateWithFlags)?;
+    let calls = Calls {
+        record: needed(OPERATION, "hipEventRecord", hip.hipEventRecord)?,
+        query: needed(OPERATION, "hipEventQuery", hip.hipEventQuery)?,
+        synchronize: needed(OPERATION, "hipEventSynchronize", hip.hipEventSynchronize)?,
+        hold: needed(OPERATION, "hipStreamWaitEvent", hip.hipStreamWaitEvent)?,
+        destroy: needed(OPERATION, "hipEventDestroy", hip.hipEventDestroy)?,
+    };
+    let _current = driver.on(OPERATION, device)?;
+    let mut event = null_mut();
+    // SAFETY: HIP writes one event, which is of the current device.
+    let code = unsafe { create(&raw mut event, hipEventDisableTiming) };
+    driver.check(OPERATION, "hipEventCreateWithFlags", code, || device.to_string())?;
+    Ok(Box::new(HipEvent { driver: Arc::clone(driver), device, event, calls }))
+}
+
+/// Whether a stream captures. The null stream never does, and asking about it would spoil the capture of another.
+pub(crate) fn is_capturing(driver: &Driver, stream: Stream<'_>) -> Result<bool> {
+    const OPERATION: &str = "ask whether a stream captures";
+    driver.process.check(OPERATION)?;
+    let stream: hipStream_t = stream.as_raw().cast();
+    if stream.is_null() {
+        return Ok(false);
+    }
+    let ask = needed(OPERATION, "hipStreamIsCapturing", driver.hip.hipStreamIsCapturing)?;
+    let mut status = hipStreamCaptureStatus::hipStreamCaptureStatusNone;
+    // SAFETY: the stream is alive, by the promise of `Stream`; HIP writes one number.
+    let code = unsafe { ask(stream, &raw mut status) };
+    driver.check(OPERATION, "hipStreamIsCapturing", code, || format!("stream {stream:p}"))?;
+    Ok(status != hipStreamCaptureStatus::hipStreamCaptureStatusNone)
+}
+
+impl HipEvent {
+    /// Makes its device current, whose null stream is then the one that is meant.
+    fn enter(&self, operation: &'static str) -> Result<Current<'_>> {
+        self.driver.on(operation, self.device)
+    }
+
+    fn check(&self, operation: &'static str, call: &'static str, code: hipError_t) -> Result<()> {
+        self.driver.check(operation, call, code, || format!("event {:p} of {}", self.event, self.device))
+    }
+
+    /// Refuses a stream of another device, where HIP can tell whose it is.
+    fn check_device(&self, operation: &'static str, stream: hipStream_t) -> Result<()> {
+        let Some(device_of) = self.driver.hip.hipStreamGetDevice.filter(|_| !stream.is_null()) else {
+            return Ok(());
+        };
+        let mut device = -1;
+        // SAFETY: the stream is alive, by the promise of `Stream`; HIP writes one number.
+        let code = unsafe { device_of(stream, &raw mut device) };
+        self.driver.check(operation, "hipStreamGetDevice", code, || format!("stream {stream:p}"))?;
+        match u32::try_from(device).map(DeviceId) {
+            Ok(device) if device == self.device => Ok(()),
+            Ok(device) => {
+                let (theirs, ours) = (device.to_string(), self.device.to_string());
+                Err(Error::ForeignStream { operation, theirs, ours })
+            }
+            Err(_) => {
+                let what = format!("hipStreamGetDevice says device {device} for stream {stream:p}");
+                Err(Error::DriverBroke { operation, what })
+            }
+        }
+    }
+
+    fn query(&self) -> Result<bool> {
+        const OPERATION: &str = "ask an event";
+        let _current = self.enter(OPERATION)?;
+        // SAFETY: the event is alive.
+        let code = unsafe { (self.calls.query)(self.event) };
+        match self.check(OPERATION, "hipEventQuery", code) {
+            Err(_) if code == hipError_t::hipErrorNotReady => Ok(false),
+            answer => answer.map(|()| true),
+        }
+    }
+
+    fn finish(&self) -> Result<()> {
+        const OPERATION: &str = "wait for an event";
+        let _current = self.enter(OPERATION)?;
+        // SAFETY: the event is alive.
+        let code = unsafe { (self.calls.synchronize)(self.event) };
+        self.check(OPERATION, "hipEventSynchronize", code)
+    }
+
+    /// Gives the event back, which does not wait: what it marks and holds goes on.
+    fn end(&self) -> Result<()> {
+        const OPERATION: &str = "give back an event";
+        let _current = self.enter(OPERATION)?;
+        // SAFETY: the event was made by this and is destroyed once, here.
+        let code = unsafe { (self.calls.destroy)(self.event) };
+        self.check(OPERATION, "hipEventDestroy", code)
+    }
+}
+
+impl Event for HipEvent {
+    fn record(&mut self, stream: Stream<'_>) -> Result<()> {
+        const OPERATION: &str = "record an event";
+        let stream = stream.as_raw().cast();
+        let _current = self.enter(OPERATION)?;
+        self.check_device(OPERATION, stream)?;
+        // SAFETY: the event and the stream are alive, and of one device, which is current.
+        let code = unsafe { (self.calls.record)(self.event, stream) };
+        self.check(OPERATION, "hipEventRecord", code)
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        Done::or_lost(self.query(), true)
+    }
+
+    fn wait(&self) -> Result<()> {
+        Done::or_lost(self.finish(), ())
+    }
+
+    fn hold(&self, stream: Stream<'_>) -> Result<()> {
+        const OPERATION: &str = "hold a stream";
+        let stream = stream.as_raw().cast();
+        let _current = self.enter(OPERATION)?;
+        // SAFETY: both are alive; there are no flags.
+        let code = unsafe { (self.calls.hold)(stream, self.event, 0) };
+        self.check(OPERATION, "hipStreamWaitEvent", code)
+    }
+}
+
+impl Drop for HipEvent {
+    fn drop(&mut self) {
+        self.driver.log_end(self.end());
+    }
+}

@@ -1,0 +1,57 @@
+//! A place in the work of a stream, and whether a device has come to it.
+
+use crate::{Result, Stream};
+use std::fmt::Debug;
+
+/// A mark behind the work that is queued on a stream. CUDA: `CUevent` with `CU_EVENT_DISABLE_TIMING`, HIP: `hipEvent_t`
+/// with `hipEventDisableTiming`. Made by [`Backend::event`](crate::Backend::event) for one device.
+///
+/// Dropping it neither waits nor takes the mark away from those whom it [holds](Event::hold). In a forked child every call
+/// is an error and dropping does nothing. On host memory all work is done when its call returns, so every event is done.
+///
+/// # Captures
+///
+/// An event that is recorded on a stream [under capture](crate::Backend::is_capturing) becomes a part of the graph and
+/// marks nothing that could be asked about or waited for: until it is recorded elsewhere, both are errors
+/// (`CUDA_ERROR_CAPTURED_EVENT`, `hipErrorCapturedEvent`). Both vendors also refuse to be asked about any event, and spoil
+/// the capture, while this thread captures in a mode that is not relaxed, or any thread in the global one; HIP refuses to
+/// wait as well, and up to 7.2 in relaxed mode too. So who knows of a capture leaves both until it has ended.
+pub trait Event: Debug + Send + Sync {
+    /// Marks the work that is queued on the stream now, in the place of what was marked before. CUDA: `cuEventRecord`, HIP:
+    /// `hipEventRecord`.
+    ///
+    /// The default stream is that of the event's device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignStream`](crate::Error::ForeignStream) for a stream of another device or, on CUDA, of another context;
+    /// then the event marks what it did before. Else what the driver answers.
+    fn record(&mut self, stream: Stream<'_>) -> Result<()>;
+
+    /// Whether the marked work is done; true where nothing was ever marked. CUDA: `cuEventQuery`, HIP: `hipEventQuery`.
+    ///
+    /// With a device that has died its work has ended: that counts as done.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    fn is_done(&self) -> Result<bool>;
+
+    /// Waits until the marked work is done, or has died with its device. CUDA: `cuEventSynchronize`, HIP:
+    /// `hipEventSynchronize`.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    fn wait(&self) -> Result<()>;
+
+    /// Has what is queued on the stream from now on wait for the work that is marked now. No CPU waits, and what the event
+    /// marks later is not waited for. CUDA: `cuStreamWaitEvent`, HIP: `hipStreamWaitEvent`.
+    ///
+    /// The stream may be of another device; the default stream is that of the event's.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    fn hold(&self, stream: Stream<'_>) -> Result<()>;
+}
