@@ -7,6 +7,7 @@ mod open;
 
 pub use any::{AnyBackend, AnyHandle, AnyMulticast, AnyReservation};
 pub use gpu_vmm_core::*;
+pub use gpu_vmm_pool as pool;
 pub use open::Found;
 
 #[cfg(feature = "cuda")]
@@ -25,3 +26,8 @@ struct SharingGuide;
 #[cfg(all(doctest, feature = "host"))]
 #[doc = include_str!("../docs/same-address.md")]
 struct SameAddressGuide;
+
+/// The same.
+#[cfg(all(doctest, feature = "host"))]
+#[doc = include_str!("../docs/pool.md")]
+struct PoolGuide;

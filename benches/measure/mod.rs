@@ -3,12 +3,13 @@
 
 use cudarc::driver::sys;
 use gpu_vmm::cuda::CudaBackend;
-use gpu_vmm::{Backend, DeviceId, Result};
+use gpu_vmm::{Backend, DeviceId, Error};
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// Runs a benchmark where CUDA can be opened, and says on what; elsewhere it says that it is skipped. What fails ends the
 /// program with an error.
-pub(crate) fn on_cuda(run: impl FnOnce(&CudaBackend) -> Result<()>) {
+pub(crate) fn on_cuda<E: From<Error> + Display>(run: impl FnOnce(&CudaBackend) -> Result<(), E>) {
     let cuda = match CudaBackend::open() {
         Ok(cuda) => cuda,
         Err(error) => {
@@ -16,7 +17,7 @@ pub(crate) fn on_cuda(run: impl FnOnce(&CudaBackend) -> Result<()>) {
             return;
         }
     };
-    let ran = cuda.device("measure", DeviceId(0)).and_then(|device| {
+    let ran = cuda.device("measure", DeviceId(0)).map_err(E::from).and_then(|device| {
         println!("{}, driver {}, {}", device.name, cuda.driver().version, cuda.driver().library);
         run(&cuda)
     });
@@ -30,11 +31,11 @@ pub(crate) fn on_cuda(run: impl FnOnce(&CudaBackend) -> Result<()>) {
 ///
 /// Who goes first changes, since what one leaves behind may slow the other one down. A tenth of the turns goes before, to
 /// warm up.
-pub(crate) fn in_turn(
+pub(crate) fn in_turn<E>(
     turns: usize,
-    mut one: impl FnMut() -> Result<()>,
-    mut other: impl FnMut() -> Result<()>,
-) -> Result<[Summary; 2]> {
+    mut one: impl FnMut() -> Result<(), E>,
+    mut other: impl FnMut() -> Result<(), E>,
+) -> Result<[Summary; 2], E> {
     let mut times = [Vec::new(), Vec::new()];
     for turn in 0..turns + turns.div_ceil(10) {
         for who in 0..2 {
@@ -57,8 +58,8 @@ pub(crate) fn check(result: sys::CUresult) {
 /// The middle of many times, and where the middle half of them lies.
 pub(crate) struct Summary {
     pub(crate) median: Duration,
-    low: Duration,
-    high: Duration,
+    pub(crate) low: Duration,
+    pub(crate) high: Duration,
 }
 
 impl Summary {

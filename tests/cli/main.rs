@@ -5,10 +5,16 @@
 //! | `main` | `info`, `grow`, and what all subcommands share |
 //! | `conformance` | `conformance`, and the page with its reports |
 //! | `snapshot` | `snapshot`, of good files and bad ones |
+//! | `report` | `report`, of good files and bad ones; `page` looks at what it draws, in a `browser` |
+//! | `replay` | `replay`, of good traces and bad ones |
 //! | `rig` | running the command |
-#![allow(clippy::unwrap_used, clippy::panic)] // whatever is not as expected is a failure
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // whatever is not as expected is a failure
 
+mod browser;
 mod conformance;
+mod page;
+mod replay;
+mod report;
 mod rig;
 mod snapshot;
 

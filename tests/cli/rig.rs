@@ -48,6 +48,15 @@ impl Folder {
     pub(crate) fn file(&self, name: &str) -> String {
         self.0.join(name).into_os_string().into_string().unwrap()
     }
+
+    /// What is in it, by name.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
 }
 
 impl Drop for Folder {

@@ -19,6 +19,11 @@ unsafe impl Send for Stream<'_> {}
 #[allow(unsafe_code)]
 unsafe impl Sync for Stream<'_> {}
 
+impl Stream<'static> {
+    /// The default stream, which every device has. CUDA: the legacy default stream, HIP: the null stream.
+    pub const DEFAULT: Self = Self { raw: std::ptr::null_mut(), lifetime: PhantomData };
+}
+
 impl<'a> Stream<'a> {
     /// Takes a vendor's stream as it is; null is the default stream.
     ///

@@ -14,7 +14,9 @@ Examples:
   gpu-vmm grow --by 64MiB --reserve 64MiB run out of addresses, to see memory extended and remapped
   gpu-vmm grow --backend host --json      on host memory, for a program to read
   gpu-vmm conformance                     what the driver really does, and what gpu-vmm makes of it
-  gpu-vmm snapshot model.snap             what is in a snapshot, and whether all of it is as it was written";
+  gpu-vmm snapshot model.snap             what is in a snapshot, and whether all of it is as it was written
+  gpu-vmm report pool.json --html p.html  what a pool looked like, as a page to look around in
+  gpu-vmm replay run.trace.gz             what a recorded program's allocations cost on a pool";
 
 /// Shows what GPU drivers can do with virtual memory, and grows memory in place.
 #[derive(Parser, Debug)]
@@ -37,6 +39,12 @@ pub(crate) enum Command {
     /// Say what is in a snapshot, and hold all of it against its checksums; no driver is opened
     #[command(long_about = SNAPSHOT)]
     Snapshot(SnapshotArguments),
+    /// Show what a pool looked like: in numbers, or as a page with its addresses and its physical memory
+    #[command(long_about = REPORT)]
+    Report(ReportArguments),
+    /// Replay a program's allocations on a pool or the driver: memory held, driver calls, times
+    #[command(long_about = REPLAY)]
+    Replay(ReplayArguments),
 }
 
 const GROW: &str = "\
@@ -78,6 +86,76 @@ earlier snapshot. That one has to be beside the file, and its blocks are checked
 
 The exit status is 0 when all of it is as it was written, and 1 when it is not, or when the file is no snapshot.";
 
+const REPLAY: &str = "\
+Replay what a program has allocated and freed, on a pool of gpu-vmm or on the driver itself, and say how much memory \
+that holds, how often it calls the driver, and how long it takes. The memory is not used for anything.
+
+A trace is text, compressed by gzip or not, with one event in a line: `a ID BYTES STREAM` allocates, `f ID` frees, and \
+`r ID` says that the block may be used again, since the streams that used it are done. Each allocation has an ID of its \
+own, 0 is the default stream, and the other numbers become streams of the device's. Lines that begin with `#` say \
+nothing. A block whose `r` does not follow its `f` at once is freed at `f` with a fence that is done at `r`, or never \
+where it has no `r`. In a trace without any `r` all is used again at once.
+
+`pool` is gpu-vmm's. `driver` is cuMemAlloc and cuMemFree, hipMalloc and hipFree, or mmap and munmap, for each single \
+allocation; it frees at `f`, whatever `r` says, since these wait for the device by themselves.
+
+Asked for is what lies between `a` and `f`. Held is what was taken from the driver: by the pool's own account; of the \
+driver's allocations by how much the device's free memory became less, other programs on the device included.
+
+The trace is read before anything is timed, and replayed so many times in a row (`--rounds`) on the same pool: the \
+first round is cold, the last one is warm. No single call is timed in these. One more round takes the time of each \
+call, without what asking for the time costs, which is told as well. What a round has not freed in the end is freed \
+outside of its time.
+
+With `--threads` each thread replays the whole trace for itself, all on the one pool: that many times the memory is \
+asked for. How much of it at one time depends on how far each of them is, and is counted to 1 part in 2000.
+
+The exit status is 1 where an allocation fails, or where the device has not as much memory as is asked for.";
+
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArguments {
+    /// The trace, compressed by gzip or not; `-` is standard input
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+    /// Whose driver; `any` is a GPU's where there is one, else host memory
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) backend: BackendChoice,
+    /// The device's ordinal in its backend [default: the first that is usable]
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
+    /// Who serves the allocations
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) allocator: AllocatorChoice,
+    /// How many threads replay the trace, each all of it
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) threads: u32,
+    /// How often it is replayed for the time of all of it; once more for the time of each call
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) rounds: u32,
+    /// How much memory the host is to have; it may be more than it has, since none of it is used
+    #[arg(long, value_name = "SIZE", value_parser = some_bytes)]
+    pub(crate) host_memory: Option<Bytes>,
+    /// Begin even where the device has not as much memory as is asked for
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Write what the pool looks like when most is asked for to a file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) snapshot: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Who serves the allocations of a trace.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum AllocatorChoice {
+    /// A pool of gpu-vmm
+    #[default]
+    Pool,
+    /// The driver, once for each allocation
+    Driver,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct SnapshotArguments {
     /// The snapshot
@@ -86,6 +164,26 @@ pub(crate) struct SnapshotArguments {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+const REPORT: &str = "\
+Show what a pool looked like: in numbers, or as a page with its addresses and its physical memory. No driver is opened.
+
+FILE is what a pool's `snapshot` gives, as JSON. With --html it is drawn: for each tag its blocks, the pages that they \
+lie in and the physical memory behind each, all physical memory with who uses it, how live, pending and held memory \
+came to be, small blocks by size, and the largest blocks. The page is one file that needs no network; it is zoomed and \
+moved with the mouse or the keyboard.
+
+The exit status is 0, and 1 where the file is no such thing or OUT cannot be written; then OUT stays as it was.";
+
+#[derive(Args, Debug)]
+pub(crate) struct ReportArguments {
+    /// What `snapshot` of a pool gave, as JSON
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Draw it as a page; `-` is standard output
+    #[arg(long, value_name = "OUT")]
+    pub(crate) html: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -228,8 +326,24 @@ impl Arguments {
                 Some(text) => Err(refusal("conformance", text)),
                 None => Ok(arguments),
             },
+            Command::Replay(asked) => match asked.contradiction() {
+                Some(text) => Err(refusal("replay", text)),
+                None => Ok(arguments),
+            },
             _ => Ok(arguments),
         }
+    }
+}
+
+impl ReplayArguments {
+    /// What clap does not see.
+    fn contradiction(&self) -> Option<String> {
+        if self.host_memory.is_some() && self.backend != BackendChoice::Host {
+            return Some("--host-memory is for --backend host".to_owned());
+        }
+        (self.snapshot.is_some() && self.allocator == AllocatorChoice::Driver).then(|| {
+            "--snapshot is for --allocator pool: nobody knows what the driver's looks like".to_owned()
+        })
     }
 }
 

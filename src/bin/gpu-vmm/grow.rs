@@ -56,7 +56,7 @@ pub(crate) fn run(asked: &GrowArguments) -> Answer {
 
 /// Drivers do much of their work at the first call of a kind (CUDA makes a context, HIP compiles its kernels); that is
 /// not growth, so each is called once before.
-fn warm_up(backend: &AnyBackend, device: DeviceId) -> Result<()> {
+pub(crate) fn warm_up(backend: &AnyBackend, device: DeviceId) -> Result<()> {
     let granularity = backend.device("grow", device)?.granularity.bytes();
     let mut region = Region::builder(backend).on(device).reserve(granularity).build()?;
     region.grow_to(granularity)?;

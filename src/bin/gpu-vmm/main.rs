@@ -10,6 +10,8 @@
 //! | `copying` | the same growth by allocating, copying and freeing, to compare with |
 //! | `conformance` | every rule of gpu-vmm and of the driver, tried and reported |
 //! | `snapshot` | what is in a snapshot, checked; `snapshot_text` writes it for people |
+//! | `picture` | what a pool looked like, in numbers or as a page |
+//! | `replay` | a recorded program's allocations on a pool or the driver; `replay_text` writes what came of it |
 //! | `machine` | how much memory the host can really give |
 //! | `output`, `progress` | writing to standard output, and the bar on a terminal |
 //!
@@ -30,7 +32,10 @@ mod info_text;
 mod machine;
 mod output;
 mod pattern;
+mod picture;
 mod progress;
+mod replay;
+mod replay_text;
 mod report;
 mod short;
 mod snapshot;
@@ -54,6 +59,8 @@ fn main() -> ExitCode {
         Command::Grow(asked) => grow::run(asked),
         Command::Conformance(asked) => conformance::run(asked),
         Command::Snapshot(asked) => snapshot::run(asked),
+        Command::Report(asked) => picture::run(asked),
+        Command::Replay(asked) => replay::run(asked),
     };
     match answer {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,6 +2,7 @@
 
 use crate::Answer;
 use gpu_vmm::Bytes;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -70,6 +71,37 @@ pub(crate) fn unwritable(what: &dyn Display, error: &std::io::Error) -> Box<dyn 
     format!("{what} cannot be written: {error}").into()
 }
 
+/// Writes a file that is whole or stays as it was. What is there and no file, such as a pipe, is written to as it is.
+pub(crate) fn write_whole(path: &Path, text: &str) -> Answer {
+    let answer = match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => std::fs::write(path, text),
+        Ok(_) => std::fs::canonicalize(path).and_then(|path| replace(&path, text)),
+        Err(_) => replace(path, text),
+    };
+    answer.map_err(|error| unwritable(&path.display(), &error))
+}
+
+/// Writes beside a file, and gives that its name.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let Some(name) = path.file_name() else { return Err(ErrorKind::InvalidInput.into()) };
+    let mut partial = OsString::from(".");
+    partial.push(name);
+    partial.push(format!(".{}.partial", std::process::id()));
+    let partial = path.with_file_name(partial);
+    let mut file = File::create_new(&partial)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| std::fs::rename(&partial, path));
+    if written.is_err() {
+        // What went wrong before is what is told.
+        let _ = std::fs::remove_file(&partial);
+    }
+    written
+}
+
+/// Without control characters, which a terminal would obey: what is in a file may be anybody's.
+pub(crate) fn shown(text: &str) -> String {
+    text.chars().filter(|char| !char.is_control()).collect()
+}
+
 /// The lines of a text, broken between words so that none is longer than `width` where words allow it. What belongs
 /// to an indented line stays behind it.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
@@ -127,6 +159,11 @@ mod tests {
             ["looked for:", "  a: no", "    such", "    file"]
         );
         assert!(wrapped("", 10).is_empty());
+    }
+
+    #[test]
+    fn no_terminal_obeys_what_is_in_a_file() {
+        assert_eq!(shown("a\u{1b}[31mb\nc\u{9b}d"), "a[31mbcd");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 const BYTES: &str = "{msg:24} [{bar:40}] {binary_bytes}/{binary_total_bytes} {elapsed}";
 const CASES: &str = "{prefix} [{bar:30}] {pos}/{len} {elapsed} {wide_msg}";
+const EVENTS: &str = "{msg:24} [{bar:40}] {percent}% {elapsed}";
 
 /// How often the time on the bar moves on while nothing else does.
 const TICK: Duration = Duration::from_millis(250);
@@ -38,6 +39,19 @@ impl Progress {
             self.bar.set_prefix(target.to_owned());
             self.bar.enable_steady_tick(TICK);
         }
+    }
+
+    /// How many events there are in each of the rounds that follow.
+    pub(crate) fn begin_rounds(&mut self, events: u64) {
+        if self.wanted {
+            self.put(EVENTS, events);
+        }
+    }
+
+    /// So many events of a round are done. Between two of these nothing moves, that no round is disturbed.
+    pub(crate) fn round(&self, name: String, done: u64) {
+        self.bar.set_message(name);
+        self.bar.set_position(done);
     }
 
     fn put(&mut self, template: &str, total: u64) {

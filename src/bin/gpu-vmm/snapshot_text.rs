@@ -2,7 +2,7 @@
 //! obey.
 
 use crate::Answer;
-use crate::output::{Output, about};
+use crate::output::{Output, about, shown};
 use crate::snapshot::{DeviceReport, FileReport, PartReport, RegionReport, Report};
 use gpu_vmm::Bytes;
 
@@ -68,11 +68,6 @@ fn part(part: &PartReport, output: &mut Output) -> Answer {
     output.paragraph(&label, &format!("{}; {access}", part.memory))
 }
 
-/// Without control characters.
-fn shown(text: &str) -> String {
-    text.chars().filter(|char| !char.is_control()).collect()
-}
-
 /// Seconds since the beginning of 1970 as a date and a time of day.
 fn time(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
@@ -107,10 +102,5 @@ mod tests {
         }
         // Whatever a file says.
         assert!(time(u64::MAX).ends_with("UTC"));
-    }
-
-    #[test]
-    fn no_terminal_obeys_what_is_in_a_file() {
-        assert_eq!(shown("a\u{1b}[31mb\nc\u{9b}d"), "a[31mbcd");
     }
 }

@@ -42,7 +42,7 @@ const SECONDS: u32 = 20;
 ///
 /// Other threads of this process are not in the child, and what they had locked stays locked: the child calls gpu-vmm,
 /// which looks for the fork first, and the C library's heap, which a fork leaves whole.
-fn forked(child: impl FnOnce() -> i32) -> Ended {
+pub(crate) fn forked(child: impl FnOnce() -> i32) -> Ended {
     // SAFETY: see above.
     match unsafe { libc::fork() } {
         -1 => panic!("no fork: {}", std::io::Error::last_os_error()),
@@ -63,11 +63,11 @@ fn forked(child: impl FnOnce() -> i32) -> Ended {
 }
 
 /// The number of the first check that does not hold, from 1 on, or 0.
-fn first_wrong(checks: &[bool]) -> i32 {
+pub(crate) fn first_wrong(checks: &[bool]) -> i32 {
     checks.iter().position(|held| !held).map_or(0, |index| index as i32 + 1)
 }
 
-fn is_forked<T>(answer: Result<T>) -> bool {
+pub(crate) fn is_forked<T>(answer: Result<T>) -> bool {
     matches!(answer, Err(Error::Forked { .. }))
 }
 

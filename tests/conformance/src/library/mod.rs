@@ -4,6 +4,7 @@
 //! `sharing` (memory that goes to another process), `flights` (work that runs meanwhile) and `folder` (files).
 
 mod access;
+mod ahead;
 mod alias;
 mod backend;
 mod data;
@@ -67,6 +68,7 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         slots::cases(),
         moved::cases(),
         suspend::cases(),
+        ahead::cases(),
         threads::cases(),
         fork::cases(),
         share::cases(),

@@ -35,6 +35,8 @@ mod sweep;
 mod undo;
 mod vectors;
 
+pub(crate) use sweep::injected;
+
 use crate::case::cases;
 use crate::subject::Subject;
 use gpu_vmm_core::Workbench;

@@ -238,7 +238,7 @@ pub(super) fn same_state<B: Workbench>(
 }
 
 /// Which driver call was failed by plan, for this error.
-pub(super) fn injected(error: &Error) -> Option<u64> {
+pub(crate) fn injected(error: &Error) -> Option<u64> {
     match error {
         Error::Driver { operation, source, context } if source.name == "INJECTED" => {
             assert_eq!(*operation, source.call);

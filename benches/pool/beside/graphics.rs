@@ -1,0 +1,119 @@
+//! `gpu-allocator`, which games and renderers use: best fit within blocks of 256 MiB.
+//!
+//! Its sub-allocator is reached through its Vulkan door alone. What it asks Vulkan for is what memory there is, and blocks of
+//! it: both are answered here, with a kind that is the device's own and with numbers for blocks, so that no driver is needed
+//! and none is timed. It never touches such memory.
+
+use crate::patterns::{Allocator, Failed};
+use ash::vk::{self, Handle};
+use gpu_allocator::vulkan::{self, AllocationCreateDesc, AllocationScheme, AllocatorCreateDesc};
+use gpu_allocator::{AllocationSizes, AllocatorDebugSettings, MemoryLocation};
+use gpu_vmm::Bytes;
+use std::cell::RefCell;
+use std::ffi::{CStr, c_void};
+
+pub(crate) struct Graphics(RefCell<vulkan::Allocator>);
+
+unsafe extern "system" fn memory_properties(
+    _: vk::PhysicalDevice,
+    properties: *mut vk::PhysicalDeviceMemoryProperties,
+) {
+    let mut answer = vk::PhysicalDeviceMemoryProperties {
+        memory_type_count: 1,
+        memory_heap_count: 1,
+        ..Default::default()
+    };
+    answer.memory_types[0].property_flags = vk::MemoryPropertyFlags::DEVICE_LOCAL;
+    answer.memory_heaps[0].size = Bytes::gib(64).0;
+    // SAFETY: the caller's pointer is good for the answer.
+    unsafe { properties.write(answer) };
+}
+
+/// Buffers and images may be neighbours.
+unsafe extern "system" fn device_properties(
+    _: vk::PhysicalDevice,
+    properties: *mut vk::PhysicalDeviceProperties,
+) {
+    let limits = vk::PhysicalDeviceLimits { buffer_image_granularity: 1, ..Default::default() };
+    // SAFETY: the caller's pointer is good for the answer.
+    unsafe { properties.write(vk::PhysicalDeviceProperties { limits, ..Default::default() }) };
+}
+
+unsafe extern "system" fn allocate_memory(
+    _: vk::Device,
+    _: *const vk::MemoryAllocateInfo<'_>,
+    _: *const vk::AllocationCallbacks<'_>,
+    memory: *mut vk::DeviceMemory,
+) -> vk::Result {
+    // SAFETY: the caller's pointer is good for one number.
+    unsafe { memory.write(vk::DeviceMemory::from_raw(1)) };
+    vk::Result::SUCCESS
+}
+
+unsafe extern "system" fn free_memory(
+    _: vk::Device,
+    _: vk::DeviceMemory,
+    _: *const vk::AllocationCallbacks<'_>,
+) {
+}
+
+/// What is not answered is not asked: `ash` ends the process where it would be.
+fn load(name: &CStr) -> *const c_void {
+    match name.to_bytes() {
+        b"vkGetPhysicalDeviceMemoryProperties" => {
+            memory_properties as vk::PFN_vkGetPhysicalDeviceMemoryProperties as *const c_void
+        }
+        b"vkGetPhysicalDeviceProperties" => {
+            device_properties as vk::PFN_vkGetPhysicalDeviceProperties as *const c_void
+        }
+        b"vkAllocateMemory" => allocate_memory as vk::PFN_vkAllocateMemory as *const c_void,
+        b"vkFreeMemory" => free_memory as vk::PFN_vkFreeMemory as *const c_void,
+        _ => std::ptr::null(),
+    }
+}
+
+impl Graphics {
+    /// The size of its blocks.
+    pub(crate) const LARGEST: Bytes = Bytes::mib(256);
+
+    pub(crate) fn new() -> Result<Self, Failed> {
+        // SAFETY: the functions have the types of their names, and do not look at the instance or the device.
+        let (instance, device) = unsafe {
+            (
+                ash::Instance::load_with(load, vk::Instance::from_raw(1)),
+                ash::Device::load_with(load, vk::Device::from_raw(1)),
+            )
+        };
+        let blocks = Self::LARGEST.0;
+        let allocator = vulkan::Allocator::new(&AllocatorCreateDesc {
+            instance,
+            device,
+            physical_device: vk::PhysicalDevice::from_raw(1),
+            debug_settings: AllocatorDebugSettings::default(),
+            buffer_device_address: false,
+            allocation_sizes: AllocationSizes::new(blocks, blocks),
+        })?;
+        Ok(Self(RefCell::new(allocator)))
+    }
+}
+
+impl Allocator for Graphics {
+    type Block = vulkan::Allocation;
+
+    const NAME: &'static str = "gpu-allocator";
+
+    fn alloc(&self, size: Bytes) -> Result<vulkan::Allocation, Failed> {
+        let requirements = vk::MemoryRequirements { size: size.0, alignment: 256, memory_type_bits: 1 };
+        Ok(self.0.borrow_mut().allocate(&AllocationCreateDesc {
+            name: "",
+            requirements,
+            location: MemoryLocation::GpuOnly,
+            linear: true,
+            allocation_scheme: AllocationScheme::GpuAllocatorManaged,
+        })?)
+    }
+
+    fn free(&self, block: vulkan::Allocation) -> Result<(), Failed> {
+        Ok(self.0.borrow_mut().free(block)?)
+    }
+}

@@ -1,0 +1,113 @@
+//! A container of one's own on a pool: a typed vector in device memory, for any backend. Many short ones share their
+//! memory, where each as a region of its own would take at least the granularity.
+//!
+//! ```text
+//! cargo run --example custom_allocator
+//! ```
+#![allow(unsafe_code)] // copies from address to address
+
+use bytemuck::Pod;
+use gpu_vmm::pool::{Block, Pool, PoolResult};
+use gpu_vmm::{Address, AnyBackend, Backend, Bytes, DeviceId, Stream};
+use std::marker::PhantomData;
+
+const DEVICE: DeviceId = DeviceId(0);
+
+fn main() -> PoolResult<()> {
+    let backend = AnyBackend::open_best()?;
+    println!("on {}, {}", backend.vendor(), backend.devices()[0].name);
+    // The vectors' memory is told apart from all else in the pool.
+    let pool = Pool::builder(&backend).device(DEVICE).build()?.tagged("vectors")?;
+
+    // A thousand lists of different lengths, which grow by turns.
+    let mut lists: Vec<PoolVec<u32, _>> = (0..1000).map(|_| PoolVec::new(&backend, &pool)).collect();
+    for round in 0..3 {
+        for (number, list) in (0u32..).zip(&mut lists) {
+            list.extend_from_slice(&vec![number; number as usize % 100 + round])?;
+        }
+    }
+    for (number, list) in (0u32..).zip(&lists) {
+        let length = 3 * (number as usize % 100) + 3;
+        assert_eq!(list.to_vec()?, vec![number; length]);
+    }
+
+    let account = pool.account();
+    let regions = backend.granularity().bytes().0 * lists.len() as u64;
+    println!("{} lists: {account}", lists.len());
+    println!("  a region for each of them would take {}", Bytes(regions));
+    println!("  {} allocations, {} calls of the driver", account.allocations, account.driver_calls.total());
+    assert_eq!(account.live_blocks, lists.len() as u64);
+    assert!(account.held <= regions, "{} are held", Bytes(account.held));
+    if let Some(found) = lists[7].address().and_then(|address| pool.find(address)) {
+        assert_eq!(&*found.tag, "vectors");
+    }
+
+    drop(lists);
+    assert_eq!(pool.account().live_blocks, 0);
+    Ok(())
+}
+
+/// A vector in a pool's memory. It moves when it grows, as `Vec` does.
+struct PoolVec<T, B: Backend> {
+    backend: B,
+    pool: Pool<B>,
+    /// None before anything is in it.
+    block: Option<Block<B>>,
+    length: usize,
+    of: PhantomData<T>,
+}
+
+impl<T: Pod, B: Backend> PoolVec<T, B> {
+    fn new(backend: &B, pool: &Pool<B>) -> Self {
+        Self { backend: backend.clone(), pool: pool.clone(), block: None, length: 0, of: PhantomData }
+    }
+
+    fn address(&self) -> Option<Address> {
+        self.block.as_ref().map(Block::address)
+    }
+
+    fn capacity(&self) -> Bytes {
+        self.block.as_ref().map_or(Bytes::ZERO, Block::size)
+    }
+
+    fn bytes(&self) -> Bytes {
+        Bytes((self.length * size_of::<T>()) as u64)
+    }
+
+    fn extend_from_slice(&mut self, values: &[T]) -> PoolResult<()> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let needed = self.bytes() + Bytes(bytes.len() as u64);
+        if needed > self.capacity() {
+            self.move_to(needed.max(self.capacity() + self.capacity()))?;
+        }
+        let Some(at) = self.address() else { return Ok(()) };
+        // SAFETY: the block is live and has room for them behind what is there.
+        unsafe { self.backend.copy_from_host(DEVICE, at + self.bytes(), bytes) }?;
+        self.length += values.len();
+        Ok(())
+    }
+
+    fn move_to(&mut self, capacity: Bytes) -> PoolResult<()> {
+        let block = self.pool.alloc(capacity, Bytes(align_of::<T>() as u64), Stream::DEFAULT)?;
+        if let Some(at) = self.address() {
+            // SAFETY: both blocks are live, and have so many bytes.
+            unsafe { self.backend.copy(DEVICE, block.address(), at, self.bytes()) }?;
+        }
+        self.block = Some(block); // the old one is free for the next list
+        Ok(())
+    }
+
+    fn to_vec(&self) -> PoolResult<Vec<T>> {
+        let mut values = vec![T::zeroed(); self.length];
+        if let Some(at) = self.address() {
+            // SAFETY: the block is live, and so many bytes of it have been written.
+            unsafe { self.backend.copy_to_host(DEVICE, bytemuck::cast_slice_mut(&mut values), at) }?;
+        }
+        Ok(values)
+    }
+}
+
+#[test]
+fn runs() -> PoolResult<()> {
+    main()
+}

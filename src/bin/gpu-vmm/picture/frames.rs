@@ -1,0 +1,83 @@
+//! The physical memory of a picture, in order, and behind which addresses each piece is.
+
+use gpu_vmm::pool::Picture;
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+/// Frames that follow each other and are behind pages that do so too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Frames {
+    pub(super) first: u64,
+    pub(super) count: u64,
+    /// Where they are mapped; nowhere where it is empty.
+    pub(super) places: Vec<Place>,
+}
+
+/// Where the first of them is mapped: the number of the range, the offset in it, and whether a block lies there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Place(pub(super) usize, pub(super) u64, pub(super) bool);
+
+/// More than any pool has, and than a page can show.
+const MOST_PLACES: usize = 4 << 20;
+
+/// Pages that are mapped, seen from the memory.
+struct Run {
+    first: u64,
+    end: u64,
+    /// None where it is held and not mapped.
+    place: Option<Place>,
+}
+
+/// Goes through all frames that are held, by number. Fails where there are more mappings than can be shown.
+pub(super) fn frames(picture: &Picture) -> Result<Vec<Frames>, String> {
+    let runs = runs(picture);
+    // By number; at the same one those that end go before those that begin.
+    let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * runs.len());
+    for (index, run) in runs.iter().enumerate() {
+        events.push((run.first, true, index));
+        events.push((run.end, false, index));
+    }
+    events.sort_unstable();
+    let mut active: BTreeSet<usize> = BTreeSet::new();
+    let (mut all, mut from, mut count) = (Vec::new(), 0, 0);
+    for (frame, begins, index) in events {
+        if frame > from && !active.is_empty() {
+            count += active.len();
+            if count > MOST_PLACES {
+                return Err(format!("its memory is mapped in more than {MOST_PLACES} places"));
+            }
+            all.push(part(&runs, &active, from, frame, picture.page));
+        }
+        from = frame;
+        if begins {
+            active.insert(index);
+        } else {
+            active.remove(&index);
+        }
+    }
+    Ok(all)
+}
+
+fn runs(picture: &Picture) -> Vec<Run> {
+    let mapped = picture.spaces.iter().enumerate().flat_map(|(space, of)| {
+        of.pages.iter().map(move |pages| {
+            let first = u64::from(pages.frame);
+            let place = Place(space, pages.offset, pages.used);
+            Run { first, end: first + pages.count, place: Some(place) }
+        })
+    });
+    let unmapped = picture.unmapped.iter().map(|frames| {
+        let first = u64::from(frames.frame);
+        Run { first, end: first + frames.count, place: None }
+    });
+    mapped.chain(unmapped).collect()
+}
+
+fn part(runs: &[Run], active: &BTreeSet<usize>, first: u64, end: u64, page: u64) -> Frames {
+    let place = |run: &Run| {
+        let Place(space, offset, used) = run.place?;
+        Some(Place(space, offset + (first - run.first) * page, used))
+    };
+    let places = active.iter().filter_map(|index| runs.get(*index)).filter_map(place).collect();
+    Frames { first, count: end - first, places }
+}

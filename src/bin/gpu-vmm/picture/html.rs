@@ -1,0 +1,253 @@
+//! The picture as a page: a file that has all it needs, with the numbers as text and the rest as data that its script
+//! draws.
+
+use super::frames::{Frames, frames};
+use super::{largest, mapped, state_name, unused};
+use crate::output::about;
+use gpu_vmm::pool::{Moment, Picture, SpacePicture};
+use gpu_vmm::{Address, Bytes};
+use serde::Serialize;
+use std::fmt::Write;
+
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPTS: [&str; 6] = [
+    include_str!("page/common.js"),
+    include_str!("page/view.js"),
+    include_str!("page/rows.js"),
+    include_str!("page/spaces.js"),
+    include_str!("page/frames.js"),
+    include_str!("page/timeline.js"),
+];
+
+/// What the script reads.
+#[derive(Serialize)]
+struct Data<'a> {
+    page: u64,
+    spaces: Vec<Space<'a>>,
+    frames: Vec<Frames>,
+    timeline: Vec<(f64, u64, u64, u64)>,
+}
+
+#[derive(Serialize)]
+struct Space<'a> {
+    tag: &'a str,
+    /// Addresses and streams are texts, since a script's numbers do not reach that far.
+    base: String,
+    reserved: u64,
+    /// Offset, size, state, and the number of the stream in `streams`.
+    blocks: Vec<(u64, u64, &'static str, usize)>,
+    streams: Vec<String>,
+}
+
+/// The page, or why there can be none.
+pub(super) fn page(picture: &Picture) -> Result<String, String> {
+    let data = Data {
+        page: picture.page,
+        spaces: picture.spaces.iter().map(Space::new).collect(),
+        frames: frames(picture)?,
+        timeline: picture
+            .timeline
+            .iter()
+            .map(|Moment { at, live, pending, held }| (*at, *live, *pending, *held))
+            .collect(),
+    };
+    let data = serde_json::to_string(&data).map_err(|error| error.to_string())?;
+    Ok(fill(
+        PAGE,
+        &[
+            ("style", STYLE),
+            ("device", &escaped(&picture.device)),
+            ("at", &format!("{:.3} s after the pool was made", picture.at)),
+            ("page", &Bytes(picture.page).to_string()),
+            ("account", &account(picture)),
+            ("spaces", &spaces(picture)),
+            ("bins", &bins(picture)),
+            ("largest", &largest_blocks(picture)),
+            // No text can end the element that the data is in: in JSON `<` is in strings alone.
+            ("data", &data.replace('<', "\\u003c")),
+            ("script", &SCRIPTS.concat()),
+        ],
+    ))
+}
+
+impl<'a> Space<'a> {
+    fn new(space: &'a SpacePicture) -> Self {
+        let mut streams: Vec<u64> = space.blocks.iter().map(|block| block.stream).collect();
+        streams.sort_unstable();
+        streams.dedup();
+        let stream = |raw| streams.binary_search(&raw).unwrap_or(0);
+        let blocks = space
+            .blocks
+            .iter()
+            .map(|block| (block.offset, block.size, state_name(block.state), stream(block.stream)))
+            .collect();
+        Self {
+            tag: &space.tag,
+            base: Address(space.base).to_string(),
+            reserved: space.reserved,
+            blocks,
+            streams: streams.into_iter().map(stream_name).collect(),
+        }
+    }
+}
+
+fn stream_name(raw: u64) -> String {
+    if raw == 0 { "default".to_owned() } else { format!("{raw:#x}") }
+}
+
+/// Puts values in the place of `{{name}}`. What is in a value stays as it is.
+fn fill(template: &str, values: &[(&str, &str)]) -> String {
+    let mut filled = String::new();
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once("{{") {
+        let (name, behind) = after.split_once("}}").unwrap_or((after, ""));
+        filled.push_str(before);
+        filled.extend(values.iter().filter(|(one, _)| *one == name).map(|(_, value)| *value));
+        rest = behind;
+    }
+    filled + rest
+}
+
+/// A text as a part of a page or of an attribute. Control characters, which no page may have, are left out.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            control if control.is_control() => {}
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// An amount that can be read, with the exact one to point at.
+fn amount(bytes: u64) -> String {
+    format!("<span title=\"{bytes} bytes\">{}</span>", about(Bytes(bytes)))
+}
+
+fn account(picture: &Picture) -> String {
+    let account = &picture.account;
+    let calls = &account.driver_calls;
+    let of_calls = format!(
+        "{} create, {} map, {} unmap, {} set access, {} other",
+        calls.create, calls.map, calls.unmap, calls.set_access, calls.other
+    );
+    let peak = |bytes| format!("peak {}", amount(bytes));
+    let mut list = String::new();
+    for (id, label, value, note) in [
+        ("live", "Live", amount(account.live), format!("{} blocks", account.live_blocks)),
+        ("held", "Held", amount(account.held), peak(account.peak_held)),
+        ("unused", "Unused", unused(picture), "of held memory, no live block takes it".to_owned()),
+        ("cached", "Cached", amount(account.cached), "ready in front of threads".to_owned()),
+        ("pending", "Pending", amount(account.pending), "waits for a stream or fence".to_owned()),
+        ("kept", "Kept", amount(account.kept), "nothing is in it".to_owned()),
+        ("mapped", "Mapped", amount(account.mapped), "addresses with memory".to_owned()),
+        ("reserved", "Reserved", amount(account.reserved), "addresses".to_owned()),
+        ("peak-live", "Peak live", amount(account.peak_live), "rounded as blocks are".to_owned()),
+        ("allocations", "Allocations", account.allocations.to_string(), "ever".to_owned()),
+        ("driver-calls", "Driver calls", calls.total().to_string(), of_calls),
+    ] {
+        let _ = write!(
+            list,
+            "<div><dt>{label}</dt><dd id=\"{id}\">{value}</dd><dd class=\"note\">{note}</dd></div>"
+        );
+    }
+    list
+}
+
+fn tag(space: &SpacePicture) -> String {
+    if space.tag.is_empty() { "<i>without a tag</i>".to_owned() } else { escaped(&space.tag) }
+}
+
+/// A place for each range, that the script draws into.
+fn spaces(picture: &Picture) -> String {
+    let mut sections = String::new();
+    for (index, space) in picture.spaces.iter().enumerate() {
+        let (base, tag) = (Address(space.base), tag(space));
+        let (mapped, reserved) = (amount(mapped(space, picture.page)), amount(space.reserved));
+        let suspended = if space.suspended { ", <b>suspended</b>" } else { "" };
+        let _ = writeln!(
+            sections,
+            "<section class=\"space\"><h3><i class=\"swatch\" data-colour=\"{index}\"></i>{tag}</h3><p class=\"note\">from \
+             <code>{base}</code>: {mapped} mapped of {reserved} of addresses, blocks and free parts: {}{suspended}</p>\
+             <div class=\"view\" data-space=\"{index}\"></div></section>",
+            space.blocks.len()
+        );
+    }
+    if sections.is_empty() { "<p class=\"none\">No addresses are reserved.</p>".to_owned() } else { sections }
+}
+
+fn bins(picture: &Picture) -> String {
+    let mut rows = String::new();
+    for bin in &picture.account.bins {
+        let all = bin.live.saturating_add(bin.free);
+        let part = if all == 0 { 0.0 } else { 100.0 * bin.live as f64 / all as f64 };
+        let (size, taken) = (amount(bin.size), amount(bin.size.saturating_mul(bin.live)));
+        let _ = writeln!(
+            rows,
+            "<tr><td>{size}</td><td>{}</td><td>{}</td><td>{taken}</td><td><meter min=\"0\" max=\"100\" value=\"{part:.0}\"></meter> \
+             {part:.0} %</td></tr>",
+            bin.live, bin.free
+        );
+    }
+    if rows.is_empty() {
+        "<tr><td colspan=\"5\" class=\"none\">There are none.</td></tr>".to_owned()
+    } else {
+        rows
+    }
+}
+
+fn largest_blocks(picture: &Picture) -> String {
+    let mut rows = String::new();
+    for (space, block) in largest(picture) {
+        // What was read fits.
+        let address = Address(space.base.saturating_add(block.offset));
+        let _ = writeln!(
+            rows,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td><code>{address}</code></td><td><code>{}</code></td></tr>",
+            amount(block.size),
+            state_name(block.state),
+            tag(space),
+            stream_name(block.stream)
+        );
+    }
+    if rows.is_empty() {
+        "<tr><td colspan=\"5\" class=\"none\">There are none.</td></tr>".to_owned()
+    } else {
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_into_the_page_is_not_looked_at_again() {
+        assert_eq!(fill("<{{a}}|{{b}}|{{c}}>", &[("a", "{{b}}"), ("b", "x")]), "<{{b}}|x|>");
+        assert_eq!(fill("none", &[]), "none");
+    }
+
+    #[test]
+    fn texts_are_no_markup() {
+        assert_eq!(escaped("</script><b a='\"&\u{1b}"), "&lt;/script&gt;&lt;b a=&#39;&quot;&amp;");
+    }
+
+    const NAMES: [&str; 10] =
+        ["style", "device", "at", "page", "account", "spaces", "bins", "largest", "data", "script"];
+
+    #[test]
+    fn the_page_has_a_place_for_everything() {
+        for name in NAMES {
+            assert!(PAGE.contains(&format!("{{{{{name}}}}}")), "{name}");
+        }
+        // The device is there twice.
+        assert_eq!(PAGE.matches("{{").count(), NAMES.len() + 1);
+    }
+}

@@ -1,0 +1,89 @@
+//! A picture from a file. What is not right is told with its place, so that whoever draws can rely on the rest.
+
+use crate::Answer;
+use gpu_vmm::Bytes;
+use gpu_vmm::pool::{Picture, SpacePicture};
+use serde::Deserialize;
+use std::path::Path;
+
+/// What all versions have.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u64,
+}
+
+/// Reads and checks.
+pub(super) fn read(file: &Path) -> Answer<Picture> {
+    let text = std::fs::read(file).map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+    content(&text).map_err(|why| refused(file, &why))
+}
+
+/// Why a file is none.
+pub(super) fn refused(file: &Path, why: &str) -> Box<dyn std::error::Error> {
+    format!("{} is no picture of a pool: {why}", file.display()).into()
+}
+
+/// What is in a file, or why it is nothing.
+pub(super) fn content(text: &[u8]) -> Result<Picture, String> {
+    let Versioned { version } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if version != u64::from(Picture::VERSION) {
+        let known = Picture::VERSION;
+        return Err(format!("it is of version {version}, and this gpu-vmm reads version {known}"));
+    }
+    let picture: Picture = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    check(&picture)?;
+    Ok(picture)
+}
+
+/// Parts lie behind each other in their range, and no number is past what can be.
+fn check(picture: &Picture) -> Result<(), String> {
+    for (index, space) in picture.spaces.iter().enumerate() {
+        space_is_right(space, picture.page)
+            .map_err(|why| format!("{why}, in range {index}, tagged {:?}", space.tag))?;
+    }
+    for frames in &picture.unmapped {
+        frames_are_right(frames.frame, frames.count)?;
+    }
+    Ok(())
+}
+
+fn space_is_right(space: &SpacePicture, page: u64) -> Result<(), String> {
+    let Some(_) = space.base.checked_add(space.reserved) else {
+        return Err(format!("{} of addresses are more than there can be", Bytes(space.reserved)));
+    };
+    let mut after = 0;
+    for block in &space.blocks {
+        after = follows("block", block.offset, Some(block.size), after, space.reserved)?;
+    }
+    let mut after = 0;
+    for pages in &space.pages {
+        frames_are_right(pages.frame, pages.count)?;
+        let size = pages.count.checked_mul(page);
+        after = follows("mapping", pages.offset, size, after, space.reserved)?;
+    }
+    Ok(())
+}
+
+/// The end of a part that lies behind another and within its range.
+fn follows(what: &str, offset: u64, size: Option<u64>, after: u64, limit: u64) -> Result<u64, String> {
+    let at = Bytes(offset);
+    if offset < after {
+        return Err(format!(
+            "the {what} at offset {at} begins before the end of the one before it, {}",
+            Bytes(after)
+        ));
+    }
+    if size == Some(0) {
+        return Err(format!("the {what} at offset {at} has no size"));
+    }
+    size.and_then(|size| offset.checked_add(size))
+        .filter(|end| *end <= limit)
+        .ok_or_else(|| format!("the {what} at offset {at} goes past the end, {}", Bytes(limit)))
+}
+
+fn frames_are_right(frame: u32, count: u64) -> Result<(), String> {
+    match u64::from(frame).checked_add(count) {
+        Some(end) if count > 0 && end <= 1 << 32 => Ok(()),
+        _ => Err(format!("there cannot be {count} frames from number {frame} on")),
+    }
+}

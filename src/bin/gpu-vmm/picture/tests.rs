@@ -1,0 +1,128 @@
+//! Pictures that make sense and such that do not.
+
+use super::frames::{Frames, Place, frames};
+use super::read::content;
+use super::*;
+use gpu_vmm::pool::{Account, FramesPicture, PagesPicture};
+
+const MIB: u64 = 1 << 20;
+
+fn block(offset: u64, size: u64, state: BlockState) -> BlockPicture {
+    BlockPicture { offset: offset * MIB, size: size * MIB, state, stream: 0 }
+}
+
+fn pages(offset: u64, count: u64, frame: u32, used: bool) -> PagesPicture {
+    PagesPicture { offset: offset * MIB, count, frame, used }
+}
+
+/// Two ranges; frames 4 to 7 are free and behind addresses of both.
+fn picture() -> Picture {
+    let space = |tag: &str, base, blocks, pages| SpacePicture {
+        tag: tag.to_owned(),
+        base,
+        reserved: 1 << 30,
+        suspended: false,
+        blocks,
+        pages,
+    };
+    let one = space(
+        "one",
+        1 << 40,
+        vec![block(0, 8, BlockState::Live), block(8, 8, BlockState::Free)],
+        vec![pages(0, 4, 0, true), pages(8, 4, 4, false)],
+    );
+    let two = space("two", 2 << 40, vec![block(4, 4, BlockState::Pending)], vec![pages(0, 3, 5, false)]);
+    Picture {
+        version: Picture::VERSION,
+        page: 2 * MIB,
+        account: Account { live: 8 * MIB, held: 20 * MIB, ..Account::default() },
+        spaces: vec![one, two],
+        unmapped: vec![FramesPicture { frame: 9, count: 2 }],
+        ..Picture::default()
+    }
+}
+
+fn reread(picture: &Picture) -> Result<Picture, String> {
+    content(&serde_json::to_vec(picture).unwrap())
+}
+
+#[test]
+fn a_picture_is_read_as_it_was_written() {
+    assert_eq!(reread(&picture()).unwrap(), picture());
+}
+
+#[test]
+fn frames_know_all_of_their_addresses() {
+    let part = |first, count, places: &[(usize, u64, bool)]| Frames {
+        first,
+        count,
+        places: places.iter().map(|(space, offset, used)| Place(*space, offset * MIB, *used)).collect(),
+    };
+    let expected = [
+        part(0, 4, &[(0, 0, true)]),
+        part(4, 1, &[(0, 8, false)]),
+        part(5, 3, &[(0, 10, false), (1, 0, false)]),
+        part(9, 2, &[]),
+    ];
+    assert_eq!(frames(&picture()).unwrap(), expected);
+}
+
+#[test]
+fn memory_in_too_many_places_is_refused_and_not_waited_for() {
+    let mut picture = picture();
+    // Each of them begins at a frame of its own and goes on to the end: half of a square in all.
+    picture.page = 1;
+    let run = |index: u64| PagesPicture {
+        offset: index * 100_000,
+        count: 10_000 - index,
+        frame: index as u32,
+        used: false,
+    };
+    picture.spaces[0].pages = (0..5_000).map(run).collect();
+    assert_eq!(frames(&picture).unwrap_err(), "its memory is mapped in more than 4194304 places");
+}
+
+#[test]
+fn the_largest_blocks_are_those_that_are_taken() {
+    let picture = picture();
+    let sizes: Vec<u64> = largest(&picture).iter().map(|(_, block)| block.size / MIB).collect();
+    assert_eq!(sizes, [8, 4]);
+    assert_eq!(unused(&picture), "60.0 %");
+    assert_eq!(mapped(&picture.spaces[0], picture.page), 16 * MIB);
+}
+
+#[test]
+fn numbers_that_cannot_be_are_told_with_their_place() {
+    let wrong = |change: &dyn Fn(&mut Picture), expected: &str| {
+        let mut picture = picture();
+        change(&mut picture);
+        let why = reread(&picture).unwrap_err();
+        assert!(why.contains(expected), "{expected:?} is not in {why:?}");
+    };
+    wrong(&|one| one.version = 2, "it is of version 2, and this gpu-vmm reads version 1");
+    wrong(
+        &|one| one.spaces[0].base = u64::MAX,
+        "1 GiB of addresses are more than there can be, in range 0, tagged \"one\"",
+    );
+    wrong(
+        &|one| one.spaces[0].blocks[1].offset = 7 * MIB,
+        "the block at offset 7 MiB begins before the end of the one before it, 8 MiB, in range 0",
+    );
+    wrong(
+        &|one| one.spaces[0].blocks[1].size = 1 << 30,
+        "the block at offset 8 MiB goes past the end, 1 GiB",
+    );
+    wrong(&|one| one.spaces[0].blocks[1].size = u64::MAX, "goes past the end");
+    wrong(&|one| one.spaces[1].blocks[0].size = 0, "the block at offset 4 MiB has no size, in range 1");
+    wrong(
+        &|one| one.spaces[0].pages[1].offset = 2 * MIB,
+        "the mapping at offset 2 MiB begins before the end",
+    );
+    wrong(&|one| one.page = 1 << 63, "the mapping at offset 0 B goes past the end");
+    wrong(&|one| one.page = 0, "has no size");
+    wrong(
+        &|one| one.spaces[0].pages[0].count = u64::MAX,
+        "there cannot be 18446744073709551615 frames from number 0 on",
+    );
+    wrong(&|one| one.unmapped[0].count = 0, "there cannot be 0 frames from number 9 on");
+}

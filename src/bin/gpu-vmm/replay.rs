@@ -1,0 +1,130 @@
+//! A recorded program's allocations, replayed on a pool or on the driver itself.
+
+use crate::args::{AllocatorChoice, ReplayArguments};
+use crate::output::{Output, about};
+use crate::progress::Progress;
+use crate::{Answer, choose, grow, replay_text};
+use gpu_vmm::pool::Picture;
+use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Vendor};
+use gpu_vmm_replay::{Allocator, Options, Outcome, Plain, Pooled, Streams, Trace};
+use serde::Serialize;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// The result of `gpu-vmm replay`, as `--json` prints it.
+#[derive(Serialize, Debug)]
+pub(crate) struct Report {
+    pub(crate) trace: String,
+    pub(crate) backend: &'static str,
+    /// The device's ordinal.
+    pub(crate) device: u32,
+    pub(crate) device_name: String,
+    /// `pool` or `driver`.
+    pub(crate) allocator: &'static str,
+    #[serde(flatten)]
+    pub(crate) outcome: Outcome,
+}
+
+pub(crate) fn run(asked: &ReplayArguments) -> Answer {
+    let mut progress = Progress::new(!asked.json);
+    let trace = read(&asked.trace, &mut progress)?;
+    let backend = open(asked)?;
+    let device = choose::device(&backend, asked.device);
+    let device_name = backend.device("replay", device)?.name.clone();
+    if !asked.force {
+        check_room(&backend, device, &trace, asked.threads)?;
+    }
+    grow::warm_up(&backend, device)?;
+
+    let (allocator, outcome) = match asked.allocator {
+        AllocatorChoice::Pool => ("pool", on_a_pool(&backend, device, &trace, asked, &mut progress)?),
+        AllocatorChoice::Driver => {
+            let plain = Plain::new(&backend, device)?;
+            ("driver", rounds(&trace, &plain, asked, &mut progress, &|| {})?)
+        }
+    };
+    drop(progress);
+    let backend = backend.vendor().name();
+    let trace = asked.trace.display().to_string();
+    let report = Report { trace, backend, device: device.0, device_name, allocator, outcome };
+    let mut output = Output::default();
+    if asked.json { output.json(&report) } else { replay_text::write(&report, &mut output) }
+}
+
+fn read(from: &Path, progress: &mut Progress) -> Answer<Trace> {
+    if from.as_os_str() == "-" {
+        return Ok(Trace::read("on standard input", std::io::stdin().lock())?);
+    }
+    let size = std::fs::metadata(from).map_or(0, |found| found.len());
+    progress.begin("reading the trace", Bytes(size));
+    let progress = &*progress;
+    Ok(Trace::open(from, &|done| progress.advance(done))?)
+}
+
+fn open(asked: &ReplayArguments) -> Answer<AnyBackend> {
+    #[cfg(feature = "host")]
+    if let Some(memory) = asked.host_memory {
+        return Ok(gpu_vmm::host::HostConfig::new().memory(memory).open()?.into());
+    }
+    choose::backend(asked.backend)
+}
+
+/// Refuses what the device cannot hold before anything is taken. None of the memory is used, so that of the host is not
+/// what the machine can give, but what is counted.
+fn check_room(backend: &AnyBackend, device: DeviceId, trace: &Trace, threads: u32) -> Answer {
+    let need = Bytes(trace.peak_asked().saturating_mul(threads.into()));
+    let memory = backend.memory_info(device)?;
+    if need <= memory.free {
+        return Ok(());
+    }
+    let each = match threads {
+        1 => String::new(),
+        _ => format!(", {} by each of {threads} threads", about(Bytes(trace.peak_asked()))),
+    };
+    let has = match need > memory.total {
+        true => format!("the {} that {device} has", about(memory.total)),
+        false => {
+            format!("the {} that are free of the {} of {device}", about(memory.free), about(memory.total))
+        }
+    };
+    let more = if backend.vendor() == Vendor::Host { ", --host-memory simulates more" } else { "" };
+    let need = about(need);
+    Err(format!("replay: up to {need} are asked for at one time{each}: more than {has}; --force begins all the same{more}")
+        .into())
+}
+
+fn on_a_pool(
+    backend: &AnyBackend,
+    device: DeviceId,
+    trace: &Trace,
+    asked: &ReplayArguments,
+    progress: &mut Progress,
+) -> Answer<Outcome> {
+    let streams = Streams::of(backend, device, trace.streams())?;
+    let pooled = Pooled::new(backend, device, &streams)?;
+    let Some(file) = &asked.snapshot else { return rounds(trace, &pooled, asked, progress, &|| {}) };
+    let mut file = Output::to(Some(file))?;
+    let picture = Mutex::new(Picture::default());
+    let take = || *picture.lock().unwrap_or_else(PoisonError::into_inner) = pooled.pool().snapshot();
+    let outcome = rounds(trace, &pooled, asked, progress, &take)?;
+    file.json(&picture.into_inner().unwrap_or_else(PoisonError::into_inner))?;
+    Ok(outcome)
+}
+
+fn rounds(
+    trace: &Trace,
+    allocator: &impl Allocator,
+    asked: &ReplayArguments,
+    progress: &mut Progress,
+    at_peak: &(dyn Fn() + Sync),
+) -> Answer<Outcome> {
+    progress.begin_rounds(trace.events() * u64::from(asked.threads));
+    let shown = &*progress;
+    let options = Options {
+        threads: asked.threads as usize,
+        rounds: asked.rounds,
+        progress: &|at| shown.round(format!("round {} of {}", at.round, at.of), at.done),
+        at_peak,
+    };
+    Ok(gpu_vmm_replay::replay(trace, allocator, options)?)
+}

@@ -1,0 +1,229 @@
+//! `gpu-vmm report`: the summary, the page's source, and what is no picture of a pool.
+
+use crate::rig::{Folder, command, fails, stderr, stdout};
+use gpu_vmm::pool::{
+    Account, BinAccount, BlockPicture, BlockState, DriverCalls, FramesPicture, Moment, PagesPicture, Picture,
+    SpacePicture,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// A tag that ends the script, and one that is a place of the template.
+pub(crate) const EVIL: &str = "</script><b id=evil>\u{1b}[2J<!--<script>{{data}}&lt;'\"";
+
+fn block(offset: u64, size: u64, state: BlockState, stream: u64) -> BlockPicture {
+    BlockPicture { offset: offset * MIB, size: size * MIB, state, stream }
+}
+
+fn pages(offset: u64, count: u64, frame: u32, used: bool) -> PagesPicture {
+    PagesPicture { offset: offset * MIB, count, frame, used }
+}
+
+fn space(tag: &str, base: u64, blocks: Vec<BlockPicture>, pages: Vec<PagesPicture>) -> SpacePicture {
+    SpacePicture { tag: tag.to_owned(), base, reserved: 64 << 30, suspended: false, blocks, pages }
+}
+
+/// A pool of three tags with all states, whose free frames 40 to 47 are behind addresses of two of them.
+pub(crate) fn picture() -> Picture {
+    use BlockState::{Bins, Cached, Free, Live, Pending};
+    let weights = space(
+        "weights",
+        0x7000_0000_0000,
+        vec![block(0, 64, Live, 0), block(64, 16, Free, 0), block(80, 16, Live, 0x5eed_0000)],
+        vec![pages(0, 32, 0, true), pages(64, 8, 40, false), pages(80, 8, 32, true)],
+    );
+    let evil = space(
+        EVIL,
+        0x7100_0000_0000,
+        vec![
+            block(0, 2, Bins, 0),
+            block(2, 6, Cached, 7),
+            block(8, 8, Pending, 7),
+            block(16, 16, Free, 0),
+            block(32, 5, Live, 7),
+            block(37, 64 * 1024 - 37, Free, 0),
+        ],
+        vec![pages(0, 8, 50, true), pages(16, 8, 40, false), pages(32, 3, 58, true)],
+    );
+    let mut asleep = space("", 0x7200_0000_0000, vec![block(0, 4, Live, 0)], Vec::new());
+    asleep.suspended = true;
+    let account = Account {
+        live: 85 * MIB + 300_000,
+        live_blocks: 17,
+        cached: 6 * MIB,
+        pending: 8 * MIB,
+        kept: 24 * MIB,
+        held: 130 * MIB,
+        mapped: 138 * MIB,
+        reserved: 192 << 30,
+        peak_live: 120 * MIB,
+        peak_held: 150 * MIB,
+        allocations: 123_456,
+        driver_calls: DriverCalls { create: 65, map: 70, unmap: 5, set_access: 40, other: 9 },
+        bins: vec![
+            BinAccount { size: 1024, live: 3, free: 61 },
+            BinAccount { size: 65536, live: 12, free: 4 },
+        ],
+    };
+    let moment = |at: u64| {
+        let live = (at * 7919) % 90 * MIB;
+        Moment { at: at as f64 * 0.05, live, pending: (at * 31) % 20 * MIB, held: 90 * MIB + at * MIB / 4 }
+    };
+    Picture {
+        version: Picture::VERSION,
+        device: "cuda 13.0, device 0: a <fast> GPU & \u{1b}[2Jmore".to_owned(),
+        at: 8.125,
+        page: 2 * MIB,
+        account,
+        spaces: vec![weights, evil, asleep],
+        unmapped: vec![FramesPicture { frame: 64, count: 4 }],
+        timeline: (0..160).map(moment).collect(),
+    }
+}
+
+/// Many blocks, as a pool has after a long time.
+pub(crate) fn large(blocks: u64) -> Picture {
+    let states =
+        [BlockState::Live, BlockState::Free, BlockState::Pending, BlockState::Live, BlockState::Cached];
+    let one =
+        |index: u64| block(index * 4, 1 + index * 7919 % 4, states[(index * index % 5) as usize], index % 16);
+    let mapping = |index: u64| pages(index * 4, 2, (index * 2) as u32, !index.is_multiple_of(3));
+    let mut picture = picture();
+    picture.spaces[0].reserved = blocks * 4 * MIB;
+    picture.spaces[0].blocks = (0..blocks).map(one).collect();
+    picture.spaces[0].pages = (0..blocks).map(mapping).collect();
+    picture.timeline = (0..blocks)
+        .map(|at| Moment { at: at as f64 / 1e3, live: at * MIB, pending: at % 9 * MIB, held: 2 * at * MIB })
+        .collect();
+    picture
+}
+
+/// The picture in a file.
+pub(crate) fn write(folder: &Folder, picture: &Picture) -> String {
+    let file = folder.file("pool.json");
+    std::fs::write(&file, serde_json::to_vec(picture).unwrap()).unwrap();
+    file
+}
+
+#[test]
+fn a_picture_is_summed_up_for_people() {
+    let folder = Folder::new("report-text");
+    let output = command(&["report", &write(&folder, &picture())]).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    let text = stdout(&output);
+    for part in [
+        "pool on cuda 13.0, device 0: a <fast> GPU & [2Jmore\n  8.125 s after it was made, pages of 2 MiB\n",
+        "  live          85.3 MiB in 17 blocks\n",
+        "  held          130 MiB, 34.4 % of it unused\n",
+        "  reserved      192 GiB\n",
+        "  driver calls  189 (65 create, 70 map, 5 unmap, 40 set access, 9 other)\n",
+        "\nrange 0x700000000000 weights\n  96 MiB mapped of 64 GiB of addresses\n  live             2 of     80 MiB\n",
+        "\nrange 0x720000000000 without a tag\n  0 B mapped of 64 GiB of addresses, suspended\n",
+        "\nsmall blocks      live      free\n       1 KiB         3        61\n",
+        "\nlargest blocks\n      64 MiB  live     0x700000000000     weights\n",
+        "       8 MiB  pending  0x710000800000     </script><b id=evil>[2J<!--<script>{{data}}&lt;'\"\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+}
+
+#[test]
+fn the_page_is_the_same_on_standard_output_and_in_a_file() {
+    let folder = Folder::new("report-page");
+    let file = write(&folder, &picture());
+    let [out, link] = ["out.html", "link.html"].map(|name| folder.file(name));
+    let output = command(&["report", &file, "--html", "-"]).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    let page = stdout(&output);
+    assert!(page.starts_with("<!DOCTYPE html>") && page.ends_with("</html>\n"));
+    // What is there is replaced, behind a link too.
+    std::fs::write(&out, "something else, which was there before").unwrap();
+    std::os::unix::fs::symlink("out.html", &link).unwrap();
+    let output = command(&["report", &file, "--html", &link]).output().unwrap();
+    assert_eq!(
+        (output.status.code(), stderr(&output), stdout(&output)),
+        (Some(0), String::new(), String::new())
+    );
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), page);
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(folder.names(), ["link.html", "out.html", "pool.json"]);
+
+    assert!(!page.contains("<b id=evil>") && !page.contains('\u{1b}'), "a tag is markup");
+    assert_eq!(page.matches("</script>").count(), 2, "a tag ends the script");
+    assert!(!page.contains("://"), "something is to be loaded");
+}
+
+#[test]
+fn a_pipe_or_a_device_is_written_to_and_not_replaced() {
+    let folder = Folder::new("report-pipe");
+    let output = command(&["report", &write(&folder, &picture()), "--html", "/dev/null"]).output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    let kind = std::fs::metadata("/dev/null").unwrap().file_type();
+    assert!(std::os::unix::fs::FileTypeExt::is_char_device(&kind));
+}
+
+#[test]
+fn an_empty_pool_has_a_summary_and_a_page() {
+    let folder = Folder::new("report-empty");
+    let file = write(&folder, &Picture { version: Picture::VERSION, ..Picture::default() });
+    for arguments in [&["report", &file][..], &["report", &file, "--html", "-"]] {
+        let output = command(arguments).output().unwrap();
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    }
+}
+
+#[test]
+fn what_is_no_picture_of_a_pool_is_an_error_that_says_why() {
+    let folder = Folder::new("report-bad");
+    let [file, out] = ["pool.json", "out.html"].map(|name| folder.file(name));
+    let refused = |expected: &str| {
+        fails(&["report", &file], 1, expected);
+        fails(&["report", &file, "--html", &out], 1, expected);
+        assert!(!std::fs::exists(&out).unwrap());
+    };
+    refused(&format!("{file} cannot be read: No such file"));
+    let wrong = |text: &str, expected: &str| {
+        std::fs::write(&file, text).unwrap();
+        refused(&format!("{file} is no picture of a pool: {expected}"));
+    };
+    wrong("", "EOF while parsing a value at line 1 column 0");
+    wrong("no JSON", "expected ident at line 1 column 2");
+    wrong("[1]", "invalid length 1");
+    wrong("{}", "missing field `version` at line 1 column 2");
+    wrong("{\"version\": 2}", "it is of version 2, and this gpu-vmm reads version 1");
+    wrong("{\"version\": 1}", "missing field `device`");
+    let text = serde_json::to_string(&picture()).unwrap();
+    wrong(&text[..text.len() / 2], "EOF while parsing");
+    let mut overlapping = picture();
+    overlapping.spaces[0].blocks[1].offset = MIB;
+    wrong(
+        &serde_json::to_string(&overlapping).unwrap(),
+        "the block at offset 1 MiB begins before the end of the one before it, 64 MiB, in range 0, tagged \"weights\"",
+    );
+    fails(&["report"], 2, "the following required arguments were not provided");
+}
+
+#[test]
+fn a_page_that_cannot_be_written_leaves_what_was_there() {
+    let folder = Folder::new("report-unwritable");
+    let file = write(&folder, &picture());
+    let missing = folder.file("none/out.html");
+    fails(&["report", &file, "--html", &missing], 1, &format!("{missing} cannot be written: No such file"));
+    let taken = folder.file("taken");
+    std::fs::create_dir(&taken).unwrap();
+    fails(&["report", &file, "--html", &taken], 1, &format!("{taken} cannot be written: Is a directory"));
+    assert_eq!(folder.names(), ["pool.json", "taken"]);
+
+    // A limit on the size of files is reached in the middle.
+    let out = folder.file("out.html");
+    std::fs::write(&out, "before").unwrap();
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "trap '' XFSZ; ulimit -f 4; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_gpu-vmm")]);
+    let output = shell.args(["report", &file, "--html", &out]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let expected = format!("gpu-vmm: error: {out} cannot be written: File too large (os error 27)\n");
+    assert_eq!(stderr(&output), expected);
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), "before");
+    assert_eq!(folder.names(), ["out.html", "pool.json", "taken"]);
+}

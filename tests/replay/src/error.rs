@@ -1,0 +1,129 @@
+//! What is said of a bad trace, and of a replay that cannot go on.
+
+use gpu_vmm_core::{Bytes, Error};
+use gpu_vmm_pool::PoolError;
+use std::io;
+
+/// Why a trace cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// There is no such file, it may not be read, or it is damaged.
+    #[error("the trace {name} cannot be read{}: {}", after(*.line), reason(.source))]
+    Unreadable {
+        /// The file.
+        name: String,
+        /// How many lines could be read.
+        line: u32,
+        /// What the system or the decompression says.
+        source: io::Error,
+    },
+    /// A line that cannot be.
+    #[error("the trace {name}, line {line}: {wrong}")]
+    Line {
+        /// The file.
+        name: String,
+        /// The line, counted from 1.
+        line: u32,
+        /// What is wrong with it.
+        wrong: Wrong,
+    },
+    /// There is nothing to replay.
+    #[error("the trace {0} has no allocation; {EVENTS}")]
+    Empty(String),
+}
+
+pub(crate) const EVENTS: &str =
+    "a line is `a ID BYTES STREAM` (allocate), `f ID` (free) or `r ID` (may be used again)";
+
+fn after(line: u32) -> String {
+    if line == 0 { String::new() } else { format!(" behind line {line}") }
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "it ends in the middle of its compressed data".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)] // the texts say it
+pub enum Wrong {
+    #[error("`{text}` is no event: {why}; {EVENTS}")]
+    NotAnEvent { text: String, why: String },
+    #[error("`a {id}` allocates 0 bytes; an allocation has at least one")]
+    Nothing { id: u64 },
+    #[error(
+        "`a {id}`: block {id} was allocated at line {before} already; each allocation has an ID of its own"
+    )]
+    AllocatedTwice { id: u64, before: u32 },
+    #[error("`{event} {id}`: no block {id} was allocated before")]
+    Unknown { event: char, id: u64 },
+    #[error("`f {id}`: block {id} was freed at line {before} already")]
+    FreedTwice { id: u64, before: u32 },
+    #[error("`r {id}`: block {id} of line {allocated} is not freed yet; `f {id}` comes before `r {id}`")]
+    InUse { id: u64, allocated: u32 },
+    #[error("`r {id}`: block {id} may be used again since line {before} already")]
+    ReadyTwice { id: u64, before: u32 },
+    #[error("the blocks that are allocated here are more than 2^64 - 1 bytes together")]
+    TooMuch,
+    #[error("there are more than {limit} {what}")]
+    TooMany { limit: u64, what: &'static str },
+}
+
+/// Why a replay did not come to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplayError {
+    /// An allocation that failed.
+    #[error(
+        "allocation {number} of {of}: {bytes} on stream {stream}, with {live} asked for before it{}: {source}",
+        thread.map(|thread| format!(" by thread {thread}")).unwrap_or_default()
+    )]
+    Allocate {
+        /// Which allocation of the trace.
+        number: u64,
+        /// How many there are.
+        of: u64,
+        /// How much was asked for.
+        bytes: Bytes,
+        /// The stream's number in the trace.
+        stream: u64,
+        /// How much this thread had by then.
+        live: Bytes,
+        /// Which thread, where there are several.
+        thread: Option<usize>,
+        /// Why.
+        source: Box<Self>,
+    },
+    /// What the pool answers.
+    #[error(transparent)]
+    Pool(Box<PoolError>),
+    /// What the driver answers.
+    #[error(transparent)]
+    Core(Box<Error>),
+    /// A thread that did not come to its end.
+    #[error("thread {0} of the replay panicked")]
+    Panicked(usize),
+    /// A thread that could not be had.
+    #[error("the system gives no thread {0} to replay with: {1}")]
+    NoThread(usize, io::Error),
+    /// Another thread failed first.
+    #[error("another thread failed")]
+    Stopped,
+}
+
+impl From<PoolError> for ReplayError {
+    fn from(error: PoolError) -> Self {
+        Self::Pool(Box::new(error))
+    }
+}
+
+impl From<Error> for ReplayError {
+    fn from(error: Error) -> Self {
+        Self::Core(Box::new(error))
+    }
+}

@@ -1,0 +1,54 @@
+//! The time of each call, and what taking it costs.
+
+use crate::report::CallTimes;
+use std::time::{Duration, Instant};
+
+/// What it takes to ask for the time: that much of each call's is not the call's.
+pub(crate) fn cost_of_asking() -> u64 {
+    let mut costs: Vec<u64> = (0..10_001)
+        .map(|_| {
+            let start = Instant::now();
+            nanos(start.elapsed())
+        })
+        .collect();
+    *costs.select_nth_unstable(5_000).1
+}
+
+/// 500 years fit.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What all calls of a kind took; none where there was none.
+pub(crate) fn summary(mut times: Vec<u64>, cost: u64) -> Option<CallTimes> {
+    times.iter_mut().for_each(|time| *time = time.saturating_sub(cost));
+    times.sort_unstable();
+    // The least time within which that part of the calls had ended.
+    let within = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied();
+    let sum: u64 = times.iter().sum();
+    Some(CallTimes {
+        median: within(50)?,
+        p99: within(99)?,
+        max: within(100)?,
+        mean: sum as f64 / times.len() as f64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_times_that_were_taken() {
+        let times = (11..=210).rev().collect();
+        let expected = CallTimes { median: 100, p99: 198, max: 200, mean: 100.5 };
+        assert_eq!(summary(times, 10), Some(expected));
+        assert_eq!(summary(vec![3], 10), Some(CallTimes { median: 0, p99: 0, max: 0, mean: 0.0 }));
+        assert_eq!(summary(Vec::new(), 10), None);
+    }
+
+    #[test]
+    fn asking_for_the_time_costs_something_and_not_much() {
+        assert!(cost_of_asking() < 100_000);
+    }
+}

@@ -1,0 +1,114 @@
+//! How much memory a pool holds for a trace: for those that are made here, and for recorded ones that lie in the folder
+//! that `GPU_VMM_TRACES` names. On host memory, of which nothing is used.
+#![allow(clippy::unwrap_used, clippy::panic)] // whatever is not as expected is a failure
+
+use gpu_vmm_core::{Backend, Bytes, DeviceId};
+use gpu_vmm_host::HostConfig;
+use gpu_vmm_replay::synthetic::Workload;
+use gpu_vmm_replay::{Options, Outcome, Plain, Pooled, Streams, Trace, replay};
+use std::io::Write;
+use std::path::PathBuf;
+
+const DEVICE: DeviceId = DeviceId(0);
+
+/// More than any trace asks for, whatever the machine has.
+const MEMORY: Bytes = Bytes::gib(256);
+
+fn made(workload: Workload, seed: u64, allocations: u64) -> Trace {
+    let mut text = Vec::new();
+    workload.write(seed, allocations, &mut text).unwrap();
+    Trace::read("made", &text[..]).unwrap()
+}
+
+/// One thread and one round, and then nothing is left of it.
+fn on_a_pool(trace: &Trace, threads: usize) -> Outcome {
+    let backend = HostConfig::new().memory(MEMORY).open().unwrap();
+    let streams = Streams::of(&backend, DEVICE, trace.streams()).unwrap();
+    let pooled = Pooled::new(&backend, DEVICE, &streams).unwrap();
+    let outcome = replay(trace, &pooled, Options { threads, rounds: 1, ..Options::default() }).unwrap();
+    let account = pooled.pool().account();
+    assert_eq!((account.live, account.live_blocks), (0, 0), "{account:?}");
+    // The account is what the driver says: nothing else is on this device.
+    assert_eq!(backend.memory_info(DEVICE).unwrap().free, MEMORY - Bytes(account.held), "{account:?}");
+    assert!(outcome.device_took <= outcome.peak_held, "{outcome:?}");
+    drop(pooled);
+    assert_eq!(backend.memory_info(DEVICE).unwrap().free, MEMORY);
+    outcome
+}
+
+/// A pool maps whole granules of 2 MiB, which weigh more with traces as small as those that are made.
+fn most(trace: &Trace, several_streams: f64) -> f64 {
+    let granules = 16.0 * Bytes::mib(2).0 as f64 / trace.peak_asked() as f64;
+    granules + if trace.streams() > 1 { several_streams } else { 1.02 }
+}
+
+#[test]
+fn a_pool_holds_little_more_than_a_made_trace_asks_for() {
+    for workload in Workload::ALL {
+        let trace = made(workload, 1, 5000);
+        let Outcome { ratio, peak_held, peak_asked, .. } = on_a_pool(&trace, 1);
+        // Of the made trace more waits for other streams than of recorded ones.
+        assert!(
+            (1.0..most(&trace, 1.3)).contains(&ratio),
+            "{workload:?}: {peak_held} for {peak_asked}: {ratio}"
+        );
+    }
+}
+
+#[test]
+fn several_threads_leave_nothing_either() {
+    let trace = made(Workload::Serving, 2, 3000);
+    let outcome = on_a_pool(&trace, 3);
+    let asked = outcome.peak_asked;
+    assert!((trace.peak_asked() * 99 / 100..=trace.peak_asked() * 3).contains(&asked), "{outcome:?}");
+}
+
+#[test]
+fn the_driver_itself_serves_a_made_trace() {
+    for workload in Workload::ALL {
+        let trace = made(workload, 4, 2000);
+        let backend = HostConfig::new().memory(MEMORY).open().unwrap();
+        let plain = Plain::new(&backend, DEVICE).unwrap();
+        let outcome = replay(&trace, &plain, Options::default()).unwrap();
+        assert_eq!(outcome.driver_calls, 2 * trace.allocations());
+        // In whole pages.
+        assert!((1.0..1.05).contains(&outcome.ratio), "{workload:?}: {outcome:?}");
+        assert_eq!(backend.memory_info(DEVICE).unwrap().free, MEMORY);
+    }
+}
+
+#[test]
+fn a_device_with_too_little_memory_fails_and_nothing_is_left() {
+    let trace = made(Workload::Training, 5, 2000);
+    let little = Bytes((trace.peak_asked() / 2).next_multiple_of(Bytes::mib(2).0));
+    let backend = HostConfig::new().memory(little).open().unwrap();
+    let plain = Plain::new(&backend, DEVICE).unwrap();
+    let error = replay(&trace, &plain, Options { threads: 3, ..Options::default() }).unwrap_err().to_string();
+    assert!(error.starts_with("allocation ") && error.contains(" asked for before it by thread "), "{error}");
+    assert_eq!(backend.memory_info(DEVICE).unwrap().free, little);
+}
+
+#[test]
+fn a_pool_holds_little_more_than_recorded_programs_ask_for() {
+    let say = |text: String| writeln!(std::io::stderr(), "{text}").unwrap();
+    let Some(folder) = std::env::var_os("GPU_VMM_TRACES").map(PathBuf::from) else {
+        return say("SKIPPED: no recorded traces; GPU_VMM_TRACES names a folder with some".to_owned());
+    };
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.to_string_lossy().ends_with(".trace.gz"));
+    files.sort();
+    assert!(!files.is_empty(), "no *.trace.gz in {}", folder.display());
+    let mut too_much = Vec::new();
+    for file in files {
+        let trace = Trace::open(&file, &|_| {}).unwrap();
+        let Outcome { ratio, peak_held, peak_asked, .. } = on_a_pool(&trace, 1);
+        let limit = if trace.freed_for_later() > 0 { 1.10 } else { 1.02 };
+        let line = format!("{}: {peak_held} held for {peak_asked}: {ratio:.4}", file.display());
+        say(line.clone());
+        if !(1.0..=limit).contains(&ratio) {
+            too_much.push(format!("{line}, more than {limit}"));
+        }
+    }
+    assert!(too_much.is_empty(), "{too_much:#?}");
+}

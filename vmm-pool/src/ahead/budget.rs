@@ -1,0 +1,54 @@
+//! How much may be mapped ahead, over all regions of a thread.
+
+use gpu_vmm_core::Bytes;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A limit, and how much of it is used.
+#[derive(Debug)]
+pub(super) struct Budget {
+    limit: Bytes,
+    used: AtomicU64,
+}
+
+impl Budget {
+    pub(super) const fn new(limit: Bytes) -> Self {
+        Self { limit, used: AtomicU64::new(0) }
+    }
+
+    pub(super) fn used(&self) -> Bytes {
+        Bytes(self.used.load(Ordering::Relaxed))
+    }
+
+    /// Takes some, if there is so much left.
+    pub(super) fn take(&self, amount: Bytes) -> bool {
+        let add = |used| Bytes(used).checked_add(amount).filter(|sum| *sum <= self.limit).map(|sum| sum.0);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+    }
+
+    /// Notes that somebody who had `before` has `now`. That may be more than was left: it is there already, and nothing
+    /// is taken until it is used up.
+    pub(super) fn change(&self, before: Bytes, now: Bytes) {
+        if before < now {
+            self.used.fetch_add((now - before).0, Ordering::Relaxed);
+        } else if now < before {
+            self.used.fetch_sub((before - now).0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_taken_over_the_limit() {
+        let budget = Budget::new(Bytes(10));
+        assert!(budget.take(Bytes(6)) && !budget.take(Bytes(5)) && budget.take(Bytes(4)));
+        budget.change(Bytes(4), Bytes(1));
+        assert_eq!(budget.used(), Bytes(7));
+        budget.change(Bytes(1), Bytes(8));
+        assert!(!budget.take(Bytes(1)), "{:?}", budget.used());
+        budget.change(Bytes(14), Bytes::ZERO);
+        assert!(!budget.take(Bytes(u64::MAX)) && budget.take(Bytes(10)));
+    }
+}

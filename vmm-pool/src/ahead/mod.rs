@@ -1,0 +1,41 @@
+//! Memory that is mapped before it is asked for, by a thread of its own.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `thread` | the thread, and the work that it is asked for |
+//! | `exit` | no driver is called while the process ends |
+//! | `budget` | how much may be mapped ahead, over all regions of a thread |
+//! | `growing` | a region that grows into what is mapped already, as its user sees it |
+//! | `shared` | what its user and the thread have in common |
+//! | `guard` | the region itself, while nobody else works on it |
+
+mod budget;
+mod exit;
+mod growing;
+mod guard;
+mod shared;
+mod thread;
+
+pub use growing::{Foreseen, GrowingRegion, GrownAhead};
+pub use guard::RegionGuard;
+pub use thread::{AheadThread, Foresee, Registration, Step};
+
+use gpu_vmm_core::Bytes;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How far ahead of its end a [`GrowingRegion`] is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// The most that is mapped behind the end, rounded up to the region's granularity; zero for nothing. Some steps of the
+    /// growth that is to be foreseen: what the thread needs to map one has to be less than what the caller needs to use
+    /// the others up.
+    pub by: Bytes,
+    /// How much is mapped at a time, in one handle, rounded up to the granularity; no more than `by`. Memory goes back by
+    /// handles, so that shrinking cannot cut through one.
+    pub step: Bytes,
+}
+
+/// Whoever has panicked with it has left it whole: nothing is changed in several steps between which a panic could come.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,202 @@
+//! What a growing region's user and the thread have in common: the region, and where its parts end.
+//!
+//! The region is locked for as long as a driver works on it. Where the parts end has a lock of its own, held for some
+//! nanoseconds and never while another is waited for, so that growing into what is mapped waits for nothing.
+
+use super::budget::Budget;
+use super::thread::{AheadThread, Foresee, Step};
+use super::{Ahead, lock};
+use gpu_vmm_core::{Address, Backend, Bytes, Error, Granularity, Process, Region, RegionState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+/// A region with its thread.
+#[derive(Debug)]
+pub(super) struct Shared<B: Backend> {
+    inside: Mutex<Inside<B>>,
+    marks: Mutex<Marks>,
+    /// How many wait for the region, before whom the thread steps back.
+    waiting: AtomicUsize,
+    /// Copies for those who only look, of whom there may be some in a forked child.
+    address: AtomicU64,
+    end: AtomicU64,
+    mapped: AtomicU64,
+    ahead: Ahead,
+    pub(super) granularity: Granularity,
+    /// Keeps the budget.
+    thread: AheadThread,
+    pub(super) process: Process,
+}
+
+/// What is locked while a driver is called.
+#[derive(Debug)]
+pub(super) struct Inside<B: Backend> {
+    pub(super) region: Region<B>,
+    /// What last stopped the thread, until somebody is told.
+    pub(super) failed: Option<Error>,
+    /// Whether the thread has left something behind where undoing failed, of which nobody has been told.
+    pub(super) spoiled: bool,
+}
+
+/// Where the parts end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marks {
+    /// What the user has.
+    pub(super) end: Bytes,
+    /// What is mapped and can be given to the user.
+    pub(super) mapped: Bytes,
+    /// False while somebody has the region, and may unmap what is mapped.
+    open: bool,
+    /// Whether the user has grown since the last shrink.
+    pub(super) grows: bool,
+}
+
+impl<B: Backend> Shared<B> {
+    pub(super) fn new(region: Region<B>, ahead: Ahead, thread: &AheadThread) -> Self {
+        let granularity = region.granularity();
+        let round = |size| granularity.round_up(size).unwrap_or(region.reserved());
+        let by = round(ahead.by);
+        let step = round(ahead.step.max(Bytes(1))).min(by);
+        let end = region.end();
+        Self {
+            address: AtomicU64::new(region.address().0),
+            end: AtomicU64::new(end.0),
+            mapped: AtomicU64::new(end.0),
+            inside: Mutex::new(Inside { region, failed: None, spoiled: false }),
+            marks: Mutex::new(Marks { end, mapped: end, open: true, grows: true }),
+            waiting: AtomicUsize::new(0),
+            ahead: Ahead { by, step },
+            granularity,
+            thread: thread.clone(),
+            process: Process::current(),
+        }
+    }
+
+    fn budget(&self) -> &Budget {
+        self.thread.budget()
+    }
+
+    pub(super) fn ahead(&self) -> Ahead {
+        self.ahead
+    }
+
+    pub(super) fn address(&self) -> Address {
+        Address(self.address.load(Ordering::Acquire))
+    }
+
+    pub(super) fn end(&self) -> Bytes {
+        Bytes(self.end.load(Ordering::Acquire))
+    }
+
+    pub(super) fn mapped(&self) -> Bytes {
+        Bytes(self.mapped.load(Ordering::Acquire))
+    }
+
+    /// Waits until neither the thread nor anybody else works on the region.
+    pub(super) fn inside(&self) -> MutexGuard<'_, Inside<B>> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let inside = lock(&self.inside);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        inside
+    }
+
+    pub(super) fn marks(&self) -> MutexGuard<'_, Marks> {
+        lock(&self.marks)
+    }
+
+    /// Moves the end up to `target` if so much is mapped: where it was, and where the parts end now.
+    pub(super) fn take(&self, target: Bytes) -> Option<(Bytes, Marks)> {
+        let mut marks = self.marks();
+        let before = marks.end;
+        if target > before {
+            if !marks.open || target > marks.mapped {
+                return None;
+            }
+            let mapped = marks.mapped;
+            marks.grows = true;
+            self.set(&mut marks, target, mapped, Bytes::ZERO);
+        }
+        Some((before, *marks))
+    }
+
+    /// Lets nothing be taken until the marks are [set by the region](Shared::settle) again.
+    pub(super) fn close(&self) {
+        self.marks().open = false;
+    }
+
+    /// Sets the marks by what the region is now. A suspended one keeps its end, and has nothing behind it.
+    pub(super) fn settle(&self, inside: &Inside<B>) {
+        let region = &inside.region;
+        let mut marks = self.marks();
+        marks.open = true;
+        self.address.store(region.address().0, Ordering::Release);
+        let (end, mapped) = match region.state() {
+            RegionState::Suspended { .. } => (marks.end, marks.end),
+            RegionState::Active if inside.spoiled => (marks.end, region.end().min(marks.mapped)),
+            RegionState::Active => (marks.end, region.end()),
+        };
+        self.set(&mut marks, end.min(mapped), mapped, Bytes::ZERO);
+    }
+
+    /// Moves the marks. What is mapped ahead is counted, but for what was `taken` for that before.
+    pub(super) fn set(&self, marks: &mut Marks, end: Bytes, mapped: Bytes, taken: Bytes) {
+        self.budget().change(marks.mapped - marks.end + taken, mapped - end);
+        (marks.end, marks.mapped) = (end, mapped);
+        self.end.store(end.0, Ordering::Release);
+        self.mapped.store(mapped.0, Ordering::Release);
+    }
+
+    /// Where the next step ends that the thread is to map, if it is to.
+    pub(super) fn next(&self, marks: &Marks, reserved: Bytes) -> Option<Bytes> {
+        let target = (marks.mapped + self.ahead.step).min(reserved);
+        let wanted = marks.open && marks.grows && target <= marks.end + self.ahead.by;
+        (wanted && target > marks.mapped).then_some(target)
+    }
+}
+
+impl<B: Backend> Foresee for Shared<B> {
+    fn step(&self) -> Step {
+        // Who waits for the region, or has it, asks for this afterwards.
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            return Step::Done;
+        }
+        let mut inside = match self.inside.try_lock() {
+            Ok(inside) => inside,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Step::Done,
+        };
+        let (marks, reserved) = (*self.marks(), inside.region.reserved());
+        let asleep = inside.region.state() != RegionState::Active;
+        let Some(target) = self.next(&marks, reserved).filter(|_| !asleep && !inside.spoiled) else {
+            return Step::Done;
+        };
+        let taken = target - marks.mapped;
+        if !self.budget().take(taken) {
+            return Step::Done;
+        }
+        match inside.region.grow_to(target) {
+            Ok(_) => {
+                inside.failed = None;
+                let mut marks = self.marks();
+                let end = marks.end;
+                self.set(&mut marks, end, inside.region.end(), taken);
+                if self.next(&marks, reserved).is_some() { Step::More } else { Step::Done }
+            }
+            Err(error) => {
+                self.budget().change(taken, Bytes::ZERO);
+                inside.failed = Some(error);
+                inside.spoiled = inside.region.end() > marks.mapped;
+                Step::Failed
+            }
+        }
+    }
+}
+
+impl<B: Backend> Drop for Shared<B> {
+    fn drop(&mut self) {
+        if self.process.is_this() {
+            let Marks { end, mapped, .. } = *self.marks();
+            self.budget().change(mapped - end, Bytes::ZERO);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! How a pool comes to be.
+
+use crate::{Account, Pool, PoolResult, Unfreed};
+use gpu_vmm_core::{Backend, Bytes, DeviceId};
+use std::fmt;
+use std::sync::Arc;
+
+/// Makes a [`Pool`].
+#[derive(Clone, Debug)]
+pub struct PoolBuilder<'a, B: Backend> {
+    backend: &'a B,
+    device: DeviceId,
+    budget: Bytes,
+    keep: Bytes,
+    addresses: Option<Bytes>,
+    scrub: bool,
+    debug: bool,
+    calls: Callbacks,
+}
+
+/// What a pool was told.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) device: DeviceId,
+    pub(crate) budget: Bytes,
+    pub(crate) keep: Bytes,
+    /// All addresses that may be reserved.
+    pub(crate) addresses: Bytes,
+    /// The addresses of a tag's small blocks, and of all its others.
+    pub(crate) reserve_small: Bytes,
+    pub(crate) reserve: Bytes,
+    pub(crate) scrub: bool,
+    pub(crate) debug: bool,
+    /// New memory is created, rather than free memory mapped elsewhere, as long as less than one part in so many is held
+    /// beyond what was ever needed at one time: mapping takes time again and again.
+    pub(crate) slack: u64,
+}
+
+type OutOfMemory = dyn Fn(&Account, Bytes) -> bool + Send + Sync;
+type ReportUnfreed = dyn Fn(&[Unfreed]) + Send + Sync;
+
+/// What a pool calls.
+#[derive(Clone, Default)]
+pub(crate) struct Callbacks {
+    pub(crate) out_of_memory: Option<Arc<OutOfMemory>>,
+    pub(crate) unfreed: Option<Arc<ReportUnfreed>>,
+}
+
+impl fmt::Debug for Callbacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Callbacks")
+            .field("out_of_memory", &self.out_of_memory.is_some())
+            .field("unfreed", &self.unfreed.is_some())
+            .finish()
+    }
+}
+
+/// So many times the device's memory is reserved for a tag: addresses cost nothing, and what lies between blocks is
+/// used again only by what fits there.
+const ADDRESSES_PER_TAG: u64 = 4;
+
+/// A quarter of what a process has on any platform that GPUs run on.
+const ADDRESSES: Bytes = Bytes(1 << 45);
+
+impl<'a, B: Backend> PoolBuilder<'a, B> {
+    pub(crate) fn new(backend: &'a B) -> Self {
+        Self {
+            backend,
+            device: DeviceId(0),
+            budget: Bytes(u64::MAX),
+            keep: Bytes(u64::MAX),
+            addresses: None,
+            scrub: false,
+            debug: false,
+            calls: Callbacks::default(),
+        }
+    }
+
+    /// The device whose memory it is; 0 where nothing is said.
+    #[must_use]
+    pub fn device(mut self, device: DeviceId) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// The most physical memory that the pool may hold; no limit where nothing is said.
+    #[must_use]
+    pub fn budget(mut self, budget: Bytes) -> Self {
+        self.budget = budget;
+        self
+    }
+
+    /// How much memory the pool keeps in which nothing is; all where nothing is said. What is more goes back to the driver
+    /// when blocks are freed, once no work uses its addresses any more.
+    #[must_use]
+    pub fn keep(mut self, keep: Bytes) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// How many addresses the pool may reserve; 32 TiB where nothing is said. A tag takes five times the device's memory of
+    /// them, or what is left.
+    #[must_use]
+    pub fn addresses(mut self, addresses: Bytes) -> Self {
+        self.addresses = Some(addresses);
+        self
+    }
+
+    /// Has memory be overwritten with zeros where it passes from one tag to another. Fresh memory is zero on CUDA and the
+    /// host already.
+    #[must_use]
+    pub fn scrub(mut self) -> Self {
+        self.scrub = true;
+        self
+    }
+
+    /// Has the pool remember where each block was allocated: [`Pool::unfreed`] tells. It costs some hundred nanoseconds for
+    /// each block.
+    #[must_use]
+    pub fn debug(mut self) -> Self {
+        self.debug = true;
+        self
+    }
+
+    /// What is called with the blocks that are left when the pool is dropped; it turns [`debug`](PoolBuilder::debug) on.
+    #[must_use]
+    pub fn on_unfreed(mut self, report: impl Fn(&[Unfreed]) + Send + Sync + 'static) -> Self {
+        self.calls.unfreed = Some(Arc::new(report));
+        self.debug()
+    }
+
+    /// What is called when memory is short, with the account and what was asked for: it may free blocks of this pool, or
+    /// other memory, and answers whether it is worth trying again.
+    #[must_use]
+    pub fn on_out_of_memory(
+        mut self,
+        free: impl Fn(&Account, Bytes) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.calls.out_of_memory = Some(Arc::new(free));
+        self
+    }
+
+    /// Makes it. Nothing is reserved or created before the first block.
+    ///
+    /// # Errors
+    ///
+    /// [`NoSuchDevice`](gpu_vmm_core::Error::NoSuchDevice), or why the device is not usable.
+    pub fn build(self) -> PoolResult<Pool<B>> {
+        let Self { backend, device, budget, keep, addresses, scrub, debug, calls } = self;
+        let total = backend.device("make a pool", device)?.total_memory;
+        let settings = Settings {
+            device,
+            budget,
+            keep,
+            addresses: addresses.unwrap_or(ADDRESSES),
+            reserve_small: total,
+            reserve: Bytes(total.0.saturating_mul(ADDRESSES_PER_TAG)),
+            scrub,
+            debug,
+            slack: 100,
+        };
+        Pool::make(backend, settings, calls)
+    }
+}

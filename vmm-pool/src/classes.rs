@@ -1,0 +1,82 @@
+//! The sizes that requests of up to 1 MiB are rounded up to, so that what one has freed serves the next.
+//!
+//! Small ones, up to 64 KiB, are slots of a slab: multiples of 256 bytes up to 2 KiB, then eight sizes for each power of
+//! two. Medium ones are ranges of their own, multiples of 4 KiB.
+
+/// What every address is a multiple of.
+pub(crate) const SMALLEST: u64 = 256;
+
+/// The largest small size.
+pub(crate) const SMALL: u64 = 64 << 10;
+
+/// The largest medium size.
+pub(crate) const MEDIUM: u64 = 1 << 20;
+
+const LINEAR: u64 = 8;
+const PER_POWER: u64 = 8;
+const MEDIUM_STEP: u64 = 4 << 10;
+
+/// How many small classes there are.
+pub(crate) const SMALL_CLASSES: usize = 48;
+
+/// How many classes there are.
+pub(crate) const CLASSES: usize = SMALL_CLASSES + ((MEDIUM - SMALL) / MEDIUM_STEP) as usize;
+
+/// The class of a size, which is not zero; none for a large one.
+pub(crate) const fn class_of(size: u64) -> Option<usize> {
+    if size > MEDIUM {
+        return None;
+    }
+    if size > SMALL {
+        return Some(SMALL_CLASSES + ((size - SMALL).div_ceil(MEDIUM_STEP) - 1) as usize);
+    }
+    let units = size.div_ceil(SMALLEST);
+    if units <= LINEAR {
+        return Some(units.saturating_sub(1) as usize);
+    }
+    // 9 to 16 units are the first power, in steps of one; 17 to 32 the second, in steps of two.
+    let power = (units - 1).ilog2() as u64 - 3;
+    let step = (units - 1) >> power;
+    Some((LINEAR + power * PER_POWER + (step - PER_POWER)) as usize)
+}
+
+/// The size that requests of a class are rounded up to.
+pub(crate) const fn size_of(class: usize) -> u64 {
+    if class >= SMALL_CLASSES {
+        return SMALL + (class - SMALL_CLASSES + 1) as u64 * MEDIUM_STEP;
+    }
+    let class = class as u64;
+    if class < LINEAR {
+        return (class + 1) * SMALLEST;
+    }
+    let (power, step) = ((class - LINEAR) / PER_POWER, (class - LINEAR) % PER_POWER);
+    ((PER_POWER + step + 1) << power) * SMALLEST
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_is_rounded_up_to_the_next_class() {
+        let mut class = 0;
+        for size in 1..=MEDIUM {
+            if size > size_of(class) {
+                class += 1;
+            }
+            assert_eq!(class_of(size), Some(class), "of {size}");
+            assert!(size_of(class) >= size, "{size} is rounded to {}", size_of(class));
+        }
+        assert_eq!(class, CLASSES - 1);
+        assert_eq!(size_of(SMALL_CLASSES - 1), SMALL);
+        assert_eq!(class_of(MEDIUM + 1), None);
+    }
+
+    #[test]
+    fn little_is_lost() {
+        for size in 2049..=MEDIUM {
+            let rounded = class_of(size).map_or(0, size_of);
+            assert!((rounded - size) as f64 / size as f64 <= 0.125, "{size} becomes {rounded}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The common books of a pool, under one lock: where memory is, whose it is, and after which work it is free.
+
+use crate::account::DriverCalls;
+use crate::builder::Settings;
+use crate::classes::{SMALL_CLASSES, size_of};
+use crate::error::OutOf;
+use crate::frames::Frames;
+use crate::history::History;
+use crate::pending::Pending;
+use crate::piece::{Origin, Piece};
+use crate::slabs::{Given, Slab, Slabs, slab_size};
+use crate::space::{Space, Spot, rounded};
+use crate::streams::Streams;
+use crate::tags::Tags;
+use crate::turn::{StreamIndex, Turn};
+use gpu_vmm_core::{Backend, Bytes, Error, Properties};
+
+/// The size of a frame, where the granularity is smaller: 2 MiB, as on GPUs.
+const PAGE: Bytes = Bytes::mib(2);
+
+/// So many requests come between two questions to the driver how far streams have come, where there are several.
+const POLL_EVERY: u32 = 8;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) size: u64,
+    pub(crate) alignment: u64,
+    pub(crate) tag: u16,
+    pub(crate) stream: StreamIndex,
+    pub(crate) small: bool,
+}
+
+/// Why a request cannot be served now.
+#[derive(Debug)]
+pub(crate) enum Shortage {
+    /// What lies in front of threads would help perhaps, and has to be brought in first.
+    Caches,
+    /// No memory.
+    Memory(OutOf),
+    /// No addresses: how many are in use, and how many there are.
+    Addresses { used: u64, reserved: u64 },
+    /// The tag is suspended.
+    Suspended,
+    /// Something else.
+    Other(Error),
+}
+
+impl From<Error> for Shortage {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Core<B: Backend> {
+    pub(crate) backend: B,
+    pub(crate) settings: Settings,
+    /// The size of a frame.
+    pub(crate) page: u64,
+    pub(crate) streams: Streams<B>,
+    pub(crate) frames: Frames<B>,
+    pub(crate) spaces: Vec<Space<B>>,
+    pub(crate) tags: Tags,
+    pub(crate) slabs: Slabs,
+    pub(crate) pending: Pending,
+    /// What ranges take, and the most that they took.
+    pub(crate) taken: u64,
+    pub(crate) peak_taken: u64,
+    pub(crate) peak_held: u64,
+    pub(crate) calls: DriverCalls,
+    pub(crate) history: History,
+    until_poll: u32,
+}
+
+impl<B: Backend> Core<B> {
+    pub(crate) fn new(backend: &B, settings: Settings) -> Result<Self, Error> {
+        let properties = Properties::on(settings.device);
+        // A frame is mapped in a region, whose parts are multiples of the largest granularity there is.
+        let granularity = backend.granularity_of("make a pool", &properties)?.max(backend.granularity());
+        let page = granularity.bytes().0.max(PAGE.0);
+        Ok(Self {
+            backend: backend.clone(),
+            page,
+            streams: Streams::new(backend, settings.device),
+            frames: Frames::new(),
+            spaces: Vec::new(),
+            tags: Tags::default(),
+            slabs: Slabs::default(),
+            pending: Pending::default(),
+            taken: 0,
+            peak_taken: 0,
+            peak_held: 0,
+            calls: DriverCalls::default(),
+            history: History::new(),
+            until_poll: 0,
+            settings,
+        })
+    }
+
+    /// All physical memory.
+    pub(crate) fn held(&self) -> u64 {
+        self.frames.count() as u64 * self.page
+    }
+
+    /// Takes a range. With `settled`, what lies in front of threads has been brought in.
+    pub(crate) fn take(&mut self, request: Request, settled: bool) -> Result<Piece, Shortage> {
+        self.ask_now_and_then()?;
+        let size = rounded(request.size).ok_or(Shortage::Memory(OutOf::Budget(self.settings.budget)))?;
+        let request = Request { size, ..request };
+        let space = self.space_for(request)?;
+        let found = self.find(space, request, false);
+        let (spot, claimed) = match found {
+            Some(spot) if spot.work == 0 => (spot, false),
+            _ if !settled => return Err(Shortage::Caches),
+            _ => (self.make_place(space, request)?, true),
+        };
+        let Request { stream, .. } = request;
+        let taken = self.spaces[space].take(&mut self.frames, spot, size, stream, claimed);
+        self.taken += size;
+        self.peak_taken = self.peak_taken.max(self.taken);
+        self.note();
+        let address = self.spaces[space].base + taken.offset;
+        Ok(Piece { address, size, origin: Origin::Range(space as u16, taken.range) })
+    }
+
+    /// Takes up to `count` small pieces of a class, one at least.
+    pub(crate) fn take_small(
+        &mut self,
+        request: Request,
+        class: usize,
+        count: usize,
+        pieces: &mut Vec<Piece>,
+        settled: bool,
+    ) -> Result<(), Shortage> {
+        debug_assert!(class < SMALL_CLASSES);
+        let Request { tag, stream, .. } = request;
+        self.check_active(tag)?;
+        if self.take_slots((tag, stream, class), count, pieces) {
+            return Ok(());
+        }
+        let chunk = Request { size: slab_size(class), small: true, ..request };
+        let Piece { address, origin, .. } = self.take(chunk, settled)?;
+        if let Origin::Range(space, range) = origin {
+            self.slabs.insert(Slab::new(class, tag, stream, space, range, address));
+        }
+        self.take_slots((tag, stream, class), count, pieces);
+        Ok(())
+    }
+
+    fn take_slots(&mut self, kind: (u16, StreamIndex, usize), count: usize, pieces: &mut Vec<Piece>) -> bool {
+        let size = size_of(kind.2);
+        let before = pieces.len();
+        self.slabs.take(kind, count, |slab, slot, address| {
+            pieces.push(Piece { address, size, origin: Origin::Slot(slab, slot) });
+        });
+        pieces.len() > before
+    }
+
+    /// Gives a piece back that was used on a stream last.
+    pub(crate) fn give(&mut self, piece: Piece, stream: StreamIndex) {
+        let turn = self.streams.free(stream);
+        self.give_after(piece, turn);
+    }
+
+    /// Gives a piece back that is free after some work.
+    pub(crate) fn give_after(&mut self, piece: Piece, turn: Turn) {
+        match piece.origin {
+            Origin::Range(space, range) => self.give_range(usize::from(space), range, turn),
+            Origin::Slot(index, slot) => {
+                if self.slabs.give(index, slot) == Given::Empty {
+                    let Slab { space, range, stream, .. } = *self.slabs.get(index);
+                    self.slabs.remove(index);
+                    // What was freed in it before was freed on the same stream.
+                    let turn = self.streams.free(stream).and(turn);
+                    self.give_range(usize::from(space), range, turn);
+                }
+            }
+        }
+    }
+
+    fn give_range(&mut self, space: usize, range: u32, turn: Turn) {
+        self.taken -= self.spaces[space].give(&mut self.frames, &self.streams, range, turn);
+        self.note();
+    }
+
+    fn find(&mut self, space: usize, request: Request, waits: bool) -> Option<Spot> {
+        let Request { size, alignment, stream, .. } = request;
+        self.spaces[space].find(&mut self.frames, &self.streams, (size, alignment), stream, waits)
+    }
+
+    /// A place whose memory is there and claimed.
+    fn make_place(&mut self, space: usize, request: Request) -> Result<Spot, Shortage> {
+        self.poll()?;
+        let found = self.find(space, request, false);
+        let spot = match found {
+            Some(spot) => spot,
+            None => self.wait_for_place(space, request)?,
+        };
+        self.supply(space, spot, request)?;
+        Ok(spot)
+    }
+
+    /// A place at addresses that something may still use: it is waited for.
+    fn wait_for_place(&mut self, space: usize, request: Request) -> Result<Spot, Shortage> {
+        self.streams.wait()?;
+        self.release_done();
+        self.find(space, request, true).ok_or_else(|| Shortage::Addresses {
+            used: self.spaces[space].end(),
+            reserved: self.spaces[space].region.reserved().0,
+        })
+    }
+
+    /// Sees how far streams and fences have come.
+    pub(crate) fn poll(&mut self) -> Result<(), Error> {
+        if self.streams.poll()? {
+            self.release_done();
+        }
+        self.collect_pending(false)
+    }
+
+    /// Sees how far several streams have come, once in a while: what one has done with becomes one range with what is
+    /// everybody's, and is found where it is wanted.
+    fn ask_now_and_then(&mut self) -> Result<(), Error> {
+        if self.streams.count() <= 2 {
+            return Ok(());
+        }
+        self.until_poll = self.until_poll.wrapping_sub(1) % POLL_EVERY;
+        if self.until_poll == 0 { self.poll() } else { Ok(()) }
+    }
+
+    /// Gives everybody what streams have done with.
+    pub(crate) fn release_done(&mut self) {
+        let Self { spaces, streams, .. } = self;
+        spaces.iter_mut().for_each(|space| space.release(streams));
+    }
+
+    /// Waits for all that is about to come free. True where something has.
+    pub(crate) fn wait(&mut self) -> Result<bool, Error> {
+        let waiting = self.pending.bytes();
+        self.streams.wait()?;
+        self.release_done();
+        self.collect_pending(true)?;
+        Ok(self.pending.bytes() < waiting || self.streams.count() > 2)
+    }
+
+    /// Notes what has changed.
+    pub(crate) fn note(&mut self) {
+        let held = self.held();
+        self.peak_held = self.peak_held.max(held);
+        self.history.note(self.taken, self.pending.bytes(), held);
+    }
+}

@@ -1,0 +1,69 @@
+//! The pool of [gpu-vmm](https://docs.rs/gpu-vmm): many allocations of all sizes, from many threads and streams, that
+//! hold hardly more memory than is asked for.
+//!
+//! # How it works
+//!
+//! Physical memory is created in frames of one page (the granularity; 2 MiB on GPUs). A tag has addresses of its own,
+//! several times as many as the device has memory, and blocks are cut from them by best fit. A frame in which no block lies
+//! is free, wherever it is mapped; it may be mapped at several addresses, and whoever needs memory first has it. Where a
+//! block is to be whose addresses have no free frame behind them, free frames from elsewhere are mapped there, before any
+//! is created. So free memory does not fragment, since any free page serves any request; and a program that does the same
+//! again and again finds its memory mapped at all the addresses at which it is used by turns, and makes no driver calls.
+//!
+//! Small requests are slots of slabs; small and medium ones that were freed lie in front of threads for the next.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `pool`, `block`, `raw` | what a user has |
+//! | `builder` | settings |
+//! | `owner`, `inner` | what ends with the pool, and what lives as long as a block |
+//! | `lane`, `classes`, `piece` | what lies in front of threads |
+//! | `core` | the common books under one lock |
+//! | `supply`, `trim`, `suspend` | memory that comes and goes |
+//! | `space` | addresses: which are taken, what is behind them |
+//! | `frames` | physical memory |
+//! | `slabs` | slots of small sizes |
+//! | `turn`, `streams`, `pending`, `fence` | after which work memory is free |
+//! | `tags` | tags, and their addresses |
+//! | `queries`, `account`, `picture`, `history`, `tracking` | what a pool tells of itself |
+
+mod account;
+mod ahead;
+mod block;
+mod builder;
+mod classes;
+mod core;
+mod error;
+mod fence;
+mod frames;
+mod history;
+mod inner;
+mod lane;
+mod owner;
+mod pending;
+mod picture;
+mod piece;
+mod pool;
+mod queries;
+mod raw;
+mod slabs;
+mod space;
+mod streams;
+mod supply;
+mod suspend;
+mod tags;
+mod tracking;
+mod trim;
+mod turn;
+
+pub use account::{Account, BinAccount, DriverCalls};
+pub use ahead::{
+    Ahead, AheadThread, Foresee, Foreseen, GrowingRegion, GrownAhead, RegionGuard, Registration, Step,
+};
+pub use block::{Block, BlockInfo};
+pub use builder::PoolBuilder;
+pub use error::{OutOf, PoolError, PoolResult};
+pub use fence::Fence;
+pub use picture::{BlockPicture, BlockState, FramesPicture, Moment, PagesPicture, Picture, SpacePicture};
+pub use pool::Pool;
+pub use tracking::Unfreed;

@@ -1,0 +1,228 @@
+//! The pool as its user sees it.
+
+use crate::builder::{Callbacks, Settings};
+use crate::classes::{MEDIUM, SMALL_CLASSES, SMALLEST, class_of, size_of};
+use crate::core::{Core, Request, Shortage};
+use crate::inner::Inner;
+use crate::lane::{Lane, batch_of, of_this_thread};
+use crate::owner::Owner;
+use crate::piece::Piece;
+use crate::space::UNIT;
+use crate::tags::Tag;
+use crate::{Block, PoolBuilder, PoolResult, Unfreed};
+use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Error, Stream};
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A pool of a device's memory. Clones are the same pool.
+///
+/// Memory belongs to a stream: what was freed on it serves the next request for the same stream at once, since the
+/// device does the one after the other, and other streams when an event says that it is done.
+///
+/// ```
+/// # use gpu_vmm_core::{Backend, Bytes, Stream};
+/// # use gpu_vmm_pool::{Pool, PoolResult};
+/// # fn example<B: Backend>(backend: &B) -> PoolResult<()> {
+/// let pool = Pool::builder(backend).build()?;
+/// let block = pool.alloc(Bytes::mib(3), Bytes(256), Stream::DEFAULT)?;
+/// let address = block.address();
+/// drop(block);
+/// assert_eq!(pool.alloc(Bytes::mib(3), Bytes(256), Stream::DEFAULT)?.address(), address);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Pool<B: Backend> {
+    pub(crate) owner: Arc<Owner<B>>,
+    pub(crate) tag: Arc<Tag>,
+}
+
+impl<B: Backend> Clone for Pool<B> {
+    fn clone(&self) -> Self {
+        Self { owner: Arc::clone(&self.owner), tag: Arc::clone(&self.tag) }
+    }
+}
+
+const OPERATION: &str = "allocate";
+
+impl<B: Backend> Pool<B> {
+    /// A pool that is to be made on `backend`.
+    pub fn builder(backend: &B) -> PoolBuilder<'_, B> {
+        PoolBuilder::new(backend)
+    }
+
+    pub(crate) fn make(backend: &B, settings: Settings, calls: Callbacks) -> PoolResult<Self> {
+        let mut core = Core::new(backend, settings)?;
+        let tag = core.tags.named("")?;
+        Ok(Self { owner: Arc::new(Owner::new(Inner::new(core), calls)), tag })
+    }
+
+    /// The same pool for blocks with a tag: they have addresses of their own, are suspended together, and are shown apart.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](Error::Unsupported) for more than 65,535 tags.
+    pub fn tagged(&self, tag: &str) -> PoolResult<Self> {
+        let tag = self.owner.inner.core().tags.named(tag)?;
+        Ok(Self { owner: Arc::clone(&self.owner), tag })
+    }
+
+    /// Allocates. The first address is a multiple of `alignment`, a power of two, and of 256 in any case.
+    ///
+    /// The stream has to be there as long as the pool has memory that was used on it: see
+    /// [`forget_stream`](Pool::forget_stream).
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::OutOfMemory`], [`PoolError::OutOfAddresses`], [`PoolError::Suspended`]; or of the core:
+    /// [`ZeroSize`](Error::ZeroSize), [`BadAlignment`](Error::BadAlignment), [`ExceedsDevice`](Error::ExceedsDevice), or
+    /// what the driver answers. Then the pool is as before.
+    #[track_caller]
+    pub fn alloc(&self, size: Bytes, alignment: Bytes, stream: Stream<'static>) -> PoolResult<Block<B>> {
+        let class = match fit(size.0, alignment.0) {
+            Some(class) => class,
+            None => self.check(size, alignment)?,
+        };
+        let lane = self.owner.lane(of_this_thread());
+        self.owner.inner.process.check(OPERATION)?;
+        if let Some(class) = class {
+            let mut cache = lane.lock();
+            if !self.tag.suspended.load(Ordering::Relaxed)
+                && let Some(drawer) = cache.drawer(self.tag.index, stream)
+                && let Some(piece) = cache.pop(drawer, class)
+            {
+                cache.live += size.0;
+                cache.live_blocks += 1;
+                cache.allocations += 1;
+                drop(cache);
+                return Ok(self.block(lane, piece, size, stream, drawer, Some(class as u16)));
+            }
+        }
+        let (piece, drawer) = self.take(lane, size, alignment, stream, class)?;
+        Ok(self.block(lane, piece, size, stream, drawer, class.map(|class| class as u16)))
+    }
+
+    #[track_caller]
+    #[inline]
+    fn block(
+        &self,
+        lane: &Arc<Lane<B>>,
+        piece: Piece,
+        size: Bytes,
+        stream: Stream<'static>,
+        drawer: u16,
+        class: Option<u16>,
+    ) -> Block<B> {
+        let allocated_at = Location::caller();
+        self.owner.inner.tracking.note(|| Unfreed {
+            address: Address(piece.address),
+            size,
+            tag: self.tag.name.clone(),
+            allocated_at,
+        });
+        let lane = Arc::clone(lane);
+        Block { lane, piece, size: size.0, stream, drawer, class, used_on: Vec::new(), fence: None }
+    }
+
+    /// What is wrong with a request, or that it has no class.
+    #[cold]
+    fn check(&self, size: Bytes, alignment: Bytes) -> PoolResult<Option<usize>> {
+        if size.is_zero() {
+            return Err(Error::ZeroSize { operation: OPERATION }.into());
+        }
+        Alignment::new(alignment).map_err(|_| Error::BadAlignment { operation: OPERATION, alignment })?;
+        let inner = &self.owner.inner;
+        let device = self.owner.device;
+        let total = inner.backend.device(OPERATION, device)?.total_memory;
+        if size > total {
+            return Err(Error::ExceedsDevice { operation: OPERATION, requested: size, device, total }.into());
+        }
+        Ok(None)
+    }
+
+    /// Takes from the common books, and tries what there is to be tried where there is not enough.
+    #[cold]
+    fn take(
+        &self,
+        lane: &Arc<Lane<B>>,
+        size: Bytes,
+        alignment: Bytes,
+        stream: Stream<'static>,
+        class: Option<usize>,
+    ) -> PoolResult<(Piece, u16)> {
+        let mut settled = false;
+        let mut waited = false;
+        loop {
+            let shortage = match self.try_take(lane, size, alignment, stream, class, settled) {
+                Ok(taken) => return Ok(taken),
+                Err(shortage) => shortage,
+            };
+            match shortage {
+                Shortage::Caches if !settled => self.owner.settle(|_| true),
+                Shortage::Memory(_) if !waited => {
+                    waited = true;
+                    self.owner.inner.core().wait()?;
+                }
+                Shortage::Memory(_) if self.owner.call_for_memory(size) => self.owner.settle(|_| true),
+                shortage => return Err(self.owner.tell(shortage, size, &self.tag)),
+            }
+            settled = true;
+        }
+    }
+
+    fn try_take(
+        &self,
+        lane: &Arc<Lane<B>>,
+        size: Bytes,
+        alignment: Bytes,
+        stream: Stream<'static>,
+        class: Option<usize>,
+        settled: bool,
+    ) -> Result<(Piece, u16), Shortage> {
+        let mut cache = lane.lock();
+        let mut core = self.owner.inner.core();
+        let tag = self.tag.index;
+        let drawer = match cache.drawer(tag, stream) {
+            Some(drawer) => drawer,
+            None => {
+                let index = core.streams.index(stream)?;
+                cache.add_drawer(tag, stream, index)
+            }
+        };
+        let small = size.0 <= MEDIUM;
+        let stream = cache.stream_of(drawer);
+        let rounded = class.map_or(size.0, size_of);
+        let request = Request { size: rounded, alignment: alignment.0, tag, stream, small };
+        let piece = match class {
+            Some(class) if class < SMALL_CLASSES => {
+                let mut pieces = Vec::with_capacity(batch_of(class));
+                core.take_small(request, class, batch_of(class), &mut pieces, settled)?;
+                let first = pieces.pop().ok_or(Shortage::Caches)?;
+                drop(core);
+                pieces.into_iter().for_each(|piece| cache.add(drawer, class, piece));
+                first
+            }
+            _ => core.take(request, settled)?,
+        };
+        cache.live += size.0;
+        cache.live_blocks += 1;
+        cache.allocations += 1;
+        Ok((piece, drawer))
+    }
+}
+
+/// The class of a request, where it has one and is right.
+#[inline]
+fn fit(size: u64, alignment: u64) -> Option<Option<usize>> {
+    if size == 0 || size > MEDIUM || !alignment.is_power_of_two() {
+        return None;
+    }
+    let class = class_of(size)?;
+    match alignment {
+        ..=SMALLEST => Some(Some(class)),
+        UNIT => Some(Some((class..).find(|class| size_of(*class).is_multiple_of(UNIT))?)),
+        // A range of its own.
+        _ => None,
+    }
+}

@@ -1,0 +1,208 @@
+//! What a pool tells of itself: the block behind an address, the account, a picture.
+
+use crate::core::Core;
+use crate::owner::Owner;
+use crate::picture::{BlockPicture, BlockState, FramesPicture, PagesPicture, Picture, SpacePicture};
+use crate::piece::Origin;
+use crate::space::{Seen, Space};
+use crate::{Account, BinAccount, BlockInfo, Pool, Unfreed};
+use gpu_vmm_core::{Address, Backend, Bytes};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering;
+
+impl<B: Backend> Pool<B> {
+    /// The live block in which an address lies. For questions now and then: it asks every lane.
+    #[must_use]
+    pub fn find(&self, address: Address) -> Option<BlockInfo> {
+        if !self.owner.inner.process.is_this() {
+            return None;
+        }
+        let info = self.owner.inner.core().find_block(address)?;
+        let cached = self.owner.lanes().any(|lane| lane.lock().holds(info.base.0));
+        (!cached).then_some(info)
+    }
+
+    /// Where the memory is. Nobody waits for it longer than for an allocation.
+    #[must_use]
+    pub fn account(&self) -> Account {
+        self.owner.account()
+    }
+
+    /// What the pool looks like now; as JSON it is what `gpu-vmm report` draws.
+    #[must_use]
+    pub fn snapshot(&self) -> Picture {
+        let account = self.owner.account();
+        if !self.owner.inner.process.is_this() {
+            return Picture { version: Picture::VERSION, account, ..Picture::default() };
+        }
+        let mut cached = HashSet::new();
+        for lane in self.owner.lanes() {
+            cached.extend(lane.lock().pieces().map(|piece| piece.address));
+        }
+        self.owner.inner.core().picture(account, &cached)
+    }
+
+    /// The blocks that were not freed yet and where they come from, by their addresses; none where the pool was not made
+    /// with [`debug`](crate::PoolBuilder::debug).
+    #[must_use]
+    pub fn unfreed(&self) -> Vec<Unfreed> {
+        self.owner.unfreed()
+    }
+}
+
+impl<B: Backend> Owner<B> {
+    pub(crate) fn account(&self) -> Account {
+        let mut account = Account::default();
+        if !self.inner.process.is_this() {
+            return account;
+        }
+        let mut ready = BTreeMap::<u64, u64>::new();
+        for lane in self.lanes() {
+            let cache = lane.lock();
+            account.live += cache.live;
+            account.live_blocks += cache.live_blocks;
+            account.allocations += cache.allocations;
+            account.cached += cache.bytes;
+            for piece in cache.pieces().filter(|piece| matches!(piece.origin, Origin::Slot(..))) {
+                *ready.entry(piece.size).or_default() += 1;
+            }
+        }
+        self.inner.core().add_to(&mut account, &ready);
+        account
+    }
+}
+
+impl<B: Backend> Core<B> {
+    fn add_to(&self, account: &mut Account, ready: &BTreeMap<u64, u64>) {
+        account.pending = self.pending.bytes();
+        account.kept = self.frames.free() as u64 * self.page;
+        account.held = self.held();
+        account.mapped = self.spaces.iter().map(|space| space.mapped * self.page).sum();
+        account.reserved = self.spaces.iter().map(|space| space.region.reserved().0).sum();
+        account.peak_live = self.peak_taken;
+        account.peak_held = self.peak_held;
+        account.driver_calls = self.calls;
+        account.driver_calls.other += self.streams.calls;
+        let mut bins = BTreeMap::<u64, BinAccount>::new();
+        for slab in self.slabs.iter() {
+            let size = slab.slot_size();
+            let bin = bins.entry(size).or_insert(BinAccount { size, ..BinAccount::default() });
+            bin.free += u64::from(slab.free());
+            bin.live += u64::from(slab.slots() - slab.free());
+        }
+        for (size, count) in ready {
+            if let Some(bin) = bins.get_mut(size) {
+                bin.free += count;
+                bin.live = bin.live.saturating_sub(*count);
+            }
+        }
+        account.bins = bins.into_values().collect();
+    }
+
+    /// The block in which an address lies, be it live or in front of a thread.
+    fn find_block(&self, address: Address) -> Option<BlockInfo> {
+        let inside = |space: &&Space<B>| {
+            address.0.checked_sub(space.base).is_some_and(|at| at < space.region.reserved().0)
+        };
+        let space = self.spaces.iter().find(inside)?;
+        let seen = space.at(address.0 - space.base)?;
+        let slab = self.slabs.iter().find(|slab| slab.space == space.index && slab.range == seen.range);
+        let (base, size) = match slab {
+            None => (space.base + seen.offset, seen.size),
+            Some(slab) => {
+                let slot = (address.0 - slab.base) / slab.slot_size();
+                if slot >= u64::from(slab.slots()) || slab.is_free(slot as u16) {
+                    return None;
+                }
+                (slab.base + slot * slab.slot_size(), slab.slot_size())
+            }
+        };
+        if self.pending.iter().any(|waiting| waiting.piece.address == base) {
+            return None;
+        }
+        Some(BlockInfo {
+            base: Address(base),
+            size: Bytes(size),
+            offset: Bytes(address.0 - base),
+            device: self.settings.device,
+            stream: self.streams.stream(seen.stream),
+            tag: self.tags.get(space.tag).name.clone(),
+        })
+    }
+
+    fn picture(&self, account: Account, cached: &HashSet<u64>) -> Picture {
+        let device = self.backend.devices().get(self.settings.device.0 as usize);
+        let device = device.map(|device| format!("{} {}: {}", self.backend.vendor(), device.id, device.name));
+        Picture {
+            version: Picture::VERSION,
+            device: device.unwrap_or_default(),
+            at: self.history.now(),
+            page: self.page,
+            account,
+            spaces: self.spaces.iter().map(|space| self.picture_of(space, cached)).collect(),
+            unmapped: self.unmapped(),
+            timeline: self.history.moments().to_vec(),
+        }
+    }
+
+    /// The frames that are mapped nowhere, in runs.
+    fn unmapped(&self) -> Vec<FramesPicture> {
+        let mut runs: Vec<FramesPicture> = Vec::new();
+        for frame in self.frames.free_ones().filter(|frame| self.frames.get(*frame).mapped.is_empty()) {
+            match runs.last_mut() {
+                Some(run) if u64::from(run.frame) + run.count == u64::from(frame) => run.count += 1,
+                _ => runs.push(FramesPicture { frame, count: 1 }),
+            }
+        }
+        runs
+    }
+
+    fn picture_of(&self, space: &Space<B>, cached: &HashSet<u64>) -> SpacePicture {
+        let tag = self.tags.get(space.tag);
+        let pending: HashSet<_> = self.pending.iter().map(|waiting| waiting.piece.address).collect();
+        let bins: HashSet<_> =
+            self.slabs.iter().filter(|slab| slab.space == space.index).map(|slab| slab.base).collect();
+        let block = |seen: Seen| {
+            let address = space.base + seen.offset;
+            let state = match seen.taken {
+                false => BlockState::Free,
+                true if bins.contains(&address) => BlockState::Bins,
+                true if cached.contains(&address) => BlockState::Cached,
+                true if pending.contains(&address) => BlockState::Pending,
+                true => BlockState::Live,
+            };
+            let stream = self.streams.stream(seen.stream).as_raw().addr() as u64;
+            BlockPicture { offset: seen.offset, size: seen.size, state, stream }
+        };
+        SpacePicture {
+            tag: tag.name.to_string(),
+            base: space.base,
+            reserved: space.region.reserved().0,
+            suspended: tag.suspended.load(Ordering::Relaxed),
+            blocks: space.seen().map(block).collect(),
+            pages: pages_of(space),
+        }
+    }
+}
+
+/// What is mapped in a space, in runs.
+fn pages_of<B: Backend>(space: &Space<B>) -> Vec<PagesPicture> {
+    let mut runs: Vec<PagesPicture> = Vec::new();
+    for (index, page) in space.pages.iter().enumerate() {
+        if page.frame == crate::frames::NO_FRAME {
+            continue;
+        }
+        let (offset, used) = (space.offset_of(index).0, page.live > 0);
+        match runs.last_mut() {
+            Some(run)
+                if run.offset + run.count * space.page == offset
+                    && u64::from(run.frame) + run.count == u64::from(page.frame)
+                    && run.used == used =>
+            {
+                run.count += 1;
+            }
+            _ => runs.push(PagesPicture { offset, count: 1, frame: page.frame, used }),
+        }
+    }
+    runs
+}

@@ -1,0 +1,125 @@
+//! Blocks that are known by their addresses alone, for callers from other languages.
+
+use crate::{Block, Fence, Pool, PoolError, PoolResult};
+use gpu_vmm_core::{Address, Backend, Stream};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// So many parts have a lock of their own.
+const PARTS: usize = 16;
+
+/// So many freed addresses are remembered by each part.
+const REMEMBERED: usize = 1024;
+
+#[derive(Debug)]
+pub(crate) struct Raw<B: Backend> {
+    parts: [Mutex<Part<B>>; PARTS],
+}
+
+#[derive(Debug)]
+struct Part<B: Backend> {
+    blocks: HashMap<Address, Block<B>>,
+    /// What was freed last, to tell freeing twice from other mistakes.
+    freed: VecDeque<Address>,
+    freed_set: HashSet<Address>,
+}
+
+impl<B: Backend> Raw<B> {
+    pub(crate) fn new() -> Self {
+        let part = |_| {
+            Mutex::new(Part { blocks: HashMap::new(), freed: VecDeque::new(), freed_set: HashSet::new() })
+        };
+        Self { parts: std::array::from_fn(part) }
+    }
+
+    fn part(&self, address: Address) -> MutexGuard<'_, Part<B>> {
+        // Addresses of neighbouring blocks differ in these bits.
+        let part = (address.0 >> 9 ^ address.0 >> 21) as usize % PARTS;
+        self.parts[part].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B: Backend> Part<B> {
+    fn remember(&mut self, address: Address) {
+        if self.freed.len() == REMEMBERED
+            && let Some(old) = self.freed.pop_front()
+        {
+            self.freed_set.remove(&old);
+        }
+        if self.freed_set.insert(address) {
+            self.freed.push_back(address);
+        }
+    }
+
+    fn unremember(&mut self, address: Address) {
+        if self.freed_set.remove(&address) {
+            self.freed.retain(|one| *one != address);
+        }
+    }
+}
+
+impl<B: Backend> Pool<B> {
+    /// Takes charge of a block and gives its address, for callers that know of addresses alone. It is freed by
+    /// [`free_at`](Pool::free_at), or with the last clone of the pool.
+    pub fn keep(&self, block: Block<B>) -> Address {
+        let address = block.address();
+        let mut part = self.owner.raw.part(address);
+        part.unremember(address);
+        part.blocks.insert(address, block);
+        address
+    }
+
+    /// Frees a block that the pool [keeps](Pool::keep).
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::FreedTwice`] where it was freed lately and nothing has come to be there since;
+    /// [`PoolError::NotABlock`] for any other address. Nothing has changed then.
+    pub fn free_at(&self, address: Address) -> PoolResult<()> {
+        self.let_go("free", address).map(drop)
+    }
+
+    /// Frees a block that the pool [keeps](Pool::keep), to be used again when `fence` is done.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Pool::free_at`].
+    pub fn free_at_after(&self, address: Address, fence: Box<dyn Fence>) -> PoolResult<()> {
+        self.let_go("free", address).map(|block| block.free_after(fence))
+    }
+
+    /// [Notes](Block::record_use) that work on another stream uses a block that the pool [keeps](Pool::keep).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Pool::free_at`].
+    pub fn record_use_at(&self, address: Address, stream: Stream<'static>) -> PoolResult<()> {
+        let mut part = self.owner.raw.part(address);
+        if let Some(block) = part.blocks.get_mut(&address) {
+            block.record_use(stream);
+            return Ok(());
+        }
+        let freed = part.freed_set.contains(&address);
+        drop(part);
+        Err(self.not_kept("record a use", address, freed))
+    }
+
+    fn let_go(&self, operation: &'static str, address: Address) -> PoolResult<Block<B>> {
+        let mut part = self.owner.raw.part(address);
+        if let Some(block) = part.blocks.remove(&address) {
+            part.remember(address);
+            return Ok(block);
+        }
+        let freed = part.freed_set.contains(&address);
+        drop(part);
+        Err(self.not_kept(operation, address, freed))
+    }
+
+    fn not_kept(&self, operation: &'static str, address: Address, freed: bool) -> PoolError {
+        if freed {
+            return PoolError::FreedTwice { operation, address };
+        }
+        let inside = self.find(address).map(|info| info.base).filter(|base| *base != address);
+        PoolError::NotABlock { operation, address, inside }
+    }
+}

@@ -1,0 +1,101 @@
+//! Free ranges by their size.
+//!
+//! Sizes below 32 units have a bin each; above, each power of two is divided into 32 bins, so that the sizes of a bin
+//! differ by 3 % at most. A bitmap tells which bins have something in them.
+
+/// What every offset and size is a multiple of.
+pub(crate) const UNIT: u64 = 512;
+
+const DIVISIONS: usize = 32;
+const DIVISION_BITS: u32 = DIVISIONS.ilog2();
+/// Up to 2^36 units: 32 TiB, a quarter of all addresses there are.
+const COUNT: usize = DIVISIONS * 32;
+const WORDS: usize = COUNT / 64;
+
+/// No range.
+pub(super) const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(super) struct Bins {
+    /// The first range of each bin.
+    heads: Box<[u32]>,
+    filled: [u64; WORDS],
+}
+
+impl Bins {
+    pub(super) fn new() -> Self {
+        Self { heads: vec![NONE; COUNT].into(), filled: [0; WORDS] }
+    }
+
+    /// The bin of a size.
+    pub(super) fn of(size: u64) -> usize {
+        let units = size / UNIT;
+        if units < DIVISIONS as u64 {
+            return units as usize;
+        }
+        let power = units.ilog2();
+        let division = (units >> (power - DIVISION_BITS)) as usize % DIVISIONS;
+        let bin = (power - DIVISION_BITS + 1) as usize * DIVISIONS + division;
+        bin.min(COUNT - 1)
+    }
+
+    pub(super) fn head(&self, bin: usize) -> u32 {
+        self.heads[bin]
+    }
+
+    pub(super) fn set_head(&mut self, bin: usize, range: u32) {
+        self.heads[bin] = range;
+        let bit = 1 << (bin % 64);
+        if range == NONE {
+            self.filled[bin / 64] &= !bit;
+        } else {
+            self.filled[bin / 64] |= bit;
+        }
+    }
+
+    /// The first bin from `bin` on that has something in it.
+    pub(super) fn filled_from(&self, bin: usize) -> Option<usize> {
+        let mut word = bin / 64;
+        let mut bits = self.filled.get(word)? & (!0 << (bin % 64));
+        while bits == 0 {
+            word += 1;
+            bits = *self.filled.get(word)?;
+        }
+        Some(word * 64 + bits.trailing_zeros() as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_sizes_have_no_smaller_bins() {
+        let mut last = 0;
+        let mut size = UNIT;
+        while size < 1 << 44 {
+            let bin = Bins::of(size);
+            assert!(
+                bin == last || bin == last + 1 || size / UNIT < 2,
+                "{size} is in bin {bin} behind {last}"
+            );
+            last = bin;
+            size = (size + size / 64).next_multiple_of(UNIT);
+        }
+        assert!(Bins::of(u64::MAX) < COUNT);
+    }
+
+    #[test]
+    fn the_next_filled_bin_is_found() {
+        let mut bins = Bins::new();
+        assert_eq!(bins.filled_from(0), None);
+        for bin in [3, 64, 700] {
+            bins.set_head(bin, 1);
+        }
+        let found: Vec<_> = [0, 3, 4, 64, 65, 701].map(|from| bins.filled_from(from)).into();
+        assert_eq!(found, [Some(3), Some(3), Some(64), Some(64), Some(700), None]);
+        bins.set_head(64, NONE);
+        assert_eq!(bins.filled_from(4), Some(700));
+        assert_eq!(bins.filled_from(COUNT), None);
+    }
+}

@@ -1,0 +1,357 @@
+//! Ranges of addresses, taken and free, that cover a space without a hole; free ones are found by size and stream.
+//!
+//! Nothing here knows of physical memory. The last range is the rest that was never taken, or the end of it.
+
+use super::bins::{Bins, NONE, UNIT};
+use crate::turn::{CLEAN, StreamIndex, Turn};
+
+/// A range's number.
+pub(crate) type RangeIndex = u32;
+
+/// A range of a space.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Range {
+    pub(super) offset: u64,
+    pub(super) size: u64,
+    /// After which work it is free; whose it is where it is taken.
+    pub(super) turn: Turn,
+    /// Its neighbours.
+    before: RangeIndex,
+    behind: RangeIndex,
+    /// Its neighbours in the bin.
+    back: RangeIndex,
+    next: RangeIndex,
+    bin: u16,
+    pub(super) state: RangeState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RangeState {
+    Taken,
+    Free,
+    /// The number is not in use.
+    Vacant,
+}
+
+impl Range {
+    pub(super) fn end(&self) -> u64 {
+        self.offset + self.size
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Ranges {
+    list: Vec<Range>,
+    vacant: Vec<RangeIndex>,
+    /// Free ranges by stream; the first set is everybody's.
+    free: Vec<Bins>,
+    first: RangeIndex,
+    last: RangeIndex,
+    /// The highest address that was ever taken.
+    touched: u64,
+}
+
+impl Ranges {
+    /// One free range of `size` bytes, a multiple of the unit.
+    pub(super) fn new(size: u64) -> Self {
+        let all = Range {
+            offset: 0,
+            size,
+            turn: Turn::FREE,
+            before: NONE,
+            behind: NONE,
+            back: NONE,
+            next: NONE,
+            bin: 0,
+            state: RangeState::Free,
+        };
+        Self { list: vec![all], vacant: Vec::new(), free: vec![Bins::new()], first: 0, last: 0, touched: 0 }
+    }
+
+    pub(super) fn get(&self, range: RangeIndex) -> &Range {
+        &self.list[range as usize]
+    }
+
+    fn at(&mut self, range: RangeIndex) -> &mut Range {
+        &mut self.list[range as usize]
+    }
+
+    /// The end of the last range that is taken.
+    pub(super) fn end(&self) -> u64 {
+        self.get(self.last).offset
+    }
+
+    /// All ranges in order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Range> {
+        let mut next = self.first;
+        std::iter::from_fn(move || {
+            let range = self.list.get(next as usize)?;
+            next = range.behind;
+            Some(range)
+        })
+    }
+
+    /// The taken range in which an offset lies, beginning the search at a range that may lie near.
+    pub(super) fn taken_at(&self, offset: u64, near: RangeIndex) -> Option<(RangeIndex, &Range)> {
+        let good = self.list.get(near as usize).is_some_and(|range| range.state != RangeState::Vacant);
+        let mut index = if good { near } else { self.first };
+        loop {
+            let range = self.list.get(index as usize)?;
+            if offset < range.offset {
+                index = range.before;
+            } else if offset >= range.end() {
+                index = range.behind;
+            } else {
+                return (range.state == RangeState::Taken).then_some((index, range));
+            }
+        }
+    }
+
+    /// Free ranges of at least `size` bytes that `stream` may use, or everybody, the best fitting first within each.
+    /// The last range of all is not among them.
+    pub(super) fn fitting(&self, set: StreamIndex, size: u64) -> impl Iterator<Item = RangeIndex> {
+        let bins = self.free.get(usize::from(set));
+        let mut bin = bins.and_then(|bins| bins.filled_from(Bins::of(size)));
+        let mut from = size;
+        let mut above = 0;
+        std::iter::from_fn(move || {
+            loop {
+                let bins = bins?;
+                let here = bin?;
+                if let Some((index, fit)) = self.best_of(bins, here, from, above) {
+                    above = self.get(index).offset + 1;
+                    from = fit;
+                    return Some(index);
+                }
+                bin = bins.filled_from(here + 1);
+                (from, above) = (size, 0);
+            }
+        })
+    }
+
+    /// The smallest range of a bin that has at least `size` bytes, the first of several; of those with just `size`, only
+    /// one at `above` or behind it. A bin's list is looked at for a while only.
+    fn best_of(&self, bins: &Bins, bin: usize, size: u64, above: u64) -> Option<(RangeIndex, u64)> {
+        const LOOK: usize = 32;
+        let mut best: Option<((u64, u64), RangeIndex)> = None;
+        let mut index = bins.head(bin);
+        for _ in 0..LOOK {
+            let Some(range) = self.list.get(index as usize) else { break };
+            let key = (range.size, range.offset);
+            if key >= (size, above) && best.is_none_or(|(best, _)| key < best) {
+                best = Some((key, index));
+            }
+            index = range.next;
+        }
+        best.map(|((size, _), index)| (index, size))
+    }
+
+    /// The last range and where in it a stream can begin: behind what another stream's work still uses.
+    pub(super) fn rest(&self, usable: impl Fn(Turn) -> bool) -> (RangeIndex, u64) {
+        let last = self.get(self.last);
+        let from = if usable(last.turn) { last.offset } else { last.offset.max(self.touched) };
+        (self.last, from)
+    }
+
+    /// Takes `size` bytes from `offset` on out of a free range.
+    pub(super) fn take(
+        &mut self,
+        from: RangeIndex,
+        offset: u64,
+        size: u64,
+        stream: StreamIndex,
+    ) -> RangeIndex {
+        let range = *self.get(from);
+        debug_assert!(
+            range.state == RangeState::Free && offset >= range.offset && offset + size <= range.end()
+        );
+        self.unlist(from);
+        self.touched = self.touched.max(offset + size);
+        let mut taken = from;
+        if offset > range.offset {
+            taken = self.split(from, offset);
+            self.enlist(from);
+        }
+        // The last range stays, though it be empty: what is behind it is never looked for.
+        if offset + size < range.end() || taken == self.last {
+            let rest = self.split(taken, offset + size);
+            if offset + size >= self.touched {
+                self.at(rest).turn = Turn::FREE;
+            }
+            self.enlist(rest);
+        }
+        let at = self.at(taken);
+        at.state = RangeState::Taken;
+        at.turn = Turn::new(stream, 0);
+        taken
+    }
+
+    /// Makes a taken range free, and one with its free neighbours where the same may use them.
+    pub(super) fn give(&mut self, range: RangeIndex, turn: Turn, is_done: impl Fn(Turn) -> bool) {
+        let at = self.at(range);
+        at.state = RangeState::Free;
+        at.turn = turn;
+        self.settle(range, is_done);
+    }
+
+    /// Makes a free range, which is in no bin, one with its free neighbours, and puts it into its bin.
+    fn settle(&mut self, range: RangeIndex, is_done: impl Fn(Turn) -> bool) {
+        let mut range = range;
+        self.clean(range, &is_done);
+        let before = self.get(range).before;
+        if before != NONE && self.are_alike(before, range, &is_done) {
+            self.unlist(before);
+            self.clean(before, &is_done);
+            range = self.join(before, range);
+        }
+        let behind = self.get(range).behind;
+        let joins = |list: &Self| {
+            if behind == list.last {
+                list.joins_rest(range, &is_done)
+            } else {
+                list.are_alike(range, behind, &is_done)
+            }
+        };
+        if behind != NONE && joins(self) {
+            self.unlist(behind);
+            self.clean(behind, &is_done);
+            range = self.join(range, behind);
+        }
+        self.enlist(range);
+    }
+
+    /// Has a range that is in no bin be everybody's where the work on it is done.
+    fn clean(&mut self, range: RangeIndex, is_done: impl Fn(Turn) -> bool) {
+        let at = self.at(range);
+        if is_done(at.turn) {
+            at.turn = Turn::FREE;
+        }
+    }
+
+    /// True where two free neighbours are free for the same streams.
+    fn are_alike(&self, one: RangeIndex, other: RangeIndex, is_done: impl Fn(Turn) -> bool) -> bool {
+        let (one, other) = (self.get(one), self.get(other));
+        one.state == RangeState::Free
+            && other.state == RangeState::Free
+            && (one.turn.stream() == other.turn.stream() || is_done(one.turn) && is_done(other.turn))
+    }
+
+    /// The rest is for everybody in its untouched part, whatever is true of the other one.
+    fn joins_rest(&self, range: RangeIndex, is_done: impl Fn(Turn) -> bool) -> bool {
+        let (turn, rest) = (self.get(range).turn, self.get(self.last).turn);
+        turn.stream() == rest.stream() || is_done(turn) || is_done(rest)
+    }
+
+    /// Gives ranges that a stream's work used, and does not any more, to everybody.
+    pub(super) fn release(&mut self, stream: StreamIndex, is_done: impl Fn(Turn) -> bool) {
+        let mut done = Vec::new();
+        if let Some(bins) = self.free.get(usize::from(stream)) {
+            let mut bin = bins.filled_from(0);
+            while let Some(here) = bin {
+                let mut index = bins.head(here);
+                while index != NONE {
+                    let range = self.get(index);
+                    if is_done(range.turn) {
+                        done.push(index);
+                    }
+                    index = range.next;
+                }
+                bin = bins.filled_from(here + 1);
+            }
+        }
+        for range in done {
+            // It may have become a part of another one meanwhile.
+            let at = *self.get(range);
+            if at.state == RangeState::Free && at.turn.stream() == stream {
+                self.unlist(range);
+                self.settle(range, &is_done);
+            }
+        }
+    }
+
+    /// Cuts a range in two; the number of the part from `offset` on, which is as the first one and in no bin.
+    fn split(&mut self, range: RangeIndex, offset: u64) -> RangeIndex {
+        let old = *self.get(range);
+        let cut = Range { offset, size: old.end() - offset, before: range, ..old };
+        let index = match self.vacant.pop() {
+            Some(index) => {
+                *self.at(index) = cut;
+                index
+            }
+            None => {
+                self.list.push(cut);
+                (self.list.len() - 1) as RangeIndex
+            }
+        };
+        let first = self.at(range);
+        first.size = offset - old.offset;
+        first.behind = index;
+        if old.behind == NONE {
+            self.last = index;
+        } else {
+            self.at(old.behind).before = index;
+        }
+        index
+    }
+
+    /// Makes two neighbours that are in no bin one.
+    fn join(&mut self, one: RangeIndex, other: RangeIndex) -> RangeIndex {
+        let gone = *self.get(other);
+        self.at(other).state = RangeState::Vacant;
+        self.vacant.push(other);
+        let at = self.at(one);
+        at.size += gone.size;
+        at.turn = at.turn.and(gone.turn);
+        at.behind = gone.behind;
+        if gone.behind == NONE {
+            self.last = one;
+        } else {
+            self.at(gone.behind).before = one;
+        }
+        one
+    }
+
+    fn enlist(&mut self, range: RangeIndex) {
+        let Range { size, turn, .. } = *self.get(range);
+        if range == self.last {
+            return;
+        }
+        let set = usize::from(turn.stream());
+        while self.free.len() <= set {
+            self.free.push(Bins::new());
+        }
+        let bin = Bins::of(size);
+        let head = self.free[set].head(bin);
+        let at = self.at(range);
+        (at.back, at.next, at.bin) = (NONE, head, bin as u16);
+        if head != NONE {
+            self.at(head).back = range;
+        }
+        self.free[set].set_head(bin, range);
+    }
+
+    fn unlist(&mut self, range: RangeIndex) {
+        if range == self.last {
+            return;
+        }
+        let Range { back, next, bin, turn, .. } = *self.get(range);
+        if next != NONE {
+            self.at(next).back = back;
+        }
+        if back == NONE {
+            self.free[usize::from(turn.stream())].set_head(usize::from(bin), next);
+        } else {
+            self.at(back).next = next;
+        }
+    }
+
+    /// The streams that had free ranges of their own.
+    pub(super) fn sets(&self) -> impl Iterator<Item = StreamIndex> + use<> {
+        CLEAN + 1..self.free.len() as StreamIndex
+    }
+}
+
+/// `size` rounded up to what ranges are cut in.
+pub(crate) fn rounded(size: u64) -> Option<u64> {
+    size.checked_next_multiple_of(UNIT)
+}

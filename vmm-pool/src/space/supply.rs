@@ -1,0 +1,158 @@
+//! Memory behind addresses: a transaction that maps frames where a block is to be.
+#![allow(unsafe_code)]
+
+use super::{Page, Space};
+use crate::DriverCalls;
+use crate::frames::{FrameIndex, Frames, NO_FRAME, PageAddress};
+use crate::streams::Streams;
+use crate::turn::{StreamIndex, Turn};
+use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Done, Result};
+
+/// Pages of a part that have no memory of their own yet.
+#[derive(Debug)]
+pub(crate) struct Gap {
+    /// The pages whose free frame has been claimed.
+    claimed: Vec<usize>,
+    /// The pages that need another frame.
+    pub(crate) missing: Vec<usize>,
+}
+
+impl<B: Backend> Space<B> {
+    /// Claims the free frames behind a part, and tells which pages need others.
+    pub(crate) fn open_gap(
+        &mut self,
+        frames: &mut Frames<B>,
+        streams: &Streams<B>,
+        (offset, size): (u64, u64),
+        stream: StreamIndex,
+    ) -> Gap {
+        let pages = self.pages_of(offset, size);
+        if self.pages.len() < pages.end {
+            self.pages.resize(pages.end, Page::NEW);
+        }
+        frames.begin_search();
+        let mut gap = Gap { claimed: Vec::new(), missing: Vec::new() };
+        for page in pages {
+            let at = self.pages[page];
+            if at.live > 0 {
+                continue;
+            }
+            if at.frame != NO_FRAME && self.fits(frames, at.frame) && frames.see(at.frame, streams, stream) {
+                frames.claim(at.frame);
+                gap.claimed.push(page);
+            } else {
+                gap.missing.push(page);
+            }
+        }
+        gap
+    }
+
+    /// Gives up what [`Space::open_gap`] has claimed.
+    pub(crate) fn close_gap(&self, frames: &mut Frames<B>, gap: &Gap) {
+        for page in &gap.claimed {
+            frames.release(self.pages[*page].frame, Turn::FREE);
+        }
+    }
+
+    /// Puts claimed frames behind the missing pages: all, or none. Nothing uses the addresses any more.
+    pub(crate) fn fill_gap(
+        &mut self,
+        frames: &mut Frames<B>,
+        gap: &Gap,
+        chosen: &[FrameIndex],
+        device: DeviceId,
+        calls: &mut DriverCalls,
+    ) -> Result<()> {
+        let stale: Vec<_> =
+            gap.missing.iter().copied().filter(|page| self.pages[*page].frame != NO_FRAME).collect();
+        unmap_runs(self, frames, &stale, calls)?;
+        let mut done = 0;
+        let result = self.map_and_grant(frames, gap, chosen, device, calls, &mut done);
+        if result.is_err() {
+            // What cannot be unmapped again stays behind its addresses, as free memory does.
+            let mapped: Vec<_> = gap.missing[..done].to_vec();
+            for (page, frame) in gap.missing.iter().zip(chosen).take(done) {
+                self.note_mapped(frames, *page, *frame);
+            }
+            let _ = unmap_runs(self, frames, &mapped, calls);
+            return result;
+        }
+        for (page, frame) in gap.missing.iter().zip(chosen) {
+            self.note_mapped(frames, *page, *frame);
+        }
+        Ok(())
+    }
+
+    fn note_mapped(&mut self, frames: &mut Frames<B>, page: usize, frame: FrameIndex) {
+        self.pages[page].frame = frame;
+        self.pages[page].turn = Turn::FREE;
+        self.mapped += 1;
+        let address = self.address_of(page);
+        frames.at(frame).mapped.push(address);
+    }
+
+    fn map_and_grant(
+        &mut self,
+        frames: &Frames<B>,
+        gap: &Gap,
+        chosen: &[FrameIndex],
+        device: DeviceId,
+        calls: &mut DriverCalls,
+        done: &mut usize,
+    ) -> Result<()> {
+        for (page, frame) in gap.missing.iter().zip(chosen) {
+            if let Some(memory) = &frames.get(*frame).memory {
+                calls.map += 1;
+                self.region.map(Bytes(*page as u64 * self.page), memory)?;
+            }
+            *done += 1;
+        }
+        for (first, count) in runs(&gap.missing) {
+            calls.set_access += 1;
+            let length = Bytes(count as u64 * self.page);
+            self.region.set_access(self.offset_of(first), length, device, Access::ReadWrite)?;
+        }
+        Ok(())
+    }
+}
+
+/// Unmaps pages, which are in order and nobody's: addresses that nothing uses any more.
+pub(crate) fn unmap_runs<B: Backend>(
+    space: &mut Space<B>,
+    frames: &mut Frames<B>,
+    pages: &[usize],
+    calls: &mut DriverCalls,
+) -> Result<()> {
+    for (first, count) in runs(pages) {
+        calls.unmap += 1;
+        // SAFETY: the caller has seen to it that what used these addresses is done.
+        let done = unsafe { Done::promised() };
+        space.region.unmap(space.offset_of(first), Bytes(count as u64 * space.page), done)?;
+        for page in first..first + count {
+            let address = space.address_of(page);
+            forget(frames, space.pages[page].frame, address);
+            space.pages[page].frame = NO_FRAME;
+            space.mapped -= 1;
+        }
+    }
+    Ok(())
+}
+
+fn forget<B: Backend>(frames: &mut Frames<B>, frame: FrameIndex, address: PageAddress) {
+    frames.at(frame).mapped.retain(|one| *one != address);
+}
+
+/// Runs of pages that follow each other: the first, and how many.
+fn runs(pages: &[usize]) -> impl Iterator<Item = (usize, usize)> {
+    pages.chunk_by(|one, next| one + 1 == *next).map(|run| (run[0], run.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn runs_are_pages_that_follow_each_other() {
+        let found: Vec<_> = super::runs(&[1, 2, 3, 7, 9, 10]).collect();
+        assert_eq!(found, [(1, 3), (7, 1), (9, 2)]);
+        assert_eq!(super::runs(&[]).count(), 0);
+    }
+}

@@ -1,0 +1,210 @@
+//! Blocks without memory that keep their addresses, by their tag.
+
+use crate::core::Core;
+use crate::frames::{FrameIndex, NO_FRAME};
+use crate::{Pool, PoolError, PoolResult};
+use gpu_vmm_core::{Backend, Bytes, Done, Error, RegionState, Stash, Stream};
+use std::sync::atomic::Ordering;
+
+impl<B: Backend> Pool<B> {
+    /// Gives the memory of all blocks with a tag back to the driver and keeps their addresses; their contents go to the
+    /// stash. Gives how much memory went; zero where they were suspended already.
+    ///
+    /// Waits as `done` says for what uses the blocks. Until [`Pool::resume`] nothing is allocated with the tag; blocks can
+    /// be freed. The pool's other blocks stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::NoSuchTag`], and those of [`Region::suspend`](gpu_vmm_core::Region::suspend). A tag has two ranges of
+    /// addresses, for small blocks and for others; where the second fails, the first is resumed.
+    pub fn suspend(&self, tag: &str, stash: &Stash<B>, done: Done<'_>) -> PoolResult<Bytes> {
+        let operation = "suspend";
+        let tag = self.tag_named(operation, tag)?;
+        tag.suspended.store(true, Ordering::Release);
+        self.owner.settle(|index| index == tag.index);
+        let mut core = self.owner.inner.core();
+        let result = core.suspend(tag.index, stash, done);
+        if result.is_err() && !core.is_suspended(tag.index) {
+            tag.suspended.store(false, Ordering::Release);
+        }
+        Ok(result?)
+    }
+
+    /// Brings the memory of all blocks with a tag back, with their contents. Gives how much memory came; zero where they
+    /// were not suspended.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::NoSuchTag`], and those of [`Region::resume`](gpu_vmm_core::Region::resume): where there is too little
+    /// memory, what is not back yet stays suspended and its contents safe.
+    pub fn resume(&self, tag: &str) -> PoolResult<Bytes> {
+        let tag = self.tag_named("resume", tag)?;
+        let mut core = self.owner.inner.core();
+        let resumed = core.resume(tag.index)?;
+        tag.suspended.store(false, Ordering::Release);
+        Ok(resumed)
+    }
+
+    /// Has the pool forget a stream that is to be destroyed: waits for what was freed on it, which serves all streams then.
+    /// Live blocks that were allocated for it must not be freed afterwards by dropping them; free them first.
+    ///
+    /// # Errors
+    ///
+    /// What waiting answers.
+    pub fn forget_stream(&self, stream: Stream<'static>) -> PoolResult<()> {
+        self.owner.inner.process.check("forget a stream")?;
+        self.owner.settle(|_| true);
+        let mut core = self.owner.inner.core();
+        let index = core.streams.index(stream)?;
+        core.streams.wait_for(index)?;
+        core.release_done();
+        Ok(core.collect_pending(false)?)
+    }
+
+    fn tag_named(&self, operation: &'static str, name: &str) -> PoolResult<std::sync::Arc<crate::tags::Tag>> {
+        self.owner.inner.process.check(operation)?;
+        let core = self.owner.inner.core();
+        core.tags.find(name).ok_or_else(|| {
+            let there: Vec<_> = core.tags.iter().map(|tag| format!("{:?}", tag.name)).collect();
+            PoolError::NoSuchTag { operation, tag: name.into(), there: there.join(", ") }
+        })
+    }
+}
+
+impl<B: Backend> Core<B> {
+    fn is_suspended(&self, tag: u16) -> bool {
+        self.tags.spaces(tag).any(|space| self.space_is_suspended(space))
+    }
+
+    fn space_is_suspended(&self, space: usize) -> bool {
+        matches!(self.spaces[space].region.state(), RegionState::Suspended { .. })
+    }
+
+    fn suspend(&mut self, tag: u16, stash: &Stash<B>, done: Done<'_>) -> Result<Bytes, Error> {
+        self.streams.wait()?;
+        self.release_done();
+        self.collect_pending(false)?;
+        let mut total = Bytes::ZERO;
+        let mut gone = Vec::new();
+        for space in self.tags.spaces(tag) {
+            match self.suspend_space(space, stash, done) {
+                Ok(memory) => {
+                    total += memory;
+                    gone.push(space);
+                }
+                Err(error) => {
+                    for space in gone {
+                        if let Err(undo) = self.resume_space(space) {
+                            return Err(Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) });
+                        }
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        self.note();
+        Ok(total)
+    }
+
+    fn suspend_space(&mut self, space: usize, stash: &Stash<B>, done: Done<'_>) -> Result<Bytes, Error> {
+        if self.space_is_suspended(space) {
+            return Ok(Bytes::ZERO);
+        }
+        // Free memory stays in the pool, behind other addresses or none.
+        let pages = self.spaces[space].pages.iter().enumerate();
+        let (used, free): (Vec<_>, Vec<_>) = pages
+            .filter(|(_, page)| page.frame != NO_FRAME)
+            .map(|(index, page)| (index, *page))
+            .partition(|(_, page)| page.live > 0);
+        let free: Vec<_> = free.into_iter().map(|(index, _)| index).collect();
+        let Self { spaces, frames, calls, .. } = self;
+        crate::space::unmap_runs(&mut spaces[space], frames, &free, calls)?;
+        let frames: Vec<(usize, FrameIndex)> =
+            used.iter().map(|(index, page)| (*index, page.frame)).collect();
+        self.unmap_elsewhere(space, &frames)?;
+        // The region is to be the only one that holds its memory.
+        for (_, frame) in &frames {
+            self.frames.at(*frame).memory = None;
+        }
+        match self.spaces[space].region.suspend(stash, done) {
+            Ok(suspended) => {
+                for (page, frame) in frames {
+                    self.frames.at(frame).mapped.clear();
+                    self.frames.remove(frame);
+                    let space = &mut self.spaces[space];
+                    space.pages[page].frame = NO_FRAME;
+                    space.mapped -= 1;
+                }
+                Ok(suspended.memory)
+            }
+            Err(error) => {
+                let suspended = self.space_is_suspended(space);
+                for (page, frame) in frames {
+                    let at = &mut self.spaces[space];
+                    let offset = at.offset_of(page);
+                    self.frames.at(frame).memory =
+                        at.region.mapping_at(offset).map(|mapping| mapping.memory.clone());
+                    if suspended {
+                        self.frames.at(frame).mapped.clear();
+                        self.frames.remove(frame);
+                        let at = &mut self.spaces[space];
+                        at.pages[page].frame = NO_FRAME;
+                        at.mapped -= 1;
+                    }
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Unmaps used frames from all addresses but those at which they are used.
+    fn unmap_elsewhere(&mut self, space: usize, used: &[(usize, FrameIndex)]) -> Result<(), Error> {
+        let mut pages = Vec::new();
+        for (page, frame) in used {
+            let here = self.spaces[space].address_of(*page);
+            pages.extend(self.frames.get(*frame).mapped.iter().filter(|at| **at != here));
+        }
+        self.unmap_pages(pages)
+    }
+
+    fn resume(&mut self, tag: u16) -> Result<Bytes, Error> {
+        let mut total = Bytes::ZERO;
+        for space in self.tags.spaces(tag) {
+            total += self.resume_space(space)?;
+        }
+        self.note();
+        Ok(total)
+    }
+
+    fn resume_space(&mut self, index: usize) -> Result<Bytes, Error> {
+        if !self.space_is_suspended(index) {
+            return Ok(Bytes::ZERO);
+        }
+        let space = &mut self.spaces[index];
+        let resumed = match space.region.resume() {
+            Ok(resumed) => resumed,
+            // What the pool keeps may be what is missing.
+            Err(error) if error.is_out_of_memory() && self.frames.free() > 0 => {
+                self.streams.wait()?;
+                self.trim(0)?;
+                self.spaces[index].region.resume()?
+            }
+            Err(error) => return Err(error),
+        };
+        let space = &mut self.spaces[index];
+        for mapping in space.region.mappings() {
+            let page = (mapping.offset.0 / space.page) as usize;
+            let frame = self.frames.insert(mapping.memory.clone(), space.tag);
+            self.frames
+                .at(frame)
+                .mapped
+                .push(crate::frames::PageAddress { space: space.index, page: page as u32 });
+            space.pages[page].frame = frame;
+            space.mapped += 1;
+            if space.pages[page].live == 0 {
+                self.frames.release(frame, crate::turn::Turn::FREE);
+            }
+        }
+        Ok(resumed.memory)
+    }
+}

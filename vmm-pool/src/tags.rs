@@ -1,0 +1,108 @@
+//! Tags, and the spaces that their blocks are in.
+
+use crate::core::{Core, Request, Shortage};
+use crate::space::Space;
+use gpu_vmm_core::{Backend, Bytes, Error, Region};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What all views of a tag have in common.
+#[derive(Debug)]
+pub(crate) struct Tag {
+    pub(crate) index: u16,
+    pub(crate) name: Box<str>,
+    /// True where its memory is elsewhere. Changed under the core's lock, looked at under a lane's.
+    pub(crate) suspended: AtomicBool,
+}
+
+/// A tag's own.
+#[derive(Debug)]
+struct Own {
+    tag: Arc<Tag>,
+    /// The spaces of small blocks and of all others.
+    spaces: [Option<usize>; 2],
+}
+
+/// All tags of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct Tags {
+    list: Vec<Own>,
+}
+
+impl Tags {
+    /// The tag of that name, made where there is none.
+    pub(crate) fn named(&mut self, name: &str) -> Result<Arc<Tag>, Error> {
+        if let Some(tag) = self.find(name) {
+            return Ok(tag);
+        }
+        let index = u16::try_from(self.list.len()).map_err(|_| Error::Unsupported {
+            operation: "tag memory of a pool",
+            reason: format!("a pool has {} tags at most", u16::MAX),
+        })?;
+        let tag = Arc::new(Tag { index, name: name.into(), suspended: AtomicBool::new(false) });
+        self.list.push(Own { tag: Arc::clone(&tag), spaces: [None; 2] });
+        Ok(tag)
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<Tag>> {
+        self.list.iter().find(|own| &*own.tag.name == name).map(|own| Arc::clone(&own.tag))
+    }
+
+    pub(crate) fn get(&self, index: u16) -> &Arc<Tag> {
+        &self.list[usize::from(index)].tag
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Tag>> {
+        self.list.iter().map(|own| &own.tag)
+    }
+
+    /// The spaces of a tag.
+    pub(crate) fn spaces(&self, index: u16) -> impl Iterator<Item = usize> + use<> {
+        self.list[usize::from(index)].spaces.into_iter().flatten()
+    }
+}
+
+impl<B: Backend> Core<B> {
+    pub(crate) fn check_active(&self, tag: u16) -> Result<(), Shortage> {
+        if self.tags.get(tag).suspended.load(Ordering::Acquire) { Err(Shortage::Suspended) } else { Ok(()) }
+    }
+
+    /// The space in which a request is served.
+    pub(crate) fn space_for(&mut self, request: Request) -> Result<usize, Shortage> {
+        self.check_active(request.tag)?;
+        let which = usize::from(!request.small);
+        let own = &self.tags.list[usize::from(request.tag)];
+        if let Some(space) = own.spaces[which] {
+            return Ok(space);
+        }
+        let region = self.reserve(request)?;
+        let space = self.spaces.len();
+        self.spaces.push(Space::new(space as u16, request.tag, region, self.page, self.settings.scrub));
+        self.tags.list[usize::from(request.tag)].spaces[which] = Some(space);
+        Ok(space)
+    }
+
+    /// Addresses for a space: as many as the settings say, or less where the driver has not so many.
+    fn reserve(&mut self, request: Request) -> Result<Region<B>, Shortage> {
+        let reserved: u64 = self.spaces.iter().map(|space| space.region.reserved().0).sum();
+        let left = self.settings.addresses.0.saturating_sub(reserved);
+        let wanted = if request.small { self.settings.reserve_small } else { self.settings.reserve };
+        let mut size = wanted.0.min(left) / self.page * self.page;
+        let least = request.size.max(self.page);
+        let shortage = Shortage::Addresses { used: reserved, reserved };
+        loop {
+            if size < least {
+                return Err(shortage);
+            }
+            self.calls.other += 1;
+            let name = self.tags.get(request.tag).name.clone();
+            let builder = Region::builder(&self.backend).tag(name).alignment(Bytes(self.page));
+            match builder.reserve(Bytes(size)).build() {
+                Ok(region) => return Ok(region),
+                Err(error @ (Error::Forked { .. } | Error::NoSuchDevice { .. })) => return Err(error.into()),
+                Err(error) if size / 2 < least => return Err(error.into()),
+                Err(_) => size = size / 2 / self.page * self.page,
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Which blocks there are and where they come from, for a program that loses some.
+
+use gpu_vmm_core::{Address, Bytes};
+use std::collections::HashMap;
+use std::panic::Location;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A block that was not freed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfreed {
+    /// Its first address.
+    pub address: Address,
+    /// How much was asked for.
+    pub size: Bytes,
+    /// What it is tagged with.
+    pub tag: Box<str>,
+    /// Where in the program it was allocated.
+    pub allocated_at: &'static Location<'static>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Tracking {
+    live: Option<Mutex<HashMap<u64, Unfreed>>>,
+}
+
+impl Tracking {
+    pub(crate) fn new(on: bool) -> Self {
+        Self { live: on.then(Mutex::default) }
+    }
+
+    fn live(&self) -> Option<MutexGuard<'_, HashMap<u64, Unfreed>>> {
+        let live = self.live.as_ref()?;
+        Some(live.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    #[inline]
+    pub(crate) fn note(&self, unfreed: impl FnOnce() -> Unfreed) {
+        if let Some(mut live) = self.live() {
+            let unfreed = unfreed();
+            live.insert(unfreed.address.0, unfreed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn forget(&self, address: u64) {
+        if let Some(mut live) = self.live() {
+            live.remove(&address);
+        }
+    }
+
+    /// All of them, by their addresses.
+    pub(crate) fn all(&self) -> Vec<Unfreed> {
+        let mut all: Vec<_> = self.live().map(|live| live.values().cloned().collect()).unwrap_or_default();
+        all.sort_by_key(|one| one.address);
+        all
+    }
+}

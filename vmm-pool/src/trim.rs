@@ -1,0 +1,83 @@
+//! Memory that goes back to the driver.
+
+use crate::core::Core;
+use crate::frames::{FrameIndex, PageAddress};
+use crate::space::unmap_runs;
+use crate::{Pool, PoolResult};
+use gpu_vmm_core::{Backend, Bytes, Error};
+
+impl<B: Backend> Pool<B> {
+    /// Gives memory back to the driver in which nothing is, until the pool keeps no more than `keep` of it; gives how much
+    /// went. What lies ready in front of threads counts as nothing. Waits for the streams that used it, not for devices.
+    ///
+    /// HIP 7.1 and 7.2 keep memory as long as addresses are reserved that it was mapped at: there it serves nobody else
+    /// until something else is mapped there, or the pool ends.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers; what has gone until then is gone.
+    pub fn trim(&self, keep: Bytes) -> PoolResult<Bytes> {
+        self.owner.inner.process.check("trim")?;
+        self.owner.settle(|_| true);
+        let mut core = self.owner.inner.core();
+        core.streams.wait()?;
+        core.release_done();
+        core.collect_pending(false)?;
+        Ok(core.trim(keep.0)?)
+    }
+}
+
+impl<B: Backend> Core<B> {
+    /// Sees to it that no more is kept than the settings say, as far as work lets it.
+    pub(crate) fn keep_to_limit(&mut self) {
+        let keep = self.settings.keep.0;
+        if self.frames.free() as u64 * self.page <= keep {
+            return;
+        }
+        let result = self.poll().and_then(|()| self.trim(keep));
+        if let Err(error) = result {
+            self.backend.drop_log().record(error);
+        }
+    }
+
+    /// Gives free memory back whose addresses are not used any more, until no more than `keep` is left.
+    pub(crate) fn trim(&mut self, keep: u64) -> Result<Bytes, Error> {
+        let most = (keep / self.page) as usize;
+        let excess = self.frames.free().saturating_sub(most);
+        let goes: Vec<_> =
+            self.frames.free_ones().filter(|frame| self.is_idle(*frame)).take(excess).collect();
+        self.unmap_frames(&goes)?;
+        for frame in &goes {
+            self.frames.claim(*frame);
+            self.calls.other += 1;
+            self.frames.remove(*frame);
+        }
+        self.note();
+        Ok(Bytes(goes.len() as u64 * self.page))
+    }
+
+    /// True where no work uses a frame, at any of its addresses.
+    fn is_idle(&self, frame: FrameIndex) -> bool {
+        let turn = self.frames.turn(frame);
+        let mapped = self.frames.get(frame).mapped.iter();
+        let pages = mapped.map(|at| self.spaces[usize::from(at.space)].page_at(at.page as usize));
+        self.streams.is_done(turn) && pages.into_iter().all(|page| self.streams.is_done(page.turn))
+    }
+
+    /// Unmaps frames everywhere.
+    pub(crate) fn unmap_frames(&mut self, frames: &[FrameIndex]) -> Result<(), Error> {
+        let pages = frames.iter().flat_map(|frame| &self.frames.get(*frame).mapped).copied().collect();
+        self.unmap_pages(pages)
+    }
+
+    /// Unmaps pages that nothing uses any more, with as few calls as there are runs of addresses.
+    pub(crate) fn unmap_pages(&mut self, mut pages: Vec<PageAddress>) -> Result<(), Error> {
+        pages.sort_unstable_by_key(|at| (at.space, at.page));
+        for of_space in pages.chunk_by(|one, other| one.space == other.space) {
+            let space = &mut self.spaces[usize::from(of_space[0].space)];
+            let pages: Vec<_> = of_space.iter().map(|at| at.page as usize).collect();
+            unmap_runs(space, &mut self.frames, &pages, &mut self.calls)?;
+        }
+        Ok(())
+    }
+}
