@@ -39,6 +39,7 @@ impl Process {
     }
 
     /// True in the process that opened, false in a child that was forked from it.
+    #[inline]
     #[must_use]
     pub fn is_this(self) -> bool {
         self.generation == GENERATION.load(Ordering::Relaxed)
@@ -49,6 +50,7 @@ impl Process {
     /// # Errors
     ///
     /// [`Error::Forked`] in a child.
+    #[inline]
     pub fn check(self, operation: &'static str) -> Result<()> {
         if self.is_this() { Ok(()) } else { Err(Error::Forked { operation }) }
     }

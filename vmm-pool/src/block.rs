@@ -1,26 +1,43 @@
 //! A piece of a pool's memory that somebody has.
 
 use crate::Fence;
-use crate::lane::{DrawerIndex, Lane};
+use crate::lane::{DrawerIndex, LaneRef};
 use crate::pending::Waiting;
 use crate::piece::Piece;
-use crate::turn::StreamIndex;
+use crate::turn::{StreamIndex, Turn};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Stream};
-use std::sync::Arc;
+use std::fmt;
 
 /// A piece of a pool's memory. Dropping it frees it, in the order of its stream: what is queued there may still use it.
-#[derive(Debug)]
 pub struct Block<B: Backend> {
-    pub(crate) lane: Arc<Lane<B>>,
+    pub(crate) lane: LaneRef<B>,
     pub(crate) piece: Piece,
     pub(crate) size: u64,
     pub(crate) stream: Stream<'static>,
     pub(crate) drawer: DrawerIndex,
     /// Its class, where it goes back to the lane.
     pub(crate) class: Option<u16>,
+    /// What it has to wait for beside its own stream; hardly any block does.
+    pub(crate) others: Option<Box<Others>>,
+}
+
+/// What a block waits for when it is freed.
+#[derive(Debug, Default)]
+pub(crate) struct Others {
     /// Other streams that have used it.
-    pub(crate) used_on: Vec<Stream<'static>>,
-    pub(crate) fence: Option<Box<dyn Fence>>,
+    streams: Vec<Stream<'static>>,
+    fence: Option<Box<dyn Fence>>,
+}
+
+impl<B: Backend> fmt::Debug for Block<B> {
+    /// Of the block alone: the pool behind it is large.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block")
+            .field("address", &self.address())
+            .field("size", &self.size())
+            .field("stream", &self.stream)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<B: Backend> Block<B> {
@@ -51,56 +68,73 @@ impl<B: Backend> Block<B> {
     /// Notes that work on another stream uses it too: once it is freed, it is used again when that stream has done what
     /// is queued on it then. PyTorch: `record_stream`.
     pub fn record_use(&mut self, stream: Stream<'static>) {
-        if stream != self.stream && !self.used_on.contains(&stream) {
-            self.used_on.push(stream);
+        if stream == self.stream {
+            return;
+        }
+        let streams = &mut self.others.get_or_insert_default().streams;
+        if !streams.contains(&stream) {
+            streams.push(stream);
         }
     }
 
     /// Frees it, to be used again when `fence` is done, on whichever stream: its own stream's work on it is then done as
     /// well.
     pub fn free_after(mut self, fence: Box<dyn Fence>) {
-        self.fence = Some(fence);
+        self.others.get_or_insert_default().fence = Some(fence);
     }
 
     fn free(&mut self) {
-        let inner = &self.lane.inner;
-        inner.tracking.forget(self.piece.address);
+        self.lane.inner.tracking.forget(self.piece.address);
         let mut cache = self.lane.lock();
-        cache.live -= self.size;
-        cache.live_blocks -= 1;
         let stream = cache.stream_of(self.drawer);
-        if self.fence.is_some() || !self.used_on.is_empty() {
-            drop(cache);
-            return self.wait_for_others(stream);
+        let mut too_many = None;
+        if let Some(class) = self.class.filter(|_| self.others.is_none() && cache.is_owned()) {
+            let old = cache.push(self.drawer, usize::from(class), self.piece);
+            if old.is_empty() {
+                let is_last = cache.count_in(self.size);
+                drop(cache);
+                return self.lane.release(is_last);
+            }
+            too_many = Some(old);
         }
-        let Some(class) = self.class else {
-            drop(cache);
-            let mut core = inner.core();
-            core.give(self.piece, stream);
-            return core.keep_to_limit();
-        };
-        let old = cache.push(self.drawer, usize::from(class), self.piece);
-        if !old.is_empty() {
-            let mut core = inner.core();
-            old.into_iter().for_each(|piece| core.give(piece, stream));
+        drop(cache);
+        match too_many {
+            Some(pieces) => {
+                let mut core = self.lane.inner.core();
+                pieces.into_iter().for_each(|piece| core.give(piece, stream));
+            }
+            None => self.give_back(stream),
         }
+        // As long as the block is counted, the lane is there.
+        let is_last = self.lane.lock().count_in(self.size);
+        self.lane.release(is_last);
+    }
+
+    /// Gives it back to the common books.
+    fn give_back(&mut self, stream: StreamIndex) {
+        if let Some(others) = self.others.take() {
+            return self.wait_for(*others, stream);
+        }
+        let mut core = self.lane.inner.core();
+        core.give(self.piece, stream);
+        core.keep_to_limit();
     }
 
     /// Has it wait for the other streams that have used it, or for its fence.
-    fn wait_for_others(&mut self, stream: StreamIndex) {
+    fn wait_for(&self, others: Others, stream: StreamIndex) {
         let mut core = self.lane.inner.core();
-        let mut turns = Vec::with_capacity(self.used_on.len());
-        for other in self.used_on.drain(..) {
-            let marked = core.streams.index(other).and_then(|index| {
-                turns.push(core.streams.free(index));
-                core.streams.mark(usize::from(index))
-            });
-            if let Err(error) = marked {
-                // Another event tells later; a stream that is none keeps the memory from being used again.
+        let mut turns = Vec::with_capacity(others.streams.len());
+        for other in others.streams {
+            let index = core.streams.index(other);
+            // Of a stream that is one too many nobody can tell how far it has come.
+            turns.push(index.as_ref().map_or(Turn::NEVER, |index| core.streams.free(*index)));
+            if let Err(error) = index.and_then(|index| core.streams.mark_now(index)) {
+                // Another event tells later.
                 core.backend.drop_log().record(error);
             }
         }
-        core.pending.push(Waiting { piece: self.piece, stream, turns, fence: self.fence.take() });
+        let turn = core.streams.free(stream);
+        core.pending.push(Waiting { piece: self.piece, turn, turns, fence: others.fence });
         core.note();
     }
 }

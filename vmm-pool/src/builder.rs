@@ -1,6 +1,6 @@
 //! How a pool comes to be.
 
-use crate::{Account, Pool, PoolResult, Unfreed};
+use crate::{Account, AheadThread, Pool, PoolResult, Unfreed};
 use gpu_vmm_core::{Backend, Bytes, DeviceId};
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ pub struct PoolBuilder<'a, B: Backend> {
     addresses: Option<Bytes>,
     scrub: bool,
     debug: bool,
+    ahead: Option<(AheadThread, Bytes)>,
     calls: Callbacks,
 }
 
@@ -22,6 +23,8 @@ pub struct PoolBuilder<'a, B: Backend> {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) device: DeviceId,
+    /// All memory of the device.
+    pub(crate) total: Bytes,
     pub(crate) budget: Bytes,
     pub(crate) keep: Bytes,
     /// All addresses that may be reserved.
@@ -31,9 +34,15 @@ pub(crate) struct Settings {
     pub(crate) reserve: Bytes,
     pub(crate) scrub: bool,
     pub(crate) debug: bool,
-    /// New memory is created, rather than free memory mapped elsewhere, as long as less than one part in so many is held
-    /// beyond what was ever needed at one time: mapping takes time again and again.
-    pub(crate) slack: u64,
+    /// How much is mapped behind the highest block of a tag before it is needed.
+    pub(crate) ahead: Bytes,
+}
+
+/// New memory is created, rather than free memory mapped elsewhere, as long as less than one part in so many is held beyond
+/// what was ever needed at one time: mapping takes time again and again. Where several streams are served, memory is in
+/// more hands, and finds its way back less often.
+pub(crate) const fn slack(streams: usize) -> u64 {
+    if streams > 1 { 14 } else { 100 }
 }
 
 type OutOfMemory = dyn Fn(&Account, Bytes) -> bool + Send + Sync;
@@ -72,6 +81,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             addresses: None,
             scrub: false,
             debug: false,
+            ahead: None,
             calls: Callbacks::default(),
         }
     }
@@ -122,6 +132,14 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self
     }
 
+    /// Has a thread see to it that `by` bytes behind the highest large block of each tag have memory behind them, before they
+    /// are needed: so a pool that grows hardly waits for the driver. The memory counts as kept, and is within the budget.
+    #[must_use]
+    pub fn ahead(mut self, thread: &AheadThread, by: Bytes) -> Self {
+        self.ahead = Some((thread.clone(), by));
+        self
+    }
+
     /// What is called with the blocks that are left when the pool is dropped; it turns [`debug`](PoolBuilder::debug) on.
     #[must_use]
     pub fn on_unfreed(mut self, report: impl Fn(&[Unfreed]) + Send + Sync + 'static) -> Self {
@@ -146,10 +164,11 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
     ///
     /// [`NoSuchDevice`](gpu_vmm_core::Error::NoSuchDevice), or why the device is not usable.
     pub fn build(self) -> PoolResult<Pool<B>> {
-        let Self { backend, device, budget, keep, addresses, scrub, debug, calls } = self;
+        let Self { backend, device, budget, keep, addresses, scrub, debug, ahead, calls } = self;
         let total = backend.device("make a pool", device)?.total_memory;
         let settings = Settings {
             device,
+            total,
             budget,
             keep,
             addresses: addresses.unwrap_or(ADDRESSES),
@@ -157,8 +176,8 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             reserve: Bytes(total.0.saturating_mul(ADDRESSES_PER_TAG)),
             scrub,
             debug,
-            slack: 100,
+            ahead: ahead.as_ref().map_or(Bytes::ZERO, |(_, by)| *by),
         };
-        Pool::make(backend, settings, calls)
+        Pool::make(backend, settings, calls, ahead.map(|(thread, _)| thread))
     }
 }

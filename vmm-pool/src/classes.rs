@@ -23,6 +23,7 @@ pub(crate) const SMALL_CLASSES: usize = 48;
 pub(crate) const CLASSES: usize = SMALL_CLASSES + ((MEDIUM - SMALL) / MEDIUM_STEP) as usize;
 
 /// The class of a size, which is not zero; none for a large one.
+#[inline]
 pub(crate) const fn class_of(size: u64) -> Option<usize> {
     if size > MEDIUM {
         return None;
@@ -41,6 +42,7 @@ pub(crate) const fn class_of(size: u64) -> Option<usize> {
 }
 
 /// The size that requests of a class are rounded up to.
+#[inline]
 pub(crate) const fn size_of(class: usize) -> u64 {
     if class >= SMALL_CLASSES {
         return SMALL + (class - SMALL_CLASSES + 1) as u64 * MEDIUM_STEP;

@@ -2,7 +2,7 @@
 
 use crate::account::DriverCalls;
 use crate::builder::Settings;
-use crate::classes::{SMALL_CLASSES, size_of};
+use crate::classes::{MEDIUM, SMALL_CLASSES, size_of};
 use crate::error::OutOf;
 use crate::frames::Frames;
 use crate::history::History;
@@ -16,7 +16,7 @@ use crate::turn::{StreamIndex, Turn};
 use gpu_vmm_core::{Backend, Bytes, Error, Properties};
 
 /// The size of a frame, where the granularity is smaller: 2 MiB, as on GPUs.
-const PAGE: Bytes = Bytes::mib(2);
+pub(crate) const PAGE: Bytes = Bytes::mib(2);
 
 /// So many requests come between two questions to the driver how far streams have come, where there are several.
 const POLL_EVERY: u32 = 8;
@@ -71,6 +71,16 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) calls: DriverCalls,
     pub(crate) history: History,
     until_poll: u32,
+    /// The range that was freed last: it waits for the next request, which may be for just that.
+    last: Option<Last>,
+}
+
+/// A range that was freed and is in no books yet.
+#[derive(Clone, Copy, Debug)]
+struct Last {
+    piece: Piece,
+    tag: u16,
+    turn: Turn,
 }
 
 impl<B: Backend> Core<B> {
@@ -94,6 +104,7 @@ impl<B: Backend> Core<B> {
             calls: DriverCalls::default(),
             history: History::new(),
             until_poll: 0,
+            last: None,
             settings,
         })
     }
@@ -105,9 +116,13 @@ impl<B: Backend> Core<B> {
 
     /// Takes a range. With `settled`, what lies in front of threads has been brought in.
     pub(crate) fn take(&mut self, request: Request, settled: bool) -> Result<Piece, Shortage> {
-        self.ask_now_and_then()?;
         let size = rounded(request.size).ok_or(Shortage::Memory(OutOf::Budget(self.settings.budget)))?;
         let request = Request { size, ..request };
+        self.check_active(request.tag)?;
+        if let Some(piece) = self.take_last(request) {
+            return Ok(piece);
+        }
+        self.ask_now_and_then(request.stream)?;
         let space = self.space_for(request)?;
         let found = self.find(space, request, false);
         let (spot, claimed) = match found {
@@ -122,6 +137,28 @@ impl<B: Backend> Core<B> {
         self.note();
         let address = self.spaces[space].base + taken.offset;
         Ok(Piece { address, size, origin: Origin::Range(space as u16, taken.range) })
+    }
+
+    /// Takes what was freed last, if it is just what is asked for.
+    fn take_last(&mut self, request: Request) -> Option<Piece> {
+        let last = self.last?;
+        let fits = last.piece.size == request.size
+            && last.tag == request.tag
+            && last.turn.stream() == request.stream
+            && last.piece.address.is_multiple_of(request.alignment.max(1));
+        if !fits {
+            self.give_last();
+            return None;
+        }
+        self.last = None;
+        Some(last.piece)
+    }
+
+    /// Puts what was freed last into the books.
+    pub(crate) fn give_last(&mut self) {
+        if let Some(Last { piece, turn, .. }) = self.last.take() {
+            self.give_after(piece, turn);
+        }
     }
 
     /// Takes up to `count` small pieces of a class, one at least.
@@ -160,7 +197,14 @@ impl<B: Backend> Core<B> {
     /// Gives a piece back that was used on a stream last.
     pub(crate) fn give(&mut self, piece: Piece, stream: StreamIndex) {
         let turn = self.streams.free(stream);
-        self.give_after(piece, turn);
+        match piece.origin {
+            Origin::Range(space, _) if piece.size > MEDIUM => {
+                self.give_last();
+                let tag = self.spaces[usize::from(space)].tag;
+                self.last = Some(Last { piece, tag, turn });
+            }
+            _ => self.give_after(piece, turn),
+        }
     }
 
     /// Gives a piece back that is free after some work.
@@ -191,7 +235,7 @@ impl<B: Backend> Core<B> {
 
     /// A place whose memory is there and claimed.
     fn make_place(&mut self, space: usize, request: Request) -> Result<Spot, Shortage> {
-        self.poll()?;
+        self.poll(request.stream)?;
         let found = self.find(space, request, false);
         let spot = match found {
             Some(spot) => spot,
@@ -204,43 +248,37 @@ impl<B: Backend> Core<B> {
     /// A place at addresses that something may still use: it is waited for.
     fn wait_for_place(&mut self, space: usize, request: Request) -> Result<Spot, Shortage> {
         self.streams.wait()?;
-        self.release_done();
         self.find(space, request, true).ok_or_else(|| Shortage::Addresses {
             used: self.spaces[space].end(),
             reserved: self.spaces[space].region.reserved().0,
         })
     }
 
-    /// Sees how far streams and fences have come.
-    pub(crate) fn poll(&mut self) -> Result<(), Error> {
-        if self.streams.poll()? {
-            self.release_done();
-        }
-        self.collect_pending(false)
+    /// Sees how far streams and fences have come, on behalf of a stream.
+    pub(crate) fn poll(&mut self, stream: StreamIndex) -> Result<(), Error> {
+        self.give_last();
+        self.streams.poll(stream)?;
+        self.collect_pending(false);
+        Ok(())
     }
 
-    /// Sees how far several streams have come, once in a while: what one has done with becomes one range with what is
-    /// everybody's, and is found where it is wanted.
-    fn ask_now_and_then(&mut self) -> Result<(), Error> {
+    /// Sees how far fences have come, and several streams once in a while, so that what they have done with is found where
+    /// it fits, and not only where nothing else does.
+    fn ask_now_and_then(&mut self, stream: StreamIndex) -> Result<(), Error> {
+        self.collect_pending(false);
         if self.streams.count() <= 2 {
             return Ok(());
         }
         self.until_poll = self.until_poll.wrapping_sub(1) % POLL_EVERY;
-        if self.until_poll == 0 { self.poll() } else { Ok(()) }
-    }
-
-    /// Gives everybody what streams have done with.
-    pub(crate) fn release_done(&mut self) {
-        let Self { spaces, streams, .. } = self;
-        spaces.iter_mut().for_each(|space| space.release(streams));
+        if self.until_poll == 0 { self.poll(stream) } else { Ok(()) }
     }
 
     /// Waits for all that is about to come free. True where something has.
     pub(crate) fn wait(&mut self) -> Result<bool, Error> {
+        self.give_last();
         let waiting = self.pending.bytes();
         self.streams.wait()?;
-        self.release_done();
-        self.collect_pending(true)?;
+        self.collect_pending(true);
         Ok(self.pending.bytes() < waiting || self.streams.count() > 2)
     }
 

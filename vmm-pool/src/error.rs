@@ -12,8 +12,10 @@ pub type PoolResult<T> = Result<T, PoolError>;
 pub enum PoolError {
     /// There is no memory left: nothing kept serves, nothing is about to come free, nothing can be given back, and the driver
     /// has none.
-    #[error("allocate {requested} on {device} tagged {tag:?}: out of memory ({source}); {account}")]
+    #[error("{operation} {requested} on {device} tagged {tag:?}: out of memory ({source}); {account}")]
     OutOfMemory {
+        /// What was to be done.
+        operation: &'static str,
         /// How much was asked for.
         requested: Bytes,
         /// The pool's device.

@@ -5,7 +5,9 @@ use std::fmt::Debug;
 
 /// Something that is done at some time: a timeline semaphore, an event of another API, the answer of a network card.
 ///
-/// Both functions are called by whichever thread needs memory, under the pool's lock: they must not call the pool.
+/// Both functions are called by whichever thread needs memory, under the pool's lock, and it is dropped there: nothing of
+/// that may call the pool or free one of its blocks. The last of a pool and its blocks waits for all fences when it is
+/// dropped; where one cannot be waited for, the pool's memory stays until the process ends.
 pub trait Fence: Debug + Send {
     /// Whether it is done. Once it is, it stays so.
     ///

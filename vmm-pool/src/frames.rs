@@ -14,6 +14,9 @@ pub(crate) type FrameIndex = u32;
 /// No frame.
 pub(crate) const NO_FRAME: FrameIndex = FrameIndex::MAX;
 
+/// Nobody knows what is behind the page: something failed there, and so did undoing it. Its addresses are not used again.
+pub(crate) const LOST: FrameIndex = FrameIndex::MAX - 1;
+
 /// A page of a space: addresses behind which a frame can be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PageAddress {
@@ -181,21 +184,20 @@ impl<B: Backend> Frames<B> {
         self.free -= 1;
     }
 
-    /// Has a used frame be free after some work.
+    /// Has a used frame be free after some work, that of earlier users included.
     #[inline]
     pub(crate) fn release(&mut self, frame: FrameIndex, turn: Turn) {
         let at = &mut self.uses[frame as usize];
         debug_assert!(at.used);
         at.used = false;
-        at.turn = at.turn.and(turn);
+        at.turn = turn;
         self.free_map[frame as usize / 64] |= 1 << (frame % 64);
         self.free += 1;
     }
 
-    /// Has a frame that stays used wait for more.
+    /// Says after which work a frame is free that stays used.
     #[inline]
-    pub(crate) fn add_turn(&mut self, frame: FrameIndex, turn: Turn) {
-        let at = &mut self.uses[frame as usize];
-        at.turn = at.turn.and(turn);
+    pub(crate) fn set_turn(&mut self, frame: FrameIndex, turn: Turn) {
+        self.uses[frame as usize].turn = turn;
     }
 }

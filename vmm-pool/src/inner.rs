@@ -2,13 +2,12 @@
 
 use crate::core::Core;
 use crate::tracking::Tracking;
-use gpu_vmm_core::{Backend, Process};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use gpu_vmm_core::{Backend, Error, Process};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Lives as long as the pool or one of its blocks does.
 #[derive(Debug)]
 pub(crate) struct Inner<B: Backend> {
-    pub(crate) backend: B,
     pub(crate) process: Process,
     core: Mutex<Core<B>>,
     pub(crate) tracking: Tracking,
@@ -16,13 +15,44 @@ pub(crate) struct Inner<B: Backend> {
 
 impl<B: Backend> Inner<B> {
     pub(crate) fn new(core: Core<B>) -> Self {
-        let backend = core.backend.clone();
         let tracking = Tracking::new(core.settings.debug);
-        Self { backend, process: Process::current(), core: Mutex::new(core), tracking }
+        Self { process: Process::current(), core: Mutex::new(core), tracking }
     }
 
-    /// Waits for whoever has the books.
+    /// Waits for whoever has the books, for allocating and freeing.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core<B>> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The books, if nobody has them.
+    pub(crate) fn try_core(&self) -> Option<MutexGuard<'_, Core<B>>> {
+        match self.core.try_lock() {
+            Ok(core) => Some(core),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Waits for whoever has the books, and for looking at all of them.
+    pub(crate) fn whole_core(&self) -> MutexGuard<'_, Core<B>> {
+        let mut core = self.core();
+        core.give_last();
+        core
+    }
+}
+
+impl<B: Backend> Drop for Inner<B> {
+    /// Waits for the fences. The devices are waited for where the addresses are given back.
+    fn drop(&mut self) {
+        if !self.process.is_this() {
+            return;
+        }
+        let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !core.wait_for_fences() {
+            // Something may still use the memory: it stays until the process ends.
+            core.spaces.drain(..).for_each(std::mem::forget);
+            let reason = "a fence was not done and could not be waited for, so that all memory stays".into();
+            core.backend.drop_log().record(Error::Unsupported { operation: "drop a pool", reason });
+        }
     }
 }

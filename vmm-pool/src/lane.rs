@@ -1,22 +1,29 @@
 //! What lies in front of threads: pieces that were freed and serve the next request of the same size and stream, under a
 //! lock that hardly anybody else wants.
 //!
+//! Unsafe, since a lane lives as long as its pool or one of its blocks does, which is counted by hand.
+//!
 //! A lane is not a thread's own: threads are spread over the lanes of a pool, and a block goes back to the lane that it
 //! came from, whoever drops it.
+#![allow(unsafe_code)]
 
 use crate::classes::{CLASSES, SMALL_CLASSES, size_of};
 use crate::inner::Inner;
 use crate::piece::Piece;
 use crate::turn::StreamIndex;
-use gpu_vmm_core::{Backend, Stream};
+use gpu_vmm_core::{Backend, Error, Result, Stream};
+use spin::mutex::{SpinMutex, SpinMutexGuard};
+use spin::relax::Yield;
 use std::cell::Cell;
+use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The most that lies in one lane, in bytes.
 const MOST: u64 = 8 << 20;
 
 /// Which lane a thread uses.
+#[inline]
 pub(crate) fn of_this_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -30,12 +37,76 @@ pub(crate) fn of_this_thread() -> usize {
     })
 }
 
+/// A lane, on cache lines of its own.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Lane<B: Backend> {
     pub(crate) inner: Arc<Inner<B>>,
-    /// Apart from other lanes' in the processor's caches.
-    _apart: [u64; 16],
-    cache: Mutex<Cache>,
+    /// Held for as long as it takes to push or pop, and never while anything else is waited for.
+    cache: SpinMutex<Cache, Yield>,
+}
+
+/// A lane as its pool and its blocks have it: counted under the lane's own lock, since an atomic counter would cost as much
+/// as all the rest of an allocation.
+#[derive(Debug)]
+pub(crate) struct LaneRef<B: Backend>(NonNull<Lane<B>>);
+
+// SAFETY: it is a shared reference to a lane that is not freed before the last of them has said so; a lane can be shared
+// by threads and dropped by any.
+unsafe impl<B: Backend> Send for LaneRef<B> {}
+// SAFETY: as above.
+unsafe impl<B: Backend> Sync for LaneRef<B> {}
+
+impl<B: Backend> LaneRef<B> {
+    /// A new lane, which is its pool's: [`LaneRef::give_up`] ends that.
+    pub(crate) fn new(inner: &Arc<Inner<B>>) -> Self {
+        let cache = SpinMutex::new(Cache { owned: true, ..Cache::default() });
+        let lane = Box::new(Lane { inner: Arc::clone(inner), cache });
+        Self(NonNull::from(Box::leak(lane)))
+    }
+
+    /// For a block, which has been counted as live in the lane: [`LaneRef::release`] ends that.
+    #[inline]
+    pub(crate) fn for_block(&self) -> Self {
+        Self(self.0)
+    }
+
+    /// Frees the lane, which nobody has any more.
+    fn free(&self) {
+        // SAFETY: it was leaked from a box, its pool has given it up, and its last block is gone: whoever saw both under the
+        // lane's lock is the one that comes here.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+
+    /// The pool's part ends. What lies in the lane has been taken out.
+    pub(crate) fn give_up(&self) {
+        let mut cache = self.lock();
+        cache.owned = false;
+        let is_last = cache.live_blocks == 0;
+        drop(cache);
+        if is_last {
+            self.free();
+        }
+    }
+
+    /// A block's part ends, after it was [counted](Cache::count_in), which has said whether it was the last one. Nothing is
+    /// done with the lane in between.
+    #[inline]
+    pub(crate) fn release(&self, is_last: bool) {
+        if is_last {
+            self.free();
+        }
+    }
+}
+
+impl<B: Backend> std::ops::Deref for LaneRef<B> {
+    type Target = Lane<B>;
+
+    #[inline]
+    fn deref(&self) -> &Lane<B> {
+        // SAFETY: the lane is there as long as its pool or a live block is.
+        unsafe { self.0.as_ref() }
+    }
 }
 
 /// What is in a lane.
@@ -43,6 +114,8 @@ pub(crate) struct Lane<B: Backend> {
 pub(crate) struct Cache {
     drawers: Vec<Drawer>,
     pub(crate) bytes: u64,
+    /// True as long as the pool is there.
+    owned: bool,
     /// What the lane has given out.
     pub(crate) live: u64,
     pub(crate) live_blocks: u64,
@@ -62,17 +135,37 @@ struct Drawer {
 pub(crate) type DrawerIndex = u16;
 
 impl<B: Backend> Lane<B> {
-    pub(crate) fn new(inner: &Arc<Inner<B>>) -> Self {
-        Self { inner: Arc::clone(inner), _apart: [0; 16], cache: Mutex::default() }
-    }
-
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Cache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    pub(crate) fn lock(&self) -> SpinMutexGuard<'_, Cache> {
+        self.cache.lock()
     }
 }
 
 impl Cache {
+    /// Counts a block that is given out.
+    #[inline]
+    pub(crate) fn count_out(&mut self, size: u64) {
+        self.live += size;
+        self.live_blocks += 1;
+        self.allocations += 1;
+    }
+
+    /// Counts a block that comes back. True where nobody has the lane any more.
+    #[inline]
+    pub(crate) fn count_in(&mut self, size: u64) -> bool {
+        self.live -= size;
+        self.live_blocks -= 1;
+        self.live_blocks == 0 && !self.owned
+    }
+
+    /// True where pieces can be put in: nobody would take them out again without the pool.
+    #[inline]
+    pub(crate) fn is_owned(&self) -> bool {
+        self.owned
+    }
+
     /// The drawer of a tag and stream, if there is one.
+    #[inline]
     pub(crate) fn drawer(&self, tag: u16, stream: Stream<'static>) -> Option<DrawerIndex> {
         let index = self.drawers.iter().position(|drawer| drawer.tag == tag && drawer.stream == stream)?;
         Some(index as DrawerIndex)
@@ -83,17 +176,23 @@ impl Cache {
         tag: u16,
         stream: Stream<'static>,
         index: StreamIndex,
-    ) -> DrawerIndex {
+    ) -> Result<DrawerIndex> {
+        let drawer = DrawerIndex::try_from(self.drawers.len()).map_err(|_| Error::Unsupported {
+            operation: "allocate",
+            reason: format!("a pool serves {} pairs of a tag and a stream", DrawerIndex::MAX),
+        })?;
         let by_class = (0..CLASSES).map(|_| Vec::new()).collect();
         self.drawers.push(Drawer { tag, stream, index, by_class });
-        (self.drawers.len() - 1) as DrawerIndex
+        Ok(drawer)
     }
 
+    #[inline]
     pub(crate) fn stream_of(&self, drawer: DrawerIndex) -> StreamIndex {
         self.drawers[usize::from(drawer)].index
     }
 
     /// Takes a piece out.
+    #[inline]
     pub(crate) fn pop(&mut self, drawer: DrawerIndex, class: usize) -> Option<Piece> {
         let piece = self.drawers[usize::from(drawer)].by_class[class].pop()?;
         self.bytes -= piece.size;
@@ -101,14 +200,21 @@ impl Cache {
     }
 
     /// Puts a piece in; the pieces that are too many then.
+    #[inline]
     pub(crate) fn push(&mut self, drawer: DrawerIndex, class: usize, piece: Piece) -> Vec<Piece> {
         let pieces = &mut self.drawers[usize::from(drawer)].by_class[class];
         self.bytes += piece.size;
         pieces.push(piece);
-        if pieces.len() <= most_of(class) && self.bytes <= MOST {
+        if pieces.len() <= usize::from(MOST_OF[class]) && self.bytes <= MOST {
             return Vec::new();
         }
-        // The older half, so that neither the next free nor the next request goes the long way again.
+        self.take_old(drawer, class)
+    }
+
+    /// Takes the older half of a class out, so that neither the next free nor the next request goes the long way again.
+    #[cold]
+    fn take_old(&mut self, drawer: DrawerIndex, class: usize) -> Vec<Piece> {
+        let pieces = &mut self.drawers[usize::from(drawer)].by_class[class];
         let old: Vec<_> = pieces.drain(..pieces.len().div_ceil(2)).collect();
         self.bytes -= old.iter().map(|piece| piece.size).sum::<u64>();
         old
@@ -144,11 +250,18 @@ impl Cache {
 }
 
 /// How many pieces of a class lie in one drawer at most.
-fn most_of(class: usize) -> usize {
-    if class < SMALL_CLASSES { (((256 << 10) / size_of(class)) as usize).clamp(8, 256) } else { 4 }
-}
+static MOST_OF: [u16; CLASSES] = {
+    let mut most = [4; CLASSES];
+    let mut class = 0;
+    while class < SMALL_CLASSES {
+        let fitting = (256 << 10) / size_of(class);
+        most[class] = if fitting > 256 { 256 } else { fitting as u16 };
+        class += 1;
+    }
+    most
+};
 
 /// How many small pieces are fetched at a time.
 pub(crate) fn batch_of(class: usize) -> usize {
-    (most_of(class) / 4).clamp(1, 32)
+    usize::from(MOST_OF[class] / 4).clamp(1, 32)
 }

@@ -19,13 +19,19 @@
 //! | `owner`, `inner` | what ends with the pool, and what lives as long as a block |
 //! | `lane`, `classes`, `piece` | what lies in front of threads |
 //! | `core` | the common books under one lock |
-//! | `supply`, `trim`, `suspend` | memory that comes and goes |
+//! | `supply`, `trim`, `suspend`, `foresee` | memory that comes and goes, also before it is needed |
 //! | `space` | addresses: which are taken, what is behind them |
 //! | `frames` | physical memory |
 //! | `slabs` | slots of small sizes |
 //! | `turn`, `streams`, `pending`, `fence` | after which work memory is free |
 //! | `tags` | tags, and their addresses |
-//! | `queries`, `account`, `picture`, `history`, `tracking` | what a pool tells of itself |
+//! | `queries`, `account`, `picture`, `history`, `tracking`, `trace` | what a pool tells of itself |
+//!
+//! # Tracing
+//!
+//! With the feature `tracing` the pool tells that crate, under the target `gpu_vmm_pool`, of `supply`, `trim`, `suspend` and
+//! `resume` as spans, and as events of memory that is `mapped` (with how much of it was free elsewhere and how much is new),
+//! `given back`, and of being `out of memory`. Subscribers are called under the pool's lock: they must not call the pool.
 
 mod account;
 mod ahead;
@@ -35,6 +41,7 @@ mod classes;
 mod core;
 mod error;
 mod fence;
+mod foresee;
 mod frames;
 mod history;
 mod inner;
@@ -52,6 +59,7 @@ mod streams;
 mod supply;
 mod suspend;
 mod tags;
+mod trace;
 mod tracking;
 mod trim;
 mod turn;

@@ -1,15 +1,16 @@
 //! What ends with the last clone of a pool, while blocks may go on.
 
-use crate::builder::Callbacks;
+use crate::builder::{Callbacks, Settings};
 use crate::core::Shortage;
 use crate::error::OutOf;
 use crate::inner::Inner;
-use crate::lane::Lane;
+use crate::lane::LaneRef;
 use crate::raw::Raw;
 use crate::tags::Tag;
-use crate::{PoolError, Unfreed};
+use crate::trace::event;
+use crate::{AheadThread, PoolError, Registration, Unfreed};
 use gpu_vmm_core::{Backend, Bytes, DeviceId};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The most lanes of a pool.
 const LANES: usize = 64;
@@ -18,29 +19,35 @@ const LANES: usize = 64;
 pub(crate) struct Owner<B: Backend> {
     pub(crate) inner: Arc<Inner<B>>,
     pub(crate) device: DeviceId,
-    lanes: Box<[Arc<Lane<B>>]>,
+    /// All memory of the device.
+    pub(crate) total: Bytes,
+    lanes: Box<[LaneRef<B>]>,
     calls: Callbacks,
+    /// With the thread that maps ahead.
+    ahead: Option<Registration>,
     /// Blocks that were given up as addresses.
     pub(crate) raw: Raw<B>,
 }
 
 impl<B: Backend> Owner<B> {
-    pub(crate) fn new(inner: Inner<B>, calls: Callbacks) -> Self {
-        let device = inner.core().settings.device;
+    pub(crate) fn new(inner: Inner<B>, calls: Callbacks, ahead: Option<&AheadThread>) -> Self {
+        let Settings { device, total, .. } = inner.core().settings;
         let inner = Arc::new(inner);
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let count = threads.next_power_of_two().min(LANES);
-        let lanes = (0..count).map(|_| Arc::new(Lane::new(&inner))).collect();
-        Self { inner, device, lanes, calls, raw: Raw::new() }
+        let lanes = (0..count).map(|_| LaneRef::new(&inner)).collect();
+        let foresee: Weak<Inner<B>> = Arc::downgrade(&inner);
+        let ahead = ahead.map(|thread| thread.register(foresee));
+        Self { inner, device, total, lanes, calls, ahead, raw: Raw::new() }
     }
 
     /// A thread's lane.
     #[inline]
-    pub(crate) fn lane(&self, thread: usize) -> &Arc<Lane<B>> {
+    pub(crate) fn lane(&self, thread: usize) -> &LaneRef<B> {
         &self.lanes[thread & (self.lanes.len() - 1)]
     }
 
-    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane<B>>> {
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &LaneRef<B>> {
         self.lanes.iter()
     }
 
@@ -55,38 +62,63 @@ impl<B: Backend> Owner<B> {
         }
     }
 
+    /// Has memory be mapped ahead, where that is wanted: some was just used up.
+    pub(crate) fn ask_ahead(&self) {
+        if let Some(ahead) = &self.ahead {
+            ahead.ask();
+        }
+    }
+
     /// Asks the user for memory. True where it is worth trying again.
     pub(crate) fn call_for_memory(&self, size: Bytes) -> bool {
         self.calls.out_of_memory.as_ref().is_some_and(|call| call(&self.account(), size))
     }
 
     /// The error of a request that could not be served.
-    pub(crate) fn tell(&self, shortage: Shortage, requested: Bytes, tag: &Tag) -> PoolError {
-        let (device, name) = (self.device, tag.name.clone());
+    pub(crate) fn tell(
+        &self,
+        operation: &'static str,
+        shortage: Shortage,
+        requested: Bytes,
+        tag: &Tag,
+    ) -> PoolError {
+        let (device, name, account) = (self.device, tag.name.clone(), Box::new(self.account()));
+        // Not asked for beside the account, which takes the same lock.
+        let (budget, limit) = {
+            let core = self.inner.core();
+            (core.settings.budget, core.settings.addresses)
+        };
         match shortage {
-            Shortage::Memory(source) => PoolError::OutOfMemory {
-                requested,
-                device,
-                tag: name,
-                account: Box::new(self.account()),
-                source: Box::new(source),
-            },
+            Shortage::Memory(source) => {
+                event!(
+                    WARN,
+                    "out of memory",
+                    operation = operation,
+                    requested = requested.0,
+                    live = account.live,
+                    kept = account.kept,
+                    held = account.held
+                );
+                let source = Box::new(source);
+                PoolError::OutOfMemory { operation, requested, device, tag: name, account, source }
+            }
             Shortage::Addresses { used, reserved } => PoolError::OutOfAddresses {
                 requested,
                 tag: name,
                 used: Bytes(used),
                 reserved: Bytes(reserved),
-                limit: self.inner.core().settings.addresses,
-                account: Box::new(self.account()),
+                limit,
+                account,
             },
-            Shortage::Suspended => PoolError::Suspended { operation: "allocate", tag: name },
+            Shortage::Suspended => PoolError::Suspended { operation, tag: name },
             Shortage::Other(error) => error.into(),
             Shortage::Caches => PoolError::OutOfMemory {
+                operation,
                 requested,
                 device,
                 tag: name,
-                account: Box::new(self.account()),
-                source: Box::new(OutOf::Budget(self.inner.core().settings.budget)),
+                account,
+                source: Box::new(OutOf::Budget(budget)),
             },
         }
     }
@@ -106,6 +138,12 @@ impl<B: Backend> Drop for Owner<B> {
             if !unfreed.is_empty() {
                 report(&unfreed);
             }
+        }
+        // Blocks that are kept by their addresses end with the pool.
+        self.raw.clear();
+        if self.inner.process.is_this() {
+            self.settle(|_| true);
+            self.lanes.iter().for_each(LaneRef::give_up);
         }
     }
 }

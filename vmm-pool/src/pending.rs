@@ -3,8 +3,8 @@
 use crate::Fence;
 use crate::core::Core;
 use crate::piece::Piece;
-use crate::turn::{StreamIndex, Turn};
-use gpu_vmm_core::{Backend, Error};
+use crate::turn::Turn;
+use gpu_vmm_core::Backend;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
@@ -16,7 +16,8 @@ pub(crate) struct Pending {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) piece: Piece,
-    pub(crate) stream: StreamIndex,
+    /// After which work of its own stream it is free.
+    pub(crate) turn: Turn,
     /// After which work of other streams it may be used on its own.
     pub(crate) turns: Vec<Turn>,
     pub(crate) fence: Option<Box<dyn Fence>>,
@@ -38,27 +39,32 @@ impl Pending {
 }
 
 impl<B: Backend> Core<B> {
-    /// Frees what has waited long enough, or all of it after waiting. The first error of a fence; its piece waits on.
-    pub(crate) fn collect_pending(&mut self, wait: bool) -> Result<(), Error> {
-        let mut first = Ok(());
+    /// Frees what has waited long enough, or all of it after waiting. Where a fence answers with an error, its piece waits
+    /// on: that is no reason to refuse somebody else's request.
+    pub(crate) fn collect_pending(&mut self, wait: bool) {
         let mut index = 0;
         while let Some(waiting) = self.pending.list.get(index) {
             let done = waiting.turns.iter().all(|turn| self.streams.is_done(*turn));
-            let fence = waiting.fence.as_ref().map_or(Ok(true), |fence| {
-                if wait && done { fence.wait().map(|()| true) } else { fence.is_done() }
-            });
-            if done && matches!(fence, Ok(true)) {
+            if done && waiting.fence.as_ref().is_none_or(|fence| is_past(&**fence, wait)) {
                 let waiting = self.pending.list.swap_remove(index);
                 self.pending.bytes -= waiting.piece.size;
                 // Behind a fence everything is done, whichever stream it was on.
-                let turn =
-                    if waiting.fence.is_some() { Turn::FREE } else { self.streams.free(waiting.stream) };
+                let turn = if waiting.fence.is_some() { Turn::FREE } else { waiting.turn };
                 self.give_after(waiting.piece, turn);
             } else {
-                first = first.and(fence.map(drop));
                 index += 1;
             }
         }
-        first
     }
+
+    /// Waits for the fences of memory that is to go. False where one cannot be waited for.
+    pub(crate) fn wait_for_fences(&self) -> bool {
+        let mut fences = self.pending.iter().filter_map(|waiting| waiting.fence.as_deref());
+        fences.all(|fence| is_past(fence, true))
+    }
+}
+
+/// Whether a fence is done, or has been waited for.
+fn is_past(fence: &dyn Fence, wait: bool) -> bool {
+    fence.is_done().is_ok_and(|done| done) || wait && fence.wait().is_ok()
 }

@@ -2,14 +2,15 @@
 
 use crate::builder::{Callbacks, Settings};
 use crate::classes::{MEDIUM, SMALL_CLASSES, SMALLEST, class_of, size_of};
-use crate::core::{Core, Request, Shortage};
+use crate::core::{Core, PAGE, Request, Shortage};
 use crate::inner::Inner;
-use crate::lane::{Lane, batch_of, of_this_thread};
+use crate::lane::{Cache, LaneRef, batch_of, of_this_thread};
 use crate::owner::Owner;
 use crate::piece::Piece;
 use crate::space::UNIT;
 use crate::tags::Tag;
-use crate::{Block, PoolBuilder, PoolResult, Unfreed};
+use crate::turn::StreamIndex;
+use crate::{AheadThread, Block, PoolBuilder, PoolResult, Unfreed};
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Error, Stream};
 use std::panic::Location;
 use std::sync::Arc;
@@ -52,10 +53,15 @@ impl<B: Backend> Pool<B> {
         PoolBuilder::new(backend)
     }
 
-    pub(crate) fn make(backend: &B, settings: Settings, calls: Callbacks) -> PoolResult<Self> {
+    pub(crate) fn make(
+        backend: &B,
+        settings: Settings,
+        calls: Callbacks,
+        ahead: Option<AheadThread>,
+    ) -> PoolResult<Self> {
         let mut core = Core::new(backend, settings)?;
         let tag = core.tags.named("")?;
-        Ok(Self { owner: Arc::new(Owner::new(Inner::new(core), calls)), tag })
+        Ok(Self { owner: Arc::new(Owner::new(Inner::new(core), calls, ahead.as_ref())), tag })
     }
 
     /// The same pool for blocks with a tag: they have addresses of their own, are suspended together, and are shown apart.
@@ -75,7 +81,8 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`PoolError::OutOfMemory`], [`PoolError::OutOfAddresses`], [`PoolError::Suspended`]; or of the core:
+    /// [`OutOfMemory`](crate::PoolError::OutOfMemory), [`OutOfAddresses`](crate::PoolError::OutOfAddresses),
+    /// [`Suspended`](crate::PoolError::Suspended); or of the core:
     /// [`ZeroSize`](Error::ZeroSize), [`BadAlignment`](Error::BadAlignment), [`ExceedsDevice`](Error::ExceedsDevice), or
     /// what the driver answers. Then the pool is as before.
     #[track_caller]
@@ -92,9 +99,7 @@ impl<B: Backend> Pool<B> {
                 && let Some(drawer) = cache.drawer(self.tag.index, stream)
                 && let Some(piece) = cache.pop(drawer, class)
             {
-                cache.live += size.0;
-                cache.live_blocks += 1;
-                cache.allocations += 1;
+                cache.count_out(size.0);
                 drop(cache);
                 return Ok(self.block(lane, piece, size, stream, drawer, Some(class as u16)));
             }
@@ -107,7 +112,7 @@ impl<B: Backend> Pool<B> {
     #[inline]
     fn block(
         &self,
-        lane: &Arc<Lane<B>>,
+        lane: &LaneRef<B>,
         piece: Piece,
         size: Bytes,
         stream: Stream<'static>,
@@ -121,20 +126,17 @@ impl<B: Backend> Pool<B> {
             tag: self.tag.name.clone(),
             allocated_at,
         });
-        let lane = Arc::clone(lane);
-        Block { lane, piece, size: size.0, stream, drawer, class, used_on: Vec::new(), fence: None }
+        let lane = lane.for_block();
+        Block { lane, piece, size: size.0, stream, drawer, class, others: None }
     }
 
     /// What is wrong with a request, or that it has no class.
-    #[cold]
     fn check(&self, size: Bytes, alignment: Bytes) -> PoolResult<Option<usize>> {
         if size.is_zero() {
             return Err(Error::ZeroSize { operation: OPERATION }.into());
         }
         Alignment::new(alignment).map_err(|_| Error::BadAlignment { operation: OPERATION, alignment })?;
-        let inner = &self.owner.inner;
-        let device = self.owner.device;
-        let total = inner.backend.device(OPERATION, device)?.total_memory;
+        let (device, total) = (self.owner.device, self.owner.total);
         if size > total {
             return Err(Error::ExceedsDevice { operation: OPERATION, requested: size, device, total }.into());
         }
@@ -142,10 +144,9 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Takes from the common books, and tries what there is to be tried where there is not enough.
-    #[cold]
     fn take(
         &self,
-        lane: &Arc<Lane<B>>,
+        lane: &LaneRef<B>,
         size: Bytes,
         alignment: Bytes,
         stream: Stream<'static>,
@@ -155,7 +156,12 @@ impl<B: Backend> Pool<B> {
         let mut waited = false;
         loop {
             let shortage = match self.try_take(lane, size, alignment, stream, class, settled) {
-                Ok(taken) => return Ok(taken),
+                Ok(taken) => {
+                    if settled {
+                        self.owner.ask_ahead();
+                    }
+                    return Ok(taken);
+                }
                 Err(shortage) => shortage,
             };
             match shortage {
@@ -164,8 +170,12 @@ impl<B: Backend> Pool<B> {
                     waited = true;
                     self.owner.inner.core().wait()?;
                 }
-                Shortage::Memory(_) if self.owner.call_for_memory(size) => self.owner.settle(|_| true),
-                shortage => return Err(self.owner.tell(shortage, size, &self.tag)),
+                Shortage::Memory(_) if self.owner.call_for_memory(size) => {
+                    // What was freed now may have to be waited for.
+                    waited = false;
+                    self.owner.settle(|_| true);
+                }
+                shortage => return Err(self.owner.tell(OPERATION, shortage, size, &self.tag)),
             }
             settled = true;
         }
@@ -173,42 +183,47 @@ impl<B: Backend> Pool<B> {
 
     fn try_take(
         &self,
-        lane: &Arc<Lane<B>>,
+        lane: &LaneRef<B>,
         size: Bytes,
         alignment: Bytes,
         stream: Stream<'static>,
         class: Option<usize>,
         settled: bool,
     ) -> Result<(Piece, u16), Shortage> {
-        let mut cache = lane.lock();
-        let mut core = self.owner.inner.core();
+        let (drawer, stream) = self.drawer(lane, stream)?;
         let tag = self.tag.index;
-        let drawer = match cache.drawer(tag, stream) {
-            Some(drawer) => drawer,
-            None => {
-                let index = core.streams.index(stream)?;
-                cache.add_drawer(tag, stream, index)
-            }
-        };
-        let small = size.0 <= MEDIUM;
-        let stream = cache.stream_of(drawer);
+        // What is aligned to more than a page leaves too many addresses of the few of small blocks unused.
+        let small = size.0 <= MEDIUM && alignment.0 <= PAGE.0;
         let rounded = class.map_or(size.0, size_of);
         let request = Request { size: rounded, alignment: alignment.0, tag, stream, small };
-        let piece = match class {
-            Some(class) if class < SMALL_CLASSES => {
-                let mut pieces = Vec::with_capacity(batch_of(class));
-                core.take_small(request, class, batch_of(class), &mut pieces, settled)?;
-                let first = pieces.pop().ok_or(Shortage::Caches)?;
-                drop(core);
-                pieces.into_iter().for_each(|piece| cache.add(drawer, class, piece));
-                first
-            }
-            _ => core.take(request, settled)?,
+        let Some(class) = class.filter(|class| *class < SMALL_CLASSES) else {
+            let piece = self.owner.inner.core().take(request, settled)?;
+            lane.lock().count_out(size.0);
+            return Ok((piece, drawer));
         };
-        cache.live += size.0;
-        cache.live_blocks += 1;
-        cache.allocations += 1;
+        let mut pieces = Vec::with_capacity(batch_of(class));
+        self.owner.inner.core().take_small(request, class, batch_of(class), &mut pieces, settled)?;
+        let piece = pieces.pop().ok_or(Shortage::Caches)?;
+        let mut cache = lane.lock();
+        pieces.into_iter().for_each(|piece| cache.add(drawer, class, piece));
+        cache.count_out(size.0);
         Ok((piece, drawer))
+    }
+
+    /// The lane's drawer for a stream, made where there is none, and the stream's number.
+    fn drawer(&self, lane: &LaneRef<B>, stream: Stream<'static>) -> Result<(u16, StreamIndex), Shortage> {
+        let tag = self.tag.index;
+        let known = |cache: &Cache| cache.drawer(tag, stream).map(|drawer| (drawer, cache.stream_of(drawer)));
+        if let Some(known) = known(&lane.lock()) {
+            return Ok(known);
+        }
+        let index = self.owner.inner.core().streams.index(stream)?;
+        let mut cache = lane.lock();
+        // Another thread may have made it meanwhile.
+        match known(&cache) {
+            Some(known) => Ok(known),
+            None => Ok((cache.add_drawer(tag, stream, index)?, index)),
+        }
     }
 }
 

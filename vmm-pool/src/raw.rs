@@ -32,6 +32,13 @@ impl<B: Backend> Raw<B> {
         Self { parts: std::array::from_fn(part) }
     }
 
+    /// Frees all of them.
+    pub(crate) fn clear(&mut self) {
+        for part in &mut self.parts {
+            part.get_mut().unwrap_or_else(PoisonError::into_inner).blocks.clear();
+        }
+    }
+
     fn part(&self, address: Address) -> MutexGuard<'_, Part<B>> {
         // Addresses of neighbouring blocks differ in these bits.
         let part = (address.0 >> 9 ^ address.0 >> 21) as usize % PARTS;

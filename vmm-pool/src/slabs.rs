@@ -194,7 +194,10 @@ impl Slabs {
         if slab.listed
             && let Some(partial) = self.partial.get_mut(&slab.kind())
         {
-            partial.retain(|one| *one != index);
+            // Those that came last are taken from first, and come empty first.
+            if let Some(place) = partial.iter().rposition(|one| *one == index) {
+                partial.remove(place);
+            }
         }
         (slab.slots, slab.free, slab.listed) = (0, 0, false);
         self.vacant.push(index);

@@ -7,6 +7,9 @@ use crate::turn::{CLEAN, MIXED, StreamIndex, Turn};
 use gpu_vmm_core::{Backend, DeviceId, Error, Event, Result, Stream};
 use std::collections::VecDeque;
 
+/// So many events wait on a stream at most. Where a device takes long, further ones tell nothing sooner.
+const MARKS: usize = 64;
+
 #[derive(Debug)]
 pub(crate) struct Streams<B: Backend> {
     backend: B,
@@ -52,18 +55,23 @@ impl<B: Backend> Streams<B> {
         Self { backend: backend.clone(), device, list: vec![nobody], now: 0, calls: 0 }
     }
 
+    /// The number of a stream that there is.
+    pub(crate) fn known(&self, stream: Stream<'static>) -> Option<StreamIndex> {
+        let index = self.list.iter().skip(1).position(|one| one.stream == stream)?;
+        Some((index + 1) as StreamIndex)
+    }
+
     /// The stream's number.
     pub(crate) fn index(&mut self, stream: Stream<'static>) -> Result<StreamIndex> {
-        let known = self.list.iter().skip(1).position(|one| one.stream == stream);
-        let index = known.map_or(self.list.len(), |index| index + 1);
-        let limit = usize::from(MIXED);
+        if let Some(index) = self.known(stream) {
+            return Ok(index);
+        }
+        let (index, limit) = (self.list.len(), usize::from(MIXED));
         if index >= limit {
-            let reason = format!("a pool serves {} streams; forget those that are gone", limit - 1);
+            let reason = format!("a pool serves {} streams", limit - 1);
             return Err(Error::Unsupported { operation: "allocate", reason });
         }
-        if index == self.list.len() {
-            self.list.push(Progress::new(stream));
-        }
+        self.list.push(Progress::new(stream));
         Ok(index as StreamIndex)
     }
 
@@ -90,15 +98,16 @@ impl<B: Backend> Streams<B> {
     pub(crate) fn is_done(&self, turn: Turn) -> bool {
         match turn.stream() {
             CLEAN => true,
+            MIXED if turn == Turn::NEVER => false,
             MIXED => self.list.iter().all(|one| one.is_idle() || turn.moment() <= one.done),
             index => turn.moment() <= self.list[usize::from(index)].done,
         }
     }
 
-    /// True where addresses are to be given to all streams. With one stream alone they stay its own: what is everybody's and
-    /// what is its own would not become one range as long as they differ.
-    pub(crate) fn passes_on(&self, turn: Turn) -> bool {
-        turn.stream() == CLEAN || self.list.len() > 2 && self.is_done(turn)
+    /// After the work of both, of which the first may be done already.
+    #[inline]
+    pub(crate) fn later(&self, before: Turn, turn: Turn) -> Turn {
+        if before.stream() != turn.stream() && self.is_done(before) { turn } else { before.and(turn) }
     }
 
     /// True where work on a stream may use it that is queued now.
@@ -106,21 +115,49 @@ impl<B: Backend> Streams<B> {
         turn.stream() == index || self.is_done(turn)
     }
 
-    /// Asks how far the streams have come, and marks where they are now. True where one has come further.
-    pub(crate) fn poll(&mut self) -> Result<bool> {
-        let mut further = false;
+    /// Asks how far the streams have come, and marks where they are now.
+    ///
+    /// While one of them captures, or `stream`, nobody is asked: that would spoil the capture.
+    pub(crate) fn poll(&mut self, stream: StreamIndex) -> Result<()> {
+        if self.list.iter().all(Progress::is_idle) || self.capturing(stream)?.is_some() {
+            return Ok(());
+        }
         for index in 1..self.list.len() {
-            further |= self.poll_one(index)?;
-            if !self.list[index].is_marked() {
+            self.poll_one(index)?;
+            let progress = &self.list[index];
+            if !progress.is_marked() && progress.marks.len() < MARKS {
                 self.mark(index)?;
-                further |= self.poll_one(index)?;
+                self.poll_one(index)?;
             }
         }
-        Ok(further)
+        Ok(())
+    }
+
+    /// A stream that captures: one that is waited for, or `also`, which is there. Of others nobody knows whether they still
+    /// are.
+    fn capturing(&mut self, also: StreamIndex) -> Result<Option<Stream<'static>>> {
+        for (index, progress) in self.list.iter().enumerate().skip(1) {
+            if !progress.is_idle() || index == usize::from(also) {
+                self.calls += 1;
+                if self.backend.is_capturing(progress.stream)? {
+                    return Ok(Some(progress.stream));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Records an event behind what has just been freed on a stream, unless it captures: then only what is queued when that
+    /// is over can be waited for.
+    pub(crate) fn mark_now(&mut self, index: StreamIndex) -> Result<()> {
+        let index = usize::from(index);
+        self.calls += 1;
+        let captures = self.backend.is_capturing(self.list[index].stream)?;
+        if captures || self.list[index].marks.len() >= MARKS { Ok(()) } else { self.mark(index) }
     }
 
     /// Records an event behind what was freed on a stream, where there is none yet.
-    pub(crate) fn mark(&mut self, index: usize) -> Result<()> {
+    fn mark(&mut self, index: usize) -> Result<()> {
         if self.list[index].is_marked() {
             return Ok(());
         }
@@ -135,23 +172,34 @@ impl<B: Backend> Streams<B> {
         Ok(())
     }
 
-    fn poll_one(&mut self, index: usize) -> Result<bool> {
+    fn poll_one(&mut self, index: usize) -> Result<()> {
         let progress = &mut self.list[index];
-        let before = progress.done;
         while let Some((moment, event)) = progress.marks.front() {
             self.calls += 1;
-            if !event.is_done()? {
+            let (moment, answer) = (*moment, event.is_done());
+            if matches!(answer, Ok(false)) {
                 break;
             }
-            progress.done = *moment;
+            // One that cannot be asked tells nothing the next time either: another takes its place.
             let event = progress.marks.pop_front();
-            progress.spare.extend(event.map(|(_, event)| event));
+            if answer? {
+                progress.done = moment;
+                progress.spare.extend(event.map(|(_, event)| event));
+            }
         }
-        Ok(progress.done > before)
+        Ok(())
     }
 
     /// Waits until all that was freed on all streams is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] while one of them captures.
     pub(crate) fn wait(&mut self) -> Result<()> {
+        if let Some(stream) = self.capturing(CLEAN)? {
+            let reason = format!("nothing can be waited for until {stream:?} has ended its capture");
+            return Err(Error::Unsupported { operation: "wait for streams", reason });
+        }
         for index in 1..self.list.len() {
             self.wait_for(index as StreamIndex)?;
         }
@@ -164,7 +212,12 @@ impl<B: Backend> Streams<B> {
         self.mark(index)?;
         if let Some((_, event)) = self.list[index].marks.back() {
             self.calls += 1;
-            event.wait()?;
+            let answer = event.wait();
+            if answer.is_err() {
+                // Others take their place.
+                self.list[index].marks.clear();
+            }
+            answer?;
         }
         let progress = &mut self.list[index];
         progress.done = progress.freed;

@@ -1,28 +1,46 @@
 //! Where memory comes from: what is free behind other addresses, or the driver.
 
+use crate::builder::slack;
 use crate::core::{Core, Request, Shortage};
 use crate::error::OutOf;
 use crate::frames::FrameIndex;
 use crate::space::Spot;
-use crate::turn::{StreamIndex, Turn};
+use crate::trace::{event, span};
+use crate::turn::StreamIndex;
 use gpu_vmm_core::{Backend, Bytes, Error, Physical, Properties};
+use std::ops::Range;
+
+/// Frames that were claimed for a request.
+#[derive(Debug, Default)]
+pub(crate) struct Chosen {
+    pub(crate) frames: Vec<FrameIndex>,
+    /// Those of them that were there already; the others were created for it.
+    old: Range<usize>,
+}
 
 impl<B: Backend> Core<B> {
     /// Sees to it that all memory of a place is there, and claims it.
     pub(crate) fn supply(&mut self, space: usize, spot: Spot, request: Request) -> Result<(), Shortage> {
         let Request { size, stream, tag, .. } = request;
+        span!("supply", bytes = size, tag = &*self.tags.get(tag).name);
         let gap = self.spaces[space].open_gap(&mut self.frames, &self.streams, (spot.offset, size), stream);
-        // What this request will take is to be counted already.
-        self.peak_taken = self.peak_taken.max(self.taken + size);
-        let mut chosen = Vec::with_capacity(gap.missing.len());
-        let result = self.choose(gap.missing.len(), stream, tag, &mut chosen).and_then(|()| {
+        let mut chosen = Chosen::default();
+        let result = self.choose(gap.missing.len(), request, &mut chosen).and_then(|()| {
             let Self { spaces, frames, settings, calls, .. } = self;
-            Ok(spaces[space].fill_gap(frames, &gap, &chosen, settings.device, calls)?)
+            Ok(spaces[space].fill_gap(frames, &gap, &chosen.frames, settings.device, calls)?)
         });
-        let result = result.and_then(|()| self.scrub(space, &gap.missing, &chosen, tag));
+        let result = result.and_then(|()| self.scrub(space, &gap.missing, &chosen.frames, tag));
         if result.is_err() {
-            chosen.iter().for_each(|frame| self.frames.release(*frame, Turn::FREE));
+            self.give_up(&chosen);
             self.spaces[space].close_gap(&mut self.frames, &gap);
+        } else {
+            event!(
+                DEBUG,
+                "mapped",
+                pages = chosen.frames.len(),
+                from_elsewhere = chosen.old.len(),
+                created = chosen.frames.len() - chosen.old.len()
+            );
         }
         self.note();
         result
@@ -30,35 +48,51 @@ impl<B: Backend> Core<B> {
 
     /// Claims so many frames: new ones as long as hardly more is held than was ever needed, then free ones, then new ones
     /// again.
-    fn choose(
-        &mut self,
-        count: usize,
-        stream: StreamIndex,
-        tag: u16,
-        chosen: &mut Vec<FrameIndex>,
-    ) -> Result<(), Shortage> {
-        let slack = self.peak_taken.saturating_add(self.peak_taken / self.settings.slack);
-        while chosen.len() < count && self.held() + self.page <= slack.min(self.settings.budget.0) {
-            match self.create(tag) {
-                Ok(frame) => chosen.push(frame),
+    fn choose(&mut self, count: usize, request: Request, chosen: &mut Chosen) -> Result<(), Shortage> {
+        let Request { size, stream, tag, .. } = request;
+        let budget = self.settings.budget;
+        let room = (budget.0.saturating_sub(self.held()) / self.page) as usize;
+        let beyond = count.saturating_sub(room);
+        if self.free_frames(beyond, stream, tag).len() < beyond {
+            return Err(Shortage::Memory(OutOf::Budget(budget)));
+        }
+        // What this request will take counts already.
+        let needed = self.peak_taken.max(self.taken + size);
+        // The first stream is nobody's.
+        let slack = needed.saturating_add(needed / slack(self.streams.count() - 1));
+        while chosen.frames.len() < count && self.held() + self.page <= slack.min(budget.0) {
+            match self.create(tag, chosen) {
+                Ok(()) => {}
                 Err(error) if error.is_out_of_memory() => break,
                 Err(error) => return Err(error.into()),
             }
         }
-        for frame in self.free_frames(count - chosen.len(), stream, tag) {
-            self.frames.claim(frame);
-            chosen.push(frame);
-        }
-        while chosen.len() < count {
-            if self.held() + self.page > self.settings.budget.0 {
-                return Err(Shortage::Memory(OutOf::Budget(self.settings.budget)));
+        let free = self.free_frames(count - chosen.frames.len(), stream, tag);
+        chosen.old = chosen.frames.len()..chosen.frames.len() + free.len();
+        free.iter().for_each(|frame| self.frames.claim(*frame));
+        chosen.frames.extend(free);
+        while chosen.frames.len() < count {
+            if self.held() + self.page > budget.0 {
+                return Err(Shortage::Memory(OutOf::Budget(budget)));
             }
-            chosen.push(self.create(tag).map_err(|error| match error.is_out_of_memory() {
+            self.create(tag, chosen).map_err(|error| match error.is_out_of_memory() {
                 true => Shortage::Memory(OutOf::Driver(error)),
                 false => error.into(),
-            })?);
+            })?;
         }
         Ok(())
+    }
+
+    /// Has all be as before: what was free is free, and what is new goes back.
+    pub(crate) fn give_up(&mut self, chosen: &Chosen) {
+        for (index, frame) in chosen.frames.iter().enumerate() {
+            if !chosen.old.contains(&index) && self.frames.get(*frame).mapped.is_empty() {
+                self.calls.other += 1;
+                self.frames.remove(*frame);
+            } else {
+                self.frames.release(*frame, self.frames.turn(*frame));
+            }
+        }
     }
 
     /// Free frames that a stream may use.
@@ -75,10 +109,11 @@ impl<B: Backend> Core<B> {
         })
     }
 
-    fn create(&mut self, tag: u16) -> Result<FrameIndex, Error> {
+    pub(crate) fn create(&mut self, tag: u16, chosen: &mut Chosen) -> Result<(), Error> {
         self.calls.create += 1;
         let memory = Physical::create(&self.backend, Bytes(self.page), Properties::on(self.settings.device))?;
-        Ok(self.frames.insert(memory, tag))
+        chosen.frames.push(self.frames.insert(memory, tag));
+        Ok(())
     }
 
     /// Overwrites what another tenant left.

@@ -1,7 +1,10 @@
 //! Blocks without memory that keep their addresses, by their tag.
 
-use crate::core::Core;
-use crate::frames::{FrameIndex, NO_FRAME};
+use crate::core::{Core, Shortage};
+use crate::error::OutOf;
+use crate::frames::{FrameIndex, LOST, NO_FRAME};
+use crate::tags::Tag;
+use crate::trace::span;
 use crate::{Pool, PoolError, PoolResult};
 use gpu_vmm_core::{Backend, Bytes, Done, Error, RegionState, Stash, Stream};
 use std::sync::atomic::Ordering;
@@ -19,14 +22,14 @@ impl<B: Backend> Pool<B> {
     /// addresses, for small blocks and for others; where the second fails, the first is resumed.
     pub fn suspend(&self, tag: &str, stash: &Stash<B>, done: Done<'_>) -> PoolResult<Bytes> {
         let operation = "suspend";
+        span!("suspend", tag = tag);
         let tag = self.tag_named(operation, tag)?;
         tag.suspended.store(true, Ordering::Release);
         self.owner.settle(|index| index == tag.index);
-        let mut core = self.owner.inner.core();
+        let mut core = self.owner.inner.whole_core();
         let result = core.suspend(tag.index, stash, done);
-        if result.is_err() && !core.is_suspended(tag.index) {
-            tag.suspended.store(false, Ordering::Release);
-        }
+        // Whoever resumed it, or failed to suspend it, meanwhile has said otherwise.
+        tag.suspended.store(result.is_ok() || core.is_suspended(tag.index), Ordering::Release);
         Ok(result?)
     }
 
@@ -35,14 +38,24 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`PoolError::NoSuchTag`], and those of [`Region::resume`](gpu_vmm_core::Region::resume): where there is too little
-    /// memory, what is not back yet stays suspended and its contents safe.
+    /// [`PoolError::NoSuchTag`]; [`PoolError::OutOfMemory`] where the pool would hold more than its budget; and those of
+    /// [`Region::resume`](gpu_vmm_core::Region::resume): where there is too little memory, what is not back yet stays
+    /// suspended and its contents safe.
     pub fn resume(&self, tag: &str) -> PoolResult<Bytes> {
-        let tag = self.tag_named("resume", tag)?;
-        let mut core = self.owner.inner.core();
-        let resumed = core.resume(tag.index)?;
-        tag.suspended.store(false, Ordering::Release);
-        Ok(resumed)
+        let operation = "resume";
+        span!("resume", tag = tag);
+        let tag = self.tag_named(operation, tag)?;
+        let mut core = self.owner.inner.whole_core();
+        let mut result = core.resume(&tag);
+        if matches!(result, Err(Shortage::Memory(_))) {
+            drop(core);
+            self.owner.settle(|_| true);
+            core = self.owner.inner.whole_core();
+            result = core.resume(&tag);
+        }
+        let missing = core.missing(tag.index);
+        drop(core);
+        result.map_err(|shortage| self.owner.tell(operation, shortage, missing, &tag))
     }
 
     /// Has the pool forget a stream that is to be destroyed: waits for what was freed on it, which serves all streams then.
@@ -54,14 +67,14 @@ impl<B: Backend> Pool<B> {
     pub fn forget_stream(&self, stream: Stream<'static>) -> PoolResult<()> {
         self.owner.inner.process.check("forget a stream")?;
         self.owner.settle(|_| true);
-        let mut core = self.owner.inner.core();
-        let index = core.streams.index(stream)?;
+        let mut core = self.owner.inner.whole_core();
+        let Some(index) = core.streams.known(stream) else { return Ok(()) };
         core.streams.wait_for(index)?;
-        core.release_done();
-        Ok(core.collect_pending(false)?)
+        core.collect_pending(false);
+        Ok(())
     }
 
-    fn tag_named(&self, operation: &'static str, name: &str) -> PoolResult<std::sync::Arc<crate::tags::Tag>> {
+    fn tag_named(&self, operation: &'static str, name: &str) -> PoolResult<std::sync::Arc<Tag>> {
         self.owner.inner.process.check(operation)?;
         let core = self.owner.inner.core();
         core.tags.find(name).ok_or_else(|| {
@@ -82,8 +95,7 @@ impl<B: Backend> Core<B> {
 
     fn suspend(&mut self, tag: u16, stash: &Stash<B>, done: Done<'_>) -> Result<Bytes, Error> {
         self.streams.wait()?;
-        self.release_done();
-        self.collect_pending(false)?;
+        self.collect_pending(false);
         let mut total = Bytes::ZERO;
         let mut gone = Vec::new();
         for space in self.tags.spaces(tag) {
@@ -115,7 +127,7 @@ impl<B: Backend> Core<B> {
         let (used, free): (Vec<_>, Vec<_>) = pages
             .filter(|(_, page)| page.frame != NO_FRAME)
             .map(|(index, page)| (index, *page))
-            .partition(|(_, page)| page.live > 0);
+            .partition(|(_, page)| page.live > 0 && page.is_mapped());
         let free: Vec<_> = free.into_iter().map(|(index, _)| index).collect();
         let Self { spaces, frames, calls, .. } = self;
         crate::space::unmap_runs(&mut spaces[space], frames, &free, calls)?;
@@ -129,27 +141,23 @@ impl<B: Backend> Core<B> {
         match self.spaces[space].region.suspend(stash, done) {
             Ok(suspended) => {
                 for (page, frame) in frames {
-                    self.frames.at(frame).mapped.clear();
+                    self.spaces[space].part_from(&mut self.frames, page, NO_FRAME);
                     self.frames.remove(frame);
-                    let space = &mut self.spaces[space];
-                    space.pages[page].frame = NO_FRAME;
-                    space.mapped -= 1;
                 }
                 Ok(suspended.memory)
             }
             Err(error) => {
-                let suspended = self.space_is_suspended(space);
+                let nothing = if self.space_is_suspended(space) { NO_FRAME } else { LOST };
                 for (page, frame) in frames {
                     let at = &mut self.spaces[space];
-                    let offset = at.offset_of(page);
-                    self.frames.at(frame).memory =
-                        at.region.mapping_at(offset).map(|mapping| mapping.memory.clone());
-                    if suspended {
-                        self.frames.at(frame).mapped.clear();
-                        self.frames.remove(frame);
-                        let at = &mut self.spaces[space];
-                        at.pages[page].frame = NO_FRAME;
-                        at.mapped -= 1;
+                    let mapping = at.region.mapping_at(at.offset_of(page));
+                    match mapping.filter(|mapping| !mapping.out_of_use) {
+                        Some(mapping) => self.frames.at(frame).memory = Some(mapping.memory.clone()),
+                        // The region keeps what there may still be, out of use.
+                        None => {
+                            at.part_from(&mut self.frames, page, nothing);
+                            self.frames.remove(frame);
+                        }
                     }
                 }
                 Err(error)
@@ -167,13 +175,40 @@ impl<B: Backend> Core<B> {
         self.unmap_pages(pages)
     }
 
-    fn resume(&mut self, tag: u16) -> Result<Bytes, Error> {
+    fn resume(&mut self, tag: &Tag) -> Result<Bytes, Shortage> {
+        self.make_room(self.missing(tag.index))?;
         let mut total = Bytes::ZERO;
-        for space in self.tags.spaces(tag) {
+        for space in self.tags.spaces(tag.index) {
             total += self.resume_space(space)?;
         }
+        tag.suspended.store(false, Ordering::Release);
         self.note();
         Ok(total)
+    }
+
+    /// How much memory a tag is without.
+    fn missing(&self, tag: u16) -> Bytes {
+        let states = self.tags.spaces(tag).map(|space| self.spaces[space].region.state());
+        states
+            .map(|state| match state {
+                RegionState::Suspended { memory, .. } => memory,
+                RegionState::Active => Bytes::ZERO,
+            })
+            .sum()
+    }
+
+    /// Sees to it that so much more can be held within the budget.
+    fn make_room(&mut self, memory: Bytes) -> Result<(), Shortage> {
+        let budget = self.settings.budget;
+        let shortage = Shortage::Memory(OutOf::Budget(budget));
+        let Some(most) = budget.0.checked_sub(memory.0) else { return Err(shortage) };
+        if self.held() > most {
+            self.streams.wait()?;
+            self.collect_pending(false);
+            let used = self.held() - self.frames.free() as u64 * self.page;
+            self.trim(most.saturating_sub(used))?;
+        }
+        if self.held() > most { Err(shortage) } else { Ok(()) }
     }
 
     fn resume_space(&mut self, index: usize) -> Result<Bytes, Error> {

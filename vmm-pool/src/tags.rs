@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Tag {
     pub(crate) index: u16,
     pub(crate) name: Box<str>,
-    /// True where its memory is elsewhere. Changed under the core's lock, looked at under a lane's.
+    /// True where its memory is elsewhere, or about to be. What holds is said under the core's lock; lanes look at it
+    /// under theirs.
     pub(crate) suspended: AtomicBool,
 }
 
@@ -69,15 +70,19 @@ impl<B: Backend> Core<B> {
 
     /// The space in which a request is served.
     pub(crate) fn space_for(&mut self, request: Request) -> Result<usize, Shortage> {
-        self.check_active(request.tag)?;
         let which = usize::from(!request.small);
         let own = &self.tags.list[usize::from(request.tag)];
         if let Some(space) = own.spaces[which] {
             return Ok(space);
         }
-        let region = self.reserve(request)?;
         let space = self.spaces.len();
-        self.spaces.push(Space::new(space as u16, request.tag, region, self.page, self.settings.scrub));
+        let index = u16::try_from(space).map_err(|_| Error::Unsupported {
+            operation: "allocate",
+            reason: format!("a pool has {} ranges of addresses, two for each tag", u16::MAX),
+        })?;
+        let region = self.reserve(request)?;
+        let (page, scrub) = (self.page, self.settings.scrub);
+        self.spaces.push(Space::new(index, request.tag, region, page, scrub, request.small));
         self.tags.list[usize::from(request.tag)].spaces[which] = Some(space);
         Ok(space)
     }
@@ -87,8 +92,9 @@ impl<B: Backend> Core<B> {
         let reserved: u64 = self.spaces.iter().map(|space| space.region.reserved().0).sum();
         let left = self.settings.addresses.0.saturating_sub(reserved);
         let wanted = if request.small { self.settings.reserve_small } else { self.settings.reserve };
-        let mut size = wanted.0.min(left) / self.page * self.page;
-        let least = request.size.max(self.page);
+        let least = request.size.max(self.page).next_multiple_of(self.page);
+        // Half of what is left stays for other tags.
+        let mut size = wanted.0.min(left).min((left / 2).max(least)) / self.page * self.page;
         let shortage = Shortage::Addresses { used: reserved, reserved };
         loop {
             if size < least {

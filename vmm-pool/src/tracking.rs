@@ -28,6 +28,7 @@ impl Tracking {
         Self { live: on.then(Mutex::default) }
     }
 
+    #[inline]
     fn live(&self) -> Option<MutexGuard<'_, HashMap<u64, Unfreed>>> {
         let live = self.live.as_ref()?;
         Some(live.lock().unwrap_or_else(PoisonError::into_inner))

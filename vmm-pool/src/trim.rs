@@ -3,6 +3,8 @@
 use crate::core::Core;
 use crate::frames::{FrameIndex, PageAddress};
 use crate::space::unmap_runs;
+use crate::trace::{event, span};
+use crate::turn::CLEAN;
 use crate::{Pool, PoolResult};
 use gpu_vmm_core::{Backend, Bytes, Error};
 
@@ -19,10 +21,9 @@ impl<B: Backend> Pool<B> {
     pub fn trim(&self, keep: Bytes) -> PoolResult<Bytes> {
         self.owner.inner.process.check("trim")?;
         self.owner.settle(|_| true);
-        let mut core = self.owner.inner.core();
+        let mut core = self.owner.inner.whole_core();
         core.streams.wait()?;
-        core.release_done();
-        core.collect_pending(false)?;
+        core.collect_pending(false);
         Ok(core.trim(keep.0)?)
     }
 }
@@ -31,10 +32,14 @@ impl<B: Backend> Core<B> {
     /// Sees to it that no more is kept than the settings say, as far as work lets it.
     pub(crate) fn keep_to_limit(&mut self) {
         let keep = self.settings.keep.0;
+        if keep == u64::MAX {
+            return;
+        }
+        self.give_last();
         if self.frames.free() as u64 * self.page <= keep {
             return;
         }
-        let result = self.poll().and_then(|()| self.trim(keep));
+        let result = self.poll(CLEAN).and_then(|()| self.trim(keep));
         if let Err(error) = result {
             self.backend.drop_log().record(error);
         }
@@ -42,6 +47,7 @@ impl<B: Backend> Core<B> {
 
     /// Gives free memory back whose addresses are not used any more, until no more than `keep` is left.
     pub(crate) fn trim(&mut self, keep: u64) -> Result<Bytes, Error> {
+        span!("trim", keep = keep);
         let most = (keep / self.page) as usize;
         let excess = self.frames.free().saturating_sub(most);
         let goes: Vec<_> =
@@ -53,6 +59,7 @@ impl<B: Backend> Core<B> {
             self.frames.remove(*frame);
         }
         self.note();
+        event!(DEBUG, "given back", pages = goes.len());
         Ok(Bytes(goes.len() as u64 * self.page))
     }
 

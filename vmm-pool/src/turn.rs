@@ -18,6 +18,9 @@ impl Turn {
     /// Free for everybody.
     pub(crate) const FREE: Self = Self(CLEAN as u64);
 
+    /// Never free.
+    pub(crate) const NEVER: Self = Self(u64::MAX);
+
     pub(crate) const fn new(stream: StreamIndex, moment: u64) -> Self {
         Self(moment << 16 | stream as u64)
     }
@@ -36,6 +39,7 @@ impl Turn {
     }
 
     /// After the work of both.
+    #[inline]
     pub(crate) fn and(self, other: Self) -> Self {
         let moment = self.moment().max(other.moment());
         match (self.stream(), other.stream()) {

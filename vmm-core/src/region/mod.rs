@@ -60,6 +60,7 @@ use builder::Growing;
 pub(crate) use data::Segment;
 use layout::Layout;
 use suspend::Suspension;
+use table::Mapping;
 
 /// A range of addresses with physical memory mapped in it.
 ///
@@ -104,6 +105,16 @@ pub struct MappingInfo<'a, B: Backend> {
     pub length: Bytes,
     /// The memory behind it.
     pub memory: &'a Physical<B>,
+    /// True where nobody can vouch for it any more: an operation failed on it, and so did undoing that. All further ones
+    /// are refused ([`Error::OutOfUse`]).
+    pub out_of_use: bool,
+}
+
+impl<'a, B: Backend> MappingInfo<'a, B> {
+    fn new(offset: Bytes, mapping: &'a Mapping<B>) -> Self {
+        let (length, out_of_use) = (mapping.length(), mapping.out_of_use.is_some());
+        Self { offset, length, memory: &mapping.memory, out_of_use }
+    }
 }
 
 impl<B: Backend> Region<B> {
@@ -193,18 +204,14 @@ impl<B: Backend> Region<B> {
 
     /// The mappings in order; a [suspended](Region::suspend) region has none.
     pub fn mappings(&self) -> impl DoubleEndedIterator<Item = MappingInfo<'_, B>> {
-        self.layout.table.iter().map(|(offset, mapping)| MappingInfo {
-            offset,
-            length: mapping.length(),
-            memory: &mapping.memory,
-        })
+        self.layout.table.iter().map(|(offset, mapping)| MappingInfo::new(offset, mapping))
     }
 
     /// The mapping that holds an offset.
     #[must_use]
     pub fn mapping_at(&self, offset: Bytes) -> Option<MappingInfo<'_, B>> {
         let (offset, mapping) = self.layout.table.at(offset)?;
-        Some(MappingInfo { offset, length: mapping.length(), memory: &mapping.memory })
+        Some(MappingInfo::new(offset, mapping))
     }
 
     /// What `device` may do at an offset; none where nothing is mapped. From the region's own books.

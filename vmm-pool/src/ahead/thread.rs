@@ -83,13 +83,15 @@ struct Work {
     what: Weak<dyn Foresee>,
     /// Whether it is in the queue.
     asked: AtomicBool,
+    /// Set before the turn is waited for: who has one step after the other to do takes the next turn before anybody who
+    /// waits for it wakes.
+    gone: AtomicBool,
     /// Whoever does it has this.
     turn: Mutex<Turn>,
 }
 
 #[derive(Debug, Default)]
 struct Turn {
-    gone: bool,
     failures: u32,
     not_before: Option<Instant>,
 }
@@ -130,7 +132,12 @@ impl AheadThread {
     #[must_use]
     pub fn register(&self, what: Weak<dyn Foresee>) -> Registration {
         exit::watch();
-        let work = Work { what, asked: AtomicBool::new(false), turn: Mutex::default() };
+        let work = Work {
+            what,
+            asked: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            turn: Mutex::default(),
+        };
         Registration { owner: Arc::clone(&self.0), work: Arc::new(work) }
     }
 
@@ -170,7 +177,8 @@ impl Drop for Registration {
     fn drop(&mut self) {
         // A step that drops what it works on, the last to have it, does not wait for itself.
         if self.owner.process.is_this() && !self.owner.is_current() {
-            lock(&self.work.turn).gone = true;
+            self.work.gone.store(true, Ordering::Release);
+            drop(lock(&self.work.turn));
         }
     }
 }
@@ -224,7 +232,7 @@ impl Shared {
         // From here on it can be asked for again.
         work.asked.store(false, Ordering::Release);
         let mut turn = lock(&work.turn);
-        if turn.gone || turn.not_before.is_some_and(|at| Instant::now() < at) {
+        if work.gone.load(Ordering::Acquire) || turn.not_before.is_some_and(|at| Instant::now() < at) {
             return;
         }
         let Some(what) = work.what.upgrade() else { return };
@@ -241,11 +249,11 @@ impl Shared {
 impl Turn {
     fn after(&self, came: Step) -> Self {
         if came != Step::Failed {
-            return Self { gone: self.gone, ..Self::default() };
+            return Self::default();
         }
         let pause = PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE);
         let not_before = Instant::now().checked_add(pause);
-        Self { gone: self.gone, failures: self.failures.saturating_add(1), not_before }
+        Self { failures: self.failures.saturating_add(1), not_before }
     }
 }
 

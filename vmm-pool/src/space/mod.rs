@@ -17,7 +17,7 @@ pub(crate) use ranges::{RangeIndex, rounded};
 pub(crate) use search::Spot;
 pub(crate) use supply::unmap_runs;
 
-use crate::frames::{FrameIndex, Frames, NO_FRAME, PageAddress};
+use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME, PageAddress};
 use crate::streams::Streams;
 use crate::turn::{StreamIndex, Turn};
 use gpu_vmm_core::{Backend, Bytes, Region};
@@ -38,6 +38,11 @@ pub(crate) struct Page {
 
 impl Page {
     const NEW: Self = Self { frame: NO_FRAME, live: 0, near: 0, turn: Turn::FREE };
+
+    /// True where a frame is behind it.
+    pub(crate) const fn is_mapped(&self) -> bool {
+        self.frame < LOST
+    }
 }
 
 /// Addresses of one tag.
@@ -50,10 +55,14 @@ pub(crate) struct Space<B: Backend> {
     pub(crate) page: u64,
     /// True where memory with another tag's contents has to be overwritten first.
     pub(crate) scrub: bool,
+    /// True where small and medium blocks are.
+    pub(crate) is_small: bool,
     ranges: Ranges,
     pub(crate) pages: Vec<Page>,
     /// How many pages have memory behind them.
     pub(crate) mapped: u64,
+    /// Where the last page ends that is out of use; zero where there is none.
+    lost_end: u64,
 }
 
 /// A range that was taken.
@@ -74,15 +83,34 @@ pub(crate) struct Seen {
 }
 
 impl<B: Backend> Space<B> {
-    pub(crate) fn new(index: u16, tag: u16, region: Region<B>, page: u64, scrub: bool) -> Self {
+    pub(crate) fn new(
+        index: u16,
+        tag: u16,
+        region: Region<B>,
+        page: u64,
+        scrub: bool,
+        is_small: bool,
+    ) -> Self {
         let base = region.address().0;
         let ranges = Ranges::new(region.reserved().0);
-        Self { index, tag, region, base, page, scrub, ranges, pages: Vec::new(), mapped: 0 }
+        let pages = Vec::new();
+        Self { index, tag, region, base, page, scrub, is_small, ranges, pages, mapped: 0, lost_end: 0 }
     }
 
     /// The first and the last page of a part.
     fn pages_of(&self, offset: u64, size: u64) -> std::ops::Range<usize> {
         (offset / self.page) as usize..(offset + size).div_ceil(self.page) as usize
+    }
+
+    /// The first pages of those `by` bytes behind all that was ever taken that have no memory behind them.
+    pub(crate) fn unmapped_ahead(&self, by: u64) -> std::ops::Range<usize> {
+        let from = self.ranges.touched().div_ceil(self.page) as usize;
+        let end = (self.region.reserved().0 / self.page) as usize;
+        let end = end.min(from + (by / self.page) as usize);
+        let is_free = |page: &usize| self.page_at(*page).frame == NO_FRAME;
+        let first = (from..end).find(is_free).unwrap_or(end);
+        let last = (first..end).find(|page| !is_free(page)).unwrap_or(end);
+        first..last
     }
 
     /// True where a free frame can be used as it is, as far as its contents go.
@@ -138,33 +166,27 @@ impl<B: Backend> Space<B> {
             &mut self.pages[(offset / self.page) as usize..(offset + size).div_ceil(self.page) as usize]
         {
             page.live -= 1;
-            page.turn = page.turn.and(turn);
+            page.turn = streams.later(page.turn, turn);
             // A suspended space has none.
-            if page.frame == NO_FRAME {
+            if !page.is_mapped() {
                 continue;
             }
+            let turn = streams.later(frames.turn(page.frame), turn);
             if page.live == 0 {
                 frames.release(page.frame, turn);
             } else {
-                frames.add_turn(page.frame, turn);
+                frames.set_turn(page.frame, turn);
             }
         }
-        self.ranges.give(range, turn, |turn| streams.passes_on(turn));
+        self.ranges.give(range);
         size
-    }
-
-    /// Gives what streams have done with to everybody.
-    pub(crate) fn release(&mut self, streams: &Streams<B>) {
-        for stream in self.ranges.sets() {
-            self.ranges.release(stream, |turn| streams.passes_on(turn));
-        }
     }
 
     /// The taken range in which an offset lies.
     pub(crate) fn at(&self, offset: u64) -> Option<Seen> {
         let page = self.pages.get((offset / self.page) as usize).filter(|page| page.live > 0)?;
         let (range, at) = self.ranges.taken_at(offset, page.near)?;
-        Some(Seen { range, offset: at.offset, size: at.size, taken: true, stream: at.turn.stream() })
+        Some(Seen { range, offset: at.offset, size: at.size, taken: true, stream: at.stream })
     }
 
     /// All ranges in order, without the rest.
@@ -176,7 +198,7 @@ impl<B: Backend> Space<B> {
                 offset: range.offset,
                 size: range.size,
                 taken: range.state == RangeState::Taken,
-                stream: range.turn.stream(),
+                stream: range.stream,
             }
         })
     }

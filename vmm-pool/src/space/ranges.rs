@@ -1,9 +1,10 @@
 //! Ranges of addresses, taken and free, that cover a space without a hole; free ones are found by size and stream.
 //!
-//! Nothing here knows of physical memory. The last range is the rest that was never taken, or the end of it.
+//! Nothing here knows of physical memory, or of what work still uses: free neighbours always become one range, which is
+//! found under the stream that has freed most of it. The last range is the rest that was never taken, or the end of it.
 
 use super::bins::{Bins, NONE, UNIT};
-use crate::turn::{CLEAN, StreamIndex, Turn};
+use crate::turn::{CLEAN, StreamIndex};
 
 /// A range's number.
 pub(crate) type RangeIndex = u32;
@@ -13,8 +14,8 @@ pub(crate) type RangeIndex = u32;
 pub(super) struct Range {
     pub(super) offset: u64,
     pub(super) size: u64,
-    /// After which work it is free; whose it is where it is taken.
-    pub(super) turn: Turn,
+    /// Whose it is; where it is free, who had most of it.
+    pub(super) stream: StreamIndex,
     /// Its neighbours.
     before: RangeIndex,
     behind: RangeIndex,
@@ -43,7 +44,7 @@ impl Range {
 pub(super) struct Ranges {
     list: Vec<Range>,
     vacant: Vec<RangeIndex>,
-    /// Free ranges by stream; the first set is everybody's.
+    /// Free ranges by stream.
     free: Vec<Bins>,
     first: RangeIndex,
     last: RangeIndex,
@@ -57,7 +58,7 @@ impl Ranges {
         let all = Range {
             offset: 0,
             size,
-            turn: Turn::FREE,
+            stream: CLEAN,
             before: NONE,
             behind: NONE,
             back: NONE,
@@ -65,7 +66,7 @@ impl Ranges {
             bin: 0,
             state: RangeState::Free,
         };
-        Self { list: vec![all], vacant: Vec::new(), free: vec![Bins::new()], first: 0, last: 0, touched: 0 }
+        Self { list: vec![all], vacant: Vec::new(), free: Vec::new(), first: 0, last: 0, touched: 0 }
     }
 
     pub(super) fn get(&self, range: RangeIndex) -> &Range {
@@ -107,8 +108,7 @@ impl Ranges {
         }
     }
 
-    /// Free ranges of at least `size` bytes that `stream` may use, or everybody, the best fitting first within each.
-    /// The last range of all is not among them.
+    /// Free ranges of a stream of at least `size` bytes, the best fitting first. The last range of all is not among them.
     pub(super) fn fitting(&self, set: StreamIndex, size: u64) -> impl Iterator<Item = RangeIndex> {
         let bins = self.free.get(usize::from(set));
         let mut bin = bins.and_then(|bins| bins.filled_from(Bins::of(size)));
@@ -146,11 +146,14 @@ impl Ranges {
         best.map(|((size, _), index)| (index, size))
     }
 
-    /// The last range and where in it a stream can begin: behind what another stream's work still uses.
-    pub(super) fn rest(&self, usable: impl Fn(Turn) -> bool) -> (RangeIndex, u64) {
-        let last = self.get(self.last);
-        let from = if usable(last.turn) { last.offset } else { last.offset.max(self.touched) };
-        (self.last, from)
+    /// The last range.
+    pub(super) fn rest(&self) -> RangeIndex {
+        self.last
+    }
+
+    /// The end of what was ever taken.
+    pub(super) fn touched(&self) -> u64 {
+        self.touched
     }
 
     /// Takes `size` bytes from `offset` on out of a free range.
@@ -175,98 +178,28 @@ impl Ranges {
         // The last range stays, though it be empty: what is behind it is never looked for.
         if offset + size < range.end() || taken == self.last {
             let rest = self.split(taken, offset + size);
-            if offset + size >= self.touched {
-                self.at(rest).turn = Turn::FREE;
-            }
             self.enlist(rest);
         }
         let at = self.at(taken);
         at.state = RangeState::Taken;
-        at.turn = Turn::new(stream, 0);
+        at.stream = stream;
         taken
     }
 
-    /// Makes a taken range free, and one with its free neighbours where the same may use them.
-    pub(super) fn give(&mut self, range: RangeIndex, turn: Turn, is_done: impl Fn(Turn) -> bool) {
-        let at = self.at(range);
-        at.state = RangeState::Free;
-        at.turn = turn;
-        self.settle(range, is_done);
-    }
-
-    /// Makes a free range, which is in no bin, one with its free neighbours, and puts it into its bin.
-    fn settle(&mut self, range: RangeIndex, is_done: impl Fn(Turn) -> bool) {
+    /// Makes a taken range free, and one with its free neighbours.
+    pub(super) fn give(&mut self, range: RangeIndex) {
         let mut range = range;
-        self.clean(range, &is_done);
-        let before = self.get(range).before;
-        if before != NONE && self.are_alike(before, range, &is_done) {
+        self.at(range).state = RangeState::Free;
+        let Range { before, behind, .. } = *self.get(range);
+        if before != NONE && self.get(before).state == RangeState::Free {
             self.unlist(before);
-            self.clean(before, &is_done);
             range = self.join(before, range);
         }
-        let behind = self.get(range).behind;
-        let joins = |list: &Self| {
-            if behind == list.last {
-                list.joins_rest(range, &is_done)
-            } else {
-                list.are_alike(range, behind, &is_done)
-            }
-        };
-        if behind != NONE && joins(self) {
+        if behind != NONE && self.get(behind).state == RangeState::Free {
             self.unlist(behind);
-            self.clean(behind, &is_done);
             range = self.join(range, behind);
         }
         self.enlist(range);
-    }
-
-    /// Has a range that is in no bin be everybody's where the work on it is done.
-    fn clean(&mut self, range: RangeIndex, is_done: impl Fn(Turn) -> bool) {
-        let at = self.at(range);
-        if is_done(at.turn) {
-            at.turn = Turn::FREE;
-        }
-    }
-
-    /// True where two free neighbours are free for the same streams.
-    fn are_alike(&self, one: RangeIndex, other: RangeIndex, is_done: impl Fn(Turn) -> bool) -> bool {
-        let (one, other) = (self.get(one), self.get(other));
-        one.state == RangeState::Free
-            && other.state == RangeState::Free
-            && (one.turn.stream() == other.turn.stream() || is_done(one.turn) && is_done(other.turn))
-    }
-
-    /// The rest is for everybody in its untouched part, whatever is true of the other one.
-    fn joins_rest(&self, range: RangeIndex, is_done: impl Fn(Turn) -> bool) -> bool {
-        let (turn, rest) = (self.get(range).turn, self.get(self.last).turn);
-        turn.stream() == rest.stream() || is_done(turn) || is_done(rest)
-    }
-
-    /// Gives ranges that a stream's work used, and does not any more, to everybody.
-    pub(super) fn release(&mut self, stream: StreamIndex, is_done: impl Fn(Turn) -> bool) {
-        let mut done = Vec::new();
-        if let Some(bins) = self.free.get(usize::from(stream)) {
-            let mut bin = bins.filled_from(0);
-            while let Some(here) = bin {
-                let mut index = bins.head(here);
-                while index != NONE {
-                    let range = self.get(index);
-                    if is_done(range.turn) {
-                        done.push(index);
-                    }
-                    index = range.next;
-                }
-                bin = bins.filled_from(here + 1);
-            }
-        }
-        for range in done {
-            // It may have become a part of another one meanwhile.
-            let at = *self.get(range);
-            if at.state == RangeState::Free && at.turn.stream() == stream {
-                self.unlist(range);
-                self.settle(range, &is_done);
-            }
-        }
     }
 
     /// Cuts a range in two; the number of the part from `offset` on, which is as the first one and in no bin.
@@ -300,8 +233,10 @@ impl Ranges {
         self.at(other).state = RangeState::Vacant;
         self.vacant.push(other);
         let at = self.at(one);
+        if gone.size > at.size {
+            at.stream = gone.stream;
+        }
         at.size += gone.size;
-        at.turn = at.turn.and(gone.turn);
         at.behind = gone.behind;
         if gone.behind == NONE {
             self.last = one;
@@ -312,11 +247,11 @@ impl Ranges {
     }
 
     fn enlist(&mut self, range: RangeIndex) {
-        let Range { size, turn, .. } = *self.get(range);
+        let Range { size, stream, .. } = *self.get(range);
         if range == self.last {
             return;
         }
-        let set = usize::from(turn.stream());
+        let set = usize::from(stream);
         while self.free.len() <= set {
             self.free.push(Bins::new());
         }
@@ -334,20 +269,15 @@ impl Ranges {
         if range == self.last {
             return;
         }
-        let Range { back, next, bin, turn, .. } = *self.get(range);
+        let Range { back, next, bin, stream, .. } = *self.get(range);
         if next != NONE {
             self.at(next).back = back;
         }
         if back == NONE {
-            self.free[usize::from(turn.stream())].set_head(usize::from(bin), next);
+            self.free[usize::from(stream)].set_head(usize::from(bin), next);
         } else {
             self.at(back).next = next;
         }
-    }
-
-    /// The streams that had free ranges of their own.
-    pub(super) fn sets(&self) -> impl Iterator<Item = StreamIndex> + use<> {
-        CLEAN + 1..self.free.len() as StreamIndex
     }
 }
 

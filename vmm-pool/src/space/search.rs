@@ -3,14 +3,17 @@
 use super::Space;
 use super::bins::UNIT;
 use super::ranges::RangeIndex;
-use crate::frames::{Frames, NO_FRAME};
+use crate::frames::{Frames, LOST, NO_FRAME};
 use crate::streams::Streams;
-use crate::turn::{CLEAN, StreamIndex};
+use crate::turn::StreamIndex;
 use gpu_vmm_core::Backend;
 
 /// So many fitting ranges are looked at before mapping is thought of. More find more that is mapped, and leave more odd
 /// pieces behind.
 const TRIES: usize = 4;
+
+/// So many ranges that a stream has freed are looked at for others too: work may still use all of them.
+const LOOK: usize = 16;
 
 /// What unmapping weighs beside mapping.
 const STALE: u32 = 2;
@@ -22,6 +25,27 @@ pub(crate) struct Spot {
     pub(crate) offset: u64,
     /// How much has to be done before it can be used; zero where all of its memory is there.
     pub(crate) work: u32,
+}
+
+/// The best place so far.
+#[derive(Debug)]
+struct Best {
+    spot: Option<Spot>,
+    tries: usize,
+}
+
+impl Best {
+    fn add(&mut self, spot: Spot) {
+        self.tries = self.tries.saturating_sub(1);
+        if self.spot.is_none_or(|best| spot.work < best.work) {
+            self.spot = Some(spot);
+        }
+    }
+
+    /// True where nothing better is looked for.
+    fn is_final(&self) -> bool {
+        self.tries == 0 || self.spot.is_some_and(|spot| spot.work == 0)
+    }
 }
 
 impl<B: Backend> Space<B> {
@@ -36,33 +60,59 @@ impl<B: Backend> Space<B> {
         stream: StreamIndex,
         waits: bool,
     ) -> Option<Spot> {
-        let mut best: Option<Spot> = None;
         let room = size.checked_add(alignment.saturating_sub(UNIT))?;
-        let mut own = self.ranges.fitting(stream, room).peekable();
-        let mut everybody = self.ranges.fitting(CLEAN, room).peekable();
-        let size_of = |range: &RangeIndex| self.ranges.get(*range).size;
-        for _ in 0..TRIES {
-            let (one, other) = (own.peek().map(size_of), everybody.peek().map(size_of));
-            let own_fits_better = one.is_some_and(|one| other.is_none_or(|other| one <= other));
-            let Some(range) = (if own_fits_better { own.next() } else { everybody.next() }) else { break };
+        let mut best = Best { spot: None, tries: TRIES };
+        let mut look = |range: RangeIndex, best: &mut Best| {
             let offset = self.aligned(self.ranges.get(range).offset, alignment)?;
-            let Some(work) = self.work(frames, streams, (offset, size), stream, waits) else { continue };
-            let spot = Spot { range, offset, work };
-            if work == 0 {
-                return Some(spot);
+            let work = self.work(frames, streams, (offset, size), stream, waits)?;
+            best.add(Spot { range, offset, work });
+            Some(())
+        };
+        if streams.count() <= 2 {
+            for range in self.ranges.fitting(stream, room) {
+                look(range, &mut best);
+                if best.is_final() {
+                    break;
+                }
             }
-            if best.is_none_or(|best| work < best.work) {
-                best = Some(spot);
+        } else {
+            // What lies under another stream may be free for this one as well.
+            let mut sets: Vec<_> = (1..streams.count())
+                .map(|set| self.ranges.fitting(set as StreamIndex, room).take(LOOK).peekable())
+                .collect();
+            while !best.is_final()
+                && let Some((set, _)) = sets
+                    .iter_mut()
+                    .enumerate()
+                    .filter_map(|(set, ranges)| Some((set, self.ranges.get(*ranges.peek()?).size)))
+                    .min_by_key(|(_, size)| *size)
+                && let Some(range) = sets[set].next()
+            {
+                look(range, &mut best);
             }
         }
-        if best.is_some() {
-            return best;
-        }
-        let (range, from) = self.ranges.rest(|turn| streams.serves(turn, stream));
-        let offset = self.aligned(from, alignment)?;
-        let fits = offset.checked_add(size).is_some_and(|end| end <= self.ranges.get(range).end());
-        let work = fits.then(|| self.work(frames, streams, (offset, size), stream, waits)).flatten()?;
-        Some(Spot { range, offset, work })
+        best.spot.or_else(|| self.find_in_rest(frames, streams, (size, alignment), stream, waits))
+    }
+
+    /// The place in what was never taken, or lies at the end.
+    fn find_in_rest(
+        &self,
+        frames: &mut Frames<B>,
+        streams: &Streams<B>,
+        (size, alignment): (u64, u64),
+        stream: StreamIndex,
+        waits: bool,
+    ) -> Option<Spot> {
+        let range = self.ranges.rest();
+        let rest = self.ranges.get(range);
+        // Where other streams' work still uses the beginning, there is nobody's page behind all that was ever taken.
+        [rest.offset, self.ranges.touched().next_multiple_of(self.page)].into_iter().find_map(|from| {
+            // Behind pages that are out of use; what is before them is a range of its own then.
+            let offset = self.aligned(from.max(rest.offset).max(self.lost_end), alignment)?;
+            let fits = offset.checked_add(size).is_some_and(|end| end <= rest.end());
+            let work = fits.then(|| self.work(frames, streams, (offset, size), stream, waits)).flatten()?;
+            Some(Spot { range, offset, work })
+        })
     }
 
     /// The first offset from `offset` on whose address is a multiple of `alignment`.
@@ -87,10 +137,16 @@ impl<B: Backend> Space<B> {
         for page in self.pages_of(offset, size) {
             let page = self.page_at(page);
             if page.live > 0 {
+                // Some of it may still be used by another stream's work.
+                if page.frame != NO_FRAME && !streams.serves(frames.turn(page.frame), stream) {
+                    return None;
+                }
                 continue;
             }
             if page.frame == NO_FRAME {
                 work += 1;
+            } else if page.frame == LOST {
+                return None;
             } else if self.fits(frames, page.frame) && frames.see(page.frame, streams, stream) {
             } else if waits || streams.is_done(page.turn) {
                 work += STALE;

@@ -3,7 +3,7 @@
 
 use super::{Page, Space};
 use crate::DriverCalls;
-use crate::frames::{FrameIndex, Frames, NO_FRAME, PageAddress};
+use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME};
 use crate::streams::Streams;
 use crate::turn::{StreamIndex, Turn};
 use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Done, Result};
@@ -37,7 +37,7 @@ impl<B: Backend> Space<B> {
             if at.live > 0 {
                 continue;
             }
-            if at.frame != NO_FRAME && self.fits(frames, at.frame) && frames.see(at.frame, streams, stream) {
+            if at.is_mapped() && self.fits(frames, at.frame) && frames.see(at.frame, streams, stream) {
                 frames.claim(at.frame);
                 gap.claimed.push(page);
             } else {
@@ -50,7 +50,8 @@ impl<B: Backend> Space<B> {
     /// Gives up what [`Space::open_gap`] has claimed.
     pub(crate) fn close_gap(&self, frames: &mut Frames<B>, gap: &Gap) {
         for page in &gap.claimed {
-            frames.release(self.pages[*page].frame, Turn::FREE);
+            let frame = self.pages[*page].frame;
+            frames.release(frame, frames.turn(frame));
         }
     }
 
@@ -69,12 +70,15 @@ impl<B: Backend> Space<B> {
         let mut done = 0;
         let result = self.map_and_grant(frames, gap, chosen, device, calls, &mut done);
         if result.is_err() {
-            // What cannot be unmapped again stays behind its addresses, as free memory does.
-            let mapped: Vec<_> = gap.missing[..done].to_vec();
             for (page, frame) in gap.missing.iter().zip(chosen).take(done) {
                 self.note_mapped(frames, *page, *frame);
             }
-            let _ = unmap_runs(self, frames, &mapped, calls);
+            for run in gap.missing[..done].chunk_by(follow_each_other) {
+                // What cannot be unmapped again is perhaps without access.
+                if unmap_runs(self, frames, run, calls).is_err() {
+                    run.iter().for_each(|page| self.lose(frames, *page));
+                }
+            }
             return result;
         }
         for (page, frame) in gap.missing.iter().zip(chosen) {
@@ -89,6 +93,30 @@ impl<B: Backend> Space<B> {
         self.mapped += 1;
         let address = self.address_of(page);
         frames.at(frame).mapped.push(address);
+    }
+
+    /// Takes a page out of use: nobody can say what is behind it.
+    pub(crate) fn lose(&mut self, frames: &mut Frames<B>, page: usize) {
+        self.part_from(frames, page, LOST);
+    }
+
+    /// True where what is mapped behind a page is what the books say.
+    pub(crate) fn is_sound(&self, page: usize) -> bool {
+        self.region.mapping_at(self.offset_of(page)).is_some_and(|mapping| !mapping.out_of_use)
+    }
+
+    /// Notes that a page has another number in the place of its frame's, if it has one.
+    pub(crate) fn part_from(&mut self, frames: &mut Frames<B>, page: usize, number: FrameIndex) {
+        let address = self.address_of(page);
+        let at = &mut self.pages[page];
+        if at.is_mapped() {
+            frames.at(at.frame).mapped.retain(|one| *one != address);
+            self.mapped -= 1;
+        }
+        at.frame = number;
+        if number == LOST {
+            self.lost_end = self.lost_end.max((page as u64 + 1) * self.page);
+        }
     }
 
     fn map_and_grant(
@@ -127,24 +155,26 @@ pub(crate) fn unmap_runs<B: Backend>(
         calls.unmap += 1;
         // SAFETY: the caller has seen to it that what used these addresses is done.
         let done = unsafe { Done::promised() };
-        space.region.unmap(space.offset_of(first), Bytes(count as u64 * space.page), done)?;
+        let result = space.region.unmap(space.offset_of(first), Bytes(count as u64 * space.page), done);
         for page in first..first + count {
-            let address = space.address_of(page);
-            forget(frames, space.pages[page].frame, address);
-            space.pages[page].frame = NO_FRAME;
-            space.mapped -= 1;
+            if result.is_ok() {
+                space.part_from(frames, page, NO_FRAME);
+            } else if !space.is_sound(page) {
+                space.lose(frames, page);
+            }
         }
+        result?;
     }
     Ok(())
 }
 
-fn forget<B: Backend>(frames: &mut Frames<B>, frame: FrameIndex, address: PageAddress) {
-    frames.at(frame).mapped.retain(|one| *one != address);
-}
-
 /// Runs of pages that follow each other: the first, and how many.
 fn runs(pages: &[usize]) -> impl Iterator<Item = (usize, usize)> {
-    pages.chunk_by(|one, next| one + 1 == *next).map(|run| (run[0], run.len()))
+    pages.chunk_by(follow_each_other).map(|run| (run[0], run.len()))
+}
+
+fn follow_each_other(one: &usize, next: &usize) -> bool {
+    one + 1 == *next
 }
 
 #[cfg(test)]

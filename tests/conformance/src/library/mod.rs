@@ -24,6 +24,7 @@ mod order;
 mod peer;
 mod physical;
 mod plain;
+mod pool;
 mod refused;
 mod reserve;
 mod share;
@@ -69,6 +70,7 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         moved::cases(),
         suspend::cases(),
         ahead::cases(),
+        pool::cases(),
         threads::cases(),
         fork::cases(),
         share::cases(),

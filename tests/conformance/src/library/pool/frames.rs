@@ -1,0 +1,139 @@
+//! Free memory that is mapped where it is needed.
+
+use super::{DEFAULT, LEAST, adds_up, alloc, check, is_empty, page, pool, write};
+use crate::case::cases;
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, Workbench};
+use gpu_vmm_pool::{Block, Pool};
+
+cases! { "pool":
+    /// A block as large as every second one of many that were freed needs no new memory, and disturbs none of the others.
+    free_memory_does_not_fragment,
+    /// The same with blocks whose ends share pages: all pages in which nothing is left serve.
+    shared_pages_stay,
+    /// What is done again and again finds its memory mapped where it needs it, and makes no driver calls.
+    warm_rounds_make_no_driver_calls,
+    /// Memory that lies behind several addresses serves one block at a time.
+    memory_serves_one_block_at_a_time,
+    /// Memory of one tag serves another one, at the addresses of that.
+    tags_share_memory,
+}
+
+/// Every second block of many, and all others, which have their patterns.
+fn every_second<B: Workbench>(
+    subject: &Subject<B>,
+    pool: &Pool<B>,
+    size: Bytes,
+    count: u64,
+) -> Vec<(Block<B>, u64)> {
+    let all: Vec<_> = (0..count).map(|seed| (alloc(pool, size), seed << 40)).collect();
+    all.iter().for_each(|(block, seed)| write(subject, block, *seed));
+    let mut index = 0;
+    let (stay, go): (Vec<_>, Vec<_>) = all.into_iter().partition(|_| {
+        index += 1;
+        index % 2 == 0
+    });
+    drop(go);
+    stay
+}
+
+fn free_memory_does_not_fragment<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let page = page(&pool);
+    let stay = every_second(subject, &pool, Bytes(page.0 * 2), 16);
+    let before = adds_up(&pool);
+    assert_eq!(before.kept, page.0 * 16);
+    let large = alloc(&pool, Bytes(page.0 * 16));
+    write(subject, &large, 99);
+    let after = adds_up(&pool);
+    assert_eq!(after.driver_calls.create, before.driver_calls.create, "no memory is created");
+    assert_eq!((after.held, after.kept), (before.held, 0));
+    check(subject, &large, 99);
+    stay.iter().for_each(|(block, seed)| check(subject, block, *seed));
+    drop((large, stay));
+    is_empty(&pool);
+}
+
+fn shared_pages_stay<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let page = page(&pool);
+    let stay = every_second(subject, &pool, Bytes(page.0 * 3 / 2), 24);
+    let before = adds_up(&pool);
+    assert!(before.kept >= page.0 * 6, "{before:?}");
+    let large = alloc(&pool, Bytes(before.kept));
+    write(subject, &large, 99);
+    let after = adds_up(&pool);
+    assert_eq!(after.driver_calls.create, before.driver_calls.create, "no memory is created");
+    assert_eq!((after.held, after.kept), (before.held, 0));
+    check(subject, &large, 99);
+    stay.iter().for_each(|(block, seed)| check(subject, block, *seed));
+    drop((large, stay));
+    is_empty(&pool);
+}
+
+fn warm_rounds_make_no_driver_calls<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let round = |seed| {
+        let small: Vec<_> = (0..8_u64).map(|index| alloc(&pool, Bytes::mib(2 + index % 3))).collect();
+        small.iter().for_each(|block| write(subject, block, seed));
+        small.iter().for_each(|block| check(subject, block, seed));
+        drop(small);
+        let large = alloc(&pool, Bytes::mib(22));
+        write(subject, &large, seed);
+        check(subject, &large, seed);
+        let some: Vec<_> = (0..300).map(|index| alloc(&pool, Bytes(index * 100 + 1))).collect();
+        drop((large, some));
+        pool.account().driver_calls
+    };
+    (0..4).for_each(|seed| {
+        round(seed);
+    });
+    let before = round(4);
+    assert_eq!(round(5), before);
+    assert!(adds_up(&pool).held <= Bytes::mib(36).0, "{}", pool.account());
+    is_empty(&pool);
+}
+
+fn memory_serves_one_block_at_a_time<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let page = page(&pool);
+    let pages = |count: u64| Bytes(page.0 * count);
+    // The memory comes to be behind the addresses of all of these, one after the other.
+    for sizes in [[4, 4, 4], [6, 3, 3], [1, 10, 1], [12, 0, 0], [2, 5, 5]] {
+        let blocks: Vec<_> =
+            sizes.into_iter().filter(|count| *count > 0).map(|count| alloc(&pool, pages(count))).collect();
+        blocks.iter().for_each(|block| write(subject, block, block.address().0));
+        blocks.iter().for_each(|block| check(subject, block, block.address().0));
+        let mut blocks = blocks.into_iter();
+        // The first stays, while the rest is looked for elsewhere.
+        let first = blocks.next().unwrap();
+        drop(blocks);
+        let held = pool.account().kept;
+        let all = pool.alloc(Bytes(held.max(1)), LEAST, DEFAULT).unwrap();
+        write(subject, &all, 3);
+        check(subject, &first, first.address().0);
+        check(subject, &all, 3);
+        adds_up(&pool);
+    }
+    is_empty(&pool);
+}
+
+fn tags_share_memory<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let (one, other) = (pool.tagged("one").unwrap(), pool.tagged("other").unwrap());
+    let block = alloc(&one, Bytes::mib(16));
+    let address = block.address();
+    write(subject, &block, 1);
+    drop(block);
+    let created = pool.account().driver_calls.create;
+    let block = alloc(&other, Bytes::mib(16));
+    assert_ne!(block.address(), address);
+    assert_eq!(pool.account().driver_calls.create, created);
+    write(subject, &block, 2);
+    let again = alloc(&one, Bytes::mib(4));
+    write(subject, &again, 3);
+    check(subject, &block, 2);
+    check(subject, &again, 3);
+    drop((block, again));
+    is_empty(&pool);
+}

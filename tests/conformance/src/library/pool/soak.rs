@@ -1,0 +1,206 @@
+//! Random operations of many threads, with failures.
+//!
+//! | variable | default | |
+//! |---|---|---|
+//! | `GPU_VMM_SOAK_OPERATIONS` | 20000 | how many operations there are, over all threads |
+//! | `GPU_VMM_STRESS_SEED` | 1 | another seed, other operations |
+
+use super::random::{Random, check_stamp, setting, stamp};
+use super::waits::named;
+use super::{Hand, LEAST, is_empty};
+use crate::case::cases;
+use crate::library::failures::injected;
+use crate::library::flights::own;
+use crate::library::tools::idle;
+use crate::subject::{Subject, note};
+use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::{Bytes, Stash, Stream, Workbench};
+use gpu_vmm_pool::{Block, Pool, PoolError, PoolResult};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+cases! { "pool":
+    /// Eight threads allocate, free, hand blocks to each other, trim, suspend and resume, while driver calls fail now and then:
+    /// no byte is lost, and nothing is left at the end.
+    soak,
+}
+
+const THREADS: u64 = 8;
+
+/// The most that each thread has.
+const MOST: u64 = 8 << 20;
+
+/// Between two failures there are as many calls as any undoing takes.
+const APART: u64 = 400;
+
+type Held<B> = Block<FaultInject<B>>;
+
+/// What the threads have in common.
+struct Soak<'a, B: Workbench> {
+    subject: &'a Subject<B>,
+    backend: FaultInject<B>,
+    pool: Pool<FaultInject<B>>,
+    /// The tag that is suspended now and then. Whoever uses its blocks reads; who suspends it writes.
+    parked: Pool<FaultInject<B>>,
+    gate: RwLock<()>,
+    stash: Stash<FaultInject<B>>,
+    streams: [Stream<'static>; 3],
+    /// Blocks that go from one thread to another.
+    passed: Mutex<Vec<(Held<B>, u64)>>,
+    failed: AtomicU64,
+    /// What freed blocks wait for.
+    hand: Hand,
+}
+
+/// What may come of a call while some fail: none of it, because of that.
+fn came<T, B: Workbench>(soak: &Soak<'_, B>, answer: PoolResult<T>) -> Option<T> {
+    match answer {
+        Ok(value) => Some(value),
+        Err(PoolError::Core(error)) if injected(&error).is_some() => {
+            soak.failed.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+impl<B: Workbench> Soak<'_, B> {
+    fn passed(&self) -> MutexGuard<'_, Vec<(Held<B>, u64)>> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One thread's operations.
+    fn work(&self, thread: u64, seed: u64, operations: u64) {
+        let mut random = Random::new(seed ^ thread << 32);
+        let (mut own, mut live): (Vec<(Held<B>, u64)>, u64) = (Vec::new(), 0);
+        // Blocks of the tag that is suspended now and then.
+        let mut parked: Vec<(Held<B>, u64)> = Vec::new();
+        for operation in 0..operations {
+            let seed = thread << 40 | operation;
+            match random.below(1000) {
+                0..500 if live < MOST => {
+                    let size = if random.below(16) == 0 { random.size(22) } else { random.size(16) };
+                    let stream = self.streams[random.below(3) as usize];
+                    let Some(block) = came(self, self.pool.alloc(size, LEAST, stream)) else { continue };
+                    stamp(self.subject, &block, seed);
+                    live += size.0;
+                    own.push((block, seed));
+                }
+                0..900 => {
+                    if own.is_empty() {
+                        continue;
+                    }
+                    let (mut block, seed) = own.swap_remove(random.below(own.len() as u64) as usize);
+                    live -= block.size().0;
+                    check_stamp(self.subject, &block, seed);
+                    match random.below(20) {
+                        0..4 => block.record_use(self.streams[random.below(3) as usize]),
+                        4 => {
+                            block.free_after(self.hand.fence());
+                            // The next one waits, until somebody does for it.
+                            self.hand.set(Hand::WAITED);
+                        }
+                        5..8 => self.passed().push((block, seed)),
+                        _ => {}
+                    }
+                }
+                900..940 => {
+                    let taken = self.passed().pop();
+                    if let Some((block, seed)) = taken {
+                        check_stamp(self.subject, &block, seed);
+                    }
+                }
+                940..990 => {
+                    let _open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+                    if parked.len() < 6 {
+                        let size = random.size(18);
+                        let Some(block) = came(self, self.parked.alloc(size, LEAST, self.streams[0])) else {
+                            continue;
+                        };
+                        stamp(self.subject, &block, seed);
+                        parked.push((block, seed));
+                    } else {
+                        let (block, seed) = parked.swap_remove(random.below(6) as usize);
+                        check_stamp(self.subject, &block, seed);
+                    }
+                }
+                990..996 => {
+                    came(self, self.pool.trim(random.size(24)));
+                }
+                _ => self.park(),
+            }
+            if operation % 512 == thread * 64 {
+                self.fail(&mut random);
+            }
+        }
+        let _open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        own.iter().chain(&parked).for_each(|(block, seed)| check_stamp(self.subject, block, *seed));
+    }
+
+    /// Suspends and resumes, until it is back.
+    fn park(&self) {
+        let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if came(self, self.pool.suspend("parked", &self.stash, idle())).is_some() {
+            let refused = self.parked.alloc(LEAST, LEAST, Stream::DEFAULT);
+            assert!(matches!(refused, Err(PoolError::Suspended { .. })), "{refused:?}");
+        }
+        while came(self, self.pool.resume("parked")).is_none() {}
+    }
+
+    /// Has some of the next driver calls fail.
+    fn fail(&self, random: &mut Random) {
+        let mut at = 0;
+        let numbers: Vec<_> = (0..16)
+            .map(|_| {
+                at += APART + random.below(APART);
+                at
+            })
+            .collect();
+        let first = random.below(64);
+        self.backend.fail_each(&[&[first], &*numbers].concat());
+    }
+}
+
+fn soak<B: Workbench>(subject: &Subject<B>) {
+    let operations = setting("GPU_VMM_SOAK_OPERATIONS", 20_000);
+    let seed = setting("GPU_VMM_STRESS_SEED", 1);
+    let free = subject.free_here();
+    let owns = [(); 2].map(|()| own(subject));
+    let backend = FaultInject::new(subject.backend.clone());
+    let pool = Pool::builder(&backend).device(subject.device).keep(Bytes::mib(16)).build().unwrap();
+    let soak = Soak {
+        subject,
+        parked: pool.tagged("parked").unwrap(),
+        pool,
+        gate: RwLock::new(()),
+        stash: Stash::pinned(&backend, Bytes::mib(96)).unwrap(),
+        streams: [Stream::DEFAULT, named(&*owns[0]), named(&*owns[1])],
+        passed: Mutex::default(),
+        failed: AtomicU64::new(0),
+        hand: Hand::new(),
+        backend,
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let soak = &soak;
+            scope.spawn(move || soak.work(thread, seed, operations / THREADS));
+        }
+    });
+    soak.backend.stop();
+    soak.hand.set(Hand::DONE);
+    soak.passed().drain(..).for_each(|(block, seed)| check_stamp(subject, &block, seed));
+    super::told::is_consistent(&soak.pool);
+    // Streams that have come further let go of what waited for them.
+    soak.pool.trim(Bytes::ZERO).unwrap();
+    let account = soak.pool.account();
+    assert!(account.pending == 0 || account.live == 0, "{account}");
+    let Soak { backend, pool, parked, stash, failed, .. } = soak;
+    drop((parked, stash));
+    // Failures of what drops are told there.
+    subject.backend.drop_log().take_last();
+    is_empty(&pool);
+    drop(pool);
+    assert_eq!(backend.live(), Default::default(), "nothing is left");
+    assert_eq!(subject.free_here(), free);
+    note(format!("seed {seed}, {operations} operations, {} of them failed", failed.into_inner()));
+}

@@ -1,0 +1,62 @@
+//! A pool's memory that is mapped before it is asked for: behind the highest block, where growth goes.
+
+use crate::ahead::{Foresee, Step};
+use crate::core::Core;
+use crate::inner::Inner;
+use crate::supply::Chosen;
+use crate::turn::{CLEAN, Turn};
+use gpu_vmm_core::{Backend, Error};
+
+/// So many pages are mapped in one step: whoever needs memory meanwhile waits for it.
+const STEP: usize = 8;
+
+impl<B: Backend> Foresee for Inner<B> {
+    fn step(&self) -> Step {
+        // Whoever has the books asks again where it has needed more.
+        let Some(mut core) = self.try_core() else { return Step::Done };
+        match core.map_ahead() {
+            Ok(true) => Step::More,
+            Ok(false) => Step::Done,
+            // A request that needs the memory meets the same, and tells it.
+            Err(_) => Step::Failed,
+        }
+    }
+}
+
+impl<B: Backend> Core<B> {
+    /// Maps some pages behind the highest block of a tag. False where there is nothing left to do.
+    fn map_ahead(&mut self) -> Result<bool, Error> {
+        for space in 0..self.spaces.len() {
+            let tag = self.spaces[space].tag;
+            if self.spaces[space].is_small || self.check_active(tag).is_err() {
+                continue;
+            }
+            let pages = self.spaces[space].unmapped_ahead(self.settings.ahead.0);
+            let room = self.settings.budget.0.saturating_sub(self.held()) / self.page;
+            let count = pages.len().min(STEP).min(usize::try_from(room).unwrap_or(STEP));
+            if count > 0 {
+                self.map_fresh(space, pages.start, count, tag)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Puts new memory behind pages that have none, as free memory.
+    fn map_fresh(&mut self, space: usize, first: usize, count: usize, tag: u16) -> Result<(), Error> {
+        let part = (first as u64 * self.page, count as u64 * self.page);
+        let gap = self.spaces[space].open_gap(&mut self.frames, &self.streams, part, CLEAN);
+        let mut chosen = Chosen::default();
+        let created = gap.missing.iter().try_for_each(|_| self.create(tag, &mut chosen));
+        let Self { spaces, frames, settings, calls, .. } = self;
+        let result = created
+            .and_then(|()| spaces[space].fill_gap(frames, &gap, &chosen.frames, settings.device, calls));
+        match result {
+            Ok(()) => chosen.frames.iter().for_each(|frame| self.frames.release(*frame, Turn::FREE)),
+            Err(_) => self.give_up(&chosen),
+        }
+        self.spaces[space].close_gap(&mut self.frames, &gap);
+        self.note();
+        result
+    }
+}

@@ -1,0 +1,187 @@
+//! Driver calls that fail, one by one and in pairs: no block is ever without its memory, nothing is behind two blocks,
+//! and nothing leaks.
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+
+use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Stash, Stream, Workbench};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_pool::{Block, Pool, PoolError};
+
+type Faulty = FaultInject<HostBackend>;
+
+const PAGE: Bytes = Bytes::mib(2);
+
+struct Program {
+    pool: Pool<Faulty>,
+    stash: Stash<Faulty>,
+    blocks: Vec<(Block<Faulty>, u64)>,
+    next: u64,
+    streams: [Stream<'static>; 2],
+}
+
+impl Program {
+    fn new(backend: &Faulty) -> Self {
+        let pool = Pool::builder(backend).scrub().build().unwrap();
+        let stash = Stash::pinned(backend, Bytes::mib(16)).unwrap();
+        let own = Box::leak(Box::new(backend.own_stream(DeviceId(0)).unwrap()));
+        Self { pool, stash, blocks: Vec::new(), next: 0, streams: [Stream::DEFAULT, own.stream()] }
+    }
+
+    /// A block, with contents of its own, if there is one to be had.
+    fn alloc(&mut self, pages: u64, stream: usize) -> bool {
+        let pool = if pages.is_multiple_of(2) { self.pool.clone() } else { self.pool.tagged("odd").unwrap() };
+        let Ok(block) = pool.alloc(Bytes(PAGE.0 * pages), Bytes(256), self.streams[stream]) else {
+            return false;
+        };
+        self.next += 1;
+        self.check(&block);
+        for word in words(&block) {
+            // SAFETY: the block is there, and host memory.
+            unsafe { word.write_volatile(self.next) };
+        }
+        self.blocks.push((block, self.next));
+        true
+    }
+
+    /// All of a block is mapped, as the driver says.
+    fn check(&self, block: &Block<Faulty>) {
+        let backend = &self.stash_backend();
+        for page in 0..block.size().0.div_ceil(PAGE.0) {
+            let at = block.address() + Bytes(page * PAGE.0);
+            assert_eq!(
+                backend.access_at(at, DeviceId(0)).unwrap(),
+                Some(Access::ReadWrite),
+                "page {page} of {block:?}"
+            );
+        }
+    }
+
+    fn stash_backend(&self) -> Faulty {
+        BACKEND.with(|backend| backend.borrow().clone().unwrap())
+    }
+
+    /// Every block has the contents that were written into it.
+    fn check_all(&self) {
+        for (block, number) in &self.blocks {
+            self.check(block);
+            for word in words(block) {
+                // SAFETY: as above.
+                assert_eq!(unsafe { word.read_volatile() }, *number, "{block:?}");
+            }
+        }
+    }
+
+    fn free(&mut self, index: usize) {
+        if index < self.blocks.len() {
+            self.blocks.remove(index);
+        }
+    }
+
+    /// Blocks that come and go: memory is created, mapped elsewhere, scrubbed, given back.
+    fn run(&mut self) {
+        for pages in [2, 1, 2, 1] {
+            self.alloc(pages, 0);
+        }
+        self.free(0);
+        self.free(1);
+        self.alloc(3, 1);
+        self.alloc(4, 0);
+        self.free(0);
+        self.free(0);
+        let _ = self.pool.trim(PAGE);
+        self.alloc(2, 0);
+        self.alloc(3, 1);
+    }
+
+    /// The same, with memory that goes elsewhere and comes back.
+    fn sleep(&mut self) {
+        self.run();
+        let suspended = self.pool.suspend("odd", &self.stash, Done::when_devices_idle());
+        if let Err(PoolError::Core(error)) = suspended
+            && matches!(*error, Error::UndoFailed { .. })
+        {
+            // Some of them are without their memory.
+            self.blocks.clear();
+        }
+        let _ = self.pool.resume("odd");
+        self.free(0);
+        self.alloc(4, 0);
+    }
+}
+
+/// A word of each page.
+fn words(block: &Block<Faulty>) -> impl Iterator<Item = *mut u64> + use<> {
+    let (base, size) = (block.address().0, block.size().0);
+    (0..size.div_ceil(PAGE.0))
+        .map(move |page| std::ptr::with_exposed_provenance_mut((base + page * PAGE.0) as usize))
+}
+
+thread_local! {
+    static BACKEND: std::cell::RefCell<Option<Faulty>> = const { std::cell::RefCell::new(None) };
+}
+
+fn backend() -> Faulty {
+    let backend = FaultInject::new(HostConfig::new().memory(Bytes::mib(64)).open().unwrap());
+    BACKEND.with(|one| *one.borrow_mut() = Some(backend.clone()));
+    backend
+}
+
+/// Lets calls fail during a program; how many there were.
+fn with(failing: &[u64], program: fn(&mut Program), twice: bool) -> u64 {
+    let backend = backend();
+    let mut at = Program::new(&backend);
+    backend.fail_each(failing);
+    program(&mut at);
+    let calls = backend.stop();
+    // Where undoing a resume fails as well, the tag is suspended for good.
+    let awake = !matches!(at.pool.resume("odd"), Err(PoolError::Core(_)));
+    assert!(awake || twice, "{failing:?}");
+    if awake {
+        at.check_all();
+    }
+    // It goes on as if nothing had been.
+    let before = at.pool.account();
+    assert_eq!(before.live, at.blocks.iter().map(|(block, _)| block.size().0).sum::<u64>());
+    assert!(before.peak_live <= 60 * PAGE.0, "{failing:?}: {before:?}");
+    // Where addresses were refused again and again, there are few of them from then on.
+    let few = twice && before.reserved < Bytes::mib(512).0;
+    assert!(at.alloc(4, 0) && (at.alloc(3, 1) || !awake) || few, "{failing:?}: {before:?}");
+    if awake {
+        at.check_all();
+    }
+    at.blocks.clear();
+    at.pool.trim(Bytes::ZERO).unwrap();
+    let account = at.pool.account();
+    assert_eq!((account.live, account.pending, account.kept), (0, 0, 0), "{failing:?}: {account:?}");
+    if !twice {
+        assert_eq!((account.held, account.mapped), (0, 0), "{failing:?}: {account:?}");
+        assert_eq!(backend.live().handles, 0, "{failing:?}");
+        drop(at);
+        assert_eq!(backend.live().reservations, 0, "{failing:?}");
+    }
+    calls
+}
+
+fn sweep(program: fn(&mut Program)) {
+    let calls = with(&[], program, false);
+    for first in 0..calls {
+        with(&[first], program, false);
+    }
+    for first in 0..calls {
+        for apart in 1..3 {
+            with(&[first, first + apart], program, true);
+        }
+        with(&[first, first + 1, first + 2, first + 3], program, true);
+    }
+}
+
+#[test]
+fn blocks_that_come_and_go() {
+    sweep(Program::run);
+}
+
+#[test]
+fn memory_that_goes_and_comes() {
+    sweep(Program::sleep);
+}

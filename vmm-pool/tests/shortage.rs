@@ -1,0 +1,232 @@
+//! Where there is too little: of the budget, of memory that is done with, of addresses.
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
+
+use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Done, Error, Result, Stash, Stream, Workbench};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_pool::{Block, Fence, Pool, PoolError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+const A: Bytes = Bytes(256);
+const S: Stream<'static> = Stream::DEFAULT;
+
+fn host(memory: Bytes) -> FaultInject<HostBackend> {
+    FaultInject::new(HostConfig::new().memory(memory).open().unwrap())
+}
+
+/// One that cannot be waited for, and cannot be asked either at first.
+#[derive(Debug)]
+struct Mute(Arc<AtomicBool>);
+
+impl Fence for Mute {
+    fn is_done(&self) -> Result<bool> {
+        let error = Error::Unsupported { operation: "ask a fence", reason: "it is mute".into() };
+        if self.0.load(Ordering::Relaxed) { Ok(true) } else { Err(error) }
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.is_done().map(drop)
+    }
+}
+
+#[test]
+fn a_fence_that_cannot_be_asked_stands_in_nobodys_way() {
+    let backend = host(Bytes::mib(64));
+    let called = Arc::new(AtomicBool::new(false));
+    let notes = Arc::clone(&called);
+    let pool = Pool::builder(&backend)
+        .on_out_of_memory(move |_, _| {
+            notes.store(true, Ordering::Relaxed);
+            false
+        })
+        .build()
+        .unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    pool.alloc(Bytes::mib(16), A, S).unwrap().free_after(Box::new(Mute(Arc::clone(&done))));
+    let block = pool.alloc(Bytes::mib(32), A, S).unwrap();
+    let error = pool.alloc(Bytes::mib(32), A, S).unwrap_err();
+    assert!(matches!(error, PoolError::OutOfMemory { .. }), "{error}");
+    assert!(called.load(Ordering::Relaxed));
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(pool.account().pending, Bytes::mib(16).0);
+    drop(block);
+    done.store(true, Ordering::Relaxed);
+    pool.alloc(Bytes::mib(64), A, S).unwrap();
+}
+
+#[test]
+fn memory_of_a_fence_that_is_not_done_outlives_the_pool() {
+    let backend = host(Bytes::mib(64));
+    let done = Arc::new(AtomicBool::new(false));
+    let pool = Pool::builder(&backend).build().unwrap();
+    pool.alloc(Bytes::mib(16), A, S).unwrap().free_after(Box::new(Mute(Arc::clone(&done))));
+    drop(pool);
+    assert_eq!(backend.live().handles, 8, "what may still be used was given back");
+    assert!(backend.drop_log().take_last().is_some());
+
+    #[derive(Debug)]
+    struct Late(AtomicBool);
+    impl Fence for Late {
+        fn is_done(&self) -> Result<bool> {
+            Ok(self.0.load(Ordering::Relaxed))
+        }
+        fn wait(&self) -> Result<()> {
+            self.0.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+    let backend = host(Bytes::mib(64));
+    let pool = Pool::builder(&backend).build().unwrap();
+    pool.alloc(Bytes::mib(16), A, S).unwrap().free_after(Box::new(Late(AtomicBool::new(false))));
+    drop(pool);
+    assert_eq!(backend.live().handles, 0);
+}
+
+#[test]
+fn what_the_budget_does_not_have_is_refused_before_anything_is_created() {
+    let backend = host(Bytes::mib(256));
+    let pool = Pool::builder(&backend).budget(Bytes::mib(32)).build().unwrap();
+    let block = pool.alloc(Bytes::mib(8), A, S).unwrap();
+    let before = pool.account();
+    for size in [Bytes::mib(64), Bytes::mib(26)] {
+        let error = pool.alloc(size, A, S).unwrap_err();
+        assert!(matches!(error, PoolError::OutOfMemory { .. }), "{error}");
+    }
+    let after = pool.account();
+    assert_eq!(after.driver_calls.create, before.driver_calls.create);
+    assert_eq!(
+        (after.held, after.peak_held, after.peak_live),
+        (before.held, before.peak_held, before.peak_live)
+    );
+    drop(block);
+    pool.alloc(Bytes::mib(32), A, S).unwrap();
+}
+
+#[test]
+fn what_the_driver_does_not_have_leaves_the_pool_as_it_was() {
+    let backend = host(Bytes::mib(64));
+    let other = Pool::builder(&backend).build().unwrap();
+    let _theirs = other.alloc(Bytes::mib(32), A, S).unwrap();
+    let pool = Pool::builder(&backend).build().unwrap();
+    let block = pool.alloc(Bytes::mib(8), A, S).unwrap();
+    let before = pool.account();
+    let error = pool.alloc(Bytes::mib(48), A, S).unwrap_err();
+    assert!(matches!(error, PoolError::OutOfMemory { .. }), "{error}");
+    let after = pool.account();
+    assert_eq!((after.held, after.peak_live, after.kept), (before.held, before.peak_live, 0));
+    let _more = other.alloc(Bytes::mib(24), A, S).unwrap();
+    drop(block);
+}
+
+#[test]
+fn what_comes_back_stays_within_the_budget() {
+    let backend = host(Bytes::mib(256));
+    let pool = Pool::builder(&backend).budget(Bytes::mib(32)).build().unwrap();
+    let asleep = pool.tagged("asleep").unwrap();
+    let _theirs = asleep.alloc(Bytes::mib(16), A, S).unwrap();
+    let stash = Stash::pinned(&backend, Bytes::mib(32)).unwrap();
+    pool.suspend("asleep", &stash, Done::when_devices_idle()).unwrap();
+    let mine = pool.alloc(Bytes::mib(32), A, S).unwrap();
+    let error = pool.resume("asleep").unwrap_err();
+    assert!(matches!(error, PoolError::OutOfMemory { operation: "resume", .. }), "{error}");
+    assert!(matches!(asleep.alloc(A, A, S), Err(PoolError::Suspended { .. })));
+    drop(mine);
+    assert_eq!(pool.resume("asleep").unwrap(), Bytes::mib(16));
+    assert_eq!(pool.account().held, Bytes::mib(32).0);
+    asleep.alloc(A, A, S).unwrap();
+}
+
+/// What a callback frees may have to be waited for: that is done before the callback is asked for more.
+#[test]
+fn what_the_program_frees_is_waited_for() {
+    let backend = host(Bytes::mib(64));
+    let own = backend.own_stream(DeviceId(0)).unwrap();
+    // SAFETY: it lives as long as the pool.
+    let other: Stream<'static> = unsafe { Stream::from_raw(own.stream().as_raw()) };
+    type Cached = (Block<FaultInject<HostBackend>>, Arc<AtomicBool>);
+    let cache: Arc<Mutex<Vec<Cached>>> = Arc::default();
+    let of_pool = Arc::downgrade(&cache);
+    let pool = Pool::builder(&backend)
+        .on_out_of_memory(move |_, _| {
+            let Some(cache) = of_pool.upgrade() else { return false };
+            let Some((mut block, waited)) = cache.lock().unwrap().pop() else { return false };
+            block.record_use(other);
+            block.free_after(Box::new(OnlyWaits(waited)));
+            true
+        })
+        .build()
+        .unwrap();
+
+    #[derive(Debug)]
+    struct OnlyWaits(Arc<AtomicBool>);
+    impl Fence for OnlyWaits {
+        fn is_done(&self) -> Result<bool> {
+            Ok(self.0.load(Ordering::Relaxed))
+        }
+        fn wait(&self) -> Result<()> {
+            self.0.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+    for _ in 0..4 {
+        let block = pool.alloc(Bytes::mib(16), A, S).unwrap();
+        cache.lock().unwrap().push((block, Arc::default()));
+    }
+    let _one = pool.alloc(Bytes::mib(16), A, S).unwrap();
+    assert_eq!(cache.lock().unwrap().len(), 3, "more was freed than was needed");
+    cache.lock().unwrap().clear();
+}
+
+#[test]
+fn few_addresses_serve_small_and_large_blocks_and_several_tags() {
+    let backend = host(Bytes::mib(256));
+    let pool = Pool::builder(&backend).addresses(Bytes::mib(256)).build().unwrap();
+    let _small = pool.alloc(Bytes(100), A, S).unwrap();
+    let _large = pool.alloc(Bytes::mib(16), A, S).unwrap();
+    let _other = pool.tagged("other").unwrap().alloc(Bytes::mib(16), A, S).unwrap();
+    assert!(pool.account().reserved <= Bytes::mib(256).0);
+}
+
+#[test]
+fn absurd_requests_are_refused() {
+    let backend = host(Bytes::mib(64));
+    let pool = Pool::builder(&backend).build().unwrap();
+    for (size, alignment) in [
+        (u64::MAX, 256),
+        (u64::MAX - 511, 1 << 63),
+        (1, 1 << 63),
+        (1, 1 << 46),
+        (Bytes::mib(64).0, 1 << 45),
+        (0, 256),
+        (1, 0),
+        (1, 3),
+    ] {
+        assert!(pool.alloc(Bytes(size), Bytes(alignment), S).is_err(), "{size} at {alignment}");
+    }
+    assert_eq!(pool.account().held, 0);
+}
+
+/// A suspend that fails beside one that succeeds does not say that the tag can be used.
+#[test]
+fn a_tag_is_suspended_by_several_threads() {
+    let backend = host(Bytes::mib(64));
+    let pool = Pool::builder(&backend).build().unwrap();
+    let tagged = pool.tagged("one").unwrap();
+    let _block = tagged.alloc(Bytes::mib(4), A, S).unwrap();
+    for _ in 0..200 {
+        std::thread::scope(|scope| {
+            for size in [Bytes::mib(8), Bytes(4096)] {
+                let (pool, backend) = (&pool, &backend);
+                scope.spawn(move || {
+                    let stash = Stash::pinned(backend, size).unwrap();
+                    let _ = pool.suspend("one", &stash, Done::when_devices_idle());
+                });
+            }
+        });
+        let error = tagged.alloc(A, A, S).unwrap_err();
+        assert!(matches!(error, PoolError::Suspended { .. }), "{error}");
+        pool.resume("one").unwrap();
+    }
+}
