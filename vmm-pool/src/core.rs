@@ -9,7 +9,7 @@ use crate::history::History;
 use crate::pending::Pending;
 use crate::piece::{Origin, Piece};
 use crate::slabs::{Given, Slab, Slabs, slab_size};
-use crate::space::{Space, Spot, rounded};
+use crate::space::{Space, Spot, Wanted, rounded};
 use crate::streams::Streams;
 use crate::tags::Tags;
 use crate::turn::{StreamIndex, Turn};
@@ -230,7 +230,8 @@ impl<B: Backend> Core<B> {
 
     fn find(&mut self, space: usize, request: Request, waits: bool) -> Option<Spot> {
         let Request { size, alignment, stream, .. } = request;
-        self.spaces[space].find(&mut self.frames, &self.streams, (size, alignment), stream, waits)
+        let wanted = Wanted { size, alignment, stream, waits };
+        self.spaces[space].find(&mut self.frames, &self.streams, wanted)
     }
 
     /// A place whose memory is there and claimed.
@@ -273,13 +274,12 @@ impl<B: Backend> Core<B> {
         if self.until_poll == 0 { self.poll(stream) } else { Ok(()) }
     }
 
-    /// Waits for all that is about to come free. True where something has.
-    pub(crate) fn wait(&mut self) -> Result<bool, Error> {
+    /// Waits for all that is about to come free.
+    pub(crate) fn wait(&mut self) -> Result<(), Error> {
         self.give_last();
-        let waiting = self.pending.bytes();
         self.streams.wait()?;
         self.collect_pending(true);
-        Ok(self.pending.bytes() < waiting || self.streams.count() > 2)
+        Ok(())
     }
 
     /// Notes what has changed.

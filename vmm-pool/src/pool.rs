@@ -47,6 +47,16 @@ impl<B: Backend> Clone for Pool<B> {
 
 const OPERATION: &str = "allocate";
 
+/// What a caller asks for, with the lane of its thread.
+#[derive(Debug)]
+struct Asked<'a, B: Backend> {
+    lane: &'a LaneRef<B>,
+    size: Bytes,
+    alignment: Bytes,
+    stream: Stream<'static>,
+    class: Option<usize>,
+}
+
 impl<B: Backend> Pool<B> {
     /// A pool that is to be made on `backend`.
     pub fn builder(backend: &B) -> PoolBuilder<'_, B> {
@@ -104,7 +114,7 @@ impl<B: Backend> Pool<B> {
                 return Ok(self.block(lane, piece, size, stream, drawer, Some(class as u16)));
             }
         }
-        let (piece, drawer) = self.take(lane, size, alignment, stream, class)?;
+        let (piece, drawer) = self.take(&Asked { lane, size, alignment, stream, class })?;
         Ok(self.block(lane, piece, size, stream, drawer, class.map(|class| class as u16)))
     }
 
@@ -144,18 +154,12 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Takes from the common books, and tries what there is to be tried where there is not enough.
-    fn take(
-        &self,
-        lane: &LaneRef<B>,
-        size: Bytes,
-        alignment: Bytes,
-        stream: Stream<'static>,
-        class: Option<usize>,
-    ) -> PoolResult<(Piece, u16)> {
+    fn take(&self, asked: &Asked<'_, B>) -> PoolResult<(Piece, u16)> {
+        let size = asked.size;
         let mut settled = false;
         let mut waited = false;
         loop {
-            let shortage = match self.try_take(lane, size, alignment, stream, class, settled) {
+            let shortage = match self.try_take(asked, settled) {
                 Ok(taken) => {
                     if settled {
                         self.owner.ask_ahead();
@@ -181,15 +185,8 @@ impl<B: Backend> Pool<B> {
         }
     }
 
-    fn try_take(
-        &self,
-        lane: &LaneRef<B>,
-        size: Bytes,
-        alignment: Bytes,
-        stream: Stream<'static>,
-        class: Option<usize>,
-        settled: bool,
-    ) -> Result<(Piece, u16), Shortage> {
+    fn try_take(&self, asked: &Asked<'_, B>, settled: bool) -> Result<(Piece, u16), Shortage> {
+        let &Asked { lane, size, alignment, stream, class } = asked;
         let (drawer, stream) = self.drawer(lane, stream)?;
         let tag = self.tag.index;
         // What is aligned to more than a page leaves too many addresses of the few of small blocks unused.

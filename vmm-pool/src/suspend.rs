@@ -3,10 +3,13 @@
 use crate::core::{Core, Shortage};
 use crate::error::OutOf;
 use crate::frames::{FrameIndex, LOST, NO_FRAME};
+use crate::space::unmap_runs;
 use crate::tags::Tag;
 use crate::trace::span;
+use crate::turn::Turn;
 use crate::{Pool, PoolError, PoolResult};
 use gpu_vmm_core::{Backend, Bytes, Done, Error, RegionState, Stash, Stream};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl<B: Backend> Pool<B> {
@@ -74,7 +77,7 @@ impl<B: Backend> Pool<B> {
         Ok(())
     }
 
-    fn tag_named(&self, operation: &'static str, name: &str) -> PoolResult<std::sync::Arc<Tag>> {
+    fn tag_named(&self, operation: &'static str, name: &str) -> PoolResult<Arc<Tag>> {
         self.owner.inner.process.check(operation)?;
         let core = self.owner.inner.core();
         core.tags.find(name).ok_or_else(|| {
@@ -130,7 +133,7 @@ impl<B: Backend> Core<B> {
             .partition(|(_, page)| page.live > 0 && page.is_mapped());
         let free: Vec<_> = free.into_iter().map(|(index, _)| index).collect();
         let Self { spaces, frames, calls, .. } = self;
-        crate::space::unmap_runs(&mut spaces[space], frames, &free, calls)?;
+        unmap_runs(&mut spaces[space], frames, &free, calls)?;
         let frames: Vec<(usize, FrameIndex)> =
             used.iter().map(|(index, page)| (*index, page.frame)).collect();
         self.unmap_elsewhere(space, &frames)?;
@@ -226,18 +229,15 @@ impl<B: Backend> Core<B> {
             }
             Err(error) => return Err(error),
         };
-        let space = &mut self.spaces[index];
-        for mapping in space.region.mappings() {
-            let page = (mapping.offset.0 / space.page) as usize;
-            let frame = self.frames.insert(mapping.memory.clone(), space.tag);
-            self.frames
-                .at(frame)
-                .mapped
-                .push(crate::frames::PageAddress { space: space.index, page: page as u32 });
-            space.pages[page].frame = frame;
-            space.mapped += 1;
+        let Self { spaces, frames, .. } = self;
+        let space = &mut spaces[index];
+        let mappings = space.region.mappings().map(|mapping| (mapping.offset, mapping.memory.clone()));
+        for (offset, memory) in mappings.collect::<Vec<_>>() {
+            let page = (offset.0 / space.page) as usize;
+            let frame = frames.insert(memory, space.tag);
+            space.note_mapped(frames, page, frame);
             if space.pages[page].live == 0 {
-                self.frames.release(frame, crate::turn::Turn::FREE);
+                frames.release(frame, Turn::FREE);
             }
         }
         Ok(resumed.memory)

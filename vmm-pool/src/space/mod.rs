@@ -14,7 +14,7 @@ mod supply;
 
 pub(crate) use bins::UNIT;
 pub(crate) use ranges::{RangeIndex, rounded};
-pub(crate) use search::Spot;
+pub(crate) use search::{Spot, Wanted};
 pub(crate) use supply::unmap_runs;
 
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME, PageAddress};

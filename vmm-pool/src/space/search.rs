@@ -18,6 +18,16 @@ const LOOK: usize = 16;
 /// What unmapping weighs beside mapping.
 const STALE: u32 = 2;
 
+/// What is to find a place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) size: u64,
+    pub(crate) alignment: u64,
+    pub(crate) stream: StreamIndex,
+    /// True where addresses that something may still use can be waited for.
+    pub(crate) waits: bool,
+}
+
 /// A place for a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spot {
@@ -49,22 +59,16 @@ impl Best {
 }
 
 impl<B: Backend> Space<B> {
-    /// The place for `size` bytes at a multiple of `alignment`; none where there are no addresses.
+    /// The place for a block; none where there are no addresses.
     ///
-    /// Places where addresses would have to be unmapped that are still in use are left out, unless `waits` is true.
-    pub(crate) fn find(
-        &self,
-        frames: &mut Frames<B>,
-        streams: &Streams<B>,
-        (size, alignment): (u64, u64),
-        stream: StreamIndex,
-        waits: bool,
-    ) -> Option<Spot> {
+    /// Places where addresses would have to be unmapped that are still in use are left out, unless it waits.
+    pub(crate) fn find(&self, frames: &mut Frames<B>, streams: &Streams<B>, wanted: Wanted) -> Option<Spot> {
+        let Wanted { size, alignment, stream, .. } = wanted;
         let room = size.checked_add(alignment.saturating_sub(UNIT))?;
         let mut best = Best { spot: None, tries: TRIES };
         let mut look = |range: RangeIndex, best: &mut Best| {
             let offset = self.aligned(self.ranges.get(range).offset, alignment)?;
-            let work = self.work(frames, streams, (offset, size), stream, waits)?;
+            let work = self.work(frames, streams, offset, wanted)?;
             best.add(Spot { range, offset, work });
             Some(())
         };
@@ -91,26 +95,19 @@ impl<B: Backend> Space<B> {
                 look(range, &mut best);
             }
         }
-        best.spot.or_else(|| self.find_in_rest(frames, streams, (size, alignment), stream, waits))
+        best.spot.or_else(|| self.find_in_rest(frames, streams, wanted))
     }
 
     /// The place in what was never taken, or lies at the end.
-    fn find_in_rest(
-        &self,
-        frames: &mut Frames<B>,
-        streams: &Streams<B>,
-        (size, alignment): (u64, u64),
-        stream: StreamIndex,
-        waits: bool,
-    ) -> Option<Spot> {
+    fn find_in_rest(&self, frames: &mut Frames<B>, streams: &Streams<B>, wanted: Wanted) -> Option<Spot> {
         let range = self.ranges.rest();
         let rest = self.ranges.get(range);
         // Where other streams' work still uses the beginning, there is nobody's page behind all that was ever taken.
         [rest.offset, self.ranges.touched().next_multiple_of(self.page)].into_iter().find_map(|from| {
             // Behind pages that are out of use; what is before them is a range of its own then.
-            let offset = self.aligned(from.max(rest.offset).max(self.lost_end), alignment)?;
-            let fits = offset.checked_add(size).is_some_and(|end| end <= rest.end());
-            let work = fits.then(|| self.work(frames, streams, (offset, size), stream, waits)).flatten()?;
+            let offset = self.aligned(from.max(rest.offset).max(self.lost_end), wanted.alignment)?;
+            let fits = offset.checked_add(wanted.size).is_some_and(|end| end <= rest.end());
+            let work = fits.then(|| self.work(frames, streams, offset, wanted)).flatten()?;
             Some(Spot { range, offset, work })
         })
     }
@@ -123,36 +120,30 @@ impl<B: Backend> Space<B> {
         Some(self.base.checked_add(offset)?.checked_next_multiple_of(alignment)? - self.base)
     }
 
-    /// How much has to be mapped and unmapped before a part can be used; none where that cannot be done now.
+    /// How much has to be mapped and unmapped before the part from `offset` on can be used; none where that cannot be done
+    /// now.
     fn work(
         &self,
         frames: &mut Frames<B>,
         streams: &Streams<B>,
-        (offset, size): (u64, u64),
-        stream: StreamIndex,
-        waits: bool,
+        offset: u64,
+        Wanted { size, stream, waits, .. }: Wanted,
     ) -> Option<u32> {
         frames.begin_search();
         let mut work = 0;
         for page in self.pages_of(offset, size) {
             let page = self.page_at(page);
-            if page.live > 0 {
+            work += match page.frame {
+                LOST => return None,
+                NO_FRAME if page.live > 0 => 0,
+                NO_FRAME => 1,
                 // Some of it may still be used by another stream's work.
-                if page.frame != NO_FRAME && !streams.serves(frames.turn(page.frame), stream) {
-                    return None;
-                }
-                continue;
-            }
-            if page.frame == NO_FRAME {
-                work += 1;
-            } else if page.frame == LOST {
-                return None;
-            } else if self.fits(frames, page.frame) && frames.see(page.frame, streams, stream) {
-            } else if waits || streams.is_done(page.turn) {
-                work += STALE;
-            } else {
-                return None;
-            }
+                frame if page.live > 0 && !streams.serves(frames.turn(frame), stream) => return None,
+                _ if page.live > 0 => 0,
+                frame if self.fits(frames, frame) && frames.see(frame, streams, stream) => 0,
+                _ if waits || streams.is_done(page.turn) => STALE,
+                _ => return None,
+            };
         }
         Some(work)
     }

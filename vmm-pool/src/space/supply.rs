@@ -87,7 +87,8 @@ impl<B: Backend> Space<B> {
         Ok(())
     }
 
-    fn note_mapped(&mut self, frames: &mut Frames<B>, page: usize, frame: FrameIndex) {
+    /// Notes that a frame is mapped behind a page.
+    pub(crate) fn note_mapped(&mut self, frames: &mut Frames<B>, page: usize, frame: FrameIndex) {
         self.pages[page].frame = frame;
         self.pages[page].turn = Turn::FREE;
         self.mapped += 1;

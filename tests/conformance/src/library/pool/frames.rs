@@ -37,21 +37,26 @@ fn every_second<B: Workbench>(
     stay
 }
 
-fn free_memory_does_not_fragment<B: Workbench>(subject: &Subject<B>) {
-    let pool = pool(subject);
-    let page = page(&pool);
-    let stay = every_second(subject, &pool, Bytes(page.0 * 2), 16);
-    let before = adds_up(&pool);
-    assert_eq!(before.kept, page.0 * 16);
-    let large = alloc(&pool, Bytes(page.0 * 16));
+/// A block as large as all that is kept needs no new memory, and disturbs none of those that stay.
+fn all_that_is_kept_serves<B: Workbench>(subject: &Subject<B>, pool: &Pool<B>, stay: Vec<(Block<B>, u64)>) {
+    let before = adds_up(pool);
+    let large = alloc(pool, Bytes(before.kept));
     write(subject, &large, 99);
-    let after = adds_up(&pool);
+    let after = adds_up(pool);
     assert_eq!(after.driver_calls.create, before.driver_calls.create, "no memory is created");
     assert_eq!((after.held, after.kept), (before.held, 0));
     check(subject, &large, 99);
     stay.iter().for_each(|(block, seed)| check(subject, block, *seed));
     drop((large, stay));
-    is_empty(&pool);
+    is_empty(pool);
+}
+
+fn free_memory_does_not_fragment<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let page = page(&pool);
+    let stay = every_second(subject, &pool, Bytes(page.0 * 2), 16);
+    assert_eq!(adds_up(&pool).kept, page.0 * 16);
+    all_that_is_kept_serves(subject, &pool, stay);
 }
 
 fn shared_pages_stay<B: Workbench>(subject: &Subject<B>) {
@@ -60,15 +65,7 @@ fn shared_pages_stay<B: Workbench>(subject: &Subject<B>) {
     let stay = every_second(subject, &pool, Bytes(page.0 * 3 / 2), 24);
     let before = adds_up(&pool);
     assert!(before.kept >= page.0 * 6, "{before:?}");
-    let large = alloc(&pool, Bytes(before.kept));
-    write(subject, &large, 99);
-    let after = adds_up(&pool);
-    assert_eq!(after.driver_calls.create, before.driver_calls.create, "no memory is created");
-    assert_eq!((after.held, after.kept), (before.held, 0));
-    check(subject, &large, 99);
-    stay.iter().for_each(|(block, seed)| check(subject, block, *seed));
-    drop((large, stay));
-    is_empty(&pool);
+    all_that_is_kept_serves(subject, &pool, stay);
 }
 
 fn warm_rounds_make_no_driver_calls<B: Workbench>(subject: &Subject<B>) {
