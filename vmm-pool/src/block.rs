@@ -83,22 +83,33 @@ impl<B: Backend> Block<B> {
         self.others.get_or_insert_default().fence = Some(fence);
     }
 
+    #[inline]
     fn free(&mut self) {
-        self.lane.inner.tracking.forget(self.piece.address);
+        let tracking = &self.lane.inner.tracking;
+        if tracking.is_on() {
+            tracking.forget(self.address());
+        }
         let mut cache = self.lane.lock();
-        let stream = cache.stream_of(self.drawer);
-        let mut too_many = None;
-        if let Some(class) = self.class.filter(|_| self.others.is_none() && cache.is_owned()) {
-            let old = cache.push(self.drawer, usize::from(class), self.piece);
-            if old.is_empty() {
-                let is_last = cache.count_in(self.size);
-                drop(cache);
-                return self.lane.release(is_last);
-            }
-            too_many = Some(old);
+        let class = self.class.filter(|_| self.others.is_none() && cache.is_owned());
+        if let Some(class) = class
+            && !cache.push(self.drawer, usize::from(class), self.piece)
+        {
+            let is_last = cache.count_in(self.size);
+            drop(cache);
+            return self.lane.release(is_last);
         }
         drop(cache);
-        match too_many {
+        self.free_to_books(class);
+    }
+
+    /// What is left to do of it where it cannot lie in its lane, or lies there as one too many of a class.
+    #[inline(never)]
+    fn free_to_books(&mut self, full: Option<u16>) {
+        let mut cache = self.lane.lock();
+        let stream = cache.stream_of(self.drawer);
+        let old = full.map(|class| cache.take_old(self.drawer, usize::from(class)));
+        drop(cache);
+        match old {
             Some(pieces) => {
                 let mut core = self.lane.inner.core();
                 pieces.into_iter().for_each(|piece| core.give(piece, stream));
@@ -140,6 +151,7 @@ impl<B: Backend> Block<B> {
 }
 
 impl<B: Backend> Drop for Block<B> {
+    #[inline]
     fn drop(&mut self) {
         // In a forked child all of it is the parent's, and a lock may be held by a thread that is not here.
         if self.lane.inner.process.is_this() {

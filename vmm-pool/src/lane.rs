@@ -191,29 +191,34 @@ impl Cache {
         self.drawers[usize::from(drawer)].index
     }
 
-    /// Takes a piece out.
+    /// Takes a piece out for a block of so many bytes, and counts it; with its drawer.
     #[inline]
-    pub(crate) fn pop(&mut self, drawer: DrawerIndex, class: usize) -> Option<Piece> {
+    pub(crate) fn take(
+        &mut self,
+        tag: u16,
+        stream: Stream<'static>,
+        class: usize,
+        size: u64,
+    ) -> Option<(Piece, DrawerIndex)> {
+        let drawer = self.drawer(tag, stream)?;
         let piece = self.drawers[usize::from(drawer)].by_class[class].pop()?;
         self.bytes -= piece.size;
-        Some(piece)
+        self.count_out(size);
+        Some((piece, drawer))
     }
 
-    /// Puts a piece in; the pieces that are too many then.
+    /// Puts a piece in. True where there are too many then: [`Cache::take_old`] is to follow.
     #[inline]
-    pub(crate) fn push(&mut self, drawer: DrawerIndex, class: usize, piece: Piece) -> Vec<Piece> {
+    pub(crate) fn push(&mut self, drawer: DrawerIndex, class: usize, piece: Piece) -> bool {
         let pieces = &mut self.drawers[usize::from(drawer)].by_class[class];
         self.bytes += piece.size;
         pieces.push(piece);
-        if pieces.len() <= usize::from(MOST_OF[class]) && self.bytes <= MOST {
-            return Vec::new();
-        }
-        self.take_old(drawer, class)
+        pieces.len() > usize::from(MOST_OF[class]) || self.bytes > MOST
     }
 
     /// Takes the older half of a class out, so that neither the next free nor the next request goes the long way again.
     #[cold]
-    fn take_old(&mut self, drawer: DrawerIndex, class: usize) -> Vec<Piece> {
+    pub(crate) fn take_old(&mut self, drawer: DrawerIndex, class: usize) -> Vec<Piece> {
         let pieces = &mut self.drawers[usize::from(drawer)].by_class[class];
         let old: Vec<_> = pieces.drain(..pieces.len().div_ceil(2)).collect();
         self.bytes -= old.iter().map(|piece| piece.size).sum::<u64>();

@@ -10,7 +10,7 @@ use crate::piece::Piece;
 use crate::space::UNIT;
 use crate::tags::Tag;
 use crate::turn::StreamIndex;
-use crate::{AheadThread, Block, PoolBuilder, PoolResult, Unfreed};
+use crate::{AheadThread, Block, PoolBuilder, PoolResult};
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Error, Stream};
 use std::panic::Location;
 use std::sync::Arc;
@@ -96,30 +96,44 @@ impl<B: Backend> Pool<B> {
     /// [`ZeroSize`](Error::ZeroSize), [`BadAlignment`](Error::BadAlignment), [`ExceedsDevice`](Error::ExceedsDevice), or
     /// what the driver answers. Then the pool is as before.
     #[track_caller]
+    #[inline]
     pub fn alloc(&self, size: Bytes, alignment: Bytes, stream: Stream<'static>) -> PoolResult<Block<B>> {
-        let class = match fit(size.0, alignment.0) {
-            Some(class) => class,
-            None => self.check(size, alignment)?,
-        };
         let lane = self.owner.lane(of_this_thread());
-        self.owner.inner.process.check(OPERATION)?;
-        if let Some(class) = class {
-            let mut cache = lane.lock();
-            if !self.tag.suspended.load(Ordering::Relaxed)
-                && let Some(drawer) = cache.drawer(self.tag.index, stream)
-                && let Some(piece) = cache.pop(drawer, class)
-            {
-                cache.count_out(size.0);
-                drop(cache);
+        let class = fit(size.0, alignment.0);
+        if let Some(class) = class.flatten()
+            && self.owner.inner.process.is_this()
+            && !self.tag.suspended.load(Ordering::Relaxed)
+        {
+            let taken = lane.lock().take(self.tag.index, stream, class, size.0);
+            if let Some((piece, drawer)) = taken {
                 return Ok(self.block(lane, piece, size, stream, drawer, Some(class as u16)));
             }
         }
+        self.alloc_from_books(lane, class, size, alignment, stream)
+    }
+
+    /// A request that is not served by what lies in front of its thread.
+    #[track_caller]
+    #[inline(never)]
+    fn alloc_from_books(
+        &self,
+        lane: &LaneRef<B>,
+        class: Option<Option<usize>>,
+        size: Bytes,
+        alignment: Bytes,
+        stream: Stream<'static>,
+    ) -> PoolResult<Block<B>> {
+        let class = match class {
+            Some(class) => class,
+            None => self.check(size, alignment)?,
+        };
+        self.owner.inner.process.check(OPERATION)?;
         let (piece, drawer) = self.take(&Asked { lane, size, alignment, stream, class })?;
         Ok(self.block(lane, piece, size, stream, drawer, class.map(|class| class as u16)))
     }
 
     #[track_caller]
-    #[inline]
+    #[inline(always)]
     fn block(
         &self,
         lane: &LaneRef<B>,
@@ -129,13 +143,10 @@ impl<B: Backend> Pool<B> {
         drawer: u16,
         class: Option<u16>,
     ) -> Block<B> {
-        let allocated_at = Location::caller();
-        self.owner.inner.tracking.note(|| Unfreed {
-            address: Address(piece.address),
-            size,
-            tag: self.tag.name.clone(),
-            allocated_at,
-        });
+        let tracking = &self.owner.inner.tracking;
+        if tracking.is_on() {
+            tracking.note(Address(piece.address), size, &self.tag.name, Location::caller());
+        }
         let lane = lane.for_block();
         Block { lane, piece, size: size.0, stream, drawer, class, others: None }
     }

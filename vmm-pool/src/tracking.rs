@@ -28,24 +28,34 @@ impl Tracking {
         Self { live: on.then(Mutex::default) }
     }
 
+    /// True where blocks are remembered.
     #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.live.is_some()
+    }
+
     fn live(&self) -> Option<MutexGuard<'_, HashMap<u64, Unfreed>>> {
         let live = self.live.as_ref()?;
         Some(live.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    #[inline]
-    pub(crate) fn note(&self, unfreed: impl FnOnce() -> Unfreed) {
+    #[cold]
+    pub(crate) fn note(
+        &self,
+        address: Address,
+        size: Bytes,
+        tag: &str,
+        allocated_at: &'static Location<'static>,
+    ) {
         if let Some(mut live) = self.live() {
-            let unfreed = unfreed();
-            live.insert(unfreed.address.0, unfreed);
+            live.insert(address.0, Unfreed { address, size, tag: tag.into(), allocated_at });
         }
     }
 
-    #[inline]
-    pub(crate) fn forget(&self, address: u64) {
+    #[cold]
+    pub(crate) fn forget(&self, address: Address) {
         if let Some(mut live) = self.live() {
-            live.remove(&address);
+            live.remove(&address.0);
         }
     }
 
