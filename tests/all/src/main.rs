@@ -13,6 +13,7 @@
 //! | `standin` | running the tests of CUDA on the stand-in of NVIDIA's driver |
 //! | `nvidia` | the same on NVIDIA's own library, without a GPU |
 //! | `suites`, `process` | running the tests on each version; one test program, its time and its counts |
+//! | `queue` | several of them at once |
 //! | `checkpoint` | what one driver wrote to a file, restored with another one |
 //! | `reports` | reports of the conformance suite, and the page that lays them side by side |
 //! | `summary` | the table at the end |
@@ -30,6 +31,7 @@ mod mirror;
 mod mutations;
 mod nvidia;
 mod process;
+mod queue;
 mod reports;
 mod runtime;
 mod standin;

@@ -3,9 +3,9 @@
 
 use crate::cargo;
 use crate::layout::Layout;
-use crate::suites::{NOT_THE_MACHINES, leave_to_two, row};
+use crate::suites::{Job, NOT_THE_MACHINES, leave_to_two, run_all};
 use crate::summary::Summary;
-use crate::trouble::{Answer, Doing, Trouble};
+use crate::trouble::{Answer, Doing};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -45,7 +45,7 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
     let folder = layout.cuda_standin();
     set_up(&cargo::cuda_standin()?, &folder)?;
     fs::create_dir_all(layout.logs()).doing(|| layout.logs().display().to_string())?;
-    let mut any = false;
+    let mut jobs = Vec::new();
     for devices in DEVICES {
         for Suite { target, shown, skipped, .. } in
             SUITES.iter().filter(|suite| suite.devices.contains(&devices))
@@ -67,12 +67,10 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
             // As on machines without a fabric, and with one.
             command.env("CUDA_STANDIN_FABRIC", if devices == 1 { "0" } else { "1" });
             let log = layout.logs().join(format!("cuda-standin-{devices}-{target}.txt"));
-            let row = row(&name, &mut command, &log, !filter.is_empty())?;
-            any |= row.is_some();
-            row.into_iter().for_each(|row| summary.add(row));
+            jobs.push(Job { name, command, log });
         }
     }
-    if any { Ok(()) } else { Err(Trouble::new(format!("no test has {} in its name", filter.join(" ")))) }
+    run_all(jobs, filter, summary)
 }
 
 /// The stand-in is a library of Linux.

@@ -3,12 +3,13 @@
 use crate::cargo::{self, Program};
 use crate::layout::Layout;
 use crate::process::{self, Counts, Ended};
+use crate::queue;
 use crate::runtime::Runtime;
 use crate::summary::{Outcome, Row, Summary};
 use crate::trouble::{Answer, Doing, Trouble};
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -74,7 +75,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summ
     let programs = cargo::test_programs(&SUITES.map(|suite| suite.target))?;
     cargo::simulator(&layout.simulator())?;
     fs::create_dir_all(layout.logs()).doing(|| layout.logs().display().to_string())?;
-    let mut any = false;
+    let mut jobs = Vec::new();
     for (place, runtime) in runtimes.iter().enumerate() {
         let is_newest = place + 1 == runtimes.len();
         let lacking = runtime.not_simulated(&layout.simulator())?;
@@ -89,25 +90,42 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], filter: &[String], summ
             // What a second GPU is needed for does not differ between versions: the long suite has one GPU on one of them.
             let for_all = machine.lacks.is_empty() && (machine.gpus > 1 || is_newest);
             let runs = |suite: &&Suite| for_all || suite.target == "hip";
-            for suite in SUITES.iter().filter(runs) {
-                let row = one(layout, runtime, machine, suite, &programs, filter)?;
-                any |= row.is_some();
-                row.into_iter().for_each(|row| summary.add(row));
-            }
+            let suites = SUITES.iter().filter(runs);
+            jobs.extend(suites.map(|suite| job(layout, runtime, machine, suite, &programs, filter)));
         }
     }
-    if any { Ok(()) } else { Err(Trouble::new(format!("no test has {} in its name", filter.join(" ")))) }
+    run_all(jobs, filter, summary)
 }
 
-/// One program on one version; nothing where the filter leaves none of its tests.
-fn one(
+/// A test program to run.
+pub(crate) struct Job {
+    /// What its row is called.
+    pub(crate) name: String,
+    pub(crate) command: Command,
+    /// Where its output goes.
+    pub(crate) log: PathBuf,
+}
+
+/// Runs them, several at once; an error where the filter leaves no test in any.
+pub(crate) fn run_all(jobs: Vec<Job>, filter: &[String], summary: &mut Summary) -> Answer {
+    let work = |Job { name, mut command, log }| row(&name, &mut command, &log, !filter.is_empty());
+    let rows: Vec<Row> = queue::each(jobs, work)?.into_iter().flatten().collect();
+    if rows.is_empty() {
+        return Err(Trouble::new(format!("no test has {} in its name", filter.join(" "))));
+    }
+    rows.into_iter().for_each(|row| summary.add(row));
+    Ok(())
+}
+
+/// One program on one version.
+fn job(
     layout: &Layout,
     runtime: &Runtime,
     machine: &Machine,
     suite: &Suite,
     programs: &HashMap<String, Program>,
     filter: &[String],
-) -> Answer<Option<Row>> {
+) -> Job {
     let name = format!("HIP {}, {}, {}", runtime.version, machine.shown, suite.shown);
     let program = &programs[suite.target];
     let mut command = runtime.command(&layout.simulator(), &program.file);
@@ -117,7 +135,7 @@ fn one(
     command.envs(machine.lacks.iter().map(|setting| (*setting, "0")));
     let machine = machine.shown.replace(' ', "-");
     let log = layout.logs().join(format!("{}-{machine}-{}.txt", runtime.version, suite.target));
-    row(&name, &mut command, &log, !filter.is_empty())
+    Job { name, command, log }
 }
 
 /// Runs a test program, and gives its row; nothing where a filter leaves none of its tests.

@@ -28,6 +28,7 @@ pub(crate) struct Change {
     /// Occurs there once.
     pub(crate) text: String,
     pub(crate) becomes: String,
+    by: String,
     #[serde(default)]
     on: On,
 }
@@ -38,6 +39,7 @@ pub(crate) struct Change {
 struct Without {
     quirk: String,
     wrong: String,
+    by: String,
     on: On,
 }
 
@@ -86,6 +88,8 @@ pub(crate) struct Mutation<'a> {
     pub(crate) name: String,
     /// What is wrong then, in a sentence.
     pub(crate) wrong: &'a str,
+    /// The group of the suite that has to find it.
+    pub(crate) by: &'a str,
     pub(crate) on: On,
     /// The environment variable that switches it on, and its value.
     pub(crate) switch: (&'static str, &'a str),
@@ -116,12 +120,14 @@ impl List {
         let changes = self.change.iter().map(|change| Mutation {
             name: change.name.clone(),
             wrong: &change.wrong,
+            by: &change.by,
             on: change.on,
             switch: (CHANGED, &change.name),
         });
         let quirks = self.without.iter().map(|without| Mutation {
             name: format!("without-{}-{}", without.quirk, without.on).replace(' ', "-"),
             wrong: &without.wrong,
+            by: &without.by,
             on: without.on,
             switch: (WITHOUT, &without.quirk),
         });

@@ -12,13 +12,11 @@ mod tree;
 
 use crate::cargo;
 use crate::layout::Layout;
+use crate::queue;
 use crate::trouble::{Answer, Doing, Trouble};
 use list::{List, Mutation, On};
 use place::{Place, Runner};
 use std::fs;
-use std::num::NonZero;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::Instant;
 
 /// Plants all faults and switches on, one at a time, those with `filter` in their name. Whether each was found.
@@ -45,36 +43,22 @@ pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
         }
     }
     let width = chosen.iter().map(|mutation| mutation.name.len()).max().unwrap_or_default();
-    // A run takes one core. Whoever is free takes the next mutation.
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut answers = Vec::new();
-        while let Some(mutation) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let Some((_, place)) = places.iter().find(|(on, _)| *on == mutation.on) else { continue };
-            let (outcome, told) = match place {
-                Ok(place) => {
-                    let found = place.run(&mutation.name, mutation.switch)?;
-                    (
-                        if found.is_any() { Outcome::Caught } else { Outcome::Survived(mutation) },
-                        found.to_string(),
-                    )
-                }
-                Err(trouble) => (Outcome::NotRun, format!("NOT RUN: {trouble}")),
-            };
-            println!("{:width$}  {:5}  {told}", mutation.name, mutation.on);
-            answers.push(outcome);
-        }
-        Ok(answers)
-    };
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let outcomes = thread::scope(|scope| {
-        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
-        workers
-            .into_iter()
-            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect::<Answer<Vec<Vec<Outcome<'_, '_>>>>>()
+    let outcomes = queue::each(chosen.iter().collect(), |mutation| {
+        let place = places.iter().find(|(on, _)| *on == mutation.on).map(|(_, place)| place);
+        let (outcome, told) = match place {
+            Some(Ok(place)) => {
+                let found = place.run(mutation)?;
+                (
+                    if found.is_any() { Outcome::Caught } else { Outcome::Survived(mutation) },
+                    found.to_string(),
+                )
+            }
+            Some(Err(trouble)) => (Outcome::NotRun, format!("NOT RUN: {trouble}")),
+            None => (Outcome::NotRun, "NOT RUN".to_owned()),
+        };
+        println!("{:width$}  {:5}  {told}", mutation.name, mutation.on);
+        Ok(outcome)
     })?;
-    let outcomes = outcomes.concat();
     let not_run = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::NotRun)).count();
     let survivors: Vec<_> = outcomes.iter().filter_map(Outcome::survivor).collect();
     let seconds = began.elapsed().as_secs();

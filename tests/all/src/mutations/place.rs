@@ -1,6 +1,6 @@
 //! One run of the suite on the copy, and which cases failed.
 
-use super::list::{CHANGED, On, WITHOUT};
+use super::list::{CHANGED, Mutation, On, WITHOUT};
 use crate::layout::Layout;
 use crate::process::{self, Ended};
 use crate::runtime::Runtime;
@@ -20,9 +20,6 @@ const FIRST_LIMIT: Duration = Duration::from_secs(480);
 
 /// As many devices as a case asks for.
 const GPUS: u32 = 2;
-
-/// Groups that take longer than all others together: each is asked only where nothing was found before.
-const SLOW: [&str; 5] = ["::failures::", "::order::", "::fault::", "::share::", "::stress::"];
 
 /// What the library does not take part in.
 const WITHOUT_THE_LIBRARY: [&str; 2] = ["--skip", "::driver::"];
@@ -48,16 +45,8 @@ pub(crate) struct Place<'a> {
     on: On,
     /// AMD's runtime, and where the simulated one below it lies.
     hip: Option<(Runtime, PathBuf)>,
-    /// How long each part of the suite may take, once it has passed without a mutation.
-    limits: Mutex<BTreeMap<&'static str, Duration>>,
-}
-
-/// All but the slow groups.
-const QUICK: &str = "all but the slow groups";
-
-/// What is asked of the suite for a part of it.
-fn arguments(part: &'static str) -> Vec<&'static str> {
-    if part == QUICK { SLOW.map(|group| ["--skip", group]).concat() } else { vec![part] }
+    /// How long each group of the suite may take, once it has passed without a mutation.
+    limits: Mutex<BTreeMap<String, Duration>>,
 }
 
 impl<'a> Place<'a> {
@@ -70,45 +59,30 @@ impl<'a> Place<'a> {
         Ok(Self { runner, on, hip, limits: Mutex::default() })
     }
 
-    /// Sees a part of the suite pass while no fault is switched on, once, and how long it may take with one. Whoever asks
-    /// meanwhile waits.
-    fn limit(&self, part: &'static str) -> Answer<Duration> {
+    /// Sees a group pass while no fault is switched on, once, and how long it may take with one. Whoever asks meanwhile
+    /// waits.
+    fn limit(&self, group: &str) -> Answer<Duration> {
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(limit) = limits.get(part) {
+        if let Some(limit) = limits.get(group) {
             return Ok(*limit);
         }
-        let found = self.once("none", None, part, FIRST_LIMIT)?;
+        let found = self.once(&format!("none-{group}"), None, group, FIRST_LIMIT)?;
         if found.is_any() {
             let on = self.on;
-            return Err(Trouble::new(format!("{part} fails on {on} without any mutation: {found}")));
+            return Err(Trouble::new(format!("{group} fails on {on} without any mutation: {found}")));
         }
         // A case that hangs waits a minute for its other process.
         let limit = found.ended.time * 4 + Duration::from_secs(90);
-        limits.insert(part, limit);
+        limits.insert(group.to_owned(), limit);
         Ok(limit)
     }
 
-    /// Runs the suite with one fault switched on, until some group has found it.
-    pub(crate) fn run(&self, name: &str, switch: (&'static str, &str)) -> Answer<Found> {
-        let mut found = self.once(name, Some(switch), QUICK, self.limit(QUICK)?)?;
-        for group in SLOW {
-            if found.is_any() {
-                break;
-            }
-            let time = found.ended.time;
-            found = self.once(name, Some(switch), group, self.limit(group)?)?;
-            found.ended.time += time;
-        }
-        Ok(found)
+    /// Runs the group that has to find a fault, with that one switched on.
+    pub(crate) fn run(&self, mutation: &Mutation<'_>) -> Answer<Found> {
+        self.once(&mutation.name, Some(mutation.switch), mutation.by, self.limit(mutation.by)?)
     }
 
-    fn once(
-        &self,
-        name: &str,
-        switch: Option<(&str, &str)>,
-        part: &'static str,
-        limit: Duration,
-    ) -> Answer<Found> {
+    fn once(&self, name: &str, switch: Option<(&str, &str)>, group: &str, limit: Duration) -> Answer<Found> {
         let mut command = match &self.hip {
             Some((runtime, simulator)) => {
                 let mut command = runtime.command(simulator, &self.runner.program);
@@ -124,7 +98,7 @@ impl<'a> Place<'a> {
         command.env_remove(CHANGED).env_remove(WITHOUT).envs(switch).env("RUST_BACKTRACE", "0");
         // One case after the other, so that it is known in which a process died.
         command.args(["-Z", "unstable-options", "--format", "json", "--test-threads", "1"]);
-        command.args(WITHOUT_THE_LIBRARY).args(arguments(part)).current_dir(&self.runner.copy);
+        command.args(WITHOUT_THE_LIBRARY).arg(format!("::{group}::")).current_dir(&self.runner.copy);
         let log = self.runner.logs.join(format!("{name}-{}.txt", self.on).replace(' ', "-"));
         let ended = process::run(&mut command, &log, limit)?;
         let output = fs::read(&log).doing(|| log.display().to_string())?;

@@ -118,8 +118,9 @@ mod tests {
     }
 
     fn change(name: &str, text: &str) -> Change {
-        let entry =
-            format!("name = '{name}'\nwrong = ''\nfile = 'lib.rs'\ntext = '{text}'\nbecomes = 'None'");
+        let entry = format!(
+            "name = '{name}'\nwrong = ''\nby = ''\nfile = 'lib.rs'\ntext = '{text}'\nbecomes = 'None'"
+        );
         basic_toml::from_str(&entry).unwrap()
     }
 

@@ -1,0 +1,47 @@
+//! Work that is done for each of a list, by as many threads as there are cores.
+
+use crate::trouble::Answer;
+use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, ScopedJoinHandle};
+
+/// Does `work` for each, and gives the answers in the order of `all`. Whoever is free takes the next. An error ends the
+/// thread that meets it, and is told when the others are done.
+pub(crate) fn each<T: Send, A: Send>(all: Vec<T>, work: impl Fn(T) -> Answer<A> + Sync) -> Answer<Vec<A>> {
+    let count = all.len();
+    let left = Mutex::new(all.into_iter().enumerate());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let run = || -> Answer<Vec<(usize, A)>> {
+        std::iter::from_fn(next).map(|(index, one)| Ok((index, work(one)?))).collect()
+    };
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let answers: Answer<Vec<_>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores.min(count)).map(|_| scope.spawn(run)).collect();
+        let join = |thread: ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let mut answers: Vec<_> = answers?.into_iter().flatten().collect();
+    answers.sort_by_key(|(index, _)| *index);
+    Ok(answers.into_iter().map(|(_, answer)| answer).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trouble::Trouble;
+
+    #[test]
+    fn answers_are_in_order() {
+        let doubled: Vec<u32> = (0..100).map(|one| one * 2).collect();
+        assert_eq!(each((0..100).collect(), |one: u32| Ok(one * 2)).unwrap(), doubled);
+        assert!(each(Vec::new(), |one: u32| Ok(one)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_error_is_told() {
+        let work = |one| if one == 7 { Err(Trouble::new("seven")) } else { Ok(()) };
+        assert_eq!(each(vec![1, 7, 3], work).unwrap_err().to_string(), "seven");
+    }
+}
