@@ -19,7 +19,7 @@ use gpu_vmm_core::{Backend, Bytes, Error, Properties};
 pub(crate) const PAGE: Bytes = Bytes::mib(2);
 
 /// So many requests come between two questions to the driver how far streams have come, where there are several.
-const POLL_EVERY: u32 = 8;
+const POLL_EVERY: u32 = 32;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -266,7 +266,7 @@ impl<B: Backend> Core<B> {
     /// Sees how far fences have come, and several streams once in a while, so that what they have done with is found where
     /// it fits, and not only where nothing else does.
     fn ask_now_and_then(&mut self, stream: StreamIndex) -> Result<(), Error> {
-        self.collect_pending(false);
+        self.collect_some();
         if self.streams.count() <= 2 {
             return Ok(());
         }

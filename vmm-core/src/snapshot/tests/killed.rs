@@ -56,7 +56,7 @@ fn after_each_of_a_hundred_kills_there_is_a_whole_snapshot() {
     let partial = folder.file(".a.partial");
     let began = Instant::now();
     write_numbered(&path, 1);
-    let most = (began.elapsed() * 5).clamp(Duration::from_millis(5), Duration::from_millis(150));
+    let mut most = began.elapsed() * 5;
     let mut random = Random(std::process::id().into());
     let (mut last, mut halves) = (1, 0);
     for _ in 0..KILLED {
@@ -72,6 +72,9 @@ fn after_each_of_a_hundred_kills_there_is_a_whole_snapshot() {
         halves += usize::from(partial.exists());
         let number = whole(&path);
         assert!(number >= last, "snapshot {number} has come back after {last}");
+        // Other tests may be using the machine at one time and not at another.
+        most = if number == last { most * 3 / 2 } else { most * 9 / 10 };
+        most = most.clamp(Duration::from_millis(5), Duration::from_secs(1));
         last = number;
     }
     // It was in the middle of one often enough, and came to the end of some.
