@@ -35,7 +35,7 @@ const APART: u64 = 400;
 
 /// A longer soak than that makes no more driver calls than this one: what takes the driver long is the rarer then, and so
 /// are blocks whose bytes are looked at.
-const FULL: u64 = 200_000;
+const FULL: u64 = 50_000;
 
 /// What NVIDIA's driver may keep when all is given back: its own tables and events, in steps of 2 MiB, which do not grow
 /// with the length of the soak.
