@@ -1,17 +1,32 @@
 //! A piece of a pool's memory that somebody has.
+//!
+//! Unsafe, since a block's body is taken out of it while it is dropped.
+#![allow(unsafe_code)]
 
 use crate::Fence;
-use crate::lane::{DrawerIndex, LaneRef};
+use crate::lane::{DrawerIndex, LaneRef, Ready};
 use crate::pending::Waiting;
 use crate::piece::Piece;
 use crate::turn::{StreamIndex, Turn};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Stream};
 use std::fmt;
+use std::mem::ManuallyDrop;
 
 /// A piece of a pool's memory. Dropping it frees it, in the order of its stream: what is queued there may still use it.
+///
+/// It is one pointer in size.
 pub struct Block<B: Backend> {
+    /// Taken out when the block is dropped.
+    body: ManuallyDrop<Ready<B>>,
+}
+
+/// All that a block is. It stays with the memory while that lies in front of threads, so that an allocation writes next to
+/// nothing, and moving a block moves a pointer.
+#[derive(Debug)]
+pub(crate) struct Body<B: Backend> {
     pub(crate) lane: LaneRef<B>,
     pub(crate) piece: Piece,
+    /// How much was asked for.
     pub(crate) size: u64,
     pub(crate) stream: Stream<'static>,
     pub(crate) drawer: DrawerIndex,
@@ -35,43 +50,49 @@ impl<B: Backend> fmt::Debug for Block<B> {
         f.debug_struct("Block")
             .field("address", &self.address())
             .field("size", &self.size())
-            .field("stream", &self.stream)
+            .field("stream", &self.stream())
             .finish_non_exhaustive()
     }
 }
 
 impl<B: Backend> Block<B> {
+    /// What has been counted in its lane.
+    #[inline]
+    pub(crate) fn new(body: Ready<B>) -> Self {
+        Self { body: ManuallyDrop::new(body) }
+    }
+
     /// The first address, a multiple of 256 at least.
     #[must_use]
     pub fn address(&self) -> Address {
-        Address(self.piece.address)
+        Address(self.body.piece.address)
     }
 
     /// How much was asked for.
     #[must_use]
     pub fn size(&self) -> Bytes {
-        Bytes(self.size)
+        Bytes(self.body.size)
     }
 
     /// How much it takes: what was asked for, rounded up.
     #[must_use]
     pub fn capacity(&self) -> Bytes {
-        Bytes(self.piece.size)
+        Bytes(self.body.piece.size)
     }
 
     /// The stream that it was allocated for.
     #[must_use]
     pub fn stream(&self) -> Stream<'static> {
-        self.stream
+        self.body.stream
     }
 
     /// Notes that work on another stream uses it too: once it is freed, it is used again when that stream has done what
     /// is queued on it then. PyTorch: `record_stream`.
     pub fn record_use(&mut self, stream: Stream<'static>) {
-        if stream == self.stream {
+        if stream == self.body.stream {
             return;
         }
-        let streams = &mut self.others.get_or_insert_default().streams;
+        let streams = &mut self.body.others.get_or_insert_default().streams;
         if !streams.contains(&stream) {
             streams.push(stream);
         }
@@ -80,55 +101,54 @@ impl<B: Backend> Block<B> {
     /// Frees it, to be used again when `fence` is done, on whichever stream: its own stream's work on it is then done as
     /// well.
     pub fn free_after(mut self, fence: Box<dyn Fence>) {
-        self.others.get_or_insert_default().fence = Some(fence);
+        self.body.others.get_or_insert_default().fence = Some(fence);
     }
+}
 
+impl<B: Backend> Body<B> {
     #[inline]
-    fn free(&mut self) {
-        let tracking = &self.lane.inner.tracking;
+    fn free(self: Box<Self>) {
+        let (lane, size) = (self.lane.for_block(), self.size);
+        let tracking = &lane.inner.tracking;
         if tracking.is_on() {
-            tracking.forget(self.address());
+            tracking.forget(Address(self.piece.address));
         }
-        let mut cache = self.lane.lock();
-        let class = self.class.filter(|_| self.others.is_none() && cache.is_owned());
-        if let Some(class) = class
-            && !cache.push(self.drawer, usize::from(class), self.piece)
-        {
-            let is_last = cache.count_in(self.size);
-            drop(cache);
-            return self.lane.release(is_last);
-        }
-        drop(cache);
-        self.free_to_books(class);
-    }
-
-    /// What is left to do of it where it cannot lie in its lane, or lies there as one too many of a class.
-    #[inline(never)]
-    fn free_to_books(&mut self, full: Option<u16>) {
-        let mut cache = self.lane.lock();
-        let stream = cache.stream_of(self.drawer);
-        let old = full.map(|class| cache.take_old(self.drawer, usize::from(class)));
-        drop(cache);
-        match old {
-            Some(pieces) => {
-                let mut core = self.lane.inner.core();
-                pieces.into_iter().for_each(|piece| core.give(piece, stream));
+        let mut cache = lane.lock();
+        match self.class {
+            Some(class) if self.others.is_none() && cache.is_owned() => {
+                let drawer = self.drawer;
+                if !cache.push(class, self) {
+                    let is_last = cache.count_in(size);
+                    drop(cache);
+                    return lane.release(is_last);
+                }
+                drop(cache);
+                give_old(&lane, drawer, class);
             }
-            None => self.give_back(stream),
+            _ => {
+                drop(cache);
+                self.give_back();
+            }
         }
         // As long as the block is counted, the lane is there.
-        let is_last = self.lane.lock().count_in(self.size);
-        self.lane.release(is_last);
+        let is_last = lane.lock().count_in(size);
+        lane.release(is_last);
     }
 
     /// Gives it back to the common books.
-    fn give_back(&mut self, stream: StreamIndex) {
-        if let Some(others) = self.others.take() {
-            return self.wait_for(*others, stream);
+    #[inline(never)]
+    fn give_back(mut self: Box<Self>) {
+        let stream = self.lane.lock().stream_of(self.drawer);
+        match self.others.take() {
+            Some(others) => self.wait_for(*others, stream),
+            None => {
+                let mut core = self.lane.inner.core();
+                core.give(self.piece, stream);
+                core.keep_to_limit();
+            }
         }
-        let mut core = self.lane.inner.core();
-        core.give(self.piece, stream);
-        core.keep_to_limit();
+        let lane = self.lane.for_block();
+        lane.lock().keep(self);
     }
 
     /// Has it wait for the other streams that have used it, or for its fence.
@@ -150,12 +170,23 @@ impl<B: Backend> Block<B> {
     }
 }
 
+/// Takes what is too much of a class out of a lane.
+#[inline(never)]
+fn give_old<B: Backend>(lane: &LaneRef<B>, drawer: DrawerIndex, class: u16) {
+    let mut cache = lane.lock();
+    let (old, stream) = (cache.take_old(drawer, class), cache.stream_of(drawer));
+    drop(cache);
+    let mut core = lane.inner.core();
+    old.into_iter().for_each(|piece| core.give(piece, stream));
+}
+
 impl<B: Backend> Drop for Block<B> {
     #[inline]
     fn drop(&mut self) {
         // In a forked child all of it is the parent's, and a lock may be held by a thread that is not here.
-        if self.lane.inner.process.is_this() {
-            self.free();
+        if self.body.lane.inner.process.is_this() {
+            // SAFETY: nobody uses the block after it was dropped, and nothing has taken it out before.
+            unsafe { ManuallyDrop::take(&mut self.body) }.free();
         }
     }
 }

@@ -7,6 +7,7 @@
 //! came from, whoever drops it.
 #![allow(unsafe_code)]
 
+use crate::block::Body;
 use crate::classes::{CLASSES, SMALL_CLASSES, size_of};
 use crate::inner::Inner;
 use crate::piece::Piece;
@@ -43,7 +44,7 @@ pub(crate) fn of_this_thread() -> usize {
 pub(crate) struct Lane<B: Backend> {
     pub(crate) inner: Arc<Inner<B>>,
     /// Held for as long as it takes to push or pop, and never while anything else is waited for.
-    cache: SpinMutex<Cache, Yield>,
+    cache: SpinMutex<Cache<B>, Yield>,
 }
 
 /// A lane as its pool and its blocks have it: counted under the lane's own lock, since an atomic counter would cost as much
@@ -60,7 +61,7 @@ unsafe impl<B: Backend> Sync for LaneRef<B> {}
 impl<B: Backend> LaneRef<B> {
     /// A new lane, which is its pool's: [`LaneRef::give_up`] ends that.
     pub(crate) fn new(inner: &Arc<Inner<B>>) -> Self {
-        let cache = SpinMutex::new(Cache { owned: true, ..Cache::default() });
+        let cache = SpinMutex::new(Cache::new());
         let lane = Box::new(Lane { inner: Arc::clone(inner), cache });
         Self(NonNull::from(Box::leak(lane)))
     }
@@ -109,10 +110,15 @@ impl<B: Backend> std::ops::Deref for LaneRef<B> {
     }
 }
 
+/// The body of a block that may be given out, or given out again.
+pub(crate) type Ready<B> = Box<Body<B>>;
+
 /// What is in a lane.
-#[derive(Debug, Default)]
-pub(crate) struct Cache {
-    drawers: Vec<Drawer>,
+#[derive(Debug)]
+pub(crate) struct Cache<B: Backend> {
+    drawers: Vec<Drawer<B>>,
+    /// For blocks that are to come, so that nothing has to be allocated for them.
+    spare: Vec<Ready<B>>,
     pub(crate) bytes: u64,
     /// True as long as the pool is there.
     owned: bool,
@@ -122,13 +128,13 @@ pub(crate) struct Cache {
     pub(crate) allocations: u64,
 }
 
-/// The pieces of one tag and stream.
+/// What is ready of one tag and stream.
 #[derive(Debug)]
-struct Drawer {
+struct Drawer<B: Backend> {
     tag: u16,
     stream: Stream<'static>,
     index: StreamIndex,
-    by_class: Box<[Vec<Piece>]>,
+    by_class: Box<[Vec<Ready<B>>]>,
 }
 
 /// A drawer's number in its lane.
@@ -136,12 +142,17 @@ pub(crate) type DrawerIndex = u16;
 
 impl<B: Backend> Lane<B> {
     #[inline]
-    pub(crate) fn lock(&self) -> SpinMutexGuard<'_, Cache> {
+    pub(crate) fn lock(&self) -> SpinMutexGuard<'_, Cache<B>> {
         self.cache.lock()
     }
 }
 
-impl Cache {
+impl<B: Backend> Cache<B> {
+    fn new() -> Self {
+        let (drawers, spare) = (Vec::new(), Vec::new());
+        Self { drawers, spare, bytes: 0, owned: true, live: 0, live_blocks: 0, allocations: 0 }
+    }
+
     /// Counts a block that is given out.
     #[inline]
     pub(crate) fn count_out(&mut self, size: u64) {
@@ -191,7 +202,7 @@ impl Cache {
         self.drawers[usize::from(drawer)].index
     }
 
-    /// Takes a piece out for a block of so many bytes, and counts it; with its drawer.
+    /// Takes out what serves a block of so many bytes, and counts it.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -199,44 +210,64 @@ impl Cache {
         stream: Stream<'static>,
         class: usize,
         size: u64,
-    ) -> Option<(Piece, DrawerIndex)> {
+    ) -> Option<Ready<B>> {
         let drawer = self.drawer(tag, stream)?;
-        let piece = self.drawers[usize::from(drawer)].by_class[class].pop()?;
-        self.bytes -= piece.size;
+        let mut ready = self.drawers[usize::from(drawer)].by_class[class].pop()?;
+        self.bytes -= ready.piece.size;
+        ready.size = size;
         self.count_out(size);
-        Some((piece, drawer))
+        Some(ready)
     }
 
-    /// Puts a piece in. True where there are too many then: [`Cache::take_old`] is to follow.
+    /// Puts in what a block has left. True where there is too much then: [`Cache::take_old`] is to follow.
     #[inline]
-    pub(crate) fn push(&mut self, drawer: DrawerIndex, class: usize, piece: Piece) -> bool {
-        let pieces = &mut self.drawers[usize::from(drawer)].by_class[class];
-        self.bytes += piece.size;
-        pieces.push(piece);
-        pieces.len() > usize::from(MOST_OF[class]) || self.bytes > MOST
+    pub(crate) fn push(&mut self, class: u16, ready: Ready<B>) -> bool {
+        let class = usize::from(class);
+        self.bytes += ready.piece.size;
+        let all = &mut self.drawers[usize::from(ready.drawer)].by_class[class];
+        all.push(ready);
+        all.len() > usize::from(MOST_OF[class]) || self.bytes > MOST
     }
 
     /// Takes the older half of a class out, so that neither the next free nor the next request goes the long way again.
     #[cold]
-    pub(crate) fn take_old(&mut self, drawer: DrawerIndex, class: usize) -> Vec<Piece> {
-        let pieces = &mut self.drawers[usize::from(drawer)].by_class[class];
-        let old: Vec<_> = pieces.drain(..pieces.len().div_ceil(2)).collect();
+    pub(crate) fn take_old(&mut self, drawer: DrawerIndex, class: u16) -> Vec<Piece> {
+        let all = &mut self.drawers[usize::from(drawer)].by_class[usize::from(class)];
+        let old: Vec<_> = all.drain(..all.len().div_ceil(2)).map(|ready| ready.piece).collect();
         self.bytes -= old.iter().map(|piece| piece.size).sum::<u64>();
         old
     }
 
     /// Puts a piece in that was fetched with others.
-    pub(crate) fn add(&mut self, drawer: DrawerIndex, class: usize, piece: Piece) {
-        self.bytes += piece.size;
-        self.drawers[usize::from(drawer)].by_class[class].push(piece);
+    pub(crate) fn add(&mut self, class: u16, body: Body<B>) {
+        let ready = self.boxed(body);
+        self.push(class, ready);
+    }
+
+    /// A body in its place, of those that were kept if there is one.
+    pub(crate) fn boxed(&mut self, body: Body<B>) -> Ready<B> {
+        match self.spare.pop() {
+            Some(mut ready) => {
+                *ready = body;
+                ready
+            }
+            None => Box::new(body),
+        }
+    }
+
+    /// Keeps what was a block's, whose memory has gone elsewhere.
+    pub(crate) fn keep(&mut self, spare: Ready<B>) {
+        if self.spare.len() < SPARE {
+            self.spare.push(spare);
+        }
     }
 
     /// Takes everything out that `wanted` says, by tag, with its stream.
     pub(crate) fn empty(&mut self, wanted: impl Fn(u16) -> bool) -> Vec<(Piece, StreamIndex)> {
         let mut all = Vec::new();
         for drawer in self.drawers.iter_mut().filter(|drawer| wanted(drawer.tag)) {
-            let pieces = drawer.by_class.iter_mut().flat_map(|pieces| pieces.drain(..));
-            all.extend(pieces.map(|piece| (piece, drawer.index)));
+            let ready = drawer.by_class.iter_mut().flat_map(|all| all.drain(..));
+            all.extend(ready.map(|ready| (ready.piece, drawer.index)));
         }
         self.bytes -= all.iter().map(|(piece, _)| piece.size).sum::<u64>();
         all
@@ -244,15 +275,18 @@ impl Cache {
 
     /// True where a piece with this address lies here.
     pub(crate) fn holds(&self, address: u64) -> bool {
-        let pieces = self.drawers.iter().flat_map(|drawer| drawer.by_class.iter().flatten());
-        pieces.into_iter().any(|piece| piece.address == address)
+        self.pieces().any(|piece| piece.address == address)
     }
 
     /// All pieces.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &Piece> {
-        self.drawers.iter().flat_map(|drawer| drawer.by_class.iter().flatten())
+        let ready = self.drawers.iter().flat_map(|drawer| drawer.by_class.iter().flatten());
+        ready.map(|ready| &ready.piece)
     }
 }
+
+/// So many bodies of blocks are kept for others in one lane.
+const SPARE: usize = 64;
 
 /// How many pieces of a class lie in one drawer at most.
 static MOST_OF: [u16; CLASSES] = {

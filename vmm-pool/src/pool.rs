@@ -1,12 +1,12 @@
 //! The pool as its user sees it.
 
+use crate::block::Body;
 use crate::builder::{Callbacks, Settings};
 use crate::classes::{MEDIUM, SMALL_CLASSES, SMALLEST, class_of, size_of};
 use crate::core::{Core, PAGE, Request, Shortage};
 use crate::inner::Inner;
-use crate::lane::{Cache, LaneRef, batch_of, of_this_thread};
+use crate::lane::{Cache, LaneRef, Ready, batch_of, of_this_thread};
 use crate::owner::Owner;
-use crate::piece::Piece;
 use crate::space::UNIT;
 use crate::tags::Tag;
 use crate::turn::StreamIndex;
@@ -104,9 +104,9 @@ impl<B: Backend> Pool<B> {
             && self.owner.inner.process.is_this()
             && !self.tag.suspended.load(Ordering::Relaxed)
         {
-            let taken = lane.lock().take(self.tag.index, stream, class, size.0);
-            if let Some((piece, drawer)) = taken {
-                return Ok(self.block(lane, piece, size, stream, drawer, Some(class as u16)));
+            let ready = lane.lock().take(self.tag.index, stream, class, size.0);
+            if let Some(ready) = ready {
+                return Ok(self.block(ready));
             }
         }
         self.alloc_from_books(lane, class, size, alignment, stream)
@@ -128,27 +128,18 @@ impl<B: Backend> Pool<B> {
             None => self.check(size, alignment)?,
         };
         self.owner.inner.process.check(OPERATION)?;
-        let (piece, drawer) = self.take(&Asked { lane, size, alignment, stream, class })?;
-        Ok(self.block(lane, piece, size, stream, drawer, class.map(|class| class as u16)))
+        Ok(self.block(self.take(&Asked { lane, size, alignment, stream, class })?))
     }
 
     #[track_caller]
     #[inline(always)]
-    fn block(
-        &self,
-        lane: &LaneRef<B>,
-        piece: Piece,
-        size: Bytes,
-        stream: Stream<'static>,
-        drawer: u16,
-        class: Option<u16>,
-    ) -> Block<B> {
+    fn block(&self, ready: Ready<B>) -> Block<B> {
         let tracking = &self.owner.inner.tracking;
         if tracking.is_on() {
-            tracking.note(Address(piece.address), size, &self.tag.name, Location::caller());
+            let (address, size) = (Address(ready.piece.address), Bytes(ready.size));
+            tracking.note(address, size, &self.tag.name, Location::caller());
         }
-        let lane = lane.for_block();
-        Block { lane, piece, size: size.0, stream, drawer, class, others: None }
+        Block::new(ready)
     }
 
     /// What is wrong with a request, or that it has no class.
@@ -165,7 +156,7 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Takes from the common books, and tries what there is to be tried where there is not enough.
-    fn take(&self, asked: &Asked<'_, B>) -> PoolResult<(Piece, u16)> {
+    fn take(&self, asked: &Asked<'_, B>) -> PoolResult<Ready<B>> {
         let size = asked.size;
         let mut settled = false;
         let mut waited = false;
@@ -196,32 +187,41 @@ impl<B: Backend> Pool<B> {
         }
     }
 
-    fn try_take(&self, asked: &Asked<'_, B>, settled: bool) -> Result<(Piece, u16), Shortage> {
+    fn try_take(&self, asked: &Asked<'_, B>, settled: bool) -> Result<Ready<B>, Shortage> {
         let &Asked { lane, size, alignment, stream, class } = asked;
-        let (drawer, stream) = self.drawer(lane, stream)?;
+        let (drawer, index) = self.drawer(lane, stream)?;
         let tag = self.tag.index;
         // What is aligned to more than a page leaves too many addresses of the few of small blocks unused.
         let small = size.0 <= MEDIUM && alignment.0 <= PAGE.0;
         let rounded = class.map_or(size.0, size_of);
-        let request = Request { size: rounded, alignment: alignment.0, tag, stream, small };
-        let Some(class) = class.filter(|class| *class < SMALL_CLASSES) else {
-            let piece = self.owner.inner.core().take(request, settled)?;
-            lane.lock().count_out(size.0);
-            return Ok((piece, drawer));
+        let request = Request { size: rounded, alignment: alignment.0, tag, stream: index, small };
+        let number = class.map(|class| class as u16);
+        let body = |piece| {
+            let (lane, size) = (lane.for_block(), size.0);
+            Body { lane, piece, size, stream, drawer, class: number, others: None }
         };
-        let mut pieces = Vec::with_capacity(batch_of(class));
-        self.owner.inner.core().take_small(request, class, batch_of(class), &mut pieces, settled)?;
-        let piece = pieces.pop().ok_or(Shortage::Caches)?;
+        let mut pieces = Vec::new();
+        let piece = match class.filter(|class| *class < SMALL_CLASSES) {
+            None => self.owner.inner.core().take(request, settled)?,
+            Some(class) => {
+                let batch = batch_of(class);
+                self.owner.inner.core().take_small(request, class, batch, &mut pieces, settled)?;
+                pieces.pop().ok_or(Shortage::Caches)?
+            }
+        };
         let mut cache = lane.lock();
-        pieces.into_iter().for_each(|piece| cache.add(drawer, class, piece));
+        if let Some(class) = number {
+            pieces.into_iter().for_each(|piece| cache.add(class, body(piece)));
+        }
         cache.count_out(size.0);
-        Ok((piece, drawer))
+        Ok(cache.boxed(body(piece)))
     }
 
     /// The lane's drawer for a stream, made where there is none, and the stream's number.
     fn drawer(&self, lane: &LaneRef<B>, stream: Stream<'static>) -> Result<(u16, StreamIndex), Shortage> {
         let tag = self.tag.index;
-        let known = |cache: &Cache| cache.drawer(tag, stream).map(|drawer| (drawer, cache.stream_of(drawer)));
+        let known =
+            |cache: &Cache<B>| cache.drawer(tag, stream).map(|drawer| (drawer, cache.stream_of(drawer)));
         if let Some(known) = known(&lane.lock()) {
             return Ok(known);
         }
