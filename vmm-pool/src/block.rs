@@ -178,6 +178,7 @@ fn give_old<B: Backend>(lane: &LaneRef<B>, drawer: DrawerIndex, class: u16) {
     drop(cache);
     let mut core = lane.inner.core();
     old.into_iter().for_each(|piece| core.give(piece, stream));
+    core.keep_to_limit();
 }
 
 impl<B: Backend> Drop for Block<B> {
