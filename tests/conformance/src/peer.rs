@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long one side waits for the other before it gives up.
+/// How long one side waits for the other before it gives up, where nothing else is said.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One end of the line to another process.
@@ -26,6 +26,11 @@ impl Peer {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Self(stream))
+    }
+
+    /// Waits for so long from here on.
+    pub(crate) fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.0.set_read_timeout(Some(patience))
     }
 
     /// Sends a message.

@@ -84,6 +84,7 @@ impl<B: Workbench> Suite<B> {
         };
         let mut child = self.server.spawn(&request).map_err(system)?;
         let environment = opened(&mut child)?;
+        child.peer.set_patience(PATIENCE).map_err(system)?;
         tell(Event::Opened(&environment));
         for (done, item) in items.iter().enumerate() {
             let mut printed = 0;
