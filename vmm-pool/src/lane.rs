@@ -66,7 +66,7 @@ impl<B: Backend> LaneRef<B> {
         Self(NonNull::from(Box::leak(lane)))
     }
 
-    /// For a block, which has been counted as live in the lane: [`LaneRef::release`] ends that.
+    /// For a block that is counted as live in the lane, and as long as it is: [`LaneRef::release`] ends that.
     #[inline]
     pub(crate) fn for_block(&self) -> Self {
         Self(self.0)

@@ -102,9 +102,14 @@ impl<B: Backend> Pool<B> {
         let class = fit(size.0, alignment.0);
         if let Some(class) = class.flatten()
             && self.owner.inner.process.is_this()
-            && !self.tag.suspended.load(Ordering::Relaxed)
         {
-            let ready = lane.lock().take(self.tag.index, stream, class, size.0);
+            let mut cache = lane.lock();
+            // Asked under the lock: who suspends says so first, and empties the lanes then.
+            let ready = match self.tag.suspended.load(Ordering::Relaxed) {
+                false => cache.take(self.tag.index, stream, class, size.0),
+                true => None,
+            };
+            drop(cache);
             if let Some(ready) = ready {
                 return Ok(self.block(ready));
             }
