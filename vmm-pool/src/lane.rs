@@ -85,13 +85,11 @@ impl<B: Backend> LaneRef<B> {
         cache.owned = false;
         let is_last = cache.live_blocks == 0;
         drop(cache);
-        if is_last {
-            self.free();
-        }
+        self.release(is_last);
     }
 
-    /// A block's part ends, after it was [counted](Cache::count_in), which has said whether it was the last one. Nothing is
-    /// done with the lane in between.
+    /// A part ends, the pool's or a block's, of which was said under the lock whether it [is the last](Cache::count_in).
+    /// Nothing is done with the lane in between.
     #[inline]
     pub(crate) fn release(&self, is_last: bool) {
         if is_last {

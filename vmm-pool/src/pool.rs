@@ -210,6 +210,7 @@ impl<B: Backend> Pool<B> {
             None => self.owner.inner.core().take(request, settled)?,
             Some(class) => {
                 let batch = batch_of(class);
+                pieces.reserve_exact(batch);
                 self.owner.inner.core().take_small(request, class, batch, &mut pieces, settled)?;
                 pieces.pop().ok_or(Shortage::Caches)?
             }

@@ -81,17 +81,20 @@ pub(crate) fn goes_on<B: Workbench>(subject: &Subject<B>, mut beside: impl FnMut
 
 /// True where what two streams have waits for each other, though nobody says so.
 fn share_a_queue<B: Workbench>(subject: &Subject<B>) -> bool {
-    let regions = [(); 2].map(|()| {
-        let mut region = subject.region(1).build().unwrap();
-        region.grow_to(subject.unit()).unwrap();
-        region
-    });
+    let regions = [(); 2].map(|()| one_unit(subject));
     let long = start_longer(subject, &regions[0], Bytes(0), 0, 1 << TRIES);
     let short = start(subject, &regions[1], Bytes(0), 0);
     finish(subject, &*short);
     let shared = long.is_done().unwrap();
     finish(subject, &*long);
     shared
+}
+
+/// A region with one unit of the chosen device's memory.
+fn one_unit<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+    let mut region = subject.region(1).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    region
 }
 
 /// A stream of the chosen device, without work.
@@ -116,9 +119,7 @@ fn rounds<B: Workbench>(subject: &Subject<B>) -> u32 {
     if let Some((_, rounds)) = measured.iter().find(|(known, _)| *known == key) {
         return *rounds;
     }
-    let mut region = subject.region(1).build().unwrap();
-    region.grow_to(subject.unit()).unwrap();
-    let own = own(subject);
+    let (region, own) = (one_unit(subject), own(subject));
     let takes = |rounds| {
         let began = Instant::now();
         queue(subject, &*own, (&region, Bytes(0)), 0, rounds);
