@@ -4,9 +4,11 @@
 #![allow(unsafe_code)]
 
 use crate::Fence;
-use crate::lane::{DrawerIndex, LaneRef, Ready};
+use crate::classes::Class;
+use crate::lane::{DrawerIndex, LaneRef};
 use crate::pending::Waiting;
 use crate::piece::Piece;
+use crate::stack::Ready;
 use crate::turn::{StreamIndex, Turn};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Stream};
 use std::fmt;
@@ -22,18 +24,23 @@ pub struct Block<B: Backend> {
 
 /// All that a block is. It stays with the memory while that lies in front of threads, so that an allocation writes next to
 /// nothing, and moving a block moves a pointer.
+///
+/// It is one cache line, so that no thread waits for what another does with the block beside it.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Body<B: Backend> {
     pub(crate) lane: LaneRef<B>,
     pub(crate) piece: Piece,
-    /// How much was asked for.
-    pub(crate) size: u64,
     pub(crate) stream: Stream<'static>,
+    /// By how much less was asked for than it takes: what requests are rounded up by.
+    pub(crate) unused: u32,
     pub(crate) drawer: DrawerIndex,
     /// Its class, where it goes back to the lane.
-    pub(crate) class: Option<u16>,
+    pub(crate) class: Option<Class>,
     /// What it has to wait for beside its own stream; hardly any block does.
     pub(crate) others: Option<Box<Others>>,
+    /// The next one where it lies in a [`Stack`](crate::stack::Stack).
+    pub(crate) below: Option<Ready<B>>,
 }
 
 /// What a block waits for when it is freed.
@@ -71,7 +78,7 @@ impl<B: Backend> Block<B> {
     /// How much was asked for.
     #[must_use]
     pub fn size(&self) -> Bytes {
-        Bytes(self.body.size)
+        Bytes(self.body.size())
     }
 
     /// How much it takes: what was asked for, rounded up.
@@ -106,9 +113,15 @@ impl<B: Backend> Block<B> {
 }
 
 impl<B: Backend> Body<B> {
+    /// How much was asked for.
+    #[inline]
+    pub(crate) fn size(&self) -> u64 {
+        self.piece.size - u64::from(self.unused)
+    }
+
     #[inline]
     fn free(self: Box<Self>) {
-        let (lane, size) = (self.lane.for_block(), self.size);
+        let (lane, size) = (self.lane.for_block(), self.size());
         let tracking = &lane.inner.tracking;
         if tracking.is_on() {
             tracking.forget(Address(self.piece.address));
@@ -172,7 +185,7 @@ impl<B: Backend> Body<B> {
 
 /// Takes what is too much of a class out of a lane.
 #[inline(never)]
-fn give_old<B: Backend>(lane: &LaneRef<B>, drawer: DrawerIndex, class: u16) {
+fn give_old<B: Backend>(lane: &LaneRef<B>, drawer: DrawerIndex, class: Class) {
     let mut cache = lane.lock();
     let (old, stream) = (cache.take_old(drawer, class), cache.stream_of(drawer));
     drop(cache);
@@ -207,4 +220,15 @@ pub struct BlockInfo {
     pub stream: Stream<'static>,
     /// What it is tagged with.
     pub tag: Box<str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Body;
+    use gpu_vmm_host::HostBackend;
+
+    #[test]
+    fn a_body_is_one_cache_line() {
+        assert_eq!(size_of::<Body<HostBackend>>(), 64);
+    }
 }

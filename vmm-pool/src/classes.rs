@@ -3,6 +3,8 @@
 //! Small ones, up to 64 KiB, are slots of a slab: multiples of 256 bytes up to 2 KiB, then eight sizes for each power of
 //! two. Medium ones are ranges of their own, multiples of 4 KiB.
 
+use std::num::NonZero;
+
 /// What every address is a multiple of.
 pub(crate) const SMALLEST: u64 = 256;
 
@@ -21,6 +23,23 @@ pub(crate) const SMALL_CLASSES: usize = 48;
 
 /// How many classes there are.
 pub(crate) const CLASSES: usize = SMALL_CLASSES + ((MEDIUM - SMALL) / MEDIUM_STEP) as usize;
+
+/// A class as a block remembers it, in two bytes also where it may have none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Class(NonZero<u16>);
+
+impl Class {
+    /// Of an index below [`CLASSES`].
+    #[inline]
+    pub(crate) fn new(index: usize) -> Self {
+        Self(NonZero::<u16>::MIN.saturating_add(index as u16))
+    }
+
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0.get()) - 1
+    }
+}
 
 /// The class of a size, which is not zero; none for a large one.
 #[inline]

@@ -8,9 +8,10 @@
 #![allow(unsafe_code)]
 
 use crate::block::Body;
-use crate::classes::{CLASSES, SMALL_CLASSES, size_of};
+use crate::classes::{CLASSES, Class, SMALL_CLASSES, size_of};
 use crate::inner::Inner;
 use crate::piece::Piece;
+use crate::stack::{Ready, Stack};
 use crate::turn::StreamIndex;
 use gpu_vmm_core::{Backend, Error, Result, Stream};
 use spin::mutex::{SpinMutex, SpinMutexGuard};
@@ -108,15 +109,12 @@ impl<B: Backend> std::ops::Deref for LaneRef<B> {
     }
 }
 
-/// The body of a block that may be given out, or given out again.
-pub(crate) type Ready<B> = Box<Body<B>>;
-
 /// What is in a lane.
 #[derive(Debug)]
 pub(crate) struct Cache<B: Backend> {
     drawers: Vec<Drawer<B>>,
     /// For blocks that are to come, so that nothing has to be allocated for them.
-    spare: Vec<Ready<B>>,
+    spare: Stack<B>,
     pub(crate) bytes: u64,
     /// True as long as the pool is there.
     owned: bool,
@@ -126,13 +124,14 @@ pub(crate) struct Cache<B: Backend> {
     pub(crate) allocations: u64,
 }
 
-/// What is ready of one tag and stream.
+/// What is ready of one tag and stream. On cache lines of its own, as its lane is: other lanes have theirs beside it.
 #[derive(Debug)]
+#[repr(align(128))]
 struct Drawer<B: Backend> {
     tag: u16,
     stream: Stream<'static>,
     index: StreamIndex,
-    by_class: Box<[Vec<Ready<B>>]>,
+    by_class: [Stack<B>; CLASSES],
 }
 
 /// A drawer's number in its lane.
@@ -147,7 +146,7 @@ impl<B: Backend> Lane<B> {
 
 impl<B: Backend> Cache<B> {
     fn new() -> Self {
-        let (drawers, spare) = (Vec::new(), Vec::new());
+        let (drawers, spare) = (Vec::new(), Stack::new());
         Self { drawers, spare, bytes: 0, owned: true, live: 0, live_blocks: 0, allocations: 0 }
     }
 
@@ -190,7 +189,7 @@ impl<B: Backend> Cache<B> {
             operation: "allocate",
             reason: format!("a pool serves {} pairs of a tag and a stream", DrawerIndex::MAX),
         })?;
-        let by_class = (0..CLASSES).map(|_| Vec::new()).collect();
+        let by_class = [const { Stack::new() }; CLASSES];
         self.drawers.push(Drawer { tag, stream, index, by_class });
         Ok(drawer)
     }
@@ -212,15 +211,15 @@ impl<B: Backend> Cache<B> {
         let drawer = self.drawer(tag, stream)?;
         let mut ready = self.drawers[usize::from(drawer)].by_class[class].pop()?;
         self.bytes -= ready.piece.size;
-        ready.size = size;
+        ready.unused = (ready.piece.size - size) as u32;
         self.count_out(size);
         Some(ready)
     }
 
     /// Puts in what a block has left. True where there is too much then: [`Cache::take_old`] is to follow.
     #[inline]
-    pub(crate) fn push(&mut self, class: u16, ready: Ready<B>) -> bool {
-        let class = usize::from(class);
+    pub(crate) fn push(&mut self, class: Class, ready: Ready<B>) -> bool {
+        let class = class.index();
         self.bytes += ready.piece.size;
         let all = &mut self.drawers[usize::from(ready.drawer)].by_class[class];
         all.push(ready);
@@ -229,15 +228,16 @@ impl<B: Backend> Cache<B> {
 
     /// Takes the older half of a class out, so that neither the next free nor the next request goes the long way again.
     #[cold]
-    pub(crate) fn take_old(&mut self, drawer: DrawerIndex, class: u16) -> Vec<Piece> {
-        let all = &mut self.drawers[usize::from(drawer)].by_class[usize::from(class)];
-        let old: Vec<_> = all.drain(..all.len().div_ceil(2)).map(|ready| ready.piece).collect();
+    pub(crate) fn take_old(&mut self, drawer: DrawerIndex, class: Class) -> Vec<Piece> {
+        let all = &mut self.drawers[usize::from(drawer)].by_class[class.index()];
+        let kept = all.len() / 2;
+        let old: Vec<_> = all.split_off_old(kept).drain().map(|ready| ready.piece).collect();
         self.bytes -= old.iter().map(|piece| piece.size).sum::<u64>();
         old
     }
 
     /// Puts a piece in that was fetched with others.
-    pub(crate) fn add(&mut self, class: u16, body: Body<B>) {
+    pub(crate) fn add(&mut self, class: Class, body: Body<B>) {
         let ready = self.boxed(body);
         self.push(class, ready);
     }
@@ -264,7 +264,7 @@ impl<B: Backend> Cache<B> {
     pub(crate) fn empty(&mut self, wanted: impl Fn(u16) -> bool) -> Vec<(Piece, StreamIndex)> {
         let mut all = Vec::new();
         for drawer in self.drawers.iter_mut().filter(|drawer| wanted(drawer.tag)) {
-            let ready = drawer.by_class.iter_mut().flat_map(|all| all.drain(..));
+            let ready = drawer.by_class.iter_mut().flat_map(Stack::drain);
             all.extend(ready.map(|ready| (ready.piece, drawer.index)));
         }
         self.bytes -= all.iter().map(|(piece, _)| piece.size).sum::<u64>();
@@ -278,8 +278,8 @@ impl<B: Backend> Cache<B> {
 
     /// All pieces.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &Piece> {
-        let ready = self.drawers.iter().flat_map(|drawer| drawer.by_class.iter().flatten());
-        ready.map(|ready| &ready.piece)
+        let bodies = self.drawers.iter().flat_map(|drawer| drawer.by_class.iter().flat_map(Stack::iter));
+        bodies.map(|body| &body.piece)
     }
 }
 

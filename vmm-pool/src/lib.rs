@@ -55,6 +55,7 @@ mod queries;
 mod raw;
 mod slabs;
 mod space;
+mod stack;
 mod streams;
 mod supply;
 mod suspend;

@@ -2,12 +2,14 @@
 
 use crate::block::Body;
 use crate::builder::{Callbacks, Settings};
-use crate::classes::{MEDIUM, SMALL_CLASSES, SMALLEST, class_of, size_of};
+use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, class_of, size_of};
 use crate::core::{Core, PAGE, Request, Shortage};
 use crate::inner::Inner;
-use crate::lane::{Cache, LaneRef, Ready, batch_of, of_this_thread};
+use crate::lane::{Cache, LaneRef, batch_of, of_this_thread};
 use crate::owner::Owner;
+use crate::piece::Piece;
 use crate::space::UNIT;
+use crate::stack::Ready;
 use crate::tags::Tag;
 use crate::turn::StreamIndex;
 use crate::{AheadThread, Block, PoolBuilder, PoolResult};
@@ -141,7 +143,7 @@ impl<B: Backend> Pool<B> {
     fn block(&self, ready: Ready<B>) -> Block<B> {
         let tracking = &self.owner.inner.tracking;
         if tracking.is_on() {
-            let (address, size) = (Address(ready.piece.address), Bytes(ready.size));
+            let (address, size) = (Address(ready.piece.address), Bytes(ready.size()));
             tracking.note(address, size, &self.tag.name, Location::caller());
         }
         Block::new(ready)
@@ -200,10 +202,10 @@ impl<B: Backend> Pool<B> {
         let small = size.0 <= MEDIUM && alignment.0 <= PAGE.0;
         let rounded = class.map_or(size.0, size_of);
         let request = Request { size: rounded, alignment: alignment.0, tag, stream: index, small };
-        let number = class.map(|class| class as u16);
-        let body = |piece| {
-            let (lane, size) = (lane.for_block(), size.0);
-            Body { lane, piece, size, stream, drawer, class: number, others: None }
+        let number = class.map(Class::new);
+        let body = |piece: Piece| {
+            let (lane, unused) = (lane.for_block(), (piece.size - size.0) as u32);
+            Body { lane, piece, stream, unused, drawer, class: number, others: None, below: None }
         };
         let mut pieces = Vec::new();
         let piece = match class.filter(|class| *class < SMALL_CLASSES) {

@@ -37,6 +37,9 @@ const APART: u64 = 400;
 /// are blocks whose bytes are looked at.
 const FULL: u64 = 50_000;
 
+/// So many rounds there are at most.
+const ROUNDS: u64 = 3;
+
 /// So many blocks wait for another thread at most.
 const MOST_PASSED: usize = 256;
 
@@ -197,10 +200,32 @@ impl<B: Workbench> Soak<'_, B> {
     }
 }
 
+/// The driver keeps something for itself: on an H200 the first two streams took 2 MiB and the first handle as much again, and
+/// tables of many addresses came and went in pieces of 2 MiB. A loss of the pool's would come again with each round, so one
+/// round has to end as it began.
 fn soak<B: Workbench>(subject: &Subject<B>) {
     let operations = setting("GPU_VMM_SOAK_OPERATIONS", 20_000);
     let seed = setting("GPU_VMM_STRESS_SEED", 1);
-    let free = subject.free_here();
+    let first = subject.free_here();
+    let mut free = first;
+    for turn in 0..ROUNDS {
+        let failed = round(subject, operations, seed + turn);
+        let before = std::mem::replace(&mut free, subject.free_here());
+        note(format!(
+            "seed {}, {operations} operations, {failed} of them failed, free memory {before} before and {free} behind, {first} at first",
+            seed + turn
+        ));
+        if free == before {
+            return;
+        }
+    }
+    panic!(
+        "each of {ROUNDS} rounds of {operations} operations left less memory free: {first} at first, {free} now"
+    );
+}
+
+/// One soak, with all it needs. Gives how many operations failed.
+fn round<B: Workbench>(subject: &Subject<B>, operations: u64, seed: u64) -> u64 {
     let owns = [(); 2].map(|()| own(subject));
     let backend = FaultInject::new(subject.backend.clone());
     let pool = Pool::builder(&backend).device(subject.device).keep(Bytes::mib(16)).build().unwrap();
@@ -238,6 +263,5 @@ fn soak<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
     drop(pool);
     assert_eq!(backend.live(), Default::default(), "nothing is left");
-    assert_eq!(subject.free_here(), free);
-    note(format!("seed {seed}, {operations} operations, {} of them failed", failed.into_inner()));
+    failed.into_inner()
 }
