@@ -42,6 +42,8 @@
 //! - **Taking away waits.** No driver's unmap can be relied on to wait for work that still uses the memory.
 //! - **A forked child touches nothing**: every call is an error there, and dropping does nothing.
 //!
+//! Parts of a region go to other libraries as tensors by `dlpack`, with the feature of that name.
+//!
 //! What one vendor alone has is an extension beside the seam: [`multicast`].
 //!
 //! [`decorators`] are backends around a backend, [`workbench`] is what tests and benchmarks need beside virtual memory.
@@ -54,6 +56,8 @@ mod capability;
 pub mod decorators;
 mod device;
 mod device_vec;
+#[cfg(feature = "dlpack")]
+pub mod dlpack;
 mod drop_log;
 mod error;
 mod event;

@@ -240,6 +240,27 @@ pub enum Error {
         /// The length.
         length: usize,
     },
+    /// A part of a region that no tensor can show.
+    #[error("{operation}: {reason}")]
+    BadTensor {
+        /// What was asked for.
+        operation: &'static str,
+        /// What is wrong with it, and what would be right.
+        reason: String,
+    },
+    /// Tensors of the region are still in use, which would lose their memory.
+    #[error(
+        "{operation}: {count} {} of this region {} still in use elsewhere; drop {} first",
+        if *count == 1 { "tensor" } else { "tensors" },
+        if *count == 1 { "is" } else { "are" },
+        if *count == 1 { "it" } else { "them" }
+    )]
+    Exported {
+        /// What was asked for.
+        operation: &'static str,
+        /// How many there are.
+        count: usize,
+    },
     /// Memory that another backend, or another instance of this one, made.
     #[error(
         "{operation}: the memory belongs to {theirs}, and what it is for to {ours}; create it on that backend"

@@ -57,6 +57,8 @@ use crate::{
     Physical, Properties, Result,
 };
 use builder::Growing;
+#[cfg(feature = "dlpack")]
+pub(crate) use data::By;
 pub(crate) use data::Segment;
 use layout::Layout;
 use suspend::Suspension;

@@ -1,0 +1,151 @@
+//! A region that several have, tensors among them.
+
+use crate::{
+    Backend, Bytes, Done, Error, Growth, Process, Region, Result, Resumed, Shrunk, Stash, Suspended,
+};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A region that tensors have a share in. Clones are the same region; it is dropped with the last of them and of the
+/// [tensors](SharedRegion::dlpack).
+///
+/// Unlike [`crate::SharedRegion`], which lends the region for any change, it allows those alone that leave the tensors right.
+/// What is done with it is done by one thread at a time.
+#[derive(Debug)]
+pub struct SharedRegion<B: Backend>(Arc<Shared<B>>);
+
+#[derive(Debug)]
+struct Shared<B: Backend> {
+    process: Process,
+    /// How many tensors there are. It goes up under the lock and down without: a deleter never waits for it.
+    exports: AtomicUsize,
+    region: Mutex<Region<B>>,
+}
+
+impl<B: Backend> Clone for SharedRegion<B> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<B: Backend> SharedRegion<B> {
+    /// Takes a region that tensors are to be made of.
+    #[must_use]
+    pub fn new(region: Region<B>) -> Self {
+        let (process, exports) = (Process::current(), AtomicUsize::new(0));
+        Self(Arc::new(Shared { process, exports, region: Mutex::new(region) }))
+    }
+
+    /// Lets the region be looked at, while nobody changes it. A closure that calls the same `SharedRegion` waits for itself,
+    /// but for [`SharedRegion::exports`]; it may drop tensors.
+    pub fn with<R>(&self, look: impl FnOnce(&Region<B>) -> R) -> R {
+        look(&self.0.lock())
+    }
+
+    /// Grows at the same address: [`Region::grow_to`]. Tensors stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::grow_to`]; [`Error::Forked`]. The region is as before.
+    pub fn grow_to(&self, size: Bytes) -> Result<Growth> {
+        self.lock("grow")?.grow_to(size)
+    }
+
+    /// Gives memory back from the end, where there is no tensor, whatever part it shows: [`Region::shrink_to`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exported`] while there is one; those of [`Region::shrink_to`]; [`Error::Forked`]. The region is as before.
+    pub fn shrink_to(&self, size: Bytes, done: Done<'_>) -> Result<Shrunk> {
+        let operation = "shrink";
+        let mut region = self.lock(operation)?;
+        match self.exports() {
+            0 => region.shrink_to(size, done),
+            count => Err(Error::Exported { operation, count }),
+        }
+    }
+
+    /// Gives the memory back and keeps the addresses: [`Region::suspend`]. It can be done while there are tensors, which stay
+    /// and are good again after [`SharedRegion::resume`]; until then whoever has one must not touch its memory. `done` has to
+    /// cover what they have queued.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::suspend`]; [`Error::Forked`].
+    pub fn suspend(&self, stash: &Stash<B>, done: Done<'_>) -> Result<Suspended> {
+        self.lock("suspend")?.suspend(stash, done)
+    }
+
+    /// Brings memory and contents back, at the same address: [`Region::resume`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::resume`]; [`Error::Forked`]. The region is still suspended.
+    pub fn resume(&self) -> Result<Resumed> {
+        self.lock("resume")?.resume()
+    }
+
+    /// Copies bytes from the host into the region: [`Region::write`]. Tensors show them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::write`]; [`Error::Forked`].
+    pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<()> {
+        self.lock("write")?.write(offset, bytes)
+    }
+
+    /// Copies bytes from the region to the host: [`Region::read`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::read`]; [`Error::Forked`].
+    pub fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<()> {
+        self.lock("read")?.read(offset, bytes)
+    }
+
+    /// How many tensors of the region there are.
+    #[must_use]
+    pub fn exports(&self) -> usize {
+        self.0.exports.load(Ordering::Acquire)
+    }
+
+    /// Takes the region out again, where nobody else has it.
+    ///
+    /// # Errors
+    ///
+    /// Itself, where there is a clone or a tensor.
+    pub fn try_into_region(self) -> Result<Region<B>, Self> {
+        let shared = Arc::try_unwrap(self.0).map_err(Self)?;
+        Ok(shared.region.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The region, for one call. A forked child does not wait for a thread that it does not have.
+    pub(super) fn lock(&self, operation: &'static str) -> Result<MutexGuard<'_, Region<B>>> {
+        self.0.process.check(operation)?;
+        Ok(self.0.lock())
+    }
+
+    /// A share in the region for a tensor. The region is locked, so that nobody who takes memory away has just found no tensor.
+    pub(super) fn export(&self, _locked: &MutexGuard<'_, Region<B>>) -> Export<B> {
+        self.0.exports.fetch_add(1, Ordering::Relaxed);
+        Export(Arc::clone(&self.0))
+    }
+}
+
+impl<B: Backend> Shared<B> {
+    /// That a thread has panicked with the region is no harm: its own books are always whole.
+    fn lock(&self) -> MutexGuard<'_, Region<B>> {
+        self.region.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A tensor's share in a region.
+#[derive(Debug)]
+pub(super) struct Export<B: Backend>(Arc<Shared<B>>);
+
+impl<B: Backend> Drop for Export<B> {
+    fn drop(&mut self) {
+        // What was done with the tensor is done before memory is taken away.
+        self.0.exports.fetch_sub(1, Ordering::Release);
+    }
+}
