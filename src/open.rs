@@ -50,7 +50,8 @@ impl AnyBackend {
         Self::BUILT_IN.iter().map(|vendor| Found { vendor: *vendor, backend: Self::open(*vendor) }).collect()
     }
 
-    /// Opens the best backend that has a usable device: a GPU's, else host memory.
+    /// Opens the best backend that has a usable device: the one whose library the process has loaded already, such as HIP's
+    /// where a PyTorch for ROCm runs, another GPU's, or else host memory.
     ///
     /// # Errors
     ///
@@ -61,8 +62,10 @@ impl AnyBackend {
             reason: "this program was built without any backend; turn on the feature `cuda`, `hip` or `host`"
                 .into(),
         });
-        for vendor in Self::BUILT_IN {
-            answer = Self::open(*vendor);
+        let mut vendors = Self::BUILT_IN.to_vec();
+        vendors.sort_by_key(|vendor| !is_loaded(*vendor));
+        for vendor in vendors {
+            answer = Self::open(vendor);
             if answer
                 .as_ref()
                 .is_ok_and(|backend| backend.devices().iter().any(|device| device.unusable.is_none()))
@@ -71,5 +74,16 @@ impl AnyBackend {
             }
         }
         answer
+    }
+}
+
+/// Whether the process has loaded a vendor's library already.
+fn is_loaded(vendor: Vendor) -> bool {
+    match vendor {
+        #[cfg(feature = "cuda")]
+        Vendor::Cuda => gpu_vmm_cuda::CudaBackend::is_loaded(),
+        #[cfg(feature = "hip")]
+        Vendor::Hip => gpu_vmm_hip::HipBackend::is_loaded(),
+        _ => false,
     }
 }

@@ -120,6 +120,12 @@ impl CudaBackend {
         Driver::get().map(|driver| Self::new(driver, None))
     }
 
+    /// Whether this process has loaded the driver's library already, itself or by another library.
+    #[must_use]
+    pub fn is_loaded() -> bool {
+        loader::is_loaded()
+    }
+
     fn new(driver: &'static Driver, attached: Option<Attached>) -> Self {
         Self { inner: Arc::new(Inner { driver, attached, drop_log: DropLog::new() }) }
     }

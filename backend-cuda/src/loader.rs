@@ -49,6 +49,10 @@ cfg_if::cfg_if! {
             // loaded is its own affair and needs nothing from here.
             unsafe { Library::load_with_flags(name, flags) }
         }
+
+        fn already_loaded(name: &str) -> bool {
+            Library::open_already_loaded(name).is_ok()
+        }
     } else {
         use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -58,6 +62,11 @@ cfg_if::cfg_if! {
             // SAFETY: the library is NVIDIA's driver or what the user has named as such; what it runs when it is
             // loaded is its own affair and needs nothing from here.
             unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
+        }
+
+        fn already_loaded(name: &str) -> bool {
+            // SAFETY: with RTLD_NOLOAD nothing is loaded, so nothing is run.
+            unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL | libc::RTLD_NOLOAD) }.is_ok()
         }
     }
 }
@@ -87,6 +96,11 @@ impl Loaded {
         let (library, name) = find(&names)?;
         start(library, name)
     }
+}
+
+/// Whether this process has loaded the CUDA driver's library.
+pub(crate) fn is_loaded() -> bool {
+    NAMES.iter().any(|name| already_loaded(name))
 }
 
 /// Opens the first library that can be opened.

@@ -4,7 +4,7 @@
 use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
-use crate::{addresses, capabilities, event, kinds, quirks, staging};
+use crate::{addresses, capabilities, event, kinds, loader, quirks, staging};
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error, Event,
@@ -38,6 +38,12 @@ impl HipBackend {
     /// [`Error::NoDevice`], [`Error::Forked`], or what HIP answers.
     pub fn open() -> Result<Self> {
         Ok(Self { driver: Driver::open()? })
+    }
+
+    /// Whether this process has loaded HIP's runtime already, itself or by another library.
+    #[must_use]
+    pub fn is_loaded() -> bool {
+        loader::is_loaded()
     }
 
     /// Gives back the addresses that were freed and kept, and how many ranges that were.

@@ -161,6 +161,11 @@ pub(crate) fn load() -> Result<Loaded> {
     Ok(Loaded { hip, name, version })
 }
 
+/// Whether this process has loaded HIP's runtime, this library or another one.
+pub(crate) fn is_loaded() -> bool {
+    NAMES.iter().any(|name| already_loaded(&OsString::from(name)).is_some())
+}
+
 fn search(tried: &mut Vec<Tried>) -> Option<(Library, String)> {
     if let Some(path) = std::env::var_os(OVERRIDE) {
         return attempt(path, tried);

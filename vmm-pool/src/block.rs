@@ -105,6 +105,12 @@ impl<B: Backend> Block<B> {
         }
     }
 
+    /// True where [`record_use`](Block::record_use) has noted another stream.
+    #[must_use]
+    pub fn is_used_elsewhere(&self) -> bool {
+        self.body.others.as_ref().is_some_and(|others| !others.streams.is_empty())
+    }
+
     /// Frees it, to be used again when `fence` is done, on whichever stream: its own stream's work on it is then done as
     /// well.
     pub fn free_after(mut self, fence: Box<dyn Fence>) {

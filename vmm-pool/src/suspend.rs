@@ -61,6 +61,28 @@ impl<B: Backend> Pool<B> {
         result.map_err(|shortage| self.owner.tell(operation, shortage, missing, &tag))
     }
 
+    /// Whether a tag is suspended, or on its way there or back.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::NoSuchTag`].
+    pub fn is_suspended(&self, tag: &str) -> PoolResult<bool> {
+        Ok(self.tag_named("ask whether it is suspended", tag)?.suspended.load(Ordering::Acquire))
+    }
+
+    /// How much memory the blocks of a tag lie in: what a [stash](Stash) has to have room for.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolError::NoSuchTag`].
+    pub fn occupied(&self, tag: &str) -> PoolResult<Bytes> {
+        let tag = self.tag_named("ask how much memory it has", tag)?;
+        self.owner.settle(|index| index == tag.index);
+        let core = self.owner.inner.whole_core();
+        let pages = core.tags.spaces(tag.index).flat_map(|space| core.spaces[space].pages.iter());
+        Ok(Bytes(pages.filter(|page| page.is_used()).count() as u64 * core.page))
+    }
+
     /// Has the pool forget a stream that is to be destroyed: waits for what was freed on it, which serves all streams then.
     /// Live blocks that were allocated for it must not be freed afterwards by dropping them; free them first.
     ///
@@ -130,7 +152,7 @@ impl<B: Backend> Core<B> {
         let (used, free): (Vec<_>, Vec<_>) = pages
             .filter(|(_, page)| page.frame != NO_FRAME)
             .map(|(index, page)| (index, *page))
-            .partition(|(_, page)| page.live > 0 && page.is_mapped());
+            .partition(|(_, page)| page.is_used());
         let free: Vec<_> = free.into_iter().map(|(index, _)| index).collect();
         let Self { spaces, frames, calls, .. } = self;
         unmap_runs(&mut spaces[space], frames, &free, calls)?;

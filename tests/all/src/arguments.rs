@@ -57,6 +57,8 @@ pub(crate) enum Command {
         #[arg(last = true, value_name = "FILTER")]
         filter: Vec<String>,
     },
+    /// Runs the tests of the plug-ins alone, for C and Python: on host memory, on the stand-in of NVIDIA's driver, on HIP
+    Plugins,
     /// Plants the faults of tests/mutations in a copy of the library, and sees the conformance suite find each of them
     Mutations {
         /// A part of the names of the faults to plant [default: all]

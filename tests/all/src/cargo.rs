@@ -14,6 +14,9 @@ const SIMULATOR: &str = "gpu-vmm-hsa-sim";
 /// The crate of the stand-in of NVIDIA's driver.
 const CUDA_STANDIN: &str = "gpu-vmm-cuda-standin";
 
+/// The library for C and Python.
+const C_LIBRARY: &str = "gpu-vmm-c";
+
 /// The simulator's library has to have this name: HIP is linked to it.
 const HSA: &str = "libhsa-runtime64.so.1";
 
@@ -154,6 +157,17 @@ pub(crate) fn cuda_standin() -> Answer<PathBuf> {
     let mut files = files.filter_map(Value::as_str).map(Path::new);
     let library = files.find(|file| file.ends_with("libgpu_vmm_cuda_standin.so"));
     library.map(Path::to_owned).ok_or_else(|| Trouble::new(format!("{CUDA_STANDIN} has no library")))
+}
+
+/// Builds the library for C, as `cargo build` has it.
+pub(crate) fn c_library() -> Answer<PathBuf> {
+    let mut command = cargo();
+    command.args(["build", "--quiet", "--package", C_LIBRARY]);
+    let artifacts = artifacts(&mut command)?;
+    let files = artifacts.iter().filter_map(|artifact| artifact["filenames"].as_array()).flatten();
+    let mut files = files.filter_map(Value::as_str).map(Path::new);
+    let library = files.find(|file| file.ends_with("libgpu_vmm_c.so"));
+    library.map(Path::to_owned).ok_or_else(|| Trouble::new(format!("{C_LIBRARY} has no library")))
 }
 
 /// Runs a command of Cargo's and gives what it has built.

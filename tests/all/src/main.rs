@@ -14,6 +14,7 @@
 //! | `nvidia` | the same on NVIDIA's own library, without a GPU |
 //! | `suites`, `process` | running the tests on each version; one test program, its time and its counts |
 //! | `queue` | several of them at once |
+//! | `plugins` | the plug-ins for C and Python, everywhere |
 //! | `checkpoint` | what one driver wrote to a file, restored with another one |
 //! | `reports` | reports of the conformance suite, and the page that lays them side by side |
 //! | `summary` | the table at the end |
@@ -30,6 +31,7 @@ mod layout;
 mod mirror;
 mod mutations;
 mod nvidia;
+mod plugins;
 mod process;
 mod queue;
 mod reports;
@@ -68,13 +70,26 @@ fn run(arguments: &Arguments) -> Answer<bool> {
     match &arguments.command {
         Some(Command::Setup) => set_up(&layout),
         Some(Command::Report { into }) => report(&layout, into),
-        Some(Command::Hip { filter }) => hip(&layout, Summary::default(), filter),
+        Some(Command::Hip { filter }) => {
+            let mut summary = Summary::default();
+            let runtimes = set_up_runtimes(&layout, &mut summary);
+            hip(&layout, &runtimes, filter, &mut summary);
+            print!("{summary}");
+            Ok(summary.is_good())
+        }
         Some(Command::Cuda { filter }) => {
             let mut summary = Summary::default();
             standin::run(&layout, filter, &mut summary)?;
             if filter.is_empty() {
                 nvidia::run(&layout, &mut summary);
             }
+            print!("{summary}");
+            Ok(summary.is_good())
+        }
+        Some(Command::Plugins) => {
+            let mut summary = Summary::default();
+            let runtimes = set_up_runtimes(&layout, &mut summary);
+            plugins::run(&layout, &runtimes, &mut summary)?;
             print!("{summary}");
             Ok(summary.is_good())
         }
@@ -89,7 +104,13 @@ fn run(arguments: &Arguments) -> Answer<bool> {
                 summary.add(Row::broken("CUDA's tests", trouble));
             }
             nvidia::run(&layout, &mut summary);
-            hip(&layout, summary, &[])
+            let runtimes = set_up_runtimes(&layout, &mut summary);
+            hip(&layout, &runtimes, &[], &mut summary);
+            if let Err(trouble) = plugins::run(&layout, &runtimes, &mut summary) {
+                summary.add(Row::broken("the plug-ins' tests", trouble));
+            }
+            print!("{summary}");
+            Ok(summary.is_good())
         }
     }
 }
@@ -118,21 +139,18 @@ fn report(layout: &Layout, into: &Path) -> Answer<bool> {
     Ok(summary.is_good())
 }
 
-/// Runs HIP's tests on every version that can be set up, and prints the table.
-fn hip(layout: &Layout, mut summary: Summary, filter: &[String]) -> Answer<bool> {
-    let runtimes = set_up_runtimes(layout, &mut summary);
+/// Runs HIP's tests on every version that can be set up.
+fn hip(layout: &Layout, runtimes: &[Runtime], filter: &[String], summary: &mut Summary) {
     if !runtimes.is_empty() {
         // What has been run is told all the same.
-        if let Err(trouble) = suites::run(layout, &runtimes, filter, &mut summary) {
+        if let Err(trouble) = suites::run(layout, runtimes, filter, summary) {
             summary.add(Row::broken("HIP's tests", trouble));
         } else if filter.is_empty()
-            && let Err(trouble) = checkpoint::run(layout, &runtimes, &mut summary)
+            && let Err(trouble) = checkpoint::run(layout, runtimes, summary)
         {
             summary.add(Row::broken("checkpoint with two drivers", trouble));
         }
     }
-    print!("{summary}");
-    Ok(summary.is_good())
 }
 
 /// The versions that can be set up; the others are told in the table.

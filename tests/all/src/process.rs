@@ -62,8 +62,12 @@ pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> Answer<
     Ok(Ended { status, counts: counts(&String::from_utf8_lossy(&output)), time })
 }
 
-/// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
+/// Reads `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, or what Python's unittest says: `Ran 4 tests in 0.5s` and, at
+/// its end, `OK (skipped=1)` or `FAILED (failures=1, errors=2, skipped=1)`.
 fn counts(output: &str) -> Option<Counts> {
+    if let Some(counts) = pythons(output) {
+        return Some(counts);
+    }
     let result = output.lines().rev().find_map(|line| line.strip_prefix("test result: "))?;
     let (_, numbers) = result.split_once(". ")?;
     let mut counts = Counts::default();
@@ -78,6 +82,20 @@ fn counts(output: &str) -> Option<Counts> {
     Some(counts)
 }
 
+fn pythons(output: &str) -> Option<Counts> {
+    let mut lines = output.lines().rev();
+    let result =
+        lines.find(|line| *line == "OK" || line.starts_with("OK (") || line.starts_with("FAILED ("))?;
+    let ran: u64 = lines.find_map(|line| line.strip_prefix("Ran "))?.split(' ').next()?.parse().ok()?;
+    let of = |what: &str| -> u64 {
+        let mut parts = result.split(['(', ')', ',']).map(str::trim);
+        let number = parts.find_map(|part| part.strip_prefix(what)?.strip_prefix('='));
+        number.and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    let (failed, ignored) = (of("failures") + of("errors"), of("skipped"));
+    Some(Counts { passed: ran.saturating_sub(failed + ignored), failed, ignored })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +106,9 @@ mod tests {
                       4 filtered out; finished in 0.52s\n\n";
         assert_eq!(counts(output), Some(Counts { passed: 3, failed: 2, ignored: 1 }));
         assert_eq!(counts("running 4 tests\nSegmentation fault\n"), None);
+        let pythons = "Ran 12 tests in 0.5s\n\nFAILED (failures=1, errors=2, skipped=3)\n";
+        assert_eq!(counts(pythons), Some(Counts { passed: 6, failed: 3, ignored: 3 }));
+        assert_eq!(counts("Ran 2 tests in 0.5s\n\nOK\n"), Some(Counts { passed: 2, failed: 0, ignored: 0 }));
     }
 
     #[cfg(unix)]

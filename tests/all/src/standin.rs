@@ -7,7 +7,6 @@ use crate::suites::{Job, NOT_THE_MACHINES, leave_to_two, run_all};
 use crate::summary::Summary;
 use crate::trouble::{Answer, Doing};
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 /// A test program that has tests of CUDA.
@@ -43,7 +42,7 @@ const SUITES: [Suite; 4] = [
 pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> Answer {
     let programs = cargo::test_programs(&SUITES.map(|suite| suite.target))?;
     let folder = layout.cuda_standin();
-    set_up(&cargo::cuda_standin()?, &folder)?;
+    set_up(layout)?;
     fs::create_dir_all(layout.logs()).doing(|| layout.logs().display().to_string())?;
     let mut jobs = Vec::new();
     for devices in DEVICES {
@@ -81,8 +80,9 @@ pub(crate) fn run(_: &Layout, _: &[String], _: &mut Summary) -> Answer {
 
 /// Makes a folder in which the stand-in has the names that NVIDIA's driver is looked for by.
 #[cfg(target_os = "linux")]
-fn set_up(library: &Path, folder: &Path) -> Answer {
-    fs::create_dir_all(folder).doing(|| folder.display().to_string())?;
+pub(crate) fn set_up(layout: &Layout) -> Answer {
+    let (library, folder) = (&cargo::cuda_standin()?, layout.cuda_standin());
+    fs::create_dir_all(&folder).doing(|| folder.display().to_string())?;
     for name in ["libcuda.so.1", "libcuda.so"] {
         let link = folder.join(name);
         // What an earlier build has left may be another's.

@@ -43,6 +43,11 @@ impl Page {
     pub(crate) const fn is_mapped(&self) -> bool {
         self.frame < LOST
     }
+
+    /// True where a block lies in it, and a frame is behind it.
+    pub(crate) const fn is_used(&self) -> bool {
+        self.live > 0 && self.is_mapped()
+    }
 }
 
 /// Addresses of one tag.

@@ -1,0 +1,132 @@
+//! Numbers for what went wrong, and the text of each thread's last error.
+//!
+//! Unsafe, since it exports functions by their names.
+#![allow(unsafe_code)]
+
+use gpu_vmm::Error;
+use gpu_vmm::pool::PoolError;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::{CString, c_char};
+
+/// How a call ended.
+pub type Status = i32;
+
+/// All went well.
+pub const GPU_VMM_OK: Status = 0;
+/// What was given cannot be: null, a size of zero, an alignment that is no power of two, no such device, a bad tensor.
+pub const GPU_VMM_INVALID_ARGUMENT: Status = 1;
+/// There is too little memory; the text has the pool's account.
+pub const GPU_VMM_OUT_OF_MEMORY: Status = 2;
+/// There are too few addresses.
+pub const GPU_VMM_OUT_OF_ADDRESSES: Status = 3;
+/// No library, no device, a driver that is too old or cannot do this; the text says what was looked for.
+pub const GPU_VMM_UNAVAILABLE: Status = 4;
+/// An address at which no block of the pool begins, or a block that was freed already.
+pub const GPU_VMM_NOT_A_BLOCK: Status = 5;
+/// The memory is suspended.
+pub const GPU_VMM_SUSPENDED: Status = 6;
+/// Nothing has this tag.
+pub const GPU_VMM_NO_SUCH_TAG: Status = 8;
+/// Somebody still uses it: a region whose tensors are in use cannot shrink.
+pub const GPU_VMM_BUSY: Status = 9;
+/// The process was forked: no driver works in the child.
+pub const GPU_VMM_FORKED: Status = 10;
+/// The device is lost to this process.
+pub const GPU_VMM_DEVICE_LOST: Status = 11;
+/// Another answer of the driver; the text has its code and name.
+pub const GPU_VMM_DRIVER: Status = 12;
+/// A defect of the library was stopped at its border.
+pub const GPU_VMM_INTERNAL: Status = 13;
+
+/// What went wrong, for the caller.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: Status,
+    pub(crate) text: Cow<'static, str>,
+}
+
+impl Failure {
+    pub(crate) fn new(status: Status, text: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, text: text.into() }
+    }
+
+    pub(crate) fn invalid(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(GPU_VMM_INVALID_ARGUMENT, text)
+    }
+}
+
+pub(crate) type Answer<T = ()> = Result<T, Failure>;
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(of(&error), error.to_string())
+    }
+}
+
+impl From<PoolError> for Failure {
+    fn from(error: PoolError) -> Self {
+        let status = match &error {
+            PoolError::OutOfMemory { .. } => GPU_VMM_OUT_OF_MEMORY,
+            PoolError::OutOfAddresses { .. } => GPU_VMM_OUT_OF_ADDRESSES,
+            PoolError::NotABlock { .. } | PoolError::FreedTwice { .. } => GPU_VMM_NOT_A_BLOCK,
+            PoolError::Suspended { .. } => GPU_VMM_SUSPENDED,
+            PoolError::NoSuchTag { .. } => GPU_VMM_NO_SUCH_TAG,
+            PoolError::Core(error) => of(error),
+            _ => GPU_VMM_DRIVER,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+/// The status of an error of the core.
+fn of(error: &Error) -> Status {
+    match error {
+        error if error.is_out_of_memory() => GPU_VMM_OUT_OF_MEMORY,
+        Error::ZeroSize { .. }
+        | Error::Unaligned { .. }
+        | Error::BadAlignment { .. }
+        | Error::Overflow { .. }
+        | Error::OutOfRange { .. }
+        | Error::NotMapped { .. }
+        | Error::NoSuchDevice { .. }
+        | Error::BadTensor { .. } => GPU_VMM_INVALID_ARGUMENT,
+        Error::TooManyAddresses { .. } | Error::AddressTaken { .. } => GPU_VMM_OUT_OF_ADDRESSES,
+        Error::Unsupported { .. }
+        | Error::LibraryNotFound { .. }
+        | Error::LibraryRefused { .. }
+        | Error::NoDevice { .. } => GPU_VMM_UNAVAILABLE,
+        Error::Suspended { .. } => GPU_VMM_SUSPENDED,
+        Error::Exported { .. } | Error::Held { .. } => GPU_VMM_BUSY,
+        Error::Forked { .. } => GPU_VMM_FORKED,
+        Error::DeviceLost { .. } => GPU_VMM_DEVICE_LOST,
+        _ => GPU_VMM_DRIVER,
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::new(CString::default());
+}
+
+/// Keeps a failure for [`gpu_vmm_last_error`], and gives its status.
+pub(crate) fn keep(failure: Failure) -> Status {
+    let mut text = failure.text.into_owned().into_bytes();
+    text.retain(|byte| *byte != 0);
+    // Where the thread is ending nobody asks any more.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = CString::new(text).unwrap_or_default());
+    failure.status
+}
+
+/// What went wrong in this thread's last call that failed: what was to be done, the numbers, what would have been right, the
+/// driver's own code and name. Empty where none has failed. Valid until the thread's next call that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn gpu_vmm_last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The library's version.
+#[unsafe(no_mangle)]
+pub extern "C" fn gpu_vmm_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}

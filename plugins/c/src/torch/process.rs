@@ -1,0 +1,186 @@
+//! The pools of the process, one for each device, and each thread's tag.
+
+use super::graphs::Graphs;
+use crate::backend::open;
+use crate::call::status;
+use crate::pool::{Pool, PoolOptions};
+use crate::status::{Answer, Failure, GPU_VMM_BUSY, Status};
+use crate::texts::{give_box, optional};
+use gpu_vmm::{Address, AnyBackend, Bytes, Stream};
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What is tagged with nothing else.
+const TAG: &str = "torch";
+
+/// The tag of what graphs were captured with.
+pub(super) const GRAPHS: &str = "torch graphs";
+
+/// So many devices are served.
+const DEVICES: usize = 64;
+
+/// One device's memory.
+pub(super) struct Device {
+    pub(super) pool: Pool,
+    pub(super) graphs: Graphs,
+}
+
+struct Process {
+    backend: AnyBackend,
+    options: PoolOptions,
+    devices: [OnceLock<Device>; DEVICES],
+    /// Held by who makes the pool of a device.
+    making: Mutex<()>,
+}
+
+static PROCESS: OnceLock<Process> = OnceLock::new();
+
+/// What the process is to be made with. Held by who makes it.
+static WANTED: Mutex<Wanted> = Mutex::new(Wanted { backend: None, options: PoolOptions::DEFAULT });
+
+struct Wanted {
+    backend: Option<String>,
+    options: PoolOptions,
+}
+
+fn wanted() -> MutexGuard<'static, Wanted> {
+    WANTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    /// What this thread allocates under.
+    static OWN: RefCell<Option<Box<str>>> = const { RefCell::new(None) };
+}
+
+/// The process, made when it is first asked for.
+fn process() -> Answer<&'static Process> {
+    if let Some(process) = PROCESS.get() {
+        return Ok(process);
+    }
+    let wanted = wanted();
+    if let Some(process) = PROCESS.get() {
+        return Ok(process);
+    }
+    let backend = open(wanted.backend.as_deref())?;
+    let devices = [const { OnceLock::new() }; DEVICES];
+    let made = Process { backend, options: wanted.options, devices, making: Mutex::new(()) };
+    Ok(PROCESS.get_or_init(|| made))
+}
+
+/// The devices whose memory was asked for so far.
+pub(super) fn devices() -> impl Iterator<Item = &'static Device> {
+    PROCESS.get().into_iter().flat_map(|process| process.devices.iter().filter_map(OnceLock::get))
+}
+
+/// A device, whose pool is made when it is first asked for.
+pub(super) fn device(number: c_int) -> Answer<&'static Device> {
+    let process = process()?;
+    let place = usize::try_from(number).ok().and_then(|number| process.devices.get(number));
+    let place = place.ok_or_else(|| Failure::invalid(format!("allocate: there is no device {number}")))?;
+    if let Some(device) = place.get() {
+        return Ok(device);
+    }
+    let _making = process.making.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(device) = place.get() {
+        return Ok(device);
+    }
+    let pool = Pool::new(&process.backend, &PoolOptions { device: number as u32, ..process.options })?;
+    let graphs = Graphs::new(pool.tagged(GRAPHS)?.blocks);
+    let made = Device { pool: pool.tagged(TAG)?, graphs };
+    Ok(place.get_or_init(|| made))
+}
+
+impl Device {
+    /// Allocates under a tag. Nothing is null.
+    pub(super) fn alloc(
+        &self,
+        tag: Option<&str>,
+        size: isize,
+        stream: Stream<'static>,
+    ) -> Answer<*mut c_void> {
+        if size == 0 {
+            return Ok(std::ptr::null_mut());
+        }
+        let size =
+            u64::try_from(size).map_err(|_| Failure::invalid(format!("allocate: the size is {size}")))?;
+        let (size, alignment) = (Bytes(size), Bytes(512));
+        let address = match tag {
+            Some(tag) => {
+                let tagged = self.pool.blocks.tagged(tag)?;
+                tagged.keep(tagged.alloc(size, alignment, stream)?)
+            }
+            None => self.pool.blocks.keep(self.pool.blocks.alloc(size, alignment, stream)?),
+        };
+        Ok(std::ptr::with_exposed_provenance_mut(address.0 as usize))
+    }
+
+    /// Frees what [`Device::alloc`] gave.
+    pub(super) fn free(&self, block: *mut c_void) -> Answer {
+        if block.is_null() {
+            return Ok(());
+        }
+        Ok(self.pool.blocks.free_at(Address(block.addr() as u64))?)
+    }
+}
+
+/// Has this thread's tag be looked at.
+pub(super) fn with_own_tag<T>(look: impl FnOnce(Option<&str>) -> T) -> T {
+    OWN.with_borrow(|own| look(own.as_deref()))
+}
+
+/// Says which backend serves PyTorch, by name or null for the one whose library the process has loaded, and with which options;
+/// the device in them is not looked at, each has a pool of its own. Before the first allocation: GPU_VMM_BUSY from then on.
+///
+/// # Safety
+///
+/// `backend` is null or a string, `options` null or filled in.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_torch_configure(
+    backend: *const c_char,
+    options: *const PoolOptions,
+) -> Status {
+    status(|| {
+        // SAFETY: as the caller says.
+        let (name, options) = unsafe { (optional("backend", backend)?, options.as_ref()) };
+        let mut wanted = wanted();
+        if PROCESS.get().is_some() {
+            let text = "configure: memory has been allocated already; say this before the first allocation";
+            return Err(Failure::new(GPU_VMM_BUSY, text));
+        }
+        // So that what is wrong with it is told here.
+        open(name)?;
+        wanted.backend = name.map(str::to_owned);
+        wanted.options = options.copied().unwrap_or(PoolOptions::DEFAULT);
+        Ok(())
+    })
+}
+
+/// What this thread allocates from now on has this tag; null for "torch".
+///
+/// # Safety
+///
+/// `tag` is null or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_torch_set_tag(tag: *const c_char) -> Status {
+    status(|| {
+        // SAFETY: as the caller says.
+        let tag = unsafe { optional("tag", tag) }?;
+        OWN.set(tag.map(Into::into));
+        Ok(())
+    })
+}
+
+/// The process's pool for a device, for its account, and to suspend and resume its tags. To be freed with gpu_vmm_pool_free,
+/// which leaves the memory as it is.
+///
+/// # Safety
+///
+/// `pool` is null or room for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_torch_pool(device_number: c_int, pool: *mut *mut Pool) -> Status {
+    status(|| {
+        // SAFETY: as the caller says.
+        unsafe { give_box("pool", pool, || Ok(device(device_number)?.pool.clone())) }
+    })
+}

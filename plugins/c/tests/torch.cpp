@@ -1,0 +1,131 @@
+// Calls the functions for PyTorch as PyTorch does, with its C++ types: what a build of it would find.
+//
+// The first argument is the backend. It ends with status 0 where all was as it should be.
+
+#include "../include/gpu_vmm.h"
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+// What CUDAPluggableAllocator makes of the addresses that its setters get.
+using MempoolId = std::pair<unsigned long long, unsigned long long>;
+using Begin = void(int, MempoolId, std::function<bool(void *)>);
+using End = void(int, MempoolId);
+
+static void demand(bool holds, const char *what) {
+    if (!holds) {
+        std::fprintf(stderr, "not so: %s; the last error is: %s\n", what, gpu_vmm_last_error());
+        std::exit(1);
+    }
+}
+
+static bool says(const std::string &text, const char *part) { return text.find(part) != std::string::npos; }
+
+int main(int count, char **arguments) {
+    const char *backend = count > 1 ? arguments[1] : nullptr;
+    gpu_vmm_pool_options options = {};
+    options.keep = UINT64_MAX;
+    options.budget = 512u << 20;
+    demand(gpu_vmm_torch_configure("vulkan", &options) == GPU_VMM_INVALID_ARGUMENT, "an unknown backend is told at once");
+    demand(says(gpu_vmm_last_error(), "vulkan"), "and by name");
+    demand(gpu_vmm_torch_configure(backend, &options) == GPU_VMM_OK, "it is configured");
+
+    // As torch::cuda::CUDAPluggableAllocator::malloc and raw_delete.
+    void *block = gpu_vmm_torch_alloc(1 << 20, 0, nullptr);
+    demand(block != nullptr && reinterpret_cast<std::uintptr_t>(block) % 512 == 0, "a tensor has memory");
+    demand(gpu_vmm_torch_alloc(0, 0, nullptr) == nullptr, "an empty tensor has none");
+    gpu_vmm_torch_free(nullptr, 0, 0, nullptr);
+    demand(gpu_vmm_torch_configure(backend, &options) == GPU_VMM_BUSY, "it is too late to configure");
+
+    // The text is an exception's.
+    bool thrown = false;
+    try {
+        gpu_vmm_torch_alloc(600 << 20, 0, nullptr);
+    } catch (const std::runtime_error &error) {
+        thrown = says(error.what(), "out of memory") && says(error.what(), "the pool may hold 512 MiB");
+    }
+    demand(thrown, "more than the budget is a std::runtime_error with the account");
+    thrown = false;
+    try {
+        gpu_vmm_torch_alloc(1, 4711, nullptr);
+    } catch (const std::runtime_error &error) {
+        thrown = says(error.what(), "4711");
+    }
+    demand(thrown, "so is a device that is not there");
+    thrown = false;
+    try {
+        gpu_vmm_torch_alloc(-1, 0, nullptr);
+    } catch (const std::runtime_error &error) {
+        thrown = says(error.what(), "-1");
+    }
+    demand(thrown, "and a size below zero");
+
+    // Each thread's tag.
+    gpu_vmm_pool *pool = nullptr;
+    demand(gpu_vmm_torch_pool(0, &pool) == GPU_VMM_OK, "the pool is there");
+    gpu_vmm_block found;
+    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(block), &found) == GPU_VMM_OK, "the block is found");
+    demand(std::strcmp(found.tag, "torch") == 0, "and has torch's tag");
+    demand(gpu_vmm_torch_set_tag("weights") == GPU_VMM_OK, "a tag is set");
+    void *weights = gpu_vmm_torch_alloc(3 << 20, 0, nullptr);
+    demand(gpu_vmm_torch_set_tag(nullptr) == GPU_VMM_OK, "and taken back");
+    const auto place = reinterpret_cast<std::uint64_t>(weights);
+    demand(gpu_vmm_find(pool, place, &found) == GPU_VMM_OK && std::strcmp(found.tag, "weights") == 0, "it is the block's");
+    gpu_vmm_torch_record_stream(weights, nullptr);
+
+    // Asleep and awake again.
+    const char text[] = "weights";
+    char back[sizeof text];
+    std::uint64_t bytes = 0;
+    demand(gpu_vmm_write(pool, place, text, sizeof text) == GPU_VMM_OK, "written");
+    demand(gpu_vmm_suspend(pool, "weights", "host", &bytes) == GPU_VMM_OK && bytes >= 3 << 20, "asleep");
+    demand(gpu_vmm_suspend(pool, "weights", "host", &bytes) == GPU_VMM_OK && bytes == 0, "asleep already");
+    demand(gpu_vmm_resume(pool, "weights", &bytes) == GPU_VMM_OK && bytes >= 3 << 20, "awake");
+    demand(gpu_vmm_resume(pool, "weights", &bytes) == GPU_VMM_OK && bytes == 0, "awake already");
+    demand(gpu_vmm_read(pool, place, back, sizeof back) == GPU_VMM_OK, "read");
+    demand(std::memcmp(text, back, sizeof text) == 0, "the bytes are back");
+    demand(gpu_vmm_resume(pool, "nobody", &bytes) == GPU_VMM_NO_SUCH_TAG, "a tag that is not there");
+
+    // The functions of a memory pool, which give null where memory is short.
+    void *alloc = nullptr, *free = nullptr, *again = nullptr;
+    demand(gpu_vmm_torch_functions("cache", &alloc, &free) == GPU_VMM_OK, "a tag has functions");
+    demand(gpu_vmm_torch_functions("cache", &again, &free) == GPU_VMM_OK && again == alloc, "and keeps them");
+    auto *raw_alloc = reinterpret_cast<void *(*)(std::ptrdiff_t, int, void *)>(alloc);
+    auto *raw_free = reinterpret_cast<void (*)(void *, std::ptrdiff_t, int, void *)>(free);
+    void *segment = raw_alloc(20 << 20, 0, nullptr);
+    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(segment), &found) == GPU_VMM_OK, "a segment is found");
+    demand(std::strcmp(found.tag, "cache") == 0, "with its tag");
+    demand(raw_alloc(600 << 20, 0, nullptr) == nullptr, "null where memory is short");
+    demand(says(gpu_vmm_last_error(), "out of memory"), "with a text");
+    raw_free(segment, 20 << 20, 0, nullptr);
+
+    // Captures: PyTorch's own types by value.
+    auto *begin = reinterpret_cast<Begin *>(reinterpret_cast<void *>(&gpu_vmm_torch_begin_allocate_to_pool));
+    auto *end = reinterpret_cast<End *>(reinterpret_cast<void *>(&gpu_vmm_torch_end_allocate_to_pool));
+    auto *release = reinterpret_cast<End *>(reinterpret_cast<void *>(&gpu_vmm_torch_release_pool));
+    begin(0, MempoolId{0, 7}, [](void *) { return true; });
+    void *outside = gpu_vmm_torch_alloc(4096, 0, nullptr);
+    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(outside), &found) == GPU_VMM_OK, "memory beside a capture");
+    demand(std::strcmp(found.tag, "torch") == 0, "is nobody's graph's");
+    end(0, MempoolId{0, 7});
+    release(0, MempoolId{0, 7});
+    release(0, MempoolId{1, 1});
+
+    gpu_vmm_torch_free(outside, 4096, 0, nullptr);
+    gpu_vmm_torch_free(weights, 3 << 20, 0, nullptr);
+    gpu_vmm_torch_free(block, 1 << 20, 0, nullptr);
+    // A foreign pointer changes nothing.
+    gpu_vmm_torch_free(&options, 1, 0, nullptr);
+    demand(says(gpu_vmm_last_error(), "is not the address of a block"), "a foreign pointer is told");
+    gpu_vmm_torch_empty_cache();
+    char *account = nullptr;
+    demand(gpu_vmm_account(pool, &account) == GPU_VMM_OK, "the account");
+    demand(says(account, "\"live\":0") && says(account, "\"held\":0"), account);
+    gpu_vmm_string_free(account);
+    gpu_vmm_pool_free(pool);
+    std::puts("all is as it should be");
+}

@@ -1,0 +1,142 @@
+//! The plug-ins, `plugins/c` and `plugins/python`: their programs and tests on memory of the host, on the stand-in of NVIDIA's
+//! driver and on each version of HIP.
+//!
+//! Python is `python3`, or the program that GPU_VMM_PYTHON names; where it has NumPy, that takes part.
+
+use crate::cargo;
+use crate::layout::Layout;
+use crate::runtime::Runtime;
+use crate::standin;
+use crate::suites::{Job, LIMIT, NOT_THE_MACHINES, prepare};
+use crate::summary::{Outcome, Row, Summary};
+use crate::trouble::{Answer, Doing, Trouble};
+use crate::{process, queue};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Names the Python that runs the tests.
+const PYTHON: &str = "GPU_VMM_PYTHON";
+
+/// The programs of `plugins/c`: how each is compiled, and what it is called.
+const PROGRAMS: [(&str, &str); 2] = [("cc", "examples/pool.c"), ("c++", "tests/torch.cpp")];
+
+/// Where tests are run.
+enum Place<'a> {
+    Host,
+    Standin,
+    Hip(&'a Runtime),
+}
+
+impl Place<'_> {
+    fn shown(&self) -> String {
+        match self {
+            Self::Host => "host memory".to_owned(),
+            Self::Standin => "CUDA stand-in".to_owned(),
+            Self::Hip(runtime) => format!("HIP {}", runtime.version),
+        }
+    }
+
+    fn backend(&self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Standin => "cuda",
+            Self::Hip(_) => "hip",
+        }
+    }
+
+    /// Runs a program there.
+    fn command(&self, layout: &Layout, program: &Path) -> Command {
+        let mut command = match self {
+            Self::Hip(runtime) => runtime.command(&layout.simulator(), program),
+            _ => Command::new(program),
+        };
+        match self {
+            Self::Hip(_) => prepare(&mut command, 2),
+            _ => NOT_THE_MACHINES.iter().for_each(|name| {
+                command.env_remove(name);
+            }),
+        }
+        if let Self::Standin = self {
+            command.env("LD_LIBRARY_PATH", layout.cuda_standin()).env("CUDA_STANDIN_GPUS", "2");
+        }
+        command
+    }
+}
+
+/// Runs all of them; a failure is a row of the table.
+pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) -> Answer {
+    let library = cargo::c_library()?;
+    let folder = cargo::workspace()?.join("plugins");
+    standin::set_up(layout)?;
+    if !runtimes.is_empty() {
+        cargo::simulator(&layout.simulator())?;
+    }
+    fs::create_dir_all(layout.logs()).doing(|| layout.logs().display().to_string())?;
+    let mut programs = Vec::new();
+    for (compiler, source) in PROGRAMS {
+        programs.push((source, compile(layout, compiler, &folder.join("c"), source, &library)?));
+    }
+    let places = [Place::Host, Place::Standin].into_iter().chain(runtimes.iter().map(Place::Hip));
+    let mut jobs = Vec::new();
+    for place in places {
+        let stem = place.shown().replace(' ', "-");
+        for (source, program) in &programs {
+            let mut command = place.command(layout, program);
+            command.arg(place.backend());
+            let log = layout.logs().join(format!("{stem}-{}.txt", source.replace(['/', '.'], "-")));
+            jobs.push(Job { name: format!("{}, plugins/c/{source}", place.shown()), command, log });
+        }
+        let mut command = place.command(layout, &python()?);
+        command.args(["-m", "unittest", "discover", "--start-directory"]).arg(folder.join("python/tests"));
+        command.env("PYTHONPATH", folder.join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
+        command.env("GPU_VMM_C_LIBRARY", &library).env("GPU_VMM_TEST_BACKEND", place.backend());
+        let log = layout.logs().join(format!("{stem}-python.txt"));
+        jobs.push(Job { name: format!("{}, plugins/python", place.shown()), command, log });
+    }
+    queue::each(jobs, one)?.into_iter().for_each(|row| summary.add(row));
+    Ok(())
+}
+
+/// Runs one. A program has one thing to say, whether all was well; Python has tests.
+fn one(Job { name, mut command, log }: Job) -> Answer<Row> {
+    let ended = process::run(&mut command, &log, LIMIT)?;
+    let is_good = ended.status.is_some_and(|status| status.success());
+    let has_run = ended.counts.is_none_or(|counts| counts.passed > 0);
+    let outcome = if is_good && has_run { Outcome::Passed } else { Outcome::Failed };
+    eprintln!("{name}: {} in {:.1} s", if is_good { "good" } else { "failed" }, ended.time.as_secs_f64());
+    if outcome == Outcome::Failed {
+        println!(
+            "{}\n{name}: {ended}; that was\n  {command:?}\n",
+            fs::read_to_string(&log).unwrap_or_default()
+        );
+    }
+    Ok(Row::of(&name, outcome, ended.time).counting(ended.counts))
+}
+
+/// Compiles a program that uses the library where it lies.
+fn compile(layout: &Layout, compiler: &str, folder: &Path, source: &str, library: &Path) -> Answer<PathBuf> {
+    let program = layout.logs().join(source.replace(['/', '.'], "-"));
+    let mut command = Command::new(compiler);
+    command.args(["-Wall", "-Wextra", "-Werror", "-O1", "-I"]);
+    command.arg(folder.join("include")).arg(folder.join(source)).arg(library).arg("-o").arg(&program);
+    let log = program.with_extension("compiler.txt");
+    let ended = process::run(&mut command, &log, Duration::from_secs(120))?;
+    match ended.status.filter(|status| status.success()) {
+        Some(_) => Ok(program),
+        None => {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            Err(Trouble::new(format!("{compiler} {source} failed:\n{said}")))
+        }
+    }
+}
+
+/// The file that is Python. A loader that is asked to run it does not look for it.
+fn python() -> Answer<PathBuf> {
+    let named = std::env::var_os(PYTHON).filter(|name| !name.is_empty()).unwrap_or_else(|| "python3".into());
+    let mut command = Command::new(&named);
+    let answer = command.args(["-c", "import sys; print(sys.executable)"]).output();
+    let answer = answer.doing(|| format!("{}, to run the tests of plugins/python", named.display()))?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&answer.stdout).trim()))
+}
