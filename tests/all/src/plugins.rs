@@ -89,6 +89,8 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
             jobs.push(Job { name: format!("{}, plugins/c/{source}", place.shown()), command, log });
         }
         let mut command = place.command(layout, &python()?);
+        // How tests start another Python.
+        command.env("GPU_VMM_TEST_PYTHON", in_words(&command));
         command.args(["-m", "unittest", "discover", "--start-directory"]).arg(folder.join("python/tests"));
         command.env("PYTHONPATH", folder.join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
         command.env("GPU_VMM_C_LIBRARY", &library).env("GPU_VMM_TEST_BACKEND", place.backend());
@@ -113,6 +115,13 @@ fn one(Job { name, mut command, log }: Job) -> Answer<Row> {
         );
     }
     Ok(Row::of(&name, outcome, ended.time).counting(ended.counts))
+}
+
+/// A command as a shell would read it.
+fn in_words(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let quoted = words.map(|word| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''")));
+    quoted.collect::<Vec<_>>().join(" ")
 }
 
 /// Compiles a program that uses the library where it lies.

@@ -1,0 +1,36 @@
+"""gpu-vmm: GPU memory that grows in place and sleeps, for PyTorch, CuPy and whatever takes DLPack.
+
+Importing it loads nothing: the C library is looked for at the first use, PyTorch and CuPy where :mod:`gpu_vmm.torch` and
+:mod:`gpu_vmm.cupy` are used.
+"""
+
+from . import cupy, torch
+from .backend import Backend, open
+from .device_vec import DeviceVec, ReadOnlyVec
+from .errors import (
+    Busy,
+    DeviceLost,
+    DriverError,
+    Error,
+    Forked,
+    InternalError,
+    InvalidArgument,
+    NoSuchTag,
+    NotABlock,
+    NotInstalled,
+    NotSuspended,
+    OutOfAddresses,
+    OutOfMemory,
+    Status,
+    Suspended,
+    Unavailable,
+)
+from .pool import Block, BlockInfo, Pool
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backend", "Block", "BlockInfo", "Busy", "DeviceLost", "DeviceVec", "DriverError", "Error", "Forked", "InternalError",
+    "InvalidArgument", "NoSuchTag", "NotABlock", "NotInstalled", "NotSuspended", "OutOfAddresses", "OutOfMemory", "Pool",
+    "ReadOnlyVec", "Status", "Suspended", "Unavailable", "cupy", "open", "torch",
+]  # fmt: skip

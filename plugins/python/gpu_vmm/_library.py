@@ -1,0 +1,170 @@
+"""The C library: where it is, what its functions take and give, and how their failures become exceptions."""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+import threading
+from ctypes import POINTER, c_bool, c_char, c_char_p, c_int, c_int32, c_int64, c_ssize_t, c_uint8, c_uint16, c_uint32, c_uint64
+from ctypes import c_void_p
+from typing import Any, Dict, List, Optional, Tuple
+
+from .errors import Unavailable, from_status
+
+VARIABLE = "GPU_VMM_C_LIBRARY"
+"""The environment variable that names the library's file; it is asked first."""
+
+_PATTERNS = ("libgpu_vmm_c*.so", "libgpu_vmm_c*.dylib", "gpu_vmm_c*.dll", "libgpu_vmm_c*.pyd")
+
+
+class PoolOptions(ctypes.Structure):
+    """``gpu_vmm_pool_options``."""
+
+    _fields_ = [("device", c_uint32), ("budget", c_uint64), ("keep", c_uint64), ("scrub", c_bool), ("debug", c_bool)]
+
+
+class BlockFound(ctypes.Structure):
+    """``gpu_vmm_block``."""
+
+    _fields_ = [
+        ("base", c_uint64), ("size", c_uint64), ("offset", c_uint64), ("stream", c_void_p), ("device", c_uint32),
+        ("tag", c_char * 64),
+    ]  # fmt: skip
+
+
+_OBJECT = c_void_p  # opaque: backends, pools, regions
+_STATUS = c_int32
+_U64 = POINTER(c_uint64)
+
+# Of every function: what it gives, and what it takes.
+_FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
+    "gpu_vmm_last_error": (c_char_p, []),
+    "gpu_vmm_version": (c_char_p, []),
+    "gpu_vmm_string_free": (None, [c_void_p]),
+    "gpu_vmm_open": (_STATUS, [c_char_p, POINTER(_OBJECT)]),
+    "gpu_vmm_close": (None, [_OBJECT]),
+    "gpu_vmm_backend_name": (c_char_p, [_OBJECT]),
+    "gpu_vmm_backend_devices": (_STATUS, [_OBJECT, POINTER(c_uint32)]),
+    "gpu_vmm_backend_info": (_STATUS, [_OBJECT, POINTER(c_void_p)]),
+    "gpu_vmm_memory": (_STATUS, [_OBJECT, c_uint32, _U64, _U64]),
+    "gpu_vmm_pool_new": (_STATUS, [_OBJECT, POINTER(PoolOptions), POINTER(_OBJECT)]),
+    "gpu_vmm_pool_tagged": (_STATUS, [_OBJECT, c_char_p, POINTER(_OBJECT)]),
+    "gpu_vmm_pool_free": (None, [_OBJECT]),
+    "gpu_vmm_alloc": (_STATUS, [_OBJECT, c_uint64, c_uint64, c_void_p, _U64]),
+    "gpu_vmm_free": (_STATUS, [_OBJECT, c_uint64]),
+    "gpu_vmm_record_use": (_STATUS, [_OBJECT, c_uint64, c_void_p]),
+    "gpu_vmm_find": (_STATUS, [_OBJECT, c_uint64, POINTER(BlockFound)]),
+    "gpu_vmm_read": (_STATUS, [_OBJECT, c_uint64, c_void_p, c_uint64]),
+    "gpu_vmm_write": (_STATUS, [_OBJECT, c_uint64, c_void_p, c_uint64]),
+    "gpu_vmm_suspend": (_STATUS, [_OBJECT, c_char_p, c_char_p, _U64]),
+    "gpu_vmm_resume": (_STATUS, [_OBJECT, c_char_p, _U64]),
+    "gpu_vmm_trim": (_STATUS, [_OBJECT, c_uint64, _U64]),
+    "gpu_vmm_forget_stream": (_STATUS, [_OBJECT, c_void_p]),
+    "gpu_vmm_account": (_STATUS, [_OBJECT, POINTER(c_void_p)]),
+    "gpu_vmm_snapshot": (_STATUS, [_OBJECT, POINTER(c_void_p)]),
+    "gpu_vmm_region_new": (_STATUS, [_OBJECT, c_uint32, c_uint64, POINTER(_OBJECT)]),
+    "gpu_vmm_region_free": (None, [_OBJECT]),
+    "gpu_vmm_region_grow": (_STATUS, [_OBJECT, c_uint64]),
+    "gpu_vmm_region_shrink": (_STATUS, [_OBJECT, c_uint64]),
+    "gpu_vmm_region_address": (_STATUS, [_OBJECT, _U64]),
+    "gpu_vmm_region_size": (_STATUS, [_OBJECT, _U64]),
+    "gpu_vmm_region_read": (_STATUS, [_OBJECT, c_uint64, c_void_p, c_uint64]),
+    "gpu_vmm_region_write": (_STATUS, [_OBJECT, c_uint64, c_void_p, c_uint64]),
+    "gpu_vmm_region_suspend": (_STATUS, [_OBJECT, c_char_p, _U64]),
+    "gpu_vmm_region_resume": (_STATUS, [_OBJECT, _U64]),
+    "gpu_vmm_region_dlpack": (
+        _STATUS,
+        [
+            _OBJECT, c_uint64, c_uint8, c_uint8, c_uint16, c_int32, POINTER(c_int64), POINTER(c_int64), c_bool, c_bool,
+            POINTER(c_void_p),
+        ],
+    ),
+    "gpu_vmm_dlpack_delete": (None, [c_void_p, c_bool]),
+    "gpu_vmm_dlpack_device": (_STATUS, [_OBJECT, c_uint32, POINTER(c_int32), POINTER(c_int32)]),
+    "gpu_vmm_torch_alloc": (c_void_p, [c_ssize_t, c_int, c_void_p]),
+    "gpu_vmm_torch_free": (None, [c_void_p, c_ssize_t, c_int, c_void_p]),
+    "gpu_vmm_torch_record_stream": (None, [c_void_p, c_void_p]),
+    "gpu_vmm_torch_empty_cache": (None, []),
+    "gpu_vmm_torch_configure": (_STATUS, [c_char_p, POINTER(PoolOptions)]),
+    "gpu_vmm_torch_set_tag": (_STATUS, [c_char_p]),
+    "gpu_vmm_torch_functions": (_STATUS, [c_char_p, POINTER(c_void_p), POINTER(c_void_p)]),
+    "gpu_vmm_torch_pool": (_STATUS, [c_int32, POINTER(_OBJECT)]),
+}  # fmt: skip
+
+_lock = threading.Lock()
+_loaded: Optional[ctypes.CDLL] = None
+
+
+def find() -> str:
+    """The library's file.
+
+    Raises Unavailable, which names what was looked for and where.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        if os.path.isfile(named):
+            return os.path.abspath(named)
+        raise Unavailable(f"load gpu-vmm's library: {VARIABLE} is {named!r}, and there is no such file")
+    folder = os.path.dirname(os.path.abspath(__file__))
+    for pattern in _PATTERNS:
+        for file in sorted(glob.glob(os.path.join(glob.escape(folder), pattern))):
+            return file
+    raise Unavailable(
+        f"load gpu-vmm's library: there is no {', '.join(_PATTERNS)} in {folder}, and {VARIABLE} is not set; build it with "
+        f"`cargo build --release -p gpu-vmm-c` and set {VARIABLE} to the file, or install the package where there is a Rust toolchain"
+    )
+
+
+def _load() -> ctypes.CDLL:
+    path = find()
+    try:
+        loaded = ctypes.CDLL(path)
+    except OSError as error:
+        raise Unavailable(f"load gpu-vmm's library: {path}: {error}") from error
+    for name, (gives, takes) in _FUNCTIONS.items():
+        try:
+            function = getattr(loaded, name)
+        except AttributeError as error:
+            raise Unavailable(f"load gpu-vmm's library: {path} has no function {name}: it is another version's") from error
+        function.restype = gives
+        function.argtypes = takes
+    return loaded
+
+
+def library() -> ctypes.CDLL:
+    """The library, loaded when it is first asked for.
+
+    Raises Unavailable where it cannot be found or loaded; asking again tries again.
+    """
+    global _loaded
+    if _loaded is None:
+        with _lock:
+            if _loaded is None:
+                _loaded = _load()
+    return _loaded
+
+
+def check(status: int) -> None:
+    """Raises the exception for a status other than OK, with this thread's last error as its text."""
+    if status:
+        text = library().gpu_vmm_last_error() or b""
+        raise from_status(status, text.decode("utf-8", "replace"))
+
+
+def take_text(pointer: c_void_p) -> str:
+    """A string that the library gave, which is freed."""
+    try:
+        return ctypes.string_at(pointer.value or 0).decode("utf-8") if pointer else ""
+    finally:
+        library().gpu_vmm_string_free(pointer)
+
+
+def address_of(name: str) -> int:
+    """The address of a function, for who calls it without Python."""
+    return int(ctypes.cast(getattr(library(), name), c_void_p).value or 0)
+
+
+def version() -> str:
+    """The library's version."""
+    return str(library().gpu_vmm_version().decode())

@@ -1,0 +1,90 @@
+"""Backends: a vendor's driver, opened."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from typing import Any, Dict, Optional, SupportsIndex, Tuple
+
+from ._arguments import ALL, limit, text, unsigned
+from ._handles import BackendHandle, PoolHandle
+from ._library import PoolOptions, check, library, take_text
+from .pool import Pool
+
+
+def options(
+    device: SupportsIndex, budget: Optional[SupportsIndex], keep: Optional[SupportsIndex], scrub: bool, debug: bool
+) -> PoolOptions:
+    """What a pool is to be, for C."""
+    kept = ALL if keep is None else unsigned("keep", keep)
+    return PoolOptions(unsigned("device", device, 32), limit("budget", budget), kept, bool(scrub), bool(debug))
+
+
+class Backend:
+    """A driver: ``cuda``, ``hip``, or ``host`` for memory of the host. Made by :func:`open`. Any thread may use it."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, name: Optional[str] = None) -> None:
+        encoded = None if name is None else text("the backend's name", name)
+        pointer = ctypes.c_void_p()
+        check(library().gpu_vmm_open(encoded, ctypes.byref(pointer)))
+        self._handle = BackendHandle(pointer)
+
+    def __repr__(self) -> str:
+        return f"<gpu_vmm.Backend {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """``cuda``, ``hip`` or ``host``."""
+        return str(library().gpu_vmm_backend_name(self._handle).decode())
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are, usable or not."""
+        count = ctypes.c_uint32()
+        check(library().gpu_vmm_backend_devices(self._handle, ctypes.byref(count)))
+        return count.value
+
+    def info(self) -> Dict[str, Any]:
+        """The driver, its devices and its known deviations."""
+        pointer = ctypes.c_void_p()
+        check(library().gpu_vmm_backend_info(self._handle, ctypes.byref(pointer)))
+        found: Dict[str, Any] = json.loads(take_text(pointer))
+        return found
+
+    def memory(self, device: SupportsIndex = 0) -> Tuple[int, int]:
+        """Free and total bytes of a device, as its driver says now."""
+        free, total = ctypes.c_uint64(), ctypes.c_uint64()
+        number = unsigned("device", device, 32)
+        check(library().gpu_vmm_memory(self._handle, number, ctypes.byref(free), ctypes.byref(total)))
+        return free.value, total.value
+
+    def pool(
+        self,
+        device: SupportsIndex = 0,
+        budget: Optional[SupportsIndex] = None,
+        keep: Optional[SupportsIndex] = None,
+        scrub: bool = False,
+        debug: bool = False,
+    ) -> Pool:
+        """A pool of a device's memory.
+
+        ``budget``: the most physical memory in bytes that it may hold, None for no limit. ``keep``: how many bytes of free memory it
+        keeps, None for all. ``scrub``: memory is overwritten with zeros where it passes from one tag to another. ``debug``: the pool
+        remembers where each block came from.
+
+        Raises InvalidArgument where there is no such device, Unavailable where it cannot be used.
+        """
+        wanted = options(device, budget, keep, scrub, debug)
+        pointer = ctypes.c_void_p()
+        check(library().gpu_vmm_pool_new(self._handle, ctypes.byref(wanted), ctypes.byref(pointer)))
+        return Pool(PoolHandle(pointer))
+
+
+def open(name: Optional[str] = None) -> Backend:
+    """Opens a backend: ``cuda``, ``hip`` or ``host``; None is the one whose driver library the process has loaded, else the best there is.
+
+    Raises InvalidArgument for another name, Unavailable where there is no driver or no library of gpu-vmm.
+    """
+    return Backend(name)

@@ -1,0 +1,101 @@
+"""CuPy's memory from pools of gpu-vmm, one for each device, in the order of CuPy's current stream."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Dict, List, Optional, SupportsIndex, Tuple
+
+from .backend import Backend, options
+from .errors import Error, InvalidArgument, NotInstalled
+from .pool import Pool
+
+_lock = threading.Lock()
+_enabled: Optional[_Allocator] = None
+
+
+def _cupy() -> Any:
+    try:
+        import cupy  # type: ignore[import-not-found,unused-ignore]
+    except ImportError as error:
+        raise NotInstalled(f"gpu_vmm.cupy: CuPy cannot be imported: {error}") from error
+    return cupy
+
+
+class _Allocator:
+    """What CuPy calls for memory."""
+
+    def __init__(self, cupy: Any, settings: Tuple[Optional[int], Optional[int]]) -> None:
+        self.cupy = cupy
+        self.settings = settings
+        self.backend = Backend("hip" if cupy.cuda.runtime.is_hip else "cuda")
+        self.pools: Dict[int, Pool] = {}
+        # A stream has to be there for as long as the pool has memory that was used on it.
+        self.streams: Dict[Tuple[int, int], Any] = {}
+
+    def pool(self, device: int) -> Pool:
+        pool = self.pools.get(device)
+        if pool is None:
+            with _lock:
+                pool = self.pools.get(device)
+                if pool is None:
+                    budget, keep = self.settings
+                    pool = self.pools[device] = self.backend.pool(device, budget, keep)
+        return pool
+
+    def __call__(self, size: int) -> Any:
+        cuda = self.cupy.cuda
+        device = int(cuda.runtime.getDevice())
+        if size == 0:
+            return cuda.MemoryPointer(cuda.UnownedMemory(0, 0, None, device), 0)
+        stream = cuda.get_current_stream()
+        handle = int(stream.ptr)
+        if handle == 2:
+            raise InvalidArgument(
+                "allocate: the current stream is the per-thread default stream, which is another one in each thread; "
+                "use a stream of its own (cupy.cuda.Stream(non_blocking=True))"
+            )
+        block = self.pool(device).alloc(size, stream=handle)
+        self.streams.setdefault((device, handle), stream)
+        return cuda.MemoryPointer(cuda.UnownedMemory(block.address, size, block, device), 0)
+
+
+def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsIndex] = None) -> None:
+    """Has CuPy allocate from pools of gpu-vmm from now on, in all threads: ``cupy.cuda.set_allocator``.
+
+    ``budget``: the most bytes that a device's pool may hold, None for no limit; ``keep``: how many free bytes it keeps, None for all.
+    Once more with the same settings changes nothing. Where there is no memory, CuPy's callers get OutOfMemory, a MemoryError.
+
+    Raises NotInstalled without CuPy, Unavailable without a driver, Error where it is enabled with other settings.
+    """
+    global _enabled
+    cupy = _cupy()
+    wanted = options(0, budget, keep, False, False)  # which checks them
+    settings = (wanted.budget or None, None if keep is None else int(wanted.keep))
+    if _enabled is not None:
+        if _enabled.settings != settings:
+            raise Error(f"enable: CuPy is served already with (budget, keep) = {_enabled.settings}; disable() first")
+        return
+    made = _Allocator(cupy, settings)
+    cupy.cuda.set_allocator(made)
+    _enabled = made
+
+
+def disable() -> None:
+    """Gives CuPy its own default memory pool back. Arrays that there are stay; their memory goes with them."""
+    global _enabled
+    cupy = _cupy()
+    if _enabled is not None:
+        cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
+        _retired.append(_enabled)
+        _enabled = None
+
+
+# Their streams have to stay for the arrays that there still are.
+_retired: List[_Allocator] = []
+
+
+def pool(device: Optional[SupportsIndex] = None) -> Pool:
+    """The pool of a device, None for CuPy's current one: for its account, tags and trim. Raises Error where CuPy is not served."""
+    if _enabled is None:
+        raise Error("ask for CuPy's pool: call gpu_vmm.cupy.enable() first")
+    return _enabled.pool(int(_enabled.cupy.cuda.runtime.getDevice()) if device is None else int(device))

@@ -1,0 +1,135 @@
+"""What can go wrong: one exception for each status of the C library, with the library's own text."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Dict, Optional, Type
+
+
+class Status(IntEnum):
+    """The numbers of ``gpu_vmm_status``."""
+
+    OK = 0
+    INVALID_ARGUMENT = 1
+    OUT_OF_MEMORY = 2
+    OUT_OF_ADDRESSES = 3
+    UNAVAILABLE = 4
+    NOT_A_BLOCK = 5
+    SUSPENDED = 6
+    NOT_SUSPENDED = 7
+    NO_SUCH_TAG = 8
+    BUSY = 9
+    FORKED = 10
+    DEVICE_LOST = 11
+    DRIVER = 12
+    INTERNAL = 13
+
+    def __str__(self) -> str:  # as newer Pythons do
+        return str(int(self))
+
+
+class Error(RuntimeError):
+    """All that this package raises; ``status`` is the C library's number for it (:class:`Status`)."""
+
+    status: int = Status.INTERNAL
+
+    def __init__(self, text: str, status: Optional[int] = None) -> None:
+        super().__init__(text)
+        if status is not None:
+            self.status = status
+
+
+class InvalidArgument(Error, ValueError):
+    """What was given cannot be: a size of zero, an alignment that is no power of two, no such device."""
+
+    status = Status.INVALID_ARGUMENT
+
+
+class OutOfMemory(Error, MemoryError):
+    """There is too little memory. The text of a pool has its whole account."""
+
+    status = Status.OUT_OF_MEMORY
+
+
+class OutOfAddresses(Error):
+    """There are too few addresses; freeing memory elsewhere would not help."""
+
+    status = Status.OUT_OF_ADDRESSES
+
+
+class Unavailable(Error):
+    """No library, no device, a driver or a package that is too old; the text says what was looked for."""
+
+    status = Status.UNAVAILABLE
+
+
+class NotInstalled(Unavailable, ImportError):
+    """A Python package that is needed for this is not installed."""
+
+
+class NotABlock(Error):
+    """An address at which no block begins, or a block that was freed already."""
+
+    status = Status.NOT_A_BLOCK
+
+
+class Suspended(Error):
+    """The memory is suspended; resume it first."""
+
+    status = Status.SUSPENDED
+
+
+class NotSuspended(Error):
+    """The memory is not suspended."""
+
+    status = Status.NOT_SUSPENDED
+
+
+class NoSuchTag(Error):
+    """Nothing has this tag; the text names those that there are."""
+
+    status = Status.NO_SUCH_TAG
+
+
+class Busy(Error):
+    """Somebody still has it: memory that is exported cannot be taken away."""
+
+    status = Status.BUSY
+
+
+class Forked(Error):
+    """The process was forked: no driver works in the child."""
+
+    status = Status.FORKED
+
+
+class DeviceLost(Error):
+    """The device is lost to this process."""
+
+    status = Status.DEVICE_LOST
+
+
+class DriverError(Error):
+    """Another answer of the driver; the text has its code and name."""
+
+    status = Status.DRIVER
+
+
+class InternalError(Error):
+    """A defect of the library that was stopped at its border."""
+
+    status = Status.INTERNAL
+
+
+_BY_STATUS: Dict[int, Type[Error]] = {
+    int(kind.status): kind
+    for kind in (
+        InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable, NotABlock, Suspended, NotSuspended, NoSuchTag, Busy, Forked,
+        DeviceLost, DriverError, InternalError,
+    )
+}  # fmt: skip
+
+
+def from_status(status: int, text: str) -> Error:
+    """The exception for a status; a plain :class:`Error` for one that a newer library has."""
+    return _BY_STATUS.get(status, Error)(text, status)

@@ -1,0 +1,254 @@
+"""Pools: many allocations of all sizes in the order of streams, by tags that can sleep."""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import json
+import os
+import sys
+import weakref
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Callable, Dict, List, Optional, SupportsIndex, Type, Union
+
+from ._arguments import kept_in, text, unsigned
+from ._handles import PoolHandle
+from ._library import BlockFound, check, library, take_text
+from .errors import InvalidArgument, NotABlock
+
+_Owners = Dict[int, "weakref.ref[Block]"]
+
+
+@dataclass(frozen=True)
+class BlockInfo:
+    """The live block in which an address lies. Sizes and offsets are bytes."""
+
+    base: int
+    """Its first address."""
+    size: int
+    """Its size, as it was rounded."""
+    offset: int
+    """How far behind its first address the asked one lies."""
+    device: int
+    stream: int
+    """The stream that it was allocated for, by the vendor's handle."""
+    tag: str
+
+
+class Block:
+    """Memory of a pool, which is freed in the order of its stream: by :meth:`free`, at the end of ``with``, or when nobody has it."""
+
+    __slots__ = ("_pool", "_address", "size", "stream", "__weakref__")
+
+    def __init__(self, pool: Pool, address: int, size: int, stream: int) -> None:
+        self._pool = pool
+        self._address: Optional[int] = address
+        self.size = size
+        """What was asked for, in bytes."""
+        self.stream = stream
+        """The stream that it was allocated for, by the vendor's handle."""
+
+    def __repr__(self) -> str:
+        where = "freed" if self._address is None else f"at {self._address:#x}"
+        return f"<gpu_vmm.Block of {self.size} bytes {where}>"
+
+    @property
+    def address(self) -> int:
+        """The first address. Raises NotABlock where it was freed."""
+        if self._address is None:
+            raise NotABlock(f"ask for the address: the block of {self.size} bytes was freed already")
+        return self._address
+
+    def _take(self) -> Optional[int]:
+        """The address for who frees it: one thread alone is given it."""
+        address = self._address
+        self._address = None
+        return address if address is not None and self._pool._owners.pop(address, None) is not None else None
+
+    def _free(self, address: int) -> int:
+        handle = self._pool._handle
+        handle.blocks.discard(address)  # before another block can be there
+        status: int = library().gpu_vmm_free(handle, address)
+        handle.settle()
+        return status
+
+    def free(self) -> None:
+        """Frees it. Raises NotABlock where it was freed already."""
+        address = self._take()
+        if address is None:
+            raise NotABlock(f"free: the block of {self.size} bytes was freed already")
+        check(self._free(address))
+
+    def release(self) -> int:
+        """The address, which is the caller's from now on, to be freed by :meth:`Pool.free`. Raises NotABlock where it was freed."""
+        address = self._take()
+        if address is None:
+            raise NotABlock(f"release: the block of {self.size} bytes was freed already")
+        self._pool._handle.blocks.discard(address)
+        return address
+
+    def record_use(self, stream: SupportsIndex) -> None:
+        """Says that work on another stream uses it: once freed it is nobody else's before that work is done."""
+        handle = unsigned("stream", stream)
+        check(library().gpu_vmm_record_use(self._pool._handle, self.address, handle))
+
+    def read(self, offset: SupportsIndex = 0, size: Optional[SupportsIndex] = None) -> bytes:
+        """Bytes from ``offset`` on, all by default, copied to the host. Work of streams is not waited for.
+
+        Raises InvalidArgument where there are not so many, Suspended where they are elsewhere.
+        """
+        first = unsigned("offset", offset)
+        number = max(self.size - first, 0) if size is None else unsigned("size", size)
+        self._check("read", first, number)
+        contents = bytearray(number)
+        if number:
+            room = (ctypes.c_char * number).from_buffer(contents)
+            check(library().gpu_vmm_read(self._pool._handle, self.address + first, room, number))
+        return bytes(contents)
+
+    def write(self, contents: Union[bytes, bytearray, memoryview], offset: SupportsIndex = 0) -> None:
+        """Copies bytes of the host to ``offset``. Work of streams is not waited for. Raises as :meth:`read`."""
+        first, flat = unsigned("offset", offset), bytes(contents)
+        self._check("write", first, len(flat))
+        if flat:
+            check(library().gpu_vmm_write(self._pool._handle, self.address + first, flat, len(flat)))
+
+    def _check(self, operation: str, offset: int, size: int) -> None:
+        if offset + size > self.size:
+            raise InvalidArgument(f"{operation}: {size} bytes from {offset} on, and the block has {self.size}")
+
+    def __enter__(self) -> Block:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        address = self._take()
+        if address is not None:
+            check(self._free(address))
+
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Nobody could be told of a failure, and at the interpreter's end no driver is called.
+        if not ending():
+            address = self._take()
+            if address is not None:
+                self._free(address)
+
+
+class Pool:
+    """A pool of a device's memory, allocating under one tag. Made by :meth:`Backend.pool`. Any thread may use it."""
+
+    __slots__ = ("_handle", "_owners")
+
+    def __init__(self, handle: PoolHandle, owners: Optional[_Owners] = None) -> None:
+        self._handle = handle
+        # The blocks that are objects, by address; all tags' together.
+        self._owners: _Owners = {} if owners is None else owners
+
+    def alloc(self, size: SupportsIndex, alignment: SupportsIndex = 256, stream: SupportsIndex = 0) -> Block:
+        """Memory of ``size`` bytes at a multiple of ``alignment`` bytes, a power of two, for a stream by the vendor's handle.
+
+        Raises InvalidArgument (a size of zero, a bad alignment), OutOfMemory with the pool's account, OutOfAddresses, Suspended
+        where the tag sleeps.
+        """
+        bytes_, handle = unsigned("size", size), unsigned("stream", stream)
+        address = ctypes.c_uint64()
+        check(
+            library().gpu_vmm_alloc(self._handle, bytes_, unsigned("alignment", alignment), handle, ctypes.byref(address))
+        )
+        block = Block(self, address.value, bytes_, handle)
+        self._handle.blocks.add(address.value)
+        self._owners[address.value] = weakref.ref(block)
+        return block
+
+    def tagged(self, tag: str) -> Pool:
+        """The same pool, allocating under a tag: blocks that belong together, and sleep together."""
+        pointer = ctypes.c_void_p()
+        check(library().gpu_vmm_pool_tagged(self._handle, text("tag", tag), ctypes.byref(pointer)))
+        return Pool(PoolHandle(pointer), self._owners)
+
+    def free(self, address: SupportsIndex) -> None:
+        """Frees the block at an address, in the order of its stream. A :class:`Block` of it is freed then.
+
+        Raises NotABlock where no block begins there, or where it was freed already.
+        """
+        at = unsigned("address", address)
+        owner = self._owners.pop(at, None)
+        block = owner() if owner is not None else None
+        if block is not None:
+            block._address = None
+            block._pool._handle.blocks.discard(at)
+        check(library().gpu_vmm_free(self._handle, at))
+
+    def find(self, address: SupportsIndex) -> BlockInfo:
+        """The live block in which an address lies. Raises NotABlock where it lies in none of this pool."""
+        found = BlockFound()
+        check(library().gpu_vmm_find(self._handle, unsigned("address", address), ctypes.byref(found)))
+        tag = found.tag.decode("utf-8", "replace")
+        return BlockInfo(found.base, found.size, found.offset, found.device, found.stream or 0, tag)
+
+    def suspend(self, tag: str, keep: Optional[str] = "host", directory: Optional[str] = None) -> int:
+        """Gives the memory of all blocks with a tag back to the driver, and keeps their addresses. Gives how many bytes went; 0 where
+        it sleeps already. Waits for the devices.
+
+        ``keep``: where contents go: ``"host"``, ordinary memory; ``"pinned"``, page-locked memory; ``"file"``, a file in
+        ``directory`` or the folder for temporary files; None, nowhere: what is in the blocks is not defined when they are back.
+
+        Raises NoSuchTag, InvalidArgument for another ``keep``.
+        """
+        went = ctypes.c_uint64()
+        where = kept_in(keep, directory)
+        check(library().gpu_vmm_suspend(self._handle, text("tag", tag), where, ctypes.byref(went)))
+        return went.value
+
+    def resume(self, tag: str) -> int:
+        """Brings the memory of a tag back, at the same addresses. Gives how many bytes came; 0 where it does not sleep.
+
+        Raises NoSuchTag, and OutOfMemory: what is not back yet sleeps on, and its contents are safe.
+        """
+        came = ctypes.c_uint64()
+        check(library().gpu_vmm_resume(self._handle, text("tag", tag), ctypes.byref(came)))
+        return came.value
+
+    def trim(self, keep: SupportsIndex = 0) -> int:
+        """Gives free memory back to the driver until no more than ``keep`` bytes of it are left. Gives how many bytes went."""
+        went = ctypes.c_uint64()
+        check(library().gpu_vmm_trim(self._handle, unsigned("keep", keep), ctypes.byref(went)))
+        return went.value
+
+    def forget_stream(self, stream: SupportsIndex) -> None:
+        """Waits for a stream that is to be destroyed, and asks it for nothing any more."""
+        check(library().gpu_vmm_forget_stream(self._handle, unsigned("stream", stream)))
+
+    def account(self) -> Dict[str, Any]:
+        """Where the memory is, in bytes: live, kept, pending, mapped, reserved, held, peak_live, peak_held, and more."""
+        return self._json("gpu_vmm_account")
+
+    def snapshot(self) -> Dict[str, Any]:
+        """The whole picture: ranges, blocks, pages, the account and how it came about."""
+        return self._json("gpu_vmm_snapshot")
+
+    def tags(self) -> List[str]:
+        """The tags that have had memory so far."""
+        return sorted({str(space["tag"]) for space in self.snapshot()["spaces"]})
+
+    def report(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes the snapshot as JSON, which ``gpu-vmm report FILE.json --html OUT`` draws.
+
+        Raises InvalidArgument where the path's end is ``.html``: pages are drawn by that command.
+        """
+        name = os.fspath(path)
+        if name.lower().endswith((".html", ".htm")):
+            raise InvalidArgument(
+                f"report: {name}: JSON is written here; write FILE.json, and `gpu-vmm report FILE.json --html OUT` draws it"
+            )
+        picture = json.dumps(self.snapshot())
+        with builtins.open(name, "w", encoding="utf-8") as file:
+            file.write(picture)
+
+    def _json(self, function: str) -> Dict[str, Any]:
+        pointer = ctypes.c_void_p()
+        check(getattr(library(), function)(self._handle, ctypes.byref(pointer)))
+        found: Dict[str, Any] = json.loads(take_text(pointer))
+        return found

@@ -1,0 +1,271 @@
+"""PyTorch's GPU memory from pools of gpu-vmm: for the whole process, or for what is made inside of ``with pool(tag):``.
+
+Works for PyTorch's builds for CUDA and for ROCm, on Linux. PyTorch is imported where it is first needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import threading
+from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union
+
+from ._arguments import text
+from ._handles import PoolHandle
+from ._library import address_of, check, find, library
+from .backend import options
+from .errors import Busy, Error, NotInstalled, Unavailable
+from .pool import Pool
+
+# What PyTorch calls beside the two functions for memory: the setter of its allocator, and the function of the library.
+_HOOKS = (
+    ("set_record_stream_fn", "gpu_vmm_torch_record_stream"),
+    ("set_reset_fn", "gpu_vmm_torch_empty_cache"),
+    ("set_begin_allocate_to_pool", "gpu_vmm_torch_begin_allocate_to_pool"),
+    ("set_end_allocate_to_pool_fn", "gpu_vmm_torch_end_allocate_to_pool"),
+    ("set_release_pool", "gpu_vmm_torch_release_pool"),
+)
+
+_lock = threading.RLock()
+_settings: Optional[Tuple[int, int]] = None
+_allocator: Any = None
+_configured = False
+_mem_pools: Dict[str, Any] = {}
+
+
+class _Own(threading.local):
+    """A thread's tag where PyTorch is served as a whole, and the memory pools that it is in where it is not."""
+
+    def __init__(self) -> None:
+        self.tag: Optional[str] = None
+        self.inside: List[_Use] = []
+
+
+_own = _Own()
+
+
+def _torch() -> Any:
+    try:
+        import torch  # type: ignore[import-not-found,unused-ignore]
+    except ImportError as error:
+        raise NotInstalled(f"gpu_vmm.torch: PyTorch cannot be imported: {error}") from error
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        raise Unavailable(f"gpu_vmm.torch: this PyTorch ({torch.__version__}) is built for neither CUDA nor ROCm")
+    return torch
+
+
+def _backend(torch: Any) -> bytes:
+    return b"hip" if getattr(torch.version, "hip", None) else b"cuda"
+
+
+def _configure(torch: Any) -> None:
+    """Says which vendor serves PyTorch, where :func:`enable` has not."""
+    global _configured
+    with _lock:
+        if not _configured:
+            with contextlib.suppress(Busy):  # somebody has used the library without Python: it is as they said
+                check(library().gpu_vmm_torch_configure(_backend(torch), None))
+            _configured = True
+
+
+def _has(torch: Any, owner: Any, name: str, needed: str) -> Any:
+    found = getattr(owner, name, None)
+    if found is None:
+        raise Unavailable(f"gpu_vmm.torch: PyTorch {torch.__version__} has no {name}: PyTorch {needed} or later is needed")
+    return found
+
+
+def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsIndex] = None) -> None:
+    """Has all GPU memory of PyTorch come from pools of gpu-vmm, one for each device. Before PyTorch's first use of a GPU.
+
+    ``budget``: the most bytes that a device's pool may hold, None for no limit; ``keep``: how many free bytes it keeps, None for all.
+    Once more with the same settings changes nothing.
+
+    Raises NotInstalled without PyTorch; Unavailable without a driver, or where PyTorch is too old; Error where it has used a GPU
+    already, or is served with other settings.
+    """
+    global _allocator, _configured, _settings
+    torch = _torch()
+    wanted = options(0, budget, keep, False, False)
+    settings = (wanted.budget, wanted.keep)
+    with _lock:
+        if _settings is not None:
+            if _settings != settings:
+                raise Error(f"enable: PyTorch is served already, with {_said(_settings)}; that cannot be changed to {_said(settings)}")
+            return
+        memory = torch.cuda.memory
+        make = _has(torch, memory, "CUDAPluggableAllocator", "2.3")
+        change = _has(torch, memory, "change_current_allocator", "2.3")
+        try:
+            check(library().gpu_vmm_torch_configure(_backend(torch), ctypes.byref(wanted)))
+        except Busy as error:
+            raise Error(f"enable: call it before the first use of the GPU, and before gpu_vmm.torch.pool(): {error}", Busy.status) from error
+        try:
+            made = make(find(), "gpu_vmm_torch_alloc", "gpu_vmm_torch_free")
+            setters = [_has(torch, made.allocator(), setter, "2.3") for setter, _ in _HOOKS]
+            for setter, (_, function) in zip(setters, _HOOKS):
+                setter(address_of(function))
+            change(made)
+        except Exception as error:
+            library().gpu_vmm_torch_configure(_backend(torch), None)  # as it was
+            if isinstance(error, RuntimeError) and not isinstance(error, Error):
+                raise Error(f"enable: call it before the first use of the GPU: PyTorch says: {error}", Busy.status) from error
+            raise
+        _allocator, _settings, _configured = made, settings, True
+
+
+def _said(settings: Tuple[int, int]) -> str:
+    budget, keep = settings
+    return f"budget={budget or None}, keep={None if keep == (1 << 64) - 1 else keep}"
+
+
+def enabled() -> bool:
+    """True where :func:`enable` has been called."""
+    return _settings is not None
+
+
+@contextlib.contextmanager
+def pool(tag: str) -> Iterator[None]:
+    """``with pool("weights"):`` what this thread allocates inside has this tag, and sleeps and wakes with it.
+
+    Where PyTorch is not served as a whole (:func:`enable`), its own allocator serves what is inside from memory of gpu-vmm, by a
+    ``torch.cuda.MemPool`` for each tag on the current device; at most 64 tags. Nested, the innermost holds. Other threads, such as
+    autograd's in ``backward()``, have tags of their own.
+
+    Raises NotInstalled; Unavailable where PyTorch has no MemPool (before 2.5).
+    """
+    name = text("tag", tag)
+    if enabled():
+        before = _own.tag
+        check(library().gpu_vmm_torch_set_tag(name))
+        _own.tag = tag
+        try:
+            yield
+        finally:
+            _own.tag = before
+            check(library().gpu_vmm_torch_set_tag(None if before is None else text("tag", before)))
+        return
+    torch = _torch()
+    use = _Use(torch, _mem_pool(torch, tag), int(torch.cuda.current_device()))
+    # The first one of a device's pools would hold: an outer one is left as long as this one is in use.
+    outer = next((one for one in reversed(_own.inside) if one.device == use.device), None)
+    if outer is not None:
+        outer.leave()
+    try:
+        use.enter()
+        _own.inside.append(use)
+        try:
+            yield
+        finally:
+            _own.inside.remove(use)
+            use.leave()
+    finally:
+        if outer is not None:
+            outer.enter()
+
+
+class _Use:
+    """A memory pool in use by a thread on a device."""
+
+    def __init__(self, torch: Any, mem_pool: Any, device: int) -> None:
+        self.torch, self.mem_pool, self.device = torch, mem_pool, device
+        self.within: Any = None
+
+    def enter(self) -> None:
+        within = self.torch.cuda.use_mem_pool(self.mem_pool, device=self.device)
+        within.__enter__()
+        self.within = within
+
+    def leave(self) -> None:
+        self.within.__exit__(None, None, None)
+
+
+def _mem_pool(torch: Any, tag: str) -> Any:
+    """PyTorch's memory pool for a tag. It stays until the process ends, and its destructor never runs."""
+    with _lock:
+        found = _mem_pools.get(tag)
+        if found is None:
+            make = _has(torch, torch.cuda, "MemPool", "2.5")
+            _has(torch, torch.cuda, "use_mem_pool", "2.5")
+            custom = _has(torch, torch._C, "_cuda_customAllocator", "2.5")
+            _configure(torch)
+            alloc, free = ctypes.c_void_p(), ctypes.c_void_p()
+            check(library().gpu_vmm_torch_functions(text("tag", tag), ctypes.byref(alloc), ctypes.byref(free)))
+            allocator = custom(alloc.value, free.value)
+            found = make(allocator)
+            for stays in (allocator, found):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(stays))
+            _mem_pools[tag] = found
+        return found
+
+
+def _number(torch: Any, device: Any) -> int:
+    if device is None:
+        return int(torch.cuda.current_device())
+    try:
+        return int(device.__index__())
+    except AttributeError:
+        index = torch.device(device).index
+        return int(torch.cuda.current_device() if index is None else index)
+
+
+def device_pool(device: Any = None) -> Pool:
+    """The process's pool for a device (a number, a ``torch.device`` or its name; None: the current one)."""
+    torch = _torch()
+    _configure(torch)
+    return _pool_of(_number(torch, device))
+
+
+def _pool_of(number: int) -> Pool:
+    pointer = ctypes.c_void_p()
+    check(library().gpu_vmm_torch_pool(number, ctypes.byref(pointer)))
+    return Pool(PoolHandle(pointer))
+
+
+def sleep(
+    tag: Optional[str] = None, keep: Optional[str] = "host", device: Any = None, *, directory: Optional[str] = None
+) -> int:
+    """Gives the memory of a tag back to the driver; tensors keep their addresses, and must not be used before :func:`wake`. Gives how
+    many bytes went; 0 where it sleeps already.
+
+    ``tag``: None for all. ``keep``: where contents go: ``"host"``, ordinary memory; ``"pinned"``, page-locked memory; ``"file"``, a
+    file in ``directory`` or the folder for temporary files; None, nowhere. ``device``: None for the current one. Waits for the device,
+    and empties PyTorch's cache first.
+
+    Raises NoSuchTag; Error inside of ``with pool(tag)`` where PyTorch has its own allocator. Where one of all tags fails, those
+    before it sleep, with their contents, and :func:`wake` brings them back.
+    """
+    torch = _torch()
+    if _own.inside:
+        raise Error("sleep: not inside of `with gpu_vmm.torch.pool(tag):`; PyTorch cannot empty its cache there")
+    pool_ = device_pool(device)
+    torch.cuda.synchronize(_number(torch, device))
+    gc.collect()
+    torch.cuda.empty_cache()
+    return sum(pool_.suspend(one, keep, directory) for one in (pool_.tags() if tag is None else [tag]))
+
+
+def wake(tag: Optional[str] = None, device: Any = None) -> int:
+    """Brings the memory of a tag back, at the same addresses. Gives how many bytes came; 0 where it does not sleep.
+
+    ``tag``: None for all. Raises NoSuchTag, and OutOfMemory: what is not back yet sleeps on, and its contents are safe.
+    """
+    pool_ = device_pool(device)
+    return sum(pool_.resume(one) for one in (pool_.tags() if tag is None else [tag]))
+
+
+def stats(device: Any = None) -> Dict[str, Any]:
+    """Where a device's memory is: ``Pool.account``, in bytes."""
+    return device_pool(device).account()
+
+
+def report(path: Union[str, "os.PathLike[str]"], device: Any = None) -> None:
+    """Writes a device's snapshot as JSON, which ``gpu-vmm report FILE.json --html OUT`` draws: ``Pool.report``."""
+    device_pool(device).report(path)
+
+
+def trim(keep: SupportsIndex = 0, device: Any = None) -> int:
+    """Gives free memory of a device's pool back to the driver until ``keep`` bytes of it are left. Gives how many bytes went."""
+    return device_pool(device).trim(keep)

@@ -1,0 +1,20 @@
+"""Builds the C library by Cargo and puts it inside the package."""
+
+from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools_rust import Binding, RustExtension
+
+
+class AnyPython(bdist_wheel):
+    """The library is loaded by ctypes: one wheel serves every Python 3 of a platform."""
+
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(
+    rust_extensions=[
+        RustExtension("gpu_vmm.libgpu_vmm_c", path="../c/Cargo.toml", binding=Binding.NoBinding, debug=False)
+    ],
+    cmdclass={"bdist_wheel": AnyPython},
+)

@@ -1,0 +1,77 @@
+"""What the tests share: the backend that they run on, and processes of their own."""
+
+import os
+import shlex
+import subprocess
+import sys
+import textwrap
+import unittest
+from pathlib import Path
+
+import gpu_vmm
+
+NAME = os.environ.get("GPU_VMM_TEST_BACKEND", "host")
+MIB = 1 << 20
+HERE = Path(__file__).resolve().parent
+# How Python is started, where that takes more than its name.
+PYTHON = shlex.split(os.environ.get("GPU_VMM_TEST_PYTHON", "")) or [sys.executable]
+
+
+def backend():
+    """The backend; a test that needs it fails where it is not there."""
+    return gpu_vmm.open(NAME)
+
+
+class Case(unittest.TestCase):
+    def raises(self, kind, text=""):
+        """The block raises this kind, with its own status, and a text that has this in it."""
+        return _Raises(self, kind, text)
+
+    def script(self, code, **environment):
+        """Runs code in a process of its own, which has to end well. Gives what it printed."""
+        path = os.pathsep.join([str(HERE.parent), str(HERE)])
+        env = {**os.environ, "PYTHONPATH": path, **environment}
+        done = subprocess.run(
+            [*PYTHON, "-W", "error", "-c", textwrap.dedent(code)], env=env, capture_output=True, text=True, timeout=120
+        )
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(done.stderr, "")
+        return done.stdout
+
+
+class _Raises:
+    def __init__(self, case, kind, text):
+        self.case, self.kind, self.text = case, kind, text
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, trace):
+        self.case.assertIsNotNone(error, f"{self.kind.__name__} was not raised")
+        if not isinstance(error, self.kind):
+            return False
+        if issubclass(self.kind, gpu_vmm.Error) and self.kind is not gpu_vmm.Error:
+            self.case.assertEqual(error.status, self.kind.status)
+        self.case.assertIn(self.text, str(error))
+        self.case.assertTrue(str(error))
+        return True
+
+
+class Counted:
+    """Counts how often the package calls a function of the library, inside of ``with``."""
+
+    def __init__(self, function):
+        self.calls, self.function = 0, function
+        self.library = gpu_vmm._library.library()
+        self.real = getattr(self.library, function)
+
+    def __enter__(self):
+        setattr(self.library, self.function, self)
+        return self
+
+    def __call__(self, *arguments):
+        self.calls += 1
+        return self.real(*arguments)
+
+    def __exit__(self, *_):
+        setattr(self.library, self.function, self.real)

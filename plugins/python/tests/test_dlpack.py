@@ -1,0 +1,203 @@
+"""DLPack capsules: what they are called, who takes them, and who lets their memory go."""
+
+import ctypes
+import gc
+import threading
+import unittest
+
+import gpu_vmm
+from support import MIB, NAME, Case, Counted, backend
+
+api = ctypes.pythonapi
+api.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
+api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+USED = {b"dltensor": b"used_dltensor", b"dltensor_versioned": b"used_dltensor_versioned"}
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+class Plain(ctypes.Structure):
+    _fields_ = [("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p))]
+
+
+class Versioned(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+        ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)), ("flags", ctypes.c_uint64), ("tensor", Tensor),
+    ]  # fmt: skip
+
+
+KINDS = {b"dltensor": Plain, b"dltensor_versioned": Versioned}
+
+
+def name_of(capsule):
+    return next(name for name in (*KINDS, *USED.values()) if api.PyCapsule_IsValid(capsule, name))
+
+
+class Taken:
+    """What a consumer does: takes the tensor, renames the capsule, and calls the deleter when it is done."""
+
+    def __init__(self, capsule):
+        name = name_of(capsule)
+        self.pointer = api.PyCapsule_GetPointer(capsule, name)
+        self.managed = KINDS[name].from_address(self.pointer)
+        api.PyCapsule_SetName(capsule, USED[name])
+
+    def delete(self):
+        self.managed.deleter(self.pointer)
+
+
+class Capsules(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.backend = backend()
+
+    def vec(self, dtype="float32", values=(1, 2, 3)):
+        return gpu_vmm.DeviceVec(dtype, values, backend=self.backend)
+
+    def exported(self, vec):
+        try:
+            vec.shrink_to_fit()
+            return False
+        except gpu_vmm.Busy:
+            return True
+
+    def test_names_and_contents(self):
+        vec = self.vec()
+        versions = {None: b"dltensor", (0, 8): b"dltensor", (1, 0): b"dltensor_versioned", (2, 5): b"dltensor_versioned"}
+        for version, name in versions.items():
+            capsule = vec.__dlpack__(max_version=version)
+            self.assertEqual(name_of(capsule), name)
+            taken = Taken(capsule)
+            tensor = taken.managed.tensor
+            self.assertEqual(tensor.data + tensor.byte_offset, vec.address)
+            self.assertEqual((tensor.device_type, tensor.device_id), vec.__dlpack_device__())
+            self.assertEqual((tensor.ndim, tensor.shape[0], tensor.code, tensor.bits, tensor.lanes), (1, 3, 2, 32, 1))
+            if name == b"dltensor_versioned":
+                self.assertEqual((taken.managed.major, taken.managed.flags), (1, 0))
+            del capsule
+            self.assertTrue(self.exported(vec))
+            taken.delete()
+            self.assertFalse(self.exported(vec))
+
+    def test_device(self):
+        self.assertEqual(self.vec().__dlpack_device__(), ({"host": 1, "cuda": 2, "hip": 10}[NAME], 0))
+
+    def test_read_only(self):
+        view = self.vec().read_only()
+        taken = Taken(view.__dlpack__(max_version=(1, 1)))
+        self.assertEqual(taken.managed.flags & 1, 1)
+        taken.delete()
+        for version in (None, (0, 8)):
+            with self.assertRaisesRegex(BufferError, "read-only"):
+                view.__dlpack__(max_version=version)
+
+    def test_what_cannot_be(self):
+        vec = self.vec()
+        with self.assertRaisesRegex(BufferError, "cannot copy"):
+            vec.__dlpack__(copy=True)
+        with self.assertRaisesRegex(BufferError, r"\(3, 7\)"):
+            vec.__dlpack__(dl_device=(3, 7))
+        with self.raises(gpu_vmm.InvalidArgument, "no stream"):
+            vec.__dlpack__(stream=-2)
+        with self.assertRaises(TypeError):
+            vec.__dlpack__(stream="1")
+        self.assertFalse(self.exported(vec))
+        for stream in (None, -1) if NAME == "host" else (None, -1, 1, 2, 1 << 40):
+            vec.__dlpack__(stream=stream, dl_device=vec.__dlpack_device__(), copy=False)
+
+    def test_nobody_takes_it(self):
+        vec = self.vec()
+        for version in (None, (1, 0)):
+            capsule = vec.__dlpack__(max_version=version)
+            self.assertTrue(self.exported(vec))
+            del capsule
+            self.assertFalse(self.exported(vec))
+
+    def test_memory_goes_with_the_last(self):
+        def free():
+            gc.collect()
+            return self.backend.memory()[0]
+
+        def large():
+            vec = self.vec("uint8", b"")
+            vec.resize(512 * MIB if NAME != "host" else 64 * MIB)
+            return vec
+
+        ways = {
+            "vector, capsule": lambda vec, capsule: (vec.clear(), capsule.clear()),
+            "capsule, vector": lambda vec, capsule: (capsule.clear(), vec.clear()),
+        }
+        for said, let_go in ways.items():
+            for version in (None, (1, 0)):
+                vec = [large()]
+                capsule = [vec[0].__dlpack__(max_version=version)]
+                with Counted("gpu_vmm_dlpack_delete") as deleted:
+                    let_go(vec, capsule)
+                    gc.collect()
+                self.assertEqual(deleted.calls, 1, said)
+        if NAME != "host":
+            before = free()
+            vec = large()
+            taken = Taken(vec.__dlpack__())
+            del vec
+            self.assertLessEqual(free(), before - 512 * MIB)
+            taken.delete()
+            self.assertGreater(free(), before - 512 * MIB)
+
+    def test_taken_ones_are_not_deleted_twice(self):
+        with Counted("gpu_vmm_dlpack_delete") as deleted:
+            vec = self.vec()
+            capsule = vec.__dlpack__()
+            taken = Taken(capsule)
+            del capsule, vec
+            gc.collect()
+        self.assertEqual(deleted.calls, 0)
+        taken.delete()
+
+    def test_an_exception_on_its_way(self):
+        # As a library does that refuses a tensor: the capsule goes while the exception is there.
+        def refuse(vec):
+            capsules = [vec.__dlpack__()]
+            raise ValueError(capsules.pop())
+
+        vec = self.vec()
+        for _ in range(3):
+            with self.assertRaises(ValueError):
+                refuse(vec)
+        gc.collect()
+        self.assertFalse(self.exported(vec))
+        with self.assertRaises(ValueError):
+            refuse(self.vec())
+
+    def test_threads(self):
+        vec, failures = self.vec(), []
+
+        def work():
+            try:
+                for turn in range(200):
+                    capsule = vec.__dlpack__(max_version=(1, 0))
+                    if turn % 2:
+                        Taken(capsule).delete()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        self.assertFalse(self.exported(vec))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,267 @@
+"""Backends and pools: allocating, freeing, finding, sleeping, and what is told of it."""
+
+import gc
+import json
+import os
+import tempfile
+import threading
+import unittest
+
+import gpu_vmm
+from support import MIB, NAME, Case, Counted, backend
+
+
+class Backends(Case):
+    def test_says_what_it_is(self):
+        opened = backend()
+        self.assertEqual(opened.name, NAME)
+        self.assertGreaterEqual(opened.devices, 1)
+        info = opened.info()
+        self.assertEqual(info["backend"], NAME)
+        self.assertEqual(len(info["devices"]), opened.devices)
+        free, total = opened.memory()
+        self.assertTrue(0 < free <= total)
+
+    def test_what_is_not_there(self):
+        with self.raises(gpu_vmm.InvalidArgument, "no backend \"metal\""):
+            gpu_vmm.open("metal")
+        with self.raises(gpu_vmm.InvalidArgument):
+            backend().memory(10_000)
+        with self.raises(gpu_vmm.InvalidArgument):
+            backend().pool(device=10_000)
+        for device in (-1, 1 << 32):
+            with self.raises(gpu_vmm.InvalidArgument, "device"):
+                backend().memory(device)
+        with self.raises(gpu_vmm.InvalidArgument, "zero character"):
+            gpu_vmm.open("ho\0st")
+        with self.raises(TypeError):
+            gpu_vmm.open(3)
+        with self.raises(gpu_vmm.InvalidArgument, "None is no limit"):
+            backend().pool(budget=0)
+
+    def test_the_best_there_is(self):
+        self.assertIn(gpu_vmm.open().name, ("cuda", "hip", "host"))
+
+    def test_pools_outlive_their_backend(self):
+        pool = backend().pool()
+        gc.collect()
+        pool.alloc(1).free()
+
+
+class Pools(Case):
+    def setUp(self):
+        self.pool = backend().pool()
+
+    def test_alloc_find_free(self):
+        block = self.pool.alloc(1000, alignment=4096)
+        self.assertEqual(block.size, 1000)
+        self.assertEqual(block.address % 4096, 0)
+        found = self.pool.find(block.address + 7)
+        self.assertEqual((found.base, found.offset, found.device, found.stream, found.tag), (block.address, 7, 0, 0, ""))
+        self.assertGreaterEqual(found.size, 1000)
+        self.assertEqual(self.pool.account()["live"], 1000)
+        address = block.address
+        block.free()
+        self.assertEqual(self.pool.account()["live"], 0)
+        with self.raises(gpu_vmm.NotABlock):
+            self.pool.find(address)
+        with self.raises(gpu_vmm.NotABlock, "freed already"):
+            block.address
+        with self.raises(gpu_vmm.NotABlock, "freed already"):
+            block.free()
+        with self.raises(gpu_vmm.NotABlock, "freed already"):
+            self.pool.free(address)
+
+    def test_freed_when_nobody_has_it(self):
+        block = self.pool.alloc(5000)
+        self.assertEqual(self.pool.account()["live"], 5000)
+        del block
+        self.assertEqual(self.pool.account()["live"], 0)
+        with self.pool.alloc(10) as block:
+            self.assertEqual(self.pool.account()["live"], 10)
+        self.assertEqual(self.pool.account()["live"], 0)
+        with self.pool.alloc(10) as block:
+            block.free()  # and not once more
+        with self.assertRaises(KeyError):
+            with self.pool.alloc(10):
+                raise KeyError
+        self.assertEqual(self.pool.account()["live"], 0)
+
+    def test_garbage_together(self):
+        class Holder:
+            pass
+
+        with Counted("gpu_vmm_pool_free") as closed:
+            for turn in range(50):
+                holder = Holder()
+                holder.itself, holder.pool = holder, self.pool.tagged("garbage")
+                holder.block = holder.pool.alloc(1)
+                if turn % 2:
+                    holder.__dict__ = dict(reversed(list(holder.__dict__.items())))
+            del holder
+            gc.collect()
+        self.assertEqual(self.pool.account()["live"], 0)
+        self.assertEqual(closed.calls, 50)
+
+    def test_by_address(self):
+        block = self.pool.alloc(100)
+        address = block.release()
+        del block
+        self.assertEqual(self.pool.find(address).base, address)
+        self.pool.free(address)
+        self.assertEqual(self.pool.account()["live"], 0)
+        # A block that is freed by its address is freed as an object, too.
+        block = self.pool.alloc(100)
+        self.pool.tagged("other").free(block.address)
+        with self.raises(gpu_vmm.NotABlock):
+            block.address
+        again = self.pool.alloc(100)
+        del block
+        self.assertEqual(self.pool.account()["live"], 100)
+        again.free()
+
+    def test_keeps_its_pool(self):
+        block = backend().pool().alloc(64)
+        gc.collect()
+        block.write(b"kept")
+        self.assertEqual(block.read(0, 4), b"kept")
+
+    def test_what_cannot_be(self):
+        for size in (0, -1, 1 << 64):
+            with self.raises(gpu_vmm.InvalidArgument):
+                self.pool.alloc(size)
+        with self.raises(gpu_vmm.InvalidArgument):
+            self.pool.alloc(1, alignment=3)
+        with self.raises(TypeError):
+            self.pool.alloc(1.5)
+        with self.raises(gpu_vmm.NotABlock):
+            self.pool.free(12345)
+        with self.pool.alloc(4096) as block, self.raises(gpu_vmm.NotABlock, "it lies in the one"):
+            self.pool.free(block.address + 1)
+        other = backend().pool()
+        with self.pool.alloc(4096) as block, self.raises(gpu_vmm.NotABlock):
+            other.free(block.address)
+        with self.pool.alloc(16) as block:
+            with self.raises(gpu_vmm.InvalidArgument, "the block has 16"):
+                block.read(8, 9)
+            with self.raises(gpu_vmm.InvalidArgument, "the block has 16"):
+                block.write(b"x" * 17)
+        self.assertEqual(self.pool.account()["live"], 0)
+
+    def test_out_of_budget(self):
+        pool = backend().pool(budget=16 * MIB)
+        with pool.alloc(4 * MIB):
+            with self.raises(gpu_vmm.OutOfMemory, "the pool holds"):
+                pool.alloc(64 * MIB)
+            with self.raises(MemoryError, "4 MiB"):
+                pool.alloc(64 * MIB)
+        pool.alloc(8 * MIB).free()
+
+    def test_contents_sleep_and_wake(self):
+        weights = self.pool.tagged("weights")
+        block = weights.alloc(4 * MIB)
+        address, contents = block.address, os.urandom(4 * MIB)
+        with tempfile.TemporaryDirectory() as folder:
+            for keep, directory in (("host", None), ("pinned", None), ("file", None), ("file", folder)):
+                with self.subTest(keep=keep, directory=directory is not None):
+                    block.write(contents)
+                    self.assertGreaterEqual(self.pool.suspend("weights", keep, directory), 4 * MIB)
+                    self.assertEqual(self.pool.suspend("weights", keep, directory), 0)
+                    with self.raises(gpu_vmm.Suspended):
+                        weights.alloc(1)
+                    with self.raises(gpu_vmm.Suspended):
+                        block.read(0, 1)
+                    self.assertGreaterEqual(self.pool.resume("weights"), 4 * MIB)
+                    self.assertEqual(self.pool.resume("weights"), 0)
+                    self.assertEqual(block.address, address)
+                    self.assertEqual(block.read(), contents)
+        self.pool.suspend("weights", None)
+        self.pool.resume("weights")
+        block.write(b"new")
+        self.assertEqual(block.read(0, 3), b"new")
+        self.assertEqual(self.pool.tags(), ["weights"])
+
+    def test_sleep_of_what_is_not_there(self):
+        with self.raises(gpu_vmm.NoSuchTag, "nothing is tagged \"weights\""):
+            self.pool.suspend("weights")
+        with self.raises(gpu_vmm.NoSuchTag):
+            self.pool.resume("weights")
+        with self.pool.tagged("weights").alloc(1):
+            with self.raises(gpu_vmm.InvalidArgument, "floppy"):
+                self.pool.suspend("weights", "floppy")
+            with self.raises(gpu_vmm.InvalidArgument, "directory"):
+                self.pool.suspend("weights", "host", "/")
+            with self.raises(gpu_vmm.Error):
+                self.pool.suspend("weights", "file", "/nonexistent/folder")
+            self.assertEqual(self.pool.resume("weights"), 0)
+
+    def test_streams_and_trim(self):
+        with self.pool.alloc(8 * MIB) as block:
+            block.record_use(0)
+        self.pool.forget_stream(0)
+        self.assertGreaterEqual(self.pool.trim(), 8 * MIB)
+        self.assertEqual(self.pool.account()["held"], 0)
+
+    def test_account_and_report(self):
+        with self.pool.tagged("cache").alloc(3 * MIB):
+            account = self.pool.account()
+            for name in ("live", "kept", "pending", "mapped", "reserved", "held", "peak_live", "peak_held"):
+                self.assertIn(name, account)
+            self.assertEqual(account["live"], 3 * MIB)
+            snapshot = self.pool.snapshot()
+            self.assertEqual([space["tag"] for space in snapshot["spaces"]], ["cache"])
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "pool.json")
+                self.pool.report(path)
+                with open(path, encoding="utf-8") as file:
+                    self.assertEqual(json.load(file)["spaces"], snapshot["spaces"])
+                with self.raises(gpu_vmm.InvalidArgument, "gpu-vmm report FILE.json --html OUT"):
+                    self.pool.report(os.path.join(folder, "pool.html"))
+
+    def test_threads(self):
+        pool, failures = self.pool, []
+
+        def work(number):
+            try:
+                tagged = pool.tagged(f"thread {number % 3}")
+                blocks = []
+                for turn in range(300):
+                    blocks.append(tagged.alloc(1 + turn * 97 % 70_000))
+                    blocks[-1].write(bytes([number, turn % 256])[: blocks[-1].size])
+                    if turn % 3 == 0:
+                        blocks.pop(turn % len(blocks)).free()
+                    with self.raises(gpu_vmm.NotABlock):
+                        pool.free(number)  # its text is this thread's
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        gc.collect()
+        self.assertEqual(pool.account()["live"], 0)
+
+    def test_one_of_two_threads_frees(self):
+        for _ in range(200):
+            block, answers = self.pool.alloc(1), []
+
+            def free():
+                try:
+                    block.free()
+                    answers.append(True)
+                except gpu_vmm.NotABlock:
+                    answers.append(False)
+
+            threads = [threading.Thread(target=free) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(sorted(answers), [False, True])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,138 @@
+"""What goes beyond one thread of one process: no library, forks, and the interpreter's end."""
+
+import os
+import sys
+import unittest
+
+import gpu_vmm
+from support import NAME, Case, backend
+
+
+class Processes(Case):
+    def test_no_library(self):
+        said = self.script(
+            """
+            import gpu_vmm
+            for _ in range(2):
+                try:
+                    gpu_vmm.open()
+                except gpu_vmm.Unavailable as error:
+                    print(error.status, error)
+            try:
+                gpu_vmm.DeviceVec()
+            except gpu_vmm.Unavailable:
+                print("goes on", gpu_vmm.__version__)
+            """,
+            GPU_VMM_C_LIBRARY="/nonexistent",
+        )
+        self.assertIn("4 load gpu-vmm's library: GPU_VMM_C_LIBRARY is '/nonexistent', and there is no such file", said)
+        self.assertIn("goes on 0.1.0", said)
+
+    def test_no_library_of_ours(self):
+        said = self.script(
+            """
+            import gpu_vmm
+            try:
+                gpu_vmm.open()
+            except gpu_vmm.Unavailable as error:
+                print(error)
+            """,
+            GPU_VMM_C_LIBRARY=__file__,
+        )
+        self.assertIn(os.path.basename(__file__), said)
+
+    def test_where_it_looks(self):
+        said = self.script(
+            """
+            import gpu_vmm._library
+            try:
+                print(gpu_vmm._library.find())
+            except gpu_vmm.Unavailable as error:
+                print(error)
+            """,
+            GPU_VMM_C_LIBRARY="",
+        )
+        self.assertIn("libgpu_vmm_c", said)
+        self.assertIn("gpu_vmm", said)
+
+    def test_version(self):
+        self.assertEqual(gpu_vmm._library.version(), gpu_vmm.__version__)
+
+    def test_what_is_left_at_the_end(self):
+        self.script(
+            f"""
+            import atexit, gpu_vmm
+            backend = gpu_vmm.open({NAME!r})
+            pool = backend.pool()
+            block = pool.tagged("left").alloc(1 << 20)
+            vec = gpu_vmm.DeviceVec("int8", b"left", backend=backend)
+            capsule = vec.__dlpack__()
+            other = gpu_vmm.DeviceVec("int8", b"left", backend=backend).__dlpack__()
+            cycle = [pool.alloc(1)]
+            cycle.append(cycle)
+            atexit.register(lambda: block.read(0, 1))
+
+            class Late:
+                # Its module's names are gone when it goes.
+                def __init__(self):
+                    self.block, self.vec = pool.alloc(1), gpu_vmm.DeviceVec("int8", b"left", backend=backend)
+                    self.capsule = self.vec.__dlpack__()
+                    self.itself = self
+
+            import sys
+            sys.late = Late()
+            """
+        )
+
+    @unittest.skipUnless(sys.platform == "linux", "no fork")
+    def test_forked(self):
+        said = self.script(
+            f"""
+            import gc, os, gpu_vmm
+            backend = gpu_vmm.open({NAME!r})
+            pool = backend.pool()
+            block, vec = pool.alloc(1 << 20), gpu_vmm.DeviceVec("int8", b"kept", backend=backend)
+            capsule = vec.__dlpack__()
+            child = os.fork()
+            if child == 0:
+                calls = {{
+                    "memory": backend.memory,
+                    "alloc": lambda: pool.alloc(1),
+                    "tagged": lambda: pool.tagged("t").alloc(1),
+                    "suspend": lambda: pool.suspend(""),
+                    "trim": pool.trim,
+                    "grow": lambda: vec.resize(100_000_000),
+                    "read": vec.tolist,
+                }}
+                for name, call in calls.items():
+                    try:
+                        call()
+                        print(name, "went through", flush=True)
+                    except gpu_vmm.Error as error:
+                        if error.status != gpu_vmm.Status.FORKED or not isinstance(error, gpu_vmm.Forked):
+                            print(name, error.status, error, flush=True)
+                del block, capsule, vec, pool, backend, call, calls
+                gc.collect()
+                raise SystemExit(0)
+            print("child", os.waitpid(child, 0)[1])
+            print(vec.tolist(), block.read(0, 1) is not None)
+            pool.alloc(1).free()
+            """
+        )
+        self.assertEqual(said, "child 0\n[107, 101, 112, 116] True\n")
+
+    def test_the_package_loads_nothing(self):
+        said = self.script(
+            """
+            import sys, gpu_vmm
+            print(gpu_vmm._library._loaded, "torch" in sys.modules, "cupy" in sys.modules, gpu_vmm.torch.__name__)
+            """
+        )
+        self.assertEqual(said, "None False False gpu_vmm.torch\n")
+
+    def test_backend_is_there(self):
+        self.assertEqual(backend().name, NAME)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,256 @@
+"""Vectors: every type, growth in place, reading and writing, and how NumPy sees them."""
+
+import array
+import math
+import unittest
+
+import gpu_vmm
+from support import MIB, NAME, Case, Counted, backend
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+NUMPY = tuple(map(int, numpy.__version__.split(".")[:2])) if numpy else ()
+
+VALUES = {
+    "int8": [-128, 0, 127],
+    "int16": [-32768, 7, 32767],
+    "int32": [-(1 << 31), 7, (1 << 31) - 1],
+    "int64": [-(1 << 63), 7, (1 << 63) - 1],
+    "uint8": [0, 7, 255],
+    "uint16": [0, 7, 65535],
+    "uint32": [0, 7, (1 << 32) - 1],
+    "uint64": [0, 7, (1 << 64) - 1],
+    "float16": [-1.5, 0.0, 65504.0],
+    "bfloat16": [-1.5, 0.0, 3.0e38],
+    "float32": [-1.5, 0.1, 3.0e38],
+    "float64": [-1.5, 0.1, 1.0e300],
+    "complex64": [1 + 2j, -0.5j, 3.0],
+    "complex128": [1 + 2j, -0.1j, 3.0],
+    "bool": [True, False, True],
+}
+
+
+class Vectors(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.backend = backend()
+
+    def vec(self, *arguments, **named):
+        return gpu_vmm.DeviceVec(*arguments, backend=self.backend, **named)
+
+    def test_every_type(self):
+        for dtype, values in VALUES.items():
+            with self.subTest(dtype=dtype):
+                vec = self.vec(dtype, values)
+                self.assertEqual(vec.dtype, dtype)
+                got = vec.tolist()
+                for one, other in zip(values, got):
+                    digits = {"float32": 6e-8, "bfloat16": 4e-3}.get(dtype, 0)
+                    self.assertLessEqual(abs(one - other), digits * abs(one))
+                    self.assertIs(type(other), type(values[0]))
+                vec.append(values[1])
+                vec.write(0, values[1:])
+                self.assertEqual(vec.tolist(), [got[1], got[2], got[2], got[1]])
+                vec.resize(6, values[0])
+                self.assertEqual(vec.read(4, 2), [got[0], got[0]])
+
+    def test_bfloat16_is_rounded_to_even(self):
+        vec = self.vec("bfloat16", [1 + 1 / 256, 1 + 3 / 256, math.nan, math.inf, -0.0])
+        got = vec.tolist()
+        self.assertEqual(got[:2], [1.0, 1 + 4 / 256])
+        self.assertTrue(math.isnan(got[2]))
+        self.assertEqual((got[3], math.copysign(1, got[4])), (math.inf, -1.0))
+
+    def test_letters_and_buffers(self):
+        for letter, name in (("f", "float32"), ("d", "float64"), ("e", "float16"), ("?", "bool"), ("q", "int64"), ("B", "uint8")):
+            self.assertEqual(self.vec(letter).dtype, name)
+        self.assertEqual(self.vec("int32", array.array("i", [1, -2])).tolist(), [1, -2])
+        self.assertEqual(self.vec("int64", array.array("q", [1, -2])).tolist(), [1, -2])
+        self.assertEqual(self.vec("uint8", b"abc").tolist(), [97, 98, 99])
+        self.assertEqual(self.vec("bfloat16", b"\x80\x3f").tolist(), [1.0])
+        self.assertEqual(self.vec("float32", memoryview(array.array("f", [1, 2])).toreadonly()).tolist(), [1, 2])
+        self.assertEqual(self.vec("int8", (number for number in range(3))).tolist(), [0, 1, 2])
+
+    def test_what_cannot_be(self):
+        with self.raises(gpu_vmm.InvalidArgument, "there are int8"):
+            self.vec("float8")
+        with self.raises(TypeError):
+            self.vec(float)
+        vec = self.vec("int32", [1, 2, 3])
+        for values in (array.array("f", [1]), array.array("I", [1]), b"12345"):
+            with self.raises(gpu_vmm.InvalidArgument, "values"):
+                vec.extend(values)
+        with self.raises(gpu_vmm.InvalidArgument, "C-contiguous"):
+            vec.extend(memoryview(array.array("i", [1, 2, 3]))[::2])
+        for values in ("12", {1: 2}, ["1"], [[1]], 5, [None]):
+            with self.raises(TypeError):
+                vec.extend(values)
+        with self.raises(OverflowError):
+            vec.append(1 << 31)
+        with self.raises(gpu_vmm.InvalidArgument, "there are 3"):
+            vec.write(2, [1, 2])
+        with self.raises(gpu_vmm.InvalidArgument, "there are 3"):
+            vec.read(1, 3)
+        for n in (-1, 1 << 63):
+            with self.raises(gpu_vmm.InvalidArgument):
+                vec.resize(n)
+        with self.raises(gpu_vmm.InvalidArgument):
+            self.vec("int32", reserve=0)
+        with self.raises(gpu_vmm.InvalidArgument):
+            self.vec("int32", device=10_000)
+        self.assertEqual(vec.tolist(), [1, 2, 3])
+
+    def test_growth_keeps_the_address(self):
+        vec = self.vec("uint32", reserve=256 * MIB)
+        address = vec.address
+        self.assertEqual((len(vec), vec.tolist()), (0, []))
+        for turn in range(40):
+            vec.extend(array.array("I", [turn]) * 300_000)
+            self.assertEqual(vec.address, address)
+        for turn in range(40):
+            self.assertEqual(vec.read(turn * 300_000, 1) + vec.read(turn * 300_000 + 299_999, 1), [turn, turn])
+        self.assertGreaterEqual(vec.capacity, len(vec))
+        vec.resize(len(vec) + 1_000_000, 77)
+        self.assertEqual(vec.read(len(vec) - 1_000_000, 1_000_000), [77] * 1_000_000)
+
+    def test_growth_asks_the_driver_seldom(self):
+        vec, piece = self.vec("uint8"), bytes(1 << 16)
+        with Counted("gpu_vmm_region_grow") as grown:
+            for _ in range(3000):
+                vec.extend(piece)
+        self.assertEqual(len(vec), 3000 << 16)
+        self.assertLess(grown.calls, 50)  # of 94 pieces of 2 MiB
+
+    def test_room_and_shrinking(self):
+        vec = self.vec("float64")
+        vec.reserve(1)  # memory goes back in the pieces in which it came
+        vec.reserve(3 * MIB)
+        self.assertGreaterEqual(vec.capacity, 3 * MIB)
+        self.assertEqual(len(vec), 0)
+        vec.extend([1.0, 2.0])
+        vec.shrink_to_fit()
+        self.assertLess(vec.capacity, 3 * MIB)
+        self.assertEqual(vec.tolist(), [1.0, 2.0])
+        vec.resize(1)
+        vec.append(5.0)
+        self.assertEqual(vec.tolist(), [1.0, 5.0])
+        vec.resize(0)
+        vec.shrink_to_fit()
+        self.assertEqual(vec.capacity, 0)
+        vec.append(5.0)
+        self.assertEqual(vec.tolist(), [5.0])
+
+    def test_too_large(self):
+        vec = self.vec("uint8", b"kept")
+        with self.raises(gpu_vmm.Error):
+            vec.resize(1 << 60)
+        self.assertEqual(bytes(vec.tolist()), b"kept")
+
+    def test_sleeps(self):
+        vec = self.vec("int16", range(1000))
+        address = vec.address
+        for keep in ("host", "pinned", "file"):
+            self.assertGreater(vec.suspend(keep), 0)
+            with self.raises(gpu_vmm.Suspended):
+                vec.tolist()
+            with self.raises(gpu_vmm.Suspended):
+                vec.append(1)
+            self.assertGreater(vec.resume(), 0)
+            self.assertEqual((vec.address, vec.tolist()), (address, list(range(1000))))
+
+    def test_interfaces(self):
+        vec = self.vec("float32", [1, 2, 3])
+        here, other = "__cuda_array_interface__", "__array_interface__"
+        if NAME == "host":
+            here, other = other, here
+        self.assertFalse(hasattr(vec, other))
+        vec.shrink_to_fit()  # nobody has seen it
+        shown = getattr(vec, here)
+        self.assertEqual((shown["version"], shown["shape"], shown["typestr"]), (3, (3,), "<f4"))
+        self.assertEqual(shown["data"], (vec.address, False))
+        self.assertEqual(getattr(vec.read_only(), here)["data"], (vec.address, True))
+        with self.raises(gpu_vmm.Busy, "views_gone"):
+            vec.shrink_to_fit()
+        vec.shrink_to_fit(views_gone=True)
+
+    def test_read_only(self):
+        view = self.vec("int8", [1, 2]).read_only()
+        self.assertEqual((len(view), view.tolist(), view.dtype), (2, [1, 2], "int8"))
+        self.assertFalse(hasattr(view, "write"))
+
+
+@unittest.skipIf(numpy is None, "there is no NumPy")
+class Numpy(Case):
+    def vec(self, *arguments):
+        return gpu_vmm.DeviceVec(*arguments, backend=backend())
+
+    def test_takes_arrays(self):
+        for dtype in VALUES:
+            if dtype != "bfloat16":
+                values = numpy.arange(6).astype(dtype).reshape(2, 3)
+                self.assertEqual(self.vec(dtype, values).tolist(), values.ravel().tolist(), dtype)
+        with self.raises(gpu_vmm.InvalidArgument, "C-contiguous"):
+            self.vec("float64", numpy.ones((4, 4)).T[:, ::2])
+        with self.raises(gpu_vmm.InvalidArgument, "format"):
+            self.vec("float64", numpy.ones(4, dtype=">f8"))
+
+    @unittest.skipIf(NAME != "host", "the memory is a GPU's")
+    def test_sees_the_memory(self):
+        for dtype, values in VALUES.items():
+            if dtype == "bfloat16":
+                continue
+            with self.subTest(dtype=dtype):
+                vec = self.vec(dtype, values)
+                for array_ in (numpy.from_dlpack(vec), numpy.asarray(vec)):
+                    self.assertEqual(array_.ctypes.data, vec.address)
+                    self.assertEqual(array_.dtype, numpy.dtype(dtype))
+                    self.assertEqual(array_.tolist(), vec.tolist())
+                    if array_.flags.writeable:
+                        array_[0] = 1
+                        self.assertEqual(vec.read(0, 1), [1])
+                    else:  # NumPy before 2.1 takes no versioned tensors, and does not write to what others may not like
+                        self.assertLess(NUMPY, (2, 1))
+                self.assertFalse(numpy.asarray(vec.read_only()).flags.writeable)
+                if NUMPY >= (2, 1):
+                    self.assertFalse(numpy.from_dlpack(vec.read_only()).flags.writeable)
+                else:
+                    with self.assertRaisesRegex(BufferError, "read-only"):
+                        numpy.from_dlpack(vec.read_only())
+
+    @unittest.skipIf(NAME != "host", "the memory is a GPU's")
+    def test_views_through_growth(self):
+        vec = self.vec("float32", [1, 2, 3])
+        before = numpy.from_dlpack(vec)
+        vec.extend(numpy.ones(3_000_000, dtype="float32"))
+        vec.write(0, [9])
+        self.assertEqual((before.shape, before.tolist()), ((3,), [9.0, 2.0, 3.0]))
+        vec.resize(1)
+        with self.raises(gpu_vmm.Busy, "still in use"):
+            vec.shrink_to_fit()
+        del before
+        vec.shrink_to_fit()
+        self.assertEqual(numpy.from_dlpack(self.vec("int8")).shape, (0,))
+        self.assertEqual(numpy.asarray(self.vec("int8")).shape, (0,))
+
+    @unittest.skipIf(NAME != "host", "the memory is a GPU's")
+    def test_the_memory_stays_for_who_has_it(self):
+        array_ = numpy.from_dlpack(self.vec("int32", range(1000)))
+        other = numpy.asarray(self.vec("int32", range(1000)))
+        self.assertEqual(int(array_.sum() + other.sum()), 999_000)
+
+    @unittest.skipIf(NAME != "host", "the memory is a GPU's")
+    def test_a_refusal_is_numpys_own(self):
+        # NumPy drops the capsule while its exception is on the way.
+        vec = self.vec("bfloat16", [1, 2])
+        for _ in range(3):
+            with self.assertRaisesRegex((RuntimeError, BufferError), "[Uu]nsupported"):
+                numpy.from_dlpack(vec)
+            with self.assertRaisesRegex((RuntimeError, BufferError), "[Uu]nsupported"):
+                numpy.from_dlpack(self.vec("bfloat16", [1, 2]))
+        vec.shrink_to_fit()
+
+
+if __name__ == "__main__":
+    unittest.main()
