@@ -2,7 +2,7 @@
 
 from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
-from setuptools_rust import Binding, RustExtension
+from setuptools_rust import Binding, RustExtension, Strip
 
 
 class AnyPython(bdist_wheel):
@@ -14,7 +14,7 @@ class AnyPython(bdist_wheel):
 
 setup(
     rust_extensions=[
-        RustExtension("gpu_vmm.libgpu_vmm_c", path="../c/Cargo.toml", binding=Binding.NoBinding, debug=False)
+        RustExtension("gpu_vmm.libgpu_vmm_c", path="../c/Cargo.toml", binding=Binding.NoBinding, debug=False, strip=Strip.Debug)
     ],
     cmdclass={"bdist_wheel": AnyPython},
 )

@@ -83,6 +83,9 @@ typedef struct {
 // The memory is suspended.
 #define GPU_VMM_SUSPENDED 6
 
+// A file for contents cannot be made, written or read; the text has its path and what the system answered.
+#define GPU_VMM_FILE 7
+
 // Nothing has this tag.
 #define GPU_VMM_NO_SUCH_TAG 8
 
@@ -152,6 +155,23 @@ gpu_vmm_status gpu_vmm_memory(const gpu_vmm_backend *backend,
                               uint32_t device,
                               uint64_t *free_bytes,
                               uint64_t *total_bytes);
+
+// Says where Python's PyCapsule_IsValid and PyCapsule_GetPointer are, which gpu_vmm_python_capsule_dropped needs. The first
+// time holds. Null is nothing.
+//
+// # Safety
+//
+// They are null or these functions.
+void gpu_vmm_python_capsules(const void *is_valid,
+                             const void *get_pointer);
+
+// The destructor of a capsule with a DLPack tensor: where nobody has taken the tensor, calls its deleter.
+//
+// # Safety
+//
+// `capsule` is a PyObject * of a capsule, whose tensor gpu_vmm_region_dlpack gave; the caller has Python's lock, as Python has
+// when it calls a destructor.
+void gpu_vmm_python_capsule_dropped(void *capsule);
 
 // Makes a pool of a device's memory. Nothing is reserved or created before the first block. `options` may be null: device 0
 // without limits.

@@ -7,7 +7,7 @@
 //! | `texts` | strings from and to C |
 //! | `backend` | opening a vendor's driver |
 //! | `pool`, `sleep` | allocating; giving memory back and having it again |
-//! | `region`, `tensor` | memory that grows in place, and as DLPack tensors |
+//! | `region`, `tensor`, `capsule` | memory that grows in place, as DLPack tensors, and these in Python |
 //! | `torch` | the process's pools, as PyTorch calls them |
 //!
 //! Pointers that C gives are looked at where that is possible: null is an error with a text. An object that was freed, or an
@@ -18,6 +18,7 @@
 
 mod backend;
 mod call;
+mod capsule;
 mod pool;
 mod region;
 mod sleep;

@@ -26,6 +26,8 @@ pub const GPU_VMM_UNAVAILABLE: Status = 4;
 pub const GPU_VMM_NOT_A_BLOCK: Status = 5;
 /// The memory is suspended.
 pub const GPU_VMM_SUSPENDED: Status = 6;
+/// A file for contents cannot be made, written or read; the text has its path and what the system answered.
+pub const GPU_VMM_FILE: Status = 7;
 /// Nothing has this tag.
 pub const GPU_VMM_NO_SUCH_TAG: Status = 8;
 /// Somebody still uses it: a region whose tensors are in use cannot shrink.
@@ -97,6 +99,7 @@ fn of(error: &Error) -> Status {
         | Error::LibraryRefused { .. }
         | Error::NoDevice { .. } => GPU_VMM_UNAVAILABLE,
         Error::Suspended { .. } => GPU_VMM_SUSPENDED,
+        Error::File { .. } => GPU_VMM_FILE,
         Error::Exported { .. } | Error::Held { .. } => GPU_VMM_BUSY,
         Error::Forked { .. } => GPU_VMM_FORKED,
         Error::DeviceLost { .. } => GPU_VMM_DEVICE_LOST,

@@ -12,13 +12,13 @@ from .errors import (
     DeviceLost,
     DriverError,
     Error,
+    FileError,
     Forked,
     InternalError,
     InvalidArgument,
     NoSuchTag,
     NotABlock,
     NotInstalled,
-    NotSuspended,
     OutOfAddresses,
     OutOfMemory,
     Status,
@@ -30,7 +30,7 @@ from .pool import Block, BlockInfo, Pool
 __version__ = "0.1.0"
 
 __all__ = [
-    "Backend", "Block", "BlockInfo", "Busy", "DeviceLost", "DeviceVec", "DriverError", "Error", "Forked", "InternalError",
-    "InvalidArgument", "NoSuchTag", "NotABlock", "NotInstalled", "NotSuspended", "OutOfAddresses", "OutOfMemory", "Pool",
+    "Backend", "Block", "BlockInfo", "Busy", "DeviceLost", "DeviceVec", "DriverError", "Error", "FileError", "Forked", "InternalError",
+    "InvalidArgument", "NoSuchTag", "NotABlock", "NotInstalled", "OutOfAddresses", "OutOfMemory", "Pool",
     "ReadOnlyVec", "Status", "Suspended", "Unavailable", "cupy", "open", "torch",
 ]  # fmt: skip

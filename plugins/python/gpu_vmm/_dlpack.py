@@ -4,97 +4,45 @@ from __future__ import annotations
 
 import ctypes
 import operator
-import sys
 from ctypes import c_char_p, c_int64, c_void_p, py_object, pythonapi
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 from ._handles import RegionHandle
-from ._library import check, library
+from ._library import address_of, check, library
 from ._values import DType
 from .errors import InvalidArgument
 
-# Capsules point to their names and their destructor for as long as they live: these stay until the process ends.
+# Capsules point to their names for as long as they live: these stay until the process ends.
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
-_NAMES = ((_PLAIN, False), (_VERSIONED, True))
+for _stays in (_PLAIN, _VERSIONED):
+    pythonapi.Py_IncRef(py_object(_stays))
 
-# Of what is called with a capsule that is just going, the capsule's address alone can be given.
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", pythonapi))
-_pointer_of = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", pythonapi))
-_occurred = ctypes.PYFUNCTYPE(c_void_p)(("PyErr_Occurred", pythonapi))
 _new = ctypes.PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", pythonapi))
 
 
-def _dropped(
-    capsule: int,
-    ending: Callable[[], bool] = sys.is_finalizing,
-    occurred: Any = _occurred,
-    is_valid: Any = _is_valid,
-    pointer_of: Any = _pointer_of,
-    names: Any = _NAMES,
-    loaded: Any = library,
-) -> None:
-    """A capsule goes: where nobody has taken its tensor, the tensor goes too. Who takes one renames the capsule."""
-    pending = None
-    try:
-        # First of all: an exception may be on its way, with which no Python can run. ctypes looks for one behind each call into
-        # the interpreter, so it is raised here. A C function that was interrupted by it will miss it; see Exporter.
-        occurred()
-    except BaseException as error:
-        pending = error
-    if not ending():
-        for name, versioned in names:
-            if is_valid(capsule, name):
-                loaded().gpu_vmm_dlpack_delete(pointer_of(capsule, name), versioned)
-    if pending is not None:
-        raise pending  # nobody can catch it; it is told by sys.unraisablehook at least
+def _destructor() -> int:
+    """The library's function that lets a tensor go that nobody has taken. Python could not: an exception may be on its way."""
+    functions = (ctypes.cast(function, c_void_p) for function in (pythonapi.PyCapsule_IsValid, pythonapi.PyCapsule_GetPointer))
+    library().gpu_vmm_python_capsules(*functions)
+    return address_of("gpu_vmm_python_capsule_dropped")
 
 
-_DROPPED = ctypes.PYFUNCTYPE(None, c_void_p)(_dropped)
-_DESTRUCTOR = ctypes.cast(_DROPPED, c_void_p)
-for _stays in (_PLAIN, _VERSIONED, _DROPPED):
-    pythonapi.Py_IncRef(py_object(_stays))
-
-
-class Exporter:
-    """What gives capsules of a region, and has each thread's last one, which nobody may have taken.
-
-    A library that refuses a tensor drops its capsule while its exception is on the way, and ctypes cannot run the destructor then
-    without losing that exception. So the capsule stays here until the thread asks for the next one, the vector takes memory away, or
-    it is collected: then none is on its way.
-    """
-
-    __slots__ = ("_last",)
-
-    def __init__(self) -> None:
-        self._last: Dict[int, object] = {}
-
-    def forget(self) -> None:
-        """Lets go of capsules; tensors that somebody has taken stay."""
-        self._last.clear()
-
-    def __del__(self) -> None:
-        # Python keeps exceptions aside around this, and not where attributes are cleared behind it.
-        self.forget()
-
-    def capsule(
-        self, region: RegionHandle, dtype: DType, length: int, read_only: bool, versioned: bool, thread: int
-    ) -> object:
-        """A capsule with a tensor of the region's first elements."""
-        self._last.pop(thread, None)
-        tensor = c_void_p()
-        shape = (c_int64 * 1)(length)
-        check(
-            library().gpu_vmm_region_dlpack(
-                region, 0, dtype.code, dtype.bits, 1, 1, shape, None, read_only, versioned, ctypes.byref(tensor)
-            )
+def capsule(region: RegionHandle, dtype: DType, length: int, read_only: bool, versioned: bool) -> object:
+    """A capsule with a tensor of a region's first elements. Who takes the tensor renames the capsule."""
+    destructor = _destructor()
+    tensor = c_void_p()
+    shape = (c_int64 * 1)(length)
+    check(
+        library().gpu_vmm_region_dlpack(
+            region, 0, dtype.code, dtype.bits, 1, 1, shape, None, read_only, versioned, ctypes.byref(tensor)
         )
-        try:
-            capsule: object = _new(tensor, _VERSIONED if versioned else _PLAIN, _DESTRUCTOR)
-        except BaseException:
-            library().gpu_vmm_dlpack_delete(tensor, versioned)
-            raise
-        self._last[thread] = capsule
-        return capsule
+    )
+    try:
+        made: object = _new(tensor, _VERSIONED if versioned else _PLAIN, destructor)
+    except BaseException:
+        library().gpu_vmm_dlpack_delete(tensor, versioned)
+        raise
+    return made
 
 
 def versioned(

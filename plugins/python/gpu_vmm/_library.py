@@ -82,6 +82,7 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     ),
     "gpu_vmm_dlpack_delete": (None, [c_void_p, c_bool]),
     "gpu_vmm_dlpack_device": (_STATUS, [_OBJECT, c_uint32, POINTER(c_int32), POINTER(c_int32)]),
+    "gpu_vmm_python_capsules": (None, [c_void_p, c_void_p]),
     "gpu_vmm_torch_alloc": (c_void_p, [c_ssize_t, c_int, c_void_p]),
     "gpu_vmm_torch_free": (None, [c_void_p, c_ssize_t, c_int, c_void_p]),
     "gpu_vmm_torch_record_stream": (None, [c_void_p, c_void_p]),

@@ -7,7 +7,7 @@ import threading
 from typing import Any, Dict, List, Optional, SupportsIndex, Tuple
 
 from ._arguments import kept_in, unsigned
-from ._dlpack import Exporter, versioned
+from ._dlpack import capsule, versioned
 from ._handles import RegionHandle
 from ._library import check, library
 from ._values import Buffer, DType, as_bytes, dtype_of, pack, unpack
@@ -76,8 +76,7 @@ class _Shown:
         vec = self._vec()
         new = versioned(vec._device, stream, max_version, dl_device, copy, self._read_only)
         with vec._lock:
-            exporter, length = vec._exporter, vec._length
-            return exporter.capsule(vec._region, vec._dtype, length, self._read_only, new, threading.get_ident())
+            return capsule(vec._region, vec._dtype, vec._length, self._read_only, new)
 
     def _interface(self, name: str, on_host: bool) -> Dict[str, Any]:
         vec = self._vec()
@@ -129,7 +128,7 @@ class DeviceVec(_Shown):
     Any thread may use it, one at a time changes it. Raises InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable.
     """
 
-    __slots__ = ("_address", "_backend", "_device", "_dtype", "_exporter", "_length", "_lock", "_region", "_seen", "__weakref__")
+    __slots__ = ("_address", "_backend", "_device", "_dtype", "_length", "_lock", "_region", "_seen", "__weakref__")
 
     def __init__(
         self,
@@ -157,7 +156,6 @@ class DeviceVec(_Shown):
         self._address: int = address.value
         self._length = 0
         self._lock = threading.RLock()
-        self._exporter = Exporter()
         # Whether somebody was told the address by a protocol that does not tell when they are done.
         self._seen = False
         if values is not None:
@@ -226,7 +224,6 @@ class DeviceVec(_Shown):
         ``__cuda_array_interface__``, which do not tell when views are gone: say so by ``views_gone=True``.
         """
         with self._lock:
-            self._exporter.forget()
             if self._seen and not views_gone:
                 raise Busy(
                     "shrink: the memory was shown by __array_interface__ or __cuda_array_interface__, whose views may be in use; "

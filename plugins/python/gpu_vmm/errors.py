@@ -16,7 +16,7 @@ class Status(IntEnum):
     UNAVAILABLE = 4
     NOT_A_BLOCK = 5
     SUSPENDED = 6
-    NOT_SUSPENDED = 7
+    FILE = 7
     NO_SUCH_TAG = 8
     BUSY = 9
     FORKED = 10
@@ -79,10 +79,10 @@ class Suspended(Error):
     status = Status.SUSPENDED
 
 
-class NotSuspended(Error):
-    """The memory is not suspended."""
+class FileError(Error, OSError):
+    """A file for contents cannot be made, written or read; the text has its path and what the system answered."""
 
-    status = Status.NOT_SUSPENDED
+    status = Status.FILE
 
 
 class NoSuchTag(Error):
@@ -124,7 +124,7 @@ class InternalError(Error):
 _BY_STATUS: Dict[int, Type[Error]] = {
     int(kind.status): kind
     for kind in (
-        InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable, NotABlock, Suspended, NotSuspended, NoSuchTag, Busy, Forked,
+        InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable, NotABlock, Suspended, FileError, NoSuchTag, Busy, Forked,
         DeviceLost, DriverError, InternalError,
     )
 }  # fmt: skip

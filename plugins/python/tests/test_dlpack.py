@@ -6,7 +6,7 @@ import threading
 import unittest
 
 import gpu_vmm
-from support import MIB, NAME, Case, Counted, backend
+from support import MIB, NAME, Case, backend
 
 api = ctypes.pythonapi
 api.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -53,6 +53,23 @@ class Taken:
 
     def delete(self):
         self.managed.deleter(self.pointer)
+
+
+class Deleted:
+    """Notes how often a tensor's deleter is called, and calls it."""
+
+    def __init__(self, capsule):
+        name = name_of(capsule)
+        self.pointer = api.PyCapsule_GetPointer(capsule, name)
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        managed = KINDS[name].from_address(self.pointer)
+        self.its_own = kind(ctypes.cast(managed.deleter, ctypes.c_void_p).value)
+        self.noting = managed.deleter = kind(self.note)
+        self.calls = 0
+
+    def note(self, pointer):
+        self.calls += 1
+        self.its_own(pointer)
 
 
 class Capsules(Case):
@@ -140,9 +157,9 @@ class Capsules(Case):
             for version in (None, (1, 0)):
                 vec = [large()]
                 capsule = [vec[0].__dlpack__(max_version=version)]
-                with Counted("gpu_vmm_dlpack_delete") as deleted:
-                    let_go(vec, capsule)
-                    gc.collect()
+                deleted = Deleted(capsule[0])
+                let_go(vec, capsule)
+                gc.collect()
                 self.assertEqual(deleted.calls, 1, said)
         if NAME != "host":
             before = free()
@@ -154,14 +171,15 @@ class Capsules(Case):
             self.assertGreater(free(), before - 512 * MIB)
 
     def test_taken_ones_are_not_deleted_twice(self):
-        with Counted("gpu_vmm_dlpack_delete") as deleted:
-            vec = self.vec()
-            capsule = vec.__dlpack__()
-            taken = Taken(capsule)
-            del capsule, vec
-            gc.collect()
+        vec = self.vec()
+        capsule = vec.__dlpack__()
+        deleted = Deleted(capsule)
+        taken = Taken(capsule)
+        del capsule, vec
+        gc.collect()
         self.assertEqual(deleted.calls, 0)
         taken.delete()
+        self.assertEqual(deleted.calls, 1)
 
     def test_an_exception_on_its_way(self):
         # As a library does that refuses a tensor: the capsule goes while the exception is there.
@@ -177,6 +195,9 @@ class Capsules(Case):
         self.assertFalse(self.exported(vec))
         with self.assertRaises(ValueError):
             refuse(self.vec())
+        # Nobody else has the vector any more.
+        with self.assertRaises(TypeError):
+            int(self.vec().__dlpack__())
 
     def test_threads(self):
         vec, failures = self.vec(), []

@@ -191,7 +191,7 @@ class Pools(Case):
                 self.pool.suspend("weights", "floppy")
             with self.raises(gpu_vmm.InvalidArgument, "directory"):
                 self.pool.suspend("weights", "host", "/")
-            with self.raises(gpu_vmm.Error):
+            with self.raises(gpu_vmm.FileError, "/nonexistent/folder"):
                 self.pool.suspend("weights", "file", "/nonexistent/folder")
             self.assertEqual(self.pool.resume("weights"), 0)
 
