@@ -88,7 +88,7 @@ impl<B: Backend> Core<B> {
         let properties = Properties::on(settings.device);
         // A frame is mapped in a region, whose parts are multiples of the largest granularity there is.
         let granularity = backend.granularity_of("make a pool", &properties)?.max(backend.granularity());
-        let page = granularity.bytes().0.max(PAGE.0);
+        let page = granularity.bytes().0.max(PAGE.0).max(settings.page.0);
         Ok(Self {
             backend: backend.clone(),
             page,

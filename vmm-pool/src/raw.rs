@@ -2,7 +2,8 @@
 
 use crate::{Block, Fence, Pool, PoolError, PoolResult};
 use gpu_vmm_core::{Address, Backend, Stream};
-use std::collections::{HashMap, HashSet, VecDeque};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// So many parts have a lock of their own.
@@ -18,16 +19,19 @@ pub(crate) struct Raw<B: Backend> {
 
 #[derive(Debug)]
 struct Part<B: Backend> {
-    blocks: HashMap<Address, Block<B>>,
-    /// What was freed last, to tell freeing twice from other mistakes.
-    freed: VecDeque<Address>,
-    freed_set: HashSet<Address>,
+    blocks: FxHashMap<Address, Block<B>>,
+    /// What was freed last, to tell freeing twice from other mistakes: with the number of the free, of which there may have
+    /// been more at the same address.
+    freed: VecDeque<(Address, u64)>,
+    last_freed: FxHashMap<Address, u64>,
+    frees: u64,
 }
 
 impl<B: Backend> Raw<B> {
     pub(crate) fn new() -> Self {
         let part = |_| {
-            Mutex::new(Part { blocks: HashMap::new(), freed: VecDeque::new(), freed_set: HashSet::new() })
+            let (blocks, freed, last_freed) = (FxHashMap::default(), VecDeque::new(), FxHashMap::default());
+            Mutex::new(Part { blocks, freed, last_freed, frees: 0 })
         };
         Self { parts: std::array::from_fn(part) }
     }
@@ -49,19 +53,14 @@ impl<B: Backend> Raw<B> {
 impl<B: Backend> Part<B> {
     fn remember(&mut self, address: Address) {
         if self.freed.len() == REMEMBERED
-            && let Some(old) = self.freed.pop_front()
+            && let Some((old, number)) = self.freed.pop_front()
+            && self.last_freed.get(&old) == Some(&number)
         {
-            self.freed_set.remove(&old);
+            self.last_freed.remove(&old);
         }
-        if self.freed_set.insert(address) {
-            self.freed.push_back(address);
-        }
-    }
-
-    fn unremember(&mut self, address: Address) {
-        if self.freed_set.remove(&address) {
-            self.freed.retain(|one| *one != address);
-        }
+        self.frees += 1;
+        self.freed.push_back((address, self.frees));
+        self.last_freed.insert(address, self.frees);
     }
 }
 
@@ -71,7 +70,7 @@ impl<B: Backend> Pool<B> {
     pub fn keep(&self, block: Block<B>) -> Address {
         let address = block.address();
         let mut part = self.owner.raw.part(address);
-        part.unremember(address);
+        part.last_freed.remove(&address);
         part.blocks.insert(address, block);
         address
     }
@@ -106,7 +105,7 @@ impl<B: Backend> Pool<B> {
             block.record_use(stream);
             return Ok(());
         }
-        let freed = part.freed_set.contains(&address);
+        let freed = part.last_freed.contains_key(&address);
         drop(part);
         Err(self.not_kept("record a use", address, freed))
     }
@@ -117,7 +116,7 @@ impl<B: Backend> Pool<B> {
             part.remember(address);
             return Ok(block);
         }
-        let freed = part.freed_set.contains(&address);
+        let freed = part.last_freed.contains_key(&address);
         drop(part);
         Err(self.not_kept(operation, address, freed))
     }

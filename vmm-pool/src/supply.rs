@@ -1,6 +1,5 @@
 //! Where memory comes from: what is free behind other addresses, or the driver.
 
-use crate::builder::slack;
 use crate::core::{Core, Request, Shortage};
 use crate::error::OutOf;
 use crate::frames::FrameIndex;
@@ -59,7 +58,7 @@ impl<B: Backend> Core<B> {
         // What this request will take counts already.
         let needed = self.peak_taken.max(self.taken + size);
         // The first stream is nobody's.
-        let slack = needed.saturating_add(needed / slack(self.streams.count() - 1));
+        let slack = needed.saturating_add(self.settings.slack(needed, self.streams.count() - 1));
         while chosen.frames.len() < count && self.held() + self.page <= slack.min(budget.0) {
             match self.create(tag, chosen) {
                 Ok(()) => {}

@@ -32,6 +32,13 @@ typedef struct {
   uint64_t budget;
   // How much memory the pool keeps in which nothing is; UINT64_MAX for all of it.
   uint64_t keep;
+  // The size in which physical memory is created and mapped, a power of two; 0 for the driver's granularity, or for 16 MiB
+  // where PyTorch is served. Larger pieces take fewer driver calls, and more may lie unused beside blocks.
+  uint64_t page;
+  // By how many hundredths the pool may hold more than was ever needed at one time, before it maps free memory from
+  // elsewhere rather than create new, which is slow where sizes change all the time; 0 for 1, or for 7 where PyTorch is
+  // served.
+  uint32_t slack;
   // Memory is overwritten with zeros where it passes from one tag to another.
   bool scrub;
   // The pool remembers where each block came from.

@@ -23,6 +23,13 @@ pub struct PoolOptions {
     pub budget: u64,
     /// How much memory the pool keeps in which nothing is; UINT64_MAX for all of it.
     pub keep: u64,
+    /// The size in which physical memory is created and mapped, a power of two; 0 for the driver's granularity, or for 16 MiB
+    /// where PyTorch is served. Larger pieces take fewer driver calls, and more may lie unused beside blocks.
+    pub page: u64,
+    /// By how many hundredths the pool may hold more than was ever needed at one time, before it maps free memory from
+    /// elsewhere rather than create new, which is slow where sizes change all the time; 0 for 1, or for 7 where PyTorch is
+    /// served.
+    pub slack: u32,
     /// Memory is overwritten with zeros where it passes from one tag to another.
     pub scrub: bool,
     /// The pool remembers where each block came from.
@@ -31,7 +38,7 @@ pub struct PoolOptions {
 
 impl PoolOptions {
     pub(crate) const DEFAULT: Self =
-        Self { device: 0, budget: 0, keep: u64::MAX, scrub: false, debug: false };
+        Self { device: 0, budget: 0, keep: u64::MAX, page: 0, slack: 0, scrub: false, debug: false };
 }
 
 /// A pool of a device's memory, allocating under one tag.
@@ -49,6 +56,12 @@ impl Pool {
         let mut builder = Blocks::builder(backend).device(device).keep(Bytes(options.keep));
         if options.budget > 0 {
             builder = builder.budget(Bytes(options.budget));
+        }
+        if options.page > 0 {
+            builder = builder.page(Bytes(options.page));
+        }
+        if options.slack > 0 {
+            builder = builder.slack(options.slack);
         }
         if options.scrub {
             builder = builder.scrub();

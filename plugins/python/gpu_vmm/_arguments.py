@@ -38,11 +38,11 @@ def kept_in(keep: Optional[str], directory: Optional[str] = None) -> Optional[by
     return None if keep is None else text("keep", keep)
 
 
-def limit(what: str, value: Optional[SupportsIndex]) -> int:
-    """A budget for C, where 0 is none."""
+def limit(what: str, value: Optional[SupportsIndex], bits: int = 64) -> int:
+    """A setting for C, where 0 says nothing."""
     if value is None:
         return 0
-    number = unsigned(what, value)
+    number = unsigned(what, value, bits)
     if number == 0:
-        raise InvalidArgument(f"{what}: 0 bytes allow nothing; None is no limit")
+        raise InvalidArgument(f"{what}: 0 is none; None is as if nothing were said")
     return number

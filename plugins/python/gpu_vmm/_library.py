@@ -21,7 +21,10 @@ _PATTERNS = ("libgpu_vmm_c*.so", "libgpu_vmm_c*.dylib", "gpu_vmm_c*.dll", "libgp
 class PoolOptions(ctypes.Structure):
     """``gpu_vmm_pool_options``."""
 
-    _fields_ = [("device", c_uint32), ("budget", c_uint64), ("keep", c_uint64), ("scrub", c_bool), ("debug", c_bool)]
+    _fields_ = [
+        ("device", c_uint32), ("budget", c_uint64), ("keep", c_uint64), ("page", c_uint64), ("slack", c_uint32), ("scrub", c_bool),
+        ("debug", c_bool),
+    ]  # fmt: skip
 
 
 class BlockFound(ctypes.Structure):

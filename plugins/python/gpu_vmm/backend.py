@@ -13,11 +13,24 @@ from .pool import Pool
 
 
 def options(
-    device: SupportsIndex, budget: Optional[SupportsIndex], keep: Optional[SupportsIndex], scrub: bool, debug: bool
+    device: SupportsIndex = 0,
+    budget: Optional[SupportsIndex] = None,
+    keep: Optional[SupportsIndex] = None,
+    page: Optional[SupportsIndex] = None,
+    slack: Optional[SupportsIndex] = None,
+    scrub: bool = False,
+    debug: bool = False,
 ) -> PoolOptions:
     """What a pool is to be, for C."""
-    kept = ALL if keep is None else unsigned("keep", keep)
-    return PoolOptions(unsigned("device", device, 32), limit("budget", budget), kept, bool(scrub), bool(debug))
+    return PoolOptions(
+        device=unsigned("device", device, 32),
+        budget=limit("budget", budget),
+        keep=ALL if keep is None else unsigned("keep", keep),
+        page=limit("page", page),
+        slack=limit("slack", slack, 32),
+        scrub=bool(scrub),
+        debug=bool(debug),
+    )
 
 
 class Backend:
@@ -67,16 +80,20 @@ class Backend:
         keep: Optional[SupportsIndex] = None,
         scrub: bool = False,
         debug: bool = False,
+        page: Optional[SupportsIndex] = None,
+        slack: Optional[SupportsIndex] = None,
     ) -> Pool:
         """A pool of a device's memory.
 
         ``budget``: the most physical memory in bytes that it may hold, None for no limit. ``keep``: how many bytes of free memory it
         keeps, None for all. ``scrub``: memory is overwritten with zeros where it passes from one tag to another. ``debug``: the pool
-        remembers where each block came from.
+        remembers where each block came from. ``page``: in pieces of how many bytes, a power of two, memory is created and mapped,
+        None for the driver's granularity. ``slack``: how many hundredths more than was ever needed at one time it may hold, before
+        it maps free memory from elsewhere rather than create new; None for 1.
 
         Raises InvalidArgument where there is no such device, Unavailable where it cannot be used.
         """
-        wanted = options(device, budget, keep, scrub, debug)
+        wanted = options(device, budget, keep, page, slack, scrub, debug)
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_pool_new(self._handle, ctypes.byref(wanted), ctypes.byref(pointer)))
         return Pool(PoolHandle(pointer))

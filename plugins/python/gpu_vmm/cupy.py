@@ -69,7 +69,7 @@ def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsInd
     """
     global _enabled
     cupy = _cupy()
-    wanted = options(0, budget, keep, False, False)  # which checks them
+    wanted = options(0, budget, keep)  # which checks them
     settings = (wanted.budget or None, None if keep is None else int(wanted.keep))
     if _enabled is not None:
         if _enabled.settings != settings:

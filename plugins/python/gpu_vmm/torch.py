@@ -12,7 +12,7 @@ import os
 import threading
 from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union
 
-from ._arguments import text
+from ._arguments import ALL, text
 from ._handles import PoolHandle
 from ._library import address_of, check, find, library
 from .backend import options
@@ -29,7 +29,7 @@ _HOOKS = (
 )
 
 _lock = threading.RLock()
-_settings: Optional[Tuple[int, int]] = None
+_settings: Optional[Tuple[int, int, int, int]] = None
 _allocator: Any = None
 _configured = False
 _mem_pools: Dict[str, Any] = {}
@@ -77,10 +77,18 @@ def _has(torch: Any, owner: Any, name: str, needed: str) -> Any:
     return found
 
 
-def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsIndex] = None) -> None:
+def enable(
+    *,
+    budget: Optional[SupportsIndex] = None,
+    keep: Optional[SupportsIndex] = None,
+    page: Optional[SupportsIndex] = None,
+    slack: Optional[SupportsIndex] = None,
+) -> None:
     """Has all GPU memory of PyTorch come from pools of gpu-vmm, one for each device. Before PyTorch's first use of a GPU.
 
     ``budget``: the most bytes that a device's pool may hold, None for no limit; ``keep``: how many free bytes it keeps, None for all.
+    ``page`` and ``slack`` are as for ``Backend.pool``, but None is 16 MiB and 7: less is mapped while a step waits for it, and less memory
+    is held by smaller ones.
     Once more with the same settings changes nothing.
 
     Raises NotInstalled without PyTorch; Unavailable without a driver, or where PyTorch is too old; Error where it has used a GPU
@@ -88,8 +96,8 @@ def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsInd
     """
     global _allocator, _configured, _settings
     torch = _torch()
-    wanted = options(0, budget, keep, False, False)
-    settings = (wanted.budget, wanted.keep)
+    wanted = options(0, budget, keep, page, slack)
+    settings = (wanted.budget, wanted.keep, wanted.page, wanted.slack)
     with _lock:
         if _settings is not None:
             if _settings != settings:
@@ -116,9 +124,9 @@ def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsInd
         _allocator, _settings, _configured = made, settings, True
 
 
-def _said(settings: Tuple[int, int]) -> str:
-    budget, keep = settings
-    return f"budget={budget or None}, keep={None if keep == (1 << 64) - 1 else keep}"
+def _said(settings: Tuple[int, int, int, int]) -> str:
+    budget, keep, page, slack = settings
+    return f"budget={budget or None}, keep={None if keep == ALL else keep}, page={page or None}, slack={slack or None}"
 
 
 def enabled() -> bool:

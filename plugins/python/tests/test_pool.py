@@ -36,8 +36,14 @@ class Backends(Case):
             gpu_vmm.open("ho\0st")
         with self.raises(TypeError):
             gpu_vmm.open(3)
-        with self.raises(gpu_vmm.InvalidArgument, "None is no limit"):
-            backend().pool(budget=0)
+        for setting in "budget", "page", "slack":
+            with self.raises(gpu_vmm.InvalidArgument, f"{setting}: 0 is none"):
+                backend().pool(**{setting: 0})
+        with self.raises(gpu_vmm.InvalidArgument, "3145728"):
+            backend().pool(page=3 * MIB)
+        pool = backend().pool(page=8 * MIB, slack=5)
+        with pool.alloc(1):
+            self.assertEqual(pool.account()["held"], 8 * MIB)
 
     def test_the_best_there_is(self):
         self.assertIn(gpu_vmm.open().name, ("cuda", "hip", "host"))

@@ -70,7 +70,7 @@ try:
     gpu_vmm.torch.enable(budget=65 << 20)
     raise AssertionError
 except gpu_vmm.Error as error:
-    assert "served already, with budget=67108864, keep=None" in str(error), error
+    assert "served already, with budget=67108864, keep=None, page=None, slack=None" in str(error), error
 address = alloc(1 << 20)
 assert tag(address) == "torch"
 assert gpu_vmm.torch.stats()["live"] == 1 << 20
@@ -198,7 +198,7 @@ assert tag(alloc(1)) == "torch"
             ENABLED
             + """
 import json, os, tempfile
-gpu_vmm.torch.enable()
+gpu_vmm.torch.enable(page=2 << 20, slack=1)
 size = 4 << 20
 with gpu_vmm.torch.pool("weights"):
     weights = alloc(size)

@@ -17,6 +17,11 @@ const TAG: &str = "torch";
 /// The tag of what graphs were captured with.
 pub(super) const GRAPHS: &str = "torch graphs";
 
+/// What is mapped at a time, and how much more may be held than was needed, where nothing else is said: a training whose batches
+/// differ maps memory in every step otherwise, while it waits. It is still less than PyTorch's expandable segments hold.
+const PAGE: Bytes = Bytes::mib(16);
+const SLACK: u32 = 7;
+
 /// So many devices are served.
 const DEVICES: usize = 64;
 
@@ -85,7 +90,11 @@ pub(super) fn device(number: c_int) -> Answer<&'static Device> {
     if let Some(device) = place.get() {
         return Ok(device);
     }
-    let pool = Pool::new(&process.backend, &PoolOptions { device: number as u32, ..process.options })?;
+    let PoolOptions { page, slack, .. } = process.options;
+    let page = if page == 0 { PAGE.0 } else { page };
+    let slack = if slack == 0 { SLACK } else { slack };
+    let options = PoolOptions { device: number as u32, page, slack, ..process.options };
+    let pool = Pool::new(&process.backend, &options)?;
     let graphs = Graphs::new(pool.tagged(GRAPHS)?.blocks);
     let made = Device { pool: pool.tagged(TAG)?, graphs };
     Ok(place.get_or_init(|| made))

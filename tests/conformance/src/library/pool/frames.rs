@@ -1,10 +1,10 @@
 //! Free memory that is mapped where it is needed.
 
-use super::{DEFAULT, LEAST, adds_up, alloc, check, is_empty, page, pool, write};
+use super::{DEFAULT, LEAST, adds_up, alloc, builder, check, is_empty, page, pool, write};
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Workbench};
-use gpu_vmm_pool::{Block, Pool};
+use gpu_vmm_core::{Bytes, Error, Workbench};
+use gpu_vmm_pool::{Block, Pool, PoolError};
 
 cases! { "pool":
     /// A block as large as every second one of many that were freed needs no new memory, and disturbs none of the others.
@@ -15,6 +15,10 @@ cases! { "pool":
     warm_rounds_make_no_driver_calls,
     /// Memory that lies behind several addresses serves one block at a time.
     memory_serves_one_block_at_a_time,
+    /// A pool creates its memory in pieces of the size that was said, where that is no less than can be mapped.
+    pages_of_another_size,
+    /// Free memory is mapped where it is needed, or new is created, by how much more may be held.
+    slack_is_kept_to,
     /// Memory of one tag serves another one, at the addresses of that.
     tags_share_memory,
 }
@@ -89,6 +93,42 @@ fn warm_rounds_make_no_driver_calls<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(round(5), before);
     assert!(adds_up(&pool).held <= Bytes::mib(36).0, "{}", pool.account());
     is_empty(&pool);
+}
+
+fn pages_of_another_size<B: Workbench>(subject: &Subject<B>) {
+    let least = page(&pool(subject));
+    let four = Bytes(least.0 * 4);
+    let pool = builder(subject).page(four).budget(Bytes(four.0 * 3)).build().unwrap();
+    let block = alloc(&pool, Bytes(four.0 * 2 + 1));
+    write(subject, &block, 1);
+    let account = adds_up(&pool);
+    assert_eq!((page(&pool), account.held, account.driver_calls.create), (four, four.0 * 3, 3));
+    assert!(pool.alloc(four, LEAST, DEFAULT).unwrap_err().is_out_of_memory());
+    check(subject, &block, 1);
+    drop(block);
+    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes(four.0 * 3));
+    is_empty(&pool);
+    assert_eq!(page(&builder(subject).page(Bytes(1)).build().unwrap()), least);
+    let odd = builder(subject).page(Bytes(least.0 * 3)).build().unwrap_err();
+    assert!(matches!(&odd, PoolError::Core(error) if matches!(**error, Error::BadAlignment { .. })), "{odd}");
+    assert!(odd.to_string().contains(&(least.0 * 3).to_string()), "{odd}");
+}
+
+fn slack_is_kept_to<B: Workbench>(subject: &Subject<B>) {
+    for (percent, new) in [(0, 0), (25, 8), (100, 16)] {
+        let pool = builder(subject).slack(percent).build().unwrap();
+        let page = page(&pool);
+        // So many pages are free, none beside another of them.
+        let stay = every_second(subject, &pool, page, 32);
+        assert_eq!(adds_up(&pool).held, page.0 * 32);
+        let large = alloc(&pool, Bytes(page.0 * 16));
+        write(subject, &large, 99);
+        assert_eq!(adds_up(&pool).held, page.0 * (32 + new), "{percent} %");
+        check(subject, &large, 99);
+        stay.iter().for_each(|(block, seed)| check(subject, block, *seed));
+        drop((large, stay));
+        is_empty(&pool);
+    }
 }
 
 fn memory_serves_one_block_at_a_time<B: Workbench>(subject: &Subject<B>) {
