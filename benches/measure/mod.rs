@@ -36,18 +36,33 @@ pub(crate) fn in_turn<E>(
     mut one: impl FnMut() -> Result<(), E>,
     mut other: impl FnMut() -> Result<(), E>,
 ) -> Result<[Summary; 2], E> {
+    in_turn_timed(turns, || timed(&mut one), || timed(&mut other))
+}
+
+/// The same where each says how long it took, without what it prepares and what it clears away.
+pub(crate) fn in_turn_timed<E>(
+    turns: usize,
+    mut one: impl FnMut() -> Result<Duration, E>,
+    mut other: impl FnMut() -> Result<Duration, E>,
+) -> Result<[Summary; 2], E> {
     let mut times = [Vec::new(), Vec::new()];
     for turn in 0..turns + turns.div_ceil(10) {
         for who in 0..2 {
             let which = (turn + who) % 2;
-            let start = Instant::now();
-            if which == 0 { one() } else { other() }?;
+            let took = if which == 0 { one() } else { other() }?;
             if turn >= turns.div_ceil(10) {
-                times[which].push(start.elapsed());
+                times[which].push(took);
             }
         }
     }
     Ok(times.map(Summary::of))
+}
+
+/// How long something takes.
+pub(crate) fn timed<E>(work: impl FnOnce() -> Result<(), E>) -> Result<Duration, E> {
+    let start = Instant::now();
+    work()?;
+    Ok(start.elapsed())
 }
 
 /// Ends the benchmark where the driver did not do what it was asked.

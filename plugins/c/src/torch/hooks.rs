@@ -1,7 +1,7 @@
 //! The functions of an allocator for the whole process: what `CUDAPluggableAllocator` and its setters take.
 
 use super::graphs::MempoolId;
-use super::process::{Device, device, devices, with_own_tag};
+use super::process::{Device, alloc_tagged, device, devices};
 use super::throw::throw;
 use crate::call::{quietly, run, status};
 use crate::status::{Answer, Failure};
@@ -27,7 +27,7 @@ pub unsafe extern "C-unwind" fn gpu_vmm_torch_alloc(
         let stream = unsafe { Stream::from_raw(stream) };
         match captured(device, size, stream)? {
             Some(block) => Ok(block),
-            None => with_own_tag(|tag| device.alloc(tag, size, stream)),
+            None => alloc_tagged(device, size, stream),
         }
     });
     result.unwrap_or_else(throw)

@@ -133,9 +133,10 @@ impl Device {
     }
 }
 
-/// Has this thread's tag be looked at.
-pub(super) fn with_own_tag<T>(look: impl FnOnce(Option<&str>) -> T) -> T {
-    OWN.with_borrow(|own| look(own.as_deref()))
+/// Allocates under this thread's tag. A thread that is ending has none any more.
+pub(super) fn alloc_tagged(device: &Device, size: isize, stream: Stream<'static>) -> Answer<*mut c_void> {
+    OWN.try_with(|own| device.alloc(own.borrow().as_deref(), size, stream))
+        .unwrap_or_else(|_| device.alloc(None, size, stream))
 }
 
 /// Says which backend serves PyTorch, by name or null for the one whose library the process has loaded, and with which options;

@@ -1,0 +1,95 @@
+//! What the counts were, and with what they were made.
+
+use crate::Failed;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Command;
+
+const HEAD: &str =
+    "# Instructions of one operation: `cargo bench --bench instructions -- accept` writes this file.\n\n";
+
+/// The file `baseline.toml`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Baseline {
+    pub(crate) made: Made,
+    pub(crate) instructions: BTreeMap<String, f64>,
+}
+
+/// What counts are made with. Those of another compiler cannot be compared.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Made {
+    rustc: String,
+    libc: String,
+    architecture: String,
+}
+
+impl Made {
+    pub(crate) fn here() -> Result<Self, Failed> {
+        let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+        Ok(Self {
+            rustc: said(&rustc, "--version")?,
+            libc: said("getconf", "GNU_LIBC_VERSION").unwrap_or_else(|_| "not glibc".to_owned()),
+            architecture: std::env::consts::ARCH.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} with {} on {}", self.rustc, self.libc, self.architecture)
+    }
+}
+
+/// The one line that a program answers with.
+fn said(program: &str, argument: &str) -> Result<String, Failed> {
+    let output =
+        Command::new(program).arg(argument).output().map_err(|error| format!("{program}: {error}"))?;
+    let text = String::from_utf8(output.stdout)?.trim().to_owned();
+    if output.status.success() { Ok(text) } else { Err(format!("{program}: {}", output.status).into()) }
+}
+
+impl Baseline {
+    fn path() -> PathBuf {
+        concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions/baseline.toml").into()
+    }
+
+    pub(crate) fn read() -> Result<Self, Failed> {
+        let path = Self::path();
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(toml::from_str(&text)?)
+    }
+
+    pub(crate) fn write(&self) -> Result<(), Failed> {
+        Ok(std::fs::write(Self::path(), HEAD.to_owned() + &toml::to_string(self)?)?)
+    }
+}
+
+/// What is to be said of a count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    Same,
+    More,
+    Less,
+}
+
+impl Verdict {
+    pub(crate) fn of(old: f64, now: f64) -> Self {
+        match now / old {
+            ratio if ratio > 1.02 => Self::More,
+            ratio if ratio < 0.95 => Self::Less,
+            _ => Self::Same,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Same => "",
+            Self::More => "FAILED: more than it was",
+            Self::Less => "FAILED: less than it was, so the baseline is to be lowered",
+        })
+    }
+}

@@ -1,0 +1,181 @@
+//! How many instructions the library's own share of a call takes, beside what it took when `baseline.toml` was written. The
+//! numbers hardly differ from run to run, so that a slow-down shows on a machine that is busy with other things.
+//!
+//! ```sh
+//! cargo bench --bench instructions               # compares all; fails where something takes more
+//! cargo bench --bench instructions -- region     # those with `region` in their names
+//! cargo bench --bench instructions -- accept     # writes the baseline anew, to be committed
+//! ```
+//!
+//! On Linux with `valgrind`. Each scenario is a process of its own under Callgrind: the bench starts itself with `run NAME`,
+//! which prepares, does the work so often that all is warm, and then as often again in the function [`counted_from_here`],
+//! the one in which Callgrind collects. The number is what that took, divided: the instructions of one operation, with all
+//! that it calls in the process, and a few for the loop, which are the scenario `nothing`. **The kernel's share is not
+//! counted**, nor is waiting or a cache that misses: a system call is one instruction. Memory is the host's.
+//!
+//! More than 2 % above the baseline fails; more than 5 % below asks for a lower one, and fails as well, since the next
+//! slow-down would hide in the difference. A count that differs from the last by more than one in a thousand is not written.
+//!
+//! # What the numbers depend on
+//!
+//! | on | what is done |
+//! |---|---|
+//! | the compiler, the C library and the architecture | they stand in the baseline; where they differ, the comparison says so and is skipped |
+//! | the profile, features, and versions of dependencies | those of `cargo bench` with default features and `Cargo.lock` |
+//! | how the C library copies and searches on this CPU | the variants that every x86-64 has, by `GLIBC_TUNABLES` |
+//! | the number of CPUs, of which a pool makes lanes | one, which the process asks for |
+//! | addresses, which are hashed | Valgrind chooses them, the same each time; the environment, which lies on the stack, is empty |
+//! | random seeds | what is counted has none: the library hashes with FxHash there |
+//!
+//! Functions move between codegen units when code is added elsewhere, and what is inlined changes with that. So a change can
+//! cost some instructions that it does not look like: look at the ratio, and accept what is not worth a thought.
+//!
+//! Not counted, since they are the kernel's, other threads', or the GPU drivers': contended locks, blocks that go from thread
+//! to thread, growth ahead of need, and everything of CUDA's and HIP's backends.
+
+mod baseline;
+mod scenarios;
+
+use baseline::{Baseline, Made, Verdict};
+use scenarios::{SCENARIOS, Scenario, Work};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+type Failed = Box<dyn Error>;
+
+/// Variants that need no more than SSE2. What a version of the C library does not know is ignored by it.
+const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX2,-AVX,-AVX512F,-AVX512VL,-AVX512BW,-EVEX,-ERMS,-FSRM,-FSRS,\
+    -SSSE3,-SSE4_1,-SSE4_2,-BMI1,-BMI2,-LZCNT,-MOVBE,-RTM,-AVX_Fast_Unaligned_Load,-Prefer_No_VZEROUPPER";
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let done = match arguments[..] {
+        ["run", name] => run(name).map(|()| true),
+        ["accept"] => accept().map(|()| true),
+        [] => compare(""),
+        [part] => compare(part),
+        _ => Err("wants nothing, `accept`, or a part of the names".into()),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            println!("failed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Counts those whose names have `part` in them. False where one of them is not what it was.
+fn compare(part: &str) -> Result<bool, Failed> {
+    let (baseline, made) = (Baseline::read()?, Made::here()?);
+    if baseline.made != made {
+        println!("SKIPPED: the baseline is of {}, and here is {made}", baseline.made);
+        println!("`cargo bench --bench instructions -- accept` makes one of these; look at what it changes");
+        return Ok(true);
+    }
+    println!("{:<56} {:>10} {:>10} {:>7}", "instructions of", "baseline", "now", "ratio");
+    let mut good = true;
+    for scenario in SCENARIOS.iter().filter(|scenario| scenario.name.contains(part)) {
+        let mut now = count(scenario)?;
+        let Some(old) = baseline.instructions.get(scenario.name).copied() else {
+            println!("{:<56} {:>10} {now:>10.1} {:>7} FAILED: not in the baseline", scenario.name, "-", "-");
+            good = false;
+            continue;
+        };
+        if Verdict::of(old, now) != Verdict::Same {
+            // Nothing that is known of makes a second count differ; but a false alarm costs more than a second does.
+            now = now.min(count(scenario)?);
+        }
+        let verdict = Verdict::of(old, now);
+        println!("{:<56} {old:>10.1} {now:>10.1} {:>7.3} {verdict}", scenario.name, now / old);
+        good &= verdict == Verdict::Same;
+    }
+    let is_known = |name: &&String| SCENARIOS.iter().any(|scenario| scenario.name == name.as_str());
+    for gone in baseline.instructions.keys().filter(|name| !is_known(name)) {
+        println!("{gone:<56} FAILED: in the baseline, and there is no such scenario");
+        good = false;
+    }
+    if !good {
+        println!(
+            "where the change is meant: `cargo bench --bench instructions -- accept`, and commit the baseline"
+        );
+    }
+    Ok(good)
+}
+
+/// Writes the baseline anew.
+fn accept() -> Result<(), Failed> {
+    let made = Made::here()?;
+    let mut instructions = BTreeMap::new();
+    for scenario in SCENARIOS {
+        let (one, two) = (count(scenario)?, count(scenario)?);
+        println!("{:<56} {one:>10.1} {two:>10.1}", scenario.name);
+        if (one - two).abs() > one / 1000.0 {
+            return Err(format!("{} differs from run to run: {one} and {two}", scenario.name).into());
+        }
+        instructions.insert(scenario.name.to_owned(), one.min(two));
+    }
+    Baseline { made, instructions }.write()
+}
+
+/// The instructions of one operation.
+fn count(scenario: &Scenario) -> Result<f64, Failed> {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("callgrind.{}", std::process::id()));
+    let mut valgrind = Command::new("valgrind");
+    valgrind
+        .args(["--quiet", "--tool=callgrind", "--toggle-collect=*counted_from_here*"])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(std::env::current_exe()?)
+        .args(["run", scenario.name])
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("GLIBC_TUNABLES", TUNABLES);
+    let ended = valgrind.output().map_err(|error| format!("valgrind cannot be started: {error}"))?;
+    if !ended.status.success() {
+        let [said, told] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        return Err(format!("{}: {}: {said}{told}", scenario.name, ended.status).into());
+    }
+    let text = std::fs::read_to_string(&out)?;
+    std::fs::remove_file(&out)?;
+    let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
+    let total: u64 = total.ok_or("callgrind's output has no `totals:`")?.trim().parse()?;
+    if total == 0 {
+        return Err("callgrind has counted nothing: it did not find the function".into());
+    }
+    Ok(total as f64 / scenario.operations as f64)
+}
+
+/// What is counted, in a process of its own.
+fn run(name: &str) -> Result<(), Failed> {
+    let scenario =
+        SCENARIOS.iter().find(|scenario| scenario.name == name).ok_or("there is no such scenario")?;
+    on_one_cpu()?;
+    let mut work = (scenario.prepare)()?;
+    for _ in 0..scenario.operations {
+        work()?;
+    }
+    counted_from_here(&mut work, scenario.operations)
+}
+
+/// Callgrind knows it by its name, of which nothing else may have a part, closures in it included.
+#[inline(never)]
+fn counted_from_here(work: &mut Work, operations: u64) -> Result<(), Failed> {
+    for _ in 0..operations {
+        work()?;
+    }
+    Ok(())
+}
+
+/// Leaves the process the first CPU of those that it may use.
+fn on_one_cpu() -> Result<(), Failed> {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let allowed = sched_getaffinity(None)?;
+    let first = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).ok_or("there is no CPU")?;
+    let mut one = CpuSet::new();
+    one.set(first);
+    Ok(sched_setaffinity(None, &one)?)
+}

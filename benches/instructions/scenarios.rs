@@ -1,0 +1,191 @@
+//! What is counted.
+
+use crate::Failed;
+use gpu_vmm::host::{HostBackend, HostConfig};
+use gpu_vmm::pool::{Block, Pool};
+use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Done, Physical, Properties, Region, Stream};
+use std::hint::black_box;
+
+pub(crate) type Work = Box<dyn FnMut() -> Result<(), Failed>>;
+
+/// Something that is prepared once and then done again and again.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    /// So often it is done to be warm, and so often again to be counted.
+    pub(crate) operations: u64,
+    pub(crate) prepare: fn() -> Result<Work, Failed>,
+}
+
+const fn scenario(name: &'static str, operations: u64, prepare: fn() -> Result<Work, Failed>) -> Scenario {
+    Scenario { name, operations, prepare }
+}
+
+/// Where two backends do the same, the difference is what choosing at run time costs.
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    scenario("nothing", 1000, || Ok(Box::new(|| Ok(())))),
+    scenario("pool: alloc and free, 512 B", 1000, || pair(&host()?, Bytes(512))),
+    scenario("pool: alloc and free, 48 KiB", 1000, || pair(&host()?, Bytes::kib(48))),
+    scenario("pool: alloc and free, 512 KiB", 1000, || pair(&host()?, Bytes::kib(512))),
+    scenario("pool: alloc and free, 4 MiB", 1000, || pair(&host()?, Bytes::mib(4))),
+    scenario("pool: alloc and free, 512 B, AnyBackend", 1000, || pair(&any()?, Bytes(512))),
+    scenario("pool: alloc and free, 4 MiB, AnyBackend", 1000, || pair(&any()?, Bytes::mib(4))),
+    scenario("pool: replace one of 64 blocks, 4 KiB", 10_000, || window(&host()?, &MIXED[1..2])),
+    scenario("pool: replace one of 64 blocks, mixed sizes", 10_000, || window(&host()?, &MIXED)),
+    scenario("pool: alloc, keep, free_at, 512 B", 5000, || kept(&host()?, Bytes(512))),
+    scenario("pool: alloc, keep, free_at, 4 MiB", 5000, || kept(&host()?, Bytes::mib(4))),
+    scenario("pool: find inside of one of 64 blocks", 640, || find(&host()?)),
+    scenario("pool: account with 64 blocks", 100, || account(&host()?)),
+    scenario("region: mapping_at, 10 mappings", 1000, || mapping_at(&host()?, 10)),
+    scenario("region: mapping_at, 1,000 mappings", 1000, || mapping_at(&host()?, 1000)),
+    scenario("region: mapping_at, 100,000 mappings", 1000, || mapping_at(&host()?, 100_000)),
+    scenario("region: map and unmap, 10 mappings", 1000, || map(&host()?, 10)),
+    scenario("region: map and unmap, 1,000 mappings", 1000, || map(&host()?, 1000)),
+    scenario("region: map and unmap, 1,000 mappings, AnyBackend", 1000, || map(&any()?, 1000)),
+    scenario("region: grow_to, one granule", 1000, || grow(&host()?)),
+    scenario("region: grow_to, one granule, AnyBackend", 1000, || grow(&any()?)),
+    scenario("backend: memory_info", 1000, || memory_info(host()?)),
+    scenario("backend: memory_info, AnyBackend", 1000, || memory_info(any()?)),
+];
+
+const DEVICE: DeviceId = DeviceId(0);
+
+/// Several sizes in turn, as a program has them.
+const MIXED: [Bytes; 6] =
+    [Bytes(512), Bytes::kib(4), Bytes::kib(48), Bytes::kib(128), Bytes::kib(512), Bytes::mib(4)];
+
+/// So many blocks live at a time.
+const WINDOW: usize = 64;
+
+/// The same machine everywhere. Its memory is hardly touched.
+fn host() -> Result<HostBackend, Failed> {
+    Ok(HostConfig::new().memory(Bytes::gib(1024)).open()?)
+}
+
+fn any() -> Result<AnyBackend, Failed> {
+    Ok(host()?.into())
+}
+
+fn pool<B: Backend>(backend: &B) -> Result<Pool<B>, Failed> {
+    Ok(Pool::builder(backend).device(DEVICE).build()?)
+}
+
+fn alloc<B: Backend>(pool: &Pool<B>, size: Bytes) -> Result<Block<B>, Failed> {
+    Ok(pool.alloc(size, Bytes(256), Stream::DEFAULT)?)
+}
+
+/// Each block is freed before the next one is asked for.
+fn pair<B: Backend>(backend: &B, size: Bytes) -> Result<Work, Failed> {
+    let pool = pool(backend)?;
+    Ok(Box::new(move || {
+        drop(black_box(alloc(&pool, size)?));
+        Ok(())
+    }))
+}
+
+/// The same, with the pool in charge of the block meanwhile.
+fn kept<B: Backend>(backend: &B, size: Bytes) -> Result<Work, Failed> {
+    let pool = pool(backend)?;
+    Ok(Box::new(move || {
+        let address = pool.keep(alloc(&pool, size)?);
+        Ok(pool.free_at(black_box(address))?)
+    }))
+}
+
+/// Blocks of several sizes in turn.
+fn blocks<B: Backend>(pool: &Pool<B>, sizes: &[Bytes]) -> Result<Vec<Block<B>>, Failed> {
+    (0..WINDOW).map(|number| alloc(pool, sizes[number % sizes.len()])).collect()
+}
+
+/// Some blocks live; one of them at random gives way to the next one.
+fn window<B: Backend>(backend: &B, sizes: &'static [Bytes]) -> Result<Work, Failed> {
+    let pool = pool(backend)?;
+    let (mut blocks, mut random) = (blocks(&pool, sizes)?, Random(1));
+    Ok(Box::new(move || {
+        drop(blocks.swap_remove(random.below(WINDOW)));
+        blocks.push(alloc(&pool, sizes[random.below(sizes.len())])?);
+        Ok(())
+    }))
+}
+
+fn find<B: Backend>(backend: &B) -> Result<Work, Failed> {
+    let pool = pool(backend)?;
+    let (blocks, mut next) = (blocks(&pool, &MIXED)?, 0);
+    Ok(Box::new(move || {
+        let block = &blocks[next];
+        next = (next + 1) % WINDOW;
+        let found = pool.find(black_box(block.address() + Bytes(100))).ok_or("a live block is not found")?;
+        black_box(found);
+        Ok(())
+    }))
+}
+
+fn account<B: Backend>(backend: &B) -> Result<Work, Failed> {
+    let pool = pool(backend)?;
+    let blocks = blocks(&pool, &MIXED)?;
+    Ok(Box::new(move || {
+        black_box((pool.account(), &blocks));
+        Ok(())
+    }))
+}
+
+/// A region that has grown by one granule so many times, with addresses for as many more as are ever counted.
+fn region<B: Backend>(backend: &B, mappings: u64) -> Result<(Region<B>, Bytes), Failed> {
+    let unit = backend.granularity_of("count", &Properties::on(DEVICE))?.bytes();
+    let mut region =
+        Region::builder(backend).on(DEVICE).reserve(Bytes(unit.0 * (mappings + 4000))).build()?;
+    for number in 1..=mappings {
+        region.grow_to(Bytes(unit.0 * number))?;
+    }
+    Ok((region, unit))
+}
+
+/// At random places.
+fn mapping_at<B: Backend>(backend: &B, mappings: usize) -> Result<Work, Failed> {
+    let ((region, unit), mut random) = (region(backend, mappings as u64)?, Random(1));
+    Ok(Box::new(move || {
+        let offset = Bytes(unit.0 * random.below(mappings) as u64 + 100);
+        black_box(region.mapping_at(black_box(offset)).ok_or("a mapping is not found")?);
+        Ok(())
+    }))
+}
+
+/// A granule in the middle, with memory that is there already.
+fn map<B: Backend>(backend: &B, mappings: u64) -> Result<Work, Failed> {
+    let (mut region, unit) = region(backend, mappings)?;
+    let memory = Physical::create(backend, unit, Properties::on(DEVICE))?;
+    let middle = Bytes(unit.0 * (mappings / 2));
+    region.unmap(middle, unit, Done::when_devices_idle())?;
+    Ok(Box::new(move || {
+        region.map(black_box(middle), &memory)?;
+        Ok(region.unmap(middle, unit, Done::when_devices_idle())?)
+    }))
+}
+
+/// With its physical memory.
+fn grow<B: Backend>(backend: &B) -> Result<Work, Failed> {
+    let (mut region, unit) = region(backend, 0)?;
+    Ok(Box::new(move || {
+        black_box(region.grow_to(region.end() + unit)?);
+        Ok(())
+    }))
+}
+
+/// Hardly more than the call itself.
+fn memory_info<B: Backend>(backend: B) -> Result<Work, Failed> {
+    Ok(Box::new(move || {
+        black_box(black_box(&backend).memory_info(DEVICE)?);
+        Ok(())
+    }))
+}
+
+/// xorshift64: the same numbers everywhere.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 32) as usize % limit
+    }
+}
