@@ -72,7 +72,7 @@ fn a_tensor_outlives_every_owner_of_its_region() {
     assert!(!tensor.is_read_only());
 
     let seen = *tensor.dl_tensor();
-    assert_eq!(seen.data as u64, shared.with(Region::address).0 + 4096);
+    assert_eq!(seen.data as u64, shared.with(Region::address).unwrap().0 + 4096);
     assert_eq!(seen.byte_offset, 0);
     assert_eq!(seen.device, DLDevice { device_type: DLDeviceType::CPU, device_id: 0 });
     assert_eq!(seen.dtype, DataType { code: DLDataTypeCode::FLOAT, bits: 32, lanes: 1 });
@@ -144,9 +144,9 @@ fn memory_is_taken_away_when_no_tensor_is_left() {
         text(shared.shrink_to(GRANULE, IDLE)),
         "shrink: 1 tensor of this region is still in use elsewhere; drop it first"
     );
-    assert_eq!(shared.with(Region::end), Bytes(4 * GRANULE.0));
+    assert_eq!(shared.with(Region::end).unwrap(), Bytes(4 * GRANULE.0));
     // The deleter waits for no lock.
-    shared.with(|_| drop(low));
+    shared.with(|_| drop(low)).unwrap();
     assert_eq!(shared.exports(), 0);
     shared.shrink_to(GRANULE, IDLE).unwrap();
     let other = shared.clone();
@@ -259,7 +259,7 @@ fn views_that_are_right() {
     for (view, strides) in cases {
         let tensor = shared.dlpack(None, &view).unwrap_or_else(|error| panic!("{view:?}: {error}"));
         let seen = tensor.dl_tensor();
-        assert_eq!(seen.data as u64, shared.with(Region::address).0 + view.offset.0, "{view:?}");
+        assert_eq!(seen.data as u64, shared.with(Region::address).unwrap().0 + view.offset.0, "{view:?}");
         assert_eq!(sizes(seen.shape, seen.ndim), view.shape, "{view:?}");
         assert_eq!(sizes(seen.strides, seen.ndim), strides, "{view:?}");
     }

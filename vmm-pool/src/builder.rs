@@ -194,7 +194,9 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
     /// # Errors
     ///
     /// [`NoSuchDevice`](gpu_vmm_core::Error::NoSuchDevice), or why the device is not usable;
-    /// [`BadAlignment`](gpu_vmm_core::Error::BadAlignment) for a page that is no power of two.
+    /// [`BadAlignment`](gpu_vmm_core::Error::BadAlignment) for a page that is no power of two,
+    /// [`ExceedsDevice`](gpu_vmm_core::Error::ExceedsDevice) and [`Unsupported`](gpu_vmm_core::Error::Unsupported) for one
+    /// that is larger than the device's memory or the budget.
     pub fn build(self) -> PoolResult<Pool<B>> {
         let Self { backend, device, budget, keep, page, slack, addresses, scrub, debug, ahead, calls } = self;
         if !page.is_zero() {
@@ -203,6 +205,15 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             Alignment::new(page).map_err(bad)?;
         }
         let total = backend.device("make a pool", device)?.total_memory;
+        if page > total {
+            let operation = "make a pool";
+            return Err(Error::ExceedsDevice { operation, requested: page, device, total }.into());
+        }
+        if page > budget {
+            let reason =
+                format!("nothing fits: the budget is {budget}, and memory is created in pages of {page}");
+            return Err(Error::Unsupported { operation: "make a pool", reason }.into());
+        }
         let settings = Settings {
             device,
             total,

@@ -100,6 +100,7 @@ impl<B: Backend> Pool<B> {
     ///
     /// Those of [`Pool::free_at`].
     pub fn record_use_at(&self, address: Address, stream: Stream<'static>) -> PoolResult<()> {
+        self.owner.inner.process.check("record a use")?;
         let mut part = self.owner.raw.part(address);
         if let Some(block) = part.blocks.get_mut(&address) {
             block.record_use(stream);
@@ -111,6 +112,8 @@ impl<B: Backend> Pool<B> {
     }
 
     fn let_go(&self, operation: &'static str, address: Address) -> PoolResult<Block<B>> {
+        // A forked child does not wait for a thread that it does not have.
+        self.owner.inner.process.check(operation)?;
         let mut part = self.owner.raw.part(address);
         if let Some(block) = part.blocks.remove(&address) {
             part.remember(address);

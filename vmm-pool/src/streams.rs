@@ -18,6 +18,8 @@ pub(crate) struct Streams<B: Backend> {
     list: Vec<Progress>,
     /// The moment of the last free.
     now: u64,
+    /// Captures that the pool was told of.
+    captures: u32,
     /// Events and waits so far.
     pub(crate) calls: u64,
 }
@@ -52,7 +54,7 @@ impl Progress {
 impl<B: Backend> Streams<B> {
     pub(crate) fn new(backend: &B, device: DeviceId) -> Self {
         let nobody = Progress::new(Stream::DEFAULT);
-        Self { backend: backend.clone(), device, list: vec![nobody], now: 0, calls: 0 }
+        Self { backend: backend.clone(), device, list: vec![nobody], now: 0, captures: 0, calls: 0 }
     }
 
     /// The number of a stream that there is.
@@ -117,9 +119,9 @@ impl<B: Backend> Streams<B> {
 
     /// Asks how far the streams have come, and marks where they are now.
     ///
-    /// While one of them captures, or `stream`, nobody is asked: that would spoil the capture.
+    /// While one of them captures, or `stream`, or the pool was told of a capture, nobody is asked: that would spoil it.
     pub(crate) fn poll(&mut self, stream: StreamIndex) -> Result<()> {
-        if self.list.iter().all(Progress::is_idle) || self.capturing(stream)?.is_some() {
+        if self.captures > 0 || self.list.iter().all(Progress::is_idle) || self.capturing(stream)?.is_some() {
             return Ok(());
         }
         for index in 1..self.list.len() {
@@ -194,8 +196,9 @@ impl<B: Backend> Streams<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] while one of them captures.
+    /// [`Error::Unsupported`] while one of them captures, or the pool was told of a capture.
     pub(crate) fn wait(&mut self) -> Result<()> {
+        self.check_captures()?;
         if let Some(stream) = self.capturing(CLEAN)? {
             let reason = format!("nothing can be waited for until {stream:?} has ended its capture");
             return Err(Error::Unsupported { operation: "wait for streams", reason });
@@ -206,8 +209,28 @@ impl<B: Backend> Streams<B> {
         Ok(())
     }
 
+    fn check_captures(&self) -> Result<()> {
+        if self.captures == 0 {
+            return Ok(());
+        }
+        let reason =
+            "nothing can be waited for until the capture that the pool was told of has ended".to_owned();
+        Err(Error::Unsupported { operation: "wait for streams", reason })
+    }
+
+    /// A capture begins of which the pool cannot know.
+    pub(crate) fn capture_begins(&mut self) {
+        self.captures += 1;
+    }
+
+    /// It has ended.
+    pub(crate) fn capture_ends(&mut self) {
+        self.captures = self.captures.saturating_sub(1);
+    }
+
     /// Waits until all that was freed on one stream is done.
     pub(crate) fn wait_for(&mut self, index: StreamIndex) -> Result<()> {
+        self.check_captures()?;
         let index = usize::from(index);
         self.mark(index)?;
         if let Some((_, event)) = self.list[index].marks.back() {

@@ -83,6 +83,24 @@ impl<B: Backend> Pool<B> {
         Ok(Bytes(pages.filter(|page| page.is_used()).count() as u64 * core.page))
     }
 
+    /// Tells the pool that a stream captures, whichever thread's and whether or not the pool knows it: until
+    /// [`capture_ends`](Pool::capture_ends) was called as often, no event is asked and nothing is waited for, since in their
+    /// global mode drivers let that spoil every capture of the process. What would have to wait is
+    /// [`Unsupported`](Error::Unsupported) meanwhile. Streams that the pool serves need no telling where they capture
+    /// in another mode.
+    pub fn capture_begins(&self) {
+        if self.owner.inner.process.is_this() {
+            self.owner.inner.core().streams.capture_begins();
+        }
+    }
+
+    /// A capture of which the pool was [told](Pool::capture_begins) has ended.
+    pub fn capture_ends(&self) {
+        if self.owner.inner.process.is_this() {
+            self.owner.inner.core().streams.capture_ends();
+        }
+    }
+
     /// Has the pool forget a stream that is to be destroyed: waits for what was freed on it, which serves all streams then.
     /// Live blocks that were allocated for it must not be freed afterwards by dropping them; free them first.
     ///

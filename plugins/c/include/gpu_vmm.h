@@ -36,8 +36,8 @@ typedef struct {
   // where PyTorch is served. Larger pieces take fewer driver calls, and more may lie unused beside blocks.
   uint64_t page;
   // By how many hundredths the pool may hold more than was ever needed at one time, before it maps free memory from
-  // elsewhere rather than create new, which is slow where sizes change all the time; 0 for 1, or for 7 where PyTorch is
-  // served.
+  // elsewhere rather than create new, which is slow where sizes change all the time; 0 for 1, or 7 once it
+  // serves several streams or PyTorch.
   uint32_t slack;
   // Memory is overwritten with zeros where it passes from one tag to another.
   bool scrub;
@@ -163,14 +163,15 @@ gpu_vmm_status gpu_vmm_memory(const gpu_vmm_backend *backend,
                               uint64_t *free_bytes,
                               uint64_t *total_bytes);
 
-// Says where Python's PyCapsule_IsValid and PyCapsule_GetPointer are, which gpu_vmm_python_capsule_dropped needs. The first
-// time holds. Null is nothing.
+// Says where Python's PyCapsule_IsValid, PyCapsule_GetPointer and Py_IsFinalizing are, which gpu_vmm_python_capsule_dropped
+// needs; the last may be null. The first time holds. Null is nothing.
 //
 // # Safety
 //
 // They are null or these functions.
 void gpu_vmm_python_capsules(const void *is_valid,
-                             const void *get_pointer);
+                             const void *get_pointer,
+                             const void *is_finalizing);
 
 // The destructor of a capsule with a DLPack tensor: where nobody has taken the tensor, calls its deleter.
 //
@@ -364,6 +365,13 @@ gpu_vmm_status gpu_vmm_region_suspend(const gpu_vmm_region *region,
 //
 // `region` is null or a region, `bytes` null or room for a number.
 gpu_vmm_status gpu_vmm_region_resume(const gpu_vmm_region *region, uint64_t *bytes);
+
+// Whether a tag is suspended: then nothing is allocated with it, and nobody may use its blocks.
+//
+// # Safety
+//
+// `pool` is null or a pool, `tag` null or a string, `suspended` null or room for a bool.
+gpu_vmm_status gpu_vmm_is_suspended(const gpu_vmm_pool *pool, const char *tag, bool *suspended);
 
 // Gives the memory of all blocks with a tag back to the driver and keeps their addresses; waits for the devices. Until
 // gpu_vmm_resume nothing is allocated with the tag, and nobody may use its blocks; they can be freed.

@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::call::status;
 use crate::sleep::Stashes;
 use crate::status::{Answer, Failure, Status};
-use crate::texts::{give, give_box, give_if_wanted, give_json, object, required, take_box};
+use crate::texts::{bytes, give, give_box, give_if_wanted, give_json, object, required, room, take_box};
 use gpu_vmm::pool::{BlockInfo as Found, Pool as Blocks, PoolError};
 use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, DeviceId, Stream};
 use std::ffi::{c_char, c_void};
@@ -27,8 +27,8 @@ pub struct PoolOptions {
     /// where PyTorch is served. Larger pieces take fewer driver calls, and more may lie unused beside blocks.
     pub page: u64,
     /// By how many hundredths the pool may hold more than was ever needed at one time, before it maps free memory from
-    /// elsewhere rather than create new, which is slow where sizes change all the time; 0 for 1, or for 7 where PyTorch is
-    /// served.
+    /// elsewhere rather than create new, which is slow where sizes change all the time; 0 for 1, or 7 once it
+    /// serves several streams or PyTorch.
     pub slack: u32,
     /// Memory is overwritten with zeros where it passes from one tag to another.
     pub scrub: bool,
@@ -275,14 +275,8 @@ pub unsafe extern "C" fn gpu_vmm_read(pool: *const Pool, address: u64, to: *mut 
         // SAFETY: as the caller says.
         let pool = unsafe { object("pool", pool) }?;
         let from = pool.place("read", address, size)?;
-        if to.is_null() {
-            return Err(Failure::invalid("to, where the bytes are to go, is null"));
-        }
         // SAFETY: there is room for so many bytes, as the caller says, and the block has them, which was looked at.
-        unsafe {
-            let to = std::slice::from_raw_parts_mut(to.cast(), size as usize);
-            Ok(pool.backend.copy_to_host(pool.device, to, from)?)
-        }
+        unsafe { Ok(pool.backend.copy_to_host(pool.device, room("to", to, size)?, from)?) }
     })
 }
 
@@ -302,14 +296,8 @@ pub unsafe extern "C" fn gpu_vmm_write(
         // SAFETY: as the caller says.
         let pool = unsafe { object("pool", pool) }?;
         let to = pool.place("write", address, size)?;
-        if from.is_null() {
-            return Err(Failure::invalid("from, where the bytes are, is null"));
-        }
         // SAFETY: the bytes are there, as the caller says, and the block has room for them, which was looked at.
-        unsafe {
-            let from = std::slice::from_raw_parts(from.cast(), size as usize);
-            Ok(pool.backend.copy_from_host(pool.device, to, from)?)
-        }
+        unsafe { Ok(pool.backend.copy_from_host(pool.device, to, bytes("from", from, size)?)?) }
     })
 }
 

@@ -6,8 +6,8 @@
 use crate::backend::Backend;
 use crate::call::status;
 use crate::sleep::Stashes;
-use crate::status::{Failure, Status};
-use crate::texts::{give, give_box, give_if_wanted, object, optional, take_box};
+use crate::status::Status;
+use crate::texts::{bytes, give, give_box, give_if_wanted, object, optional, room, take_box};
 use gpu_vmm::dlpack::SharedRegion;
 use gpu_vmm::{AnyBackend, Bytes, DeviceId, Done, Region as Memory};
 use std::ffi::{c_char, c_void};
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn gpu_vmm_region_address(region: *const Region, address: 
     status(|| {
         // SAFETY: as the caller says.
         unsafe {
-            give("address", address, object("region", region)?.memory.with(|region| region.address().0))
+            give("address", address, object("region", region)?.memory.with(|region| region.address().0)?)
         }
     })
 }
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn gpu_vmm_region_address(region: *const Region, address: 
 pub unsafe extern "C" fn gpu_vmm_region_size(region: *const Region, size: *mut u64) -> Status {
     status(|| {
         // SAFETY: as the caller says.
-        unsafe { give("size", size, object("region", region)?.memory.with(|region| region.end().0)) }
+        unsafe { give("size", size, object("region", region)?.memory.with(|region| region.end().0)?) }
     })
 }
 
@@ -133,13 +133,8 @@ pub unsafe extern "C" fn gpu_vmm_region_read(
 ) -> Status {
     status(|| {
         // SAFETY: as the caller says.
-        let region = unsafe { object("region", region) }?;
-        if to.is_null() && size > 0 {
-            return Err(Failure::invalid("to, where the bytes are to go, is null"));
-        }
+        let (region, to) = unsafe { (object("region", region)?, room("to", to, size)?) };
         if size > 0 {
-            // SAFETY: there is room for so many bytes, as the caller says.
-            let to = unsafe { std::slice::from_raw_parts_mut(to.cast(), size as usize) };
             region.memory.read(Bytes(offset), to)?;
         }
         Ok(())
@@ -160,13 +155,8 @@ pub unsafe extern "C" fn gpu_vmm_region_write(
 ) -> Status {
     status(|| {
         // SAFETY: as the caller says.
-        let region = unsafe { object("region", region) }?;
-        if from.is_null() && size > 0 {
-            return Err(Failure::invalid("from, where the bytes are, is null"));
-        }
+        let (region, from) = unsafe { (object("region", region)?, bytes("from", from, size)?) };
         if size > 0 {
-            // SAFETY: there are so many bytes, as the caller says.
-            let from = unsafe { std::slice::from_raw_parts(from.cast(), size as usize) };
             region.memory.write(Bytes(offset), from)?;
         }
         Ok(())
@@ -188,7 +178,8 @@ pub unsafe extern "C" fn gpu_vmm_region_suspend(
     status(|| {
         // SAFETY: as the caller says.
         let (region, keep) = unsafe { (object("region", region)?, optional("keep", keep)?) };
-        let contents = || Ok(region.memory.with(Memory::mapped));
+        let contents = || Ok(region.memory.with(Memory::mapped)?);
+        let _chosen = region.stashes.choose();
         let stash = region.stashes.stash(&region.backend, keep, contents)?;
         let suspended = region.memory.suspend(&stash, Done::when_devices_idle())?;
         // SAFETY: as the caller says.

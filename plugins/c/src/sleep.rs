@@ -6,11 +6,11 @@
 use crate::call::status;
 use crate::pool::Pool;
 use crate::status::{Answer, Failure, Status};
-use crate::texts::{give_if_wanted, object, optional, required};
+use crate::texts::{give, give_if_wanted, object, optional, required};
 use gpu_vmm::{AnyBackend, Bytes, Done, Ring, Stash};
 use std::ffi::c_char;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// So many threads copy at a time.
 const THREADS: usize = 2;
@@ -20,9 +20,16 @@ const THREADS: usize = 2;
 pub(crate) struct Stashes {
     ring: Mutex<Option<Arc<Ring<AnyBackend>>>>,
     pinned: Mutex<Vec<Stash<AnyBackend>>>,
+    /// Held from choosing page-locked memory until contents are in it: nobody else is to choose the same room.
+    suspending: Mutex<()>,
 }
 
 impl Stashes {
+    /// To be had while one is chosen and used.
+    pub(crate) fn choose(&self) -> MutexGuard<'_, ()> {
+        self.suspending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What `keep` names, for as much as `contents` says.
     pub(crate) fn stash(
         &self,
@@ -77,9 +84,30 @@ impl Stashes {
 impl Pool {
     /// Suspends a tag. Waits for the devices.
     pub(crate) fn suspend(&self, tag: &str, keep: Option<&str>) -> Answer<Bytes> {
+        let _chosen = self.stashes.choose();
         let stash = self.stashes.stash(&self.backend, keep, || Ok(self.blocks.occupied(tag)?))?;
         Ok(self.blocks.suspend(tag, &stash, Done::when_devices_idle())?)
     }
+}
+
+/// Whether a tag is suspended: then nothing is allocated with it, and nobody may use its blocks.
+///
+/// # Safety
+///
+/// `pool` is null or a pool, `tag` null or a string, `suspended` null or room for a bool.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gpu_vmm_is_suspended(
+    pool: *const Pool,
+    tag: *const c_char,
+    suspended: *mut bool,
+) -> Status {
+    status(|| {
+        // SAFETY: as the caller says.
+        unsafe {
+            let (pool, tag) = (object("pool", pool)?, required("tag", tag)?);
+            give("suspended", suspended, pool.blocks.is_suspended(tag)?)
+        }
+    })
 }
 
 /// Gives the memory of all blocks with a tag back to the driver and keeps their addresses; waits for the devices. Until

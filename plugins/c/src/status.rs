@@ -85,6 +85,7 @@ impl From<PoolError> for Failure {
 fn of(error: &Error) -> Status {
     match error {
         error if error.is_out_of_memory() => GPU_VMM_OUT_OF_MEMORY,
+        Error::StashFull { .. } => GPU_VMM_OUT_OF_MEMORY,
         Error::ZeroSize { .. }
         | Error::Unaligned { .. }
         | Error::BadAlignment { .. }

@@ -5,8 +5,9 @@
 
 use crate::call::quietly;
 use crate::status::{Answer, Failure};
+use gpu_vmm::Bytes;
 use serde::Serialize;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 
 /// A string, or none where the pointer is null.
 ///
@@ -41,6 +42,37 @@ pub(crate) unsafe fn required<'a>(what: &str, text: *const c_char) -> Answer<&'a
 pub(crate) unsafe fn object<'a, T>(what: &str, pointer: *const T) -> Answer<&'a T> {
     // SAFETY: as the caller says.
     unsafe { pointer.as_ref() }.ok_or_else(|| Failure::invalid(format!("{what} is null")))
+}
+
+/// Bytes that the caller has; null is none of them.
+///
+/// # Safety
+///
+/// The pointer is null or one to `size` bytes that stay as they are for `'a`.
+pub(crate) unsafe fn bytes<'a>(what: &str, from: *const c_void, size: u64) -> Answer<&'a [u8]> {
+    let size = checked(what, from.is_null(), size)?;
+    // SAFETY: as the caller says; the size is one that a slice can have.
+    Ok(if size == 0 { &[] } else { unsafe { std::slice::from_raw_parts(from.cast(), size) } })
+}
+
+/// Room for bytes.
+///
+/// # Safety
+///
+/// The pointer is null or one to room for `size` bytes that nobody else uses for `'a`.
+pub(crate) unsafe fn room<'a>(what: &str, to: *mut c_void, size: u64) -> Answer<&'a mut [u8]> {
+    let size = checked(what, to.is_null(), size)?;
+    // SAFETY: as the caller says; the size is one that a slice can have.
+    Ok(if size == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(to.cast(), size) } })
+}
+
+fn checked(what: &str, is_null: bool, size: u64) -> Answer<usize> {
+    if is_null && size > 0 {
+        return Err(Failure::invalid(format!("{what} is null, and there are to be {}", Bytes(size))));
+    }
+    let size = isize::try_from(size)
+        .map_err(|_| Failure::invalid(format!("{what}: no process has {} in one piece", Bytes(size))))?;
+    Ok(size.unsigned_abs())
 }
 
 /// Puts a result where the caller wants it.

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <dlfcn.h>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -24,6 +25,53 @@ static void demand(bool holds, const char *what) {
 }
 
 static bool says(const std::string &text, const char *part) { return text.find(part) != std::string::npos; }
+
+template <class F> static F *driver(const char *name) {
+    static void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    demand(library != nullptr, "the driver is loaded");
+    auto *found = reinterpret_cast<F *>(dlsym(library, name));
+    demand(found != nullptr, name);
+    return found;
+}
+
+// A stream that really captures, with the driver below: what it gets is its graph's until that is gone.
+static void capture(gpu_vmm_pool *pool, Begin *begin, End *end, End *release) {
+    void *context = nullptr, *stream = nullptr, *graph = nullptr;
+    demand(driver<int(void **, int)>("cuDevicePrimaryCtxRetain")(&context, 0) == 0, "a context");
+    demand(driver<int(void *)>("cuCtxSetCurrent")(context) == 0, "it is current");
+    demand(driver<int(void **, unsigned)>("cuStreamCreate")(&stream, 1) == 0, "a stream");
+    const MempoolId id{0, 8};
+    auto tag = [&](void *block) {
+        gpu_vmm_block found;
+        demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(block), &found) == GPU_VMM_OK, "a block is found");
+        return std::string(found.tag);
+    };
+    // As torch.cuda.graph does: in the mode in which nobody in the process may ask an event.
+    begin(0, id, [](void *) { return true; });
+    demand(driver<int(void *, int)>("cuStreamBeginCapture_v2")(stream, 0) == 0, "a capture begins");
+    void *one = gpu_vmm_torch_alloc(3 << 20, 0, stream);
+    demand(tag(one) == "torch graphs", "what captures has its graph's memory");
+    void *outside = gpu_vmm_torch_alloc(3 << 20, 0, nullptr);
+    demand(tag(outside) == "torch", "and nobody else");
+    gpu_vmm_torch_free(one, 3 << 20, 0, stream);
+    demand(gpu_vmm_torch_alloc(3 << 20, 0, stream) == one, "it serves the same graph again");
+    gpu_vmm_torch_free(outside, 3 << 20, 0, nullptr);
+    std::uint64_t bytes = 0;
+    demand(gpu_vmm_trim(pool, 0, &bytes) == GPU_VMM_UNAVAILABLE, "nothing is waited for meanwhile");
+    demand(driver<int(void *, void **)>("cuStreamEndCapture")(stream, &graph) == 0, "nothing has spoilt the capture");
+    end(0, id);
+    gpu_vmm_torch_free(one, 3 << 20, 0, stream);
+    demand(tag(one) == "torch graphs", "its graph is there");
+    void *other = gpu_vmm_torch_alloc(3 << 20, 0, stream);
+    demand(other != one, "so that nobody else gets it");
+    release(0, id);
+    gpu_vmm_block found;
+    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(one), &found) == GPU_VMM_NOT_A_BLOCK, "until it is gone");
+    gpu_vmm_torch_free(other, 3 << 20, 0, stream);
+    demand(driver<int(void *)>("cuGraphDestroy")(graph) == 0, "the graph goes");
+    demand(gpu_vmm_forget_stream(pool, stream) == GPU_VMM_OK, "the stream is forgotten");
+    demand(driver<int(void *)>("cuStreamDestroy_v2")(stream) == 0, "and goes");
+}
 
 int main(int count, char **arguments) {
     const char *backend = count > 1 ? arguments[1] : nullptr;
@@ -114,6 +162,9 @@ int main(int count, char **arguments) {
     end(0, MempoolId{0, 7});
     release(0, MempoolId{0, 7});
     release(0, MempoolId{1, 1});
+    if (backend != nullptr && std::strcmp(backend, "cuda") == 0) {
+        capture(pool, begin, end, release);
+    }
 
     gpu_vmm_torch_free(outside, 4096, 0, nullptr);
     gpu_vmm_torch_free(weights, 3 << 20, 0, nullptr);

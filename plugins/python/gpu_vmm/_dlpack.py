@@ -22,7 +22,9 @@ _new = ctypes.PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_Ne
 
 def _destructor() -> int:
     """The library's function that lets a tensor go that nobody has taken. Python could not: an exception may be on its way."""
-    functions = (ctypes.cast(function, c_void_p) for function in (pythonapi.PyCapsule_IsValid, pythonapi.PyCapsule_GetPointer))
+    ending = "Py_IsFinalizing" if hasattr(pythonapi, "Py_IsFinalizing") else "_Py_IsFinalizing"
+    names = "PyCapsule_IsValid", "PyCapsule_GetPointer", ending
+    functions = (ctypes.cast(getattr(pythonapi, name), c_void_p) if hasattr(pythonapi, name) else None for name in names)
     library().gpu_vmm_python_capsules(*functions)
     return address_of("gpu_vmm_python_capsule_dropped")
 

@@ -85,6 +85,8 @@ def as_bytes(dtype: DType, values: Any) -> Tuple[Buffer, int]:
     form = view.format.lstrip("@=<") if view.format else "B"
     if _BY_CHAR.get(form) is not dtype or view.format.startswith((">", "!")):
         raise InvalidArgument(f"values: a buffer of format {view.format!r} is none of {dtype.name}")
+    if view.itemsize != dtype.itemsize:
+        raise InvalidArgument(f"values: elements of {view.itemsize} bytes are none of {dtype.name}")
     if not view.c_contiguous:
         raise InvalidArgument("values: the buffer is not C-contiguous")
     return view, view.nbytes // dtype.itemsize

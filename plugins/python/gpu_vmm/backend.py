@@ -89,7 +89,7 @@ class Backend:
         keeps, None for all. ``scrub``: memory is overwritten with zeros where it passes from one tag to another. ``debug``: the pool
         remembers where each block came from. ``page``: in pieces of how many bytes, a power of two, memory is created and mapped,
         None for the driver's granularity. ``slack``: how many hundredths more than was ever needed at one time it may hold, before
-        it maps free memory from elsewhere rather than create new; None for 1.
+        it maps free memory from elsewhere rather than create new; None for 1, and 7 once it serves several streams.
 
         Raises InvalidArgument where there is no such device, Unavailable where it cannot be used.
         """

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, SupportsIndex, Type, Uni
 from ._arguments import kept_in, text, unsigned
 from ._handles import PoolHandle
 from ._library import BlockFound, check, library, take_text
-from .errors import InvalidArgument, NotABlock
+from .errors import InvalidArgument, NoSuchTag, NotABlock
 
 _Owners = Dict[int, "weakref.ref[Block]"]
 
@@ -201,6 +201,15 @@ class Pool:
         where = kept_in(keep, directory)
         check(library().gpu_vmm_suspend(self._handle, text("tag", tag), where, ctypes.byref(went)))
         return went.value
+
+    def is_suspended(self, tag: str) -> bool:
+        """Whether a tag sleeps; False where nothing has it."""
+        asleep = ctypes.c_bool()
+        try:
+            check(library().gpu_vmm_is_suspended(self._handle, text("tag", tag), ctypes.byref(asleep)))
+        except NoSuchTag:
+            return False
+        return asleep.value
 
     def resume(self, tag: str) -> int:
         """Brings the memory of a tag back, at the same addresses. Gives how many bytes came; 0 where it does not sleep.

@@ -16,7 +16,7 @@ from ._arguments import ALL, text
 from ._handles import PoolHandle
 from ._library import address_of, check, find, library
 from .backend import options
-from .errors import Busy, Error, NotInstalled, Unavailable
+from .errors import Busy, Error, NotInstalled, Suspended, Unavailable
 from .pool import Pool
 
 # What PyTorch calls beside the two functions for memory: the setter of its allocator, and the function of the library.
@@ -32,7 +32,7 @@ _lock = threading.RLock()
 _settings: Optional[Tuple[int, int, int, int]] = None
 _allocator: Any = None
 _configured = False
-_mem_pools: Dict[str, Any] = {}
+_mem_pools: Dict[Tuple[str, int], Any] = {}
 
 
 class _Own(threading.local):
@@ -142,7 +142,7 @@ def pool(tag: str) -> Iterator[None]:
     ``torch.cuda.MemPool`` for each tag on the current device; at most 64 tags. Nested, the innermost holds. Other threads, such as
     autograd's in ``backward()``, have tags of their own.
 
-    Raises NotInstalled; Unavailable where PyTorch has no MemPool (before 2.5).
+    Raises NotInstalled; Unavailable where PyTorch has no MemPool (before 2.5); Suspended where the tag sleeps.
     """
     name = text("tag", tag)
     if enabled():
@@ -156,7 +156,11 @@ def pool(tag: str) -> Iterator[None]:
             check(library().gpu_vmm_torch_set_tag(None if before is None else text("tag", before)))
         return
     torch = _torch()
-    use = _Use(torch, _mem_pool(torch, tag), int(torch.cuda.current_device()))
+    device = int(torch.cuda.current_device())
+    use = _Use(torch, _mem_pool(torch, tag, device), device)
+    if _pool_of(device).is_suspended(tag):
+        # PyTorch would give out what is free in the memory that is not there.
+        raise Suspended(f"pool: the memory tagged \"{tag}\" is suspended; wake it first")
     # The first one of a device's pools would hold: an outer one is left as long as this one is in use.
     outer = next((one for one in reversed(_own.inside) if one.device == use.device), None)
     if outer is not None:
@@ -190,10 +194,10 @@ class _Use:
         self.within.__exit__(None, None, None)
 
 
-def _mem_pool(torch: Any, tag: str) -> Any:
-    """PyTorch's memory pool for a tag. It stays until the process ends, and its destructor never runs."""
+def _mem_pool(torch: Any, tag: str, device: int) -> Any:
+    """PyTorch's memory pool for a tag on the current device. It stays until the process ends, and its destructor never runs."""
     with _lock:
-        found = _mem_pools.get(tag)
+        found = _mem_pools.get((tag, device))
         if found is None:
             make = _has(torch, torch.cuda, "MemPool", "2.5")
             _has(torch, torch.cuda, "use_mem_pool", "2.5")
@@ -205,7 +209,7 @@ def _mem_pool(torch: Any, tag: str) -> Any:
             found = make(allocator)
             for stays in (allocator, found):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(stays))
-            _mem_pools[tag] = found
+            _mem_pools[tag, device] = found
         return found
 
 

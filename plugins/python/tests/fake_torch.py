@@ -55,7 +55,8 @@ def install(setters=SETTERS, mem_pools=True, used=False, hip=None, cuda="13.0"):
     )
     torch.cuda = types.SimpleNamespace(
         memory=memory,
-        current_device=lambda: 0,
+        device=0,
+        current_device=lambda: torch.cuda.device,
         synchronize=lambda device=None: calls.append(("synchronize", device)),
         empty_cache=lambda: calls.append(("empty_cache",)),
     )
@@ -65,12 +66,14 @@ def install(setters=SETTERS, mem_pools=True, used=False, hip=None, cuda="13.0"):
 
         class MemPool:
             def __init__(self, allocator):
-                self.allocator = allocator
+                # As PyTorch: it is of the device that is current when it is made.
+                self.allocator, self.device = allocator, torch.cuda.device
 
         @contextlib.contextmanager
         def use_mem_pool(pool, device=None):
             # As PyTorch: the first one holds, and the same one twice is refused.
             assert pool not in active
+            assert pool.device == torch.cuda.device
             active.append(pool)
             try:
                 yield
@@ -81,7 +84,7 @@ def install(setters=SETTERS, mem_pools=True, used=False, hip=None, cuda="13.0"):
 
     def empty(size):
         """Memory from the pool in use."""
-        return active[0].allocator.alloc(size, 0, None)
+        return active[0].allocator.alloc(size, torch.cuda.device, None)
 
     torch.empty, torch.active = empty, active
     sys.modules["torch"] = torch

@@ -103,6 +103,10 @@ class Processes(Case):
                     "trim": pool.trim,
                     "grow": lambda: vec.resize(100_000_000),
                     "read": vec.tolist,
+                    "capacity": lambda: vec.capacity,
+                    "free": lambda: pool.free(block.address),
+                    "record": lambda: block.record_use(0),
+                    "export": vec.__dlpack__,
                 }}
                 for name, call in calls.items():
                     try:

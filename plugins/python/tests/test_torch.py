@@ -2,7 +2,7 @@
 
 import unittest
 
-from support import Case
+from support import Case, backend
 
 ENABLED = """
 import ctypes, gpu_vmm, fake_torch
@@ -190,6 +190,44 @@ assert tag(alloc(1)) == "torch"
             assert torch.active == []
             assert gpu_vmm.torch.sleep("outer", "host") > 0
             assert gpu_vmm.torch.wake("outer") > 0
+            """
+        )
+
+    def test_mem_pools_of_each_device(self):
+        if backend().devices < 2:
+            self.skipTest("there is one device")
+        self.script(
+            """
+            import gpu_vmm, fake_torch
+            torch, calls = fake_torch.install()
+            for torch.cuda.device in (0, 1):
+                with gpu_vmm.torch.pool("weights"):
+                    torch.empty(20 << 20)
+            for device in (0, 1):
+                torch.cuda.device = device
+                assert gpu_vmm.torch.stats(device)["live"] == 20 << 20
+                assert gpu_vmm.torch.sleep("weights", "host") > 0
+                assert gpu_vmm.torch.wake("weights") > 0
+            """
+        )
+
+    def test_a_tag_that_sleeps_serves_nobody(self):
+        self.script(
+            """
+            import gpu_vmm, fake_torch
+            torch, calls = fake_torch.install()
+            with gpu_vmm.torch.pool("weights"):
+                torch.empty(20 << 20)
+            gpu_vmm.torch.sleep("weights", "host")
+            try:
+                with gpu_vmm.torch.pool("weights"):
+                    raise AssertionError
+            except gpu_vmm.Suspended as error:
+                assert '"weights"' in str(error)
+            assert torch.active == []
+            gpu_vmm.torch.wake("weights")
+            with gpu_vmm.torch.pool("weights"):
+                torch.empty(1 << 20)
             """
         )
 

@@ -78,6 +78,11 @@ pub(crate) fn run(_: &Layout, _: &[String], _: &mut Summary) -> Answer {
     Ok(())
 }
 
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn set_up(_: &Layout) -> Answer {
+    Ok(())
+}
+
 /// Makes a folder in which the stand-in has the names that NVIDIA's driver is looked for by.
 #[cfg(target_os = "linux")]
 pub(crate) fn set_up(layout: &Layout) -> Answer {

@@ -38,8 +38,12 @@ impl<B: Backend> SharedRegion<B> {
 
     /// Lets the region be looked at, while nobody changes it. A closure that calls the same `SharedRegion` waits for itself,
     /// but for [`SharedRegion::exports`]; it may drop tensors.
-    pub fn with<R>(&self, look: impl FnOnce(&Region<B>) -> R) -> R {
-        look(&self.0.lock())
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Forked`].
+    pub fn with<R>(&self, look: impl FnOnce(&Region<B>) -> R) -> Result<R> {
+        Ok(look(&*self.lock("look at a region")?))
     }
 
     /// Grows at the same address: [`Region::grow_to`]. Tensors stay as they are.

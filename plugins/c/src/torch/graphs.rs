@@ -3,10 +3,13 @@
 //! A graph that is replayed writes to all addresses that were given out while it was captured, freed or not. So what is freed
 //! there serves requests of the same captures alone, until PyTorch says that their graphs are gone; to the pool it is live, so
 //! that it is suspended and resumed with its contents and addresses.
+//!
+//! Nobody knows on which stream a graph is replayed. So the device is waited for before its memory is the pool's again.
 
+use crate::pool::Pool;
 use crate::status::Answer;
-use gpu_vmm::pool::{Block, Pool};
-use gpu_vmm::{Address, AnyBackend, Bytes, Stream};
+use gpu_vmm::pool::Block;
+use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, Process, Stream};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,11 +24,13 @@ pub struct MempoolId {
     pub second: u64,
 }
 
-type Held = Block<AnyBackend>;
+/// A block, and whose it is: of all captures that were under way when it was given out, since nobody says which of them asked.
+type Held = (Block<AnyBackend>, Vec<MempoolId>);
 
 /// All graphs of one device.
 pub(super) struct Graphs {
-    pool: Pool<AnyBackend>,
+    pool: Pool,
+    process: Process,
     /// How many captures are under way, so that allocations outside of captures ask no more than that.
     begun: AtomicUsize,
     /// True once there was one, so that frees of who captures nothing ask no more than that.
@@ -35,11 +40,15 @@ pub(super) struct Graphs {
 
 #[derive(Default)]
 struct Books {
-    /// Captures that are under way, the last one at the end.
+    /// Captures that are under way.
     begun: Vec<MempoolId>,
     owners: HashMap<MempoolId, Owner>,
-    /// What is given out, and for whom.
-    live: HashMap<Address, (Held, MempoolId)>,
+    /// What is given out.
+    live: HashMap<Address, Held>,
+    /// What was freed and belongs to several, or was used on other streams too, so that nobody can tell when it is free.
+    aside: Vec<Held>,
+    /// What is nobody's any more, and waits for the device.
+    gone: Vec<Block<AnyBackend>>,
 }
 
 /// What the captures of one number have.
@@ -48,25 +57,34 @@ struct Owner {
     /// How often it was begun and not released.
     uses: usize,
     /// What was freed, by its stream and how much it takes.
-    free: BTreeMap<(usize, u64), Vec<Held>>,
-    /// What was used on other streams too: nobody can tell when it is free.
-    aside: Vec<Held>,
+    free: BTreeMap<(usize, u64), Vec<Block<AnyBackend>>>,
 }
 
 impl Graphs {
-    pub(super) fn new(pool: Pool<AnyBackend>) -> Self {
-        Self { pool, begun: AtomicUsize::new(0), any: AtomicBool::new(false), books: Mutex::default() }
+    /// With memory of this pool, under its tag.
+    pub(super) fn new(pool: Pool) -> Self {
+        let (begun, any) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { pool, process: Process::current(), begun, any, books: Mutex::default() }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A forked child does not wait for a thread that it does not have, and nothing here is its own.
+    fn is_used(&self) -> bool {
+        self.any.load(Ordering::Acquire) && self.process.is_this()
+    }
+
     pub(super) fn is_begun(&self) -> bool {
-        self.begun.load(Ordering::Acquire) > 0
+        self.begun.load(Ordering::Acquire) > 0 && self.process.is_this()
     }
 
     pub(super) fn begin(&self, id: MempoolId) {
+        if !self.process.is_this() {
+            return;
+        }
+        self.pool.blocks.capture_begins();
         let mut books = self.books();
         books.owners.entry(id).or_default().uses += 1;
         books.begun.push(id);
@@ -75,65 +93,104 @@ impl Graphs {
     }
 
     pub(super) fn end(&self, id: MempoolId) {
+        if !self.is_used() {
+            return;
+        }
         let mut books = self.books();
         if let Some(place) = books.begun.iter().rposition(|begun| *begun == id) {
             books.begun.remove(place);
+            self.pool.blocks.capture_ends();
         }
         self.begun.store(books.begun.len(), Ordering::Release);
     }
 
     /// One of its captures is gone; with the last of them what was freed goes back to the pool.
-    pub(super) fn release(&self, id: MempoolId) {
-        let mut books = self.books();
-        let Some(owner) = books.owners.get_mut(&id) else { return };
-        owner.uses = owner.uses.saturating_sub(1);
-        if owner.uses == 0 {
-            let gone = books.owners.remove(&id);
-            drop(books);
-            drop(gone);
+    pub(super) fn release(&self, id: MempoolId) -> Answer {
+        if !self.is_used() {
+            return Ok(());
         }
+        let mut books = self.books();
+        let Some(owner) = books.owners.get_mut(&id) else { return Ok(()) };
+        owner.uses = owner.uses.saturating_sub(1);
+        if owner.uses > 0 {
+            return Ok(());
+        }
+        let free = books.owners.remove(&id).into_iter().flat_map(|owner| owner.free.into_values().flatten());
+        books.gone.extend(free);
+        let aside = std::mem::take(&mut books.aside);
+        let (stays, gone) = aside.into_iter().partition(|(_, ids)| books.is_owned(ids));
+        books.aside = stays;
+        books.gone.extend(Vec::<Held>::into_iter(gone).map(|(block, _)| block));
+        drop(books);
+        self.clear()
     }
 
-    /// Memory for the capture that was begun last; none where none is under way.
+    /// Gives the pool what is nobody's any more, once the device has done with it; while something captures, nothing is waited
+    /// for, and it stays until the next time.
+    pub(super) fn clear(&self) -> Answer {
+        if !self.is_used() || self.is_begun() {
+            return Ok(());
+        }
+        let gone = std::mem::take(&mut self.books().gone);
+        if gone.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.pool.backend.synchronize(self.pool.device) {
+            self.books().gone.extend(gone);
+            return Err(error.into());
+        }
+        drop(gone);
+        Ok(())
+    }
+
+    /// Memory for what captures now; none where nothing does.
     pub(super) fn alloc(
         &self,
         size: Bytes,
         alignment: Bytes,
         stream: Stream<'static>,
     ) -> Answer<Option<Address>> {
+        if !self.is_begun() {
+            return Ok(None);
+        }
         let mut books = self.books();
-        let Some(id) = books.begun.last().copied() else { return Ok(None) };
-        let kept = books.owners.entry(id).or_default().take(size, stream);
+        let mut ids = books.begun.clone();
+        ids.sort_unstable_by_key(|id| (id.first, id.second));
+        ids.dedup();
+        let kept = match ids[..] {
+            [] => return Ok(None),
+            [one] => books.owners.entry(one).or_default().take(size, stream),
+            _ => None,
+        };
         let block = match kept {
             Some(block) => block,
-            None => self.pool.alloc(size, alignment, stream)?,
+            None => self.pool.blocks.alloc(size, alignment, stream)?,
         };
         let address = block.address();
-        books.live.insert(address, (block, id));
+        books.live.insert(address, (block, ids));
         Ok(Some(address))
     }
 
-    /// Whether it was given out here, and is freed now.
-    pub(super) fn free(&self, address: Address) -> bool {
-        if !self.any.load(Ordering::Acquire) {
-            return false;
+    /// Frees what was given out here; false for what was not.
+    pub(super) fn free(&self, address: Address) -> Answer<bool> {
+        if !self.is_used() {
+            return Ok(false);
         }
         let mut books = self.books();
-        let Some((block, id)) = books.live.remove(&address) else { return false };
-        match books.owners.get_mut(&id) {
-            Some(owner) => owner.keep(block),
-            // Its graphs are gone.
-            None => {
-                drop(books);
-                drop(block);
-            }
+        let Some((block, ids)) = books.live.remove(&address) else { return Ok(false) };
+        match ids[..] {
+            _ if !books.is_owned(&ids) => books.gone.push(block),
+            [one] if !block.is_used_elsewhere() => books.owners.entry(one).or_default().keep(block),
+            _ => books.aside.push((block, ids)),
         }
-        true
+        drop(books);
+        self.clear()?;
+        Ok(true)
     }
 
     /// Whether it was given out here, and is noted to be used on another stream.
     pub(super) fn record_use(&self, address: Address, stream: Stream<'static>) -> bool {
-        if !self.any.load(Ordering::Acquire) {
+        if !self.is_used() {
             return false;
         }
         let mut books = self.books();
@@ -143,9 +200,16 @@ impl Graphs {
     }
 }
 
+impl Books {
+    /// Whether the graphs of any of them are there.
+    fn is_owned(&self, ids: &[MempoolId]) -> bool {
+        ids.iter().any(|id| self.owners.contains_key(id))
+    }
+}
+
 impl Owner {
     /// What was freed on a stream and is hardly larger than what is asked for.
-    fn take(&mut self, size: Bytes, stream: Stream<'static>) -> Option<Held> {
+    fn take(&mut self, size: Bytes, stream: Stream<'static>) -> Option<Block<AnyBackend>> {
         let stream = stream.as_raw().addr();
         let most = size.0.saturating_add(size.0 / 4).saturating_add(4096);
         let key = *self.free.range((stream, size.0)..=(stream, most)).next()?.0;
@@ -157,13 +221,9 @@ impl Owner {
         block
     }
 
-    fn keep(&mut self, block: Held) {
-        if block.is_used_elsewhere() {
-            self.aside.push(block);
-        } else {
-            let key = (block.stream().as_raw().addr(), block.capacity().0);
-            self.free.entry(key).or_default().push(block);
-        }
+    fn keep(&mut self, block: Block<AnyBackend>) {
+        let key = (block.stream().as_raw().addr(), block.capacity().0);
+        self.free.entry(key).or_default().push(block);
     }
 }
 
@@ -172,6 +232,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::pool::PoolOptions;
     use gpu_vmm::Vendor;
 
     const ONE: MempoolId = MempoolId { first: 0, second: 1 };
@@ -180,7 +241,8 @@ mod tests {
     const STREAM: Stream<'static> = Stream::DEFAULT;
 
     fn graphs() -> Graphs {
-        Graphs::new(Pool::builder(&AnyBackend::open(Vendor::Host).unwrap()).build().unwrap())
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        Graphs::new(Pool::new(&host, &PoolOptions::DEFAULT).unwrap())
     }
 
     fn alloc(graphs: &Graphs) -> Address {
@@ -191,7 +253,11 @@ mod tests {
     fn outside_of_captures_it_has_nothing() {
         let graphs = graphs();
         assert_eq!(graphs.alloc(SIZE, Bytes(512), STREAM).unwrap(), None);
-        assert!(!graphs.is_begun() && !graphs.free(Address(512)) && !graphs.record_use(Address(512), STREAM));
+        assert!(
+            !graphs.is_begun()
+                && !graphs.free(Address(512)).unwrap()
+                && !graphs.record_use(Address(512), STREAM)
+        );
     }
 
     #[test]
@@ -199,20 +265,22 @@ mod tests {
         let graphs = graphs();
         graphs.begin(ONE);
         let first = alloc(&graphs);
-        assert!(graphs.free(first));
+        assert!(graphs.free(first).unwrap());
         assert_eq!(alloc(&graphs), first, "the same capture");
-        assert!(graphs.free(first));
+        assert!(graphs.free(first).unwrap());
+        graphs.end(ONE);
         graphs.begin(TWO);
         assert_ne!(alloc(&graphs), first, "another capture");
         graphs.end(TWO);
-        assert_eq!(alloc(&graphs), first, "the first one goes on");
+        graphs.begin(ONE);
+        assert_eq!(alloc(&graphs), first, "one that shares the first one's memory");
         graphs.end(ONE);
         assert!(!graphs.is_begun());
         // The capture is over and its graph is not: what it freed is still its own, to the pool's knowledge in use.
-        assert!(graphs.free(first));
-        let other = graphs.pool.alloc(SIZE, Bytes(512), STREAM).unwrap();
+        assert!(graphs.free(first).unwrap());
+        let other = graphs.pool.blocks.alloc(SIZE, Bytes(512), STREAM).unwrap();
         assert_ne!(other.address(), first);
-        assert_eq!(graphs.pool.account().live_blocks, 3);
+        assert_eq!(graphs.pool.blocks.account().live_blocks, 3);
     }
 
     #[test]
@@ -220,19 +288,23 @@ mod tests {
         let graphs = graphs();
         graphs.begin(ONE);
         let (freed, kept) = (alloc(&graphs), alloc(&graphs));
-        assert!(graphs.free(freed));
+        assert!(graphs.free(freed).unwrap());
         graphs.end(ONE);
         // A second graph that shares the first one's memory.
         graphs.begin(ONE);
         graphs.end(ONE);
-        graphs.release(ONE);
-        assert_eq!(graphs.pool.account().live_blocks, 2);
-        graphs.release(ONE);
-        assert_eq!(graphs.pool.account().live_blocks, 1, "the output of a graph that is gone lives on");
-        assert!(graphs.free(kept));
-        assert_eq!(graphs.pool.account().live_blocks, 0);
-        assert!(!graphs.free(kept));
-        graphs.release(ONE);
+        graphs.release(ONE).unwrap();
+        assert_eq!(graphs.pool.blocks.account().live_blocks, 2);
+        graphs.release(ONE).unwrap();
+        assert_eq!(
+            graphs.pool.blocks.account().live_blocks,
+            1,
+            "the output of a graph that is gone lives on"
+        );
+        assert!(graphs.free(kept).unwrap());
+        assert_eq!(graphs.pool.blocks.account().live_blocks, 0);
+        assert!(!graphs.free(kept).unwrap());
+        graphs.release(ONE).unwrap();
     }
 
     #[test]
@@ -240,7 +312,7 @@ mod tests {
         let graphs = graphs();
         graphs.begin(ONE);
         let large = graphs.alloc(Bytes::mib(64), Bytes(512), STREAM).unwrap().unwrap();
-        assert!(graphs.free(large));
+        assert!(graphs.free(large).unwrap());
         assert_ne!(alloc(&graphs), large);
     }
 
@@ -253,7 +325,40 @@ mod tests {
         graphs.begin(ONE);
         let shared = alloc(&graphs);
         assert!(graphs.record_use(shared, other));
-        assert!(graphs.free(shared));
+        assert!(graphs.free(shared).unwrap());
         assert_ne!(alloc(&graphs), shared);
+    }
+
+    #[test]
+    fn what_two_captures_had_at_once_is_both_of_theirs() {
+        let graphs = graphs();
+        graphs.begin(ONE);
+        graphs.begin(TWO);
+        let shared = alloc(&graphs);
+        assert!(graphs.free(shared).unwrap());
+        assert_ne!(alloc(&graphs), shared, "it may be the other one's");
+        graphs.end(ONE);
+        graphs.end(TWO);
+        graphs.release(ONE).unwrap();
+        assert_eq!(graphs.pool.blocks.account().live_blocks, 2, "the second graph may use it");
+        graphs.release(TWO).unwrap();
+        assert_eq!(graphs.pool.blocks.account().live_blocks, 1);
+    }
+
+    #[test]
+    fn while_something_captures_nothing_is_waited_for() {
+        let graphs = graphs();
+        graphs.begin(ONE);
+        let freed = alloc(&graphs);
+        assert!(graphs.free(freed).unwrap());
+        graphs.end(ONE);
+        graphs.begin(TWO);
+        graphs.release(ONE).unwrap();
+        assert_eq!(graphs.pool.blocks.account().live_blocks, 1, "it waits");
+        assert!(graphs.pool.blocks.trim(Bytes::ZERO).unwrap_err().to_string().contains("capture"));
+        graphs.end(TWO);
+        graphs.clear().unwrap();
+        assert_eq!(graphs.pool.blocks.account().live_blocks, 0);
+        graphs.pool.blocks.trim(Bytes::ZERO).unwrap();
     }
 }

@@ -3,7 +3,7 @@
 use super::graphs::MempoolId;
 use super::process::{Device, alloc_tagged, device, devices};
 use super::throw::throw;
-use crate::call::{quietly, run, status};
+use crate::call::{run, status};
 use crate::status::{Answer, Failure};
 use gpu_vmm::pool::PoolError;
 use gpu_vmm::{Address, Backend as _, Bytes, Stream};
@@ -47,7 +47,7 @@ fn captured(device: &Device, size: isize, stream: Stream<'static>) -> Answer<Opt
 pub extern "C" fn gpu_vmm_torch_free(block: *mut c_void, _size: isize, number: c_int, _stream: *mut c_void) {
     let _ = status(|| {
         let device = device(number)?;
-        if device.graphs.free(Address(block.addr() as u64)) { Ok(()) } else { device.free(block) }
+        if device.graphs.free(Address(block.addr() as u64))? { Ok(()) } else { device.free(block) }
     });
 }
 
@@ -80,12 +80,13 @@ pub unsafe extern "C" fn gpu_vmm_torch_record_stream(block: *mut c_void, stream:
 /// Gives memory back to the driver in which nothing is: for set_reset_fn, which torch.cuda.empty_cache() calls.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_empty_cache() {
-    let _ = status(|| {
-        for device in devices() {
+    for device in devices() {
+        let _ = status(|| {
+            device.graphs.clear()?;
             device.pool.blocks.trim(Bytes::ZERO)?;
-        }
-        Ok(())
-    });
+            Ok(())
+        });
+    }
 }
 
 /// A capture begins: what is allocated from now on on streams that capture is its graph's alone. For
@@ -93,13 +94,19 @@ pub extern "C" fn gpu_vmm_torch_empty_cache() {
 /// which streams capture.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_begin_allocate_to_pool(number: c_int, id: MempoolId, _filter: *const c_void) {
-    of_device(number, |device| device.graphs.begin(id));
+    of_device(number, |device| {
+        device.graphs.begin(id);
+        Ok(())
+    });
 }
 
 /// A capture has ended: for set_end_allocate_to_pool_fn.
 #[unsafe(no_mangle)]
 pub extern "C" fn gpu_vmm_torch_end_allocate_to_pool(number: c_int, id: MempoolId) {
-    of_device(number, |device| device.graphs.end(id));
+    of_device(number, |device| {
+        device.graphs.end(id);
+        Ok(())
+    });
 }
 
 /// The graph of a capture is gone: for set_release_pool.
@@ -108,12 +115,7 @@ pub extern "C" fn gpu_vmm_torch_release_pool(number: c_int, id: MempoolId) {
     of_device(number, |device| device.graphs.release(id));
 }
 
-fn of_device(number: c_int, work: impl FnOnce(&Device)) {
-    let found = run(|| device(number));
-    match found {
-        Ok(device) => quietly(|| work(device)),
-        Err(failure) => {
-            let _ = status(|| Err(failure));
-        }
-    }
+fn of_device(number: c_int, work: impl FnOnce(&Device) -> Answer) {
+    // Nobody asks for the status; the text is the thread's last error.
+    let _ = status(|| work(device(number)?));
 }

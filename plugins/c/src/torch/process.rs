@@ -91,11 +91,13 @@ pub(super) fn device(number: c_int) -> Answer<&'static Device> {
         return Ok(device);
     }
     let PoolOptions { page, slack, .. } = process.options;
-    let page = if page == 0 { PAGE.0 } else { page };
+    // A small budget is not to be one page or none.
+    let is_small = (1..16 * PAGE.0).contains(&process.options.budget);
+    let page = if page == 0 && !is_small { PAGE.0 } else { page };
     let slack = if slack == 0 { SLACK } else { slack };
     let options = PoolOptions { device: number as u32, page, slack, ..process.options };
     let pool = Pool::new(&process.backend, &options)?;
-    let graphs = Graphs::new(pool.tagged(GRAPHS)?.blocks);
+    let graphs = Graphs::new(pool.tagged(GRAPHS)?);
     let made = Device { pool: pool.tagged(TAG)?, graphs };
     Ok(place.get_or_init(|| made))
 }

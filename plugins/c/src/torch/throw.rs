@@ -4,7 +4,6 @@
 
 use crate::status::{Failure, keep};
 use std::ffi::{CString, c_char, c_void};
-use std::sync::OnceLock;
 
 type Throw = unsafe extern "C-unwind" fn(*const c_char) -> !;
 
@@ -24,19 +23,15 @@ pub(super) fn throw(failure: Failure) -> *mut c_void {
 #[cfg(unix)]
 fn thrower() -> Option<Throw> {
     use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-    static FOUND: OnceLock<Option<Throw>> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        // SAFETY: with RTLD_NOLOAD nothing is loaded, so nothing is run.
-        let library =
-            unsafe { Library::open(Some("libstdc++.so.6"), RTLD_NOW | RTLD_LOCAL | libc::RTLD_NOLOAD) };
-        let library = std::mem::ManuallyDrop::new(library.ok()?);
-        // SAFETY: the C++ library has had this function, with this type, since its first version with this name.
-        unsafe { library.get::<Throw>(b"_ZSt21__throw_runtime_errorPKc\0") }.ok().map(|found| *found)
-    })
+    let flags = RTLD_NOW | RTLD_LOCAL | libc::RTLD_NOLOAD;
+    // SAFETY: with RTLD_NOLOAD nothing is loaded, so nothing is run.
+    let library = unsafe { Library::open(Some("libstdc++.so.6"), flags) };
+    let library = std::mem::ManuallyDrop::new(library.ok()?);
+    // SAFETY: the C++ library has had this function, with this type, since its first version with this name.
+    unsafe { library.get::<Throw>(b"_ZSt21__throw_runtime_errorPKc\0") }.ok().map(|found| *found)
 }
 
 #[cfg(not(unix))]
 fn thrower() -> Option<Throw> {
-    static FOUND: OnceLock<Option<Throw>> = OnceLock::new();
-    *FOUND.get_or_init(|| None)
+    None
 }

@@ -1,14 +1,11 @@
 //! What the counts were, and with what they were made.
 
-use crate::Failed;
+use crate::{ACCEPT, Failed};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
-
-const HEAD: &str =
-    "# Instructions of one operation: `cargo bench --bench instructions -- accept` writes this file.\n\n";
 
 /// The file `baseline.toml`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,7 +49,7 @@ fn said(program: &str, argument: &str) -> Result<String, Failed> {
 
 impl Baseline {
     fn path() -> PathBuf {
-        concat!(env!("CARGO_MANIFEST_DIR"), "/benches/instructions/baseline.toml").into()
+        concat!(env!("CARGO_MANIFEST_DIR"), "/baseline.toml").into()
     }
 
     pub(crate) fn read() -> Result<Self, Failed> {
@@ -62,7 +59,13 @@ impl Baseline {
     }
 
     pub(crate) fn write(&self) -> Result<(), Failed> {
-        Ok(std::fs::write(Self::path(), HEAD.to_owned() + &toml::to_string(self)?)?)
+        Ok(std::fs::write(
+            Self::path(),
+            format!(
+                "# Instructions of one operation. `{ACCEPT}` writes this file.\n\n{}",
+                toml::to_string(self)?
+            ),
+        )?)
     }
 }
 

@@ -2,12 +2,12 @@
 //! numbers hardly differ from run to run, so that a slow-down shows on a machine that is busy with other things.
 //!
 //! ```sh
-//! cargo bench --bench instructions               # compares all; fails where something takes more
-//! cargo bench --bench instructions -- region     # those with `region` in their names
-//! cargo bench --bench instructions -- accept     # writes the baseline anew, to be committed
+//! cargo run --release --package gpu-vmm-instructions               # compares all; fails where something takes more
+//! cargo run --release --package gpu-vmm-instructions -- region     # those with `region` in their names
+//! cargo run --release --package gpu-vmm-instructions -- accept     # writes the baseline anew, to be committed
 //! ```
 //!
-//! On Linux with `valgrind`. Each scenario is a process of its own under Callgrind: the bench starts itself with `run NAME`,
+//! On Linux with `valgrind`. Each scenario is a process of its own under Callgrind: the program starts itself with `run NAME`,
 //! which prepares, does the work so often that all is warm, and then as often again in the function [`counted_from_here`],
 //! the one in which Callgrind collects. The number is what that took, divided: the instructions of one operation, with all
 //! that it calls in the process, and a few for the loop, which are the scenario `nothing`. **The kernel's share is not
@@ -21,10 +21,10 @@
 //! | on | what is done |
 //! |---|---|
 //! | the compiler, the C library and the architecture | they stand in the baseline; where they differ, the comparison says so and is skipped |
-//! | the profile, features, and versions of dependencies | those of `cargo bench` with default features and `Cargo.lock` |
+//! | the profile, features, and versions of dependencies | `release`, those in `Cargo.toml`, and `Cargo.lock` |
 //! | how the C library copies and searches on this CPU | the variants that every x86-64 has, by `GLIBC_TUNABLES` |
 //! | the number of CPUs, of which a pool makes lanes | one, which the process asks for |
-//! | addresses, which are hashed | Valgrind chooses them, the same each time; the environment, which lies on the stack, is empty |
+//! | addresses, which are hashed | Valgrind chooses them, the same each time; the environment, which lies on the stack, is hardly more than `PATH` |
 //! | random seeds | what is counted has none: the library hashes with FxHash there |
 //!
 //! Functions move between codegen units when code is added elsewhere, and what is inlined changes with that. So a change can
@@ -40,8 +40,10 @@ use baseline::{Baseline, Made, Verdict};
 use scenarios::{SCENARIOS, Scenario, Work};
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::path::Path;
 use std::process::{Command, ExitCode};
+
+/// The command that writes the baseline.
+const ACCEPT: &str = "cargo run --release --package gpu-vmm-instructions -- accept";
 
 type Failed = Box<dyn Error>;
 
@@ -50,7 +52,7 @@ const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX2,-AVX,-AVX512F,-AVX512VL,-AVX512BW
     -SSSE3,-SSE4_1,-SSE4_2,-BMI1,-BMI2,-LZCNT,-MOVBE,-RTM,-AVX_Fast_Unaligned_Load,-Prefer_No_VZEROUPPER";
 
 fn main() -> ExitCode {
-    let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let done = match arguments[..] {
         ["run", name] => run(name).map(|()| true),
@@ -74,7 +76,7 @@ fn compare(part: &str) -> Result<bool, Failed> {
     let (baseline, made) = (Baseline::read()?, Made::here()?);
     if baseline.made != made {
         println!("SKIPPED: the baseline is of {}, and here is {made}", baseline.made);
-        println!("`cargo bench --bench instructions -- accept` makes one of these; look at what it changes");
+        println!("`{ACCEPT}` makes one of these; look at what it changes");
         return Ok(true);
     }
     println!("{:<56} {:>10} {:>10} {:>7}", "instructions of", "baseline", "now", "ratio");
@@ -100,9 +102,7 @@ fn compare(part: &str) -> Result<bool, Failed> {
         good = false;
     }
     if !good {
-        println!(
-            "where the change is meant: `cargo bench --bench instructions -- accept`, and commit the baseline"
-        );
+        println!("where the change is meant: `{ACCEPT}`, and commit the baseline");
     }
     Ok(good)
 }
@@ -124,23 +124,26 @@ fn accept() -> Result<(), Failed> {
 
 /// The instructions of one operation.
 fn count(scenario: &Scenario) -> Result<f64, Failed> {
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("callgrind.{}", std::process::id()));
+    let program = std::env::current_exe()?;
+    let out = program.with_extension(format!("{}.callgrind", std::process::id()));
     let mut valgrind = Command::new("valgrind");
     valgrind
         .args(["--quiet", "--tool=callgrind", "--toggle-collect=*counted_from_here*"])
         .arg(format!("--callgrind-out-file={}", out.display()))
-        .arg(std::env::current_exe()?)
+        .arg(&program)
         .args(["run", scenario.name])
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         .env("GLIBC_TUNABLES", TUNABLES);
     let ended = valgrind.output().map_err(|error| format!("valgrind cannot be started: {error}"))?;
+    let text = std::fs::read_to_string(&out);
+    // Where valgrind has not come so far there is none.
+    let _ = std::fs::remove_file(&out);
     if !ended.status.success() {
         let [said, told] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
         return Err(format!("{}: {}: {said}{told}", scenario.name, ended.status).into());
     }
-    let text = std::fs::read_to_string(&out)?;
-    std::fs::remove_file(&out)?;
+    let text = text?;
     let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
     let total: u64 = total.ok_or("callgrind's output has no `totals:`")?.trim().parse()?;
     if total == 0 {
