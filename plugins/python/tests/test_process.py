@@ -104,9 +104,9 @@ class Processes(Case):
                     "grow": lambda: vec.resize(100_000_000),
                     "read": vec.tolist,
                     "capacity": lambda: vec.capacity,
-                    "free": lambda: pool.free(block.address),
                     "record": lambda: block.record_use(0),
                     "export": vec.__dlpack__,
+                    "free": lambda: pool.free(block.address),
                 }}
                 for name, call in calls.items():
                     try:
