@@ -73,7 +73,8 @@ pub(crate) fn goes_on<B: Workbench>(subject: &Subject<B>, mut beside: impl FnMut
         held.push(own(subject));
         went_on
     });
-    if !went_on && share_a_queue(subject) {
+    // Which streams share one changes from one to the next.
+    if !went_on && (0..TRIES).any(|_| share_a_queue(subject)) {
         skip("the runtime has two streams on one queue of the device, whichever they are");
     }
     assert!(went_on, "the work was waited for, however long it took");
