@@ -25,6 +25,8 @@ static void demand(int holds, const char *what) {
 }
 
 int main(int count, char **arguments) {
+    // Line by line, so that what was said is there also where a driver ends the process.
+    setvbuf(stdout, NULL, _IOLBF, 0);
     gpu_vmm_backend *backend = NULL;
     check(gpu_vmm_open(count > 1 ? arguments[1] : NULL, &backend), "open");
     uint64_t free_before = 0, total = 0;
