@@ -7,7 +7,9 @@ use crate::backend::Backend;
 use crate::call::status;
 use crate::sleep::Stashes;
 use crate::status::{Answer, Failure, Status};
-use crate::texts::{bytes, give, give_box, give_if_wanted, give_json, object, required, room, take_box};
+use crate::texts::{
+    bytes, check_place, give, give_box, give_if_wanted, give_json, object, required, room, take_box,
+};
 use gpu_vmm::pool::{BlockInfo as Found, Pool as Blocks, PoolError};
 use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, DeviceId, Stream};
 use std::ffi::{c_char, c_void};
@@ -207,9 +209,7 @@ pub unsafe extern "C" fn gpu_vmm_alloc(
     status(|| {
         // SAFETY: as the caller says.
         let (pool, stream) = unsafe { (object("pool", pool)?, Stream::from_raw(stream)) };
-        if address.is_null() {
-            return Err(Failure::invalid("address, where the result is to go, is null"));
-        }
+        check_place("address", address)?;
         let alignment = Bytes(if alignment == 0 { 256 } else { alignment });
         let block = pool.blocks.alloc(Bytes(size), alignment, stream)?;
         // SAFETY: as the caller says.

@@ -179,8 +179,8 @@ pub unsafe extern "C" fn gpu_vmm_region_suspend(
         // SAFETY: as the caller says.
         let (region, keep) = unsafe { (object("region", region)?, optional("keep", keep)?) };
         let contents = || Ok(region.memory.with(Memory::mapped)?);
-        let _chosen = region.stashes.choose();
-        let stash = region.stashes.stash(&region.backend, keep, contents)?;
+        let mut stashes = region.stashes.lock();
+        let stash = stashes.stash(&region.backend, keep, contents)?;
         let suspended = region.memory.suspend(&stash, Done::when_devices_idle())?;
         // SAFETY: as the caller says.
         unsafe { give_if_wanted(bytes, suspended.memory.0) };

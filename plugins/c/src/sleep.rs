@@ -17,22 +17,25 @@ const THREADS: usize = 2;
 
 /// Where contents can be kept. What is slow to make is made when first needed, and kept for the next time.
 #[derive(Debug, Default)]
-pub(crate) struct Stashes {
-    ring: Mutex<Option<Arc<Ring<AnyBackend>>>>,
-    pinned: Mutex<Vec<Stash<AnyBackend>>>,
-    /// Held from choosing page-locked memory until contents are in it: nobody else is to choose the same room.
-    suspending: Mutex<()>,
+pub(crate) struct Stashes(Mutex<Made>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Made {
+    ring: Option<Arc<Ring<AnyBackend>>>,
+    pinned: Vec<Stash<AnyBackend>>,
 }
 
 impl Stashes {
-    /// To be had while one is chosen and used.
-    pub(crate) fn choose(&self) -> MutexGuard<'_, ()> {
-        self.suspending.lock().unwrap_or_else(PoisonError::into_inner)
+    /// To be held until contents are in the stash that was chosen: nobody else is to choose the same room.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Made> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+impl Made {
     /// What `keep` names, for as much as `contents` says.
     pub(crate) fn stash(
-        &self,
+        &mut self,
         backend: &AnyBackend,
         keep: Option<&str>,
         contents: impl FnOnce() -> Answer<Bytes>,
@@ -54,29 +57,25 @@ impl Stashes {
         })
     }
 
-    fn ring(&self, backend: &AnyBackend) -> Answer<Arc<Ring<AnyBackend>>> {
-        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*ring {
-            Some(ring) => Ok(Arc::clone(ring)),
-            None => {
-                let made = Arc::new(Ring::new(backend, THREADS, Ring::<AnyBackend>::CHUNK)?);
-                Ok(Arc::clone(ring.insert(made)))
-            }
+    fn ring(&mut self, backend: &AnyBackend) -> Answer<Arc<Ring<AnyBackend>>> {
+        if let Some(ring) = &self.ring {
+            return Ok(Arc::clone(ring));
         }
+        let made = Arc::new(Ring::new(backend, THREADS, Ring::<AnyBackend>::CHUNK)?);
+        Ok(Arc::clone(self.ring.insert(made)))
     }
 
     /// Page-locked memory that has room: the smallest there is, or else new memory. It stays for the next time, since making it
     /// and giving it back take longer than copying.
-    fn pinned(&self, backend: &AnyBackend, most: Bytes) -> Answer<Stash<AnyBackend>> {
-        let mut pinned = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
-        let fitting = pinned.iter().filter(|stash| stash.free() >= Some(most));
+    fn pinned(&mut self, backend: &AnyBackend, most: Bytes) -> Answer<Stash<AnyBackend>> {
+        let fitting = self.pinned.iter().filter(|stash| stash.free() >= Some(most));
         if let Some(stash) = fitting.min_by_key(|stash| stash.free()) {
             return Ok(stash.clone());
         }
         // What nothing is in and was too small goes first: there may not be room for both.
-        pinned.retain(|stash| stash.free() != stash.capacity());
+        self.pinned.retain(|stash| stash.free() != stash.capacity());
         let stash = Stash::pinned(backend, most.max(Bytes(1)))?;
-        pinned.push(stash.clone());
+        self.pinned.push(stash.clone());
         Ok(stash)
     }
 }
@@ -84,8 +83,8 @@ impl Stashes {
 impl Pool {
     /// Suspends a tag. Waits for the devices.
     pub(crate) fn suspend(&self, tag: &str, keep: Option<&str>) -> Answer<Bytes> {
-        let _chosen = self.stashes.choose();
-        let stash = self.stashes.stash(&self.backend, keep, || Ok(self.blocks.occupied(tag)?))?;
+        let mut stashes = self.stashes.lock();
+        let stash = stashes.stash(&self.backend, keep, || Ok(self.blocks.occupied(tag)?))?;
         Ok(self.blocks.suspend(tag, &stash, Done::when_devices_idle())?)
     }
 }

@@ -75,15 +75,21 @@ fn checked(what: &str, is_null: bool, size: u64) -> Answer<usize> {
     Ok(size.unsigned_abs())
 }
 
+/// An error where a result has no place to go.
+pub(crate) fn check_place<T>(what: &str, place: *mut T) -> Answer {
+    if place.is_null() {
+        return Err(Failure::invalid(format!("{what}, where the result is to go, is null")));
+    }
+    Ok(())
+}
+
 /// Puts a result where the caller wants it.
 ///
 /// # Safety
 ///
 /// The pointer is null or one to room for a `T`.
 pub(crate) unsafe fn give<T>(what: &str, place: *mut T, value: T) -> Answer {
-    if place.is_null() {
-        return Err(Failure::invalid(format!("{what}, where the result is to go, is null")));
-    }
+    check_place(what, place)?;
     // SAFETY: as the caller says.
     unsafe { place.write(value) };
     Ok(())
@@ -111,9 +117,7 @@ pub(crate) unsafe fn give_box<T>(
     place: *mut *mut T,
     value: impl FnOnce() -> Answer<T>,
 ) -> Answer {
-    if place.is_null() {
-        return Err(Failure::invalid(format!("{what}, where the result is to go, is null")));
-    }
+    check_place(what, place)?;
     let value = Box::into_raw(Box::new(value()?));
     // SAFETY: as the caller says.
     unsafe { place.write(value) };

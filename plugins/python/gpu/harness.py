@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -30,9 +30,16 @@ def gpu_vmm(part: str = "") -> Any:
     try:
         importlib.import_module("gpu_vmm")
     except ModuleNotFoundError:
-        above = Path(__file__).resolve().parent.parent
-        sys.path += [str(above), str(above / "src")]
+        sys.path.append(str(Path(__file__).resolve().parent.parent))
     return importlib.import_module(f"gpu_vmm.{part}" if part else "gpu_vmm")
+
+
+def start(main: Callable[[], int]) -> NoReturn:
+    """Runs a script, and ends with its status, or with what ended it in words."""
+    try:
+        sys.exit(main())
+    except Failed as failure:
+        sys.exit(f"failed: {failure}")
 
 
 def environment(allocator_conf: str | None = None, **more: str) -> dict[str, str]:

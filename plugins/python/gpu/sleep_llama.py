@@ -21,11 +21,10 @@ import argparse
 import gc
 import hashlib
 import json
-import sys
 import time
 from typing import Any
 
-from harness import GIB, Checks, Failed, child, environment, gpu_vmm, say, table
+from harness import GIB, Checks, Failed, child, environment, gpu_vmm, say, start, table
 
 MODES = ("enable", "mempool")
 WEIGHTS = "weights"
@@ -248,7 +247,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Failed as failure:
-        sys.exit(f"failed: {failure}")
+    start(main)

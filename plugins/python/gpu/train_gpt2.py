@@ -24,11 +24,10 @@ import hashlib
 import json
 import random
 import statistics
-import sys
 import time
 from typing import Any
 
-from harness import GIB, MIB, Checks, Failed, child, environment, gpu_vmm, say, table
+from harness import GIB, MIB, Checks, Failed, child, environment, gpu_vmm, say, start, table
 
 DEVICE = "cuda"
 LAYERS, HEADS, WIDTH, VOCABULARY, CONTEXT = 12, 12, 768, 50257, 1024
@@ -257,7 +256,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Failed as failure:
-        sys.exit(f"failed: {failure}")
+    start(main)

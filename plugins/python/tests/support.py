@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import threading
 import unittest
 from pathlib import Path
 
@@ -37,6 +38,24 @@ class Case(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stderr, "")
         return done.stdout
+
+
+def in_threads(count, work):
+    """Has so many threads do it, each with its number. Gives what was raised."""
+    failures = []
+
+    def guarded(number):
+        try:
+            work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return failures
 
 
 class _Raises:

@@ -2,11 +2,10 @@
 
 import ctypes
 import gc
-import threading
 import unittest
 
 import gpu_vmm
-from support import MIB, NAME, Case, backend
+from support import MIB, NAME, Case, backend, in_threads
 
 api = ctypes.pythonapi
 api.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -200,23 +199,15 @@ class Capsules(Case):
             int(self.vec().__dlpack__())
 
     def test_threads(self):
-        vec, failures = self.vec(), []
+        vec = self.vec()
 
-        def work():
-            try:
-                for turn in range(200):
-                    capsule = vec.__dlpack__(max_version=(1, 0))
-                    if turn % 2:
-                        Taken(capsule).delete()
-            except BaseException as error:
-                failures.append(error)
+        def work(_):
+            for turn in range(200):
+                capsule = vec.__dlpack__(max_version=(1, 0))
+                if turn % 2:
+                    Taken(capsule).delete()
 
-        threads = [threading.Thread(target=work) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(failures, [])
+        self.assertEqual(in_threads(6, work), [])
         self.assertFalse(self.exported(vec))
 
 

@@ -4,11 +4,10 @@ import gc
 import json
 import os
 import tempfile
-import threading
 import unittest
 
 import gpu_vmm
-from support import MIB, NAME, Case, Counted, backend
+from support import MIB, NAME, Case, Counted, backend, in_threads
 
 
 class Backends(Case):
@@ -225,28 +224,20 @@ class Pools(Case):
                     self.pool.report(os.path.join(folder, "pool.html"))
 
     def test_threads(self):
-        pool, failures = self.pool, []
+        pool = self.pool
 
         def work(number):
-            try:
-                tagged = pool.tagged(f"thread {number % 3}")
-                blocks = []
-                for turn in range(300):
-                    blocks.append(tagged.alloc(1 + turn * 97 % 70_000))
-                    blocks[-1].write(bytes([number, turn % 256])[: blocks[-1].size])
-                    if turn % 3 == 0:
-                        blocks.pop(turn % len(blocks)).free()
-                    with self.raises(gpu_vmm.NotABlock):
-                        pool.free(number)  # its text is this thread's
-            except BaseException as error:
-                failures.append(error)
+            tagged = pool.tagged(f"thread {number % 3}")
+            blocks = []
+            for turn in range(300):
+                blocks.append(tagged.alloc(1 + turn * 97 % 70_000))
+                blocks[-1].write(bytes([number, turn % 256])[: blocks[-1].size])
+                if turn % 3 == 0:
+                    blocks.pop(turn % len(blocks)).free()
+                with self.raises(gpu_vmm.NotABlock):
+                    pool.free(number)  # its text is this thread's
 
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(failures, [])
+        self.assertEqual(in_threads(6, work), [])
         gc.collect()
         self.assertEqual(pool.account()["live"], 0)
 
@@ -254,18 +245,14 @@ class Pools(Case):
         for _ in range(200):
             block, answers = self.pool.alloc(1), []
 
-            def free():
+            def free(_):
                 try:
                     block.free()
                     answers.append(True)
                 except gpu_vmm.NotABlock:
                     answers.append(False)
 
-            threads = [threading.Thread(target=free) for _ in range(2)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            self.assertEqual(in_threads(2, free), [])
             self.assertEqual(sorted(answers), [False, True])
 
 

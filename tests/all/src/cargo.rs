@@ -150,24 +150,23 @@ pub(crate) fn simulator(into: &Path) -> Answer {
 
 /// Builds the stand-in of NVIDIA's driver as `cargo test --workspace` has it, and gives its library.
 pub(crate) fn cuda_standin() -> Answer<PathBuf> {
-    let mut command = cargo();
-    command.args(["build", "--quiet", "--package", CUDA_STANDIN]);
-    let artifacts = artifacts(&mut command)?;
-    let files = artifacts.iter().filter_map(|artifact| artifact["filenames"].as_array()).flatten();
-    let mut files = files.filter_map(Value::as_str).map(Path::new);
-    let library = files.find(|file| file.ends_with("libgpu_vmm_cuda_standin.so"));
-    library.map(Path::to_owned).ok_or_else(|| Trouble::new(format!("{CUDA_STANDIN} has no library")))
+    shared_library(CUDA_STANDIN, "libgpu_vmm_cuda_standin.so")
 }
 
-/// Builds the library for C, as `cargo build` has it.
+/// Builds the library for C, as `cargo build` has it, and gives its file.
 pub(crate) fn c_library() -> Answer<PathBuf> {
+    shared_library(C_LIBRARY, "libgpu_vmm_c.so")
+}
+
+/// Builds a package that is a library for other languages, and gives its file.
+fn shared_library(package: &str, name: &str) -> Answer<PathBuf> {
     let mut command = cargo();
-    command.args(["build", "--quiet", "--package", C_LIBRARY]);
+    command.args(["build", "--quiet", "--package", package]);
     let artifacts = artifacts(&mut command)?;
     let files = artifacts.iter().filter_map(|artifact| artifact["filenames"].as_array()).flatten();
     let mut files = files.filter_map(Value::as_str).map(Path::new);
-    let library = files.find(|file| file.ends_with("libgpu_vmm_c.so"));
-    library.map(Path::to_owned).ok_or_else(|| Trouble::new(format!("{C_LIBRARY} has no library")))
+    let library = files.find(|file| file.ends_with(name));
+    library.map(Path::to_owned).ok_or_else(|| Trouble::new(format!("{package} has no library")))
 }
 
 /// Runs a command of Cargo's and gives what it has built.

@@ -74,8 +74,7 @@ fn run(arguments: &Arguments) -> Answer<bool> {
             let mut summary = Summary::default();
             let runtimes = set_up_runtimes(&layout, &mut summary);
             hip(&layout, &runtimes, filter, &mut summary);
-            print!("{summary}");
-            Ok(summary.is_good())
+            Ok(told(&summary))
         }
         Some(Command::Cuda { filter }) => {
             let mut summary = Summary::default();
@@ -83,15 +82,13 @@ fn run(arguments: &Arguments) -> Answer<bool> {
             if filter.is_empty() {
                 nvidia::run(&layout, &mut summary);
             }
-            print!("{summary}");
-            Ok(summary.is_good())
+            Ok(told(&summary))
         }
         Some(Command::Plugins) => {
             let mut summary = Summary::default();
             let runtimes = set_up_runtimes(&layout, &mut summary);
             plugins::run(&layout, &runtimes, &mut summary)?;
-            print!("{summary}");
-            Ok(summary.is_good())
+            Ok(told(&summary))
         }
         Some(Command::Mutations { filter }) => mutations::run(&layout, filter.as_deref().unwrap_or_default()),
         None => {
@@ -109,10 +106,15 @@ fn run(arguments: &Arguments) -> Answer<bool> {
             if let Err(trouble) = plugins::run(&layout, &runtimes, &mut summary) {
                 summary.add(Row::broken("the plug-ins' tests", trouble));
             }
-            print!("{summary}");
-            Ok(summary.is_good())
+            Ok(told(&summary))
         }
     }
+}
+
+/// Prints the table. Whether all went well.
+fn told(summary: &Summary) -> bool {
+    print!("{summary}");
+    summary.is_good()
 }
 
 /// Sets up every version, and says for each what became of it.
@@ -135,8 +137,7 @@ fn report(layout: &Layout, into: &Path) -> Answer<bool> {
     let mut summary = Summary::default();
     let runtimes = set_up_runtimes(layout, &mut summary);
     reports::run(layout, &runtimes, into, &mut summary)?;
-    print!("{summary}");
-    Ok(summary.is_good())
+    Ok(told(&summary))
 }
 
 /// Runs HIP's tests on every version that can be set up.

@@ -6,7 +6,7 @@
 use crate::apt::Apt;
 use crate::cargo;
 use crate::layout::Layout;
-use crate::suites::{NOT_THE_MACHINES, row};
+use crate::suites::{leave_the_machines, row};
 use crate::summary::{Row, Summary};
 use crate::trouble::{Answer, Doing, Trouble};
 use crate::unpack::{remove, unpack};
@@ -52,9 +52,7 @@ fn run_on(layout: &Layout, library: &Path, summary: &mut Summary) -> Answer {
         let program = &programs[target];
         let mut command = Command::new(&program.file);
         command.args(["--ignored", "--exact", test]).current_dir(&program.folder);
-        NOT_THE_MACHINES.iter().for_each(|name| {
-            command.env_remove(name);
-        });
+        leave_the_machines(&mut command);
         command.env("GPU_VMM_CUDA_LIBRARY", library);
         let log = layout.logs().join(format!("nvidia-{target}.txt"));
         let name = format!("NVIDIA's own library, no GPU, {shown}");

@@ -7,7 +7,7 @@ use crate::cargo;
 use crate::layout::Layout;
 use crate::runtime::Runtime;
 use crate::standin;
-use crate::suites::{Job, LIMIT, NOT_THE_MACHINES, prepare};
+use crate::suites::{Job, LIMIT, leave_the_machines, prepare};
 use crate::summary::{Outcome, Row, Summary};
 use crate::trouble::{Answer, Doing, Trouble};
 use crate::{process, queue};
@@ -54,9 +54,7 @@ impl Place<'_> {
         };
         match self {
             Self::Hip(_) => prepare(&mut command, 2),
-            _ => NOT_THE_MACHINES.iter().for_each(|name| {
-                command.env_remove(name);
-            }),
+            _ => leave_the_machines(&mut command),
         }
         if let Self::Standin = self {
             command.env("LD_LIBRARY_PATH", layout.cuda_standin()).env("CUDA_STANDIN_GPUS", "2");
@@ -78,6 +76,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
     for (compiler, source) in PROGRAMS {
         programs.push((source, compile(layout, compiler, &folder.join("c"), source, &library)?));
     }
+    let python = python()?;
     let places = [Place::Host, Place::Standin].into_iter().chain(runtimes.iter().map(Place::Hip));
     let mut jobs = Vec::new();
     for place in places {
@@ -88,7 +87,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
             let log = layout.logs().join(format!("{stem}-{}.txt", source.replace(['/', '.'], "-")));
             jobs.push(Job { name: format!("{}, plugins/c/{source}", place.shown()), command, log });
         }
-        let mut command = place.command(layout, &python()?);
+        let mut command = place.command(layout, &python);
         // How tests start another Python.
         command.env("GPU_VMM_TEST_PYTHON", in_words(&command));
         command.args(["-m", "unittest", "discover", "--start-directory"]).arg(folder.join("python/tests"));

@@ -3,7 +3,7 @@
 
 use crate::cargo;
 use crate::layout::Layout;
-use crate::suites::{Job, NOT_THE_MACHINES, leave_to_two, run_all};
+use crate::suites::{Job, leave_the_machines, leave_to_two, run_all};
 use crate::summary::Summary;
 use crate::trouble::{Answer, Doing};
 use std::fs;
@@ -58,9 +58,7 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
             if let Some(skipped) = skipped {
                 command.args(["--skip", skipped]);
             }
-            NOT_THE_MACHINES.iter().for_each(|name| {
-                command.env_remove(name);
-            });
+            leave_the_machines(&mut command);
             command.env("GPU_VMM_TEST_BACKENDS", "cuda").env("GPU_VMM_REQUIRE_CUDA", "1");
             command.env("LD_LIBRARY_PATH", &folder).env("CUDA_STANDIN_GPUS", devices.to_string());
             // As on machines without a fabric, and with one.

@@ -59,7 +59,7 @@ const MACHINES: [Machine; 3] = [
 ];
 
 /// What a user may have set for the machine's own GPUs and libraries.
-pub(crate) const NOT_THE_MACHINES: [&str; 8] = [
+const NOT_THE_MACHINES: [&str; 8] = [
     "CUDA_VISIBLE_DEVICES",
     "GPU_DEVICE_ORDINAL",
     "GPU_VMM_CUDA_LIBRARY",
@@ -176,11 +176,16 @@ fn outcome(ended: &Ended, filtered: bool) -> Outcome {
     }
 }
 
-/// Simulates so many GPUs for a program.
-pub(crate) fn prepare(command: &mut Command, gpus: u32) {
+/// Has a program know nothing of the machine's own GPUs and libraries.
+pub(crate) fn leave_the_machines(command: &mut Command) {
     for name in NOT_THE_MACHINES {
         command.env_remove(name);
     }
+}
+
+/// Simulates so many GPUs for a program.
+pub(crate) fn prepare(command: &mut Command, gpus: u32) {
+    leave_the_machines(command);
     command.env("GPU_VMM_TEST_BACKENDS", "hip");
     // What AMD's compiler makes of kernels would be kept in the home folder.
     command.env("AMD_COMGR_CACHE", "0");

@@ -1,7 +1,7 @@
 //! The functions of an allocator for the whole process: what `CUDAPluggableAllocator` and its setters take.
 
 use super::graphs::MempoolId;
-use super::process::{Device, alloc_tagged, device, devices};
+use super::process::{ALIGNMENT, Device, alloc_tagged, device, devices};
 use super::throw::throw;
 use crate::call::{run, status};
 use crate::status::{Answer, Failure};
@@ -38,8 +38,8 @@ fn captured(device: &Device, size: isize, stream: Stream<'static>) -> Answer<Opt
     if size <= 0 || !device.graphs.is_begun() || !device.pool.backend.is_capturing(stream)? {
         return Ok(None);
     }
-    let address = device.graphs.alloc(Bytes(size.unsigned_abs() as u64), Bytes(512), stream)?;
-    Ok(address.map(|address| std::ptr::with_exposed_provenance_mut(address.0 as usize)))
+    let address = device.graphs.alloc(Bytes(size.unsigned_abs() as u64), ALIGNMENT, stream)?;
+    Ok(address.map(Address::as_ptr))
 }
 
 /// Frees it, in the order of the stream that it was allocated for. Null is nothing.

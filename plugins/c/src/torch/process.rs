@@ -15,12 +15,15 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 const TAG: &str = "torch";
 
 /// The tag of what graphs were captured with.
-pub(super) const GRAPHS: &str = "torch graphs";
+const GRAPHS: &str = "torch graphs";
 
 /// What is mapped at a time, and how much more may be held than was needed, where nothing else is said: a training whose batches
 /// differ maps memory in every step otherwise, while it waits. It is still less than PyTorch's expandable segments hold.
 const PAGE: Bytes = Bytes::mib(16);
 const SLACK: u32 = 7;
+
+/// What addresses are multiples of, as PyTorch's own allocator has it.
+pub(super) const ALIGNMENT: Bytes = Bytes(512);
 
 /// So many devices are served.
 const DEVICES: usize = 64;
@@ -115,15 +118,13 @@ impl Device {
         }
         let size =
             u64::try_from(size).map_err(|_| Failure::invalid(format!("allocate: the size is {size}")))?;
-        let (size, alignment) = (Bytes(size), Bytes(512));
-        let address = match tag {
-            Some(tag) => {
-                let tagged = self.pool.blocks.tagged(tag)?;
-                tagged.keep(tagged.alloc(size, alignment, stream)?)
-            }
-            None => self.pool.blocks.keep(self.pool.blocks.alloc(size, alignment, stream)?),
+        let own = &self.pool.blocks;
+        let block = match tag {
+            Some(tag) => own.tagged(tag)?.alloc(Bytes(size), ALIGNMENT, stream)?,
+            None => own.alloc(Bytes(size), ALIGNMENT, stream)?,
         };
-        Ok(std::ptr::with_exposed_provenance_mut(address.0 as usize))
+        // Kept for all tags together.
+        Ok(own.keep(block).as_ptr())
     }
 
     /// Frees what [`Device::alloc`] gave.

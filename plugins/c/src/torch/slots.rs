@@ -4,7 +4,7 @@
 //! allocator cuts large pieces into tensors.
 
 use super::process::device;
-use crate::call::run;
+use crate::call::{run, status};
 use crate::status::{Answer, Failure, Status, keep};
 use crate::texts::{give, required};
 use gpu_vmm::Stream;
@@ -38,9 +38,8 @@ unsafe extern "C" fn alloc<const SLOT: usize>(
 }
 
 unsafe extern "C" fn free(block: *mut c_void, _size: isize, number: c_int, _stream: *mut c_void) {
-    if let Err(failure) = run(|| device(number)?.free(block)) {
-        keep(failure);
-    }
+    // Nobody asks for the status; the text is the thread's last error.
+    let _ = status(|| device(number)?.free(block));
 }
 
 macro_rules! slots {
@@ -80,7 +79,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_functions(
     alloc_function: *mut *mut c_void,
     free_function: *mut *mut c_void,
 ) -> Status {
-    crate::call::status(|| {
+    status(|| {
         // SAFETY: as the caller says.
         unsafe {
             let slot = slot(required("tag", tag)?)?;
