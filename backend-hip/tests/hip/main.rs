@@ -15,6 +15,7 @@ mod devices;
 mod events;
 mod kinds;
 mod process;
+mod raw;
 mod renewal;
 mod rig;
 mod share;
@@ -87,6 +88,7 @@ fn main() {
         events::TESTS,
         kinds::TESTS,
         process::TESTS,
+        raw::TESTS,
         renewal::TESTS,
         share::TESTS,
         staging::TESTS,

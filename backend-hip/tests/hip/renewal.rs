@@ -1,10 +1,10 @@
 //! Memory that comes back with its addresses alone (quirk `memory-stays-until-free`): they are given back and had again.
 
-use crate::counts::loaded;
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Error, Reservation};
 use gpu_vmm_hip::HipReservation;
+use gpu_vmm_raw::loaded;
 use std::ffi::CStr;
 use std::thread;
 

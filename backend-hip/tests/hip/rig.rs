@@ -1,9 +1,10 @@
 //! What the tests have in common: the backend, raw functions of HIP's to look behind it, and what is left at the end.
 
 use crate::Needs;
-use crate::counts::{Counts, loaded};
+use crate::counts::Counts;
 use gpu_vmm_core::{Access, Alignment, Backend, Bytes, DeviceId, Grant, Properties, Reservation, Workbench};
 use gpu_vmm_hip::{HipBackend, HipHandle, HipReservation};
+use gpu_vmm_raw::loaded;
 use libtest_mimic::Failed;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,13 +1,7 @@
 //! What the simulated HSA runtime counts below HIP. The tests of backend-hip count in the same way.
 #![allow(unsafe_code)] // asks the simulation
 
-use libloading::os::unix::{Library, RTLD_LAZY};
-
-/// A library that this process has loaded.
-pub(crate) fn loaded(name: &str) -> Option<Library> {
-    // SAFETY: nothing is loaded, so nothing is run.
-    unsafe { Library::open(Some(name), RTLD_LAZY | libc::RTLD_NOLOAD) }.ok()
-}
+use gpu_vmm_raw::loaded;
 
 /// Reservations, pieces of physical memory, mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

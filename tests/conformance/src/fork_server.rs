@@ -15,7 +15,7 @@ mod tests;
 pub(crate) use child::{Child, Ended};
 
 use crate::peer::{self, Peer};
-use crate::subject::Skip;
+use gpu_vmm_raw::Missing;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, Signal};
@@ -221,10 +221,10 @@ fn run(
         let peer = Peer::new(UnixStream::from(socket)).expect("a socket");
         serve(request, peer, server);
     }));
-    let status = match served.map_err(|panic| panic.downcast::<Skip>()) {
+    let status = match served.map_err(|panic| panic.downcast::<Missing>()) {
         Ok(()) => 0,
-        Err(Ok(skip)) => {
-            let _ = io::stderr().write_all(skip.0.as_bytes());
+        Err(Ok(missing)) => {
+            let _ = io::stderr().write_all(missing.0.as_bytes());
             SKIPPED
         }
         Err(Err(_)) => PANICKED,

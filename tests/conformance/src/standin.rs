@@ -2,7 +2,7 @@
 //! that a careful program never makes.
 #![allow(unsafe_code)] // asks the stand-in
 
-use crate::counts::loaded;
+use gpu_vmm_raw::loaded;
 
 /// Reservations, handles, pieces of memory, mappings, plain allocations, contexts, streams, events, modules, graphs,
 /// bindings to multicast objects, page-locked memory.

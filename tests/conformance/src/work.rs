@@ -5,10 +5,10 @@ use crate::driver;
 use crate::outcome::{Outcome, Verdict};
 use crate::peer::Peer;
 use crate::report::Environment;
-use crate::subject::Skip;
 use crate::suite::Suite;
 use crate::target::Target;
 use gpu_vmm_core::{DeviceId, Workbench};
+use gpu_vmm_raw::Missing;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::cell::RefCell;
@@ -112,8 +112,8 @@ fn last_panic_place() -> Option<String> {
 
 /// What a case or a rule came to that has ended itself.
 pub(crate) fn ended_by(panic: Box<dyn Any + Send>) -> Outcome {
-    let panic = match panic.downcast::<Skip>() {
-        Ok(skip) => return Outcome::new(Verdict::Skipped, skip.0),
+    let panic = match panic.downcast::<Missing>() {
+        Ok(missing) => return Outcome::new(Verdict::Skipped, missing.0),
         Err(panic) => panic,
     };
     let said = panic.downcast_ref::<String>().cloned();

@@ -1,14 +1,14 @@
 //! The driver layer: raw calls, right and wrong, each beside what the vendor's documentation says.
 //!
+//! The calls are those of `gpu-vmm-raw`.
+//!
 //! | module | what |
 //! |---|---|
-//! | `raw` | the calls |
 //! | `lab` | what rules work with: the calls with Rust's types, and what gives itself back |
 //! | `rules` | the rules, a file for each group |
 //! | `seen` | what was seen becomes a verdict |
 
 mod lab;
-mod raw;
 mod rules;
 mod seen;
 
@@ -44,7 +44,10 @@ pub(crate) struct Drivers {
 impl Drivers {
     pub(crate) fn new<B: Workbench>(backend: &B, device: DeviceId) -> Self {
         let quirks: Vec<String> = backend.quirks().iter().map(|quirk| quirk.id.to_owned()).collect();
-        let open = || raw::below(backend, device).and_then(|driver| Lab::new(driver, device, &quirks));
+        let open = || {
+            gpu_vmm_raw::below(backend, device, Some(seen::calls))
+                .and_then(|driver| Lab::new(driver, device, &quirks))
+        };
         let lab =
             catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| Err(work::ended_by(panic).note));
         Self { lab, quirks, is_spoiled: false }

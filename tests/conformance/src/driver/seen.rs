@@ -2,9 +2,16 @@
 
 use super::Rule;
 use super::lab::Answer;
-use super::raw::CALLS;
-use super::raw::abi::Code;
 use crate::outcome::{Outcome, Verdict};
+use gpu_vmm_raw::abi::Code;
+
+/// What stands before a call's name on the error stream, so that a process that dies has told where.
+const CALLS: &str = "calls ";
+
+/// Tells of a call that is about to be made.
+pub(super) fn calls(name: &'static str) {
+    eprintln!("{CALLS}{name}");
+}
 
 /// The answers that every function's documentation lists for what it does not do.
 pub(super) const REFUSAL: &[Code] = &[Code::INVALID_VALUE, Code::NOT_SUPPORTED];

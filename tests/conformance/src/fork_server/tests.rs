@@ -125,10 +125,10 @@ fn a_case_fails_or_is_skipped_as_its_other_side_is() {
         catch_unwind(AssertUnwindSafe(|| child.finish())).unwrap_err()
     };
     assert!(finish("leave").downcast_ref::<String>().unwrap().contains("status 3"));
-    assert_eq!(finish("skip").downcast_ref::<Skip>().unwrap().0, "there is none here");
+    assert_eq!(finish("skip").downcast_ref::<Missing>().unwrap().0, "there is none here");
     let mut child = server.spawn(&ask("skip")).unwrap();
     let answer = catch_unwind(AssertUnwindSafe(|| child.receive::<u64>())).unwrap_err();
-    assert!(answer.is::<Skip>(), "instead of the end of the line");
+    assert!(answer.is::<Missing>(), "instead of the end of the line");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! On what a run was made.
 
 use super::machine::{self, Machine, System};
-use crate::counts::{Counts, loaded};
+use crate::counts::Counts;
 use crate::standin::Standin;
 use gpu_vmm_core::{Backend, Device, DeviceId, DriverInfo, Vendor, Workbench};
+use gpu_vmm_raw::{Library, loaded};
 use serde::{Deserialize, Serialize};
 use std::ffi::c_void;
 use std::fmt;
@@ -96,7 +97,7 @@ impl fmt::Display for RanOn {
 /// True where a library that is loaded has a function of that name.
 fn has(library: &str, function: &std::ffi::CStr) -> bool {
     #[allow(unsafe_code)] // asks for an address
-    let found = |library: &libloading::os::unix::Library| {
+    let found = |library: &Library| {
         // SAFETY: the address is not used.
         unsafe { library.get::<*const c_void>(function.to_bytes()) }.is_ok()
     };

@@ -3,10 +3,10 @@
 
 use super::guards::{Capture, Mapping, Memory, Plain, Reserved, Stream};
 use super::{Answer, Lab, Refusal};
-use crate::driver::raw::ImportBy;
-use crate::driver::raw::abi::{self, AccessDesc, Code, IpcHandle, Location, Prop};
 use crate::subject::skip;
 use gpu_vmm_core::Vendor;
+use gpu_vmm_raw::ImportBy;
+use gpu_vmm_raw::abi::{self, AccessDesc, Code, IpcHandle, Location, Prop};
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering;

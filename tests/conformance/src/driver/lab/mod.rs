@@ -7,10 +7,10 @@
 pub(super) mod calls;
 mod guards;
 
-use super::raw::Driver;
-use super::raw::abi::{self, AccessDesc, Code, Location, Prop};
 use crate::subject::skip;
 use gpu_vmm_core::{DeviceId, Vendor};
+use gpu_vmm_raw::Driver;
+use gpu_vmm_raw::abi::{self, AccessDesc, Code, Location, Prop};
 pub(super) use guards::{Mapping, Memory, Plain, Reserved, Stream};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -2,8 +2,8 @@
 
 use super::rules;
 use crate::driver::lab::{Lab, Memory, Reserved};
-use crate::driver::raw::abi;
 use crate::driver::seen::{REFUSAL, Seen};
+use gpu_vmm_raw::abi;
 
 rules! { "access":
     /// A new mapping can be neither read nor written.

@@ -3,9 +3,9 @@
 use super::rules;
 use crate::driver::lab::calls::Null;
 use crate::driver::lab::{Lab, grant_to, place};
-use crate::driver::raw::abi::{self, AccessDesc, Location};
 use crate::driver::seen::{NO_DEVICE, REFUSAL, Seen};
 use gpu_vmm_core::Vendor;
+use gpu_vmm_raw::abi::{self, AccessDesc, Location};
 
 rules! { "access":
     /// Address 0, a size of 0, no descriptions and a null pointer to them are refused.

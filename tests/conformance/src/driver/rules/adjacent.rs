@@ -4,8 +4,8 @@
 
 use super::rules;
 use crate::driver::lab::{Lab, Mapping};
-use crate::driver::raw::abi;
 use crate::driver::seen::{REFUSAL, Seen};
+use gpu_vmm_raw::abi;
 
 rules! { "adjacent":
     /// A mapping lies in one reservation: memory across the border of two is refused.

@@ -2,8 +2,8 @@
 
 use super::rules;
 use crate::driver::lab::{Lab, Mapping, Memory};
-use crate::driver::raw::abi;
 use crate::driver::seen::Seen;
+use gpu_vmm_raw::abi;
 
 rules! { "alias":
     /// Memory can be mapped at several addresses; what is written through one is read through the others.

@@ -2,8 +2,8 @@
 
 use super::rules;
 use crate::driver::lab::{Lab, Reserved};
-use crate::driver::raw::abi;
 use crate::driver::seen::{REFUSAL, Seen};
+use gpu_vmm_raw::abi;
 
 rules! { "free":
     /// The size must match the reservation's: less is refused, and the reservation stays.

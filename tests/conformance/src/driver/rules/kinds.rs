@@ -2,10 +2,10 @@
 
 use super::rules;
 use crate::driver::lab::{Lab, Memory};
-use crate::driver::raw::abi::{self, AccessDesc, Code, Location, Prop};
 use crate::driver::seen::{REFUSAL, Seen};
 use crate::subject::skip;
 use gpu_vmm_core::Vendor;
+use gpu_vmm_raw::abi::{self, AccessDesc, Code, Location, Prop};
 
 rules! { "kinds":
     /// CUDA: memory of a NUMA node of the host is created in a granularity of its own, and used by devices as theirs is.

@@ -3,9 +3,9 @@
 use super::rules;
 use crate::driver::lab::calls::Null;
 use crate::driver::lab::{Lab, Mapping};
-use crate::driver::raw::abi::Code;
 use crate::driver::seen::{REFUSAL, Seen};
 use gpu_vmm_core::Vendor;
+use gpu_vmm_raw::abi::Code;
 
 rules! { "lifetime":
     /// A handle can be released while its memory is mapped: the memory stays, and can be used.

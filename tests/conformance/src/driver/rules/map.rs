@@ -2,9 +2,9 @@
 
 use super::rules;
 use crate::driver::lab::{Lab, Mapping};
-use crate::driver::raw::abi;
 use crate::driver::seen::{BAD_SIZE, REFUSAL, Seen};
 use gpu_vmm_core::Vendor;
+use gpu_vmm_raw::abi;
 
 rules! { "map":
     /// Address 0, no handle, a size of 0 and flags are refused.

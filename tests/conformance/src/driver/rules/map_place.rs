@@ -3,8 +3,8 @@
 use super::map::success;
 use super::rules;
 use crate::driver::lab::{Lab, Mapping};
-use crate::driver::raw::abi;
 use crate::driver::seen::{REFUSAL, Seen};
+use gpu_vmm_raw::abi;
 
 rules! { "map":
     /// A part of a reservation can be mapped in, at its beginning, in its middle and at its end.

@@ -2,10 +2,10 @@
 
 use super::rules;
 use crate::driver::lab::{Answer, Lab, Mapping, Memory, Plain, Reserved, Stream};
-use crate::driver::raw::abi::{self, Code};
 use crate::driver::seen::Seen;
 use crate::subject::skip;
 use gpu_vmm_core::Vendor;
+use gpu_vmm_raw::abi::{self, Code};
 use std::time::{Duration, Instant};
 
 rules! { "order":

@@ -2,9 +2,9 @@
 
 use super::rules;
 use crate::driver::lab::{Lab, Mapping, grant_to, place};
-use crate::driver::raw::abi::{self, Prop};
 use crate::driver::seen::{REFUSAL, Seen};
 use gpu_vmm_core::Vendor;
+use gpu_vmm_raw::abi::{self, Prop};
 use std::os::fd::AsRawFd;
 
 rules! { "peer":

@@ -3,10 +3,10 @@
 use super::rules;
 use crate::driver::lab::Lab;
 use crate::driver::lab::calls::Null;
-use crate::driver::raw::abi::{self, Code, Location, Prop};
 use crate::driver::seen::{BAD_SIZE, NO_DEVICE, REFUSAL, Seen};
 use crate::subject::skip;
 use gpu_vmm_core::Vendor;
+use gpu_vmm_raw::abi::{self, Code, Location, Prop};
 
 rules! { "physical":
     /// The size must not be 0.

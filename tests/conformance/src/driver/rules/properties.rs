@@ -3,9 +3,9 @@
 use super::rules;
 use crate::driver::lab::Lab;
 use crate::driver::lab::calls::Null;
-use crate::driver::raw::abi::{self, Code, Location, Prop};
 use crate::driver::seen::{NO_DEVICE, REFUSAL, Seen};
 use gpu_vmm_core::Vendor;
+use gpu_vmm_raw::abi::{self, Code, Location, Prop};
 
 rules! { "properties":
     /// Granularities are powers of two, and the recommended one is a multiple of the least.

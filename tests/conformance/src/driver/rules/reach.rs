@@ -5,8 +5,8 @@
 
 use super::rules;
 use crate::driver::lab::{Lab, Mapping};
-use crate::driver::raw::abi;
 use crate::driver::seen::{REFUSAL, Seen};
+use gpu_vmm_raw::abi;
 
 rules! { "reach":
     /// Memory that can be read alone is read.

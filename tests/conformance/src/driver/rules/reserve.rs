@@ -2,9 +2,9 @@
 
 use super::rules;
 use crate::driver::lab::{Lab, calls::Null};
-use crate::driver::raw::abi::{self, Code};
 use crate::driver::seen::{BAD_SIZE, REFUSAL, Seen};
 use gpu_vmm_core::Vendor;
+use gpu_vmm_raw::abi::{self, Code};
 
 rules! { "reserve":
     /// The granularity, a reservation and memory can be had by a thread that has made no device current.

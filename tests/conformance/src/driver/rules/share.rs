@@ -3,11 +3,11 @@
 use super::rules;
 use crate::driver::lab::calls::Null;
 use crate::driver::lab::{Lab, Memory};
-use crate::driver::raw::ImportBy;
-use crate::driver::raw::abi::{self, Code};
 use crate::driver::seen::{REFUSAL, Seen};
 use crate::subject::skip;
 use gpu_vmm_core::Vendor;
+use gpu_vmm_raw::ImportBy;
+use gpu_vmm_raw::abi::{self, Code};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 

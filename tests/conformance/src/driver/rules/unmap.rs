@@ -2,8 +2,8 @@
 
 use super::rules;
 use crate::driver::lab::{Lab, Mapping, Reserved};
-use crate::driver::raw::abi;
 use crate::driver::seen::{REFUSAL, Seen};
+use gpu_vmm_raw::abi;
 
 rules! { "unmap":
     /// Address 0 and a size of 0 are refused.

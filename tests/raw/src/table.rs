@@ -1,20 +1,16 @@
 //! The functions that both vendors have, each under both names: their arguments are the same.
 
-use super::Gpu;
-use super::abi::{AccessDesc, Code, IpcHandle, Location, Prop};
-use crate::subject::skip;
-pub(super) use libloading::os::unix::Library;
+use crate::abi::{AccessDesc, Code, IpcHandle, Location, Prop};
+use crate::library::Library;
+use crate::{Gpu, missing};
 use std::ffi::{c_char, c_void};
 
 /// Whose names.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Column {
+pub(crate) enum Column {
     Cuda,
     Hip,
 }
-
-/// What stands before a call's name on the error stream, so that a process that dies has told where.
-pub(in crate::driver) const CALLS: &str = "calls ";
 
 /// A function, if this version has it.
 struct Symbol<F> {
@@ -29,38 +25,40 @@ impl<F: Copy> Symbol<F> {
         Self { name, function }
     }
 
-    /// The function, or the end of the rule.
+    /// The function, or an end as [`Missing`](crate::Missing).
     fn get(&self) -> F {
-        self.function.unwrap_or_else(|| skip(format!("this version has no {}", self.name)))
+        self.function.unwrap_or_else(|| missing(format!("this version has no {}", self.name)))
     }
 }
 
 macro_rules! calls {
     ($($(#[$meta:meta])* $call:ident = $cuda:literal | $hip:literal($($argument:ident: $type:ty),* $(,)?);)*) => {
-        /// The calls. What a driver cannot express ends the rule as skipped.
+        /// The calls, each named for what it does. What this version or this backend does not have ends as
+        /// [`Missing`](crate::Missing).
         ///
         /// # Safety
         ///
         /// Of each: pointers are null, or good for what the function reads or writes there. Everything else is the
-        /// driver's to check, which is what the rules look at.
+        /// driver's to check.
         #[allow(clippy::missing_safety_doc)] // said above, once for all
-        pub(crate) trait Calls: Send + Sync {
+        pub trait Calls: Send + Sync {
             $(
+                #[doc = concat!("`", $cuda, "`, `", $hip, "`.")]
                 $(#[$meta])*
                 unsafe fn $call(&self, $($argument: $type),*) -> Code {
                     let _ = ($($argument,)*);
-                    skip(concat!("there is no counterpart of ", $cuda, " and ", $hip))
+                    missing(concat!("there is no counterpart of ", $cuda, " and ", $hip))
                 }
             )*
         }
 
-        pub(super) struct Table {
+        pub(crate) struct Table {
             $($call: Symbol<unsafe extern "C" fn($($type),*) -> i32>,)*
         }
 
         impl Table {
             /// Looks all of them up in a library that is never closed.
-            pub(super) fn find(library: &Library, column: Column) -> Self {
+            pub(crate) fn find(library: &Library, column: Column) -> Self {
                 let pick = |cuda, hip| match column {
                     Column::Cuda => cuda,
                     Column::Hip => hip,
@@ -72,7 +70,9 @@ macro_rules! calls {
         impl Calls for Gpu {
             $(unsafe fn $call(&self, $($argument: $type),*) -> Code {
                 let function = self.table.$call.get();
-                eprintln!("{CALLS}{}", self.table.$call.name);
+                if let Some(tell) = self.tell {
+                    tell(self.table.$call.name);
+                }
                 // SAFETY: the caller's promise.
                 Code(unsafe { function($($argument),*) })
             })*
@@ -116,9 +116,27 @@ calls! {
     memory_info = "cuMemGetInfo_v2" | "hipMemGetInfo"(free: *mut usize, total: *mut usize);
     allocate = "cuMemAlloc_v2" | "hipMalloc"(address: *mut u64, size: usize);
     free = "cuMemFree_v2" | "hipFree"(address: u64);
+    allocate_async = "cuMemAllocAsync" | "hipMallocAsync"(address: *mut u64, size: usize, stream: *mut c_void);
+    free_async = "cuMemFreeAsync" | "hipFreeAsync"(address: u64, stream: *mut c_void);
+    /// The pool that `allocate_async` takes from, if nobody has given the device another.
+    default_pool = "cuDeviceGetDefaultMemPool" | "hipDeviceGetDefaultMemPool"(pool: *mut *mut c_void, device: i32);
+    pool_set = "cuMemPoolSetAttribute" | "hipMemPoolSetAttribute"(
+        pool: *mut c_void, attribute: i32, value: *mut c_void
+    );
+    /// Page-locked memory.
+    host_allocate = "cuMemHostAlloc" | "hipHostMalloc"(pointer: *mut *mut c_void, size: usize, flags: u32);
+    host_free = "cuMemFreeHost" | "hipHostFree"(pointer: *mut c_void);
     ipc_handle = "cuIpcGetMemHandle" | "hipIpcGetMemHandle"(handle: *mut IpcHandle, address: u64);
     copy_from_host = "cuMemcpyHtoD_v2" | "hipMemcpyHtoD"(to: u64, from: *const c_void, length: usize);
     copy_to_host = "cuMemcpyDtoH_v2" | "hipMemcpyDtoH"(to: *mut c_void, from: u64, length: usize);
+    /// It may return before the bytes are there.
+    copy_on_device = "cuMemcpyDtoD_v2" | "hipMemcpyDtoD"(to: u64, from: u64, length: usize);
+    copy_from_host_later = "cuMemcpyHtoDAsync_v2" | "hipMemcpyHtoDAsync"(
+        to: u64, from: *const c_void, length: usize, stream: *mut c_void
+    );
+    copy_to_host_later = "cuMemcpyDtoHAsync_v2" | "hipMemcpyDtoHAsync"(
+        to: *mut c_void, from: u64, length: usize, stream: *mut c_void
+    );
     set = "cuMemsetD8_v2" | "hipMemsetD8"(at: u64, value: u8, length: usize);
     set_later = "cuMemsetD8Async" | "hipMemsetD8Async"(at: u64, value: u8, length: usize, stream: *mut c_void);
     synchronize = "cuCtxSynchronize" | "hipDeviceSynchronize"();

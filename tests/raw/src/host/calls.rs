@@ -1,8 +1,8 @@
 //! The calls themselves.
 
 use super::{Host, at, code, device, excluded};
-use crate::driver::raw::Calls;
-use crate::driver::raw::abi::{self, AccessDesc, Code, Location, Prop};
+use crate::Calls;
+use crate::abi::{self, AccessDesc, Code, Location, Prop};
 use gpu_vmm_core::{
     Access, Address, Alignment, Bytes, DeviceId, Error, Grant, Granularity, Handle, Properties, Reservation,
     Workbench,
@@ -300,6 +300,38 @@ impl<B: Workbench> Calls for Host<B> {
         let to = unsafe { std::slice::from_raw_parts_mut(to.cast::<u8>(), length) };
         // SAFETY: what the device may not read is refused.
         answer(unsafe { self.backend.copy_to_host(self.current(), to, Address(from)) })
+    }
+
+    unsafe fn copy_on_device(&self, to: u64, from: u64, length: usize) -> Code {
+        if to.abs_diff(from) < length as u64 {
+            excluded("what is copied does not overlap");
+        }
+        let length = Bytes(length as u64);
+        // SAFETY: checked; what the device may not read or write is refused.
+        answer(unsafe { self.backend.copy(self.current(), Address(to), Address(from), length) })
+    }
+
+    unsafe fn host_allocate(&self, pointer: *mut *mut c_void, size: usize, flags: u32) -> Code {
+        if ![0, abi::PORTABLE].contains(&flags) {
+            excluded("memory of the host is every device's");
+        }
+        // SAFETY: the promise of `Calls`.
+        let pointer = unsafe { writable(pointer) };
+        match self.backend.pin(Bytes(size as u64)) {
+            Ok(pinned) => {
+                *pointer = pinned.start().as_ptr().cast();
+                self.books().pinned.insert(pointer.addr(), pinned);
+                Code::SUCCESS
+            }
+            Err(error) => code(&error),
+        }
+    }
+
+    unsafe fn host_free(&self, pointer: *mut c_void) -> Code {
+        match self.books().pinned.remove(&pointer.addr()) {
+            Some(_freed) => Code::SUCCESS,
+            None => excluded("memory of the host is a value, and given back once"),
+        }
     }
 
     unsafe fn set(&self, at: u64, value: u8, length: usize) -> Code {

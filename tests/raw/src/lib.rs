@@ -1,5 +1,8 @@
-//! The drivers' own functions, called with whatever a rule wants to know about, and looked up anew: this layer does not
-//! lean on the bindings that it helps to test.
+//! The drivers' own calls for virtual memory, with nothing between: what [gpu-vmm](https://docs.rs/gpu-vmm) is tested and
+//! measured beside.
+//!
+//! The functions are looked up anew, in the library that a backend of gpu-vmm has loaded, and called with whatever a test
+//! wants to know about: they do not lean on the bindings that they help to test.
 //!
 //! | module | what |
 //! |---|---|
@@ -7,22 +10,46 @@
 //! | `table` | the functions, under each vendor's names |
 //! | `cuda`, `hip` | what is not the same |
 //! | `host` | the same calls on a backend's traits, for host memory |
+//! | `library`, `missing` | what is loaded, and how a call ends that is not there |
+//!
+//! ```
+//! use gpu_vmm_core::DeviceId;
+//! use gpu_vmm_host::HostBackend;
+//! use gpu_vmm_raw::abi::Code;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let driver = gpu_vmm_raw::below(&HostBackend::open()?, DeviceId(0), None)?;
+//! let (mut free, mut total) = (0, 0);
+//! // SAFETY: two numbers are written.
+//! let code = unsafe { driver.memory_info(&raw mut free, &raw mut total) };
+//! assert_eq!(code, Code::SUCCESS);
+//! assert!(free <= total);
+//! # Ok(())
+//! # }
+//! ```
+
+// Memory is shared by descriptors, and libraries are found as Unix has them.
+#![cfg(unix)]
 #![allow(unsafe_code)] // calls into drivers
 
-pub(crate) mod abi;
+pub mod abi;
 mod cuda;
 mod hip;
 mod host;
+mod library;
+mod missing;
 mod table;
 
 use abi::Code;
 use gpu_vmm_core::{Backend, DeviceId, Vendor, Workbench};
-pub(super) use table::CALLS;
-use table::{Calls, Column, Table};
+pub use library::{Library, loaded};
+pub use missing::{Missing, missing};
+pub use table::Calls;
+use table::{Column, Table};
 
 /// How a descriptor is handed to the import, whose parameter is a pointer by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ImportBy {
+pub enum ImportBy {
     /// The pointer is the descriptor.
     Value,
     /// The pointer is to the descriptor.
@@ -32,7 +59,7 @@ pub(crate) enum ImportBy {
 }
 
 /// A driver: the calls, and what the vendors have each in their own way.
-pub(crate) trait Driver: Calls {
+pub trait Driver: Calls {
     /// Whose it is.
     fn vendor(&self) -> Vendor;
 
@@ -57,6 +84,7 @@ trait Own: Send + Sync {
 struct Gpu {
     table: Table,
     own: Box<dyn Own>,
+    tell: Option<fn(&'static str)>,
 }
 
 impl Driver for Gpu {
@@ -84,15 +112,24 @@ impl Driver for Gpu {
     }
 }
 
-/// The raw driver below a backend, in the library that the backend has loaded.
-pub(crate) fn below<B: Workbench>(backend: &B, device: DeviceId) -> Result<Box<dyn Driver>, String> {
+/// The driver below a backend, in the library that the backend has loaded, with `device` as the calling thread's current
+/// one. `tell` is told each call of a GPU's driver by name just before it is made, so that a process that dies of it has
+/// said where. Host memory has no driver, and tells nothing.
+///
+/// # Errors
+///
+/// What is not there, or what the driver answered.
+pub fn below<B: Workbench>(
+    backend: &B,
+    device: DeviceId,
+    tell: Option<fn(&'static str)>,
+) -> Result<Box<dyn Driver>, String> {
     let vendor = backend.vendor();
     if vendor == Vendor::Host {
         return Ok(Box::new(host::Host::new(backend.clone(), device)));
     }
     let name = Backend::driver(backend).library;
-    let library =
-        crate::counts::loaded(&name).ok_or(format!("{name} is not loaded, though the backend is open"))?;
+    let library = loaded(&name).ok_or(format!("{name} is not loaded, though the backend is open"))?;
     // The backend never closes it.
     let library = std::mem::ManuallyDrop::new(library);
     let (column, own): (_, Box<dyn Own>) = match vendor {
@@ -100,15 +137,9 @@ pub(crate) fn below<B: Workbench>(backend: &B, device: DeviceId) -> Result<Box<d
         Vendor::Hip => (Column::Hip, Box::new(hip::Hip::start(&library)?)),
         other => return Err(format!("no raw calls are known for {other}")),
     };
-    let gpu = Gpu { table: Table::find(&library, column), own };
+    let gpu = Gpu { table: Table::find(&library, column), own, tell };
     match gpu.make_current(device.0 as i32) {
         Code::SUCCESS => Ok(Box::new(gpu)),
         code => Err(format!("{device} cannot be made current: {} ({})", gpu.name(code), code.0)),
     }
-}
-
-/// A function that every version has.
-fn required<F: Copy>(library: &table::Library, symbol: &str) -> Result<F, String> {
-    // SAFETY: who asks names the function's type; the library is never closed.
-    unsafe { library.get::<F>(symbol) }.map(|found| *found).map_err(|_| format!("there is no {symbol}"))
 }

@@ -1,22 +1,22 @@
 //! CUDA alone: the driver is started, and a context is what makes a device current. The devices' primary contexts are
 //! used, as the CUDA runtime and gpu-vmm use them.
 
-use super::abi::Code;
-use super::table::Library;
-use super::{ImportBy, Own, required};
+use crate::abi::Code;
+use crate::library::{Library, required};
+use crate::{ImportBy, Own};
 use gpu_vmm_core::Vendor;
 use std::ffi::c_void;
 
 type Context = *mut c_void;
 
-pub(super) struct Cuda {
+pub(crate) struct Cuda {
     set_current: unsafe extern "C" fn(Context) -> i32,
     retain: unsafe extern "C" fn(*mut Context, i32) -> i32,
     devices: usize,
 }
 
 impl Cuda {
-    pub(super) fn start(library: &Library, devices: usize) -> Result<Self, String> {
+    pub(crate) fn start(library: &Library, devices: usize) -> Result<Self, String> {
         let init: unsafe extern "C" fn(u32) -> i32 = required(library, "cuInit")?;
         // SAFETY: flags must be zero; the call may be made any number of times.
         match unsafe { init(0) } {

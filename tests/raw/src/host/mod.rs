@@ -1,20 +1,19 @@
 //! The calls on host memory: each becomes the method of the backend's traits that stands for it. The host backend
 //! checks what it is given, and says so where it does; what its traits' contracts leave undefined, or cannot say at all,
-//! is not called: the rule is skipped, with what is in the way.
+//! is not called: it ends as [`Missing`](crate::Missing), with what is in the way.
 //!
 //! Its errors become the numbers that both vendors have for the same thing.
 
 mod calls;
 
-use super::abi::{self, Code, Location};
-use super::{Driver, ImportBy};
-use crate::subject::skip;
-use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Reservation, Vendor, Workbench};
+use crate::abi::{self, Code, Location};
+use crate::{Driver, ImportBy, missing};
+use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Pinned, Reservation, Vendor, Workbench};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub(super) struct Host<B: Workbench> {
+pub(crate) struct Host<B: Workbench> {
     backend: B,
     /// The device that was made current.
     current: AtomicU32,
@@ -28,6 +27,7 @@ struct Books<B: Workbench> {
     /// Where each mapping begins, and how long it is.
     mappings: BTreeMap<u64, usize>,
     plain: BTreeMap<u64, Bytes>,
+    pinned: BTreeMap<usize, Box<dyn Pinned>>,
     last_handle: u64,
 }
 
@@ -47,9 +47,9 @@ fn code(error: &Error) -> Code {
     }
 }
 
-/// The end of a rule whose call the traits do not have, or leave undefined.
+/// The end of a call that the traits do not have, or leave undefined.
 fn excluded(why: &str) -> ! {
-    skip(format!("the backend's traits exclude it: {why}"))
+    missing(format!("the backend's traits exclude it: {why}"))
 }
 
 fn device(location: Location) -> DeviceId {
@@ -61,12 +61,13 @@ fn device(location: Location) -> DeviceId {
 }
 
 impl<B: Workbench> Host<B> {
-    pub(super) fn new(backend: B, device: DeviceId) -> Self {
+    pub(crate) fn new(backend: B, device: DeviceId) -> Self {
         let books = Books {
             reservations: BTreeMap::new(),
             handles: BTreeMap::new(),
             mappings: BTreeMap::new(),
             plain: BTreeMap::new(),
+            pinned: BTreeMap::new(),
             last_handle: 0,
         };
         Self { backend, current: AtomicU32::new(device.0), books: Mutex::new(books) }

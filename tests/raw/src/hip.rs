@@ -1,17 +1,17 @@
 //! HIP alone: a device is made current by its number, and how a descriptor is imported depends on the version.
 
-use super::abi::Code;
-use super::table::Library;
-use super::{ImportBy, Own, required};
+use crate::abi::Code;
+use crate::library::{Library, required};
+use crate::{ImportBy, Own};
 use gpu_vmm_core::Vendor;
 
-pub(super) struct Hip {
+pub(crate) struct Hip {
     set_device: unsafe extern "C" fn(i32) -> i32,
     version: i32,
 }
 
 impl Hip {
-    pub(super) fn start(library: &Library) -> Result<Self, String> {
+    pub(crate) fn start(library: &Library) -> Result<Self, String> {
         let get_version: unsafe extern "C" fn(*mut i32) -> i32 = required(library, "hipRuntimeGetVersion")?;
         let mut version = 0;
         // SAFETY: one number is written.
