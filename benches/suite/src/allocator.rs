@@ -1,0 +1,127 @@
+//! Whatever allocates, under one name: the pool, and what stands beside it.
+
+use crate::raw::{Raw, RawStream};
+use crate::stop::{Answer, Stop};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Stream};
+use gpu_vmm_pool::{Block, Pool};
+use std::alloc::Layout;
+
+/// Whatever allocates.
+pub(crate) trait Allocator {
+    type Block: Send;
+
+    /// Who it is.
+    fn name(&self) -> String;
+
+    fn alloc(&self, size: Bytes) -> Answer<Self::Block>;
+
+    fn free(&self, block: Self::Block) -> Answer;
+
+    /// Each thread calls it before all else.
+    fn enter(&self) -> Answer {
+        Ok(())
+    }
+}
+
+/// Each block is freed before the next one is asked for.
+pub(crate) fn pairs<A: Allocator>(allocator: &A, size: Bytes, count: u64) -> Answer {
+    for _ in 0..count {
+        allocator.free(allocator.alloc(size)?)?;
+    }
+    Ok(())
+}
+
+/// The pool, on one stream.
+pub(crate) struct Pooled<B: Backend> {
+    pub(crate) pool: Pool<B>,
+    stream: Stream<'static>,
+}
+
+impl<B: Backend> Pooled<B> {
+    pub(crate) fn new(backend: &B, device: DeviceId, stream: Stream<'static>) -> Answer<Self> {
+        Ok(Self { pool: Pool::builder(backend).device(device).build()?, stream })
+    }
+}
+
+impl<B: Backend> Allocator for Pooled<B> {
+    type Block = Block<B>;
+
+    fn name(&self) -> String {
+        "pool".to_owned()
+    }
+
+    fn alloc(&self, size: Bytes) -> Answer<Block<B>> {
+        Ok(self.pool.alloc(size, Bytes(256), self.stream)?)
+    }
+
+    fn free(&self, block: Block<B>) -> Answer {
+        drop(block);
+        Ok(())
+    }
+}
+
+/// The driver's own pool, on a stream.
+pub(crate) struct DriversPool {
+    pub(crate) raw: Raw,
+    pub(crate) stream: RawStream,
+}
+
+impl Allocator for DriversPool {
+    type Block = u64;
+
+    fn name(&self) -> String {
+        self.raw.name("cuMemAllocAsync", "hipMallocAsync", "no pool")
+    }
+
+    fn alloc(&self, size: Bytes) -> Answer<u64> {
+        self.raw.allocate_async(size, self.stream)
+    }
+
+    fn free(&self, block: u64) -> Answer {
+        self.raw.free_async(block, self.stream)
+    }
+
+    fn enter(&self) -> Answer {
+        self.raw.enter()
+    }
+}
+
+/// The program's own allocator of host memory.
+pub(crate) struct Heap;
+
+/// A block of the program's own memory.
+pub(crate) struct HeapBlock(*mut u8, Layout);
+
+#[allow(unsafe_code)]
+// SAFETY: whoever has the block has the memory.
+unsafe impl Send for HeapBlock {}
+
+impl Allocator for Heap {
+    type Block = HeapBlock;
+
+    fn name(&self) -> String {
+        "malloc".to_owned()
+    }
+
+    fn alloc(&self, size: Bytes) -> Answer<HeapBlock> {
+        let layout = Layout::from_size_align(size.0 as usize, 16)
+            .map_err(|error| Stop::Failed(format!("{size} cannot be had: {error}")))?;
+        #[allow(unsafe_code)]
+        // SAFETY: no size here is zero.
+        let start = unsafe { std::alloc::alloc(layout) };
+        if start.is_null() {
+            return Err(Stop::Failed(format!("malloc has not {size}")));
+        }
+        // Else the compiler sees that nobody needs it.
+        Ok(HeapBlock(std::hint::black_box(start), layout))
+    }
+
+    fn free(&self, HeapBlock(start, layout): HeapBlock) -> Answer {
+        #[allow(unsafe_code)]
+        // SAFETY: it was allocated above by this layout, and is freed once.
+        unsafe {
+            std::alloc::dealloc(start, layout);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! What gpu-vmm costs, beside what a program would do without it: pairs of ways to the same end, measured in turn in one
+//! run, so that whatever changes on the machine meets both.
+//!
+//! | module | what |
+//! |---|---|
+//! | `pairs` | what is measured, a file for each subject |
+//! | `turns` | how it is measured: who goes first changes, and memory that was just given back gets time to settle |
+//! | `row` | what came of it |
+//! | `scene` | on what it is measured; `raw` has the driver's own calls |
+//! | `allocator` | whatever allocates, under one name: the pool and what stands beside it |
+//!
+//! `gpu-vmm bench` runs them and writes what they tell.
+
+// The driver's own calls are found as Unix has them.
+#![cfg(unix)]
+
+mod allocator;
+mod pairs;
+mod pytorch;
+mod raw;
+mod row;
+mod scene;
+mod stop;
+mod turns;
+
+use gpu_vmm_core::{Bytes, DeviceId, Workbench};
+pub use pairs::{About, about};
+pub use row::{Curve, Mark, Row, Side, Spread, Unit};
+use scene::Scene;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use stop::Stop;
+
+/// What is to be measured, and how often.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// Only pairs that have this in their name.
+    pub filter: Option<&'a str>,
+    /// How often each side has its turn; without it each pair decides.
+    pub turns: Option<usize>,
+    /// The most memory that pairs may take, where that is less than is free.
+    pub memory: Option<Bytes>,
+    /// The folder of PyTorch's libraries (`torch/lib`), whose allocator is to be one of the others.
+    pub torch: Option<&'a Path>,
+}
+
+/// What a run tells, in order.
+#[derive(Debug)]
+pub enum Told {
+    /// A pair begins.
+    Begins(About),
+    /// A figure of it.
+    Row(Row),
+    /// Times against sizes.
+    Curve(Curve),
+    /// It cannot be measured here, and why.
+    Skipped(String),
+    /// It failed, and of what.
+    Failed(String),
+}
+
+/// Measures one pair after the other on a device, and tells of each figure as it is there. `any` is the same backend, chosen at
+/// run time.
+///
+/// # Errors
+///
+/// Where the driver's own calls cannot be had.
+pub fn run<B: Workbench, A: Workbench>(
+    backend: &B,
+    any: &A,
+    device: DeviceId,
+    options: &Options<'_>,
+    tell: &mut dyn FnMut(Told),
+) -> Result<(), String> {
+    let pairs = pairs::all::<B, A>();
+    let wanted = pairs.iter().filter(|pair| options.filter.is_none_or(|text| pair.about.name.contains(text)));
+    for pair in wanted {
+        tell(Told::Begins(pair.about));
+        // Each begins on a scene of its own: what one leaves behind is not the next one's.
+        let mut scene = Scene::new(backend, any, device, options, tell)?;
+        let ended = catch_unwind(AssertUnwindSafe(|| (pair.measure)(&mut scene)));
+        drop(scene);
+        match ended.unwrap_or_else(|panic| Err(Stop::of(panic))) {
+            Ok(()) => {}
+            Err(Stop::Skipped(reason)) => tell(Told::Skipped(reason)),
+            Err(Stop::Failed(error)) => tell(Told::Failed(error)),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! What a pair costs as a pool fills: beside the same pair by a pool in which nothing else lives.
+
+use super::pool::PAIRS;
+use crate::allocator::{Pooled, pairs};
+use crate::scene::{Plan, Scene};
+use crate::stop::Answer;
+use gpu_vmm_core::{Bytes, Stream, Workbench};
+
+/// A size, and how many of it live.
+const LIVE: [(Bytes, [usize; 3]); 2] =
+    [(Bytes(512), [1_000, 100_000, 10_000_000]), (Bytes::mib(2), [100, 1_000, 10_000])];
+
+pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+    let memory = scene.memory()?;
+    for (size, counts) in LIVE {
+        let alone = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
+        for count in counts.into_iter().filter(|count| size.0 * *count as u64 * 5 / 4 <= memory.0) {
+            let full = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
+            let block = || Ok(full.pool.alloc(size, Bytes(256), Stream::DEFAULT)?);
+            let mut live = (0..count).map(|_| block()).collect::<Answer<Vec<_>>>()?;
+            let plan = Plan::turns(100).together(PAIRS);
+            scene.compare_whole(
+                format!("{size}: pair beside {count} live blocks"),
+                "no live blocks",
+                plan,
+                || pairs(&full, size, PAIRS),
+                || pairs(&alone, size, PAIRS),
+            )?;
+            // Blocks that lie anywhere, so that what is free is scattered.
+            let mut random = 1_u64;
+            let mut replace = || {
+                for _ in 0..PAIRS {
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    let place = ((random >> 32) * live.len() as u64) >> 32;
+                    drop(live.swap_remove(place as usize));
+                    live.push(block()?);
+                }
+                Ok(())
+            };
+            scene.compare_whole(
+                format!("{size}: one of {count} replaced"),
+                "no live blocks, pair",
+                plan,
+                &mut replace,
+                || pairs(&alone, size, PAIRS),
+            )?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! Each call through the library beside the driver's own, in one cycle at the same addresses.
+
+use crate::raw::Raw;
+use crate::scene::{Plan, Scene, nothing_runs};
+use crate::stop::Answer;
+use crate::turns::Turn;
+use gpu_vmm_core::{Access, Address, Backend, Bytes, DeviceId, Physical, Properties, Region, Workbench};
+use std::time::{Duration, Instant};
+
+/// The parts of a cycle, and all of it.
+const PARTS: [&str; 6] = ["create", "map", "set access", "unmap", "release", "full cycle"];
+
+/// What the whole cycle may take.
+const AT_MOST: f64 = 1.02;
+
+pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+    for (size, turns) in
+        [(Bytes::mib(2), 2000), (Bytes::mib(32), 1000), (Bytes::mib(256), 400), (Bytes::gib(1), 200)]
+    {
+        scene.needs(size)?;
+        cycle(scene, size, turns)?;
+    }
+    addresses(scene, Bytes::gib(64))
+}
+
+fn cycle<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, turns: usize) -> Answer {
+    let mut region = scene.room(size)?;
+    let (at, backend, device, raw) = (region.address(), scene.backend, scene.device, scene.raw.clone());
+    let plan = Plan::turns(turns);
+    let times =
+        scene.take(plan, || through(backend, device, &mut region, size), || by_hand(&raw, at, size))?;
+    for (part, (ours, others)) in PARTS.into_iter().zip(times.ours.iter().zip(&times.beside)) {
+        let is_whole = part == "full cycle";
+        let plan = if is_whole { plan.at_most(AT_MOST) } else { plan };
+        scene.row(format!("{size}: {part}"), "driver's own call", plan, ours, others);
+    }
+    Ok(())
+}
+
+pub(super) fn through<B: Backend>(
+    backend: &B,
+    device: DeviceId,
+    region: &mut Region<B>,
+    size: Bytes,
+) -> Answer<Turn<(), 6>> {
+    let start = Instant::now();
+    let memory = Physical::create(backend, size, Properties::on(device))?;
+    let created = Instant::now();
+    region.map(Bytes::ZERO, &memory)?;
+    let mapped = Instant::now();
+    region.set_access(Bytes::ZERO, size, device, Access::ReadWrite)?;
+    let opened = Instant::now();
+    region.unmap(Bytes::ZERO, size, nothing_runs())?;
+    let unmapped = Instant::now();
+    drop(memory);
+    Ok((parts([start, created, mapped, opened, unmapped, Instant::now()]), ()))
+}
+
+fn by_hand(raw: &Raw, at: Address, size: Bytes) -> Answer<Turn<(), 6>> {
+    let start = Instant::now();
+    let handle = raw.create(size)?;
+    let created = Instant::now();
+    raw.map(at, handle)?;
+    let mapped = Instant::now();
+    raw.open(at, size)?;
+    let opened = Instant::now();
+    raw.unmap(at, size)?;
+    let unmapped = Instant::now();
+    raw.release(handle)?;
+    Ok((parts([start, created, mapped, opened, unmapped, Instant::now()]), ()))
+}
+
+/// The times between, and from the first to the last.
+fn parts([start, created, mapped, opened, unmapped, end]: [Instant; 6]) -> [Duration; 6] {
+    [created - start, mapped - created, opened - mapped, unmapped - opened, end - unmapped, end - start]
+}
+
+/// Addresses are reserved and given back.
+fn addresses<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes) -> Answer {
+    let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
+    let ours = || Ok(Region::builder(backend).on(device).reserve(size).build()?.close(nothing_runs())?);
+    let other = || raw.free_addresses(raw.reserve(size)?, size);
+    scene.compare_whole(
+        format!("{size}: reserve, free"),
+        "driver's own calls",
+        Plan::turns(2000),
+        ours,
+        other,
+    )
+}

@@ -1,0 +1,57 @@
+//! Memory that is there at once.
+
+use crate::scene::{Plan, Scene, nothing_runs};
+use crate::stop::Answer;
+use crate::turns::timed;
+use gpu_vmm_core::{Bytes, Region, Workbench};
+
+const SIZE: Bytes = Bytes::gib(8);
+
+/// What the library may take of an allocation's time.
+const AT_MOST: f64 = 1.25;
+
+pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+    scene.needs(Bytes(2 * SIZE.0))?;
+    let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
+    let beside = raw.name("cuMemAlloc", "hipMalloc", "mmap");
+    let plan = Plan::turns(40).at_most(AT_MOST);
+    // Once with what was given back just now, and once with memory that is new.
+    for (how, plan) in [
+        ("given back just before", plan),
+        ("not used before", Plan { turns: 24, ..plan }.kept(Bytes(2 * SIZE.0), scene.memory()?)),
+    ] {
+        let ours = || {
+            timed(|| {
+                let mut region = Region::builder(backend).on(device).reserve(SIZE).build()?;
+                region.grow_to(SIZE)?;
+                Ok(Closing(Some(region)))
+            })
+        };
+        let other = || {
+            let (took, plain) = timed(|| raw.plain(SIZE))?;
+            let raw = raw.clone();
+            Ok((took, Freeing(move || raw.free(plain))))
+        };
+        scene.compare(format!("{SIZE}, {how}"), &*beside, plan, ours, other)?;
+    }
+    Ok(())
+}
+
+/// Closes a region on which nothing runs when it is dropped.
+pub(super) struct Closing<B: Workbench>(pub(super) Option<Region<B>>);
+
+impl<B: Workbench> Drop for Closing<B> {
+    fn drop(&mut self) {
+        // What cannot be given back is seen by the next turn, which finds less memory.
+        let _ = self.0.take().map(|region| region.close(nothing_runs()));
+    }
+}
+
+/// Gives something back when it is dropped.
+pub(super) struct Freeing<F: FnMut() -> Answer>(pub(super) F);
+
+impl<F: FnMut() -> Answer> Drop for Freeing<F> {
+    fn drop(&mut self) {
+        let _ = (self.0)(); // as above
+    }
+}

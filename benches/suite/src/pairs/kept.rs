@@ -1,0 +1,44 @@
+//! Memory that was kept is mapped, beside memory that is new: what a program gains that holds on to memory whose addresses it
+//! gives up, as a pool does.
+
+use super::fresh::Closing;
+use crate::scene::{Plan, Scene, nothing_runs};
+use crate::stop::{Answer, Stop};
+use crate::turns::timed;
+use gpu_vmm_core::{Access, Bytes, Physical, Properties, Workbench};
+
+/// What mapping kept memory may take of the time that new memory takes, at 1 GiB.
+const AT_MOST: f64 = 0.15;
+
+pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+    for size in [Bytes::mib(2), Bytes::mib(128), Bytes::gib(1), Bytes::gib(4)] {
+        scene.needs(Bytes(2 * size.0))?;
+        let plan = if size == Bytes::gib(1) { Plan::turns(60).at_most(AT_MOST) } else { Plan::turns(60) };
+        kept(scene, size, plan.kept(size, scene.memory()?.saturating_sub(size)))?;
+    }
+    Ok(())
+}
+
+fn kept<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: Plan) -> Answer {
+    let (backend, device) = (scene.backend, scene.device);
+    let kept = Physical::create(backend, size, Properties::on(device))?;
+    let mut at = scene.room(size)?;
+    let room = |scene: &Scene<'_, B, A>| scene.room(size);
+    // One for each turn, and for the turns that warm up.
+    let turns = scene.turns(plan);
+    let mut rooms = (0..turns + turns.div_ceil(10)).map(|_| room(scene)).collect::<Answer<Vec<_>>>()?;
+    let again = || {
+        let (took, ()) = timed(|| {
+            at.map(Bytes::ZERO, &kept)?;
+            Ok(at.set_access(Bytes::ZERO, size, device, Access::ReadWrite)?)
+        })?;
+        at.unmap(Bytes::ZERO, size, nothing_runs())?;
+        Ok((took, ()))
+    };
+    let fresh = || {
+        let mut region = rooms.pop().ok_or_else(|| Stop::Failed("no room is left".to_owned()))?;
+        let (took, ()) = timed(|| Ok(region.grow_to(size).map(drop)?))?;
+        Ok((took, Closing(Some(region))))
+    };
+    scene.compare(format!("{size} at reserved addresses"), "new memory, by gpu-vmm", plan, again, fresh)
+}

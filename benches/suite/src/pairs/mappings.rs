@@ -1,0 +1,102 @@
+//! What operations cost as a region fills: each on a region with many mappings, beside one with 10. One granule is mapped at
+//! all places.
+
+use crate::scene::{Plan, Scene, nothing_runs};
+use crate::stop::Answer;
+use gpu_vmm_core::{Access, Backend, Bytes, Physical, Properties, Region, Workbench};
+use std::hint::black_box;
+
+/// How many mappings.
+const COUNTS: [u64; 4] = [1, 10, 1_000, 100_000];
+const FEW: u64 = 10;
+
+/// So many lookups are timed together.
+const LOOKUPS: u64 = 10_000;
+/// So many times something is mapped and unmapped.
+const CHANGES: u64 = 100;
+
+/// What a lookup among 100,000 may take of one among 10.
+const AT_MOST: f64 = 3.0;
+
+pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+    let granule = scene.backend.device("bench", scene.device)?.granularity.bytes();
+    let memory = Physical::create(scene.backend, granule, Properties::on(scene.device))?;
+    let mut few = Full::new(scene, &memory, FEW)?;
+    for count in COUNTS {
+        let mut many = match Full::new(scene, &memory, count) {
+            // The kernel gives a process some 65,530 mappings of host memory.
+            Err(_) if scene.is_host() && count > 60_000 => Full::new(scene, &memory, 60_000)?,
+            full => full?,
+        };
+        let name = format!("{FEW} mappings");
+        let count = many.count;
+        let plan = Plan::turns(100).together(LOOKUPS);
+        let plan = if count > 1_000 { plan.at_most(AT_MOST) } else { plan };
+        scene.compare_whole(
+            format!("lookup at random places, {count} mappings"),
+            &*name,
+            plan,
+            || many.look(),
+            || few.look(),
+        )?;
+        let plan = Plan::turns(40).together(CHANGES);
+        scene.compare_whole(
+            format!("map, set access, unmap, {count} mappings"),
+            &*name,
+            plan,
+            || many.change(&memory),
+            || few.change(&memory),
+        )?;
+        many.region.close(nothing_runs())?;
+    }
+    Ok(few.region.close(nothing_runs())?)
+}
+
+/// A region with so many mappings, and one place that is free.
+pub(super) struct Full<B: Backend> {
+    region: Region<B>,
+    granule: Bytes,
+    count: u64,
+    random: u64,
+}
+
+impl<B: Backend> Full<B> {
+    fn new<A: Workbench>(scene: &Scene<'_, B, A>, memory: &Physical<B>, count: u64) -> Answer<Self>
+    where
+        B: Workbench,
+    {
+        Self::of(scene.backend, memory, count)
+    }
+
+    pub(super) fn of(backend: &B, memory: &Physical<B>, count: u64) -> Answer<Self> {
+        let granule = memory.size();
+        let room = Bytes(granule.0 * (count + 1));
+        let mut region = Region::builder(backend).on(memory.device()).reserve(room).build()?;
+        (0..count).try_for_each(|place| region.map(Bytes(granule.0 * place), memory))?;
+        Ok(Self { region, granule, count, random: 1 })
+    }
+
+    /// Looks some places up, which no cache foresees.
+    pub(super) fn look(&mut self) -> Answer {
+        for _ in 0..LOOKUPS {
+            // Knuth's MMIX generator, of which the upper bits are good.
+            self.random =
+                self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let place = ((self.random >> 32) * self.count) >> 32;
+            black_box(self.region.mapping_at(Bytes(self.granule.0 * place + 5)));
+        }
+        Ok(())
+    }
+
+    pub(super) const LOOKUPS: u64 = LOOKUPS;
+
+    fn change(&mut self, memory: &Physical<B>) -> Answer {
+        let (free, granule) = (Bytes(self.granule.0 * self.count), self.granule);
+        for _ in 0..CHANGES {
+            self.region.map(free, memory)?;
+            self.region.set_access(free, granule, memory.device(), Access::ReadWrite)?;
+            self.region.unmap(free, granule, nothing_runs())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! What is measured.
+
+mod blocks;
+mod calls;
+mod dispatch;
+mod fresh;
+mod growth;
+mod kept;
+mod mappings;
+mod order;
+mod pool;
+mod records;
+mod threads;
+
+use crate::scene::Scene;
+use crate::stop::Answer;
+use gpu_vmm_core::Workbench;
+
+/// A pair's name, and what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct About {
+    /// The name, which a filter is held against.
+    pub name: &'static str,
+    /// What both sides do.
+    pub what: &'static str,
+}
+
+/// Two ways to the same end, or several such pairs of one subject.
+pub(crate) struct Pair<B, A> {
+    pub(crate) about: About,
+    pub(crate) measure: fn(&mut Scene<'_, B, A>) -> Answer,
+}
+
+/// All of them, in the order in which they are measured.
+pub(crate) fn all<B: Workbench, A: Workbench>() -> Vec<Pair<B, A>> {
+    let pair = |name, what, measure| Pair { about: About { name, what }, measure };
+    vec![
+        pair("calls", "each call through the library, beside the driver's own", calls::measure),
+        pair("fresh", "8 GiB at once with its addresses, beside an allocation", fresh::measure),
+        pair("growth", "memory that grows, beside the best raw calls, and beside copying", growth::measure),
+        pair("kept", "memory that was kept is mapped, beside memory that is new", kept::measure),
+        pair("pool", "a warm allocation with its free, beside others'", pool::measure),
+        pair("blocks", "the pool with many live blocks, beside itself with one", blocks::measure),
+        pair(
+            "threads",
+            "the pool on several threads, beside itself on one, and beside others",
+            threads::measure,
+        ),
+        pair(
+            "mappings",
+            "operations on a region that has many mappings, beside one of 10",
+            mappings::measure,
+        ),
+        pair(
+            "dispatch",
+            "a backend that is chosen at run time, beside the same one by its type",
+            dispatch::measure,
+        ),
+        pair("records", "memory of the library's own records, beside what they are of", records::measure),
+    ]
+}
+
+/// What there is to be measured.
+pub fn about<B: Workbench>() -> Vec<About> {
+    all::<B, B>().iter().map(|pair| pair.about).collect()
+}

@@ -1,0 +1,98 @@
+//! Orders of allocating and freeing that programs have.
+
+use crate::allocator::Allocator;
+use crate::stop::{Answer, Stop};
+use gpu_vmm_core::Bytes;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::Scope;
+
+/// So many blocks live at a time.
+const WINDOW: usize = 64;
+
+/// Some blocks live; one of them at random gives way to the next one.
+pub(super) struct Window<'a, A: Allocator> {
+    allocator: &'a A,
+    sizes: &'a [Bytes],
+    blocks: Vec<A::Block>,
+    random: u64,
+}
+
+impl<'a, A: Allocator> Window<'a, A> {
+    pub(super) fn new(allocator: &'a A, sizes: &'a [Bytes]) -> Answer<Self> {
+        let blocks = sizes.iter().cycle().take(WINDOW).map(|size| allocator.alloc(*size));
+        let blocks = blocks.collect::<Answer<_>>()?;
+        Ok(Self { allocator, sizes, blocks, random: 0x9E37_79B9_7F4A_7C15 })
+    }
+
+    pub(super) fn replace(&mut self, pairs: u64) -> Answer {
+        for size in self.sizes.iter().cycle().take(pairs as usize) {
+            // Marsaglia's xorshift.
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            self.allocator.free(self.blocks.swap_remove(self.random as usize % WINDOW))?;
+            self.blocks.push(self.allocator.alloc(*size)?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn end(self) -> Answer {
+        self.blocks.into_iter().try_for_each(|block| self.allocator.free(block))
+    }
+}
+
+/// So many batches are on their way at a time.
+const BATCHES: usize = 4;
+
+/// One thread allocates, another one frees; they hand each other 64 blocks at a time.
+pub(super) struct Handed<'a, A: Allocator> {
+    allocator: &'a A,
+    out: SyncSender<Vec<A::Block>>,
+    emptied: Receiver<Answer<Vec<A::Block>>>,
+    spare: Vec<Vec<A::Block>>,
+}
+
+impl<'a, A: Allocator + Sync> Handed<'a, A> {
+    /// The thread that frees lives until this is dropped.
+    pub(super) fn new<'scope>(scope: &'scope Scope<'scope, '_>, allocator: &'a A) -> Self
+    where
+        'a: 'scope,
+    {
+        let (out, batches) = sync_channel::<Vec<A::Block>>(BATCHES);
+        let (back, emptied) = sync_channel(BATCHES);
+        scope.spawn(move || {
+            let mut entered = allocator.enter();
+            for mut batch in batches {
+                let freed = std::mem::replace(&mut entered, Ok(()))
+                    .and_then(|()| batch.drain(..).try_for_each(|block| allocator.free(block)));
+                if back.send(freed.map(|()| batch)).is_err() {
+                    break;
+                }
+            }
+        });
+        let spare = (0..BATCHES).map(|_| Vec::with_capacity(WINDOW)).collect();
+        Self { allocator, out, emptied, spare }
+    }
+
+    /// Ends when the other thread has freed all of them.
+    pub(super) fn pass(&mut self, size: Bytes, pairs: u64) -> Answer {
+        let ended = || Stop::Failed("the thread that frees has ended".to_owned());
+        let mut left = pairs;
+        while left > 0 {
+            let mut batch = match self.spare.pop() {
+                Some(batch) => batch,
+                None => self.emptied.recv().map_err(|_| ended())??,
+            };
+            let count = left.min(WINDOW as u64);
+            for _ in 0..count {
+                batch.push(self.allocator.alloc(size)?);
+            }
+            self.out.send(batch).map_err(|_| ended())?;
+            left -= count;
+        }
+        while self.spare.len() < BATCHES {
+            self.spare.push(self.emptied.recv().map_err(|_| ended())??);
+        }
+        Ok(())
+    }
+}

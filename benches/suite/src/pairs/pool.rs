@@ -1,0 +1,102 @@
+//! An allocation with its free by a warm pool, beside the driver's own pool, the program's heap where memory is the host's, and
+//! PyTorch's allocator where its libraries are named: in several orders of allocating and freeing.
+
+use super::order::{Handed, Window};
+use crate::allocator::{Allocator, DriversPool, Heap, Pooled, pairs};
+use crate::pytorch::Torch;
+use crate::scene::{Plan, Scene};
+use crate::stop::Answer;
+use gpu_vmm_core::{Bytes, Stream, Workbench};
+
+pub(super) const SIZES: [Bytes; 8] = [
+    Bytes(512),
+    Bytes::kib(4),
+    Bytes::kib(48),
+    Bytes::kib(128),
+    Bytes::kib(512),
+    Bytes::mib(4),
+    Bytes::mib(64),
+    Bytes::gib(1),
+];
+
+/// Several sizes in turn, as a program has them.
+const MIXED: [Bytes; 6] =
+    [Bytes(512), Bytes::kib(4), Bytes::kib(48), Bytes::kib(128), Bytes::kib(512), Bytes::mib(4)];
+
+/// So many are timed together.
+pub(super) const PAIRS: u64 = 1000;
+
+/// What a pair may take of the driver's.
+const AT_MOST: f64 = 0.15;
+
+pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+    if scene.is_host() {
+        let pool = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
+        return beside(scene, &pool, &Heap, None);
+    }
+    let drivers = drivers_pool(scene)?;
+    let pool = Pooled::new(scene.backend, scene.device, drivers.stream.stream())?;
+    beside(scene, &pool, &drivers, Some(AT_MOST))?;
+    match scene.options.torch {
+        Some(folder) => beside(scene, &pool, &Torch::load(folder, &scene.raw)?, None),
+        None => Ok(()),
+    }
+}
+
+/// The driver's own pool, told to keep what it has.
+pub(super) fn drivers_pool<B: Workbench, A: Workbench>(scene: &Scene<'_, B, A>) -> Answer<DriversPool> {
+    scene.raw.enter()?;
+    scene.raw.keep_in_pool()?;
+    Ok(DriversPool { raw: scene.raw.clone(), stream: scene.raw.stream()? })
+}
+
+fn beside<B: Workbench, A: Workbench, P: Allocator + Sync, O: Allocator + Sync>(
+    scene: &mut Scene<'_, B, A>,
+    pool: &P,
+    other: &O,
+    at_most: Option<f64>,
+) -> Answer {
+    let name = other.name();
+    let plain = Plan::turns(200).together(PAIRS);
+    let marked = at_most.map_or(plain, |most| plain.at_most(most));
+    let memory = scene.memory()?;
+    for size in SIZES.into_iter().filter(|size| Bytes(3 * size.0) <= memory) {
+        scene.compare_whole(
+            format!("{size}: pair"),
+            &*name,
+            marked,
+            || pairs(pool, size, PAIRS),
+            || pairs(other, size, PAIRS),
+        )?;
+    }
+    for (what, sizes) in [
+        ("4 KiB", &[Bytes::kib(4)][..]),
+        ("512 KiB", &[Bytes::kib(512)]),
+        ("4 MiB", &[Bytes::mib(4)]),
+        ("512 B to 4 MiB", &MIXED),
+    ] {
+        let (mut ours, mut others) = (Window::new(pool, sizes)?, Window::new(other, sizes)?);
+        scene.compare_whole(
+            format!("{what}: one of 64 replaced"),
+            &*name,
+            plain,
+            || ours.replace(PAIRS),
+            || others.replace(PAIRS),
+        )?;
+        ours.end()?;
+        others.end()?;
+    }
+    for size in [Bytes::kib(4), Bytes::kib(512)] {
+        std::thread::scope(|scope| {
+            let (mut ours, mut others) = (Handed::new(scope, pool), Handed::new(scope, other));
+            scene.compare_whole(
+                format!("{size}: freed by another thread"),
+                &*name,
+                plain,
+                || ours.pass(size, PAIRS),
+                || others.pass(size, PAIRS),
+            )
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! The memory that the library's own records take, beside the memory that they are of: what the C library's allocator has
+//! given out more, after many of a kind were made.
+
+use crate::Told;
+use crate::row::{Row, Side, Spread, Unit};
+use crate::scene::{OURS, Scene};
+use crate::stop::Answer;
+use gpu_vmm_core::{Bytes, Physical, Properties, Region, Stream, Workbench};
+use gpu_vmm_pool::Pool;
+
+pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+    let (backend, device) = (scene.backend, scene.device);
+    let granule = backend.device("bench", device)?.granularity.bytes();
+    // What the C library keeps at hand for small allocations counts as given out, so that few of a kind tell nothing.
+    let memory = Physical::create(backend, granule, Properties::on(device))?;
+    for count in [100, 1_000, 50_000] {
+        let mut region = Region::builder(backend).on(device).reserve(Bytes(granule.0 * count)).build()?;
+        let before = in_use()?;
+        (0..count).try_for_each(|place| region.map(Bytes(granule.0 * place), &memory))?;
+        row(
+            scene,
+            format!("a mapping of {count}, with the driver's own"),
+            "memory behind it",
+            before,
+            count,
+            granule,
+        )?;
+    }
+    for (size, count) in [(Bytes(512), 1_000_000), (Bytes::kib(64), 10_000), (Bytes::mib(4), 1_000)] {
+        scene.needs(Bytes(size.0 * count * 5 / 4))?;
+        let pool = Pool::builder(backend).device(device).build()?;
+        let mut blocks = Vec::with_capacity(count as usize);
+        let before = in_use()?;
+        for _ in 0..count {
+            blocks.push(pool.alloc(size, Bytes(256), Stream::DEFAULT)?);
+        }
+        row(scene, format!("a block of {count}, of {size} each"), "the block", before, count, size)?;
+    }
+    Ok(())
+}
+
+fn row<B: Workbench, A: Workbench>(
+    scene: &mut Scene<'_, B, A>,
+    what: String,
+    beside: &str,
+    before: u64,
+    count: u64,
+    each: Bytes,
+) -> Answer {
+    let ours = in_use()?.saturating_sub(before) as f64 / count as f64;
+    let side = |name: &str, bytes| Side { name: name.to_owned(), took: Spread::exact(bytes) };
+    scene.tell(Told::Row(Row {
+        what,
+        ours: side(OURS, ours),
+        beside: side(beside, each.0 as f64),
+        unit: Unit::Bytes,
+        ratio: Spread::exact(ours / each.0 as f64),
+        turns: 1,
+        mark: None,
+    }));
+    Ok(())
+}
+
+/// The bytes that the process has from the C library's allocator.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn in_use() -> Answer<u64> {
+    #[allow(unsafe_code)]
+    // SAFETY: it takes nothing.
+    let found = unsafe { libc::mallinfo2() };
+    Ok((found.uordblks + found.hblkhd) as u64)
+}
+
+/// The bytes that the process has from the C library's allocator.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn in_use() -> Answer<u64> {
+    Err(crate::stop::Stop::Skipped("only glibc says how much memory it has given out".to_owned()))
+}

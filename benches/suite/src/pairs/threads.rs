@@ -1,0 +1,112 @@
+//! How much more several threads get done than one, each allocating and freeing by itself. All are on one stream, so that what
+//! one frees the others may have at once.
+
+use super::pool::drivers_pool;
+use crate::Told;
+use crate::allocator::{Allocator, Heap, Pooled, pairs};
+use crate::row::{Row, Side, Spread, Unit};
+use crate::scene::{OURS, Scene};
+use crate::stop::{Answer, Stop};
+use crate::turns::ratios;
+use gpu_vmm_core::{Bytes, Stream, Workbench};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// A small size and a medium one.
+const SIZES: [Bytes; 2] = [Bytes::kib(4), Bytes::kib(512)];
+
+/// How many threads.
+const THREADS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+
+/// How often every number of threads has its turn.
+const ROUNDS: usize = 5;
+
+/// So long one thread is at work.
+const LONG: Duration = Duration::from_millis(20);
+
+pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+    if scene.is_host() {
+        let pool = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
+        return compare(scene, &pool, &Heap);
+    }
+    let drivers = drivers_pool(scene)?;
+    let pool = Pooled::new(scene.backend, scene.device, drivers.stream.stream())?;
+    compare(scene, &pool, &drivers)
+}
+
+fn compare<B: Workbench, A: Workbench, P: Allocator + Sync, O: Allocator + Sync>(
+    scene: &mut Scene<'_, B, A>,
+    pool: &P,
+    other: &O,
+) -> Answer {
+    let cores = std::thread::available_parallelism()?;
+    let rounds = scene.options.turns.unwrap_or(ROUNDS).max(1);
+    for size in SIZES {
+        let (many, others_many) = (many(pool, size)?, many(other, size)?);
+        let (mut ours, mut others) = ([const { Vec::new() }; 7], [const { Vec::new() }; 7]);
+        for _ in 0..rounds {
+            for (number, threads) in THREADS.into_iter().enumerate() {
+                others[number].push(rate(other, size, threads, others_many)?);
+                ours[number].push(rate(pool, size, threads, many)?);
+            }
+        }
+        let one = ours[0].clone();
+        for ((threads, ours), others) in THREADS.into_iter().zip(ours).zip(others) {
+            let what = format!("{size}: {threads} threads, {cores} cores");
+            if threads > 1 {
+                tell(scene, what.clone(), "one thread".to_owned(), &ours, &one);
+            }
+            tell(scene, what, other.name(), &ours, &others);
+        }
+    }
+    Ok(())
+}
+
+fn tell<B: Workbench, A: Workbench>(
+    scene: &mut Scene<'_, B, A>,
+    what: String,
+    beside: String,
+    ours: &[f64],
+    others: &[f64],
+) {
+    let side = |name, rates: &[f64]| Side { name, took: Spread::of(rates.iter().map(|rate| rate / 1e6)) };
+    scene.tell(Told::Row(Row {
+        what,
+        ours: side(OURS.to_owned(), ours),
+        beside: side(beside, others),
+        unit: Unit::MillionsPerSecond,
+        ratio: ratios(ours, others),
+        turns: ours.len(),
+        mark: None,
+    }));
+}
+
+/// How many pairs keep one thread at work for long enough.
+fn many<A: Allocator>(allocator: &A, size: Bytes) -> Answer<u64> {
+    pairs(allocator, size, 1000)?;
+    let start = Instant::now();
+    pairs(allocator, size, 1000)?;
+    Ok((1000.0 * LONG.as_secs_f64() / start.elapsed().as_secs_f64()) as u64 + 1)
+}
+
+/// Pairs a second, of all threads together; each does `count`.
+fn rate<A: Allocator + Sync>(allocator: &A, size: Bytes, threads: usize, count: u64) -> Answer<f64> {
+    let barrier = Barrier::new(threads);
+    let work = || -> Answer<[Instant; 2]> {
+        let warm = allocator.enter().and_then(|()| pairs(allocator, size, count.div_ceil(10)));
+        barrier.wait(); // also where it failed: the others wait
+        warm?;
+        let start = Instant::now();
+        pairs(allocator, size, count)?;
+        Ok([start, Instant::now()])
+    };
+    let times: Vec<[Instant; 2]> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let ended = || Stop::Failed("a thread panicked".to_owned());
+        running.into_iter().map(|thread| thread.join().map_err(|_| ended())?).collect::<Answer<_>>()
+    })?;
+    let no_thread = || Stop::Failed("no thread ran".to_owned());
+    let start = times.iter().map(|[start, _]| *start).min().ok_or_else(no_thread)?;
+    let end = times.iter().map(|[_, end]| *end).max().ok_or_else(no_thread)?;
+    Ok(threads as f64 * count as f64 / (end - start).as_secs_f64())
+}

@@ -1,0 +1,281 @@
+//! The driver's own calls with Rust's types, and with errors in place of codes.
+#![allow(unsafe_code)]
+
+use crate::stop::{Answer, Stop};
+use gpu_vmm_core::{Address, Bytes, DeviceId, Stream, Vendor, Workbench};
+use gpu_vmm_raw::abi::{self, AccessDesc, Code, Location, Prop};
+use gpu_vmm_raw::{Driver, ImportBy};
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// The driver below a backend, with the device that everything is on. Addresses at which something is mapped are reserved, by
+/// the library or here, and nothing of the library is mapped there meanwhile.
+#[derive(Clone)]
+pub(crate) struct Raw {
+    driver: Arc<dyn Driver>,
+    device: DeviceId,
+}
+
+/// Memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Handle {
+    number: u64,
+    size: Bytes,
+}
+
+/// A plain allocation.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain {
+    pub(crate) at: Address,
+    pub(crate) size: Bytes,
+}
+
+/// Page-locked memory of the host.
+#[derive(Clone, Copy)]
+pub(crate) struct Pinned(*mut c_void);
+
+/// A stream.
+#[derive(Clone, Copy)]
+pub(crate) struct RawStream(*mut c_void);
+
+// SAFETY: a stream is a name that the driver takes from any thread.
+unsafe impl Send for RawStream {}
+// SAFETY: as above.
+unsafe impl Sync for RawStream {}
+
+impl RawStream {
+    /// The same for the library.
+    pub(crate) fn stream(self) -> Stream<'static> {
+        // SAFETY: streams of benchmarks are never destroyed.
+        unsafe { Stream::from_raw(self.0) }
+    }
+}
+
+fn number(size: Bytes) -> usize {
+    size.0 as usize
+}
+
+impl Raw {
+    pub(crate) fn below<B: Workbench>(backend: &B, device: DeviceId) -> Result<Self, String> {
+        Ok(Self { driver: gpu_vmm_raw::below(backend, device, None)?.into(), device })
+    }
+
+    /// The vendor's name of a call.
+    pub(crate) fn name(&self, cuda: &str, hip: &str, host: &str) -> String {
+        match self.driver.vendor() {
+            Vendor::Cuda => cuda,
+            Vendor::Hip => hip,
+            _ => host,
+        }
+        .to_owned()
+    }
+
+    fn check(&self, call: &str, code: Code) -> Answer {
+        match code {
+            Code::SUCCESS => Ok(()),
+            code => Err(Stop::Failed(format!(
+                "the driver's {call} answered {} ({})",
+                self.driver.name(code),
+                code.0
+            ))),
+        }
+    }
+
+    /// Makes the device the calling thread's.
+    pub(crate) fn enter(&self) -> Answer {
+        self.check("make current", self.driver.make_current(self.device.0 as i32))
+    }
+
+    fn location(&self) -> Location {
+        Location { kind: abi::DEVICE, id: self.device.0 as i32 }
+    }
+
+    pub(crate) fn reserve(&self, size: Bytes) -> Answer<Address> {
+        let mut address = 0;
+        // SAFETY: one address is written.
+        let code = unsafe { self.driver.address_reserve(&raw mut address, number(size), 0, 0, 0) };
+        self.check("reserve", code)?;
+        Ok(Address(address))
+    }
+
+    pub(crate) fn free_addresses(&self, at: Address, size: Bytes) -> Answer {
+        // SAFETY: the driver checks numbers.
+        self.check("address free", unsafe { self.driver.address_free(at.0, number(size)) })
+    }
+
+    pub(crate) fn create(&self, size: Bytes) -> Answer<Handle> {
+        self.create_for(size, abi::NO_HANDLE)
+    }
+
+    pub(crate) fn create_shareable(&self, size: Bytes) -> Answer<Handle> {
+        self.create_for(size, abi::DESCRIPTOR)
+    }
+
+    fn create_for(&self, size: Bytes, handle_types: i32) -> Answer<Handle> {
+        let prop = Prop {
+            kind: abi::PINNED,
+            handle_types,
+            location: self.location(),
+            win32: std::ptr::null_mut(),
+            compression: 0,
+            rdma: 0,
+            usage: 0,
+            reserved: [0; 4],
+        };
+        let mut handle = 0;
+        // SAFETY: one handle is written, one description read.
+        let code = unsafe { self.driver.create(&raw mut handle, number(size), &raw const prop, 0) };
+        self.check("create", code)?;
+        Ok(Handle { number: handle, size })
+    }
+
+    /// Maps a whole handle where nothing is.
+    pub(crate) fn map(&self, at: Address, handle: Handle) -> Answer {
+        // SAFETY: the driver checks numbers.
+        self.check("map", unsafe { self.driver.map(at.0, number(handle.size), 0, handle.number, 0) })
+    }
+
+    /// Lets the device read and write mappings that follow each other.
+    pub(crate) fn open(&self, at: Address, size: Bytes) -> Answer {
+        let access = AccessDesc { location: self.location(), flags: abi::RW };
+        // SAFETY: one description is read.
+        let code = unsafe { self.driver.set_access(at.0, number(size), &raw const access, 1) };
+        self.check("set access", code)
+    }
+
+    /// Removes mappings that follow each other.
+    pub(crate) fn unmap(&self, at: Address, size: Bytes) -> Answer {
+        // SAFETY: nothing uses them.
+        self.check("unmap", unsafe { self.driver.unmap(at.0, number(size)) })
+    }
+
+    pub(crate) fn release(&self, handle: Handle) -> Answer {
+        // SAFETY: the driver checks numbers.
+        self.check("release", unsafe { self.driver.release(handle.number) })
+    }
+
+    /// A descriptor of memory that was created to be shared.
+    pub(crate) fn export(&self, handle: Handle) -> Answer<OwnedFd> {
+        let mut fd: i32 = -1;
+        // SAFETY: for this type the driver writes one int.
+        let code = unsafe { self.driver.export((&raw mut fd).cast(), handle.number, abi::DESCRIPTOR, 0) };
+        self.check("export", code)?;
+        // SAFETY: the descriptor is the caller's from here on.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// The memory of a descriptor that a driver has exported.
+    pub(crate) fn import(&self, fd: BorrowedFd<'_>, size: Bytes) -> Answer<Handle> {
+        let (mut handle, mut descriptor) = (0, fd.as_raw_fd());
+        let shareable = match self.driver.import_by() {
+            ImportBy::Value => std::ptr::without_provenance_mut(descriptor as usize),
+            ImportBy::Pointer => (&raw mut descriptor).cast(),
+            ImportBy::Unknown => {
+                return Err(Stop::Skipped("how this version imports a descriptor is not known".to_owned()));
+            }
+        };
+        // SAFETY: the descriptor is one that a driver has exported, passed as this version takes it.
+        let code = unsafe { self.driver.import(&raw mut handle, shareable, abi::DESCRIPTOR) };
+        self.check("import", code)?;
+        Ok(Handle { number: handle, size })
+    }
+
+    pub(crate) fn plain(&self, size: Bytes) -> Answer<Plain> {
+        let mut at = 0;
+        // SAFETY: one address is written.
+        self.check("allocate", unsafe { self.driver.allocate(&raw mut at, number(size)) })?;
+        Ok(Plain { at: Address(at), size })
+    }
+
+    pub(crate) fn free(&self, plain: Plain) -> Answer {
+        // SAFETY: nothing uses it.
+        self.check("free", unsafe { self.driver.free(plain.at.0) })
+    }
+
+    /// Copies the beginning of one allocation to another one.
+    pub(crate) fn copy(&self, to: Plain, from: Plain, length: Bytes) -> Answer {
+        let length = number(length.min(to.size).min(from.size));
+        // SAFETY: both have so many bytes.
+        self.check("copy", unsafe { self.driver.copy_on_device(to.at.0, from.at.0, length) })
+    }
+
+    /// Writes zeros, and waits.
+    pub(crate) fn clear(&self, plain: &Plain) -> Answer {
+        // SAFETY: the allocation has so many bytes.
+        self.check("set", unsafe { self.driver.set(plain.at.0, 0, number(plain.size)) })?;
+        self.synchronize()
+    }
+
+    pub(crate) fn synchronize(&self) -> Answer {
+        // SAFETY: it takes nothing.
+        self.check("synchronize", unsafe { self.driver.synchronize() })
+    }
+
+    /// A stream that waits for no other one. It is not destroyed: benchmarks end soon.
+    pub(crate) fn stream(&self) -> Answer<RawStream> {
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: one stream is written.
+        let code = unsafe { self.driver.stream_create(&raw mut stream, abi::NON_BLOCKING) };
+        self.check("stream create", code)?;
+        Ok(RawStream(stream))
+    }
+
+    pub(crate) fn wait_for(&self, stream: RawStream) -> Answer {
+        // SAFETY: streams are never destroyed.
+        self.check("stream synchronize", unsafe { self.driver.stream_synchronize(stream.0) })
+    }
+
+    /// Tells the device's own pool to keep all memory that it ever had, as a warm program would.
+    pub(crate) fn keep_in_pool(&self) -> Answer {
+        let (mut pool, mut keep) = (std::ptr::null_mut(), u64::MAX);
+        // SAFETY: one pool is written.
+        let code = unsafe { self.driver.default_pool(&raw mut pool, self.device.0 as i32) };
+        self.check("default pool", code)?;
+        // SAFETY: the threshold is a number of 64 bits.
+        let code = unsafe { self.driver.pool_set(pool, abi::RELEASE_THRESHOLD, (&raw mut keep).cast()) };
+        self.check("pool set attribute", code)
+    }
+
+    pub(crate) fn allocate_async(&self, size: Bytes, stream: RawStream) -> Answer<u64> {
+        let mut at = 0;
+        // SAFETY: one address is written, and the stream is never destroyed.
+        let code = unsafe { self.driver.allocate_async(&raw mut at, number(size), stream.0) };
+        self.check("allocate on a stream", code)?;
+        Ok(at)
+    }
+
+    pub(crate) fn free_async(&self, at: u64, stream: RawStream) -> Answer {
+        // SAFETY: nothing uses it, and the stream is never destroyed.
+        self.check("free on a stream", unsafe { self.driver.free_async(at, stream.0) })
+    }
+
+    pub(crate) fn pin(&self, size: Bytes) -> Answer<Pinned> {
+        let mut start = std::ptr::null_mut();
+        // SAFETY: one address is written.
+        let code = unsafe { self.driver.host_allocate(&raw mut start, number(size), abi::PORTABLE) };
+        self.check("allocate page-locked memory", code)?;
+        // SAFETY: so many bytes are there; that they are there at all is seen to before anything is timed.
+        unsafe { start.cast::<u8>().write_bytes(1, number(size)) };
+        Ok(Pinned(start))
+    }
+
+    pub(crate) fn unpin(&self, pinned: Pinned) -> Answer {
+        // SAFETY: nothing uses it.
+        self.check("free page-locked memory", unsafe { self.driver.host_free(pinned.0) })
+    }
+
+    /// Queues a copy to page-locked memory that has as many bytes.
+    pub(crate) fn copy_out(&self, to: Pinned, from: Plain, stream: RawStream) -> Answer {
+        // SAFETY: both have so many bytes, and are left alone until the stream has been waited for.
+        let code = unsafe { self.driver.copy_to_host_later(to.0, from.at.0, number(from.size), stream.0) };
+        self.check("copy to the host", code)
+    }
+
+    /// Queues a copy from page-locked memory that has as many bytes.
+    pub(crate) fn copy_back(&self, to: Plain, from: Pinned, stream: RawStream) -> Answer {
+        // SAFETY: as above.
+        let code = unsafe { self.driver.copy_from_host_later(to.at.0, from.0, number(to.size), stream.0) };
+        self.check("copy from the host", code)
+    }
+}

@@ -1,0 +1,221 @@
+//! On what pairs are measured, and how they tell of it.
+
+use crate::raw::{Plain, Raw};
+use crate::row::{Curve, Mark, Row, Side, Spread, Unit};
+use crate::stop::{Answer, Stop};
+use crate::turns::{Keep, Times, Turn, Turns, ratios, timed};
+use crate::{Options, Told};
+use gpu_vmm_core::{Bytes, DeviceId, Done, Region, Vendor, Workbench};
+use std::time::{Duration, Instant};
+
+/// A backend with a device, and the driver below it.
+pub(crate) struct Scene<'a, B, A> {
+    pub(crate) backend: &'a B,
+    /// The same backend, chosen at run time.
+    pub(crate) any: &'a A,
+    pub(crate) device: DeviceId,
+    pub(crate) raw: Raw,
+    pub(crate) options: &'a Options<'a>,
+    /// What the device is kept awake with.
+    busy: Option<Plain>,
+    tell: &'a mut dyn FnMut(Told),
+}
+
+/// How a pair is measured.
+#[derive(Clone, Copy)]
+pub(crate) struct Plan {
+    /// How often each side has its turn, if nobody asks for another number.
+    pub(crate) turns: usize,
+    pub(crate) keep: Keep,
+    /// How much memory is given back before the device has to settle.
+    pub(crate) gives_back: Bytes,
+    /// So many operations are timed together.
+    pub(crate) operations: u64,
+    pub(crate) mark: Option<Mark>,
+}
+
+impl Plan {
+    /// So many turns of one operation, with nothing between.
+    pub(crate) const fn turns(turns: usize) -> Self {
+        Self { turns, keep: Keep::Nothing, gives_back: Bytes::ZERO, operations: 1, mark: None }
+    }
+
+    pub(crate) const fn at_most(self, most: f64) -> Self {
+        Self { mark: Some(Mark::AtMost(most)), ..self }
+    }
+
+    pub(crate) const fn together(self, operations: u64) -> Self {
+        Self { operations, ..self }
+    }
+
+    /// The device settles before each turn, which gives so much memory back.
+    pub(crate) const fn settled(self, gives_back: Bytes) -> Self {
+        Self { keep: Keep::Settled, gives_back, ..self }
+    }
+
+    /// What turns make is kept as long as `room` has more of it; each turn of both sides takes so much.
+    pub(crate) fn kept(self, turn: Bytes, room: Bytes) -> Self {
+        let turns = (room.0 / turn.0.max(1)).max(1);
+        let turns = turns.min(self.turns.max(1) as u64);
+        Self { keep: Keep::Turns(turns as usize), gives_back: Bytes(turn.0 * turns), ..self }
+    }
+}
+
+impl<'a, B: Workbench, A: Workbench> Scene<'a, B, A> {
+    pub(crate) fn new(
+        backend: &'a B,
+        any: &'a A,
+        device: DeviceId,
+        options: &'a Options<'a>,
+        tell: &'a mut dyn FnMut(Told),
+    ) -> Result<Self, String> {
+        warm_up(backend, device).map_err(|error| error.to_string())?;
+        let raw = Raw::below(backend, device)?;
+        Ok(Self { backend, any, device, raw, options, busy: None, tell })
+    }
+
+    pub(crate) fn is_host(&self) -> bool {
+        self.backend.vendor() == Vendor::Host
+    }
+
+    /// Addresses on the device, with nothing behind them.
+    pub(crate) fn room(&self, size: Bytes) -> Answer<Region<B>> {
+        Ok(Region::builder(self.backend).on(self.device).reserve(size).build()?)
+    }
+
+    /// How much memory pairs may take.
+    pub(crate) fn memory(&self) -> Answer<Bytes> {
+        let free = self.backend.memory_info(self.device)?.free;
+        Ok(self.options.memory.map_or(free, |most| most.min(free)))
+    }
+
+    /// Ends the pair where there is not so much memory.
+    pub(crate) fn needs(&self, size: Bytes) -> Answer {
+        let free = self.memory()?;
+        if size > free {
+            return Err(Stop::Skipped(format!("it takes {size}, and {free} are free")));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn turns(&self, plan: Plan) -> usize {
+        self.options.turns.unwrap_or(plan.turns).max(1)
+    }
+
+    /// Measures both sides in turn, in parts.
+    pub(crate) fn take<T, U, const PARTS: usize>(
+        &mut self,
+        plan: Plan,
+        ours: impl FnMut() -> Answer<Turn<T, PARTS>>,
+        beside: impl FnMut() -> Answer<Turn<U, PARTS>>,
+    ) -> Answer<Times<PARTS>> {
+        let turns = self.turns(plan);
+        if self.busy.is_none() && !self.is_host() && !matches!(plan.keep, Keep::Nothing) {
+            self.busy = Some(self.raw.plain(BUSY)?);
+        }
+        let (raw, busy) = (&self.raw, &self.busy);
+        let mut settle = || settle(raw, busy.as_ref(), plan.gives_back);
+        Turns { turns, keep: plan.keep, settle: &mut settle }.take(ours, beside)
+    }
+
+    /// Measures both sides in turn and tells of it; each says how long it took.
+    pub(crate) fn compare<T, U>(
+        &mut self,
+        what: impl Into<String>,
+        beside: impl Into<String>,
+        plan: Plan,
+        ours: impl FnMut() -> Answer<Turn<T, 1>>,
+        other: impl FnMut() -> Answer<Turn<U, 1>>,
+    ) -> Answer {
+        let times = self.take(plan, ours, other)?;
+        let ([ours], [other]) = (times.ours, times.beside);
+        self.row(what, beside, plan, &ours, &other);
+        Ok(())
+    }
+
+    /// The same where all that a side does is timed.
+    pub(crate) fn compare_whole(
+        &mut self,
+        what: impl Into<String>,
+        beside: impl Into<String>,
+        plan: Plan,
+        mut ours: impl FnMut() -> Answer,
+        mut other: impl FnMut() -> Answer,
+    ) -> Answer {
+        self.compare(what, beside, plan, || timed(&mut ours), || timed(&mut other))
+    }
+
+    /// Tells of times that were taken in turn.
+    pub(crate) fn row(
+        &mut self,
+        what: impl Into<String>,
+        beside: impl Into<String>,
+        plan: Plan,
+        ours: &[f64],
+        other: &[f64],
+    ) {
+        let each = |times: &[f64]| Spread::of(times.iter().map(|time| time / plan.operations as f64));
+        self.tell(Told::Row(Row {
+            what: what.into(),
+            ours: Side { name: OURS.to_owned(), took: each(ours) },
+            beside: Side { name: beside.into(), took: each(other) },
+            unit: Unit::Nanoseconds,
+            ratio: ratios(ours, other),
+            turns: ours.len(),
+            mark: plan.mark,
+        }));
+    }
+
+    pub(crate) fn curve(&mut self, curve: Curve) {
+        self.tell(Told::Curve(curve));
+    }
+
+    pub(crate) fn tell(&mut self, told: Told) {
+        (self.tell)(told);
+    }
+}
+
+impl<B, A> Drop for Scene<'_, B, A> {
+    fn drop(&mut self) {
+        if let Some(busy) = self.busy.take() {
+            // Should the driver refuse, the memory goes with the process.
+            let _ = self.raw.free(busy);
+        }
+    }
+}
+
+/// What the library's side is called.
+pub(crate) const OURS: &str = "gpu-vmm";
+
+/// Nothing is queued on any memory of a benchmark when it is taken away.
+pub(crate) fn nothing_runs() -> Done<'static> {
+    #[allow(unsafe_code)]
+    // SAFETY: as said; what is queued is waited for by the side that queued it.
+    unsafe {
+        Done::promised()
+    }
+}
+
+const BUSY: Bytes = Bytes::mib(64);
+
+/// Keeps the device awake with small work until it should be done with what was given back: an idle device goes to sleep, and
+/// its driver's calls take several times as long then.
+fn settle(raw: &Raw, busy: Option<&Plain>, gives_back: Bytes) -> Answer {
+    let Some(busy) = busy else { return Ok(()) };
+    // Memory is cleared at some 100 GB/s and more.
+    let long = Duration::from_millis(30 + 10 * gives_back.0 / Bytes::gib(1).0);
+    let start = Instant::now();
+    while start.elapsed() < long {
+        raw.clear(busy)?;
+    }
+    Ok(())
+}
+
+/// Drivers do much of their work at the first call of a kind, such as making a context.
+fn warm_up<B: Workbench>(backend: &B, device: DeviceId) -> gpu_vmm_core::Result<()> {
+    let granule = backend.device("bench", device)?.granularity.bytes();
+    let mut region = Region::builder(backend).on(device).reserve(granule).build()?;
+    region.grow_to(granule)?;
+    region.write_pattern(device, Bytes::ZERO, granule, 0)?;
+    region.close(Done::when_devices_idle())
+}

@@ -1,0 +1,53 @@
+//! Why a pair ends before its end.
+
+use gpu_vmm_core::Error;
+use gpu_vmm_pool::PoolError;
+use gpu_vmm_raw::Missing;
+use std::any::Any;
+
+/// What a step of a pair gives.
+pub(crate) type Answer<T = ()> = Result<T, Stop>;
+
+/// Why a pair ends before its end.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// This device, version or machine has not what it needs.
+    Skipped(String),
+    /// Something went wrong.
+    Failed(String),
+}
+
+impl Stop {
+    /// What a panic tells.
+    pub(crate) fn of(panic: Box<dyn Any + Send>) -> Self {
+        match panic.downcast::<Missing>() {
+            Ok(missing) => Self::Skipped(missing.0),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                Self::Failed(text.unwrap_or("a panic without a text").to_owned())
+            }
+        }
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Unsupported { .. } => Self::Skipped(error.to_string()),
+            _ => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<PoolError> for Stop {
+    fn from(error: PoolError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<std::io::Error> for Stop {
+    fn from(error: std::io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}

@@ -1,0 +1,141 @@
+//! How two sides are measured: in turn, and who goes first changes, since what one leaves behind may slow the other one down.
+
+use crate::row::Spread;
+use crate::stop::Answer;
+use std::time::{Duration, Instant};
+
+/// The times of the parts that one side's turn has, and what is kept until it may be given back.
+pub(crate) type Turn<T, const PARTS: usize> = ([Duration; PARTS], T);
+
+/// What becomes of what a turn has made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Keep {
+    /// It is dropped when the turn has been timed.
+    Nothing,
+    /// It is dropped after so many turns of both; then the device settles, and before the first one. Memory that has just
+    /// been given back is cheaper than other memory to have again in the same process, and slows the device down while it is
+    /// cleared.
+    Turns(usize),
+    /// It is dropped when the turn has been timed, and the device settles before each one.
+    Settled,
+}
+
+/// The nanoseconds of both sides, for each part.
+pub(crate) struct Times<const PARTS: usize> {
+    pub(crate) ours: [Vec<f64>; PARTS],
+    pub(crate) beside: [Vec<f64>; PARTS],
+}
+
+/// How often both have their turn, and what comes between.
+pub(crate) struct Turns<'a> {
+    pub(crate) turns: usize,
+    pub(crate) keep: Keep,
+    /// Waits until the device has nothing left to do, and is awake.
+    pub(crate) settle: &'a mut dyn FnMut() -> Answer,
+}
+
+impl Turns<'_> {
+    /// Lets both work in turn. A tenth of the turns goes before, to warm up.
+    pub(crate) fn take<T, U, const PARTS: usize>(
+        self,
+        mut ours: impl FnMut() -> Answer<Turn<T, PARTS>>,
+        mut beside: impl FnMut() -> Answer<Turn<U, PARTS>>,
+    ) -> Answer<Times<PARTS>> {
+        let mut times = Times { ours: [const { Vec::new() }; PARTS], beside: [const { Vec::new() }; PARTS] };
+        let (mut kept, mut others_kept) = (Vec::new(), Vec::new());
+        let warm = self.turns.div_ceil(10);
+        for turn in 0..warm + self.turns {
+            if let Keep::Turns(most) = self.keep
+                && turn % most.max(1) == 0
+            {
+                kept.clear();
+                others_kept.clear();
+                (self.settle)()?;
+            }
+            for who in 0..2 {
+                if let Keep::Settled = self.keep {
+                    (self.settle)()?;
+                }
+                let (took, into) = if (turn + who) % 2 == 0 {
+                    let (took, made) = beside()?;
+                    others_kept.push(made);
+                    (took, &mut times.beside)
+                } else {
+                    let (took, made) = ours()?;
+                    kept.push(made);
+                    (took, &mut times.ours)
+                };
+                if turn >= warm {
+                    into.iter_mut().zip(took).for_each(|(times, took)| times.push(took.as_nanos() as f64));
+                }
+                if !matches!(self.keep, Keep::Turns(_)) {
+                    kept.clear();
+                    others_kept.clear();
+                }
+            }
+        }
+        Ok(times)
+    }
+}
+
+/// The ratios of two sides' figures, turn by turn.
+pub(crate) fn ratios(ours: &[f64], beside: &[f64]) -> Spread {
+    Spread::of(ours.iter().zip(beside).map(|(ours, beside)| ours / beside))
+}
+
+/// How long something takes.
+pub(crate) fn timed<T>(work: impl FnOnce() -> Answer<T>) -> Answer<Turn<T, 1>> {
+    let start = Instant::now();
+    let made = work()?;
+    Ok(([start.elapsed()], made))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+
+    /// Counts how many of it are alive.
+    struct Made<'a>(&'a Cell<usize>);
+
+    impl Drop for Made<'_> {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() - 1);
+        }
+    }
+
+    fn run(turns: usize, keep: Keep) -> (String, Vec<usize>, Times<1>) {
+        let (order, alive, most) = (RefCell::new(String::new()), Cell::new(0), RefCell::new(Vec::new()));
+        let side = |name, millis| {
+            order.borrow_mut().push(name);
+            alive.set(alive.get() + 1);
+            most.borrow_mut().push(alive.get());
+            Ok(([Duration::from_millis(millis)], Made(&alive)))
+        };
+        let mut settle = || {
+            order.borrow_mut().push('.');
+            Ok(())
+        };
+        let times =
+            Turns { turns, keep, settle: &mut settle }.take(|| side('o', 3), || side('b', 2)).unwrap();
+        assert_eq!(alive.get(), 0);
+        (order.into_inner(), most.into_inner(), times)
+    }
+
+    #[test]
+    fn both_go_first_in_turn_and_the_first_turns_do_not_count() {
+        let (order, alive, times) = run(4, Keep::Nothing);
+        assert_eq!(order, "boobboobbo");
+        assert!(alive.iter().all(|alive| *alive == 1));
+        assert_eq!((times.ours[0].len(), times.beside[0].len()), (4, 4));
+        assert_eq!(ratios(&times.ours[0], &times.beside[0]), Spread::exact(1.5));
+    }
+
+    #[test]
+    fn what_was_made_is_kept_for_so_many_turns() {
+        let (order, alive, _) = run(4, Keep::Turns(2));
+        assert_eq!(order, ".boob.boob.bo");
+        assert_eq!(alive, [1, 2, 3, 4, 1, 2, 3, 4, 1, 2]);
+        assert_eq!(run(1, Keep::Settled).0, ".b.o.o.b");
+    }
+}

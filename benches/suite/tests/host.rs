@@ -1,0 +1,52 @@
+//! Every pair on host memory, once: that each ends with figures, or says what it lacks.
+
+use gpu_vmm_bench::{About, Options, Told, about, run};
+use gpu_vmm_core::{Bytes, DeviceId};
+use gpu_vmm_host::{HostBackend, HostConfig};
+
+fn host() -> HostBackend {
+    HostConfig::new().memory(Bytes::gib(64)).open().unwrap()
+}
+
+/// What a run tells: each pair with the number of its rows, or why there are none.
+fn told(options: &Options<'_>) -> Vec<(About, Result<usize, String>)> {
+    let mut pairs: Vec<(About, Result<usize, String>)> = Vec::new();
+    let mut tell = |told| match told {
+        Told::Begins(about) => pairs.push((about, Ok(0))),
+        Told::Row(row) => {
+            for figure in [row.ratio, row.ours.took, row.beside.took] {
+                assert!(figure.low <= figure.median && figure.median <= figure.high, "{row:?}");
+            }
+            assert!(row.ours.took.median > 0.0 && row.beside.took.median > 0.0, "{row:?}");
+            assert!(row.turns > 0 && !row.what.is_empty() && !row.beside.name.is_empty(), "{row:?}");
+            let rows = &mut pairs.last_mut().unwrap().1;
+            *rows = rows.clone().map(|rows| rows + 1);
+        }
+        Told::Curve(_) => {}
+        Told::Skipped(reason) => pairs.last_mut().unwrap().1 = Err(reason),
+        Told::Failed(error) => panic!("{:?}: {error}", pairs.last()),
+    };
+    let host = host();
+    run(&host, &host, DeviceId(0), options, &mut tell).unwrap();
+    pairs
+}
+
+#[test]
+fn every_pair_has_figures_or_says_what_it_lacks() {
+    let pairs = told(&Options { turns: Some(1), memory: Some(Bytes::mib(1500)), ..Options::default() });
+    assert_eq!(pairs.iter().map(|pair| pair.0).collect::<Vec<_>>(), about::<HostBackend>());
+    for (about, came) in pairs {
+        match came {
+            Ok(rows) => assert!(rows > 0, "{about:?}"),
+            Err(reason) => assert!(reason.contains("it takes"), "{about:?}: {reason}"),
+        }
+    }
+}
+
+#[test]
+fn a_filter_is_held_against_the_names() {
+    let pairs = told(&Options { filter: Some("disp"), turns: Some(1), ..Options::default() });
+    let names: Vec<_> = pairs.iter().map(|(about, _)| about.name).collect();
+    assert_eq!(names, ["dispatch"]);
+    assert!(told(&Options { filter: Some("nothing of that"), ..Options::default() }).is_empty());
+}
