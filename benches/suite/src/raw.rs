@@ -21,7 +21,7 @@ pub(crate) struct Raw {
 #[derive(Clone, Copy)]
 pub(crate) struct Handle {
     number: u64,
-    size: Bytes,
+    pub(crate) size: Bytes,
 }
 
 /// A plain allocation.

@@ -1,4 +1,5 @@
 //! Every pair on host memory, once: that each ends with figures, or says what it lacks.
+#![allow(clippy::unwrap_used, clippy::panic)] // whatever is not as expected is a failure
 
 use gpu_vmm_bench::{About, Options, Told, about, run};
 use gpu_vmm_core::{Bytes, DeviceId};

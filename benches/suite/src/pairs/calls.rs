@@ -1,4 +1,4 @@
-//! Each call through the library beside the driver's own, in one cycle at the same addresses.
+//! Each call through the library beside the driver's own, in one cycle. Both have their addresses before the clock runs.
 
 use crate::raw::Raw;
 use crate::scene::{Plan, Scene, nothing_runs};
@@ -25,10 +25,12 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
 
 fn cycle<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, turns: usize) -> Answer {
     let mut region = scene.room(size)?;
-    let (at, backend, device, raw) = (region.address(), scene.backend, scene.device, scene.raw.clone());
+    let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
+    let at = raw.reserve(size)?;
     let plan = Plan::turns(turns);
     let times =
         scene.take(plan, || through(backend, device, &mut region, size), || by_hand(&raw, at, size))?;
+    raw.free_addresses(at, size)?;
     for (part, (ours, others)) in PARTS.into_iter().zip(times.ours.iter().zip(&times.beside)) {
         let is_whole = part == "full cycle";
         let plan = if is_whole { plan.at_most(AT_MOST) } else { plan };

@@ -8,7 +8,7 @@ use crate::row::{Curve, Spread};
 use crate::scene::{OURS, Plan, Scene};
 use crate::stop::{Answer, Stop};
 use crate::turns::{Times, timed};
-use gpu_vmm_core::{Bytes, Region, Workbench};
+use gpu_vmm_core::{Address, Bytes, Region, Workbench};
 use std::time::{Duration, Instant};
 
 /// What the library may take of the driver's own calls' time.
@@ -34,14 +34,13 @@ fn growth<B: Workbench, A: Workbench>(
     let before_last = steps.iter().rev().nth(1).copied().unwrap_or_default();
     scene.needs(Bytes(2 * whole.0))?;
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
-    let room = || -> Answer<_> { Ok(Region::builder(backend).on(device).reserve(whole).build()?) };
     let ours = || {
-        let mut region = room()?;
+        let mut region = Region::builder(backend).on(device).reserve(whole).build()?;
         let (took, ()) = timed(|| Ok(steps.iter().try_for_each(|size| region.grow_to(*size).map(drop))?))?;
         Ok((took, Closing(Some(region))))
     };
     let by_hand = || {
-        let mut grown = ByHand::new(&raw, room()?);
+        let mut grown = ByHand::new(&raw, whole)?;
         let (took, ()) = timed(|| grown.grow(steps))?;
         Ok((took, grown))
     };
@@ -100,38 +99,43 @@ fn curves<B: Workbench, A: Workbench>(
     Ok(())
 }
 
-/// The driver's own calls, at addresses that the library has reserved.
-struct ByHand<B: Workbench> {
+/// Memory that has grown by the driver's own calls.
+struct ByHand {
     raw: Raw,
-    room: Region<B>,
-    parts: Vec<Handle>,
+    at: Address,
+    reserved: Bytes,
+    /// Where each begins.
+    parts: Vec<(Address, Handle)>,
     end: Bytes,
 }
 
-impl<B: Workbench> ByHand<B> {
-    fn new(raw: &Raw, room: Region<B>) -> Self {
-        Self { raw: raw.clone(), room, parts: Vec::with_capacity(256), end: Bytes::ZERO }
+impl ByHand {
+    fn new(raw: &Raw, reserved: Bytes) -> Answer<Self> {
+        let at = raw.reserve(reserved)?;
+        Ok(Self { raw: raw.clone(), at, reserved, parts: Vec::with_capacity(256), end: Bytes::ZERO })
     }
 
     fn grow(&mut self, steps: &[Bytes]) -> Answer {
-        let at = self.room.address();
         for size in steps {
             let more = *size - self.end;
             let handle = self.raw.create(more)?;
-            self.parts.push(handle);
-            self.raw.map(at + self.end, handle)?;
-            self.raw.open(at + self.end, more)?;
+            self.parts.push((self.at + self.end, handle));
+            self.raw.map(self.at + self.end, handle)?;
+            self.raw.open(self.at + self.end, more)?;
             self.end = *size;
         }
         Ok(())
     }
 }
 
-impl<B: Workbench> Drop for ByHand<B> {
+impl Drop for ByHand {
     fn drop(&mut self) {
         // What cannot be given back is seen by the next turn, which finds less memory.
-        let _ = self.raw.unmap(self.room.address(), self.end);
-        self.parts.drain(..).for_each(|handle| drop(self.raw.release(handle)));
+        for (at, handle) in self.parts.drain(..) {
+            let _ = self.raw.unmap(at, handle.size);
+            let _ = self.raw.release(handle);
+        }
+        let _ = self.raw.free_addresses(self.at, self.reserved);
     }
 }
 
