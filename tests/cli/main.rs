@@ -7,9 +7,11 @@
 //! | `snapshot` | `snapshot`, of good files and bad ones |
 //! | `report` | `report`, of good files and bad ones; `page` looks at what it draws, in a `browser` |
 //! | `replay` | `replay`, of good traces and bad ones |
+//! | `bench` | `bench`, of the quick pairs, and the page with its figures |
 //! | `rig` | running the command |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // whatever is not as expected is a failure
 
+mod bench;
 mod browser;
 mod conformance;
 mod page;

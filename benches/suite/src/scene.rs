@@ -162,7 +162,8 @@ impl<'a, B: Workbench, A: Workbench> Scene<'a, B, A> {
             unit: Unit::Nanoseconds,
             ratio: ratios(ours, other),
             turns: ours.len(),
-            mark: plan.mark,
+            // Marks are for GPUs.
+            mark: plan.mark.filter(|_| !self.is_host()),
         }));
     }
 

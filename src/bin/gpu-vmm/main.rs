@@ -12,6 +12,8 @@
 //! | `snapshot` | what is in a snapshot, checked; `snapshot_text` writes it for people |
 //! | `picture` | what a pool looked like, in numbers or as a page |
 //! | `replay` | a recorded program's allocations on a pool or the driver; `replay_text` writes what came of it |
+//! | `bench` | what gpu-vmm costs, beside what else there is |
+//! | `environment_text` | on what a report was made, for people |
 //! | `machine` | how much memory the host can really give |
 //! | `output`, `progress` | writing to standard output, and the bar on a terminal |
 //!
@@ -22,10 +24,14 @@
 #![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
 mod args;
+#[cfg_attr(not(target_os = "linux"), path = "bench/elsewhere.rs")]
+mod bench;
 mod choose;
 #[cfg_attr(not(target_os = "linux"), path = "conformance/elsewhere.rs")]
 mod conformance;
 mod copying;
+#[cfg(target_os = "linux")]
+mod environment_text;
 mod grow;
 mod info;
 mod info_text;
@@ -61,6 +67,7 @@ fn main() -> ExitCode {
         Command::Snapshot(asked) => snapshot::run(asked),
         Command::Report(asked) => picture::run(asked),
         Command::Replay(asked) => replay::run(asked),
+        Command::Bench(asked) => bench::run(asked),
     };
     match answer {
         Ok(()) => ExitCode::SUCCESS,

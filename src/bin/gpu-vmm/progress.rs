@@ -41,6 +41,20 @@ impl Progress {
         }
     }
 
+    /// What is measured on, and how many pairs there are. Nothing moves while one is measured.
+    pub(crate) fn begin_pairs(&mut self, backend: &str, total: usize) {
+        if self.wanted {
+            self.put(CASES, total as u64);
+            self.bar.set_prefix(backend.to_owned());
+        }
+    }
+
+    /// The pair that is measured now, when so many are done.
+    pub(crate) fn pair(&self, name: &'static str, done: usize) {
+        self.bar.set_message(name);
+        self.bar.set_position(done as u64);
+    }
+
     /// How many events there are in each of the rounds that follow.
     pub(crate) fn begin_rounds(&mut self, events: u64) {
         if self.wanted {

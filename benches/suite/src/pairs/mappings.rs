@@ -30,10 +30,11 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
         };
         let name = format!("{FEW} mappings");
         let count = many.count;
+        let among = if count == 1 { "1 mapping".to_owned() } else { format!("{count} mappings") };
         let plan = Plan::turns(100).together(LOOKUPS);
         let plan = if count > 1_000 { plan.at_most(AT_MOST) } else { plan };
         scene.compare_whole(
-            format!("lookup at random places, {count} mappings"),
+            format!("lookup at random places, {among}"),
             &*name,
             plan,
             || many.look(),
@@ -41,7 +42,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
         )?;
         let plan = Plan::turns(40).together(CHANGES);
         scene.compare_whole(
-            format!("map, set access, unmap, {count} mappings"),
+            format!("map, set access, unmap, {among}"),
             &*name,
             plan,
             || many.change(&memory),

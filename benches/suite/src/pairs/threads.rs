@@ -50,13 +50,15 @@ fn compare<B: Workbench, A: Workbench, P: Allocator + Sync, O: Allocator + Sync>
                 ours[number].push(rate(pool, size, threads, many)?);
             }
         }
-        let one = ours[0].clone();
-        for ((threads, ours), others) in THREADS.into_iter().zip(ours).zip(others) {
-            let what = format!("{size}: {threads} threads, {cores} cores");
-            if threads > 1 {
-                tell(scene, what.clone(), "one thread".to_owned(), &ours, &one);
-            }
-            tell(scene, what, other.name(), &ours, &others);
+        let what = |threads| match threads {
+            1 => format!("{size}: 1 thread, {cores} cores"),
+            several => format!("{size}: {several} threads, {cores} cores"),
+        };
+        for (threads, rates) in THREADS.into_iter().zip(&ours).skip(1) {
+            tell(scene, what(threads), "gpu-vmm, 1 thread".to_owned(), rates, &ours[0]);
+        }
+        for (threads, (ours, others)) in THREADS.into_iter().zip(ours.iter().zip(&others)) {
+            tell(scene, what(threads), other.name(), ours, others);
         }
     }
     Ok(())

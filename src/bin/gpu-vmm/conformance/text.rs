@@ -1,8 +1,8 @@
 //! A report for people: a line for each group while the cases run, then whatever is out of the ordinary.
 
 use crate::Answer;
-use crate::output::{Output, about, duration};
-use gpu_vmm::Bytes;
+use crate::environment_text;
+use crate::output::{Output, duration};
 use gpu_vmm_conformance::report::{CaseReport, Environment, Report, Summary, groups};
 use gpu_vmm_conformance::{Layer, Verdict};
 
@@ -37,24 +37,7 @@ impl Text {
     pub(super) fn opening(&mut self, environment: &Environment) -> Answer {
         self.begin()?;
         (self.told, self.layer) = (0, None);
-        let Environment { target, ran_on, driver, machine, system, gpu_vmm, time, .. } = environment;
-        self.output.line(format!("{target}: {ran_on}"))?;
-        let device = environment.chosen().map(|device| {
-            let Environment { device: ordinal, devices, granularity_bytes, .. } = environment;
-            let (memory, granularity) = (about(Bytes(device.memory_bytes)), Bytes(*granularity_bytes));
-            let count = devices.len();
-            format!("{ordinal} of {count}: {}, {memory}, granularity {granularity}", device.name)
-        });
-        for (label, text) in [
-            ("driver", driver.to_string()),
-            ("device", device.unwrap_or_default()),
-            ("machine", machine.to_string()),
-            ("system", system.to_string()),
-            ("gpu-vmm", format!("{gpu_vmm}, {time}")),
-        ] {
-            self.output.paragraph(&format!("  {label:<9}"), &text)?;
-        }
-        Ok(())
+        environment_text::write(environment, &mut self.output)
     }
 
     /// Tells of a target that cannot be had.

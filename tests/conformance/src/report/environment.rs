@@ -135,8 +135,9 @@ pub struct DeviceFound {
 }
 
 impl Environment {
-    /// What there is now.
-    pub(crate) fn of<B: Workbench>(target: &str, backend: &B, device: DeviceId) -> Self {
+    /// What there is now: a backend, under the name by which it was asked for, and a device of it.
+    #[must_use]
+    pub fn of<B: Workbench>(target: &str, backend: &B, device: DeviceId) -> Self {
         let driver = backend.driver();
         let ran_on = RanOn::of(backend.vendor(), &driver.library);
         let on_hardware = ran_on == RanOn::Hardware;

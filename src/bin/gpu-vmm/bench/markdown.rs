@@ -1,0 +1,67 @@
+//! The report for a page: a table for each pair.
+
+use super::report::{Measured, Report};
+use super::text::{figure, half, ratio, verdict};
+use crate::output::shown;
+
+/// What stands before the table with the marks.
+const MARKS: &str =
+    "## The marks\n\n| pair | what | beside | ratio | middle half | mark |\n|---|---|---|--:|--:|--:|\n";
+
+/// All of a report.
+pub(super) fn page(report: &Report) -> String {
+    let environment = &report.environment;
+    let device = environment.chosen().map(|device| shown(&device.name)).unwrap_or_default();
+    let mut page = format!(
+        "{device}, driver {}; {}; {}. gpu-vmm {}, {}.\n\n",
+        shown(&environment.driver.to_string()),
+        shown(&environment.machine.to_string()),
+        shown(&environment.system.to_string()),
+        shown(&environment.gpu_vmm),
+        shown(&environment.time),
+    );
+    page.push_str(MARKS);
+    for (pair, row) in report.rows().filter(|(_, row)| row.mark.is_some()) {
+        page.push_str(&cells(&[
+            &pair.name,
+            &row.what,
+            &row.beside.name,
+            &ratio(row.ratio.median),
+            &half(&row.ratio),
+            &verdict(row),
+        ]));
+    }
+    report.pairs.iter().for_each(|pair| page.push_str(&table(pair)));
+    page
+}
+
+fn table(pair: &Measured) -> String {
+    let mut table = format!("\n## `{}`: {}\n\n", shown(&pair.name), shown(&pair.what));
+    if !pair.rows.is_empty() {
+        table.push_str(
+            "| what | beside | gpu-vmm | the other | ratio | middle half |\n|---|---|--:|--:|--:|--:|\n",
+        );
+    }
+    for row in &pair.rows {
+        table.push_str(&cells(&[
+            &row.what,
+            &row.beside.name,
+            &figure(row.ours.took.median, row.unit),
+            &figure(row.beside.took.median, row.unit),
+            &ratio(row.ratio.median),
+            &half(&row.ratio),
+        ]));
+    }
+    for (how, why) in [("Skipped", &pair.skipped), ("Failed", &pair.failed)] {
+        if let Some(why) = why {
+            table.push_str(&format!("\n{how}: {}\n", shown(why)));
+        }
+    }
+    table
+}
+
+/// A row of a table.
+fn cells(cells: &[&str]) -> String {
+    let cells: Vec<String> = cells.iter().map(|cell| shown(cell).replace('|', "\\|")).collect();
+    format!("| {} |\n", cells.join(" | "))
+}

@@ -1,0 +1,61 @@
+//! What a run of the benchmarks gives.
+
+use crate::Answer;
+use gpu_vmm_bench::{About, Curve, Row};
+use gpu_vmm_conformance::report::Environment;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// On what it was measured, and what came of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Report {
+    pub(super) environment: Environment,
+    pub(super) pairs: Vec<Measured>,
+}
+
+/// What came of the pairs of one subject.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Measured {
+    pub(super) name: String,
+    pub(super) what: String,
+    pub(super) rows: Vec<Row>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) curves: Vec<Curve>,
+    /// Why it ended before its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) skipped: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) failed: Option<String>,
+}
+
+impl Measured {
+    pub(super) fn new(about: About) -> Self {
+        Self {
+            name: about.name.to_owned(),
+            what: about.what.to_owned(),
+            rows: Vec::new(),
+            curves: Vec::new(),
+            skipped: None,
+            failed: None,
+        }
+    }
+}
+
+impl Report {
+    /// Changes the pair that was begun last.
+    pub(super) fn last(&mut self, change: impl FnOnce(&mut Measured)) {
+        self.pairs.last_mut().map(change);
+    }
+
+    /// All figures, with the pair that each is of.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (&Measured, &Row)> {
+        self.pairs.iter().flat_map(|pair| pair.rows.iter().map(move |row| (pair, row)))
+    }
+}
+
+/// A report that was written with `--json`.
+pub(super) fn read(file: &Path) -> Answer<Report> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{shown} cannot be read: {error}"))?;
+    Ok(serde_json::from_str(&text).map_err(|error| format!("{shown} is no report: {error}"))?)
+}

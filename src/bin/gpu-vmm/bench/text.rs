@@ -1,0 +1,155 @@
+//! The report for people: a table for each pair, written line by line.
+
+use super::report::Report;
+use crate::Answer;
+use crate::environment_text;
+use crate::output::{Output, shown};
+use gpu_vmm::Bytes;
+use gpu_vmm_bench::{Mark, Row, Spread, Unit};
+use gpu_vmm_conformance::report::Environment;
+
+/// Tables, one after the other.
+#[derive(Default)]
+pub(super) struct Text {
+    output: Output,
+    /// What stood beside the library in the last line.
+    beside: Option<String>,
+}
+
+impl Text {
+    pub(super) fn opening(&mut self, environment: &Environment) -> Answer {
+        environment_text::write(environment, &mut self.output)?;
+        self.output.line("")?;
+        self.output.paragraph(
+            "",
+            "Both sides are measured in turn. A ratio is gpu-vmm's figure over the other, turn by turn: the median, and the \
+             middle half of the turns. Figures are medians.",
+        )
+    }
+
+    pub(super) fn begins(&mut self, name: &str, what: &str) -> Answer {
+        self.beside = None;
+        self.output.line("")?;
+        self.output.paragraph(&format!("{}: ", shown(name)), &shown(what))
+    }
+
+    pub(super) fn row(&mut self, row: &Row) -> Answer {
+        if self.beside.as_ref() != Some(&row.beside.name) {
+            if self.beside.is_none() {
+                self.output.line(line("", "gpu-vmm", "other", "ratio", "middle half", "mark"))?;
+            }
+            self.output.line(format!("  beside {}", shown(&row.beside.name)))?;
+            self.beside = Some(row.beside.name.clone());
+        }
+        let [ours, others] = [&row.ours, &row.beside].map(|side| figure(side.took.median, row.unit));
+        self.output.line(line(
+            &format!("    {}", shown(&row.what)),
+            &ours,
+            &others,
+            &ratio(row.ratio.median),
+            &half(&row.ratio),
+            &verdict(row),
+        ))
+    }
+
+    /// A pair that did not come to its end.
+    pub(super) fn ended(&mut self, how: &str, why: &str) -> Answer {
+        self.output.paragraph(&format!("  {how}: "), &shown(why))
+    }
+
+    /// All of a report that was made before.
+    pub(super) fn whole(&mut self, report: &Report) -> Answer {
+        self.opening(&report.environment)?;
+        for pair in &report.pairs {
+            self.begins(&pair.name, &pair.what)?;
+            pair.rows.iter().try_for_each(|row| self.row(row))?;
+            pair.skipped.iter().try_for_each(|reason| self.ended("skipped", reason))?;
+            pair.failed.iter().try_for_each(|error| self.ended("FAILED", error))?;
+        }
+        Ok(())
+    }
+
+    /// How many marks are kept, and which are missed.
+    pub(super) fn closing(&mut self, report: &Report) -> Answer {
+        let marked = report.rows().filter(|(_, row)| row.mark.is_some()).count();
+        let missed: Vec<_> = report.rows().filter(|(_, row)| row.keeps_its_mark() == Some(false)).collect();
+        if marked == 0 {
+            return Ok(());
+        }
+        self.output.line("")?;
+        self.output.line(format!("{} of {marked} marks kept", marked - missed.len()))?;
+        for (pair, row) in missed {
+            let text = format!(
+                "{}, beside {}: {}, {}",
+                shown(&row.what),
+                shown(&row.beside.name),
+                ratio(row.ratio.median),
+                verdict(row)
+            );
+            self.output.paragraph(&format!("  missed: {}: ", shown(&pair.name)), &text)?;
+        }
+        Ok(())
+    }
+}
+
+fn line(what: &str, ours: &str, others: &str, ratio: &str, half: &str, mark: &str) -> String {
+    format!("{what:<42} {ours:>10} {others:>10} {ratio:>7} {half:>14}  {mark}")
+}
+
+/// A figure in the unit that suits it.
+pub(super) fn figure(value: f64, unit: Unit) -> String {
+    match unit {
+        Unit::Nanoseconds => match value {
+            small if small < 1e3 => format!("{small:.1} ns"),
+            middle if middle < 1e6 => format!("{:.1} µs", middle / 1e3),
+            large if large < 1e9 => format!("{:.2} ms", large / 1e6),
+            long => format!("{:.2} s", long / 1e9),
+        },
+        Unit::MillionsPerSecond => format!("{value:.2} M/s"),
+        Unit::Bytes if value < 1024.0 => format!("{value:.1} B"),
+        Unit::Bytes => crate::output::about(Bytes(value as u64)),
+    }
+}
+
+/// A ratio with as many digits as say something.
+pub(super) fn ratio(value: f64) -> String {
+    match value {
+        tiny if tiny < 0.095 => format!("{tiny:.4}"),
+        small if small < 9.95 => format!("{small:.3}"),
+        large => format!("{large:.1}"),
+    }
+}
+
+/// The middle half of ratios.
+pub(super) fn half(spread: &Spread) -> String {
+    if spread.low == spread.high {
+        return String::new();
+    }
+    format!("{}–{}", ratio(spread.low), ratio(spread.high))
+}
+
+/// What a ratio is to be, and whether it is.
+pub(super) fn verdict(row: &Row) -> String {
+    let missed = if row.keeps_its_mark() == Some(false) { " MISSED" } else { "" };
+    match row.mark {
+        None => String::new(),
+        Some(Mark::AtMost(most)) => format!("≤ {most}{missed}"),
+        Some(Mark::AtLeast(least)) => format!("≥ {least}{missed}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short() {
+        let nanos = [0.5, 999.0, 12_340.0, 12_340_000.0, 2e9].map(|value| figure(value, Unit::Nanoseconds));
+        assert_eq!(nanos, ["0.5 ns", "999.0 ns", "12.3 µs", "12.34 ms", "2.00 s"]);
+        assert_eq!(figure(354.479, Unit::MillionsPerSecond), "354.48 M/s");
+        assert_eq!([63.25, 2_097_152.0].map(|value| figure(value, Unit::Bytes)), ["63.2 B", "2 MiB"]);
+        assert_eq!([0.0048, 0.0951, 1.0131, 12.34].map(ratio), ["0.0048", "0.095", "1.013", "12.3"]);
+        assert_eq!(half(&Spread { median: 1.0, low: 0.9, high: 1.1 }), "0.900–1.100");
+        assert_eq!(half(&Spread::exact(1.0)), "");
+    }
+}
