@@ -16,6 +16,9 @@ const AT_MOST: f64 = 1.05;
 /// What it may take of copying's: it is to be 200 times as fast.
 const AT_MOST_OF_COPYING: f64 = 0.005;
 
+/// Copying gives back many times what it comes to.
+const CLEARED: Bytes = Bytes::gib(80);
+
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
     let steps: Vec<Bytes> = (1..=128).map(|step| Bytes::mib(64 * step)).collect();
     growth(scene, "in steps of 64 MiB to 8 GiB", &steps, 3, Some(AT_MOST_OF_COPYING))?;
@@ -44,11 +47,11 @@ fn growth<B: Workbench, A: Workbench>(
         let (took, ()) = timed(|| grown.grow(steps))?;
         Ok((took, grown))
     };
-    let plan = Plan::turns(20).at_most(AT_MOST).kept(Bytes(2 * whole.0), scene.memory()?);
+    let plan = Plan::turns(20).at_most(AT_MOST).kept(Bytes(2 * whole.0), scene.memory()?.min(Bytes::gib(80)));
     scene.compare(what, "driver's own calls", plan, ours, by_hand)?;
 
     scene.needs(whole + before_last)?;
-    let plan = Plan { mark: None, ..Plan::turns(copies) }.settled(whole);
+    let plan = Plan::turns(copies).settled(CLEARED);
     let plan = at_most_of_copying.map_or(plan, |most| plan.at_most(most));
     let copying = || {
         let (took, plain) = timed(|| copying(&raw, steps, &mut |_| {}))?;
@@ -87,7 +90,7 @@ fn curves<B: Workbench, A: Workbench>(
         let raw = raw.clone();
         Ok((took, Freeing(move || raw.free(plain))))
     };
-    let _: Times<1> = scene.take(Plan::turns(turns).settled(whole), ours, other)?;
+    let _: Times<1> = scene.take(Plan::turns(turns).settled(CLEARED), ours, other)?;
     for (who, all) in [(OURS, grown), ("alloc, copy, free", copied)] {
         let median = |step: usize| {
             Spread::of(all.iter().filter_map(|times| times.get(step)).map(|time| time.as_nanos() as f64))

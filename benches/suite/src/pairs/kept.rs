@@ -1,11 +1,12 @@
 //! Memory that was kept is mapped, beside memory that is new: what a program gains that holds on to memory whose addresses it
-//! gives up, as a pool does.
+//! gives up, as a pool does. Drivers clear memory that is given back, so that new memory is cheap to have and dear to give
+//! up: the whole exchange stands beside the having alone.
 
 use super::fresh::Closing;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::{Answer, Stop};
 use crate::turns::timed;
-use gpu_vmm_core::{Access, Bytes, Physical, Properties, Workbench};
+use gpu_vmm_core::{Access, Bytes, Physical, Properties, Region, Workbench};
 
 /// What mapping kept memory may take of the time that new memory takes, at 1 GiB.
 const AT_MOST: f64 = 0.15;
@@ -15,6 +16,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
         scene.needs(Bytes(2 * size.0))?;
         let plan = if size == Bytes::gib(1) { Plan::turns(60).at_most(AT_MOST) } else { Plan::turns(60) };
         kept(scene, size, plan.kept(size, scene.memory()?.saturating_sub(size)))?;
+        exchange(scene, size)?;
     }
     Ok(())
 }
@@ -40,5 +42,28 @@ fn kept<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, pl
         let (took, ()) = timed(|| Ok(region.grow_to(size).map(drop)?))?;
         Ok((took, Closing(Some(region))))
     };
-    scene.compare(format!("{size} at reserved addresses"), "new memory, by gpu-vmm", plan, again, fresh)
+    scene.compare(format!("{size}: mapped"), "new memory, by gpu-vmm", plan, again, fresh)
+}
+
+/// What is there is given up, and as much is had again.
+fn exchange<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes) -> Answer {
+    let (backend, device) = (scene.backend, scene.device);
+    let kept = Physical::create(backend, size, Properties::on(device))?;
+    let (mut one, mut other) = (scene.room(size)?, scene.room(size)?);
+    let map = |region: &mut Region<B>| -> Answer {
+        region.map(Bytes::ZERO, &kept)?;
+        Ok(region.set_access(Bytes::ZERO, size, device, Access::ReadWrite)?)
+    };
+    map(&mut one)?;
+    other.grow_to(size)?;
+    let again = || {
+        one.unmap(Bytes::ZERO, size, nothing_runs())?;
+        map(&mut one)
+    };
+    let fresh = || {
+        other.shrink_to(Bytes::ZERO, nothing_runs())?;
+        Ok(other.grow_to(size).map(drop)?)
+    };
+    let plan = Plan::turns(100);
+    scene.compare_whole(format!("{size}: unmapped, mapped"), "given back, created anew", plan, again, fresh)
 }

@@ -56,7 +56,11 @@ pub(crate) fn all<B: Workbench, A: Workbench>() -> Vec<Pair<B, A>> {
             "a backend that is chosen at run time, beside the same one by its type",
             dispatch::measure,
         ),
-        pair("records", "memory of the library's own records, beside what they are of", records::measure),
+        pair(
+            "records",
+            "memory that records take, beside the driver's own and what they are of",
+            records::measure,
+        ),
     ]
 }
 

@@ -1,9 +1,9 @@
-//! The memory that the library's own records take, beside the memory that they are of: what the C library's allocator has
-//! given out more, after many of a kind were made.
+//! The memory that records take: what the C library's allocator has given out more, after many of a kind were made. The driver's
+//! are among it, and stand beside it alone.
 
 use crate::Told;
 use crate::row::{Row, Side, Spread, Unit};
-use crate::scene::{OURS, Scene};
+use crate::scene::{OURS, Scene, nothing_runs};
 use crate::stop::Answer;
 use gpu_vmm_core::{Bytes, Physical, Properties, Region, Stream, Workbench};
 use gpu_vmm_pool::Pool;
@@ -11,21 +11,28 @@ use gpu_vmm_pool::Pool;
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
     let granule = backend.device("bench", device)?.granularity.bytes();
-    // What the C library keeps at hand for small allocations counts as given out, so that few of a kind tell nothing.
     let memory = Physical::create(backend, granule, Properties::on(device))?;
+    let raw = scene.raw.clone();
+    let handle = raw.create(granule)?;
+    // What the C library keeps at hand for small allocations counts as given out, so that few of a kind tell nothing.
     for count in [100, 1_000, 50_000] {
-        let mut region = Region::builder(backend).on(device).reserve(Bytes(granule.0 * count)).build()?;
+        let places = || (0..count).map(|place| Bytes(granule.0 * place));
+        let whole = Bytes(granule.0 * count);
+        let mut region = Region::builder(backend).on(device).reserve(whole).build()?;
         let before = in_use()?;
-        (0..count).try_for_each(|place| region.map(Bytes(granule.0 * place), &memory))?;
-        row(
-            scene,
-            format!("a mapping of {count}, with the driver's own"),
-            "memory behind it",
-            before,
-            count,
-            granule,
-        )?;
+        places().try_for_each(|place| region.map(place, &memory))?;
+        let ours = in_use()?.saturating_sub(before);
+        region.close(nothing_runs())?;
+        let at = raw.reserve(whole)?;
+        let before = in_use()?;
+        places().try_for_each(|place| raw.map(at + place, handle))?;
+        let others = in_use()?.saturating_sub(before);
+        places().try_for_each(|place| raw.unmap(at + place, granule))?;
+        raw.free_addresses(at, whole)?;
+        let each = [ours, others].map(|bytes| bytes as f64 / count as f64);
+        row(scene, format!("a mapping of {count}"), "driver's own calls", each);
     }
+    raw.release(handle)?;
     for (size, count) in [(Bytes(512), 1_000_000), (Bytes::kib(64), 10_000), (Bytes::mib(4), 1_000)] {
         scene.needs(Bytes(size.0 * count * 5 / 4))?;
         let pool = Pool::builder(backend).device(device).build()?;
@@ -34,7 +41,13 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
         for _ in 0..count {
             blocks.push(pool.alloc(size, Bytes(256), Stream::DEFAULT)?);
         }
-        row(scene, format!("a block of {count}, of {size} each"), "the block", before, count, size)?;
+        let each = in_use()?.saturating_sub(before) as f64 / count as f64;
+        row(
+            scene,
+            format!("a block of {count}, with the driver's part"),
+            &format!("the block of {size}"),
+            [each, size.0 as f64],
+        );
     }
     Ok(())
 }
@@ -43,22 +56,18 @@ fn row<B: Workbench, A: Workbench>(
     scene: &mut Scene<'_, B, A>,
     what: String,
     beside: &str,
-    before: u64,
-    count: u64,
-    each: Bytes,
-) -> Answer {
-    let ours = in_use()?.saturating_sub(before) as f64 / count as f64;
+    [ours, others]: [f64; 2],
+) {
     let side = |name: &str, bytes| Side { name: name.to_owned(), took: Spread::exact(bytes) };
     scene.tell(Told::Row(Row {
         what,
         ours: side(OURS, ours),
-        beside: side(beside, each.0 as f64),
+        beside: side(beside, others),
         unit: Unit::Bytes,
-        ratio: Spread::exact(ours / each.0 as f64),
+        ratio: Spread::exact(ours / others),
         turns: 1,
         mark: None,
     }));
-    Ok(())
 }
 
 /// The bytes that the process has from the C library's allocator.

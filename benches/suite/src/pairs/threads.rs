@@ -46,7 +46,9 @@ fn compare<B: Workbench, A: Workbench, P: Allocator + Sync, O: Allocator + Sync>
         let (mut ours, mut others) = ([const { Vec::new() }; 7], [const { Vec::new() }; 7]);
         for _ in 0..rounds {
             for (number, threads) in THREADS.into_iter().enumerate() {
-                others[number].push(rate(other, size, threads, others_many)?);
+                // Some let one thread work at a time.
+                let each = others_many.div_ceil(threads as u64);
+                others[number].push(rate(other, size, threads, each)?);
                 ours[number].push(rate(pool, size, threads, many)?);
             }
         }
