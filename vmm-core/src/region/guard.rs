@@ -19,7 +19,7 @@ pub(super) fn reserve_guarded<B: Backend>(
 ) -> Result<Layout<B>> {
     let laid_out = |size, placement| {
         let reservation = reserve(backend, operation, size, alignment, granularity, placement)?;
-        Ok(Layout::new(backend, reservation, guard))
+        Ok(Layout::new(backend, reservation, granularity, guard))
     };
     if guard.is_zero() {
         return laid_out(size, placement);

@@ -6,7 +6,9 @@
 
 use super::spans::{Cut, Spans};
 use super::table::{Mapping, Piece, Table};
-use crate::{Access, AccessMap, Backend, Bytes, DeviceId, Error, Grant, Physical, Reservation, Result};
+use crate::{
+    Access, AccessMap, Backend, Bytes, DeviceId, Error, Grant, Granularity, Physical, Reservation, Result,
+};
 
 /// Some of a region: mappings that follow each other without a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,18 +69,23 @@ impl<'a, B: Backend> Exchange<'a, B> {
 
 impl<B: Backend> Layout<B> {
     /// A reservation in which nothing is mapped, with a guard at each of its ends.
-    pub(super) fn new(backend: &B, reservation: B::Reservation, guard: Bytes) -> Self {
+    pub(super) fn new(
+        backend: &B,
+        reservation: B::Reservation,
+        granularity: Granularity,
+        guard: Bytes,
+    ) -> Self {
         Self {
             spans: Spans::new(reservation, guard),
-            table: Table::new(),
+            table: Table::new(granularity),
             unmaps_runs: backend.unmaps_runs(),
         }
     }
 
     /// Takes all of it away from whoever has it.
     pub(super) fn take(&mut self) -> Self {
-        let (spans, table) = (Spans::none(), Table::new());
-        std::mem::replace(self, Self { spans, table, unmaps_runs: self.unmaps_runs })
+        let spans = std::mem::replace(&mut self.spans, Spans::none());
+        Self { spans, table: self.table.take_all(), unmaps_runs: self.unmaps_runs }
     }
 
     /// Maps pieces and gives them their access, all or none. The caller has checked that they lie in the

@@ -7,6 +7,7 @@
 //! | `guard` | addresses before and behind a region that stay empty |
 //! | `spans` | one reservation, or several that follow each other; the seams between them |
 //! | `table` | the books: what is mapped where with which access |
+//! | `index` | which granule belongs to which mapping |
 //! | `layout` | place, remove and protect as transactions over spans and table |
 //! | `map` | map, unmap, set access: a user's single operations and their checks |
 //! | `grow` | growth in place, by extension, by remapping; shrinking |
@@ -30,6 +31,7 @@ mod dma_buf;
 mod grow;
 mod guard;
 mod held;
+mod index;
 mod layout;
 mod map;
 mod move_device;
@@ -60,7 +62,7 @@ use builder::Growing;
 #[cfg(feature = "dlpack")]
 pub(crate) use data::By;
 pub(crate) use data::Segment;
-use layout::Layout;
+use layout::{Layout, Part};
 use suspend::Suspension;
 use table::Mapping;
 
@@ -212,8 +214,14 @@ impl<B: Backend> Region<B> {
     /// The mapping that holds an offset.
     #[must_use]
     pub fn mapping_at(&self, offset: Bytes) -> Option<MappingInfo<'_, B>> {
-        let (offset, mapping) = self.layout.table.at(offset)?;
-        Some(MappingInfo::new(offset, mapping))
+        let table = &self.layout.table;
+        let (Part { offset, length }, mapping) = table.find(offset)?;
+        Some(MappingInfo {
+            offset,
+            length,
+            memory: &mapping.memory,
+            out_of_use: table.is_out_of_use(mapping),
+        })
     }
 
     /// What `device` may do at an offset; none where nothing is mapped. From the region's own books.

@@ -209,7 +209,7 @@ impl<B: Backend> Region<B> {
         let size = self.addresses(operation, end)?;
         let reservation =
             reserve(&self.backend, operation, size, unit.into(), self.granularity, Placement::Anywhere)?;
-        let mut layout = Layout::new(&self.backend, reservation, Bytes::ZERO);
+        let mut layout = Layout::new(&self.backend, reservation, self.granularity, Bytes::ZERO);
         layout.place(&pieces)?;
         Ok(layout)
     }

@@ -1,8 +1,9 @@
 //! The books: what is mapped where, with which access. No decision rests on a driver's own record.
 
+use super::index::{Found, Index};
 use super::layout::Part;
-use crate::{AccessMap, Backend, Bytes, DeviceId, Error, Physical, Result};
-use std::collections::BTreeMap;
+use crate::{AccessMap, Backend, Bytes, DeviceId, Error, Granularity, Physical, Result};
+use std::ops::Range;
 
 /// One mapping of a whole handle.
 #[derive(Debug)]
@@ -48,34 +49,118 @@ impl<B: Backend> Clone for Piece<B> {
     }
 }
 
-/// All mappings of a region by their offset. No two overlap.
+/// All mappings of a region. No two overlap, and each is made of whole granules of the region.
+///
+/// A mapping is found by the granule, and its record is not read for that: of many mappings no cache holds the records.
 #[derive(Debug)]
 pub(super) struct Table<B: Backend> {
-    mappings: BTreeMap<Bytes, Mapping<B>>,
+    /// So many bits of an offset are inside of a granule.
+    shift: u32,
+    index: Index,
+    /// Where each mapping lies, by its slot.
+    places: Vec<Part>,
+    /// By their slots as well.
+    mappings: Vec<Mapping<B>>,
     mapped: Bytes,
+    end: Bytes,
+    /// False where no mapping is out of use, so that none need be asked.
+    is_in_doubt: bool,
 }
 
 impl<B: Backend> Table<B> {
-    pub(super) const fn new() -> Self {
-        Self { mappings: BTreeMap::new(), mapped: Bytes::ZERO }
+    pub(super) const fn new(granularity: Granularity) -> Self {
+        Self::of_granules(granularity.bytes().0.trailing_zeros())
+    }
+
+    const fn of_granules(shift: u32) -> Self {
+        Self {
+            shift,
+            index: Index::new(),
+            places: Vec::new(),
+            mappings: Vec::new(),
+            mapped: Bytes::ZERO,
+            end: Bytes::ZERO,
+            is_in_doubt: false,
+        }
+    }
+
+    /// Takes all mappings out.
+    pub(super) fn take_all(&mut self) -> Self {
+        std::mem::replace(self, Self::of_granules(self.shift))
     }
 
     pub(super) fn insert(&mut self, offset: Bytes, mapping: Mapping<B>) {
-        self.mapped += mapping.length();
-        self.mappings.insert(offset, mapping);
+        let place = Part { offset, length: mapping.length() };
+        debug_assert_eq!((offset.0 | place.length.0) & (self.granule().0 - 1), 0, "{place:?}");
+        self.index.set(self.granules(place), self.places.len());
+        self.mapped += place.length;
+        self.end = self.end.max(place.end());
+        self.is_in_doubt |= mapping.out_of_use.is_some();
+        self.places.push(place);
+        self.mappings.push(mapping);
     }
 
     /// Takes mappings that follow each other without a hole out.
     pub(super) fn take(&mut self, part: Part, taken: &mut Vec<Piece<B>>) {
         let mut next = part.offset;
         while next < part.end()
-            && let Some(mapping) = self.mappings.remove(&next)
+            && let Some(Found { slot, .. }) = self.index.at(next.0 >> self.shift)
+            && let Some(place) = self.places.get(slot).copied()
+            && place.offset == next
         {
-            let offset = next;
-            next += mapping.length();
-            self.mapped = self.mapped - mapping.length();
-            taken.push(Piece { offset, mapping });
+            next = place.end();
+            taken.push(Piece { offset: place.offset, mapping: self.remove(slot, place) });
         }
+    }
+
+    /// Takes one mapping out; the last one gets its slot.
+    fn remove(&mut self, slot: usize, place: Part) -> Mapping<B> {
+        self.index.clear(self.granules(place));
+        self.places.swap_remove(slot);
+        let mapping = self.mappings.swap_remove(slot);
+        if let Some(moved) = self.places.get(slot) {
+            self.index.set(self.granules(*moved), slot);
+        }
+        self.mapped = self.mapped - place.length;
+        if place.end() == self.end {
+            let last = self.index.last_to(place.offset.0 >> self.shift);
+            self.end = last.and_then(|slot| self.places.get(slot)).map_or(Bytes::ZERO, |last| last.end());
+        }
+        if self.is_empty() {
+            self.index.reset();
+            self.is_in_doubt = false;
+        }
+        shrink(&mut self.places);
+        shrink(&mut self.mappings);
+        mapping
+    }
+
+    fn granule(&self) -> Bytes {
+        Bytes(1 << self.shift)
+    }
+
+    /// The numbers of the granules that have a byte in a part; of the one at its offset, if it is empty.
+    fn granules(&self, part: Part) -> Range<u64> {
+        let first = part.offset.0 >> self.shift;
+        let last = part.end().0.saturating_sub(1) >> self.shift;
+        first..first.max(last).saturating_add(1)
+    }
+
+    /// The first mapping in some granules, which are those behind it afterwards.
+    fn next_of(&self, granules: &mut Range<u64>) -> Option<(usize, Part)> {
+        if granules.is_empty() {
+            return None;
+        }
+        let slot = self.index.first_from(granules.start)?;
+        let place = *self.places.get(slot)?;
+        let own = self.granules(place);
+        granules.start = own.end;
+        (own.start < granules.end).then_some((slot, place))
+    }
+
+    /// The mappings that have a byte in a part.
+    fn walk(&self, part: Part) -> Walk<'_, B> {
+        Walk { table: self, granules: self.granules(part) }
     }
 
     /// The first mapping that begins in a part.
@@ -83,12 +168,7 @@ impl<B: Backend> Table<B> {
         if part.length.is_zero() {
             return None;
         }
-        let here = self.mappings.get(&part.offset).map(|mapping| (part.offset, mapping));
-        let (offset, mapping) = here.or_else(|| {
-            let (offset, mapping) = self.mappings.range(part.offset..part.end()).next()?;
-            Some((*offset, mapping))
-        })?;
-        Some(Part { offset, length: mapping.length() })
+        self.walk(part).map(|(place, _)| place).find(|place| place.offset >= part.offset)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -102,42 +182,52 @@ impl<B: Backend> Table<B> {
 
     /// Where the last mapping ends; zero where there is none.
     pub(super) fn end(&self) -> Bytes {
-        self.mappings.last_key_value().map_or(Bytes::ZERO, |(offset, mapping)| *offset + mapping.length())
+        self.end
     }
 
     pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = (Bytes, &Mapping<B>)> {
-        self.mappings.iter().map(|(offset, mapping)| (*offset, mapping))
+        let all = Walk { table: self, granules: 0..self.end.0 >> self.shift };
+        all.map(|(place, mapping)| (place.offset, mapping))
     }
 
     /// The mapping that holds `offset`.
     pub(super) fn at(&self, offset: Bytes) -> Option<(Bytes, &Mapping<B>)> {
-        let (start, mapping) = self.mappings.range(..=offset).next_back()?;
-        (offset < *start + mapping.length()).then_some((*start, mapping))
+        self.find(offset).map(|(place, mapping)| (place.offset, mapping))
     }
 
-    /// The mappings that have a byte in the part, in order. Most parts are one mapping, which is found at once.
+    /// The mapping that holds `offset`, and where it lies. Its record is not read.
+    pub(super) fn find(&self, offset: Bytes) -> Option<(Part, &Mapping<B>)> {
+        let granule = offset.0 >> self.shift;
+        let Found { slot, is_alone } = self.index.at(granule)?;
+        let place = match is_alone {
+            true => Part { offset: Bytes(granule << self.shift), length: self.granule() },
+            false => *self.places.get(slot)?,
+        };
+        Some((place, self.mappings.get(slot)?))
+    }
+
+    /// True where nobody can vouch for a mapping of this table.
+    pub(super) fn is_out_of_use(&self, mapping: &Mapping<B>) -> bool {
+        self.is_in_doubt && mapping.out_of_use.is_some()
+    }
+
+    /// The mappings that have a byte in the part, in order.
     pub(super) fn touching(
         &self,
         offset: Bytes,
         length: Bytes,
     ) -> impl Iterator<Item = (Bytes, &Mapping<B>)> {
-        let alone = self.mappings.get(&offset).filter(|mapping| length <= mapping.length());
-        let several = alone.is_none().then(|| {
-            let first = self.at(offset).map_or(offset, |(start, _)| start);
-            self.mappings.range(first..offset + length)
-        });
-        let several = several.into_iter().flatten().map(|(offset, mapping)| (*offset, mapping));
-        alone.map(|mapping| (offset, mapping)).into_iter().chain(several)
+        self.walk(Part { offset, length }).map(|(place, mapping)| (place.offset, mapping))
     }
 
     /// Changes the mappings that have a byte in the part.
     pub(super) fn change(&mut self, part: Part, change: impl Fn(&mut Mapping<B>)) {
-        match self.mappings.get_mut(&part.offset) {
-            Some(alone) if part.length <= alone.length() => change(alone),
-            _ => {
-                let first = self.at(part.offset).map_or(part.offset, |(start, _)| start);
-                self.mappings.range_mut(first..part.end()).for_each(|(_, mapping)| change(mapping));
-            }
+        let mut granules = self.granules(part);
+        while let Some((slot, _)) = self.next_of(&mut granules)
+            && let Some(mapping) = self.mappings.get_mut(slot)
+        {
+            change(mapping);
+            self.is_in_doubt |= mapping.out_of_use.is_some();
         }
     }
 
@@ -146,11 +236,10 @@ impl<B: Backend> Table<B> {
         if self.end() <= offset {
             return Ok(());
         }
-        match self.touching(offset, length).next() {
+        match self.walk(Part { offset, length }).next() {
             None => Ok(()),
-            Some((mapped_offset, mapping)) => {
+            Some((Part { offset: mapped_offset, length: mapped_length }, mapping)) => {
                 check_in_use(operation, mapped_offset, mapping)?;
-                let mapped_length = mapping.length();
                 Err(Error::AlreadyMapped { operation, offset, length, mapped_offset, mapped_length })
             }
         }
@@ -159,12 +248,12 @@ impl<B: Backend> Table<B> {
     /// Refuses a part that is not mapped throughout; the part may begin and end inside a mapping.
     pub(super) fn check_mapped(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
         let mut next = offset;
-        for (start, mapping) in self.touching(offset, length) {
-            check_in_use(operation, start, mapping)?;
-            if start > next {
+        for (place, mapping) in self.walk(Part { offset, length }) {
+            check_in_use(operation, place.offset, mapping)?;
+            if place.offset > next {
                 break;
             }
-            next = start + mapping.length();
+            next = place.end();
         }
         if next >= offset + length {
             return Ok(());
@@ -174,17 +263,16 @@ impl<B: Backend> Table<B> {
 
     /// Refuses a part that is not made of whole mappings without a hole.
     pub(super) fn check_whole(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
-        if let Some(alone) = self.mappings.get(&offset)
-            && alone.length() == length
+        if let Some((place, alone)) = self.find(offset)
+            && place == (Part { offset, length })
         {
             return check_in_use(operation, offset, alone);
         }
         self.check_mapped(operation, offset, length)?;
-        let cut = |at: Bytes| self.at(at).filter(|(start, _)| *start != at);
+        let cut = |at: Bytes| self.find(at).map(|(place, _)| place).filter(|place| place.offset != at);
         match cut(offset).or_else(|| cut(offset + length)) {
             None => Ok(()),
-            Some((mapped_offset, mapping)) => {
-                let mapped_length = mapping.length();
+            Some(Part { offset: mapped_offset, length: mapped_length }) => {
                 Err(Error::PartialMapping { operation, offset, length, mapped_offset, mapped_length })
             }
         }
@@ -195,6 +283,42 @@ impl<B: Backend> Table<B> {
         let all = self.touching(offset, length).flat_map(|(_, mapping)| mapping.access.grants());
         let all = all.collect::<AccessMap>().grants().map(|grant| grant.device);
         all.filter(|device| !device.is_host())
+    }
+}
+
+/// The mappings that have one of some granules, in order from either side.
+#[derive(Debug)]
+struct Walk<'a, B: Backend> {
+    table: &'a Table<B>,
+    granules: Range<u64>,
+}
+
+impl<'a, B: Backend> Iterator for Walk<'a, B> {
+    type Item = (Part, &'a Mapping<B>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (slot, place) = self.table.next_of(&mut self.granules)?;
+        Some((place, self.table.mappings.get(slot)?))
+    }
+}
+
+impl<B: Backend> DoubleEndedIterator for Walk<'_, B> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        if self.granules.is_empty() {
+            return None;
+        }
+        let slot = self.table.index.last_to(self.granules.end - 1)?;
+        let place = *self.table.places.get(slot)?;
+        let own = self.table.granules(place);
+        self.granules.end = own.start;
+        (own.end > self.granules.start).then_some((place, self.table.mappings.get(slot)?))
+    }
+}
+
+/// Gives memory back that was needed for many times as much.
+fn shrink<T>(list: &mut Vec<T>) {
+    if list.capacity() > 32 && list.len() < list.capacity() / 4 {
+        list.shrink_to(list.len() * 2);
     }
 }
 

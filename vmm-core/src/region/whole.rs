@@ -69,7 +69,11 @@ impl<B: Backend> Region<B> {
             builder = builder.access(grant.device, grant.access);
         }
         let mut region = builder.build()?;
-        others.iter().try_for_each(|size| region.extend_by(operation, *size))?;
+        for size in others {
+            // No seam lies inside of a granule, whatever a snapshot says.
+            let size = region.addresses(operation, *size)?;
+            region.extend_by(operation, size)?;
+        }
         Ok(region)
     }
 
