@@ -6,6 +6,7 @@
 use crate::Fence;
 use crate::classes::Class;
 use crate::lane::{DrawerIndex, LaneRef};
+use crate::last::Freed;
 use crate::pending::Waiting;
 use crate::piece::Piece;
 use crate::stack::Ready;
@@ -33,10 +34,11 @@ pub(crate) struct Body<B: Backend> {
     pub(crate) piece: Piece,
     pub(crate) stream: Stream<'static>,
     /// By how much less was asked for than it takes: what requests are rounded up by.
-    pub(crate) unused: u32,
-    pub(crate) drawer: DrawerIndex,
-    /// Its class, where it goes back to the lane.
-    pub(crate) class: Option<Class>,
+    pub(crate) unused: u16,
+    /// The stream's number.
+    pub(crate) index: StreamIndex,
+    /// Where it goes back to in the lane, if it does.
+    pub(crate) place: Option<(DrawerIndex, Class)>,
     /// What it has to wait for beside its own stream; hardly any block does.
     pub(crate) others: Option<Box<Others>>,
     /// The next one where it lies in a [`Stack`](crate::stack::Stack).
@@ -119,6 +121,17 @@ impl<B: Backend> Block<B> {
 }
 
 impl<B: Backend> Body<B> {
+    /// Of a block of so many bytes in a piece, with its class if it has one.
+    pub(crate) fn new(
+        lane: &LaneRef<B>,
+        Freed { piece, stream, index }: Freed,
+        size: u64,
+        place: Option<(DrawerIndex, Class)>,
+    ) -> Self {
+        let unused = (piece.size - size) as u16;
+        Self { lane: lane.for_block(), piece, stream, unused, index, place, others: None, below: None }
+    }
+
     /// How much was asked for.
     #[inline]
     pub(crate) fn size(&self) -> u64 {
@@ -132,46 +145,41 @@ impl<B: Backend> Body<B> {
         if tracking.is_on() {
             tracking.forget(Address(self.piece.address));
         }
+        let Some((drawer, class)) = self.place else { return self.give_back() };
         let mut cache = lane.lock();
-        match self.class {
-            Some(class) if self.others.is_none() && cache.is_owned() => {
-                let drawer = self.drawer;
-                if !cache.push(class, self) {
-                    let is_last = cache.count_in(size);
-                    drop(cache);
-                    return lane.release(is_last);
-                }
-                drop(cache);
-                give_old(&lane, drawer, class);
-            }
-            _ => {
-                drop(cache);
-                self.give_back();
-            }
+        if self.others.is_some() || !cache.is_owned() {
+            drop(cache);
+            return self.give_back();
+        }
+        if cache.push(drawer, class, self) {
+            drop(cache);
+            give_old(&lane, drawer, class);
+            cache = lane.lock();
         }
         // As long as the block is counted, the lane is there.
-        let is_last = lane.lock().count_in(size);
+        let is_last = cache.count_in(size);
+        drop(cache);
         lane.release(is_last);
     }
 
     /// Gives it back to the common books.
     #[inline(never)]
     fn give_back(mut self: Box<Self>) {
-        let stream = self.lane.lock().stream_of(self.drawer);
+        let (lane, size) = (self.lane.for_block(), self.size());
+        let Self { piece, stream, index, .. } = *self;
         match self.others.take() {
-            Some(others) => self.wait_for(*others, stream),
-            None => {
-                let mut core = self.lane.inner.core();
-                core.give(self.piece, stream);
-                core.keep_to_limit();
-            }
+            Some(others) => self.wait_for(*others),
+            None => lane.inner.give(Freed { piece, stream, index }),
         }
-        let lane = self.lane.for_block();
-        lane.lock().keep(self);
+        let mut cache = lane.lock();
+        cache.keep(self);
+        let is_last = cache.count_in(size);
+        drop(cache);
+        lane.release(is_last);
     }
 
     /// Has it wait for the other streams that have used it, or for its fence.
-    fn wait_for(&self, others: Others, stream: StreamIndex) {
+    fn wait_for(&self, others: Others) {
         let mut core = self.lane.inner.core();
         let mut turns = Vec::with_capacity(others.streams.len());
         for other in others.streams {
@@ -183,7 +191,7 @@ impl<B: Backend> Body<B> {
                 core.backend.drop_log().record(error);
             }
         }
-        let turn = core.streams.free(stream);
+        let turn = core.streams.free(self.index);
         core.pending.push(Waiting { piece: self.piece, turn, turns, fence: others.fence });
         core.note();
     }

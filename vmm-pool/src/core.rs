@@ -2,7 +2,7 @@
 
 use crate::account::DriverCalls;
 use crate::builder::Settings;
-use crate::classes::{MEDIUM, SMALL_CLASSES, size_of};
+use crate::classes::{SMALL_CLASSES, size_of};
 use crate::error::OutOf;
 use crate::frames::Frames;
 use crate::history::History;
@@ -71,16 +71,6 @@ pub(crate) struct Core<B: Backend> {
     pub(crate) calls: DriverCalls,
     pub(crate) history: History,
     until_poll: u32,
-    /// The range that was freed last: it waits for the next request, which may be for just that.
-    last: Option<Last>,
-}
-
-/// A range that was freed and is in no books yet.
-#[derive(Clone, Copy, Debug)]
-struct Last {
-    piece: Piece,
-    tag: u16,
-    turn: Turn,
 }
 
 impl<B: Backend> Core<B> {
@@ -104,7 +94,6 @@ impl<B: Backend> Core<B> {
             calls: DriverCalls::default(),
             history: History::new(),
             until_poll: 0,
-            last: None,
             settings,
         })
     }
@@ -119,9 +108,6 @@ impl<B: Backend> Core<B> {
         let size = rounded(request.size).ok_or(Shortage::Memory(OutOf::Budget(self.settings.budget)))?;
         let request = Request { size, ..request };
         self.check_active(request.tag)?;
-        if let Some(piece) = self.take_last(request) {
-            return Ok(piece);
-        }
         self.ask_now_and_then(request.stream)?;
         let space = self.space_for(request)?;
         let found = self.find(space, request, false);
@@ -137,28 +123,6 @@ impl<B: Backend> Core<B> {
         self.note();
         let address = self.spaces[space].base + taken.offset;
         Ok(Piece { address, size, origin: Origin::Range(space as u16, taken.range) })
-    }
-
-    /// Takes what was freed last, if it is just what is asked for.
-    fn take_last(&mut self, request: Request) -> Option<Piece> {
-        let last = self.last?;
-        let fits = last.piece.size == request.size
-            && last.tag == request.tag
-            && last.turn.stream() == request.stream
-            && last.piece.address.is_multiple_of(request.alignment.max(1));
-        if !fits {
-            self.give_last();
-            return None;
-        }
-        self.last = None;
-        Some(last.piece)
-    }
-
-    /// Puts what was freed last into the books.
-    pub(crate) fn give_last(&mut self) {
-        if let Some(Last { piece, turn, .. }) = self.last.take() {
-            self.give_after(piece, turn);
-        }
     }
 
     /// Takes up to `count` small pieces of a class, one at least.
@@ -197,14 +161,7 @@ impl<B: Backend> Core<B> {
     /// Gives a piece back that was used on a stream last.
     pub(crate) fn give(&mut self, piece: Piece, stream: StreamIndex) {
         let turn = self.streams.free(stream);
-        match piece.origin {
-            Origin::Range(space, _) if piece.size > MEDIUM => {
-                self.give_last();
-                let tag = self.spaces[usize::from(space)].tag;
-                self.last = Some(Last { piece, tag, turn });
-            }
-            _ => self.give_after(piece, turn),
-        }
+        self.give_after(piece, turn);
     }
 
     /// Gives a piece back that is free after some work.
@@ -257,7 +214,6 @@ impl<B: Backend> Core<B> {
 
     /// Sees how far streams and fences have come, on behalf of a stream.
     pub(crate) fn poll(&mut self, stream: StreamIndex) -> Result<(), Error> {
-        self.give_last();
         self.streams.poll(stream)?;
         self.collect_pending(false);
         Ok(())
@@ -276,7 +232,6 @@ impl<B: Backend> Core<B> {
 
     /// Waits for all that is about to come free.
     pub(crate) fn wait(&mut self) -> Result<(), Error> {
-        self.give_last();
         self.streams.wait()?;
         self.collect_pending(true);
         Ok(())

@@ -1,6 +1,7 @@
 //! What a pool and its blocks have in common.
 
 use crate::core::Core;
+use crate::last::{Freed, Last};
 use crate::tracking::Tracking;
 use gpu_vmm_core::{Backend, Error, Process};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -10,21 +11,27 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 pub(crate) struct Inner<B: Backend> {
     pub(crate) process: Process,
     core: Mutex<Core<B>>,
+    pub(crate) last: Last,
     pub(crate) tracking: Tracking,
 }
 
 impl<B: Backend> Inner<B> {
     pub(crate) fn new(core: Core<B>) -> Self {
         let tracking = Tracking::new(core.settings.debug);
-        Self { process: Process::current(), core: Mutex::new(core), tracking }
+        let last = Last::new(core.settings.keep.0 == u64::MAX);
+        Self { process: Process::current(), core: Mutex::new(core), last, tracking }
     }
 
-    /// Waits for whoever has the books, for allocating and freeing.
+    /// Waits for whoever has the books. What was freed last is in them then.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core<B>> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Freed { piece, index, .. }) = self.last.take(|_| true) {
+            core.give(piece, index);
+        }
+        core
     }
 
-    /// The books, if nobody has them.
+    /// The books, if nobody has them, without what was freed last.
     pub(crate) fn try_core(&self) -> Option<MutexGuard<'_, Core<B>>> {
         match self.core.try_lock() {
             Ok(core) => Some(core),
@@ -33,11 +40,17 @@ impl<B: Backend> Inner<B> {
         }
     }
 
-    /// Waits for whoever has the books, and for looking at all of them.
-    pub(crate) fn whole_core(&self) -> MutexGuard<'_, Core<B>> {
+    /// Takes what a block has left.
+    pub(crate) fn give(&self, freed: Freed) {
+        if self.last.put(freed) {
+            return;
+        }
         let mut core = self.core();
-        core.give_last();
-        core
+        // What lay there is in the books now.
+        if !self.last.put(freed) {
+            core.give(freed.piece, freed.index);
+        }
+        core.keep_to_limit();
     }
 }
 

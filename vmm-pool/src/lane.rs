@@ -211,17 +211,17 @@ impl<B: Backend> Cache<B> {
         let drawer = self.drawer(tag, stream)?;
         let mut ready = self.drawers[usize::from(drawer)].by_class[class].pop()?;
         self.bytes -= ready.piece.size;
-        ready.unused = (ready.piece.size - size) as u32;
+        ready.unused = (ready.piece.size - size) as u16;
         self.count_out(size);
         Some(ready)
     }
 
     /// Puts in what a block has left. True where there is too much then: [`Cache::take_old`] is to follow.
     #[inline]
-    pub(crate) fn push(&mut self, class: Class, ready: Ready<B>) -> bool {
+    pub(crate) fn push(&mut self, drawer: DrawerIndex, class: Class, ready: Ready<B>) -> bool {
         let class = class.index();
         self.bytes += ready.piece.size;
-        let all = &mut self.drawers[usize::from(ready.drawer)].by_class[class];
+        let all = &mut self.drawers[usize::from(drawer)].by_class[class];
         all.push(ready);
         all.len() > usize::from(MOST_OF[class]) || self.bytes > MOST
     }
@@ -237,9 +237,9 @@ impl<B: Backend> Cache<B> {
     }
 
     /// Puts a piece in that was fetched with others.
-    pub(crate) fn add(&mut self, class: Class, body: Body<B>) {
+    pub(crate) fn add(&mut self, drawer: DrawerIndex, class: Class, body: Body<B>) {
         let ready = self.boxed(body);
-        self.push(class, ready);
+        self.push(drawer, class, ready);
     }
 
     /// A body in its place, of those that were kept if there is one.

@@ -18,6 +18,7 @@
 //! | `builder` | settings |
 //! | `owner`, `inner` | what ends with the pool, and what lives as long as a block |
 //! | `lane`, `classes`, `piece` | what lies in front of threads |
+//! | `last` | the large piece that was freed last, beside the books |
 //! | `core` | the common books under one lock |
 //! | `supply`, `trim`, `suspend`, `foresee` | memory that comes and goes, also before it is needed |
 //! | `space` | addresses: which are taken, what is behind them |
@@ -46,6 +47,7 @@ mod frames;
 mod history;
 mod inner;
 mod lane;
+mod last;
 mod owner;
 mod pending;
 mod picture;

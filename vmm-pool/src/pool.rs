@@ -6,9 +6,10 @@ use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, class_of, size_of};
 use crate::core::{Core, PAGE, Request, Shortage};
 use crate::inner::Inner;
 use crate::lane::{Cache, LaneRef, batch_of, of_this_thread};
+use crate::last::Freed;
 use crate::owner::Owner;
-use crate::piece::Piece;
-use crate::space::UNIT;
+use crate::piece::{Origin, Piece};
+use crate::space::{UNIT, rounded};
 use crate::stack::Ready;
 use crate::tags::Tag;
 use crate::turn::StreamIndex;
@@ -135,7 +136,12 @@ impl<B: Backend> Pool<B> {
             None => self.check(size, alignment)?,
         };
         self.owner.inner.process.check(OPERATION)?;
-        Ok(self.block(self.take(&Asked { lane, size, alignment, stream, class })?))
+        let asked = Asked { lane, size, alignment, stream, class };
+        let ready = match self.take_last(&asked) {
+            Some(ready) => ready,
+            None => self.take(&asked)?,
+        };
+        Ok(self.block(ready))
     }
 
     #[track_caller]
@@ -160,6 +166,23 @@ impl<B: Backend> Pool<B> {
             return Err(Error::ExceedsDevice { operation: OPERATION, requested: size, device, total }.into());
         }
         Ok(None)
+    }
+
+    /// Takes what was freed last, if it is just what is asked for.
+    fn take_last(&self, asked: &Asked<'_, B>) -> Option<Ready<B>> {
+        let &Asked { lane, size, alignment, stream, .. } = asked;
+        let rounded = rounded(size.0).filter(|rounded| *rounded > MEDIUM)?;
+        let freed = self.owner.inner.last.take(|Freed { piece, stream: used_on, .. }| {
+            // Asked under the lock: who suspends says so first, and has it put into the books then.
+            piece.size == rounded
+                && *used_on == stream
+                && piece.address.is_multiple_of(alignment.0)
+                && matches!(piece.origin, Origin::Range(space, _) if self.tag.large.get() == Some(&space))
+                && !self.tag.suspended.load(Ordering::Relaxed)
+        })?;
+        let mut cache = lane.lock();
+        cache.count_out(size.0);
+        Some(cache.boxed(Body::new(lane, freed, size.0, None)))
     }
 
     /// Takes from the common books, and tries what there is to be tried where there is not enough.
@@ -202,11 +225,8 @@ impl<B: Backend> Pool<B> {
         let small = size.0 <= MEDIUM && alignment.0 <= PAGE.0;
         let rounded = class.map_or(size.0, size_of);
         let request = Request { size: rounded, alignment: alignment.0, tag, stream: index, small };
-        let number = class.map(Class::new);
-        let body = |piece: Piece| {
-            let (lane, unused) = (lane.for_block(), (piece.size - size.0) as u32);
-            Body { lane, piece, stream, unused, drawer, class: number, others: None, below: None }
-        };
+        let place = class.map(|class| (drawer, Class::new(class)));
+        let body = |piece: Piece| Body::new(lane, Freed { piece, stream, index }, size.0, place);
         let mut pieces = Vec::new();
         let piece = match class.filter(|class| *class < SMALL_CLASSES) {
             None => self.owner.inner.core().take(request, settled)?,
@@ -218,8 +238,8 @@ impl<B: Backend> Pool<B> {
             }
         };
         let mut cache = lane.lock();
-        if let Some(class) = number {
-            pieces.into_iter().for_each(|piece| cache.add(class, body(piece)));
+        if let Some((drawer, class)) = place {
+            pieces.into_iter().for_each(|piece| cache.add(drawer, class, body(piece)));
         }
         cache.count_out(size.0);
         Ok(cache.boxed(body(piece)))

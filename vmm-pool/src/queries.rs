@@ -17,7 +17,7 @@ impl<B: Backend> Pool<B> {
         if !self.owner.inner.process.is_this() {
             return None;
         }
-        let info = self.owner.inner.whole_core().find_block(address)?;
+        let info = self.owner.inner.core().find_block(address)?;
         let cached = self.owner.lanes().any(|lane| lane.lock().holds(info.base.0));
         (!cached).then_some(info)
     }
@@ -39,7 +39,7 @@ impl<B: Backend> Pool<B> {
         for lane in self.owner.lanes() {
             cached.extend(lane.lock().pieces().map(|piece| piece.address));
         }
-        self.owner.inner.whole_core().picture(account, &cached)
+        self.owner.inner.core().picture(account, &cached)
     }
 
     /// The blocks that were not freed yet and where they come from, by their addresses; none where the pool was not made
@@ -67,7 +67,7 @@ impl<B: Backend> Owner<B> {
                 *ready.entry(piece.size).or_default() += 1;
             }
         }
-        self.inner.whole_core().add_to(&mut account, &ready);
+        self.inner.core().add_to(&mut account, &ready);
         account
     }
 }

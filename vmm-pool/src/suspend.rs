@@ -29,7 +29,7 @@ impl<B: Backend> Pool<B> {
         let tag = self.tag_named(operation, tag)?;
         tag.suspended.store(true, Ordering::Release);
         self.owner.settle(|index| index == tag.index);
-        let mut core = self.owner.inner.whole_core();
+        let mut core = self.owner.inner.core();
         let result = core.suspend(tag.index, stash, done);
         // Whoever resumed it, or failed to suspend it, meanwhile has said otherwise.
         tag.suspended.store(result.is_ok() || core.is_suspended(tag.index), Ordering::Release);
@@ -48,12 +48,12 @@ impl<B: Backend> Pool<B> {
         let operation = "resume";
         span!("resume", tag = tag);
         let tag = self.tag_named(operation, tag)?;
-        let mut core = self.owner.inner.whole_core();
+        let mut core = self.owner.inner.core();
         let mut result = core.resume(&tag);
         if matches!(result, Err(Shortage::Memory(_))) {
             drop(core);
             self.owner.settle(|_| true);
-            core = self.owner.inner.whole_core();
+            core = self.owner.inner.core();
             result = core.resume(&tag);
         }
         let missing = core.missing(tag.index);
@@ -78,7 +78,7 @@ impl<B: Backend> Pool<B> {
     pub fn occupied(&self, tag: &str) -> PoolResult<Bytes> {
         let tag = self.tag_named("ask how much memory it has", tag)?;
         self.owner.settle(|index| index == tag.index);
-        let core = self.owner.inner.whole_core();
+        let core = self.owner.inner.core();
         let pages = core.tags.spaces(tag.index).flat_map(|space| core.spaces[space].pages.iter());
         Ok(Bytes(pages.filter(|page| page.is_used()).count() as u64 * core.page))
     }
@@ -110,7 +110,7 @@ impl<B: Backend> Pool<B> {
     pub fn forget_stream(&self, stream: Stream<'static>) -> PoolResult<()> {
         self.owner.inner.process.check("forget a stream")?;
         self.owner.settle(|_| true);
-        let mut core = self.owner.inner.whole_core();
+        let mut core = self.owner.inner.core();
         let Some(index) = core.streams.known(stream) else { return Ok(()) };
         core.streams.wait_for(index)?;
         core.collect_pending(false);

@@ -3,8 +3,8 @@
 use crate::core::{Core, Request, Shortage};
 use crate::space::Space;
 use gpu_vmm_core::{Backend, Bytes, Error, Region};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// What all views of a tag have in common.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub(crate) struct Tag {
     /// True where its memory is elsewhere, or about to be. What holds is said under the core's lock; lanes look at it
     /// under theirs.
     pub(crate) suspended: AtomicBool,
+    /// The number of the space of its large blocks, when there is one.
+    pub(crate) large: OnceLock<u16>,
 }
 
 /// A tag's own.
@@ -40,7 +42,8 @@ impl Tags {
             operation: "tag memory of a pool",
             reason: format!("a pool has {} tags at most", u16::MAX),
         })?;
-        let tag = Arc::new(Tag { index, name: name.into(), suspended: AtomicBool::new(false) });
+        let (suspended, large) = (AtomicBool::new(false), OnceLock::new());
+        let tag = Arc::new(Tag { index, name: name.into(), suspended, large });
         self.list.push(Own { tag: Arc::clone(&tag), spaces: [None; 2] });
         Ok(tag)
     }
@@ -83,7 +86,11 @@ impl<B: Backend> Core<B> {
         let region = self.reserve(request)?;
         let (page, scrub) = (self.page, self.settings.scrub);
         self.spaces.push(Space::new(index, request.tag, region, page, scrub, request.small));
-        self.tags.list[usize::from(request.tag)].spaces[which] = Some(space);
+        let own = &mut self.tags.list[usize::from(request.tag)];
+        own.spaces[which] = Some(space);
+        if !request.small {
+            own.tag.large.get_or_init(|| index);
+        }
         Ok(space)
     }
 

@@ -21,7 +21,7 @@ impl<B: Backend> Pool<B> {
     pub fn trim(&self, keep: Bytes) -> PoolResult<Bytes> {
         self.owner.inner.process.check("trim")?;
         self.owner.settle(|_| true);
-        let mut core = self.owner.inner.whole_core();
+        let mut core = self.owner.inner.core();
         core.streams.wait()?;
         core.collect_pending(false);
         Ok(core.trim(keep.0)?)
@@ -35,7 +35,6 @@ impl<B: Backend> Core<B> {
         if keep == u64::MAX {
             return;
         }
-        self.give_last();
         if self.frames.free() as u64 * self.page <= keep {
             return;
         }

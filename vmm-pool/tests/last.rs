@@ -1,0 +1,131 @@
+//! The large piece that was freed last, which lies beside the books: who gets it, and that it is counted as free.
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Done, Stash, Stream};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_pool::{Pool, PoolError};
+
+const A: Bytes = Bytes(256);
+const S: Stream<'static> = Stream::DEFAULT;
+const SIZE: Bytes = Bytes::mib(4);
+
+fn host() -> HostBackend {
+    HostConfig::new().memory(Bytes::mib(64)).open().unwrap()
+}
+
+fn pool(backend: &HostBackend) -> Pool<HostBackend> {
+    Pool::builder(backend).build().unwrap()
+}
+
+/// Frees a block of a size, and tells where it was.
+fn freed(pool: &Pool<HostBackend>, size: Bytes) -> Address {
+    pool.alloc(size, A, S).unwrap().address()
+}
+
+#[test]
+fn it_serves_what_is_just_as_large() {
+    let backend = host();
+    let pool = pool(&backend);
+    let address = freed(&pool, SIZE);
+    let before = pool.account().driver_calls;
+    // Asking for the account has it put into the books: once from there, and once from beside them.
+    for size in [SIZE, SIZE - Bytes(511), SIZE - Bytes(7)] {
+        let block = pool.alloc(size, A, S).unwrap();
+        assert_eq!((block.address(), block.size(), block.capacity()), (address, size, SIZE));
+    }
+    assert_eq!(pool.account().driver_calls, before);
+    // Half of it is found in it, and the other half beside that.
+    let half = Bytes(SIZE.0 / 2);
+    let (one, other) = (pool.alloc(half, A, S).unwrap(), pool.alloc(half, A, S).unwrap());
+    assert_eq!((one.address(), other.address()), (address, address + half));
+    assert_eq!(pool.account().held, SIZE.0);
+}
+
+#[test]
+fn it_is_free_memory_like_all_other() {
+    let backend = host();
+    let pool = pool(&backend);
+    let address = freed(&pool, SIZE);
+    assert_eq!(pool.find(address), None);
+    freed(&pool, SIZE);
+    let account = pool.account();
+    assert_eq!((account.kept, account.held, account.live, account.peak_live), (SIZE.0, SIZE.0, 0, SIZE.0));
+    // Another thread, another size, and all memory that there is.
+    freed(&pool, SIZE);
+    let all = std::thread::scope(|scope| scope.spawn(|| pool.alloc(Bytes::mib(64), A, S)).join()).unwrap();
+    drop(all.unwrap());
+    assert_eq!(pool.account().peak_live, Bytes::mib(64).0);
+    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes::mib(64));
+}
+
+#[test]
+fn alignment_is_kept() {
+    let backend = host();
+    let pool = pool(&backend);
+    let before = pool.alloc(SIZE, A, S).unwrap();
+    let uneven = pool.alloc(SIZE + Bytes(512), A, S).unwrap();
+    drop((uneven, before));
+    let odd = pool.alloc(SIZE + Bytes(512), A, S).unwrap();
+    let address = freed(&pool, SIZE);
+    assert!(!address.is_aligned_to(SIZE), "{address:?} tells nothing");
+    assert!(pool.alloc(SIZE, SIZE, S).unwrap().address().is_aligned_to(SIZE));
+    drop(odd);
+}
+
+#[test]
+fn a_tag_gets_only_its_own_and_none_while_it_is_suspended() {
+    let backend = host();
+    let pool = pool(&backend);
+    let other = pool.tagged("other").unwrap();
+    let held = other.alloc(SIZE, A, S).unwrap();
+    let address = freed(&pool, SIZE);
+    let block = other.alloc(SIZE, A, S).unwrap();
+    assert_ne!(block.address(), address);
+    assert_eq!(&*pool.find(block.address()).unwrap().tag, "other");
+
+    let stash = Stash::pinned(&backend, Bytes::mib(16)).unwrap();
+    pool.suspend("other", &stash, Done::when_devices_idle()).unwrap();
+    drop(block);
+    let refused = other.alloc(SIZE, A, S).unwrap_err();
+    assert!(matches!(refused, PoolError::Suspended { .. }), "{refused}");
+    pool.resume("other").unwrap();
+    drop((held, other.alloc(SIZE, A, S).unwrap()));
+}
+
+#[test]
+fn a_pool_that_keeps_nothing_gives_it_back_at_once() {
+    let backend = host();
+    let pool = Pool::builder(&backend).keep(Bytes::ZERO).build().unwrap();
+    freed(&pool, SIZE);
+    assert_eq!(backend.memory_info(DeviceId(0)).unwrap().free, Bytes::mib(64));
+}
+
+#[test]
+fn threads_never_have_it_at_the_same_time() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    let backend = host();
+    let pool = pool(&backend);
+    let owners: Vec<_> = (0..3 << 4).map(|_| AtomicU64::new(0)).collect();
+    let base = freed(&pool, SIZE).0;
+    std::thread::scope(|scope| {
+        for thread in 1..=3 {
+            let (pool, owners) = (&pool, &owners);
+            scope.spawn(move || {
+                for round in 0..3000 {
+                    let block = pool.alloc(Bytes(SIZE.0 << (round % 2)), A, S).unwrap();
+                    let pages =
+                        (block.address().0 - base) >> 21..(block.address().0 + block.size().0 - base) >> 21;
+                    for page in pages.clone() {
+                        assert_eq!(owners[page as usize].swap(thread, Ordering::Relaxed), 0);
+                    }
+                    for page in pages {
+                        assert_eq!(owners[page as usize].swap(0, Ordering::Relaxed), thread);
+                    }
+                }
+            });
+        }
+    });
+    let account = pool.account();
+    assert_eq!((account.live, account.kept), (0, account.held));
+}
