@@ -7,17 +7,32 @@ use gpu_vmm_pool::{Block, Pool};
 use std::alloc::Layout;
 
 /// Whatever allocates.
-pub(crate) trait Allocator {
+pub trait Allocator {
+    /// What it gives out.
     type Block: Send;
 
     /// Who it is.
     fn name(&self) -> String;
 
+    /// So much memory.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
     fn alloc(&self, size: Bytes) -> Answer<Self::Block>;
 
+    /// Gives a block back.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot.
     fn free(&self, block: Self::Block) -> Answer;
 
     /// Each thread calls it before all else.
+    ///
+    /// # Errors
+    ///
+    /// Why the thread cannot allocate.
     fn enter(&self) -> Answer {
         Ok(())
     }

@@ -7,7 +7,7 @@
 //! | `turns` | how it is measured: who goes first changes, and memory that was just given back gets time to settle |
 //! | `row` | what came of it |
 //! | `scene` | on what it is measured; `raw` has the driver's own calls |
-//! | `allocator` | whatever allocates, under one name: the pool and what stands beside it |
+//! | `allocator` | whatever allocates, under one name: the pool and what stands beside it; `beside` is for those that callers bring |
 //!
 //! `gpu-vmm bench` runs them and writes what they tell.
 
@@ -15,6 +15,7 @@
 #![cfg(unix)]
 
 mod allocator;
+mod beside;
 mod pairs;
 mod pytorch;
 mod raw;
@@ -23,13 +24,15 @@ mod scene;
 mod stop;
 mod turns;
 
+pub use allocator::Allocator;
+pub use beside::{beside_pool, beside_pool_on_threads};
 use gpu_vmm_core::{Bytes, DeviceId, Workbench};
 pub use pairs::{About, about};
 pub use row::{Curve, Mark, Row, Side, Spread, Unit};
 use scene::Scene;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use stop::Stop;
+pub use stop::{Answer, Stop};
 
 /// What is to be measured, and how often.
 #[derive(Clone, Copy, Debug, Default)]

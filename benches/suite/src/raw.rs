@@ -61,6 +61,11 @@ impl Raw {
         Ok(Self { driver: gpu_vmm_raw::below(backend, device, None)?.into(), device })
     }
 
+    /// The same driver, for another device.
+    pub(crate) fn on(&self, device: DeviceId) -> Self {
+        Self { driver: Arc::clone(&self.driver), device }
+    }
+
     /// The vendor's name of a call.
     pub(crate) fn name(&self, cuda: &str, hip: &str, host: &str) -> String {
         match self.driver.vendor() {
@@ -198,6 +203,22 @@ impl Raw {
         let length = number(length.min(to.size).min(from.size));
         // SAFETY: both have so many bytes.
         self.check("copy", unsafe { self.driver.copy_on_device(to.at.0, from.at.0, length) })
+    }
+
+    /// Lets the device, which is current, reach another one's plain allocations: else the driver copies through the host.
+    pub(crate) fn enable_peer(&self, peer: DeviceId) -> Answer {
+        match self.driver.enable_peer(peer.0 as i32) {
+            Code::PEER_ALREADY_ENABLED => Ok(()),
+            code => self.check("enable peer access", code),
+        }
+    }
+
+    /// Copies another device's allocation to one of this device, which has as many bytes.
+    pub(crate) fn copy_peer(&self, to: Plain, from: Plain, peer: DeviceId) -> Answer {
+        let (here, there) = (self.device.0 as i32, peer.0 as i32);
+        // SAFETY: both have so many bytes.
+        let code = unsafe { self.driver.copy_peer(to.at.0, here, from.at.0, there, number(to.size)) };
+        self.check("copy peer", code)
     }
 
     /// Writes zeros, and waits.

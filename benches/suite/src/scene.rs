@@ -98,6 +98,13 @@ impl<'a, B: Workbench, A: Workbench> Scene<'a, B, A> {
         Ok(())
     }
 
+    /// The largest power of two that there is so many times in memory, at most `most`; the pair ends where it is less than
+    /// `least`. Both are powers of two.
+    pub(crate) fn fitting(&self, times: u64, least: Bytes, most: Bytes) -> Answer<Bytes> {
+        self.needs(Bytes(least.0 * times))?;
+        Ok(most.min(power_of_two(Bytes(self.memory()?.0 / times))))
+    }
+
     pub(crate) fn turns(&self, plan: Plan) -> usize {
         self.options.turns.unwrap_or(plan.turns).max(1)
     }
@@ -195,6 +202,11 @@ pub(crate) fn nothing_runs() -> Done<'static> {
     unsafe {
         Done::promised()
     }
+}
+
+/// The largest power of two that is no more than this.
+pub(crate) fn power_of_two(size: Bytes) -> Bytes {
+    Bytes(size.0.checked_ilog2().map_or(0, |power| 1 << power))
 }
 
 const BUSY: Bytes = Bytes::mib(64);

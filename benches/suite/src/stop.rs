@@ -6,11 +6,11 @@ use gpu_vmm_raw::Missing;
 use std::any::Any;
 
 /// What a step of a pair gives.
-pub(crate) type Answer<T = ()> = Result<T, Stop>;
+pub type Answer<T = ()> = Result<T, Stop>;
 
 /// Why a pair ends before its end.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub enum Stop {
     /// This device, version or machine has not what it needs.
     Skipped(String),
     /// Something went wrong.

@@ -5,12 +5,12 @@ use gpu_vmm_bench::{About, Options, Told, about, run};
 use gpu_vmm_core::{Bytes, DeviceId};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
-fn host() -> HostBackend {
-    HostConfig::new().memory(Bytes::gib(64)).open().unwrap()
+fn host(devices: u32) -> HostBackend {
+    HostConfig::new().devices(devices).memory(Bytes::gib(64)).open().unwrap()
 }
 
 /// What a run tells: each pair with the number of its rows, or why there are none.
-fn told(options: &Options<'_>) -> Vec<(About, Result<usize, String>)> {
+fn told(host: &HostBackend, options: &Options<'_>) -> Vec<(About, Result<usize, String>)> {
     let mut pairs: Vec<(About, Result<usize, String>)> = Vec::new();
     let mut tell = |told| match told {
         Told::Begins(about) => pairs.push((about, Ok(0))),
@@ -27,14 +27,14 @@ fn told(options: &Options<'_>) -> Vec<(About, Result<usize, String>)> {
         Told::Skipped(reason) => pairs.last_mut().unwrap().1 = Err(reason),
         Told::Failed(error) => panic!("{:?}: {error}", pairs.last()),
     };
-    let host = host();
-    run(&host, &host, DeviceId(0), options, &mut tell).unwrap();
+    run(host, host, DeviceId(0), options, &mut tell).unwrap();
     pairs
 }
 
 #[test]
 fn every_pair_has_figures_or_says_what_it_lacks() {
-    let pairs = told(&Options { turns: Some(1), memory: Some(Bytes::mib(1500)), ..Options::default() });
+    let options = Options { turns: Some(1), memory: Some(Bytes::mib(1500)), ..Options::default() };
+    let pairs = told(&host(2), &options);
     assert_eq!(pairs.iter().map(|pair| pair.0).collect::<Vec<_>>(), about::<HostBackend>());
     for (about, came) in pairs {
         match came {
@@ -46,8 +46,16 @@ fn every_pair_has_figures_or_says_what_it_lacks() {
 
 #[test]
 fn a_filter_is_held_against_the_names() {
-    let pairs = told(&Options { filter: Some("disp"), turns: Some(1), ..Options::default() });
+    let host = host(1);
+    let pairs = told(&host, &Options { filter: Some("disp"), turns: Some(1), ..Options::default() });
     let names: Vec<_> = pairs.iter().map(|(about, _)| about.name).collect();
     assert_eq!(names, ["dispatch"]);
-    assert!(told(&Options { filter: Some("nothing of that"), ..Options::default() }).is_empty());
+    assert!(told(&host, &Options { filter: Some("nothing of that"), ..Options::default() }).is_empty());
+}
+
+#[test]
+fn a_device_alone_has_no_peer() {
+    let pairs = told(&host(1), &Options { filter: Some("peer"), turns: Some(1), ..Options::default() });
+    let [(_, Err(reason))] = &pairs[..] else { panic!("{pairs:?}") };
+    assert_eq!(reason, "there is no other device that reaches device 0's memory");
 }

@@ -126,6 +126,8 @@ impl Code {
     pub const NOT_FOUND: Self = Self(500);
     /// `CUDA_ERROR_NOT_READY`, `hipErrorNotReady`.
     pub const NOT_READY: Self = Self(600);
+    /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`, `hipErrorPeerAccessAlreadyEnabled`.
+    pub const PEER_ALREADY_ENABLED: Self = Self(704);
     /// `CUDA_ERROR_NOT_PERMITTED`.
     pub const NOT_PERMITTED: Self = Self(800);
     /// `CUDA_ERROR_NOT_SUPPORTED`, `hipErrorNotSupported`.

@@ -3,16 +3,21 @@
 
 use crate::abi::Code;
 use crate::library::{Library, required};
+use crate::table::Symbol;
 use crate::{ImportBy, Own};
 use gpu_vmm_core::Vendor;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 type Context = *mut c_void;
 
 pub(crate) struct Cuda {
     set_current: unsafe extern "C" fn(Context) -> i32,
     retain: unsafe extern "C" fn(*mut Context, i32) -> i32,
-    devices: usize,
+    enable_peer: Symbol<unsafe extern "C" fn(Context, u32) -> i32>,
+    copy_peer: Symbol<unsafe extern "C" fn(u64, Context, u64, Context, usize) -> i32>,
+    /// Each device's context once it was asked for, else null. It lives as long as the process.
+    contexts: Vec<AtomicPtr<c_void>>,
 }
 
 impl Cuda {
@@ -23,10 +28,26 @@ impl Cuda {
             0 => Ok(Self {
                 set_current: required(library, "cuCtxSetCurrent")?,
                 retain: required(library, "cuDevicePrimaryCtxRetain")?,
-                devices,
+                enable_peer: Symbol::find(library, "cuCtxEnablePeerAccess"),
+                copy_peer: Symbol::find(library, "cuMemcpyPeer"),
+                contexts: (0..devices).map(|_| AtomicPtr::default()).collect(),
             }),
             code => Err(format!("cuInit answered {code}")),
         }
+    }
+
+    fn context(&self, device: i32) -> Result<Context, Code> {
+        let place = usize::try_from(device).ok().and_then(|device| self.contexts.get(device));
+        let place = place.ok_or(Code::INVALID_DEVICE)?;
+        let mut context = place.load(Ordering::Relaxed);
+        if context.is_null() {
+            // SAFETY: the device exists, and one context is written.
+            match unsafe { (self.retain)(&raw mut context, device) } {
+                0 => place.store(context, Ordering::Relaxed),
+                code => return Err(Code(code)),
+            }
+        }
+        Ok(context)
     }
 }
 
@@ -35,21 +56,31 @@ impl Own for Cuda {
         Vendor::Cuda
     }
 
-    /// The context is retained once a call, and never released: it lives as long as the process.
     fn make_current(&self, device: i32) -> Code {
-        if usize::try_from(device).map_or(true, |device| device >= self.devices) {
-            return Code::INVALID_DEVICE;
-        }
-        let mut context = std::ptr::null_mut();
-        // SAFETY: the device exists, and one context is written.
-        match unsafe { (self.retain)(&raw mut context, device) } {
+        match self.context(device) {
             // SAFETY: the context is retained.
-            0 => Code(unsafe { (self.set_current)(context) }),
-            code => Code(code),
+            Ok(context) => Code(unsafe { (self.set_current)(context) }),
+            Err(code) => code,
         }
     }
 
     fn import_by(&self) -> ImportBy {
         ImportBy::Value
+    }
+
+    fn enable_peer(&self, peer: i32) -> Code {
+        match self.context(peer) {
+            // SAFETY: the context is retained; flags must be zero.
+            Ok(context) => Code(unsafe { self.enable_peer.get()(context, 0) }),
+            Err(code) => code,
+        }
+    }
+
+    unsafe fn copy_peer(&self, to: u64, to_device: i32, from: u64, from_device: i32, length: usize) -> Code {
+        match (self.context(to_device), self.context(from_device)) {
+            // SAFETY: the caller's promise; the contexts are retained.
+            (Ok(there), Ok(here)) => Code(unsafe { self.copy_peer.get()(to, there, from, here, length) }),
+            (Err(code), _) | (_, Err(code)) => code,
+        }
     }
 }

@@ -69,6 +69,18 @@ pub trait Driver: Calls {
     /// How a descriptor is imported.
     fn import_by(&self) -> ImportBy;
 
+    /// Lets the current device reach what another one allocates without virtual memory management: `cuCtxEnablePeerAccess`,
+    /// `hipDeviceEnablePeerAccess`. [`Code::PEER_ALREADY_ENABLED`] where it does already.
+    fn enable_peer(&self, peer: i32) -> Code;
+
+    /// Copies from one device's memory to another one's: `cuMemcpyPeer`, `hipMemcpyPeer`. It may return before the bytes are
+    /// there.
+    ///
+    /// # Safety
+    ///
+    /// Both have so many bytes, which nothing else uses.
+    unsafe fn copy_peer(&self, to: u64, to_device: i32, from: u64, from_device: i32, length: usize) -> Code;
+
     /// The driver's name for a code.
     fn name(&self, code: Code) -> String;
 }
@@ -78,6 +90,11 @@ trait Own: Send + Sync {
     fn vendor(&self) -> Vendor;
     fn make_current(&self, device: i32) -> Code;
     fn import_by(&self) -> ImportBy;
+    fn enable_peer(&self, peer: i32) -> Code;
+    /// # Safety
+    ///
+    /// As for [`Driver::copy_peer`].
+    unsafe fn copy_peer(&self, to: u64, to_device: i32, from: u64, from_device: i32, length: usize) -> Code;
 }
 
 /// A GPU's driver.
@@ -98,6 +115,15 @@ impl Driver for Gpu {
 
     fn import_by(&self) -> ImportBy {
         self.own.import_by()
+    }
+
+    fn enable_peer(&self, peer: i32) -> Code {
+        self.own.enable_peer(peer)
+    }
+
+    unsafe fn copy_peer(&self, to: u64, to_device: i32, from: u64, from_device: i32, length: usize) -> Code {
+        // SAFETY: the caller's promise.
+        unsafe { self.own.copy_peer(to, to_device, from, from_device, length) }
     }
 
     fn name(&self, code: Code) -> String {

@@ -13,20 +13,20 @@ pub(crate) enum Column {
 }
 
 /// A function, if this version has it.
-struct Symbol<F> {
+pub(crate) struct Symbol<F> {
     name: &'static str,
     function: Option<F>,
 }
 
 impl<F: Copy> Symbol<F> {
-    fn find(library: &Library, name: &'static str) -> Self {
-        // SAFETY: the table below names each function's type as `cuda.h` and `hip_runtime_api.h` have it.
+    pub(crate) fn find(library: &Library, name: &'static str) -> Self {
+        // SAFETY: whoever asks names the function's type as `cuda.h` and `hip_runtime_api.h` have it.
         let function = unsafe { library.get::<F>(name) }.ok().map(|found| *found);
         Self { name, function }
     }
 
     /// The function, or an end as [`Missing`](crate::Missing).
-    fn get(&self) -> F {
+    pub(crate) fn get(&self) -> F {
         self.function.unwrap_or_else(|| missing(format!("this version has no {}", self.name)))
     }
 }

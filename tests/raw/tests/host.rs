@@ -62,4 +62,6 @@ fn what_has_no_counterpart_is_missing() {
     // SAFETY: one address would be written.
     let why = missing(|| unsafe { driver.allocate_async(&raw mut address, SIZE, null_mut()) });
     assert_eq!(why, "there is no counterpart of cuMemAllocAsync and hipMallocAsync");
+    let why = missing(|| driver.enable_peer(0));
+    assert!(why.ends_with("a plain allocation is its own device's"), "{why}");
 }

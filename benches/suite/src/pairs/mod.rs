@@ -1,5 +1,6 @@
 //! What is measured.
 
+mod ahead;
 mod blocks;
 mod calls;
 mod dispatch;
@@ -8,9 +9,15 @@ mod growth;
 mod kept;
 mod mappings;
 mod order;
-mod pool;
+mod peer;
+mod pieces;
+pub(crate) mod pool;
 mod records;
-mod threads;
+#[cfg(target_os = "linux")]
+mod share;
+mod suspend;
+mod swap;
+pub(crate) mod threads;
 
 use crate::scene::Scene;
 use crate::stop::Answer;
@@ -39,6 +46,16 @@ pub(crate) fn all<B: Workbench, A: Workbench>() -> Vec<Pair<B, A>> {
         pair("fresh", "8 GiB at once with its addresses, beside an allocation", fresh::measure),
         pair("growth", "memory that grows, beside the best raw calls, and beside copying", growth::measure),
         pair("kept", "memory that was kept is mapped, beside memory that is new", kept::measure),
+        pair("ahead", "a step of growth that was mapped ahead, beside one on demand", ahead::measure),
+        pair("swap", "two regions exchange their memory, beside the driver's own calls", swap::measure),
+        pair(
+            "suspend",
+            "memory given back and had again, beside plain copies and the driver's own calls",
+            suspend::measure,
+        ),
+        #[cfg(target_os = "linux")]
+        pair("share", "64 handles through a socket, beside the driver's own calls", share::measure),
+        pair("peer", "memory that another device uses, beside the driver's own copies", peer::measure),
         pair("pool", "a warm allocation with its free, beside others'", pool::measure),
         pair("blocks", "the pool with many live blocks, beside itself with one", blocks::measure),
         pair(

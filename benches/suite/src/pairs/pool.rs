@@ -26,21 +26,25 @@ const MIXED: [Bytes; 6] =
 /// So many are timed together.
 pub(super) const PAIRS: u64 = 1000;
 
+const PLAN: Plan = Plan::turns(200).together(PAIRS);
+
 /// What a pair may take of the driver's.
 const AT_MOST: f64 = 0.15;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
     if scene.is_host() {
         let pool = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
-        return beside(scene, &pool, &Heap, None);
+        orders(scene, &pool, &Heap, None)?;
+        return handed(scene, &pool, &Heap);
     }
     let drivers = drivers_pool(scene)?;
     let pool = Pooled::new(scene.backend, scene.device, drivers.stream.stream())?;
-    beside(scene, &pool, &drivers, Some(AT_MOST))?;
-    match scene.options.torch {
-        Some(folder) => beside(scene, &pool, &Torch::load(folder, &scene.raw)?, None),
-        None => Ok(()),
-    }
+    orders(scene, &pool, &drivers, Some(AT_MOST))?;
+    handed(scene, &pool, &drivers)?;
+    let Some(folder) = scene.options.torch else { return Ok(()) };
+    let torch = Torch::load(folder, &scene.raw)?;
+    orders(scene, &pool, &torch, None)?;
+    handed(scene, &pool, &torch)
 }
 
 /// The driver's own pool, told to keep what it has.
@@ -50,15 +54,15 @@ pub(super) fn drivers_pool<B: Workbench, A: Workbench>(scene: &Scene<'_, B, A>) 
     Ok(DriversPool { raw: scene.raw.clone(), stream: scene.raw.stream()? })
 }
 
-fn beside<B: Workbench, A: Workbench, P: Allocator + Sync, O: Allocator + Sync>(
+/// What one thread does.
+pub(crate) fn orders<B: Workbench, A: Workbench, P: Allocator, O: Allocator>(
     scene: &mut Scene<'_, B, A>,
     pool: &P,
     other: &O,
     at_most: Option<f64>,
 ) -> Answer {
     let name = other.name();
-    let plain = Plan::turns(200).together(PAIRS);
-    let marked = at_most.map_or(plain, |most| plain.at_most(most));
+    let marked = at_most.map_or(PLAN, |most| PLAN.at_most(most));
     let memory = scene.memory()?;
     for size in SIZES.into_iter().filter(|size| Bytes(3 * size.0) <= memory) {
         scene.compare_whole(
@@ -79,20 +83,30 @@ fn beside<B: Workbench, A: Workbench, P: Allocator + Sync, O: Allocator + Sync>(
         scene.compare_whole(
             format!("{what}: one of 64 replaced"),
             &*name,
-            plain,
+            PLAN,
             || ours.replace(PAIRS),
             || others.replace(PAIRS),
         )?;
         ours.end()?;
         others.end()?;
     }
+    Ok(())
+}
+
+/// What one thread allocates and another one frees.
+pub(crate) fn handed<B: Workbench, A: Workbench, P: Allocator + Sync, O: Allocator + Sync>(
+    scene: &mut Scene<'_, B, A>,
+    pool: &P,
+    other: &O,
+) -> Answer {
+    let name = other.name();
     for size in [Bytes::kib(4), Bytes::kib(512)] {
         std::thread::scope(|scope| {
             let (mut ours, mut others) = (Handed::new(scope, pool), Handed::new(scope, other));
             scene.compare_whole(
                 format!("{size}: freed by another thread"),
                 &*name,
-                plain,
+                PLAN,
                 || ours.pass(size, PAIRS),
                 || others.pass(size, PAIRS),
             )

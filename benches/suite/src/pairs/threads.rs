@@ -34,7 +34,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
     compare(scene, &pool, &drivers)
 }
 
-fn compare<B: Workbench, A: Workbench, P: Allocator + Sync, O: Allocator + Sync>(
+pub(crate) fn compare<B: Workbench, A: Workbench, P: Allocator + Sync, O: Allocator + Sync>(
     scene: &mut Scene<'_, B, A>,
     pool: &P,
     other: &O,

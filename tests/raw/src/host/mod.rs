@@ -147,6 +147,14 @@ impl<B: Workbench> Driver for Host<B> {
         ImportBy::Value
     }
 
+    fn enable_peer(&self, _: i32) -> Code {
+        excluded("a plain allocation is its own device's")
+    }
+
+    unsafe fn copy_peer(&self, _: u64, _: i32, _: u64, _: i32, _: usize) -> Code {
+        excluded("a plain allocation is its own device's")
+    }
+
     fn name(&self, code: Code) -> String {
         let name = match code {
             Code::INVALID_VALUE => "an invalid value",

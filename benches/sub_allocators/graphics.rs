@@ -4,11 +4,13 @@
 //! it: both are answered here, with a kind that is the device's own and with numbers for blocks, so that no driver is needed
 //! and none is timed. It never touches such memory.
 
-use crate::patterns::{Allocator, Failed};
+#![allow(unsafe_code)]
+
 use ash::vk::{self, Handle};
 use gpu_allocator::vulkan::{self, AllocationCreateDesc, AllocationScheme, AllocatorCreateDesc};
-use gpu_allocator::{AllocationSizes, AllocatorDebugSettings, MemoryLocation};
+use gpu_allocator::{AllocationError, AllocationSizes, AllocatorDebugSettings, MemoryLocation};
 use gpu_vmm::Bytes;
+use gpu_vmm_bench::{Allocator, Answer, Stop};
 use std::cell::RefCell;
 use std::ffi::{CStr, c_void};
 
@@ -72,11 +74,15 @@ fn load(name: &CStr) -> *const c_void {
     }
 }
 
+fn failed(error: AllocationError) -> Stop {
+    Stop::Failed(format!("gpu-allocator: {error}"))
+}
+
 impl Graphics {
     /// The size of its blocks.
     pub(crate) const LARGEST: Bytes = Bytes::mib(256);
 
-    pub(crate) fn new() -> Result<Self, Failed> {
+    pub(crate) fn new() -> Answer<Self> {
         // SAFETY: the functions have the types of their names, and do not look at the instance or the device.
         let (instance, device) = unsafe {
             (
@@ -92,7 +98,8 @@ impl Graphics {
             debug_settings: AllocatorDebugSettings::default(),
             buffer_device_address: false,
             allocation_sizes: AllocationSizes::new(blocks, blocks),
-        })?;
+        })
+        .map_err(failed)?;
         Ok(Self(RefCell::new(allocator)))
     }
 }
@@ -100,20 +107,23 @@ impl Graphics {
 impl Allocator for Graphics {
     type Block = vulkan::Allocation;
 
-    const NAME: &'static str = "gpu-allocator";
+    fn name(&self) -> String {
+        "gpu-allocator".to_owned()
+    }
 
-    fn alloc(&self, size: Bytes) -> Result<vulkan::Allocation, Failed> {
+    fn alloc(&self, size: Bytes) -> Answer<vulkan::Allocation> {
         let requirements = vk::MemoryRequirements { size: size.0, alignment: 256, memory_type_bits: 1 };
-        Ok(self.0.borrow_mut().allocate(&AllocationCreateDesc {
+        let what = AllocationCreateDesc {
             name: "",
             requirements,
             location: MemoryLocation::GpuOnly,
             linear: true,
             allocation_scheme: AllocationScheme::GpuAllocatorManaged,
-        })?)
+        };
+        self.0.borrow_mut().allocate(&what).map_err(failed)
     }
 
-    fn free(&self, block: vulkan::Allocation) -> Result<(), Failed> {
-        Ok(self.0.borrow_mut().free(block)?)
+    fn free(&self, block: vulkan::Allocation) -> Answer {
+        self.0.borrow_mut().free(block).map_err(failed)
     }
 }

@@ -1,7 +1,7 @@
 //! `offset-allocator`: a port of Sebastian Aaltonen's allocator of numbers in one range, by two levels of bins.
 
-use crate::patterns::{Allocator, Failed};
 use gpu_vmm::Bytes;
+use gpu_vmm_bench::{Allocator, Answer, Stop};
 use offset_allocator::Allocation;
 use std::cell::RefCell;
 use std::sync::{Mutex, PoisonError};
@@ -10,10 +10,11 @@ use std::sync::{Mutex, PoisonError};
 const UNIT: u64 = 256;
 const UNITS: u32 = 1 << 30;
 
-fn alloc(allocator: &mut offset_allocator::Allocator, size: Bytes) -> Result<Allocation, Failed> {
-    allocator
-        .allocate(u32::try_from(size.0.div_ceil(UNIT))?)
-        .ok_or_else(|| "offset-allocator has no room".into())
+fn alloc(allocator: &mut offset_allocator::Allocator, size: Bytes) -> Answer<Allocation> {
+    u32::try_from(size.0.div_ceil(UNIT))
+        .ok()
+        .and_then(|units| allocator.allocate(units))
+        .ok_or_else(|| Stop::Failed(format!("offset-allocator has no room for {size}")))
 }
 
 /// As it is: one thread's.
@@ -28,13 +29,15 @@ impl Offsets {
 impl Allocator for Offsets {
     type Block = Allocation;
 
-    const NAME: &'static str = "offset-allocator";
+    fn name(&self) -> String {
+        "offset-allocator".to_owned()
+    }
 
-    fn alloc(&self, size: Bytes) -> Result<Allocation, Failed> {
+    fn alloc(&self, size: Bytes) -> Answer<Allocation> {
         alloc(&mut self.0.borrow_mut(), size)
     }
 
-    fn free(&self, block: Allocation) -> Result<(), Failed> {
+    fn free(&self, block: Allocation) -> Answer {
         self.0.borrow_mut().free(block);
         Ok(())
     }
@@ -52,13 +55,15 @@ impl Locked {
 impl Allocator for Locked {
     type Block = Allocation;
 
-    const NAME: &'static str = "offsets, locked";
+    fn name(&self) -> String {
+        "offset-allocator, locked".to_owned()
+    }
 
-    fn alloc(&self, size: Bytes) -> Result<Allocation, Failed> {
+    fn alloc(&self, size: Bytes) -> Answer<Allocation> {
         alloc(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), size)
     }
 
-    fn free(&self, block: Allocation) -> Result<(), Failed> {
+    fn free(&self, block: Allocation) -> Answer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).free(block);
         Ok(())
     }

@@ -1,0 +1,44 @@
+//! Allocators that whoever calls brings, beside the pool: in the orders of the pairs `pool` and `threads`.
+
+use crate::allocator::{Allocator, Pooled};
+use crate::pairs::{pool, threads};
+use crate::scene::Scene;
+use crate::stop::{Answer, Stop};
+use crate::{Options, Told};
+use gpu_vmm_core::{DeviceId, Stream, Workbench};
+
+/// Measures an allocator beside the pool of a backend, on one thread, and tells of each figure as it is there. Sizes of which
+/// there is not three times as much memory are left out.
+///
+/// # Errors
+///
+/// Where either of them fails.
+pub fn beside_pool<B: Workbench, O: Allocator>(
+    backend: &B,
+    device: DeviceId,
+    other: &O,
+    options: &Options<'_>,
+    tell: &mut dyn FnMut(Told),
+) -> Answer {
+    let scene = &mut Scene::new(backend, backend, device, options, tell).map_err(Stop::Failed)?;
+    let ours = Pooled::new(backend, device, Stream::DEFAULT)?;
+    pool::orders(scene, &ours, other, None)
+}
+
+/// The same for what several threads do.
+///
+/// # Errors
+///
+/// Where either of them fails.
+pub fn beside_pool_on_threads<B: Workbench, O: Allocator + Sync>(
+    backend: &B,
+    device: DeviceId,
+    other: &O,
+    options: &Options<'_>,
+    tell: &mut dyn FnMut(Told),
+) -> Answer {
+    let scene = &mut Scene::new(backend, backend, device, options, tell).map_err(Stop::Failed)?;
+    let ours = Pooled::new(backend, device, Stream::DEFAULT)?;
+    pool::handed(scene, &ours, other)?;
+    threads::compare(scene, &ours, other)
+}

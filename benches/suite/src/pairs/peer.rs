@@ -1,0 +1,108 @@
+//! Memory that another device uses: what giving it access costs, beside the owner alone, and its copies out of a region of the
+//! owner's, beside the driver's own copies between plain allocations.
+
+use super::fresh::Freeing;
+use super::pieces::{grow_by, has_pattern};
+use crate::scene::{Plan, Scene, nothing_runs};
+use crate::stop::{Answer, Stop};
+use gpu_vmm_core::{Access, Bytes, DeviceId, Physical, Properties, Region, Workbench};
+
+pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+    let owner = scene.device;
+    let reached = |peer: DeviceId| -> Answer<bool> {
+        Ok(peer != owner
+            && scene.backend.can_access(peer, owner)?
+            && scene.backend.can_access(owner, peer)?)
+    };
+    let mut found = None;
+    for device in scene.backend.devices() {
+        if found.is_none() && reached(device.id)? {
+            found = Some(device.id);
+        }
+    }
+    let no_peer = || Stop::Skipped(format!("there is no other device that reaches {owner}'s memory"));
+    let peer = found.ok_or_else(no_peer)?;
+    let granule = scene.backend.granularity().bytes();
+    let size = scene.fitting(1, Bytes::mib(64).max(granule), Bytes::gib(1))?;
+    for handles in [1, 16, 512].into_iter().filter(|handles| size.0 / handles >= granule.0) {
+        grants(scene, peer, size, handles)?;
+    }
+    if scene.is_host() {
+        return Ok(()); // its devices do not reach each other's plain allocations
+    }
+    for (size, turns) in [(Bytes::mib(2), 1000), (Bytes::mib(64), 300), (Bytes::gib(1), 100)] {
+        copies(scene, peer, size.max(granule), turns)?;
+    }
+    Ok(())
+}
+
+/// One size in so many handles, opened to its owner and the peer, or to the owner alone.
+fn grants<B: Workbench, A: Workbench>(
+    scene: &mut Scene<'_, B, A>,
+    peer: DeviceId,
+    size: Bytes,
+    handles: u64,
+) -> Answer {
+    let (backend, owner) = (scene.backend, scene.device);
+    let piece = Bytes(size.0 / handles);
+    let create = |_| Ok(Physical::create(backend, piece, Properties::on(owner))?);
+    let memory = (0..handles).map(create).collect::<Answer<Vec<_>>>()?;
+    let cycle = |devices: &[DeviceId]| {
+        let mut region = Region::builder(backend).on(owner).reserve(size).build()?;
+        for memory in &memory {
+            region.map(region.end(), memory)?;
+        }
+        for device in devices {
+            region.set_access(Bytes::ZERO, size, *device, Access::ReadWrite)?;
+        }
+        Ok(region.close(nothing_runs())?)
+    };
+    scene.compare_whole(
+        format!("{size} in handles of {piece}: map, set access for owner and peer, unmap"),
+        "owner alone, by gpu-vmm",
+        Plan::turns(20),
+        || cycle(&[owner, peer]),
+        || cycle(&[owner]),
+    )
+}
+
+/// The peer copies.
+fn copies<B: Workbench, A: Workbench>(
+    scene: &mut Scene<'_, B, A>,
+    peer: DeviceId,
+    size: Bytes,
+    turns: usize,
+) -> Answer {
+    scene.needs(Bytes(2 * size.0))?;
+    let (backend, owner) = (scene.backend, scene.device);
+    let mut source = Region::builder(backend).on(owner).reserve(size).access(peer, Access::Read).build()?;
+    let mut target = Region::builder(backend).on(peer).reserve(size).build()?;
+    grow_by(&mut source, size, size)?;
+    grow_by(&mut target, size, size)?;
+    // Written by kernels, which also makes both devices' contexts.
+    source.write_pattern(owner, Bytes::ZERO, size, 1)?;
+    target.write_pattern(peer, Bytes::ZERO, size, 2)?;
+    let (here, there) = (scene.raw.clone(), scene.raw.on(peer));
+    here.enter()?;
+    let from = here.plain(size)?;
+    // The owner is current again in the end.
+    let _from = Freeing(|| here.enter().and_then(|()| here.free(from)));
+    there.enter()?;
+    let to = there.plain(size)?;
+    let _to = Freeing(|| there.free(to));
+    there.enable_peer(owner)?;
+    let beside = there.name("cuMemcpyPeer", "hipMemcpyPeer", "no copy");
+    scene.compare_whole(
+        format!("{size}: a copy by the peer"),
+        beside,
+        Plan::turns(turns),
+        || Ok(target.copy_from(Bytes::ZERO, &source, Bytes::ZERO, size)?),
+        || {
+            there.copy_peer(to, from, owner)?;
+            there.synchronize()
+        },
+    )?;
+    has_pattern(&target, peer, size, 1)?;
+    source.close(nothing_runs())?;
+    Ok(target.close(nothing_runs())?)
+}

@@ -1,0 +1,92 @@
+//! Ranges that are made of many handles, by the library and by hand.
+
+use crate::raw::{Handle, Raw};
+use crate::scene::Scene;
+use crate::stop::{Answer, Stop};
+use gpu_vmm_core::{Address, Bytes, DeviceId, Region, Workbench};
+
+/// Grows a region to a size, so much at a time.
+pub(super) fn grow_by<B: Workbench>(region: &mut Region<B>, piece: Bytes, size: Bytes) -> Answer {
+    while region.end() < size {
+        region.grow_to(region.end() + piece)?;
+    }
+    Ok(())
+}
+
+/// Fails where a region has not the pattern that was written into it.
+pub(super) fn has_pattern<B: Workbench>(
+    region: &Region<B>,
+    device: DeviceId,
+    size: Bytes,
+    seed: u64,
+) -> Answer {
+    match region.count_wrong(device, Bytes::ZERO, size, seed)? {
+        0 => Ok(()),
+        wrong => Err(Stop::Failed(format!("{wrong} words of {size} are not what they were"))),
+    }
+}
+
+/// As many handles by the driver's own calls: what has to be done, and no more.
+pub(super) struct ByHand {
+    raw: Raw,
+    at: Address,
+    piece: Bytes,
+    count: u64,
+    pub(super) handles: Vec<Handle>,
+    /// So many of them, from the first one on.
+    mapped: u64,
+    /// True where one call unmaps all.
+    unmaps_runs: bool,
+}
+
+impl ByHand {
+    /// Addresses alone.
+    pub(super) fn new<B: Workbench, A: Workbench>(
+        scene: &Scene<'_, B, A>,
+        size: Bytes,
+        piece: Bytes,
+    ) -> Answer<Self> {
+        let (raw, unmaps_runs) = (scene.raw.clone(), scene.backend.unmaps_runs());
+        let (at, count) = (raw.reserve(size)?, size.0 / piece.0);
+        Ok(Self { raw, at, piece, count, handles: Vec::new(), mapped: 0, unmaps_runs })
+    }
+
+    /// As many handles as there are addresses for, each by this call.
+    pub(super) fn create(&mut self, call: fn(&Raw, Bytes) -> Answer<Handle>) -> Answer {
+        for _ in 0..self.count {
+            self.handles.push(call(&self.raw, self.piece)?);
+        }
+        Ok(())
+    }
+
+    pub(super) fn map(&mut self) -> Answer {
+        for handle in &self.handles {
+            self.raw.map(self.at + Bytes(self.piece.0 * self.mapped), *handle)?;
+            self.mapped += 1;
+        }
+        self.raw.open(self.at, Bytes(self.piece.0 * self.mapped))
+    }
+
+    pub(super) fn unmap(&mut self) -> Answer {
+        let at_once = if self.unmaps_runs { self.mapped.max(1) } else { 1 };
+        while self.mapped > 0 {
+            let left = self.mapped - at_once;
+            self.raw.unmap(self.at + Bytes(self.piece.0 * left), Bytes(self.piece.0 * at_once))?;
+            self.mapped = left;
+        }
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self) -> Answer {
+        self.handles.drain(..).try_for_each(|handle| self.raw.release(handle))
+    }
+}
+
+impl Drop for ByHand {
+    fn drop(&mut self) {
+        // What cannot be given back is seen by whatever comes next, which finds less memory.
+        let size = Bytes(self.piece.0 * self.count);
+        let _ = self.unmap().and_then(|()| self.release());
+        let _ = self.raw.free_addresses(self.at, size);
+    }
+}

@@ -1,0 +1,177 @@
+//! A region's memory that is given back and had again at the same addresses: with its contents, beside plain copies between an
+//! allocation and page-locked memory, and without them, beside the driver's own unmap, release, create, map and set access.
+
+use super::pieces::{ByHand, grow_by, has_pattern};
+use crate::raw::{Pinned, Plain, Raw, RawStream};
+use crate::scene::{Plan, Scene, nothing_runs, power_of_two};
+use crate::stop::{Answer, Stop};
+use crate::turns::{Times, timed};
+use gpu_vmm_core::{Bytes, Region, Ring, Stash, Workbench};
+use std::sync::Arc;
+use std::time::Duration;
+
+const GIB: Bytes = Bytes::gib(1);
+
+/// How often contents go there and back.
+const TURNS: usize = 5;
+
+/// As much memory of the host's is left alone.
+const LEFT: Bytes = Bytes::gib(8);
+
+/// The threads of the ring that contents go through where they are not kept in page-locked memory.
+const THREADS: usize = 4;
+
+pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+    let size = scene.fitting(2, Bytes::mib(64), Bytes::gib(32))?;
+    for piece in [GIB, Bytes::mib(64), Bytes::mib(2)].into_iter().filter(|piece| *piece <= size) {
+        without(scene, size, piece)?;
+    }
+    if scene.is_host() {
+        return Ok(()); // it has no streams
+    }
+    let in_host = power_of_two(Bytes(available()?.saturating_sub(LEFT).0 / 2));
+    if in_host < Bytes::mib(64) {
+        return Err(Stop::Skipped(format!("the host has little more than {LEFT}, which are left alone")));
+    }
+    let size = size.min(in_host);
+    let stash = Stash::pinned(scene.backend, size)?;
+    let copies = Copies::new(scene, size)?;
+    // What has been freed just now is cleared by the driver before it can be had again: a resume that comes at once waits
+    // for that.
+    for piece in [GIB, Bytes::mib(64)].into_iter().filter(|piece| *piece <= size) {
+        with(scene, &copies, (&stash, "page-locked memory"), piece, Duration::ZERO)?;
+        with(scene, &copies, (&stash, "page-locked memory"), piece, Duration::from_millis(500))?;
+    }
+    drop((stash, copies));
+
+    let ring = Arc::new(Ring::new(scene.backend, THREADS, Ring::<B>::CHUNK)?);
+    let pageable = Stash::pageable(Arc::clone(&ring));
+    let copies = Copies::new(scene, size.min(Bytes::gib(4)))?;
+    with(scene, &copies, (&pageable, "pageable memory"), size.min(GIB), Duration::ZERO)?;
+    drop((pageable, copies));
+    let file = Stash::file(std::env::temp_dir(), ring);
+    let copies = Copies::new(scene, size.min(GIB))?;
+    with(scene, &copies, (&file, "a file"), size.min(GIB), Duration::ZERO)
+}
+
+/// What the system thinks that a program can still get of the host's memory.
+fn available() -> Answer<Bytes> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|line| line.trim().parse().ok())
+        .ok_or_else(|| Stop::Skipped("the system does not tell how much memory it has left".to_owned()))
+}
+
+fn without<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, piece: Bytes) -> Answer {
+    let mut region = scene.room(size)?;
+    grow_by(&mut region, piece, size)?;
+    let mut by_hand = ByHand::new(scene, size, piece)?;
+    by_hand.create(Raw::create)?;
+    by_hand.map()?;
+    let stash = Stash::nothing();
+    scene.compare_whole(
+        format!("{size} in handles of {piece}, without contents: suspend, resume"),
+        "driver's own calls",
+        Plan::turns(4 * TURNS),
+        || {
+            region.suspend(&stash, nothing_runs())?;
+            Ok(region.resume().map(drop)?)
+        },
+        || {
+            by_hand.unmap()?;
+            by_hand.release()?;
+            by_hand.create(Raw::create)?;
+            by_hand.map()
+        },
+    )?;
+    Ok(region.close(nothing_runs())?)
+}
+
+fn with<B: Workbench, A: Workbench>(
+    scene: &mut Scene<'_, B, A>,
+    copies: &Copies,
+    (stash, kept): (&Stash<B>, &str),
+    piece: Bytes,
+    asleep: Duration,
+) -> Answer {
+    let (device, size) = (scene.device, copies.plain.size);
+    let mut region: Region<B> = scene.room(size)?;
+    grow_by(&mut region, piece, size)?;
+    region.write_pattern(device, Bytes::ZERO, size, 1)?;
+    let plan = Plan::turns(TURNS);
+    let times: Times<2> = scene.take(
+        plan,
+        || {
+            let ([out], ()) = timed(|| Ok(region.suspend(stash, nothing_runs()).map(drop)?))?;
+            std::thread::sleep(asleep);
+            let ([back], ()) = timed(|| Ok(region.resume().map(drop)?))?;
+            Ok(([out, back], ()))
+        },
+        || {
+            let ([out], ()) = timed(|| copies.out())?;
+            let ([back], ()) = timed(|| copies.back())?;
+            Ok(([out, back], ()))
+        },
+    )?;
+    has_pattern(&region, device, size, 1)?;
+    region.close(nothing_runs())?;
+    let when = if asleep.is_zero() { "at once".to_owned() } else { format!("after {asleep:?}") };
+    let ways = [format!("suspend to {kept}, resume {when}"), format!("resume {when} from {kept}")];
+    for (way, (ours, others)) in ways.into_iter().zip(times.ours.iter().zip(&times.beside)) {
+        let what = format!("{size} in handles of {piece}: {way}");
+        scene.row(what, "plain copy, page-locked memory", plan, ours, others);
+    }
+    Ok(())
+}
+
+/// The plain copies: an allocation of the device's, as much page-locked memory, and a stream.
+struct Copies {
+    raw: Raw,
+    stream: RawStream,
+    plain: Plain,
+    /// Each as much as one copy has: a single allocation of all of it may not be had.
+    pinned: Vec<Pinned>,
+}
+
+impl Copies {
+    fn new<B: Workbench, A: Workbench>(scene: &Scene<'_, B, A>, size: Bytes) -> Answer<Self> {
+        let raw = scene.raw.clone();
+        let (stream, plain) = (raw.stream()?, raw.plain(size)?);
+        let mut this = Self { raw, stream, plain, pinned: Vec::new() };
+        let piece = this.piece();
+        for _ in 0..size.0 / piece.0 {
+            this.pinned.push(this.raw.pin(piece)?);
+        }
+        Ok(this)
+    }
+
+    /// As much as one copy has.
+    fn piece(&self) -> Bytes {
+        self.plain.size.min(GIB)
+    }
+
+    /// The parts of the allocation, each with its page-locked memory.
+    fn parts(&self) -> impl Iterator<Item = (Plain, Pinned)> {
+        let piece = self.piece();
+        let part = move |number| Plain { at: self.plain.at + Bytes(piece.0 * number), size: piece };
+        (0..).map(part).zip(self.pinned.iter().copied())
+    }
+
+    fn out(&self) -> Answer {
+        self.parts().try_for_each(|(plain, pinned)| self.raw.copy_out(pinned, plain, self.stream))?;
+        self.raw.wait_for(self.stream)
+    }
+
+    fn back(&self) -> Answer {
+        self.parts().try_for_each(|(plain, pinned)| self.raw.copy_back(plain, pinned, self.stream))?;
+        self.raw.wait_for(self.stream)
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        // What cannot be given back is seen by whatever comes next, which finds less memory.
+        self.pinned.drain(..).for_each(|pinned| drop(self.raw.unpin(pinned)));
+        drop(self.raw.free(self.plain));
+    }
+}

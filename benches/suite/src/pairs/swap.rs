@@ -1,0 +1,61 @@
+//! Two regions that exchange their memory, beside the driver's own calls for it: unmap, map and set access for both. Each side
+//! has two ranges of its own, and works while the other waits.
+
+use super::pieces::{ByHand, grow_by, has_pattern};
+use crate::raw::Raw;
+use crate::scene::{Plan, Scene, nothing_runs};
+use crate::stop::Answer;
+use gpu_vmm_core::{Bytes, Done, Workbench};
+
+pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+    let granule = scene.backend.device("bench", scene.device)?.granularity.bytes();
+    let size = scene.fitting(4, Bytes::mib(64).max(granule), Bytes::gib(1))?;
+    for (handles, turns) in [(1, 400), (16, 400), (512, 40)] {
+        if size.0 / handles >= granule.0 {
+            swap(scene, size, handles, turns, ("nothing waited for", nothing_runs()))?;
+        }
+    }
+    swap(scene, size, 1, 400, ("the device waited for", Done::when_devices_idle()))
+}
+
+fn swap<B: Workbench, A: Workbench>(
+    scene: &mut Scene<'_, B, A>,
+    size: Bytes,
+    handles: u64,
+    turns: usize,
+    (waits, done): (&str, Done<'_>),
+) -> Answer {
+    let (device, piece) = (scene.device, Bytes(size.0 / handles));
+    let [mut one, mut two] = [scene.room(size)?, scene.room(size)?];
+    for (region, seed) in [(&mut one, 1), (&mut two, 2)] {
+        grow_by(region, piece, size)?;
+        region.write_pattern(device, Bytes::ZERO, size, seed)?;
+    }
+    let [mut first, mut second] = [ByHand::new(scene, size, piece)?, ByHand::new(scene, size, piece)?];
+    for range in [&mut first, &mut second] {
+        range.create(Raw::create)?;
+        range.map()?;
+    }
+    let mut count = 0;
+    scene.compare_whole(
+        format!("{size} in handles of {piece}, {waits}"),
+        "driver's own calls",
+        Plan::turns(turns),
+        || {
+            count += 1;
+            Ok(one.swap(Bytes::ZERO, &mut two, Bytes::ZERO, size, done)?)
+        },
+        || {
+            first.unmap()?;
+            second.unmap()?;
+            std::mem::swap(&mut first.handles, &mut second.handles);
+            first.map()?;
+            second.map()
+        },
+    )?;
+    let [seed, other] = if count % 2 == 0 { [1, 2] } else { [2, 1] };
+    has_pattern(&one, device, size, seed)?;
+    has_pattern(&two, device, size, other)?;
+    one.close(nothing_runs())?;
+    Ok(two.close(nothing_runs())?)
+}
