@@ -55,7 +55,7 @@ fn figures_in_json_have_both_sides_and_the_ratio_with_its_spread() {
 fn a_report_that_was_written_is_shown_and_drawn() {
     let folder = Folder::new("bench");
     let [kept, picture] = ["report.json", "growth.svg"].map(|name| folder.file(name));
-    std::fs::write(&kept, stdout(&dispatch(&["--json"]))).unwrap();
+    assert!(stdout(&dispatch(&["--out", &kept])).contains("2 MiB: full cycle"));
     let show = |arguments: &[&str]| command(&["bench", "--show", &kept]).args(arguments).output().unwrap();
     assert!(stdout(&show(&[])).contains("2 MiB: full cycle"));
     assert!(stdout(&show(&["--markdown"])).contains("| 2 MiB: full cycle | host's own type |"));
@@ -82,4 +82,7 @@ fn what_makes_no_sense_is_refused() {
         fails(&[&["bench"], arguments].concat(), 2, reason);
     }
     fails(&["bench", "--show", "/nowhere/report.json"], 1, "/nowhere/report.json cannot be read");
+    let nowhere =
+        ["bench", "--backend", "host", "--filter", "dispatch", "--json", "--out", "/nowhere/report.json"];
+    fails(&nowhere, 1, "/nowhere/report.json cannot be written");
 }

@@ -77,8 +77,29 @@ impl<B: Backend> Allocator for Pooled<B> {
 
 /// The driver's own pool, on a stream.
 pub(crate) struct DriversPool {
-    pub(crate) raw: Raw,
-    pub(crate) stream: RawStream,
+    raw: Raw,
+    stream: RawStream,
+}
+
+impl DriversPool {
+    /// Until it is dropped the driver keeps all memory that its pool ever had, as a warm program would have it.
+    pub(crate) fn new(raw: &Raw) -> Answer<Self> {
+        raw.enter()?;
+        raw.keep_in_pool(Bytes(u64::MAX))?;
+        Ok(Self { raw: raw.clone(), stream: raw.stream()? })
+    }
+
+    /// The same stream for the library.
+    pub(crate) fn stream(&self) -> Stream<'static> {
+        self.stream.stream()
+    }
+}
+
+impl Drop for DriversPool {
+    fn drop(&mut self) {
+        // Where it keeps the memory all the same, later pairs say what they lack.
+        let _ = self.raw.keep_in_pool(Bytes::ZERO).and_then(|()| self.raw.synchronize());
+    }
 }
 
 impl Allocator for DriversPool {

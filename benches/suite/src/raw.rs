@@ -247,9 +247,9 @@ impl Raw {
         self.check("stream synchronize", unsafe { self.driver.stream_synchronize(stream.0) })
     }
 
-    /// Tells the device's own pool to keep all memory that it ever had, as a warm program would.
-    pub(crate) fn keep_in_pool(&self) -> Answer {
-        let (mut pool, mut keep) = (std::ptr::null_mut(), u64::MAX);
+    /// Tells the device's own pool how much memory to keep.
+    pub(crate) fn keep_in_pool(&self, most: Bytes) -> Answer {
+        let (mut pool, mut keep) = (std::ptr::null_mut(), most.0);
         // SAFETY: one pool is written.
         let code = unsafe { self.driver.default_pool(&raw mut pool, self.device.0 as i32) };
         self.check("default pool", code)?;

@@ -179,7 +179,7 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
     /// Print the names of the pairs and measure nothing; no driver is opened
-    #[arg(long, conflicts_with_all = ["backend", "device", "turns", "torch", "json", "markdown", "plot", "show"])]
+    #[arg(long, conflicts_with_all = ["backend", "device", "turns", "torch", "json", "markdown", "out", "plot", "show"])]
     pub(crate) list: bool,
     /// How often each side has its turn [default: as each pair needs it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -187,8 +187,11 @@ pub(crate) struct BenchArguments {
     /// The folder with PyTorch's libraries, whose allocator is to stand beside the pool
     #[arg(long, value_name = "FOLDER")]
     pub(crate) torch: Option<PathBuf>,
-    /// Show a report that was written with --json, and measure nothing
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["backend", "device", "filter", "turns", "torch"])]
+    /// Write the JSON object to a file as well, anew after each pair
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Show a report that was written with --out or --json, and measure nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["backend", "device", "filter", "turns", "torch", "out"])]
     pub(crate) show: Option<PathBuf>,
     /// Draw growth, time against size, to a file as SVG
     #[arg(long, value_name = "FILE")]

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const AHEAD: u64 = 8;
 
 /// What the caller does between two steps, in microseconds, and how many steps. After 1.2 s the thread sleeps.
-const WAITS: [(u64, usize); 5] = [(0, 500), (300, 500), (2_000, 300), (20_000, 100), (1_200_000, 5)];
+const WAITS: [(u64, usize); 5] = [(0, 500), (300, 500), (2_000, 300), (20_000, 30), (1_200_000, 3)];
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
     let granule = scene.backend.device("bench", scene.device)?.granularity.bytes();

@@ -20,6 +20,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
     let (backend, any, device) = (scene.backend, scene.any, scene.device);
     let beside = format!("{}'s own type", backend.vendor());
     for (size, turns) in [(Bytes::mib(2), 2000), (Bytes::mib(256), 400)] {
+        scene.needs(size)?;
         let at = Region::builder(backend).on(device).reserve(size).build()?.address();
         let plan = Plan::turns(turns).at_most(AT_MOST);
         let times = scene.take(plan, || cycle(any, device, at, size), || cycle(backend, device, at, size))?;

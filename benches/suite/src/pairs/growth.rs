@@ -2,12 +2,11 @@
 //! step, and beside what a program does without virtual memory, which is to allocate, copy and free. Both sides have their
 //! addresses before the clock runs.
 
-use super::fresh::{Closing, Freeing};
+use super::fresh::Closing;
 use crate::raw::{Handle, Plain, Raw};
 use crate::row::{Curve, Spread};
 use crate::scene::{OURS, Plan, Scene};
-use crate::stop::{Answer, Stop};
-use crate::turns::{Times, timed};
+use crate::stop::Answer;
 use gpu_vmm_core::{Address, Bytes, Region, Workbench};
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,8 @@ const AT_MOST: f64 = 1.05;
 /// What it may take of copying's: it is to be 200 times as fast.
 const AT_MOST_OF_COPYING: f64 = 0.005;
 
+const COPYING: &str = "alloc, copy, free";
+
 /// Copying gives back many times what it comes to.
 const CLEARED: Bytes = Bytes::gib(80);
 
@@ -23,7 +24,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
     let steps: Vec<Bytes> = (1..=128).map(|step| Bytes::mib(64 * step)).collect();
     growth(scene, "in steps of 64 MiB to 8 GiB", &steps, 3, Some(AT_MOST_OF_COPYING))?;
     let doubling: Vec<Bytes> = (1..=15).map(|power| Bytes::mib(1 << power)).collect();
-    growth(scene, "by doubling from 2 MiB to 32 GiB", &doubling, 10, None)
+    growth(scene, "by doubling from 2 MiB to 32 GiB", &doubling, 5, None)
 }
 
 fn growth<B: Workbench, A: Workbench>(
@@ -37,69 +38,62 @@ fn growth<B: Workbench, A: Workbench>(
     let before_last = steps.iter().rev().nth(1).copied().unwrap_or_default();
     scene.needs(Bytes(2 * whole.0))?;
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
-    let ours = || {
+    let ours = |points: &mut Points| {
         let mut region = Region::builder(backend).on(device).reserve(whole).build()?;
-        let (took, ()) = timed(|| Ok(steps.iter().try_for_each(|size| region.grow_to(*size).map(drop))?))?;
+        let took = points.take(steps, |size| Ok(region.grow_to(size).map(drop)?))?;
         Ok((took, Closing(Some(region))))
     };
     let by_hand = || {
         let mut grown = ByHand::new(&raw, whole)?;
-        let (took, ()) = timed(|| grown.grow(steps))?;
+        let took = Points::default().take(steps, |size| grown.grow_to(size))?;
         Ok((took, grown))
     };
-    let plan = Plan::turns(20).at_most(AT_MOST).kept(Bytes(2 * whole.0), scene.memory()?.min(Bytes::gib(80)));
-    scene.compare(what, "driver's own calls", plan, ours, by_hand)?;
+    let plan = Plan::turns(20).at_most(AT_MOST).kept(Bytes(2 * whole.0), scene.memory()?.min(CLEARED));
+    scene.compare(what, "driver's own calls", plan, || ours(&mut Points::default()), by_hand)?;
 
     scene.needs(whole + before_last)?;
     let plan = Plan::turns(copies).settled(CLEARED);
     let plan = at_most_of_copying.map_or(plan, |most| plan.at_most(most));
+    let (mut grown, mut copied) = (Points::default(), Points::default());
     let copying = || {
-        let (took, plain) = timed(|| copying(&raw, steps, &mut |_| {}))?;
-        let raw = raw.clone();
-        Ok((took, Freeing(move || raw.free(plain))))
+        let mut memory = Copied { raw: &raw, plain: None };
+        let took = copied.take(steps, |size| memory.grow_to(size))?;
+        Ok((took, memory))
     };
-    scene.compare(what, "alloc, copy, free", plan, ours, copying)?;
-    curves(scene, what, steps, copies)
+    scene.compare(what, COPYING, plan, || ours(&mut grown), copying)?;
+    for (who, points) in [(OURS, grown), (COPYING, copied)] {
+        scene.curve(points.curve(what, who, steps));
+    }
+    Ok(())
 }
 
-/// The time from the beginning to each size, both ways: the median of some turns.
-fn curves<B: Workbench, A: Workbench>(
-    scene: &mut Scene<'_, B, A>,
-    what: &str,
-    steps: &[Bytes],
-    turns: usize,
-) -> Answer {
-    let whole = steps.last().copied().unwrap_or_default();
-    let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
-    let (mut grown, mut copied) = (Vec::new(), Vec::new());
-    let ours = || {
-        let mut region = Region::builder(backend).on(device).reserve(whole).build()?;
+/// When each size was reached, of some turns.
+#[derive(Default)]
+struct Points(Vec<Vec<Duration>>);
+
+impl Points {
+    /// Grows to one size after the other, and says how long all of it took.
+    fn take(&mut self, steps: &[Bytes], mut grow_to: impl FnMut(Bytes) -> Answer) -> Answer<[Duration; 1]> {
         let mut times = Vec::with_capacity(steps.len());
         let start = Instant::now();
         for size in steps {
-            region.grow_to(*size)?;
+            grow_to(*size)?;
             times.push(start.elapsed());
         }
-        grown.push(times);
-        Ok(([start.elapsed()], Closing(Some(region))))
-    };
-    let other = || {
-        let mut times = Vec::with_capacity(steps.len());
-        let (took, plain) = timed(|| copying(&raw, steps, &mut |time| times.push(time)))?;
-        copied.push(times);
-        let raw = raw.clone();
-        Ok((took, Freeing(move || raw.free(plain))))
-    };
-    let _: Times<1> = scene.take(Plan::turns(turns).settled(CLEARED), ours, other)?;
-    for (who, all) in [(OURS, grown), ("alloc, copy, free", copied)] {
+        let took = times.last().copied().unwrap_or_default();
+        self.0.push(times);
+        Ok([took])
+    }
+
+    /// The medians.
+    fn curve(self, what: &str, who: &str, steps: &[Bytes]) -> Curve {
         let median = |step: usize| {
-            Spread::of(all.iter().filter_map(|times| times.get(step)).map(|time| time.as_nanos() as f64))
-                .median
+            let times = self.0.iter().filter_map(|times| times.get(step));
+            Spread::of(times.map(|time| time.as_nanos() as f64)).median
         };
         let points = steps.iter().enumerate().map(|(step, size)| (size.0, median(step))).collect();
-        scene.curve(Curve { what: what.to_owned(), who: who.to_owned(), points });
+        Curve { what: what.to_owned(), who: who.to_owned(), points }
     }
-    Ok(())
 }
 
 /// Memory that has grown by the driver's own calls.
@@ -118,15 +112,13 @@ impl ByHand {
         Ok(Self { raw: raw.clone(), at, reserved, parts: Vec::with_capacity(256), end: Bytes::ZERO })
     }
 
-    fn grow(&mut self, steps: &[Bytes]) -> Answer {
-        for size in steps {
-            let more = *size - self.end;
-            let handle = self.raw.create(more)?;
-            self.parts.push((self.at + self.end, handle));
-            self.raw.map(self.at + self.end, handle)?;
-            self.raw.open(self.at + self.end, more)?;
-            self.end = *size;
-        }
+    fn grow_to(&mut self, size: Bytes) -> Answer {
+        let (at, more) = (self.at + self.end, size - self.end);
+        let handle = self.raw.create(more)?;
+        self.parts.push((at, handle));
+        self.raw.map(at, handle)?;
+        self.raw.open(at, more)?;
+        self.end = size;
         Ok(())
     }
 }
@@ -142,18 +134,27 @@ impl Drop for ByHand {
     }
 }
 
-/// What a program does that has no virtual memory management. `step` is told the time at which each size was reached.
-fn copying(raw: &Raw, steps: &[Bytes], step: &mut dyn FnMut(Duration)) -> Answer<Plain> {
-    let start = Instant::now();
-    let mut old: Option<Plain> = None;
-    for size in steps {
-        let new = raw.plain(*size)?;
-        if let Some(old) = old.replace(new) {
-            raw.copy(new, old, old.size)?;
-            raw.free(old)?;
+/// What a program has that grows without virtual memory management.
+struct Copied<'a> {
+    raw: &'a Raw,
+    plain: Option<Plain>,
+}
+
+impl Copied<'_> {
+    fn grow_to(&mut self, size: Bytes) -> Answer {
+        let new = self.raw.plain(size)?;
+        if let Some(old) = self.plain.replace(new) {
+            self.raw.copy(new, old, old.size)?;
+            // Waits for the copy.
+            self.raw.free(old)?;
         }
-        step(start.elapsed());
+        Ok(())
     }
-    raw.synchronize()?;
-    old.ok_or_else(|| Stop::Failed("there is no step".to_owned()))
+}
+
+impl Drop for Copied<'_> {
+    fn drop(&mut self) {
+        // As above.
+        let _ = self.plain.take().map(|plain| self.raw.free(plain));
+    }
 }

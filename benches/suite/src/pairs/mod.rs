@@ -46,23 +46,7 @@ pub(crate) fn all<B: Workbench, A: Workbench>() -> Vec<Pair<B, A>> {
         pair("fresh", "8 GiB at once with its addresses, beside an allocation", fresh::measure),
         pair("growth", "memory that grows, beside the best raw calls, and beside copying", growth::measure),
         pair("kept", "memory that was kept is mapped, beside memory that is new", kept::measure),
-        pair("ahead", "a step of growth that was mapped ahead, beside one on demand", ahead::measure),
-        pair("swap", "two regions exchange their memory, beside the driver's own calls", swap::measure),
-        pair(
-            "suspend",
-            "memory given back and had again, beside plain copies and the driver's own calls",
-            suspend::measure,
-        ),
-        #[cfg(target_os = "linux")]
-        pair("share", "64 handles through a socket, beside the driver's own calls", share::measure),
-        pair("peer", "memory that another device uses, beside the driver's own copies", peer::measure),
         pair("pool", "a warm allocation with its free, beside others'", pool::measure),
-        pair("blocks", "the pool with many live blocks, beside itself with one", blocks::measure),
-        pair(
-            "threads",
-            "the pool on several threads, beside itself on one, and beside others",
-            threads::measure,
-        ),
         pair(
             "mappings",
             "operations on a region that has many mappings, beside one of 10",
@@ -73,11 +57,27 @@ pub(crate) fn all<B: Workbench, A: Workbench>() -> Vec<Pair<B, A>> {
             "a backend that is chosen at run time, beside the same one by its type",
             dispatch::measure,
         ),
+        pair("blocks", "the pool with many live blocks, beside itself with one", blocks::measure),
+        pair(
+            "threads",
+            "the pool on several threads, beside itself on one, and beside others",
+            threads::measure,
+        ),
         pair(
             "records",
             "memory that records take, beside the driver's own and what they are of",
             records::measure,
         ),
+        pair("ahead", "a step of growth that was mapped ahead, beside one on demand", ahead::measure),
+        pair("swap", "two regions exchange their memory, beside the driver's own calls", swap::measure),
+        pair(
+            "suspend",
+            "memory given back and had again, beside plain copies and the driver's own calls",
+            suspend::measure,
+        ),
+        #[cfg(target_os = "linux")]
+        pair("share", "64 handles through a socket, beside the driver's own calls", share::measure),
+        pair("peer", "memory that another device uses, beside the driver's own copies", peer::measure),
     ]
 }
 

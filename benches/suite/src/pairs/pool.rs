@@ -37,21 +37,14 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
         orders(scene, &pool, &Heap, None)?;
         return handed(scene, &pool, &Heap);
     }
-    let drivers = drivers_pool(scene)?;
-    let pool = Pooled::new(scene.backend, scene.device, drivers.stream.stream())?;
+    let drivers = DriversPool::new(&scene.raw)?;
+    let pool = Pooled::new(scene.backend, scene.device, drivers.stream())?;
     orders(scene, &pool, &drivers, Some(AT_MOST))?;
     handed(scene, &pool, &drivers)?;
     let Some(folder) = scene.options.torch else { return Ok(()) };
     let torch = Torch::load(folder, &scene.raw)?;
     orders(scene, &pool, &torch, None)?;
     handed(scene, &pool, &torch)
-}
-
-/// The driver's own pool, told to keep what it has.
-pub(super) fn drivers_pool<B: Workbench, A: Workbench>(scene: &Scene<'_, B, A>) -> Answer<DriversPool> {
-    scene.raw.enter()?;
-    scene.raw.keep_in_pool()?;
-    Ok(DriversPool { raw: scene.raw.clone(), stream: scene.raw.stream()? })
 }
 
 /// What one thread does.

@@ -22,7 +22,7 @@ const LEFT: Bytes = Bytes::gib(8);
 const THREADS: usize = 4;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
-    let size = scene.fitting(2, Bytes::mib(64), Bytes::gib(32))?;
+    let size = scene.fitting(2, Bytes::mib(64), Bytes::gib(8))?;
     for piece in [GIB, Bytes::mib(64), Bytes::mib(2)].into_iter().filter(|piece| *piece <= size) {
         without(scene, size, piece)?;
     }
@@ -72,7 +72,7 @@ fn without<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes,
     scene.compare_whole(
         format!("{size} in handles of {piece}, without contents: suspend, resume"),
         "driver's own calls",
-        Plan::turns(4 * TURNS),
+        Plan::turns(2 * TURNS),
         || {
             region.suspend(&stash, nothing_runs())?;
             Ok(region.resume().map(drop)?)

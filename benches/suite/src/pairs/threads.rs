@@ -1,9 +1,8 @@
 //! How much more several threads get done than one, each allocating and freeing by itself. All are on one stream, so that what
 //! one frees the others may have at once.
 
-use super::pool::drivers_pool;
 use crate::Told;
-use crate::allocator::{Allocator, Heap, Pooled, pairs};
+use crate::allocator::{Allocator, DriversPool, Heap, Pooled, pairs};
 use crate::row::{Row, Side, Spread, Unit};
 use crate::scene::{OURS, Scene};
 use crate::stop::{Answer, Stop};
@@ -29,8 +28,8 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
         let pool = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
         return compare(scene, &pool, &Heap);
     }
-    let drivers = drivers_pool(scene)?;
-    let pool = Pooled::new(scene.backend, scene.device, drivers.stream.stream())?;
+    let drivers = DriversPool::new(&scene.raw)?;
+    let pool = Pooled::new(scene.backend, scene.device, drivers.stream())?;
     compare(scene, &pool, &drivers)
 }
 

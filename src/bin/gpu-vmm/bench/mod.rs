@@ -19,6 +19,7 @@ use gpu_vmm::{AnyBackend, Backend, DeviceId, Workbench};
 use gpu_vmm_bench::{About, Options, Told, about};
 use gpu_vmm_conformance::report::Environment;
 use report::{Measured, Report};
+use std::path::Path;
 use text::Text;
 
 pub(crate) fn run(asked: &BenchArguments) -> Answer {
@@ -73,54 +74,73 @@ fn measure(
     pairs: usize,
     asked: &BenchArguments,
 ) -> Answer<Report> {
-    let is_for_people = !asked.json && !asked.markdown;
-    let mut text = is_for_people.then(Text::default);
-    let mut report = Report { environment, pairs: Vec::new() };
-    if let Some(text) = &mut text {
-        text.opening(&report.environment)?;
-    }
+    let text = (!asked.json && !asked.markdown).then(Text::default);
     let mut progress = Progress::new(true);
     progress.begin_pairs(backend.vendor().name(), pairs);
-    let mut printed = Ok(());
-    let mut tell = |told: Told| {
-        let mut print = |what: &mut dyn FnMut(&mut Text) -> Answer| {
-            if let Some(text) = &mut text
-                && printed.is_ok()
-            {
-                printed = progress.aside(|| what(text));
-            }
-        };
-        match told {
-            Told::Begins(about) => {
-                progress.pair(about.name, report.pairs.len());
-                report.pairs.push(Measured::new(about));
-                print(&mut |text| text.begins(about.name, about.what));
-            }
-            Told::Row(row) => {
-                print(&mut |text| text.row(&row));
-                report.last(|pair| pair.rows.push(row));
-            }
-            Told::Curve(curve) => report.last(|pair| pair.curves.push(curve)),
-            Told::Skipped(reason) => {
-                print(&mut |text| text.ended("skipped", &reason));
-                report.last(|pair| pair.skipped = Some(reason));
-            }
-            Told::Failed(error) => {
-                print(&mut |text| text.ended("FAILED", &error));
-                report.last(|pair| pair.failed = Some(error));
-            }
-        }
-    };
+    let report = Report { environment, pairs: Vec::new() };
+    let mut listener = Listener { report, text, progress, file: asked.out.as_deref(), ended: Ok(()) };
+    listener.print(|text, report| text.opening(&report.environment));
+    listener.save();
+    // Minutes of work are not to be lost to a folder that is not there.
+    std::mem::replace(&mut listener.ended, Ok(()))?;
     let options = Options {
         filter: asked.filter.as_deref(),
         turns: asked.turns.map(|turns| turns as usize),
         memory: Some(machine::free(backend, device)?),
         torch: asked.torch.as_deref(),
     };
-    on(backend, device, &options, &mut tell)?;
-    drop(progress);
-    printed?;
-    Ok(report)
+    on(backend, device, &options, &mut |told| listener.hear(told))?;
+    listener.save();
+    listener.ended?;
+    Ok(listener.report)
+}
+
+/// Who hears of figures: the report, and whoever reads it while it is made.
+struct Listener<'a> {
+    report: Report,
+    text: Option<Text>,
+    progress: Progress,
+    file: Option<&'a Path>,
+    /// The first thing that could not be written.
+    ended: Answer,
+}
+
+impl Listener<'_> {
+    fn hear(&mut self, told: Told) {
+        match told {
+            Told::Begins(about) => {
+                self.save();
+                self.progress.pair(about.name, self.report.pairs.len());
+                self.report.pairs.push(Measured::new(about));
+                self.print(|text, _| text.begins(about.name, about.what));
+            }
+            Told::Row(row) => {
+                self.print(|text, _| text.row(&row));
+                self.report.last(|pair| pair.rows.push(row));
+            }
+            Told::Curve(curve) => self.report.last(|pair| pair.curves.push(curve)),
+            Told::Skipped(reason) => {
+                self.print(|text, _| text.ended("skipped", &reason));
+                self.report.last(|pair| pair.skipped = Some(reason));
+            }
+            Told::Failed(error) => {
+                self.print(|text, _| text.ended("FAILED", &error));
+                self.report.last(|pair| pair.failed = Some(error));
+            }
+        }
+    }
+
+    fn print(&mut self, what: impl FnOnce(&mut Text, &Report) -> Answer) {
+        if let (Some(text), Ok(())) = (&mut self.text, &self.ended) {
+            self.ended = self.progress.aside(|| what(text, &self.report));
+        }
+    }
+
+    fn save(&mut self) {
+        if let (Some(file), Ok(())) = (self.file, &self.ended) {
+            self.ended = report::write(file, &self.report);
+        }
+    }
 }
 
 /// Runs the pairs on a backend by its own type, and by the one that is chosen at run time beside it.

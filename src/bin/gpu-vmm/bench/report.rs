@@ -1,6 +1,7 @@
 //! What a run of the benchmarks gives.
 
 use crate::Answer;
+use crate::output::write_whole;
 use gpu_vmm_bench::{About, Curve, Row};
 use gpu_vmm_conformance::report::Environment;
 use serde::{Deserialize, Serialize};
@@ -53,7 +54,12 @@ impl Report {
     }
 }
 
-/// A report that was written with `--json`.
+/// Writes a report to a file, as `--json` prints it.
+pub(super) fn write(file: &Path, report: &Report) -> Answer {
+    write_whole(file, &format!("{}\n", serde_json::to_string_pretty(report)?))
+}
+
+/// A report that was written with `--json` or `--out`.
 pub(super) fn read(file: &Path) -> Answer<Report> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| format!("{shown} cannot be read: {error}"))?;
