@@ -21,7 +21,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
             let plan = Plan::turns(100).together(PAIRS);
             scene.compare_whole(
                 format!("{size}: pair beside {count} live blocks"),
-                "no live blocks",
+                "a pair without live blocks",
                 plan,
                 || pairs(&full, size, PAIRS),
                 || pairs(&alone, size, PAIRS),
@@ -41,7 +41,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
             };
             scene.compare_whole(
                 format!("{size}: one of {count} replaced"),
-                "no live blocks, pair",
+                "a pair without live blocks",
                 plan,
                 &mut replace,
                 || pairs(&alone, size, PAIRS),

@@ -14,7 +14,7 @@ use gpu_vmm_core::{
 const AT_MOST: f64 = 1.01;
 
 /// So many pairs of the pool are timed together.
-const PAIRS: u64 = 1000;
+const PAIRS: u64 = 10_000;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
     let (backend, any, device) = (scene.backend, scene.any, scene.device);

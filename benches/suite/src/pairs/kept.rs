@@ -8,17 +8,25 @@ use crate::stop::{Answer, Stop};
 use crate::turns::timed;
 use gpu_vmm_core::{Access, Bytes, Physical, Properties, Region, Workbench};
 
-/// What mapping kept memory may take of the time that new memory takes, at 1 GiB.
+/// What kept memory may take of the time that new memory takes, at 1 GiB.
 const AT_MOST: f64 = 0.15;
 
+const SIZES: [Bytes; 4] = [Bytes::mib(2), Bytes::mib(128), Bytes::gib(1), Bytes::gib(4)];
+
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
-    for size in [Bytes::mib(2), Bytes::mib(128), Bytes::gib(1), Bytes::gib(4)] {
+    for size in SIZES {
         scene.needs(Bytes(2 * size.0))?;
-        let plan = if size == Bytes::gib(1) { Plan::turns(60).at_most(AT_MOST) } else { Plan::turns(60) };
-        kept(scene, size, plan.kept(size, scene.memory()?.saturating_sub(size)))?;
-        exchange(scene, size)?;
+        let room = scene.memory()?.saturating_sub(size);
+        kept(scene, size, plan(size, 60).kept(size, room))?;
+    }
+    for size in SIZES {
+        exchange(scene, size, plan(size, 30).settled(size))?;
     }
     Ok(())
+}
+
+fn plan(size: Bytes, turns: usize) -> Plan {
+    if size == Bytes::gib(1) { Plan::turns(turns).at_most(AT_MOST) } else { Plan::turns(turns) }
 }
 
 fn kept<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: Plan) -> Answer {
@@ -46,7 +54,7 @@ fn kept<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, pl
 }
 
 /// What is there is given up, and as much is had again.
-fn exchange<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes) -> Answer {
+fn exchange<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: Plan) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
     let kept = Physical::create(backend, size, Properties::on(device))?;
     let (mut one, mut other) = (scene.room(size)?, scene.room(size)?);
@@ -64,6 +72,5 @@ fn exchange<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes
         other.shrink_to(Bytes::ZERO, nothing_runs())?;
         Ok(other.grow_to(size).map(drop)?)
     };
-    let plan = Plan::turns(100);
     scene.compare_whole(format!("{size}: unmapped, mapped"), "given back, created anew", plan, again, fresh)
 }

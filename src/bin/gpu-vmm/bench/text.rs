@@ -42,8 +42,13 @@ impl Text {
             self.beside = Some(row.beside.name.clone());
         }
         let [ours, others] = [&row.ours, &row.beside].map(|side| figure(side.took.median, row.unit));
+        let mut what = format!("    {}", shown(&row.what));
+        if what.chars().count() > FIRST {
+            self.output.paragraph("    ", what.trim_start())?;
+            what.clear();
+        }
         self.output.line(line(
-            &format!("    {}", shown(&row.what)),
+            &what,
             &ours,
             &others,
             &ratio(row.ratio.median),
@@ -92,8 +97,11 @@ impl Text {
     }
 }
 
+/// How wide the first column is.
+const FIRST: usize = 42;
+
 fn line(what: &str, ours: &str, others: &str, ratio: &str, half: &str, mark: &str) -> String {
-    format!("{what:<42} {ours:>10} {others:>10} {ratio:>7} {half:>14}  {mark}")
+    format!("{what:<FIRST$} {ours:>10} {others:>10} {ratio:>7} {half:>14}  {mark}")
 }
 
 /// A figure in the unit that suits it.
