@@ -55,7 +55,7 @@ fn growth<B: Workbench, A: Workbench>(
         let took = Points::default().take(steps, |size| grown.grow_to(size))?;
         Ok((took, grown))
     };
-    let plan = Plan::turns(12).at_most(AT_MOST).settled(CLEARED);
+    let plan = Plan::turns(20).at_most(AT_MOST).settled(CLEARED);
     scene.compare(what, "driver's own calls", plan, || ours(&mut Points::default()), by_hand)?;
 
     scene.needs(whole + before_last)?;

@@ -122,7 +122,7 @@ pub(super) fn figure(value: f64, unit: Unit) -> String {
 /// A ratio with as many digits as say something.
 pub(super) fn ratio(value: f64) -> String {
     match value {
-        tiny if tiny < 0.095 => format!("{tiny:.4}"),
+        tiny if tiny < 0.099_95 => format!("{tiny:.4}"),
         small if small < 9.95 => format!("{small:.3}"),
         large => format!("{large:.1}"),
     }
@@ -156,7 +156,10 @@ mod tests {
         assert_eq!(nanos, ["0.5 ns", "999.0 ns", "12.3 µs", "12.34 ms", "2.00 s"]);
         assert_eq!(figure(354.479, Unit::MillionsPerSecond), "354.48 M/s");
         assert_eq!([63.25, 2_097_152.0].map(|value| figure(value, Unit::Bytes)), ["63.2 B", "2 MiB"]);
-        assert_eq!([0.0048, 0.0951, 1.0131, 12.34].map(ratio), ["0.0048", "0.095", "1.013", "12.3"]);
+        assert_eq!(
+            [0.0048, 0.0951, 0.1, 1.0131, 12.34].map(ratio),
+            ["0.0048", "0.0951", "0.100", "1.013", "12.3"]
+        );
         assert_eq!(half(&Spread { median: 1.0, low: 0.9, high: 1.1 }), "0.900–1.100");
         assert_eq!(half(&Spread::exact(1.0)), "");
     }
