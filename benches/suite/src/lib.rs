@@ -7,7 +7,8 @@
 //! | `turns` | how it is measured: who goes first changes, and memory that was just given back gets time to settle |
 //! | `row` | what came of it |
 //! | `scene` | on what it is measured; `raw` has the driver's own calls |
-//! | `allocator` | whatever allocates, under one name: the pool and what stands beside it; `beside` is for those that callers bring |
+//! | `stop` | why a pair ends before its end |
+//! | `allocator` | whatever allocates, under one name; `pytorch` is one, and `beside` is for those that callers bring |
 //!
 //! `gpu-vmm bench` runs them and writes what they tell.
 

@@ -51,9 +51,9 @@ fn growth<B: Workbench, A: Workbench>(
         Ok((took, Closing(Some(region))))
     };
     let by_hand = || {
-        let mut grown = ByHand::new(&raw, whole)?;
-        let took = Points::default().take(steps, |size| grown.grow_to(size))?;
-        Ok((took, grown))
+        let mut memory = Grown::new(&raw, whole)?;
+        let took = Points::default().take(steps, |size| memory.grow_to(size))?;
+        Ok((took, memory))
     };
     let plan = Plan::turns(20).at_most(AT_MOST).settled(CLEARED);
     scene.compare(what, "driver's own calls", plan, || ours(&mut Points::default()), by_hand)?;
@@ -104,7 +104,7 @@ impl Points {
 }
 
 /// Memory that has grown by the driver's own calls.
-struct ByHand {
+struct Grown {
     raw: Raw,
     at: Address,
     reserved: Bytes,
@@ -113,7 +113,7 @@ struct ByHand {
     end: Bytes,
 }
 
-impl ByHand {
+impl Grown {
     fn new(raw: &Raw, reserved: Bytes) -> Answer<Self> {
         let at = raw.reserve(reserved)?;
         Ok(Self { raw: raw.clone(), at, reserved, parts: Vec::with_capacity(256), end: Bytes::ZERO })
@@ -130,7 +130,7 @@ impl ByHand {
     }
 }
 
-impl Drop for ByHand {
+impl Drop for Grown {
     fn drop(&mut self) {
         // What cannot be given back is seen by the next turn, which finds less memory.
         for (at, handle) in self.parts.drain(..) {
