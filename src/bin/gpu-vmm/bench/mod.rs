@@ -15,7 +15,7 @@ use crate::args::{BenchArguments, refusal};
 use crate::output::{Output, write_whole};
 use crate::progress::Progress;
 use crate::{Answer, choose, machine};
-use gpu_vmm::{AnyBackend, Backend, DeviceId, Workbench};
+use gpu_vmm::{AnyBackend, Backend, DeviceId};
 use gpu_vmm_bench::{About, Options, Told, about};
 use gpu_vmm_conformance::report::Environment;
 use report::{Measured, Report};
@@ -144,28 +144,20 @@ impl Listener<'_> {
 }
 
 /// Runs the pairs on a backend by its own type, and by the one that is chosen at run time beside it.
+#[cfg_attr(not(any(feature = "cuda", feature = "hip", feature = "host")), allow(unused_variables))]
 fn on(
     any: &AnyBackend,
     device: DeviceId,
     options: &Options<'_>,
     tell: &mut dyn FnMut(Told),
 ) -> Result<(), String> {
-    fn run<B: Workbench>(
-        backend: &B,
-        any: &AnyBackend,
-        device: DeviceId,
-        options: &Options<'_>,
-        tell: &mut dyn FnMut(Told),
-    ) -> Result<(), String> {
-        gpu_vmm_bench::run(backend, any, device, options, tell)
-    }
     match any {
         #[cfg(feature = "cuda")]
-        AnyBackend::Cuda(backend) => run(backend, any, device, options, tell),
+        AnyBackend::Cuda(backend) => gpu_vmm_bench::run(backend, any, device, options, tell),
         #[cfg(feature = "hip")]
-        AnyBackend::Hip(backend) => run(backend, any, device, options, tell),
+        AnyBackend::Hip(backend) => gpu_vmm_bench::run(backend, any, device, options, tell),
         #[cfg(feature = "host")]
-        AnyBackend::Host(backend) => run(backend, any, device, options, tell),
+        AnyBackend::Host(backend) => gpu_vmm_bench::run(backend, any, device, options, tell),
         other => Err(format!("no benchmarks are known for {}", other.vendor())),
     }
 }
