@@ -122,6 +122,7 @@ pub(super) fn figure(value: f64, unit: Unit) -> String {
 /// A ratio with as many digits as say something.
 pub(super) fn ratio(value: f64) -> String {
     match value {
+        least if least < 0.000_95 => format!("{least:.1e}"),
         tiny if tiny < 0.099_95 => format!("{tiny:.4}"),
         small if small < 9.95 => format!("{small:.3}"),
         large => format!("{large:.1}"),
