@@ -68,16 +68,17 @@ impl<'a, A: Allocator> Pass<'a, A> {
             }
             Event::Free { slot } => {
                 if let Some(block) = self.slots[slot as usize].take() {
-                    watch.freeing(|| self.allocator.free(block))?;
+                    // Before: another thread may have the memory at once, and it would count twice.
                     watch.gave(slot);
+                    watch.freeing(|| self.allocator.free(block))?;
                 }
             }
             Event::FreeAfter { slot, fence } => {
                 if let (Some(block), Some(fence)) =
                     (self.slots[slot as usize].take(), self.fences.take(fence))
                 {
-                    watch.freeing(|| self.allocator.free_after(block, fence))?;
                     watch.gave(slot);
+                    watch.freeing(|| self.allocator.free_after(block, fence))?;
                 }
             }
             Event::Done { fence } => self.fences.done(fence),
