@@ -141,7 +141,9 @@ impl<B: Workbench> Calls for Host<B> {
         // SAFETY: nothing uses the memory, since work is done when its call returns; what is not whole is refused.
         let unmapped = unsafe { reservation.unmap(offset, Bytes(size as u64)) };
         if unmapped.is_ok() {
-            books.mappings.retain(|base, _| !inside.contains(base));
+            for base in &inside {
+                books.mappings.remove(base);
+            }
         }
         answer(unmapped)
     }
