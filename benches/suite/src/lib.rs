@@ -7,6 +7,7 @@
 //! | `turns` | how it is measured: who goes first changes, and memory that was just given back gets time to settle |
 //! | `row` | what came of it |
 //! | `scene` | on what it is measured; `raw` has the driver's own calls |
+//! | `random` | numbers that no cache foresees |
 //! | `stop` | why a pair ends before its end |
 //! | `allocator` | whatever allocates, under one name; `pytorch` is one, and `beside` is for those that callers bring |
 //!
@@ -19,6 +20,7 @@ mod allocator;
 mod beside;
 mod pairs;
 mod pytorch;
+mod random;
 mod raw;
 mod row;
 mod scene;

@@ -121,12 +121,8 @@ pub(crate) struct ReplayArguments {
     /// The trace, compressed by gzip or not; `-` is standard input
     #[arg(value_name = "TRACE")]
     pub(crate) trace: PathBuf,
-    /// Whose driver; `any` is a GPU's where there is one, else host memory
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) backend: BackendChoice,
-    /// The device's ordinal in its backend [default: the first that is usable]
-    #[arg(long, value_name = "N")]
-    pub(crate) device: Option<u32>,
+    #[command(flatten)]
+    pub(crate) on: On,
     /// Who serves the allocations
     #[arg(long, value_enum, default_value_t)]
     pub(crate) allocator: AllocatorChoice,
@@ -169,12 +165,8 @@ The exit status is 0, missed marks or not, and 1 where something failed.";
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArguments {
-    /// Whose driver; `any` is a GPU's where there is one, else host memory
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) backend: BackendChoice,
-    /// The device's ordinal in its backend [default: the first that is usable]
-    #[arg(long, value_name = "N")]
-    pub(crate) device: Option<u32>,
+    #[command(flatten)]
+    pub(crate) on: On,
     /// Only pairs that have this in their name
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
@@ -253,12 +245,8 @@ pub(crate) struct InfoArguments {
 
 #[derive(Args, Debug)]
 pub(crate) struct GrowArguments {
-    /// Whose driver; `any` is a GPU's where there is one, else host memory
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) backend: BackendChoice,
-    /// The device's ordinal in its backend [default: the first that is usable]
-    #[arg(long, value_name = "N")]
-    pub(crate) device: Option<u32>,
+    #[command(flatten)]
+    pub(crate) on: On,
     /// The size of the first step
     #[arg(long, value_name = "SIZE", default_value = "2MiB", value_parser = some_bytes)]
     pub(crate) from: Bytes,
@@ -350,6 +338,17 @@ pub(crate) enum Format {
     Markdown,
 }
 
+/// On what the work is done.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct On {
+    /// Whose driver; `any` is a GPU's where there is one, else host memory
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) backend: BackendChoice,
+    /// The device's ordinal in its backend [default: the first that is usable]
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
+}
+
 /// Which backend is asked for.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum BackendChoice {
@@ -396,7 +395,7 @@ impl Arguments {
 impl ReplayArguments {
     /// What clap does not see.
     fn contradiction(&self) -> Option<String> {
-        if self.host_memory.is_some() && self.backend != BackendChoice::Host {
+        if self.host_memory.is_some() && self.on.backend != BackendChoice::Host {
             return Some("--host-memory is for --backend host".to_owned());
         }
         (self.snapshot.is_some() && self.allocator == AllocatorChoice::Driver).then(|| {

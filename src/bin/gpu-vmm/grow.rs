@@ -14,8 +14,8 @@ use gpu_vmm::{
 use std::time::{Duration, Instant};
 
 pub(crate) fn run(asked: &GrowArguments) -> Answer {
-    let backend = choose::backend(asked.backend)?;
-    let device = choose::device(&backend, asked.device);
+    let backend = choose::backend(asked.on.backend)?;
+    let device = choose::device(&backend, asked.on.device);
     check_room(&backend, device, asked.to)?;
     warm_up(&backend, device)?;
 

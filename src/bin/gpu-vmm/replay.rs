@@ -29,7 +29,7 @@ pub(crate) fn run(asked: &ReplayArguments) -> Answer {
     let mut progress = Progress::new(!asked.json);
     let trace = read(&asked.trace, &mut progress)?;
     let backend = open(asked)?;
-    let device = choose::device(&backend, asked.device);
+    let device = choose::device(&backend, asked.on.device);
     let device_name = backend.device("replay", device)?.name.clone();
     if !asked.force {
         check_room(&backend, device, &trace, asked.threads)?;
@@ -66,7 +66,7 @@ fn open(asked: &ReplayArguments) -> Answer<AnyBackend> {
     if let Some(memory) = asked.host_memory {
         return Ok(gpu_vmm::host::HostConfig::new().memory(memory).open()?.into());
     }
-    choose::backend(asked.backend)
+    choose::backend(asked.on.backend)
 }
 
 /// Refuses what the device cannot hold before anything is taken. None of the memory is used, so that of the host is not

@@ -2,6 +2,7 @@
 
 use super::pool::PAIRS;
 use crate::allocator::{Pooled, pairs};
+use crate::random::Random;
 use crate::scene::{Plan, Scene};
 use crate::stop::Answer;
 use gpu_vmm_core::{Bytes, Stream, Workbench};
@@ -27,13 +28,10 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
                 || pairs(&alone, size, PAIRS),
             )?;
             // Blocks that lie anywhere, so that what is free is scattered.
-            let mut random = 1_u64;
+            let mut random = Random::new();
             let mut replace = || {
                 for _ in 0..PAIRS {
-                    random = random
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1_442_695_040_888_963_407);
-                    let place = ((random >> 32) * live.len() as u64) >> 32;
+                    let place = random.below(live.len() as u64);
                     drop(live.swap_remove(place as usize));
                     live.push(block()?);
                 }

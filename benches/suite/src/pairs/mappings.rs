@@ -1,6 +1,7 @@
 //! What operations cost as a region fills: each on a region with many mappings, beside one with 10. One granule is mapped at
 //! all places.
 
+use crate::random::Random;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use gpu_vmm_core::{Access, Backend, Bytes, Physical, Properties, Region, Workbench};
@@ -55,7 +56,7 @@ pub(super) struct Full<B: Backend> {
     region: Region<B>,
     granule: Bytes,
     count: u64,
-    random: u64,
+    random: Random,
 }
 
 impl<B: Backend> Full<B> {
@@ -71,16 +72,13 @@ impl<B: Backend> Full<B> {
         let room = Bytes(granule.0 * (count + 1));
         let mut region = Region::builder(backend).on(memory.device()).reserve(room).build()?;
         (0..count).try_for_each(|place| region.map(Bytes(granule.0 * place), memory))?;
-        Ok(Self { region, granule, count, random: 1 })
+        Ok(Self { region, granule, count, random: Random::new() })
     }
 
     /// Looks some places up, which no cache foresees.
     pub(super) fn look(&mut self) -> Answer {
         for _ in 0..LOOKUPS {
-            // Knuth's MMIX generator, of which the upper bits are good.
-            self.random =
-                self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let place = ((self.random >> 32) * self.count) >> 32;
+            let place = self.random.below(self.count);
             black_box(self.region.mapping_at(Bytes(self.granule.0 * place + 5)));
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Orders of allocating and freeing that programs have.
 
 use crate::allocator::Allocator;
+use crate::random::Random;
 use crate::stop::{Answer, Stop};
 use gpu_vmm_core::Bytes;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -14,23 +15,20 @@ pub(super) struct Window<'a, A: Allocator> {
     allocator: &'a A,
     sizes: &'a [Bytes],
     blocks: Vec<A::Block>,
-    random: u64,
+    random: Random,
 }
 
 impl<'a, A: Allocator> Window<'a, A> {
     pub(super) fn new(allocator: &'a A, sizes: &'a [Bytes]) -> Answer<Self> {
         let blocks = sizes.iter().cycle().take(WINDOW).map(|size| allocator.alloc(*size));
         let blocks = blocks.collect::<Answer<_>>()?;
-        Ok(Self { allocator, sizes, blocks, random: 0x9E37_79B9_7F4A_7C15 })
+        Ok(Self { allocator, sizes, blocks, random: Random::new() })
     }
 
     pub(super) fn replace(&mut self, pairs: u64) -> Answer {
         for size in self.sizes.iter().cycle().take(pairs as usize) {
-            // Marsaglia's xorshift.
-            self.random ^= self.random << 13;
-            self.random ^= self.random >> 7;
-            self.random ^= self.random << 17;
-            self.allocator.free(self.blocks.swap_remove(self.random as usize % WINDOW))?;
+            let place = self.random.below(WINDOW as u64);
+            self.allocator.free(self.blocks.swap_remove(place as usize))?;
             self.blocks.push(self.allocator.alloc(*size)?);
         }
         Ok(())

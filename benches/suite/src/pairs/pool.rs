@@ -8,7 +8,7 @@ use crate::scene::{Plan, Scene};
 use crate::stop::Answer;
 use gpu_vmm_core::{Bytes, Stream, Workbench};
 
-pub(super) const SIZES: [Bytes; 8] = [
+const SIZES: [Bytes; 8] = [
     Bytes(512),
     Bytes::kib(4),
     Bytes::kib(48),

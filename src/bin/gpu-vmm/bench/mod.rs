@@ -36,8 +36,8 @@ pub(crate) fn run(asked: &BenchArguments) -> Answer {
         let text = format!("--plot {} draws `growth`, which --filter leaves out", file.display());
         return Err(refusal("bench", text).into());
     }
-    let backend = choose::backend(asked.backend)?;
-    let device = choose::device(&backend, asked.device);
+    let backend = choose::backend(asked.on.backend)?;
+    let device = choose::device(&backend, asked.on.device);
     backend.device("bench", device)?;
     let mut environment = Environment::of(backend.vendor().name(), &backend, device);
     environment.filter = asked.filter.clone();

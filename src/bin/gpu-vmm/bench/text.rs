@@ -3,7 +3,7 @@
 use super::report::Report;
 use crate::Answer;
 use crate::environment_text;
-use crate::output::{Output, shown};
+use crate::output::{Output, about, duration, shown};
 use gpu_vmm::Bytes;
 use gpu_vmm_bench::{Mark, Row, Spread, Unit};
 use gpu_vmm_conformance::report::Environment;
@@ -107,15 +107,11 @@ fn line(what: &str, ours: &str, others: &str, ratio: &str, half: &str, mark: &st
 /// A figure in the unit that suits it.
 pub(super) fn figure(value: f64, unit: Unit) -> String {
     match unit {
-        Unit::Nanoseconds => match value {
-            small if small < 1e3 => format!("{small:.1} ns"),
-            middle if middle < 1e6 => format!("{:.1} µs", middle / 1e3),
-            large if large < 1e9 => format!("{:.2} ms", large / 1e6),
-            long => format!("{:.2} s", long / 1e9),
-        },
+        Unit::Nanoseconds if value < 1e3 => format!("{value:.1} ns"),
+        Unit::Nanoseconds => duration(value / 1e3),
         Unit::MillionsPerSecond => format!("{value:.2} M/s"),
         Unit::Bytes if value < 1024.0 => format!("{value:.1} B"),
-        Unit::Bytes => crate::output::about(Bytes(value as u64)),
+        Unit::Bytes => about(Bytes(value as u64)),
     }
 }
 
