@@ -12,9 +12,9 @@
 
 use gpu_vmm_core::workbench::{Walked, WorkStream};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
-    DropLog, Error, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane, MemoryInfo, Pinned,
-    Properties, Quirk, Reservation, Result, Stream, Vendor, Workbench,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId,
+    DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane,
+    MemoryInfo, Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor, Workbench,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -117,7 +117,8 @@ impl From<HostBackend> for AnyBackend {
     }
 }
 
-impl Backend for AnyBackend {
+// SAFETY: every call goes to the vendor's own, which keeps the same promise.
+unsafe impl Backend for AnyBackend {
     type Handle = AnyHandle;
     type Reservation = AnyReservation;
 
@@ -255,8 +256,8 @@ impl Backend for AnyBackend {
         dispatch!(*self, Self, ref backend => backend.synchronize(device))
     }
 
-    fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
-        dispatch!(*self, Self, ref backend => backend.synchronize_stream(stream))
+    fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
+        dispatch!(*self, Self, ref backend => backend.synchronize_stream(device, stream))
     }
 
     fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
@@ -267,12 +268,21 @@ impl Backend for AnyBackend {
         dispatch!(*self, Self, ref backend => backend.is_capturing(stream))
     }
 
+    fn queries_spoil_captures(&self) -> bool {
+        dispatch!(*self, Self, ref backend => backend.queries_spoil_captures())
+    }
+
+    fn deferred(&self) -> &Deferred {
+        dispatch!(*self, Self, ref backend => backend.deferred())
+    }
+
     fn drop_log(&self) -> &DropLog {
         dispatch!(*self, Self, ref backend => backend.drop_log())
     }
 }
 
-impl Handle for AnyHandle {
+// SAFETY: every call goes to the vendor's own, which keeps the same promise.
+unsafe impl Handle for AnyHandle {
     fn size(&self) -> Bytes {
         dispatch!(*self, Self, ref handle => handle.size())
     }
@@ -296,7 +306,8 @@ impl Handle for AnyHandle {
     }
 }
 
-impl Reservation for AnyReservation {
+// SAFETY: every call goes to the vendor's own, which keeps the same promise.
+unsafe impl Reservation for AnyReservation {
     type Handle = AnyHandle;
 
     fn range(&self) -> AddressRange {

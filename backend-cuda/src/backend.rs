@@ -6,7 +6,7 @@
 use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle, CudaReservation, host, quirks};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Event,
+    Address, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog, Event,
     FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream,
     Vendor,
 };
@@ -16,7 +16,8 @@ use std::os::fd::BorrowedFd;
 #[cfg(windows)]
 use std::os::windows::io::BorrowedHandle;
 
-impl Backend for CudaBackend {
+// SAFETY: the answers are the driver's, which is one for the process; handles and reservations are those that it made.
+unsafe impl Backend for CudaBackend {
     type Handle = CudaHandle;
     type Reservation = CudaReservation;
 
@@ -144,8 +145,8 @@ impl Backend for CudaBackend {
         self.wait_for_device(device)
     }
 
-    fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
-        self.wait_for_stream(stream)
+    fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
+        self.wait_for_stream(device, stream)
     }
 
     fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
@@ -154,6 +155,15 @@ impl Backend for CudaBackend {
 
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
         self.captures(stream)
+    }
+
+    /// Each question is asked with the thread in relaxed mode.
+    fn queries_spoil_captures(&self) -> bool {
+        false
+    }
+
+    fn deferred(&self) -> &Deferred {
+        &self.inner.driver.deferred
     }
 
     fn drop_log(&self) -> &DropLog {

@@ -141,9 +141,10 @@ impl CudaBackend {
         self.check(OPERATION, "cuCtxSynchronize", result, || device.to_string())
     }
 
-    pub(crate) fn wait_for_stream(&self, stream: Stream<'_>) -> Result<()> {
+    pub(crate) fn wait_for_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
         const OPERATION: &str = "wait for a stream";
         self.here(OPERATION)?;
+        self.slot(OPERATION, device)?;
         let stream = CuStream(stream.as_raw());
         if stream.is_default() {
             return self.in_each_context(OPERATION, || self.finish(OPERATION, stream));

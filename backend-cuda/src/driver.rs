@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::device;
 use crate::loader::Loaded;
-use gpu_vmm_core::{Capability, Device, InstanceId, Process, Result};
+use gpu_vmm_core::{Capability, Deferred, Device, InstanceId, Process, Result};
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
@@ -13,6 +13,7 @@ pub(crate) struct Driver {
     pub(crate) loaded: Loaded,
     pub(crate) process: Process,
     pub(crate) instance: InstanceId,
+    pub(crate) deferred: Deferred,
     pub(crate) devices: Vec<Device>,
     /// What belongs to each of `devices`.
     pub(crate) slots: Vec<Slot>,
@@ -41,7 +42,8 @@ impl Driver {
         let process = Process::current();
         let loaded = Loaded::new()?;
         let (devices, slots) = device::list(&loaded)?.into_iter().unzip();
-        let driver = Self { loaded, process, instance: InstanceId::unique(), devices, slots };
+        let (instance, deferred) = (InstanceId::unique(), Deferred::new());
+        let driver = Self { loaded, process, instance, deferred, devices, slots };
         // Where two threads come here at once, both have started the same driver, and one of the two records of it
         // is dropped again.
         Ok(DRIVER.get_or_init(|| driver))

@@ -35,11 +35,13 @@ fn describe(function: Describe, result: CuResult) -> Option<Cow<'static, str>> {
     Some(unsafe { CStr::from_ptr::<'static>(text) }.to_string_lossy())
 }
 
-/// An answer as an error: a dead device is told from the rest.
+/// An answer as an error: a dead device and a capture in the way are told from the rest.
 #[cold]
 pub(crate) fn failed(operation: &'static str, source: DriverError, context: String) -> Error {
     if CuResult::LOST.iter().any(|lost| i64::from(lost.0) == source.code) {
         Error::DeviceLost { operation, source }
+    } else if CuResult::CAPTURING.iter().any(|code| i64::from(code.0) == source.code) {
+        Error::Capturing { operation, source: Some(source) }
     } else {
         Error::Driver { operation, source, context }
     }

@@ -90,7 +90,8 @@ impl CudaEvent {
     }
 }
 
-impl Event for CudaEvent {
+// SAFETY: done means that the driver said so, or that the device has died.
+unsafe impl Event for CudaEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         const OPERATION: &str = "record an event";
         let stream = CuStream(stream.as_raw());

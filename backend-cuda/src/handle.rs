@@ -149,7 +149,8 @@ impl CudaBackend {
     }
 }
 
-impl Handle for CudaHandle {
+// SAFETY: size and properties are those that the memory was made with.
+unsafe impl Handle for CudaHandle {
     fn size(&self) -> Bytes {
         self.size
     }

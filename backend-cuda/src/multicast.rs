@@ -60,7 +60,8 @@ impl CudaBackend {
     }
 }
 
-impl MulticastBackend for CudaBackend {
+// SAFETY: the objects are the driver's own.
+unsafe impl MulticastBackend for CudaBackend {
     type Driver = CudaMulticast;
 
     fn multicast(&self, operation: &'static str) -> Result<CudaMulticast> {
@@ -119,7 +120,8 @@ fn describe(devices: u32, size: Bytes, properties: &Properties) -> MulticastObje
     }
 }
 
-impl MulticastDriver for CudaMulticast {
+// SAFETY: handles of objects are the driver's, with the size that they were made with.
+unsafe impl MulticastDriver for CudaMulticast {
     type Handle = CudaHandle;
 
     fn check_device(&self, operation: &'static str, device: DeviceId) -> Result<()> {

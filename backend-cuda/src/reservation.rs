@@ -72,7 +72,8 @@ impl CudaReservation {
     }
 }
 
-impl Reservation for CudaReservation {
+// SAFETY: the range is reserved, and freed by nothing but dropping; what fails is told and leaves what was.
+unsafe impl Reservation for CudaReservation {
     type Handle = CudaHandle;
 
     fn range(&self) -> AddressRange {

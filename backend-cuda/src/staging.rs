@@ -72,7 +72,8 @@ impl CudaBackend {
     }
 }
 
-impl Pinned for CudaPinned {
+// SAFETY: the bytes were allocated with this size, and are given back by dropping alone.
+unsafe impl Pinned for CudaPinned {
     fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -99,7 +100,8 @@ impl Drop for CudaPinned {
     }
 }
 
-impl Lane for OwnStream {
+// SAFETY: finishing waits for the stream on which all copies are queued.
+unsafe impl Lane for OwnStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
         const OPERATION: &str = "queue a copy to host";
         let _entered = self.enter(OPERATION)?;

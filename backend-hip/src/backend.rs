@@ -7,9 +7,9 @@ use crate::reservation::HipReservation;
 use crate::{addresses, capabilities, event, kinds, loader, quirks, staging};
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error, Event,
-    FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream,
-    Vendor,
+    Address, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog, Error,
+    Event, FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result,
+    Stream, Vendor,
 };
 use std::sync::Arc;
 
@@ -66,7 +66,8 @@ impl HipBackend {
     }
 }
 
-impl Backend for HipBackend {
+// SAFETY: the answers are the runtime's, which is one for the process; handles and reservations are those that it made.
+unsafe impl Backend for HipBackend {
     type Handle = HipHandle;
     type Reservation = HipReservation;
 
@@ -188,8 +189,8 @@ impl Backend for HipBackend {
         self.driver.synchronize("synchronize", device)
     }
 
-    fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
-        self.driver.synchronize_stream(stream)
+    fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
+        self.driver.synchronize_stream(device, stream)
     }
 
     fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
@@ -201,12 +202,22 @@ impl Backend for HipBackend {
         event::is_capturing(&self.driver, stream)
     }
 
+    /// HIP up to 7.2 refuses questions even in relaxed mode.
+    fn queries_spoil_captures(&self) -> bool {
+        true
+    }
+
+    fn deferred(&self) -> &Deferred {
+        &self.driver.deferred
+    }
+
     fn drop_log(&self) -> &DropLog {
         &self.driver.drop_log
     }
 }
 
-impl MulticastBackend for HipBackend {
+// SAFETY: the objects are the driver's own.
+unsafe impl MulticastBackend for HipBackend {
     type Driver = NoMulticast<HipHandle>;
 
     fn multicast(&self, operation: &'static str) -> Result<Self::Driver> {

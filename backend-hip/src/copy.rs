@@ -232,9 +232,10 @@ impl Driver {
         self.check(operation, "hipStreamSynchronize", code, || format!("stream {stream:p}"))
     }
 
-    pub(crate) fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
+    /// The null stream is the current device's, so the device is made current.
+    pub(crate) fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
         const OPERATION: &str = "synchronize stream";
-        self.process.check(OPERATION)?;
+        let _current = self.on(OPERATION, device)?;
         self.wait_for(OPERATION, stream.as_raw().cast())
     }
 

@@ -6,7 +6,7 @@ use crate::kernels::Compiled;
 use crate::loader::{Loaded, Symbols};
 use crate::quirks::{self, Quirks};
 use crate::{device, loader};
-use gpu_vmm_core::{DeviceId, DriverInfo, DropLog, Error, InstanceId, Process, Result, Vendor};
+use gpu_vmm_core::{Deferred, DeviceId, DriverInfo, DropLog, Error, InstanceId, Process, Result, Vendor};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -23,6 +23,7 @@ pub(crate) struct Driver {
     pub(crate) process: Process,
     pub(crate) instance: InstanceId,
     pub(crate) drop_log: DropLog,
+    pub(crate) deferred: Deferred,
     /// Freed addresses that are kept for later reservations.
     pub(crate) kept: Kept,
     /// Whether physical memory comes back while the addresses are kept, once tried.
@@ -64,6 +65,7 @@ impl Driver {
             process,
             instance: InstanceId::unique(),
             drop_log: DropLog::new(),
+            deferred: Deferred::new(),
             kept: Kept::default(),
             memory_comes_back: OnceLock::new(),
             compiled: Compiled::default(),

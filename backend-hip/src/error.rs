@@ -23,6 +23,16 @@ fn is_lost(code: i64) -> bool {
     LOST.iter().any(|lost| i64::from(lost.0) == code)
 }
 
+/// True for the codes that refuse something because a stream captures.
+fn is_capture(code: i64) -> bool {
+    let codes = [
+        hipError_t::hipErrorStreamCaptureUnsupported,
+        hipError_t::hipErrorStreamCaptureInvalidated,
+        hipError_t::hipErrorStreamCaptureImplicit,
+    ];
+    codes.iter().any(|capture| i64::from(capture.0) == code)
+}
+
 /// True for what HIP answers to an argument that it does not know.
 pub(crate) fn is_invalid_value(error: &Error) -> bool {
     let invalid = i64::from(hipError_t::hipErrorInvalidValue.0);
@@ -69,6 +79,8 @@ impl Driver {
         self.answer(call, code).map_err(|source| {
             if is_lost(source.code) {
                 Error::DeviceLost { operation, source }
+            } else if is_capture(source.code) {
+                Error::Capturing { operation, source: Some(source) }
             } else {
                 Error::Driver { operation, source, context: context() }
             }

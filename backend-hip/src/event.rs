@@ -130,7 +130,8 @@ impl HipEvent {
     }
 }
 
-impl Event for HipEvent {
+// SAFETY: done means that the runtime said so, or that the device has died.
+unsafe impl Event for HipEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         const OPERATION: &str = "record an event";
         let stream = stream.as_raw().cast();

@@ -97,7 +97,8 @@ impl HipHandle {
     }
 }
 
-impl Handle for HipHandle {
+// SAFETY: size and properties are those that the memory was made with.
+unsafe impl Handle for HipHandle {
     fn size(&self) -> Bytes {
         self.size
     }

@@ -60,7 +60,8 @@ impl HipReservation {
     }
 }
 
-impl Reservation for HipReservation {
+// SAFETY: the range is reserved, and freed by nothing but dropping; what fails is told and leaves what was.
+unsafe impl Reservation for HipReservation {
     type Handle = HipHandle;
 
     fn range(&self) -> AddressRange {

@@ -45,7 +45,8 @@ pub(crate) fn pin(driver: &Arc<Driver>, size: Bytes) -> Result<Box<dyn Pinned>> 
     Ok(Box::new(HipPinned { driver: Arc::clone(driver), start, size, free }))
 }
 
-impl Pinned for HipPinned {
+// SAFETY: the bytes were allocated with this size, and are given back by dropping alone.
+unsafe impl Pinned for HipPinned {
     fn start(&self) -> NonNull<u8> {
         self.start
     }
@@ -112,7 +113,8 @@ impl HipLane {
     }
 }
 
-impl Lane for HipLane {
+// SAFETY: finishing waits for the stream on which all copies are queued.
+unsafe impl Lane for HipLane {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
         const OPERATION: &str = "queue a copy to host";
         let (driver, device) = (&self.stream.driver, self.stream.device);

@@ -11,9 +11,9 @@ use crate::{
 };
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error, Event,
-    FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Process, Properties, Quirk, Result,
-    Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog, Error,
+    Event, FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Process, Properties, Quirk,
+    Result, Stream, Vendor,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -26,6 +26,7 @@ pub(crate) struct Host {
     pub(crate) spare: Spare,
     pub(crate) mappings: Mappings,
     pub(crate) log: DropLog,
+    deferred: Deferred,
     instance: InstanceId,
     kernel: DriverInfo,
     devices: Vec<Device>,
@@ -48,6 +49,7 @@ impl Host {
             spare: Spare::new(),
             mappings: Mappings::default(),
             log: DropLog::new(),
+            deferred: Deferred::new(),
             instance: InstanceId::unique(),
             kernel: device::kernel(),
             accounts: devices.iter().map(|device| Account::new(device.total_memory)).collect(),
@@ -106,7 +108,8 @@ impl HostBackend {
     }
 }
 
-impl Backend for HostBackend {
+// SAFETY: memory and addresses are the kernel's own; no work goes on when a call has returned.
+unsafe impl Backend for HostBackend {
     type Handle = HostHandle;
     type Reservation = HostReservation;
 
@@ -220,7 +223,8 @@ impl Backend for HostBackend {
     }
 
     /// There is nothing to wait for on any stream.
-    fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
+    fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
+        self.0.account("synchronize a stream", device)?;
         stream::check(&self.0, "synchronize a stream", stream).map(|_| ())
     }
 
@@ -233,12 +237,21 @@ impl Backend for HostBackend {
         stream::check(&self.0, "ask whether a stream captures", stream).map(|_| false)
     }
 
+    fn queries_spoil_captures(&self) -> bool {
+        false
+    }
+
+    fn deferred(&self) -> &Deferred {
+        &self.0.deferred
+    }
+
     fn drop_log(&self) -> &DropLog {
         &self.0.log
     }
 }
 
-impl MulticastBackend for HostBackend {
+// SAFETY: the objects are the driver's own.
+unsafe impl MulticastBackend for HostBackend {
     type Driver = NoMulticast<HostHandle>;
 
     fn multicast(&self, operation: &'static str) -> Result<Self::Driver> {

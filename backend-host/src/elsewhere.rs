@@ -5,9 +5,9 @@ use crate::HostConfig;
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::workbench::{Walked, WorkStream, Workbench};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
-    DropLog, Error, Event, FabricHandle, Grant, Handle, InstanceId, Lane, MemoryInfo, Pinned, Properties,
-    Quirk, Reservation, Result, Stream, Vendor,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId,
+    DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Handle, InstanceId, Lane, MemoryInfo, Pinned,
+    Properties, Quirk, Reservation, Result, Stream, Vendor,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -42,7 +42,8 @@ impl HostBackend {
     }
 }
 
-impl Backend for HostBackend {
+// SAFETY: no value of the type exists.
+unsafe impl Backend for HostBackend {
     type Handle = HostHandle;
     type Reservation = HostReservation;
 
@@ -136,7 +137,7 @@ impl Backend for HostBackend {
         match *self {}
     }
 
-    fn synchronize_stream(&self, _: Stream<'_>) -> Result<()> {
+    fn synchronize_stream(&self, _: DeviceId, _: Stream<'_>) -> Result<()> {
         match *self {}
     }
 
@@ -148,12 +149,21 @@ impl Backend for HostBackend {
         match *self {}
     }
 
+    fn queries_spoil_captures(&self) -> bool {
+        match *self {}
+    }
+
+    fn deferred(&self) -> &Deferred {
+        match *self {}
+    }
+
     fn drop_log(&self) -> &DropLog {
         match *self {}
     }
 }
 
-impl MulticastBackend for HostBackend {
+// SAFETY: no value of the type exists.
+unsafe impl MulticastBackend for HostBackend {
     type Driver = NoMulticast<HostHandle>;
 
     fn multicast(&self, _: &'static str) -> Result<Self::Driver> {
@@ -161,7 +171,8 @@ impl MulticastBackend for HostBackend {
     }
 }
 
-impl Handle for HostHandle {
+// SAFETY: no value of the type exists.
+unsafe impl Handle for HostHandle {
     fn size(&self) -> Bytes {
         match *self {}
     }
@@ -185,7 +196,8 @@ impl Handle for HostHandle {
     }
 }
 
-impl Reservation for HostReservation {
+// SAFETY: no value of the type exists.
+unsafe impl Reservation for HostReservation {
     type Handle = HostHandle;
 
     fn range(&self) -> AddressRange {

@@ -1,4 +1,5 @@
 //! Physical memory as the core holds it.
+#![allow(unsafe_code)] // implements traits that make promises
 
 use crate::memory::Memory;
 use crate::share;
@@ -18,7 +19,8 @@ pub struct HostHandle {
     pub(crate) properties: Properties,
 }
 
-impl Handle for HostHandle {
+// SAFETY: size and properties are those that the memory was made with.
+unsafe impl Handle for HostHandle {
     fn size(&self) -> Bytes {
         self.memory.size()
     }

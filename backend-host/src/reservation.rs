@@ -61,7 +61,8 @@ fn joint(access: AccessMap) -> Access {
     access.grants().map(|grant| grant.access).max().unwrap_or_default()
 }
 
-impl Reservation for HostReservation {
+// SAFETY: the range is reserved, and freed by nothing but dropping; what fails is told and leaves what was.
+unsafe impl Reservation for HostReservation {
     type Handle = HostHandle;
 
     fn range(&self) -> AddressRange {

@@ -11,7 +11,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct HostPinned(AddressRange);
 
-impl Pinned for HostPinned {
+// SAFETY: the bytes were allocated with this size, and are given back by dropping alone.
+unsafe impl Pinned for HostPinned {
     fn start(&self) -> NonNull<u8> {
         NonNull::new(self.0.base.as_ptr()).unwrap_or(NonNull::dangling())
     }
@@ -49,7 +50,8 @@ pub(crate) fn lane(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn Lane>> 
     Ok(Box::new(HostLane { host: Arc::clone(host), device }))
 }
 
-impl Lane for HostLane {
+// SAFETY: finishing waits for the stream on which all copies are queued.
+unsafe impl Lane for HostLane {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
         // SAFETY: pinned memory that nobody else uses meanwhile, by the caller's promise.
         let to = unsafe { std::slice::from_raw_parts_mut(to, length.0 as usize) };

@@ -31,7 +31,8 @@ pub enum AnyMulticast {
     Host(<HostBackend as MulticastBackend>::Driver),
 }
 
-impl MulticastBackend for AnyBackend {
+// SAFETY: every call goes to the vendor's own, which keeps the same promise.
+unsafe impl MulticastBackend for AnyBackend {
     type Driver = AnyMulticast;
 
     fn multicast(&self, operation: &'static str) -> Result<AnyMulticast> {
@@ -59,7 +60,8 @@ macro_rules! of_one_vendor {
     };
 }
 
-impl MulticastDriver for AnyMulticast {
+// SAFETY: every call goes to the vendor's own, which keeps the same promise.
+unsafe impl MulticastDriver for AnyMulticast {
     type Handle = AnyHandle;
 
     fn check_device(&self, operation: &'static str, device: DeviceId) -> Result<()> {

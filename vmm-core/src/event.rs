@@ -1,4 +1,5 @@
 //! A place in the work of a stream, and whether a device has come to it.
+#![allow(unsafe_code)] // traits that make promises
 
 use crate::{Result, Stream};
 use std::fmt::Debug;
@@ -16,7 +17,13 @@ use std::fmt::Debug;
 /// (`CUDA_ERROR_CAPTURED_EVENT`, `hipErrorCapturedEvent`). Both vendors also refuse to be asked about any event, and spoil
 /// the capture, while this thread captures in a mode that is not relaxed, or any thread in the global one; HIP refuses to
 /// wait as well, and up to 7.2 in relaxed mode too. So who knows of a capture leaves both until it has ended.
-pub trait Event: Debug + Send + Sync {
+///
+/// # Safety
+///
+/// [`is_done`](Event::is_done) returns `Ok(true)`, and [`wait`](Event::wait) `Ok`, only after the work that was queued on the
+/// stream when the event was last recorded has finished, or can never run any more: memory is unmapped and handed out
+/// again on these answers.
+pub unsafe trait Event: Debug + Send + Sync {
     /// Marks the work that is queued on the stream now, in the place of what was marked before. CUDA: `cuEventRecord`, HIP:
     /// `hipEventRecord`.
     ///

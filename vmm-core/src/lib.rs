@@ -54,6 +54,7 @@ mod backend;
 mod bytes;
 mod capability;
 pub mod decorators;
+mod deferred;
 mod device;
 mod device_vec;
 #[cfg(feature = "dlpack")]
@@ -93,6 +94,7 @@ pub use address::{Address, AddressRange};
 pub use backend::{Backend, Handle, Reservation};
 pub use bytes::{Bytes, ParseBytesError};
 pub use capability::{Capability, Feature, FoundBy};
+pub use deferred::Deferred;
 pub use device::{Device, DeviceId, DeviceUuid, DriverInfo, MemoryInfo, Vendor};
 pub use device_vec::{DevicePtr, DeviceVec};
 pub use drop_log::DropLog;

@@ -15,7 +15,12 @@ use std::ptr::NonNull;
 /// back. CUDA: `cuMemHostAlloc` with `CU_MEMHOSTALLOC_PORTABLE`, HIP: `hipHostMalloc` with `hipHostMallocPortable`.
 ///
 /// Memory of the host backend is plain memory.
-pub trait Pinned: Debug + Send + Sync {
+///
+/// # Safety
+///
+/// The [`size`](Pinned::size) bytes from [`start`](Pinned::start) on are allocated, can be read and written by any thread,
+/// belong to nothing else, and stay so until the value is dropped. Both methods always return the same.
+pub unsafe trait Pinned: Debug + Send + Sync {
     /// The first byte, aligned for any kind of variable: CUDA gives small pieces multiples of 512 bytes and no whole pages.
     /// All of it can be read and written as long as this lives; it begins with zeros or anything else.
     fn start(&self) -> NonNull<u8>;
@@ -26,7 +31,12 @@ pub trait Pinned: Debug + Send + Sync {
 
 /// A queue of copies between one device and the host, on a stream of its own: no other stream waits for it, and it for
 /// no other. Copies begin in order. Dropping it waits.
-pub trait Lane: Debug + Send {
+///
+/// # Safety
+///
+/// [`finish`](Lane::finish) returns, and dropping ends, only after no queued copy reads or writes any more, whatever the
+/// result: the buffers are reused and freed then.
+pub unsafe trait Lane: Debug + Send {
     /// Queues a copy to the host and returns. CUDA: `cuMemcpyDtoHAsync`, HIP: `hipMemcpyAsync`.
     ///
     /// # Safety

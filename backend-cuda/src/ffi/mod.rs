@@ -37,6 +37,13 @@ impl CuResult {
     #[cfg(unix)]
     pub(crate) const UNKNOWN: Self = Self(999);
 
+    /// The codes that refuse something because a stream captures.
+    pub(crate) const CAPTURING: [Self; 3] = [
+        Self(900), // STREAM_CAPTURE_UNSUPPORTED
+        Self(901), // STREAM_CAPTURE_INVALIDATED
+        Self(906), // STREAM_CAPTURE_IMPLICIT
+    ];
+
     /// The codes after which, as `cuda.h` says, the context or the whole process cannot be used any more.
     pub(crate) const LOST: [Self; 16] = [
         Self(214), // ECC_UNCORRECTABLE

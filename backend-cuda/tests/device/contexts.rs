@@ -99,7 +99,7 @@ fn wait_for(backend: &CudaBackend, stream: &CudaStream) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             assert!(current().is_null());
-            backend.synchronize_stream(backend.stream(stream).unwrap()).unwrap();
+            backend.synchronize_stream(DeviceId(0), backend.stream(stream).unwrap()).unwrap();
             assert!(current().is_null());
         });
     });
@@ -134,7 +134,7 @@ pub(crate) fn default_streams_are_waited_for(backend: &CudaBackend) {
     wait_for(backend, &context.default_stream());
     // SAFETY: null is the default stream.
     let null = unsafe { Stream::from_raw(std::ptr::null_mut()) };
-    ours.synchronize_stream(null).unwrap();
+    ours.synchronize_stream(DeviceId(0), null).unwrap();
 }
 
 pub(crate) fn a_raw_context_is_used(backend: &CudaBackend) {

@@ -3,7 +3,9 @@
 
 use crate::children::{ANSWER, QUESTION, SHARED, spawn};
 use crate::support::*;
-use gpu_vmm_core::{Backend, Bytes, Error, FabricHandle, Handle, Properties, Reservation, Result, Stream};
+use gpu_vmm_core::{
+    Backend, Bytes, DeviceId, Error, FabricHandle, Handle, Properties, Reservation, Result, Stream,
+};
 use gpu_vmm_cuda::CudaBackend;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -97,7 +99,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
                 lane.copy_from_host(base, pinned.start().as_ptr(), size),
                 lane.finish(),
                 backend.synchronize(DEVICE),
-                backend.synchronize_stream(Stream::from_raw(std::ptr::null_mut())),
+                backend.synchronize_stream(DeviceId(0), Stream::from_raw(std::ptr::null_mut())),
             ]
         };
         let wrong = answers.iter().position(|answer| !matches!(answer, Err(Error::Forked { .. })));

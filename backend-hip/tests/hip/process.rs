@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Backend, Bytes, Error, Properties, Reservation, Stream};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Properties, Reservation, Stream};
 use gpu_vmm_hip::HipBackend;
 use std::thread;
 
@@ -17,8 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
 fn one(rig: &Rig) {
     let again = HipBackend::open().unwrap();
     assert_eq!(again.instance(), rig.backend.instance());
-    // SAFETY: null is the default stream.
-    rig.backend.synchronize_stream(unsafe { Stream::from_raw(std::ptr::null_mut()) }).unwrap();
+    rig.backend.synchronize_stream(DeviceId(0), Stream::DEFAULT).unwrap();
 }
 
 fn threads(rig: &Rig) {

@@ -108,10 +108,10 @@ fn there_is_nothing_to_wait_for() {
     host.synchronize(ONE).unwrap();
     assert!(matches!(host.synchronize(TWO), Err(Error::NoSuchDevice { .. })));
     // SAFETY: null is the default stream of every vendor.
-    host.synchronize_stream(unsafe { Stream::from_raw(std::ptr::null_mut()) }).unwrap();
+    host.synchronize_stream(DeviceId(0), unsafe { Stream::from_raw(std::ptr::null_mut()) }).unwrap();
     // SAFETY: the host backend looks at no more than the number, which none of its streams has.
     let other = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(8)) };
-    assert!(matches!(host.synchronize_stream(other), Err(Error::Unsupported { .. })));
+    assert!(matches!(host.synchronize_stream(DeviceId(0), other), Err(Error::Unsupported { .. })));
 }
 
 #[test]

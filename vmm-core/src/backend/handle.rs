@@ -1,4 +1,5 @@
 //! A piece of a driver's physical memory.
+#![allow(unsafe_code)] // traits that make promises
 
 use crate::{Bytes, FabricHandle, Properties, Result};
 use std::fmt::Debug;
@@ -10,7 +11,12 @@ use std::os::windows::io::OwnedHandle;
 
 /// A piece of physical memory. Dropping it releases it (`cuMemRelease`, `hipMemRelease`): the memory itself lives
 /// until its last mapping is gone as well.
-pub trait Handle: Debug + Send + Sync {
+///
+/// # Safety
+///
+/// [`size`](Handle::size) and [`properties`](Handle::properties) never change and are those of the memory: this crate maps
+/// and copies by them.
+pub unsafe trait Handle: Debug + Send + Sync {
     /// How much memory.
     fn size(&self) -> Bytes;
 

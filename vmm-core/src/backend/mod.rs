@@ -18,8 +18,9 @@ pub use handle::Handle;
 pub use reservation::Reservation;
 
 use crate::{
-    Address, Alignment, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle,
-    Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream, Vendor,
+    Address, Alignment, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog, Error, Event,
+    FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream,
+    Vendor,
 };
 use std::fmt::Debug;
 
@@ -29,7 +30,22 @@ use std::os::fd::BorrowedFd;
 use std::os::windows::io::BorrowedHandle;
 
 /// A loaded driver. Cloning one is cheap and gives the same driver.
-pub trait Backend: Clone + Debug + Send + Sync + 'static {
+///
+/// # Safety
+///
+/// This crate's memory safety rests on what an implementation returns, so that it holds of its safe methods too:
+///
+/// - A clone is the same driver, and [`instance`](Backend::instance) is equal for two values only if each accepts the
+///   handles of the other.
+/// - [`devices`](Backend::devices), the granularities and the [reservation unit](Backend::reservation_unit) never change,
+///   and what is a multiple of them is what the driver accepts.
+/// - [`synchronize`](Backend::synchronize) and [`synchronize_stream`](Backend::synchronize_stream) return `Ok` only after
+///   the work that they name has finished, and [`Error::DeviceLost`] only if that work cannot run any more.
+/// - [`pin`](Backend::pin), [`lane`](Backend::lane) and [`event`](Backend::event) return objects that keep what their
+///   traits promise, for this driver and the device that was given.
+/// - [`check_host_access`](Backend::check_host_access) returns `Ok` only for memory that the CPU can read and write at the
+///   addresses of its mappings.
+pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     /// A piece of physical memory of this driver.
     type Handle: Handle;
     /// A range of addresses of this driver.
@@ -243,19 +259,23 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// [`Error::NoSuchDevice`], or what the driver answers.
     fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>>;
 
-    /// Waits until a device has finished everything. CUDA: `cuCtxSynchronize`, HIP: `hipDeviceSynchronize`.
+    /// Waits until a device has finished everything that this process has queued. CUDA: `cuCtxSynchronize` in each context
+    /// that the backend knows, HIP: `hipDeviceSynchronize`.
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceLost`] where the device has died, and with it all its work; else what the driver answers.
+    /// [`Error::DeviceLost`] if the device has died, and with it all its work; [`Error::Capturing`] if a stream captures,
+    /// so that the driver refuses to wait; else what the driver answers.
     fn synchronize(&self, device: DeviceId) -> Result<()>;
 
-    /// Waits for a stream. CUDA: `cuStreamSynchronize`, HIP: `hipStreamSynchronize`.
+    /// Waits for a stream; the default stream is `device`'s. CUDA: `cuStreamSynchronize`, HIP: `hipStreamSynchronize`.
+    ///
+    /// The [per-thread default stream](Stream::is_per_thread) is the calling thread's.
     ///
     /// # Errors
     ///
     /// As for [`synchronize`](Backend::synchronize).
-    fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()>;
+    fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()>;
 
     /// An event for streams of a device, not recorded yet. CUDA: `cuEventCreate`, HIP: `hipEventCreateWithFlags`, without
     /// the time, which nobody asks for.
@@ -270,15 +290,23 @@ pub trait Backend: Clone + Debug + Send + Sync + 'static {
     /// `hipStreamIsCapturing`.
     ///
     /// Memory that work in a graph uses is in use whenever the graph runs: no [`Event`] on such a stream tells when that
-    /// is over. A default stream that all threads share never captures.
+    /// is over. A default stream that all threads share never captures; for that one the result is true while work on
+    /// it would break the capture of another stream, as far as the driver reports it (`CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`).
     ///
     /// # Errors
     ///
     /// What the driver answers.
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool>;
 
+    /// True if a question about an [`Event`] spoils the captures of streams that have nothing to do with it, whichever
+    /// thread asks.
+    fn queries_spoil_captures(&self) -> bool;
+
     /// What failed in destructors.
     fn drop_log(&self) -> &DropLog;
+
+    /// What destructors could not give back yet, since a stream was captured.
+    fn deferred(&self) -> &Deferred;
 
     /// The device, where there is a usable one of that ordinal.
     ///

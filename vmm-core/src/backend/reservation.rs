@@ -10,7 +10,14 @@ use std::os::fd::OwnedFd;
 /// A range of addresses. Dropping it gives the addresses back (`cuMemAddressFree`, `hipMemAddressFree`).
 ///
 /// Nothing may be mapped in it when it is dropped: whoever maps sees to that.
-pub trait Reservation: Debug + Send + Sync {
+///
+/// # Safety
+///
+/// [`range`](Reservation::range) never changes, and no other reservation of the process has an address of it, from the
+/// moment that the value exists until it is dropped or [`return_memory`](Reservation::return_memory) has failed. A call that
+/// returns `Ok` has done what it says, one that returns an error has left the mappings as they were, unless its
+/// documentation says otherwise.
+pub unsafe trait Reservation: Debug + Send + Sync {
     /// The handles that can be mapped in it.
     type Handle;
 

@@ -1,4 +1,5 @@
 //! An event that fails when it is told to.
+#![allow(unsafe_code)] // implements traits that make promises
 
 use super::fault_plan::Plan;
 use crate::{Event, Result, Stream};
@@ -16,7 +17,8 @@ impl FaultEvent {
     }
 }
 
-impl Event for FaultEvent {
+// SAFETY: every call goes to the inner backend's, or fails without one.
+unsafe impl Event for FaultEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         self.plan.call("record event")?;
         self.inner.record(stream)

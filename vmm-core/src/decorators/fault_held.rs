@@ -42,7 +42,8 @@ impl<H> FaultHandle<H> {
     }
 }
 
-impl<H: Handle> Handle for FaultHandle<H> {
+// SAFETY: every call goes to the inner backend's, or fails without one.
+unsafe impl<H: Handle> Handle for FaultHandle<H> {
     fn size(&self) -> Bytes {
         self.inner.size()
     }
@@ -183,7 +184,8 @@ impl<R: Reservation> FaultReservation<R> {
     }
 }
 
-impl<R, H> Reservation for FaultReservation<R>
+// SAFETY: every call goes to the inner backend's, or fails without one.
+unsafe impl<R, H> Reservation for FaultReservation<R>
 where
     R: Reservation<Handle = H>,
     H: Handle,

@@ -7,9 +7,9 @@ use super::fault_lane::FaultLane;
 use super::fault_plan::Plan;
 use crate::workbench::{Walked, WorkStream};
 use crate::{
-    Access, Address, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo, DropLog, Event,
-    FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream,
-    Vendor, Workbench,
+    Access, Address, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog,
+    Event, FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result,
+    Stream, Vendor, Workbench,
 };
 use std::sync::Arc;
 
@@ -105,7 +105,8 @@ impl<B: Backend> FaultInject<B> {
     }
 }
 
-impl<B: Backend> Backend for FaultInject<B> {
+// SAFETY: every call goes to the inner backend's, or fails without one.
+unsafe impl<B: Backend> Backend for FaultInject<B> {
     type Handle = FaultHandle<B::Handle>;
     type Reservation = FaultReservation<B::Reservation>;
 
@@ -258,9 +259,9 @@ impl<B: Backend> Backend for FaultInject<B> {
         self.inner.synchronize(device)
     }
 
-    fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
+    fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
         self.plan.call("synchronize stream")?;
-        self.inner.synchronize_stream(stream)
+        self.inner.synchronize_stream(device, stream)
     }
 
     fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
@@ -271,6 +272,14 @@ impl<B: Backend> Backend for FaultInject<B> {
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
         self.plan.call("is capturing")?;
         self.inner.is_capturing(stream)
+    }
+
+    fn queries_spoil_captures(&self) -> bool {
+        self.inner.queries_spoil_captures()
+    }
+
+    fn deferred(&self) -> &Deferred {
+        self.inner.deferred()
     }
 
     fn drop_log(&self) -> &DropLog {

@@ -17,7 +17,8 @@ impl FaultLane {
     }
 }
 
-impl Lane for FaultLane {
+// SAFETY: every call goes to the inner backend's, or fails without one.
+unsafe impl Lane for FaultLane {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
         self.plan.call("queue a copy to host")?;
         // SAFETY: the caller's promises are passed on; so below.

@@ -16,7 +16,8 @@ pub struct FaultMulticast<B: MulticastBackend> {
     backend: FaultInject<B>,
 }
 
-impl<B: MulticastBackend> MulticastBackend for FaultInject<B> {
+// SAFETY: every call goes to the inner backend's, or fails without one.
+unsafe impl<B: MulticastBackend> MulticastBackend for FaultInject<B> {
     type Driver = FaultMulticast<B>;
 
     fn multicast(&self, operation: &'static str) -> Result<FaultMulticast<B>> {
@@ -24,7 +25,8 @@ impl<B: MulticastBackend> MulticastBackend for FaultInject<B> {
     }
 }
 
-impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
+// SAFETY: every call goes to the inner backend's, or fails without one.
+unsafe impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
     type Handle = FaultHandle<B::Handle>;
 
     fn check_device(&self, operation: &'static str, device: DeviceId) -> Result<()> {

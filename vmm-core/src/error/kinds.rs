@@ -615,6 +615,14 @@ pub enum Error {
         /// The newest that is known.
         newest: u32,
     },
+    /// A device or stream cannot be waited for, since a stream captures work for a graph.
+    #[error("{operation}: {}", capturing(source.as_ref()))]
+    Capturing {
+        /// What was asked for.
+        operation: &'static str,
+        /// What the driver answered; none if the capture was known and the driver was not asked.
+        source: Option<DriverError>,
+    },
     /// The device or its context has died, by a fault in a kernel for example.
     #[error("{operation}: the device is lost to this process: {source}")]
     DeviceLost {
@@ -641,4 +649,12 @@ pub enum Error {
         /// The numbers that were given to it.
         context: String,
     },
+}
+
+/// Why nothing can be waited for, and what to do.
+fn capturing(source: Option<&DriverError>) -> String {
+    let answer = source.map(|source| format!(" ({source})")).unwrap_or_default();
+    format!(
+        "a stream captures work for a graph, so that nothing can be waited for{answer}; end the capture first"
+    )
 }

@@ -39,7 +39,8 @@ impl Error {
             Self::OutOfMemory { source, .. }
             | Self::DeviceLost { source, .. }
             | Self::File { source, .. }
-            | Self::Driver { source, .. } => Some(source),
+            | Self::Driver { source, .. }
+            | Self::Capturing { source: Some(source), .. } => Some(source),
             Self::UndoFailed { error: source, .. }
             | Self::AddressesLost { source, .. }
             | Self::Partly { source, .. } => source.driver_error(),

@@ -9,7 +9,11 @@ use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 
 /// A backend that has been asked whether it has multicast.
-pub trait MulticastBackend: Backend {
+///
+/// # Safety
+///
+/// The driver that [`multicast`](MulticastBackend::multicast) returns is this backend's.
+pub unsafe trait MulticastBackend: Backend {
     /// The driver's calls; [`NoMulticast`] where there are none.
     type Driver: MulticastDriver<Handle = Self::Handle>;
 
@@ -26,7 +30,12 @@ pub trait MulticastBackend: Backend {
 ///
 /// An object is a handle as memory is, which the driver exports, maps and releases by the same calls. What it is
 /// not is memory: it is bound to, and never bound. Its [properties](Handle::properties) are those of a device of the team.
-pub trait MulticastDriver: Debug + Send + Sync {
+///
+/// # Safety
+///
+/// As for [`Backend`] and [`Handle`]: granularities are those that the driver accepts, handles are of the driver and
+/// have the size that they were made with.
+pub unsafe trait MulticastDriver: Debug + Send + Sync {
     /// Handles of memory, and of objects.
     type Handle: Handle;
 
@@ -162,7 +171,8 @@ pub struct MulticastGranularity {
 #[derive(Debug)]
 pub struct NoMulticast<H>(Infallible, PhantomData<fn(&H)>);
 
-impl<H: Handle> MulticastDriver for NoMulticast<H> {
+// SAFETY: no value of the type exists.
+unsafe impl<H: Handle> MulticastDriver for NoMulticast<H> {
     type Handle = H;
 
     fn check_device(&self, _: &'static str, _: DeviceId) -> Result<()> {

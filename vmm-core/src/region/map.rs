@@ -3,6 +3,7 @@
 use super::layout::Part;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
+use crate::deferred::wait_for_devices;
 use crate::{Access, AccessMap, Backend, Bytes, DeviceId, Done, Error, Physical, Properties, Result};
 
 impl<B: Backend> Region<B> {
@@ -77,10 +78,7 @@ impl<B: Backend> Region<B> {
             changes |= now != Access::None && now != access;
         }
         if changes && !device.is_host() {
-            match self.backend.synchronize(device) {
-                Ok(()) | Err(Error::DeviceLost { .. }) => {}
-                Err(error) => return Err(error),
-            }
+            wait_for_devices(&self.backend, operation, std::iter::once(device))?;
         }
         self.layout.set_access(Part { offset, length }, device, access)
     }

@@ -8,6 +8,7 @@
 //! | `spans` | one reservation, or several that follow each other; the seams between them |
 //! | `table` | the books: what is mapped where with which access |
 //! | `index` | which granule belongs to which mapping |
+//! | `late` | a region that was dropped while its devices could not be waited for |
 //! | `layout` | place, remove and protect as transactions over spans and table |
 //! | `map` | map, unmap, set access: a user's single operations and their checks |
 //! | `grow` | growth in place, by extension, by remapping; shrinking |
@@ -32,6 +33,7 @@ mod grow;
 mod guard;
 mod held;
 mod index;
+mod late;
 mod layout;
 mod map;
 mod move_device;
@@ -73,7 +75,8 @@ use table::Mapping;
 /// [address](Region::address). Memory of several devices can lie in one region, one piece can lie in several regions.
 ///
 /// Dropping a region waits for the devices that have access to it, unmaps and gives everything back. [`Region::close`]
-/// does the same and tells what went wrong.
+/// does the same and tells what went wrong. If a device cannot be waited for because a stream is being captured, the
+/// backend keeps the region's memory until it can: see [`Deferred`](crate::Deferred).
 ///
 /// ```
 /// # use gpu_vmm_core::{Backend, Bytes, Region, Result};
@@ -260,6 +263,7 @@ impl<B: Backend> Drop for Region<B> {
         match self.empty(Done::when_devices_idle()) {
             // In a forked child all of it is the parent's.
             Ok(()) | Err(Error::Forked { .. }) => {}
+            Err(Error::Capturing { .. }) => self.defer(),
             Err(error) => self.backend.drop_log().record(error),
         }
     }

@@ -284,7 +284,7 @@ fn dies_in_flight<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
         let flight = unsafe { backend.start_pattern(subject.device, at, subject.unit(), SEED, 4) }?;
         let marked = event.record(flight.stream());
         assert!(marked.is_ok() || is_lost(&marked), "{marked:?}");
-        let waited = backend.synchronize_stream(flight.stream());
+        let waited = backend.synchronize_stream(subject.device, flight.stream());
         assert_eq!(is_lost(&waited), is_lost(&flight.is_done()), "waiting and asking agree");
         assert!(event.is_done().unwrap(), "what is dead does nothing any more");
         event.wait().unwrap();

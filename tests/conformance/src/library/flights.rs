@@ -105,7 +105,7 @@ pub(crate) fn own<B: Workbench>(subject: &Subject<B>) -> Box<dyn WorkStream> {
 
 /// Waits for work in the way that drivers have for it.
 pub(crate) fn finish<B: Workbench>(subject: &Subject<B>, flight: &dyn WorkStream) {
-    subject.backend.synchronize_stream(flight.stream()).unwrap();
+    subject.backend.synchronize_stream(subject.device, flight.stream()).unwrap();
     assert!(flight.is_done().unwrap(), "its stream was waited for");
 }
 

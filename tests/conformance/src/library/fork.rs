@@ -112,7 +112,7 @@ fn first_that_reaches_the_driver<B: Workbench>(
         is_forked(backend.memory_info(device)),
         is_forked(backend.capabilities(device)),
         is_forked(backend.synchronize(device)),
-        is_forked(backend.synchronize_stream(stream)),
+        is_forked(backend.synchronize_stream(device, stream)),
         is_forked(backend.event(device)),
         is_forked(event.record(stream)),
         is_forked(event.is_done()),

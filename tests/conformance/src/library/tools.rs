@@ -1,13 +1,20 @@
 //! What the cases of several groups do.
+#![allow(unsafe_code)] // says of streams that they are all
 
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{
-    Bytes, Capability, DeviceId, Done, Error, Feature, Physical, Region, RegionBuilder, Workbench,
+    Bytes, Capability, DeviceId, Done, Error, Feature, Physical, Region, RegionBuilder, Stream, Workbench,
 };
 
 /// Waits for every device that has access.
 pub(crate) fn idle() -> Done<'static> {
     Done::when_devices_idle()
+}
+
+/// Waits for these streams; the work of a case is on them alone.
+pub(crate) const fn streams_idle<'a>(streams: &'a [Stream<'a>]) -> Done<'a> {
+    // SAFETY: each case names all streams on which it has queued work.
+    unsafe { Done::when_streams_idle(streams) }
 }
 
 impl<B: Workbench> Subject<B> {

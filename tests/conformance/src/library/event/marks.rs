@@ -37,7 +37,7 @@ fn never_recorded<B: Workbench>(subject: &Subject<B>) {
     event.wait().unwrap();
     for stream in [own.stream(), default()] {
         event.hold(stream).unwrap();
-        subject.backend.synchronize_stream(stream).unwrap();
+        subject.backend.synchronize_stream(subject.device, stream).unwrap();
     }
     assert!(event.is_done().unwrap() && own.is_done().unwrap());
 }
@@ -48,7 +48,7 @@ fn done_after_the_work<B: Workbench>(subject: &Subject<B>) {
     for stream in [own.stream(), default()] {
         region.write_pattern(subject.device, Bytes::ZERO, subject.unit(), 1).unwrap();
         event.record(stream).unwrap();
-        subject.backend.synchronize_stream(stream).unwrap();
+        subject.backend.synchronize_stream(subject.device, stream).unwrap();
         assert!(event.is_done().unwrap(), "its stream was waited for");
         event.wait().unwrap();
     }

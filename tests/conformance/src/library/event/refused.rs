@@ -63,6 +63,6 @@ fn each_call_can_fail<B: Workbench>(subject: &Subject<B>) {
         backend.fail(0, 1);
         fails("hold by event", event.hold(stream));
         event.hold(stream).unwrap();
-        backend.synchronize_stream(stream).unwrap();
+        backend.synchronize_stream(DeviceId(0), stream).unwrap();
     }
 }

@@ -3,6 +3,7 @@
 use super::bench::{Bench, Made};
 use super::operations::{IDLE, Operation, keep};
 use super::start::Start;
+use crate::library::tools::streams_idle;
 use gpu_vmm_core::{Bytes, Done, Region, Result, Slots, Stream, Via, Workbench};
 
 /// All of them.
@@ -34,7 +35,7 @@ fn swap<B: Workbench>() -> Vec<Operation<B>> {
         Operation::new(OF, "after a stream", Start::FREE.beside(&[1]), |bench| {
             // SAFETY: null is the default stream of both vendors.
             let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
-            part(bench, 0, 1, Done::when_streams_idle(&[stream]))
+            part(bench, 0, 1, streams_idle(&[stream]))
         }),
     ]
 }

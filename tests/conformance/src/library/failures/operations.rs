@@ -3,6 +3,7 @@
 use super::bench::{Bench, Made};
 use super::start::Start;
 use super::{contents, exchanges, vectors};
+use crate::library::tools::streams_idle;
 use gpu_vmm_core::{Access, Bytes, Done, Physical, Placement, Properties, Region, Result, Stream, Workbench};
 use std::fmt;
 
@@ -235,7 +236,7 @@ fn unmap<B: Workbench>() -> Vec<Operation<B>> {
         Operation::new(OF, "after a stream", Start::FREE, |bench| {
             // SAFETY: null is the default stream of both vendors.
             let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
-            part(bench, 0, 2, Done::when_streams_idle(&[stream]))
+            part(bench, 0, 2, streams_idle(&[stream]))
         }),
     ]
 }

@@ -3,9 +3,9 @@
 use super::{SEED, check, filled, owners, two, ways};
 use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start, start_longer};
-use crate::library::tools::idle;
+use crate::library::tools::{idle, streams_idle};
 use crate::subject::{RW, Subject, or_skip};
-use gpu_vmm_core::{Access, Bytes, Done, Location, Moved, Physical, Placement, Region, Ring, Via, Workbench};
+use gpu_vmm_core::{Access, Bytes, Location, Moved, Physical, Placement, Region, Ring, Via, Workbench};
 
 cases! { "moved":
     /// The new device finds the bytes at the old address with a kernel, works on them, and the old device has its memory
@@ -215,7 +215,7 @@ fn other_regions_keep_working<B: Workbench>(subject: &Subject<B>) {
         busy.grow_to(subject.unit()).unwrap();
         let mut region = filled(subject, &[1]);
         let long = start_longer(subject, &busy, Bytes(0), AFTER, 2 * times);
-        region.move_to_device(b, Via::Fastest(None), Done::when_streams_idle(&[])).unwrap();
+        region.move_to_device(b, Via::Fastest(None), streams_idle(&[])).unwrap();
         let went_on = !long.is_done().unwrap();
         finish(subject, &*long);
         subject.check(&busy, Bytes(0), subject.unit(), AFTER);

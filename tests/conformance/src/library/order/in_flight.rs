@@ -2,6 +2,7 @@
 
 use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start, start_longer};
+use crate::library::tools::streams_idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, Done, Grown, Physical, Placement, Region, Workbench};
 
@@ -82,7 +83,7 @@ fn unmap_waits_for_a_stream<B: Workbench>(subject: &Subject<B>) {
     let memory = subject.memory(1);
     let mut region = mapped(subject, &memory);
     let flight = start(subject, &region, Bytes(0), AFTER);
-    region.unmap(Bytes(0), subject.unit(), Done::when_streams_idle(&[flight.stream()])).unwrap();
+    region.unmap(Bytes(0), subject.unit(), streams_idle(&[flight.stream()])).unwrap();
     assert!(flight.is_done().unwrap(), "unmapped under the work");
     check(subject, &mapped(subject, &memory), Bytes(0));
 }
@@ -92,7 +93,7 @@ fn unmap_waits_for_no_other_stream<B: Workbench>(subject: &Subject<B>) {
         let (mut region, other) = (filled(subject, 1), filled(subject, 1));
         let long = start_longer(subject, &other, Bytes(0), AFTER, 2 * times);
         let short = start(subject, &region, Bytes(0), AFTER);
-        region.unmap(Bytes(0), subject.unit(), Done::when_streams_idle(&[short.stream()])).unwrap();
+        region.unmap(Bytes(0), subject.unit(), streams_idle(&[short.stream()])).unwrap();
         let went_on = !long.is_done().unwrap();
         assert!(short.is_done().unwrap(), "unmapped under the work");
         finish(subject, &*long);
@@ -226,7 +227,7 @@ fn closing_waits_for_a_stream<B: Workbench>(subject: &Subject<B>) {
     let memory = subject.memory(1);
     let region = mapped(subject, &memory);
     let flight = start(subject, &region, Bytes(0), AFTER);
-    region.close(Done::when_streams_idle(&[flight.stream()])).unwrap();
+    region.close(streams_idle(&[flight.stream()])).unwrap();
     assert!(flight.is_done().unwrap(), "closed under the work");
     check(subject, &mapped(subject, &memory), Bytes(0));
 }

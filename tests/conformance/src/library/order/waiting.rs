@@ -1,6 +1,7 @@
 //! Rule 7: what takes memory away waits first, and does nothing where waiting fails.
 
 use crate::case::cases;
+use crate::library::tools::streams_idle;
 use crate::subject::Subject;
 use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::{Access, Bytes, Done, Error, Physical, Placement, Region, Stream, Workbench};
@@ -77,7 +78,7 @@ fn a_failed_wait_for_streams_changes_nothing<B: Workbench>(subject: &Subject<B>)
     let streams = [unsafe { Stream::from_raw(std::ptr::null_mut()) }; 2];
     for (failing, tried) in [(0, 1), (1, 2)] {
         backend.fail(failing, 1);
-        let done = Done::when_streams_idle(&streams);
+        let done = streams_idle(&streams);
         let error = region.unmap(Bytes(0), subject.units(2), done).unwrap_err();
         assert_eq!(error.driver_error().unwrap().call, "synchronize stream");
         assert_eq!(backend.stop(), tried, "nothing else was tried");
@@ -144,5 +145,5 @@ fn the_null_stream<B: Workbench>(subject: &Subject<B>) {
     let (_, mut region) = region(subject);
     // SAFETY: null is the default stream of both vendors.
     let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
-    region.unmap(Bytes(0), subject.units(2), Done::when_streams_idle(&[stream])).unwrap();
+    region.unmap(Bytes(0), subject.units(2), streams_idle(&[stream])).unwrap();
 }

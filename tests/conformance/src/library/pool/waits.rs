@@ -114,7 +114,7 @@ fn record_use_lets_go<B: Workbench>(subject: &Subject<B>) {
     block.record_use(Stream::DEFAULT);
     drop(block);
     for own in &streams {
-        subject.backend.synchronize_stream(own.stream()).unwrap();
+        subject.backend.synchronize_stream(subject.device, own.stream()).unwrap();
     }
     pool.trim(Bytes(u64::MAX)).unwrap();
     assert_eq!(adds_up(&pool).pending, 0);

@@ -4,7 +4,7 @@ use super::{filled, restore_one, ring, save};
 use crate::case::cases;
 use crate::library::flights;
 use crate::library::folder::Folder;
-use crate::library::tools::{idle, refused};
+use crate::library::tools::{idle, refused, streams_idle};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm_core::{
@@ -340,7 +340,7 @@ fn after_the_work_that_writes<B: Workbench>(subject: &Subject<B>) {
     let all = snapshot(idle(), &region, "all");
     drop(flight);
     let flight = flights::start(subject, &region, Bytes(0), 3);
-    let stream = snapshot(Done::when_streams_idle(&[flight.stream()]), &region, "stream");
+    let stream = snapshot(streams_idle(&[flight.stream()]), &region, "stream");
     drop(flight);
     for (file, seed) in [(all, 2), (stream, 3)] {
         drop(region);

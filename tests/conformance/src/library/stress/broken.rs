@@ -3,9 +3,9 @@
 
 use gpu_vmm_core::workbench::{Walked, WorkStream};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Device, DeviceId, DriverInfo,
-    DropLog, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane, MemoryInfo, Pinned,
-    Properties, Quirk, Reservation, Result, Stream, Vendor, Workbench,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId,
+    DriverInfo, DropLog, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane, MemoryInfo,
+    Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor, Workbench,
 };
 use gpu_vmm_host::{HostBackend, HostHandle, HostReservation};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -40,7 +40,8 @@ pub(super) struct BrokenReservation {
     fault: Fault,
 }
 
-impl Backend for Broken {
+// SAFETY: every call goes to the host's, but for answers that the core is to refuse.
+unsafe impl Backend for Broken {
     type Handle = HostHandle;
     type Reservation = BrokenReservation;
 
@@ -152,8 +153,8 @@ impl Backend for Broken {
         self.host.synchronize(device)
     }
 
-    fn synchronize_stream(&self, stream: Stream<'_>) -> Result<()> {
-        self.host.synchronize_stream(stream)
+    fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
+        self.host.synchronize_stream(device, stream)
     }
 
     fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
@@ -162,6 +163,14 @@ impl Backend for Broken {
 
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
         self.host.is_capturing(stream)
+    }
+
+    fn queries_spoil_captures(&self) -> bool {
+        self.host.queries_spoil_captures()
+    }
+
+    fn deferred(&self) -> &Deferred {
+        self.host.deferred()
     }
 
     fn drop_log(&self) -> &DropLog {
@@ -221,7 +230,8 @@ impl Workbench for Broken {
     }
 }
 
-impl Reservation for BrokenReservation {
+// SAFETY: every call goes to the host's, but for answers that the core is to refuse.
+unsafe impl Reservation for BrokenReservation {
     type Handle = HostHandle;
 
     fn range(&self) -> AddressRange {

@@ -2,9 +2,9 @@
 
 use super::{check_mappings, check_varied, keeping, pinned, resume, ring, suspend, varied};
 use crate::case::cases;
-use crate::library::tools::{has, idle, write};
+use crate::library::tools::{has, idle, streams_idle, write};
 use crate::subject::{RW, Subject, or_skip};
-use gpu_vmm_core::{Access, Bytes, DeviceVec, Done, Physical, Placement, Stash, StashKind, Workbench};
+use gpu_vmm_core::{Access, Bytes, DeviceVec, Physical, Placement, Stash, StashKind, Workbench};
 
 cases! { "suspend":
     /// From every stash that keeps contents a region comes back at its address with the same bytes, access, aliases and holes.
@@ -199,7 +199,7 @@ fn under_work<B: Workbench>(subject: &Subject<B>, on_its_stream: bool) {
         region.grow_to(subject.unit()).unwrap();
         let flight = crate::library::flights::start(subject, &region, Bytes(0), AFTER);
         let streams = [flight.stream()];
-        let done = if on_its_stream { Done::when_streams_idle(&streams) } else { idle() };
+        let done = if on_its_stream { streams_idle(&streams) } else { idle() };
         region.suspend(&stash, done).unwrap();
         assert!(flight.is_done().unwrap(), "suspended under the work");
         resume(&mut region);

@@ -3,7 +3,7 @@
 use super::SEEDS;
 use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start, start_longer};
-use crate::library::tools::idle;
+use crate::library::tools::{idle, streams_idle};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::{Access, Bytes, Done, Physical, Region, Workbench};
@@ -49,7 +49,7 @@ fn other_work_goes_on<B: Workbench>(subject: &Subject<B>) {
         let long = start_longer(subject, &third, Bytes(0), AFTER, 2 * times);
         let short = start(subject, &one, Bytes(0), AFTER);
         let done = [short.stream()];
-        one.swap_all(&mut other, Done::when_streams_idle(&done)).unwrap();
+        one.swap_all(&mut other, streams_idle(&done)).unwrap();
         let went_on = !long.is_done().unwrap();
         assert!(short.is_done().unwrap(), "swapped under the work");
         finish(subject, &*long);
