@@ -26,6 +26,7 @@
 //! | `slabs` | slots of small sizes |
 //! | `turn`, `streams`, `pending`, `fence` | after which work memory is free |
 //! | `tags` | tags, and their addresses |
+//! | `sync` | where locks, atomics, threads and time come from |
 //! | `queries`, `account`, `picture`, `history`, `tracking`, `trace` | what a pool tells of itself |
 //!
 //! # Tracing
@@ -61,6 +62,7 @@ mod stack;
 mod streams;
 mod supply;
 mod suspend;
+mod sync;
 mod tags;
 mod trace;
 mod tracking;

@@ -20,8 +20,8 @@ pub use growing::{Foreseen, GrowingRegion, GrownAhead};
 pub use guard::RegionGuard;
 pub use thread::{AheadThread, Foresee, Registration, Step};
 
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 use gpu_vmm_core::Bytes;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How far ahead of its end a [`GrowingRegion`] is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

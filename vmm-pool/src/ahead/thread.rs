@@ -6,13 +6,13 @@
 
 use super::budget::Budget;
 use super::{exit, lock};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Bell, Instant, Mutex, Weak};
 use gpu_vmm_core::{Bytes, DriverError, Error, Process, Result};
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A nap is this part of the time that there has been nothing to do.
 const PART: u32 = 4;
@@ -72,6 +72,7 @@ struct Owner {
 struct Shared {
     /// Each work is in it once at most, so that it is no longer than there are registrations.
     queue: Mutex<VecDeque<Arc<Work>>>,
+    bell: Bell,
     ended: AtomicBool,
     budget: Budget,
 }
@@ -113,7 +114,8 @@ impl AheadThread {
     /// What the system answers where it has no thread.
     pub fn start(budget: Bytes) -> Result<Self> {
         let shared = Arc::new(Shared {
-            queue: Mutex::default(),
+            queue: Mutex::new(VecDeque::new()),
+            bell: Bell::new(),
             ended: AtomicBool::new(false),
             budget: Budget::new(budget),
         });
@@ -136,7 +138,7 @@ impl AheadThread {
             what,
             asked: AtomicBool::new(false),
             gone: AtomicBool::new(false),
-            turn: Mutex::default(),
+            turn: Mutex::new(Turn::default()),
         };
         Registration { owner: Arc::clone(&self.0), work: Arc::new(work) }
     }
@@ -168,7 +170,7 @@ impl Registration {
         if self.owner.process.is_this()
             && let Some(thread) = &self.owner.thread
         {
-            thread.thread().unpark();
+            self.owner.shared.bell.ring(thread);
         }
     }
 }
@@ -199,7 +201,7 @@ impl Drop for Owner {
             return;
         }
         self.shared.ended.store(true, Ordering::Release);
-        thread.thread().unpark();
+        self.shared.bell.ring(&thread);
         if !is_current {
             // A panic of a step's has been told already.
             drop(thread.join());
@@ -222,8 +224,17 @@ impl Shared {
                 self.step(&work);
                 idle = Instant::now();
             } else {
-                nap(idle.elapsed());
+                self.nap(idle.elapsed());
             }
+        }
+    }
+
+    /// Waits a little where there was something to do lately, else until somebody wakes.
+    fn nap(&self, idle: Duration) {
+        if idle < AWAKE {
+            self.bell.wait_for((idle / PART).clamp(SHORTEST, LONGEST));
+        } else {
+            self.bell.wait();
         }
     }
 
@@ -254,14 +265,5 @@ impl Turn {
         let pause = PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE);
         let not_before = Instant::now().checked_add(pause);
         Self { failures: self.failures.saturating_add(1), not_before }
-    }
-}
-
-/// Waits a little where there was something to do lately, else until somebody wakes.
-fn nap(idle: Duration) {
-    if idle < AWAKE {
-        thread::park_timeout((idle / PART).clamp(SHORTEST, LONGEST));
-    } else {
-        thread::park();
     }
 }
