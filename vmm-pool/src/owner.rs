@@ -6,6 +6,7 @@ use crate::error::OutOf;
 use crate::inner::Inner;
 use crate::lane::LaneRef;
 use crate::raw::Raw;
+use crate::sync::thread::available_parallelism;
 use crate::tags::Tag;
 use crate::trace::event;
 use crate::{AheadThread, PoolError, Registration, Unfreed};
@@ -33,7 +34,7 @@ impl<B: Backend> Owner<B> {
     pub(crate) fn new(inner: Inner<B>, calls: Callbacks, ahead: Option<&AheadThread>) -> Self {
         let Settings { device, total, .. } = inner.core().settings;
         let inner = Arc::new(inner);
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = available_parallelism().map_or(1, usize::from);
         let count = threads.next_power_of_two().min(LANES);
         let lanes = (0..count).map(|_| LaneRef::new(&inner)).collect();
         let foresee: Weak<Inner<B>> = Arc::downgrade(&inner);

@@ -4,13 +4,13 @@ use crate::core::{Core, Shortage};
 use crate::error::OutOf;
 use crate::frames::{FrameIndex, LOST, NO_FRAME};
 use crate::space::unmap_runs;
+use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
 use crate::trace::span;
 use crate::turn::Turn;
 use crate::{Pool, PoolError, PoolResult};
 use gpu_vmm_core::{Backend, Bytes, Done, Error, RegionState, Stash, Stream};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 impl<B: Backend> Pool<B> {
     /// Gives the memory of all blocks with a tag back to the driver and keeps their addresses; their contents go to the
