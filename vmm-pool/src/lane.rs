@@ -13,7 +13,7 @@ use crate::inner::Inner;
 use crate::piece::Piece;
 use crate::stack::{Ready, Stack};
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Arc, SpinMutex, SpinMutexGuard, shared_static, thread_local};
+use crate::sync::{Arc, SpinMutex, SpinMutexGuard, per_thread, shared_static};
 use crate::turn::StreamIndex;
 use gpu_vmm_core::{Backend, Error, Result, Stream};
 use std::cell::Cell;
@@ -28,8 +28,8 @@ pub(crate) fn of_this_thread() -> usize {
     shared_static! {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
     }
-    thread_local! {
-        static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
+    per_thread! {
+        static OWN: Cell<usize> = Cell::new(usize::MAX);
     }
     OWN.with(|own| {
         if own.get() == usize::MAX {

@@ -38,7 +38,8 @@ pub(super) fn watch() {
     });
 }
 
-#[cfg(all(unix, not(any(loom, shuttle))))]
+#[cfg(unix)]
+#[cfg_attr(any(loom, shuttle), allow(dead_code))]
 extern "C" fn finish() {
     // What was at work when a process was forked is not there in the child.
     if WATCHED.get().is_some_and(|process| process.is_this()) {

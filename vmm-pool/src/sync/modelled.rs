@@ -7,7 +7,6 @@ use loom as model;
 use shuttle as model;
 
 pub(crate) use model::sync::{Mutex, MutexGuard, atomic};
-pub(crate) use model::thread_local;
 
 use model::sync::Condvar;
 use std::cell::Cell;
@@ -37,8 +36,15 @@ macro_rules! shared_static {
         crate::sync::lazy_static! { $(#[$attribute])* static ref $name: $kind = $value; }
     };
 }
-pub(crate) use model::lazy_static;
-pub(crate) use shared_static;
+
+/// Declares a variable of which each thread of a model has its own.
+macro_rules! per_thread {
+    (static $name:ident: $kind:ty = $value:expr;) => {
+        crate::sync::thread_local! { static $name: $kind = $value; }
+    };
+}
+pub(crate) use model::{lazy_static, thread_local};
+pub(crate) use {per_thread, shared_static};
 
 /// A lock with the interface of spin's.
 #[derive(Debug)]

@@ -20,8 +20,14 @@ macro_rules! shared_static {
         $(#[$attribute])* static $name: $kind = $value;
     };
 }
-pub(crate) use shared_static;
-pub(crate) use std::thread_local;
+
+/// Declares a variable of which each thread has its own.
+macro_rules! per_thread {
+    (static $name:ident: $kind:ty = $value:expr;) => {
+        std::thread_local! { static $name: $kind = const { $value }; }
+    };
+}
+pub(crate) use {per_thread, shared_static};
 
 /// What one thread sleeps on until another wakes it: the system's own parking, which each thread has.
 #[derive(Debug)]
