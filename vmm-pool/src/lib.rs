@@ -49,6 +49,8 @@ mod history;
 mod inner;
 mod lane;
 mod last;
+#[cfg(all(test, loom))]
+mod models;
 mod owner;
 mod pending;
 mod picture;

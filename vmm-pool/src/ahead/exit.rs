@@ -43,7 +43,7 @@ pub(super) fn watch() {
 extern "C" fn finish() {
     // What was at work when a process was forked is not there in the child.
     if WATCHED.get().is_some_and(|process| process.is_this()) {
-        GATE.close();
+        GATE.close(PATIENCE);
     }
 }
 
@@ -71,12 +71,12 @@ impl Gate {
         (before & CLOSED == 0).then(work)
     }
 
-    /// Lets no more work begin, and waits for what has begun.
+    /// Lets no more work begin, and waits for what has begun, for as long as `patience` lasts.
     #[cfg(unix)]
-    fn close(&self) {
+    fn close(&self, patience: Duration) {
         self.state.fetch_or(CLOSED, Ordering::Relaxed);
         let start = Instant::now();
-        while self.state.load(Ordering::Acquire) > CLOSED && start.elapsed() < PATIENCE {
+        while self.state.load(Ordering::Acquire) > CLOSED && start.elapsed() < patience {
             thread::sleep(Duration::from_micros(100));
         }
     }
@@ -88,5 +88,46 @@ struct Passing<'a>(&'a Gate);
 impl Drop for Passing<'_> {
     fn drop(&mut self) {
         self.0.state.fetch_sub(ONE, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::models::explore;
+    use loom::cell::UnsafeCell;
+    use std::sync::Arc;
+
+    /// The driver, which takes itself apart when the gate is closed.
+    struct Driver {
+        gate: Gate,
+        calls: UnsafeCell<u32>,
+    }
+
+    // SAFETY: loom sees to it that no two threads use the cell at once, and fails the test otherwise.
+    unsafe impl Sync for Driver {}
+
+    impl Driver {
+        fn call(&self) {
+            // SAFETY: as above.
+            self.calls.with_mut(|calls| unsafe { *calls += 1 });
+        }
+    }
+
+    #[test]
+    fn no_work_is_begun_or_going_on_behind_a_closed_gate() {
+        explore("no_work_is_begun_or_going_on_behind_a_closed_gate", 4, || {
+            let gate = Gate { state: AtomicUsize::new(0) };
+            let driver = Arc::new(Driver { gate, calls: UnsafeCell::new(0) });
+            let at_work = Arc::clone(&driver);
+            let works = loom::thread::spawn(move || {
+                (0..2).filter(|_| at_work.gate.pass(|| at_work.call()).is_some()).count()
+            });
+            driver.gate.close(Duration::MAX);
+            // The driver is taken apart.
+            driver.call();
+            assert!(driver.gate.pass(|| ()).is_none());
+            assert!(works.join().unwrap() <= 2);
+        });
     }
 }

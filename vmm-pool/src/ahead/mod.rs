@@ -8,11 +8,14 @@
 //! | `growing` | a region that grows into what is mapped already, as its user sees it |
 //! | `shared` | what its user and the thread have in common |
 //! | `guard` | the region itself, while nobody else works on it |
+//! | `models` | all this under every schedule |
 
 mod budget;
 mod exit;
 mod growing;
 mod guard;
+#[cfg(all(test, loom))]
+mod models;
 mod shared;
 mod thread;
 
