@@ -7,7 +7,6 @@
 use crate::classes::MEDIUM;
 use crate::piece::Piece;
 use crate::turn::StreamIndex;
-use gpu_vmm_core::Stream;
 use spin::mutex::SpinMutex;
 use spin::relax::Yield;
 
@@ -15,7 +14,6 @@ use spin::relax::Yield;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Freed {
     pub(crate) piece: Piece,
-    pub(crate) stream: Stream<'static>,
     pub(crate) index: StreamIndex,
 }
 
