@@ -62,7 +62,7 @@ fn alloc_and_free<B: Backend>(pool: &Pool<B>) -> PoolResult<()> {
     println!("{} again, at {}, without a call of the driver", again.size(), again.address());
 
     // Code that keeps addresses and no owners frees by them.
-    let address = pool.keep(again);
+    let address = pool.keep(again)?;
     pool.free_at(address)
 }
 
@@ -82,7 +82,7 @@ fn another_stream(backend: &AnyBackend, pool: &Pool<AnyBackend>) -> PoolResult<(
     };
     // SAFETY: the stream lives until `work` is dropped, at the end, when all that waits for it has been freed.
     let stream = unsafe { Stream::from_raw(work.stream().as_raw()) };
-    block.record_use(stream);
+    block.record_use(stream)?;
     drop(block); // at once; nobody waits
 
     let next = pool.alloc(size, ANY, Stream::DEFAULT)?;
@@ -98,7 +98,7 @@ fn another_stream(backend: &AnyBackend, pool: &Pool<AnyBackend>) -> PoolResult<(
 
 /// Mistakes are errors, and nothing has changed.
 fn what_does_not_work<B: Backend>(pool: &Pool<B>) -> PoolResult<()> {
-    let address = pool.keep(pool.alloc(Bytes::mib(1), ANY, Stream::DEFAULT)?);
+    let address = pool.keep(pool.alloc(Bytes::mib(1), ANY, Stream::DEFAULT)?)?;
     pool.free_at(address)?;
     for (what, address) in [("a block twice", address), ("what is no block's", address + Bytes(8))] {
         match pool.free_at(address) {

@@ -3,17 +3,19 @@
 //! Unsafe, since a block's body is taken out of it while it is dropped.
 #![allow(unsafe_code)]
 
-use crate::Fence;
 use crate::classes::Class;
+use crate::inner::Inner;
 use crate::lane::{DrawerIndex, LaneRef};
 use crate::last::Freed;
 use crate::pending::Waiting;
 use crate::piece::Piece;
 use crate::stack::Ready;
-use crate::turn::{StreamIndex, Turn};
+use crate::turn::StreamIndex;
+use crate::{Fence, PoolResult};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Stream};
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::sync::Arc;
 
 /// A piece of a pool's memory. Dropping it frees it, in the order of its stream: what is queued there may still use it.
 ///
@@ -49,8 +51,8 @@ pub(crate) struct Body<B: Backend> {
 #[derive(Debug, Default)]
 pub(crate) struct Others {
     /// Other streams that have used it.
-    streams: Vec<Stream<'static>>,
-    fence: Option<Box<dyn Fence>>,
+    streams: Vec<StreamIndex>,
+    fence: Option<Arc<dyn Fence>>,
 }
 
 impl<B: Backend> fmt::Debug for Block<B> {
@@ -97,14 +99,35 @@ impl<B: Backend> Block<B> {
 
     /// Notes that work on another stream uses it too: once it is freed, it is used again when that stream has done what
     /// is queued on it then. PyTorch: `record_stream`.
-    pub fn record_use(&mut self, stream: Stream<'static>) {
-        if stream == self.body.stream {
+    ///
+    /// The stream may be another device's: then the memory is free again once all devices have been waited for, which
+    /// happens when memory runs out.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](gpu_vmm_core::Error::Unsupported) for the [per-thread default stream](Stream::is_per_thread), and
+    /// for more streams than a pool can serve; [`Forked`](gpu_vmm_core::Error::Forked).
+    pub fn record_use(&mut self, stream: Stream<'static>) -> PoolResult<()> {
+        let operation = "record a use";
+        let index = self.body.lane.inner.core(operation)?.streams.index(operation, stream)?;
+        self.note_use(index);
+        Ok(())
+    }
+
+    /// Notes that work on a stream of this number uses it.
+    pub(crate) fn note_use(&mut self, index: StreamIndex) {
+        if index == self.body.index {
             return;
         }
         let streams = &mut self.body.others.get_or_insert_default().streams;
-        if !streams.contains(&stream) {
-            streams.push(stream);
+        if !streams.contains(&index) {
+            streams.push(index);
         }
+    }
+
+    /// What it is a block of.
+    pub(crate) fn inner(&self) -> &Arc<Inner<B>> {
+        &self.body.lane.inner
     }
 
     /// True where [`record_use`](Block::record_use) has noted another stream.
@@ -115,7 +138,7 @@ impl<B: Backend> Block<B> {
 
     /// Frees it, to be used again when `fence` is done, on whichever stream: its own stream's work on it is then done as
     /// well.
-    pub fn free_after(mut self, fence: Box<dyn Fence>) {
+    pub fn free_after(mut self, fence: Arc<dyn Fence>) {
         self.body.others.get_or_insert_default().fence = Some(fence);
     }
 }
@@ -124,7 +147,8 @@ impl<B: Backend> Body<B> {
     /// Of a block of so many bytes in a piece, with its class if it has one.
     pub(crate) fn new(
         lane: &LaneRef<B>,
-        Freed { piece, stream, index }: Freed,
+        Freed { piece, index }: Freed,
+        stream: Stream<'static>,
         size: u64,
         place: Option<(DrawerIndex, Class)>,
     ) -> Self {
@@ -166,10 +190,10 @@ impl<B: Backend> Body<B> {
     #[inline(never)]
     fn give_back(mut self: Box<Self>) {
         let (lane, size) = (self.lane.for_block(), self.size());
-        let Self { piece, stream, index, .. } = *self;
+        let Self { piece, index, .. } = *self;
         match self.others.take() {
             Some(others) => self.wait_for(*others),
-            None => lane.inner.give(Freed { piece, stream, index }),
+            None => lane.inner.give(Freed { piece, index }),
         }
         let mut cache = lane.lock();
         cache.keep(self);
@@ -180,19 +204,15 @@ impl<B: Backend> Body<B> {
 
     /// Has it wait for the other streams that have used it, or for its fence.
     fn wait_for(&self, others: Others) {
-        let mut core = self.lane.inner.core();
+        // A block is freed in the process that made it.
+        let Ok(mut core) = self.lane.inner.core("free") else { return };
         let mut turns = Vec::with_capacity(others.streams.len());
-        for other in others.streams {
-            let index = core.streams.index(other);
-            // Of a stream that is one too many nobody can tell how far it has come.
-            turns.push(index.as_ref().map_or(Turn::NEVER, |index| core.streams.free(*index)));
-            if let Err(error) = index.and_then(|index| core.streams.mark_now(index)) {
-                // Another event tells later.
-                core.backend.drop_log().record(error);
-            }
+        for index in others.streams {
+            turns.push(core.streams.free(index));
+            core.streams.mark_if_possible(usize::from(index));
         }
         let turn = core.streams.free(self.index);
-        core.pending.push(Waiting { piece: self.piece, turn, turns, fence: others.fence });
+        core.pending.push(Waiting { piece: self.piece, turn, turns, fence: others.fence, is_past: false });
         core.note();
     }
 }
@@ -203,7 +223,8 @@ fn give_old<B: Backend>(lane: &LaneRef<B>, drawer: DrawerIndex, class: Class) {
     let mut cache = lane.lock();
     let (old, stream) = (cache.take_old(drawer, class), cache.stream_of(drawer));
     drop(cache);
-    let mut core = lane.inner.core();
+    // As above.
+    let Ok(mut core) = lane.inner.core("free") else { return };
     old.into_iter().for_each(|piece| core.give(piece, stream));
     core.keep_to_limit();
 }

@@ -12,7 +12,7 @@ use crate::slabs::{Given, Slab, Slabs, slab_size};
 use crate::space::{Space, Spot, Wanted, rounded};
 use crate::streams::Streams;
 use crate::tags::Tags;
-use crate::turn::{StreamIndex, Turn};
+use crate::turn::{CLEAN, StreamIndex, Turn};
 use gpu_vmm_core::{Backend, Bytes, Error, Properties};
 
 /// The size of a frame, where the granularity is smaller: 2 MiB, as on GPUs.
@@ -28,7 +28,16 @@ pub(crate) struct Request {
     pub(crate) alignment: u64,
     pub(crate) tag: u16,
     pub(crate) stream: StreamIndex,
+    /// True if the stream captures: a graph may be launched on any stream, so that the order of this one says nothing.
+    pub(crate) captures: bool,
     pub(crate) small: bool,
+}
+
+impl Request {
+    /// The stream whose unfinished work the memory may still be used by: none for a graph.
+    pub(crate) const fn order(&self) -> StreamIndex {
+        if self.captures { CLEAN } else { self.stream }
+    }
 }
 
 /// Why a request cannot be served now.
@@ -44,6 +53,13 @@ pub(crate) enum Shortage {
     Suspended,
     /// Something else.
     Other(Error),
+}
+
+impl Shortage {
+    /// True if there is too little memory, the pool's or the driver's.
+    pub(crate) fn is_memory(&self) -> bool {
+        matches!(self, Self::Memory(_)) || matches!(self, Self::Other(error) if error.is_out_of_memory())
+    }
 }
 
 impl From<Error> for Shortage {
@@ -108,9 +124,9 @@ impl<B: Backend> Core<B> {
         let size = rounded(request.size).ok_or(Shortage::Memory(OutOf::Budget(self.settings.budget)))?;
         let request = Request { size, ..request };
         self.check_active(request.tag)?;
-        self.ask_now_and_then(request.stream)?;
+        self.ask_now_and_then();
         let space = self.space_for(request)?;
-        let found = self.find(space, request, false);
+        let found = self.find(space, request);
         let (spot, claimed) = match found {
             Some(spot) if spot.work == 0 => (spot, false),
             _ if !settled => return Err(Shortage::Caches),
@@ -185,56 +201,40 @@ impl<B: Backend> Core<B> {
         self.note();
     }
 
-    fn find(&mut self, space: usize, request: Request, waits: bool) -> Option<Spot> {
-        let Request { size, alignment, stream, .. } = request;
-        let wanted = Wanted { size, alignment, stream, waits };
+    fn find(&mut self, space: usize, request: Request) -> Option<Spot> {
+        let Request { size, alignment, .. } = request;
+        let wanted = Wanted { size, alignment, stream: request.order() };
         self.spaces[space].find(&mut self.frames, &self.streams, wanted)
     }
 
     /// A place whose memory is there and claimed.
     fn make_place(&mut self, space: usize, request: Request) -> Result<Spot, Shortage> {
-        self.poll(request.stream)?;
-        let found = self.find(space, request, false);
-        let spot = match found {
-            Some(spot) => spot,
-            None => self.wait_for_place(space, request)?,
-        };
+        self.poll();
+        let spot = self.find(space, request).ok_or_else(|| Shortage::Addresses {
+            used: self.spaces[space].end(),
+            reserved: self.spaces[space].region.reserved().0,
+        })?;
         self.supply(space, spot, request)?;
         Ok(spot)
     }
 
-    /// A place at addresses that something may still use: it is waited for.
-    fn wait_for_place(&mut self, space: usize, request: Request) -> Result<Spot, Shortage> {
-        self.streams.wait()?;
-        self.find(space, request, true).ok_or_else(|| Shortage::Addresses {
-            used: self.spaces[space].end(),
-            reserved: self.spaces[space].region.reserved().0,
-        })
-    }
-
-    /// Sees how far streams and fences have come, on behalf of a stream.
-    pub(crate) fn poll(&mut self, stream: StreamIndex) -> Result<(), Error> {
-        self.streams.poll(stream)?;
-        self.collect_pending(false);
-        Ok(())
+    /// Sees how far streams and fences have come.
+    pub(crate) fn poll(&mut self) {
+        self.streams.poll();
+        self.collect_pending();
     }
 
     /// Sees how far fences have come, and several streams once in a while, so that what they have done with is found where
     /// it fits, and not only where nothing else does.
-    fn ask_now_and_then(&mut self, stream: StreamIndex) -> Result<(), Error> {
+    fn ask_now_and_then(&mut self) {
         self.collect_some();
         if self.streams.count() <= 2 {
-            return Ok(());
+            return;
         }
         self.until_poll = self.until_poll.wrapping_sub(1) % POLL_EVERY;
-        if self.until_poll == 0 { self.poll(stream) } else { Ok(()) }
-    }
-
-    /// Waits for all that is about to come free.
-    pub(crate) fn wait(&mut self) -> Result<(), Error> {
-        self.streams.wait()?;
-        self.collect_pending(true);
-        Ok(())
+        if self.until_poll == 0 {
+            self.poll();
+        }
     }
 
     /// Notes what has changed.

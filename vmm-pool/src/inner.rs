@@ -22,8 +22,15 @@ impl<B: Backend> Inner<B> {
         Self { process: Process::current(), core: Mutex::new(core), last, tracking }
     }
 
-    /// Waits for whoever has the books. What was freed last is in them then.
-    pub(crate) fn core(&self) -> MutexGuard<'_, Core<B>> {
+    /// The books, in the process that made the pool: in a forked child another thread may have had them. What was freed last
+    /// is in them then.
+    #[inline]
+    pub(crate) fn core(&self, operation: &'static str) -> Result<MutexGuard<'_, Core<B>>, Error> {
+        self.process.check(operation)?;
+        Ok(self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Core<B>> {
         let mut core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Freed { piece, index, .. }) = self.last.take(|_| true) {
             core.give(piece, index);
@@ -31,7 +38,7 @@ impl<B: Backend> Inner<B> {
         core
     }
 
-    /// The books, if nobody has them, without what was freed last.
+    /// The books, if no other thread has them, without what was freed last.
     pub(crate) fn try_core(&self) -> Option<MutexGuard<'_, Core<B>>> {
         match self.core.try_lock() {
             Ok(core) => Some(core),
@@ -40,12 +47,12 @@ impl<B: Backend> Inner<B> {
         }
     }
 
-    /// Takes what a block has left.
+    /// Takes what a block has left, in the process that made the pool.
     pub(crate) fn give(&self, freed: Freed) {
         if self.last.put(freed) {
             return;
         }
-        let mut core = self.core();
+        let mut core = self.lock();
         // What lay there is in the books now.
         if !self.last.put(freed) {
             core.give(freed.piece, freed.index);
@@ -55,7 +62,7 @@ impl<B: Backend> Inner<B> {
 }
 
 impl<B: Backend> Drop for Inner<B> {
-    /// Waits for the fences. The devices are waited for where the addresses are given back.
+    /// Waits for the fences. The devices are waited for where the addresses are given back, at once or after a capture.
     fn drop(&mut self) {
         if !self.process.is_this() {
             return;
@@ -66,6 +73,8 @@ impl<B: Backend> Drop for Inner<B> {
             core.spaces.drain(..).for_each(std::mem::forget);
             let reason = "a fence was not done and could not be waited for, so that all memory stays".into();
             core.backend.drop_log().record(Error::Unsupported { operation: "drop a pool", reason });
+        } else if core.streams.is_any_capturing() {
+            core.spaces.drain(..).for_each(|space| space.region.release_later());
         }
     }
 }

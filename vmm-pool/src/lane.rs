@@ -129,7 +129,8 @@ pub(crate) struct Cache<B: Backend> {
 #[repr(align(128))]
 struct Drawer<B: Backend> {
     tag: u16,
-    stream: Stream<'static>,
+    /// None when the stream was forgotten: what comes back then waits until the number serves another stream.
+    stream: Option<Stream<'static>>,
     index: StreamIndex,
     by_class: [Stack<B>; CLASSES],
 }
@@ -175,22 +176,30 @@ impl<B: Backend> Cache<B> {
     /// The drawer of a tag and stream, if there is one.
     #[inline]
     pub(crate) fn drawer(&self, tag: u16, stream: Stream<'static>) -> Option<DrawerIndex> {
-        let index = self.drawers.iter().position(|drawer| drawer.tag == tag && drawer.stream == stream)?;
+        let index =
+            self.drawers.iter().position(|drawer| drawer.tag == tag && drawer.stream == Some(stream))?;
         Some(index as DrawerIndex)
     }
 
+    /// A drawer for a tag and stream: one that was a forgotten stream's with the same number, all of whose work is done by
+    /// now, or a new one.
     pub(crate) fn add_drawer(
         &mut self,
         tag: u16,
         stream: Stream<'static>,
         index: StreamIndex,
     ) -> Result<DrawerIndex> {
+        let is_left = |one: &Drawer<B>| one.tag == tag && one.index == index && one.stream.is_none();
+        if let Some(left) = self.drawers.iter().position(is_left) {
+            self.drawers[left].stream = Some(stream);
+            return Ok(left as DrawerIndex);
+        }
         let drawer = DrawerIndex::try_from(self.drawers.len()).map_err(|_| Error::Unsupported {
             operation: "allocate",
             reason: format!("a pool serves {} pairs of a tag and a stream", DrawerIndex::MAX),
         })?;
         let by_class = [const { Stack::new() }; CLASSES];
-        self.drawers.push(Drawer { tag, stream, index, by_class });
+        self.drawers.push(Drawer { tag, stream: Some(stream), index, by_class });
         Ok(drawer)
     }
 
@@ -212,6 +221,8 @@ impl<B: Backend> Cache<B> {
         let mut ready = self.drawers[usize::from(drawer)].by_class[class].pop()?;
         self.bytes -= ready.piece.size;
         ready.unused = (ready.piece.size - size) as u16;
+        // A forgotten stream with the same number may have had it.
+        ready.stream = stream;
         self.count_out(size);
         Some(ready)
     }
@@ -260,10 +271,16 @@ impl<B: Backend> Cache<B> {
         }
     }
 
-    /// Takes everything out that `wanted` says, by tag, with its stream.
-    pub(crate) fn empty(&mut self, wanted: impl Fn(u16) -> bool) -> Vec<(Piece, StreamIndex)> {
+    /// Forgets a stream: nothing is taken from its drawers until its number serves another one.
+    pub(crate) fn forget(&mut self, index: StreamIndex) {
+        let of_stream = self.drawers.iter_mut().filter(|drawer| drawer.index == index);
+        of_stream.for_each(|drawer| drawer.stream = None);
+    }
+
+    /// Takes everything out that `wanted` says, by tag and stream, with its stream.
+    pub(crate) fn empty(&mut self, wanted: impl Fn(u16, StreamIndex) -> bool) -> Vec<(Piece, StreamIndex)> {
         let mut all = Vec::new();
-        for drawer in self.drawers.iter_mut().filter(|drawer| wanted(drawer.tag)) {
+        for drawer in self.drawers.iter_mut().filter(|drawer| wanted(drawer.tag, drawer.index)) {
             let ready = drawer.by_class.iter_mut().flat_map(Stack::drain);
             all.extend(ready.map(|ready| (ready.piece, drawer.index)));
         }

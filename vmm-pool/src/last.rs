@@ -8,13 +8,11 @@ use crate::classes::MEDIUM;
 use crate::piece::Piece;
 use crate::sync::SpinMutex;
 use crate::turn::StreamIndex;
-use gpu_vmm_core::Stream;
 
 /// A piece that was used on a stream last.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Freed {
     pub(crate) piece: Piece,
-    pub(crate) stream: Stream<'static>,
     pub(crate) index: StreamIndex,
 }
 

@@ -14,7 +14,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `pool`, `block`, `raw` | what a user has |
+//! | `pool`, `block`, `pool_stream`, `raw` | what a user has |
 //! | `builder` | settings |
 //! | `owner`, `inner` | what ends with the pool, and what lives as long as a block |
 //! | `lane`, `classes`, `piece` | what lies in front of threads |
@@ -25,6 +25,7 @@
 //! | `frames` | physical memory |
 //! | `slabs` | slots of small sizes |
 //! | `turn`, `streams`, `pending`, `fence` | after which work memory is free |
+//! | `waits` | waiting for that, without a lock |
 //! | `tags` | tags, and their addresses |
 //! | `sync` | where locks, atomics, threads and time come from |
 //! | `queries`, `account`, `picture`, `history`, `tracking`, `trace` | what a pool tells of itself |
@@ -56,6 +57,7 @@ mod pending;
 mod picture;
 mod piece;
 mod pool;
+mod pool_stream;
 mod queries;
 mod raw;
 mod slabs;
@@ -70,6 +72,7 @@ mod trace;
 mod tracking;
 mod trim;
 mod turn;
+mod waits;
 
 pub use account::{Account, BinAccount, DriverCalls};
 pub use ahead::{
@@ -81,4 +84,5 @@ pub use error::{OutOf, PoolError, PoolResult};
 pub use fence::Fence;
 pub use picture::{BlockPicture, BlockState, FramesPicture, Moment, PagesPicture, Picture, SpacePicture};
 pub use pool::Pool;
+pub use pool_stream::PoolStream;
 pub use tracking::Unfreed;

@@ -1,6 +1,6 @@
 //! What ends with the last clone of a pool, while blocks may go on.
 
-use crate::builder::{Callbacks, Settings};
+use crate::builder::Callbacks;
 use crate::core::Shortage;
 use crate::error::OutOf;
 use crate::inner::Inner;
@@ -9,8 +9,9 @@ use crate::raw::Raw;
 use crate::sync::thread::available_parallelism;
 use crate::tags::Tag;
 use crate::trace::event;
+use crate::turn::StreamIndex;
 use crate::{AheadThread, PoolError, Registration, Unfreed};
-use gpu_vmm_core::{Backend, Bytes, DeviceId};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Error};
 use std::sync::{Arc, Weak};
 
 /// The most lanes of a pool.
@@ -19,6 +20,7 @@ const LANES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Owner<B: Backend> {
     pub(crate) inner: Arc<Inner<B>>,
+    pub(crate) backend: B,
     pub(crate) device: DeviceId,
     /// All memory of the device.
     pub(crate) total: Bytes,
@@ -31,15 +33,20 @@ pub(crate) struct Owner<B: Backend> {
 }
 
 impl<B: Backend> Owner<B> {
-    pub(crate) fn new(inner: Inner<B>, calls: Callbacks, ahead: Option<&AheadThread>) -> Self {
-        let Settings { device, total, .. } = inner.core().settings;
-        let inner = Arc::new(inner);
+    pub(crate) fn new(
+        backend: &B,
+        inner: Inner<B>,
+        (device, total): (DeviceId, Bytes),
+        calls: Callbacks,
+        ahead: Option<&AheadThread>,
+    ) -> Self {
+        let (inner, backend) = (Arc::new(inner), backend.clone());
         let threads = available_parallelism().map_or(1, usize::from);
         let count = threads.next_power_of_two().min(LANES);
         let lanes = (0..count).map(|_| LaneRef::new(&inner)).collect();
         let foresee: Weak<Inner<B>> = Arc::downgrade(&inner);
         let ahead = ahead.map(|thread| thread.register(foresee));
-        Self { inner, device, total, lanes, calls, ahead, raw: Raw::new() }
+        Self { inner, backend, device, total, lanes, calls, ahead, raw: Raw::new() }
     }
 
     /// A thread's lane.
@@ -52,15 +59,32 @@ impl<B: Backend> Owner<B> {
         self.lanes.iter()
     }
 
-    /// Brings what lies in front of threads into the common books, of the tags that are wanted.
-    pub(crate) fn settle(&self, wanted: impl Fn(u16) -> bool) {
+    /// Brings what lies in front of threads into the common books, of the tags and streams that are wanted.
+    pub(crate) fn settle(
+        &self,
+        operation: &'static str,
+        wanted: impl Fn(u16, StreamIndex) -> bool,
+    ) -> Result<(), Error> {
+        self.inner.process.check(operation)?;
         for lane in &self.lanes {
             let pieces = lane.lock().empty(&wanted);
             if !pieces.is_empty() {
-                let mut core = self.inner.core();
+                let mut core = self.inner.core(operation)?;
                 pieces.into_iter().for_each(|(piece, stream)| core.give(piece, stream));
             }
         }
+        Ok(())
+    }
+
+    /// Serves a stream no longer.
+    pub(crate) fn retire(&self, operation: &'static str, index: StreamIndex) -> Result<(), Error> {
+        self.inner.process.check(operation)?;
+        for lane in &self.lanes {
+            lane.lock().forget(index);
+        }
+        self.settle(operation, |_, of| of == index)?;
+        self.inner.core(operation)?.streams.retire(index);
+        Ok(())
     }
 
     /// Has memory be mapped ahead, where that is wanted: some was just used up.
@@ -85,9 +109,9 @@ impl<B: Backend> Owner<B> {
     ) -> PoolError {
         let (device, name, account) = (self.device, tag.name.clone(), Box::new(self.account()));
         // Not asked for beside the account, which takes the same lock.
-        let (budget, limit) = {
-            let core = self.inner.core();
-            (core.settings.budget, core.settings.addresses)
+        let (budget, limit) = match self.inner.core(operation) {
+            Ok(core) => (core.settings.budget, core.settings.addresses),
+            Err(error) => return error.into(),
         };
         match shortage {
             Shortage::Memory(source) => {
@@ -124,9 +148,9 @@ impl<B: Backend> Owner<B> {
         }
     }
 
-    /// The blocks that there are, where the pool remembers them.
+    /// The live blocks, if the pool remembers them; none in a forked child.
     pub(crate) fn unfreed(&self) -> Vec<Unfreed> {
-        self.inner.tracking.all()
+        if self.inner.process.is_this() { self.inner.tracking.all() } else { Vec::new() }
     }
 }
 
@@ -143,7 +167,8 @@ impl<B: Backend> Drop for Owner<B> {
         // Blocks that are kept by their addresses end with the pool.
         self.raw.clear();
         if self.inner.process.is_this() {
-            self.settle(|_| true);
+            // It is this process.
+            let _ = self.settle("drop a pool", |_, _| true);
             self.lanes.iter().for_each(LaneRef::give_up);
         }
     }

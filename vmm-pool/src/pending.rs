@@ -5,6 +5,7 @@ use crate::core::Core;
 use crate::piece::Piece;
 use crate::turn::Turn;
 use gpu_vmm_core::Backend;
+use std::sync::Arc;
 
 /// So many pieces are looked at before a request: the others' turn comes with the next ones.
 const LOOKED_AT: usize = 32;
@@ -25,7 +26,9 @@ pub(crate) struct Waiting {
     pub(crate) turn: Turn,
     /// After which work of other streams it may be used on its own.
     pub(crate) turns: Vec<Turn>,
-    pub(crate) fence: Option<Box<dyn Fence>>,
+    pub(crate) fence: Option<Arc<dyn Fence>>,
+    /// True when the fence has been waited for.
+    pub(crate) is_past: bool,
 }
 
 impl Pending {
@@ -41,14 +44,30 @@ impl Pending {
         self.bytes += waiting.piece.size;
         self.list.push(waiting);
     }
+
+    /// The fences that pieces wait for, the oldest last.
+    pub(crate) fn fences(&self) -> Vec<Arc<dyn Fence>> {
+        self.list
+            .iter()
+            .rev()
+            .filter(|waiting| !waiting.is_past)
+            .filter_map(|one| one.fence.clone())
+            .collect()
+    }
+
+    /// Notes that a fence has been waited for.
+    pub(crate) fn note_done(&mut self, fence: &Arc<dyn Fence>) {
+        let waits_for = |one: &&mut Waiting| one.fence.as_ref().is_some_and(|own| Arc::ptr_eq(own, fence));
+        self.list.iter_mut().filter(waits_for).for_each(|waiting| waiting.is_past = true);
+    }
 }
 
 impl<B: Backend> Core<B> {
-    /// Frees what has waited long enough, or all of it after waiting.
-    pub(crate) fn collect_pending(&mut self, wait: bool) {
+    /// Frees what has waited long enough.
+    pub(crate) fn collect_pending(&mut self) {
         let mut index = 0;
         while index < self.pending.list.len() {
-            index += usize::from(!self.collect(index, wait));
+            index += usize::from(!self.collect(index));
         }
     }
 
@@ -58,17 +77,18 @@ impl<B: Backend> Core<B> {
             if self.pending.next >= self.pending.list.len() {
                 self.pending.next = 0;
             }
-            let stays = !self.collect(self.pending.next, false);
+            let stays = !self.collect(self.pending.next);
             self.pending.next += usize::from(stays);
         }
     }
 
     /// Frees a piece if it has waited long enough. Where its fence answers with an error it waits on: that is no reason to
     /// refuse somebody else's request.
-    fn collect(&mut self, index: usize, wait: bool) -> bool {
+    fn collect(&mut self, index: usize) -> bool {
         let Some(waiting) = self.pending.list.get(index) else { return false };
         let done = waiting.turns.iter().all(|turn| self.streams.is_done(*turn))
-            && waiting.fence.as_ref().is_none_or(|fence| is_past(&**fence, wait));
+            && (waiting.is_past
+                || waiting.fence.as_ref().is_none_or(|fence| fence.is_done().is_ok_and(|done| done)));
         if done {
             let waiting = self.pending.list.swap_remove(index);
             self.pending.bytes -= waiting.piece.size;
@@ -81,12 +101,7 @@ impl<B: Backend> Core<B> {
 
     /// Waits for the fences of memory that is to go. False where one cannot be waited for.
     pub(crate) fn wait_for_fences(&self) -> bool {
-        let mut fences = self.pending.iter().filter_map(|waiting| waiting.fence.as_deref());
-        fences.all(|fence| is_past(fence, true))
+        let is_past = |fence: &Arc<dyn Fence>| fence.is_done().is_ok_and(|done| done) || fence.wait().is_ok();
+        self.pending.fences().iter().all(is_past)
     }
-}
-
-/// Whether a fence is done, or has been waited for.
-fn is_past(fence: &dyn Fence, wait: bool) -> bool {
-    fence.is_done().is_ok_and(|done| done) || wait && fence.wait().is_ok()
 }

@@ -14,6 +14,7 @@ use crate::stack::Ready;
 use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
 use crate::turn::StreamIndex;
+use crate::waits::Ladder;
 use crate::{AheadThread, Block, PoolBuilder, PoolResult};
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Error, Stream};
 use std::panic::Location;
@@ -58,6 +59,8 @@ struct Asked<'a, B: Backend> {
     alignment: Bytes,
     stream: Stream<'static>,
     class: Option<usize>,
+    /// True if the stream captures.
+    captures: bool,
 }
 
 impl<B: Backend> Pool<B> {
@@ -72,28 +75,34 @@ impl<B: Backend> Pool<B> {
         calls: Callbacks,
         ahead: Option<AheadThread>,
     ) -> PoolResult<Self> {
+        let of = (settings.device, settings.total);
         let mut core = Core::new(backend, settings)?;
         let tag = core.tags.named("")?;
-        Ok(Self { owner: Arc::new(Owner::new(Inner::new(core), calls, ahead.as_ref())), tag })
+        Ok(Self { owner: Arc::new(Owner::new(backend, Inner::new(core), of, calls, ahead.as_ref())), tag })
     }
 
     /// The same pool for blocks with a tag: they have addresses of their own, are suspended together, and are shown apart.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](Error::Unsupported) for more than 65,535 tags.
+    /// [`Unsupported`](Error::Unsupported) for more than 65,535 tags, [`Forked`](Error::Forked) in a forked child.
     pub fn tagged(&self, tag: &str) -> PoolResult<Self> {
-        let tag = self.owner.inner.core().tags.named(tag)?;
+        let tag = self.owner.inner.core("tag memory of a pool")?.tags.named(tag)?;
         Ok(Self { owner: Arc::clone(&self.owner), tag })
     }
 
     /// Allocates. The first address is a multiple of `alignment`, a power of two, and of 256 in any case.
     ///
-    /// The stream has to be there as long as the pool has memory that was used on it: see
-    /// [`forget_stream`](Pool::forget_stream).
+    /// Memory that was freed on the stream may be handed out while earlier work of the stream still uses it, since the
+    /// device does one after the other. To a stream that captures, only memory is given that nothing uses any more, as the
+    /// graph may be launched on any stream; a block that a graph uses must stay until the graph is not launched any more.
+    ///
+    /// The stream must exist for as long as the process runs. Streams that end are [registered](Pool::register_stream) or
+    /// [forgotten](Pool::forget_stream).
     ///
     /// # Errors
     ///
+    /// [`Unsupported`](Error::Unsupported) for the [per-thread default stream](Stream::is_per_thread);
     /// [`OutOfMemory`](crate::PoolError::OutOfMemory), [`OutOfAddresses`](crate::PoolError::OutOfAddresses),
     /// [`Suspended`](crate::PoolError::Suspended); or of the core:
     /// [`ZeroSize`](Error::ZeroSize), [`BadAlignment`](Error::BadAlignment), [`ExceedsDevice`](Error::ExceedsDevice), or
@@ -105,6 +114,7 @@ impl<B: Backend> Pool<B> {
         let class = fit(size.0, alignment.0);
         if let Some(class) = class.flatten()
             && self.owner.inner.process.is_this()
+            && (stream.is_default() || !self.captures(stream))
         {
             let mut cache = lane.lock();
             // Asked under the lock: who suspends says so first, and empties the lanes then.
@@ -118,6 +128,12 @@ impl<B: Backend> Pool<B> {
             }
         }
         self.alloc_from_books(lane, class, size, alignment, stream)
+    }
+
+    /// Whether what is queued on a stream goes into a graph, as far as the driver can say.
+    #[inline]
+    fn captures(&self, stream: Stream<'static>) -> bool {
+        self.owner.backend.is_capturing(stream).unwrap_or(true)
     }
 
     /// A request that is not served by what lies in front of its thread.
@@ -136,7 +152,9 @@ impl<B: Backend> Pool<B> {
             None => self.check(size, alignment)?,
         };
         self.owner.inner.process.check(OPERATION)?;
-        let asked = Asked { lane, size, alignment, stream, class };
+        stream.check_shared(OPERATION)?;
+        let captures = !stream.is_default() && self.captures(stream);
+        let asked = Asked { lane, size, alignment, stream, class, captures };
         let ready = match self.take_last(&asked) {
             Some(ready) => ready,
             None => self.take(&asked)?,
@@ -170,26 +188,27 @@ impl<B: Backend> Pool<B> {
 
     /// Takes what was freed last, if it is just what is asked for.
     fn take_last(&self, asked: &Asked<'_, B>) -> Option<Ready<B>> {
-        let &Asked { lane, size, alignment, stream, .. } = asked;
-        let rounded = rounded(size.0).filter(|rounded| *rounded > MEDIUM)?;
-        let freed = self.owner.inner.last.take(|Freed { piece, stream: used_on, .. }| {
+        let &Asked { lane, size, alignment, stream, captures, .. } = asked;
+        let rounded = rounded(size.0).filter(|rounded| *rounded > MEDIUM && !captures)?;
+        let mut cache = lane.lock();
+        let own = cache.stream_of(cache.drawer(self.tag.index, stream)?);
+        let freed = self.owner.inner.last.take(|Freed { piece, index }| {
             // Asked under the lock: who suspends says so first, and has it put into the books then.
             piece.size == rounded
-                && *used_on == stream
+                && *index == own
                 && piece.address.is_multiple_of(alignment.0)
                 && matches!(piece.origin, Origin::Range(space, _) if self.tag.large.get() == Some(&space))
                 && !self.tag.suspended.load(Ordering::Relaxed)
         })?;
-        let mut cache = lane.lock();
         cache.count_out(size.0);
-        Some(cache.boxed(Body::new(lane, freed, size.0, None)))
+        Some(cache.boxed(Body::new(lane, freed, stream, size.0, None)))
     }
 
     /// Takes from the common books, and tries what there is to be tried where there is not enough.
     fn take(&self, asked: &Asked<'_, B>) -> PoolResult<Ready<B>> {
         let size = asked.size;
         let mut settled = false;
-        let mut waited = false;
+        let mut ladder = Ladder::Streams;
         loop {
             let shortage = match self.try_take(asked, settled) {
                 Ok(taken) => {
@@ -201,15 +220,13 @@ impl<B: Backend> Pool<B> {
                 Err(shortage) => shortage,
             };
             match shortage {
-                Shortage::Caches if !settled => self.owner.settle(|_| true),
-                Shortage::Memory(_) if !waited => {
-                    waited = true;
-                    self.owner.inner.core().wait()?;
-                }
+                Shortage::Caches if !settled => self.owner.settle(OPERATION, |_, _| true)?,
+                Shortage::Memory(_) | Shortage::Addresses { .. }
+                    if ladder.climb(&self.owner.inner, OPERATION)? => {}
                 Shortage::Memory(_) if self.owner.call_for_memory(size) => {
                     // What was freed now may have to be waited for.
-                    waited = false;
-                    self.owner.settle(|_| true);
+                    ladder = Ladder::Streams;
+                    self.owner.settle(OPERATION, |_, _| true)?;
                 }
                 shortage => return Err(self.owner.tell(OPERATION, shortage, size, &self.tag)),
             }
@@ -218,22 +235,25 @@ impl<B: Backend> Pool<B> {
     }
 
     fn try_take(&self, asked: &Asked<'_, B>, settled: bool) -> Result<Ready<B>, Shortage> {
-        let &Asked { lane, size, alignment, stream, class } = asked;
+        let &Asked { lane, size, alignment, stream, class, captures } = asked;
         let (drawer, index) = self.drawer(lane, stream)?;
+        // Slots and pieces before threads are in the order of their stream, which a graph is not in.
+        let class = class.filter(|_| !captures);
         let tag = self.tag.index;
         // What is aligned to more than a page leaves too many addresses of the few of small blocks unused.
         let small = size.0 <= MEDIUM && alignment.0 <= PAGE.0;
         let rounded = class.map_or(size.0, size_of);
-        let request = Request { size: rounded, alignment: alignment.0, tag, stream: index, small };
+        let request = Request { size: rounded, alignment: alignment.0, tag, stream: index, captures, small };
         let place = class.map(|class| (drawer, Class::new(class)));
-        let body = |piece: Piece| Body::new(lane, Freed { piece, stream, index }, size.0, place);
+        let body = |piece: Piece| Body::new(lane, Freed { piece, index }, stream, size.0, place);
         let mut pieces = Vec::new();
         let piece = match class.filter(|class| *class < SMALL_CLASSES) {
-            None => self.owner.inner.core().take(request, settled)?,
+            None => self.owner.inner.core(OPERATION)?.take(request, settled)?,
             Some(class) => {
                 let batch = batch_of(class);
                 pieces.reserve_exact(batch);
-                self.owner.inner.core().take_small(request, class, batch, &mut pieces, settled)?;
+                let mut core = self.owner.inner.core(OPERATION)?;
+                core.take_small(request, class, batch, &mut pieces, settled)?;
                 pieces.pop().ok_or(Shortage::Caches)?
             }
         };
@@ -253,7 +273,7 @@ impl<B: Backend> Pool<B> {
         if let Some(known) = known(&lane.lock()) {
             return Ok(known);
         }
-        let index = self.owner.inner.core().streams.index(stream)?;
+        let index = self.owner.inner.core(OPERATION)?.streams.index(OPERATION, stream)?;
         let mut cache = lane.lock();
         // Another thread may have made it meanwhile.
         match known(&cache) {

@@ -14,10 +14,7 @@ impl<B: Backend> Pool<B> {
     /// The live block in which an address lies. For questions now and then: it asks every lane.
     #[must_use]
     pub fn find(&self, address: Address) -> Option<BlockInfo> {
-        if !self.owner.inner.process.is_this() {
-            return None;
-        }
-        let info = self.owner.inner.core().find_block(address)?;
+        let info = self.owner.inner.core("find a block").ok()?.find_block(address)?;
         let cached = self.owner.lanes().any(|lane| lane.lock().holds(info.base.0));
         (!cached).then_some(info)
     }
@@ -39,7 +36,10 @@ impl<B: Backend> Pool<B> {
         for lane in self.owner.lanes() {
             cached.extend(lane.lock().pieces().map(|piece| piece.address));
         }
-        self.owner.inner.core().picture(account, &cached)
+        match self.owner.inner.core("take a snapshot") {
+            Ok(core) => core.picture(account, &cached),
+            Err(_) => Picture { version: Picture::VERSION, account, ..Picture::default() },
+        }
     }
 
     /// The blocks that were not freed yet and where they come from, by their addresses; none where the pool was not made
@@ -67,7 +67,9 @@ impl<B: Backend> Owner<B> {
                 *ready.entry(piece.size).or_default() += 1;
             }
         }
-        self.inner.core().add_to(&mut account, &ready);
+        if let Ok(core) = self.inner.core("account") {
+            core.add_to(&mut account, &ready);
+        }
         account
     }
 }

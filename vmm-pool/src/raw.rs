@@ -1,8 +1,8 @@
 //! Blocks that are known by their addresses alone, for callers from other languages.
 
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::{Block, Fence, Pool, PoolError, PoolResult};
-use gpu_vmm_core::{Address, Backend, Stream};
+use gpu_vmm_core::{Address, Backend, Error, Process, Stream};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -43,10 +43,17 @@ impl<B: Backend> Raw<B> {
         }
     }
 
-    fn part(&self, address: Address) -> MutexGuard<'_, Part<B>> {
+    /// The part for an address, in the process that made the pool.
+    fn part(
+        &self,
+        process: Process,
+        operation: &'static str,
+        address: Address,
+    ) -> Result<MutexGuard<'_, Part<B>>, Error> {
+        process.check(operation)?;
         // Addresses of neighbouring blocks differ in these bits.
         let part = (address.0 >> 9 ^ address.0 >> 21) as usize % PARTS;
-        self.parts[part].lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(self.parts[part].lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -67,12 +74,20 @@ impl<B: Backend> Part<B> {
 impl<B: Backend> Pool<B> {
     /// Takes charge of a block and gives its address, for callers that know of addresses alone. It is freed by
     /// [`free_at`](Pool::free_at), or with the last clone of the pool.
-    pub fn keep(&self, block: Block<B>) -> Address {
+    ///
+    /// # Errors
+    ///
+    /// [`Forked`](Error::Forked) in a forked child.
+    pub fn keep(&self, block: Block<B>) -> PoolResult<Address> {
         let address = block.address();
-        let mut part = self.owner.raw.part(address);
+        let mut part = self.kept("keep a block", address)?;
         part.last_freed.remove(&address);
         part.blocks.insert(address, block);
-        address
+        Ok(address)
+    }
+
+    fn kept(&self, operation: &'static str, address: Address) -> PoolResult<MutexGuard<'_, Part<B>>> {
+        Ok(self.owner.raw.part(self.owner.inner.process, operation, address)?)
     }
 
     /// Frees a block that the pool [keeps](Pool::keep).
@@ -90,7 +105,7 @@ impl<B: Backend> Pool<B> {
     /// # Errors
     ///
     /// Those of [`Pool::free_at`].
-    pub fn free_at_after(&self, address: Address, fence: Box<dyn Fence>) -> PoolResult<()> {
+    pub fn free_at_after(&self, address: Address, fence: Arc<dyn Fence>) -> PoolResult<()> {
         self.let_go("free", address).map(|block| block.free_after(fence))
     }
 
@@ -98,13 +113,11 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Pool::free_at`].
+    /// Those of [`Pool::free_at`] and [`Block::record_use`].
     pub fn record_use_at(&self, address: Address, stream: Stream<'static>) -> PoolResult<()> {
-        self.owner.inner.process.check("record a use")?;
-        let mut part = self.owner.raw.part(address);
+        let mut part = self.kept("record a use", address)?;
         if let Some(block) = part.blocks.get_mut(&address) {
-            block.record_use(stream);
-            return Ok(());
+            return block.record_use(stream);
         }
         let freed = part.last_freed.contains_key(&address);
         drop(part);
@@ -112,9 +125,7 @@ impl<B: Backend> Pool<B> {
     }
 
     fn let_go(&self, operation: &'static str, address: Address) -> PoolResult<Block<B>> {
-        // A forked child does not wait for a thread that it does not have.
-        self.owner.inner.process.check(operation)?;
-        let mut part = self.owner.raw.part(address);
+        let mut part = self.kept(operation, address)?;
         if let Some(block) = part.blocks.remove(&address) {
             part.remember(address);
             return Ok(block);

@@ -1,87 +1,170 @@
 //! The streams of a pool, and how far the devices have come with them.
 //!
-//! Nothing is asked of a driver as long as memory is used again on the stream that it was freed on. Where another stream
-//! wants it, or addresses are to be unmapped, an event is recorded on the stream, which tells of all frees before it.
+//! No driver is asked as long as memory is used again on the stream that it was freed on. When another stream wants it, or
+//! addresses are to be unmapped, an event is recorded on the stream, which tells of all frees before it.
+//!
+//! A stream that cannot be asked or recorded on is not done, and that is all: no other stream's request fails for it. The
+//! error goes to the backend's drop log.
 
 use crate::turn::{CLEAN, MIXED, StreamIndex, Turn};
 use gpu_vmm_core::{Backend, DeviceId, Error, Event, Result, Stream};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-/// So many events wait on a stream at most. Where a device takes long, further ones tell nothing sooner.
+/// The most events that wait on a stream. Where a device takes long, further ones tell nothing sooner.
 const MARKS: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Streams<B: Backend> {
-    backend: B,
+    pub(crate) backend: B,
     device: DeviceId,
-    /// By number; the first is nobody's.
-    list: Vec<Progress>,
+    /// By number; the first stands for no stream.
+    pub(crate) list: Vec<Progress>,
     /// The moment of the last free.
     now: u64,
-    /// Captures that the pool was told of.
-    captures: u32,
     /// Events and waits so far.
     pub(crate) calls: u64,
 }
 
 /// How far a stream has come.
 #[derive(Debug)]
-struct Progress {
+pub(crate) struct Progress {
     stream: Stream<'static>,
+    /// How many registrations there are; a stream that is known by use alone has none.
+    registrations: u32,
+    /// True when the stream was forgotten and may not exist any more. Its number serves another stream once all of its work
+    /// is done.
+    pub(crate) is_retired: bool,
+    /// True when no event of the pool's device can be recorded on it: it is another device's, or another context's.
+    is_foreign: bool,
     /// Frees up to this moment are done.
     done: u64,
     /// The last free.
-    freed: u64,
+    pub(crate) freed: u64,
     /// Events that may not have come yet, in order, each with the moment of the last free before it.
-    marks: VecDeque<(u64, Box<dyn Event>)>,
-    spare: Vec<Box<dyn Event>>,
+    pub(crate) marks: VecDeque<(u64, Arc<dyn Event>)>,
+    spare: Vec<Arc<dyn Event>>,
 }
 
 impl Progress {
     fn new(stream: Stream<'static>) -> Self {
-        Self { stream, done: 0, freed: 0, marks: VecDeque::new(), spare: Vec::new() }
+        Self {
+            stream,
+            registrations: 0,
+            is_retired: false,
+            is_foreign: false,
+            done: 0,
+            freed: 0,
+            marks: VecDeque::new(),
+            spare: Vec::new(),
+        }
     }
 
-    fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.freed <= self.done
     }
 
-    fn is_marked(&self) -> bool {
+    pub(crate) fn is_marked(&self) -> bool {
         self.marks.back().map_or(self.done, |(moment, _)| *moment) >= self.freed
+    }
+
+    /// Notes that the work up to a moment is done.
+    pub(crate) fn advance(&mut self, moment: u64) {
+        self.done = self.done.max(moment);
+        let passed = self.marks.partition_point(|(marked, _)| *marked <= moment);
+        self.spare.extend(self.marks.drain(..passed).map(|(_, event)| event));
+    }
+
+    fn is(&self, stream: Stream<'static>) -> bool {
+        !self.is_retired && (self.stream == stream || self.stream.is_default() && stream.is_default())
     }
 }
 
 impl<B: Backend> Streams<B> {
     pub(crate) fn new(backend: &B, device: DeviceId) -> Self {
-        let nobody = Progress::new(Stream::DEFAULT);
-        Self { backend: backend.clone(), device, list: vec![nobody], now: 0, captures: 0, calls: 0 }
+        let none = Progress::new(Stream::DEFAULT);
+        Self { backend: backend.clone(), device, list: vec![none], now: 0, calls: 0 }
     }
 
-    /// The number of a stream that there is.
+    /// The number of a stream that the pool serves.
     pub(crate) fn known(&self, stream: Stream<'static>) -> Option<StreamIndex> {
-        let index = self.list.iter().skip(1).position(|one| one.stream == stream)?;
+        let index = self.list.iter().skip(1).position(|one| one.is(stream))?;
         Some((index + 1) as StreamIndex)
     }
 
-    /// The stream's number.
-    pub(crate) fn index(&mut self, stream: Stream<'static>) -> Result<StreamIndex> {
+    /// The stream's number: one that served another stream before, if all work of that one is done.
+    pub(crate) fn index(&mut self, operation: &'static str, stream: Stream<'static>) -> Result<StreamIndex> {
+        stream.check_shared(operation)?;
         if let Some(index) = self.known(stream) {
             return Ok(index);
         }
-        let (index, limit) = (self.list.len(), usize::from(MIXED));
-        if index >= limit {
-            let reason = format!("a pool serves {} streams", limit - 1);
-            return Err(Error::Unsupported { operation: "allocate", reason });
+        let (count, limit) = (self.list.len(), usize::from(MIXED));
+        if let Some(index) = self.vacant() {
+            let Progress { done, freed, spare, .. } = &mut self.list[index];
+            let (done, freed, spare) = (*done, *freed, std::mem::take(spare));
+            self.list[index] = Progress { done, freed, spare, ..Progress::new(stream) };
+            return Ok(index as StreamIndex);
+        }
+        if count >= limit {
+            let reason = format!("a pool serves {} streams at a time; forget some", limit - 1);
+            return Err(Error::Unsupported { operation, reason });
         }
         self.list.push(Progress::new(stream));
-        Ok(index as StreamIndex)
+        Ok(count as StreamIndex)
+    }
+
+    /// A number that can serve another stream.
+    fn vacant(&mut self) -> Option<usize> {
+        if !self.list.iter().any(|one| one.is_retired) {
+            return None;
+        }
+        let can_ask = self.can_ask();
+        (1..self.list.len()).find(|index| {
+            if can_ask && self.list[*index].is_retired {
+                self.poll_one(*index);
+            }
+            self.list[*index].is_retired && self.list[*index].is_idle()
+        })
+    }
+
+    /// Counts a registration of a stream.
+    pub(crate) fn register(
+        &mut self,
+        operation: &'static str,
+        stream: Stream<'static>,
+    ) -> Result<StreamIndex> {
+        let index = self.index(operation, stream)?;
+        self.list[usize::from(index)].registrations += 1;
+        Ok(index)
+    }
+
+    /// Ends a registration. True if that was the last, so that the stream is to be [retired](Self::retire).
+    pub(crate) fn unregister(&mut self, index: StreamIndex) -> bool {
+        let progress = &mut self.list[usize::from(index)];
+        progress.registrations = progress.registrations.saturating_sub(1);
+        progress.registrations == 0
+    }
+
+    pub(crate) fn is_registered(&self, index: StreamIndex) -> bool {
+        self.list[usize::from(index)].registrations > 0
+    }
+
+    /// Serves a stream no longer. A last event marks all work that it has now, also that on live blocks; where none can be
+    /// recorded, the number stays unused until the devices have been waited for.
+    pub(crate) fn retire(&mut self, index: StreamIndex) {
+        let place = usize::from(index);
+        self.free(index);
+        if !self.captures(place) {
+            self.mark(place);
+        }
+        self.list[place].is_retired = true;
     }
 
     pub(crate) fn stream(&self, index: StreamIndex) -> Stream<'static> {
         self.list.get(usize::from(index)).map_or(Stream::DEFAULT, |one| one.stream)
     }
 
-    /// How many streams there are, with the one that is nobody's.
+    /// How many numbers there are, with the one that stands for no stream.
     pub(crate) fn count(&self) -> usize {
         self.list.len()
     }
@@ -91,16 +174,19 @@ impl<B: Backend> Streams<B> {
         if index == CLEAN {
             return Turn::FREE;
         }
-        self.now += 1;
-        self.list[usize::from(index)].freed = self.now;
-        Turn::new(index, self.now)
+        let progress = &mut self.list[usize::from(index)];
+        // What a retired stream has done with a block was queued before it was retired.
+        if !progress.is_retired {
+            self.now += 1;
+            progress.freed = self.now;
+        }
+        Turn::new(index, progress.freed)
     }
 
-    /// True where no work of any stream uses it any more.
+    /// True if no work of any stream uses it any more.
     pub(crate) fn is_done(&self, turn: Turn) -> bool {
         match turn.stream() {
             CLEAN => true,
-            MIXED if turn == Turn::NEVER => false,
             MIXED => self.list.iter().all(|one| one.is_idle() || turn.moment() <= one.done),
             index => turn.moment() <= self.list[usize::from(index)].done,
         }
@@ -112,140 +198,123 @@ impl<B: Backend> Streams<B> {
         if before.stream() != turn.stream() && self.is_done(before) { turn } else { before.and(turn) }
     }
 
-    /// True where work on a stream may use it that is queued now.
+    /// True if work on a stream may use it that is queued now.
     pub(crate) fn serves(&self, turn: Turn, index: StreamIndex) -> bool {
         turn.stream() == index || self.is_done(turn)
     }
 
     /// Asks how far the streams have come, and marks where they are now.
-    ///
-    /// While one of them captures, or `stream`, or the pool was told of a capture, nobody is asked: that would spoil it.
-    pub(crate) fn poll(&mut self, stream: StreamIndex) -> Result<()> {
-        if self.captures > 0 || self.list.iter().all(Progress::is_idle) || self.capturing(stream)?.is_some() {
-            return Ok(());
+    pub(crate) fn poll(&mut self) {
+        if self.list.iter().all(Progress::is_idle) || !self.can_ask() {
+            return;
         }
         for index in 1..self.list.len() {
-            self.poll_one(index)?;
-            let progress = &self.list[index];
-            if !progress.is_marked() && progress.marks.len() < MARKS {
-                self.mark(index)?;
-                self.poll_one(index)?;
+            if self.list[index].is_idle() {
+                continue;
+            }
+            self.poll_one(index);
+            if self.mark_if_possible(index) {
+                self.poll_one(index);
             }
         }
-        Ok(())
     }
 
-    /// A stream that captures: one that is waited for, or `also`, which is there. Of others nobody knows whether they still
-    /// are.
-    fn capturing(&mut self, also: StreamIndex) -> Result<Option<Stream<'static>>> {
-        for (index, progress) in self.list.iter().enumerate().skip(1) {
-            if !progress.is_idle() || index == usize::from(also) {
-                self.calls += 1;
-                if self.backend.is_capturing(progress.stream)? {
-                    return Ok(Some(progress.stream));
-                }
+    /// True if events can be asked and waited for without spoiling a capture that is known: one of the pool's own streams,
+    /// or one that was announced.
+    pub(crate) fn can_ask(&mut self) -> bool {
+        if !self.backend.queries_spoil_captures() {
+            return true;
+        }
+        !self.is_any_capturing()
+    }
+
+    /// True if a stream of the pool captures, or a capture was announced, so that no device can be waited for.
+    pub(crate) fn is_any_capturing(&mut self) -> bool {
+        self.backend.deferred().is_capturing()
+            || (1..self.list.len()).any(|index| !self.list[index].is_retired && self.captures(index))
+    }
+
+    /// True if work on a stream goes into a graph, or if that cannot be said.
+    pub(crate) fn captures(&mut self, index: usize) -> bool {
+        self.calls += 1;
+        match self.backend.is_capturing(self.list[index].stream) {
+            Ok(captures) => captures,
+            Err(error) => {
+                self.tell(error);
+                true
             }
         }
-        Ok(None)
     }
 
-    /// Records an event behind what has just been freed on a stream, unless it captures: then only what is queued when that
-    /// is over can be waited for.
-    pub(crate) fn mark_now(&mut self, index: StreamIndex) -> Result<()> {
-        let index = usize::from(index);
+    fn tell(&self, error: Error) {
+        self.backend.drop_log().record(error);
+    }
+
+    /// Records an event behind what was freed on a stream, unless it captures: then only what is queued when that is over
+    /// can be waited for. True if it was recorded.
+    pub(crate) fn mark_if_possible(&mut self, index: usize) -> bool {
+        let progress = &self.list[index];
+        !progress.is_retired
+            && !progress.is_foreign
+            && !progress.is_marked()
+            && progress.marks.len() < MARKS
+            && !self.captures(index)
+            && self.mark(index)
+    }
+
+    /// Records an event behind what was freed on a stream. False if that fails: another event tells later.
+    fn mark(&mut self, index: usize) -> bool {
         self.calls += 1;
-        let captures = self.backend.is_capturing(self.list[index].stream)?;
-        if captures || self.list[index].marks.len() >= MARKS { Ok(()) } else { self.mark(index) }
-    }
-
-    /// Records an event behind what was freed on a stream, where there is none yet.
-    fn mark(&mut self, index: usize) -> Result<()> {
-        if self.list[index].is_marked() {
-            return Ok(());
+        match self.record(index) {
+            Ok(is_recorded) => is_recorded,
+            Err(Error::ForeignStream { .. }) => {
+                self.list[index].is_foreign = true;
+                false
+            }
+            Err(error) => {
+                self.tell(error);
+                false
+            }
         }
-        let mut event = match self.list[index].spare.pop() {
-            Some(event) => event,
-            None => self.backend.event(self.device)?,
-        };
-        self.calls += 1;
+    }
+
+    fn record(&mut self, index: usize) -> Result<bool> {
+        let mut event = self.event(index)?;
         let progress = &mut self.list[index];
-        event.record(progress.stream)?;
-        progress.marks.push_back((progress.freed, event));
-        Ok(())
+        let Some(unused) = Arc::get_mut(&mut event) else { return Ok(false) };
+        let recorded = unused.record(progress.stream);
+        match &recorded {
+            Ok(()) => progress.marks.push_back((progress.freed, event)),
+            Err(_) => progress.spare.push(event),
+        }
+        recorded.map(|()| true)
     }
 
-    fn poll_one(&mut self, index: usize) -> Result<()> {
+    /// An event that is in no use.
+    fn event(&mut self, index: usize) -> Result<Arc<dyn Event>> {
+        while let Some(mut event) = self.list[index].spare.pop() {
+            // A thread that waits for it keeps it.
+            if Arc::get_mut(&mut event).is_some() {
+                return Ok(event);
+            }
+        }
+        self.backend.event(self.device).map(Arc::from)
+    }
+
+    pub(crate) fn poll_one(&mut self, index: usize) {
         let progress = &mut self.list[index];
         while let Some((moment, event)) = progress.marks.front() {
             self.calls += 1;
-            let (moment, answer) = (*moment, event.is_done());
-            if matches!(answer, Ok(false)) {
-                break;
+            let moment = *moment;
+            match event.is_done() {
+                Ok(true) => progress.advance(moment),
+                Ok(false) => break,
+                Err(error) => {
+                    // It tells nothing the next time either: another takes its place.
+                    progress.marks.pop_front();
+                    self.backend.drop_log().record(error);
+                }
             }
-            // One that cannot be asked tells nothing the next time either: another takes its place.
-            let event = progress.marks.pop_front();
-            if answer? {
-                progress.done = moment;
-                progress.spare.extend(event.map(|(_, event)| event));
-            }
         }
-        Ok(())
-    }
-
-    /// Waits until all that was freed on all streams is done.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unsupported`] while one of them captures, or the pool was told of a capture.
-    pub(crate) fn wait(&mut self) -> Result<()> {
-        self.check_captures()?;
-        if let Some(stream) = self.capturing(CLEAN)? {
-            let reason = format!("nothing can be waited for until {stream:?} has ended its capture");
-            return Err(Error::Unsupported { operation: "wait for streams", reason });
-        }
-        for index in 1..self.list.len() {
-            self.wait_for(index as StreamIndex)?;
-        }
-        Ok(())
-    }
-
-    fn check_captures(&self) -> Result<()> {
-        if self.captures == 0 {
-            return Ok(());
-        }
-        let reason =
-            "nothing can be waited for until the capture that the pool was told of has ended".to_owned();
-        Err(Error::Unsupported { operation: "wait for streams", reason })
-    }
-
-    /// A capture begins of which the pool cannot know.
-    pub(crate) fn capture_begins(&mut self) {
-        self.captures += 1;
-    }
-
-    /// It has ended.
-    pub(crate) fn capture_ends(&mut self) {
-        self.captures = self.captures.saturating_sub(1);
-    }
-
-    /// Waits until all that was freed on one stream is done.
-    pub(crate) fn wait_for(&mut self, index: StreamIndex) -> Result<()> {
-        self.check_captures()?;
-        let index = usize::from(index);
-        self.mark(index)?;
-        if let Some((_, event)) = self.list[index].marks.back() {
-            self.calls += 1;
-            let answer = event.wait();
-            if answer.is_err() {
-                // Others take their place.
-                self.list[index].marks.clear();
-            }
-            answer?;
-        }
-        let progress = &mut self.list[index];
-        progress.done = progress.freed;
-        let events = progress.marks.drain(..).map(|(_, event)| event);
-        progress.spare.extend(events);
-        Ok(())
     }
 }

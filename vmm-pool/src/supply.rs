@@ -20,7 +20,8 @@ pub(crate) struct Chosen {
 impl<B: Backend> Core<B> {
     /// Sees to it that all memory of a place is there, and claims it.
     pub(crate) fn supply(&mut self, space: usize, spot: Spot, request: Request) -> Result<(), Shortage> {
-        let Request { size, stream, tag, .. } = request;
+        let Request { size, tag, .. } = request;
+        let stream = request.order();
         span!("supply", bytes = size, tag = &*self.tags.get(tag).name);
         let gap = self.spaces[space].open_gap(&mut self.frames, &self.streams, (spot.offset, size), stream);
         let mut chosen = Chosen::default();
@@ -48,7 +49,8 @@ impl<B: Backend> Core<B> {
     /// Claims so many frames: new ones as long as hardly more is held than was ever needed, then free ones, then new ones
     /// again.
     fn choose(&mut self, count: usize, request: Request, chosen: &mut Chosen) -> Result<(), Shortage> {
-        let Request { size, stream, tag, .. } = request;
+        let Request { size, tag, .. } = request;
+        let stream = request.order();
         let budget = self.settings.budget;
         let room = (budget.0.saturating_sub(self.held()) / self.page) as usize;
         let beyond = count.saturating_sub(room);

@@ -1,4 +1,5 @@
 //! Blocks without memory that keep their addresses, by their tag.
+#![allow(unsafe_code)] // says that work has been waited for
 
 use crate::core::{Core, Shortage};
 use crate::error::OutOf;
@@ -9,8 +10,11 @@ use crate::tags::Tag;
 use crate::trace::span;
 use crate::turn::Turn;
 use crate::{Pool, PoolError, PoolResult};
-use gpu_vmm_core::{Backend, Bytes, Done, Error, RegionState, Stash, Stream};
+use gpu_vmm_core::{Backend, Bytes, Done, Error, RegionState, Stash};
 use std::sync::Arc;
+
+/// How often a suspension waits for what other threads free meanwhile.
+const ROUNDS: usize = 64;
 
 impl<B: Backend> Pool<B> {
     /// Gives the memory of all blocks with a tag back to the driver and keeps their addresses; their contents go to the
@@ -28,12 +32,37 @@ impl<B: Backend> Pool<B> {
         span!("suspend", tag = tag);
         let tag = self.tag_named(operation, tag)?;
         tag.suspended.store(true, Ordering::Release);
-        self.owner.settle(|index| index == tag.index);
-        let mut core = self.owner.inner.core();
-        let result = core.suspend(tag.index, stash, done);
-        // Whoever resumed it, or failed to suspend it, meanwhile has said otherwise.
+        let result = self.suspend_now(operation, &tag, stash, done);
+        let core = self.owner.inner.core(operation)?;
+        // Another thread may have resumed it meanwhile, or failed to suspend it.
         tag.suspended.store(result.is_ok() || core.is_suspended(tag.index), Ordering::Release);
-        Ok(result?)
+        result
+    }
+
+    /// Suspends what no more is allocated from. All waiting is done before the books are locked.
+    fn suspend_now(
+        &self,
+        operation: &'static str,
+        tag: &Tag,
+        stash: &Stash<B>,
+        done: Done<'_>,
+    ) -> PoolResult<Bytes> {
+        let inner = &self.owner.inner;
+        self.owner.settle(operation, |index, _| index == tag.index)?;
+        let backend = inner.core(operation)?.backend.clone();
+        done.wait(&backend, || std::iter::once(self.owner.device))?;
+        // Blocks that other threads free meanwhile are waited for as well.
+        for _ in 0..ROUNDS {
+            let waited = inner.wait_for_streams(operation, None);
+            let mut core = inner.core(operation)?;
+            core.collect_pending();
+            if core.is_idle_all(tag.index) {
+                return Ok(core.suspend(tag.index, stash)?);
+            }
+            waited?;
+        }
+        let reason = format!("blocks tagged {:?} are freed all the time; let that end first", tag.name);
+        Err(Error::Unsupported { operation, reason }.into())
     }
 
     /// Brings the memory of all blocks with a tag back, with their contents. Gives how much memory came; zero where they
@@ -47,13 +76,16 @@ impl<B: Backend> Pool<B> {
     pub fn resume(&self, tag: &str) -> PoolResult<Bytes> {
         let operation = "resume";
         span!("resume", tag = tag);
-        let tag = self.tag_named(operation, tag)?;
-        let mut core = self.owner.inner.core();
+        let (tag, inner) = (self.tag_named(operation, tag)?, &self.owner.inner);
+        let mut core = inner.core(operation)?;
         let mut result = core.resume(&tag);
-        if matches!(result, Err(Shortage::Memory(_))) {
+        if matches!(&result, Err(shortage) if shortage.is_memory()) {
+            // What the pool keeps may be what is missing.
             drop(core);
-            self.owner.settle(|_| true);
-            core = self.owner.inner.core();
+            self.owner.settle(operation, |_, _| true)?;
+            let _ = inner.wait_for_streams(operation, None);
+            core = inner.core(operation)?;
+            core.collect_pending();
             result = core.resume(&tag);
         }
         let missing = core.missing(tag.index);
@@ -77,49 +109,15 @@ impl<B: Backend> Pool<B> {
     /// [`PoolError::NoSuchTag`].
     pub fn occupied(&self, tag: &str) -> PoolResult<Bytes> {
         let tag = self.tag_named("ask how much memory it has", tag)?;
-        self.owner.settle(|index| index == tag.index);
-        let core = self.owner.inner.core();
+        let operation = "ask how much memory a tag has";
+        self.owner.settle(operation, |index, _| index == tag.index)?;
+        let core = self.owner.inner.core(operation)?;
         let pages = core.tags.spaces(tag.index).flat_map(|space| core.spaces[space].pages.iter());
         Ok(Bytes(pages.filter(|page| page.is_used()).count() as u64 * core.page))
     }
 
-    /// Tells the pool that a stream captures, whichever thread's and whether or not the pool knows it: until
-    /// [`capture_ends`](Pool::capture_ends) was called as often, no event is asked and nothing is waited for, since in their
-    /// global mode drivers let that spoil every capture of the process. What would have to wait is
-    /// [`Unsupported`](Error::Unsupported) meanwhile. Streams that the pool serves need no telling where they capture
-    /// in another mode.
-    pub fn capture_begins(&self) {
-        if self.owner.inner.process.is_this() {
-            self.owner.inner.core().streams.capture_begins();
-        }
-    }
-
-    /// A capture of which the pool was [told](Pool::capture_begins) has ended.
-    pub fn capture_ends(&self) {
-        if self.owner.inner.process.is_this() {
-            self.owner.inner.core().streams.capture_ends();
-        }
-    }
-
-    /// Has the pool forget a stream that is to be destroyed: waits for what was freed on it, which serves all streams then.
-    /// Live blocks that were allocated for it must not be freed afterwards by dropping them; free them first.
-    ///
-    /// # Errors
-    ///
-    /// What waiting answers.
-    pub fn forget_stream(&self, stream: Stream<'static>) -> PoolResult<()> {
-        self.owner.inner.process.check("forget a stream")?;
-        self.owner.settle(|_| true);
-        let mut core = self.owner.inner.core();
-        let Some(index) = core.streams.known(stream) else { return Ok(()) };
-        core.streams.wait_for(index)?;
-        core.collect_pending(false);
-        Ok(())
-    }
-
     fn tag_named(&self, operation: &'static str, name: &str) -> PoolResult<Arc<Tag>> {
-        self.owner.inner.process.check(operation)?;
-        let core = self.owner.inner.core();
+        let core = self.owner.inner.core(operation)?;
         core.tags.find(name).ok_or_else(|| {
             let there: Vec<_> = core.tags.iter().map(|tag| format!("{:?}", tag.name)).collect();
             PoolError::NoSuchTag { operation, tag: name.into(), there: there.join(", ") }
@@ -136,13 +134,23 @@ impl<B: Backend> Core<B> {
         matches!(self.spaces[space].region.state(), RegionState::Suspended { .. })
     }
 
-    fn suspend(&mut self, tag: u16, stash: &Stash<B>, done: Done<'_>) -> Result<Bytes, Error> {
-        self.streams.wait()?;
-        self.collect_pending(false);
+    /// True if no work uses a tag's memory or addresses that is not its live blocks' own.
+    fn is_idle_all(&self, tag: u16) -> bool {
+        let pages = self.tags.spaces(tag).flat_map(|space| self.spaces[space].pages.iter());
+        pages.filter(|page| page.is_mapped()).all(|page| {
+            let mut elsewhere = self.frames.get(page.frame).mapped.iter().map(|at| self.page(*at));
+            self.streams.is_done(page.turn)
+                && self.streams.is_done(self.frames.turn(page.frame))
+                && elsewhere.all(|page| self.streams.is_done(page.turn))
+        })
+    }
+
+    /// Suspends a tag's memory, which nothing uses.
+    fn suspend(&mut self, tag: u16, stash: &Stash<B>) -> Result<Bytes, Error> {
         let mut total = Bytes::ZERO;
         let mut gone = Vec::new();
         for space in self.tags.spaces(tag) {
-            match self.suspend_space(space, stash, done) {
+            match self.suspend_space(space, stash) {
                 Ok(memory) => {
                     total += memory;
                     gone.push(space);
@@ -161,7 +169,7 @@ impl<B: Backend> Core<B> {
         Ok(total)
     }
 
-    fn suspend_space(&mut self, space: usize, stash: &Stash<B>, done: Done<'_>) -> Result<Bytes, Error> {
+    fn suspend_space(&mut self, space: usize, stash: &Stash<B>) -> Result<Bytes, Error> {
         if self.space_is_suspended(space) {
             return Ok(Bytes::ZERO);
         }
@@ -181,6 +189,9 @@ impl<B: Backend> Core<B> {
         for (_, frame) in &frames {
             self.frames.at(*frame).memory = None;
         }
+        // SAFETY: all work was waited for before, and what is queued since uses no block of a tag that is being suspended,
+        // which is what the caller of `Pool::suspend` sees to.
+        let done = unsafe { Done::promised() };
         match self.spaces[space].region.suspend(stash, done) {
             Ok(suspended) => {
                 for (page, frame) in frames {
@@ -246,8 +257,6 @@ impl<B: Backend> Core<B> {
         let shortage = Shortage::Memory(OutOf::Budget(budget));
         let Some(most) = budget.0.checked_sub(memory.0) else { return Err(shortage) };
         if self.held() > most {
-            self.streams.wait()?;
-            self.collect_pending(false);
             let used = self.held() - self.frames.free() as u64 * self.page;
             self.trim(most.saturating_sub(used))?;
         }
@@ -263,7 +272,6 @@ impl<B: Backend> Core<B> {
             Ok(resumed) => resumed,
             // What the pool keeps may be what is missing.
             Err(error) if error.is_out_of_memory() && self.frames.free() > 0 => {
-                self.streams.wait()?;
                 self.trim(0)?;
                 self.spaces[index].region.resume()?
             }

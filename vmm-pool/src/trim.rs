@@ -2,15 +2,15 @@
 
 use crate::core::Core;
 use crate::frames::{FrameIndex, PageAddress};
-use crate::space::unmap_runs;
+use crate::space::{Page, unmap_runs};
 use crate::trace::{event, span};
-use crate::turn::CLEAN;
 use crate::{Pool, PoolResult};
 use gpu_vmm_core::{Backend, Bytes, Error};
 
 impl<B: Backend> Pool<B> {
     /// Gives memory back to the driver in which nothing is, until the pool keeps no more than `keep` of it; gives how much
-    /// went. What lies ready in front of threads counts as nothing. Waits for the streams that used it, not for devices.
+    /// went. What lies ready in front of threads counts as nothing. Waits for the streams that used it, not for devices; what
+    /// a stream that captures has used stays.
     ///
     /// HIP 7.1 and 7.2 keep memory as long as addresses are reserved that it was mapped at: there it serves nobody else
     /// until something else is mapped there, or the pool ends.
@@ -19,11 +19,12 @@ impl<B: Backend> Pool<B> {
     ///
     /// What the driver answers; what has gone until then is gone.
     pub fn trim(&self, keep: Bytes) -> PoolResult<Bytes> {
-        self.owner.inner.process.check("trim")?;
-        self.owner.settle(|_| true);
-        let mut core = self.owner.inner.core();
-        core.streams.wait()?;
-        core.collect_pending(false);
+        let (operation, inner) = ("trim", &self.owner.inner);
+        self.owner.settle(operation, |_, _| true)?;
+        // What cannot be waited for stays.
+        let _ = inner.wait_for_streams(operation, None);
+        let mut core = inner.core(operation)?;
+        core.collect_pending();
         Ok(core.trim(keep.0)?)
     }
 }
@@ -38,8 +39,8 @@ impl<B: Backend> Core<B> {
         if self.frames.free() as u64 * self.page <= keep {
             return;
         }
-        let result = self.poll(CLEAN).and_then(|()| self.trim(keep));
-        if let Err(error) = result {
+        self.poll();
+        if let Err(error) = self.trim(keep) {
             self.backend.drop_log().record(error);
         }
     }
@@ -65,9 +66,12 @@ impl<B: Backend> Core<B> {
     /// True where no work uses a frame, at any of its addresses.
     fn is_idle(&self, frame: FrameIndex) -> bool {
         let turn = self.frames.turn(frame);
-        let mapped = self.frames.get(frame).mapped.iter();
-        let pages = mapped.map(|at| self.spaces[usize::from(at.space)].page_at(at.page as usize));
-        self.streams.is_done(turn) && pages.into_iter().all(|page| self.streams.is_done(page.turn))
+        let mut pages = self.frames.get(frame).mapped.iter().map(|at| self.page(*at));
+        self.streams.is_done(turn) && pages.all(|page| self.streams.is_done(page.turn))
+    }
+
+    pub(crate) fn page(&self, at: PageAddress) -> Page {
+        self.spaces[usize::from(at.space)].page_at(at.page as usize)
     }
 
     /// Unmaps frames everywhere.

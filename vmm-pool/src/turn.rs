@@ -18,9 +18,6 @@ impl Turn {
     /// Free for everybody.
     pub(crate) const FREE: Self = Self(CLEAN as u64);
 
-    /// Never free.
-    pub(crate) const NEVER: Self = Self(u64::MAX);
-
     pub(crate) const fn new(stream: StreamIndex, moment: u64) -> Self {
         Self(moment << 16 | stream as u64)
     }

@@ -44,7 +44,7 @@ fn a_fence_that_cannot_be_asked_stands_in_nobodys_way() {
         .build()
         .unwrap();
     let done = Arc::new(AtomicBool::new(false));
-    pool.alloc(Bytes::mib(16), A, S).unwrap().free_after(Box::new(Mute(Arc::clone(&done))));
+    pool.alloc(Bytes::mib(16), A, S).unwrap().free_after(Arc::new(Mute(Arc::clone(&done))));
     let block = pool.alloc(Bytes::mib(32), A, S).unwrap();
     let error = pool.alloc(Bytes::mib(32), A, S).unwrap_err();
     assert!(matches!(error, PoolError::OutOfMemory { .. }), "{error}");
@@ -61,7 +61,7 @@ fn memory_of_a_fence_that_is_not_done_outlives_the_pool() {
     let backend = host(Bytes::mib(64));
     let done = Arc::new(AtomicBool::new(false));
     let pool = Pool::builder(&backend).build().unwrap();
-    pool.alloc(Bytes::mib(16), A, S).unwrap().free_after(Box::new(Mute(Arc::clone(&done))));
+    pool.alloc(Bytes::mib(16), A, S).unwrap().free_after(Arc::new(Mute(Arc::clone(&done))));
     drop(pool);
     assert_eq!(backend.live().handles, 8, "what may still be used was given back");
     assert!(backend.drop_log().take_last().is_some());
@@ -79,7 +79,7 @@ fn memory_of_a_fence_that_is_not_done_outlives_the_pool() {
     }
     let backend = host(Bytes::mib(64));
     let pool = Pool::builder(&backend).build().unwrap();
-    pool.alloc(Bytes::mib(16), A, S).unwrap().free_after(Box::new(Late(AtomicBool::new(false))));
+    pool.alloc(Bytes::mib(16), A, S).unwrap().free_after(Arc::new(Late(AtomicBool::new(false))));
     drop(pool);
     assert_eq!(backend.live().handles, 0);
 }
@@ -152,8 +152,8 @@ fn what_the_program_frees_is_waited_for() {
         .on_out_of_memory(move |_, _| {
             let Some(cache) = of_pool.upgrade() else { return false };
             let Some((mut block, waited)) = cache.lock().unwrap().pop() else { return false };
-            block.record_use(other);
-            block.free_after(Box::new(OnlyWaits(waited)));
+            block.record_use(other).unwrap();
+            block.free_after(Arc::new(OnlyWaits(waited)));
             true
         })
         .build()

@@ -97,7 +97,7 @@ fn pair<B: Backend>(backend: &B, size: Bytes) -> Result<Work, Failed> {
 fn kept<B: Backend>(backend: &B, size: Bytes) -> Result<Work, Failed> {
     let pool = pool(backend)?;
     Ok(Box::new(move || {
-        let address = pool.keep(alloc(&pool, size)?);
+        let address = pool.keep(alloc(&pool, size)?)?;
         Ok(pool.free_at(black_box(address))?)
     }))
 }

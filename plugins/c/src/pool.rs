@@ -213,7 +213,7 @@ pub unsafe extern "C" fn gpu_vmm_alloc(
         let alignment = Bytes(if alignment == 0 { 256 } else { alignment });
         let block = pool.blocks.alloc(Bytes(size), alignment, stream)?;
         // SAFETY: as the caller says.
-        unsafe { give("address", address, pool.blocks.keep(block).0) }
+        unsafe { give("address", address, pool.blocks.keep(block)?.0) }
     })
 }
 

@@ -4,6 +4,7 @@
 use crate::{ReplayError, Streams, TraceFence};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Workbench};
 use gpu_vmm_pool::{Block, Pool};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Who serves the allocations of a trace, from several threads at once.
@@ -30,7 +31,7 @@ pub trait Allocator: Sync {
     /// # Errors
     ///
     /// What the allocator answers.
-    fn free_after(&self, block: Self::Block, fence: Box<TraceFence>) -> Result<(), ReplayError>;
+    fn free_after(&self, block: Self::Block, fence: Arc<TraceFence>) -> Result<(), ReplayError>;
 
     /// How often the driver was called so far.
     fn driver_calls(&self) -> u64;
@@ -111,7 +112,7 @@ impl<B: Backend> Allocator for Pooled<'_, B> {
         Ok(())
     }
 
-    fn free_after(&self, block: Block<B>, fence: Box<TraceFence>) -> Result<(), ReplayError> {
+    fn free_after(&self, block: Block<B>, fence: Arc<TraceFence>) -> Result<(), ReplayError> {
         block.free_after(fence);
         Ok(())
     }
@@ -171,7 +172,7 @@ impl<B: Workbench> Allocator for Plain<'_, B> {
         Ok(unsafe { self.start.backend.free_plain(self.start.device, block.address, block.bytes) }?)
     }
 
-    fn free_after(&self, block: PlainBlock, _: Box<TraceFence>) -> Result<(), ReplayError> {
+    fn free_after(&self, block: PlainBlock, _: Arc<TraceFence>) -> Result<(), ReplayError> {
         self.free(block)
     }
 

@@ -35,19 +35,19 @@ impl Fence for TraceFence {
 #[derive(Debug)]
 pub(crate) struct Fences {
     flags: Arc<[AtomicBool]>,
-    boxes: Vec<Option<Box<TraceFence>>>,
+    boxes: Vec<Option<Arc<TraceFence>>>,
 }
 
 impl Fences {
     pub(crate) fn new(count: u32) -> Self {
         let flags: Arc<[AtomicBool]> = (0..count).map(|_| AtomicBool::new(false)).collect();
-        let fence = |place| Some(Box::new(TraceFence { flags: Arc::clone(&flags), place }));
+        let fence = |place| Some(Arc::new(TraceFence { flags: Arc::clone(&flags), place }));
         let boxes = (0..count as usize).map(fence).collect();
         Self { flags, boxes }
     }
 
     /// The one of that number, for whom it is done to.
-    pub(crate) fn take(&mut self, fence: u32) -> Option<Box<TraceFence>> {
+    pub(crate) fn take(&mut self, fence: u32) -> Option<Arc<TraceFence>> {
         self.boxes[fence as usize].take()
     }
 

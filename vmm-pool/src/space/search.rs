@@ -23,9 +23,8 @@ const STALE: u32 = 2;
 pub(crate) struct Wanted {
     pub(crate) size: u64,
     pub(crate) alignment: u64,
+    /// The stream whose unfinished work may still use it.
     pub(crate) stream: StreamIndex,
-    /// True where addresses that something may still use can be waited for.
-    pub(crate) waits: bool,
 }
 
 /// A place for a block.
@@ -61,7 +60,7 @@ impl Best {
 impl<B: Backend> Space<B> {
     /// The place for a block; none where there are no addresses.
     ///
-    /// Places where addresses would have to be unmapped that are still in use are left out, unless it waits.
+    /// Places where addresses would have to be unmapped that are still in use are left out.
     pub(crate) fn find(&self, frames: &mut Frames<B>, streams: &Streams<B>, wanted: Wanted) -> Option<Spot> {
         let Wanted { size, alignment, stream, .. } = wanted;
         let room = size.checked_add(alignment.saturating_sub(UNIT))?;
@@ -127,7 +126,7 @@ impl<B: Backend> Space<B> {
         frames: &mut Frames<B>,
         streams: &Streams<B>,
         offset: u64,
-        Wanted { size, stream, waits, .. }: Wanted,
+        Wanted { size, stream, .. }: Wanted,
     ) -> Option<u32> {
         frames.begin_search();
         let mut work = 0;
@@ -141,7 +140,7 @@ impl<B: Backend> Space<B> {
                 frame if page.live > 0 && !streams.serves(frames.turn(frame), stream) => return None,
                 _ if page.live > 0 => 0,
                 frame if self.fits(frames, frame) && frames.see(frame, streams, stream) => 0,
-                _ if waits || streams.is_done(page.turn) => STALE,
+                _ if streams.is_done(page.turn) => STALE,
                 _ => return None,
             };
         }

@@ -84,7 +84,6 @@ impl Graphs {
         if !self.process.is_this() {
             return;
         }
-        self.pool.blocks.capture_begins();
         let mut books = self.books();
         books.owners.entry(id).or_default().uses += 1;
         books.begun.push(id);
@@ -99,7 +98,6 @@ impl Graphs {
         let mut books = self.books();
         if let Some(place) = books.begun.iter().rposition(|begun| *begun == id) {
             books.begun.remove(place);
-            self.pool.blocks.capture_ends();
         }
         self.begun.store(books.begun.len(), Ordering::Release);
     }
@@ -189,14 +187,14 @@ impl Graphs {
     }
 
     /// Whether it was given out here, and is noted to be used on another stream.
-    pub(super) fn record_use(&self, address: Address, stream: Stream<'static>) -> bool {
+    pub(super) fn record_use(&self, address: Address, stream: Stream<'static>) -> Answer<bool> {
         if !self.is_used() {
-            return false;
+            return Ok(false);
         }
         let mut books = self.books();
-        let Some((block, _)) = books.live.get_mut(&address) else { return false };
-        block.record_use(stream);
-        true
+        let Some((block, _)) = books.live.get_mut(&address) else { return Ok(false) };
+        block.record_use(stream)?;
+        Ok(true)
     }
 }
 
@@ -256,7 +254,7 @@ mod tests {
         assert!(
             !graphs.is_begun()
                 && !graphs.free(Address(512)).unwrap()
-                && !graphs.record_use(Address(512), STREAM)
+                && !graphs.record_use(Address(512), STREAM).unwrap()
         );
     }
 
@@ -324,7 +322,7 @@ mod tests {
         let other = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(4096)) };
         graphs.begin(ONE);
         let shared = alloc(&graphs);
-        assert!(graphs.record_use(shared, other));
+        assert!(graphs.record_use(shared, other).unwrap());
         assert!(graphs.free(shared).unwrap());
         assert_ne!(alloc(&graphs), shared);
     }
@@ -355,7 +353,6 @@ mod tests {
         graphs.begin(TWO);
         graphs.release(ONE).unwrap();
         assert_eq!(graphs.pool.blocks.account().live_blocks, 1, "it waits");
-        assert!(graphs.pool.blocks.trim(Bytes::ZERO).unwrap_err().to_string().contains("capture"));
         graphs.end(TWO);
         graphs.clear().unwrap();
         assert_eq!(graphs.pool.blocks.account().live_blocks, 0);

@@ -65,7 +65,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_record_stream(block: *mut c_void, stream:
         let mut last =
             Failure::from(PoolError::NotABlock { operation: "record a use", address, inside: None });
         for device in devices() {
-            if device.graphs.record_use(address, stream) {
+            if device.graphs.record_use(address, stream)? {
                 return Ok(());
             }
             match device.pool.blocks.record_use_at(address, stream) {

@@ -124,7 +124,7 @@ impl Device {
             None => own.alloc(Bytes(size), ALIGNMENT, stream)?,
         };
         // Kept for all tags together.
-        Ok(own.keep(block).as_ptr())
+        Ok(own.keep(block)?.as_ptr())
     }
 
     /// Frees what [`Device::alloc`] gave.

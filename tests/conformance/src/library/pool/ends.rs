@@ -81,7 +81,7 @@ fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {
     let stash = Stash::pinned(&subject.backend, Bytes::mib(4)).unwrap();
     let block = alloc(&base, Bytes::mib(3));
     write(subject, &block, 5);
-    let kept = base.keep(alloc(&base, Bytes(500)));
+    let kept = base.keep(alloc(&base, Bytes(500))).unwrap();
     let (mut pool, mut held) = (Some(base), Some(block));
     let stop = AtomicBool::new(false);
     let ended: Vec<Ended> = std::thread::scope(|scope| {

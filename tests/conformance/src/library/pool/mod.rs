@@ -155,8 +155,8 @@ impl Hand {
         self.0.store(state, Ordering::SeqCst);
     }
 
-    fn fence(&self) -> Box<dyn Fence> {
-        Box::new(self.clone())
+    fn fence(&self) -> Arc<dyn Fence> {
+        Arc::new(self.clone())
     }
 
     fn failed() -> gpu_vmm_core::Error {

@@ -106,7 +106,7 @@ fn record_use_holds_memory<B: Workbench>(subject: &Subject<B>) {
     let pool = pool(subject);
     let mut block = pool.alloc(Bytes::mib(4), LEAST, named(&*first)).unwrap();
     start(subject, &*second, &block, 5);
-    block.record_use(named(&*second));
+    block.record_use(named(&*second)).unwrap();
     let at = range(&block);
     drop(block);
     let next = pool.alloc(Bytes::mib(4), LEAST, named(&*first)).unwrap();

@@ -128,7 +128,7 @@ fn random_operations<B: Workbench>(subject: &Subject<B>) {
                 }
                 live -= block.size().0;
                 if random.below(6) == 0 {
-                    block.record_use(streams[random.below(3) as usize]);
+                    block.record_use(streams[random.below(3) as usize]).unwrap();
                 }
             }
             96 => drop(base.trim(random.size(25)).unwrap()),

@@ -21,14 +21,14 @@ cases! { "pool":
 fn kept_and_freed<B: Workbench>(subject: &Subject<B>) {
     let pool = pool(subject);
     for size in [64, 70_000, 3 << 20] {
-        let all: Vec<_> = (0..50).map(|_| pool.keep(alloc(&pool, Bytes(size)))).collect();
+        let all: Vec<_> = (0..50).map(|_| pool.keep(alloc(&pool, Bytes(size))).unwrap()).collect();
         assert_eq!(adds_up(&pool).live_blocks, 50);
         assert!(all.iter().all(|address| pool.find(*address).is_some()));
         for address in &all {
             pool.free_at(*address).unwrap();
         }
         assert_eq!(adds_up(&pool).live, 0);
-        let address = pool.keep(alloc(&pool, Bytes(size)));
+        let address = pool.keep(alloc(&pool, Bytes(size))).unwrap();
         assert!(all.contains(&address));
         pool.free_at(address).unwrap();
     }
@@ -37,7 +37,7 @@ fn kept_and_freed<B: Workbench>(subject: &Subject<B>) {
 
 fn wrong_addresses<B: Workbench>(subject: &Subject<B>) {
     let pool = pool(subject);
-    let (base, owned) = (pool.keep(alloc(&pool, Bytes(5000))), alloc(&pool, Bytes::mib(3)));
+    let (base, owned) = (pool.keep(alloc(&pool, Bytes(5000))).unwrap(), alloc(&pool, Bytes::mib(3)));
     let not_a_block = |address, within| {
         for answer in [
             pool.free_at(address),
@@ -64,7 +64,7 @@ fn wrong_addresses<B: Workbench>(subject: &Subject<B>) {
         assert!(matches!(error, PoolError::FreedTwice { address, .. } if address == base), "{error}");
         assert!(matches!(pool.record_use_at(base, super::DEFAULT), Err(PoolError::FreedTwice { .. })));
     }
-    let again = pool.keep(alloc(&pool, Bytes(5000)));
+    let again = pool.keep(alloc(&pool, Bytes(5000))).unwrap();
     assert_eq!(again, base);
     pool.free_at(again).unwrap();
     drop(owned);
@@ -75,7 +75,8 @@ fn kept_and_used_elsewhere<B: Workbench>(subject: &Subject<B>) {
     let own = own(subject);
     let pool = pool(subject);
     let hand = Hand::new();
-    let (one, two) = (pool.keep(alloc(&pool, Bytes::mib(2))), pool.keep(alloc(&pool, Bytes::mib(4))));
+    let (one, two) =
+        (pool.keep(alloc(&pool, Bytes::mib(2))).unwrap(), pool.keep(alloc(&pool, Bytes::mib(4))).unwrap());
     pool.record_use_at(one, super::waits::named(&*own)).unwrap();
     pool.free_at(one).unwrap();
     pool.free_at_after(two, hand.fence()).unwrap();
@@ -90,7 +91,7 @@ fn kept_to_the_end<B: Workbench>(subject: &Subject<B>) {
     let free = subject.free_here();
     let pool = pool(subject);
     let clone = pool.tagged("other").unwrap();
-    let address = pool.keep(alloc(&clone, Bytes::mib(4)));
+    let address = pool.keep(alloc(&clone, Bytes::mib(4))).unwrap();
     drop(pool);
     assert!(clone.find(address).is_some(), "a clone has it still");
     drop(clone);

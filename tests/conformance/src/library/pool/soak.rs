@@ -132,7 +132,7 @@ impl<B: Workbench> Soak<'_, B> {
                     live -= block.size().0;
                     self.check(&block, seed);
                     match random.below(20) {
-                        0..4 => block.record_use(self.streams[random.below(3) as usize]),
+                        0..4 => block.record_use(self.streams[random.below(3) as usize]).unwrap(),
                         4 => {
                             block.free_after(self.hand.fence());
                             // The next one waits, until somebody does for it.

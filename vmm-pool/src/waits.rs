@@ -1,0 +1,122 @@
+//! Waiting for streams and fences, without a lock: a fence may be done only after another thread has called the pool.
+
+use crate::Fence;
+use crate::inner::Inner;
+use crate::streams::{Progress, Streams};
+use crate::turn::StreamIndex;
+use gpu_vmm_core::{Backend, Done, Error, Event, Result};
+use std::sync::Arc;
+
+/// What is to be waited for, so that what was freed on streams up to now is done.
+#[derive(Debug, Default)]
+struct Waits {
+    /// The last event of each stream, with the moment that it tells of.
+    events: Vec<(usize, u64, Arc<dyn Event>)>,
+    /// Streams without an event, with their last free: the devices are waited for.
+    others: Vec<(usize, u64)>,
+}
+
+impl<B: Backend> Streams<B> {
+    /// Collects what to wait for, of one stream or of all.
+    fn begin_wait(&mut self, only: Option<StreamIndex>) -> Result<Waits> {
+        let mut waits = Waits::default();
+        let of = |index: &usize| only.is_none_or(|only| usize::from(only) == *index);
+        let busy: Vec<_> =
+            (1..self.list.len()).filter(of).filter(|index| !self.list[*index].is_idle()).collect();
+        if busy.is_empty() {
+            return Ok(waits);
+        }
+        let capturing = || Error::Capturing { operation: "wait for streams", source: None };
+        if !self.can_ask() {
+            return Err(capturing());
+        }
+        for index in busy {
+            self.mark_if_possible(index);
+            let Progress { marks, freed, .. } = &self.list[index];
+            match marks.back() {
+                Some((moment, event)) if moment >= freed => {
+                    waits.events.push((index, *moment, Arc::clone(event)));
+                }
+                _ => waits.others.push((index, *freed)),
+            }
+        }
+        if !waits.others.is_empty() && self.is_any_capturing() {
+            waits.others.clear();
+            if waits.events.is_empty() {
+                return Err(capturing());
+            }
+        }
+        self.calls += waits.events.len() as u64;
+        Ok(waits)
+    }
+}
+
+impl<B: Backend> Inner<B> {
+    /// Waits until what was freed on all streams, or on one, is done. What cannot be waited for is not done, and does not
+    /// keep the rest from being waited for.
+    ///
+    /// # Errors
+    ///
+    /// The first error of a stream.
+    pub(crate) fn wait_for_streams(&self, operation: &'static str, only: Option<StreamIndex>) -> Result<()> {
+        let (waits, backend) = {
+            let mut core = self.core(operation)?;
+            (core.streams.begin_wait(only)?, core.backend.clone())
+        };
+        let mut result = Ok(());
+        let mut note = |answer: Result<()>, index: usize, moment: u64| -> Result<()> {
+            match answer {
+                Ok(()) => self.core(operation)?.streams.list[index].advance(moment),
+                Err(error) => result = std::mem::replace(&mut result, Ok(())).and(Err(error)),
+            }
+            Ok(())
+        };
+        for (index, moment, event) in waits.events {
+            note(event.wait(), index, moment)?;
+        }
+        if !waits.others.is_empty() {
+            let devices = || backend.devices().iter().filter(|device| device.unusable.is_none());
+            let answer = Done::when_devices_idle().wait(&backend, || devices().map(|device| device.id));
+            for (index, moment) in waits.others {
+                note(answer.clone(), index, moment)?;
+            }
+        }
+        result
+    }
+}
+
+/// What a request that finds too little memory waits for, one thing after the other, with a new attempt after each.
+#[derive(Debug)]
+pub(crate) enum Ladder {
+    /// All streams, at once.
+    Streams,
+    /// The fences that there were then, one by one.
+    Fences(Vec<Arc<dyn Fence>>),
+}
+
+impl Ladder {
+    /// Waits for the next thing. False if there is nothing left. What cannot be waited for is no reason to refuse a
+    /// request, which may be served without.
+    pub(crate) fn climb<B: Backend>(&mut self, inner: &Inner<B>, operation: &'static str) -> Result<bool> {
+        match self {
+            Self::Streams => {
+                let _ = inner.wait_for_streams(operation, None);
+                let mut core = inner.core(operation)?;
+                core.collect_pending();
+                *self = Self::Fences(core.pending.fences());
+                Ok(true)
+            }
+            Self::Fences(fences) => {
+                while let Some(fence) = fences.pop() {
+                    if fence.wait().is_ok() {
+                        let mut core = inner.core(operation)?;
+                        core.pending.note_done(&fence);
+                        core.collect_pending();
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+        }
+    }
+}
