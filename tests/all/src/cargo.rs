@@ -31,7 +31,7 @@ pub(crate) struct Program {
 }
 
 /// The Cargo that runs this program.
-fn cargo() -> Command {
+pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
 }
 

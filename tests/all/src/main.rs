@@ -18,6 +18,7 @@
 //! | `checkpoint` | what one driver wrote to a file, restored with another one |
 //! | `reports` | reports of the conformance suite, and the page that lays them side by side |
 //! | `summary` | the table at the end |
+//! | `schedules` | the pool under every schedule and under random ones, Miri, ThreadSanitizer |
 //! | `mutations` | faults that are planted in the library, and must be found |
 //!
 //! Standard output has the results; the exit status is 0, or 1 where something failed.
@@ -36,6 +37,7 @@ mod process;
 mod queue;
 mod reports;
 mod runtime;
+mod schedules;
 mod standin;
 mod suites;
 mod summary;
@@ -88,6 +90,11 @@ fn run(arguments: &Arguments) -> Answer<bool> {
             let mut summary = Summary::default();
             let runtimes = set_up_runtimes(&layout, &mut summary);
             plugins::run(&layout, &runtimes, &mut summary)?;
+            Ok(told(&summary))
+        }
+        Some(Command::Schedules { seconds, filter }) => {
+            let mut summary = Summary::default();
+            schedules::run(*seconds, filter.as_deref(), &mut summary)?;
             Ok(told(&summary))
         }
         Some(Command::Mutations { filter }) => mutations::run(&layout, filter.as_deref().unwrap_or_default()),
