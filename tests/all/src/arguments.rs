@@ -72,7 +72,7 @@ pub(crate) enum Command {
     },
     /// Plants the faults of tests/mutations in a copy of the library, and sees the conformance suite find each of them
     Mutations {
-        /// A part of the names of the faults to plant [default: all]
+        /// A part of the names of the faults to plant, or what finds them: host, `hip 7`, loom, shuttle [default: all]
         filter: Option<String>,
     },
 }

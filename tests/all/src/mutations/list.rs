@@ -52,6 +52,10 @@ pub(crate) enum On {
     Host,
     /// AMD's runtime of this major version.
     Hip(u32),
+    /// The pool's models, under every schedule.
+    Loom,
+    /// The whole pool, under random schedules.
+    Shuttle,
 }
 
 impl TryFrom<String> for On {
@@ -62,7 +66,11 @@ impl TryFrom<String> for On {
         match hip {
             Some(major) => Ok(Self::Hip(major)),
             None if text == "host" => Ok(Self::Host),
-            None => Err(format!("{text:?} is neither `host` nor `hip` with a major version, as in `hip 7`")),
+            None if text == "loom" => Ok(Self::Loom),
+            None if text == "shuttle" => Ok(Self::Shuttle),
+            None => Err(format!(
+                "{text:?} is neither `host`, `loom`, `shuttle` nor `hip` with a major version, as in `hip 7`"
+            )),
         }
     }
 }
@@ -72,6 +80,8 @@ impl fmt::Display for On {
         match self {
             Self::Host => f.pad("host"),
             Self::Hip(major) => f.pad(&format!("hip {major}")),
+            Self::Loom => f.pad("loom"),
+            Self::Shuttle => f.pad("shuttle"),
         }
     }
 }
@@ -88,7 +98,7 @@ pub(crate) struct Mutation<'a> {
     pub(crate) name: String,
     /// What is wrong then, in a sentence.
     pub(crate) wrong: &'a str,
-    /// The group of the suite that has to find it.
+    /// The group of the suite, or the model or scenario, that has to find it.
     pub(crate) by: &'a str,
     pub(crate) on: On,
     /// The environment variable that switches it on, and its value.
