@@ -46,6 +46,7 @@ impl<'a> Stream<'a> {
     }
 
     /// True for the default stream: null, or CUDA's `CU_STREAM_LEGACY`, HIP's `hipStreamLegacy`.
+    #[inline]
     #[must_use]
     pub fn is_default(self) -> bool {
         self.raw.addr() <= LEGACY
@@ -53,6 +54,7 @@ impl<'a> Stream<'a> {
 
     /// True for the handle that means another stream in each thread: CUDA's `CU_STREAM_PER_THREAD`, HIP's
     /// `hipStreamPerThread`.
+    #[inline]
     #[must_use]
     pub fn is_per_thread(self) -> bool {
         self.raw.addr() == PER_THREAD
