@@ -37,6 +37,7 @@ impl CudaBackend {
         }
         let context = self.any_context(OPERATION)?;
         let _entered = self.enter(OPERATION, context)?;
+        let _relaxed = self.relax(OPERATION)?;
         let mut start = null_mut();
         // SAFETY: the pointer is good for one address, and a context is current; a size that cannot be had is an error.
         let result = unsafe {
@@ -87,6 +88,7 @@ impl CudaPinned {
     fn free(&self, operation: &'static str) -> Result<()> {
         self.backend.here(operation)?;
         let _entered = self.backend.enter(operation, self.context)?;
+        let _relaxed = self.backend.relax(operation)?;
         // SAFETY: the memory was allocated in this context and is given back once, here; no copy uses it any more,
         // by the promise of who queued it.
         let result = unsafe { (self.backend.functions().mem_free_host)(self.start.as_ptr().cast()) };

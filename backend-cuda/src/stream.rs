@@ -21,6 +21,17 @@ pub(crate) struct OwnStream {
     own: Option<OwnContext>,
 }
 
+impl CudaBackend {
+    /// Makes a stream in the current context, with these flags (`CUstream_flags`).
+    pub(crate) fn new_stream(&self, operation: &'static str, flags: u32) -> Result<CuStream> {
+        let mut stream = CuStream::NULL;
+        // SAFETY: the pointer is good for one stream, and a context is current.
+        let result = unsafe { (self.functions().stream_create)(&raw mut stream, flags) };
+        self.check(operation, "cuStreamCreate", result, || format!("flags {flags}"))?;
+        Ok(stream)
+    }
+}
+
 impl OwnStream {
     /// Makes a stream in the device's context, with these flags (`CUstream_flags`).
     pub(crate) fn new(
@@ -47,10 +58,7 @@ impl OwnStream {
         own: Option<OwnContext>,
     ) -> Result<Self> {
         let _entered = backend.enter(operation, context)?;
-        let mut stream = CuStream::NULL;
-        // SAFETY: the pointer is good for one stream, and a context is current.
-        let result = unsafe { (backend.functions().stream_create)(&raw mut stream, flags) };
-        backend.check(operation, "cuStreamCreate", result, || format!("context {context:?}"))?;
+        let stream = backend.new_stream(operation, flags)?;
         Ok(Self { backend: backend.clone(), context, stream, own })
     }
 

@@ -29,6 +29,7 @@ impl CuResult {
     pub(crate) const NO_DEVICE: Self = Self(100);
     pub(crate) const ILLEGAL_STATE: Self = Self(401);
     pub(crate) const NOT_READY: Self = Self(600);
+    pub(crate) const CONTEXT_IS_DESTROYED: Self = Self(709);
     pub(crate) const NOT_PERMITTED: Self = Self(800);
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
     pub(crate) const SYSTEM_NOT_READY: Self = Self(802);
@@ -51,7 +52,7 @@ impl CuResult {
         Self(226), // CONTAINED
         Self(700), // ILLEGAL_ADDRESS
         Self(702), // LAUNCH_TIMEOUT
-        Self(709), // CONTEXT_IS_DESTROYED
+        Self::CONTEXT_IS_DESTROYED,
         Self(710), // ASSERT
         Self(714), // HARDWARE_STACK_ERROR
         Self(715), // ILLEGAL_INSTRUCTION
@@ -115,11 +116,6 @@ impl CuStream {
     /// default one of whichever context is current.
     const LEGACY: usize = 1;
     const PER_THREAD: usize = 2;
-
-    /// True for the default stream that all threads of a context share: it never captures.
-    pub(crate) fn is_shared_default(self) -> bool {
-        self.is_default() && self.0.addr() != Self::PER_THREAD
-    }
 
     /// True for the default stream, in any of its spellings.
     pub(crate) fn is_default(self) -> bool {
