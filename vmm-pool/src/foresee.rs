@@ -12,8 +12,8 @@ const STEP: usize = 8;
 
 impl<B: Backend> Foresee for Inner<B> {
     fn step(&self) -> Step {
-        // Whoever has the books asks again where it has needed more.
-        let Some(mut core) = self.try_core() else { return Step::Done };
+        // Most holders of the books do not ask for more when they release them.
+        let Some(mut core) = self.try_core() else { return Step::Busy };
         match core.map_ahead() {
             Ok(true) => Step::More,
             Ok(false) => Step::Done,

@@ -1,7 +1,7 @@
 //! How a pool came to be what it is: points in time, thinned out as they get more.
 
 use crate::picture::Moment;
-use std::time::Instant;
+use crate::sync::Instant;
 
 /// So many points are kept at most; then every second one goes.
 const MOST: usize = 2048;

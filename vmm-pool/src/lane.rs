@@ -12,14 +12,12 @@ use crate::classes::{CLASSES, Class, SMALL_CLASSES, size_of};
 use crate::inner::Inner;
 use crate::piece::Piece;
 use crate::stack::{Ready, Stack};
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{Arc, SpinMutex, SpinMutexGuard, per_thread, shared_static};
 use crate::turn::StreamIndex;
 use gpu_vmm_core::{Backend, Error, Result, Stream};
-use spin::mutex::{SpinMutex, SpinMutexGuard};
-use spin::relax::Yield;
 use std::cell::Cell;
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The most that lies in one lane, in bytes.
 const MOST: u64 = 8 << 20;
@@ -27,9 +25,11 @@ const MOST: u64 = 8 << 20;
 /// Which lane a thread uses.
 #[inline]
 pub(crate) fn of_this_thread() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
+    shared_static! {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+    }
+    per_thread! {
+        static OWN: Cell<usize> = Cell::new(usize::MAX);
     }
     OWN.with(|own| {
         if own.get() == usize::MAX {
@@ -45,7 +45,7 @@ pub(crate) fn of_this_thread() -> usize {
 pub(crate) struct Lane<B: Backend> {
     pub(crate) inner: Arc<Inner<B>>,
     /// Held for as long as it takes to push or pop, and never while anything else is waited for.
-    cache: SpinMutex<Cache<B>, Yield>,
+    cache: SpinMutex<Cache<B>>,
 }
 
 /// A lane as its pool and its blocks have it: counted under the lane's own lock, since an atomic counter would cost as much

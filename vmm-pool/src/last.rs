@@ -6,9 +6,8 @@
 
 use crate::classes::MEDIUM;
 use crate::piece::Piece;
+use crate::sync::SpinMutex;
 use crate::turn::StreamIndex;
-use spin::mutex::SpinMutex;
-use spin::relax::Yield;
 
 /// A piece that was used on a stream last.
 #[derive(Clone, Copy, Debug)]
@@ -24,11 +23,11 @@ pub(crate) struct Last {
     /// False where what is freed may have to go back to the driver at once.
     on: bool,
     /// Held for as long as it takes to look, and never while anything else is waited for.
-    freed: SpinMutex<Option<Freed>, Yield>,
+    freed: SpinMutex<Option<Freed>>,
 }
 
 impl Last {
-    pub(crate) const fn new(on: bool) -> Self {
+    pub(crate) fn new(on: bool) -> Self {
         Self { on, freed: SpinMutex::new(None) }
     }
 

@@ -27,6 +27,7 @@
 //! | `turn`, `streams`, `pending`, `fence` | after which work memory is free |
 //! | `waits` | waiting for that, without a lock |
 //! | `tags` | tags, and their addresses |
+//! | `sync` | where locks, atomics, threads and time come from |
 //! | `queries`, `account`, `picture`, `history`, `tracking`, `trace` | what a pool tells of itself |
 //!
 //! # Tracing
@@ -49,6 +50,8 @@ mod history;
 mod inner;
 mod lane;
 mod last;
+#[cfg(all(test, loom))]
+mod models;
 mod owner;
 mod pending;
 mod picture;
@@ -63,6 +66,7 @@ mod stack;
 mod streams;
 mod supply;
 mod suspend;
+mod sync;
 mod tags;
 mod trace;
 mod tracking;

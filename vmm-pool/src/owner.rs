@@ -6,6 +6,7 @@ use crate::error::OutOf;
 use crate::inner::Inner;
 use crate::lane::LaneRef;
 use crate::raw::Raw;
+use crate::sync::thread::available_parallelism;
 use crate::tags::Tag;
 use crate::trace::event;
 use crate::turn::StreamIndex;
@@ -40,7 +41,7 @@ impl<B: Backend> Owner<B> {
         ahead: Option<&AheadThread>,
     ) -> Self {
         let (inner, backend) = (Arc::new(inner), backend.clone());
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = available_parallelism().map_or(1, usize::from);
         let count = threads.next_power_of_two().min(LANES);
         let lanes = (0..count).map(|_| LaneRef::new(&inner)).collect();
         let foresee: Weak<Inner<B>> = Arc::downgrade(&inner);

@@ -11,6 +11,7 @@ use crate::owner::Owner;
 use crate::piece::{Origin, Piece};
 use crate::space::{UNIT, rounded};
 use crate::stack::Ready;
+use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
 use crate::turn::StreamIndex;
 use crate::waits::Ladder;
@@ -18,7 +19,6 @@ use crate::{AheadThread, Block, PoolBuilder, PoolResult};
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Error, Stream};
 use std::panic::Location;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// A pool of a device's memory. Clones are the same pool.
 ///

@@ -5,10 +5,10 @@ use crate::owner::Owner;
 use crate::picture::{BlockPicture, BlockState, FramesPicture, PagesPicture, Picture, SpacePicture};
 use crate::piece::Origin;
 use crate::space::{Seen, Space};
+use crate::sync::atomic::Ordering;
 use crate::{Account, BinAccount, BlockInfo, Pool, Unfreed};
 use gpu_vmm_core::{Address, Backend, Bytes};
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::Ordering;
 
 impl<B: Backend> Pool<B> {
     /// The live block in which an address lies. For questions now and then: it asks every lane.

@@ -1,10 +1,10 @@
 //! Blocks that are known by their addresses alone, for callers from other languages.
 
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::{Block, Fence, Pool, PoolError, PoolResult};
 use gpu_vmm_core::{Address, Backend, Error, Process, Stream};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// So many parts have a lock of their own.
 const PARTS: usize = 16;

@@ -5,13 +5,13 @@ use crate::core::{Core, Shortage};
 use crate::error::OutOf;
 use crate::frames::{FrameIndex, LOST, NO_FRAME};
 use crate::space::unmap_runs;
+use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
 use crate::trace::span;
 use crate::turn::Turn;
 use crate::{Pool, PoolError, PoolResult};
 use gpu_vmm_core::{Backend, Bytes, Done, Error, RegionState, Stash};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// How often a suspension waits for what other threads free meanwhile.
 const ROUNDS: usize = 64;

@@ -1,9 +1,9 @@
 //! Which blocks there are and where they come from, for a program that loses some.
 
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 use gpu_vmm_core::{Address, Bytes};
 use std::collections::HashMap;
 use std::panic::Location;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A block that was not freed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use super::Ahead;
 use super::guard::{Asks, RegionGuard};
 use super::shared::{Marks, Shared};
 use super::thread::{AheadThread, Foresee, Registration};
+use crate::sync::Arc;
 use gpu_vmm_core::{Address, Backend, Bytes, Done, Error, Grown, Growth, Region, Result, Shrunk};
-use std::sync::Arc;
 
 /// A region whose next part is mapped before it is asked for, by an [`AheadThread`]: a step of growth that was foreseen
 /// moves a number, and calls no driver.

@@ -2,9 +2,9 @@
 
 use super::shared::{Inside, Shared};
 use super::thread::Registration;
+use crate::sync::MutexGuard;
 use gpu_vmm_core::{Backend, Region};
 use std::ops::{Deref, DerefMut};
-use std::sync::MutexGuard;
 
 /// The region in a [`GrowingRegion`](super::GrowingRegion), while neither the thread nor anybody else works on it. All of
 /// its operations can be used; what they change counts when this is dropped.

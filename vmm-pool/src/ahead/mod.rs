@@ -8,11 +8,14 @@
 //! | `growing` | a region that grows into what is mapped already, as its user sees it |
 //! | `shared` | what its user and the thread have in common |
 //! | `guard` | the region itself, while nobody else works on it |
+//! | `models` | all this under every schedule |
 
 mod budget;
 mod exit;
 mod growing;
 mod guard;
+#[cfg(all(test, loom))]
+mod models;
 mod shared;
 mod thread;
 
@@ -20,8 +23,8 @@ pub use growing::{Foreseen, GrowingRegion, GrownAhead};
 pub use guard::RegionGuard;
 pub use thread::{AheadThread, Foresee, Registration, Step};
 
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 use gpu_vmm_core::Bytes;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How far ahead of its end a [`GrowingRegion`] is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@
 use super::budget::Budget;
 use super::thread::{AheadThread, Foresee, Step};
 use super::{Ahead, lock};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard, TryLockError};
 use gpu_vmm_core::{Address, Backend, Bytes, Error, Granularity, Process, Region, RegionState};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// A region with its thread.
 #[derive(Debug)]

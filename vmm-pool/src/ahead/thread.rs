@@ -2,17 +2,19 @@
 //!
 //! Who asks must not pay for it: waking a thread that sleeps is a system call of some microseconds. So the thread naps
 //! after its work, shortly at first and longer and longer, and finds what it has been asked for when it wakes by itself.
-//! It is woken where that would be too late, and sleeps only when it has not been needed for a while.
+//! It is woken where that would be too late, and sleeps only when it has not been needed for a while. Whether it sleeps is
+//! part of the queue, under the queue's lock: work that is queued is seen by the thread before it sleeps, or its caller
+//! sees that the thread sleeps and wakes it.
 
 use super::budget::Budget;
 use super::{exit, lock};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Bell, Instant, Mutex, Weak};
 use gpu_vmm_core::{Bytes, DriverError, Error, Process, Result};
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A nap is this part of the time that there has been nothing to do.
 const PART: u32 = 4;
@@ -34,16 +36,19 @@ pub trait Foresee: Debug + Send + Sync {
     /// it. It is called by one thread at a time, without a lock of anybody's held. What fails in it is kept by whoever does
     /// the work, and told to whoever needs it.
     ///
-    /// Where a lock is needed that users may hold for long, it is only to be tried for, and whoever has it
-    /// [asks](Registration::ask) when it is free: the thread has other work as well.
+    /// Where a lock is needed that users may hold for long, it is only to be tried for, since the thread has other work as
+    /// well. If it is held, the step is [`Step::Busy`]; or [`Step::Done`], if each holder [asks](Registration::ask) for the
+    /// work after it has released the lock.
     fn step(&self) -> Step;
 }
 
 /// What came of a part of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// There is nothing more to do until somebody asks.
+    /// There is nothing more to do until it is asked for.
     Done,
+    /// A lock that the step needs is held, and its holder does not ask for the work. It is tried again after a nap.
+    Busy,
     /// It was done, and there is more.
     More,
     /// It could not be done. Until a pause is over, the work is left alone, however often somebody asks: 10 ms after a
@@ -70,10 +75,19 @@ struct Owner {
 /// What the thread and its owners have in common.
 #[derive(Debug)]
 struct Shared {
-    /// Each work is in it once at most, so that it is no longer than there are registrations.
-    queue: Mutex<VecDeque<Arc<Work>>>,
+    queue: Mutex<Queue>,
+    bell: Bell,
     ended: AtomicBool,
     budget: Budget,
+}
+
+/// What the thread has been asked for.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Each work is in it once at most, so that it is no longer than there are registrations.
+    works: VecDeque<Arc<Work>>,
+    /// Set by the thread when it finds no work and will sleep until it is woken.
+    asleep: bool,
 }
 
 /// Some work that is registered.
@@ -90,7 +104,7 @@ struct Work {
     turn: Mutex<Turn>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Turn {
     failures: u32,
     not_before: Option<Instant>,
@@ -113,7 +127,8 @@ impl AheadThread {
     /// What the system answers where it has no thread.
     pub fn start(budget: Bytes) -> Result<Self> {
         let shared = Arc::new(Shared {
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue::default()),
+            bell: Bell::new(),
             ended: AtomicBool::new(false),
             budget: Budget::new(budget),
         });
@@ -136,7 +151,7 @@ impl AheadThread {
             what,
             asked: AtomicBool::new(false),
             gone: AtomicBool::new(false),
-            turn: Mutex::default(),
+            turn: Mutex::new(Turn::default()),
         };
         Registration { owner: Arc::clone(&self.0), work: Arc::new(work) }
     }
@@ -153,22 +168,20 @@ impl AheadThread {
 }
 
 impl Registration {
-    /// Asks for the work to be done some time soon: within 2 ms where the thread has had something to do in the last
-    /// second, else when it is next woken. It is no system call, and takes some tens of nanoseconds.
+    /// Asks for the work to be done within about 2 ms. If the thread has had work in the last second, this is no system
+    /// call and takes some tens of nanoseconds. Otherwise it wakes the thread, which takes some microseconds.
     pub fn ask(&self) {
         // In a forked child the queue may be locked, by a thread that is not there.
-        if self.owner.process.is_this() {
-            self.owner.shared.push(&self.work);
+        if self.owner.process.is_this() && self.owner.shared.push(&self.work) {
+            self.owner.wake();
         }
     }
 
     /// Asks for the work to be done now: wakes the thread, which takes some microseconds where it naps or sleeps.
     pub fn ask_now(&self) {
-        self.ask();
-        if self.owner.process.is_this()
-            && let Some(thread) = &self.owner.thread
-        {
-            thread.thread().unpark();
+        if self.owner.process.is_this() {
+            self.owner.shared.push(&self.work);
+            self.owner.wake();
         }
     }
 }
@@ -184,6 +197,12 @@ impl Drop for Registration {
 }
 
 impl Owner {
+    fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            self.shared.bell.ring(thread);
+        }
+    }
+
     fn is_current(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| thread.thread().id() == thread::current().id())
     }
@@ -199,7 +218,7 @@ impl Drop for Owner {
             return;
         }
         self.shared.ended.store(true, Ordering::Release);
-        thread.thread().unpark();
+        self.shared.bell.ring(&thread);
         if !is_current {
             // A panic of a step's has been told already.
             drop(thread.join());
@@ -208,60 +227,86 @@ impl Drop for Owner {
 }
 
 impl Shared {
-    fn push(&self, work: &Arc<Work>) {
-        if !work.asked.swap(true, Ordering::AcqRel) {
-            lock(&self.queue).push_back(Arc::clone(work));
+    /// Queues work, unless it is queued already. True if the thread sleeps and must be woken: nothing else will.
+    fn push(&self, work: &Arc<Work>) -> bool {
+        // If it is queued already, the thread's own swap sees this one, and all that its caller has done before.
+        if work.asked.swap(true, Ordering::AcqRel) {
+            return false;
         }
+        let mut queue = lock(&self.queue);
+        queue.works.push_back(Arc::clone(work));
+        std::mem::take(&mut queue.asleep)
     }
 
     fn run(&self) {
         let mut idle = Instant::now();
         while !self.ended.load(Ordering::Acquire) {
-            let next = lock(&self.queue).pop_front();
-            if let Some(work) = next {
-                self.step(&work);
-                idle = Instant::now();
-            } else {
-                nap(idle.elapsed());
+            let next = lock(&self.queue).works.pop_front();
+            let Some(work) = next else {
+                self.rest(idle.elapsed());
+                continue;
+            };
+            match self.step(&work) {
+                // The first naps are short. They get longer while this is all that there is to do.
+                Step::Busy => self.bell.wait_for(nap(idle.elapsed())),
+                Step::Done | Step::More | Step::Failed => idle = Instant::now(),
             }
         }
     }
 
+    /// Naps if there was work lately, else sleeps until the thread is woken.
+    fn rest(&self, idle: Duration) {
+        if idle < AWAKE {
+            self.bell.wait_for(nap(idle));
+        } else if self.falls_asleep() {
+            self.bell.wait();
+        }
+    }
+
+    /// True if nothing is queued. From then on, whatever is queued next wakes the thread.
+    fn falls_asleep(&self) -> bool {
+        let mut queue = lock(&self.queue);
+        queue.asleep = queue.works.is_empty();
+        queue.asleep
+    }
+
     /// One step, after which other work has its turn.
-    fn step(&self, work: &Arc<Work>) {
-        // From here on it can be asked for again.
-        work.asked.store(false, Ordering::Release);
+    fn step(&self, work: &Arc<Work>) -> Step {
+        // From here on it can be asked for again. A swap, since a store would not see what was done before asking for work
+        // that was queued already.
+        work.asked.swap(false, Ordering::AcqRel);
         let mut turn = lock(&work.turn);
         if work.gone.load(Ordering::Acquire) || turn.not_before.is_some_and(|at| Instant::now() < at) {
-            return;
+            return Step::Done;
         }
-        let Some(what) = work.what.upgrade() else { return };
+        let Some(what) = work.what.upgrade() else { return Step::Done };
         let came = exit::unless_exiting(|| what.step()).unwrap_or(Step::Done);
         // Before the turn is over: whoever waits for that wants to be the last to have it.
         drop(what);
         *turn = turn.after(came);
-        if came == Step::More {
+        if matches!(came, Step::More | Step::Busy) {
+            // The thread is awake: it is this one.
             self.push(work);
         }
+        came
     }
 }
 
+/// How long the thread naps when there has been nothing to do for a time.
+fn nap(idle: Duration) -> Duration {
+    (idle / PART).clamp(SHORTEST, LONGEST)
+}
+
 impl Turn {
-    fn after(&self, came: Step) -> Self {
-        if came != Step::Failed {
-            return Self::default();
+    fn after(self, came: Step) -> Self {
+        match came {
+            // Nothing was tried.
+            Step::Busy => return self,
+            Step::Done | Step::More => return Self::default(),
+            Step::Failed => {}
         }
         let pause = PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE);
         let not_before = Instant::now().checked_add(pause);
         Self { failures: self.failures.saturating_add(1), not_before }
-    }
-}
-
-/// Waits a little where there was something to do lately, else until somebody wakes.
-fn nap(idle: Duration) {
-    if idle < AWAKE {
-        thread::park_timeout((idle / PART).clamp(SHORTEST, LONGEST));
-    } else {
-        thread::park();
     }
 }

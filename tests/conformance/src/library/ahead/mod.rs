@@ -6,6 +6,7 @@
 //! | `bounded` | how much is mapped ahead, and when nothing is |
 //! | `locked` | the region in it, as its user changes it |
 //! | `failing` | what fails on the thread |
+//! | `idle` | after a time without work, in which the thread has fallen asleep |
 //! | `thread` | the thread by itself |
 //! | `ends` | drops, forks, and the end of the process |
 
@@ -13,6 +14,7 @@ mod bounded;
 mod ends;
 mod failing;
 mod grows;
+mod idle;
 mod locked;
 mod thread;
 
@@ -26,8 +28,16 @@ use std::time::{Duration, Instant};
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
-    [grows::cases(), bounded::cases(), locked::cases(), failing::cases(), thread::cases(), ends::cases()]
-        .concat()
+    [
+        grows::cases(),
+        bounded::cases(),
+        locked::cases(),
+        failing::cases(),
+        idle::cases(),
+        thread::cases(),
+        ends::cases(),
+    ]
+    .concat()
 }
 
 /// No budget.

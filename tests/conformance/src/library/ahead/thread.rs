@@ -22,8 +22,8 @@ cases! { "ahead":
     dropping_waits_for_the_step,
     /// Work whose last owner is the thread itself, and which is the last to have the thread, can be dropped by it.
     dropped_by_the_thread_itself,
-    /// A thread that slept is woken.
-    woken_from_sleep,
+    /// Work that is busy is tried again, though nothing asks for it, and the thread does other work meanwhile.
+    busy_work_is_tried_again,
 }
 
 fn work_takes_turns<B: Workbench>(_: &Subject<B>) {
@@ -146,14 +146,13 @@ fn dropped_by_the_thread_itself<B: Workbench>(_: &Subject<B>) {
     until(|| gone.load(Ordering::SeqCst));
 }
 
-fn woken_from_sleep<B: Workbench>(_: &Subject<B>) {
+fn busy_work_is_tried_again<B: Workbench>(_: &Subject<B>) {
     let thread = thread();
-    let (asks, work) = Counted::ask(&thread, u32::MAX, Step::Done);
-    work.wait(1);
-    std::thread::sleep(Duration::from_millis(1300));
-    asks.ask();
-    std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(work.steps(), 1, "it naps still, though nothing was to do");
-    asks.ask_now();
-    work.wait(2);
+    let (_busy, busy) = Counted::ask(&thread, 20, Step::Busy);
+    let (_others, other) = Counted::ask(&thread, 20, Step::More);
+    busy.wait(20);
+    other.wait(20);
+    let (_rest, rest) = Counted::ask(&thread, 50, Step::More);
+    rest.wait(50);
+    assert_eq!((busy.steps(), other.steps()), (20, 20));
 }

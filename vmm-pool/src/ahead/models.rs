@@ -1,0 +1,274 @@
+//! Models of the thread, and of what it has in common with its users.
+#![allow(unsafe_code)]
+
+use super::budget::Budget;
+use super::thread::{AheadThread, Foresee, Registration, Step};
+use super::{Ahead, GrowingRegion};
+use crate::models::explore;
+use gpu_vmm_core::{Bytes, Done, Region};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::{Condvar, Mutex};
+use loom::thread;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// No budget.
+const ENOUGH: Bytes = Bytes(u64::MAX);
+
+/// Work that looks at what is wanted and says what it has seen.
+#[derive(Debug)]
+struct Looks {
+    wanted: AtomicU32,
+    seen: Mutex<u32>,
+    looked: Condvar,
+    came: Step,
+}
+
+impl Looks {
+    fn register(thread: &AheadThread, came: Step) -> (Registration, Arc<Self>) {
+        let this = Self { wanted: AtomicU32::new(0), seen: Mutex::new(0), looked: Condvar::new(), came };
+        let this = Arc::new(this);
+        let weak: Weak<Self> = Arc::downgrade(&this);
+        (thread.register(weak), this)
+    }
+
+    /// Wants so much, and asks for a look at it.
+    fn want(&self, asks: &Registration, much: u32) {
+        self.wanted.store(much, Ordering::Relaxed);
+        asks.ask();
+    }
+
+    /// Until so much was seen: for ever if a request was lost, which loom reports as a deadlock.
+    fn wait(&self, much: u32) {
+        let mut seen = self.seen.lock().unwrap();
+        while *seen < much {
+            seen = self.looked.wait(seen).unwrap();
+        }
+    }
+}
+
+impl Foresee for Looks {
+    fn step(&self) -> Step {
+        let wanted = self.wanted.load(Ordering::Relaxed);
+        let mut seen = self.seen.lock().unwrap();
+        let is_new = wanted > *seen;
+        *seen = wanted;
+        self.looked.notify_one();
+        // What is not done at the first try must be tried again.
+        if is_new { self.came } else { Step::Done }
+    }
+}
+
+/// What was wanted before asking is seen, whether the thread works, naps or sleeps, and whether the work was queued.
+#[test]
+fn no_request_is_lost() {
+    explore("no_request_is_lost", 3, || {
+        let thread = AheadThread::start(ENOUGH).unwrap();
+        let (asks, work) = Looks::register(&thread, Step::Done);
+        work.want(&asks, 1);
+        work.want(&asks, 2);
+        work.wait(2);
+        work.want(&asks, 3);
+        work.wait(3);
+    });
+}
+
+/// The same from two threads with work of their own.
+#[test]
+fn no_request_of_two_threads_is_lost() {
+    explore("no_request_of_two_threads_is_lost", 2, || {
+        let ahead = AheadThread::start(ENOUGH).unwrap();
+        let (asks, work) = Looks::register(&ahead, Step::Done);
+        let other_ahead = ahead.clone();
+        let other = thread::spawn(move || {
+            let (asks, work) = Looks::register(&other_ahead, Step::Done);
+            work.want(&asks, 1);
+            work.wait(1);
+        });
+        work.want(&asks, 1);
+        work.wait(1);
+        other.join().unwrap();
+    });
+}
+
+/// Work that is busy, or has more to do, is tried again though nothing asks for it.
+#[test]
+fn what_is_not_done_is_tried_again() {
+    for came in [Step::Busy, Step::More] {
+        explore("what_is_not_done_is_tried_again", 3, move || {
+            let thread = AheadThread::start(ENOUGH).unwrap();
+            let (asks, work) = Again::register(&thread, came);
+            asks.ask();
+            work.wait();
+        });
+    }
+}
+
+/// Work that is done at the second try.
+#[derive(Debug)]
+struct Again {
+    tries: Mutex<u32>,
+    done: Condvar,
+    came: Step,
+}
+
+impl Again {
+    fn register(thread: &AheadThread, came: Step) -> (Registration, Arc<Self>) {
+        let this = Arc::new(Self { tries: Mutex::new(0), done: Condvar::new(), came });
+        let weak: Weak<Self> = Arc::downgrade(&this);
+        (thread.register(weak), this)
+    }
+
+    fn wait(&self) {
+        let mut tries = self.tries.lock().unwrap();
+        while *tries < 2 {
+            tries = self.done.wait(tries).unwrap();
+        }
+    }
+}
+
+impl Foresee for Again {
+    fn step(&self) -> Step {
+        let mut tries = self.tries.lock().unwrap();
+        *tries += 1;
+        self.done.notify_one();
+        if *tries < 2 { self.came } else { Step::Done }
+    }
+}
+
+/// Work on something that is another's once the registration is dropped.
+#[derive(Debug)]
+struct Writes {
+    to: UnsafeCell<u32>,
+    steps: u32,
+}
+
+// SAFETY: loom sees to it that no two threads use the cell at once, and fails the test otherwise.
+unsafe impl Sync for Writes {}
+
+impl Writes {
+    fn write(&self) -> u32 {
+        // SAFETY: as above.
+        self.to.with_mut(|to| unsafe {
+            *to += 1;
+            *to
+        })
+    }
+}
+
+impl Foresee for Writes {
+    fn step(&self) -> Step {
+        if self.write() < self.steps { Step::More } else { Step::Done }
+    }
+}
+
+/// No step is being done when a registration has been dropped, and none is done after that.
+#[test]
+fn dropping_a_registration_waits_for_the_step() {
+    explore("dropping_a_registration_waits_for_the_step", 3, || {
+        let thread = AheadThread::start(ENOUGH).unwrap();
+        let work = Arc::new(Writes { to: UnsafeCell::new(0), steps: 3 });
+        let weak: Weak<Writes> = Arc::downgrade(&work);
+        let registration = thread.register(weak);
+        registration.ask_now();
+        drop(registration);
+        let before = work.write();
+        thread::yield_now();
+        assert_eq!(work.write(), before + 1);
+    });
+}
+
+/// The last owner of the thread ends it, whatever it is at.
+#[test]
+fn the_thread_ends() {
+    explore("the_thread_ends", 4, || {
+        let thread = AheadThread::start(ENOUGH).unwrap();
+        let (asks, work) = Looks::register(&thread, Step::Done);
+        drop(thread);
+        work.want(&asks, 1);
+    });
+}
+
+/// Threads together never take more than the limit, and what is given back can be taken again.
+#[test]
+fn a_budget_is_never_exceeded() {
+    explore("a_budget_is_never_exceeded", 4, || {
+        let budget = Arc::new(Budget::new(Bytes(10)));
+        let taker = |amount| {
+            let budget = Arc::clone(&budget);
+            thread::spawn(move || {
+                let taken = budget.take(Bytes(amount));
+                assert!(budget.used() <= Bytes(10));
+                if taken {
+                    budget.change(Bytes(amount), Bytes(1));
+                }
+                taken
+            })
+        };
+        let (one, other) = (taker(6), taker(7));
+        let taken = u64::from(one.join().unwrap()) + u64::from(other.join().unwrap());
+        assert!(taken > 0 && budget.used() == Bytes(taken), "{taken} of {budget:?}");
+        assert!(budget.take(Bytes(8)));
+    });
+}
+
+/// One for all schedules: what it counts by itself is no part of a model.
+fn backend() -> &'static HostBackend {
+    static BACKEND: OnceLock<HostBackend> = OnceLock::new();
+    BACKEND.get_or_init(|| HostConfig::new().devices(1).memory(Bytes::mib(64)).open().unwrap())
+}
+
+/// A region of 8 granules with one granule mapped ahead at a time, and the size of one.
+fn growing(thread: &AheadThread, by: u64) -> (GrowingRegion<HostBackend>, Bytes) {
+    let region = Region::builder(backend()).reserve(Bytes::mib(16)).build().unwrap();
+    let granule = region.granularity().bytes();
+    (GrowingRegion::new(region, Ahead { by: Bytes(by * granule.0), step: granule }, thread), granule)
+}
+
+/// What a growing region says of itself is what its region is, and what is mapped ahead is what the budget counts.
+fn check(region: &GrowingRegion<HostBackend>, thread: &AheadThread) {
+    let inside = region.lock().unwrap();
+    let (end, ahead) = (region.end(), region.mapped_ahead());
+    assert_eq!(inside.end(), end + ahead);
+    assert_eq!(inside.mapped(), inside.end(), "no hole");
+    assert!(ahead <= region.ahead().by);
+    assert_eq!(thread.used(), ahead);
+}
+
+/// Two threads grow a region while the third maps it ahead: each gets what it asks for.
+#[test]
+fn growth_and_steps() {
+    explore("growth_and_steps", 2, || {
+        let thread = AheadThread::start(ENOUGH).unwrap();
+        let (region, granule) = growing(&thread, 1);
+        let region = Arc::new(region);
+        let other = Arc::clone(&region);
+        let grows = thread::spawn(move || {
+            let grown = other.grow_to(granule).unwrap();
+            assert!(grown.growth.end >= granule && other.end() >= granule);
+        });
+        let two = Bytes(2 * granule.0);
+        assert_eq!(region.grow_to(two).unwrap().growth.end, two);
+        grows.join().unwrap();
+        assert_eq!(region.end(), two);
+        check(&region, &thread);
+        drop(region);
+        assert_eq!(thread.used(), Bytes::ZERO);
+    });
+}
+
+/// What a shrink gives back is not handed out by growth at the same time: after both, the region has what it says.
+#[test]
+fn growth_and_shrinking() {
+    explore("growth_and_shrinking", 2, || {
+        let thread = AheadThread::start(ENOUGH).unwrap();
+        let (region, granule) = growing(&thread, 1);
+        let region = Arc::new(region);
+        let other = Arc::clone(&region);
+        let grows = thread::spawn(move || other.grow_to(granule).unwrap());
+        region.shrink_to(Bytes::ZERO, Done::when_devices_idle()).unwrap();
+        grows.join().unwrap();
+        check(&region, &thread);
+    });
+}
