@@ -53,6 +53,11 @@ impl<B: Backend> FaultInject<B> {
         self.plan.start(numbers.iter().map(|number| *number..number.saturating_add(1)).collect());
     }
 
+    /// Lets all calls of these names fail, until [`stop`](FaultInject::stop).
+    pub fn fail_calls(&self, calls: &'static [&'static str]) {
+        self.plan.fail_calls(calls);
+    }
+
     /// Says whether a set access that fails by plan is carried out all the same: a driver may have done some of it.
     pub fn set_access_though_failing(&self, whether: bool) {
         self.plan.carry_out(whether);
