@@ -40,8 +40,8 @@ const CALLS: [&[&str]; 6] = [
 fn failing_strangers<B: Workbench>(subject: &Subject<B>) {
     for calls in CALLS {
         let backend = FaultInject::new(subject.backend.clone());
-        let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
         let streams: Vec<_> = (0..THREADS).map(|_| own(subject)).collect();
+        let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
         let hand = Hand::new();
         hand.set(Hand::FAILING);
         // Some of each stream is in the books, to be asked for.

@@ -95,8 +95,8 @@ fn streams_come_and_go<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn a_handle_comes_again<B: Workbench>(subject: &Subject<B>) {
-    let pool = pool(subject);
     let own = own(subject);
+    let pool = pool(subject);
     for size in [200, 300_000, 5 << 20] {
         let first = registered(&pool, &*own);
         let live = first.alloc(Bytes(size), LEAST).unwrap();
@@ -121,8 +121,8 @@ fn a_handle_comes_again<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn a_stream_that_ends_under_work<B: Workbench>(subject: &Subject<B>) {
-    let pool = pool(subject);
     let (busy, other) = (own(subject), own(subject));
+    let pool = pool(subject);
     for size in [400, 200_000, 4 << 20] {
         let (stream, others) = (registered(&pool, &*busy), registered(&pool, &*other));
         let block = stream.alloc(Bytes(size), LEAST).unwrap();
@@ -147,8 +147,8 @@ fn a_stream_that_ends_under_work<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn a_block_outlives_its_stream<B: Workbench>(subject: &Subject<B>) {
-    let pool = pool(subject);
     let (busy, other) = (own(subject), own(subject));
+    let pool = pool(subject);
     for size in [400, 200_000, 4 << 20] {
         let stream = registered(&pool, &*busy);
         let block = stream.alloc(Bytes(size), LEAST).unwrap();
