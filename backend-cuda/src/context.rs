@@ -1,4 +1,4 @@
-//! The contexts in which copies and kernels run, and waiting for what runs in them.
+//! The contexts in which copies and kernels run.
 //!
 //! Reserving, creating, mapping and protecting need no context and have none made. What does need one uses the
 //! device's primary context, retained on first use, unless the program has given a context of its own. It is current
@@ -7,10 +7,11 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::ffi::{CAPTURE_NONE, CuContext, CuResult, CuStream};
+use crate::ffi::{CuContext, CuResult, CuStream};
+use crate::lease::Lease;
 use crate::workbench::Kernels;
 use crate::{CudaBackend, Inner};
-use gpu_vmm_core::{Bytes, DeviceId, Error, MemoryInfo, Result, Stream};
+use gpu_vmm_core::{Bytes, DeviceId, Error, MemoryInfo, Result};
 use std::sync::{Arc, Mutex};
 
 /// A context, and what has been loaded into it.
@@ -31,6 +32,8 @@ impl Context {
 pub(crate) struct Attached {
     pub(crate) device: DeviceId,
     pub(crate) context: Context,
+    /// What lets other backends wait for its work.
+    pub(crate) lease: Arc<Lease>,
     /// What keeps the context alive, where it is cudarc's.
     pub(crate) _keep: Option<Arc<cudarc::driver::CudaContext>>,
 }
@@ -77,9 +80,14 @@ impl CudaBackend {
     /// The context that this backend uses for a device.
     pub(crate) fn context(&self, operation: &'static str, device: DeviceId) -> Result<&Context> {
         self.here(operation)?;
-        if let Some(attached) = self.attached(device) {
-            return Ok(attached);
+        match self.attached(device) {
+            Some(attached) => Ok(attached),
+            None => self.primary(operation, device),
         }
+    }
+
+    /// The device's primary context, made if there is none.
+    fn primary(&self, operation: &'static str, device: DeviceId) -> Result<&Context> {
         let slot = self.slot(operation, device)?;
         if let Some(primary) = slot.primary.get() {
             return Ok(primary);
@@ -106,10 +114,19 @@ impl CudaBackend {
         operation: &'static str,
         device: DeviceId,
     ) -> Result<Option<&Context>> {
-        self.here(operation)?;
-        if let Some(attached) = self.attached(device) {
-            return Ok(Some(attached));
+        match self.attached(device) {
+            Some(attached) => self.here(operation).map(|()| Some(attached)),
+            None => self.existing_primary(operation, device),
         }
+    }
+
+    /// The device's primary context, if it exists.
+    pub(crate) fn existing_primary(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+    ) -> Result<Option<&Context>> {
+        self.here(operation)?;
         let slot = self.slot(operation, device)?;
         if let Some(primary) = slot.primary.get() {
             return Ok(Some(primary));
@@ -119,7 +136,7 @@ impl CudaBackend {
         let result =
             unsafe { (self.functions().primary_ctx_get_state)(slot.raw, &raw mut flags, &raw mut active) };
         self.check(operation, "cuDevicePrimaryCtxGetState", result, || device.to_string())?;
-        if active == 0 { Ok(None) } else { self.context(operation, device).map(Some) }
+        if active == 0 { Ok(None) } else { self.primary(operation, device).map(Some) }
     }
 
     pub(crate) fn context_memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
@@ -132,56 +149,6 @@ impl CudaBackend {
         Ok(MemoryInfo { free: Bytes(free as u64), total: Bytes(total as u64) })
     }
 
-    pub(crate) fn wait_for_device(&self, device: DeviceId) -> Result<()> {
-        const OPERATION: &str = "synchronize";
-        let Some(context) = self.existing_context(OPERATION, device)? else { return Ok(()) };
-        let _entered = self.enter(OPERATION, context.raw)?;
-        // SAFETY: the device's context is current.
-        let result = unsafe { (self.functions().ctx_synchronize)() };
-        self.check(OPERATION, "cuCtxSynchronize", result, || device.to_string())
-    }
-
-    pub(crate) fn wait_for_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
-        const OPERATION: &str = "wait for a stream";
-        self.here(OPERATION)?;
-        self.slot(OPERATION, device)?;
-        let stream = CuStream(stream.as_raw());
-        if stream.is_default() {
-            return self.in_each_context(OPERATION, || self.finish(OPERATION, stream));
-        }
-        let _entered = self.enter(OPERATION, self.context_of(OPERATION, stream)?)?;
-        self.finish(OPERATION, stream)
-    }
-
-    /// Whether a stream captures, or, for the thread's own default stream, that of any context that it can mean.
-    pub(crate) fn captures(&self, stream: Stream<'_>) -> Result<bool> {
-        const OPERATION: &str = "ask whether a stream captures";
-        self.here(OPERATION)?;
-        let stream = CuStream(stream.as_raw());
-        if stream.is_shared_default() {
-            return Ok(false);
-        }
-        if stream.is_default() {
-            let mut any = false;
-            self.in_each_context(OPERATION, || {
-                any |= self.captures_here(OPERATION, stream)?;
-                Ok(())
-            })?;
-            return Ok(any);
-        }
-        let _entered = self.enter(OPERATION, self.context_of(OPERATION, stream)?)?;
-        self.captures_here(OPERATION, stream)
-    }
-
-    /// The same for a stream of the current context.
-    fn captures_here(&self, operation: &'static str, stream: CuStream) -> Result<bool> {
-        let mut status = CAPTURE_NONE;
-        // SAFETY: the stream is live, or the default one of the context that is current; the pointer is good for one number.
-        let result = unsafe { (self.functions().stream_is_capturing)(stream, &raw mut status) };
-        self.check(operation, "cuStreamIsCapturing", result, || format!("stream {stream:?}"))?;
-        Ok(status != CAPTURE_NONE)
-    }
-
     /// The context of a stream that is no default one.
     pub(crate) fn context_of(&self, operation: &'static str, stream: CuStream) -> Result<CuContext> {
         let mut context = CuContext::NULL;
@@ -189,40 +156,6 @@ impl CudaBackend {
         let result = unsafe { (self.functions().stream_get_ctx)(stream, &raw mut context) };
         self.check(operation, "cuStreamGetCtx", result, || format!("stream {stream:?}"))?;
         Ok(context)
-    }
-
-    /// Does something in each context of which a default stream can be meant: the current one, and those of the devices
-    /// that exist.
-    fn in_each_context(&self, operation: &'static str, mut act: impl FnMut() -> Result<()>) -> Result<()> {
-        let mut current = CuContext::NULL;
-        // SAFETY: the pointer is good for one context.
-        let result = unsafe { (self.functions().ctx_get_current)(&raw mut current) };
-        self.check(operation, "cuCtxGetCurrent", result, || "this thread".into())?;
-        if current != CuContext::NULL {
-            act()?;
-        }
-        for device in &self.inner.driver.devices {
-            match self.existing_context(operation, device.id)? {
-                Some(context) if context.raw != current => {
-                    let _entered = self.enter(operation, context.raw)?;
-                    act()?;
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for a stream of the current context.
-    pub(crate) fn finish(&self, operation: &'static str, stream: CuStream) -> Result<()> {
-        // SAFETY: the stream is live, or the default one of the context that is current.
-        let result = unsafe { (self.functions().stream_synchronize)(stream) };
-        self.check(operation, "cuStreamSynchronize", result, || format!("stream {stream:?}"))
-    }
-
-    /// Waits for what a call of this backend has just put into the current context's default stream.
-    pub(crate) fn finish_default(&self, operation: &'static str) -> Result<()> {
-        self.finish(operation, CuStream::NULL)
     }
 
     /// The device of a context.
@@ -248,7 +181,8 @@ impl Drop for Inner {
             std::mem::forget(self.attached.take());
             return;
         }
-        let Some(Attached { context, .. }) = &mut self.attached else { return };
+        let Some(Attached { context, lease, .. }) = &mut self.attached else { return };
+        self.driver.leases.end(lease);
         let Ok(Some(kernels)) = context.kernels.get_mut() else { return };
         let functions = &self.driver.loaded.functions;
         let mut popped = CuContext::NULL;

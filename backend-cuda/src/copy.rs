@@ -2,7 +2,8 @@
 //!
 //! They go through the default stream of the device's context. Of them `cuMemcpyDtoH` alone returns when all is done:
 //! from pageable memory `cuMemcpyHtoD` returns once the bytes are staged, and the other two do not wait at all. What
-//! is waited for is the default stream and not the context, whose other streams are nobody's business here.
+//! is waited for is the default stream and not the context, whose other streams are nobody's business here. While a blocking
+//! stream of the context captures, its default stream cannot be used: that is an error, and the capture goes on.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -22,6 +23,7 @@ impl CudaBackend {
         if from.is_empty() {
             return Ok(());
         }
+        self.check_default(OPERATION)?;
         // SAFETY: the slice can be read, and the bytes at `to` are mapped for writing by the caller's promise. What
         // is still on its way when this returns comes from the driver's own staging memory.
         let result = unsafe { (self.functions().memcpy_to_device)(to.0, from.as_ptr().cast(), from.len()) };
@@ -40,6 +42,7 @@ impl CudaBackend {
         if to.is_empty() {
             return Ok(());
         }
+        self.check_default(OPERATION)?;
         // SAFETY: the slice can be written and is not looked at before this returns, when the copy is done; the bytes
         // at `from` are mapped for reading by the caller's promise.
         let result = unsafe { (self.functions().memcpy_to_host)(to.as_mut_ptr().cast(), from.0, to.len()) };
@@ -63,6 +66,7 @@ impl CudaBackend {
         if length.is_zero() {
             return Ok(());
         }
+        self.check_default(OPERATION)?;
         // SAFETY: both sides are mapped as the copy needs them and do not overlap, by the caller's promise.
         let result = unsafe { (self.functions().memcpy_on_device)(to.0, from.0, length.0 as usize) };
         self.check(OPERATION, "cuMemcpyDtoD_v2", result, || format!("{length} from {from} to {to}"))?;
@@ -86,6 +90,7 @@ impl CudaBackend {
         if length.is_zero() {
             return Ok(());
         }
+        self.check_default(OPERATION)?;
         // SAFETY: the bytes are mapped for writing by the caller's promise.
         let result = unsafe { (self.functions().memset)(at.0, value, length.0 as usize) };
         self.check(OPERATION, "cuMemsetD8_v2", result, || part(at, length.0 as usize))?;

@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::device;
+use crate::lease::Leases;
 use crate::loader::Loaded;
 use gpu_vmm_core::{Capability, Deferred, Device, InstanceId, Process, Result};
 use std::ffi::c_int;
@@ -14,6 +15,8 @@ pub(crate) struct Driver {
     pub(crate) process: Process,
     pub(crate) instance: InstanceId,
     pub(crate) deferred: Deferred,
+    /// The contexts that backends were opened with.
+    pub(crate) leases: Leases,
     pub(crate) devices: Vec<Device>,
     /// What belongs to each of `devices`.
     pub(crate) slots: Vec<Slot>,
@@ -42,8 +45,8 @@ impl Driver {
         let process = Process::current();
         let loaded = Loaded::new()?;
         let (devices, slots) = device::list(&loaded)?.into_iter().unzip();
-        let (instance, deferred) = (InstanceId::unique(), Deferred::new());
-        let driver = Self { loaded, process, instance, deferred, devices, slots };
+        let (instance, deferred, leases) = (InstanceId::unique(), Deferred::new(), Leases::default());
+        let driver = Self { loaded, process, instance, deferred, leases, devices, slots };
         // Where two threads come here at once, both have started the same driver, and one of the two records of it
         // is dropped again.
         Ok(DRIVER.get_or_init(|| driver))

@@ -1,14 +1,16 @@
 //! Events: places in the work of streams.
 //!
 //! Each is of the context that this backend uses for its device, as are the streams that it is recorded on; a stream that it
-//! holds can be any context's.
+//! holds can be any context's. Recorded on the default stream, it marks the work on that of every context of the device (see
+//! `idle`): a stream of the event's own waits for marks in the other contexts, and the event is recorded behind them. Those
+//! marks are destroyed at once, so that a program may destroy its context while the event lives.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
 use crate::CudaBackend;
 use crate::context::Entered;
-use crate::ffi::{CuContext, CuEvent, CuResult, CuStream, EVENT_DISABLE_TIMING};
+use crate::ffi::{CuContext, CuEvent, CuResult, CuStream, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING};
 use gpu_vmm_core::{DeviceId, Done, Error, Event, Result, Stream};
 
 /// An event, and the context that it is of. In a forked child dropping does nothing.
@@ -18,6 +20,8 @@ struct CudaEvent {
     device: DeviceId,
     context: CuContext,
     event: CuEvent,
+    /// Joins the default streams of several contexts, once there were several.
+    joint: Option<CuStream>,
 }
 
 impl CudaBackend {
@@ -25,11 +29,17 @@ impl CudaBackend {
         const OPERATION: &str = "make an event";
         let context = self.context(OPERATION, device)?.raw;
         let _entered = self.enter(OPERATION, context)?;
+        let event = self.new_event(OPERATION, device)?;
+        Ok(Box::new(CudaEvent { backend: self.clone(), device, context, event, joint: None }))
+    }
+
+    /// Makes an event of the current context.
+    fn new_event(&self, operation: &'static str, device: DeviceId) -> Result<CuEvent> {
         let mut event = CuEvent::NULL;
         // SAFETY: the pointer is good for one event, and a context is current.
         let result = unsafe { (self.functions().event_create)(&raw mut event, EVENT_DISABLE_TIMING) };
-        self.check(OPERATION, "cuEventCreate", result, || device.to_string())?;
-        Ok(Box::new(CudaEvent { backend: self.clone(), device, context, event }))
+        self.check(operation, "cuEventCreate", result, || device.to_string())?;
+        Ok(event)
     }
 }
 
@@ -62,9 +72,70 @@ impl CudaEvent {
         self.backend.check(operation, call, result, || format!("event {:?} of {}", self.event, self.device))
     }
 
+    /// Records the event on a stream of its context, which is current.
+    fn record_on(&self, operation: &'static str, stream: CuStream) -> Result<()> {
+        // SAFETY: the event and the stream are live, and of the context that is current.
+        let result = unsafe { (self.backend.functions().event_record)(self.event, stream) };
+        self.check(operation, "cuEventRecord", result)
+    }
+
+    /// Marks what is on the default streams of all contexts of the device.
+    fn record_default(&mut self, operation: &'static str) -> Result<()> {
+        let mut others = false;
+        self.backend.for_contexts_of(operation, self.device, |context| {
+            others |= context != self.context;
+            Ok(())
+        })?;
+        if others {
+            return self.record_joint(operation);
+        }
+        let _entered = self.enter(operation, self.context)?;
+        self.backend.check_default(operation)?;
+        self.record_on(operation, CuStream::NULL)
+    }
+
+    /// The same where there are several contexts.
+    fn record_joint(&mut self, operation: &'static str) -> Result<()> {
+        let joint = self.joint(operation)?;
+        self.backend.in_contexts_of(operation, self.device, |_| self.join_default(operation, joint))?;
+        let _entered = self.enter(operation, self.context)?;
+        self.record_on(operation, joint)
+    }
+
+    /// The stream that waits for the default streams.
+    fn joint(&mut self, operation: &'static str) -> Result<CuStream> {
+        if let Some(joint) = self.joint {
+            return Ok(joint);
+        }
+        let joint = {
+            let _entered = self.enter(operation, self.context)?;
+            self.backend.new_stream(operation, STREAM_NON_BLOCKING)?
+        };
+        Ok(*self.joint.insert(joint))
+    }
+
+    /// Has a stream of the event's context wait for what is on the current context's default stream.
+    fn join_default(&self, operation: &'static str, joint: CuStream) -> Result<()> {
+        self.backend.check_default(operation)?;
+        let functions = self.backend.functions();
+        let mark = self.backend.new_event(operation, self.device)?;
+        // SAFETY: the mark is of the context that is current, as is its default stream.
+        let recorded = unsafe { (functions.event_record)(mark, CuStream::NULL) };
+        let joined = self.check(operation, "cuEventRecord", recorded).and_then(|()| {
+            let _entered = self.enter(operation, self.context)?;
+            // SAFETY: the mark and the stream are live, and the stream's context is current; there are no flags.
+            let result = unsafe { (functions.stream_wait_event)(joint, mark, 0) };
+            self.check(operation, "cuStreamWaitEvent", result)
+        });
+        // SAFETY: the mark was made above in the context that is current, and is destroyed once; what waits for it goes on.
+        let destroyed = unsafe { (functions.event_destroy)(mark) };
+        joined.and(self.check(operation, "cuEventDestroy_v2", destroyed))
+    }
+
     fn query(&self) -> Result<bool> {
         const OPERATION: &str = "ask an event";
         let _entered = self.enter(OPERATION, self.context)?;
+        let _relaxed = self.backend.relax(OPERATION)?;
         // SAFETY: the event is live, and its context is current.
         match unsafe { (self.backend.functions().event_query)(self.event) } {
             CuResult::NOT_READY => Ok(false),
@@ -75,6 +146,7 @@ impl CudaEvent {
     fn finish(&self) -> Result<()> {
         const OPERATION: &str = "wait for an event";
         let _entered = self.enter(OPERATION, self.context)?;
+        let _relaxed = self.backend.relax(OPERATION)?;
         // SAFETY: as above.
         let result = unsafe { (self.backend.functions().event_synchronize)(self.event) };
         self.check(OPERATION, "cuEventSynchronize", result)
@@ -86,7 +158,11 @@ impl CudaEvent {
         let _entered = self.enter(OPERATION, self.context)?;
         // SAFETY: the event was made in this context and is destroyed once, here.
         let result = unsafe { (self.backend.functions().event_destroy)(self.event) };
-        self.check(OPERATION, "cuEventDestroy_v2", result)
+        let destroyed = self.check(OPERATION, "cuEventDestroy_v2", result);
+        let Some(joint) = self.joint else { return destroyed };
+        // SAFETY: the stream was made in this context and is destroyed once, here; what is on it goes on.
+        let result = unsafe { (self.backend.functions().stream_destroy)(joint) };
+        destroyed.and(self.check(OPERATION, "cuStreamDestroy_v2", result))
     }
 }
 
@@ -94,15 +170,17 @@ impl CudaEvent {
 unsafe impl Event for CudaEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         const OPERATION: &str = "record an event";
+        self.backend.here(OPERATION)?;
+        if stream.is_default() {
+            return self.record_default(OPERATION);
+        }
         let stream = CuStream(stream.as_raw());
         let context = self.context_of(OPERATION, stream)?;
         if context != self.context {
             return Err(self.foreign(OPERATION, context));
         }
         let _entered = self.enter(OPERATION, context)?;
-        // SAFETY: the event and the stream are live, and of the context that is current.
-        let result = unsafe { (self.backend.functions().event_record)(self.event, stream) };
-        self.check(OPERATION, "cuEventRecord", result)
+        self.record_on(OPERATION, stream)
     }
 
     fn is_done(&self) -> Result<bool> {
@@ -115,11 +193,21 @@ unsafe impl Event for CudaEvent {
 
     fn hold(&self, stream: Stream<'_>) -> Result<()> {
         const OPERATION: &str = "hold a stream";
+        self.backend.here(OPERATION)?;
+        let hold = |stream| {
+            // SAFETY: both are live, and the stream is of the context that is current; there are no flags.
+            let result = unsafe { (self.backend.functions().stream_wait_event)(stream, self.event, 0) };
+            self.check(OPERATION, "cuStreamWaitEvent", result)
+        };
+        if stream.is_default() {
+            return self.backend.in_contexts_of(OPERATION, self.device, |_| {
+                self.backend.check_default(OPERATION)?;
+                hold(CuStream::NULL)
+            });
+        }
         let stream = CuStream(stream.as_raw());
         let _entered = self.enter(OPERATION, self.context_of(OPERATION, stream)?)?;
-        // SAFETY: both are live, and the stream is of the context that is current; there are no flags.
-        let result = unsafe { (self.backend.functions().stream_wait_event)(stream, self.event, 0) };
-        self.check(OPERATION, "cuStreamWaitEvent", result)
+        hold(stream)
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::CudaBackend;
 use crate::context::{Attached, Context};
 use crate::driver::Driver;
-use crate::ffi::{CuContext, CuStream};
+use crate::ffi::CuContext;
 use cudarc::driver::{CudaContext, CudaStream};
 use gpu_vmm_core::{DeviceId, Error, Result, Stream};
 use std::ffi::c_void;
@@ -33,7 +33,8 @@ impl CudaBackend {
     /// # Safety
     ///
     /// `context` is a live context of the driver that is loaded here, and stays alive as long as the backend and all
-    /// that is made with it.
+    /// that is made with it. Memory that [`Backend::deferred`](gpu_vmm_core::Backend::deferred) keeps is part of that:
+    /// [`collect`](gpu_vmm_core::Deferred::collect) gives it back.
     ///
     /// # Errors
     ///
@@ -58,22 +59,27 @@ impl CudaBackend {
             let reason = format!("the context is of {owner} and not of {device}");
             return Err(Error::Unsupported { operation: OPERATION, reason });
         }
-        let attached = Attached { device, context: Context::new(raw), _keep: keep };
-        Ok(Self::new(Driver::get()?, Some(attached)))
+        let driver = Driver::get()?;
+        let lease = driver.leases.add(device, raw);
+        let attached = Attached { device, context: Context::new(raw), lease, _keep: keep };
+        Ok(Self::new(driver, Some(attached)))
     }
 
-    /// A stream of cudarc's, to be waited for.
+    /// Names a stream of cudarc, so that it can be waited for.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for the default stream of a context that this backend does not use: such a stream has
+    /// [`Error::Unsupported`] for the [per-thread default stream](Stream::is_per_thread), which is another stream in each
+    /// thread; and for the default stream of a context that this backend does not use: such a stream has
     /// no name of its own, so waiting for it would be waiting for another one. [`Error::NoSuchDevice`] cannot
     /// happen while both use one driver.
     pub fn stream<'a>(&self, stream: &'a CudaStream) -> Result<Stream<'a>> {
         const OPERATION: &str = "stream";
-        let raw: *mut c_void = stream.cu_stream().cast();
+        // SAFETY: the stream lives as long as it is borrowed.
+        let named = unsafe { Stream::from_raw(stream.cu_stream().cast()) };
+        named.check_shared(OPERATION)?;
         let context = stream.context();
-        if CuStream(raw).is_default() {
+        if named.is_default() {
             let device = DeviceId(context.ordinal() as u32);
             if self.context(OPERATION, device)?.raw != CuContext(context.cu_ctx().cast()) {
                 let reason = format!(
@@ -83,7 +89,6 @@ impl CudaBackend {
                 return Err(Error::Unsupported { operation: OPERATION, reason });
             }
         }
-        // SAFETY: the stream lives as long as it is borrowed.
-        Ok(unsafe { Stream::from_raw(raw) })
+        Ok(named)
     }
 }

@@ -22,6 +22,32 @@
 //! released before the process ends. A program with a context of its own gives it to
 //! [`CudaBackend::with_cudarc`] or [`CudaBackend::with_context`]. The thread's current context is never changed.
 //!
+//! # What is waited for
+//!
+//! Work is queued in contexts, and CUDA cannot wait for a whole device. [`synchronize`](gpu_vmm_core::Backend::synchronize), and
+//! with it [`Done::when_devices_idle`](gpu_vmm_core::Done::when_devices_idle), waits for these contexts of the device:
+//!
+//! - the primary one, if it exists;
+//! - every context that a backend of this process was opened with, for as long as that backend lives;
+//! - the calling thread's current one.
+//!
+//! The default stream of a device is that of each of these contexts, for
+//! [`synchronize_stream`](gpu_vmm_core::Backend::synchronize_stream) and for an [`Event`](gpu_vmm_core::Event). The handle
+//! `CU_STREAM_PER_THREAD` is the calling thread's stream in each of them; an event takes that of the context that the backend
+//! uses.
+//!
+//! Not covered: a context of `cuCtxCreate` that no backend was opened with and that is not current for the calling thread, and the
+//! work of other processes. The driver lists neither. A program with such a context opens a backend with it, or waits for it.
+//!
+//! # Captures
+//!
+//! While a stream captures, `cuCtxSynchronize` fails in its context, and the attempt spoils the capture. The driver tells
+//! beforehand of blocking streams alone (`cuStreamIsCapturing` of the legacy stream), and the result is
+//! [`Error::Capturing`] without an attempt. Of a capture on a non-blocking stream the program must tell
+//! ([`Deferred::capture_begins`](gpu_vmm_core::Deferred::capture_begins)): without that, the first call that waits for the device
+//! spoils it. Its memory is kept all the same. Other calls of this crate are made with the thread in relaxed capture mode and
+//! spoil no capture of another stream.
+//!
 //! # Kinds of memory
 //!
 //! | [`Properties`](gpu_vmm_core::Properties) | `CUmemAllocationProp` | what is done |
@@ -38,11 +64,12 @@
 //! # Which file has what
 //!
 //! `loader` finds and starts the driver, `ffi` is what is used of `cuda.h`, `driver` what the process keeps,
-//! `device` its devices, `context` where work runs; `backend` says which of it answers which method. `kinds` is what memory
+//! `device` its devices, `context` where work runs, `lease` the contexts that programs gave, `idle` waiting for work; `backend` says which of it answers which method. `kinds` is what memory
 //! there can be, `host` that of the host, `handle` and `reservation` are memory and addresses, `share` (on Windows `win32`),
 //! `fabric` (with `imex`) and `dma_buf` how both leave the process, `multicast` is objects that write to several devices.
 //! `copy` and `workbench` are what runs on a device, `event` are places in its streams, `staging` copies that go on meanwhile and page-locked memory for
-//! them, `stream` what both run on; `capabilities` and `quirks` are what to expect, `interop` is cudarc.
+//! them, `stream` what both run on; `relaxed` keeps calls from spoiling captures, `graph` and `own_context` are captures and
+//! contexts for tests; `capabilities` and `quirks` are what to expect, `interop` is cudarc.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("NVIDIA's driver exists for 64-bit processes alone");
@@ -59,14 +86,19 @@ mod error;
 mod event;
 mod fabric;
 mod ffi;
+mod graph;
 mod handle;
 mod host;
+mod idle;
 mod imex;
 mod interop;
 mod kinds;
+mod lease;
 mod loader;
 mod multicast;
+mod own_context;
 mod quirks;
+mod relaxed;
 mod reservation;
 #[cfg(unix)]
 mod share;

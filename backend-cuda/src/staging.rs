@@ -8,7 +8,7 @@
 
 use crate::CudaBackend;
 use crate::copy::part;
-use crate::ffi::{CuContext, HOST_ALLOC_PORTABLE};
+use crate::ffi::{CuContext, HOST_ALLOC_PORTABLE, STREAM_NON_BLOCKING};
 use crate::stream::OwnStream;
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Lane, Pinned, Result};
 use std::ptr::{NonNull, null_mut};
@@ -37,6 +37,7 @@ impl CudaBackend {
         }
         let context = self.any_context(OPERATION)?;
         let _entered = self.enter(OPERATION, context)?;
+        let _relaxed = self.relax(OPERATION)?;
         let mut start = null_mut();
         // SAFETY: the pointer is good for one address, and a context is current; a size that cannot be had is an error.
         let result = unsafe {
@@ -68,7 +69,7 @@ impl CudaBackend {
     /// A queue of copies.
     pub(crate) fn open_lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
         const OPERATION: &str = "open a lane";
-        Ok(Box::new(OwnStream::new(OPERATION, self, device)?))
+        Ok(Box::new(OwnStream::new(OPERATION, self, device, STREAM_NON_BLOCKING)?))
     }
 }
 
@@ -87,6 +88,7 @@ impl CudaPinned {
     fn free(&self, operation: &'static str) -> Result<()> {
         self.backend.here(operation)?;
         let _entered = self.backend.enter(operation, self.context)?;
+        let _relaxed = self.backend.relax(operation)?;
         // SAFETY: the memory was allocated in this context and is given back once, here; no copy uses it any more,
         // by the promise of who queued it.
         let result = unsafe { (self.backend.functions().mem_free_host)(self.start.as_ptr().cast()) };

@@ -25,6 +25,10 @@ impl Stream<'static> {
     ///
     /// Each device has its own, and on CUDA each context: which one is meant says whatever the stream is given to.
     pub const DEFAULT: Self = Self { raw: std::ptr::null_mut(), lifetime: PhantomData };
+
+    /// The [per-thread default stream](Stream::is_per_thread): another stream in each thread.
+    pub const PER_THREAD: Self =
+        Self { raw: std::ptr::without_provenance_mut(PER_THREAD), lifetime: PhantomData };
 }
 
 impl<'a> Stream<'a> {
@@ -46,6 +50,7 @@ impl<'a> Stream<'a> {
     }
 
     /// True for the default stream: null, or CUDA's `CU_STREAM_LEGACY`, HIP's `hipStreamLegacy`.
+    #[inline]
     #[must_use]
     pub fn is_default(self) -> bool {
         self.raw.addr() <= LEGACY
@@ -53,6 +58,7 @@ impl<'a> Stream<'a> {
 
     /// True for the handle that means another stream in each thread: CUDA's `CU_STREAM_PER_THREAD`, HIP's
     /// `hipStreamPerThread`.
+    #[inline]
     #[must_use]
     pub fn is_per_thread(self) -> bool {
         self.raw.addr() == PER_THREAD

@@ -129,11 +129,15 @@ pub(crate) struct Cache<B: Backend> {
 #[repr(align(128))]
 struct Drawer<B: Backend> {
     tag: u16,
-    /// None when the stream was forgotten: what comes back then waits until the number serves another stream.
-    stream: Option<Stream<'static>>,
+    /// [`FORGOTTEN`] when the stream was: what comes back then waits until the number serves another stream.
+    stream: Stream<'static>,
     index: StreamIndex,
     by_class: [Stack<B>; CLASSES],
 }
+
+/// No stream: the last address there is, at which no vendor has one.
+// SAFETY: it is compared with other streams and never given to a driver.
+const FORGOTTEN: Stream<'static> = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(usize::MAX)) };
 
 /// A drawer's number in its lane.
 pub(crate) type DrawerIndex = u16;
@@ -176,8 +180,7 @@ impl<B: Backend> Cache<B> {
     /// The drawer of a tag and stream, if there is one.
     #[inline]
     pub(crate) fn drawer(&self, tag: u16, stream: Stream<'static>) -> Option<DrawerIndex> {
-        let index =
-            self.drawers.iter().position(|drawer| drawer.tag == tag && drawer.stream == Some(stream))?;
+        let index = self.drawers.iter().position(|drawer| drawer.tag == tag && drawer.stream == stream)?;
         Some(index as DrawerIndex)
     }
 
@@ -189,9 +192,9 @@ impl<B: Backend> Cache<B> {
         stream: Stream<'static>,
         index: StreamIndex,
     ) -> Result<DrawerIndex> {
-        let is_left = |one: &Drawer<B>| one.tag == tag && one.index == index && one.stream.is_none();
+        let is_left = |one: &Drawer<B>| one.tag == tag && one.index == index && one.stream == FORGOTTEN;
         if let Some(left) = self.drawers.iter().position(is_left) {
-            self.drawers[left].stream = Some(stream);
+            self.drawers[left].stream = stream;
             return Ok(left as DrawerIndex);
         }
         let drawer = DrawerIndex::try_from(self.drawers.len()).map_err(|_| Error::Unsupported {
@@ -199,7 +202,7 @@ impl<B: Backend> Cache<B> {
             reason: format!("a pool serves {} pairs of a tag and a stream", DrawerIndex::MAX),
         })?;
         let by_class = [const { Stack::new() }; CLASSES];
-        self.drawers.push(Drawer { tag, stream: Some(stream), index, by_class });
+        self.drawers.push(Drawer { tag, stream, index, by_class });
         Ok(drawer)
     }
 
@@ -274,7 +277,7 @@ impl<B: Backend> Cache<B> {
     /// Forgets a stream: nothing is taken from its drawers until its number serves another one.
     pub(crate) fn forget(&mut self, index: StreamIndex) {
         let of_stream = self.drawers.iter_mut().filter(|drawer| drawer.index == index);
-        of_stream.for_each(|drawer| drawer.stream = None);
+        of_stream.for_each(|drawer| drawer.stream = FORGOTTEN);
     }
 
     /// Takes everything out that `wanted` says, by tag and stream, with its stream.

@@ -63,12 +63,14 @@ impl Pending {
 }
 
 impl<B: Backend> Core<B> {
-    /// Frees what has waited long enough.
-    pub(crate) fn collect_pending(&mut self) {
+    /// Frees what has waited long enough. True if that was anything.
+    pub(crate) fn collect_pending(&mut self) -> bool {
+        let before = self.pending.list.len();
         let mut index = 0;
         while index < self.pending.list.len() {
             index += usize::from(!self.collect(index));
         }
+        self.pending.list.len() < before
     }
 
     /// Frees some of what has waited long enough.

@@ -112,9 +112,12 @@ impl<B: Backend> Pool<B> {
     pub fn alloc(&self, size: Bytes, alignment: Bytes, stream: Stream<'static>) -> PoolResult<Block<B>> {
         let lane = self.owner.lane(of_this_thread());
         let class = fit(size.0, alignment.0);
+        let is_here = self.owner.inner.process.is_this();
+        // The default stream never captures.
+        let captures = !stream.is_default() && is_here && self.captures(stream);
         if let Some(class) = class.flatten()
-            && self.owner.inner.process.is_this()
-            && (stream.is_default() || !self.captures(stream))
+            && is_here
+            && !captures
         {
             let mut cache = lane.lock();
             // Asked under the lock: who suspends says so first, and empties the lanes then.
@@ -127,13 +130,13 @@ impl<B: Backend> Pool<B> {
                 return Ok(self.block(ready));
             }
         }
-        self.alloc_from_books(lane, class, size, alignment, stream)
+        self.alloc_from_books(lane, class, size, alignment, (stream, captures))
     }
 
-    /// Whether what is queued on a stream goes into a graph, as far as the driver can say.
-    #[inline]
+    /// Whether what is queued on a stream goes into a graph, or may.
     fn captures(&self, stream: Stream<'static>) -> bool {
-        self.owner.backend.is_capturing(stream).unwrap_or(true)
+        // One that the pool refuses is not asked.
+        stream.is_per_thread() || self.owner.backend.is_capturing(stream).unwrap_or(true)
     }
 
     /// A request that is not served by what lies in front of its thread.
@@ -145,15 +148,13 @@ impl<B: Backend> Pool<B> {
         class: Option<Option<usize>>,
         size: Bytes,
         alignment: Bytes,
-        stream: Stream<'static>,
+        (stream, captures): (Stream<'static>, bool),
     ) -> PoolResult<Block<B>> {
         let class = match class {
             Some(class) => class,
             None => self.check(size, alignment)?,
         };
         self.owner.inner.process.check(OPERATION)?;
-        stream.check_shared(OPERATION)?;
-        let captures = !stream.is_default() && self.captures(stream);
         let asked = Asked { lane, size, alignment, stream, class, captures };
         let ready = match self.take_last(&asked) {
             Some(ready) => ready,

@@ -83,9 +83,7 @@ impl<B: Backend> Pool<B> {
             // What the pool keeps may be what is missing.
             drop(core);
             self.owner.settle(operation, |_, _| true)?;
-            let _ = inner.wait_for_streams(operation, None);
-            core = inner.core(operation)?;
-            core.collect_pending();
+            core = inner.core_after_work(operation)?;
             result = core.resume(&tag);
         }
         let missing = core.missing(tag.index);

@@ -21,11 +21,7 @@ impl<B: Backend> Pool<B> {
     pub fn trim(&self, keep: Bytes) -> PoolResult<Bytes> {
         let (operation, inner) = ("trim", &self.owner.inner);
         self.owner.settle(operation, |_, _| true)?;
-        // What cannot be waited for stays.
-        let _ = inner.wait_for_streams(operation, None);
-        let mut core = inner.core(operation)?;
-        core.collect_pending();
-        Ok(core.trim(keep.0)?)
+        Ok(inner.core_after_work(operation)?.trim(keep.0)?)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Waiting for streams and fences, without a lock: a fence may be done only after another thread has called the pool.
 
 use crate::Fence;
+use crate::core::Core;
 use crate::inner::Inner;
 use crate::streams::{Progress, Streams};
+use crate::sync::MutexGuard;
 use crate::turn::StreamIndex;
 use gpu_vmm_core::{Backend, Done, Error, Event, Result};
 use std::sync::Arc;
@@ -85,6 +87,29 @@ impl<B: Backend> Inner<B> {
     }
 }
 
+/// How often streams are waited for because memory came free meanwhile that is in their order.
+const ROUNDS: usize = 4;
+
+impl<B: Backend> Inner<B> {
+    /// Waits for all streams, frees what waited for them, and gives the books. What cannot be waited for stays in use.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Forked`] alone.
+    pub(crate) fn core_after_work(&self, operation: &'static str) -> Result<MutexGuard<'_, Core<B>>> {
+        for _ in 0..ROUNDS {
+            // What came of it shows in the books.
+            let _ = self.wait_for_streams(operation, None);
+            let mut core = self.core(operation)?;
+            // What it frees comes behind all that its stream has been given by now, and is waited for once more.
+            if !core.collect_pending() {
+                return Ok(core);
+            }
+        }
+        self.core(operation)
+    }
+}
+
 /// What a request that finds too little memory waits for, one thing after the other, with a new attempt after each.
 #[derive(Debug)]
 pub(crate) enum Ladder {
@@ -100,9 +125,7 @@ impl Ladder {
     pub(crate) fn climb<B: Backend>(&mut self, inner: &Inner<B>, operation: &'static str) -> Result<bool> {
         match self {
             Self::Streams => {
-                let _ = inner.wait_for_streams(operation, None);
-                let mut core = inner.core(operation)?;
-                core.collect_pending();
+                let core = inner.core_after_work(operation)?;
                 *self = Self::Fences(core.pending.fences());
                 Ok(true)
             }

@@ -9,7 +9,7 @@ mod functions;
 
 #[cfg(unix)]
 pub(crate) use functions::MemGetHandleForAddressRange;
-pub(crate) use functions::{DriverGetVersion, Functions, MulticastFunctions};
+pub(crate) use functions::{DriverGetVersion, Functions, GraphFunctions, MulticastFunctions};
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::fmt;
@@ -29,6 +29,7 @@ impl CuResult {
     pub(crate) const NO_DEVICE: Self = Self(100);
     pub(crate) const ILLEGAL_STATE: Self = Self(401);
     pub(crate) const NOT_READY: Self = Self(600);
+    pub(crate) const CONTEXT_IS_DESTROYED: Self = Self(709);
     pub(crate) const NOT_PERMITTED: Self = Self(800);
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
     pub(crate) const SYSTEM_NOT_READY: Self = Self(802);
@@ -51,7 +52,7 @@ impl CuResult {
         Self(226), // CONTAINED
         Self(700), // ILLEGAL_ADDRESS
         Self(702), // LAUNCH_TIMEOUT
-        Self(709), // CONTEXT_IS_DESTROYED
+        Self::CONTEXT_IS_DESTROYED,
         Self(710), // ASSERT
         Self(714), // HARDWARE_STACK_ERROR
         Self(715), // ILLEGAL_INSTRUCTION
@@ -104,6 +105,10 @@ objects! {
     CuStream;
     /// `CUevent`.
     CuEvent;
+    /// `CUgraph`.
+    CuGraph;
+    /// `CUgraphExec`.
+    CuGraphExec;
 }
 
 impl CuStream {
@@ -111,11 +116,6 @@ impl CuStream {
     /// default one of whichever context is current.
     const LEGACY: usize = 1;
     const PER_THREAD: usize = 2;
-
-    /// True for the default stream that all threads of a context share: it never captures.
-    pub(crate) fn is_shared_default(self) -> bool {
-        self.is_default() && self.0.addr() != Self::PER_THREAD
-    }
 
     /// True for the default stream, in any of its spellings.
     pub(crate) fn is_default(self) -> bool {
@@ -197,6 +197,10 @@ pub(crate) const HANDLE_FABRIC: u32 = 8;
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 #[cfg(unix)]
 pub(crate) const RANGE_HANDLE_DMA_BUF: u32 = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: no call that this thread makes spoils the capture of another stream.
+pub(crate) const CAPTURE_RELAXED: u32 = 2;
+/// `CU_STREAM_DEFAULT`: the stream and the default one wait for each other.
+pub(crate) const STREAM_BLOCKING: u32 = 0;
 /// `CU_STREAM_NON_BLOCKING`: the stream and the default one do not wait for each other.
 pub(crate) const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`: an event that keeps no time costs less.

@@ -177,6 +177,11 @@ cuda! {
     fn cuCtxGetDevice(out: Out<'_, i32>) {
         let out = given(out, "device")?;
         let work = work();
+        // Asking is the only way to see that another thread has destroyed it.
+        let top = STACK.with_borrow(|stack| stack.last().copied());
+        if top.is_some_and(|name| !work.contexts.contains_key(&name)) {
+            return Err(Code::CONTEXT_IS_DESTROYED);
+        }
         out.write(work.contexts[&current(&work)?].device as i32);
         Ok(())
     }

@@ -16,6 +16,7 @@ use crate::violation::refuse;
 use crate::walk::{Need, Who, each, reach};
 use crate::work::{Ticket, finish, queue, work};
 use std::ffi::c_void;
+use std::sync::Arc;
 
 /// The driver's own staging memory has this many bytes.
 const STAGING: usize = 16 << 20;
@@ -27,10 +28,10 @@ fn device_of(stream: usize) -> Answer<usize> {
     stream::for_work(&mut work(), stream).map(|(_, device)| device)
 }
 
-fn put(stream: usize, job: impl FnOnce() -> Answer + Send + 'static) -> Answer<Ticket> {
+fn put(stream: usize, job: impl Fn() -> Answer + Send + Sync + 'static) -> Answer<Ticket> {
     let mut work = work();
     let (name, _) = stream::for_work(&mut work, stream)?;
-    Ok(queue(work, name, Box::new(job)))
+    Ok(queue(work, name, Arc::new(job)))
 }
 
 /// Refuses what the device may not do, as it is now. Asking is no violation: the answer is safe to rely on.
@@ -58,6 +59,8 @@ struct Host(*mut u8);
 
 // SAFETY: who calls promises that it is good until the copy is done, on whatever thread.
 unsafe impl Send for Host {}
+// SAFETY: as above.
+unsafe impl Sync for Host {}
 
 impl Host {
     const fn get(&self) -> *mut u8 {
@@ -80,7 +83,7 @@ fn wait_for(rest: Rest) -> Answer {
 }
 
 /// Queues a copy that uses page-locked memory.
-fn put_pinned(stream: usize, base: u64, job: impl FnOnce() -> Answer + Send + 'static) -> Answer<Rest> {
+fn put_pinned(stream: usize, base: u64, job: impl Fn() -> Answer + Send + Sync + 'static) -> Answer<Rest> {
     let ticket = put(stream, job)?;
     state().use_pinned(base, ticket);
     Ok(Some(ticket))

@@ -26,7 +26,7 @@ pub struct Counts {
     pub events: u64,
     /// Modules.
     pub modules: u64,
-    /// Graphs.
+    /// Graphs, those that can be launched too.
     pub graphs: u64,
     /// Parts of multicast objects to which memory is bound.
     pub bindings: u64,
@@ -53,7 +53,7 @@ unsafe extern "C" fn cuda_standin_counts(to: *mut Counts) {
         streams: work.streams_of_the_program(),
         events: work.events.len() as u64,
         modules: work.modules.len() as u64,
-        graphs: work.graphs.len() as u64,
+        graphs: (work.graphs.len() + work.execs.len()) as u64,
         bindings: state.teams.values().map(|team| team.bound.len() as u64).sum(),
         pinned: state.pinned.len() as u64,
     };

@@ -83,11 +83,15 @@ cuda! {
         }
         event.time = Arc::clone(&time);
         event.is_captured = captures;
+        event.recorded = None;
+        if captures {
+            return Ok(());
+        }
         let job = move || {
             let _ = time.set(Instant::now());
             Ok(())
         };
-        let ticket = queue(locked, stream, Box::new(job));
+        let ticket = queue(locked, stream, Arc::new(job));
         work().event(name)?.recorded = Some(ticket);
         Ok(())
     }
@@ -103,7 +107,12 @@ cuda! {
 
     /// Waits until it is.
     fn cuEventSynchronize(name: usize) {
-        let (_, recorded) = work().event(name)?.place()?;
+        let recorded = {
+            let mut work = work();
+            let (_, recorded) = work.event(name)?.place()?;
+            capture::prohibits(&mut work)?;
+            recorded
+        };
         recorded.map_or(Ok(()), work::finish)
     }
 

@@ -36,7 +36,7 @@ pub(crate) fn parameters(name: &str) -> Option<usize> {
 
 /// A kernel with its parameters, to be run by a device. One that is not known ends the process, since doing nothing in its
 /// place would be a lie.
-pub(crate) fn find(name: &str, parameters: Vec<u64>) -> impl FnOnce(usize) -> Answer + Send + 'static {
+pub(crate) fn find(name: &str, parameters: Vec<u64>) -> impl Fn(usize) -> Answer + Send + Sync + 'static {
     let Some(known) = KNOWN.iter().find(|known| known.name == name) else {
         stop(format_args!("kernel {name} is not known here"));
     };

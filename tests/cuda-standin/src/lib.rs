@@ -19,7 +19,7 @@
 //! | `reserve`, `physical`, `host`, `map`, `access`, `share`, `fabric`, `range`, `multicast`, `team` | virtual memory, by subject |
 //! | `plain`, `pinned`, `copy` | `cuMemAlloc`; page-locked memory; copies and fills |
 //! | `walk` | how a device reaches memory, and faults |
-//! | `work`, `stream`, `event`, `capture` | what runs beside the program |
+//! | `work`, `stream`, `event`, `capture`, `graph` | what runs beside the program |
 //! | `module`, `kernels` | PTX, and what is known of it |
 #![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
 
@@ -37,6 +37,7 @@ mod counts;
 mod device;
 mod event;
 mod fabric;
+mod graph;
 mod host;
 mod kernels;
 mod map;

@@ -13,6 +13,7 @@ use crate::work::{Work, queue, work};
 use crate::{context, stream};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null;
+use std::sync::Arc;
 
 /// The newest target that the devices can run: compute capability 9.0.
 const NEWEST_TARGET: u32 = 90;
@@ -158,7 +159,7 @@ unsafe fn launch(function: usize, stream: usize, parameters: *const *const u64) 
     // SAFETY: the caller's promise.
     let values = (0..entry.parameters).map(|place| unsafe { (*parameters.add(place)).read_unaligned() });
     let kernel = kernels::find(&entry.name, values.collect());
-    queue(locked, name, Box::new(move || kernel(device)));
+    queue(locked, name, Arc::new(move || kernel(device)));
     Ok(())
 }
 

@@ -77,7 +77,11 @@ fn allocate(size: u64, flags: u32) -> Answer<u64> {
 
 /// Gives an allocation back; what is wrong with the current context is answered after that.
 fn free(at: u64) -> Answer {
-    let context = context::current(&work())?;
+    let context = {
+        let mut work = work();
+        capture::prohibits(&mut work)?;
+        context::current(&work)?
+    };
     let Some(found) = state().pinned.remove(&at) else {
         return Err(refuse(Code::INVALID_VALUE, format_args!("no page-locked memory begins at {at:#x}")));
     };

@@ -61,6 +61,8 @@ fn last(raw: usize) -> Answer<(Ticket, usize)> {
     let mut work = work();
     let name = meant(&mut work, raw)?;
     capture::refuse_of(&mut work, name)?;
+    capture::refuse_implicit(&mut work, name)?;
+    capture::prohibits(&mut work)?;
     Ok((work.last(name), work.streams[&name].context))
 }
 
@@ -115,6 +117,7 @@ cuda! {
     fn cuStreamWaitEvent(raw: usize, event: usize, flags: u32) {
         let mut work = work();
         let name = meant(&mut work, raw)?;
+        capture::refuse_implicit(&mut work, name)?;
         let recorded = work.event(event)?.recorded;
         if flags > 1 {
             return Err(refuse(Code::INVALID_VALUE, format_args!("flags {flags:#x}")));

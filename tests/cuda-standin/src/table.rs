@@ -31,7 +31,8 @@ functions! {
     event: cuEventCreate 2000, cuEventDestroy_v2 4000, cuEventRecord 2000, cuEventQuery 2000,
         cuEventSynchronize 2000, cuEventElapsedTime 2000;
     capture: cuStreamBeginCapture_v2 10010, cuStreamEndCapture 10000, cuStreamIsCapturing 10000,
-        cuThreadExchangeStreamCaptureMode 10010, cuGraphDestroy 10000;
+        cuThreadExchangeStreamCaptureMode 10010;
+    graph: cuGraphInstantiateWithFlags 11040, cuGraphLaunch 10000, cuGraphDestroy 10000, cuGraphExecDestroy 10000;
     reserve: cuMemAddressReserve 10020, cuMemAddressFree 10020;
     physical: cuMemCreate 10020, cuMemRelease 10020, cuMemRetainAllocationHandle 11000,
         cuMemGetAllocationGranularity 10020, cuMemGetAllocationPropertiesFromHandle 10020;

@@ -11,13 +11,14 @@ use crate::event::Event;
 use crate::module::{Function, Module};
 use crate::settings::settings;
 use crate::violation::stop;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// More than so much waits on no stream: who queues more has to wait.
 const MOST_QUEUED: usize = 1024;
 
-pub(crate) type Job = Box<dyn FnOnce() -> Answer + Send>;
+/// What is done. A graph does it any number of times.
+pub(crate) type Job = Arc<dyn Fn() -> Answer + Send + Sync>;
 
 /// Something on a stream: done when the stream has done so many.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +60,9 @@ pub(crate) struct Work {
     pub(crate) events: BTreeMap<usize, Event>,
     pub(crate) modules: BTreeMap<usize, Module>,
     pub(crate) functions: BTreeMap<usize, Function>,
-    pub(crate) graphs: BTreeSet<usize>,
+    pub(crate) graphs: BTreeMap<usize, Vec<Job>>,
+    /// Those that can be launched.
+    pub(crate) execs: BTreeMap<usize, Vec<Job>>,
     last_name: usize,
 }
 
@@ -184,7 +187,8 @@ impl Work {
 
 /// Queues something. A stream that captures takes it into its graph instead, where nothing is done.
 pub(crate) fn queue(mut work: MutexGuard<'static, Work>, name: usize, job: Job) -> Ticket {
-    if work.streams.get(&name).is_some_and(|stream| stream.capture.is_some()) {
+    if let Some(capture) = work.streams.get_mut(&name).and_then(|stream| stream.capture.as_mut()) {
+        capture.nodes.push(job);
         return Ticket { stream: name, number: 0 };
     }
     while work.is_full(name) {

@@ -12,6 +12,8 @@ pub(super) struct Plan(Mutex<Counting>);
 struct Counting {
     next: u64,
     failing: Vec<Range<u64>>,
+    /// Calls of which all fail.
+    kinds: &'static [&'static str],
     /// Whether a set access that fails is carried out all the same.
     carry_out: bool,
     /// Whether addresses are somebody else's as soon as memory is returned.
@@ -29,9 +31,14 @@ impl Plan {
         counting.failing = failing;
     }
 
+    pub(super) fn fail_calls(&self, kinds: &'static [&'static str]) {
+        self.counting().kinds = kinds;
+    }
+
     pub(super) fn stop(&self) -> u64 {
         let mut counting = self.counting();
         counting.failing.clear();
+        counting.kinds = &[];
         counting.next
     }
 
@@ -56,7 +63,8 @@ impl Plan {
         let mut counting = self.counting();
         let number = counting.next;
         counting.next += 1;
-        if !counting.failing.iter().any(|failing| failing.contains(&number)) {
+        let by_number = counting.failing.iter().any(|failing| failing.contains(&number));
+        if !by_number && !counting.kinds.contains(&call) {
             return Ok(());
         }
         let source =

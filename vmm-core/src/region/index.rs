@@ -72,6 +72,7 @@ impl Index {
     }
 
     /// Whose a granule is.
+    #[inline]
     pub(super) fn at(&self, granule: u64) -> Option<Found> {
         if self.is_beyond(granule) {
             return None;

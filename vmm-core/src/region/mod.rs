@@ -215,6 +215,7 @@ impl<B: Backend> Region<B> {
     }
 
     /// The mapping that holds an offset.
+    #[inline]
     #[must_use]
     pub fn mapping_at(&self, offset: Bytes) -> Option<MappingInfo<'_, B>> {
         let table = &self.layout.table;

@@ -8,6 +8,8 @@
 //! | `quirks` | each quirk that gpu-vmm-cuda lists, shown by raw calls |
 //! | `memory`, `kinds`, `work`, `multicast` | the rules, by subject |
 //! | `events` | events and captures: the rules, and gpu-vmm-cuda's |
+//! | `captures` | what spoils a capture, and graphs |
+//! | `contexts` | gpu-vmm-cuda in several contexts of a device, and beside captures |
 //! | `pinned` | page-locked memory: the rules, and gpu-vmm-cuda's |
 //! | `backend`, `backend_kinds` | gpu-vmm-cuda: which drivers it takes, how errors reach it, that it gives everything back |
 //! | `team` | its multicast |
@@ -18,7 +20,9 @@
 
 mod backend;
 mod backend_kinds;
+mod captures;
 mod child;
+mod contexts;
 mod events;
 mod kinds;
 mod memory;
@@ -33,12 +37,14 @@ use child::Case;
 use libtest_mimic::{Arguments, Failed, Trial};
 use std::process::ExitCode;
 
-const GROUPS: [(&str, &[Case]); 13] = [
+const GROUPS: [(&str, &[Case]); 15] = [
     ("quirks", quirks::CASES),
     ("memory", memory::CASES),
     ("kinds", kinds::CASES),
     ("work", work::CASES),
     ("events", events::CASES),
+    ("captures", captures::CASES),
+    ("contexts", contexts::CASES),
     ("pinned", pinned::CASES),
     ("multicast", multicast::CASES),
     ("backend", backend::CASES),

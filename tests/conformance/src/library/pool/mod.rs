@@ -4,6 +4,9 @@
 //! |---|---|
 //! | `blocks` | what a block is: its address, its size, its bytes |
 //! | `order` | after whose work memory serves again, with work that really runs |
+//! | `streams` | which streams a pool serves |
+//! | `captures` | streams that capture |
+//! | `strangers` | what fails for one caller, and others |
 //! | `waits` | fences, and streams that fences stand in for |
 //! | `frames` | free memory that is mapped where it is needed |
 //! | `limits` | how much is held, and what happens where there is no more |
@@ -16,6 +19,7 @@
 //! | `soak` | random operations of many threads, with failures |
 
 mod blocks;
+mod captures;
 mod ends;
 mod failing;
 mod frames;
@@ -24,6 +28,8 @@ mod order;
 mod random;
 mod raw;
 mod soak;
+mod strangers;
+mod streams;
 mod tags;
 mod told;
 mod waits;
@@ -40,6 +46,9 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
     [
         blocks::cases(),
         order::cases(),
+        streams::cases(),
+        captures::cases(),
+        strangers::cases(),
         waits::cases(),
         frames::cases(),
         limits::cases(),

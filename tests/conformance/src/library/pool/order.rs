@@ -28,7 +28,7 @@ cases! { "pool":
 
 /// Starts work on all of a block that goes on for a while.
 #[allow(unsafe_code)]
-fn start<B: Workbench>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<B>, seed: u64) {
+pub(super) fn start<B: Workbench>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<B>, seed: u64) {
     let length = Bytes(block.size().0 / 8 * 8);
     for rounds in [64, 256, 512] {
         // SAFETY: the block's memory is mapped, and the pool is to leave it alone until the work is done.
@@ -49,11 +49,11 @@ fn start<B: Workbench>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block
     panic!("it is done at once, so that nothing can be seen")
 }
 
-fn overlap<B: Workbench>(block: &Block<B>, range: (u64, u64)) -> bool {
+pub(super) fn overlap<B: Workbench>(block: &Block<B>, range: (u64, u64)) -> bool {
     block.address().0 < range.1 && range.0 < block.address().0 + block.capacity().0
 }
 
-fn range<B: Workbench>(block: &Block<B>) -> (u64, u64) {
+pub(super) fn range<B: Workbench>(block: &Block<B>) -> (u64, u64) {
     (block.address().0, block.address().0 + block.capacity().0)
 }
 

@@ -1,0 +1,192 @@
+//! Waiting for a device or a stream, and whether a stream captures.
+//!
+//! A device's work is in contexts. Those that this process can have work in, as far as they can be known, are the primary one,
+//! those that a backend was [opened with](crate::lease), and the calling thread's current one.
+//!
+//! Unsafe, since it calls the driver.
+#![allow(unsafe_code)]
+
+use crate::CudaBackend;
+use crate::ffi::{CAPTURE_NONE, CuContext, CuResult, CuStream};
+use gpu_vmm_core::{DeviceId, Error, Result, Stream};
+
+/// What came of calls in several contexts of a device.
+///
+/// Nothing runs any more in one that has died. That is reported for the context that the backend uses, after the others have
+/// been waited for: callers take a dead device for one that is done. The death of another context is its owner's affair.
+struct Answers {
+    own: Option<CuContext>,
+    lost: Option<Error>,
+}
+
+impl Answers {
+    fn add(&mut self, context: CuContext, answer: Result<()>) -> Result<()> {
+        match answer {
+            Err(error @ Error::DeviceLost { .. }) => {
+                if self.own == Some(context) {
+                    self.lost = Some(error);
+                }
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn end(self) -> Result<()> {
+        self.lost.map_or(Ok(()), Err)
+    }
+}
+
+impl CudaBackend {
+    /// Calls `act` in each context of a device that this process can have work in, each being the current one then.
+    pub(crate) fn in_contexts_of(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        mut act: impl FnMut(CuContext) -> Result<()>,
+    ) -> Result<()> {
+        self.for_contexts_of(operation, device, |context| {
+            let _entered = self.enter(operation, context)?;
+            act(context)
+        })
+    }
+
+    /// Calls `act` for each of these contexts, which stay alive until it returns.
+    pub(crate) fn for_contexts_of(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        mut act: impl FnMut(CuContext) -> Result<()>,
+    ) -> Result<()> {
+        let own = self.existing_context(operation, device)?.map(|context| context.raw);
+        let mut answers = Answers { own, lost: None };
+        let primary = self.existing_primary(operation, device)?.map(|context| context.raw);
+        if let Some(primary) = primary {
+            answers.add(primary, act(primary))?;
+        }
+        let leases = self.inner.driver.leases.of(device);
+        let mut done = Vec::with_capacity(leases.len());
+        for lease in &leases {
+            let context = lease.context();
+            if Some(context) == primary || done.contains(&context) {
+                continue;
+            }
+            if let Some(answer) = lease.hold(|| act(context)) {
+                answers.add(context, answer)?;
+                done.push(context);
+            }
+        }
+        match self.current_of(operation, device)? {
+            Some(context) if Some(context) != primary && !done.contains(&context) => {
+                answers.add(context, act(context))?;
+            }
+            _ => {}
+        }
+        answers.end()
+    }
+
+    /// The calling thread's current context, if it is one of the device.
+    fn current_of(&self, operation: &'static str, device: DeviceId) -> Result<Option<CuContext>> {
+        let mut current = CuContext::NULL;
+        // SAFETY: the pointer is good for one context.
+        let result = unsafe { (self.functions().ctx_get_current)(&raw mut current) };
+        self.check(operation, "cuCtxGetCurrent", result, || "this thread".into())?;
+        if current == CuContext::NULL {
+            return Ok(None);
+        }
+        let mut raw = -1;
+        // SAFETY: the pointer is good for one CUdevice, and a context is current.
+        let result = unsafe { (self.functions().ctx_get_device)(&raw mut raw) };
+        if result == CuResult::CONTEXT_IS_DESTROYED {
+            return Ok(None);
+        }
+        self.check(operation, "cuCtxGetDevice", result, || format!("context {current:?}"))?;
+        Ok((raw == self.slot(operation, device)?.raw).then_some(current))
+    }
+
+    pub(crate) fn wait_for_device(&self, device: DeviceId) -> Result<()> {
+        const OPERATION: &str = "synchronize";
+        self.in_contexts_of(OPERATION, device, |context| {
+            self.check_default(OPERATION)?;
+            // SAFETY: a context is current.
+            let result = unsafe { (self.functions().ctx_synchronize)() };
+            self.check(OPERATION, "cuCtxSynchronize", result, || format!("{device}, context {context:?}"))
+        })
+    }
+
+    pub(crate) fn wait_for_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
+        const OPERATION: &str = "wait for a stream";
+        self.here(OPERATION)?;
+        self.slot(OPERATION, device)?;
+        let stream = CuStream(stream.as_raw());
+        let wait = |_| {
+            if self.captures_here(OPERATION, stream)? {
+                return Err(Error::Capturing { operation: OPERATION, source: None });
+            }
+            self.finish(OPERATION, stream)
+        };
+        if stream.is_default() {
+            return self.in_contexts_of(OPERATION, device, wait);
+        }
+        let context = self.context_of(OPERATION, stream)?;
+        let _entered = self.enter(OPERATION, context)?;
+        wait(context)
+    }
+
+    /// Whether a stream captures. For a default one: in any context in which it can be meant, and whether work on it would
+    /// break the capture of another stream.
+    pub(crate) fn captures(&self, stream: Stream<'_>) -> Result<bool> {
+        const OPERATION: &str = "ask whether a stream captures";
+        self.here(OPERATION)?;
+        let stream = CuStream(stream.as_raw());
+        if !stream.is_default() {
+            let _entered = self.enter(OPERATION, self.context_of(OPERATION, stream)?)?;
+            return self.captures_here(OPERATION, stream);
+        }
+        let mut any = false;
+        for device in &self.inner.driver.devices {
+            self.in_contexts_of(OPERATION, device.id, |_| {
+                any |= self.would_break(OPERATION, stream)?;
+                Ok(())
+            })?;
+        }
+        Ok(any)
+    }
+
+    /// Whether a stream of the current context captures, or work on it would break a capture.
+    fn would_break(&self, operation: &'static str, stream: CuStream) -> Result<bool> {
+        match self.captures_here(operation, stream) {
+            Err(Error::Capturing { .. }) => Ok(true),
+            answer => answer,
+        }
+    }
+
+    /// Refuses work on the current context's default stream while it would break the capture of a blocking stream. Asking breaks
+    /// none.
+    pub(crate) fn check_default(&self, operation: &'static str) -> Result<()> {
+        self.captures_here(operation, CuStream::NULL).map(drop)
+    }
+
+    /// Whether a stream of the current context captures. For the default stream that is [`Error::Capturing`] while a blocking
+    /// stream of the context captures (`CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`).
+    fn captures_here(&self, operation: &'static str, stream: CuStream) -> Result<bool> {
+        let mut status = CAPTURE_NONE;
+        // SAFETY: the stream is live, or the default one of the context that is current; the pointer is good for one number.
+        let result = unsafe { (self.functions().stream_is_capturing)(stream, &raw mut status) };
+        self.check(operation, "cuStreamIsCapturing", result, || format!("stream {stream:?}"))?;
+        Ok(status != CAPTURE_NONE)
+    }
+
+    /// Waits for a stream of the current context.
+    pub(crate) fn finish(&self, operation: &'static str, stream: CuStream) -> Result<()> {
+        let _relaxed = self.relax(operation)?;
+        // SAFETY: the stream is live, or the default one of the context that is current.
+        let result = unsafe { (self.functions().stream_synchronize)(stream) };
+        self.check(operation, "cuStreamSynchronize", result, || format!("stream {stream:?}"))
+    }
+
+    /// Waits for what a call of this backend has just put into the current context's default stream.
+    pub(crate) fn finish_default(&self, operation: &'static str) -> Result<()> {
+        self.finish(operation, CuStream::NULL)
+    }
+}
