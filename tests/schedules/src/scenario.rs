@@ -17,9 +17,6 @@ type Backend = Simulated<HostBackend>;
 /// The tag whose blocks are suspended now and then.
 const TAG: &str = "a";
 
-/// Sizes that take each way through the pool: slots, classes, ranges of less and of more than a page.
-const SIZES: [u64; 6] = [300, 4 << 10, 200 << 10, 1 << 20, 2 << 20, 5 << 20];
-
 /// The name of the first stream; smaller numbers have meanings of their own.
 const FIRST_STREAM: usize = 0x1000;
 
@@ -32,6 +29,10 @@ pub struct Scenario {
     pub streams: usize,
     /// How many things each thread does.
     pub operations: usize,
+    /// How large blocks are.
+    pub sizes: &'static [u64],
+    /// The most memory that the pool may hold, so that threads wait for each other's work; `None` for enough.
+    pub budget: Option<u64>,
     /// Whether a thread maps memory ahead.
     pub ahead: bool,
     /// Which calls of the driver fail.
@@ -75,6 +76,9 @@ impl Scenario {
         let mut builder = Pool::builder(&backend);
         if let Some(thread) = &ahead {
             builder = builder.ahead(thread, Bytes::mib(4));
+        }
+        if let Some(budget) = self.budget {
+            builder = builder.budget(Bytes(budget));
         }
         let pool = builder.build().unwrap();
         let stream = |number| (machine.create_stream(FIRST_STREAM + number), RwLock::new(()));
@@ -152,11 +156,17 @@ impl User<'_> {
         }
     }
 
-    /// Where a result of the pool's may be an error: when memory may fail.
+    fn size(&self) -> Bytes {
+        let sizes = self.world.scenario.sizes;
+        Bytes(sizes[pick(sizes.len())])
+    }
+
+    /// Where a result of the pool's may be an error: when memory may fail, or is short.
     fn unless_refused<T>(&self, result: PoolResult<T>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(PoolError::Suspended { .. }) => None,
+            Err(error) if self.world.scenario.budget.is_some() && error.is_out_of_memory() => None,
             Err(_) if self.world.scenario.chance.memory > 0 => None,
             Err(error) => panic!("refused, though there is memory: {error}"),
         }
@@ -172,7 +182,7 @@ impl User<'_> {
         let pool = if is_tagged { &self.world.tagged } else { &self.world.pool };
         // A block must not lose its memory before the machine has seen it.
         let _awake = if is_tagged { Some(self.world.awake.try_read().ok()?) } else { None };
-        let size = Bytes(SIZES[pick(SIZES.len())]);
+        let size = self.size();
         let block = self.unless_refused(pool.alloc(size, Bytes(256), self.world.streams[stream].0))?;
         Some(self.held(block, Some(stream), captured))
     }
@@ -258,6 +268,10 @@ impl User<'_> {
     }
 
     fn suspend(&mut self) {
+        // With little memory, other threads' blocks may leave too little for what was suspended.
+        if self.world.scenario.budget.is_some() {
+            return;
+        }
         let Ok(_alone) = self.world.awake.try_write() else { return };
         let _ = self.world.pool.suspend(TAG, &Stash::nothing(), Done::when_devices_idle());
         let resumed = (0..1000).any(|_| self.world.pool.resume(TAG).is_ok());
@@ -303,7 +317,7 @@ impl User<'_> {
         // SAFETY: the stream is destroyed after the registration has ended.
         let registered = is_registered.then(|| unsafe { pool.register_stream(stream) }.unwrap());
         for _ in 0..2 {
-            let size = Bytes(SIZES[pick(SIZES.len())]);
+            let size = self.size();
             let block = match &registered {
                 Some(registered) => registered.alloc(size, Bytes(256)),
                 None => pool.alloc(size, Bytes(256), stream),

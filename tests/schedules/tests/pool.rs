@@ -7,9 +7,15 @@ const SCENARIO: Scenario = Scenario {
     threads: 3,
     streams: 3,
     operations: 12,
+    // Each way through the pool: slots, classes, ranges of less and of more than a page.
+    sizes: &[300, 4 << 10, 200 << 10, 1 << 20, 2 << 20, 5 << 20],
+    budget: None,
     ahead: false,
     chance: Chance { streams: 0, memory: 0 },
 };
+
+/// A page of the pool.
+const PAGE: u64 = 2 << 20;
 
 #[test]
 fn nothing_fails() {
@@ -34,4 +40,21 @@ fn streams_fail() {
 #[test]
 fn memory_fails() {
     run("memory_fails", Scenario { ahead: true, chance: Chance { streams: 0, memory: 6 }, ..SCENARIO });
+}
+
+#[test]
+fn little_memory() {
+    run("little_memory", Scenario { operations: 30, budget: Some(4 * PAGE), ..SCENARIO });
+}
+
+#[test]
+fn large_blocks_of_one_size() {
+    let sizes = &[2 * PAGE];
+    run("large_blocks_of_one_size", Scenario { threads: 2, operations: 30, sizes, ..SCENARIO });
+}
+
+#[test]
+fn large_blocks_and_little_memory() {
+    let (sizes, budget) = (&[PAGE, 2 * PAGE, PAGE / 2], Some(6 * PAGE));
+    run("large_blocks_and_little_memory", Scenario { operations: 30, sizes, budget, ..SCENARIO });
 }
