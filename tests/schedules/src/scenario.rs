@@ -121,8 +121,8 @@ impl Scenario {
 fn run_device(machine: &Machine, pool: &Mutex<Option<Pool<Backend>>>) {
     while let Some(task) = machine.next(pick) {
         if matches!(task, Task::Fence(_)) {
-            let pool = pool.lock().unwrap().clone();
-            drop(pool.map(|pool| pool.account()));
+            // Borrowed: the last owner of the pool waits for its fences.
+            drop(pool.lock().unwrap().as_ref().map(Pool::account));
         }
         machine.finish(task);
     }
