@@ -29,6 +29,8 @@ pub struct Scenario {
     pub streams: usize,
     /// How many things each thread does.
     pub operations: usize,
+    /// What every other thing is that a thread does.
+    pub often: Option<Doing>,
     /// How large blocks are.
     pub sizes: &'static [u64],
     /// The most memory that the pool may hold, so that threads wait for each other's work; `None` for enough.
@@ -37,6 +39,51 @@ pub struct Scenario {
     pub ahead: bool,
     /// Which calls of the driver fail.
     pub chance: Chance,
+}
+
+/// What a thread does at a time.
+#[derive(Clone, Copy, Debug)]
+pub enum Doing {
+    /// Allocates a block, and uses it on its stream perhaps.
+    Allocate,
+    /// Uses a block on its stream.
+    Launch,
+    /// Uses a block on another stream.
+    LaunchElsewhere,
+    /// Frees a block.
+    Free,
+    /// Frees a block behind a fence.
+    FreeBehindAFence,
+    /// Gives a block to another thread, or takes one.
+    PassOn,
+    /// Asks the pool what it has.
+    Ask,
+    /// Gives free memory back.
+    Trim,
+    /// Suspends the blocks of a tag and resumes them.
+    Suspend,
+    /// Captures a stream and launches the graph.
+    Capture,
+    /// Makes a stream, has the pool serve it, and destroys it.
+    ComeAndGo,
+}
+
+impl Doing {
+    fn any() -> Self {
+        match pick(20) {
+            0..5 => Self::Allocate,
+            5..8 => Self::Launch,
+            8..10 => Self::LaunchElsewhere,
+            10..13 => Self::Free,
+            13 => Self::FreeBehindAFence,
+            14 => Self::PassOn,
+            15 => Self::Ask,
+            16 => Self::Trim,
+            17 => Self::Suspend,
+            18 => Self::Capture,
+            _ => Self::ComeAndGo,
+        }
+    }
 }
 
 /// What the threads have in common.
@@ -119,7 +166,10 @@ impl Scenario {
 
 /// The device's thread, and the one that completes fences: it uses the pool before it does.
 fn run_device(machine: &Machine, pool: &Mutex<Option<Pool<Backend>>>) {
+    // How often others go on before a kernel is done: work has to be queued while memory changes hands.
+    let delay = [1, 10, 100, 1000][pick(4)];
     while let Some(task) = machine.next(pick) {
+        (0..pick(delay)).for_each(|_| machine.switch());
         if matches!(task, Task::Fence(_)) {
             // Borrowed: the last owner of the pool waits for its fences.
             drop(pool.lock().unwrap().as_ref().map(Pool::account));
@@ -137,18 +187,19 @@ struct User<'a> {
 impl User<'_> {
     fn run(mut self) {
         for _ in 0..self.world.scenario.operations {
-            match pick(20) {
-                0..5 => self.allocate(),
-                5..8 => self.launch(),
-                8..10 => self.launch_elsewhere(),
-                10..13 => self.free(),
-                13 => self.free_behind_a_fence(),
-                14 => self.pass_on(),
-                15 => drop((self.world.pool.account(), self.world.pool.snapshot())),
-                16 => self.trim(),
-                17 => self.suspend(),
-                18 => self.capture(),
-                _ => self.come_and_go(),
+            let often = self.world.scenario.often.filter(|_| pick(2) == 0);
+            match often.unwrap_or_else(Doing::any) {
+                Doing::Allocate => self.allocate(),
+                Doing::Launch => self.launch(),
+                Doing::LaunchElsewhere => self.launch_elsewhere(),
+                Doing::Free => self.free(),
+                Doing::FreeBehindAFence => self.free_behind_a_fence(),
+                Doing::PassOn => self.pass_on(),
+                Doing::Ask => drop((self.world.pool.account(), self.world.pool.snapshot())),
+                Doing::Trim => self.trim(),
+                Doing::Suspend => self.suspend(),
+                Doing::Capture => self.capture(),
+                Doing::ComeAndGo => self.come_and_go(),
             }
         }
         while !self.held.is_empty() {
@@ -191,7 +242,7 @@ impl User<'_> {
         let stream = pick(self.world.streams.len());
         let held = self.allocate_on(stream, pick(4) == 0, false);
         self.held.extend(held);
-        if pick(2) == 0 {
+        if pick(4) > 0 {
             self.launch_on_last();
         }
     }
