@@ -7,6 +7,9 @@
 //! came from, whoever drops it.
 #![allow(unsafe_code)]
 
+#[cfg(all(test, loom))]
+mod models;
+
 use crate::block::Body;
 use crate::classes::{CLASSES, Class, SMALL_CLASSES, size_of};
 use crate::inner::Inner;

@@ -2,6 +2,7 @@
 //!
 //! Models are tests in modules called `models`. They are built with `--cfg loom` alone, and all else that is tested is not
 //! built then, since loom's locks and atomics are for models only.
+#![allow(clippy::unwrap_used)] // tests
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,4 +38,12 @@ pub(crate) fn explore(name: &str, interruptions: usize, model: impl Fn() + Send 
     let all = if early { "not all: the time was up" } else { "all" };
     let seconds = took.as_secs_f64();
     println!("{name}: {count} schedules with {interruptions} interruptions, {all}, in {seconds:.1} s");
+}
+
+/// A thread of a model with a stack that is enough for a whole pool: loom's own have 32 KiB, the first one's too.
+pub(crate) fn spawn<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> loom::thread::JoinHandle<T> {
+    // In words.
+    loom::thread::Builder::new().stack_size(1 << 17).spawn(work).unwrap()
 }

@@ -84,6 +84,7 @@ pub(crate) fn run(seconds: Option<u64>, filter: Option<&str>, summary: &mut Summ
 /// A line that says how many schedules there were, behind the name that the test's own line may have before it.
 fn schedules(line: &str) -> Option<&str> {
     let line = line.rsplit_once(" ... ").map_or(line, |(_, rest)| rest);
+    let line = line.trim_start_matches('.');
     line.contains(" schedules ").then_some(line)
 }
 

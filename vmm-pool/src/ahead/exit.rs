@@ -92,6 +92,7 @@ impl Drop for Passing<'_> {
 }
 
 #[cfg(all(test, loom))]
+#[allow(clippy::unwrap_used)] // tests
 mod models {
     use super::*;
     use crate::models::explore;

@@ -1,4 +1,5 @@
 //! Models of the thread, and of what it has in common with its users.
+#![allow(clippy::unwrap_used)] // tests
 #![allow(unsafe_code)]
 
 use super::budget::Budget;

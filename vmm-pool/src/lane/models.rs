@@ -1,0 +1,76 @@
+//! Models of what lies in front of threads: blocks that are freed by other threads, and the pool's end.
+#![allow(clippy::unwrap_used)] // tests
+
+use crate::inner::Inner;
+use crate::models::{explore, spawn};
+use crate::{Block, Pool};
+use gpu_vmm_core::{Bytes, Stream};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// A piece of the slabs, and a large one, which lies beside the books when it was freed.
+const SIZES: [Bytes; 2] = [Bytes(300), Bytes(3 << 20)];
+
+fn pool() -> (Pool<HostBackend>, Weak<Inner<HostBackend>>) {
+    // One for all schedules: what it counts by itself is no part of a model.
+    static BACKEND: OnceLock<HostBackend> = OnceLock::new();
+    let open = || HostConfig::new().devices(1).memory(Bytes::mib(64)).open().unwrap();
+    let pool = Pool::builder(BACKEND.get_or_init(open)).build().unwrap();
+    let inner = Arc::downgrade(&pool.owner.inner);
+    (pool, inner)
+}
+
+fn block(pool: &Pool<HostBackend>, size: Bytes) -> Block<HostBackend> {
+    pool.alloc(size, Bytes(256), Stream::DEFAULT).unwrap()
+}
+
+/// The last of a pool and its blocks frees the lanes, whichever that is: each of them has the books.
+#[test]
+fn lanes_end_with_the_last_of_the_pool_and_its_blocks() {
+    for (size, pool_is_last) in SIZES.into_iter().flat_map(|size| [(size, true), (size, false)]) {
+        explore("lanes_end_with_the_last_of_the_pool_and_its_blocks", 5, move || {
+            let whole = spawn(move || {
+                let (pool, inner) = pool();
+                let (one, other) = (block(&pool, size), block(&pool, size));
+                let frees = spawn(move || drop(one));
+                if pool_is_last {
+                    drop(other);
+                    drop(pool);
+                } else {
+                    drop(pool);
+                    drop(other);
+                }
+                frees.join().unwrap();
+                assert!(inner.upgrade().is_none(), "a lane is left");
+            });
+            whole.join().unwrap();
+        });
+    }
+}
+
+/// What one thread frees while another allocates is handed out once, and nothing is lost.
+#[test]
+fn a_block_is_handed_out_once() {
+    for size in SIZES {
+        explore("a_block_is_handed_out_once", 5, move || {
+            let whole = spawn(move || {
+                let (pool, _) = pool();
+                let first = block(&pool, size);
+                let other = pool.clone();
+                let frees = spawn(move || {
+                    drop(first);
+                    block(&other, size)
+                });
+                let own = block(&pool, size);
+                let theirs = frees.join().unwrap();
+                let end = own.address().0.max(theirs.address().0);
+                assert!(end - own.address().0.min(theirs.address().0) >= size.0, "they overlap");
+                let account = pool.account();
+                assert_eq!((account.live, account.live_blocks), (2 * size.0, 2));
+                drop((own, theirs));
+                assert_eq!(pool.account().live, 0);
+            });
+            whole.join().unwrap();
+        });
+    }
+}
