@@ -6,7 +6,7 @@ use crate::library::flights::start_on;
 use crate::library::tools::{idle, streams_idle};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::workbench::WorkStream;
-use gpu_vmm_core::{Bytes, Region, Stream, Workbench};
+use gpu_vmm_core::{Bytes, Done, Region, Stream, Workbench};
 use std::sync::Arc;
 
 cases! { "order":
@@ -18,6 +18,8 @@ cases! { "order":
     the_usual_context_is_waited_for,
     /// Waiting for the default stream covers that of a context that another backend was opened with.
     default_streams_of_all_contexts_are_waited_for,
+    /// An event on the default stream is done after the work on that of a context that another backend was opened with.
+    events_cover_the_default_streams_of_all_contexts,
 }
 
 /// A way to take memory away, which waits for the devices first.
@@ -81,15 +83,31 @@ fn the_usual_context_is_waited_for<B: Workbench>(subject: &Subject<B>) {
     drop(other);
 }
 
-fn default_streams_of_all_contexts_are_waited_for<B: Workbench>(subject: &Subject<B>) {
+/// Takes memory away under work on the default stream of another context, by a wait for the default stream.
+fn take_away_from_default<B: Workbench>(subject: &Subject<B>, act: impl FnOnce(Region<B>)) {
     let stream = elsewhere(subject);
     let other = attached(subject, &*stream);
     let memory = subject.memory(1);
-    let mut region = mapped(subject, &memory);
-    super::streams::start_default(&other, subject.device, region.address(), |_| {
-        region.unmap(Bytes::ZERO, subject.unit(), streams_idle(&[Stream::DEFAULT])).unwrap();
-    });
-    // Of the other context's work, which has faulted if the memory was taken away under it.
+    let region = mapped(subject, &memory);
+    super::streams::start_default(&other, subject.device, region.address(), |_| act(region));
+    // The work has faulted or goes on if the memory was taken away under it.
     check(subject, &mapped(subject, &memory), Bytes::ZERO);
     drop(other);
+}
+
+fn default_streams_of_all_contexts_are_waited_for<B: Workbench>(subject: &Subject<B>) {
+    take_away_from_default(subject, |region| {
+        region.close(streams_idle(&[Stream::DEFAULT])).unwrap();
+    });
+}
+
+#[allow(unsafe_code)]
+fn events_cover_the_default_streams_of_all_contexts<B: Workbench>(subject: &Subject<B>) {
+    take_away_from_default(subject, |region| {
+        let mut event = subject.backend.event(subject.device).unwrap();
+        event.record(Stream::DEFAULT).unwrap();
+        event.wait().unwrap();
+        // SAFETY: the event is done, and all work was before it, which is what the case looks at.
+        region.close(unsafe { Done::promised() }).unwrap();
+    });
 }
