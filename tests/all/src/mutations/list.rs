@@ -52,6 +52,8 @@ pub(crate) enum On {
     Host,
     /// AMD's runtime of this major version.
     Hip(u32),
+    /// The fake NVIDIA driver.
+    Cuda,
 }
 
 impl TryFrom<String> for On {
@@ -62,7 +64,10 @@ impl TryFrom<String> for On {
         match hip {
             Some(major) => Ok(Self::Hip(major)),
             None if text == "host" => Ok(Self::Host),
-            None => Err(format!("{text:?} is neither `host` nor `hip` with a major version, as in `hip 7`")),
+            None if text == "cuda" => Ok(Self::Cuda),
+            None => Err(format!(
+                "{text:?} is neither `host` nor `cuda` nor `hip` with a major version, as in `hip 7`"
+            )),
         }
     }
 }
@@ -71,6 +76,7 @@ impl fmt::Display for On {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host => f.pad("host"),
+            Self::Cuda => f.pad("cuda"),
             Self::Hip(major) => f.pad(&format!("hip {major}")),
         }
     }
