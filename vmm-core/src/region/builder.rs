@@ -278,7 +278,7 @@ pub(super) fn check_hint(
 }
 
 /// An alignment is a power of two as well.
-fn as_granularity(alignment: Alignment) -> Granularity {
+pub(super) fn as_granularity(alignment: Alignment) -> Granularity {
     Granularity::new(alignment.bytes()).unwrap_or(Granularity::BYTE)
 }
 
