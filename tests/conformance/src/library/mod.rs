@@ -8,6 +8,7 @@ mod ahead;
 mod alias;
 mod backend;
 mod data;
+mod deferred;
 mod event;
 mod failures;
 mod fault;
@@ -70,6 +71,7 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         moved::cases(),
         suspend::cases(),
         ahead::cases(),
+        deferred::cases(),
         pool::cases(),
         threads::cases(),
         fork::cases(),
