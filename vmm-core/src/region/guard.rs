@@ -55,7 +55,7 @@ impl<B: Backend> Region<B> {
         pieces: &[Piece<B>],
     ) -> Result<Layout<B>> {
         let size = self.addresses(operation, size)?;
-        let mut alignment = self.alignment;
+        let mut alignment = Alignment::max(self.alignment, self.granularity.into());
         if let Placement::Exact(address) = placement {
             check_addresses(operation, address, pieces)?;
         } else {
