@@ -9,6 +9,7 @@ mod alias;
 mod backend;
 mod captures;
 mod data;
+mod deferred;
 mod event;
 mod failures;
 mod fault;
@@ -72,6 +73,7 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         moved::cases(),
         suspend::cases(),
         ahead::cases(),
+        deferred::cases(),
         pool::cases(),
         threads::cases(),
         fork::cases(),
