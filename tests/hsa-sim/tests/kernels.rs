@@ -117,13 +117,14 @@ fn kernels_do_what_they_are_named_for() {
     run("gpu_vmm_write_pattern", &[first, all, 9]);
     let mixed = 10u64.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     assert_eq!(read(at, 2)[1], mixed ^ (mixed >> 32));
-    run("gpu_vmm_count_wrong", &[first, all, 9, 0x1000]); // nothing is wrong, and the counter is not touched
+    run("gpu_vmm_count_wrong", &[first, 0, 9, 0x1000]); // there is nothing to count, and no counter is touched
     run("gpu_vmm_write_at", &[first + MIB as u64 + 8, 1]);
-    run("gpu_vmm_write_at", &[counter as u64, 5]);
+    run("gpu_vmm_write_at", &[counter as u64, 7]);
+    run("gpu_vmm_write_at", &[counter as u64 + 8, 5]);
     run("gpu_vmm_count_wrong", &[first, all, 9, counter as u64]);
-    assert_eq!(read(counter, 1), [6], "one more");
+    assert_eq!(read(counter, 2), [7 + all, 6], "all are looked at, and one more is wrong");
     run("gpu_vmm_count_wrong", &[first, all, 10, counter as u64]);
-    assert_eq!(read(counter, 1), [6 + all], "all, under another seed");
+    assert_eq!(read(counter, 2), [7 + 2 * all, 6 + all], "all are wrong, under another seed");
 
     run("gpu_vmm_fill", &[first, all, 3]);
     assert!(read(at, all as usize).iter().all(|word| *word == 3));
