@@ -10,7 +10,7 @@
     allow(unused_variables, unused_imports)
 )]
 
-use gpu_vmm_core::workbench::{Walked, WorkStream};
+use gpu_vmm_core::workbench::{CaptureMode, Graph, Walked, WorkStream};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId,
     DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane,
@@ -387,6 +387,38 @@ impl Workbench for AnyBackend {
 
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
         dispatch!(*self, Self, ref backend => backend.own_stream(device))
+    }
+
+    fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        dispatch!(*self, Self, ref backend => backend.blocking_stream(device))
+    }
+
+    fn stream_elsewhere(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        dispatch!(*self, Self, ref backend => backend.stream_elsewhere(device))
+    }
+
+    fn in_context_of(&self, stream: &dyn WorkStream, act: &mut dyn FnMut()) -> Result<()> {
+        dispatch!(*self, Self, ref backend => backend.in_context_of(stream, act))
+    }
+
+    unsafe fn open_in_context_of(&self, device: DeviceId, stream: &dyn WorkStream) -> Result<Self> {
+        dispatch!(*self, Self, ref backend, AnyBackend as wrap => {
+            // SAFETY: as in `create`.
+            unsafe { backend.open_in_context_of(device, stream) }.map(wrap)
+        })
+    }
+
+    fn per_thread_stream(&self) -> Option<Stream<'static>> {
+        dispatch!(*self, Self, ref backend => backend.per_thread_stream())
+    }
+
+    unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
+        // SAFETY: as in `create`.
+        dispatch!(*self, Self, ref backend => unsafe { backend.begin_capture(device, stream, mode) })
+    }
+
+    fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+        dispatch!(*self, Self, ref backend => backend.end_capture(device, stream))
     }
 
     unsafe fn start_pattern_on(

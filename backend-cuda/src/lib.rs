@@ -42,7 +42,8 @@
 //! there can be, `host` that of the host, `handle` and `reservation` are memory and addresses, `share` (on Windows `win32`),
 //! `fabric` (with `imex`) and `dma_buf` how both leave the process, `multicast` is objects that write to several devices.
 //! `copy` and `workbench` are what runs on a device, `event` are places in its streams, `staging` copies that go on meanwhile and page-locked memory for
-//! them, `stream` what both run on; `capabilities` and `quirks` are what to expect, `interop` is cudarc.
+//! them, `stream` what both run on; `relaxed` keeps calls from spoiling captures, `graph` and `own_context` are captures and
+//! contexts for tests; `capabilities` and `quirks` are what to expect, `interop` is cudarc.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("NVIDIA's driver exists for 64-bit processes alone");
@@ -59,6 +60,7 @@ mod error;
 mod event;
 mod fabric;
 mod ffi;
+mod graph;
 mod handle;
 mod host;
 mod imex;
@@ -66,7 +68,9 @@ mod interop;
 mod kinds;
 mod loader;
 mod multicast;
+mod own_context;
 mod quirks;
+mod relaxed;
 mod reservation;
 #[cfg(unix)]
 mod share;

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::answer;
-use crate::ffi::{CuResult, DriverGetVersion, Functions, MulticastFunctions};
+use crate::ffi::{CuResult, DriverGetVersion, Functions, GraphFunctions, MulticastFunctions};
 use gpu_vmm_core::{DriverInfo, Error, Result, Tried, Vendor};
 use libloading::Error as LoadError;
 use std::error::Error as _;
@@ -77,6 +77,8 @@ pub(crate) struct Loaded {
     pub(crate) functions: Functions,
     /// What the loader said where the driver has not all of them.
     pub(crate) multicast: Result<MulticastFunctions, String>,
+    /// The same for captures.
+    pub(crate) graphs: Result<GraphFunctions, String>,
     /// Drivers before 11.7 have it not.
     #[cfg(unix)]
     pub(crate) mem_get_handle_for_address_range: Option<crate::ffi::MemGetHandleForAddressRange>,
@@ -137,6 +139,8 @@ fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
     let functions = unsafe { Functions::load(|symbol| address(&library, symbol)) }.map_err(lacks)?;
     // SAFETY: the same.
     let multicast = unsafe { MulticastFunctions::load(|symbol| address(&library, symbol)) };
+    // SAFETY: the same.
+    let graphs = unsafe { GraphFunctions::load(|symbol| address(&library, symbol)) };
 
     #[cfg(unix)]
     let mem_get_handle_for_address_range =
@@ -160,6 +164,7 @@ fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
     Ok(Loaded {
         functions,
         multicast,
+        graphs,
         #[cfg(unix)]
         mem_get_handle_for_address_range,
         info,

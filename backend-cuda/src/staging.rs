@@ -8,7 +8,7 @@
 
 use crate::CudaBackend;
 use crate::copy::part;
-use crate::ffi::{CuContext, HOST_ALLOC_PORTABLE};
+use crate::ffi::{CuContext, HOST_ALLOC_PORTABLE, STREAM_NON_BLOCKING};
 use crate::stream::OwnStream;
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Lane, Pinned, Result};
 use std::ptr::{NonNull, null_mut};
@@ -68,7 +68,7 @@ impl CudaBackend {
     /// A queue of copies.
     pub(crate) fn open_lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
         const OPERATION: &str = "open a lane";
-        Ok(Box::new(OwnStream::new(OPERATION, self, device)?))
+        Ok(Box::new(OwnStream::new(OPERATION, self, device, STREAM_NON_BLOCKING)?))
     }
 }
 

@@ -5,9 +5,11 @@
 
 use crate::CudaBackend;
 use crate::context::Entered;
-use crate::ffi::{CuContext, CuResult, CuStream, STREAM_NON_BLOCKING};
+use crate::ffi::{CuContext, CuResult, CuStream};
+use crate::own_context::OwnContext;
 use gpu_vmm_core::workbench::WorkStream;
 use gpu_vmm_core::{DeviceId, Result, Stream};
+use std::ffi::c_void;
 
 /// The stream, and the context that it is in. Dropping it waits. In a forked child dropping does nothing.
 #[derive(Debug)]
@@ -15,18 +17,41 @@ pub(crate) struct OwnStream {
     pub(crate) backend: CudaBackend,
     context: CuContext,
     stream: CuStream,
+    /// A context that was made for the stream, and ends after it.
+    own: Option<OwnContext>,
 }
 
 impl OwnStream {
-    /// A stream in the device's context.
-    pub(crate) fn new(operation: &'static str, backend: &CudaBackend, device: DeviceId) -> Result<Self> {
+    /// Makes a stream in the device's context, with these flags (`CUstream_flags`).
+    pub(crate) fn new(
+        operation: &'static str,
+        backend: &CudaBackend,
+        device: DeviceId,
+        flags: u32,
+    ) -> Result<Self> {
         let context = backend.context(operation, device)?.raw;
+        Self::inside(operation, backend, context, flags, None)
+    }
+
+    /// Makes a stream in a context that ends with the stream.
+    pub(crate) fn elsewhere(operation: &'static str, own: OwnContext, flags: u32) -> Result<Self> {
+        let (backend, context) = (own.backend.clone(), own.raw);
+        Self::inside(operation, &backend, context, flags, Some(own))
+    }
+
+    fn inside(
+        operation: &'static str,
+        backend: &CudaBackend,
+        context: CuContext,
+        flags: u32,
+        own: Option<OwnContext>,
+    ) -> Result<Self> {
         let _entered = backend.enter(operation, context)?;
         let mut stream = CuStream::NULL;
         // SAFETY: the pointer is good for one stream, and a context is current.
-        let result = unsafe { (backend.functions().stream_create)(&raw mut stream, STREAM_NON_BLOCKING) };
-        backend.check(operation, "cuStreamCreate", result, || device.to_string())?;
-        Ok(Self { backend: backend.clone(), context, stream })
+        let result = unsafe { (backend.functions().stream_create)(&raw mut stream, flags) };
+        backend.check(operation, "cuStreamCreate", result, || format!("context {context:?}"))?;
+        Ok(Self { backend: backend.clone(), context, stream, own })
     }
 
     pub(crate) const fn raw(&self) -> CuStream {
@@ -61,9 +86,14 @@ impl WorkStream for OwnStream {
         unsafe { Stream::from_raw(self.raw().0) }
     }
 
+    fn context(&self) -> Option<*mut c_void> {
+        self.own.as_ref().map(|own| own.raw.0)
+    }
+
     fn is_done(&self) -> Result<bool> {
         const OPERATION: &str = "ask a stream";
         let _entered = self.enter(OPERATION)?;
+        let _relaxed = self.backend.relax(OPERATION)?;
         // SAFETY: the stream is live, and its context is current.
         match unsafe { (self.backend.functions().stream_query)(self.raw()) } {
             CuResult::NOT_READY => Ok(false),

@@ -7,9 +7,13 @@
 #![allow(unsafe_code)]
 
 use crate::CudaBackend;
-use crate::ffi::{CuFunction, CuModule, CuStream, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE};
+use crate::ffi::{
+    CuContext, CuFunction, CuModule, CuStream, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE, STREAM_BLOCKING,
+    STREAM_NON_BLOCKING,
+};
+use crate::own_context::OwnContext;
 use crate::stream::OwnStream;
-use gpu_vmm_core::workbench::{Count, PATTERN_WORD, Walked, WorkStream, round_seeds};
+use gpu_vmm_core::workbench::{CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, round_seeds};
 use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream, Workbench};
 use std::ffi::{CStr, c_void};
 use std::ptr::{from_mut, null_mut, without_provenance_mut};
@@ -65,15 +69,30 @@ impl CudaBackend {
         if let Some(kernels) = *loaded {
             return Ok(kernels);
         }
+        let kernels = self.load_kernels(operation)?;
+        *loaded = Some(kernels);
+        Ok(kernels)
+    }
+
+    /// The kernels of the current context, which is the device's or another one. For another one they are loaded at each call and
+    /// end with it.
+    fn kernels_in(&self, operation: &'static str, device: DeviceId, context: CuContext) -> Result<Kernels> {
+        if self.context(operation, device)?.raw == context {
+            self.kernels(operation, device)
+        } else {
+            self.load_kernels(operation)
+        }
+    }
+
+    /// Loads the kernels into the current context.
+    fn load_kernels(&self, operation: &'static str) -> Result<Kernels> {
         let module = self.compile(operation)?;
-        let kernels = Kernels {
+        Ok(Kernels {
             module,
             write_pattern: self.function(operation, module, c"gpu_vmm_write_pattern")?,
             count_wrong: self.function(operation, module, c"gpu_vmm_count_wrong")?,
             walk_list: self.function(operation, module, c"gpu_vmm_walk_list")?,
-        };
-        *loaded = Some(kernels);
-        Ok(kernels)
+        })
     }
 
     /// Has the driver compile the text for the current context's device.
@@ -82,6 +101,7 @@ impl CudaBackend {
         let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE];
         let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), without_provenance_mut(log.len())];
         let mut module = CuModule::NULL;
+        let _relaxed = self.relax(operation)?;
         // SAFETY: the text ends in a zero; the two options have one value each, a buffer and its length, and the
         // pointers are good while the call lasts.
         let result = unsafe {
@@ -233,7 +253,40 @@ impl Workbench for CudaBackend {
     }
 
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
-        Ok(Box::new(OwnStream::new("make a stream", self, device)?))
+        Ok(Box::new(OwnStream::new("make a stream", self, device, STREAM_NON_BLOCKING)?))
+    }
+
+    fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        Ok(Box::new(OwnStream::new("make a stream", self, device, STREAM_BLOCKING)?))
+    }
+
+    fn stream_elsewhere(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        const OPERATION: &str = "make a context";
+        let context = OwnContext::new(OPERATION, self, device)?;
+        Ok(Box::new(OwnStream::elsewhere(OPERATION, context, STREAM_NON_BLOCKING)?))
+    }
+
+    fn in_context_of(&self, stream: &dyn WorkStream, act: &mut dyn FnMut()) -> Result<()> {
+        const OPERATION: &str = "enter a context";
+        self.here(OPERATION)?;
+        let _entered = self.enter(OPERATION, own_context(OPERATION, stream)?)?;
+        act();
+        Ok(())
+    }
+
+    unsafe fn open_in_context_of(&self, device: DeviceId, stream: &dyn WorkStream) -> Result<Self> {
+        let context = own_context("open with a context", stream)?;
+        // SAFETY: the context lives as long as the stream, which outlives the backend by the caller's promise.
+        unsafe { Self::with_context(device, context.0) }
+    }
+
+    unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
+        // SAFETY: the promise is the same.
+        unsafe { self.start_capture(device, stream, mode) }
+    }
+
+    fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+        self.finish_capture(device, stream)
     }
 
     unsafe fn start_pattern_on(
@@ -247,11 +300,13 @@ impl Workbench for CudaBackend {
     ) -> Result<()> {
         const OPERATION: &str = "start pattern";
         let words = words(OPERATION, at, length)?;
-        let _entered = self.enter_device(OPERATION, device)?;
-        let kernels = self.kernels(OPERATION, device)?;
-        let grid = Grid::slow(CuStream(stream.as_raw()));
+        let stream = CuStream(stream.as_raw());
+        let context = self.context_for(OPERATION, device, stream)?;
+        let _entered = self.enter(OPERATION, context)?;
+        let kernels = self.kernels_in(OPERATION, device, context)?;
+        let grid = Grid::slow(stream);
         for seed in round_seeds(seed, rounds) {
-            // SAFETY: as in `write_pattern`; the stream is the device's context's by the caller's promise.
+            // SAFETY: as in `write_pattern`; the stream is one of the context that is current.
             unsafe { self.launch(OPERATION, kernels.write_pattern, grid, &mut [at.0, words, seed]) }?;
         }
         Ok(())
@@ -260,6 +315,7 @@ impl Workbench for CudaBackend {
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
         const OPERATION: &str = "allocate";
         let _entered = self.enter_device(OPERATION, device)?;
+        let _relaxed = self.relax(OPERATION)?;
         let mut address = 0;
         // SAFETY: the pointer is good for one address; a size that cannot be had is an error there.
         let result = unsafe { (self.functions().mem_alloc)(&raw mut address, size.0 as usize) };
@@ -270,10 +326,17 @@ impl Workbench for CudaBackend {
     unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
         const OPERATION: &str = "free";
         let _entered = self.enter_device(OPERATION, device)?;
+        let _relaxed = self.relax(OPERATION)?;
         // SAFETY: the address is a plain allocation's that is not used any more, by the caller's promise.
         let result = unsafe { (self.functions().mem_free)(at.0) };
         self.check(OPERATION, "cuMemFree_v2", result, || AddressRange { base: at, size }.to_string())
     }
+}
+
+/// The context that was made for a stream.
+fn own_context(operation: &'static str, stream: &dyn WorkStream) -> Result<CuContext> {
+    let missing = || Error::Unsupported { operation, reason: "the stream has no context of its own".into() };
+    stream.context().map(CuContext).ok_or_else(missing)
 }
 
 /// How many words of the pattern a part has. One that does not begin and end between words would be a fault on the

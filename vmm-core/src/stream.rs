@@ -25,6 +25,10 @@ impl Stream<'static> {
     ///
     /// Each device has its own, and on CUDA each context: which one is meant says whatever the stream is given to.
     pub const DEFAULT: Self = Self { raw: std::ptr::null_mut(), lifetime: PhantomData };
+
+    /// The [per-thread default stream](Stream::is_per_thread): another stream in each thread.
+    pub const PER_THREAD: Self =
+        Self { raw: std::ptr::without_provenance_mut(PER_THREAD), lifetime: PhantomData };
 }
 
 impl<'a> Stream<'a> {

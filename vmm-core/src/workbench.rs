@@ -2,7 +2,12 @@
 //! a device, and plain allocations to compare with. For the command, benchmarks and tests.
 #![allow(unsafe_code)]
 
+mod graph;
+
+pub use graph::{CaptureMode, Graph};
+
 use crate::{Address, Backend, Bytes, DeviceId, Error, Physical, Result, Stream};
+use std::ffi::c_void;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -138,6 +143,12 @@ pub trait WorkStream: Debug + Send + Sync {
     ///
     /// What the driver answers.
     fn is_done(&self) -> Result<bool>;
+
+    /// The context that was made for the stream and ends with it, if it is one of
+    /// [`stream_elsewhere`](Workbench::stream_elsewhere). CUDA: `CUcontext`.
+    fn context(&self) -> Option<*mut c_void> {
+        None
+    }
 }
 
 /// A backend's means to show and compare; every backend of this project has them.
@@ -191,6 +202,90 @@ pub trait Workbench: Backend {
     /// [`Error::NoSuchDevice`](crate::Error::NoSuchDevice), or what the driver answers.
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>>;
 
+    /// Makes a stream that waits for the default stream of its context, and the default stream for it. CUDA:
+    /// `cuStreamCreate`, HIP: `hipStreamCreate`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the backend has no such streams,
+    /// [`Error::NoSuchDevice`](crate::Error::NoSuchDevice), or what the driver returns.
+    fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        self.device("make a stream", device)?;
+        graph::absent("make a stream", "blocking streams")
+    }
+
+    /// Makes a stream like that of [`own_stream`](Workbench::own_stream) in another context of the device, which is made for
+    /// it (`cuCtxCreate`) and destroyed with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if a device has one context,
+    /// [`Error::NoSuchDevice`](crate::Error::NoSuchDevice), or what the driver returns.
+    fn stream_elsewhere(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        self.device("make a context", device)?;
+        graph::absent("make a context", "contexts of its own")
+    }
+
+    /// Calls `act` while the [context](WorkStream::context) of a stream is the calling thread's current one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for a stream without such a context, or what the driver returns.
+    fn in_context_of(&self, stream: &dyn WorkStream, act: &mut dyn FnMut()) -> Result<()> {
+        let _ = (stream, act);
+        graph::absent("enter a context", "contexts of its own")
+    }
+
+    /// Opens the driver with the [context](WorkStream::context) of a stream for the device.
+    ///
+    /// # Safety
+    ///
+    /// The stream outlives the new backend and all that is made with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for a stream without such a context, or what the driver returns.
+    unsafe fn open_in_context_of(&self, device: DeviceId, stream: &dyn WorkStream) -> Result<Self> {
+        let _ = stream;
+        self.device("open with a context", device)?;
+        graph::absent("open with a context", "contexts of its own")
+    }
+
+    /// The handle that means another stream in each thread, if the vendor has one.
+    fn per_thread_stream(&self) -> Option<Stream<'static>> {
+        graph::per_thread_stream(self.vendor())
+    }
+
+    /// Begins to capture a stream: work that is queued on it goes into a graph. CUDA: `cuStreamBeginCapture`, HIP:
+    /// `hipStreamBeginCapture`. The stream is `device`'s.
+    ///
+    /// # Safety
+    ///
+    /// The capture is ended with [`end_capture`](Workbench::end_capture) before the stream is dropped, by the same thread unless the
+    /// mode is [`Relaxed`](CaptureMode::Relaxed).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if the backend has no graphs, or what the driver returns.
+    unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
+        let _ = (stream, mode);
+        self.device("begin a capture", device)?;
+        graph::absent("begin a capture", "graphs")
+    }
+
+    /// Ends a capture, and makes the graph ready to be launched. CUDA: `cuStreamEndCapture` and `cuGraphInstantiate`, HIP:
+    /// `hipStreamEndCapture` and `hipGraphInstantiate`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Capturing`](crate::Error::Capturing) if a forbidden call has spoilt the capture; it has ended then as well. Else
+    /// what the driver returns.
+    fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+        let _ = stream;
+        self.device("end a capture", device)?;
+        graph::absent("end a capture", "graphs")
+    }
+
     /// Queues on a stream that the pattern be written so many times, one [seed](round_seeds) after the other, and returns
     /// at once. It is done by few threads, so that it takes long and leaves the device free for other work. Until the last
     /// round has ended, some of the memory has not the pattern of `seed`.
@@ -200,8 +295,8 @@ pub trait Workbench: Backend {
     /// # Safety
     ///
     /// As for [`write_pattern`](Workbench::write_pattern), until the work is done. The stream is one of
-    /// [`own_stream`](Workbench::own_stream) for this device, or else a stream of the device (on CUDA, of the context that
-    /// the backend uses for it).
+    /// [`own_stream`](Workbench::own_stream) for this device, or else a stream of the device, on CUDA of any context. If the
+    /// stream captures, this promise is about each launch of the graph.
     ///
     /// # Errors
     ///

@@ -108,6 +108,8 @@ same_number! {
     super::ACCESS_READ, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ;
     super::ACCESS_READ_WRITE, sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     super::STREAM_NON_BLOCKING, sys::CUstream_flags::CU_STREAM_NON_BLOCKING;
+    super::STREAM_BLOCKING, sys::CUstream_flags::CU_STREAM_DEFAULT;
+    super::CAPTURE_RELAXED, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     super::EVENT_DISABLE_TIMING, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
     super::CAPTURE_NONE, sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     super::HOST_ALLOC_PORTABLE, sys::CU_MEMHOSTALLOC_PORTABLE;

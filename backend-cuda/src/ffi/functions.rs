@@ -1,10 +1,10 @@
 //! The tables of the driver's functions: those that `cuda.h` has from CUDA 11.4 on, and those for multicast.
 
 use super::{
-    CuContext, CuEvent, CuFunction, CuModule, CuResult, CuStream, MemAccessDesc, MemAllocationProp,
-    MemLocation, MulticastObjectProp,
+    CuContext, CuEvent, CuFunction, CuGraph, CuGraphExec, CuModule, CuResult, CuStream, MemAccessDesc,
+    MemAllocationProp, MemLocation, MulticastObjectProp,
 };
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 
 /// Declares a table: each function's name here, its symbol in the library, and its arguments.
 macro_rules! functions {
@@ -71,6 +71,7 @@ functions! {
     stream_destroy = "cuStreamDestroy_v2"(stream: CuStream);
     stream_wait_event = "cuStreamWaitEvent"(stream: CuStream, event: CuEvent, flags: c_uint);
     stream_is_capturing = "cuStreamIsCapturing"(stream: CuStream, status: *mut c_uint);
+    thread_exchange_capture_mode = "cuThreadExchangeStreamCaptureMode"(mode: *mut c_uint);
     event_create = "cuEventCreate"(event: *mut CuEvent, flags: c_uint);
     event_record = "cuEventRecord"(event: CuEvent, stream: CuStream);
     event_query = "cuEventQuery"(event: CuEvent);
@@ -139,6 +140,20 @@ functions! {
         granularity: *mut usize, prop: *const MulticastObjectProp, option: u32
     );
 }
+
+functions! {
+    /// Those that the workbench alone uses. A driver that lacks one of them is used without captures and contexts of its own.
+    GraphFunctions:
+    ctx_create = "cuCtxCreate_v2"(context: *mut CuContext, flags: c_uint, device: c_int);
+    ctx_destroy = "cuCtxDestroy_v2"(context: CuContext);
+    stream_begin_capture = "cuStreamBeginCapture_v2"(stream: CuStream, mode: c_uint);
+    stream_end_capture = "cuStreamEndCapture"(stream: CuStream, graph: *mut CuGraph);
+    graph_instantiate = "cuGraphInstantiateWithFlags"(exec: *mut CuGraphExec, graph: CuGraph, flags: c_ulonglong);
+    graph_launch = "cuGraphLaunch"(exec: CuGraphExec, stream: CuStream);
+    graph_destroy = "cuGraphDestroy"(graph: CuGraph);
+    graph_exec_destroy = "cuGraphExecDestroy"(exec: CuGraphExec);
+}
+
 /// `cuMemGetHandleForAddressRange`, which came with CUDA 11.7: older drivers lack it.
 #[cfg(unix)]
 pub(crate) type MemGetHandleForAddressRange = unsafe extern "system" fn(

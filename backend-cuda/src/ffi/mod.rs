@@ -9,7 +9,7 @@ mod functions;
 
 #[cfg(unix)]
 pub(crate) use functions::MemGetHandleForAddressRange;
-pub(crate) use functions::{DriverGetVersion, Functions, MulticastFunctions};
+pub(crate) use functions::{DriverGetVersion, Functions, GraphFunctions, MulticastFunctions};
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::fmt;
@@ -104,6 +104,10 @@ objects! {
     CuStream;
     /// `CUevent`.
     CuEvent;
+    /// `CUgraph`.
+    CuGraph;
+    /// `CUgraphExec`.
+    CuGraphExec;
 }
 
 impl CuStream {
@@ -197,6 +201,10 @@ pub(crate) const HANDLE_FABRIC: u32 = 8;
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 #[cfg(unix)]
 pub(crate) const RANGE_HANDLE_DMA_BUF: u32 = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`: no call that this thread makes spoils the capture of another stream.
+pub(crate) const CAPTURE_RELAXED: u32 = 2;
+/// `CU_STREAM_DEFAULT`: the stream and the default one wait for each other.
+pub(crate) const STREAM_BLOCKING: u32 = 0;
 /// `CU_STREAM_NON_BLOCKING`: the stream and the default one do not wait for each other.
 pub(crate) const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`: an event that keeps no time costs less.

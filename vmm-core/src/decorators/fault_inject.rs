@@ -5,7 +5,7 @@ use super::fault_event::FaultEvent;
 use super::fault_held::{FaultHandle, FaultReservation, Live, Registry};
 use super::fault_lane::FaultLane;
 use super::fault_plan::Plan;
-use crate::workbench::{Walked, WorkStream};
+use crate::workbench::{CaptureMode, Graph, Walked, WorkStream};
 use crate::{
     Access, Address, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog,
     Event, FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result,
@@ -312,6 +312,36 @@ impl<B: Workbench> Workbench for FaultInject<B> {
 
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
         self.inner.own_stream(device)
+    }
+
+    fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        self.inner.blocking_stream(device)
+    }
+
+    fn stream_elsewhere(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        self.inner.stream_elsewhere(device)
+    }
+
+    fn in_context_of(&self, stream: &dyn WorkStream, act: &mut dyn FnMut()) -> Result<()> {
+        self.inner.in_context_of(stream, act)
+    }
+
+    unsafe fn open_in_context_of(&self, device: DeviceId, stream: &dyn WorkStream) -> Result<Self> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.open_in_context_of(device, stream) }.map(Self::new)
+    }
+
+    fn per_thread_stream(&self) -> Option<Stream<'static>> {
+        self.inner.per_thread_stream()
+    }
+
+    unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.begin_capture(device, stream, mode) }
+    }
+
+    fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+        self.inner.end_capture(device, stream)
     }
 
     unsafe fn start_pattern_on(

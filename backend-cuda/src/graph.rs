@@ -1,0 +1,110 @@
+//! Captures that the workbench begins and ends, and their graphs.
+//!
+//! Unsafe, since it calls the driver.
+#![allow(unsafe_code)]
+
+use crate::CudaBackend;
+use crate::ffi::{CuContext, CuGraph, CuGraphExec, CuStream};
+use gpu_vmm_core::workbench::{CaptureMode, Graph};
+use gpu_vmm_core::{DeviceId, Result, Stream};
+
+/// A graph that can be launched. In a forked child dropping does nothing.
+#[derive(Debug)]
+struct CudaGraph {
+    backend: CudaBackend,
+    /// That of the stream that captured it.
+    context: CuContext,
+    exec: CuGraphExec,
+}
+
+impl CudaBackend {
+    /// The context of a stream, where a default one is that of the device's.
+    pub(crate) fn context_for(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        stream: CuStream,
+    ) -> Result<CuContext> {
+        self.here(operation)?;
+        if stream.is_default() {
+            self.context(operation, device).map(|context| context.raw)
+        } else {
+            self.context_of(operation, stream)
+        }
+    }
+
+    /// Begins a capture.
+    ///
+    /// # Safety
+    ///
+    /// As [`Workbench::begin_capture`](gpu_vmm_core::Workbench::begin_capture).
+    pub(crate) unsafe fn start_capture(
+        &self,
+        device: DeviceId,
+        stream: Stream<'_>,
+        mode: CaptureMode,
+    ) -> Result<()> {
+        const OPERATION: &str = "begin a capture";
+        let functions = self.graph_functions(OPERATION)?;
+        let stream = CuStream(stream.as_raw());
+        let _entered = self.enter(OPERATION, self.context_for(OPERATION, device, stream)?)?;
+        // SAFETY: the stream is live; the end of the capture is the caller's promise.
+        let result = unsafe { (functions.stream_begin_capture)(stream, mode.number()) };
+        self.check(OPERATION, "cuStreamBeginCapture_v2", result, || format!("stream {stream:?}, {mode:?}"))
+    }
+
+    /// Ends a capture, and makes its graph ready to be launched.
+    pub(crate) fn finish_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+        const OPERATION: &str = "end a capture";
+        let functions = self.graph_functions(OPERATION)?;
+        let stream = CuStream(stream.as_raw());
+        let context = self.context_for(OPERATION, device, stream)?;
+        let _entered = self.enter(OPERATION, context)?;
+        let mut graph = CuGraph::NULL;
+        // SAFETY: the stream is live, and the pointer is good for one graph.
+        let result = unsafe { (functions.stream_end_capture)(stream, &raw mut graph) };
+        self.check(OPERATION, "cuStreamEndCapture", result, || format!("stream {stream:?}"))?;
+        let mut exec = CuGraphExec::NULL;
+        let _relaxed = self.relax(OPERATION)?;
+        // SAFETY: the graph was made above, and is destroyed once; the pointer is good for one executable graph.
+        let (made, destroyed) = unsafe {
+            let made = (functions.graph_instantiate)(&raw mut exec, graph, 0);
+            (made, (functions.graph_destroy)(graph))
+        };
+        self.check(OPERATION, "cuGraphInstantiateWithFlags", made, String::new)?;
+        let ready = CudaGraph { backend: self.clone(), context, exec };
+        self.check(OPERATION, "cuGraphDestroy", destroyed, String::new)?;
+        Ok(Box::new(ready))
+    }
+}
+
+impl Graph for CudaGraph {
+    unsafe fn launch(&self, stream: Stream<'_>) -> Result<()> {
+        const OPERATION: &str = "launch a graph";
+        let functions = self.backend.graph_functions(OPERATION)?;
+        let stream = CuStream(stream.as_raw());
+        let context =
+            if stream.is_default() { self.context } else { self.backend.context_of(OPERATION, stream)? };
+        let _entered = self.backend.enter(OPERATION, context)?;
+        // SAFETY: the graph and the stream are live; what the work uses is the caller's promise.
+        let result = unsafe { (functions.graph_launch)(self.exec, stream) };
+        self.backend.check(OPERATION, "cuGraphLaunch", result, || format!("stream {stream:?}"))
+    }
+}
+
+impl CudaGraph {
+    fn end(&self) -> Result<()> {
+        const OPERATION: &str = "destroy a graph";
+        let functions = self.backend.graph_functions(OPERATION)?;
+        let _entered = self.backend.enter(OPERATION, self.context)?;
+        // SAFETY: the graph was made here and is destroyed once; what was launched has ended, by the promise of the launch.
+        let result = unsafe { (functions.graph_exec_destroy)(self.exec) };
+        self.backend.check(OPERATION, "cuGraphExecDestroy", result, String::new)
+    }
+}
+
+impl Drop for CudaGraph {
+    fn drop(&mut self) {
+        self.backend.log_end(self.end());
+    }
+}

@@ -1,0 +1,55 @@
+//! Contexts of the workbench's own, beside those that the backend uses.
+//!
+//! Unsafe, since it calls the driver.
+#![allow(unsafe_code)]
+
+use crate::CudaBackend;
+use crate::ffi::{CuContext, GraphFunctions};
+use gpu_vmm_core::{Backend, DeviceId, Error, Result};
+
+/// A context that was made here and is destroyed here. In a forked child dropping does nothing.
+#[derive(Debug)]
+pub(crate) struct OwnContext {
+    pub(crate) backend: CudaBackend,
+    pub(crate) raw: CuContext,
+}
+
+impl CudaBackend {
+    /// The functions of captures and contexts, if the driver has all of them.
+    pub(crate) fn graph_functions(&self, operation: &'static str) -> Result<&'static GraphFunctions> {
+        self.here(operation)?;
+        let missing = |said: &String| Error::Unsupported { operation, reason: said.clone() };
+        self.inner.driver.loaded.graphs.as_ref().map_err(missing)
+    }
+}
+
+impl OwnContext {
+    /// Makes another context of a device. The thread's current one stays what it was.
+    pub(crate) fn new(operation: &'static str, backend: &CudaBackend, device: DeviceId) -> Result<Self> {
+        let functions = backend.graph_functions(operation)?;
+        backend.device(operation, device)?;
+        let slot = backend.slot(operation, device)?;
+        let (mut raw, mut popped) = (CuContext::NULL, CuContext::NULL);
+        // SAFETY: the pointer is good for one context, and the device exists; there are no flags.
+        let result = unsafe { (functions.ctx_create)(&raw mut raw, 0, slot.raw) };
+        backend.check(operation, "cuCtxCreate_v2", result, || device.to_string())?;
+        let own = Self { backend: backend.clone(), raw };
+        // SAFETY: the pointer is good for one context; what is popped is what was made, which the driver has pushed.
+        let result = unsafe { (backend.functions().ctx_pop_current)(&raw mut popped) };
+        backend.check(operation, "cuCtxPopCurrent_v2", result, || format!("context {raw:?}"))?;
+        Ok(own)
+    }
+
+    fn end(&self, operation: &'static str) -> Result<()> {
+        let functions = self.backend.graph_functions(operation)?;
+        // SAFETY: the context was made here and is destroyed once; its stream has been waited for and destroyed.
+        let result = unsafe { (functions.ctx_destroy)(self.raw) };
+        self.backend.check(operation, "cuCtxDestroy_v2", result, || format!("context {:?}", self.raw))
+    }
+}
+
+impl Drop for OwnContext {
+    fn drop(&mut self) {
+        self.backend.log_end(self.end("destroy a context"));
+    }
+}

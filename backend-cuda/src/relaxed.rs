@@ -1,0 +1,48 @@
+//! Calls that spoil no capture.
+//!
+//! Measured on CUDA 13.0: `cuEventQuery`, `cuEventSynchronize`, `cuStreamQuery`, `cuStreamSynchronize`, `cuMemAlloc`,
+//! `cuMemFree`, `cuMemHostAlloc` and `cuMemFreeHost` fail and spoil the capture of an unrelated stream: a capture in global mode
+//! whichever thread calls, one in thread-local mode if the thread that captures calls. While the calling thread is in relaxed
+//! mode they do neither. `cuCtxSynchronize` and `cuCtxRecordEvent` spoil a capture of their context in every mode.
+//!
+//! Unsafe, since it calls the driver.
+#![allow(unsafe_code)]
+
+use crate::CudaBackend;
+use crate::ffi::CAPTURE_RELAXED;
+use gpu_vmm_core::{Error, Result};
+
+/// While this lives, the calling thread is in relaxed capture mode.
+#[derive(Debug)]
+pub(crate) struct Relaxed<'a> {
+    backend: &'a CudaBackend,
+    before: u32,
+}
+
+impl CudaBackend {
+    /// Puts the calling thread into relaxed capture mode.
+    pub(crate) fn relax(&self, operation: &'static str) -> Result<Relaxed<'_>> {
+        let before = self.exchange_mode(operation, CAPTURE_RELAXED)?;
+        Ok(Relaxed { backend: self, before })
+    }
+
+    /// Sets the thread's capture mode, and returns what it was.
+    fn exchange_mode(&self, operation: &'static str, mut mode: u32) -> Result<u32> {
+        // SAFETY: the pointer is good for one mode.
+        let result = unsafe { (self.functions().thread_exchange_capture_mode)(&raw mut mode) };
+        self.check(operation, "cuThreadExchangeStreamCaptureMode", result, || "this thread".into())?;
+        Ok(mode)
+    }
+}
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        let restored = self.backend.exchange_mode("restore the capture mode", self.before);
+        // A device that has died is reported by the call in between.
+        if let Err(error) = restored
+            && !matches!(error, Error::DeviceLost { .. })
+        {
+            self.backend.inner.drop_log.record(error);
+        }
+    }
+}
