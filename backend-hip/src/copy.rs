@@ -7,6 +7,7 @@
 use crate::access;
 use crate::driver::Driver;
 use crate::ffi::{hipMemcpyKind, hipMemoryType, hipPointerAttribute_t, hipStream_t};
+use crate::stream::raw;
 use gpu_vmm_core::{Access, Address, AddressRange, Bytes, DeviceId, Error, Result, Stream};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -226,23 +227,19 @@ impl Driver {
         self.wait_for(operation, std::ptr::null_mut())
     }
 
+    /// Waits for a stream, which is null or of the current device.
     pub(crate) fn wait_for(&self, operation: &'static str, stream: hipStream_t) -> Result<()> {
+        let _relaxed = self.relax(operation)?;
         // SAFETY: the stream is null or alive.
         let code = unsafe { (self.hip.hipStreamSynchronize)(stream) };
         self.check(operation, "hipStreamSynchronize", code, || format!("stream {stream:p}"))
     }
 
-    /// The null stream is the current device's, so the device is made current.
+    /// The null stream and the calling thread's own (`hipStreamPerThread`) are the current device's, so the device is made
+    /// current.
     pub(crate) fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
         const OPERATION: &str = "synchronize stream";
         let _current = self.on(OPERATION, device)?;
-        self.wait_for(OPERATION, stream.as_raw().cast())
-    }
-
-    pub(crate) fn synchronize(&self, operation: &'static str, device: DeviceId) -> Result<()> {
-        let _current = self.on(operation, device)?;
-        // SAFETY: the function takes nothing and waits.
-        let code = unsafe { (self.hip.hipDeviceSynchronize)() };
-        self.check(operation, "hipDeviceSynchronize", code, || device.to_string())
+        self.wait_for(OPERATION, raw(stream))
     }
 }

@@ -4,12 +4,14 @@
 //! host in copies.
 #![allow(unsafe_code)] // calls into HIP
 
-use crate::HipBackend;
 use crate::driver::Driver;
+use crate::ffi::{hipStreamDefault, hipStreamNonBlocking};
 use crate::kernels::Grid;
-use crate::stream::OwnStream;
+use crate::stream::{OwnStream, raw};
+use crate::{HipBackend, graph};
 use gpu_vmm_core::workbench::{
-    Count, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, round_seeds, write_pattern_words,
+    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, round_seeds,
+    write_pattern_words,
 };
 use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Result, Stream};
 
@@ -150,7 +152,24 @@ impl Workbench for HipBackend {
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
         const OPERATION: &str = "make a stream";
         self.exists(OPERATION, device)?;
-        Ok(Box::new(OwnStream::new(OPERATION, &self.driver, device)?))
+        Ok(Box::new(OwnStream::new(OPERATION, &self.driver, device, hipStreamNonBlocking)?))
+    }
+
+    fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        const OPERATION: &str = "make a stream";
+        self.exists(OPERATION, device)?;
+        Ok(Box::new(OwnStream::new(OPERATION, &self.driver, device, hipStreamDefault)?))
+    }
+
+    unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
+        self.exists("begin a capture", device)?;
+        // SAFETY: the promise is the same.
+        unsafe { graph::begin(&self.driver, device, stream, mode) }
+    }
+
+    fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+        self.exists("end a capture", device)?;
+        graph::end(&self.driver, device, stream)
     }
 
     unsafe fn start_pattern_on(
@@ -168,7 +187,7 @@ impl Workbench for HipBackend {
             kernels.map_err(|reason| Error::Unsupported { operation: OPERATION, reason: reason.clone() })?;
         let words = length.0 / PATTERN_WORD.0;
         let _current = self.driver.on(OPERATION, device)?;
-        let grid = Grid::slow(stream.as_raw().cast());
+        let grid = Grid::slow(raw(stream));
         for seed in round_seeds(seed, rounds) {
             let parameters = &mut [at.0, words, seed];
             // SAFETY: as in `write_pattern`; the stream is the device's by the caller's promise.
@@ -218,6 +237,7 @@ impl Driver {
         size: Bytes,
     ) -> Result<Address> {
         let _current = self.on(operation, device)?;
+        let _relaxed = self.relax(operation)?;
         let mut at = std::ptr::null_mut();
         // SAFETY: HIP writes one address.
         let code = unsafe { (self.hip.hipMalloc)(&raw mut at, size.0 as usize) };
@@ -236,6 +256,7 @@ impl Driver {
         size: Bytes,
     ) -> Result<()> {
         let _current = self.on(operation, device)?;
+        let _relaxed = self.relax(operation)?;
         // SAFETY: one of HIP's plain allocations, given back once, as the caller promises.
         let code = unsafe { (self.hip.hipFree)(at.as_ptr()) };
         self.check(operation, "hipFree", code, || format!("{size} at {at}"))
