@@ -238,8 +238,8 @@ impl Driver {
     /// The null stream and the calling thread's own (`hipStreamPerThread`) are the current device's, so the device is made
     /// current.
     pub(crate) fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
-        const OPERATION: &str = "synchronize stream";
-        let _current = self.on(OPERATION, device)?;
-        self.wait_for(OPERATION, raw(stream))
+        const STREAM: &str = "synchronize stream";
+        let _current = self.on(STREAM, device)?;
+        self.wait_for(STREAM, raw(stream))
     }
 }

@@ -37,8 +37,14 @@ const NOT_SHOWN: [(&str, &str); 10] = [
     ("scattered-copies", "the cause is not known, and nothing is done about it"),
     ("map-visible-late", "it is a matter of the hardware and of time, and nothing is done about it"),
     ("set-access-hangs-before-drm-3-64", "it is a matter of the kernel, and nothing is done about it"),
-    ("descriptor-for-each-handle", "to the caller it is memory that is used up, and nothing is done about it"),
-    ("waits-spoil-captures", "there are no captures here; backend-hip/tests/hip/captures.rs shows it on HIP itself"),
+    (
+        "descriptor-for-each-handle",
+        "to the caller it is memory that is used up, and nothing is done about it",
+    ),
+    (
+        "waits-spoil-captures",
+        "there are no captures here; backend-hip/tests/hip/captures.rs shows it on HIP itself",
+    ),
     ("device-wait-spoils-captures", "as above"),
     ("spoilt-capture-stays", "as above"),
     ("null-stream-spoils-captures", "as above"),
