@@ -91,12 +91,6 @@ fn dispatch(queue: *mut Queue, object: u64, arguments: &[u64]) {
     deallocate(kernarg).unwrap();
 }
 
-fn read(at: usize, words: usize) -> Vec<u64> {
-    let mut read = vec![0; words];
-    copy_any(read.as_mut_ptr().expose_provenance(), at, words * 8).unwrap();
-    read
-}
-
 #[test]
 fn kernels_do_what_they_are_named_for() {
     let _alone = alone();
@@ -198,4 +192,15 @@ fn a_kernel_that_is_declared_otherwise_ends_the_process() {
     let Some(output) = output else { return };
     assert_eq!(output.status.signal(), Some(libc::SIGABRT));
     assert!(String::from_utf8_lossy(&output.stderr).contains("is declared otherwise"));
+}
+
+#[test]
+fn kernels_are_ignored_as_told() {
+    let output = child("kernels_are_ignored_as_told", &[("HSA_SIM_KERNELS", "ignore")], || {
+        let place = allocate(memory_of(gpu()), PAGE).unwrap() as u64;
+        let queue = queue_of(gpu());
+        dispatch(queue, load(gpu(), "gpu_vmm_write_at", 16), &[place, 7]);
+        assert_eq!(read(place as usize, 1), [0]);
+    });
+    assert!(output.is_none_or(|output| output.status.success()));
 }

@@ -38,7 +38,8 @@ struct Known {
     run: fn(agent: usize, &Arguments) -> Result<(), Fault>,
 }
 
-const KNOWN: [&[Known]; 3] = [pattern::KERNELS, words::KERNELS, hip::KERNELS];
+/// HIP's own, and those of programs.
+const KNOWN: [&[Known]; 3] = [hip::KERNELS, pattern::KERNELS, words::KERNELS];
 
 /// Runs the kernel whose descriptor lies at `object`, with the arguments at `arguments`.
 pub(crate) fn dispatch(agent: usize, object: u64, arguments: u64) {
@@ -48,6 +49,11 @@ pub(crate) fn dispatch(agent: usize, object: u64, arguments: u64) {
     let Some(known) = KNOWN.into_iter().flatten().find(|known| known.name == name) else {
         return unknown(&name);
     };
+    let is_hips = hip::KERNELS.iter().any(|known| known.name == name);
+    if !settings().run_kernels && !is_hips {
+        trace!("kernel {name} on agent {agent}: ignored");
+        return;
+    }
     trace!("kernel {name} on agent {agent}");
     if kernel.arguments < known.arguments as u32 {
         stop(format_args!(
