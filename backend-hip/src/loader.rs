@@ -121,7 +121,7 @@ symbols! {
     optional:
         hipDeviceGetUuid hipEventCreateWithFlags hipEventDestroy hipEventQuery hipEventRecord hipEventSynchronize
         hipGetDevicePropertiesR0600 hipGraphDestroy hipGraphExecDestroy hipGraphInstantiateWithFlags hipGraphLaunch
-        hipHostFree hipHostMalloc hipMemcpyAsync hipModuleGetFunction hipModuleLaunchKernel hipModuleLoadData
+        hipHostFree hipHostMalloc hipMemcpyAsync hipMemsetAsync hipModuleGetFunction hipModuleLaunchKernel hipModuleLoadData
         hipStreamBeginCapture hipStreamCreateWithFlags hipStreamDestroy hipStreamEndCapture hipStreamGetDevice
         hipStreamIsCapturing hipStreamQuery hipStreamWaitEvent hipThreadExchangeStreamCaptureMode;
 }

@@ -10,6 +10,7 @@
 //! | `hipEventQuery`, 7.2.4 | spoils global and thread-local captures | spoils global captures | harmless |
 //! | `hipEventSynchronize`, `hipStreamSynchronize`, `hipStreamQuery`, `hipMalloc`, `hipFree`, `hipHostMalloc`, `hipHostFree` | spoils global and thread-local captures | spoils global captures | harmless |
 //! | `hipStreamSynchronize(null)`, `hipStreamQuery(null)`, `hipEventRecord`, `hipStreamWaitEvent`, streams and events made and destroyed, virtual memory | harmless | harmless | harmless |
+//! | `hipMemcpyAsync`, `hipMemsetAsync` of another stream, of memory that is not page-locked too | harmless | harmless | harmless |
 //! | `hipDeviceSynchronize`, of any device; `hipMemcpy`, `hipMemset` | spoils every capture | spoils every capture | spoils every capture |
 //! | `hipStreamIsCapturing(null)` | harmless; `hipErrorStreamCaptureImplicit` while a blocking stream captures | the same | the same |
 //!

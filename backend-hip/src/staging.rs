@@ -109,6 +109,7 @@ impl HipLane {
         if length.is_zero() {
             return Ok(());
         }
+        let _relaxed = driver.relax(operation)?;
         // SAFETY: both sides are good for the length and left alone until the stream has been waited for, by the caller's
         // promise.
         let code = unsafe { (self.copy)(to, from, length.0 as usize, kind, self.stream.raw()) };

@@ -67,6 +67,7 @@ const FUNCTIONS: &[&str] = &[
     "hipMemcpy",
     "hipMemcpyAsync",
     "hipMemset",
+    "hipMemsetAsync",
     "hipModuleGetFunction",
     "hipModuleLaunchKernel",
     "hipModuleLoadData",

@@ -1361,6 +1361,12 @@ pub type hipMemset = unsafe extern "C" fn(
     value: ::core::ffi::c_int,
     sizeBytes: usize,
 ) -> hipError_t;
+pub type hipMemsetAsync = unsafe extern "C" fn(
+    dst: *mut ::core::ffi::c_void,
+    value: ::core::ffi::c_int,
+    sizeBytes: usize,
+    stream: hipStream_t,
+) -> hipError_t;
 pub type hipMemGetInfo = unsafe extern "C" fn(
     free: *mut usize,
     total: *mut usize,

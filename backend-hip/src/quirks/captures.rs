@@ -37,6 +37,6 @@ pub(super) const NULL_STREAM: Quirk = quirk(
     (V6_1, EVER),
     "hipMemcpy and hipMemset fail and spoil every capture of the process, in relaxed mode as well, though the stream that \
      captures is a non-blocking one; hipStreamIsCapturing of the null stream reports blocking streams alone",
-    "none: copies and fills return Capturing, and the capture is spoilt; lanes spoil none",
+    "the null stream is waited for in relaxed mode, and copies and fills are done by a stream that is apart from it",
     "simulated, both: tests/hsa-sim/checks/capture.c",
 );
