@@ -3,17 +3,14 @@
 use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start, start_longer};
 use crate::library::tools::streams_idle;
-use crate::subject::{RW, Subject, or_skip};
-use gpu_vmm_core::{Access, Bytes, Done, Grown, Physical, Placement, Region, Stream, Workbench};
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Access, Bytes, Done, Grown, Physical, Placement, Region, Workbench};
 
 cases! { "order":
     /// Unmapping when the devices are idle returns after the work on the memory has ended, whose result is whole.
     unmap_waits_for_work,
     /// Unmapping when a stream is idle returns after the work on that stream has ended.
     unmap_waits_for_a_stream,
-    /// Unmapping when the default stream is idle waits for that of the device that has access, whichever device the thread
-    /// works with.
-    unmap_waits_for_the_devices_default_stream,
     /// Unmapping when a stream is idle does not wait for work of another stream on other memory.
     unmap_waits_for_no_other_stream,
     /// Unmapping by promise does not wait for work on other memory.
@@ -89,35 +86,6 @@ fn unmap_waits_for_a_stream<B: Workbench>(subject: &Subject<B>) {
     region.unmap(Bytes(0), subject.unit(), streams_idle(&[flight.stream()])).unwrap();
     assert!(flight.is_done().unwrap(), "unmapped under the work");
     check(subject, &mapped(subject, &memory), Bytes(0));
-}
-
-/// The thread's current device is one of the two, and so not the other one.
-#[allow(unsafe_code)]
-fn unmap_waits_for_the_devices_default_stream<B: Workbench>(subject: &Subject<B>) {
-    let (a, b) = subject.two_devices();
-    for device in [a, b] {
-        let mut region = subject.region(1).on(device).build().unwrap();
-        region.grow_to(subject.unit()).unwrap();
-        let (mut event, at) = (or_skip(subject.backend.event(device)), region.address());
-        let is_long = (0..8).any(|tried| {
-            // SAFETY: the memory is mapped for the device, and taken away by a call that has to wait for the work.
-            or_skip(unsafe {
-                subject.backend.start_pattern_on(
-                    device,
-                    Stream::DEFAULT,
-                    at,
-                    subject.unit(),
-                    AFTER,
-                    64 << tried,
-                )
-            });
-            event.record(Stream::DEFAULT).unwrap();
-            !event.is_done().unwrap()
-        });
-        assert!(is_long, "the work is done at once, so that nothing can be seen");
-        region.unmap(Bytes(0), subject.unit(), streams_idle(&[Stream::DEFAULT])).unwrap();
-        assert!(event.is_done().unwrap(), "unmapped under the work of {device}");
-    }
 }
 
 fn unmap_waits_for_no_other_stream<B: Workbench>(subject: &Subject<B>) {
