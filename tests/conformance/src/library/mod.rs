@@ -7,6 +7,7 @@ mod access;
 mod ahead;
 mod alias;
 mod backend;
+mod captures;
 mod data;
 mod event;
 mod failures;
@@ -65,6 +66,7 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         refused::cases(),
         peer::cases(),
         order::cases(),
+        captures::cases(),
         swap::cases(),
         slots::cases(),
         moved::cases(),

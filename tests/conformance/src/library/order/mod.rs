@@ -4,8 +4,12 @@
 //! |---|---|
 //! | `waiting` | which waits are made, seen by failing them |
 //! | `in_flight` | calls beside work that really runs |
+//! | `contexts` | work in other contexts of a device |
+//! | `streams` | the default streams of devices and of threads |
 
+mod contexts;
 mod in_flight;
+mod streams;
 mod waiting;
 
 use crate::case::Case;
@@ -13,5 +17,5 @@ use gpu_vmm_core::Workbench;
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
-    [waiting::cases(), in_flight::cases()].concat()
+    [waiting::cases(), in_flight::cases(), contexts::cases(), streams::cases()].concat()
 }
