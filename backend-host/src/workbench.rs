@@ -9,7 +9,7 @@ use crate::work::{Pattern, Work};
 use crate::{pages, stream};
 use gpu_vmm_core::system::refusal;
 use gpu_vmm_core::workbench::{
-    PATTERN_WORD, Walked, WorkStream, count_wrong_words, round_seeds, write_pattern_words,
+    Count, PATTERN_WORD, Walked, WorkStream, count_wrong_words, round_seeds, write_pattern_words,
 };
 use gpu_vmm_core::{
     Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream, Workbench,
@@ -49,12 +49,15 @@ impl Workbench for HostBackend {
     }
 
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
-        let count = self.words("check pattern", device, at, length, Access::Read)?;
+        const OPERATION: &str = "check pattern";
+        let count = self.words(OPERATION, device, at, length, Access::Read)?;
         if count == 0 {
             return Ok(0);
         }
         // SAFETY: as above, for reading.
-        Ok(count_wrong_words(unsafe { std::slice::from_raw_parts(at.as_ptr(), count) }, seed, 0))
+        let words = unsafe { std::slice::from_raw_parts(at.as_ptr(), count) };
+        let wrong = count_wrong_words(words, seed, 0);
+        Count::compare(OPERATION, length.0 / PATTERN_WORD.0, words.len() as u64, wrong)
     }
 
     unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
