@@ -1,6 +1,7 @@
 //! The opened backend: what is shared by everything that it gives out, and the trait that hands it out.
 #![allow(unsafe_code)]
 
+use crate::captures::Waiting;
 use crate::device::{self, Account};
 use crate::mappings::Mappings;
 use crate::memory::Memory;
@@ -78,7 +79,8 @@ impl Host {
 
     /// Waits for what is on a device's default stream, where its copies, fills and kernels are that a caller waits for.
     pub(crate) fn after_default_stream(&self, operation: &'static str, device: DeviceId) -> Result<()> {
-        self.queues.wait(operation, self.queues.place(operation, stream::default_of(device))?)
+        self.account(operation, device)?;
+        self.queues.wait_for_default(operation, device)
     }
 
     pub(crate) const fn has_peers(&self) -> bool {
@@ -242,7 +244,12 @@ unsafe impl Backend for HostBackend {
     fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
         let operation = "synchronize a stream";
         let (device, name) = stream::of(&self.0, operation, device, stream)?;
-        self.0.queues.wait(operation, self.0.queues.place(operation, name)?)?;
+        if name == stream::default_of(device) {
+            self.0.queues.wait_for_default(operation, device)?;
+        } else {
+            self.0.queues.check_waiting(operation, Waiting::Stream(name))?;
+            self.0.queues.wait(operation, self.0.queues.place(operation, name)?)?;
+        }
         self.0.queues.check_alive(operation, device)
     }
 
@@ -251,8 +258,14 @@ unsafe impl Backend for HostBackend {
     }
 
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
-        // There are no graphs.
-        stream::check(&self.0, "ask whether a stream captures", stream).map(|_| false)
+        let operation = "ask whether a stream captures";
+        match stream::check(&self.0, operation, stream)? {
+            Some(_) => self.0.queues.is_capturing(operation, stream.as_raw().addr()),
+            None => {
+                let mut devices = self.0.devices.iter().map(|device| stream::default_of(device.id));
+                devices.try_fold(false, |is, name| Ok(is || self.0.queues.is_capturing(operation, name)?))
+            }
+        }
     }
 
     fn queries_spoil_captures(&self) -> bool {

@@ -33,7 +33,7 @@
 //! [`HostConfig`] describes the machine to be played and opens a [`HostBackend`]. `store` is the one file behind all
 //! handles that stay in this process and `extents` its free list; `memory` is a piece of it, or a file of its own
 //! where it is to be shared. `pages` holds the system calls on addresses; `spare` keeps unmapping possible at the
-//! kernel's limit of mappings. `queues` has the streams, and `work` what is on them. `kinds` says what memory there is beside a device's plain own. `mappings` knows what is mapped where and who may use it, for the checks of `copy` and
+//! kernel's limit of mappings. `queues` has the streams, `work` what is on them, and `captures` what goes into graphs. `kinds` says what memory there is beside a device's plain own. `mappings` knows what is mapped where and who may use it, for the checks of `copy` and
 //! `workbench`.
 //!
 //! On systems other than 64-bit Linux the crate compiles, and opening answers
@@ -45,6 +45,7 @@ cfg_if::cfg_if! {
     if #[cfg(all(target_os = "linux", target_pointer_width = "64"))] {
         mod backend;
         mod capabilities;
+        mod captures;
         mod copy;
         mod device;
         mod event;

@@ -4,7 +4,9 @@
 //! ends them. As long as nothing is queued, no question takes a lock. A forked child has none of the threads: it is told so
 //! before any lock is taken.
 
+use crate::captures::{Capture, Waiting};
 use crate::mappings::Mappings;
+use crate::stream;
 use crate::work::{Place, Work};
 use gpu_vmm_core::system::refusal;
 use gpu_vmm_core::{DeviceId, DriverError, Error, Process, Result};
@@ -24,14 +26,16 @@ const IDLE: Duration = Duration::from_millis(200);
 /// All streams of a backend.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    process: Process,
-    shared: Arc<Shared>,
+    pub(crate) process: Process,
+    pub(crate) shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     /// How much is queued on all streams together and not done.
     pending: AtomicUsize,
+    /// How many streams capture.
+    pub(crate) captures: AtomicUsize,
     stopping: AtomicBool,
     has_lost: AtomicBool,
     state: Mutex<State>,
@@ -41,9 +45,9 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct State {
     /// By the names of the streams; one that has ended is not here.
-    queues: BTreeMap<usize, Queue>,
+    pub(crate) queues: BTreeMap<usize, Queue>,
     /// Also those that have ended since.
     threads: Vec<JoinHandle<()>>,
     /// How many have not.
@@ -54,8 +58,11 @@ struct State {
 
 /// What is on one stream.
 #[derive(Debug, Default)]
-struct Queue {
-    device: DeviceId,
+pub(crate) struct Queue {
+    pub(crate) device: DeviceId,
+    /// The default stream waits for it, and it for the default stream.
+    pub(crate) is_blocking: bool,
+    pub(crate) capture: Option<Capture>,
     work: VecDeque<Work>,
     /// How much was ever queued, and how much of that is done.
     queued: u64,
@@ -67,6 +74,21 @@ struct Queue {
 impl State {
     fn is_done(&self, place: Place) -> bool {
         self.queues.get(&place.stream).is_none_or(|queue| queue.done >= place.count)
+    }
+
+    /// Where those streams of a device end that work on this one comes after: the blocking ones for the default stream, and
+    /// the default stream for each of them.
+    fn others(&self, device: DeviceId, stream: usize) -> Vec<Place> {
+        let default = stream::default_of(device);
+        let is_blocking = self.queues.get(&stream).is_some_and(|queue| queue.is_blocking);
+        let comes_after = |name: usize, queue: &Queue| match stream == default {
+            true => queue.is_blocking && queue.device == device,
+            false => is_blocking && name == default,
+        };
+        let others = self.queues.iter().filter(|(name, queue)| {
+            **name != stream && queue.done < queue.queued && comes_after(**name, queue)
+        });
+        others.map(|(name, queue)| Place { stream: *name, count: queue.queued }).collect()
     }
 
     /// The stream whose first work can be done, with that work. Holds that are over are taken out on the way.
@@ -114,7 +136,7 @@ impl State {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -155,6 +177,7 @@ impl Queues {
     pub(crate) fn new(process: Process, mappings: &Arc<Mappings>) -> Self {
         let shared = Shared {
             pending: AtomicUsize::new(0),
+            captures: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             has_lost: AtomicBool::new(false),
             state: Mutex::default(),
@@ -181,11 +204,16 @@ impl Queues {
     ) -> Result<()> {
         self.process.check(operation)?;
         let mut state = self.shared.state();
+        if let Some(capture) = state.queues.get_mut(&stream).and_then(|queue| queue.capture.as_mut()) {
+            capture.work.push(work);
+            return Ok(());
+        }
         if let Work::Hold(place) = &work
             && state.is_done(*place)
         {
             return Ok(());
         }
+        let others = state.others(device, stream);
         // With this one.
         let busy = 1 + state
             .queues
@@ -206,9 +234,11 @@ impl Queues {
         }
         let queue = state.queues.entry(stream).or_default();
         queue.device = device;
-        queue.work.push_back(work);
-        queue.queued += 1;
-        self.shared.pending.fetch_add(1, Ordering::AcqRel);
+        for work in others.into_iter().map(Work::Hold).chain([work]) {
+            queue.work.push_back(work);
+            queue.queued += 1;
+            self.shared.pending.fetch_add(1, Ordering::AcqRel);
+        }
         self.shared.changed.notify_all();
         Ok(())
     }
@@ -235,8 +265,36 @@ impl Queues {
         Ok(())
     }
 
+    /// Has a stream be a blocking one.
+    pub(crate) fn make_blocking(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        stream: usize,
+    ) -> Result<()> {
+        self.process.check(operation)?;
+        let mut state = self.shared.state();
+        let queue = state.queues.entry(stream).or_default();
+        (queue.device, queue.is_blocking) = (device, true);
+        Ok(())
+    }
+
+    /// Waits for what is on a device's default stream and on those that it waits for.
+    pub(crate) fn wait_for_default(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+        self.check_waiting(operation, Waiting::Default(device))?;
+        let Some(mut state) = self.busy(operation)? else { return Ok(()) };
+        let default = stream::default_of(device);
+        let mut places = state.others(device, default);
+        places.extend(state.queues.get(&default).map(|queue| Place { stream: default, count: queue.queued }));
+        while !places.iter().all(|place| state.is_done(*place)) {
+            state = self.shared.wait(state);
+        }
+        Ok(())
+    }
+
     /// Waits for all that is queued on the streams of a device now.
     pub(crate) fn wait_for_device(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+        self.check_waiting(operation, Waiting::Device(device))?;
         let Some(mut state) = self.busy(operation)? else { return Ok(()) };
         let queues = state.queues.iter().filter(|(_, queue)| queue.device == device);
         let places: Vec<Place> =
@@ -252,7 +310,10 @@ impl Queues {
         let operation = "drop a stream";
         let waited = self.place(operation, stream).and_then(|place| self.wait(operation, place));
         if waited.is_ok() {
-            self.shared.state().queues.remove(&stream);
+            let removed = self.shared.state().queues.remove(&stream);
+            if removed.is_some_and(|queue| queue.capture.is_some()) {
+                self.shared.captures.fetch_sub(1, Ordering::AcqRel);
+            }
         }
     }
 

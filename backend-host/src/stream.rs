@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::backend::Host;
+use crate::captures::Waiting;
 use gpu_vmm_core::workbench::WorkStream;
 use gpu_vmm_core::{DeviceId, Error, Result, Stream};
 use std::ptr::without_provenance_mut;
@@ -18,12 +19,16 @@ struct HostStream {
     name: usize,
 }
 
-pub(crate) fn own(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+pub(crate) fn own(host: &Arc<Host>, device: DeviceId, is_blocking: bool) -> Result<Box<dyn WorkStream>> {
     // From 1 on, since the names below are those of the default streams.
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     host.account("make a stream", device)?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    Ok(Box::new(HostStream { host: Arc::clone(host), name: number * DEVICES + device.0 as usize }))
+    let name = number * DEVICES + device.0 as usize;
+    if is_blocking {
+        host.queues.make_blocking("make a stream", device, name)?;
+    }
+    Ok(Box::new(HostStream { host: Arc::clone(host), name }))
 }
 
 impl WorkStream for HostStream {
@@ -35,6 +40,7 @@ impl WorkStream for HostStream {
     fn is_done(&self) -> Result<bool> {
         let operation = "ask a stream";
         let queues = &self.host.queues;
+        queues.check_waiting(operation, Waiting::Stream(self.name))?;
         let is_done = queues.place(operation, self.name)?.is_none();
         queues.check_alive(operation, device_of(self.name))?;
         Ok(is_done)

@@ -6,10 +6,11 @@ use crate::device::page_size;
 use crate::mappings::{Kept, Mapping};
 use crate::memory::{charge, or_out_of_memory};
 use crate::work::{Pattern, Work};
-use crate::{pages, stream};
+use crate::{captures, pages, stream};
 use gpu_vmm_core::system::refusal;
 use gpu_vmm_core::workbench::{
-    Count, PATTERN_WORD, Walked, WorkStream, count_wrong_words, round_seeds, write_pattern_words,
+    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, count_wrong_words, round_seeds,
+    write_pattern_words,
 };
 use gpu_vmm_core::{
     Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream, Workbench,
@@ -75,7 +76,20 @@ impl Workbench for HostBackend {
     }
 
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
-        stream::own(&self.0, device)
+        stream::own(&self.0, device, false)
+    }
+
+    fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        stream::own(&self.0, device, true)
+    }
+
+    /// The mode does not matter: nothing is forbidden but to wait for what captures.
+    unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, _: CaptureMode) -> Result<()> {
+        captures::begin(&self.0, device, stream)
+    }
+
+    fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+        captures::end(&self.0, device, stream)
     }
 
     unsafe fn start_pattern_on(

@@ -195,7 +195,7 @@ pub trait Workbench: Backend {
     unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked>;
 
     /// A stream of a device, without work. CUDA: `cuStreamCreate` with `CU_STREAM_NON_BLOCKING`, HIP:
-    /// `hipStreamCreateWithFlags` with `hipStreamNonBlocking`; on host memory a name that no other stream has.
+    /// `hipStreamCreateWithFlags` with `hipStreamNonBlocking`; on host memory a queue that a thread works off.
     ///
     /// # Errors
     ///
@@ -300,8 +300,8 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) where nothing goes on when a call has returned, or what the
-    /// driver answers.
+    /// [`Error::ForeignStream`](crate::Error::ForeignStream) for another device's stream where that is seen, or what the driver
+    /// answers.
     unsafe fn start_pattern_on(
         &self,
         device: DeviceId,
