@@ -24,7 +24,8 @@ pub(crate) trait Release: Debug + Send {
 ///
 /// Neither vendor can be asked whether any stream captures. A capture is known if
 /// [`capture_begins`](Deferred::capture_begins) announced it, if its stream is a pool's, or if it is on a blocking stream of
-/// CUDA. Of another one, the first attempt to wait fails and spoils it; the memory is kept all the same.
+/// CUDA. Of another one of CUDA's, the first attempt to wait fails and spoils it; the memory is kept all the same. HIP's
+/// devices can be waited for while a stream captures, so there the memory goes back at once.
 #[derive(Debug, Default)]
 pub struct Deferred {
     captures: AtomicUsize,

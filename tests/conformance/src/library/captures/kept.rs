@@ -1,6 +1,6 @@
 //! What is dropped, closed or unmapped during a capture.
 
-use super::{Announced, Kind, begin_with_work, end, in_all_modes, kept, launch, region};
+use super::{Announced, Kind, assert_free, begin_with_work, end, in_all_modes, kept, launch, region};
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
@@ -48,11 +48,12 @@ fn end_during_captures<B: Workbench>(subject: &Subject<B>, finish: impl Fn(Regio
         finish(region);
         assert_eq!(kept(backend), before + subject.unit(), "{kind:?} {mode:?}");
         let graph = end(subject, stream).unwrap_or_else(|error| panic!("{kind:?} {mode:?}: {error}"));
-        assert_eq!(subject.free_here(), full, "memory has gone back before it was waited for");
+        assert_free(subject, full, "memory has gone back before it was waited for");
         launch(subject, &*graph, stream, at);
         drop((graph, announced));
         assert_eq!(backend.deferred().collect(backend).unwrap(), subject.unit());
-        assert_eq!((kept(backend), subject.free_here()), (before, free), "{kind:?} {mode:?}");
+        assert_eq!(kept(backend), before, "{kind:?} {mode:?}");
+        assert_free(subject, free, "everything was collected");
     });
 }
 
@@ -120,7 +121,8 @@ fn unannounced<B: Workbench>(subject: &Subject<B>) {
         let ended = end(subject, stream);
         assert!(ended.is_ok() || is_capturing(ended), "{mode:?}: another error than a capture's");
         backend.deferred().collect(backend).unwrap();
-        assert_eq!((kept(backend), subject.free_here()), (before, free), "{mode:?}, kept: {was_kept}");
+        assert_eq!(kept(backend), before, "{mode:?}, kept: {was_kept}");
+        assert_free(subject, free, "everything was collected");
     });
 }
 
@@ -155,7 +157,7 @@ fn a_later_wait_collects<B: Workbench>(subject: &Subject<B>) {
     other.unmap(Bytes::ZERO, subject.unit(), idle()).unwrap();
     assert_eq!(kept(backend), before);
     drop(other);
-    assert_eq!(subject.free_here(), free);
+    assert_free(subject, free, "everything was collected");
 }
 
 fn several_regions<B: Workbench>(subject: &Subject<B>) {
@@ -165,7 +167,8 @@ fn several_regions<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(kept(backend), before + subject.units(3), "{places:?}");
     assert!(places[0] != places[1] && places[1] != places[2], "addresses were given out twice: {places:?}");
     assert_eq!(backend.deferred().collect(backend).unwrap(), subject.units(3));
-    assert_eq!((kept(backend), subject.free_here()), (before, free));
+    assert_eq!(kept(backend), before);
+    assert_free(subject, free, "everything was collected");
 }
 
 fn announced_twice<B: Workbench>(subject: &Subject<B>) {

@@ -115,6 +115,13 @@ fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
     region
 }
 
+/// The device has as much free memory as it had, but for what graphs take: AMD's runtime has their arguments there.
+#[track_caller]
+fn assert_free<B: Workbench>(subject: &Subject<B>, had: Bytes, when: &str) {
+    let has = subject.free_here();
+    assert!(has.0.abs_diff(had.0) < subject.unit().0, "{has} of memory are free, and were {had}: {when}");
+}
+
 /// How much the backend keeps.
 fn kept<B: Backend>(backend: &B) -> Bytes {
     backend.deferred().kept()
