@@ -14,9 +14,10 @@ use std::fmt::Debug;
 ///
 /// An event that is recorded on a stream [under capture](crate::Backend::is_capturing) becomes a part of the graph and
 /// marks nothing that could be asked about or waited for: until it is recorded elsewhere, both are errors
-/// (`CUDA_ERROR_CAPTURED_EVENT`, `hipErrorCapturedEvent`). Both vendors also refuse to be asked about any event, and spoil
-/// the capture, while this thread captures in a mode that is not relaxed, or any thread in the global one; HIP refuses to
-/// wait as well, and up to 7.2 in relaxed mode too. So who knows of a capture leaves both until it has ended.
+/// (`CUDA_ERROR_CAPTURED_EVENT`, `hipErrorCapturedEvent`). A thread that captures in a mode that is not relaxed, and every
+/// thread while another one captures in global mode, spoils the capture if it asks about an event of any stream. On CUDA the
+/// backend asks and waits in relaxed mode, which spoils nothing. HIP up to 7.2 refuses both in relaxed mode too
+/// ([`queries_spoil_captures`](crate::Backend::queries_spoil_captures)): a program that knows of a capture asks when it has ended.
 ///
 /// # Safety
 ///
@@ -27,12 +28,15 @@ pub unsafe trait Event: Debug + Send + Sync {
     /// Marks the work that is queued on the stream now, in the place of what was marked before. CUDA: `cuEventRecord`, HIP:
     /// `hipEventRecord`.
     ///
-    /// The default stream is that of the event's device.
+    /// The default stream is that of the event's device; on CUDA, that of each context of the device that
+    /// [`synchronize`](crate::Backend::synchronize) waits for. The [per-thread default stream](Stream::is_per_thread) is the
+    /// calling thread's.
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignStream`](crate::Error::ForeignStream) for a stream of another device or, on CUDA, of another context;
-    /// then the event marks what it did before. Else what the driver answers.
+    /// [`Error::ForeignStream`](crate::Error::ForeignStream) for a stream of another device or, on CUDA, of another context,
+    /// and [`Error::Capturing`](crate::Error::Capturing) for the default stream while work on it would spoil a capture that the
+    /// driver tells of; then the event marks what it did before. Else what the driver answers.
     fn record(&mut self, stream: Stream<'_>) -> Result<()>;
 
     /// Whether the marked work is done; true where nothing was ever marked. CUDA: `cuEventQuery`, HIP: `hipEventQuery`.
