@@ -73,7 +73,7 @@ fn every_device_is_waited_for<B: Workbench>(subject: &Subject<B>) {
 
 fn a_failed_wait_for_streams_changes_nothing<B: Workbench>(subject: &Subject<B>) {
     let (backend, mut region) = region(subject);
-    let own = backend.own_stream(subject.device).unwrap();
+    let own = subject.backend.own_stream(subject.device).unwrap();
     let streams = [own.stream(), Stream::DEFAULT];
     for (failing, tried) in [(0, 1), (1, 2)] {
         backend.fail(failing, 1);
