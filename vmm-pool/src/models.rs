@@ -6,15 +6,24 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs `model` under each of its schedules in which threads are interrupted `interruptions` times at most, and prints how
-/// many there were. A schedule that ends in a panic, a deadlock or a data race fails the test.
+/// Runs `model` under each of its schedules in which threads are interrupted up to `interruptions` times, and prints the
+/// number of schedules.
 ///
-/// `LOOM_MAX_DURATION`, in seconds, ends it early; then it says so.
+/// A panic, a deadlock or a data race ends the program: unwinding would wait for threads that never go on.
+/// `LOOM_MAX_DURATION`, in seconds, ends a model early; the line that is printed says so.
 #[track_caller]
 pub(crate) fn explore(name: &str, interruptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // Loom ends threads that it does not need any more by panics without a text.
+        if panic.payload().is::<&str>() || panic.payload().is::<String>() {
+            told(panic);
+            std::process::exit(101);
+        }
+    }));
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(interruptions);
-    // Whether time is up is asked after so many schedules.
+    // After how many schedules the time is compared with its limit.
     builder.checkpoint_interval = 200;
     let begun = std::time::Instant::now();
     let count = Arc::new(AtomicUsize::new(0));
@@ -25,9 +34,7 @@ pub(crate) fn explore(name: &str, interruptions: usize, model: impl Fn() + Send 
     });
     let (count, took) = (count.load(Ordering::Relaxed), begun.elapsed());
     let early = builder.max_duration.is_some_and(|limit| took >= limit);
-    let all = if early { "not all schedules: the time was up" } else { "all schedules" };
-    println!(
-        "{name}: {count} schedules with {interruptions} interruptions, {all}, in {:.1} s",
-        took.as_secs_f64()
-    );
+    let all = if early { "not all: the time was up" } else { "all" };
+    let seconds = took.as_secs_f64();
+    println!("{name}: {count} schedules with {interruptions} interruptions, {all}, in {seconds:.1} s");
 }

@@ -59,9 +59,20 @@ pub(crate) enum Command {
     },
     /// Runs the tests of the plug-ins alone, for C and Python: on host memory, on the stand-in of NVIDIA's driver, on HIP
     Plugins,
+    /// Runs the pool under every schedule of its parts (loom) and under random ones of the whole (shuttle), what makes no
+    /// system calls on Miri, and threads under ThreadSanitizer
+    ///
+    /// Miri and ThreadSanitizer need a nightly toolchain with miri and rust-src, and are SKIPPED without.
+    Schedules {
+        /// How long each model and each scenario runs at most
+        #[arg(long, value_name = "N")]
+        seconds: Option<u64>,
+        /// A part of the names of the models and scenarios to run, without Miri and ThreadSanitizer [default: all]
+        filter: Option<String>,
+    },
     /// Plants the faults of tests/mutations in a copy of the library, and sees the conformance suite find each of them
     Mutations {
-        /// A part of the names of the faults to plant [default: all]
+        /// A part of the names of the faults to plant, or what finds them: host, `hip 7`, loom, shuttle [default: all]
         filter: Option<String>,
     },
 }

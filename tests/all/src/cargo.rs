@@ -31,7 +31,7 @@ pub(crate) struct Program {
 }
 
 /// The Cargo that runs this program.
-fn cargo() -> Command {
+pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
 }
 
@@ -131,6 +131,24 @@ pub(crate) fn suite_of(copy: &Path, into: &Path) -> Answer<PathBuf> {
     let built = artifacts(&mut command)?;
     let program = built.iter().find_map(|artifact| artifact["executable"].as_str());
     program.map(PathBuf::from).ok_or_else(|| Trouble::new("cargo has built no conformance suite"))
+}
+
+/// Builds a test program of another copy of the workspace with a `--cfg` of the tests of schedules; by its package, and what
+/// chooses it.
+pub(crate) fn schedules_of(
+    copy: &Path,
+    into: &Path,
+    cfg: &str,
+    package: &str,
+    target: &[&str],
+) -> Answer<PathBuf> {
+    let mut command = cargo();
+    command.current_dir(copy).env("CARGO_TARGET_DIR", into);
+    command.env("CARGO_ENCODED_RUSTFLAGS", format!("--cap-lints=allow\u{1f}--cfg\u{1f}{cfg}"));
+    command.args(["test", "--no-run", "--quiet", "--locked", "--package", package]).args(target);
+    let built = artifacts(&mut command)?;
+    let program = built.iter().find_map(|artifact| artifact["executable"].as_str());
+    program.map(PathBuf::from).ok_or_else(|| Trouble::new(format!("cargo has built no tests for {cfg}")))
 }
 
 /// Builds the simulated HSA runtime into a folder.

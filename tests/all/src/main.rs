@@ -19,6 +19,7 @@
 //! | `no_kernels` | the tests themselves, on a runtime that ignores kernels: they must fail |
 //! | `reports` | reports of the conformance suite, and the page that lays them side by side |
 //! | `summary` | the table at the end |
+//! | `schedules` | the pool under every schedule and under random ones, Miri, ThreadSanitizer |
 //! | `mutations` | faults that are planted in the library, and must be found |
 //!
 //! Standard output has the results; the exit status is 0, or 1 where something failed.
@@ -38,6 +39,7 @@ mod process;
 mod queue;
 mod reports;
 mod runtime;
+mod schedules;
 mod standin;
 mod suites;
 mod summary;
@@ -90,6 +92,11 @@ fn run(arguments: &Arguments) -> Answer<bool> {
             let mut summary = Summary::default();
             let runtimes = set_up_runtimes(&layout, &mut summary);
             plugins::run(&layout, &runtimes, &mut summary)?;
+            Ok(told(&summary))
+        }
+        Some(Command::Schedules { seconds, filter }) => {
+            let mut summary = Summary::default();
+            schedules::run(*seconds, filter.as_deref(), &mut summary)?;
             Ok(told(&summary))
         }
         Some(Command::Mutations { filter }) => mutations::run(&layout, filter.as_deref().unwrap_or_default()),

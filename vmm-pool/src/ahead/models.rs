@@ -272,3 +272,23 @@ fn growth_and_shrinking() {
         check(&region, &thread);
     });
 }
+
+/// While one thread has the region, another one's growth does not move the end, though memory is mapped behind it.
+#[test]
+fn growth_waits_for_who_has_the_region() {
+    explore("growth_waits_for_who_has_the_region", 2, || {
+        let thread = AheadThread::start(ENOUGH).unwrap();
+        let (region, granule) = growing(&thread, 1);
+        region.grow_to(granule).unwrap();
+        let region = Arc::new(region);
+        let other = Arc::clone(&region);
+        let grows = thread::spawn(move || other.grow_to(Bytes(2 * granule.0)).unwrap());
+        let inside = region.lock().unwrap();
+        let end = region.end();
+        thread::yield_now();
+        assert_eq!(region.end(), end);
+        drop(inside);
+        grows.join().unwrap();
+        assert_eq!(region.end(), Bytes(2 * granule.0));
+    });
+}

@@ -54,6 +54,10 @@ pub(crate) enum On {
     Hip(u32),
     /// The fake NVIDIA driver.
     Cuda,
+    /// The pool's models, under every schedule.
+    Loom,
+    /// The whole pool, under random schedules.
+    Shuttle,
 }
 
 impl TryFrom<String> for On {
@@ -65,8 +69,10 @@ impl TryFrom<String> for On {
             Some(major) => Ok(Self::Hip(major)),
             None if text == "host" => Ok(Self::Host),
             None if text == "cuda" => Ok(Self::Cuda),
+            None if text == "loom" => Ok(Self::Loom),
+            None if text == "shuttle" => Ok(Self::Shuttle),
             None => Err(format!(
-                "{text:?} is neither `host` nor `cuda` nor `hip` with a major version, as in `hip 7`"
+                "{text:?} is neither `host`, `cuda`, `loom`, `shuttle` nor `hip` with a major version, as in `hip 7`"
             )),
         }
     }
@@ -78,6 +84,8 @@ impl fmt::Display for On {
             Self::Host => f.pad("host"),
             Self::Cuda => f.pad("cuda"),
             Self::Hip(major) => f.pad(&format!("hip {major}")),
+            Self::Loom => f.pad("loom"),
+            Self::Shuttle => f.pad("shuttle"),
         }
     }
 }
@@ -94,7 +102,7 @@ pub(crate) struct Mutation<'a> {
     pub(crate) name: String,
     /// What is wrong then, in a sentence.
     pub(crate) wrong: &'a str,
-    /// The group of the suite that has to find it.
+    /// The group of the suite, or the model or scenario, that has to find it.
     pub(crate) by: &'a str,
     pub(crate) on: On,
     /// The environment variable that switches it on, and its value.

@@ -19,12 +19,12 @@ use place::{Place, Runner};
 use std::fs;
 use std::time::Instant;
 
-/// Plants all faults and switches on, one at a time, those with `filter` in their name. Whether each was found.
+/// Plants all faults and switches on, one at a time, those with `filter` in their name, or found on it. Whether each was found.
 pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
     let workspace = cargo::workspace()?;
     let list = List::read(&workspace)?;
     let chosen: Vec<Mutation<'_>> =
-        list.mutations().filter(|mutation| mutation.name.contains(filter)).collect();
+        list.mutations().filter(|one| one.name.contains(filter) || one.on.to_string() == filter).collect();
     if chosen.is_empty() {
         return Err(Trouble::new(format!("no mutation has {filter} in its name")));
     }
@@ -33,9 +33,8 @@ pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
     let (copy, logs) = (folder.join("tree"), folder.join("logs"));
     tree::plant(&workspace, &copy, &list.change)?;
     fs::create_dir_all(&logs).doing(|| logs.display().to_string())?;
-    eprintln!("building the conformance suite with {} mutations of the library", list.change.len());
-    let program = cargo::suite_of(&copy, &folder.join("build"))?;
-    let runner = Runner { program, copy, logs };
+    eprintln!("building what finds {} mutations of the library", list.change.len());
+    let runner = Runner { copy, build: folder.join("build"), logs };
     let mut places: Vec<(On, Answer<Place<'_>>)> = Vec::new();
     for mutation in &chosen {
         if places.iter().all(|(on, _)| *on != mutation.on) {
@@ -56,7 +55,7 @@ pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
             Some(Err(trouble)) => (Outcome::NotRun, format!("NOT RUN: {trouble}")),
             None => (Outcome::NotRun, "NOT RUN".to_owned()),
         };
-        println!("{:width$}  {:5}  {told}", mutation.name, mutation.on);
+        println!("{:width$}  {:7}  {told}", mutation.name, mutation.on);
         Ok(outcome)
     })?;
     let not_run = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::NotRun)).count();

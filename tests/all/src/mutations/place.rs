@@ -24,17 +24,22 @@ const GPUS: u32 = 2;
 /// What the library does not take part in.
 const WITHOUT_THE_LIBRARY: [&str; 2] = ["--skip", "::driver::"];
 
+/// How long a model runs at most, and the same schedules for each fault.
+const SCHEDULES: [(&str, &str); 3] =
+    [("LOOM_MAX_DURATION", "20"), ("GPU_VMM_FIRST_SEED", "1"), ("GPU_VMM_SCHEDULES", "200")];
+
 /// How many names of failed cases are shown.
 const SHOWN: usize = 3;
 
 /// What libtest-mimic ends with where cases have failed.
 const FAILED: i32 = 101;
 
-/// The suite and the folders that its runs need.
+/// The folders that the runs need.
 #[derive(Debug)]
 pub(crate) struct Runner {
-    pub(crate) program: PathBuf,
     pub(crate) copy: PathBuf,
+    /// Where what finds the faults is built.
+    pub(crate) build: PathBuf,
     pub(crate) logs: PathBuf,
 }
 
@@ -53,6 +58,8 @@ enum Driver {
 pub(crate) struct Place<'a> {
     runner: &'a Runner,
     on: On,
+    /// The suite, or the tests of schedules.
+    program: PathBuf,
     driver: Driver,
     /// How long each group of the suite may take, once it has passed without a mutation.
     limits: Mutex<BTreeMap<String, Duration>>,
@@ -62,14 +69,23 @@ impl<'a> Place<'a> {
     /// Sets it up; an error if that driver cannot be had.
     pub(crate) fn new(runner: &'a Runner, layout: &Layout, on: On) -> Answer<Self> {
         let driver = match on {
-            On::Host => Driver::Host,
+            On::Host | On::Loom | On::Shuttle => Driver::Host,
             On::Hip(major) => Driver::Hip(hip(layout, major)?, layout.simulator()),
             On::Cuda => {
                 standin::set_up(layout)?;
                 Driver::Cuda(layout.cuda_standin())
             }
         };
-        Ok(Self { runner, on, driver, limits: Mutex::default() })
+        let Runner { copy, build, .. } = runner;
+        let program = match on {
+            On::Host | On::Hip(_) | On::Cuda => cargo::suite_of(copy, build)?,
+            On::Loom => cargo::schedules_of(copy, &build.join("loom"), "loom", "gpu-vmm-pool", &["--lib"])?,
+            On::Shuttle => {
+                let (package, target) = ("gpu-vmm-schedules", ["--test", "pool"]);
+                cargo::schedules_of(copy, &build.join("shuttle"), "shuttle", package, &target)?
+            }
+        };
+        Ok(Self { runner, on, program, driver, limits: Mutex::default() })
     }
 
     /// Sees a group pass while no fault is switched on, once, and how long it may take with one. Whoever asks meanwhile
@@ -98,25 +114,30 @@ impl<'a> Place<'a> {
     fn once(&self, name: &str, switch: Option<(&str, &str)>, group: &str, limit: Duration) -> Answer<Found> {
         let mut command = match &self.driver {
             Driver::Hip(runtime, simulator) => {
-                let mut command = runtime.command(simulator, &self.runner.program);
+                let mut command = runtime.command(simulator, &self.program);
                 suites::prepare(&mut command, GPUS);
                 command
             }
             Driver::Cuda(folder) => {
-                let mut command = Command::new(&self.runner.program);
+                let mut command = Command::new(&self.program);
                 standin::prepare(&mut command, folder, GPUS);
                 command
             }
             Driver::Host => {
-                let mut command = Command::new(&self.runner.program);
+                let mut command = Command::new(&self.program);
                 command.env("GPU_VMM_TEST_BACKENDS", "host");
                 command
             }
         };
         command.env_remove(CHANGED).env_remove(WITHOUT).envs(switch).env("RUST_BACKTRACE", "0");
         // One case after the other, so that it is known in which a process died.
-        command.args(["-Z", "unstable-options", "--format", "json", "--test-threads", "1"]);
-        command.args(WITHOUT_THE_LIBRARY).arg(format!("::{group}::")).current_dir(&self.runner.copy);
+        command.args(["--test-threads", "1"]).current_dir(&self.runner.copy);
+        if matches!(self.on, On::Loom | On::Shuttle) {
+            command.args(["--nocapture", group]).envs(SCHEDULES);
+        } else {
+            command.args(["-Z", "unstable-options", "--format", "json"]);
+            command.args(WITHOUT_THE_LIBRARY).arg(format!("::{group}::"));
+        }
         let log = self.runner.logs.join(format!("{name}-{}.txt", self.on).replace(' ', "-"));
         let ended = process::run(&mut command, &log, limit)?;
         let output = fs::read(&log).doing(|| log.display().to_string())?;
@@ -149,11 +170,17 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// From the output of libtest-mimic, a line of JSON for each case that begins or ends.
+    /// From the output of libtest-mimic, a line of JSON for each case that begins or ends; or from that of libtest, where
+    /// a schedule that fails ends the program.
     fn new(output: &str, ended: Ended) -> Self {
         let mut failed = Vec::new();
         let mut running = None;
         for line in output.lines() {
+            if let Some((name, _)) = line.strip_prefix("test ").and_then(|test| test.split_once(" ... ")) {
+                running = Some(name.to_owned());
+            } else if line == "ok" {
+                running = None;
+            }
             let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
             let Some(name) = event["name"].as_str() else { continue };
             running = (event["event"] == "started").then(|| name.to_owned());

@@ -1,0 +1,141 @@
+//! `cargo test-all schedules`: the pool's concurrent parts under every schedule (loom), the whole pool under random ones
+//! (shuttle), what makes no system calls on Miri, and threads under ThreadSanitizer.
+//!
+//! Each is built its own way, into folders of its own under `target/schedules`.
+
+use crate::cargo;
+use crate::process;
+use crate::summary::{Outcome, Row, Summary};
+use crate::trouble::{Answer, Doing, Trouble};
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How long a model or a scenario runs where nothing is said.
+const SECONDS: u64 = 8;
+
+/// What no run may take, beyond the seconds that its tests were given.
+const LIMIT: Duration = Duration::from_secs(1800);
+
+/// What Miri runs: packages, and parts of the names of tests that make no system calls which it does not have.
+const ON_MIRI: [(&str, &[&str]); 2] = [
+    ("gpu-vmm-pool", &["space::", "slabs::", "turn::", "classes::", "block::"]),
+    ("gpu-vmm-core", &["region::index", "share::tests::codec", "bytes::", "access::"]),
+];
+
+/// The target for which the standard library is built anew with the sanitizer.
+const SANITIZED: &str = "x86_64-unknown-linux-gnu";
+
+/// One tool's run.
+struct Tool {
+    name: &'static str,
+    command: Command,
+}
+
+/// Runs the tests with `filter` in their names, for so long each. With a filter, loom and shuttle alone.
+pub(crate) fn run(seconds: Option<u64>, filter: Option<&str>, summary: &mut Summary) -> Answer {
+    let folder = cargo::target_folder()?.join("schedules");
+    fs::create_dir_all(&folder).doing(|| folder.display().to_string())?;
+    let seconds = seconds.unwrap_or(SECONDS);
+    let mut tools = vec![loom(&folder, seconds, filter), shuttle(&folder, seconds, filter)];
+    if filter.is_none() {
+        match nightly("miri") {
+            Ok(()) => tools.extend(ON_MIRI.map(|(package, filters)| miri(&folder, package, filters))),
+            Err(trouble) => summary.add(Row::skipped("Miri", trouble, false)),
+        }
+        match nightly("rust-src") {
+            Ok(()) => tools.push(sanitizer(&folder)),
+            Err(trouble) => summary.add(Row::skipped("ThreadSanitizer", trouble, false)),
+        }
+    }
+    for Tool { name, mut command } in tools {
+        let log = folder.join(format!("{name}.txt").replace(' ', "-"));
+        eprintln!("{name}: its output is in {}", log.display());
+        let limit = LIMIT + Duration::from_secs(seconds * 32);
+        let ended = process::run(&mut command, &log, limit)?;
+        let passed = ended.status.is_some_and(|status| status.success());
+        let output = fs::read_to_string(&log).doing(|| log.display().to_string())?;
+        if passed {
+            output.lines().filter_map(schedules).for_each(|line| println!("{name}: {line}"));
+        } else {
+            eprintln!("{output}");
+        }
+        let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
+        summary.add(Row::of(name, outcome, ended.time).counting(ended.counts));
+    }
+    Ok(())
+}
+
+/// A line that says how many schedules there were, behind the name that the test's own line may have before it.
+fn schedules(line: &str) -> Option<&str> {
+    let line = line.rsplit_once(" ... ").map_or(line, |(_, rest)| rest);
+    line.contains(" schedules ").then_some(line)
+}
+
+/// A run of Cargo, with flags for the compiler beside those that the environment has.
+fn tested(folder: &Path, name: &str, flags: &str, package: &str) -> Command {
+    let mut command = cargo::cargo();
+    let inherited = env::var("RUSTFLAGS").unwrap_or_default();
+    command.args(["test", "--quiet", "--package", package, "--target-dir"]).arg(folder.join(name));
+    command.env("RUSTFLAGS", format!("{inherited} {flags}"));
+    command
+}
+
+fn loom(folder: &Path, seconds: u64, filter: Option<&str>) -> Tool {
+    let mut command = tested(folder, "loom", "--cfg loom", "gpu-vmm-pool");
+    command.args(["--lib", "--", "--nocapture"]).arg(format!("models::{}", filter.unwrap_or_default()));
+    command.env("LOOM_MAX_DURATION", seconds.to_string());
+    Tool { name: "loom", command }
+}
+
+fn shuttle(folder: &Path, seconds: u64, filter: Option<&str>) -> Tool {
+    let mut command = tested(folder, "shuttle", "--cfg shuttle", "gpu-vmm-schedules");
+    command.args(["--test", "pool", "--", "--nocapture", "--test-threads", "1"]).args(filter);
+    command.env("GPU_VMM_SECONDS", seconds.to_string());
+    Tool { name: "shuttle", command }
+}
+
+fn miri(folder: &Path, package: &'static str, filters: &[&str]) -> Tool {
+    let mut command = on_nightly();
+    command.args(["miri", "test", "--quiet", "--package", package, "--lib", "--target-dir"]);
+    command.arg(folder.join("miri")).arg("--").args(filters);
+    // Each process has a number, which the library asks for.
+    command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
+    let name = if package == "gpu-vmm-pool" { "Miri of the pool" } else { "Miri of the core" };
+    Tool { name, command }
+}
+
+/// The pool's tests that use threads, with the standard library built to be watched as well.
+fn sanitizer(folder: &Path) -> Tool {
+    let mut command = on_nightly();
+    command.args(["test", "--quiet", "-Zbuild-std", "--target", SANITIZED, "--package", "gpu-vmm-pool"]);
+    command.args(["--lib", "--tests", "--target-dir"]).arg(folder.join("sanitized"));
+    command.env("RUSTFLAGS", "-Zsanitizer=thread");
+    Tool { name: "ThreadSanitizer", command }
+}
+
+/// Cargo of the nightly toolchain, which this program's own is not.
+fn on_nightly() -> Command {
+    let mut command = Command::new("rustup");
+    command.args(["run", "nightly", "cargo"]);
+    ["CARGO", "RUSTC", "RUSTDOC", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"].iter().for_each(|name| {
+        command.env_remove(name);
+    });
+    command
+}
+
+/// Whether the nightly toolchain has a component.
+fn nightly(component: &str) -> Answer {
+    let mut command = Command::new("rustup");
+    command.args(["component", "list", "--installed", "--toolchain", "nightly"]).stderr(Stdio::null());
+    let answer = command.output().doing(|| "rustup".to_owned())?;
+    let installed = String::from_utf8_lossy(&answer.stdout);
+    if answer.status.success() && installed.lines().any(|line| line.starts_with(component)) {
+        return Ok(());
+    }
+    Err(Trouble::new(format!(
+        "there is no nightly toolchain with {component}: rustup component add --toolchain nightly {component}"
+    )))
+}

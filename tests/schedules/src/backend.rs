@@ -1,0 +1,188 @@
+//! A backend over host memory whose streams are a simulated device's.
+#![allow(unsafe_code)] // implements traits that make promises
+
+use crate::chance::Chance;
+use crate::event::SimulatedEvent;
+use crate::machine::Machine;
+use crate::reservation::{SimulatedHandle, SimulatedReservation};
+use gpu_vmm_core::{
+    Address, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog, Event,
+    FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream,
+    Vendor,
+};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// A backend like the one inside of it, but for streams, events and captures, and for the calls that fail by chance.
+#[derive(Clone, Debug)]
+pub(crate) struct Simulated<B> {
+    inner: B,
+    machine: Arc<Machine>,
+    chance: Chance,
+}
+
+impl<B: Backend> Simulated<B> {
+    pub(crate) fn new(inner: B, machine: &Arc<Machine>, chance: Chance) -> Self {
+        Self { inner, machine: Arc::clone(machine), chance }
+    }
+
+    fn handle(&self, inner: B::Handle) -> SimulatedHandle<B::Handle> {
+        SimulatedHandle { inner, number: self.machine.new_handle() }
+    }
+}
+
+// SAFETY: memory is the inner backend's; streams, events and captures are the machine's, which does work in order.
+unsafe impl<B: Backend> Backend for Simulated<B> {
+    type Handle = SimulatedHandle<B::Handle>;
+    type Reservation = SimulatedReservation<B::Reservation>;
+
+    fn vendor(&self) -> Vendor {
+        self.inner.vendor()
+    }
+
+    fn instance(&self) -> InstanceId {
+        self.inner.instance()
+    }
+
+    fn driver(&self) -> DriverInfo {
+        self.inner.driver()
+    }
+
+    fn devices(&self) -> &[Device] {
+        self.inner.devices()
+    }
+
+    fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
+        self.inner.memory_info(device)
+    }
+
+    fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
+        self.inner.can_access(device, owner)
+    }
+
+    fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
+        self.inner.capabilities(device)
+    }
+
+    fn quirks(&self) -> Vec<Quirk> {
+        self.inner.quirks()
+    }
+
+    fn unmaps_runs(&self) -> bool {
+        self.inner.unmaps_runs()
+    }
+
+    fn granularity(&self) -> Granularity {
+        self.inner.granularity()
+    }
+
+    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+        self.inner.granularity_of(operation, properties)
+    }
+
+    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
+        self.inner.check_host_access(operation, properties)
+    }
+
+    fn reservation_unit(&self) -> Granularity {
+        self.inner.reservation_unit()
+    }
+
+    unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle> {
+        self.machine.switch();
+        self.chance.memory_call("create")?;
+        // SAFETY: the caller's promises are passed on; so in every function below.
+        unsafe { self.inner.create(size, properties) }.map(|inner| self.handle(inner))
+    }
+
+    unsafe fn import(
+        &self,
+        fd: BorrowedFd<'_>,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self::Handle> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.import(fd, size, properties) }.map(|inner| self.handle(inner))
+    }
+
+    unsafe fn import_fabric(
+        &self,
+        handle: &FabricHandle,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self::Handle> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.import_fabric(handle, size, properties) }.map(|inner| self.handle(inner))
+    }
+
+    unsafe fn reserve(
+        &self,
+        size: Bytes,
+        alignment: Alignment,
+        hint: Option<Address>,
+    ) -> Result<Self::Reservation> {
+        self.chance.memory_call("reserve")?;
+        // SAFETY: as in `create`.
+        let inner = unsafe { self.inner.reserve(size, alignment, hint) }?;
+        Ok(SimulatedReservation { inner, machine: Arc::clone(&self.machine), chance: self.chance })
+    }
+
+    unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.copy_from_host(device, to, from) }
+    }
+
+    unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.copy_to_host(device, to, from) }
+    }
+
+    unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.copy(device, to, from, length) }
+    }
+
+    unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.fill(device, at, length, value) }
+    }
+
+    fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
+        self.inner.pin(size)
+    }
+
+    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
+        self.inner.lane(device)
+    }
+
+    fn synchronize(&self, _: DeviceId) -> Result<()> {
+        self.machine.synchronize(None)
+    }
+
+    fn synchronize_stream(&self, _: DeviceId, stream: Stream<'_>) -> Result<()> {
+        self.machine.synchronize(Some(stream))
+    }
+
+    fn event(&self, _: DeviceId) -> Result<Box<dyn Event>> {
+        self.chance.stream_call("make an event")?;
+        Ok(Box::new(SimulatedEvent::new(&self.machine, self.chance)))
+    }
+
+    fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
+        self.machine.switch();
+        self.chance.stream_call("ask whether a stream captures")?;
+        Ok(self.machine.asked_whether_it_captures(stream))
+    }
+
+    fn queries_spoil_captures(&self) -> bool {
+        true
+    }
+
+    fn deferred(&self) -> &Deferred {
+        self.inner.deferred()
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        self.inner.drop_log()
+    }
+}

@@ -1,0 +1,49 @@
+//! Events of the simulated device.
+#![allow(unsafe_code)] // implements traits that make promises
+
+use crate::chance::Chance;
+use crate::machine::{Machine, Place};
+use gpu_vmm_core::{Error, Event, Result, Stream};
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(crate) struct SimulatedEvent {
+    machine: Arc<Machine>,
+    chance: Chance,
+    place: Option<Place>,
+}
+
+impl SimulatedEvent {
+    pub(crate) fn new(machine: &Arc<Machine>, chance: Chance) -> Self {
+        Self { machine: Arc::clone(machine), chance, place: None }
+    }
+}
+
+// SAFETY: it is done when the machine has done all that was queued before it was recorded.
+unsafe impl Event for SimulatedEvent {
+    fn record(&mut self, stream: Stream<'_>) -> Result<()> {
+        self.machine.switch();
+        self.chance.stream_call("record an event")?;
+        self.place = Some(self.machine.place(stream)?);
+        Ok(())
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        self.machine.switch();
+        self.chance.stream_call("ask an event")?;
+        Ok(self.place.is_none_or(|place| self.machine.is_past(place)))
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.chance.stream_call("wait for an event")?;
+        if let Some(place) = self.place {
+            self.machine.wait_until(|machine| machine.is_past(place).then_some(()));
+        }
+        Ok(())
+    }
+
+    fn hold(&self, _: Stream<'_>) -> Result<()> {
+        let reason = "no test makes a stream wait".to_owned();
+        Err(Error::Unsupported { operation: "hold a stream", reason })
+    }
+}

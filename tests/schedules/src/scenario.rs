@@ -1,0 +1,327 @@
+//! What the threads of a schedule do.
+
+use crate::backend::Simulated;
+use crate::chance::Chance;
+use crate::fence::Signal;
+use crate::machine::{Machine, Task, Tenant};
+use gpu_vmm_core::{AddressRange, Backend as _, Bytes, Done, Stash, Stream};
+use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_pool::{AheadThread, Block, Pool, PoolError, PoolResult};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::{Arc, Mutex, RwLock};
+use shuttle::thread;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+type Backend = Simulated<HostBackend>;
+
+/// The tag whose blocks are suspended now and then.
+const TAG: &str = "a";
+
+/// Sizes that take each way through the pool: slots, classes, ranges of less and of more than a page.
+const SIZES: [u64; 6] = [300, 4 << 10, 200 << 10, 1 << 20, 2 << 20, 5 << 20];
+
+/// The name of the first stream; smaller numbers have meanings of their own.
+const FIRST_STREAM: usize = 0x1000;
+
+/// How many threads use one pool, how many streams they have in common, and how much each does.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Threads that use the pool, beside the device's.
+    pub threads: usize,
+    /// Streams that all of them use.
+    pub streams: usize,
+    /// How many things each thread does.
+    pub operations: usize,
+    /// Whether a thread maps memory ahead.
+    pub ahead: bool,
+    /// Which calls of the driver fail.
+    pub chance: Chance,
+}
+
+/// What the threads have in common.
+struct World {
+    scenario: Scenario,
+    machine: Arc<Machine>,
+    pool: Pool<Backend>,
+    tagged: Pool<Backend>,
+    /// Each with a lock that is held while work is queued on it, and alone while it is captured.
+    streams: Vec<(Stream<'static>, RwLock<()>)>,
+    /// Held while work is queued on tagged blocks, and alone while they are suspended.
+    awake: RwLock<()>,
+    /// Blocks on their way from one thread to another.
+    passed: Mutex<Vec<Held>>,
+    names: AtomicUsize,
+}
+
+/// A block of a thread's.
+struct Held {
+    block: Block<Backend>,
+    tenant: Tenant,
+    /// Where its work is queued; `None` once its stream was destroyed.
+    stream: Option<usize>,
+}
+
+fn pick(count: usize) -> usize {
+    thread_rng().gen_range(0..count)
+}
+
+impl Scenario {
+    /// Does all of it, in one schedule.
+    pub(crate) fn play(self) {
+        let machine = Arc::new(Machine::new());
+        let host = HostConfig::new().devices(1).memory(Bytes::mib(512)).open().unwrap();
+        let backend = Simulated::new(host, &machine, self.chance);
+        let ahead = self.ahead.then(|| AheadThread::start(Bytes::mib(64)).unwrap());
+        let mut builder = Pool::builder(&backend);
+        if let Some(thread) = &ahead {
+            builder = builder.ahead(thread, Bytes::mib(4));
+        }
+        let pool = builder.build().unwrap();
+        let stream = |number| (machine.create_stream(FIRST_STREAM + number), RwLock::new(()));
+        let world = Arc::new(World {
+            scenario: self,
+            machine: Arc::clone(&machine),
+            tagged: pool.tagged(TAG).unwrap(),
+            streams: (0..self.streams).map(stream).collect(),
+            awake: RwLock::new(()),
+            passed: Mutex::new(Vec::new()),
+            names: AtomicUsize::new(FIRST_STREAM + self.streams),
+            pool,
+        });
+        // Not the world: the pool is to end before the device does.
+        let used = Arc::new(Mutex::new(Some(world.pool.clone())));
+        let device = {
+            let (machine, used) = (Arc::clone(&machine), Arc::clone(&used));
+            thread::spawn(move || run_device(&machine, &used))
+        };
+        let user = |_| {
+            let world = Arc::clone(&world);
+            thread::spawn(move || User { world: &world, held: Vec::new() }.run())
+        };
+        let users: Vec<_> = (0..self.threads).map(user).collect();
+        users.into_iter().for_each(|user| user.join().unwrap());
+        for held in std::mem::take(&mut *world.passed.lock().unwrap()) {
+            machine.given_back(held.tenant);
+        }
+        drop(used.lock().unwrap().take());
+        drop(Arc::into_inner(world).expect("all threads have ended"));
+        drop(ahead);
+        backend.deferred().collect(&backend).unwrap();
+        machine.stop();
+        device.join().unwrap();
+        assert!(self.chance.memory > 0 || machine.mappings() == 0, "the pool has left mappings behind");
+    }
+}
+
+/// The device's thread, and the one that completes fences: it uses the pool before it does.
+fn run_device(machine: &Machine, pool: &Mutex<Option<Pool<Backend>>>) {
+    while let Some(task) = machine.next(pick) {
+        if matches!(task, Task::Fence(_)) {
+            let pool = pool.lock().unwrap().clone();
+            drop(pool.map(|pool| pool.account()));
+        }
+        machine.finish(task);
+    }
+}
+
+/// A thread that uses the pool.
+struct User<'a> {
+    world: &'a World,
+    held: Vec<Held>,
+}
+
+impl User<'_> {
+    fn run(mut self) {
+        for _ in 0..self.world.scenario.operations {
+            match pick(20) {
+                0..5 => self.allocate(),
+                5..8 => self.launch(),
+                8..10 => self.launch_elsewhere(),
+                10..13 => self.free(),
+                13 => self.free_behind_a_fence(),
+                14 => self.pass_on(),
+                15 => drop((self.world.pool.account(), self.world.pool.snapshot())),
+                16 => self.trim(),
+                17 => self.suspend(),
+                18 => self.capture(),
+                _ => self.come_and_go(),
+            }
+        }
+        while !self.held.is_empty() {
+            self.free();
+        }
+    }
+
+    /// Where a result of the pool's may be an error: when memory may fail.
+    fn unless_refused<T>(&self, result: PoolResult<T>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(PoolError::Suspended { .. }) => None,
+            Err(_) if self.world.scenario.chance.memory > 0 => None,
+            Err(error) => panic!("refused, though there is memory: {error}"),
+        }
+    }
+
+    fn held(&self, block: Block<Backend>, stream: Option<usize>, captured: bool) -> Held {
+        let range = AddressRange { base: block.address(), size: block.capacity() };
+        let tenant = self.world.machine.handed_out(range, block.stream(), captured);
+        Held { block, tenant, stream }
+    }
+
+    fn allocate_on(&self, stream: usize, is_tagged: bool, captured: bool) -> Option<Held> {
+        let pool = if is_tagged { &self.world.tagged } else { &self.world.pool };
+        // A block must not lose its memory before the machine has seen it.
+        let _awake = if is_tagged { Some(self.world.awake.try_read().ok()?) } else { None };
+        let size = Bytes(SIZES[pick(SIZES.len())]);
+        let block = self.unless_refused(pool.alloc(size, Bytes(256), self.world.streams[stream].0))?;
+        Some(self.held(block, Some(stream), captured))
+    }
+
+    fn allocate(&mut self) {
+        let stream = pick(self.world.streams.len());
+        let held = self.allocate_on(stream, pick(4) == 0, false);
+        self.held.extend(held);
+        if pick(2) == 0 {
+            self.launch_on_last();
+        }
+    }
+
+    fn launch_on_last(&mut self) {
+        if let Some(held) = self.held.last() {
+            self.launch_for(held, held.stream);
+        }
+    }
+
+    /// Queues work on a block, unless another thread captures the stream or suspends the block. True if it was queued.
+    fn launch_for(&self, held: &Held, stream: Option<usize>) -> bool {
+        let Some(stream) = stream else { return false };
+        let (name, lock) = &self.world.streams[stream];
+        let Ok(_not_captured) = lock.try_read() else { return false };
+        let Ok(_awake) = self.world.awake.try_read() else { return false };
+        self.world.machine.launch(*name, held.tenant);
+        true
+    }
+
+    fn launch(&mut self) {
+        if !self.held.is_empty() {
+            let held = &self.held[pick(self.held.len())];
+            self.launch_for(held, held.stream);
+        }
+    }
+
+    /// Uses a block on another stream than its own.
+    fn launch_elsewhere(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let (index, stream) = (pick(self.held.len()), pick(self.world.streams.len()));
+        if self.held[index].block.record_use(self.world.streams[stream].0).is_ok() {
+            self.launch_for(&self.held[index], Some(stream));
+        }
+    }
+
+    fn take_any(&mut self) -> Option<Held> {
+        match self.held.len() {
+            0 => None,
+            count => Some(self.held.swap_remove(pick(count))),
+        }
+    }
+
+    fn free(&mut self) {
+        if let Some(held) = self.take_any() {
+            self.world.machine.given_back(held.tenant);
+        }
+    }
+
+    fn free_behind_a_fence(&mut self) {
+        if let Some(Held { block, tenant, .. }) = self.take_any() {
+            self.world.machine.fenced(tenant);
+            block.free_after(Arc::new(Signal::new(&self.world.machine, tenant)));
+        }
+    }
+
+    /// Gives a block to another thread, or takes one.
+    fn pass_on(&mut self) {
+        let taken = self.world.passed.lock().unwrap().pop();
+        match taken {
+            Some(held) => self.held.push(held),
+            None => {
+                let held = self.take_any();
+                self.world.passed.lock().unwrap().extend(held);
+            }
+        }
+    }
+
+    fn trim(&mut self) {
+        // What captures cannot be waited for.
+        let _ = self.world.pool.trim(Bytes::ZERO);
+    }
+
+    fn suspend(&mut self) {
+        let Ok(_alone) = self.world.awake.try_write() else { return };
+        let _ = self.world.pool.suspend(TAG, &Stash::nothing(), Done::when_devices_idle());
+        let resumed = (0..1000).any(|_| self.world.pool.resume(TAG).is_ok());
+        assert!(resumed, "what was suspended cannot be resumed");
+    }
+
+    /// Captures a stream, with blocks that are allocated for it, and launches the graph on any stream.
+    fn capture(&mut self) {
+        let (own, other) = (pick(self.world.streams.len()), pick(self.world.streams.len()));
+        let (name, lock) = &self.world.streams[own];
+        let Ok(alone) = lock.try_write() else { return };
+        let machine = &self.world.machine;
+        machine.begin_capture(*name);
+        let mut blocks = Vec::new();
+        for _ in 0..2 {
+            if let Some(held) = self.allocate_on(own, false, true) {
+                machine.launch(*name, held.tenant);
+                blocks.push(held);
+            }
+            if pick(2) == 0 {
+                self.free();
+            }
+        }
+        // The graph uses them wherever it is launched, and that is once.
+        let not_captured = if own == other { None } else { self.world.streams[other].1.try_read().ok() };
+        let on = if own == other || not_captured.is_none() { own } else { other };
+        let mut noted = true;
+        for held in &mut blocks {
+            noted &= held.block.record_use(self.world.streams[on].0).is_ok();
+        }
+        assert!(noted, "a use on a stream could not be noted");
+        machine.end_capture_and_launch(*name, self.world.streams[on].0);
+        drop((alone, not_captured));
+        self.held.append(&mut blocks);
+    }
+
+    /// Makes a stream, has the pool serve it, and destroys it, with or without blocks that are left.
+    #[allow(unsafe_code)]
+    fn come_and_go(&mut self) {
+        let World { machine, pool, names, .. } = self.world;
+        let stream = machine.create_stream(names.fetch_add(1, Ordering::Relaxed));
+        let is_registered = pick(2) == 0;
+        // SAFETY: the stream is destroyed after the registration has ended.
+        let registered = is_registered.then(|| unsafe { pool.register_stream(stream) }.unwrap());
+        for _ in 0..2 {
+            let size = Bytes(SIZES[pick(SIZES.len())]);
+            let block = match &registered {
+                Some(registered) => registered.alloc(size, Bytes(256)),
+                None => pool.alloc(size, Bytes(256), stream),
+            };
+            let Some(block) = self.unless_refused(block) else { continue };
+            let held = self.held(block, None, false);
+            machine.launch(stream, held.tenant);
+            if pick(2) == 0 {
+                self.held.push(held);
+            } else {
+                machine.given_back(held.tenant);
+            }
+        }
+        drop(registered);
+        if !is_registered {
+            let forgotten = (0..1000).any(|_| pool.forget_stream(stream).is_ok());
+            assert!(forgotten, "a stream that does not capture cannot be forgotten");
+        }
+        machine.destroy_stream(stream);
+    }
+}
