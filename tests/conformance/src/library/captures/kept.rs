@@ -89,7 +89,7 @@ fn unmapped_when_announced<B: Workbench>(subject: &Subject<B>) {
 fn a_blocking_capture_is_seen<B: Workbench>(subject: &Subject<B>) {
     let backend = &subject.backend;
     if backend.vendor() != Vendor::Cuda {
-        skip("only NVIDIA's driver tells beforehand that a stream captures which nobody has announced");
+        skip("only NVIDIA's driver tells of a capture that was not announced");
     }
     in_all_modes(subject, &[Kind::Blocking], |stream, _, mode| {
         let (before, free) = (kept(backend), subject.free_here());
@@ -128,7 +128,8 @@ fn unannounced<B: Workbench>(subject: &Subject<B>) {
 
 /// Drops a region of one unit during an announced capture that has ended when this returns.
 fn keep<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream) -> Address {
-    let (announced, region) = (Announced::new(&subject.backend), region(subject));
+    // Should the case end here, the announcement goes first, and the region is not kept.
+    let (region, announced) = (region(subject), Announced::new(&subject.backend));
     let at = region.address();
     begin_with_work(subject, stream, gpu_vmm_core::workbench::CaptureMode::Relaxed, &region);
     drop(region);
