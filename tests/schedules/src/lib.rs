@@ -29,4 +29,4 @@ mod scenario;
 
 pub use chance::Chance;
 pub use run::run;
-pub use scenario::Scenario;
+pub use scenario::{Doing, Scenario};

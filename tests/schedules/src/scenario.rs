@@ -17,9 +17,6 @@ type Backend = Simulated<HostBackend>;
 /// The tag whose blocks are suspended now and then.
 const TAG: &str = "a";
 
-/// Sizes that take each way through the pool: slots, classes, ranges of less and of more than a page.
-const SIZES: [u64; 6] = [300, 4 << 10, 200 << 10, 1 << 20, 2 << 20, 5 << 20];
-
 /// The name of the first stream; smaller numbers have meanings of their own.
 const FIRST_STREAM: usize = 0x1000;
 
@@ -32,10 +29,61 @@ pub struct Scenario {
     pub streams: usize,
     /// How many things each thread does.
     pub operations: usize,
+    /// What every other thing is that a thread does.
+    pub often: Option<Doing>,
+    /// How large blocks are.
+    pub sizes: &'static [u64],
+    /// The most memory that the pool may hold, so that threads wait for each other's work; `None` for enough.
+    pub budget: Option<u64>,
     /// Whether a thread maps memory ahead.
     pub ahead: bool,
     /// Which calls of the driver fail.
     pub chance: Chance,
+}
+
+/// What a thread does at a time.
+#[derive(Clone, Copy, Debug)]
+pub enum Doing {
+    /// Allocates a block, and uses it on its stream perhaps.
+    Allocate,
+    /// Uses a block on its stream.
+    Launch,
+    /// Uses a block on another stream.
+    LaunchElsewhere,
+    /// Frees a block.
+    Free,
+    /// Frees a block behind a fence.
+    FreeBehindAFence,
+    /// Gives a block to another thread, or takes one.
+    PassOn,
+    /// Asks the pool what it has.
+    Ask,
+    /// Gives free memory back.
+    Trim,
+    /// Suspends the blocks of a tag and resumes them.
+    Suspend,
+    /// Captures a stream and launches the graph.
+    Capture,
+    /// Makes a stream, has the pool serve it, and destroys it.
+    ComeAndGo,
+}
+
+impl Doing {
+    fn any() -> Self {
+        match pick(20) {
+            0..5 => Self::Allocate,
+            5..8 => Self::Launch,
+            8..10 => Self::LaunchElsewhere,
+            10..13 => Self::Free,
+            13 => Self::FreeBehindAFence,
+            14 => Self::PassOn,
+            15 => Self::Ask,
+            16 => Self::Trim,
+            17 => Self::Suspend,
+            18 => Self::Capture,
+            _ => Self::ComeAndGo,
+        }
+    }
 }
 
 /// What the threads have in common.
@@ -76,6 +124,9 @@ impl Scenario {
         if let Some(thread) = &ahead {
             builder = builder.ahead(thread, Bytes::mib(4));
         }
+        if let Some(budget) = self.budget {
+            builder = builder.budget(Bytes(budget));
+        }
         let pool = builder.build().unwrap();
         let stream = |number| (machine.create_stream(FIRST_STREAM + number), RwLock::new(()));
         let world = Arc::new(World {
@@ -115,10 +166,13 @@ impl Scenario {
 
 /// The device's thread, and the one that completes fences: it uses the pool before it does.
 fn run_device(machine: &Machine, pool: &Mutex<Option<Pool<Backend>>>) {
+    // How often others go on before a kernel is done: work has to be queued while memory changes hands.
+    let delay = [1, 10, 100, 1000][pick(4)];
     while let Some(task) = machine.next(pick) {
+        (0..pick(delay)).for_each(|_| machine.switch());
         if matches!(task, Task::Fence(_)) {
-            let pool = pool.lock().unwrap().clone();
-            drop(pool.map(|pool| pool.account()));
+            // Borrowed: the last owner of the pool waits for its fences.
+            drop(pool.lock().unwrap().as_ref().map(Pool::account));
         }
         machine.finish(task);
     }
@@ -133,18 +187,19 @@ struct User<'a> {
 impl User<'_> {
     fn run(mut self) {
         for _ in 0..self.world.scenario.operations {
-            match pick(20) {
-                0..5 => self.allocate(),
-                5..8 => self.launch(),
-                8..10 => self.launch_elsewhere(),
-                10..13 => self.free(),
-                13 => self.free_behind_a_fence(),
-                14 => self.pass_on(),
-                15 => drop((self.world.pool.account(), self.world.pool.snapshot())),
-                16 => self.trim(),
-                17 => self.suspend(),
-                18 => self.capture(),
-                _ => self.come_and_go(),
+            let often = self.world.scenario.often.filter(|_| pick(2) == 0);
+            match often.unwrap_or_else(Doing::any) {
+                Doing::Allocate => self.allocate(),
+                Doing::Launch => self.launch(),
+                Doing::LaunchElsewhere => self.launch_elsewhere(),
+                Doing::Free => self.free(),
+                Doing::FreeBehindAFence => self.free_behind_a_fence(),
+                Doing::PassOn => self.pass_on(),
+                Doing::Ask => drop((self.world.pool.account(), self.world.pool.snapshot())),
+                Doing::Trim => self.trim(),
+                Doing::Suspend => self.suspend(),
+                Doing::Capture => self.capture(),
+                Doing::ComeAndGo => self.come_and_go(),
             }
         }
         while !self.held.is_empty() {
@@ -152,11 +207,17 @@ impl User<'_> {
         }
     }
 
-    /// Where a result of the pool's may be an error: when memory may fail.
+    fn size(&self) -> Bytes {
+        let sizes = self.world.scenario.sizes;
+        Bytes(sizes[pick(sizes.len())])
+    }
+
+    /// Where a result of the pool's may be an error: when memory may fail, or is short.
     fn unless_refused<T>(&self, result: PoolResult<T>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(PoolError::Suspended { .. }) => None,
+            Err(error) if self.world.scenario.budget.is_some() && error.is_out_of_memory() => None,
             Err(_) if self.world.scenario.chance.memory > 0 => None,
             Err(error) => panic!("refused, though there is memory: {error}"),
         }
@@ -172,7 +233,7 @@ impl User<'_> {
         let pool = if is_tagged { &self.world.tagged } else { &self.world.pool };
         // A block must not lose its memory before the machine has seen it.
         let _awake = if is_tagged { Some(self.world.awake.try_read().ok()?) } else { None };
-        let size = Bytes(SIZES[pick(SIZES.len())]);
+        let size = self.size();
         let block = self.unless_refused(pool.alloc(size, Bytes(256), self.world.streams[stream].0))?;
         Some(self.held(block, Some(stream), captured))
     }
@@ -181,7 +242,7 @@ impl User<'_> {
         let stream = pick(self.world.streams.len());
         let held = self.allocate_on(stream, pick(4) == 0, false);
         self.held.extend(held);
-        if pick(2) == 0 {
+        if pick(4) > 0 {
             self.launch_on_last();
         }
     }
@@ -258,6 +319,10 @@ impl User<'_> {
     }
 
     fn suspend(&mut self) {
+        // With little memory, other threads' blocks may leave too little for what was suspended.
+        if self.world.scenario.budget.is_some() {
+            return;
+        }
         let Ok(_alone) = self.world.awake.try_write() else { return };
         let _ = self.world.pool.suspend(TAG, &Stash::nothing(), Done::when_devices_idle());
         let resumed = (0..1000).any(|_| self.world.pool.resume(TAG).is_ok());
@@ -303,7 +368,7 @@ impl User<'_> {
         // SAFETY: the stream is destroyed after the registration has ended.
         let registered = is_registered.then(|| unsafe { pool.register_stream(stream) }.unwrap());
         for _ in 0..2 {
-            let size = Bytes(SIZES[pick(SIZES.len())]);
+            let size = self.size();
             let block = match &registered {
                 Some(registered) => registered.alloc(size, Bytes(256)),
                 None => pool.alloc(size, Bytes(256), stream),

@@ -167,7 +167,9 @@ fn the_reader_takes_any_bytes() {
     let (bytes, entries) = blocks();
     let entries: Vec<u8> = entries.iter().flat_map(|entry| entry.write()).collect();
     let mut good = 0;
-    for _ in 0..20_000 {
+    // Miri takes a thousand times as long.
+    let rounds = if cfg!(miri) { 60 } else { 20_000 };
+    for _ in 0..rounds {
         let [mut head, mut entries] = [head.clone(), entries.clone()];
         for _ in 0..random.below(4) {
             let changed = if random.below(2) == 0 { &mut head } else { &mut entries };
@@ -183,5 +185,5 @@ fn the_reader_takes_any_bytes() {
         let with_lengths = [&[255, 0][..], &head].concat();
         fuzz::decode(&with_lengths);
     }
-    assert!(good > 1000 && good < 15_000, "{good}");
+    assert!(good > rounds / 20 && good < rounds * 3 / 4, "{good} of {rounds}");
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::random::Random;
 
 const SEED: u64 = 5;
-const MESSAGES: usize = 10_000;
+const MESSAGES: usize = if cfg!(miri) { 60 } else { 10_000 };
 
 /// Random bytes, random content behind a header that is right, or a right message that is changed and cut.
 fn make(random: &mut Random, nonce: Nonce, descriptors: usize) -> Vec<u8> {
