@@ -57,10 +57,10 @@ fn in_all_modes<B: Workbench>(
 }
 
 /// A capture that the backend has been told of, until this is dropped.
-struct Announced<'a, B: Backend>(&'a B);
+pub(crate) struct Announced<'a, B: Backend>(&'a B);
 
 impl<'a, B: Backend> Announced<'a, B> {
-    fn new(backend: &'a B) -> Self {
+    pub(crate) fn new(backend: &'a B) -> Self {
         backend.deferred().capture_begins();
         Self(backend)
     }

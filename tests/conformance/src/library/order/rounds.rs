@@ -1,4 +1,5 @@
 //! Many rounds of memory that is taken away, or handed out again, while work still uses it: on several threads at once.
+//! Captures are announced, and who cannot wait because of one tries again.
 //!
 //! | variable | default | |
 //! |---|---|---|
@@ -8,11 +9,12 @@
 
 use super::in_flight::{AFTER, check, mapped};
 use crate::case::cases;
+use crate::library::captures::Announced;
 use crate::library::flights::{finish, own, start_on};
 use crate::library::tools::{idle, setting};
 use crate::subject::{Subject, note};
 use gpu_vmm_core::workbench::{CaptureMode, WorkStream};
-use gpu_vmm_core::{Bytes, Workbench};
+use gpu_vmm_core::{Backend, Bytes, Error, Region, Workbench};
 use gpu_vmm_pool::{Block, Pool};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -36,6 +38,7 @@ fn rounds_under_work<B: Workbench>(subject: &Subject<B>) {
     let (next, seen) = (AtomicU64::new(0), [const { AtomicU64::new(0) }; 4]);
     let streams: Vec<_> = (0..THREADS).map(|_| own(subject)).collect();
     let pool = Pool::builder(&subject.backend).device(subject.device).build().unwrap();
+    let kept = subject.backend.deferred().kept();
     thread::scope(|scope| {
         for own in &streams {
             let (next, seen, pool, kinds) = (&next, &seen, &pool, &kinds);
@@ -52,12 +55,25 @@ fn rounds_under_work<B: Workbench>(subject: &Subject<B>) {
             });
         }
     });
+    // Regions that were dropped during a capture.
+    subject.backend.deferred().collect(&subject.backend).unwrap();
+    assert_eq!(subject.backend.deferred().kept(), kept);
     let seen = seen.map(|seen| seen.into_inner());
     assert!(seen[2] > 0, "work goes on when a call has returned");
     note(format!(
         "rounds: {} of another context, {} of another thread's stream, {} of a pool's stream, {} before a capture",
         seen[0], seen[1], seen[2], seen[3]
     ));
+}
+
+/// Unmaps when the devices are idle, and when no stream captures.
+fn unmap<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>) {
+    loop {
+        match region.unmap(Bytes::ZERO, subject.unit(), idle()) {
+            Err(Error::Capturing { .. }) => thread::yield_now(),
+            answer => return answer.unwrap(),
+        }
+    }
 }
 
 /// A kernel in another context, which is current when the memory goes.
@@ -67,14 +83,13 @@ fn another_context<B: Workbench>(subject: &Subject<B>, _: &Pool<B>, _: &dyn Work
     let mut region = mapped(subject, &memory);
     region.write_pattern(subject.device, Bytes::ZERO, subject.unit(), BEFORE).unwrap();
     start_on(subject, &*stream, (&region, Bytes::ZERO), AFTER, times);
-    let unmap = &mut || region.unmap(Bytes::ZERO, subject.unit(), idle()).unwrap();
-    subject.backend.in_context_of(&*stream, unmap).unwrap();
+    subject.backend.in_context_of(&*stream, &mut || unmap(subject, &mut region)).unwrap();
     assert!(stream.is_done().unwrap(), "unmapped under the work of another context");
     check(subject, &mapped(subject, &memory), Bytes::ZERO);
     true
 }
 
-/// A kernel on this thread's default stream, and another thread that drops the region.
+/// A kernel on this thread's default stream, and another thread that unmaps.
 fn another_threads_stream<B: Workbench>(
     subject: &Subject<B>,
     _: &Pool<B>,
@@ -86,14 +101,14 @@ fn another_threads_stream<B: Workbench>(
     let mut region = mapped(subject, &memory);
     region.write_pattern(subject.device, Bytes::ZERO, subject.unit(), BEFORE).unwrap();
     let (at, rounds) = (region.address(), 64 * times);
-    // SAFETY: the region is mapped, and dropping it waits for the work, which is what the case looks at.
+    // SAFETY: the region is mapped, and unmapping it waits for the work, which is what the case looks at.
     let started = unsafe {
         subject.backend.start_pattern_on(subject.device, stream, at, subject.unit(), AFTER, rounds)
     };
     if started.is_err() {
         return false;
     }
-    thread::scope(|scope| scope.spawn(|| drop(region)).join()).unwrap();
+    thread::scope(|scope| scope.spawn(|| unmap(subject, &mut region)).join()).unwrap();
     check(subject, &mapped(subject, &memory), Bytes::ZERO);
     true
 }
@@ -150,6 +165,7 @@ fn a_capture<B: Workbench>(subject: &Subject<B>, pool: &Pool<B>, own_: &dyn Work
     let is_seen = work(subject, own_, &block, times);
     let at = (block.address().0, block.address().0 + block.capacity().0);
     drop(block);
+    let announced = Announced::new(&subject.backend);
     // SAFETY: it is ended below, on this thread.
     if unsafe { subject.backend.begin_capture(subject.device, own_.stream(), CaptureMode::Relaxed) }.is_err()
     {
@@ -161,6 +177,7 @@ fn a_capture<B: Workbench>(subject: &Subject<B>, pool: &Pool<B>, own_: &dyn Work
     unsafe { subject.backend.start_pattern_on(subject.device, own_.stream(), next.address(), SIZE, 7, 1) }
         .unwrap();
     let graph = subject.backend.end_capture(subject.device, own_.stream()).unwrap();
+    drop(announced);
     // SAFETY: as above.
     unsafe { graph.launch(launched.stream()) }.unwrap();
     assert!(!overlap(&next, at) || own_.is_done().unwrap(), "a graph has memory that eager work still uses");
