@@ -10,11 +10,11 @@
 use super::in_flight::{AFTER, check, mapped};
 use crate::case::cases;
 use crate::library::captures::Announced;
-use crate::library::flights::{finish, own, start_on};
+use crate::library::flights::{finish, own, rounds, start_on};
 use crate::library::tools::{idle, setting};
 use crate::subject::{Subject, note};
 use gpu_vmm_core::workbench::{CaptureMode, WorkStream};
-use gpu_vmm_core::{Backend, Bytes, Error, Region, Workbench};
+use gpu_vmm_core::{Bytes, Error, Region, Workbench};
 use gpu_vmm_pool::{Block, Pool};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -27,13 +27,12 @@ cases! { "order":
 
 const THREADS: u64 = 8;
 const BEFORE: u64 = 2;
-const SIZE: Bytes = Bytes::mib(4);
 
 /// What happens in a round; false if the backend has no such thing.
 type Round<B> = fn(&Subject<B>, &Pool<B>, &dyn WorkStream, u32) -> bool;
 
 fn rounds_under_work<B: Workbench>(subject: &Subject<B>) {
-    let (rounds, times) = (setting("GPU_VMM_ROUNDS", 16), setting("GPU_VMM_ROUND_WORK", 1) as u32);
+    let (count, times) = (setting("GPU_VMM_ROUNDS", 16), setting("GPU_VMM_ROUND_WORK", 1) as u32);
     let kinds: [Round<B>; 4] = [another_context, another_threads_stream, another_stream, a_capture];
     let (next, seen) = (AtomicU64::new(0), [const { AtomicU64::new(0) }; 4]);
     let streams: Vec<_> = (0..THREADS).map(|_| own(subject)).collect();
@@ -45,7 +44,7 @@ fn rounds_under_work<B: Workbench>(subject: &Subject<B>) {
             scope.spawn(move || {
                 loop {
                     let round = next.fetch_add(1, Ordering::Relaxed);
-                    if round >= rounds {
+                    if round >= count {
                         return;
                     }
                     let kind = (round % 4) as usize;
@@ -100,7 +99,7 @@ fn another_threads_stream<B: Workbench>(
     let memory = subject.memory(1);
     let mut region = mapped(subject, &memory);
     region.write_pattern(subject.device, Bytes::ZERO, subject.unit(), BEFORE).unwrap();
-    let (at, rounds) = (region.address(), 64 * times);
+    let (at, rounds) = (region.address(), rounds(subject) * times);
     // SAFETY: the region is mapped, and unmapping it waits for the work, which is what the case looks at.
     let started = unsafe {
         subject.backend.start_pattern_on(subject.device, stream, at, subject.unit(), AFTER, rounds)
@@ -121,9 +120,9 @@ fn work<B: Workbench>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<
             subject.device,
             own.stream(),
             block.address(),
-            SIZE,
+            subject.unit(),
             AFTER,
-            128 * times,
+            rounds(subject) * times,
         )
     }
     .unwrap();
@@ -145,11 +144,11 @@ fn another_stream<B: Workbench>(
     // SAFETY: both registrations end before their streams.
     let [ours, theirs] =
         [own_, &*other].map(|stream| unsafe { pool.register_stream(stream.stream()) }.unwrap());
-    let block = ours.alloc(SIZE, Bytes(256)).unwrap();
+    let block = ours.alloc(subject.unit(), Bytes(256)).unwrap();
     let is_seen = work(subject, own_, &block, times);
     let at = (block.address().0, block.address().0 + block.capacity().0);
     drop(block);
-    let next: Vec<_> = (0..3).map(|_| theirs.alloc(SIZE, Bytes(256)).unwrap()).collect();
+    let next: Vec<_> = (0..3).map(|_| theirs.alloc(subject.unit(), Bytes(256)).unwrap()).collect();
     let wrong = next.iter().any(|next| overlap(next, at));
     assert!(!wrong || own_.is_done().unwrap(), "given to another stream under the work");
     finish(subject, own_);
@@ -161,7 +160,7 @@ fn a_capture<B: Workbench>(subject: &Subject<B>, pool: &Pool<B>, own_: &dyn Work
     let launched = own(subject);
     // SAFETY: the registration ends before its stream.
     let stream = unsafe { pool.register_stream(own_.stream()) }.unwrap();
-    let block = stream.alloc(SIZE, Bytes(256)).unwrap();
+    let block = stream.alloc(subject.unit(), Bytes(256)).unwrap();
     let is_seen = work(subject, own_, &block, times);
     let at = (block.address().0, block.address().0 + block.capacity().0);
     drop(block);
@@ -172,10 +171,12 @@ fn a_capture<B: Workbench>(subject: &Subject<B>, pool: &Pool<B>, own_: &dyn Work
         finish(subject, own_);
         return false;
     }
-    let next = stream.alloc(SIZE, Bytes(256)).unwrap();
+    let next = stream.alloc(subject.unit(), Bytes(256)).unwrap();
     // SAFETY: the block stays until the graph has run.
-    unsafe { subject.backend.start_pattern_on(subject.device, own_.stream(), next.address(), SIZE, 7, 1) }
-        .unwrap();
+    unsafe {
+        subject.backend.start_pattern_on(subject.device, own_.stream(), next.address(), subject.unit(), 7, 1)
+    }
+    .unwrap();
     let graph = subject.backend.end_capture(subject.device, own_.stream()).unwrap();
     drop(announced);
     // SAFETY: as above.
@@ -184,7 +185,8 @@ fn a_capture<B: Workbench>(subject: &Subject<B>, pool: &Pool<B>, own_: &dyn Work
     finish(subject, &*launched);
     finish(subject, own_);
     // SAFETY: the block's memory is mapped, and its device may read it.
-    let wrong = unsafe { subject.backend.count_wrong(subject.device, next.address(), SIZE, 7) }.unwrap();
+    let wrong =
+        unsafe { subject.backend.count_wrong(subject.device, next.address(), subject.unit(), 7) }.unwrap();
     assert_eq!(wrong, 0, "eager work has written to a graph's memory");
     is_seen
 }
