@@ -29,7 +29,16 @@ const THREADS: u64 = 8;
 const BEFORE: u64 = 2;
 
 /// What happens in a round; false if the backend has no such thing.
-type Round<B> = fn(&Subject<B>, &Pool<B>, &dyn WorkStream, u32) -> bool;
+type Round<B> = fn(&Thread<'_, B>, u32) -> bool;
+
+/// What a thread has for its rounds.
+struct Thread<'a, B: Workbench> {
+    subject: &'a Subject<B>,
+    pool: &'a Pool<B>,
+    own: &'a dyn WorkStream,
+    /// In another context, if a device can have several.
+    elsewhere: Option<&'a dyn WorkStream>,
+}
 
 fn rounds_under_work<B: Workbench>(subject: &Subject<B>) {
     let (count, times) = (setting("GPU_VMM_ROUNDS", 16), setting("GPU_VMM_ROUND_WORK", 1) as u32);
@@ -42,14 +51,15 @@ fn rounds_under_work<B: Workbench>(subject: &Subject<B>) {
         for own in &streams {
             let (next, seen, pool, kinds) = (&next, &seen, &pool, &kinds);
             scope.spawn(move || {
+                let elsewhere = subject.backend.stream_elsewhere(subject.device).ok();
+                let thread = Thread { subject, pool, own: &**own, elsewhere: elsewhere.as_deref() };
                 loop {
                     let round = next.fetch_add(1, Ordering::Relaxed);
                     if round >= count {
                         return;
                     }
                     let kind = (round % 4) as usize;
-                    seen[kind]
-                        .fetch_add(u64::from(kinds[kind](subject, pool, &**own, times)), Ordering::Relaxed);
+                    seen[kind].fetch_add(u64::from(kinds[kind](&thread, times)), Ordering::Relaxed);
                 }
             });
         }
@@ -76,25 +86,20 @@ fn unmap<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>) {
 }
 
 /// A kernel in another context, which is current when the memory goes.
-fn another_context<B: Workbench>(subject: &Subject<B>, _: &Pool<B>, _: &dyn WorkStream, times: u32) -> bool {
-    let Ok(stream) = subject.backend.stream_elsewhere(subject.device) else { return false };
+fn another_context<B: Workbench>(&Thread { subject, elsewhere, .. }: &Thread<'_, B>, times: u32) -> bool {
+    let Some(stream) = elsewhere else { return false };
     let memory = subject.memory(1);
     let mut region = mapped(subject, &memory);
     region.write_pattern(subject.device, Bytes::ZERO, subject.unit(), BEFORE).unwrap();
-    start_on(subject, &*stream, (&region, Bytes::ZERO), AFTER, times);
-    subject.backend.in_context_of(&*stream, &mut || unmap(subject, &mut region)).unwrap();
+    start_on(subject, stream, (&region, Bytes::ZERO), AFTER, times);
+    subject.backend.in_context_of(stream, &mut || unmap(subject, &mut region)).unwrap();
     assert!(stream.is_done().unwrap(), "unmapped under the work of another context");
     check(subject, &mapped(subject, &memory), Bytes::ZERO);
     true
 }
 
 /// A kernel on this thread's default stream, and another thread that unmaps.
-fn another_threads_stream<B: Workbench>(
-    subject: &Subject<B>,
-    _: &Pool<B>,
-    _: &dyn WorkStream,
-    times: u32,
-) -> bool {
+fn another_threads_stream<B: Workbench>(&Thread { subject, .. }: &Thread<'_, B>, times: u32) -> bool {
     let Some(stream) = subject.backend.per_thread_stream() else { return false };
     let memory = subject.memory(1);
     let mut region = mapped(subject, &memory);
@@ -135,15 +140,13 @@ fn overlap<B: Workbench>(one: &Block<B>, (from, to): (u64, u64)) -> bool {
 
 /// A block of one stream that is freed under its work, and requests of another one.
 fn another_stream<B: Workbench>(
-    subject: &Subject<B>,
-    pool: &Pool<B>,
-    own_: &dyn WorkStream,
+    &Thread { subject, pool, own: own_, .. }: &Thread<'_, B>,
     times: u32,
 ) -> bool {
     let other = own(subject);
     // SAFETY: both registrations end before their streams.
     let [ours, theirs] =
-        [own_, &*other].map(|stream| unsafe { pool.register_stream(stream.stream()) }.unwrap());
+        [own_, other.as_ref()].map(|stream| unsafe { pool.register_stream(stream.stream()) }.unwrap());
     let block = ours.alloc(subject.unit(), Bytes(256)).unwrap();
     let is_seen = work(subject, own_, &block, times);
     let at = (block.address().0, block.address().0 + block.capacity().0);
@@ -156,7 +159,7 @@ fn another_stream<B: Workbench>(
 }
 
 /// A block that is freed under eager work, and a capture of the same stream, whose graph runs elsewhere.
-fn a_capture<B: Workbench>(subject: &Subject<B>, pool: &Pool<B>, own_: &dyn WorkStream, times: u32) -> bool {
+fn a_capture<B: Workbench>(&Thread { subject, pool, own: own_, .. }: &Thread<'_, B>, times: u32) -> bool {
     let launched = own(subject);
     // SAFETY: the registration ends before its stream.
     let stream = unsafe { pool.register_stream(own_.stream()) }.unwrap();
