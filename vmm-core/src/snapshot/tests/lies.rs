@@ -168,7 +168,7 @@ fn the_reader_takes_any_bytes() {
     let entries: Vec<u8> = entries.iter().flat_map(|entry| entry.write()).collect();
     let mut good = 0;
     // Miri takes a thousand times as long.
-    let rounds = if cfg!(miri) { 60 } else { 20_000 };
+    let rounds = if cfg!(miri) { 6 } else { 20_000 };
     for _ in 0..rounds {
         let [mut head, mut entries] = [head.clone(), entries.clone()];
         for _ in 0..random.below(4) {
@@ -185,5 +185,6 @@ fn the_reader_takes_any_bytes() {
         let with_lengths = [&[255, 0][..], &head].concat();
         fuzz::decode(&with_lengths);
     }
-    assert!(good > rounds / 20 && good < rounds * 3 / 4, "{good} of {rounds}");
+    let is_some = good > rounds / 20 && good < rounds * 3 / 4;
+    assert!(is_some || cfg!(miri), "{good} of {rounds}");
 }
