@@ -24,10 +24,10 @@ fn main() -> Result<()> {
     let weights = add(&backend, &regions, "weights", LAYER, LAYERS)?;
     let cache = add(&backend, &regions, "cache", CACHE, 1)?;
     for layer in 0..LAYERS {
-        weights.lock().fill(Bytes(LAYER.0 * layer), LAYER, layer as u8 + 1)?;
+        weights.lock()?.fill(Bytes(LAYER.0 * layer), LAYER, layer as u8 + 1)?;
     }
     // Kernels, captured graphs and other data have these addresses.
-    let addresses = [&weights, &cache].map(|region| region.lock().address());
+    let addresses = [weights.lock()?.address(), cache.lock()?.address()];
 
     // Where the weights go to. Page-locked memory is filled at the link's full speed, and is slow to come by: a server
     // makes it once, when it starts.
@@ -47,11 +47,11 @@ fn main() -> Result<()> {
     let asleep = free(&backend)?;
     println!("asleep: {asleep} are free, after {}", ms(took));
     println!("        {} of contents are kept, {} were given up", kept.memory, given_up.memory);
-    for (tag, range, state) in regions.states() {
+    for (tag, range, state) in regions.states()? {
         println!("        {tag}: {range}, {state:?}");
     }
     // The addresses are still the server's: whoever uses them now is told, and nobody else is given them.
-    assert!(weights.lock().read(Bytes(0), &mut [0]).is_err());
+    assert!(weights.lock()?.read(Bytes(0), &mut [0]).is_err());
 
     // Any number of calls wake it once. Where there is not enough memory for all, those that came before are awake, the
     // others keep what they have in the stash, and the same call goes on later.
@@ -62,14 +62,14 @@ fn main() -> Result<()> {
     assert_eq!(regions.resume("weights")?.changed, 0);
 
     // Everything is where it was.
-    assert_eq!([&weights, &cache].map(|region| region.lock().address()), addresses);
+    assert_eq!([weights.lock()?.address(), cache.lock()?.address()], addresses);
     for layer in 0..LAYERS {
         let mut last = [0; 8];
-        weights.lock().read(Bytes(LAYER.0 * (layer + 1) - 8), &mut last)?;
+        weights.lock()?.read(Bytes(LAYER.0 * (layer + 1) - 8), &mut last)?;
         assert_eq!(last, [layer as u8 + 1; 8]);
     }
-    cache.lock().fill(Bytes(0), CACHE, 0)?;
-    assert_eq!(cache.lock().state(), RegionState::Active);
+    cache.lock()?.fill(Bytes(0), CACHE, 0)?;
+    assert_eq!(cache.lock()?.state(), RegionState::Active);
     println!("        the weights at {} and the cache at {}, as before", addresses[0], addresses[1]);
     println!("        the weights' bytes are what they were; the cache has room and no contents");
     Ok(())
@@ -88,7 +88,7 @@ fn add<B: Backend>(
     for number in 1..=count {
         region.grow_to(Bytes(piece.0 * number))?;
     }
-    Ok(regions.insert(region))
+    regions.insert(region)
 }
 
 fn free(backend: &AnyBackend) -> Result<Bytes> {

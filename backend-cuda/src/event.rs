@@ -3,7 +3,8 @@
 //! Each is of the context that this backend uses for its device, as are the streams that it is recorded on; a stream that it
 //! holds can be any context's. Recorded on the default stream, it marks the work on that of every context of the device (see
 //! `idle`): a stream of the event's own waits for marks in the other contexts, and the event is recorded behind them. Those
-//! marks are destroyed at once, so that a program may destroy its context while the event lives.
+//! marks are destroyed at once, so that a program may destroy its context while the event lives. Such an event can be done a
+//! moment later than the default streams.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]

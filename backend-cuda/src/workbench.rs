@@ -13,7 +13,7 @@ use crate::ffi::{
 };
 use crate::own_context::OwnContext;
 use crate::stream::OwnStream;
-use gpu_vmm_core::workbench::{CaptureMode, Graph, PATTERN_WORD, Walked, WorkStream, round_seeds};
+use gpu_vmm_core::workbench::{CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, round_seeds};
 use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream, Workbench};
 use std::ffi::{CStr, c_void};
 use std::ptr::{from_mut, null_mut, without_provenance_mut};
@@ -166,7 +166,8 @@ impl CudaBackend {
         self.check(operation, "cuLaunchKernel", result, || format!("{blocks} blocks of {threads} threads"))
     }
 
-    /// Has a kernel answer in words of the device's, which are zero when it begins, and waits for it.
+    /// Has a kernel answer in words of the device's, which are `before` when it begins, and waits for it. They are copied
+    /// there from the host, so that what is left where the kernel did not run is known.
     ///
     /// # Safety
     ///
@@ -175,15 +176,17 @@ impl CudaBackend {
         &self,
         operation: &'static str,
         device: DeviceId,
+        before: [u64; WORDS],
         start: impl FnOnce([Address; WORDS]) -> Result<()>,
     ) -> Result<[u64; WORDS]> {
         let size = Bytes(WORDS as u64 * PATTERN_WORD.0);
         let base = self.allocate_plain(device, size)?;
         let places = std::array::from_fn(|word| base + Bytes(word as u64 * PATTERN_WORD.0));
-        // SAFETY: the words are the device's, and as many bytes are read; the kernel's part is the caller's promise. Fill,
-        // kernel and copy follow each other in one stream.
+        let before = before.map(u64::to_ne_bytes);
+        // SAFETY: the words are the device's, and as many bytes are written and read; the kernel's part is the caller's
+        // promise. Copy, kernel and copy follow each other in one stream.
         let answer = unsafe {
-            self.memset(device, base, size, 0)
+            self.memcpy_from_host(device, base, before.as_flattened())
                 .and_then(|()| start(places))
                 .and_then(|()| self.finish_default(operation))
                 .and_then(|()| {
@@ -222,14 +225,15 @@ impl Workbench for CudaBackend {
         let _entered = self.enter_device(OPERATION, device)?;
         let kernels = self.kernels(OPERATION, device)?;
         let grid = Grid::wide(words);
-        // SAFETY: the kernel takes address, count, seed and the word for its result, and reads as many words as the caller
-        // has promised.
-        let answer = unsafe {
-            self.ask(OPERATION, device, |[wrong]| {
-                self.launch(OPERATION, kernels.count_wrong, grid, &mut [at.0, words, seed, wrong.0])
+        let count = Count::begin();
+        // SAFETY: the kernel takes address, count, seed and the first of the two words that it counts in, and reads as many
+        // words as the caller has promised.
+        let ended = unsafe {
+            self.ask(OPERATION, device, count.start(), |[counted, _]| {
+                self.launch(OPERATION, kernels.count_wrong, grid, &mut [at.0, words, seed, counted.0])
             })
         };
-        answer.map(|[wrong]| wrong)
+        count.end(OPERATION, words, ended?)
     }
 
     unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
@@ -240,12 +244,12 @@ impl Workbench for CudaBackend {
         // SAFETY: the kernel takes the first address, the number of nodes and the words for its result; the addresses
         // that it follows are nodes' by the caller's promise.
         let answer = unsafe {
-            self.ask(OPERATION, device, |[nodes, sum]| {
+            self.ask(OPERATION, device, Walked::UNWRITTEN, |[nodes, sum]| {
                 let parameters = &mut [head.0, most, nodes.0, sum.0];
                 self.launch(OPERATION, kernels.walk_list, Grid::single(), parameters)
             })
         };
-        answer.map(|[nodes, sum]| Walked { nodes, sum })
+        Walked::written(OPERATION, answer?)
     }
 
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {

@@ -202,9 +202,9 @@ unsafe impl Backend for HipBackend {
         event::is_capturing(&self.driver, stream)
     }
 
-    /// HIP up to 7.2 refuses questions even in relaxed mode.
+    /// Not while the calling thread is in relaxed mode, into which it is put for them.
     fn queries_spoil_captures(&self) -> bool {
-        true
+        !self.driver.can_relax()
     }
 
     fn deferred(&self) -> &Deferred {

@@ -1,20 +1,60 @@
 //! Copies, fills and waiting.
 //!
-//! All work is the given device's and done when the call returns. `hipMemcpy` waits by itself where the host is one side;
-//! between device addresses, and for `hipMemset`, the null stream is waited for.
+//! All work is the given device's, comes after what is on its null stream, and is done when the call returns. `hipMemcpy` and
+//! `hipMemset` would spoil every capture (quirk `null-stream-spoils-captures`), so the null stream is waited for, which does
+//! not, and a stream apart from it does the work. A HIP that lacks one of the calls for that has the null stream do it.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::access;
 use crate::driver::Driver;
-use crate::ffi::{hipMemcpyKind, hipMemoryType, hipPointerAttribute_t, hipStream_t};
+use crate::ffi::{
+    self, hipMemcpyKind, hipMemoryType, hipPointerAttribute_t, hipStream_t, hipStreamNonBlocking,
+};
+use crate::quirks::handles;
+use crate::stream::{StreamName, raw};
 use gpu_vmm_core::{Access, Address, AddressRange, Bytes, DeviceId, Error, Result, Stream};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+
+/// What copies and fills beside the null stream.
+struct Apart {
+    copy: ffi::hipMemcpyAsync,
+    fill: ffi::hipMemsetAsync,
+    stream: hipStream_t,
+}
 
 /// How much goes through the host at a time: enough for a copy engine's full speed.
 const CHUNK: Bytes = Bytes::mib(16);
 
 impl Driver {
+    /// The stream of a device, which is current, for its copies and fills, if this HIP has all that they need.
+    fn apart(&self, operation: &'static str, device: DeviceId) -> Result<Option<Apart>> {
+        let (Some(copy), Some(fill), Some(create)) =
+            (self.hip.hipMemcpyAsync, self.hip.hipMemsetAsync, self.hip.hipStreamCreateWithFlags)
+        else {
+            return Ok(None);
+        };
+        if !handles("null-stream-spoils-captures") {
+            return Ok(None);
+        }
+        let place = &self.devices_state(device)?.copies;
+        if place.get().is_none() {
+            let mut stream = null_mut();
+            // SAFETY: HIP writes one stream, of the current device.
+            let code = unsafe { create(&raw mut stream, hipStreamNonBlocking) };
+            self.check(operation, "hipStreamCreateWithFlags", code, || device.to_string())?;
+            if let Err(StreamName(second)) = place.set(StreamName(stream))
+                && let Some(destroy) = self.hip.hipStreamDestroy
+            {
+                // SAFETY: another thread was first; this one was made above, and nothing is on it.
+                let code = unsafe { destroy(second) };
+                self.check(operation, "hipStreamDestroy", code, || device.to_string())?;
+            }
+        }
+        Ok(place.get().map(|name| Apart { copy, fill, stream: name.0 }))
+    }
+
     /// # Safety
     ///
     /// Both sides are as long as `length`, and what the kind of copy says that they are; `device` may read and write them.
@@ -31,9 +71,17 @@ impl Driver {
         if length.is_zero() {
             return Ok(());
         }
+        let context = || format!("{length} from {from:p} to {to:p} by {device}");
+        if let Some(apart) = self.apart(operation, device)? {
+            let _relaxed = self.relax(operation)?;
+            self.wait_for_null(operation)?;
+            // SAFETY: the caller's promise, until the stream has been waited for; the stream is the device's.
+            let code = unsafe { (apart.copy)(to, from, length.0 as usize, kind, apart.stream) };
+            self.check(operation, "hipMemcpyAsync", code, context)?;
+            return self.wait_for(operation, apart.stream);
+        }
         // SAFETY: the caller's promise.
         let code = unsafe { (self.hip.hipMemcpy)(to, from, length.0 as usize, kind) };
-        let context = || format!("{length} from {from:p} to {to:p} by {device}");
         self.check(operation, "hipMemcpy", code, context)?;
         if kind.0 == hipMemcpyKind::hipMemcpyDeviceToDevice.0 {
             self.wait_for_null(operation)
@@ -214,9 +262,17 @@ impl Driver {
         if length.is_zero() {
             return Ok(());
         }
-        // SAFETY: the memory is mapped and may be written by the device, as the caller promises.
-        let code = unsafe { (self.hip.hipMemset)(at.as_ptr(), c_int::from(value), length.0 as usize) };
-        let range = AddressRange { base: at, size: length };
+        let (range, value) = (AddressRange { base: at, size: length }, c_int::from(value));
+        if let Some(apart) = self.apart(OPERATION, device)? {
+            let _relaxed = self.relax(OPERATION)?;
+            self.wait_for_null(OPERATION)?;
+            // SAFETY: the memory is mapped and may be written by the device, as the caller promises; the stream is its own.
+            let code = unsafe { (apart.fill)(at.as_ptr(), value, length.0 as usize, apart.stream) };
+            self.check(OPERATION, "hipMemsetAsync", code, || format!("{range} by {device}"))?;
+            return self.wait_for(OPERATION, apart.stream);
+        }
+        // SAFETY: as above.
+        let code = unsafe { (self.hip.hipMemset)(at.as_ptr(), value, length.0 as usize) };
         self.check(OPERATION, "hipMemset", code, || format!("{range} by {device}"))?;
         self.wait_for_null(OPERATION)
     }
@@ -226,23 +282,19 @@ impl Driver {
         self.wait_for(operation, std::ptr::null_mut())
     }
 
+    /// Waits for a stream, which is null or of the current device.
     pub(crate) fn wait_for(&self, operation: &'static str, stream: hipStream_t) -> Result<()> {
+        let _relaxed = self.relax(operation)?;
         // SAFETY: the stream is null or alive.
         let code = unsafe { (self.hip.hipStreamSynchronize)(stream) };
         self.check(operation, "hipStreamSynchronize", code, || format!("stream {stream:p}"))
     }
 
-    /// The null stream is the current device's, so the device is made current.
+    /// The null stream and the calling thread's own (`hipStreamPerThread`) are the current device's, so the device is made
+    /// current.
     pub(crate) fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
-        const OPERATION: &str = "synchronize stream";
-        let _current = self.on(OPERATION, device)?;
-        self.wait_for(OPERATION, stream.as_raw().cast())
-    }
-
-    pub(crate) fn synchronize(&self, operation: &'static str, device: DeviceId) -> Result<()> {
-        let _current = self.on(operation, device)?;
-        // SAFETY: the function takes nothing and waits.
-        let code = unsafe { (self.hip.hipDeviceSynchronize)() };
-        self.check(operation, "hipDeviceSynchronize", code, || device.to_string())
+        const STREAM: &str = "synchronize stream";
+        let _current = self.on(STREAM, device)?;
+        self.wait_for(STREAM, raw(stream))
     }
 }

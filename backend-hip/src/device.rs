@@ -7,6 +7,7 @@ use crate::hsa::Agent;
 use crate::kernels::Kernels;
 use crate::kinds::Kinds;
 use crate::quirks::handles;
+use crate::stream::StreamName;
 use gpu_vmm_core::{
     Bytes, Device, DeviceId, DeviceUuid, DriverError, Error, Granularity, MemoryInfo, Properties, Result,
     Vendor,
@@ -23,6 +24,8 @@ const FLOOR: Bytes = Bytes::mib(2);
 pub(crate) struct DeviceState {
     /// The HSA agent behind it.
     pub(crate) agent: OnceLock<Agent>,
+    /// The stream of its copies and fills, which is never destroyed.
+    pub(crate) copies: OnceLock<StreamName>,
     /// The workbench's kernels there, or why there are none.
     pub(crate) kernels: OnceLock<Result<Kernels, String>>,
     /// The kinds of memory that can be had with it.

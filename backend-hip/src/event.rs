@@ -3,8 +3,9 @@
 
 use crate::device::Current;
 use crate::driver::Driver;
-use crate::ffi::{self, hipError_t, hipEvent_t, hipEventDisableTiming, hipStream_t, hipStreamCaptureStatus};
-use crate::stream::needed;
+use crate::ffi::{self, hipError_t, hipEvent_t, hipEventDisableTiming, hipStreamCaptureStatus};
+use crate::relaxed::is_implicit;
+use crate::stream::{needed, raw};
 use gpu_vmm_core::{DeviceId, Done, Error, Event, Result, Stream};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -53,19 +54,21 @@ pub(crate) fn create(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<dyn E
     Ok(Box::new(HipEvent { driver: Arc::clone(driver), device, event, calls }))
 }
 
-/// Whether a stream captures. The null stream never does, and asking about it would spoil the capture of another.
+/// Whether a stream captures. The null stream never does: for that one the answer is whether a blocking stream captures,
+/// which work on it would break. Work on it breaks captures of non-blocking streams too, of which HIP says nothing.
 pub(crate) fn is_capturing(driver: &Driver, stream: Stream<'_>) -> Result<bool> {
     const OPERATION: &str = "ask whether a stream captures";
     driver.process.check(OPERATION)?;
-    let stream: hipStream_t = stream.as_raw().cast();
-    if stream.is_null() {
-        return Ok(false);
-    }
+    let stream = raw(stream);
     let ask = needed(OPERATION, "hipStreamIsCapturing", driver.hip.hipStreamIsCapturing)?;
     let mut status = hipStreamCaptureStatus::hipStreamCaptureStatusNone;
     // SAFETY: the stream is alive, by the promise of `Stream`; HIP writes one number.
     let code = unsafe { ask(stream, &raw mut status) };
-    driver.check(OPERATION, "hipStreamIsCapturing", code, || format!("stream {stream:p}"))?;
+    let answer = driver.check(OPERATION, "hipStreamIsCapturing", code, || format!("stream {stream:p}"));
+    if is_implicit(code) {
+        return Ok(true);
+    }
+    answer?;
     Ok(status != hipStreamCaptureStatus::hipStreamCaptureStatusNone)
 }
 
@@ -80,10 +83,13 @@ impl HipEvent {
     }
 
     /// Refuses a stream of another device, where HIP can tell whose it is.
-    fn check_device(&self, operation: &'static str, stream: hipStream_t) -> Result<()> {
-        let Some(device_of) = self.driver.hip.hipStreamGetDevice.filter(|_| !stream.is_null()) else {
+    fn check_device(&self, operation: &'static str, stream: Stream<'_>) -> Result<()> {
+        // The null stream and the calling thread's own are those of the current device, which is the event's.
+        let is_named = !stream.is_default() && !stream.is_per_thread();
+        let Some(device_of) = self.driver.hip.hipStreamGetDevice.filter(|_| is_named) else {
             return Ok(());
         };
+        let stream = raw(stream);
         let mut device = -1;
         // SAFETY: the stream is alive, by the promise of `Stream`; HIP writes one number.
         let code = unsafe { device_of(stream, &raw mut device) };
@@ -104,6 +110,7 @@ impl HipEvent {
     fn query(&self) -> Result<bool> {
         const OPERATION: &str = "ask an event";
         let _current = self.enter(OPERATION)?;
+        let _relaxed = self.driver.relax(OPERATION)?;
         // SAFETY: the event is alive.
         let code = unsafe { (self.calls.query)(self.event) };
         match self.check(OPERATION, "hipEventQuery", code) {
@@ -115,6 +122,7 @@ impl HipEvent {
     fn finish(&self) -> Result<()> {
         const OPERATION: &str = "wait for an event";
         let _current = self.enter(OPERATION)?;
+        let _relaxed = self.driver.relax(OPERATION)?;
         // SAFETY: the event is alive.
         let code = unsafe { (self.calls.synchronize)(self.event) };
         self.check(OPERATION, "hipEventSynchronize", code)
@@ -134,11 +142,10 @@ impl HipEvent {
 unsafe impl Event for HipEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         const OPERATION: &str = "record an event";
-        let stream = stream.as_raw().cast();
         let _current = self.enter(OPERATION)?;
         self.check_device(OPERATION, stream)?;
         // SAFETY: the event and the stream are alive, and of one device, which is current.
-        let code = unsafe { (self.calls.record)(self.event, stream) };
+        let code = unsafe { (self.calls.record)(self.event, raw(stream)) };
         self.check(OPERATION, "hipEventRecord", code)
     }
 
@@ -152,7 +159,7 @@ unsafe impl Event for HipEvent {
 
     fn hold(&self, stream: Stream<'_>) -> Result<()> {
         const OPERATION: &str = "hold a stream";
-        let stream = stream.as_raw().cast();
+        let stream = raw(stream);
         let _current = self.enter(OPERATION)?;
         // SAFETY: both are alive; there are no flags.
         let code = unsafe { (self.calls.hold)(stream, self.event, 0) };

@@ -28,15 +28,20 @@ extern "C" __global__ void gpu_vmm_write_pattern(word *words, word count, word s
         words[index] = pattern_word(seed, index);
 }
 
-// Adds the number of words that are not the pattern's to *wrong.
-extern "C" __global__ void gpu_vmm_count_wrong(const word *words, word count, word seed, word *wrong)
+// Adds the number of words that it looked at to counted[0], and the number of those that are not the pattern's to counted[1].
+extern "C" __global__ void gpu_vmm_count_wrong(const word *words, word count, word seed, word *counted)
 {
     word mine = 0;
-    for (word index = first_index(); index < count; index += threads())
-        mine += words[index] != pattern_word(seed, index);
-    // Where nothing is wrong, no thread has to reach the counter.
+    word wrong = 0;
+    for (word index = first_index(); index < count; index += threads()) {
+        mine += 1;
+        wrong += words[index] != pattern_word(seed, index);
+    }
     if (mine != 0)
-        atomicAdd(wrong, mine);
+        atomicAdd(&counted[0], mine);
+    // Where nothing is wrong, no thread has to reach this counter.
+    if (wrong != 0)
+        atomicAdd(&counted[1], wrong);
 }
 
 // Follows a list whose nodes are the address of the next one, 0 in the last, and a value. Writes how many nodes there were,

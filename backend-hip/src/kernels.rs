@@ -72,6 +72,7 @@ impl Driver {
         device: DeviceId,
     ) -> Result<&std::result::Result<Kernels, Reason>> {
         let _current = self.on(operation, device)?;
+        let _relaxed = self.relax(operation)?;
         Ok(self.devices_state(device)?.kernels.get_or_init(|| self.load_kernels(device)))
     }
 

@@ -120,9 +120,10 @@ symbols! {
         hipMemSetAccess hipMemUnmap hipMemcpy hipMemset hipPointerGetAttributes hipRuntimeGetVersion hipSetDevice hipStreamSynchronize;
     optional:
         hipDeviceGetUuid hipEventCreateWithFlags hipEventDestroy hipEventQuery hipEventRecord hipEventSynchronize
-        hipGetDevicePropertiesR0600 hipHostFree hipHostMalloc hipMemcpyAsync hipModuleGetFunction
-        hipModuleLaunchKernel hipModuleLoadData hipStreamCreateWithFlags hipStreamDestroy hipStreamGetDevice
-        hipStreamIsCapturing hipStreamQuery hipStreamWaitEvent;
+        hipGetDevicePropertiesR0600 hipGraphDestroy hipGraphExecDestroy hipGraphInstantiateWithFlags hipGraphLaunch
+        hipHostFree hipHostMalloc hipMemcpyAsync hipMemsetAsync hipModuleGetFunction hipModuleLaunchKernel hipModuleLoadData
+        hipStreamBeginCapture hipStreamCreateWithFlags hipStreamDestroy hipStreamEndCapture hipStreamGetDevice
+        hipStreamIsCapturing hipStreamQuery hipStreamWaitEvent hipThreadExchangeStreamCaptureMode;
 }
 
 /// A library that was loaded and can be used.

@@ -5,6 +5,7 @@
 //! within one minor version. "Simulated" in the evidence means AMD's own `libamdhip64` 6.4.3 or 7.2.4 over a simulated
 //! HSA runtime: HIP's part is AMD's machine code, everything below is not.
 
+mod captures;
 mod host;
 mod list;
 mod switch;

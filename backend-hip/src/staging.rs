@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
-use crate::ffi::{self, hipHostMallocPortable, hipMemcpyKind};
+use crate::ffi::{self, hipHostMallocPortable, hipMemcpyKind, hipStreamNonBlocking};
 use crate::stream::{OwnStream, needed};
 use gpu_vmm_core::{Access, Address, Bytes, DeviceId, Error, Lane, Pinned, Result};
 use std::ffi::c_void;
@@ -34,6 +34,7 @@ pub(crate) fn pin(driver: &Arc<Driver>, size: Bytes) -> Result<Box<dyn Pinned>> 
     driver.process.check(OPERATION)?;
     let allocate = needed(OPERATION, "hipHostMalloc", driver.hip.hipHostMalloc)?;
     let free = needed(OPERATION, "hipHostFree", driver.hip.hipHostFree)?;
+    let _relaxed = driver.relax(OPERATION)?;
     let mut start = null_mut();
     // SAFETY: HIP writes one address; a size that cannot be had is an error.
     let code = unsafe { allocate(&raw mut start, size.0 as usize, hipHostMallocPortable) };
@@ -63,10 +64,13 @@ impl Drop for HipPinned {
         if !self.driver.process.is_this() {
             return;
         }
-        // SAFETY: the memory was allocated by this and is given back once, here; no copy uses it any more, by the promise
-        // of who queued it.
-        let code = unsafe { (self.free)(self.start.as_ptr().cast()) };
-        if let Err(error) = self.driver.check(OPERATION, "hipHostFree", code, || self.size.to_string()) {
+        let freed = self.driver.relax(OPERATION).and_then(|_relaxed| {
+            // SAFETY: the memory was allocated by this and is given back once, here; no copy uses it any more, by the
+            // promise of the caller that queued it.
+            let code = unsafe { (self.free)(self.start.as_ptr().cast()) };
+            self.driver.check(OPERATION, "hipHostFree", code, || self.size.to_string())
+        });
+        if let Err(error) = freed {
             self.driver.drop_log.record(error);
         }
     }
@@ -84,7 +88,7 @@ struct HipLane {
 pub(crate) fn lane(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<dyn Lane>> {
     const OPERATION: &str = "open a lane";
     let copy = needed(OPERATION, "hipMemcpyAsync", driver.hip.hipMemcpyAsync)?;
-    Ok(Box::new(HipLane { stream: OwnStream::new(OPERATION, driver, device)?, copy }))
+    Ok(Box::new(HipLane { stream: OwnStream::new(OPERATION, driver, device, hipStreamNonBlocking)?, copy }))
 }
 
 impl HipLane {
@@ -105,6 +109,7 @@ impl HipLane {
         if length.is_zero() {
             return Ok(());
         }
+        let _relaxed = driver.relax(operation)?;
         // SAFETY: both sides are good for the length and left alone until the stream has been waited for, by the caller's
         // promise.
         let code = unsafe { (self.copy)(to, from, length.0 as usize, kind, self.stream.raw()) };

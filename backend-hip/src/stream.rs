@@ -3,7 +3,7 @@
 
 use crate::device::Current;
 use crate::driver::Driver;
-use crate::ffi::{hipError_t, hipStream_t, hipStreamNonBlocking};
+use crate::ffi::{hipError_t, hipStream_t};
 use gpu_vmm_core::workbench::WorkStream;
 use gpu_vmm_core::{DeviceId, Error, Result, Stream};
 use std::ptr::null_mut;
@@ -23,8 +23,13 @@ unsafe impl Send for OwnStream {}
 unsafe impl Sync for OwnStream {}
 
 impl OwnStream {
-    /// A stream of the device.
-    pub(crate) fn new(operation: &'static str, driver: &Arc<Driver>, device: DeviceId) -> Result<Self> {
+    /// A stream of the device, with these flags (`hipStreamDefault`, `hipStreamNonBlocking`).
+    pub(crate) fn new(
+        operation: &'static str,
+        driver: &Arc<Driver>,
+        device: DeviceId,
+        flags: u32,
+    ) -> Result<Self> {
         let hip = &driver.hip;
         let create = needed(operation, "hipStreamCreateWithFlags", hip.hipStreamCreateWithFlags)?;
         // Without it the stream could not be given back.
@@ -32,7 +37,7 @@ impl OwnStream {
         let _current = driver.on(operation, device)?;
         let mut stream = null_mut();
         // SAFETY: HIP writes one stream.
-        let code = unsafe { create(&raw mut stream, hipStreamNonBlocking) };
+        let code = unsafe { create(&raw mut stream, flags) };
         driver.check(operation, "hipStreamCreateWithFlags", code, || device.to_string())?;
         Ok(Self { driver: Arc::clone(driver), device, stream })
     }
@@ -73,6 +78,7 @@ impl WorkStream for OwnStream {
         const OPERATION: &str = "ask a stream";
         let query = needed(OPERATION, "hipStreamQuery", self.driver.hip.hipStreamQuery)?;
         let _current = self.enter(OPERATION)?;
+        let _relaxed = self.driver.relax(OPERATION)?;
         // SAFETY: the stream is alive.
         let code = unsafe { query(self.raw()) };
         match self.driver.check(OPERATION, "hipStreamQuery", code, || format!("stream {:p}", self.raw())) {
@@ -86,6 +92,21 @@ impl Drop for OwnStream {
     fn drop(&mut self) {
         self.driver.log_end(self.end("finish work"));
     }
+}
+
+/// The name of a stream that is never destroyed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamName(pub(crate) hipStream_t);
+
+// SAFETY: HIP takes a stream from any thread; the pointer is a name that this crate never follows.
+unsafe impl Send for StreamName {}
+// SAFETY: as above.
+unsafe impl Sync for StreamName {}
+
+/// HIP's name of a stream. The default stream is null by either name: `hipStreamLegacy` (1) came in the middle of the 6th
+/// version, and one that does not know it would follow it as a pointer. `hipStreamPerThread` (2) is older than 6.1.
+pub(crate) fn raw(stream: Stream<'_>) -> hipStream_t {
+    if stream.is_default() { null_mut() } else { stream.as_raw().cast() }
 }
 
 /// A function that not every version of HIP has, or the error that names it.

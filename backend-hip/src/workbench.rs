@@ -4,12 +4,14 @@
 //! host in copies.
 #![allow(unsafe_code)] // calls into HIP
 
-use crate::HipBackend;
 use crate::driver::Driver;
+use crate::ffi::{hipStreamDefault, hipStreamNonBlocking};
 use crate::kernels::Grid;
-use crate::stream::OwnStream;
+use crate::stream::{OwnStream, raw};
+use crate::{HipBackend, graph};
 use gpu_vmm_core::workbench::{
-    PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, round_seeds, write_pattern_words,
+    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, round_seeds,
+    write_pattern_words,
 };
 use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Result, Stream};
 
@@ -61,14 +63,15 @@ impl HipBackend {
     /// As for [`Workbench::count_wrong`].
     unsafe fn count_by_copies(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
         let mut words = buffer(length);
-        let mut wrong = 0;
+        let (mut looked_at, mut wrong) = (0, 0);
         for (first, from, count) in chunks(at, length) {
             let words = &mut words[..count];
             // SAFETY: the chunk is a part of what the caller says is mapped and readable.
             unsafe { self.driver.copy_to_host(device, bytemuck::cast_slice_mut(words), from) }?;
+            looked_at += words.len() as u64;
             wrong += count_wrong_words(words, seed, first);
         }
-        Ok(wrong)
+        Count::compare("check pattern", length.0 / PATTERN_WORD.0, looked_at, wrong)
     }
 
     /// Follows the list from node to node, each in one copy.
@@ -119,14 +122,15 @@ impl Workbench for HipBackend {
             return unsafe { self.count_by_copies(device, at, length, seed) };
         };
         let words = length.0 / PATTERN_WORD.0;
-        let count = |counter: Address| {
-            let parameters = &mut [at.0, words, seed, counter.0];
-            // SAFETY: the kernel takes address, count, seed and counter, and reads as many words as the caller has
-            // promised.
+        let work = |counted: Address| {
+            let parameters = &mut [at.0, words, seed, counted.0];
+            // SAFETY: the kernel takes address, count, seed and the two words that it counts in, and reads as many words
+            // as the caller has promised.
             unsafe { self.driver.run(OPERATION, kernels, kernels.count_wrong, words, parameters) }
         };
-        let [wrong] = self.driver.answer_of(OPERATION, device, count)?;
-        Ok(wrong)
+        let count = Count::begin();
+        let ended = self.driver.answer_of(OPERATION, device, count.start(), work)?;
+        count.end(OPERATION, words, ended)
     }
 
     unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
@@ -141,14 +145,31 @@ impl Workbench for HipBackend {
             // addresses as the caller has promised that it can.
             unsafe { self.driver.run(OPERATION, kernels, kernels.walk_list, 1, parameters) }
         };
-        let [nodes, sum] = self.driver.answer_of(OPERATION, device, walk)?;
-        Ok(Walked { nodes, sum })
+        let written = self.driver.answer_of(OPERATION, device, Walked::UNWRITTEN, walk)?;
+        Walked::written(OPERATION, written)
     }
 
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
         const OPERATION: &str = "make a stream";
         self.exists(OPERATION, device)?;
-        Ok(Box::new(OwnStream::new(OPERATION, &self.driver, device)?))
+        Ok(Box::new(OwnStream::new(OPERATION, &self.driver, device, hipStreamNonBlocking)?))
+    }
+
+    fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        const OPERATION: &str = "make a stream";
+        self.exists(OPERATION, device)?;
+        Ok(Box::new(OwnStream::new(OPERATION, &self.driver, device, hipStreamDefault)?))
+    }
+
+    unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
+        self.exists("begin a capture", device)?;
+        // SAFETY: the promise is the same.
+        unsafe { graph::begin(&self.driver, device, stream, mode) }
+    }
+
+    fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+        self.exists("end a capture", device)?;
+        graph::end(&self.driver, device, stream)
     }
 
     unsafe fn start_pattern_on(
@@ -166,7 +187,7 @@ impl Workbench for HipBackend {
             kernels.map_err(|reason| Error::Unsupported { operation: OPERATION, reason: reason.clone() })?;
         let words = length.0 / PATTERN_WORD.0;
         let _current = self.driver.on(OPERATION, device)?;
-        let grid = Grid::slow(stream.as_raw().cast());
+        let grid = Grid::slow(raw(stream));
         for seed in round_seeds(seed, rounds) {
             let parameters = &mut [at.0, words, seed];
             // SAFETY: as in `write_pattern`; the stream is the device's by the caller's promise.
@@ -186,19 +207,21 @@ impl Workbench for HipBackend {
 }
 
 impl Driver {
-    /// What work has written to some words of the device's, which are zero before.
+    /// What work has written to some words of the device's, which are `before` when it begins. They are copied there from
+    /// the host, so that what is left where the work did not run is known.
     fn answer_of<const N: usize>(
         &self,
         operation: &'static str,
         device: DeviceId,
+        before: [u64; N],
         work: impl FnOnce(Address) -> Result<()>,
     ) -> Result<[u64; N]> {
-        let mut words = [0; N];
+        let mut words = before;
         let size = Bytes(size_of_val(&words) as u64);
         let _current = self.on(operation, device)?;
         let at = self.allocate_plain(operation, device, size)?;
         // SAFETY: the words are the device's, allocated above.
-        let answered = unsafe { self.fill(device, at, size, 0) }
+        let answered = unsafe { self.copy_from_host(device, at, bytemuck::cast_slice(&before)) }
             .and_then(|()| work(at))
             // SAFETY: as above.
             .and_then(|()| unsafe { self.copy_to_host(device, bytemuck::cast_slice_mut(&mut words), at) });
@@ -214,6 +237,7 @@ impl Driver {
         size: Bytes,
     ) -> Result<Address> {
         let _current = self.on(operation, device)?;
+        let _relaxed = self.relax(operation)?;
         let mut at = std::ptr::null_mut();
         // SAFETY: HIP writes one address.
         let code = unsafe { (self.hip.hipMalloc)(&raw mut at, size.0 as usize) };
@@ -232,6 +256,7 @@ impl Driver {
         size: Bytes,
     ) -> Result<()> {
         let _current = self.on(operation, device)?;
+        let _relaxed = self.relax(operation)?;
         // SAFETY: one of HIP's plain allocations, given back once, as the caller promises.
         let code = unsafe { (self.hip.hipFree)(at.as_ptr()) };
         self.check(operation, "hipFree", code, || format!("{size} at {at}"))

@@ -1,9 +1,11 @@
 //! The opened backend: what is shared by everything that it gives out, and the trait that hands it out.
 #![allow(unsafe_code)]
 
+use crate::captures::Waiting;
 use crate::device::{self, Account};
 use crate::mappings::Mappings;
 use crate::memory::Memory;
+use crate::queues::Queues;
 use crate::spare::Spare;
 use crate::store::Store;
 use crate::{
@@ -24,7 +26,8 @@ pub(crate) struct Host {
     pub(crate) process: Process,
     pub(crate) store: Store,
     pub(crate) spare: Spare,
-    pub(crate) mappings: Mappings,
+    pub(crate) mappings: Arc<Mappings>,
+    pub(crate) queues: Queues,
     pub(crate) log: DropLog,
     deferred: Deferred,
     instance: InstanceId,
@@ -39,15 +42,17 @@ pub(crate) struct Host {
 impl Host {
     fn open(config: &HostConfig) -> Result<Self> {
         let devices = device::devices(config)?;
+        let (process, mappings) = (Process::current(), Arc::default());
         Ok(Self {
-            process: Process::current(),
+            process,
+            queues: Queues::new(process, &mappings),
             store: Store::open().map_err(|source| Error::Driver {
                 operation: "open",
                 source,
                 context: "the file behind physical memory".to_owned(),
             })?,
             spare: Spare::new(),
-            mappings: Mappings::default(),
+            mappings,
             log: DropLog::new(),
             deferred: Deferred::new(),
             instance: InstanceId::unique(),
@@ -70,6 +75,12 @@ impl Host {
             vendor: Vendor::Host,
             count,
         })
+    }
+
+    /// Waits for what is on a device's default stream, where its copies, fills and kernels are that a caller waits for.
+    pub(crate) fn after_default_stream(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+        self.account(operation, device)?;
+        self.queues.wait_for_default(operation, device)
     }
 
     pub(crate) const fn has_peers(&self) -> bool {
@@ -108,7 +119,7 @@ impl HostBackend {
     }
 }
 
-// SAFETY: memory and addresses are the kernel's own; no work goes on when a call has returned.
+// SAFETY: memory and addresses are the kernel's own; work that goes on is waited for in the queues that it is in.
 unsafe impl Backend for HostBackend {
     type Handle = HostHandle;
     type Reservation = HostReservation;
@@ -190,21 +201,25 @@ unsafe impl Backend for HostBackend {
     }
 
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
+        self.0.after_default_stream("copy from host", device)?;
         // SAFETY: the caller promises what the trait says, here and below.
         unsafe { copy::from_host(&self.0, device, to, from) }
     }
 
     unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
+        self.0.after_default_stream("copy to host", device)?;
         // SAFETY: as above.
         unsafe { copy::to_host(&self.0, device, to, from) }
     }
 
     unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> {
+        self.0.after_default_stream("copy", device)?;
         // SAFETY: as above.
         unsafe { copy::between(&self.0, device, to, from, length) }
     }
 
     unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
+        self.0.after_default_stream("fill", device)?;
         // SAFETY: as above.
         unsafe { copy::fill(&self.0, device, at, length, value) }
     }
@@ -217,15 +232,25 @@ unsafe impl Backend for HostBackend {
         staging::lane(&self.0, device)
     }
 
-    /// There is nothing to wait for: work is done when its call returns.
+    /// Waits for what [`start_pattern_on`](gpu_vmm_core::Workbench::start_pattern_on) has started: all other work is done when
+    /// its call returns.
     fn synchronize(&self, device: DeviceId) -> Result<()> {
-        self.0.account("synchronize", device).map(|_| ())
+        let operation = "synchronize";
+        self.0.account(operation, device)?;
+        self.0.queues.wait_for_device(operation, device)?;
+        self.0.queues.check_alive(operation, device)
     }
 
-    /// There is nothing to wait for on any stream.
     fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
-        self.0.account("synchronize a stream", device)?;
-        stream::check(&self.0, "synchronize a stream", stream).map(|_| ())
+        let operation = "synchronize a stream";
+        let (device, name) = stream::of(&self.0, operation, device, stream)?;
+        if name == stream::default_of(device) {
+            self.0.queues.wait_for_default(operation, device)?;
+        } else {
+            self.0.queues.check_waiting(operation, Waiting::Stream(name))?;
+            self.0.queues.wait(operation, self.0.queues.place(operation, name)?)?;
+        }
+        self.0.queues.check_alive(operation, device)
     }
 
     fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
@@ -233,8 +258,14 @@ unsafe impl Backend for HostBackend {
     }
 
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
-        // There are no graphs.
-        stream::check(&self.0, "ask whether a stream captures", stream).map(|_| false)
+        let operation = "ask whether a stream captures";
+        match stream::check(&self.0, operation, stream)? {
+            Some(_) => self.0.queues.is_capturing(operation, stream.as_raw().addr()),
+            None => {
+                let mut devices = self.0.devices.iter().map(|device| stream::default_of(device.id));
+                devices.try_fold(false, |is, name| Ok(is || self.0.queues.is_capturing(operation, name)?))
+            }
+        }
     }
 
     fn queries_spoil_captures(&self) -> bool {

@@ -22,6 +22,7 @@ impl Host {
         need: Access,
     ) -> Result<()> {
         self.account(operation, device)?;
+        self.queues.check_alive(operation, device)?;
         let range = AddressRange { base: at, size: length };
         if at.checked_add(length).is_none() {
             return Err(Error::Overflow { operation, base: at.0, length: length.0 });

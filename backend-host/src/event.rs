@@ -1,45 +1,49 @@
-//! Events on streams of host memory, which are always done.
+//! Events on streams of host memory: places in their queues.
 #![allow(unsafe_code)] // implements traits that make promises
 
 use crate::backend::Host;
 use crate::stream;
-use gpu_vmm_core::{DeviceId, Error, Event, Result, Stream};
+use crate::work::{Place, Work};
+use gpu_vmm_core::{DeviceId, Event, Result, Stream};
 use std::sync::Arc;
 
 #[derive(Debug)]
 struct HostEvent {
     host: Arc<Host>,
     device: DeviceId,
+    /// None if all was done when it was recorded, or it never was.
+    marked: Option<Place>,
 }
 
 pub(crate) fn create(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn Event>> {
     host.account("make an event", device)?;
-    Ok(Box::new(HostEvent { host: Arc::clone(host), device }))
+    Ok(Box::new(HostEvent { host: Arc::clone(host), device, marked: None }))
 }
 
-// SAFETY: all work is done when its call returns.
+// SAFETY: the queues tell what is done.
 unsafe impl Event for HostEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         let operation = "record an event";
-        match stream::check(&self.host, operation, stream)? {
-            Some(device) if device != self.device => Err(Error::ForeignStream {
-                operation,
-                theirs: device.to_string(),
-                ours: self.device.to_string(),
-            }),
-            _ => Ok(()),
-        }
+        let name = stream::on(&self.host, operation, self.device, stream)?;
+        self.marked = self.host.queues.place(operation, name)?;
+        Ok(())
     }
 
     fn is_done(&self) -> Result<bool> {
-        self.host.process.check("ask an event").map(|()| true)
+        self.host.queues.is_done("ask an event", self.marked)
     }
 
     fn wait(&self) -> Result<()> {
-        self.host.process.check("wait for an event")
+        self.host.queues.wait("wait for an event", self.marked)
     }
 
+    /// The default stream is that of the event's device.
     fn hold(&self, stream: Stream<'_>) -> Result<()> {
-        stream::check(&self.host, "hold a stream", stream).map(|_| ())
+        let operation = "hold a stream";
+        let (device, name) = stream::of(&self.host, operation, self.device, stream)?;
+        match self.marked {
+            None => Ok(()),
+            Some(place) => self.host.queues.push(operation, device, name, Work::Hold(place)),
+        }
     }
 }

@@ -23,14 +23,17 @@
 //!   device may do with it, and code that uses the address itself meets this joint right.
 //! - A reservation's hint is a wish, as it is for the drivers: where the address is taken or cannot be had,
 //!   `reserve` succeeds somewhere else.
-//! - Work is done when the call returns, so there is nothing to wait for: every event is done, and a stream is a name.
+//! - Work is done when its call returns, but for that of
+//!   [`start_pattern_on`](gpu_vmm_core::Workbench::start_pattern_on), which threads of the backend do: a stream is a queue, and
+//!   an event a place in it. Such work that reaches what is not mapped, or not for its device, ends all work of the device, as
+//!   a fault does on a GPU.
 //!
 //! # How the parts fit
 //!
 //! [`HostConfig`] describes the machine to be played and opens a [`HostBackend`]. `store` is the one file behind all
 //! handles that stay in this process and `extents` its free list; `memory` is a piece of it, or a file of its own
 //! where it is to be shared. `pages` holds the system calls on addresses; `spare` keeps unmapping possible at the
-//! kernel's limit of mappings. `kinds` says what memory there is beside a device's plain own. `mappings` knows what is mapped where and who may use it, for the checks of `copy` and
+//! kernel's limit of mappings. `queues` has the streams, `work` what is on them, and `captures` what goes into graphs. `kinds` says what memory there is beside a device's plain own. `mappings` knows what is mapped where and who may use it, for the checks of `copy` and
 //! `workbench`.
 //!
 //! On systems other than 64-bit Linux the crate compiles, and opening answers
@@ -42,6 +45,7 @@ cfg_if::cfg_if! {
     if #[cfg(all(target_os = "linux", target_pointer_width = "64"))] {
         mod backend;
         mod capabilities;
+        mod captures;
         mod copy;
         mod device;
         mod event;
@@ -52,12 +56,14 @@ cfg_if::cfg_if! {
         mod memory;
         mod pages;
         mod quirks;
+        mod queues;
         mod reservation;
         mod share;
         mod spare;
         mod staging;
         mod store;
         mod stream;
+        mod work;
         mod workbench;
 
         pub use backend::HostBackend;

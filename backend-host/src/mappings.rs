@@ -11,7 +11,12 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The table, by first address.
 #[derive(Debug, Default)]
-pub(crate) struct Mappings(RwLock<BTreeMap<Address, Mapping>>);
+pub(crate) struct Mappings {
+    table: RwLock<BTreeMap<Address, Mapping>>,
+    /// Held to read by work in flight while it writes, and to write by whatever takes pages or rights away: the table and
+    /// the pages are then changed as one.
+    touched: RwLock<()>,
+}
 
 /// One mapping.
 #[derive(Debug)]
@@ -123,12 +128,30 @@ impl Mappings {
         if next >= range.end() { Ok(()) } else { Err(Refusal::NotMapped { at: next }) }
     }
 
+    /// Does something with a range as long as `device` may do `need` with all of it.
+    pub(crate) fn while_allowed<T>(
+        &self,
+        range: AddressRange,
+        device: DeviceId,
+        need: Access,
+        act: impl FnOnce() -> T,
+    ) -> Result<T, Refusal> {
+        let _touching = self.touched.read().unwrap_or_else(PoisonError::into_inner);
+        self.check(range, device, need)?;
+        Ok(act())
+    }
+
+    /// Keeps work in flight from all memory.
+    pub(crate) fn untouched(&self) -> RwLockWriteGuard<'_, ()> {
+        self.touched.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, BTreeMap<Address, Mapping>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<Address, Mapping>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

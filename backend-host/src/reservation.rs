@@ -85,6 +85,7 @@ unsafe impl Reservation for HostReservation {
     unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
         let part = self.part("unmap", offset, length)?;
         self.mapped("unmap", part)?;
+        let _untouched = self.host.mappings.untouched();
         // SAFETY: the part lies in this reservation, and the caller promises that nothing uses it any more.
         self.host.spare.help(|| unsafe { pages::vacate(part) })?;
         drop(self.host.mappings.remove(part));
@@ -97,6 +98,7 @@ unsafe impl Reservation for HostReservation {
         for (_, access) in &mut mapped {
             *access = grants.iter().fold(*access, |map, grant| map.with(grant.device, grant.access));
         }
+        let _untouched = self.host.mappings.untouched();
         for run in mapped.chunk_by(|(_, one), (_, next)| joint(*one) == joint(*next)) {
             let [(first, access), ..] = run else { continue };
             let range =

@@ -1,9 +1,9 @@
-//! Streams of host memory: names, on which nothing is ever queued, since all work is done when its call returns.
-//!
-//! A name is a number that no other stream of the process has, with its device in the last bits.
+//! Streams of host memory. A name is a number that no other stream of the process has, with its device in the last bits; a
+//! device's default stream is known inside by the device alone.
 #![allow(unsafe_code)]
 
 use crate::backend::Host;
+use crate::captures::Waiting;
 use gpu_vmm_core::workbench::WorkStream;
 use gpu_vmm_core::{DeviceId, Error, Result, Stream};
 use std::ptr::without_provenance_mut;
@@ -19,12 +19,16 @@ struct HostStream {
     name: usize,
 }
 
-pub(crate) fn own(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn WorkStream>> {
-    // From 1 on, since null is the default stream.
+pub(crate) fn own(host: &Arc<Host>, device: DeviceId, is_blocking: bool) -> Result<Box<dyn WorkStream>> {
+    // From 1 on, since the names below are those of the default streams.
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     host.account("make a stream", device)?;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    Ok(Box::new(HostStream { host: Arc::clone(host), name: number * DEVICES + device.0 as usize }))
+    let name = number * DEVICES + device.0 as usize;
+    if is_blocking {
+        host.queues.make_blocking("make a stream", device, name)?;
+    }
+    Ok(Box::new(HostStream { host: Arc::clone(host), name }))
 }
 
 impl WorkStream for HostStream {
@@ -34,7 +38,56 @@ impl WorkStream for HostStream {
     }
 
     fn is_done(&self) -> Result<bool> {
-        self.host.process.check("ask a stream").map(|()| true)
+        let operation = "ask a stream";
+        let queues = &self.host.queues;
+        queues.check_waiting(operation, Waiting::Stream(self.name))?;
+        let is_done = queues.place(operation, self.name)?.is_none();
+        queues.check_alive(operation, device_of(self.name))?;
+        Ok(is_done)
+    }
+}
+
+impl Drop for HostStream {
+    fn drop(&mut self) {
+        self.host.queues.remove(self.name);
+    }
+}
+
+/// The name of a device's default stream.
+pub(crate) const fn default_of(device: DeviceId) -> usize {
+    device.0 as usize
+}
+
+const fn device_of(name: usize) -> DeviceId {
+    DeviceId((name % DEVICES) as u32)
+}
+
+/// The device and the name of a stream, which is `device`'s if it is the default one.
+pub(crate) fn of(
+    host: &Host,
+    operation: &'static str,
+    device: DeviceId,
+    stream: Stream<'_>,
+) -> Result<(DeviceId, usize)> {
+    host.account(operation, device)?;
+    Ok(match check(host, operation, stream)? {
+        None => (device, default_of(device)),
+        Some(own) => (own, stream.as_raw().addr()),
+    })
+}
+
+/// The same for a stream that must be the device's.
+pub(crate) fn on(
+    host: &Host,
+    operation: &'static str,
+    device: DeviceId,
+    stream: Stream<'_>,
+) -> Result<usize> {
+    match of(host, operation, device, stream)? {
+        (own, _) if own != device => {
+            Err(Error::ForeignStream { operation, theirs: own.to_string(), ours: device.to_string() })
+        }
+        (_, name) => Ok(name),
     }
 }
 
@@ -49,6 +102,6 @@ pub(crate) fn check(host: &Host, operation: &'static str, stream: Stream<'_>) ->
         let reason = format!("{name:#x} is no stream of host memory, which has only its own");
         return Err(Error::Unsupported { operation, reason });
     }
-    let device = DeviceId((name % DEVICES) as u32);
+    let device = device_of(name);
     host.account(operation, device).map(|_| Some(device))
 }

@@ -5,9 +5,13 @@ use crate::HostBackend;
 use crate::device::page_size;
 use crate::mappings::{Kept, Mapping};
 use crate::memory::{charge, or_out_of_memory};
-use crate::{pages, stream};
+use crate::work::{Pattern, Work};
+use crate::{captures, pages, stream};
 use gpu_vmm_core::system::refusal;
-use gpu_vmm_core::workbench::{PATTERN_WORD, Walked, WorkStream, count_wrong_words, write_pattern_words};
+use gpu_vmm_core::workbench::{
+    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, count_wrong_words, round_seeds,
+    write_pattern_words,
+};
 use gpu_vmm_core::{
     Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream, Workbench,
 };
@@ -23,13 +27,8 @@ impl HostBackend {
         length: Bytes,
         need: Access,
     ) -> Result<usize> {
-        for (what, value) in [("address", at.0), ("length", length.0)] {
-            if let Some(granularity) = Granularity::new(PATTERN_WORD)
-                && !granularity.divides(Bytes(value))
-            {
-                return Err(Error::Unaligned { operation, what, value, granularity });
-            }
-        }
+        check_words(operation, at, length)?;
+        self.0.after_default_stream(operation, device)?;
         self.0.check_access(operation, device, at, length, need)?;
         Ok((length.0 / PATTERN_WORD.0) as usize)
     }
@@ -51,12 +50,15 @@ impl Workbench for HostBackend {
     }
 
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
-        let count = self.words("check pattern", device, at, length, Access::Read)?;
+        const OPERATION: &str = "check pattern";
+        let count = self.words(OPERATION, device, at, length, Access::Read)?;
         if count == 0 {
             return Ok(0);
         }
         // SAFETY: as above, for reading.
-        Ok(count_wrong_words(unsafe { std::slice::from_raw_parts(at.as_ptr(), count) }, seed, 0))
+        let words = unsafe { std::slice::from_raw_parts(at.as_ptr(), count) };
+        let wrong = count_wrong_words(words, seed, 0);
+        Count::compare(OPERATION, length.0 / PATTERN_WORD.0, words.len() as u64, wrong)
     }
 
     unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
@@ -74,22 +76,40 @@ impl Workbench for HostBackend {
     }
 
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
-        stream::own(&self.0, device)
+        stream::own(&self.0, device, false)
+    }
+
+    fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        stream::own(&self.0, device, true)
+    }
+
+    /// The mode does not matter: nothing is forbidden but to wait for what captures.
+    unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, _: CaptureMode) -> Result<()> {
+        captures::begin(&self.0, device, stream)
+    }
+
+    fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+        captures::end(&self.0, device, stream)
     }
 
     unsafe fn start_pattern_on(
         &self,
         device: DeviceId,
-        _: Stream<'_>,
-        _: Address,
-        _: Bytes,
-        _: u64,
-        _: u32,
+        stream: Stream<'_>,
+        at: Address,
+        length: Bytes,
+        seed: u64,
+        rounds: u32,
     ) -> Result<()> {
         let operation = "start pattern";
-        self.0.account(operation, device)?;
-        let reason = "host memory has no work in flight: all is done when its call returns".to_owned();
-        Err(Error::Unsupported { operation, reason })
+        let name = stream::on(&self.0, operation, device, stream)?;
+        check_words(operation, at, length)?;
+        self.0.queues.check_alive(operation, device)?;
+        if at.checked_add(length).is_none() {
+            return Err(Error::Overflow { operation, base: at.0, length: length.0 });
+        }
+        let (range, seeds) = (AddressRange { base: at, size: length }, round_seeds(seed, rounds).collect());
+        self.0.queues.push(operation, device, name, Work::Pattern(Pattern { device, range, seeds }))
     }
 
     /// An anonymous mapping of the process, which counts against the device's amount in whole pages. Only `device`
@@ -113,6 +133,7 @@ impl Workbench for HostBackend {
         let operation = "free";
         self.0.account(operation, device)?;
         let range = AddressRange { base: at, size: in_pages(operation, size)? };
+        let _untouched = self.0.mappings.untouched();
         let Some(plain) = self.0.mappings.remove_plain(range) else {
             let why = "no plain allocation of this size begins there";
             return Err(Error::driver(operation, refusal("the host backend", Errno::INVAL, why), range));
@@ -124,6 +145,18 @@ impl Workbench for HostBackend {
         }
         released
     }
+}
+
+/// Refuses what is not made of whole words.
+fn check_words(operation: &'static str, at: Address, length: Bytes) -> Result<()> {
+    for (what, value) in [("address", at.0), ("length", length.0)] {
+        if let Some(granularity) = Granularity::new(PATTERN_WORD)
+            && !granularity.divides(Bytes(value))
+        {
+            return Err(Error::Unaligned { operation, what, value, granularity });
+        }
+    }
+    Ok(())
 }
 
 /// Whole pages, which is what the kernel gives.

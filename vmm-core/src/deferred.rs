@@ -1,9 +1,10 @@
 //! What destructors could not give back yet: a device could not be waited for while a stream was captured.
 
+use crate::lock::Lock;
 use crate::{Backend, Bytes, DeviceId, Error, Result};
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Memory that stays mapped until its devices have been waited for.
 pub(crate) trait Release: Debug + Send {
@@ -18,17 +19,19 @@ pub(crate) trait Release: Debug + Send {
 ///
 /// While any stream of a device captures, the vendors refuse to wait for the device, and the attempt alone spoils the
 /// capture. So a [`Region`](crate::Region) or pool that is dropped then is kept here, still mapped. It is released when a
-/// later call waits for the device anyway, when memory runs out, or by [`collect`](Deferred::collect).
+/// later call waits for the device anyway, when memory runs out, or by [`collect`](Deferred::collect). What is kept keeps
+/// the backend open.
 ///
 /// Neither vendor can be asked whether any stream captures. A capture is known if
 /// [`capture_begins`](Deferred::capture_begins) announced it, if its stream is a pool's, or if it is on a blocking stream of
-/// CUDA. Of another one, the first attempt to wait fails and spoils it; the memory is kept all the same.
+/// CUDA. Of another one of CUDA's, the first attempt to wait fails and spoils it; the memory is kept all the same. HIP's
+/// devices can be waited for while a stream captures, so there the memory goes back at once.
 #[derive(Debug, Default)]
 pub struct Deferred {
     captures: AtomicUsize,
-    /// How much is in `items`, so that it need not be locked where that is nothing.
+    /// How much is in `items`, so that it need not be locked if that is nothing. It changes with the lock held.
     bytes: AtomicU64,
-    items: Mutex<Items>,
+    items: Lock<Items>,
 }
 
 #[derive(Debug, Default)]
@@ -42,16 +45,16 @@ struct Items {
 struct Item {
     number: u64,
     /// The devices that have not been waited for since.
-    devices: Vec<DeviceId>,
+    devices: BTreeSet<DeviceId>,
+    size: Bytes,
     memory: Box<dyn Release>,
 }
 
 impl Deferred {
     /// Nothing kept, no capture.
     #[must_use]
-    pub const fn new() -> Self {
-        let items = Mutex::new(Items { list: Vec::new(), count: 0 });
-        Self { captures: AtomicUsize::new(0), bytes: AtomicU64::new(0), items }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Announces a capture: until [`capture_ends`](Deferred::capture_ends) has been called as often, no call waits for a
@@ -79,85 +82,97 @@ impl Deferred {
         Bytes(self.bytes.load(Ordering::Relaxed))
     }
 
-    /// Waits for the devices of all memory that is kept, and gives it back. Returns how much that was.
+    /// Waits for the devices of all memory that is kept, and gives it back. Returns how much of it this call gave back.
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`] if a stream still captures: nothing was given back. Another error is the first that waiting
-    /// or giving back returned; what could not be unmapped then is left until the process ends.
+    /// [`Error::Capturing`] if a stream still captures: what its device may use is still kept, and what other devices use
+    /// alone has been given back. [`Error::Forked`] in a child. Another error is the first that waiting or giving back
+    /// returned; what could not be unmapped is left until the process ends.
     pub fn collect(&self, backend: &impl Backend) -> Result<Bytes> {
-        let before = self.kept();
-        if before == Bytes::ZERO {
-            return Ok(before);
+        let operation = "collect";
+        let items = self.items.lock(operation)?;
+        let devices: BTreeSet<_> = items.list.iter().flat_map(|item| item.devices.iter().copied()).collect();
+        drop(items);
+        let mut collected = Bytes::ZERO;
+        let mut result = Ok(());
+        for device in devices {
+            let waited = wait_for(backend, operation, device).and_then(|done| {
+                collected += total(&done);
+                release(done)
+            });
+            result = result.and(waited);
         }
-        let mut devices: Vec<_> =
-            self.items().list.iter().flat_map(|item| item.devices.iter().copied()).collect();
-        devices.sort_unstable();
-        devices.dedup();
-        wait_for_devices(backend, "collect", devices.into_iter())?;
-        Ok(Bytes(before.0.saturating_sub(self.kept().0)))
+        result.map(|()| collected)
     }
 
-    pub(crate) fn keep(&self, devices: Vec<DeviceId>, memory: Box<dyn Release>) {
-        let mut items = self.items();
-        self.bytes.fetch_add(memory.size().0, Ordering::Relaxed);
-        let number = items.count;
+    /// Keeps memory until these devices have been waited for: one at least. A forked child keeps nothing, since all of it
+    /// is the parent's.
+    pub(crate) fn keep(&self, devices: BTreeSet<DeviceId>, memory: Box<dyn Release>) {
+        let Ok(mut items) = self.items.lock("keep memory") else { return };
+        let (number, size) = (items.count, memory.size());
         items.count += 1;
-        items.list.push(Item { number, devices, memory });
+        items.list.push(Item { number, devices, size, memory });
+        self.bytes.fetch_add(size.0, Ordering::Relaxed);
     }
 
     /// The number of the next item: those before it were kept by now.
-    fn mark(&self) -> u64 {
-        if self.kept() == Bytes::ZERO { 0 } else { self.items().count }
+    fn mark(&self, operation: &'static str) -> Result<u64> {
+        // A thread that does not see yet what another one keeps leaves it to the next call.
+        if self.kept() == Bytes::ZERO {
+            self.items.process().check(operation).map(|()| 0)
+        } else {
+            Ok(self.items.lock(operation)?.count)
+        }
     }
 
-    /// Gives back what waits for this device alone, which was waited for after `mark` was taken.
-    fn waited(&self, device: DeviceId, mark: u64) -> Result<()> {
+    /// Takes out what waits for this device alone, which was waited for after `mark` was taken.
+    fn waited(&self, operation: &'static str, device: DeviceId, mark: u64) -> Result<Vec<Item>> {
         if mark == 0 {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        let mut done = Vec::new();
-        let mut items = self.items();
+        let mut items = self.items.lock(operation)?;
         for item in items.list.iter_mut().filter(|item| item.number < mark) {
-            item.devices.retain(|one| *one != device);
+            item.devices.remove(&device);
         }
-        for item in std::mem::take(&mut items.list) {
-            let target = if item.devices.is_empty() { &mut done } else { &mut items.list };
-            target.push(item);
-        }
-        drop(items);
-        let mut result = Ok(());
-        for Item { mut memory, .. } in done {
-            let size = memory.size();
-            result = result.and(memory.release());
-            self.bytes.fetch_sub(size.0, Ordering::Relaxed);
-        }
-        result
-    }
-
-    fn items(&self) -> MutexGuard<'_, Items> {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner)
+        let done: Vec<_> = items.list.extract_if(.., |item| item.devices.is_empty()).collect();
+        self.bytes.fetch_sub(total(&done).0, Ordering::Relaxed);
+        Ok(done)
     }
 }
 
-/// Waits until devices have finished everything, and gives back what was kept for that. A device that has died uses
-/// nothing any more.
+fn total(items: &[Item]) -> Bytes {
+    items.iter().map(|item| item.size).sum()
+}
+
+/// Gives memory back for which nothing has to be waited any more, without the lock. The first error is returned, the rest
+/// is gone on with.
+fn release(items: Vec<Item>) -> Result<()> {
+    items.into_iter().map(|mut item| item.memory.release()).fold(Ok(()), Result::and)
+}
+
+/// Waits for a device, and returns what was kept for that. A device that has died uses nothing any more.
+fn wait_for<B: Backend>(backend: &B, operation: &'static str, device: DeviceId) -> Result<Vec<Item>> {
+    let deferred = backend.deferred();
+    // Before the question about captures, which are the parent's in a forked child.
+    let mark = deferred.mark(operation)?;
+    if deferred.is_capturing() {
+        return Err(Error::Capturing { operation, source: None });
+    }
+    match backend.synchronize(device) {
+        Ok(()) | Err(Error::DeviceLost { .. }) => deferred.waited(operation, device, mark),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until devices have finished everything, and gives back what was kept for that.
 pub(crate) fn wait_for_devices<B: Backend>(
     backend: &B,
     operation: &'static str,
     mut devices: impl Iterator<Item = DeviceId>,
 ) -> Result<()> {
-    let deferred = backend.deferred();
     devices.try_for_each(|device| {
-        if deferred.is_capturing() {
-            return Err(Error::Capturing { operation, source: None });
-        }
-        let mark = deferred.mark();
-        match backend.synchronize(device) {
-            Ok(()) | Err(Error::DeviceLost { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        if let Err(error) = deferred.waited(device, mark) {
+        if let Err(error) = release(wait_for(backend, operation, device)?) {
             // It concerns what was dropped, and not the call that waited.
             backend.drop_log().record(error);
         }

@@ -1,28 +1,30 @@
 //! What failed while something was dropped, where no error can be returned.
 
 use crate::Error;
-use std::sync::Mutex;
+use crate::lock::Lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The failures of one backend's destructors. Dropping never panics; what fails in it is written down here, and
 /// what could not be given back safely is left to the driver until the process ends.
+///
+/// In a forked child nothing is written down, and there is no latest failure: both are the parent's.
 #[derive(Debug, Default)]
 pub struct DropLog {
     count: AtomicU64,
-    last: Mutex<Option<Error>>,
+    last: Lock<Option<Error>>,
 }
 
 impl DropLog {
     /// An empty log.
     #[must_use]
-    pub const fn new() -> Self {
-        Self { count: AtomicU64::new(0), last: Mutex::new(None) }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Writes a failure down.
     pub fn record(&self, error: Error) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        if let Ok(mut last) = self.last.lock() {
+        if let Ok(mut last) = self.last.lock("record a failure") {
+            self.count.fetch_add(1, Ordering::Relaxed);
             *last = Some(error);
         }
     }
@@ -34,6 +36,6 @@ impl DropLog {
 
     /// The latest failure since this was last asked.
     pub fn take_last(&self) -> Option<Error> {
-        self.last.lock().ok()?.take()
+        self.last.lock("take the latest failure").ok()?.take()
     }
 }

@@ -14,9 +14,10 @@ use std::fmt::Debug;
 ///
 /// An event that is recorded on a stream [under capture](crate::Backend::is_capturing) becomes a part of the graph and
 /// marks nothing that could be asked about or waited for: until it is recorded elsewhere, both are errors
-/// (`CUDA_ERROR_CAPTURED_EVENT`, `hipErrorCapturedEvent`). Both vendors also refuse to be asked about any event, and spoil
-/// the capture, while this thread captures in a mode that is not relaxed, or any thread in the global one; HIP refuses to
-/// wait as well, and up to 7.2 in relaxed mode too. So who knows of a capture leaves both until it has ended.
+/// (`CUDA_ERROR_CAPTURED_EVENT`, `hipErrorCapturedEvent`). By themselves, both vendors also refuse questions about any event
+/// and waits for it, and spoil the capture, while this thread captures in a mode that is not relaxed, or any thread in the
+/// global one. The backends put the calling thread into relaxed mode for the call, in which neither happens
+/// ([`queries_spoil_captures`](crate::Backend::queries_spoil_captures)).
 ///
 /// # Safety
 ///

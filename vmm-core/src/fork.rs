@@ -5,12 +5,12 @@
 #![allow(unsafe_code)]
 
 use crate::{Error, Result};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// How many forks lie between this process and the one that first asked.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-static WATCHED: OnceLock<()> = OnceLock::new();
+/// Whether forks are noticed. No lock: a fork beside the first call would leave it locked in the child.
+static WATCHED: AtomicBool = AtomicBool::new(false);
 
 #[cfg(unix)]
 extern "C" fn count_fork() {
@@ -27,14 +27,16 @@ impl Process {
     /// The process that calls. From here on its forks are noticed, without a system call for each check.
     #[must_use]
     pub fn current() -> Self {
-        WATCHED.get_or_init(|| {
+        // Threads that are here for the first time together each have forks counted, which is as good.
+        if !WATCHED.load(Ordering::Acquire) {
             // SAFETY: the handler only adds to an atomic, which is allowed in a child of any process. Where the
             // system cannot register it (out of memory), forks go unnoticed, as they would without this.
             #[cfg(unix)]
             unsafe {
                 libc::pthread_atfork(None, None, Some(count_fork));
             }
-        });
+            WATCHED.store(true, Ordering::Release);
+        }
         Self { generation: GENERATION.load(Ordering::Relaxed) }
     }
 

@@ -67,6 +67,7 @@ mod files;
 mod fork;
 mod granularity;
 mod instance;
+mod lock;
 mod memory_kind;
 pub mod multicast;
 mod physical;

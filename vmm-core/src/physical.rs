@@ -63,12 +63,17 @@ impl<B: Backend> Physical<B> {
     /// # Errors
     ///
     /// [`Error::ZeroSize`], [`Error::NoSuchDevice`], [`Error::ExceedsDevice`] for more than the device has at all,
-    /// [`Error::OutOfMemory`] for more than is free, [`Error::Unsupported`] for properties that the driver does not
+    /// [`Error::OutOfMemory`] for more than is free, when what the backend [keeps](crate::Deferred) has been given back;
+    /// [`Error::Unsupported`] for properties that the driver does not
     /// have.
     pub fn create(backend: &B, size: Bytes, properties: Properties) -> Result<Self> {
         let (size, granularity) = rounded_size(backend, "create physical memory", size, &properties)?;
         // SAFETY: the device exists and is usable, and the size is a multiple of the granularity and not zero.
-        let handle = unsafe { backend.create(size, &properties) }?;
+        let create = || unsafe { backend.create(size, &properties) };
+        let handle = match create() {
+            Err(Error::OutOfMemory { .. }) if collected(backend) => create(),
+            other => other,
+        }?;
         Ok(Self::own(backend, handle, granularity, false))
     }
 
@@ -263,6 +268,22 @@ impl<B: Backend> Physical<B> {
     pub(crate) fn check_belongs_to(&self, operation: &'static str, backend: &B) -> Result<()> {
         check_same(operation, &self.0.backend, backend)
     }
+}
+
+/// Gives back what destructors had to keep, now that memory has run out. True if there is any more memory for it.
+fn collected<B: Backend>(backend: &B) -> bool {
+    let deferred = backend.deferred();
+    let before = deferred.kept();
+    if before == Bytes::ZERO || deferred.is_capturing() {
+        return false;
+    }
+    // What fails here is the business of what was dropped. Some of it may have come back all the same.
+    if let Err(error) = deferred.collect(backend)
+        && !matches!(error, Error::Capturing { .. })
+    {
+        backend.drop_log().record(error);
+    }
+    deferred.kept() < before
 }
 
 impl<B: Backend> Drop for Owned<B> {

@@ -15,6 +15,10 @@ pub const POISON: u8 = 0xdf;
 
 /// Overwrites memory that is about to be freed, which is mapped nowhere.
 pub(crate) fn poison<B: Backend>(backend: &B, handle: &B::Handle, granularity: Granularity) {
+    // It is the device's work, which can spoil a capture.
+    if backend.deferred().is_capturing() {
+        return;
+    }
     match overwrite(backend, handle, granularity) {
         // What was on a device that died is gone with it; in a forked child all of it is the parent's.
         Ok(()) | Err(Error::DeviceLost { .. } | Error::Forked { .. }) => {}

@@ -1,9 +1,10 @@
 //! Regions that a process has in common, found by their tags: all weights go to sleep, all caches wake.
 
+use crate::lock::Lock;
 use crate::{
     AddressRange, Backend, Bytes, Done, Error, Region, RegionState, Result, Resumed, Stash, Suspended,
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// A region that several threads have. Clones are the same region; it is dropped with the last of them.
 ///
@@ -15,7 +16,7 @@ pub struct SharedRegion<B: Backend>(Arc<Shared<B>>);
 struct Shared<B: Backend> {
     /// The region's, to be looked at while somebody works on it.
     tag: Box<str>,
-    region: Mutex<Region<B>>,
+    region: Lock<Region<B>>,
 }
 
 impl<B: Backend> Clone for SharedRegion<B> {
@@ -26,7 +27,7 @@ impl<B: Backend> Clone for SharedRegion<B> {
 
 impl<B: Backend> SharedRegion<B> {
     fn new(region: Region<B>) -> Self {
-        Self(Arc::new(Shared { tag: region.tag().into(), region: Mutex::new(region) }))
+        Self(Arc::new(Shared { tag: region.tag().into(), region: Lock::new(region) }))
     }
 
     /// The region's [tag](Region::tag).
@@ -39,8 +40,12 @@ impl<B: Backend> SharedRegion<B> {
     /// has it locked has the [`Regions`] suspend and resume nothing, whatever the tag, and does not ask for their states:
     /// they wait for it, or for another thread that does. That a thread has panicked with it is no harm: the region's own
     /// books are always whole.
-    pub fn lock(&self) -> MutexGuard<'_, Region<B>> {
-        self.0.region.lock().unwrap_or_else(PoisonError::into_inner)
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Forked`].
+    pub fn lock(&self) -> Result<MutexGuard<'_, Region<B>>> {
+        self.0.region.lock("lock a region")
     }
 
     /// True where both are the same region.
@@ -71,8 +76,8 @@ pub struct ByTag {
 /// # fn example<B: Backend>(backend: &B) -> Result<()> {
 /// let regions = Regions::new();
 /// let stash = Stash::pinned(backend, Bytes::gib(32))?;
-/// let weights = regions.insert(Region::builder(backend).tag("weights").build()?);
-/// weights.lock().grow_to(Bytes::gib(24))?;
+/// let weights = regions.insert(Region::builder(backend).tag("weights").build()?)?;
+/// weights.lock()?.grow_to(Bytes::gib(24))?;
 /// regions.suspend("weights", &stash, Done::when_devices_idle())?;
 /// regions.resume("weights")?;
 /// # Ok(())
@@ -83,9 +88,9 @@ pub struct Regions<B: Backend>(Arc<All<B>>);
 
 #[derive(Debug)]
 struct All<B: Backend> {
-    members: Mutex<Vec<SharedRegion<B>>>,
+    members: Lock<Vec<SharedRegion<B>>>,
     /// Whoever suspends or resumes has it.
-    turn: Mutex<()>,
+    turn: Lock<()>,
 }
 
 impl<B: Backend> Clone for Regions<B> {
@@ -96,7 +101,7 @@ impl<B: Backend> Clone for Regions<B> {
 
 impl<B: Backend> Default for Regions<B> {
     fn default() -> Self {
-        Self(Arc::new(All { members: Mutex::default(), turn: Mutex::default() }))
+        Self(Arc::new(All { members: Lock::default(), turn: Lock::default() }))
     }
 }
 
@@ -107,38 +112,58 @@ impl<B: Backend> Regions<B> {
         Self::default()
     }
 
-    fn members(&self) -> MutexGuard<'_, Vec<SharedRegion<B>>> {
-        self.0.members.lock().unwrap_or_else(PoisonError::into_inner)
+    fn members(&self, operation: &'static str) -> Result<MutexGuard<'_, Vec<SharedRegion<B>>>> {
+        self.0.members.lock(operation)
     }
 
     /// Adds a region, which stays here until it is [removed](Regions::remove).
-    pub fn insert(&self, region: Region<B>) -> SharedRegion<B> {
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Forked`]; the region is dropped then.
+    pub fn insert(&self, region: Region<B>) -> Result<SharedRegion<B>> {
+        let mut members = self.members("insert a region")?;
         let shared = SharedRegion::new(region);
-        self.members().push(shared.clone());
-        shared
+        members.push(shared.clone());
+        Ok(shared)
     }
 
-    /// Takes a region out; false where it was not here. It lives on as long as somebody has it.
-    pub fn remove(&self, region: &SharedRegion<B>) -> bool {
-        let mut members = self.members();
+    /// Takes a region out; false if it was not here. It lives on while a clone of it does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Forked`].
+    pub fn remove(&self, region: &SharedRegion<B>) -> Result<bool> {
+        let mut members = self.members("remove a region")?;
         let before = members.len();
-        members.retain(|member| !member.is_same_as(region));
-        members.len() < before
+        // The last clone is dropped after the lock, since dropping a region waits for devices.
+        let removed: Vec<_> = members.extract_if(.., |member| member.is_same_as(region)).collect();
+        let is_less = members.len() < before;
+        drop(members);
+        drop(removed);
+        Ok(is_less)
     }
 
-    /// The regions with this tag, in the order in which they came.
-    #[must_use]
-    pub fn tagged(&self, tag: &str) -> Vec<SharedRegion<B>> {
-        self.members().iter().filter(|member| member.tag() == tag).cloned().collect()
+    /// Returns the regions with this tag, in the order in which they came.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Forked`].
+    pub fn tagged(&self, tag: &str) -> Result<Vec<SharedRegion<B>>> {
+        let members = self.members("find regions")?;
+        Ok(members.iter().filter(|member| member.tag() == tag).cloned().collect())
     }
 
-    /// Every region's tag, addresses and state. Each is waited for until nobody works on it.
-    #[must_use]
-    pub fn states(&self) -> Vec<(Box<str>, AddressRange, RegionState)> {
-        let members = self.members().clone();
+    /// Returns every region's tag, addresses and state. Each is waited for until no other thread works on it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Forked`].
+    pub fn states(&self) -> Result<Vec<(Box<str>, AddressRange, RegionState)>> {
+        let members = self.members("look at regions")?.clone();
         let look = |member: &SharedRegion<B>| {
-            let region = member.lock();
-            (region.tag().into(), region.range(), region.state())
+            let region = member.lock()?;
+            Ok((region.tag().into(), region.range(), region.state()))
         };
         members.iter().map(look).collect()
     }
@@ -181,11 +206,11 @@ impl<B: Backend> Regions<B> {
         tag: &str,
         act: impl Fn(&mut Region<B>) -> Result<Option<Bytes>>,
     ) -> Result<ByTag> {
-        let _turn = self.0.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let members = self.tagged(tag);
+        let _turn = self.0.turn.lock(operation)?;
+        let members = self.tagged(tag)?;
         let mut all = ByTag { regions: members.len(), ..ByTag::default() };
         for (done, member) in members.iter().enumerate() {
-            let changed = act(&mut member.lock()).map_err(|source| {
+            let changed = act(&mut *member.lock()?).map_err(|source| {
                 // That region is suspended, with its contents.
                 let done = done + usize::from(matches!(source, Error::AddressesLost { .. }));
                 let (tag, regions, source) = (tag.into(), members.len(), Box::new(source));

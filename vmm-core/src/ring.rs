@@ -4,12 +4,12 @@
 //! buffers: while the device fills or empties one, the thread empties or fills the other.
 #![allow(unsafe_code)]
 
+use crate::lock::Lock;
 use crate::region::Segment;
 use crate::staging::Lanes;
-use crate::{Backend, Bytes, DriverError, Error, Pinned, Process, Result};
+use crate::{Backend, Bytes, DriverError, Error, Pinned, Result};
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread::{self, Scope, ScopedJoinHandle};
 
 /// Page-locked buffers for contents on their way. Clone-free and shared by reference: calls take turns.
@@ -20,8 +20,7 @@ pub struct Ring<B: Backend> {
     backend: B,
     chunk: Bytes,
     threads: usize,
-    workers: Mutex<Vec<[Box<dyn Pinned>; 2]>>,
-    process: Process,
+    workers: Lock<Vec<[Box<dyn Pinned>; 2]>>,
 }
 
 /// What is given for a chunk.
@@ -62,8 +61,8 @@ impl<B: Backend> Ring<B> {
             return Err(Error::ZeroSize { operation: "make a ring" });
         }
         let pair = |_| Ok([backend.pin(chunk)?, backend.pin(chunk)?]);
-        let workers = Mutex::new((0..threads).map(pair).collect::<Result<_>>()?);
-        Ok(Self { backend: backend.clone(), chunk, threads, workers, process: Process::current() })
+        let workers = Lock::new((0..threads).map(pair).collect::<Result<_>>()?);
+        Ok(Self { backend: backend.clone(), chunk, threads, workers })
     }
 
     /// How much page-locked memory it holds.
@@ -154,9 +153,7 @@ impl<B: Backend> Ring<B> {
 
     /// Lets the threads work, each on its share of the chunks.
     fn work(&self, segments: &[Segment], job: &Job<'_>) -> Result<()> {
-        // In a forked child the buffers may be locked, by a thread that is not there.
-        self.process.check("copy contents")?;
-        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let workers = self.workers.lock("copy contents")?;
         let chunks = self.chunks(segments);
         let stop = AtomicBool::new(false);
         let count = workers.len();

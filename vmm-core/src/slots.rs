@@ -4,7 +4,7 @@
 //! one address, the graph works on this one's bytes and then on that one's, and nothing is copied.
 
 use crate::physical::rounded_size;
-use crate::region::{Wanted, check_aligned, rounded};
+use crate::region::{Wanted, rounded};
 use crate::{
     Address, Backend, Bytes, DeviceId, Done, Error, Physical, Region, RegionBuilder, Result, Workbench,
 };
@@ -86,8 +86,6 @@ impl<B: Backend> Slots<B> {
         let operation = "add a set";
         let mut end = Bytes::ZERO;
         for piece in &memory {
-            let address = self.address().0.saturating_add(end.0);
-            check_aligned(operation, "address", address, piece.granularity())?;
             let overflow = Error::Overflow { operation, base: end.0, length: piece.size().0 };
             end = end.checked_add(piece.size()).ok_or(overflow)?;
         }

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 
 /// A stream of the vendor: CUDA's `CUstream`, HIP's `hipStream_t`. Host memory has none but those of
-/// [`Workbench::own_stream`](crate::Workbench::own_stream), on which all work is done when its call returns.
+/// [`Workbench::own_stream`](crate::Workbench::own_stream) and the default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream<'a> {
     raw: *mut c_void,

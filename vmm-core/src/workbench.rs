@@ -6,9 +6,10 @@ mod graph;
 
 pub use graph::{CaptureMode, Graph};
 
-use crate::{Address, Backend, Bytes, DeviceId, Physical, Result, Stream};
+use crate::{Address, Backend, Bytes, DeviceId, Error, Physical, Result, Stream};
 use std::ffi::c_void;
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The pattern's word number `index` under a seed: neighbours, and the same word under another seed, differ in
 /// about half of their bits, so that a part that is mapped elsewhere than it should be is seen.
@@ -36,6 +37,61 @@ pub fn count_wrong_words(words: &[u64], seed: u64, first: u64) -> u64 {
     words.iter().zip(first..).filter(|(word, index)| **word != pattern_word(seed, *index)).count() as u64
 }
 
+/// What a check of the pattern has counted. Its words are [`WORDS`](Count::WORDS) in a device's memory, to which a
+/// kernel adds: the number of words that it looked at, and the number of those that are wrong.
+///
+/// A kernel that never ran, or ran over less than it was given, must not pass for a memory without wrong words. So both
+/// words begin with a number that no other count of the process begins with, and the end is compared with it.
+#[derive(Debug)]
+pub struct Count {
+    start: u64,
+}
+
+impl Count {
+    /// How many words a count takes.
+    pub const WORDS: usize = 2;
+
+    /// Begins a count.
+    #[must_use]
+    pub fn begin() -> Self {
+        static COUNTS: AtomicU64 = AtomicU64::new(1);
+        // Far apart, and never 0: what an earlier count, a fill or an empty page leaves is no end of this one.
+        Self { start: pattern_word(COUNTS.fetch_add(1, Ordering::Relaxed), 0) }
+    }
+
+    /// What is in the two words before the kernel adds to them.
+    #[must_use]
+    pub const fn start(&self) -> [u64; Self::WORDS] {
+        [self.start; Self::WORDS]
+    }
+
+    /// The number of wrong words, from what is in the two words after a kernel was given `words` words to look at.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DriverBroke`] if it looked at another number of words.
+    pub fn end(self, operation: &'static str, words: u64, ended: [u64; Self::WORDS]) -> Result<u64> {
+        let [looked_at, wrong] = ended.map(|word| word.wrapping_sub(self.start));
+        Self::compare(operation, words, looked_at, wrong)
+    }
+
+    /// The same for a check that is no kernel's: `wrong`, if it looked at all `words` words.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DriverBroke`] if it looked at another number of words.
+    pub fn compare(operation: &'static str, words: u64, looked_at: u64, wrong: u64) -> Result<u64> {
+        if looked_at == words && wrong <= words {
+            return Ok(wrong);
+        }
+        let counted = if looked_at <= words { looked_at.to_string() } else { "an unknown number".to_owned() };
+        let what = format!(
+            "the check of {words} words looked at {counted} of them: its kernel did not run, or not to its end"
+        );
+        Err(Error::DriverBroke { operation, what })
+    }
+}
+
 /// The seeds of so many rounds of [`Workbench::start_pattern`]: each another one, and the last one `seed` itself.
 pub fn round_seeds(seed: u64, rounds: u32) -> impl Iterator<Item = u64> {
     (0..u64::from(rounds)).rev().map(move |left| seed.wrapping_add(left))
@@ -55,6 +111,24 @@ pub struct Walked {
     pub nodes: u64,
     /// The sum of their values, without the carry.
     pub sum: u64,
+}
+
+impl Walked {
+    /// What is in the two words for a kernel's answer before it writes there: no walk has met so many nodes.
+    pub const UNWRITTEN: [u64; 2] = [u64::MAX; 2];
+
+    /// What a kernel has written, nodes and sum.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::DriverBroke`] if that is [`UNWRITTEN`](Self::UNWRITTEN).
+    pub fn written(operation: &'static str, [nodes, sum]: [u64; 2]) -> Result<Self> {
+        if nodes == u64::MAX {
+            let what = "the walk has written no answer: its kernel did not run".to_owned();
+            return Err(Error::DriverBroke { operation, what });
+        }
+        Ok(Self { nodes, sum })
+    }
 }
 
 /// A stream of one's own, with the work that is on it: it waits for no other stream, nor any other for it, unless an
@@ -103,7 +177,8 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// What the driver answers.
+    /// [`Error::DriverBroke`](crate::Error::DriverBroke) if not all words were looked at ([`Count`]), or what the driver
+    /// answers.
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64>;
 
     /// Walks along a linked list by the device itself, one thread that follows the addresses in it. A node is two words: the
@@ -120,7 +195,7 @@ pub trait Workbench: Backend {
     unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked>;
 
     /// A stream of a device, without work. CUDA: `cuStreamCreate` with `CU_STREAM_NON_BLOCKING`, HIP:
-    /// `hipStreamCreateWithFlags` with `hipStreamNonBlocking`; on host memory a name that no other stream has.
+    /// `hipStreamCreateWithFlags` with `hipStreamNonBlocking`; on host memory a queue that a thread works off.
     ///
     /// # Errors
     ///
@@ -225,8 +300,8 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) where nothing goes on when a call has returned, or what the
-    /// driver answers.
+    /// [`Error::ForeignStream`](crate::Error::ForeignStream) for another device's stream where that is seen, or what the driver
+    /// answers.
     unsafe fn start_pattern_on(
         &self,
         device: DeviceId,
@@ -292,5 +367,42 @@ mod tests {
         let mut words = [0; 64];
         write_pattern_words(&mut words, 0, 0);
         assert_eq!(count_wrong_words(&words, u64::MAX, 0), 64, "no word is the same one round later");
+    }
+
+    #[test]
+    fn only_a_count_of_all_words_has_an_end() {
+        let after = |looked_at: u64, wrong: u64| {
+            let count = Count::begin();
+            let [a, b] = count.start();
+            count.end("check", 8, [a.wrapping_add(looked_at), b.wrapping_add(wrong)])
+        };
+        assert_eq!(after(8, 0).unwrap(), 0);
+        assert_eq!(after(8, 3).unwrap(), 3);
+        for (looked_at, wrong) in [(0, 0), (7, 0), (9, 0), (7, 7), (8, 9), (u64::MAX, 0)] {
+            let error = after(looked_at, wrong).unwrap_err();
+            assert!(
+                matches!(error, Error::DriverBroke { operation: "check", .. }),
+                "{looked_at} {wrong}: {error}"
+            );
+        }
+        assert!(after(7, 0).unwrap_err().to_string().contains("looked at 7 of them"));
+    }
+
+    #[test]
+    fn what_an_earlier_count_left_is_no_end() {
+        let first = Count::begin();
+        let [looked_at, wrong] = first.start();
+        let left = [looked_at.wrapping_add(8), wrong];
+        assert_eq!(first.end("check", 8, left).unwrap(), 0);
+        for left in [left, [0; 2], [8, 0], Count::begin().start()] {
+            assert!(Count::begin().end("check", 8, left).is_err(), "{left:?}");
+        }
+        let walked = Walked::written("walk", [0, 5]).unwrap();
+        assert_eq!(walked, Walked { nodes: 0, sum: 5 });
+        assert!(Walked::written("walk", Walked::UNWRITTEN).is_err());
+        // Nothing to look at is looked at by a kernel that has not run.
+        let none = Count::begin();
+        let start = none.start();
+        assert_eq!(none.end("check", 0, start).unwrap(), 0);
     }
 }

@@ -137,6 +137,17 @@ pub(crate) fn default_streams_are_waited_for(backend: &CudaBackend) {
     ours.synchronize_stream(DeviceId(0), null).unwrap();
 }
 
+pub(crate) fn a_per_thread_stream_is_refused(backend: &CudaBackend) {
+    let context = CudaContext::new(0).unwrap();
+    let stream = context.per_thread_stream();
+    for backend in [backend, &CudaBackend::with_cudarc(&context).unwrap()] {
+        let error = backend.stream(&stream).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { operation: "stream", .. }), "{error}");
+        let same = Stream::PER_THREAD.check_shared("stream").unwrap_err();
+        assert_eq!(error.to_string(), same.to_string());
+    }
+}
+
 pub(crate) fn a_raw_context_is_used(backend: &CudaBackend) {
     let context = CudaContext::new(0).unwrap();
     // SAFETY: the context outlives the backend.

@@ -49,6 +49,7 @@ const CASES: &[Case] = &[
     case("contexts::the_threads_own_stays_current", contexts::the_threads_own_stays_current),
     case("contexts::cudarcs_context_and_streams_are_used", contexts::cudarcs_context_and_streams_are_used),
     case("contexts::default_streams_are_waited_for", contexts::default_streams_are_waited_for),
+    case("contexts::a_per_thread_stream_is_refused", contexts::a_per_thread_stream_is_refused),
     case("contexts::a_raw_context_is_used", contexts::a_raw_context_is_used),
     two_devices(
         "contexts::a_context_of_another_device_is_refused",

@@ -44,6 +44,10 @@ const FUNCTIONS: &[&str] = &[
     "hipGetErrorName",
     "hipGetErrorString",
     "hipGetLastError",
+    "hipGraphDestroy",
+    "hipGraphExecDestroy",
+    "hipGraphInstantiateWithFlags",
+    "hipGraphLaunch",
     "hipHostFree",
     "hipHostMalloc",
     "hipInit",
@@ -63,19 +67,23 @@ const FUNCTIONS: &[&str] = &[
     "hipMemcpy",
     "hipMemcpyAsync",
     "hipMemset",
+    "hipMemsetAsync",
     "hipModuleGetFunction",
     "hipModuleLaunchKernel",
     "hipModuleLoadData",
     "hipPointerGetAttributes",
     "hipRuntimeGetVersion",
     "hipSetDevice",
+    "hipStreamBeginCapture",
     "hipStreamCreateWithFlags",
     "hipStreamDestroy",
+    "hipStreamEndCapture",
     "hipStreamGetDevice",
     "hipStreamIsCapturing",
     "hipStreamQuery",
     "hipStreamSynchronize",
     "hipStreamWaitEvent",
+    "hipThreadExchangeStreamCaptureMode",
     "hiprtcCompileProgram",
     "hiprtcCreateProgram",
     "hiprtcDestroyProgram",
@@ -138,7 +146,7 @@ fn bindings(include: &Path) -> Result<String, String> {
         // Seventeen bits, which would bring a thousand lines of accessors.
         .opaque_type("hipDeviceArch_t")
         .allowlist_type("hipDeviceArch_t")
-        .allowlist_var("HIP_VERSION_(MAJOR|MINOR|PATCH)|hipEventDisableTiming|hipHostMallocPortable|hipStreamNonBlocking")
+        .allowlist_var("HIP_VERSION_(MAJOR|MINOR|PATCH)|hipEventDisableTiming|hipHostMallocPortable|hipStreamDefault|hipStreamNonBlocking")
         .generate_comments(false)
         .layout_tests(true)
         .use_core();

@@ -4,6 +4,7 @@
 pub const HIP_VERSION_MAJOR: u32 = 7;
 pub const HIP_VERSION_MINOR: u32 = 2;
 pub const HIP_VERSION_PATCH: u32 = 53211;
+pub const hipStreamDefault: u32 = 0;
 pub const hipStreamNonBlocking: u32 = 1;
 pub const hipEventDisableTiming: u32 = 2;
 pub const hipHostMallocPortable: u32 = 1;
@@ -1124,6 +1125,30 @@ impl hipMemAllocationHandleType {
 #[repr(transparent)]
 #[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
 pub struct hipMemAllocationHandleType(pub ::core::ffi::c_uint);
+#[repr(C)]
+#[derive(Debug)]
+pub struct ihipGraph {
+    _unused: [u8; 0],
+}
+pub type hipGraph_t = *mut ihipGraph;
+#[repr(C)]
+#[derive(Debug)]
+pub struct hipGraphExec {
+    _unused: [u8; 0],
+}
+pub type hipGraphExec_t = *mut hipGraphExec;
+impl hipStreamCaptureMode {
+    pub const hipStreamCaptureModeGlobal: hipStreamCaptureMode = hipStreamCaptureMode(0);
+    pub const hipStreamCaptureModeThreadLocal: hipStreamCaptureMode = hipStreamCaptureMode(
+        1,
+    );
+    pub const hipStreamCaptureModeRelaxed: hipStreamCaptureMode = hipStreamCaptureMode(
+        2,
+    );
+}
+#[repr(transparent)]
+#[derive(Debug, Copy, Clone, Hash, PartialEq, Eq)]
+pub struct hipStreamCaptureMode(pub ::core::ffi::c_uint);
 impl hipStreamCaptureStatus {
     pub const hipStreamCaptureStatusNone: hipStreamCaptureStatus = hipStreamCaptureStatus(
         0,
@@ -1336,6 +1361,12 @@ pub type hipMemset = unsafe extern "C" fn(
     value: ::core::ffi::c_int,
     sizeBytes: usize,
 ) -> hipError_t;
+pub type hipMemsetAsync = unsafe extern "C" fn(
+    dst: *mut ::core::ffi::c_void,
+    value: ::core::ffi::c_int,
+    sizeBytes: usize,
+    stream: hipStream_t,
+) -> hipError_t;
 pub type hipMemGetInfo = unsafe extern "C" fn(
     free: *mut usize,
     total: *mut usize,
@@ -1367,9 +1398,33 @@ pub type hipModuleLaunchKernel = unsafe extern "C" fn(
     kernelParams: *mut *mut ::core::ffi::c_void,
     extra: *mut *mut ::core::ffi::c_void,
 ) -> hipError_t;
+pub type hipStreamBeginCapture = unsafe extern "C" fn(
+    stream: hipStream_t,
+    mode: hipStreamCaptureMode,
+) -> hipError_t;
+pub type hipStreamEndCapture = unsafe extern "C" fn(
+    stream: hipStream_t,
+    pGraph: *mut hipGraph_t,
+) -> hipError_t;
 pub type hipStreamIsCapturing = unsafe extern "C" fn(
     stream: hipStream_t,
     pCaptureStatus: *mut hipStreamCaptureStatus,
+) -> hipError_t;
+pub type hipThreadExchangeStreamCaptureMode = unsafe extern "C" fn(
+    mode: *mut hipStreamCaptureMode,
+) -> hipError_t;
+pub type hipGraphDestroy = unsafe extern "C" fn(graph: hipGraph_t) -> hipError_t;
+pub type hipGraphInstantiateWithFlags = unsafe extern "C" fn(
+    pGraphExec: *mut hipGraphExec_t,
+    graph: hipGraph_t,
+    flags: ::core::ffi::c_ulonglong,
+) -> hipError_t;
+pub type hipGraphLaunch = unsafe extern "C" fn(
+    graphExec: hipGraphExec_t,
+    stream: hipStream_t,
+) -> hipError_t;
+pub type hipGraphExecDestroy = unsafe extern "C" fn(
+    graphExec: hipGraphExec_t,
 ) -> hipError_t;
 pub type hipMemAddressFree = unsafe extern "C" fn(
     devPtr: *mut ::core::ffi::c_void,

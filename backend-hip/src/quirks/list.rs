@@ -1,7 +1,7 @@
 //! The entries. Those with a name of their own are what [`Quirks`](super::Quirks) is made of; the rest is handled in one
 //! way for all versions, or never reached, since the core's books exclude the call.
 
-use super::host;
+use super::{captures, host};
 use gpu_vmm_core::Quirk;
 
 pub(super) const V6_1: u32 = super::OLDEST;
@@ -32,9 +32,11 @@ pub(super) const FREE_RACES: Quirk = quirk(
     "free-races",
     (V6_1, V7_0),
     "after hipMemAddressFree a thread of HIP's may still hold the range; the next reservation at that address is lost \
-     in HIP's tables, and using it crashes",
+     in HIP's tables: hipMemMap there returns success without any call of HSA's, the hipMemSetAccess that follows fails, \
+     and other calls crash",
     "freed ranges are kept and given to later reservations; HipBackend::release_kept_addresses frees them",
-    "simulated, 6.4.3: reserve, map, use, unmap, free crashes within some tens of rounds; 7.2.4 does not",
+    "simulated, 6.4.3: reserve, map, use, unmap, free crashes within some tens of rounds, and about half of the runs of a \
+     program that frees and reserves the same address end with a failed hipMemSetAccess; 7.2.4 does neither",
 );
 
 pub(super) const ACCESS_SUMS: Quirk = quirk(
@@ -362,12 +364,40 @@ pub(crate) const LIST: &[Quirk] = &[
         "ROCm/ROCR-Runtime #287",
     ),
     quirk(
+        "map-visible-late",
+        (V7_2, EVER),
+        "on gfx1201, hipMemMap and hipMemSetAccess return before the mapping is visible: for about 2 ms a kernel reads zeros \
+         there, and what it writes is lost, without a fault",
+        "none: only time helps, and no version without it is known; a pattern that is written and checked sees it",
+        "ROCm/rocm-systems #11693, seen with 7.2.1; ROCm/clr PR #288",
+    ),
+    quirk(
+        "set-access-hangs-before-drm-3-64",
+        (V7_14, EVER),
+        "hipMemSetAccess never returns on Linux whose amdgpu is older than DRM 3.64: ROCr waits for a point of a timeline \
+         that such a kernel ignores",
+        "none: the call cannot be taken back; a newer kernel helps",
+        "ROCm/rocm-systems #9820; pytorch/pytorch #192259",
+    ),
+    quirk(
+        "descriptor-for-each-handle",
+        (V7_14, V7_15),
+        "hipMemCreate keeps a descriptor open for each handle, and answers hipErrorOutOfMemory when the process may open no \
+         more, however much memory is free",
+        "none: the error has how much memory is free; fewer and larger handles, or a higher limit of descriptors, help",
+        "pytorch/pytorch PR #192814; ROCm/legacy-rocm-build #6661; ROCm/rocm-systems PR #7786",
+    ),
+    quirk(
         "scattered-copies",
         (V6_3, V6_4),
         "a copy over several mappings of memory that is not contiguous gave wrong data",
         "none",
         "ROCm/hip #3763",
     ),
+    captures::WAITS,
+    captures::DEVICE_WAIT,
+    captures::SPOILT_STAYS,
+    captures::NULL_STREAM,
     host::PINNED_BY_FIRST,
     host::ON_IMPORTS,
     host::ACCESS_APPEARS,

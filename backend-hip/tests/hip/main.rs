@@ -8,6 +8,7 @@
 
 mod access;
 mod addresses;
+mod captures;
 #[path = "../../../tests/conformance/src/counts.rs"]
 mod counts;
 mod cycle;
@@ -83,6 +84,7 @@ fn main() {
     let tests = [
         access::TESTS,
         addresses::TESTS,
+        captures::TESTS,
         cycle::TESTS,
         devices::TESTS,
         events::TESTS,

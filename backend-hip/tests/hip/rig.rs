@@ -84,6 +84,13 @@ impl Rig {
         reservation
     }
 
+    /// Unmaps what [`mapped`](Self::mapped) has mapped, and gives memory and addresses back.
+    pub(crate) fn unmapped(&self, mut reservation: HipReservation) {
+        let size = reservation.range().size;
+        // SAFETY: one mapping over all of it; the tests have waited for the work on it.
+        unsafe { reservation.unmap(Bytes::ZERO, size) }.expect("unmapped");
+    }
+
     /// Sees to it that the memory of a reservation in which nothing is mapped any more is the device's again.
     pub(crate) fn returned(&self, reservation: &mut HipReservation) {
         let range = reservation.range();

@@ -127,7 +127,7 @@ pub(crate) fn suite_of(copy: &Path, into: &Path) -> Answer<PathBuf> {
         "--test",
         "conformance",
     ]);
-    command.args(["--no-default-features", "--features", "host,hip,gpu-vmm-hip/quirk-switch"]);
+    command.args(["--no-default-features", "--features", "host,hip,cuda,gpu-vmm-hip/quirk-switch"]);
     let built = artifacts(&mut command)?;
     let program = built.iter().find_map(|artifact| artifact["executable"].as_str());
     program.map(PathBuf::from).ok_or_else(|| Trouble::new("cargo has built no conformance suite"))

@@ -16,6 +16,7 @@
 //! | `queue` | several of them at once |
 //! | `plugins` | the plug-ins for C and Python, everywhere |
 //! | `checkpoint` | what one driver wrote to a file, restored with another one |
+//! | `no_kernels` | the tests themselves, on a runtime that ignores kernels: they must fail |
 //! | `reports` | reports of the conformance suite, and the page that lays them side by side |
 //! | `summary` | the table at the end |
 //! | `schedules` | the pool under every schedule and under random ones, Miri, ThreadSanitizer |
@@ -31,6 +32,7 @@ mod debs;
 mod layout;
 mod mirror;
 mod mutations;
+mod no_kernels;
 mod nvidia;
 mod plugins;
 mod process;
@@ -153,10 +155,13 @@ fn hip(layout: &Layout, runtimes: &[Runtime], filter: &[String], summary: &mut S
         // What has been run is told all the same.
         if let Err(trouble) = suites::run(layout, runtimes, filter, summary) {
             summary.add(Row::broken("HIP's tests", trouble));
-        } else if filter.is_empty()
-            && let Err(trouble) = checkpoint::run(layout, runtimes, summary)
-        {
-            summary.add(Row::broken("checkpoint with two drivers", trouble));
+        } else if filter.is_empty() {
+            if let Err(trouble) = checkpoint::run(layout, runtimes, summary) {
+                summary.add(Row::broken("checkpoint with two drivers", trouble));
+            }
+            if let Err(trouble) = no_kernels::run(layout, runtimes, summary) {
+                summary.add(Row::broken("the tests without kernels", trouble));
+            }
         }
     }
 }

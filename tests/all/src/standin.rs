@@ -7,6 +7,7 @@ use crate::suites::{Job, leave_the_machines, leave_to_two, run_all};
 use crate::summary::Summary;
 use crate::trouble::{Answer, Doing};
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 /// A test program that has tests of CUDA.
@@ -58,9 +59,7 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
             if let Some(skipped) = skipped {
                 command.args(["--skip", skipped]);
             }
-            leave_the_machines(&mut command);
-            command.env("GPU_VMM_TEST_BACKENDS", "cuda").env("GPU_VMM_REQUIRE_CUDA", "1");
-            command.env("LD_LIBRARY_PATH", &folder).env("CUDA_STANDIN_GPUS", devices.to_string());
+            prepare(&mut command, &folder, devices);
             // As on machines without a fabric, and with one.
             command.env("CUDA_STANDIN_FABRIC", if devices == 1 { "0" } else { "1" });
             let log = layout.logs().join(format!("cuda-standin-{devices}-{target}.txt"));
@@ -68,6 +67,13 @@ pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> 
         }
     }
     run_all(jobs, filter, summary)
+}
+
+/// Runs a test program on the stand-in in a folder, with this number of devices.
+pub(crate) fn prepare(command: &mut Command, folder: &Path, devices: u32) {
+    leave_the_machines(command);
+    command.env("GPU_VMM_TEST_BACKENDS", "cuda").env("GPU_VMM_REQUIRE_CUDA", "1");
+    command.env("LD_LIBRARY_PATH", folder).env("CUDA_STANDIN_GPUS", devices.to_string());
 }
 
 /// The stand-in is a library of Linux.

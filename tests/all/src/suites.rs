@@ -46,15 +46,24 @@ struct Machine {
     gpus: u32,
     /// What its GPUs lack. Such a machine runs the tests of the backend alone.
     lacks: &'static [&'static str],
+    /// Whether their memory begins with what others left there.
+    has_junk: bool,
 }
 
-const MACHINES: [Machine; 3] = [
-    Machine { shown: "1 GPU", gpus: 1, lacks: &[] },
-    Machine { shown: "2 GPUs", gpus: 2, lacks: &[] },
+const MACHINES: [Machine; 4] = [
+    Machine { shown: "1 GPU", gpus: 1, lacks: &[], has_junk: false },
+    Machine { shown: "2 GPUs", gpus: 2, lacks: &[], has_junk: true },
     Machine {
         shown: "1 GPU with a small BAR and no number",
         gpus: 1,
         lacks: &["HSA_SIM_LARGE_BAR", "HSA_SIM_UUIDS"],
+        has_junk: false,
+    },
+    Machine {
+        shown: "2 GPUs without peer access",
+        gpus: 2,
+        lacks: &["HSA_SIM_P2P", "HSA_SIM_LARGE_BAR"],
+        has_junk: true,
     },
 ];
 
@@ -133,6 +142,7 @@ fn job(
     prepare(&mut command, machine.gpus);
     leave_to_two(&mut command, machine.gpus);
     command.envs(machine.lacks.iter().map(|setting| (*setting, "0")));
+    command.env("HSA_SIM_JUNK", if machine.has_junk { "1" } else { "0" });
     let machine = machine.shown.replace(' ', "-");
     let log = layout.logs().join(format!("{}-{machine}-{}.txt", runtime.version, suite.target));
     Job { name, command, log }

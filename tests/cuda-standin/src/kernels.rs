@@ -3,7 +3,7 @@
 //! | kernel | parameters | what it does |
 //! |---|---|---|
 //! | `gpu_vmm_write_pattern` | words, count, seed | writes the workbench's pattern (`pattern_word` in vmm-core) |
-//! | `gpu_vmm_count_wrong` | words, count, seed, wrong | adds to `*wrong` how many words differ from it; touches it only if some do |
+//! | `gpu_vmm_count_wrong` | words, count, seed, counted | adds the number of words it looked at to `counted[0]`, of those that differ from it to `counted[1]`; touches a counter only if it adds to it |
 //! | `gpu_vmm_walk_list` | node, most, nodes, sum | follows a list, at most so many nodes; writes how many it met to `*nodes` and the sum of their values to `*sum` |
 //! | `squares` | words, count | writes each word's index times itself, as in `examples/with_cudarc.rs` |
 //!
@@ -80,17 +80,18 @@ fn write_pattern(device: usize, parameters: &[u64]) -> Answer {
 }
 
 fn count_wrong(device: usize, parameters: &[u64]) -> Answer {
-    let [at, count, seed, counter] = *parameters else { return Err(Code::INVALID_VALUE) };
-    let mut wrong = 0;
+    let [at, count, seed, counters] = *parameters else { return Err(Code::INVALID_VALUE) };
+    let (mut looked_at, mut wrong) = (0, 0);
     words(device, at, count, Need::Read, |first, piece| {
-        let differs = |(index, place): (u64, &_)| u64::from(load(place) != pattern_word(seed, index));
-        wrong += (first..).zip(piece.words()).map(differs).sum::<u64>();
+        for (index, place) in (first..).zip(piece.words()) {
+            looked_at += 1;
+            wrong += u64::from(load(place) != pattern_word(seed, index));
+        }
     })?;
-    if wrong == 0 {
-        return Ok(());
+    for (offset, counted) in [(0, looked_at), (8, wrong)].into_iter().filter(|(_, counted)| *counted > 0) {
+        let counter = reach(Who::Kernel(device), counters.wrapping_add(offset), 8, Need::Write)?;
+        counter.words()[0].fetch_add(counted, Relaxed);
     }
-    let counter = reach(Who::Kernel(device), counter, 8, Need::Write)?;
-    counter.words()[0].fetch_add(wrong, Relaxed);
     Ok(())
 }
 

@@ -15,7 +15,7 @@ run="$lib/ld-linux-x86-64.so.2 --library-path $sim:$lib"
 failed=0
 verdict() { echo "$1: $2"; [ "$2" = "as it should be" ] || failed=1; }
 
-for check in vmm kernels probe; do
+for check in vmm kernels probe capture; do
     ${CC:-cc} -w -D__HIP_PLATFORM_AMD__ -I"$prefix/usr/include" "$here/$check.c" -o "$work/$check" -L"$lib" -lamdhip64 \
         -lhiprtc -lpthread -Wl,--unresolved-symbols=ignore-in-shared-libs
 done
@@ -49,4 +49,10 @@ if [ -f "$here/probe.$version.txt" ]; then
     if diff "$work/known" "$work/now" >"$work/diff"; then told="as it should be"; else head -40 "$work/diff"; told="differs from probe.$version.txt"; fi
 else told="nothing is known of this version"; fi
 verdict "probe.c" "$told"
+# How HIP's calls and captures of streams go together; the blanks at the ends of lines are not kept.
+HSA_SIM_GPUS=2 $run "$work/capture" 2>"$work/err" | sed 's/ *$//' >"$work/answers" || true
+if [ ! -f "$here/capture.$version.txt" ]; then told="nothing is known of this version"
+elif diff "$here/capture.$version.txt" "$work/answers" >"$work/diff"; then told="as it should be"
+else head -40 "$work/diff"; told="differs from capture.$version.txt"; fi
+verdict "capture.c" "$told"
 exit $failed

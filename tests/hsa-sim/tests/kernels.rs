@@ -91,12 +91,6 @@ fn dispatch(queue: *mut Queue, object: u64, arguments: &[u64]) {
     deallocate(kernarg).unwrap();
 }
 
-fn read(at: usize, words: usize) -> Vec<u64> {
-    let mut read = vec![0; words];
-    copy_any(read.as_mut_ptr().expose_provenance(), at, words * 8).unwrap();
-    read
-}
-
 #[test]
 fn kernels_do_what_they_are_named_for() {
     let _alone = alone();
@@ -117,13 +111,14 @@ fn kernels_do_what_they_are_named_for() {
     run("gpu_vmm_write_pattern", &[first, all, 9]);
     let mixed = 10u64.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     assert_eq!(read(at, 2)[1], mixed ^ (mixed >> 32));
-    run("gpu_vmm_count_wrong", &[first, all, 9, 0x1000]); // nothing is wrong, and the counter is not touched
+    run("gpu_vmm_count_wrong", &[first, 0, 9, 0x1000]); // there is nothing to count, and no counter is touched
     run("gpu_vmm_write_at", &[first + MIB as u64 + 8, 1]);
-    run("gpu_vmm_write_at", &[counter as u64, 5]);
+    run("gpu_vmm_write_at", &[counter as u64, 7]);
+    run("gpu_vmm_write_at", &[counter as u64 + 8, 5]);
     run("gpu_vmm_count_wrong", &[first, all, 9, counter as u64]);
-    assert_eq!(read(counter, 1), [6], "one more");
+    assert_eq!(read(counter, 2), [7 + all, 6], "all are looked at, and one more is wrong");
     run("gpu_vmm_count_wrong", &[first, all, 10, counter as u64]);
-    assert_eq!(read(counter, 1), [6 + all], "all, under another seed");
+    assert_eq!(read(counter, 2), [7 + 2 * all, 6 + all], "all are wrong, under another seed");
 
     run("gpu_vmm_fill", &[first, all, 3]);
     assert!(read(at, all as usize).iter().all(|word| *word == 3));
@@ -197,4 +192,15 @@ fn a_kernel_that_is_declared_otherwise_ends_the_process() {
     let Some(output) = output else { return };
     assert_eq!(output.status.signal(), Some(libc::SIGABRT));
     assert!(String::from_utf8_lossy(&output.stderr).contains("is declared otherwise"));
+}
+
+#[test]
+fn kernels_are_ignored_as_told() {
+    let output = child("kernels_are_ignored_as_told", &[("HSA_SIM_KERNELS", "ignore")], || {
+        let place = allocate(memory_of(gpu()), PAGE).unwrap() as u64;
+        let queue = queue_of(gpu());
+        dispatch(queue, load(gpu(), "gpu_vmm_write_at", 16), &[place, 7]);
+        assert_eq!(read(place as usize, 1), [0]);
+    });
+    assert!(output.is_none_or(|output| output.status.success()));
 }

@@ -5,7 +5,7 @@
 
 mod support;
 
-use gpu_vmm_hsa_sim::abi::Status;
+use gpu_vmm_hsa_sim::abi::{Agent, Status, permission};
 use gpu_vmm_hsa_sim::counters::hsa_sim_call_count;
 use std::time::{Duration, Instant};
 use support::*;
@@ -54,4 +54,60 @@ fn a_misspelt_setting_ends_the_process() {
         let line = format!("hsa-sim: {}={}: ", setting.0, setting.1);
         assert_eq!(told.matches(&line).count(), 1, "{told}");
     }
+}
+
+/// What an agent can have no access to is refused, for virtual memory as for plain, and nothing has changed.
+fn cannot_reach(other: Agent) {
+    let at = reserve(2 * MIB, 0, 0).unwrap();
+    let handle = create(memory_of(gpu()), MIB).unwrap();
+    map(at, MIB, handle).unwrap();
+    let both = [(gpu(), permission::READ_WRITE), (other, permission::READ)];
+    assert_eq!(set_access(at, MIB, &both), Err(Status::INVALID_ARGUMENT));
+    assert_eq!(get_access(at, gpu()), Ok(permission::NONE), "nothing was changed");
+    assert_eq!(allow(&[other], at), Err(Status::INVALID_ARGUMENT));
+    assert_eq!(get_access(at, other), Ok(permission::NONE));
+    set_access(at, MIB, &[(gpu(), permission::READ_WRITE), (other, permission::NONE)]).unwrap();
+    assert_eq!(get_access(at, gpu()), Ok(permission::READ_WRITE));
+}
+
+#[test]
+fn without_peer_access_no_gpu_reaches_anothers_memory() {
+    let settings = [("HSA_SIM_GPUS", "2"), ("HSA_SIM_P2P", "0")];
+    let output = child("without_peer_access_no_gpu_reaches_anothers_memory", &settings, || {
+        let agents = agents();
+        cannot_reach(agents[2]);
+        // The CPU is no peer.
+        let (at, handle) = mapped(gpu(), MIB);
+        set_access(at, MIB, &[(cpu(), permission::READ)]).unwrap();
+        unmapped((at, handle), MIB);
+    });
+    assert!(output.is_none_or(|output| output.status.success()));
+}
+
+#[test]
+fn with_a_small_bar_the_cpu_reaches_no_gpus_memory() {
+    let settings = [("HSA_SIM_GPUS", "2"), ("HSA_SIM_LARGE_BAR", "0")];
+    let output = child("with_a_small_bar_the_cpu_reaches_no_gpus_memory", &settings, || {
+        cannot_reach(cpu());
+        let (at, handle) = mapped(gpu(), MIB);
+        set_access(at, MIB, &[(agents()[2], permission::READ)]).unwrap();
+        unmapped((at, handle), MIB);
+    });
+    assert!(output.is_none_or(|output| output.status.success()));
+}
+
+#[test]
+fn new_memory_is_junk_as_told() {
+    let output = child("new_memory_is_junk_as_told", &[("HSA_SIM_JUNK", "1")], || {
+        let (at, handle) = mapped(gpu(), MIB);
+        set_access(at, MIB, &[(cpu(), permission::READ)]).unwrap();
+        let plain = allocate(memory_of(gpu()), PAGE).unwrap();
+        for (at, size) in [(at, MIB), (plain, PAGE)] {
+            assert!(read(at, size / 8).iter().all(|word| *word != 0), "every word is junk");
+        }
+        let hosts = allocate(memory_of(cpu()), PAGE).unwrap();
+        assert_eq!(read(hosts, 1), [0], "the host's memory is the kernel's");
+        unmapped((at, handle), MIB);
+    });
+    assert!(output.is_none_or(|output| output.status.success()));
 }

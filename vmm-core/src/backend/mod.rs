@@ -13,6 +13,8 @@
 
 mod handle;
 mod reservation;
+#[cfg(doctest)]
+mod safe;
 
 pub use handle::Handle;
 pub use reservation::Reservation;

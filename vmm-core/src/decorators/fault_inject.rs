@@ -69,6 +69,17 @@ impl<B: Backend> FaultInject<B> {
         self.plan.lose_addresses(whether);
     }
 
+    /// Says whether a stream of the device captures: waiting for the device fails then, as with every driver. No call tells
+    /// of the capture.
+    pub fn capture_on(&self, device: DeviceId, whether: bool) {
+        self.plan.capture_on(device, whether);
+    }
+
+    /// Does something in the next call that waits for a device, before the wait is over.
+    pub fn while_waiting(&self, act: impl FnOnce() + Send + 'static) {
+        self.plan.while_waiting(Box::new(act));
+    }
+
     /// Lets nothing fail any more, and tells how many calls there were since [`FaultInject::fail`].
     pub fn stop(&self) -> u64 {
         self.plan.stop()
@@ -260,7 +271,7 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
     }
 
     fn synchronize(&self, device: DeviceId) -> Result<()> {
-        self.plan.call("synchronize")?;
+        self.plan.wait(device)?;
         self.inner.synchronize(device)
     }
 

@@ -1,12 +1,23 @@
 //! Which driver calls fail.
 
-use crate::{DriverError, Error, Result};
+use crate::{DeviceId, DriverError, Error, Result};
+use std::collections::BTreeSet;
+use std::fmt;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Counts calls, and fails those that it is told to.
 #[derive(Debug, Default)]
 pub(super) struct Plan(Mutex<Counting>);
+
+/// What is done once, while a device is waited for.
+struct Meanwhile(Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Meanwhile")
+    }
+}
 
 #[derive(Debug, Default)]
 struct Counting {
@@ -16,6 +27,10 @@ struct Counting {
     kinds: &'static [&'static str],
     /// Whether a set access that fails is carried out all the same.
     carry_out: bool,
+    /// The devices that cannot be waited for, since a stream captures.
+    capturing: BTreeSet<DeviceId>,
+    /// What happens while a device is waited for.
+    meanwhile: Option<Meanwhile>,
     /// Whether addresses are somebody else's as soon as memory is returned.
     lose_addresses: bool,
 }
@@ -56,6 +71,35 @@ impl Plan {
 
     pub(super) fn loses_addresses(&self) -> bool {
         self.counting().lose_addresses
+    }
+
+    pub(super) fn capture_on(&self, device: DeviceId, whether: bool) {
+        let capturing = &mut self.counting().capturing;
+        if whether {
+            capturing.insert(device);
+        } else {
+            capturing.remove(&device);
+        }
+    }
+
+    pub(super) fn while_waiting(&self, act: Box<dyn FnOnce() + Send>) {
+        self.counting().meanwhile = Some(Meanwhile(act));
+    }
+
+    /// Counts a call that waits for a device, and fails it if its turn has come or a stream of the device captures.
+    pub(super) fn wait(&self, device: DeviceId) -> Result<()> {
+        let operation = "synchronize";
+        self.call(operation)?;
+        let mut counting = self.counting();
+        if counting.capturing.contains(&device) {
+            return Err(Error::Capturing { operation, source: None });
+        }
+        let meanwhile = counting.meanwhile.take();
+        drop(counting);
+        if let Some(Meanwhile(act)) = meanwhile {
+            act();
+        }
+        Ok(())
     }
 
     /// Counts a call, and fails it if its turn has come.

@@ -1,10 +1,9 @@
 //! A region that several have, tensors among them.
 
-use crate::{
-    Backend, Bytes, Done, Error, Growth, Process, Region, Result, Resumed, Shrunk, Stash, Suspended,
-};
+use crate::lock::Lock;
+use crate::{Backend, Bytes, Done, Error, Growth, Region, Result, Resumed, Shrunk, Stash, Suspended};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// A region that tensors have a share in. Clones are the same region; it is dropped with the last of them and of the
 /// [tensors](SharedRegion::dlpack).
@@ -16,10 +15,9 @@ pub struct SharedRegion<B: Backend>(Arc<Shared<B>>);
 
 #[derive(Debug)]
 struct Shared<B: Backend> {
-    process: Process,
     /// How many tensors there are. It goes up under the lock and down without: a deleter never waits for it.
     exports: AtomicUsize,
-    region: Mutex<Region<B>>,
+    region: Lock<Region<B>>,
 }
 
 impl<B: Backend> Clone for SharedRegion<B> {
@@ -32,8 +30,7 @@ impl<B: Backend> SharedRegion<B> {
     /// Takes a region that tensors are to be made of.
     #[must_use]
     pub fn new(region: Region<B>) -> Self {
-        let (process, exports) = (Process::current(), AtomicUsize::new(0));
-        Self(Arc::new(Shared { process, exports, region: Mutex::new(region) }))
+        Self(Arc::new(Shared { exports: AtomicUsize::new(0), region: Lock::new(region) }))
     }
 
     /// Lets the region be looked at, while nobody changes it. A closure that calls the same `SharedRegion` waits for itself,
@@ -120,26 +117,18 @@ impl<B: Backend> SharedRegion<B> {
     /// Itself, where there is a clone or a tensor.
     pub fn try_into_region(self) -> Result<Region<B>, Self> {
         let shared = Arc::try_unwrap(self.0).map_err(Self)?;
-        Ok(shared.region.into_inner().unwrap_or_else(PoisonError::into_inner))
+        Ok(shared.region.into_inner())
     }
 
-    /// The region, for one call. A forked child does not wait for a thread that it does not have.
+    /// The region, for one call.
     pub(super) fn lock(&self, operation: &'static str) -> Result<MutexGuard<'_, Region<B>>> {
-        self.0.process.check(operation)?;
-        Ok(self.0.lock())
+        self.0.region.lock(operation)
     }
 
     /// A share in the region for a tensor. The region is locked, so that nobody who takes memory away has just found no tensor.
     pub(super) fn export(&self, _locked: &MutexGuard<'_, Region<B>>) -> Export<B> {
         self.0.exports.fetch_add(1, Ordering::Relaxed);
         Export(Arc::clone(&self.0))
-    }
-}
-
-impl<B: Backend> Shared<B> {
-    /// That a thread has panicked with the region is no harm: its own books are always whole.
-    fn lock(&self) -> MutexGuard<'_, Region<B>> {
-        self.region.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::builder::Placement;
 use super::layout::Part;
-use super::map::check_reach;
+use super::map::{check_addresses, check_reach};
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::{AccessMap, Backend, Bytes, Done, Physical, Properties, Result};
@@ -49,6 +49,7 @@ impl<B: Backend> Region<B> {
         let new: Vec<Piece<B>> =
             wanted.iter().filter(|one| self.kept(one).is_none()).map(Wanted::piece).collect();
         self.check_pieces(operation, &new)?;
+        check_addresses(operation, self.address(), &new)?;
         let (reserved, end) = (self.reserved(), end_of(wanted));
         if end > reserved {
             self.extend_by(operation, self.addresses(operation, end - reserved)?)?;
@@ -72,15 +73,17 @@ impl<B: Backend> Region<B> {
         self.check_pieces(operation, &pieces)?;
         let target = end_of(wanted).max(Bytes(1));
         let layout = match placement {
-            Placement::Anywhere => self.reserve_for_move(operation, target)?,
-            _ => self.reserve_elsewhere(operation, target, placement)?,
+            Placement::Anywhere => self.reserve_for_move(operation, target, &pieces)?,
+            _ => self.reserve_elsewhere(operation, target, placement, &pieces)?,
         };
         self.move_to(layout, &pieces, done)
     }
 
     /// Refuses mappings that [`arrange`](Self::arrange) would refuse, before there is anything to be arranged.
     pub(crate) fn check_wanted(&self, operation: &'static str, wanted: &[Wanted<B>]) -> Result<()> {
-        self.check_pieces(operation, &wanted.iter().map(Wanted::piece).collect::<Vec<_>>())
+        let pieces: Vec<Piece<B>> = wanted.iter().map(Wanted::piece).collect();
+        self.check_pieces(operation, &pieces)?;
+        check_addresses(operation, self.address(), &pieces)
     }
 
     /// The mapping that is there already.
@@ -99,15 +102,13 @@ impl<B: Backend> Region<B> {
         Part::joined(gone.map(|(offset, mapping)| Part { offset, length: mapping.length() }))
     }
 
-    /// Refuses memory of another backend, places that are not aligned, and devices that cannot reach the memory.
+    /// Refuses memory of another backend, offsets that are not aligned, and devices that cannot reach the memory.
     fn check_pieces(&self, operation: &'static str, pieces: &[Piece<B>]) -> Result<()> {
         for Piece { offset, mapping } in pieces {
             let memory = &mapping.memory;
             memory.check_belongs_to(operation, &self.backend)?;
-            for unit in [self.granularity, memory.granularity()] {
-                check_aligned(operation, "offset", offset.0, unit)?;
-                check_aligned(operation, "length", memory.size().0, unit)?;
-            }
+            check_aligned(operation, "offset", offset.0, self.granularity)?;
+            check_aligned(operation, "length", memory.size().0, self.granularity)?;
         }
         let ways = pieces.iter().map(|Piece { mapping, .. }| (mapping.access, mapping.memory.properties()));
         self.check_ways(operation, ways)

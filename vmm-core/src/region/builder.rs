@@ -166,7 +166,8 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     ///
     /// Memory that is exported, or imported, is not poisoned: another process may go on with it. Memory of which there is
     /// a clone, or another mapping, is poisoned when the last of them is gone. It is mapped once more for that, at a
-    /// place of its own; what fails there is in the [drop log](Backend::drop_log), and the memory is freed as it is.
+    /// place of its own; what fails there is in the [drop log](Backend::drop_log), and the memory is freed as it is. So is
+    /// memory that is freed while a [known capture](crate::Deferred) lasts.
     ///
     /// ```
     /// # use gpu_vmm_core::{Backend, Bytes, Error, Region, Result};
@@ -278,7 +279,7 @@ pub(super) fn check_hint(
 }
 
 /// An alignment is a power of two as well.
-fn as_granularity(alignment: Alignment) -> Granularity {
+pub(super) fn as_granularity(alignment: Alignment) -> Granularity {
     Granularity::new(alignment.bytes()).unwrap_or(Granularity::BYTE)
 }
 

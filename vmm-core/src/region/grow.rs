@@ -4,11 +4,11 @@
 //! reservation at exactly the end of the last one, where those addresses are free. **Remapped**: a larger range
 //! elsewhere to which the same physical memory is mapped; only where the caller allows another address.
 
-use super::Region;
 use super::builder::{Placement, reserve, rounded};
 use super::layout::{Layout, Part};
 use super::map::check_reach;
 use super::table::{Mapping, Piece};
+use super::{Region, check_aligned};
 use crate::physical::rounded_size;
 use crate::{Address, Backend, Bytes, DeviceId, Done, Error, Physical, Result};
 
@@ -97,7 +97,9 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to`] but [`Error::AddressTaken`] and [`Error::Guarded`]. The region is as before, at its old address.
+    /// Those of [`Region::grow_to`] but [`Error::AddressTaken`] and [`Error::Guarded`]. [`Error::Unaligned`] if memory of a
+    /// larger granularity than the region's is mapped at an offset that is no multiple of it: no aligned address suits it
+    /// then. The region is as before, at its old address.
     pub fn grow_or_move(&mut self, size: Bytes, done: Done<'_>) -> Result<Growth> {
         self.grow_or_move_on(self.growing.memory.device, size, done)
     }
@@ -158,7 +160,9 @@ impl<B: Backend> Region<B> {
             return Ok(None);
         }
         let memory = self.growing.memory_of(device);
-        rounded_size(&self.backend, operation, target - end, &memory)?;
+        let (_, granularity) = rounded_size(&self.backend, operation, target - end, &memory)?;
+        // Memory of another device than the region was built for.
+        check_aligned(operation, "granularity", self.granularity.bytes().0, granularity)?;
         for grant in self.growing.access.grants() {
             check_reach(&self.backend, operation, grant.device, &memory)?;
         }
@@ -241,7 +245,7 @@ impl<B: Backend> Region<B> {
         let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
         let end = self.end();
         let mut moved = self.pieces_for_move(operation)?;
-        let layout = self.reserve_for_move(operation, target)?;
+        let layout = self.reserve_for_move(operation, target, &moved)?;
         moved.extend(self.new_pieces(&layout, end, target, device)?);
         self.move_to(layout, &moved, done)?;
         Ok(Growth { how: Grown::Remapped, address: self.address(), end: target, added: target - end })
@@ -275,9 +279,14 @@ impl<B: Backend> Region<B> {
         Ok(self.layout.pieces(Part { offset: Bytes::ZERO, length: self.reserved() }))
     }
 
-    /// At least twice the addresses, or just what is needed where so many cannot be had.
-    pub(super) fn reserve_for_move(&self, operation: &'static str, target: Bytes) -> Result<Layout<B>> {
-        let attempt = |size| self.reserve_elsewhere(operation, size, self.growing.elsewhere);
+    /// Reserves at least twice the addresses for pieces that move, or just what is needed if so many cannot be had.
+    pub(super) fn reserve_for_move(
+        &self,
+        operation: &'static str,
+        target: Bytes,
+        pieces: &[Piece<B>],
+    ) -> Result<Layout<B>> {
+        let attempt = |size| self.reserve_elsewhere(operation, size, self.growing.elsewhere, pieces);
         attempt(target + target).or_else(|_| attempt(target))
     }
 }

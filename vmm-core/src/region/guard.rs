@@ -2,8 +2,10 @@
 //! nobody else's memory can lie there and an access beyond the region's ends faults.
 
 use super::Region;
-use super::builder::{Placement, check_hint, reserve, rounded};
+use super::builder::{Placement, as_granularity, check_hint, reserve, rounded};
 use super::layout::Layout;
+use super::map::check_addresses;
+use super::table::Piece;
 use crate::{Address, Alignment, Backend, Bytes, Error, Granularity, Result};
 
 /// Reserves addresses for a region with a guard on either side; `placement` is where the region itself is to begin. The
@@ -43,15 +45,30 @@ pub(super) fn reserve_guarded<B: Backend>(
 }
 
 impl<B: Backend> Region<B> {
-    /// Addresses beside those that the region has, for it to move to: at least so many, aligned and guarded as they are.
+    /// Reserves addresses beside those that the region has, for these pieces to move to: at least `size` bytes, guarded as
+    /// the region is, and aligned as it is and as the pieces need it.
     pub(super) fn reserve_elsewhere(
         &self,
         operation: &'static str,
         size: Bytes,
         placement: Placement,
+        pieces: &[Piece<B>],
     ) -> Result<Layout<B>> {
         let size = self.addresses(operation, size)?;
-        let (alignment, guard) = (self.alignment, self.growing.guard);
+        let mut alignment = Alignment::max(self.alignment, self.granularity.into());
+        if let Placement::Exact(address) = placement {
+            check_addresses(operation, address, pieces)?;
+        } else {
+            // Every multiple of the largest granularity suits pieces whose offsets are multiples of their own.
+            check_addresses(operation, Address(0), pieces)?;
+            let units = pieces.iter().map(|piece| piece.mapping.memory.granularity().into());
+            alignment = units.fold(alignment, Alignment::max);
+        }
+        // The region begins behind the guard.
+        let guard = match self.growing.guard {
+            Bytes::ZERO => Bytes::ZERO,
+            some => rounded(operation, some, as_granularity(alignment))?,
+        };
         reserve_guarded(&self.backend, operation, size, alignment, self.granularity, placement, guard)
     }
 }

@@ -3,7 +3,7 @@
 use super::Region;
 use super::layout::Layout;
 use crate::deferred::Release;
-use crate::{Backend, Bytes, Result};
+use crate::{Backend, Bytes, Error, Result};
 use std::collections::BTreeSet;
 
 /// What the region had: everything is still mapped.
@@ -16,8 +16,7 @@ impl<B: Backend> Release for Late<B> {
     }
 
     fn release(&mut self) -> Result<()> {
-        self.0.poison_all();
-        self.0.clear()
+        self.0.give_up()
     }
 }
 
@@ -33,11 +32,19 @@ impl<B: Backend> Region<B> {
 
     /// Leaves the region without anything.
     pub(super) fn defer(&mut self) {
-        let layout = self.layout.take();
+        let mut layout = self.layout.take();
         if layout.table.is_empty() {
             return;
         }
         let devices: BTreeSet<_> = layout.table.devices(Bytes::ZERO, layout.spans.size()).collect();
-        self.backend.deferred().keep(devices.into_iter().collect(), Box::new(Late(layout)));
+        if !devices.is_empty() {
+            self.backend.deferred().keep(devices, Box::new(Late(layout)));
+            return;
+        }
+        // No device has access, so that there is nothing to wait for.
+        match layout.give_up() {
+            Ok(()) | Err(Error::Forked { .. }) => {}
+            Err(error) => self.backend.drop_log().record(error),
+        }
     }
 }

@@ -185,6 +185,15 @@ impl<B: Backend> Layout<B> {
         first
     }
 
+    /// The same for all that there is, where it ends without its region's destructor: what fails is tried twice, as where a
+    /// region is closed and dropped.
+    pub(super) fn give_up(&mut self) -> Result<()> {
+        self.poison_all();
+        let Err(error) = self.clear() else { return Ok(()) };
+        let again = self.clear();
+        again.map_err(|undo| Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) })
+    }
+
     /// Refuses where some mapping is out of use.
     pub(super) fn check_in_use(&self, operation: &'static str) -> Result<()> {
         self.table

@@ -4,7 +4,9 @@ use super::layout::Part;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::deferred::wait_for_devices;
-use crate::{Access, AccessMap, Backend, Bytes, DeviceId, Done, Error, Physical, Properties, Result};
+use crate::{
+    Access, AccessMap, Address, Backend, Bytes, DeviceId, Done, Error, Physical, Properties, Result,
+};
 
 impl<B: Backend> Region<B> {
     /// Maps a piece of physical memory, whole, at an offset. No device has access yet. CUDA: `cuMemMap`, HIP:
@@ -21,11 +23,11 @@ impl<B: Backend> Region<B> {
         memory.check_belongs_to(operation, &self.backend)?;
         let length = memory.size();
         self.check_part(operation, offset, length)?;
-        // Such memory may be of a larger granularity than the region, whose first address then counts as well.
-        check_aligned(operation, "address", (self.address() + offset).0, memory.granularity())?;
+        let piece = [Piece { offset, mapping: Mapping::new(memory.clone(), AccessMap::NONE) }];
+        check_addresses(operation, self.address(), &piece)?;
         self.layout.table.check_free(operation, offset, length)?;
         self.check_seams(operation, offset, length)?;
-        self.layout.place(&[Piece { offset, mapping: Mapping::new(memory.clone(), AccessMap::NONE) }])
+        self.layout.place(&piece)
     }
 
     /// Removes the mappings of a part, which must be whole ones without a hole. The addresses stay reserved; the
@@ -120,6 +122,18 @@ pub(crate) fn check_inside(
     let overflow = || Error::Overflow { operation, base: offset.0, length: length.0 };
     let end = offset.checked_add(length).ok_or_else(overflow)?;
     if end > limit { Err(Error::OutOfRange { operation, offset, length, limit }) } else { Ok(()) }
+}
+
+/// Refuses memory that would lie at no multiple of its own granularity, which may be larger than the region's.
+pub(super) fn check_addresses<B: Backend>(
+    operation: &'static str,
+    base: Address,
+    pieces: &[Piece<B>],
+) -> Result<()> {
+    pieces.iter().try_for_each(|Piece { offset, mapping }| {
+        let address = base.0.saturating_add(offset.0);
+        check_aligned(operation, "address", address, mapping.memory.granularity())
+    })
 }
 
 /// Refuses a device that does not exist or cannot reach such memory.

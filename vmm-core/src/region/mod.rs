@@ -238,9 +238,15 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// What waiting or unmapping answers; what could not be given back is left to the end of the process.
+    /// What waiting or unmapping answers; what could not be given back is left to the end of the process. After
+    /// [`Error::Capturing`] the backend [keeps](crate::Deferred) the memory until it can be given back.
     pub fn close(mut self, done: Done<'_>) -> Result<()> {
-        self.empty(done)
+        let closed = self.empty(done);
+        if let Err(Error::Capturing { .. }) = closed {
+            // The destructor would try to wait once more, which spoils captures.
+            self.defer();
+        }
+        closed
     }
 
     /// Removes every mapping that can be vouched for. The first error is returned, the rest is gone on with.

@@ -2,7 +2,7 @@
 
 use super::layout::Part;
 use super::{Placement, Region, RegionBuilder, Wanted};
-use crate::{AccessMap, Backend, Bytes, DeviceId, Error, Properties, Result};
+use crate::{AccessMap, Backend, Bytes, DeviceId, Properties, Result};
 
 /// What a region is beside its addresses and what is mapped there.
 #[derive(Clone, Debug)]
@@ -93,13 +93,9 @@ impl<B: Backend> Region<B> {
     }
 
     /// Unmaps everything and gives the addresses back, without waiting: for a region of whose addresses nobody has been
-    /// told. It is tried twice, as where a region ends; what cannot be given back is left to the end of the process.
+    /// told. What cannot be given back is left to the end of the process.
     pub(crate) fn discard(mut self) -> Result<()> {
         // The destructor would wait, and could not tell anybody.
-        let mut layout = self.layout.take();
-        layout.poison_all();
-        let Err(error) = layout.clear() else { return Ok(()) };
-        let again = layout.clear();
-        again.map_err(|undo| Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) })
+        self.layout.take().give_up()
     }
 }

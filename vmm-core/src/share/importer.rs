@@ -177,7 +177,8 @@ impl<B: Backend> Imported<B> {
     /// # Errors
     ///
     /// [`Error::AddressTaken`] where the addresses behind the reservation are not free, [`Error::CrossesSeam`] where a new
-    /// mapping would lie in two reservations, [`Error::Mismatch`] where the region is to be [where the exporter's
+    /// mapping would lie in two reservations, [`Error::Unaligned`] if its memory is of a larger granularity than the
+    /// address is a multiple of, [`Error::Mismatch`] where the region is to be [where the exporter's
     /// is](Import::same_address) and that has moved: for these there is [`Imported::apply_or_move`]. Else what waiting or
     /// the driver answers. The region is as before, and it can be tried again.
     pub fn apply(&mut self, done: Done<'_>) -> Result<Grown> {
@@ -191,7 +192,7 @@ impl<B: Backend> Imported<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Imported::apply`] but the three that it is for; [`Error::AddressTaken`] where the region has to be at the
+    /// Those of [`Imported::apply`] but the four that it is for; [`Error::AddressTaken`] where the region has to be at the
     /// exporter's address and cannot.
     pub fn apply_or_move(&mut self, done: Done<'_>) -> Result<Grown> {
         let operation = "apply";
@@ -292,9 +293,11 @@ impl<B: Backend> Imported<B> {
             Err(Error::Mismatch { what: "address", .. }) if self.import.is_as_exported() => {
                 Placement::Exact(self.book.base())
             }
-            Err(Error::AddressTaken { .. } | Error::CrossesSeam { .. }) if !self.import.is_as_exported() => {
-                Placement::Anywhere
-            }
+            Err(
+                Error::AddressTaken { .. }
+                | Error::CrossesSeam { .. }
+                | Error::Unaligned { what: "address", .. },
+            ) if !self.import.is_as_exported() => Placement::Anywhere,
             other => return other,
         };
         self.region.arrange_elsewhere(operation, wanted, placement, done)?;

@@ -5,7 +5,7 @@ use super::format::{Entry, Hash, Header, Stored, Wrong};
 use super::parts::{Parts, Why, read_header, read_stored};
 use super::write::out_of_range;
 use super::{Description, Earlier, Tally};
-use crate::{Bytes, Error, Result};
+use crate::{Bytes, Error, Process, Result};
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,8 @@ pub struct SnapshotFile {
     file: File,
     pub(super) parts: Parts,
     needed: Vec<OnceLock<Result<File>>>,
+    /// In a child of it, another thread may be opening one of them for ever.
+    process: Process,
     size: Bytes,
 }
 
@@ -40,7 +42,14 @@ impl SnapshotFile {
         let (file, header, size) = open(OPEN, path)?;
         let parts = Parts::read(&file, header, size).map_err(|why| why.error(OPEN, path))?;
         let needed = parts.head.needed.iter().map(|_| OnceLock::new()).collect();
-        Ok(Self { path: path.to_owned(), file, parts, needed, size: Bytes(size) })
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            parts,
+            needed,
+            process: Process::current(),
+            size: Bytes(size),
+        })
     }
 
     /// What is in it.
@@ -89,8 +98,9 @@ impl SnapshotFile {
     ///
     /// [`Error::OutOfRange`] for a block that there is not, or room for more or fewer bytes than it has;
     /// [`Error::BadSnapshot`] where it is not what was written, or the earlier snapshot that it is in is missing or has
-    /// been replaced; [`Error::File`] for what the system answers.
+    /// been replaced; [`Error::Forked`]; [`Error::File`] for what the system answers.
     pub fn read_block(&self, memory: usize, block: u64, bytes: &mut [u8]) -> Result<()> {
+        self.process.check(READ)?;
         let place = self.parts.cut.place(memory, block).filter(|(_, length)| bytes.len() == *length);
         let entry = place.and_then(|(place, _)| self.parts.entries.get(place));
         match entry.ok_or_else(|| out_of_range(READ, &self.parts.cut, memory, block, bytes.len()))? {

@@ -8,11 +8,12 @@ use super::format::{
 use super::records::Head;
 use super::{Description, Earlier, SnapshotFile, Tally};
 use crate::files::failed;
-use crate::{Bytes, Error, Process, Result};
+use crate::lock::Lock;
+use crate::{Bytes, Error, Result};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 pub(super) const OPERATION: &str = "write a snapshot";
 
@@ -43,9 +44,8 @@ pub struct SnapshotWriter {
     compress: bool,
     /// The blocks of the earlier snapshot, by their hash; the files are places in `head.needed`.
     known: HashMap<Hash, Stored>,
-    state: Mutex<State>,
+    state: Lock<State>,
     finished: bool,
-    process: Process,
 }
 
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl SnapshotWriter {
         let writer = Self {
             place: place(target)?,
             target: target.to_owned(),
-            state: Mutex::new(State {
+            state: Lock::new(State {
                 entries: vec![None; cut.blocks as usize],
                 end: Header::BYTES as u64,
                 failed: None,
@@ -123,7 +123,6 @@ impl SnapshotWriter {
             compress: options.compress,
             known,
             finished: false,
-            process: Process::current(),
         };
         writer.put(&Header { id: writer.head.description.id }.write(), 0)?;
         Ok(writer)
@@ -150,7 +149,7 @@ impl SnapshotWriter {
     /// [`Error::BadSnapshot`] where it has been written before; [`Error::Forked`]; [`Error::File`] for what the system
     /// answers, for a full disk above all. After the latter every call fails in the same way.
     pub fn write_block(&self, memory: usize, block: u64, bytes: &[u8]) -> Result<()> {
-        self.process.check(OPERATION)?;
+        self.state.process().check(OPERATION)?;
         let place = self.cut.place(memory, block).filter(|(_, length)| bytes.len() == *length);
         let (place, _) =
             place.ok_or_else(|| out_of_range(OPERATION, &self.cut, memory, block, bytes.len()))?;
@@ -179,7 +178,7 @@ impl SnapshotWriter {
     /// the target's name is still what it was, but for the one case that the new name could not be put on the disk:
     /// then it is the new snapshot, until the machine loses power at least.
     pub fn finish(mut self) -> Result<Tally> {
-        self.process.check(OPERATION)?;
+        self.state.process().check(OPERATION)?;
         let (entries, end) = self.entries()?;
         let mut tally = Tally { contents: self.head.description.contents(), ..Tally::default() };
         entries.iter().for_each(|entry| tally.count(entry));
@@ -202,7 +201,7 @@ impl SnapshotWriter {
 
     /// All entries, where none is missing; the files that none of them is in are not needed.
     fn entries(&mut self) -> Result<(Vec<Entry>, u64)> {
-        let mut state = self.state();
+        let mut state = self.state()?;
         if let Some(error) = &state.failed {
             return Err(error.clone());
         }
@@ -239,7 +238,7 @@ impl SnapshotWriter {
 
     /// Takes down what a block is, and gives the room in the file that it has.
     fn enter(&self, place: usize, entry: Entry) -> Result<u64> {
-        let mut state = self.state();
+        let mut state = self.state()?;
         if let Some(error) = &state.failed {
             return Err(error.clone());
         }
@@ -268,22 +267,25 @@ impl SnapshotWriter {
     /// After a failure nothing goes on.
     fn failed(&self, call: &'static str, error: &io::Error) -> Error {
         let error = failed(OPERATION, call, &self.target, error);
-        self.state().failed.get_or_insert(error).clone()
+        match self.state() {
+            Ok(mut state) => state.failed.get_or_insert(error).clone(),
+            Err(forked) => forked,
+        }
     }
 
     fn bad(&self, what: String) -> Error {
         Error::BadSnapshot { operation: OPERATION, path: self.target.display().to_string(), at: 0, what }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> Result<MutexGuard<'_, State>> {
+        self.state.lock(OPERATION)
     }
 }
 
 impl Drop for SnapshotWriter {
     fn drop(&mut self) {
         // In a forked child the file is the parent's.
-        if !self.finished && self.process.is_this() {
+        if !self.finished && self.state.process().is_this() {
             self.place.discard();
         }
     }

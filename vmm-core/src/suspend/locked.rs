@@ -1,8 +1,10 @@
 //! Page-locked memory that was made ahead, handed out in extents: as few as there can be, and as many as it takes, so that
 //! whatever is free can be used.
 
-use crate::{Backend, Bytes, Error, Pinned, Process, Result};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::lock::Lock;
+use crate::{Backend, Bytes, Error, Pinned, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// As much as is pinned in one call: a single allocation of all of it may not be had, or not at once.
 const PIECE: Bytes = Bytes::mib(256);
@@ -20,8 +22,9 @@ struct Extent {
 pub(super) struct Locked {
     pieces: Vec<Box<dyn Pinned>>,
     /// In order; no two that touch.
-    free: Mutex<Vec<Extent>>,
-    process: Process,
+    extents: Lock<Vec<Extent>>,
+    /// How many bytes they have, which is asked without waiting for anything. It changes with the lock held.
+    free: AtomicU64,
 }
 
 impl Locked {
@@ -38,7 +41,7 @@ impl Locked {
             pieces.push(backend.pin(length)?);
             left = left - length;
         }
-        Ok(Self { pieces, free: Mutex::new(free), process: Process::current() })
+        Ok(Self { pieces, extents: Lock::new(free), free: AtomicU64::new(capacity.0) })
     }
 
     pub(super) fn capacity(&self) -> Bytes {
@@ -46,18 +49,13 @@ impl Locked {
     }
 
     pub(super) fn free(&self) -> Bytes {
-        self.extents().iter().map(|extent| extent.length).sum()
-    }
-
-    fn extents(&self) -> MutexGuard<'_, Vec<Extent>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        Bytes(self.free.load(Ordering::Relaxed))
     }
 
     /// So many bytes, or none.
     pub(super) fn room(self: &Arc<Self>, operation: &'static str, needed: Bytes) -> Result<Room> {
-        self.process.check(operation)?;
-        let mut free = self.extents();
-        let there: Bytes = free.iter().map(|extent| extent.length).sum();
+        let mut free = self.extents.lock(operation)?;
+        let there = self.free();
         if there < needed {
             return Err(Error::StashFull { operation, needed, free: there, capacity: self.capacity() });
         }
@@ -74,15 +72,15 @@ impl Locked {
             extent.length = extent.length - length;
             !extent.length.is_zero()
         });
+        self.free.fetch_sub(needed.0, Ordering::Relaxed);
         Ok(Room { locked: Arc::clone(self), extents })
     }
 
     fn take_back(&self, extents: &[Extent]) {
-        // In a forked child all of it is the parent's, and may be locked by a thread that is not there.
-        if !self.process.is_this() {
-            return;
-        }
-        let mut free = self.extents();
+        // In a forked child all of it is the parent's.
+        let Ok(mut free) = self.extents.lock("give room back") else { return };
+        let size: Bytes = extents.iter().map(|extent| extent.length).sum();
+        self.free.fetch_add(size.0, Ordering::Relaxed);
         free.extend_from_slice(extents);
         free.sort_unstable();
         free.dedup_by(|next, last| {

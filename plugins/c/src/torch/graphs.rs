@@ -344,6 +344,26 @@ mod tests {
     }
 
     #[test]
+    fn memory_of_its_own_is_no_capture() {
+        // As `torch.cuda.use_mem_pool` begins, which captures nothing.
+        let graphs = graphs();
+        let host = AnyBackend::open(Vendor::Host).unwrap();
+        let options = PoolOptions { budget: 64 << 20, ..PoolOptions::DEFAULT };
+        let pool = Pool::new(&host, &options).unwrap();
+        let graphs = Graphs { pool: pool.tagged("torch graphs").unwrap(), ..graphs };
+        // A name alone, as above.
+        // SAFETY: the host's backend takes a stream for its name.
+        let other = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(4096)) };
+        drop(pool.blocks.alloc(Bytes::mib(60), Bytes(512), other).unwrap());
+        graphs.begin(ONE);
+        assert!(!pool.backend.deferred().is_capturing());
+        drop(pool.blocks.alloc(Bytes::mib(50), Bytes(512), STREAM).unwrap());
+        pool.blocks.trim(Bytes::ZERO).unwrap();
+        assert_eq!(pool.blocks.account().held, 0);
+        graphs.end(ONE);
+    }
+
+    #[test]
     fn while_something_captures_nothing_is_waited_for() {
         let graphs = graphs();
         graphs.begin(ONE);

@@ -52,6 +52,8 @@ pub(crate) enum On {
     Host,
     /// AMD's runtime of this major version.
     Hip(u32),
+    /// The fake NVIDIA driver.
+    Cuda,
     /// The pool's models, under every schedule.
     Loom,
     /// The whole pool, under random schedules.
@@ -66,10 +68,11 @@ impl TryFrom<String> for On {
         match hip {
             Some(major) => Ok(Self::Hip(major)),
             None if text == "host" => Ok(Self::Host),
+            None if text == "cuda" => Ok(Self::Cuda),
             None if text == "loom" => Ok(Self::Loom),
             None if text == "shuttle" => Ok(Self::Shuttle),
             None => Err(format!(
-                "{text:?} is neither `host`, `loom`, `shuttle` nor `hip` with a major version, as in `hip 7`"
+                "{text:?} is neither `host`, `cuda`, `loom`, `shuttle` nor `hip` with a major version, as in `hip 7`"
             )),
         }
     }
@@ -79,6 +82,7 @@ impl fmt::Display for On {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host => f.pad("host"),
+            Self::Cuda => f.pad("cuda"),
             Self::Hip(major) => f.pad(&format!("hip {major}")),
             Self::Loom => f.pad("loom"),
             Self::Shuttle => f.pad("shuttle"),

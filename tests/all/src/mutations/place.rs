@@ -5,7 +5,7 @@ use crate::layout::Layout;
 use crate::process::{self, Ended};
 use crate::runtime::Runtime;
 use crate::trouble::{Answer, Doing, Trouble};
-use crate::{cargo, suites};
+use crate::{cargo, standin, suites};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,6 +43,16 @@ pub(crate) struct Runner {
     pub(crate) logs: PathBuf,
 }
 
+/// What the suite needs to run there.
+#[derive(Debug)]
+enum Driver {
+    Host,
+    /// AMD's runtime, and the folder of the simulated one below it.
+    Hip(Runtime, PathBuf),
+    /// The folder of the fake NVIDIA driver.
+    Cuda(PathBuf),
+}
+
 /// What the suite runs on.
 #[derive(Debug)]
 pub(crate) struct Place<'a> {
@@ -50,29 +60,32 @@ pub(crate) struct Place<'a> {
     on: On,
     /// The suite, or the tests of schedules.
     program: PathBuf,
-    /// AMD's runtime, and where the simulated one below it lies.
-    hip: Option<(Runtime, PathBuf)>,
+    driver: Driver,
     /// How long each group of the suite may take, once it has passed without a mutation.
     limits: Mutex<BTreeMap<String, Duration>>,
 }
 
 impl<'a> Place<'a> {
-    /// Sets it up; an error where that version of HIP cannot be had.
+    /// Sets it up; an error if that driver cannot be had.
     pub(crate) fn new(runner: &'a Runner, layout: &Layout, on: On) -> Answer<Self> {
-        let hip = match on {
-            On::Host | On::Loom | On::Shuttle => None,
-            On::Hip(major) => Some((hip(layout, major)?, layout.simulator())),
+        let driver = match on {
+            On::Host | On::Loom | On::Shuttle => Driver::Host,
+            On::Hip(major) => Driver::Hip(hip(layout, major)?, layout.simulator()),
+            On::Cuda => {
+                standin::set_up(layout)?;
+                Driver::Cuda(layout.cuda_standin())
+            }
         };
         let Runner { copy, build, .. } = runner;
         let program = match on {
-            On::Host | On::Hip(_) => cargo::suite_of(copy, build)?,
+            On::Host | On::Hip(_) | On::Cuda => cargo::suite_of(copy, build)?,
             On::Loom => cargo::schedules_of(copy, &build.join("loom"), "loom", "gpu-vmm-pool", &["--lib"])?,
             On::Shuttle => {
                 let (package, target) = ("gpu-vmm-schedules", ["--test", "pool"]);
                 cargo::schedules_of(copy, &build.join("shuttle"), "shuttle", package, &target)?
             }
         };
-        Ok(Self { runner, on, program, hip, limits: Mutex::default() })
+        Ok(Self { runner, on, program, driver, limits: Mutex::default() })
     }
 
     /// Sees a group pass while no fault is switched on, once, and how long it may take with one. Whoever asks meanwhile
@@ -99,13 +112,18 @@ impl<'a> Place<'a> {
     }
 
     fn once(&self, name: &str, switch: Option<(&str, &str)>, group: &str, limit: Duration) -> Answer<Found> {
-        let mut command = match &self.hip {
-            Some((runtime, simulator)) => {
+        let mut command = match &self.driver {
+            Driver::Hip(runtime, simulator) => {
                 let mut command = runtime.command(simulator, &self.program);
                 suites::prepare(&mut command, GPUS);
                 command
             }
-            None => {
+            Driver::Cuda(folder) => {
+                let mut command = Command::new(&self.program);
+                standin::prepare(&mut command, folder, GPUS);
+                command
+            }
+            Driver::Host => {
                 let mut command = Command::new(&self.program);
                 command.env("GPU_VMM_TEST_BACKENDS", "host");
                 command

@@ -110,7 +110,7 @@ pub(crate) fn finish<B: Workbench>(subject: &Subject<B>, flight: &dyn WorkStream
 }
 
 /// How many rounds over a unit take [`LONG`], measured once for a device. Ends the case where there is no such work.
-fn rounds<B: Workbench>(subject: &Subject<B>) -> u32 {
+pub(crate) fn rounds<B: Workbench>(subject: &Subject<B>) -> u32 {
     static MEASURED: Mutex<Vec<((Vendor, DeviceId), u32)>> = Mutex::new(Vec::new());
     /// As many as a stream takes in any case without making the caller wait.
     const MOST: u32 = 1 << 10;

@@ -9,8 +9,8 @@ use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::workbench::{PATTERN_WORD, WorkStream, pattern_word};
 use gpu_vmm_core::{
-    Access, Bytes, DeviceVec, Done, Error, Event, Lane, Physical, Pinned, Placement, Properties, Region,
-    Result, Ring, Stash, Stream, Workbench,
+    Access, Bytes, DeviceVec, Done, DropLog, Error, Event, Lane, Physical, Pinned, Placement, Properties,
+    Region, Regions, Result, Ring, Stash, Stream, Workbench,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -29,6 +29,8 @@ cases! { "fork":
     /// A child that is forked while a ring is in use waits for no thread of its parent's, nor does it give back room in a
     /// stash.
     forked_while_contents_are_copied,
+    /// A child that is forked while other threads hold locks of the library gets errors, and waits for none of them.
+    forked_while_locks_are_held,
     /// A process that was forked before the driver was opened opens it for itself, beside the first one.
     forked_before_opening with opens_for_itself,
 }
@@ -230,8 +232,8 @@ fn a_child_can_exec<B: Workbench>(subject: &Subject<B>) {
     parent.check(subject);
 }
 
-/// Forks six times while other threads do some work again and again.
-fn forked_beside(threads: u64, work: impl Fn(u64) + Sync, mut child: impl FnMut() -> i32) {
+/// Forks so many times while other threads do some work again and again.
+fn forked_beside(times: usize, threads: u64, work: impl Fn(u64) + Sync, mut child: impl FnMut() -> i32) {
     let stop = AtomicBool::new(false);
     let ended: Vec<Ended> = std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -242,7 +244,7 @@ fn forked_beside(threads: u64, work: impl Fn(u64) + Sync, mut child: impl FnMut(
                 }
             });
         }
-        let ended = (0..6).map(|_| {
+        let ended = (0..times).map(|_| {
             std::thread::sleep(std::time::Duration::from_millis(3));
             forked(&mut child)
         });
@@ -250,11 +252,13 @@ fn forked_beside(threads: u64, work: impl Fn(u64) + Sync, mut child: impl FnMut(
         stop.store(true, Ordering::Relaxed);
         ended
     });
-    assert_eq!(
-        ended,
-        [Ended::Exit(0); 6],
-        "the number of the call that did not say so, or a signal for a lock"
-    );
+    for ended in ended {
+        assert_eq!(
+            ended,
+            Ended::Exit(0),
+            "the number of the call that did not say so, or a signal for a lock"
+        );
+    }
 }
 
 fn forked_while_threads_are_at_work<B: Workbench>(subject: &Subject<B>) {
@@ -265,7 +269,7 @@ fn forked_while_threads_are_at_work<B: Workbench>(subject: &Subject<B>) {
         write(subject, &mut region, thread);
         assert!(has(subject, &region, thread));
     };
-    forked_beside(3, work, || {
+    forked_beside(6, 3, work, || {
         let Parent { region, memory, vec, event, .. } = &mut parent;
         first_that_reaches_the_driver(subject, region, memory, vec, &mut **event)
     });
@@ -284,7 +288,7 @@ fn forked_while_contents_are_copied<B: Workbench>(subject: &Subject<B>) {
         region.suspend(&stash, Done::when_devices_idle()).unwrap();
         region.resume().unwrap();
     };
-    forked_beside(1, work, || {
+    forked_beside(6, 1, work, || {
         // SAFETY: no device uses it.
         let done = unsafe { Done::promised() };
         let asleep = asleep.take();
@@ -299,6 +303,58 @@ fn forked_while_contents_are_copied<B: Workbench>(subject: &Subject<B>) {
     let mut asleep = asleep.unwrap();
     asleep.resume().unwrap();
     assert!(has(subject, &asleep, SEED) && has(subject, &here, SEED));
+}
+
+fn forked_while_locks_are_held<B: Workbench>(subject: &Subject<B>) {
+    let (backend, log, regions) = (&subject.backend, DropLog::new(), Regions::new());
+    let new = || {
+        let mut region = subject.space(1).tag("all").build().unwrap();
+        region.grow_to(subject.granularity()).unwrap();
+        region
+    };
+    let shared: Vec<_> = (0..8).map(|_| regions.insert(new()).unwrap()).collect();
+    let (mut late, mut more) = (Some(new()), Some(new()));
+    let work = |thread| match thread {
+        // While one has a region, another has the turn among those who suspend.
+        0 => {
+            let _locked = shared[0].lock().unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        1 => {
+            regions.suspend("all", &Stash::nothing(), Done::when_devices_idle()).unwrap();
+            regions.resume("all").unwrap();
+        }
+        2 => drop(regions.tagged("all").unwrap()),
+        3 => {
+            log.record(Error::ZeroSize { operation: "test" });
+            drop(log.take_last());
+        }
+        _ => {
+            new().release_later();
+            backend.deferred().collect(backend).unwrap();
+        }
+    };
+    forked_beside(40, 5, work, || {
+        let region = late.take();
+        let other = more.take();
+        let suspended = regions.suspend("all", &Stash::nothing(), Done::when_devices_idle());
+        log.record(Error::ZeroSize { operation: "test" });
+        first_wrong(&[
+            is_forked(shared[0].lock()),
+            is_forked(suspended),
+            is_forked(regions.resume("all")),
+            is_forked(regions.tagged("all")),
+            is_forked(regions.states()),
+            is_forked(regions.remove(&shared[0])),
+            other.is_some_and(|region| is_forked(regions.insert(region))),
+            log.take_last().is_none(),
+            is_forked(backend.deferred().collect(backend)),
+            region.is_some_and(|region| {
+                region.release_later();
+                true
+            }),
+        ])
+    });
 }
 
 fn forked_before_opening<B: Workbench>(subject: &Subject<B>) {

@@ -7,7 +7,9 @@ mod access;
 mod ahead;
 mod alias;
 mod backend;
+mod captures;
 mod data;
+mod deferred;
 mod event;
 mod failures;
 mod fault;
@@ -65,11 +67,13 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         refused::cases(),
         peer::cases(),
         order::cases(),
+        captures::cases(),
         swap::cases(),
         slots::cases(),
         moved::cases(),
         suspend::cases(),
         ahead::cases(),
+        deferred::cases(),
         pool::cases(),
         threads::cases(),
         fork::cases(),

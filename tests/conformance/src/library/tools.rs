@@ -120,3 +120,10 @@ macro_rules! refused {
 }
 
 pub(crate) use refused;
+
+pub(crate) fn setting(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, and is {text}")),
+        Err(_) => default,
+    }
+}

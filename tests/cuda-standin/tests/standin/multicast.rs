@@ -77,17 +77,17 @@ fn a_store_reaches_all(cuda: &Cuda) {
     }
     let (write, count) = cuda.kernels();
     cuda.launch(write, 0, &[base as u64, (BLOCK / 8) as u64, 7]);
-    let wrong = cuda.get("cuMemAlloc_v2", &[8]);
-    cuda.ok("cuMemsetD8_v2", &[wrong, 0, 8]);
-    cuda.launch(count, 0, &[own[0] as u64, (BLOCK / 8) as u64, 7, wrong as u64]);
+    let counters = cuda.get("cuMemAlloc_v2", &[16]);
+    cuda.ok("cuMemsetD8_v2", &[counters, 0, 16]);
+    cuda.launch(count, 0, &[own[0] as u64, (BLOCK / 8) as u64, 7, counters as u64]);
     // The pattern's second half is that of a seed so many words on.
     let words = (half / 8) as u64;
-    cuda.launch(count, 0, &[own[1] as u64, words, 7 + words, wrong as u64]);
-    cuda.launch(count, 0, &[(own[1] + half) as u64, words, 7, wrong as u64]);
-    let mut counted = u64::MAX;
-    cuda.ok("cuMemcpyDtoH_v2", &[(&raw mut counted).addr(), wrong, 8]);
-    assert_eq!(counted, 0);
-    cuda.ok("cuMemFree_v2", &[wrong]);
+    cuda.launch(count, 0, &[own[1] as u64, words, 7 + words, counters as u64]);
+    cuda.launch(count, 0, &[(own[1] + half) as u64, words, 7, counters as u64]);
+    let mut counted = [u64::MAX; 2];
+    cuda.ok("cuMemcpyDtoH_v2", &[(&raw mut counted).addr(), counters, 16]);
+    assert_eq!(counted, [2 * (BLOCK / 8) as u64, 0], "all of both are looked at, and nothing is wrong");
+    cuda.ok("cuMemFree_v2", &[counters]);
     cuda.take_away(base, 3 * BLOCK);
     for offset in [0, half] {
         unbind(cuda, object, 1, offset, half);

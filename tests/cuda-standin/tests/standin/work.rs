@@ -149,13 +149,15 @@ fn kernels_write_and_count(cuda: &Cuda) {
     cuda.init();
     cuda.enter(0);
     let (write, count) = cuda.kernels();
-    let (base, counter) = (cuda.mapped(2 * G), cuda.get("cuMemAlloc_v2", &[8]));
+    let (base, counters) = (cuda.mapped(2 * G), cuda.get("cuMemAlloc_v2", &[16]));
     let words = (2 * G / 8) as u64;
     let wrong = |seed: u64| {
-        let mut wrong = 0u64;
-        cuda.ok("cuMemsetD8_v2", &[counter, 0, 8]);
-        cuda.launch(count, 0, &[base as u64, words, seed, counter as u64]);
-        cuda.ok("cuMemcpyDtoH_v2", &[(&raw mut wrong).addr(), counter, 8]);
+        let mut counted = [0u64; 2];
+        cuda.ok("cuMemsetD8_v2", &[counters, 0, 16]);
+        cuda.launch(count, 0, &[base as u64, words, seed, counters as u64]);
+        cuda.ok("cuMemcpyDtoH_v2", &[(&raw mut counted).addr(), counters, 16]);
+        let [looked_at, wrong] = counted;
+        assert_eq!(looked_at, words);
         wrong
     };
     assert_eq!(wrong(1), words);
@@ -163,7 +165,7 @@ fn kernels_write_and_count(cuda: &Cuda) {
     assert_eq!(wrong(1), 0);
     cuda.ok("cuMemsetD8_v2", &[base + G, 0xFF, 1]);
     assert_eq!(wrong(1), 1);
-    cuda.ok("cuMemFree_v2", &[counter]);
+    cuda.ok("cuMemFree_v2", &[counters]);
     cuda.take_away(base, 2 * G);
 }
 

@@ -9,7 +9,7 @@
 //! | kernel | parameters, 64 bits each | what it does |
 //! |---|---|---|
 //! | `gpu_vmm_write_pattern` | words, count, seed | writes the workbench's pattern |
-//! | `gpu_vmm_count_wrong` | words, count, seed, wrong | adds to `*wrong` how many words differ from it |
+//! | `gpu_vmm_count_wrong` | words, count, seed, counted | adds the number of words it looked at to `counted[0]`, of those that differ to `counted[1]` |
 //! | `gpu_vmm_walk_list` | node, most, walked | follows a list and writes how many nodes it met and their sum to `walked` |
 //! | `gpu_vmm_fill` | words, count, value | writes one value to all words |
 //! | `gpu_vmm_checksum` | words, count, sum | adds to `*sum` each word times the odd number 2 × its index + 1 |
@@ -38,7 +38,8 @@ struct Known {
     run: fn(agent: usize, &Arguments) -> Result<(), Fault>,
 }
 
-const KNOWN: [&[Known]; 3] = [pattern::KERNELS, words::KERNELS, hip::KERNELS];
+/// HIP's own, and those of programs.
+const KNOWN: [&[Known]; 3] = [hip::KERNELS, pattern::KERNELS, words::KERNELS];
 
 /// Runs the kernel whose descriptor lies at `object`, with the arguments at `arguments`.
 pub(crate) fn dispatch(agent: usize, object: u64, arguments: u64) {
@@ -48,6 +49,11 @@ pub(crate) fn dispatch(agent: usize, object: u64, arguments: u64) {
     let Some(known) = KNOWN.into_iter().flatten().find(|known| known.name == name) else {
         return unknown(&name);
     };
+    let is_hips = hip::KERNELS.iter().any(|known| known.name == name);
+    if !settings().run_kernels && !is_hips {
+        trace!("kernel {name} on agent {agent}: ignored");
+        return;
+    }
     trace!("kernel {name} on agent {agent}");
     if kernel.arguments < known.arguments as u32 {
         stop(format_args!(

@@ -35,9 +35,13 @@ fn count_wrong(agent: usize, arguments: &Arguments) -> Result<(), Fault> {
     let differs = |(index, word): &(u64, &std::sync::atomic::AtomicU64)| {
         word.load(Relaxed) != pattern_word(seed, *index)
     };
-    let wrong = (0..).zip(words.into_iter().flatten()).filter(differs).count() as u64;
-    if wrong > 0 {
-        gpu.word(arguments.nth(3), Need::Write)?.fetch_add(wrong, Relaxed);
+    let (mut looked_at, mut wrong) = (0, 0);
+    for indexed in (0..).zip(words.into_iter().flatten()) {
+        looked_at += 1;
+        wrong += u64::from(differs(&indexed));
+    }
+    for (at, counted) in [(0, looked_at), (8, wrong)].into_iter().filter(|(_, counted)| *counted > 0) {
+        gpu.word(arguments.nth(3).wrapping_add(at), Need::Write)?.fetch_add(counted, Relaxed);
     }
     Ok(())
 }

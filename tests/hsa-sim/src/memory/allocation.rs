@@ -49,8 +49,8 @@ impl State {
     }
 
     fn allow(&mut self, at: usize, bits: u32) -> Status {
-        if self.vmem.allow(at, bits) {
-            return Status::SUCCESS;
+        if let Some(status) = self.vmem.allow(at, bits) {
+            return status;
         }
         let Some((base, allocation)) = holding(&self.allocations, at, |allocation| allocation.size) else {
             trace!("agents_allow_access({bits:#b}, {at:#x}): unknown address");
@@ -88,6 +88,9 @@ hsa! {
             state.discharge(owner, size);
             return Status::OUT_OF_RESOURCES;
         };
+        if owner > 0 {
+            pages.fill_with_junk();
+        }
         let start = pages.start();
         trace!("memory_pool_allocate(agent {owner} {kind:?}, {size:#x}, flags {flags:#x}) = {start:#x}");
         let origin = Origin::Pool { pages, file: None };

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // maps and unmaps
 
 use super::PAGE;
+use crate::settings::settings;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
@@ -105,6 +106,20 @@ impl Pages {
         }
         // SAFETY: the range is a part of what is owned here, which the simulation itself reaches by no reference.
         unsafe { munmap(self.at.wrapping_byte_add(offset), size) }
+    }
+
+    /// Fills all of it with numbers that no kernel writes and that are not zero, if that is asked for: a real GPU's memory
+    /// begins with what was there before.
+    pub(crate) fn fill_with_junk(&self) {
+        if !settings().junk {
+            return;
+        }
+        let words = self.size / size_of::<u64>();
+        // SAFETY: memory that is owned here, and that nothing else knows of yet; it begins with a page.
+        let words = unsafe { std::slice::from_raw_parts_mut(self.at.cast::<u64>(), words) };
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = (index as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93) | 1;
+        }
     }
 
     /// All of it is from now on the content of a file.

@@ -45,6 +45,10 @@ pub(crate) struct Settings {
     pub(crate) abort_on_fault: bool,
     /// `ON_UNKNOWN_KERNEL`: whether a kernel that is not simulated does
     pub(crate) abort_on_unknown_kernel: bool,
+    /// `KERNELS`: whether the program's kernels do anything
+    pub(crate) run_kernels: bool,
+    /// `JUNK`: whether a GPU's new memory is full of numbers that nothing wrote
+    pub(crate) junk: bool,
     /// `FAIL`
     pub(crate) failures: Vec<Failure>,
     /// `DELAY`, by the function's place in the list of calls
@@ -77,6 +81,8 @@ impl Default for Settings {
             uuids: true,
             abort_on_fault: true,
             abort_on_unknown_kernel: true,
+            run_kernels: true,
+            junk: false,
             failures: Vec::new(),
             delays: HashMap::new(),
             trace: false,

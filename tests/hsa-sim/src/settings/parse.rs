@@ -7,7 +7,7 @@ use gpu_vmm_test_settings::{Times, either, items, number, switch, unknown, with_
 use std::time::Duration;
 
 const NAMES: &str = "GPUS, GFX, MEM_MB, GRANULE, REC_GRANULE, P2P, LARGE_BAR, VMM, HOST_ACCESS, \
-                     KEEPS_MEMORY, UUIDS, ON_FAULT, ON_UNKNOWN_KERNEL, FAIL, DELAY, TRACE";
+                     KEEPS_MEMORY, UUIDS, ON_FAULT, ON_UNKNOWN_KERNEL, KERNELS, JUNK, FAIL, DELAY, TRACE";
 
 impl Settings {
     /// Takes one setting by its name without the prefix.
@@ -26,6 +26,8 @@ impl Settings {
             "UUIDS" => self.uuids = switch(value)?,
             "ON_FAULT" => self.abort_on_fault = either(value, "abort", "skip")?,
             "ON_UNKNOWN_KERNEL" => self.abort_on_unknown_kernel = either(value, "abort", "skip")?,
+            "KERNELS" => self.run_kernels = either(value, "run", "ignore")?,
+            "JUNK" => self.junk = switch(value)?,
             "FAIL" => self.failures = items(value).map(failure).collect::<Result<_, _>>()?,
             "DELAY" => self.delays = items(value).map(delay).collect::<Result<_, _>>()?,
             "TRACE" => self.trace = switch(value)?,
@@ -103,6 +105,7 @@ mod tests {
         assert!(!parsed("VMM", "0").unwrap().vmm && parsed("HOST_ACCESS", "1").unwrap().host_access);
         assert!(!parsed("ON_FAULT", "skip").unwrap().abort_on_fault);
         assert!(!parsed("ON_UNKNOWN_KERNEL", "skip").unwrap().abort_on_unknown_kernel);
+        assert!(!parsed("KERNELS", "ignore").unwrap().run_kernels && parsed("JUNK", "1").unwrap().junk);
         assert!(parsed("KEEPS_MEMORY", "1").unwrap().keeps_memory);
         assert!(parsed("TRACE", "1").unwrap().trace && !parsed("UUIDS", "0").unwrap().uuids);
     }
@@ -129,6 +132,8 @@ mod tests {
             ("GRANULE", "5000"),
             ("P2P", "yes"),
             ("ON_FAULT", "ignore"),
+            ("KERNELS", "skip"),
+            ("JUNK", "some"),
             ("FAIL", "hsa_amd_vmem_mapp:3:0x1008"),
             ("FAIL", "hsa_amd_vmem_map:0:0x1008"),
             ("FAIL", "hsa_amd_vmem_map:3"),

@@ -7,28 +7,40 @@
 #![allow(unsafe_code)] // exported to C
 
 use super::Vmem;
+use super::mapping::Mapping;
 use crate::abi::{AccessDescription, Agent, Status, list, permission};
 use crate::agent;
 use crate::memory::{holding, state};
+use crate::pool::{self, Reach};
 use crate::settings::{AGENTS, settings};
 use rustix::mm::ProtFlags;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
 impl Vmem {
-    /// Gives agents full access to the mapping around an address and to those that follow it without a hole; false where
+    /// Gives agents full access to the mapping around an address and to those that follow it without a hole; nothing where
     /// none is. No agent loses any.
-    pub(crate) fn allow(&mut self, at: usize, agents: u32) -> bool {
-        let Some((mut base, _)) = holding(&self.mappings, at, |mapping| mapping.size) else { return false };
+    pub(crate) fn allow(&mut self, at: usize, agents: u32) -> Option<Status> {
+        let (mut base, _) = holding(&self.mappings, at, |mapping| mapping.size)?;
         while let Some(mapping) = self.mappings.get(&base) {
             let next = base + mapping.size;
+            let never = |agent| agents & agent::bit(agent) != 0 && self.never_reaches(agent, mapping);
+            if (0..AGENTS).any(never) {
+                return Some(Status::INVALID_ARGUMENT);
+            }
             for agent in (0..AGENTS).filter(|agent| agents & agent::bit(*agent) != 0) {
                 trace!("agents_allow_access({base:#x}, agent {agent})");
                 self.grant(base, agent, permission::READ_WRITE);
             }
             base = next;
         }
-        true
+        Some(Status::SUCCESS)
+    }
+
+    /// Whether an agent can have no access to the memory of a mapping.
+    fn never_reaches(&self, agent: usize, mapping: &Mapping) -> bool {
+        let memory = self.physical.get(&mapping.handle);
+        memory.is_some_and(|memory| pool::reach(agent, memory.agent, memory.kind) == Reach::Never)
     }
 
     /// Sets what an agent may do with one mapping.
@@ -79,6 +91,17 @@ hsa! {
             trace!("vmem_set_access({at:#x}, {size:#x}): not all of it is mapped");
             return Status::INVALID_ALLOCATION;
         };
+        // What it does not have can be taken away.
+        let given = descriptions.iter().filter(|description| description.permissions != permission::NONE);
+        let given: Vec<usize> = given.filter_map(|description| agent::index(description.agent)).collect();
+        let never = |start: &usize| {
+            let mapping = state.vmem.mappings.get(start);
+            mapping.is_some_and(|mapping| given.iter().any(|agent| state.vmem.never_reaches(*agent, mapping)))
+        };
+        if starts.iter().any(never) {
+            trace!("vmem_set_access({at:#x}, {size:#x}): an agent never reaches that memory");
+            return Status::INVALID_ARGUMENT;
+        }
         for start in starts {
             for description in descriptions {
                 let Some(agent) = agent::index(description.agent) else { continue };

@@ -65,6 +65,9 @@ impl State {
             self.discharge(agent, size);
             return Err(Status::OUT_OF_RESOURCES);
         };
+        if agent > 0 {
+            pages.fill_with_junk();
+        }
         let handle = self.vmem.new_handle(size);
         let memory = Physical { file, pages, agent, kind, pinned, charged: true, references: 1, mappings: 0 };
         self.vmem.physical.insert(handle, memory);

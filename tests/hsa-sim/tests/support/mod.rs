@@ -203,6 +203,13 @@ pub fn copy_any(to: usize, from: usize, size: usize) -> Answer<()> {
     done(unsafe { copy::hsa_memory_copy(to, from, size) })
 }
 
+/// The words at an address, by whichever agent can read them.
+pub fn read(at: usize, words: usize) -> Vec<u64> {
+    let mut read = vec![0; words];
+    copy_any(read.as_mut_ptr().expose_provenance(), at, words * 8).unwrap();
+    read
+}
+
 /// Copies between an agent's memory and the CPU's by a copy engine, and waits.
 pub fn copy_by(gpu: Agent, to: usize, from: usize, size: usize) {
     let done = signal_of_one();

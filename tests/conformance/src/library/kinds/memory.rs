@@ -1,10 +1,10 @@
 //! Where memory is, and what is asked for beside that.
 
-use super::{SEED, mapped, refused, works};
+use super::{refused, works};
 use crate::case::cases;
 use crate::library::tools::told;
-use crate::subject::{Subject, note, skip};
-use gpu_vmm_core::{Bytes, Error, Feature, Location, Physical, Properties, Workbench};
+use crate::subject::{Subject, note};
+use gpu_vmm_core::{Feature, Location, Physical, Properties, Workbench};
 
 cases! { "kinds":
     /// Memory of the host can be mapped for a device, where the device is said to have such.
@@ -19,8 +19,6 @@ cases! { "kinds":
     remote_dma,
     /// Memory tells what it is: whose, where, and as what it can be exported.
     properties_are_told,
-    /// Memory of a larger granularity than the region's is mapped at multiples of its own.
-    larger_granularity,
 }
 
 /// Works, or is refused, as the capability says; it is told back as it was asked for.
@@ -79,47 +77,5 @@ fn properties_are_told<B: Workbench>(subject: &Subject<B>) {
     }
     for device in subject.backend.devices().iter().filter(|device| device.unusable.is_none()) {
         assert_eq!(subject.piece_on(device.id, 1).properties(), Properties::on(device.id));
-    }
-}
-
-/// Every kind of memory that there could be.
-fn kinds<B: Workbench>(subject: &Subject<B>) -> [Properties; 6] {
-    let plain = subject.properties();
-    [
-        plain,
-        plain.shareable(),
-        plain.compressible(),
-        plain.remote_dma(),
-        plain.located(Location::Host),
-        plain.located(Location::HostNode(0)),
-    ]
-}
-
-fn larger_granularity<B: Workbench>(subject: &Subject<B>) {
-    let mut found = 0;
-    for properties in kinds(subject) {
-        let Ok(own) = subject.backend.granularity_of("test", &properties) else { continue };
-        if own <= subject.backend.granularity() {
-            continue;
-        }
-        found += 1;
-        let (memory, region) = mapped(subject, properties);
-        assert_eq!((memory.granularity(), region.granularity()), (own, own));
-        // A region that was made for less can take it where the address is right.
-        let least = subject.granules(1);
-        let mut small = subject.space(8 * own.bytes().0 / least.0).build().unwrap();
-        let base = small.address().0;
-        let offset = Bytes(base.next_multiple_of(own.bytes().0) - base);
-        let error = small.map(offset + least, &memory).unwrap_err();
-        assert!(
-            matches!(error, Error::Unaligned { what: "address", granularity, .. } if granularity == own),
-            "{error}"
-        );
-        subject.open(&mut small, offset, &memory);
-        subject.write(&mut small, offset, memory.size(), SEED);
-        subject.check(&small, offset, memory.size(), SEED);
-    }
-    if found == 0 {
-        skip("all memory here is of one granularity");
     }
 }

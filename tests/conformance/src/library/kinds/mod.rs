@@ -4,9 +4,11 @@
 //! | file | subject |
 //! |---|---|
 //! | `memory` | the host's memory, flags, granularities |
+//! | `addresses` | memory of a larger granularity, and the addresses that it comes to |
 //! | `handles` | as what memory leaves the process |
 //! | `host` | the CPU, which is given access and is no device |
 
+mod addresses;
 mod handles;
 mod host;
 mod memory;
@@ -18,7 +20,7 @@ use gpu_vmm_core::{Bytes, Error, Physical, Properties, Region, Workbench};
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
-    [memory::cases(), handles::cases(), host::cases()].concat()
+    [memory::cases(), addresses::cases(), handles::cases(), host::cases()].concat()
 }
 
 const SEED: u64 = 700;

@@ -46,7 +46,7 @@ cases! { "order":
 /// What is in memory before the work begins.
 const BEFORE: u64 = 1;
 /// What is there when the work has ended.
-const AFTER: u64 = 1 << 40;
+pub(super) const AFTER: u64 = 1 << 40;
 
 /// A region with so many units mapped, and room for more.
 fn filled<B: Workbench>(subject: &Subject<B>, units: u64) -> Region<B> {
@@ -57,7 +57,7 @@ fn filled<B: Workbench>(subject: &Subject<B>, units: u64) -> Region<B> {
 }
 
 /// A region with memory that can be looked at when the region is gone.
-fn mapped<B: Workbench>(subject: &Subject<B>, memory: &Physical<B>) -> Region<B> {
+pub(super) fn mapped<B: Workbench>(subject: &Subject<B>, memory: &Physical<B>) -> Region<B> {
     let mut region = subject.region(2).build().unwrap();
     region.map(Bytes(0), memory).unwrap();
     region.set_access(Bytes(0), memory.size(), subject.device, RW).unwrap();
@@ -65,7 +65,7 @@ fn mapped<B: Workbench>(subject: &Subject<B>, memory: &Physical<B>) -> Region<B>
 }
 
 /// The work's result is whole.
-fn check<B: Workbench>(subject: &Subject<B>, region: &Region<B>, offset: Bytes) {
+pub(super) fn check<B: Workbench>(subject: &Subject<B>, region: &Region<B>, offset: Bytes) {
     let wrong = region.count_wrong(subject.device, offset, subject.unit(), AFTER).unwrap();
     assert_eq!(wrong, 0, "words that the work should have written at {offset}");
 }

@@ -4,8 +4,14 @@
 //! |---|---|
 //! | `waiting` | which waits are made, seen by failing them |
 //! | `in_flight` | calls beside work that really runs |
+//! | `contexts` | work in other contexts of a device |
+//! | `rounds` | many rounds on several threads |
+//! | `streams` | the default streams of devices and of threads |
 
+mod contexts;
 mod in_flight;
+mod rounds;
+mod streams;
 mod waiting;
 
 use crate::case::Case;
@@ -13,5 +19,5 @@ use gpu_vmm_core::Workbench;
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
-    [waiting::cases(), in_flight::cases()].concat()
+    [waiting::cases(), in_flight::cases(), contexts::cases(), streams::cases(), rounds::cases()].concat()
 }

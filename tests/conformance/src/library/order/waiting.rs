@@ -71,12 +71,11 @@ fn every_device_is_waited_for<B: Workbench>(subject: &Subject<B>) {
     region.write(Bytes(0), b"still there").unwrap();
 }
 
-#[allow(unsafe_code)]
 fn a_failed_wait_for_streams_changes_nothing<B: Workbench>(subject: &Subject<B>) {
     let (backend, mut region) = region(subject);
-    // SAFETY: null is the default stream of both vendors.
-    let streams = [unsafe { Stream::from_raw(std::ptr::null_mut()) }; 2];
-    for (failing, tried) in [(0, 1), (1, 2)] {
+    let [one, other] = [(); 2].map(|()| subject.backend.own_stream(subject.device).unwrap());
+    let streams = [one.stream(), Stream::DEFAULT, other.stream()];
+    for (failing, tried) in [(0, 1), (1, 2), (2, 3)] {
         backend.fail(failing, 1);
         let done = streams_idle(&streams);
         let error = region.unmap(Bytes(0), subject.units(2), done).unwrap_err();

@@ -1,8 +1,10 @@
 //! Drops in any order, and forks.
 
+use super::streams::registered;
 use super::{DEFAULT, Hand, LEAST, alloc, builder, check, pool, write};
 use crate::case::cases;
 use crate::fork_server::Ended;
+use crate::library::flights::own;
 use crate::library::fork::{first_wrong, forked, is_forked};
 use crate::library::tools::idle;
 use crate::subject::Subject;
@@ -77,12 +79,15 @@ fn is_a_childs<T>(answer: PoolResult<T>) -> bool {
 }
 
 fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {
-    let base = pool(subject);
+    // It remembers its blocks, under a lock of its own.
+    let own = own(subject);
+    let base = super::builder(subject).debug().build().unwrap();
+    let stream = registered(&base, &*own);
     let stash = Stash::pinned(&subject.backend, Bytes::mib(4)).unwrap();
     let block = alloc(&base, Bytes::mib(3));
     write(subject, &block, 5);
     let kept = base.keep(alloc(&base, Bytes(500))).unwrap();
-    let (mut pool, mut held) = (Some(base), Some(block));
+    let (mut pool, mut held, mut served) = (Some(base), Some(block), Some(stream));
     let stop = AtomicBool::new(false);
     let ended: Vec<Ended> = std::thread::scope(|scope| {
         for thread in 1..3_u64 {
@@ -92,14 +97,22 @@ fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {
                 while !stop.load(Ordering::Relaxed) {
                     let blocks: Vec<_> =
                         (0..40).map(|index| alloc(&busy, Bytes(index * thread * 4000 + 1))).collect();
-                    drop(blocks);
+                    drop(busy.tagged("other").unwrap());
+                    for block in blocks {
+                        let kept = busy.keep(block).unwrap();
+                        busy.free_at(kept).unwrap();
+                    }
+                    drop(busy.unfreed());
                 }
             });
         }
         let ended = (0..8).map(|round| {
             std::thread::sleep(std::time::Duration::from_millis(3));
             forked(|| {
-                let (Some(pool), Some(block)) = (pool.take(), held.take()) else { return 99 };
+                let (Some(pool), Some(mut block), Some(stream)) = (pool.take(), held.take(), served.take())
+                else {
+                    return 99;
+                };
                 let wrong = first_wrong(&[
                     is_a_childs(pool.alloc(Bytes(100), LEAST, DEFAULT)),
                     is_a_childs(pool.alloc(Bytes(70_000), LEAST, DEFAULT)),
@@ -108,10 +121,21 @@ fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {
                     is_a_childs(pool.suspend("", &stash, idle())),
                     is_a_childs(pool.resume("")),
                     is_a_childs(pool.forget_stream(DEFAULT)),
+                    is_a_childs(pool.tagged("third")),
+                    is_a_childs(stream.alloc(Bytes(100), LEAST)),
+                    is_a_childs(stream.record_use(&mut block)),
+                    is_a_childs(block.record_use(DEFAULT)),
+                    is_a_childs(pool.free_at(kept)),
+                    is_a_childs(pool.record_use_at(kept, DEFAULT)),
+                    pool.unfreed().is_empty(),
                     pool.find(block.address()).is_none(),
                     pool.account().held == 0,
                     pool.snapshot().spaces.is_empty(),
                 ]);
+                drop(stream);
+                if round % 4 == 0 {
+                    return if is_a_childs(pool.keep(block)) { wrong } else { 98 };
+                }
                 if round % 2 == 0 {
                     drop(block);
                     drop(pool);
@@ -128,6 +152,7 @@ fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {
     });
     assert_eq!(ended, [Ended::Exit(0); 8], "the number of what did not hold, or a signal for a lock");
     let (pool, block) = (pool.unwrap(), held.unwrap());
+    drop(served);
     check(subject, &block, 5);
     pool.free_at(kept).unwrap();
     drop(block);

@@ -5,7 +5,7 @@ use super::waits::named;
 use super::{LEAST, adds_up, is_empty, pool, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::flights::own;
-use crate::library::tools::idle;
+use crate::library::tools::{idle, setting};
 use crate::subject::{Subject, note};
 use gpu_vmm_core::{Backend, Bytes, Stash, Stream, Workbench};
 use gpu_vmm_pool::Block;
@@ -40,13 +40,6 @@ impl Random {
     pub(super) fn size(&mut self, bits: u64) -> Bytes {
         let bits = 1 + self.below(bits);
         Bytes(1 + self.below(1 << bits))
-    }
-}
-
-pub(super) fn setting(name: &str, default: u64) -> u64 {
-    match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, and is {text}")),
-        Err(_) => default,
     }
 }
 

@@ -5,13 +5,13 @@
 //! | `GPU_VMM_SOAK_OPERATIONS` | 20000 | how many operations there are, over all threads |
 //! | `GPU_VMM_STRESS_SEED` | 1 | another seed, other operations |
 
-use super::random::{Random, check_stamp, setting, stamp};
+use super::random::{Random, check_stamp, stamp};
 use super::waits::named;
 use super::{Hand, LEAST, is_empty};
 use crate::case::cases;
 use crate::library::failures::injected;
 use crate::library::flights::own;
-use crate::library::tools::idle;
+use crate::library::tools::{idle, setting};
 use crate::subject::{Subject, note};
 use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::{Bytes, Stash, Stream, Workbench};

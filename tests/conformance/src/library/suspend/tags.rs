@@ -37,29 +37,31 @@ fn add<B: Workbench>(
     let mut region = subject.space(1).tag(tag).build().unwrap();
     region.grow_to(subject.granularity()).unwrap();
     write(subject, &mut region, seed);
-    let shared = regions.insert(region);
+    let shared = regions.insert(region).unwrap();
     assert_eq!(shared.tag(), tag);
     shared
 }
 
 fn is_active<B: Workbench>(region: &SharedRegion<B>) -> bool {
-    region.lock().state() == RegionState::Active
+    region.lock().unwrap().state() == RegionState::Active
 }
 
 fn by_tag<B: Workbench>(subject: &Subject<B>) {
     let (regions, stash, one) = (Regions::new(), pinned(subject, 4), subject.granularity());
     let weights: Vec<_> = (1..4).map(|seed| add(subject, &regions, "weights", seed)).collect();
     let cache = add(subject, &regions, "cache", 9);
-    assert!(regions.tagged("weights").iter().zip(&weights).all(|(found, one)| found.is_same_as(one)));
-    suspend(&mut weights[1].lock(), &stash);
+    assert!(
+        regions.tagged("weights").unwrap().iter().zip(&weights).all(|(found, one)| found.is_same_as(one))
+    );
+    suspend(&mut weights[1].lock().unwrap(), &stash);
     let did = regions.clone().suspend("weights", &stash, idle()).unwrap();
     assert_eq!(did, ByTag { regions: 3, changed: 2, memory: one + one });
     assert!(weights.iter().all(|region| !is_active(region)) && is_active(&cache));
-    assert!(has(subject, &cache.lock(), 9));
+    assert!(has(subject, &cache.lock().unwrap(), 9));
     assert_eq!(regions.suspend("weights", &stash, idle()).unwrap().changed, 0);
     let away = RegionState::Suspended { memory: one, stash: StashKind::Pinned };
-    let states = regions.states().into_iter().map(|(tag, range, state)| {
-        assert_eq!(range.size, cache.lock().reserved());
+    let states = regions.states().unwrap().into_iter().map(|(tag, range, state)| {
+        assert_eq!(range.size, cache.lock().unwrap().reserved());
         (tag.to_string(), state)
     });
     let weights_are = ["weights"; 3].map(|tag| (tag.to_owned(), away));
@@ -68,7 +70,7 @@ fn by_tag<B: Workbench>(subject: &Subject<B>) {
     let did = regions.resume("weights").unwrap();
     assert_eq!(did, ByTag { regions: 3, changed: 3, memory: one + one + one });
     for (region, seed) in weights.iter().zip(1..) {
-        assert!(has(subject, &region.lock(), seed));
+        assert!(has(subject, &region.lock().unwrap(), seed));
     }
     assert_eq!(regions.suspend("nothing has this", &stash, idle()).unwrap(), ByTag::default());
 }
@@ -76,7 +78,7 @@ fn by_tag<B: Workbench>(subject: &Subject<B>) {
 fn by_tag_up_to_what_fails<B: Workbench>(subject: &Subject<B>) {
     let (regions, stash) = (Regions::new(), pinned(subject, 3));
     let all: Vec<_> = (1..4).map(|seed| add(subject, &regions, "all", seed)).collect();
-    let held = all[1].lock().mapping_at(Bytes(0)).unwrap().memory.clone();
+    let held = all[1].lock().unwrap().mapping_at(Bytes(0)).unwrap().memory.clone();
     let error = regions.suspend("all", &stash, idle()).unwrap_err();
     let Error::Partly { done: 1, regions: 3, ref source, .. } = error else { panic!("{error:?}") };
     assert!(matches!(**source, Error::Held { .. }), "{source}");
@@ -88,7 +90,7 @@ fn by_tag_up_to_what_fails<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(regions.suspend("all", &stash, idle()).unwrap().changed, 2);
     assert_eq!(regions.resume("all").unwrap().changed, 3);
     for (region, seed) in all.iter().zip(1..) {
-        assert!(has(subject, &region.lock(), seed));
+        assert!(has(subject, &region.lock().unwrap(), seed));
     }
 }
 
@@ -102,10 +104,10 @@ fn by_tag_with_lost_addresses<B: Workbench>(subject: &Subject<B>) {
             let mut region = builder.build().unwrap();
             region.grow_to(size).unwrap();
             region.write_pattern(subject.device, Bytes(0), size, seed).unwrap();
-            regions.insert(region)
+            regions.insert(region).unwrap()
         })
         .collect();
-    all[0].lock().suspend(&stash, idle()).unwrap();
+    all[0].lock().unwrap().suspend(&stash, idle()).unwrap();
     backend.lose_addresses(true);
     let error = regions.suspend("all", &stash, idle()).unwrap_err();
     backend.lose_addresses(false);
@@ -114,12 +116,13 @@ fn by_tag_with_lost_addresses<B: Workbench>(subject: &Subject<B>) {
     let text = error.to_string();
     assert!(text.contains("2 are done, the last of them without its addresses"), "{text}");
     assert!(!text.contains("failed"), "{text}");
-    let is_active = |region: &SharedRegion<FaultInject<B>>| region.lock().state() == RegionState::Active;
+    let is_active =
+        |region: &SharedRegion<FaultInject<B>>| region.lock().unwrap().state() == RegionState::Active;
     assert_eq!(all.iter().map(is_active).collect::<Vec<_>>(), [false, false, true]);
     assert_eq!(regions.suspend("all", &stash, idle()).unwrap().changed, 1);
     assert_eq!(regions.resume("all").unwrap().changed, 3);
     for (region, seed) in all.iter().zip(1..) {
-        let region = region.lock();
+        let region = region.lock().unwrap();
         assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), seed).unwrap(), 0);
     }
 }
@@ -136,10 +139,10 @@ fn by_many_threads<B: Workbench>(subject: &Subject<B>) {
                     match (thread + round) % 4 {
                         0 => drop(regions.suspend("all", stash, idle()).unwrap()),
                         1 => drop(regions.resume("all").unwrap()),
-                        2 => drop(regions.states()),
+                        2 => drop(regions.states().unwrap()),
                         _ => {
                             // Whoever uses a region sees to it that it is there, and keeps it locked.
-                            let mut region = all[(round % 3) as usize].lock();
+                            let mut region = all[(round % 3) as usize].lock().unwrap();
                             region.resume().unwrap();
                             let seed = (round % 3 + 1) << 32;
                             assert!(has(subject, &region, seed));
@@ -152,7 +155,7 @@ fn by_many_threads<B: Workbench>(subject: &Subject<B>) {
     });
     regions.resume("all").unwrap();
     for (region, seed) in all.iter().zip(1..) {
-        assert!(has(subject, &region.lock(), seed << 32));
+        assert!(has(subject, &region.lock().unwrap(), seed << 32));
     }
     assert_eq!(stash.free(), stash.capacity());
 }
@@ -174,22 +177,22 @@ fn after_a_panic<B: Workbench>(subject: &Subject<B>) {
     let regions = Regions::new();
     let region = add(subject, &regions, "one", 1);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        let _locked = region.lock();
+        let _locked = region.lock().unwrap();
         resume_unwind(Box::new("as planned"))
     }));
     let () = panicked.map_err(|panic| assert!(panic.is::<&str>())).unwrap_err();
     regions.suspend("one", &pinned(subject, 1), idle()).unwrap();
     regions.resume("one").unwrap();
-    assert!(has(subject, &region.lock(), 1));
+    assert!(has(subject, &region.lock().unwrap(), 1));
 }
 
 fn removed<B: Workbench>(subject: &Subject<B>) {
     let regions = Regions::new();
     let [one, other] = [1, 2].map(|seed| add(subject, &regions, "all", seed));
-    assert!(regions.remove(&one));
-    assert!(!regions.remove(&one));
+    assert!(regions.remove(&one).unwrap());
+    assert!(!regions.remove(&one).unwrap());
     let did = regions.suspend("all", &Stash::nothing(), idle()).unwrap();
     assert_eq!((did.regions, did.changed), (1, 1));
     assert!(is_active(&one) && !is_active(&other));
-    assert!(has(subject, &one.lock(), 1));
+    assert!(has(subject, &one.lock().unwrap(), 1));
 }

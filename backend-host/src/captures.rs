@@ -1,0 +1,140 @@
+//! Captures of host streams: what is queued meanwhile goes into a graph, and is queued whenever that is launched.
+//!
+//! A capture forbids to wait for its stream, for its device, and, if the stream is a blocking one, to use the default stream
+//! that callers wait for. The attempt is an error and spoils the capture, whichever thread makes it and in every mode, as with
+//! `cuCtxSynchronize`. Nothing else is forbidden in any mode.
+#![allow(unsafe_code)] // implements traits that make promises
+
+use crate::backend::Host;
+use crate::queues::Queues;
+use crate::stream;
+use crate::work::Work;
+use gpu_vmm_core::system::refusal;
+use gpu_vmm_core::workbench::Graph;
+use gpu_vmm_core::{DeviceId, Error, Result, Stream};
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What was queued on a stream since its capture began.
+#[derive(Debug, Default)]
+pub(crate) struct Capture {
+    pub(crate) work: Vec<Work>,
+    is_spoilt: bool,
+}
+
+/// Whom a call waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Waiting {
+    Device(DeviceId),
+    Stream(usize),
+    /// The device's default stream, and with it the blocking ones.
+    Default(DeviceId),
+}
+
+impl Queues {
+    /// Refuses to wait for what captures, which that has spoilt.
+    pub(crate) fn check_waiting(&self, operation: &'static str, waiting: Waiting) -> Result<()> {
+        self.process.check(operation)?;
+        if self.shared.captures.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let mut state = self.shared.state();
+        let mut found = false;
+        for (name, queue) in &mut state.queues {
+            let concerned = match waiting {
+                Waiting::Device(device) => queue.device == device,
+                Waiting::Stream(stream) => *name == stream,
+                Waiting::Default(device) => queue.device == device && queue.is_blocking,
+            };
+            if let Some(capture) = queue.capture.as_mut().filter(|_| concerned) {
+                capture.is_spoilt = true;
+                found = true;
+            }
+        }
+        if !found {
+            return Ok(());
+        }
+        let source = refusal("the host backend", Errno::BUSY, "a stream captures");
+        Err(Error::Capturing { operation, source: Some(source) })
+    }
+
+    /// Whether a stream captures, or would disturb one that does.
+    pub(crate) fn is_capturing(&self, operation: &'static str, name: usize) -> Result<bool> {
+        self.process.check(operation)?;
+        if self.shared.captures.load(Ordering::Acquire) == 0 {
+            return Ok(false);
+        }
+        let state = self.shared.state();
+        let mut captured = state.queues.iter().filter(|(_, queue)| queue.capture.is_some());
+        Ok(captured.any(|(own, queue)| {
+            *own == name || (queue.is_blocking && stream::default_of(queue.device) == name)
+        }))
+    }
+
+    fn begin_capture(&self, operation: &'static str, device: DeviceId, name: usize) -> Result<()> {
+        self.process.check(operation)?;
+        if name == stream::default_of(device) {
+            return Err(invalid(operation, "the default stream cannot capture"));
+        }
+        let mut state = self.shared.state();
+        let queue = state.queues.entry(name).or_default();
+        if queue.capture.is_some() {
+            return Err(invalid(operation, "the stream captures already"));
+        }
+        queue.device = device;
+        queue.capture = Some(Capture::default());
+        self.shared.captures.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn end_capture(&self, operation: &'static str, name: usize) -> Result<Vec<Work>> {
+        self.process.check(operation)?;
+        let mut state = self.shared.state();
+        let capture = state.queues.get_mut(&name).and_then(|queue| queue.capture.take());
+        let capture = capture.ok_or_else(|| invalid(operation, "the stream does not capture"))?;
+        self.shared.captures.fetch_sub(1, Ordering::AcqRel);
+        if capture.is_spoilt {
+            let source = refusal("the host backend", Errno::CANCELED, "a call has spoilt the capture");
+            return Err(Error::Capturing { operation, source: Some(source) });
+        }
+        Ok(capture.work)
+    }
+}
+
+fn invalid(operation: &'static str, why: &'static str) -> Error {
+    let source = refusal("the host backend", Errno::INVAL, why);
+    Error::Driver { operation, source, context: String::new() }
+}
+
+pub(crate) fn begin(host: &Host, device: DeviceId, stream: Stream<'_>) -> Result<()> {
+    let operation = "begin a capture";
+    let name = stream::on(host, operation, device, stream)?;
+    host.queues.begin_capture(operation, device, name)
+}
+
+pub(crate) fn end(host: &Arc<Host>, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+    let operation = "end a capture";
+    let name = stream::on(host, operation, device, stream)?;
+    let work = host.queues.end_capture(operation, name)?;
+    Ok(Box::new(HostGraph { host: Arc::clone(host), device, work }))
+}
+
+/// Work that was captured.
+#[derive(Debug)]
+struct HostGraph {
+    host: Arc<Host>,
+    device: DeviceId,
+    work: Vec<Work>,
+}
+
+impl Graph for HostGraph {
+    unsafe fn launch(&self, stream: Stream<'_>) -> Result<()> {
+        let operation = "launch a graph";
+        let name = stream::on(&self.host, operation, self.device, stream)?;
+        self.host.queues.check_alive(operation, self.device)?;
+        self.work
+            .iter()
+            .try_for_each(|work| self.host.queues.push(operation, self.device, name, work.clone()))
+    }
+}

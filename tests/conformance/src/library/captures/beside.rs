@@ -1,0 +1,101 @@
+//! Calls that go on beside a capture and do not disturb it.
+
+use super::{Kind, begin_with_work, end, in_all_modes, launch, region};
+use crate::case::cases;
+use crate::library::flights::own;
+use crate::subject::{Subject, or_skip, skip};
+use gpu_vmm_core::{Bytes, Done, Physical, Region, Stream, Workbench};
+
+cases! { "captures":
+    /// Memory is created, mapped, made accessible, grown and unmapped by promise during a capture in every mode, which ends well.
+    virtual_memory_goes_on,
+    /// During a capture on a non-blocking stream, regions are filled, written and read, and the capture ends well.
+    copies_go_on,
+    /// Events of other streams are recorded, asked and waited for, streams waited for, and host memory page-locked, and the
+    /// capture ends well.
+    questions_spoil_nothing,
+    /// Calls of another thread do not disturb a capture either.
+    other_threads_go_on,
+}
+
+/// Calls `act` during captures of streams of these kinds, whose graphs can be launched after that.
+fn beside_captures<B: Workbench>(subject: &Subject<B>, kinds: &[Kind], mut act: impl FnMut()) {
+    in_all_modes(subject, kinds, |stream, kind, mode| {
+        let region = region(subject);
+        begin_with_work(subject, stream, mode, &region);
+        act();
+        let graph = end(subject, stream).unwrap_or_else(|error| panic!("{kind:?} {mode:?}: {error}"));
+        launch(subject, &*graph, stream, region.address());
+    });
+}
+
+/// Everything that needs no wait.
+#[allow(unsafe_code)]
+fn map_and_unmap<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(4).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    region.grow_to(subject.units(3)).unwrap();
+    let memory = Physical::create(&subject.backend, subject.unit(), subject.properties()).unwrap();
+    subject.open(&mut region, subject.units(3), &memory);
+    // SAFETY: no work was queued on the region.
+    region.unmap(Bytes::ZERO, subject.unit(), unsafe { Done::promised() }).unwrap();
+    // SAFETY: the same.
+    region.close(unsafe { Done::promised() }).unwrap();
+}
+
+fn virtual_memory_goes_on<B: Workbench>(subject: &Subject<B>) {
+    beside_captures(subject, &Kind::ALL, || map_and_unmap(subject));
+}
+
+/// Copies, on the default stream.
+fn copy<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>) {
+    let mut bytes = [0; 4096];
+    region.fill(Bytes::ZERO, subject.unit(), 3).unwrap();
+    region.write(Bytes::ZERO, &[5; 100]).unwrap();
+    region.read(Bytes::ZERO, &mut bytes).unwrap();
+    assert_eq!((bytes[0], bytes[99], bytes[100]), (5, 5, 3));
+}
+
+fn copies_go_on<B: Workbench>(subject: &Subject<B>) {
+    let mut other = region(subject);
+    beside_captures(subject, &[Kind::NonBlocking], || copy(subject, &mut other));
+}
+
+/// Events and streams that have nothing to do with the capture.
+fn ask<B: Workbench>(subject: &Subject<B>) {
+    let backend = &subject.backend;
+    let (mut event, own) = (or_skip(backend.event(subject.device)), own(subject));
+    for stream in [own.stream(), Stream::DEFAULT] {
+        event.record(stream).unwrap();
+        event.wait().unwrap();
+        backend.synchronize_stream(subject.device, stream).unwrap();
+        assert!(event.is_done().unwrap() && own.is_done().unwrap());
+        assert!(!backend.is_capturing(stream).unwrap());
+    }
+    drop(backend.pin(subject.unit()).unwrap());
+    drop(backend.lane(subject.device).unwrap());
+}
+
+fn questions_spoil_nothing<B: Workbench>(subject: &Subject<B>) {
+    if subject.backend.queries_spoil_captures() {
+        skip("questions about events spoil captures with this driver");
+    }
+    beside_captures(subject, &[Kind::NonBlocking], || ask(subject));
+}
+
+fn other_threads_go_on<B: Workbench>(subject: &Subject<B>) {
+    if subject.backend.queries_spoil_captures() {
+        skip("questions about events spoil captures with this driver");
+    }
+    let mut other = region(subject);
+    beside_captures(subject, &[Kind::NonBlocking], || {
+        let act = || {
+            map_and_unmap(subject);
+            ask(subject);
+            copy(subject, &mut other);
+        };
+        std::thread::scope(|scope| scope.spawn(act).join()).unwrap_or_else(|panic| {
+            std::panic::resume_unwind(panic);
+        });
+    });
+}

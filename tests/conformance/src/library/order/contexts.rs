@@ -1,0 +1,113 @@
+//! Work in another context of a device than the one that the backend uses, which on CUDA is not waited for with it.
+
+use super::in_flight::{AFTER, check, mapped};
+use crate::case::cases;
+use crate::library::flights::start_on;
+use crate::library::tools::{idle, streams_idle};
+use crate::subject::{Subject, or_skip};
+use gpu_vmm_core::workbench::WorkStream;
+use gpu_vmm_core::{Bytes, Done, Region, Stream, Workbench};
+use std::sync::Arc;
+
+cases! { "order":
+    /// Unmapping, shrinking, closing and dropping wait for work in the context that is the calling thread's current one.
+    the_current_context_is_waited_for,
+    /// They wait for work in a context that another backend was opened with.
+    an_attached_context_is_waited_for,
+    /// A backend that was opened with a context waits for work in the one that other backends use.
+    the_usual_context_is_waited_for,
+    /// Waiting for the default stream covers that of a context that another backend was opened with.
+    default_streams_of_all_contexts_are_waited_for,
+    /// An event on the default stream is done after the work on that of a context that another backend was opened with.
+    events_cover_the_default_streams_of_all_contexts,
+}
+
+/// A way to take memory away, which waits for the devices first.
+type TakeAway<B> = fn(Region<B>, Bytes);
+
+/// All of them.
+fn ways<B: Workbench>() -> [(&'static str, TakeAway<B>); 4] {
+    [
+        ("unmap", |mut region, length| region.unmap(Bytes::ZERO, length, idle()).unwrap()),
+        ("shrink", |mut region, _| {
+            region.shrink_to(Bytes::ZERO, idle()).unwrap();
+        }),
+        ("close", |region, _| region.close(idle()).unwrap()),
+        ("drop", |region, _| drop(region)),
+    ]
+}
+
+/// A stream in a context of its own. Ends the case if a device has one context.
+fn elsewhere<B: Workbench>(subject: &Subject<B>) -> Box<dyn WorkStream> {
+    or_skip(subject.backend.stream_elsewhere(subject.device))
+}
+
+/// A backend that uses the context of a stream.
+#[allow(unsafe_code)]
+fn attached<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream) -> Subject<B> {
+    // SAFETY: cases drop the stream last.
+    let backend = or_skip(unsafe { subject.backend.open_in_context_of(subject.device, stream) });
+    let (target, server) = (Arc::clone(&subject.target), subject.server.clone());
+    Subject { backend, device: subject.device, target, case: subject.case, server }
+}
+
+/// Takes memory away under work on a stream, in every way, by a thread that `inside` prepares.
+fn take_away<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream, inside: impl Fn(&mut dyn FnMut())) {
+    for (way, act) in ways::<B>() {
+        let memory = subject.memory(1);
+        let region = mapped(subject, &memory);
+        start_on(subject, stream, (&region, Bytes::ZERO), AFTER, 1);
+        let mut region = Some(region);
+        inside(&mut || act(region.take().unwrap(), subject.unit()));
+        assert!(stream.is_done().unwrap(), "{way}: taken away under the work");
+        check(subject, &mapped(subject, &memory), Bytes::ZERO);
+    }
+}
+
+fn the_current_context_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+    let stream = elsewhere(subject);
+    take_away(subject, &*stream, |act| subject.backend.in_context_of(&*stream, act).unwrap());
+}
+
+fn an_attached_context_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+    let stream = elsewhere(subject);
+    let other = attached(subject, &*stream);
+    take_away(subject, &*stream, |act| act());
+    drop(other);
+}
+
+fn the_usual_context_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+    let (stream, own) = (elsewhere(subject), subject.backend.own_stream(subject.device).unwrap());
+    let other = attached(subject, &*stream);
+    take_away(&other, &*own, |act| act());
+    drop(other);
+}
+
+/// Takes memory away under work on the default stream of another context, by a wait for the default stream.
+fn take_away_from_default<B: Workbench>(subject: &Subject<B>, act: impl FnOnce(Region<B>)) {
+    let stream = elsewhere(subject);
+    let other = attached(subject, &*stream);
+    let memory = subject.memory(1);
+    let region = mapped(subject, &memory);
+    super::streams::start_default(&other, subject.device, region.address(), |_| act(region));
+    // The work has faulted or goes on if the memory was taken away under it.
+    check(subject, &mapped(subject, &memory), Bytes::ZERO);
+    drop(other);
+}
+
+fn default_streams_of_all_contexts_are_waited_for<B: Workbench>(subject: &Subject<B>) {
+    take_away_from_default(subject, |region| {
+        region.close(streams_idle(&[Stream::DEFAULT])).unwrap();
+    });
+}
+
+#[allow(unsafe_code)]
+fn events_cover_the_default_streams_of_all_contexts<B: Workbench>(subject: &Subject<B>) {
+    take_away_from_default(subject, |region| {
+        let mut event = subject.backend.event(subject.device).unwrap();
+        event.record(Stream::DEFAULT).unwrap();
+        event.wait().unwrap();
+        // SAFETY: the event is done, and all work was before it, which is what the case looks at.
+        region.close(unsafe { Done::promised() }).unwrap();
+    });
+}
