@@ -35,7 +35,7 @@ pub(crate) struct Request {
 
 impl Request {
     /// The stream whose unfinished work the memory may still be used by: none for a graph.
-    pub(crate) const fn order(&self) -> StreamIndex {
+    pub(crate) fn order(&self) -> StreamIndex {
         if self.captures { CLEAN } else { self.stream }
     }
 }
