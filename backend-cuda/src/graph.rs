@@ -6,7 +6,7 @@
 use crate::CudaBackend;
 use crate::ffi::{CuContext, CuGraph, CuGraphExec, CuStream};
 use gpu_vmm_core::workbench::{CaptureMode, Graph};
-use gpu_vmm_core::{DeviceId, Result, Stream};
+use gpu_vmm_core::{DeviceId, Error, Result, Stream};
 
 /// A graph that can be launched. In a forked child dropping does nothing.
 #[derive(Debug)]
@@ -58,7 +58,11 @@ impl CudaBackend {
         const OPERATION: &str = "end a capture";
         let functions = self.graph_functions(OPERATION)?;
         let stream = CuStream(stream.as_raw());
-        let context = self.context_for(OPERATION, device, stream)?;
+        // The driver may not tell the context of a stream whose capture was spoilt, which has to end all the same.
+        let context = match self.context_for(OPERATION, device, stream) {
+            Err(Error::Capturing { .. }) => self.context(OPERATION, device)?.raw,
+            other => other?,
+        };
         let _entered = self.enter(OPERATION, context)?;
         let mut graph = CuGraph::NULL;
         // SAFETY: the stream is live, and the pointer is good for one graph.

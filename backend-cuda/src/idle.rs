@@ -140,7 +140,12 @@ impl CudaBackend {
         self.here(OPERATION)?;
         let stream = CuStream(stream.as_raw());
         if !stream.is_default() {
-            let _entered = self.enter(OPERATION, self.context_of(OPERATION, stream)?)?;
+            // The driver may not tell the context of a stream whose capture was spoilt.
+            let context = match self.context_of(OPERATION, stream) {
+                Err(Error::Capturing { .. }) => return Ok(true),
+                other => other?,
+            };
+            let _entered = self.enter(OPERATION, context)?;
             return self.captures_here(OPERATION, stream);
         }
         let mut any = false;
