@@ -177,7 +177,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::DriverBroke`](crate::Error::DriverBroke) if not all words were looked at ([`Count`]), or what the driver
+    /// [`Error::DriverBroke`] if not all words were looked at ([`Count`]), or what the driver
     /// answers.
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64>;
 
@@ -199,7 +199,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`](crate::Error::NoSuchDevice), or what the driver answers.
+    /// [`Error::NoSuchDevice`], or what the driver answers.
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>>;
 
     /// Makes a stream that waits for the default stream of its context, and the default stream for it. CUDA:
@@ -207,8 +207,8 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the backend has no such streams,
-    /// [`Error::NoSuchDevice`](crate::Error::NoSuchDevice), or what the driver returns.
+    /// [`Error::Unsupported`] if the backend has no such streams,
+    /// [`Error::NoSuchDevice`], or what the driver returns.
     fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
         self.device("make a stream", device)?;
         graph::absent("make a stream", "blocking streams")
@@ -219,8 +219,8 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if a device has one context,
-    /// [`Error::NoSuchDevice`](crate::Error::NoSuchDevice), or what the driver returns.
+    /// [`Error::Unsupported`] if a device has one context,
+    /// [`Error::NoSuchDevice`], or what the driver returns.
     fn stream_elsewhere(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
         self.device("make a context", device)?;
         graph::absent("make a context", "contexts of its own")
@@ -230,7 +230,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for a stream without such a context, or what the driver returns.
+    /// [`Error::Unsupported`] for a stream without such a context, or what the driver returns.
     fn in_context_of(&self, stream: &dyn WorkStream, act: &mut dyn FnMut()) -> Result<()> {
         let _ = (stream, act);
         graph::absent("enter a context", "contexts of its own")
@@ -244,7 +244,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for a stream without such a context, or what the driver returns.
+    /// [`Error::Unsupported`] for a stream without such a context, or what the driver returns.
     unsafe fn open_in_context_of(&self, device: DeviceId, stream: &dyn WorkStream) -> Result<Self> {
         let _ = stream;
         self.device("open with a context", device)?;
@@ -266,7 +266,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the backend has no graphs, or what the driver returns.
+    /// [`Error::Unsupported`] if the backend has no graphs, or what the driver returns.
     unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
         let _ = (stream, mode);
         self.device("begin a capture", device)?;
@@ -278,7 +278,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`](crate::Error::Capturing) if a forbidden call has spoilt the capture; it has ended then as well. Else
+    /// [`Error::Capturing`] if a forbidden call has spoilt the capture; it has ended then as well. Else
     /// what the driver returns.
     fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
         let _ = stream;
@@ -300,7 +300,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignStream`](crate::Error::ForeignStream) for another device's stream where that is seen, or what the driver
+    /// [`Error::ForeignStream`] for another device's stream where that is seen, or what the driver
     /// answers.
     unsafe fn start_pattern_on(
         &self,
@@ -339,7 +339,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), or what the driver answers.
+    /// [`Error::OutOfMemory`], or what the driver answers.
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address>;
 
     /// Gives a plain allocation back: `cuMemFree`, `hipFree`, `munmap`.
