@@ -92,7 +92,7 @@ fn another_stream(backend: &AnyBackend, pool: &Pool<AnyBackend>) -> PoolResult<(
         println!("the block at {address} waits for its stream; the next one is at {}", next.address());
         assert_ne!(next.address(), address);
     }
-    // The stream is about to go: the pool waits for it, and forgets it.
+    // The stream is about to go: the pool forgets it, and does not wait.
     pool.forget_stream(stream)
 }
 

@@ -265,12 +265,14 @@ gpu_vmm_status gpu_vmm_trim(const gpu_vmm_pool *pool,
                             uint64_t keep,
                             uint64_t *given_back);
 
-// Has the pool forget a stream that is to be destroyed; waits for what was freed on it.
+// Forgets a stream that is to be destroyed, without waiting: what it has used serves other streams once its work is done.
+// GPU_VMM_BUSY while the stream captures.
 //
 // # Safety
 //
 // `pool` is null or a pool, `stream` null or a live stream of its vendor.
-gpu_vmm_status gpu_vmm_forget_stream(const gpu_vmm_pool *pool, void *stream);
+gpu_vmm_status gpu_vmm_forget_stream(const gpu_vmm_pool *pool,
+                                     void *stream);
 
 // Where the pool's memory is, as JSON: live, cached, pending, kept, held, mapped, reserved, peak_live, peak_held, and more.
 //

@@ -318,7 +318,8 @@ pub unsafe extern "C" fn gpu_vmm_trim(pool: *const Pool, keep: u64, given_back: 
     })
 }
 
-/// Has the pool forget a stream that is to be destroyed; waits for what was freed on it.
+/// Forgets a stream that is to be destroyed, without waiting: what it has used serves other streams once its work is done.
+/// GPU_VMM_BUSY while the stream captures.
 ///
 /// # Safety
 ///

@@ -101,7 +101,7 @@ fn of(error: &Error) -> Status {
         | Error::NoDevice { .. } => GPU_VMM_UNAVAILABLE,
         Error::Suspended { .. } => GPU_VMM_SUSPENDED,
         Error::File { .. } => GPU_VMM_FILE,
-        Error::Exported { .. } | Error::Held { .. } => GPU_VMM_BUSY,
+        Error::Exported { .. } | Error::Held { .. } | Error::Capturing { .. } => GPU_VMM_BUSY,
         Error::Forked { .. } => GPU_VMM_FORKED,
         Error::DeviceLost { .. } => GPU_VMM_DEVICE_LOST,
         _ => GPU_VMM_DRIVER,

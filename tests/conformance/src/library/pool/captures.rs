@@ -1,7 +1,7 @@
 //! Streams that capture beside a pool, and on it.
 #![allow(unsafe_code)] // captures streams, and launches graphs
 
-use super::order::{overlap, range, start};
+use super::order::{overlap, range, start_behind};
 use super::streams::registered;
 use super::waits::named;
 use super::{LEAST, builder, is_empty, pool};
@@ -49,11 +49,12 @@ fn end<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream) -> Box<dyn G
 fn a_capture_gets_memory_that_nothing_uses<B: Workbench>(subject: &Subject<B>) {
     let [own_, launched] = [(); 2].map(|()| own(subject));
     let pool = pool(subject);
+    let large = super::alloc(&pool, Bytes::mib(4));
     for size in [700, 200_000, 6 << 20].map(Bytes) {
         let stream = registered(&pool, &*own_);
         // Ready for the next request of the stream, were it not for the capture.
         let blocks: Vec<_> = (0..3).map(|_| stream.alloc(size, LEAST).unwrap()).collect();
-        blocks.iter().for_each(|block| start(subject, &*own_, block, 5));
+        blocks.iter().for_each(|block| start_behind(subject, &*own_, &large, block, 5));
         let freed: Vec<_> = blocks.iter().map(range).collect();
         drop(blocks);
         begin(subject, &*own_, CaptureMode::Relaxed);
@@ -76,6 +77,7 @@ fn a_capture_gets_memory_that_nothing_uses<B: Workbench>(subject: &Subject<B>) {
         }
         drop((graph, graphs, stream));
     }
+    drop(large);
     is_empty(&pool);
 }
 

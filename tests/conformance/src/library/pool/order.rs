@@ -49,6 +49,24 @@ pub(super) fn start<B: Workbench>(subject: &Subject<B>, own: &dyn WorkStream, bl
     panic!("it is done at once, so that nothing can be seen")
 }
 
+/// Starts work on a block of any size behind work on another, large one that goes on for a while: what is small is done at
+/// once on some runtimes.
+#[allow(unsafe_code)]
+pub(super) fn start_behind<B: Workbench>(
+    subject: &Subject<B>,
+    own: &dyn WorkStream,
+    large: &Block<B>,
+    block: &Block<B>,
+    seed: u64,
+) {
+    start(subject, own, large, seed);
+    let length = Bytes(block.size().0 / 8 * 8);
+    // SAFETY: as above; the large block stays until the work is done.
+    or_skip(unsafe {
+        subject.backend.start_pattern_on(subject.device, own.stream(), block.address(), length, seed, 1)
+    });
+}
+
 pub(super) fn overlap<B: Workbench>(block: &Block<B>, range: (u64, u64)) -> bool {
     block.address().0 < range.1 && range.0 < block.address().0 + block.capacity().0
 }

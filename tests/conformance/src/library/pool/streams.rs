@@ -1,6 +1,6 @@
 //! Which streams a pool serves: registered, forgotten, another device's, and the one that is another in each thread.
 
-use super::order::{overlap, range, start};
+use super::order::{overlap, range, start_behind};
 use super::waits::named;
 use super::{LEAST, alloc, is_empty, page, pool, write_at, wrong_at};
 use crate::case::cases;
@@ -97,11 +97,12 @@ fn streams_come_and_go<B: Workbench>(subject: &Subject<B>) {
 fn a_handle_comes_again<B: Workbench>(subject: &Subject<B>) {
     let own = own(subject);
     let pool = pool(subject);
+    let large = alloc(&pool, Bytes::mib(4));
     for size in [200, 300_000, 5 << 20] {
         let first = registered(&pool, &*own);
         let live = first.alloc(Bytes(size), LEAST).unwrap();
         let freed = first.alloc(Bytes(size), LEAST).unwrap();
-        start(subject, &*own, &freed, 3);
+        start_behind(subject, &*own, &large, &freed, 3);
         let at = range(&freed);
         drop(freed);
         drop(first);
@@ -117,16 +118,18 @@ fn a_handle_comes_again<B: Workbench>(subject: &Subject<B>) {
         finish(subject, &*own);
         drop((next, after, second));
     }
+    drop(large);
     is_empty(&pool);
 }
 
 fn a_stream_that_ends_under_work<B: Workbench>(subject: &Subject<B>) {
     let (busy, other) = (own(subject), own(subject));
     let pool = pool(subject);
+    let large = alloc(&pool, Bytes::mib(4));
     for size in [400, 200_000, 4 << 20] {
         let (stream, others) = (registered(&pool, &*busy), registered(&pool, &*other));
         let block = stream.alloc(Bytes(size), LEAST).unwrap();
-        start(subject, &*busy, &block, 5);
+        start_behind(subject, &*busy, &large, &block, 5);
         let at = range(&block);
         drop((block, stream));
         // Its number is not given to the next one meanwhile.
@@ -143,16 +146,18 @@ fn a_stream_that_ends_under_work<B: Workbench>(subject: &Subject<B>) {
         }
         drop((others, thirds));
     }
+    drop(large);
     is_empty(&pool);
 }
 
 fn a_block_outlives_its_stream<B: Workbench>(subject: &Subject<B>) {
     let (busy, other) = (own(subject), own(subject));
     let pool = pool(subject);
+    let large = alloc(&pool, Bytes::mib(4));
     for size in [400, 200_000, 4 << 20] {
         let stream = registered(&pool, &*busy);
         let block = stream.alloc(Bytes(size), LEAST).unwrap();
-        start(subject, &*busy, &block, 5);
+        start_behind(subject, &*busy, &large, &block, 5);
         drop(stream);
         let at = range(&block);
         drop(block);
@@ -164,6 +169,7 @@ fn a_block_outlives_its_stream<B: Workbench>(subject: &Subject<B>) {
         drop(next);
     }
     pool.forget_stream(named(&*other)).unwrap();
+    drop(large);
     is_empty(&pool);
 }
 
