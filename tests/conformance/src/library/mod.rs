@@ -67,6 +67,7 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         refused::cases(),
         peer::cases(),
         order::cases(),
+        captures::cases(),
         swap::cases(),
         slots::cases(),
         moved::cases(),
@@ -82,8 +83,6 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         fault::cases(),
         failures::cases(),
         stress::cases(),
-        // Last: NVIDIA's driver no longer takes some hints for addresses after these.
-        captures::cases(),
     ]
     .concat()
 }
