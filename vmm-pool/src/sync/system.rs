@@ -11,7 +11,10 @@ pub(crate) type SpinMutex<T> = spin::mutex::SpinMutex<T, spin::relax::Yield>;
 pub(crate) type SpinMutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 
 pub(crate) mod thread {
-    pub(crate) use std::thread::{Builder, JoinHandle, available_parallelism, current, sleep};
+    // Only the end of a process on Unix sleeps.
+    #[cfg(unix)]
+    pub(crate) use std::thread::sleep;
+    pub(crate) use std::thread::{Builder, JoinHandle, available_parallelism, current};
 }
 
 /// Declares a static variable whose value has atomics or locks.
