@@ -53,7 +53,7 @@ impl<B: Backend> Pool<B> {
         done.wait(&backend, || std::iter::once(self.owner.device))?;
         // Blocks that other threads free meanwhile are waited for as well.
         for _ in 0..ROUNDS {
-            let waited = inner.wait_for_streams(operation, None);
+            let waited = inner.wait_for_streams(operation);
             let mut core = inner.core(operation)?;
             core.collect_pending();
             if core.is_idle_all(tag.index) {

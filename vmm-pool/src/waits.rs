@@ -5,7 +5,6 @@ use crate::core::Core;
 use crate::inner::Inner;
 use crate::streams::{Progress, Streams};
 use crate::sync::MutexGuard;
-use crate::turn::StreamIndex;
 use gpu_vmm_core::{Backend, Done, Error, Event, Result};
 use std::sync::Arc;
 
@@ -19,12 +18,10 @@ struct Waits {
 }
 
 impl<B: Backend> Streams<B> {
-    /// Collects what to wait for, of one stream or of all.
-    fn begin_wait(&mut self, only: Option<StreamIndex>) -> Result<Waits> {
+    /// Collects what to wait for.
+    fn begin_wait(&mut self) -> Result<Waits> {
         let mut waits = Waits::default();
-        let of = |index: &usize| only.is_none_or(|only| usize::from(only) == *index);
-        let busy: Vec<_> =
-            (1..self.list.len()).filter(of).filter(|index| !self.list[*index].is_idle()).collect();
+        let busy: Vec<_> = (1..self.list.len()).filter(|index| !self.list[*index].is_idle()).collect();
         if busy.is_empty() {
             return Ok(waits);
         }
@@ -54,16 +51,16 @@ impl<B: Backend> Streams<B> {
 }
 
 impl<B: Backend> Inner<B> {
-    /// Waits until what was freed on all streams, or on one, is done. What cannot be waited for is not done, and does not
+    /// Waits until what was freed on all streams is done. What cannot be waited for is not done, and does not
     /// keep the rest from being waited for.
     ///
     /// # Errors
     ///
     /// The first error of a stream.
-    pub(crate) fn wait_for_streams(&self, operation: &'static str, only: Option<StreamIndex>) -> Result<()> {
+    pub(crate) fn wait_for_streams(&self, operation: &'static str) -> Result<()> {
         let (waits, backend) = {
             let mut core = self.core(operation)?;
-            (core.streams.begin_wait(only)?, core.backend.clone())
+            (core.streams.begin_wait()?, core.backend.clone())
         };
         let mut result = Ok(());
         let mut note = |answer: Result<()>, index: usize, moment: u64| -> Result<()> {
@@ -99,7 +96,7 @@ impl<B: Backend> Inner<B> {
     pub(crate) fn core_after_work(&self, operation: &'static str) -> Result<MutexGuard<'_, Core<B>>> {
         for _ in 0..ROUNDS {
             // What came of it shows in the books.
-            let _ = self.wait_for_streams(operation, None);
+            let _ = self.wait_for_streams(operation);
             let mut core = self.core(operation)?;
             // What it frees comes behind all that its stream has been given by now, and is waited for once more.
             if !core.collect_pending() {
