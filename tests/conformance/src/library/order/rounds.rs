@@ -1,5 +1,6 @@
-//! Many rounds of memory that is taken away, or handed out again, while work still uses it: on several threads at once.
-//! Captures are announced, and who cannot wait because of one tries again.
+//! Many rounds of memory that is taken away, or handed out again, while work still uses it: on several threads at once,
+//! which begin their work together, so that it overlaps although most of them wait for the whole device. Captures are
+//! announced, and who cannot wait because of one tries again.
 //!
 //! | variable | default | |
 //! |---|---|---|
@@ -16,7 +17,7 @@ use crate::subject::{Subject, note};
 use gpu_vmm_core::workbench::{CaptureMode, WorkStream};
 use gpu_vmm_core::{Bytes, Error, Region, Workbench};
 use gpu_vmm_pool::{Block, Pool};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 cases! { "order":
@@ -28,7 +29,8 @@ cases! { "order":
 const THREADS: u64 = 8;
 const BEFORE: u64 = 2;
 
-/// What happens in a round; false if the backend has no such thing.
+/// What happens in a round; false if the backend has no such thing. Each [meets](Thread::meet) the others when its work
+/// has begun.
 type Round<B> = fn(&Thread<'_, B>, u32) -> bool;
 
 /// What a thread has for its rounds.
@@ -38,28 +40,50 @@ struct Thread<'a, B: Workbench> {
     own: &'a dyn WorkStream,
     /// In another context, if a device can have several.
     elsewhere: Option<&'a dyn WorkStream>,
+    meeting: &'a Meeting,
+}
+
+/// Where the threads of a wave wait for each other.
+#[derive(Default)]
+struct Meeting {
+    came: AtomicU64,
+    failed: AtomicBool,
+}
+
+impl<B: Workbench> Thread<'_, B> {
+    /// Waits until the work of all rounds of this wave has begun, or could not begin.
+    fn meet(&self) {
+        let wave = self.meeting.came.fetch_add(1, Ordering::AcqRel) / THREADS;
+        while self.meeting.came.load(Ordering::Acquire) < (wave + 1) * THREADS {
+            assert!(!self.meeting.failed.load(Ordering::Relaxed), "the round of another thread has failed");
+            thread::yield_now();
+        }
+    }
+}
+
+impl<B: Workbench> Drop for Thread<'_, B> {
+    fn drop(&mut self) {
+        self.meeting.failed.fetch_or(thread::panicking(), Ordering::Relaxed);
+    }
 }
 
 fn rounds_under_work<B: Workbench>(subject: &Subject<B>) {
     let (count, times) = (setting("GPU_VMM_ROUNDS", 16), setting("GPU_VMM_ROUND_WORK", 1) as u32);
     let kinds: [Round<B>; 4] = [another_context, another_threads_stream, another_stream, a_capture];
-    let (next, seen) = (AtomicU64::new(0), [const { AtomicU64::new(0) }; 4]);
+    let (meeting, seen) = (Meeting::default(), [const { AtomicU64::new(0) }; 4]);
     let streams: Vec<_> = (0..THREADS).map(|_| own(subject)).collect();
     let pool = Pool::builder(&subject.backend).device(subject.device).build().unwrap();
     let kept = subject.backend.deferred().kept();
     thread::scope(|scope| {
-        for own in &streams {
-            let (next, seen, pool, kinds) = (&next, &seen, &pool, &kinds);
+        for (kind, own) in (0..kinds.len()).cycle().zip(&streams) {
+            let (meeting, seen, pool, round) = (&meeting, &seen[kind], &pool, kinds[kind]);
             scope.spawn(move || {
-                let elsewhere = subject.backend.stream_elsewhere(subject.device).ok();
-                let thread = Thread { subject, pool, own: &**own, elsewhere: elsewhere.as_deref() };
-                loop {
-                    let round = next.fetch_add(1, Ordering::Relaxed);
-                    if round >= count {
-                        return;
-                    }
-                    let kind = (round % 4) as usize;
-                    seen[kind].fetch_add(u64::from(kinds[kind](&thread, times)), Ordering::Relaxed);
+                // Contexts take turns on the device, so few of them do not slow the others down much.
+                let elsewhere =
+                    (kind == 0).then(|| subject.backend.stream_elsewhere(subject.device).ok()).flatten();
+                let thread = Thread { subject, pool, own: &**own, elsewhere: elsewhere.as_deref(), meeting };
+                for _ in 0..count.div_ceil(THREADS) {
+                    seen.fetch_add(u64::from(round(&thread, times)), Ordering::Relaxed);
                 }
             });
         }
@@ -86,12 +110,17 @@ fn unmap<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>) {
 }
 
 /// A kernel in another context, which is current when the memory goes.
-fn another_context<B: Workbench>(&Thread { subject, elsewhere, .. }: &Thread<'_, B>, times: u32) -> bool {
-    let Some(stream) = elsewhere else { return false };
+fn another_context<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
+    let subject = thread.subject;
+    let Some(stream) = thread.elsewhere else {
+        thread.meet();
+        return false;
+    };
     let memory = subject.memory(1);
     let mut region = mapped(subject, &memory);
     region.write_pattern(subject.device, Bytes::ZERO, subject.unit(), BEFORE).unwrap();
     start_on(subject, stream, (&region, Bytes::ZERO), AFTER, times);
+    thread.meet();
     subject.backend.in_context_of(stream, &mut || unmap(subject, &mut region)).unwrap();
     assert!(stream.is_done().unwrap(), "unmapped under the work of another context");
     check(subject, &mapped(subject, &memory), Bytes::ZERO);
@@ -99,8 +128,12 @@ fn another_context<B: Workbench>(&Thread { subject, elsewhere, .. }: &Thread<'_,
 }
 
 /// A kernel on this thread's default stream, and another thread that unmaps.
-fn another_threads_stream<B: Workbench>(&Thread { subject, .. }: &Thread<'_, B>, times: u32) -> bool {
-    let Some(stream) = subject.backend.per_thread_stream() else { return false };
+fn another_threads_stream<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
+    let subject = thread.subject;
+    let Some(stream) = subject.backend.per_thread_stream() else {
+        thread.meet();
+        return false;
+    };
     let memory = subject.memory(1);
     let mut region = mapped(subject, &memory);
     region.write_pattern(subject.device, Bytes::ZERO, subject.unit(), BEFORE).unwrap();
@@ -109,6 +142,7 @@ fn another_threads_stream<B: Workbench>(&Thread { subject, .. }: &Thread<'_, B>,
     let started = unsafe {
         subject.backend.start_pattern_on(subject.device, stream, at, subject.unit(), AFTER, rounds)
     };
+    thread.meet();
     if started.is_err() {
         return false;
     }
@@ -139,10 +173,8 @@ fn overlap<B: Workbench>(one: &Block<B>, (from, to): (u64, u64)) -> bool {
 }
 
 /// A block of one stream that is freed under its work, and requests of another one.
-fn another_stream<B: Workbench>(
-    &Thread { subject, pool, own: own_, .. }: &Thread<'_, B>,
-    times: u32,
-) -> bool {
+fn another_stream<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
+    let Thread { subject, pool, own: own_, .. } = *thread;
     let other = own(subject);
     // SAFETY: both registrations end before their streams.
     let [ours, theirs] =
@@ -150,6 +182,7 @@ fn another_stream<B: Workbench>(
     let block = ours.alloc(subject.unit(), Bytes(256)).unwrap();
     let is_seen = work(subject, own_, &block, times);
     let at = (block.address().0, block.address().0 + block.capacity().0);
+    thread.meet();
     drop(block);
     let next: Vec<_> = (0..3).map(|_| theirs.alloc(subject.unit(), Bytes(256)).unwrap()).collect();
     let wrong = next.iter().any(|next| overlap(next, at));
@@ -159,13 +192,15 @@ fn another_stream<B: Workbench>(
 }
 
 /// A block that is freed under eager work, and a capture of the same stream, whose graph runs elsewhere.
-fn a_capture<B: Workbench>(&Thread { subject, pool, own: own_, .. }: &Thread<'_, B>, times: u32) -> bool {
+fn a_capture<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
+    let Thread { subject, pool, own: own_, .. } = *thread;
     let launched = own(subject);
     // SAFETY: the registration ends before its stream.
     let stream = unsafe { pool.register_stream(own_.stream()) }.unwrap();
     let block = stream.alloc(subject.unit(), Bytes(256)).unwrap();
     let is_seen = work(subject, own_, &block, times);
     let at = (block.address().0, block.address().0 + block.capacity().0);
+    thread.meet();
     drop(block);
     let announced = Announced::new(&subject.backend);
     // SAFETY: it is ended below, on this thread.
