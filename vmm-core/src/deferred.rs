@@ -5,6 +5,7 @@ use crate::{Backend, Bytes, DeviceId, Error, Result};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock};
 
 /// Memory that stays mapped until its devices have been waited for.
 pub(crate) trait Release: Debug + Send {
@@ -29,6 +30,8 @@ pub(crate) trait Release: Debug + Send {
 #[derive(Debug, Default)]
 pub struct Deferred {
     captures: AtomicUsize,
+    /// Whoever waits for a device shares it, and an announcement takes it alone.
+    waits: RwLock<()>,
     /// How much is in `items`, so that it need not be locked if that is nothing. It changes with the lock held.
     bytes: AtomicU64,
     items: Lock<Items>,
@@ -57,10 +60,15 @@ impl Deferred {
         Self::default()
     }
 
-    /// Announces a capture: until [`capture_ends`](Deferred::capture_ends) has been called as often, no call waits for a
-    /// device, and those that would have to return [`Error::Capturing`].
+    /// Announces a capture that is about to begin: until [`capture_ends`](Deferred::capture_ends) has been called as often,
+    /// no call waits for a device, and those that would have to return [`Error::Capturing`]. Returns when the calls have
+    /// ended that are waiting for a device right now.
     pub fn capture_begins(&self) {
         self.captures.fetch_add(1, Ordering::SeqCst);
+        // A wait that had begun in the parent never ends in a forked child.
+        if self.items.process().check("announce a capture").is_ok() {
+            drop(self.waits.write().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 
     /// Ends an announced capture. A call without a matching [`capture_begins`](Deferred::capture_begins) does nothing.
@@ -74,6 +82,20 @@ impl Deferred {
     #[must_use]
     pub fn is_capturing(&self) -> bool {
         self.captures.load(Ordering::SeqCst) > 0
+    }
+
+    /// Makes a call that spoils captures. No announced one begins before it has ended.
+    pub(crate) fn unless_capturing<T>(
+        &self,
+        operation: &'static str,
+        call: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.items.process().check(operation)?;
+        let _shared = self.waits.read().unwrap_or_else(PoisonError::into_inner);
+        if self.is_capturing() {
+            return Err(Error::Capturing { operation, source: None });
+        }
+        call()
     }
 
     /// How much memory is kept.
@@ -156,10 +178,7 @@ fn wait_for<B: Backend>(backend: &B, operation: &'static str, device: DeviceId) 
     let deferred = backend.deferred();
     // Before the question about captures, which are the parent's in a forked child.
     let mark = deferred.mark(operation)?;
-    if deferred.is_capturing() {
-        return Err(Error::Capturing { operation, source: None });
-    }
-    match backend.synchronize(device) {
+    match deferred.unless_capturing(operation, || backend.synchronize(device)) {
         Ok(()) | Err(Error::DeviceLost { .. }) => deferred.waited(operation, device, mark),
         Err(error) => Err(error),
     }

@@ -16,12 +16,11 @@ pub const POISON: u8 = 0xdf;
 /// Overwrites memory that is about to be freed, which is mapped nowhere.
 pub(crate) fn poison<B: Backend>(backend: &B, handle: &B::Handle, granularity: Granularity) {
     // It is the device's work, which can spoil a capture.
-    if backend.deferred().is_capturing() {
-        return;
-    }
-    match overwrite(backend, handle, granularity) {
+    let overwrite = || overwrite(backend, handle, granularity);
+    match backend.deferred().unless_capturing("overwrite freed memory", overwrite) {
         // What was on a device that died is gone with it; in a forked child all of it is the parent's.
-        Ok(()) | Err(Error::DeviceLost { .. } | Error::Forked { .. }) => {}
+        Ok(())
+        | Err(Error::Capturing { source: None, .. } | Error::DeviceLost { .. } | Error::Forked { .. }) => {}
         Err(error) => backend.drop_log().record(error),
     }
 }

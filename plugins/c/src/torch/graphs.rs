@@ -9,7 +9,7 @@
 use crate::pool::Pool;
 use crate::status::Answer;
 use gpu_vmm::pool::Block;
-use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, Process, Stream};
+use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, Done, Process, Stream};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -133,7 +133,8 @@ impl Graphs {
         if gone.is_empty() {
             return Ok(());
         }
-        if let Err(error) = self.pool.backend.synchronize(self.pool.device) {
+        let device = || std::iter::once(self.pool.device);
+        if let Err(error) = Done::when_devices_idle().wait(&self.pool.backend, device) {
             self.books().gone.extend(gone);
             return Err(error.into());
         }

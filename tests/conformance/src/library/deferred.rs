@@ -7,13 +7,17 @@ use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::{
     Access, Bytes, Deferred, DeviceId, DeviceVec, Error, Physical, Region, Regions, Slots, Workbench,
 };
-use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 cases! { "deferred":
     /// A region that is dropped while a stream captures is kept, still mapped, and is no failure; collecting gives it back.
     kept_and_collected,
     /// While a capture is announced no device is waited for, and what would have to wait changes nothing.
     announced_captures_are_not_disturbed,
+    /// A capture is announced when the calls have ended that wait for a device already.
+    announced_during_a_wait,
     /// The next call that waits for the devices gives back what is kept.
     the_next_wait_gives_back,
     /// A region that is released later waits for nothing, and is given back at once if no device has access to it.
@@ -117,6 +121,29 @@ fn announced_captures_are_not_disturbed<B: Workbench>(subject: &Subject<B>) {
     known.capture_ends();
     left.unmap(Bytes(0), unit, idle()).unwrap();
     assert_eq!(known.kept(), Bytes::ZERO);
+}
+
+fn announced_during_a_wait<B: Workbench>(subject: &Subject<B>) {
+    let backend = faulty(subject);
+    let mut region = region(subject, &backend);
+    let (tell, told) = channel::<()>();
+    let announcing = Arc::new(Mutex::new(None));
+    let (meanwhile, thread) = (backend.clone(), Arc::clone(&announcing));
+    backend.while_waiting(move || {
+        let announcer = meanwhile.clone();
+        *thread.lock().unwrap() = Some(std::thread::spawn(move || {
+            deferred(&announcer).capture_begins();
+            drop(tell);
+        }));
+        while !deferred(&meanwhile).is_capturing() {
+            std::thread::yield_now();
+        }
+        let early = told.recv_timeout(Duration::from_millis(20));
+        assert_eq!(early, Err(RecvTimeoutError::Timeout), "the driver is still being waited for");
+    });
+    region.unmap(Bytes(0), subject.unit(), idle()).unwrap();
+    announcing.lock().unwrap().take().expect("it was waited").join().unwrap();
+    deferred(&backend).capture_ends();
 }
 
 fn the_next_wait_gives_back<B: Workbench>(subject: &Subject<B>) {
