@@ -14,6 +14,8 @@ cases! { "ahead":
     a_region_that_was_idle,
     /// A pool that was idle, and then runs out of mapped memory, has memory mapped ahead after each of 12 such steps.
     a_pool_that_was_idle,
+    /// A pool maps no more ahead than it may hold.
+    a_pool_with_a_budget,
 }
 
 /// Until the thread, which sleeps after a second without work, has fallen asleep.
@@ -59,4 +61,17 @@ fn a_pool_that_was_idle<B: Workbench>(subject: &Subject<B>) {
             account.held == account.live + page.0
         });
     }
+}
+
+fn a_pool_with_a_budget<B: Workbench>(subject: &Subject<B>) {
+    let thread = thread();
+    let page = subject.granules(1).max(Bytes::mib(2)).0;
+    let builder = Pool::builder(&subject.backend).device(subject.device).budget(Bytes(page * 4));
+    let pool = builder.ahead(&thread, Bytes(page * 16)).build().unwrap();
+    let block = pool.alloc(Bytes(page * 2), Bytes(256), Stream::DEFAULT).unwrap();
+    until(|| pool.account().held >= page * 4);
+    drop(block);
+    let all = pool.alloc(Bytes(page * 4), Bytes(256), Stream::DEFAULT).unwrap();
+    assert_eq!(pool.account().peak_held, page * 4);
+    drop(all);
 }

@@ -9,6 +9,7 @@
 //! | `strangers` | what fails for one caller, and others |
 //! | `waits` | fences, and streams that fences stand in for |
 //! | `frames` | free memory that is mapped where it is needed |
+//! | `pages` | several streams, or several tags, in one page |
 //! | `limits` | how much is held, and what happens where there is no more |
 //! | `told` | what a pool tells of itself |
 //! | `tags` | memory that is suspended, resumed and scrubbed by its tag |
@@ -25,6 +26,7 @@ mod failing;
 mod frames;
 mod limits;
 mod order;
+mod pages;
 mod random;
 mod raw;
 mod soak;
@@ -51,6 +53,7 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         strangers::cases(),
         waits::cases(),
         frames::cases(),
+        pages::cases(),
         limits::cases(),
         told::cases(),
         tags::cases(),

@@ -12,6 +12,8 @@ cases! { "pool":
     kept_and_freed,
     /// What was freed already, an inner address and one that is nobody's are errors of their own, and change nothing.
     wrong_addresses,
+    /// A block that was freed twice in its time is known as freed, though the first time is long ago.
+    freed_again_long_ago,
     /// A kept block can be used on other streams, and be freed behind a fence.
     kept_and_used_elsewhere,
     /// What a pool keeps goes with its last clone.
@@ -68,6 +70,25 @@ fn wrong_addresses<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(again, base);
     pool.free_at(again).unwrap();
     drop(owned);
+    is_empty(&pool);
+}
+
+fn freed_again_long_ago<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let free = |size| {
+        let address = pool.keep(alloc(&pool, Bytes(size))).unwrap();
+        pool.free_at(address).unwrap();
+        address
+    };
+    let address = free(5000);
+    (1..512).for_each(|_| assert_eq!(free(5000), address));
+    // Each of the sixteen lists has one of these addresses, and forgets the oldest of 1,024 entries.
+    for _ in 0..700 {
+        let blocks: Vec<_> = (0..16).map(|_| pool.keep(alloc(&pool, Bytes(512))).unwrap()).collect();
+        blocks.into_iter().for_each(|block| pool.free_at(block).unwrap());
+    }
+    let error = pool.free_at(address).unwrap_err();
+    assert!(matches!(error, PoolError::FreedTwice { .. }), "{error}");
     is_empty(&pool);
 }
 

@@ -225,7 +225,7 @@ fn only_what_is_used_is_saved<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Whether all bytes of a block are zero.
-fn is_zero<B: Workbench>(subject: &Subject<B>, block: &Block<impl Backend>) -> bool {
+pub(super) fn is_zero<B: Workbench>(subject: &Subject<B>, block: &Block<impl Backend>) -> bool {
     let mut bytes = vec![1; block.size().0 as usize];
     #[allow(unsafe_code)]
     // SAFETY: a block's memory is mapped, and its device may read it.

@@ -109,9 +109,9 @@ fn record_use_lets_go<B: Workbench>(subject: &Subject<B>) {
     let pool = pool(subject);
     let mut block = alloc(&pool, Bytes::mib(4));
     let address = block.address();
-    streams.iter().for_each(|own| block.record_use(named(&**own)).unwrap());
-    // Its own stream is no other.
     block.record_use(Stream::DEFAULT).unwrap();
+    assert!(!block.is_used_elsewhere(), "its own stream is no other");
+    streams.iter().for_each(|own| block.record_use(named(&**own)).unwrap());
     drop(block);
     for own in &streams {
         subject.backend.synchronize_stream(subject.device, own.stream()).unwrap();
