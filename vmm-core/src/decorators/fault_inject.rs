@@ -69,6 +69,11 @@ impl<B: Backend> FaultInject<B> {
         self.plan.lose_addresses(whether);
     }
 
+    /// Says whether devices are without access to each other's memory, as on machines without peer access.
+    pub fn set_apart(&self, whether: bool) {
+        self.plan.set_apart(whether);
+    }
+
     /// Says whether a stream of the device captures: waiting for the device fails then, as with every driver. No call tells
     /// of the capture.
     pub fn capture_on(&self, device: DeviceId, whether: bool) {
@@ -148,7 +153,7 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
 
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
         self.plan.call("can access")?;
-        self.inner.can_access(device, owner)
+        Ok((device == owner || !self.plan.is_apart()) && self.inner.can_access(device, owner)?)
     }
 
     fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {

@@ -31,6 +31,8 @@ struct Counting {
     capturing: BTreeSet<DeviceId>,
     /// What happens while a device is waited for.
     meanwhile: Option<Meanwhile>,
+    /// Whether no device reaches the memory of another.
+    apart: bool,
     /// Whether addresses are somebody else's as soon as memory is returned.
     lose_addresses: bool,
 }
@@ -67,6 +69,14 @@ impl Plan {
 
     pub(super) fn lose_addresses(&self, whether: bool) {
         self.counting().lose_addresses = whether;
+    }
+
+    pub(super) fn set_apart(&self, whether: bool) {
+        self.counting().apart = whether;
+    }
+
+    pub(super) fn is_apart(&self) -> bool {
+        self.counting().apart
     }
 
     pub(super) fn loses_addresses(&self) -> bool {

@@ -5,9 +5,11 @@
 //! | `access` | access of a device to another one's memory |
 //! | `owners` | memory of both devices in one region |
 //! | `turns` | memory of one device after the other's at one address |
+//! | `apart` | devices that do not reach each other's memory |
 //! | `copies` | copies between the devices |
 
 mod access;
+mod apart;
 mod copies;
 mod owners;
 mod turns;
@@ -17,7 +19,7 @@ use gpu_vmm_core::{Bytes, DeviceId, Region, Workbench};
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
-    [access::cases(), owners::cases(), turns::cases(), copies::cases()].concat()
+    [access::cases(), owners::cases(), turns::cases(), copies::cases(), apart::cases()].concat()
 }
 
 /// Has one device write the pattern of a seed, and the other one look at it, who must not find another's.

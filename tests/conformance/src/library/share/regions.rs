@@ -21,6 +21,10 @@ cases! { "share":
     aliases_and_holes with imports_elsewhere,
     /// Growth and shrinking that are published come to the importer, at the same address, and also beyond what it reserved.
     changes_are_published with applies_changes,
+    /// What an importer has taken in stays the same memory while more comes.
+    what_came_before_stays with follows_growth,
+    /// An importer at the exporter's address follows a region that has moved and been emptied.
+    emptied_and_moved with follows_an_empty_region,
     /// Where the addresses behind the importer's region are taken, applying growth is an error that the exporter is told,
     /// nothing has changed, and it can be applied at another address.
     growth_into_a_wall with applies_behind_a_wall,
@@ -253,6 +257,63 @@ fn applies_changes<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
         assert_eq!((imported.region().address(), imported.region().end()), (address, subject.units(units)));
         peer.send(has(subject, imported.region(), SEED + 1));
     }
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+fn what_came_before_stays<B: Workbench>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1]);
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    for units in [2, 3] {
+        or_cannot_share(subject, region.grow_to(subject.units(units)));
+        exporter.publish(&region).unwrap();
+        exporter.settle(SOON).unwrap();
+    }
+    drop(exporter);
+    child.finish();
+}
+
+fn follows_growth<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, Import::new(), line_from(peer));
+    let mut known: Vec<Physical<B>> = Vec::new();
+    for units in [2, 3] {
+        known.extend(imported.region().mappings().skip(known.len()).map(|one| one.memory.clone()));
+        let event = imported.next(SOON).unwrap();
+        assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
+        imported.apply_or_move(idle()).unwrap();
+        leaks::counts_import();
+        assert_eq!(imported.region().end(), subject.units(units));
+        let all = imported.region().mappings().zip(&known);
+        assert!(all.into_iter().all(|(now, before)| now.memory.is_same_as(before)), "it was imported again");
+    }
+    drop(known);
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+fn emptied_and_moved<B: Workbench>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1]);
+    let old = region.address();
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    let wall = subject.region(1).at(Placement::Exact(region.range().end())).build().unwrap();
+    or_cannot_share(subject, region.grow_or_move(subject.units(2), idle()));
+    assert_ne!(region.address(), old);
+    drop(wall);
+    region.shrink_to(Bytes(0), idle()).unwrap();
+    exporter.publish(&region).unwrap();
+    exporter.settle(SOON).unwrap();
+    assert_eq!(child.receive::<u64>(), region.address().0);
+    drop(exporter);
+    child.finish();
+}
+
+fn follows_an_empty_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, Import::new().same_address(), line_from(peer));
+    let event = imported.next(SOON).unwrap();
+    let Some(Event::Changed(change)) = event else { panic!("{event:?}") };
+    assert_eq!(imported.apply_or_move(idle()).unwrap(), Grown::Remapped);
+    assert_eq!((imported.region().address(), imported.region().end()), (change.address, Bytes(0)));
+    peer.send(imported.region().address().0);
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 

@@ -15,6 +15,8 @@ cases! { "slots":
     sets_of_unequal_size,
     /// Showing the set that is shown calls no driver.
     the_shown_one_is_left_alone,
+    /// A piece that two sets have at different places is where each of them has it.
+    a_piece_at_two_places,
     /// Devices that the region was built for reach each set as it is shown, and no other device does.
     peers_are_granted_each_time,
     /// Showing another set returns after the work on the one that was shown has ended, which has the result.
@@ -25,6 +27,26 @@ cases! { "slots":
     hidden,
     /// Reading, writing, filling and copying work on the set that is shown, and on no other.
     contents_are_the_shown_ones,
+}
+
+fn a_piece_at_two_places<B: Workbench>(subject: &Subject<B>) {
+    let mut slots = Slots::build(subject.space(3).on(subject.device)).unwrap();
+    let [two, one, other] = [2, 1, 1].map(|granules| subject.piece_on(subject.device, granules));
+    let first = slots.add_set_of(vec![two.clone(), one]).unwrap();
+    let second = slots.add_set_of(vec![other, two.clone()]).unwrap();
+    for set in [first, second, first] {
+        slots.show(set, idle()).unwrap();
+        let places: Vec<_> = slots.region().mappings().map(|one| (one.offset, one.length)).collect();
+        let lengths = if set == first { [2, 1] } else { [1, 2] }.map(|count| subject.granules(count));
+        assert_eq!(places, [(Bytes(0), lengths[0]), (lengths[0], lengths[1])]);
+        let at = if set == first { Bytes(0) } else { lengths[0] };
+        assert!(slots.region().mapping_at(at).unwrap().memory.is_same_as(&two));
+        if set == first {
+            // Written the first time, and there the second time.
+            slots.write_pattern(subject.device, Bytes(0), subject.granules(2), 5).unwrap();
+        }
+        assert_eq!(slots.region().count_wrong(subject.device, at, subject.granules(2), 5).unwrap(), 0);
+    }
 }
 
 fn each_set_keeps_its_bytes<B: Workbench>(subject: &Subject<B>) {

@@ -5,10 +5,11 @@ use crate::case::cases;
 use crate::library::flights;
 use crate::library::folder::Folder;
 use crate::library::tools::{idle, refused, streams_idle};
-use crate::subject::{RW, Subject};
+use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm_core::{
-    Access, Address, Bytes, Done, Error, Grown, Physical, Placement, Properties, Region, Ring, Workbench,
+    Access, Address, Bytes, DeviceId, Done, Error, Grown, Physical, Placement, Properties, Region, Ring,
+    Workbench,
 };
 
 cases! { "snapshot":
@@ -25,6 +26,8 @@ cases! { "snapshot":
     of_two_devices,
     /// What its owner may not read is in the snapshot, and may not be read after restoring either.
     what_nobody_may_read,
+    /// Memory that the host may reach is written and restored, and the host may reach it again.
+    memory_that_the_host_reaches,
     /// A region with nothing mapped in it comes back with its addresses.
     addresses_alone,
     /// A guarded region has its guard again, and cannot be extended into it; elsewhere too.
@@ -37,6 +40,17 @@ cases! { "snapshot":
     of_memory_to_be_shared,
     /// Work that still writes when the snapshot is asked for is waited for, and is in it.
     after_the_work_that_writes,
+}
+
+fn memory_that_the_host_reaches<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let mut region = filled(subject, 1, 1);
+    or_skip(region.set_access(Bytes(0), subject.unit(), DeviceId::HOST, RW));
+    let (file, _) = save(&folder, "a", &[&region]);
+    drop(region);
+    let region = restore_one(&subject.backend, &Restore::new(), &file).region;
+    assert_eq!(region.access(Bytes(0), DeviceId::HOST), RW);
+    subject.check(&region, Bytes(0), subject.unit(), 1);
 }
 
 fn comes_back_as_it_was<B: Workbench>(subject: &Subject<B>) {
