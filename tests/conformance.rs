@@ -2,7 +2,8 @@
 //!
 //! Each case is named after its backend, its group and itself, and the rules of the driver layer after that as well:
 //! `host::grow::within`, `host::driver::map::twice`. A backend that is not there shows its cases as ignored, with the
-//! reason. `GPU_VMM_TEST_BACKENDS=cuda,host` chooses; what is chosen and missing fails. Cases run in this process, where a debugger sees them, but for those that may end theirs.
+//! reason. `GPU_VMM_TEST_BACKENDS=cuda,host` chooses; what is chosen and missing fails. Cases run in this process, where a debugger
+//! sees them, but for those that may end theirs. With `GPU_VMM_STOP_AT_FAILURE` set, no case runs after one that failed.
 #![allow(unsafe_code)] // the suite forks before anything else
 #![allow(clippy::expect_used)] // a test program may panic
 
@@ -15,6 +16,7 @@ use gpu_vmm::{AnyBackend, Backend, DeviceId, Vendor};
 use gpu_vmm_conformance::{Event, Item, Layer, Outcome, Suite, Target, Verdict};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The device that cases run on.
@@ -25,6 +27,8 @@ fn main() {
     let suite = unsafe { Suite::start(targets::all()) }.expect("a process to fork from");
     let mut arguments = Arguments::from_args();
     let mut trials = Vec::new();
+    let one_failure = std::env::var_os("GPU_VMM_STOP_AT_FAILURE").is_some();
+    let has_failed = Arc::new(AtomicBool::new(false));
     for (target, found) in chosen(&suite) {
         if found.as_ref().is_ok_and(|backend| backend.vendor() != Vendor::Host) {
             // Cases count a real device's memory, and HIP takes one call at a time anyway.
@@ -35,10 +39,18 @@ fn main() {
             let name = name(&target, &item);
             let (suite, target, found, rules) =
                 (suite.clone(), Arc::clone(&target), found.clone(), Arc::clone(&rules));
-            trials.push(Trial::ignorable_test(name, move || match found {
-                Ok(_) if item.layer == Layer::Driver => completion(rules.outcome(&suite, &item)),
-                Ok(backend) => completion(outcome(&suite, &target, &backend, &item)),
-                Err(reason) => Ok(Completion::ignored_with(reason)),
+            let has_failed = Arc::clone(&has_failed);
+            trials.push(Trial::ignorable_test(name, move || {
+                if one_failure && has_failed.load(Ordering::Relaxed) {
+                    return Ok(Completion::ignored_with("another case has failed"));
+                }
+                let answer = match found {
+                    Ok(_) if item.layer == Layer::Driver => completion(rules.outcome(&suite, &item)),
+                    Ok(backend) => completion(outcome(&suite, &target, &backend, &item)),
+                    Err(reason) => Ok(Completion::ignored_with(reason)),
+                };
+                has_failed.fetch_or(answer.is_err(), Ordering::Relaxed);
+                answer
             }));
         }
     }

@@ -140,6 +140,13 @@ impl CudaBackend {
         self.here(OPERATION)?;
         let stream = CuStream(stream.as_raw());
         if !stream.is_default() {
+            // Pools ask before each request, so one call is all that it takes, whichever context is current.
+            let mut status = CAPTURE_NONE;
+            // SAFETY: the stream is live, and the pointer is good for one number.
+            if unsafe { (self.functions().stream_is_capturing)(stream, &raw mut status) } == CuResult::SUCCESS
+            {
+                return Ok(status != CAPTURE_NONE);
+            }
             // The driver may not tell the context of a stream whose capture was spoilt.
             let context = match self.context_of(OPERATION, stream) {
                 Err(Error::Capturing { .. }) => return Ok(true),

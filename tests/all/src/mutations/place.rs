@@ -130,6 +130,8 @@ impl<'a> Place<'a> {
             }
         };
         command.env_remove(CHANGED).env_remove(WITHOUT).envs(switch).env("RUST_BACKTRACE", "0");
+        // What comes behind the first case that fails shows nothing more.
+        command.env("GPU_VMM_STOP_AT_FAILURE", "1");
         // One case after the other, so that it is known in which a process died.
         command.args(["--test-threads", "1"]).current_dir(&self.runner.copy);
         if matches!(self.on, On::Loom | On::Shuttle) {
