@@ -69,9 +69,9 @@ impl<B: Backend> FaultInject<B> {
         self.plan.lose_addresses(whether);
     }
 
-    /// Says whether devices are without access to each other's memory, as on machines without peer access.
-    pub fn set_apart(&self, whether: bool) {
-        self.plan.set_apart(whether);
+    /// Says whether no other device reaches the memory of this one, as on machines without peer access.
+    pub fn hide_memory(&self, owner: DeviceId, whether: bool) {
+        self.plan.hide_memory(owner, whether);
     }
 
     /// Says whether a stream of the device captures: waiting for the device fails then, as with every driver. No call tells
@@ -153,7 +153,7 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
 
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
         self.plan.call("can access")?;
-        Ok((device == owner || !self.plan.is_apart()) && self.inner.can_access(device, owner)?)
+        Ok((device == owner || !self.plan.is_hidden(owner)) && self.inner.can_access(device, owner)?)
     }
 
     fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {

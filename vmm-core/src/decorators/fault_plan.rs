@@ -31,8 +31,8 @@ struct Counting {
     capturing: BTreeSet<DeviceId>,
     /// What happens while a device is waited for.
     meanwhile: Option<Meanwhile>,
-    /// Whether no device reaches the memory of another.
-    apart: bool,
+    /// The devices whose memory no other one reaches.
+    hidden: BTreeSet<DeviceId>,
     /// Whether addresses are somebody else's as soon as memory is returned.
     lose_addresses: bool,
 }
@@ -71,12 +71,17 @@ impl Plan {
         self.counting().lose_addresses = whether;
     }
 
-    pub(super) fn set_apart(&self, whether: bool) {
-        self.counting().apart = whether;
+    pub(super) fn hide_memory(&self, owner: DeviceId, whether: bool) {
+        let hidden = &mut self.counting().hidden;
+        if whether {
+            hidden.insert(owner);
+        } else {
+            hidden.remove(&owner);
+        }
     }
 
-    pub(super) fn is_apart(&self) -> bool {
-        self.counting().apart
+    pub(super) fn is_hidden(&self, owner: DeviceId) -> bool {
+        self.counting().hidden.contains(&owner)
     }
 
     pub(super) fn loses_addresses(&self) -> bool {

@@ -6,7 +6,7 @@ use crate::case::cases;
 use crate::library::flights::{finish, own};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::workbench::WorkStream;
-use gpu_vmm_core::{Bytes, Done, Stash, Workbench};
+use gpu_vmm_core::{Address, Bytes, Done, Stash, Workbench};
 use gpu_vmm_pool::{Block, Pool};
 
 cases! { "pool":
@@ -27,20 +27,23 @@ cases! { "pool":
 }
 
 /// Starts work on all of a block that goes on for a while.
-#[allow(unsafe_code)]
 pub(super) fn start<B: Workbench>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<B>, seed: u64) {
-    let length = Bytes(block.size().0 / 8 * 8);
+    start_at(subject, own, (block.address(), block.size()), seed);
+}
+
+/// The same at an address.
+#[allow(unsafe_code)]
+pub(super) fn start_at<B: Workbench>(
+    subject: &Subject<B>,
+    own: &dyn WorkStream,
+    (address, size): (Address, Bytes),
+    seed: u64,
+) {
+    let length = Bytes(size.0 / 8 * 8);
     for rounds in [64, 256, 512] {
         // SAFETY: the block's memory is mapped, and the pool is to leave it alone until the work is done.
         or_skip(unsafe {
-            subject.backend.start_pattern_on(
-                subject.device,
-                own.stream(),
-                block.address(),
-                length,
-                seed,
-                rounds,
-            )
+            subject.backend.start_pattern_on(subject.device, own.stream(), address, length, seed, rounds)
         });
         if !own.is_done().unwrap() {
             return;

@@ -1,6 +1,6 @@
 //! What fails for one caller is no trouble of another's; and nothing waits while it has the books.
 
-use super::order::start;
+use super::order::{start, start_at};
 use super::waits::named;
 use super::{Hand, LEAST, builder, is_empty, page, pool};
 use crate::case::cases;
@@ -18,6 +18,8 @@ cases! { "pool":
     /// Eight threads are served while all calls of one kind fail: events that cannot be made, recorded, asked or waited for,
     /// streams that do not say whether they capture, fences.
     failing_strangers,
+    /// Memory whose stream cannot be waited for serves nobody, and serves again when the stream is known to be done.
+    a_wait_that_fails,
     /// A fence is waited for without the books: the thread that sets it may use the pool before.
     a_fence_set_by_a_user_of_the_pool,
     /// A stream is waited for without the books: other threads are served meanwhile.
@@ -101,6 +103,28 @@ impl Fence for Flag {
         }
         Ok(())
     }
+}
+
+fn a_wait_that_fails<B: Workbench>(subject: &Subject<B>) {
+    let [busy, other] = [(); 2].map(|()| own(subject));
+    let backend = FaultInject::new(subject.backend.clone());
+    let size = page(&pool(subject)).0 * 2;
+    let builder = Pool::builder(&backend).device(subject.device).budget(Bytes(size));
+    let pool = builder.build().unwrap();
+    let block = pool.alloc(Bytes(size), LEAST, named(&*busy)).unwrap();
+    start_at(subject, &*busy, (block.address(), block.size()), 5);
+    drop(block);
+    backend.fail_calls(&["wait for event", "synchronize"]);
+    let answer = pool.alloc(Bytes(size), LEAST, named(&*other));
+    backend.stop();
+    subject.backend.drop_log().take_last();
+    match answer {
+        Err(error) => assert!(error.is_out_of_memory(), "{error}"),
+        Ok(_) => assert!(busy.is_done().unwrap(), "it was given to another stream under the work"),
+    }
+    finish(subject, &*busy);
+    drop(pool.alloc(Bytes(size), LEAST, named(&*other)).unwrap());
+    is_empty(&pool);
 }
 
 fn a_fence_set_by_a_user_of_the_pool<B: Workbench>(subject: &Subject<B>) {
