@@ -1,10 +1,11 @@
 //! `cargo test-all schedules`: the pool's concurrent parts under every schedule (loom), the whole pool under random ones
 //! (shuttle), what makes no system calls on Miri, and threads under ThreadSanitizer.
 //!
-//! Each is built its own way, into folders of its own under `target/schedules`.
+//! Each is built its own way, into folders of its own under `target/schedules`, and as many run at once as there are cores.
 
 use crate::cargo;
 use crate::process;
+use crate::queue;
 use crate::summary::{Outcome, Row, Summary};
 use crate::trouble::{Answer, Doing, Trouble};
 use std::env;
@@ -14,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// How long a model or a scenario runs where nothing is said.
-const SECONDS: u64 = 5;
+const SECONDS: u64 = 4;
 
 /// What no run may take, beyond the seconds that its tests were given.
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -63,13 +64,16 @@ pub(crate) fn run(seconds: Option<u64>, filter: Option<&str>, summary: &mut Summ
             Err(trouble) => summary.add(Row::skipped("ThreadSanitizer", trouble, false)),
         }
     }
-    for Tool { name, mut command } in tools {
+    let run_one = |Tool { name, mut command }| {
         let log = folder.join(format!("{name}.txt").replace(' ', "-"));
         eprintln!("{name}: its output is in {}", log.display());
         let limit = LIMIT + Duration::from_secs(seconds * 32);
         let ended = process::run(&mut command, &log, limit)?;
-        let passed = ended.status.is_some_and(|status| status.success());
         let output = fs::read_to_string(&log).doing(|| log.display().to_string())?;
+        Ok((name, ended, output))
+    };
+    for (name, ended, output) in queue::each(tools, run_one)? {
+        let passed = ended.status.is_some_and(|status| status.success());
         if passed {
             output.lines().filter_map(schedules).for_each(|line| println!("{name}: {line}"));
         } else {
