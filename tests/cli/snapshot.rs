@@ -78,7 +78,7 @@ fn a_good_snapshot_is_shown_and_checked() {
         "  at 0 B            256 KiB in 2 pieces  device memory of device 3; device 3: read and write, the",
         "  at 512 KiB        128 KiB  device memory of device 3; device 3: read and write, the host: read\n",
         "\nregion 0x200000000000 without a tag\n  0 B mapped of 2 MiB of addresses\n",
-        "\n4 blocks of 64 KiB: 1 are zeros, 0 unchanged since earlier, 3 stored, 3 of them compressed\n",
+        "\n4 blocks of 64 KiB: 1 is zeros, 0 unchanged since earlier, 3 stored, 3 of them compressed\n",
         "256 KiB of memory in a file of ",
         "\nchecked: every block is what was written\n",
     ] {

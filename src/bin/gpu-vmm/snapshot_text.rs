@@ -2,7 +2,7 @@
 //! obey.
 
 use crate::Answer;
-use crate::output::{Output, about, shown};
+use crate::output::{Output, about, counted, shown};
 use crate::snapshot::{DeviceReport, FileReport, PartReport, RegionReport, Report};
 use gpu_vmm::Bytes;
 
@@ -22,10 +22,18 @@ pub(crate) fn opening(report: &Report, output: &mut Output) -> Answer {
     report.regions.iter().try_for_each(|one| region(one, output))?;
     output.line("")?;
     let blocks = &report.blocks;
-    let left_out = format!("{} are zeros, {} unchanged since earlier", blocks.zero, blocks.unchanged);
+    let left_out = format!(
+        "{} {} zeros, {} unchanged since earlier",
+        blocks.zero,
+        if blocks.zero == 1 { "is" } else { "are" },
+        blocks.unchanged
+    );
     let stored = format!("{} stored, {} of them compressed", blocks.stored, blocks.compressed);
     let size = about(Bytes(report.block_bytes));
-    output.paragraph(&format!("{} blocks of {size}: ", blocks.all), &format!("{left_out}, {stored}"))?;
+    output.paragraph(
+        &format!("{} of {size}: ", counted(blocks.all, "block")),
+        &format!("{left_out}, {stored}"),
+    )?;
     let [contents, file] = [report.content_bytes, report.file_bytes].map(|bytes| about(Bytes(bytes)));
     output.line(format!("{contents} of memory in a file of {file}"))
 }

@@ -3,7 +3,7 @@
 
 use super::{largest, mapped, state_name, unused};
 use crate::Answer;
-use crate::output::{Output, about, shown};
+use crate::output::{Output, about, counted, shown};
 use gpu_vmm::pool::{Account, BlockState, Picture, SpacePicture};
 use gpu_vmm::{Address, Bytes};
 
@@ -30,7 +30,7 @@ fn account(picture: &Picture, output: &mut Output) -> Answer {
     );
     let size = |bytes| about(Bytes(bytes));
     for (label, text) in [
-        ("live", format!("{} in {} blocks", size(account.live), account.live_blocks)),
+        ("live", format!("{} in {}", size(account.live), counted(account.live_blocks, "block"))),
         ("cached", size(account.cached)),
         ("pending", size(account.pending)),
         ("kept", size(account.kept)),
