@@ -8,6 +8,7 @@
 //! | `report` | `report`, of good files and bad ones; `page` looks at what it draws, in a `browser` |
 //! | `replay` | `replay`, of good traces and bad ones |
 //! | `bench` | `bench`, of the quick pairs, and the page with its figures |
+//! | `table` | every subcommand with files, terminals and numbers that are wrong |
 //! | `rig` | running the command |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // whatever is not as expected is a failure
 
@@ -19,6 +20,8 @@ mod replay;
 mod report;
 mod rig;
 mod snapshot;
+#[cfg(target_os = "linux")]
+mod table;
 
 use rig::{command, fails, json, stderr, stdout};
 use serde_json::Value;

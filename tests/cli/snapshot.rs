@@ -51,7 +51,7 @@ fn description() -> Description {
 }
 
 /// Four blocks of 64 KiB: zeros, two that can be compressed, and one that says what is to be different.
-fn write(path: &str, last: u8, since: Option<&str>) {
+pub(crate) fn write(path: &str, last: u8, since: Option<&str>) {
     let since = since.map(|path| SnapshotFile::open(path).unwrap());
     let options = WriteOptions { compress: true, since: since.as_ref(), block: Some(Bytes::kib(64)) };
     let mut description = description();
