@@ -8,6 +8,7 @@
 //! | `report` | `report`, of good files and bad ones; `page` looks at what it draws, in a `browser` |
 //! | `replay` | `replay`, of good traces and bad ones |
 //! | `bench` | `bench`, of the quick pairs, and the page with its figures |
+//! | `outputs` | the files that are written, and interrupts |
 //! | `table` | every subcommand with files, terminals and numbers that are wrong |
 //! | `rig` | running the command |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // whatever is not as expected is a failure
@@ -15,6 +16,8 @@
 mod bench;
 mod browser;
 mod conformance;
+#[cfg(target_os = "linux")]
+mod outputs;
 mod page;
 mod replay;
 mod report;
