@@ -6,7 +6,8 @@ use gpu_vmm::snapshot::{
     SnapshotWriter, WriteOptions,
 };
 use gpu_vmm::{Access, AccessMap, Address, Alignment, Bytes, DeviceId, DeviceUuid, Granularity, Properties};
-use std::os::unix::fs::FileExt;
+use std::fs::Permissions;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 /// A region of three pieces, of which two are alike, and one without anything mapped.
 fn description() -> Description {
@@ -85,6 +86,19 @@ fn a_good_snapshot_is_shown_and_checked() {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+}
+
+#[test]
+fn a_snapshot_that_is_replaced_keeps_its_permissions() {
+    let folder = Folder::new("snapshot-rights");
+    let file = folder.file("a");
+    for mode in [0o600, 0o640] {
+        write(&file, 3, None);
+        std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+        write(&file, 4, None);
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777, mode);
+    }
+    assert_eq!(folder.names(), ["a"]);
 }
 
 #[test]
