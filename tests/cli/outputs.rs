@@ -55,7 +55,7 @@ fn a_file_that_may_not_be_written_is_not_replaced() {
     fs::write(&page, "before").unwrap();
     fs::set_permissions(&page, Permissions::from_mode(0o444)).unwrap();
     let mut command = command(&["report", &file, "--html", &page]);
-    // The superuser may write any file, so the command is run as somebody else, to whom the folder belongs.
+    // The superuser may write any file, so the command runs as another user, who owns the folder.
     if std::os::unix::fs::chown(&page, Some(65534), Some(65534)).is_ok() {
         std::os::unix::fs::chown(folder.path(), Some(65534), Some(65534)).unwrap();
         command.uid(65534).gid(65534);

@@ -205,16 +205,17 @@ fn folder(path: &Path) -> &Path {
 fn temporary(folder: &Path) -> io::Result<NamedTempFile> {
     let mut name = tempfile::Builder::new();
     name.prefix(".gpu-vmm-").suffix(".partial");
-    // Not as the crate makes files, which only their owner can read: this one is to have the rights of any new file.
+    // The crate makes files that only their owner can read. This one must have the rights of any new file.
     name.make_in(folder, |path| File::options().write(true).create_new(true).open(path))
 }
 
 fn replace(mut temporary: NamedTempFile, path: &Path, content: &[u8]) -> io::Result<()> {
     let file = temporary.as_file_mut();
-    file.write_all(content)?;
+    // Before there is anything in it that others could read.
     if let Ok(found) = std::fs::metadata(path) {
         keep_rights(file, &found)?;
     }
+    file.write_all(content)?;
     // Without this, a crash after the renaming could leave an empty file.
     file.sync_all()?;
     temporary.persist(path).map(drop).map_err(|error| error.error)

@@ -9,7 +9,7 @@ use gpu_vmm::Bytes;
 /// All that is known without reading the contents.
 pub(crate) fn opening(report: &Report, output: &mut Output) -> Answer {
     let Report { id, version, backend, driver, .. } = report;
-    output.line(format!("snapshot {id}"))?;
+    output.paragraph("snapshot ", id)?;
     let by = format!("{} by gpu-vmm {version}, {backend} with driver {driver}", time(report.created));
     output.paragraph("  written       ", &shown(&by))?;
     if let Some(since) = &report.since {
@@ -35,12 +35,12 @@ pub(crate) fn opening(report: &Report, output: &mut Output) -> Answer {
         &format!("{left_out}, {stored}"),
     )?;
     let [contents, file] = [report.content_bytes, report.file_bytes].map(|bytes| about(Bytes(bytes)));
-    output.line(format!("{contents} of memory in a file of {file}"))
+    output.paragraph("", &format!("{contents} of memory in a file of {file}"))
 }
 
 /// What reading them came to.
 pub(crate) fn verdict(report: &Report, output: &mut Output) -> Answer {
-    if report.verified { output.line("checked: every block is what was written") } else { Ok(()) }
+    if report.verified { output.paragraph("checked: ", "every block is what was written") } else { Ok(()) }
 }
 
 fn file(file: &FileReport) -> String {
@@ -62,7 +62,7 @@ fn region(region: &RegionReport, output: &mut Output) -> Answer {
     output.line("")?;
     output.paragraph(&format!("region {} ", region.address), &tag)?;
     let portable = if region.portable { ", portable" } else { "" };
-    output.line(format!("  {mapped} mapped of {reserved} of addresses{guard}{portable}"))?;
+    output.paragraph("  ", &format!("{mapped} mapped of {reserved} of addresses{guard}{portable}"))?;
     region.parts.iter().try_for_each(|one| part(one, output))
 }
 

@@ -1,4 +1,4 @@
-//! The folder that a run begins with, and what became of it.
+//! The folder that a run begins with, and which files of it a run changes.
 
 use crate::report::picture;
 use crate::snapshot;

@@ -4,7 +4,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `rows` | the runs of each condition, and the reasons for cells without one |
-//! | `files` | the folder that a run begins with, and what became of it |
+//! | `files` | the folder that a run begins with, and which files of it the run changes |
 //! | `run` | running the command in each way |
 //! | `places` | full and read-only disks |
 //! | `terminal` | a terminal of some width |

@@ -18,19 +18,19 @@ pub(super) enum Way {
     To(&'static str),
     /// Standard output is appended to this file.
     Onto(&'static str),
-    /// Nobody reads standard output.
+    /// Standard output is a pipe without a reader.
     Closed,
     /// The folder `disk` is on a disk that is full.
     FullDisk,
     /// The folder `disk` is on a disk that is read-only.
     ReadOnly,
-    /// SIGINT while it waits for somebody to read standard output.
+    /// SIGINT while it waits in a write to standard output, a full pipe.
     InterruptedOutput,
     /// SIGINT while it works, after its first line.
     InterruptedWork,
     /// SIGINT while it reads from the named pipe `pipe`.
     InterruptedInput,
-    /// On a terminal of so many columns.
+    /// On a terminal of this many columns.
     Columns(u16),
     /// With 2 GiB of addresses, so that endless reading ends.
     Little,

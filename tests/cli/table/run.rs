@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What became of a run.
+/// The result of a run.
 pub(super) struct Cell {
     pub(super) status: String,
     pub(super) error: String,
@@ -83,7 +83,7 @@ pub(super) fn run(row: &Row) -> Result<Cell, String> {
         }
         _ => {}
     }
-    // Both are small enough for the buffers of the pipes, which nobody else reads.
+    // Both texts fit the buffers of their pipes, which are read after the end.
     let status = ended(&mut child);
     drop(reader);
     let mut error = String::new();
@@ -132,7 +132,7 @@ fn argument(text: &str) -> OsString {
     OsStr::from_bytes(&bytes).to_owned()
 }
 
-/// A pipe that takes nothing more, so that whoever writes to it waits.
+/// A pipe that is full, so that a write to it waits.
 fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();

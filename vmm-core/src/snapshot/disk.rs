@@ -113,7 +113,7 @@ impl Place for Temporary {
     }
 
     fn publish(&self) -> io::Result<()> {
-        // Who may read the snapshot that is replaced, and nobody else, may read this one.
+        // The new snapshot has the permissions of the one that it replaces.
         if let Ok(found) = fs::metadata(&self.target) {
             self.file.set_permissions(found.permissions())?;
         }
@@ -174,8 +174,8 @@ mod system {
         fs::symlink_metadata(path).is_ok_and(same)
     }
 
-    /// Has nobody read the file who cannot read the one that it will replace. Its owner can write it, so that the next
-    /// writer can if this one is killed.
+    /// Gives the file the permissions of its target, so that no other user can read what is written. The owner can always
+    /// write it, so that a later writer can use the file if this one is killed.
     pub(in super::super) fn keep_private(file: &File, target: &Path) -> io::Result<()> {
         match fs::metadata(target) {
             Ok(found) => file.set_permissions(Permissions::from_mode(found.mode() & 0o777 | 0o600)),

@@ -48,6 +48,13 @@ pub(crate) fn run(asked: &BenchArguments) -> Answer {
         let text = "--torch has no effect on host memory: PyTorch's allocator is measured on GPUs";
         return Err(refusal("bench", text.to_owned()).into());
     }
+    if let Some(folder) = &asked.torch
+        && !folder.is_dir()
+    {
+        return Err(
+            format!("--torch {} is no folder; name that of PyTorch's libraries", folder.display()).into()
+        );
+    }
     let device = choose::device(&backend, asked.on.device);
     backend.device("bench", device)?;
     let mut environment = Environment::of(backend.vendor().name(), &backend, device);

@@ -9,7 +9,8 @@ use gpu_vmm::{Address, Bytes};
 
 pub(super) fn print(picture: &Picture, output: &mut Output) -> Answer {
     output.paragraph("pool on ", &shown(&picture.device))?;
-    output.line(format!("  {:.3} s after it was made, pages of {}", picture.at, Bytes(picture.page)))?;
+    let page = Bytes(picture.page);
+    output.paragraph("  ", &format!("{:.3} s after it was made, pages of {page}", picture.at))?;
     account(picture, output)?;
     picture.spaces.iter().try_for_each(|one| space(one, picture.page, output))?;
     bins(&picture.account, output)?;
