@@ -76,6 +76,13 @@ fn what_makes_no_sense_is_refused() {
     for (arguments, reason) in [
         (&["--filter", "nothing of that"][..], "`gpu-vmm bench --list` has all names"),
         (&["--filter", "calls", "--plot", "x.svg"], "--plot x.svg draws `growth`, which --filter leaves out"),
+        (
+            &["--filter", "calls", "--torch", "x"],
+            "--torch has no effect: PyTorch's allocator is measured in `pool`",
+        ),
+        (&["--backend", "host", "--torch", "x"], "--torch has no effect on host memory"),
+        (&["--out", "x.json", "--plot", "./x.json"], "--out and --plot are the same file"),
+        (&["--turns", "-1"], "-1 is not in 1..=100000"),
         (&["--turns", "0"], "0 is not in 1..=100000"),
         (&["--json", "--markdown"], "cannot be used with"),
         (&["--show", "x.json", "--filter", "calls"], "cannot be used with"),
@@ -83,9 +90,10 @@ fn what_makes_no_sense_is_refused() {
         fails(&[&["bench"], arguments].concat(), 2, reason);
     }
     fails(&["bench", "--show", "/nowhere/report.json"], 1, "/nowhere/report.json cannot be read");
-    let nowhere =
-        ["bench", "--backend", "host", "--filter", "dispatch", "--json", "--out", "/nowhere/report.json"];
-    fails(&nowhere, 1, "/nowhere/report.json cannot be written");
+    for option in ["--out", "--plot"] {
+        let nowhere = ["bench", "--backend", "host", "--json", option, "/nowhere/report.json"];
+        fails(&nowhere, 1, "/nowhere/report.json cannot be written: the folder /nowhere: No such file");
+    }
 }
 
 #[test]

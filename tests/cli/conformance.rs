@@ -65,6 +65,8 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_run() {
         (vec!["--format", "yaml"], "invalid value 'yaml'"),
         (vec!["--format", "markdown"], "--format markdown is for --compare"),
         (vec!["--list", "--format", "json"], "cannot be used with"),
+        (vec!["--list", "--verbose"], "cannot be used with"),
+        (vec!["--verbose", "--format", "json"], "--verbose has no effect"),
         (vec!["--compare", "one.json"], "2 values required"),
         (vec!["--compare", "one.json", "two.json", "--format", "json"], "--compare writes text or markdown"),
         (vec!["--compare", "one.json", "two.json", "--backend", "host"], "cannot be used with"),

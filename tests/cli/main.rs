@@ -8,17 +8,23 @@
 //! | `report` | `report`, of good files and bad ones; `page` looks at what it draws, in a `browser` |
 //! | `replay` | `replay`, of good traces and bad ones |
 //! | `bench` | `bench`, of the quick pairs, and the page with its figures |
+//! | `outputs` | the files that are written, and interrupts |
+//! | `table` | every subcommand with files, terminals and numbers that are wrong |
 //! | `rig` | running the command |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // whatever is not as expected is a failure
 
 mod bench;
 mod browser;
 mod conformance;
+#[cfg(target_os = "linux")]
+mod outputs;
 mod page;
 mod replay;
 mod report;
 mod rig;
 mod snapshot;
+#[cfg(target_os = "linux")]
+mod table;
 
 use rig::{command, fails, json, stderr, stdout};
 use serde_json::Value;
@@ -162,7 +168,20 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_opened() {
         (vec!["--to", "5parsecs"], "\"5parsecs\" is not an amount of memory: the unit is unknown"),
         (vec!["--to", "17179869184GiB"], "it is more than 2^64 - 1 bytes"),
         (vec!["--from", "4MiB", "--to", "2MiB"], "--from 4 MiB is more than --to 2 MiB"),
-        (vec!["--device", "-1"], "unexpected argument '-1'"),
+        (vec!["--device", "-1"], "-1 is not in 0..=4294967295"),
+        (
+            vec!["--to", "-5"],
+            "invalid value '-5' for '--to <SIZE>': it is negative; a size is at least one byte",
+        ),
+        (vec!["--reserve", "-5GiB"], "it is negative; a size is at least one byte"),
+        (vec!["--by", "-.5"], "it is negative; a size is at least one byte"),
+        (vec!["--at", "-1"], "it is negative; an address is a number below 2^64"),
+        (vec!["--to", "--json"], "the value is missing before --json"),
+        (vec!["--extend-by", "2MiB"], "--extend-by has no effect: without --reserve"),
+        (
+            vec!["--extend-by", "2MiB", "--reserve", "8MiB", "--to", "8MiB"],
+            "--extend-by has no effect: --reserve 8 MiB has room for --to 8 MiB",
+        ),
         (vec!["--device", "one"], "invalid digit"),
         (vec!["--at", "here"], "an address is a number"),
         (vec!["--backend", "vulkan"], "invalid value 'vulkan'"),

@@ -49,6 +49,10 @@ impl Folder {
         self.0.join(name).into_os_string().into_string().unwrap()
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// What is in it, by name.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).unwrap();

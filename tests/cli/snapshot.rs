@@ -6,7 +6,8 @@ use gpu_vmm::snapshot::{
     SnapshotWriter, WriteOptions,
 };
 use gpu_vmm::{Access, AccessMap, Address, Alignment, Bytes, DeviceId, DeviceUuid, Granularity, Properties};
-use std::os::unix::fs::FileExt;
+use std::fs::Permissions;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 /// A region of three pieces, of which two are alike, and one without anything mapped.
 fn description() -> Description {
@@ -51,7 +52,7 @@ fn description() -> Description {
 }
 
 /// Four blocks of 64 KiB: zeros, two that can be compressed, and one that says what is to be different.
-fn write(path: &str, last: u8, since: Option<&str>) {
+pub(crate) fn write(path: &str, last: u8, since: Option<&str>) {
     let since = since.map(|path| SnapshotFile::open(path).unwrap());
     let options = WriteOptions { compress: true, since: since.as_ref(), block: Some(Bytes::kib(64)) };
     let mut description = description();
@@ -78,13 +79,26 @@ fn a_good_snapshot_is_shown_and_checked() {
         "  at 0 B            256 KiB in 2 pieces  device memory of device 3; device 3: read and write, the",
         "  at 512 KiB        128 KiB  device memory of device 3; device 3: read and write, the host: read\n",
         "\nregion 0x200000000000 without a tag\n  0 B mapped of 2 MiB of addresses\n",
-        "\n4 blocks of 64 KiB: 1 are zeros, 0 unchanged since earlier, 3 stored, 3 of them compressed\n",
+        "\n4 blocks of 64 KiB: 1 is zeros, 0 unchanged since earlier, 3 stored, 3 of them compressed\n",
         "256 KiB of memory in a file of ",
         "\nchecked: every block is what was written\n",
     ] {
         assert!(text.contains(part), "{part:?} is not in {text}");
     }
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+}
+
+#[test]
+fn a_snapshot_that_is_replaced_keeps_its_permissions() {
+    let folder = Folder::new("snapshot-rights");
+    let file = folder.file("a");
+    for mode in [0o600, 0o640] {
+        write(&file, 3, None);
+        std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+        write(&file, 4, None);
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777, mode);
+    }
+    assert_eq!(folder.names(), ["a"]);
 }
 
 #[test]

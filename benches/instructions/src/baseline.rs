@@ -4,6 +4,7 @@ use crate::{ACCEPT, Failed};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -59,13 +60,16 @@ impl Baseline {
     }
 
     pub(crate) fn write(&self) -> Result<(), Failed> {
-        Ok(std::fs::write(
-            Self::path(),
-            format!(
-                "# Instructions of one operation. `{ACCEPT}` writes this file.\n\n{}",
-                toml::to_string(self)?
-            ),
-        )?)
+        let path = Self::path();
+        let text = toml::to_string(self)?;
+        // The file that counts are compared with is whole or stays as it was.
+        let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(&path))?;
+        write!(file, "# Instructions of one operation. `{ACCEPT}` writes this file.\n\n{text}")?;
+        if let Ok(found) = std::fs::metadata(&path) {
+            file.as_file().set_permissions(found.permissions())?;
+        }
+        file.persist(&path)?;
+        Ok(())
     }
 }
 

@@ -127,13 +127,13 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) allocator: AllocatorChoice,
     /// How many threads replay the trace, each all of it
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), allow_negative_numbers = true)]
     pub(crate) threads: u32,
     /// How often it is replayed for the time of all of it; once more for the time of each call
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10_000), allow_negative_numbers = true)]
     pub(crate) rounds: u32,
     /// How much memory the host is to have; it may be more than it has, since none of it is used
-    #[arg(long, value_name = "SIZE", value_parser = some_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = some_bytes, allow_hyphen_values = true)]
     pub(crate) host_memory: Option<Bytes>,
     /// Begin even where the device has not as much memory as is asked for
     #[arg(long)]
@@ -174,7 +174,7 @@ pub(crate) struct BenchArguments {
     #[arg(long, conflicts_with_all = ["backend", "device", "turns", "torch", "json", "markdown", "out", "plot", "show"])]
     pub(crate) list: bool,
     /// How often each side has its turn [default: as each pair needs it]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), allow_negative_numbers = true)]
     pub(crate) turns: Option<u32>,
     /// The folder with PyTorch's libraries, whose allocator is to stand beside the pool
     #[arg(long, value_name = "FOLDER")]
@@ -248,25 +248,25 @@ pub(crate) struct GrowArguments {
     #[command(flatten)]
     pub(crate) on: On,
     /// The size of the first step
-    #[arg(long, value_name = "SIZE", default_value = "2MiB", value_parser = some_bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "2MiB", value_parser = some_bytes, allow_hyphen_values = true)]
     pub(crate) from: Bytes,
     /// The size of the last step
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = some_bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = some_bytes, allow_hyphen_values = true)]
     pub(crate) to: Bytes,
     /// How much a step adds: `double` what is there, or a size
-    #[arg(long, value_name = "double|SIZE", default_value = "double")]
+    #[arg(long, value_name = "double|SIZE", default_value = "double", allow_hyphen_values = true)]
     pub(crate) by: Increment,
     /// Fail rather than move to another address
     #[arg(long)]
     pub(crate) fixed: bool,
     /// How many addresses to reserve at first [default: as much as the device has memory]
-    #[arg(long, value_name = "SIZE", value_parser = some_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = some_bytes, allow_hyphen_values = true)]
     pub(crate) reserve: Option<Bytes>,
     /// The least size of a reservation that is added behind a full one [default: as much as there is]
-    #[arg(long, value_name = "SIZE", value_parser = some_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = some_bytes, allow_hyphen_values = true)]
     pub(crate) extend_by: Option<Bytes>,
     /// The first address, such as 0x100000000000; fail where it is taken [default: the driver's choice]
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = address, allow_hyphen_values = true)]
     pub(crate) at: Option<Address>,
     /// Print one JSON object
     #[arg(long)]
@@ -279,18 +279,18 @@ pub(crate) struct ConformanceArguments {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) backend: TargetChoice,
     /// The device's ordinal in its backend [default: the first that is usable]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..), allow_negative_numbers = true)]
     pub(crate) device: Option<u32>,
     /// Only cases that have this in their name, with the layer in front as in `library::grow::within`
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
     /// Print the names and rules of the cases and run nothing; no driver is opened
-    #[arg(long, conflicts_with_all = ["backend", "device", "format", "out", "compare"])]
+    #[arg(long, conflicts_with_all = ["backend", "device", "format", "out", "compare", "verbose"])]
     pub(crate) list: bool,
     /// How the report is written; `markdown` is for `--compare`
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
-    /// Write the report to a file; with `json` and `junit` the text is printed as well
+    /// Write the report to a file when it is complete; with `json` and `junit` the text is printed as well
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     /// Show reports side by side that were written with `--format json`, and run nothing
@@ -345,7 +345,7 @@ pub(crate) struct On {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) backend: BackendChoice,
     /// The device's ordinal in its backend [default: the first that is usable]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..), allow_negative_numbers = true)]
     pub(crate) device: Option<u32>,
 }
 
@@ -375,19 +375,35 @@ impl Arguments {
     /// The arguments of this process.
     pub(crate) fn read() -> Result<Self, clap::Error> {
         let arguments = Self::try_parse()?;
-        match &arguments.command {
-            Command::Grow(GrowArguments { from, to, .. }) if from > to => {
-                Err(refusal("grow", format!("--from {from} is more than --to {to}")))
+        let (subcommand, contradiction) = match &arguments.command {
+            Command::Grow(asked) => ("grow", asked.contradiction()),
+            Command::Conformance(asked) => ("conformance", asked.contradiction()),
+            Command::Replay(asked) => ("replay", asked.contradiction()),
+            _ => return Ok(arguments),
+        };
+        match contradiction {
+            Some(text) => Err(refusal(subcommand, text)),
+            None => Ok(arguments),
+        }
+    }
+}
+
+impl GrowArguments {
+    /// What clap does not see.
+    fn contradiction(&self) -> Option<String> {
+        let Self { from, to, reserve, extend_by, .. } = self;
+        if from > to {
+            return Some(format!("--from {from} is more than --to {to}"));
+        }
+        match (extend_by, reserve) {
+            (Some(_), None) => Some(
+                "--extend-by has no effect: without --reserve the first reservation has room for all"
+                    .to_owned(),
+            ),
+            (Some(_), Some(size)) if size >= to => {
+                Some(format!("--extend-by has no effect: --reserve {size} has room for --to {to}"))
             }
-            Command::Conformance(asked) => match asked.contradiction() {
-                Some(text) => Err(refusal("conformance", text)),
-                None => Ok(arguments),
-            },
-            Command::Replay(asked) => match asked.contradiction() {
-                Some(text) => Err(refusal("replay", text)),
-                None => Ok(arguments),
-            },
-            _ => Ok(arguments),
+            _ => None,
         }
     }
 }
@@ -412,6 +428,9 @@ impl ConformanceArguments {
             (false, Format::Json | Format::Junit) => {
                 Some("--compare writes text or markdown, and reads JSON".to_owned())
             }
+            (true, Format::Json | Format::Junit) if self.verbose && self.out.is_none() => {
+                Some("--verbose has no effect: it is for the text, which --format json and junit print with --out only".to_owned())
+            }
             _ => None,
         }
     }
@@ -429,6 +448,7 @@ pub(crate) fn refusal(subcommand: &str, text: String) -> clap::Error {
 
 /// An amount that is not zero.
 pub(crate) fn some_bytes(text: &str) -> Result<Bytes, String> {
+    negative(text, "a size is at least one byte, as in 64MiB")?;
     match text.parse() {
         Ok(Bytes::ZERO) => Err("it must be at least one byte".to_owned()),
         Ok(bytes) => Ok(bytes),
@@ -436,7 +456,19 @@ pub(crate) fn some_bytes(text: &str) -> Result<Bytes, String> {
     }
 }
 
+/// Refuses what begins with a minus: another option in the place of a value, or a number below zero.
+fn negative(text: &str, right: &str) -> Result<(), String> {
+    match text.strip_prefix('-') {
+        Some(rest) if rest.starts_with(|char: char| char.is_ascii_digit() || char == '.') => {
+            Err(format!("it is negative; {right}"))
+        }
+        Some(_) => Err(format!("the value is missing before {text}; {right}")),
+        None => Ok(()),
+    }
+}
+
 fn address(text: &str) -> Result<Address, String> {
+    negative(text, "an address is a number below 2^64, as in 0x100000000000")?;
     let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),

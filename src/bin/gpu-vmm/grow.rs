@@ -164,7 +164,8 @@ fn check(
 /// Wrong words are a failure, of whichever memory.
 fn verdict(report: &Report, copying: &Copying) -> Answer {
     let refuse = |wrong, what| {
-        Err(format!("verification failed: {wrong} of the 8-byte words {what} are wrong").into())
+        let is = if wrong == 1 { "is" } else { "are" };
+        Err(format!("verification failed: {wrong} of the 8-byte words {what} {is} wrong").into())
     };
     match (report.wrong_words, copying) {
         (0, Copying::Done { wrong_words: wrong @ 1.., .. }) => refuse(*wrong, "of the copy"),
@@ -201,7 +202,7 @@ mod tests {
         let last = Bytes::mib(12) - Bytes(1);
         region.read(last, &mut byte).unwrap();
         region.write(last, &[!byte[0]]).unwrap();
-        let text = "verification failed: 1 of the 8-byte words of the memory that grew are wrong";
+        let text = "verification failed: 1 of the 8-byte words of the memory that grew is wrong";
         assert_eq!(judge(&region), (Bytes::mib(12).0, Err(text.to_owned())));
     }
 }

@@ -52,10 +52,10 @@ fn device(device: &DeviceReport, output: &mut Output) -> Answer {
 
 fn quirks(quirks: &[QuirkReport], output: &mut Output) -> Answer {
     if quirks.is_empty() {
-        return output.line("  quirks        none known of this version");
+        return output.paragraph("  quirks        ", "none known of this version");
     }
     for quirk in quirks {
-        output.line(format!("  quirk         {}", quirk.id))?;
+        output.paragraph("  quirk         ", quirk.id)?;
         output.paragraph("    effect          ", quirk.effect)?;
         output.paragraph("    what is done    ", quirk.handling)?;
         output.paragraph("    seen            ", quirk.evidence)?;

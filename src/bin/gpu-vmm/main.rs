@@ -15,6 +15,8 @@
 //! | `bench` | what gpu-vmm costs, beside what else there is |
 //! | `environment_text` | on what a report was made, for people |
 //! | `machine` | how much memory the host can really give |
+//! | `input` | files that are read as a whole |
+//! | `destination`, `interrupts` | files that are written, complete or not at all |
 //! | `output`, `progress` | writing to standard output, and the bar on a terminal |
 //!
 //! Results go to standard output, everything else to standard error. The exit status is 0, or 1 for a failure and 2
@@ -30,11 +32,14 @@ mod choose;
 #[cfg_attr(not(target_os = "linux"), path = "conformance/elsewhere.rs")]
 mod conformance;
 mod copying;
+mod destination;
 #[cfg(target_os = "linux")]
 mod environment_text;
 mod grow;
 mod info;
 mod info_text;
+mod input;
+mod interrupts;
 mod machine;
 mod output;
 mod pattern;
@@ -87,8 +92,16 @@ fn refuse(refusal: &clap::Error) -> ExitCode {
     if text.starts_with("error:") {
         say(text.trim_end());
     } else {
-        // Where nobody reads the help any more, nothing is to be done about it.
-        let _ = refusal.print();
+        let printed = refusal.print().and_then(|()| std::io::stdout().flush());
+        match printed {
+            // The reader of the help has read enough.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+            Err(error) => {
+                say(&format!("error: {}", output::unwritable(&"standard output", &error)));
+                return ExitCode::FAILURE;
+            }
+            Ok(()) => {}
+        }
     }
     ExitCode::from(if refusal.use_stderr() { 2 } else { 0 })
 }

@@ -4,9 +4,44 @@ use gpu_vmm::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::Duration;
 
-const BYTES: &str = "{msg:24} [{bar:40}] {binary_bytes}/{binary_total_bytes} {elapsed}";
-const CASES: &str = "{prefix} [{bar:30}] {pos}/{len} {elapsed} {wide_msg}";
-const EVENTS: &str = "{msg:24} [{bar:40}] {percent}% {elapsed}";
+/// What a bar shows, for terminals of different widths. A line that is too wide would be broken, and what is left of it
+/// would stay above the next one.
+struct Templates {
+    /// For at least [`WIDE`] columns.
+    wide: &'static str,
+    /// For at least [`MEDIUM`] columns.
+    medium: &'static str,
+    narrow: &'static str,
+}
+
+const WIDE: usize = 96;
+const MEDIUM: usize = 60;
+
+const BYTES: Templates = Templates {
+    wide: "{msg:24} [{bar:40}] {binary_bytes}/{binary_total_bytes} {elapsed}",
+    medium: "{msg} [{wide_bar}] {percent:>3}% {elapsed}",
+    narrow: "{percent:>3}% {wide_msg}",
+};
+const CASES: Templates = Templates {
+    wide: "{prefix} [{bar:30}] {pos}/{len} {elapsed} {wide_msg}",
+    medium: "{prefix} {pos}/{len} {elapsed} {wide_msg}",
+    narrow: "{pos}/{len} {wide_msg}",
+};
+const EVENTS: Templates = Templates {
+    wide: "{msg:24} [{bar:40}] {percent}% {elapsed}",
+    medium: "{msg} [{wide_bar}] {percent:>3}% {elapsed}",
+    narrow: "{percent:>3}% {wide_msg}",
+};
+
+impl Templates {
+    fn fitting(&self, columns: usize) -> &'static str {
+        match columns {
+            WIDE.. => self.wide,
+            MEDIUM.. => self.medium,
+            _ => self.narrow,
+        }
+    }
+}
 
 /// How often the time on the bar moves on while nothing else does.
 const TICK: Duration = Duration::from_millis(250);
@@ -27,7 +62,7 @@ impl Progress {
     /// What is done now, and how many bytes it is for.
     pub(crate) fn begin(&mut self, phase: &'static str, total: Bytes) {
         if self.wanted {
-            self.put(BYTES, total.0);
+            self.put(&BYTES, total.0);
             self.bar.set_message(phase);
         }
     }
@@ -35,7 +70,7 @@ impl Progress {
     /// What the cases are run on, and how many there are.
     pub(crate) fn begin_cases(&mut self, target: &str, total: usize) {
         if self.wanted {
-            self.put(CASES, total as u64);
+            self.put(&CASES, total as u64);
             self.bar.set_prefix(target.to_owned());
             self.bar.enable_steady_tick(TICK);
         }
@@ -44,7 +79,7 @@ impl Progress {
     /// What is measured on, and how many pairs there are. Nothing moves while one is measured.
     pub(crate) fn begin_pairs(&mut self, backend: &str, total: usize) {
         if self.wanted {
-            self.put(CASES, total as u64);
+            self.put(&CASES, total as u64);
             self.bar.set_prefix(backend.to_owned());
         }
     }
@@ -58,7 +93,7 @@ impl Progress {
     /// How many events there are in each of the rounds that follow.
     pub(crate) fn begin_rounds(&mut self, events: u64) {
         if self.wanted {
-            self.put(EVENTS, events);
+            self.put(&EVENTS, events);
         }
     }
 
@@ -68,8 +103,10 @@ impl Progress {
         self.bar.set_position(done);
     }
 
-    fn put(&mut self, template: &str, total: u64) {
+    fn put(&mut self, templates: &Templates, total: u64) {
         self.bar.finish_and_clear();
+        let columns = terminal_size::terminal_size_of(std::io::stderr());
+        let template = templates.fitting(columns.map_or(WIDE, |(width, _)| width.0.into()));
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
         self.bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr())
             .with_style(style.progress_chars("=> "));

@@ -1,6 +1,7 @@
 //! A recorded program's allocations, replayed on a pool or on the driver itself.
 
 use crate::args::{AllocatorChoice, ReplayArguments};
+use crate::destination::{Destination, checked};
 use crate::output::{Output, about};
 use crate::progress::Progress;
 use crate::{Answer, choose, grow, replay_text};
@@ -26,6 +27,7 @@ pub(crate) struct Report {
 }
 
 pub(crate) fn run(asked: &ReplayArguments) -> Answer {
+    let snapshot = checked("replay", "--snapshot", asked.snapshot.as_deref(), &[&asked.trace])?;
     let mut progress = Progress::new(!asked.json);
     let trace = read(&asked.trace, &mut progress)?;
     let backend = open(asked)?;
@@ -37,7 +39,9 @@ pub(crate) fn run(asked: &ReplayArguments) -> Answer {
     grow::warm_up(&backend, device)?;
 
     let (allocator, outcome) = match asked.allocator {
-        AllocatorChoice::Pool => ("pool", on_a_pool(&backend, device, &trace, asked, &mut progress)?),
+        AllocatorChoice::Pool => {
+            ("pool", on_a_pool(&backend, device, &trace, asked, snapshot, &mut progress)?)
+        }
         AllocatorChoice::Driver => {
             let plain = Plain::new(&backend, device)?;
             ("driver", rounds(&trace, &plain, asked, &mut progress, &|| {})?)
@@ -98,16 +102,18 @@ fn on_a_pool(
     device: DeviceId,
     trace: &Trace,
     asked: &ReplayArguments,
+    snapshot: Option<Destination>,
     progress: &mut Progress,
 ) -> Answer<Outcome> {
     let streams = Streams::of(backend, device, trace.streams())?;
     let pooled = Pooled::new(backend, device, &streams)?;
-    let Some(file) = &asked.snapshot else { return rounds(trace, &pooled, asked, progress, &|| {}) };
-    let mut file = Output::to(Some(file))?;
+    let Some(file) = snapshot else { return rounds(trace, &pooled, asked, progress, &|| {}) };
+    let mut file = Output::to(Some(file));
     let picture = Mutex::new(Picture::default());
     let take = || *picture.lock().unwrap_or_else(PoisonError::into_inner) = pooled.pool().snapshot();
     let outcome = rounds(trace, &pooled, asked, progress, &take)?;
     file.json(&picture.into_inner().unwrap_or_else(PoisonError::into_inner))?;
+    file.complete()?;
     Ok(outcome)
 }
 

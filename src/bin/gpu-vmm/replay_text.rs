@@ -1,7 +1,7 @@
 //! The report of `replay` for people.
 
 use crate::Answer;
-use crate::output::{Output, about, duration};
+use crate::output::{Output, about, counted, duration};
 use crate::replay::Report;
 use gpu_vmm::Bytes;
 use gpu_vmm_replay::{CallTimes, Outcome, Round};
@@ -11,7 +11,7 @@ pub(crate) fn write(report: &Report, output: &mut Output) -> Answer {
     output.line(&report.trace)?;
     output.paragraph("  trace         ", &trace(outcome))?;
     output.paragraph("  replayed      ", &place(report))?;
-    output.line(format!("  asked for     {} at most", about(Bytes(outcome.peak_asked))))?;
+    output.paragraph("  asked for     ", &format!("{} at most", about(Bytes(outcome.peak_asked))))?;
     output.paragraph("  held          ", &held(outcome, report.allocator == "pool"))?;
     output.paragraph("  cold          ", &round(&outcome.cold))?;
     if let Some(warm) = &outcome.warm {
@@ -19,13 +19,11 @@ pub(crate) fn write(report: &Report, output: &mut Output) -> Answer {
     }
     for (label, times) in [("allocation", &outcome.alloc_ns), ("free", &outcome.free_ns)] {
         if let Some(times) = times {
-            output.line(format!("  {label:<14}{}", calls(times)))?;
+            output.paragraph(&format!("  {label:<14}"), &calls(times))?;
         }
     }
-    output.line(format!(
-        "  throughput    {} allocations and frees a second",
-        count(outcome.operations_per_second)
-    ))?;
+    let operations = count(outcome.operations_per_second);
+    output.paragraph("  throughput    ", &format!("{operations} allocations and frees a second"))?;
     let timer = format!(
         "Each call was timed in a round of its own; {} for the timer are taken off.",
         nanos(outcome.timer_ns)
@@ -40,15 +38,15 @@ fn trace(outcome: &Outcome) -> String {
         0 => String::new(),
         some => format!(" ({some} of them to be used again later)"),
     };
-    format!("{allocations} allocations, {frees} frees{later}, {}", number(*streams, "stream"))
+    let [allocations, frees] =
+        [(allocations, "allocation"), (frees, "free")].map(|(number, what)| counted(number, what));
+    format!("{allocations}, {frees}{later}, {}", counted(streams, "stream"))
 }
 
 fn place(report: &Report) -> String {
     let Report { backend, device, device_name, allocator, outcome, .. } = report;
-    let threads = match outcome.threads {
-        1 => "1 thread".to_owned(),
-        several => format!("{several} threads, each all of it"),
-    };
+    let each = if outcome.threads == 1 { "" } else { ", each all of it" };
+    let threads = format!("{}{each}", counted(outcome.threads, "thread"));
     format!("by the {allocator} on {backend}, device {device} ({device_name}), {threads}")
 }
 
@@ -64,7 +62,7 @@ fn held(outcome: &Outcome, by_account: bool) -> String {
 
 fn round(round: &Round) -> String {
     let held = round.held.map(|held| format!(", {} held after it", about(Bytes(held)))).unwrap_or_default();
-    format!("{}, {} driver calls{held}", nanos(round.total_ns), round.driver_calls)
+    format!("{}, {}{held}", nanos(round.total_ns), counted(round.driver_calls, "driver call"))
 }
 
 fn calls(times: &CallTimes) -> String {
@@ -77,10 +75,6 @@ fn calls(times: &CallTimes) -> String {
 
 fn nanos(time: u64) -> String {
     if time < 1000 { format!("{time} ns") } else { duration(time as f64 / 1e3) }
-}
-
-fn number(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 /// A number for people.
@@ -100,9 +94,5 @@ mod tests {
     fn numbers_are_short() {
         assert_eq!([0, 999, 1000, 12_340_000].map(nanos), ["0 ns", "999 ns", "1.0 µs", "12.34 ms"]);
         assert_eq!([12.0, 12_345.0, 12_345_678.0].map(count), ["12", "12.3 thousand", "12.35 million"]);
-        assert_eq!(
-            (number(1, "stream"), number(4, "stream")),
-            ("1 stream".to_owned(), "4 streams".to_owned())
-        );
     }
 }

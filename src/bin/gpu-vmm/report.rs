@@ -2,7 +2,7 @@
 
 use crate::Answer;
 use crate::copying::Copying;
-use crate::output::{Output, about, duration};
+use crate::output::{Output, about, counted, duration};
 use gpu_vmm::{Address, Bytes, Growth, Vendor};
 use serde::Serialize;
 use std::time::Duration;
@@ -88,16 +88,15 @@ impl Report {
         let Self { verified_by, wrong_words, total_micros, .. } = self;
         let verified = Bytes(self.verified_bytes);
         output.line("")?;
-        output.line(match wrong_words {
+        let checked = match wrong_words {
             0 => format!("checked by {verified_by}: all of the {verified} are as they were written"),
+            1 => format!("checked by {verified_by}: 1 word of 8 bytes in {verified} is wrong"),
             wrong => format!("checked by {verified_by}: {wrong} words of 8 bytes in {verified} are wrong"),
-        })?;
-        let count = match self.steps.len() {
-            1 => "1 step".to_owned(),
-            count => format!("{count} steps"),
         };
+        output.paragraph("", &checked)?;
+        let count = counted(self.steps.len(), "step");
         let mut total = |label: &str, micros, text: String| {
-            output.line(format!("{label:<22}{:>12}  {text}", duration(micros)))
+            output.paragraph(&format!("{label:<22}{:>12}  ", duration(micros)), &text)
         };
         total(&format!("growth in {count}:"), *total_micros, "create, map, set access".to_owned())?;
         let by_copying = "the same by copying:";
@@ -124,9 +123,9 @@ pub(crate) fn micros(time: Duration) -> f64 {
 /// The first lines, before any step.
 pub(crate) fn opening(output: &mut Output, report: &Report, base: Address, plan: &str) -> Answer {
     let Report { backend, device, device_name, .. } = report;
-    output.line(format!("{backend} device {device}: {device_name}"))?;
-    output
-        .line(format!("{plan}; {} of addresses reserved at {base}", about(Bytes(report.reserved_bytes))))?;
+    output.paragraph("", &format!("{backend} device {device}: {device_name}"))?;
+    let reserved = about(Bytes(report.reserved_bytes));
+    output.paragraph("", &format!("{plan}; {reserved} of addresses reserved at {base}"))?;
     output.line("")?;
     output.line(Step::HEADING)
 }

@@ -2,14 +2,14 @@
 //! obey.
 
 use crate::Answer;
-use crate::output::{Output, about, shown};
+use crate::output::{Output, about, counted, shown};
 use crate::snapshot::{DeviceReport, FileReport, PartReport, RegionReport, Report};
 use gpu_vmm::Bytes;
 
 /// All that is known without reading the contents.
 pub(crate) fn opening(report: &Report, output: &mut Output) -> Answer {
     let Report { id, version, backend, driver, .. } = report;
-    output.line(format!("snapshot {id}"))?;
+    output.paragraph("snapshot ", id)?;
     let by = format!("{} by gpu-vmm {version}, {backend} with driver {driver}", time(report.created));
     output.paragraph("  written       ", &shown(&by))?;
     if let Some(since) = &report.since {
@@ -22,17 +22,25 @@ pub(crate) fn opening(report: &Report, output: &mut Output) -> Answer {
     report.regions.iter().try_for_each(|one| region(one, output))?;
     output.line("")?;
     let blocks = &report.blocks;
-    let left_out = format!("{} are zeros, {} unchanged since earlier", blocks.zero, blocks.unchanged);
+    let left_out = format!(
+        "{} {} zeros, {} unchanged since earlier",
+        blocks.zero,
+        if blocks.zero == 1 { "is" } else { "are" },
+        blocks.unchanged
+    );
     let stored = format!("{} stored, {} of them compressed", blocks.stored, blocks.compressed);
     let size = about(Bytes(report.block_bytes));
-    output.paragraph(&format!("{} blocks of {size}: ", blocks.all), &format!("{left_out}, {stored}"))?;
+    output.paragraph(
+        &format!("{} of {size}: ", counted(blocks.all, "block")),
+        &format!("{left_out}, {stored}"),
+    )?;
     let [contents, file] = [report.content_bytes, report.file_bytes].map(|bytes| about(Bytes(bytes)));
-    output.line(format!("{contents} of memory in a file of {file}"))
+    output.paragraph("", &format!("{contents} of memory in a file of {file}"))
 }
 
 /// What reading them came to.
 pub(crate) fn verdict(report: &Report, output: &mut Output) -> Answer {
-    if report.verified { output.line("checked: every block is what was written") } else { Ok(()) }
+    if report.verified { output.paragraph("checked: ", "every block is what was written") } else { Ok(()) }
 }
 
 fn file(file: &FileReport) -> String {
@@ -54,7 +62,7 @@ fn region(region: &RegionReport, output: &mut Output) -> Answer {
     output.line("")?;
     output.paragraph(&format!("region {} ", region.address), &tag)?;
     let portable = if region.portable { ", portable" } else { "" };
-    output.line(format!("  {mapped} mapped of {reserved} of addresses{guard}{portable}"))?;
+    output.paragraph("  ", &format!("{mapped} mapped of {reserved} of addresses{guard}{portable}"))?;
     region.parts.iter().try_for_each(|one| part(one, output))
 }
 

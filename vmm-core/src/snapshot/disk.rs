@@ -96,6 +96,7 @@ impl Temporary {
             }
             if has_name(&metadata, &path) {
                 file.set_len(0).map_err(|error| failed(operation, "truncate", &path, &error))?;
+                keep_private(&file, target).map_err(|error| failed(operation, "fchmod", &path, &error))?;
                 return Ok(Self { file, path, target: target.to_owned() });
             }
         }
@@ -112,6 +113,10 @@ impl Place for Temporary {
     }
 
     fn publish(&self) -> io::Result<()> {
+        // The new snapshot has the permissions of the one that it replaces.
+        if let Ok(found) = fs::metadata(&self.target) {
+            self.file.set_permissions(found.permissions())?;
+        }
         fs::rename(&self.path, &self.target)
     }
 
@@ -135,8 +140,8 @@ mod system {
     use super::*;
     use rustix::fs::{FlockOperation, flock};
     use rustix::io::Errno;
-    use std::fs::Metadata;
-    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+    use std::fs::{Metadata, Permissions};
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 
     /// Opens a file for writing, or makes it, if nobody else has it: [`io::ErrorKind::WouldBlock`].
     pub(in super::super) fn open_alone(path: &Path) -> io::Result<File> {
@@ -167,6 +172,15 @@ mod system {
     pub(in super::super) fn has_name(opened: &Metadata, path: &Path) -> bool {
         let same = |named: Metadata| (named.dev(), named.ino()) == (opened.dev(), opened.ino());
         fs::symlink_metadata(path).is_ok_and(same)
+    }
+
+    /// Gives the file the permissions of its target, so that no other user can read what is written. The owner can always
+    /// write it, so that a later writer can use the file if this one is killed.
+    pub(in super::super) fn keep_private(file: &File, target: &Path) -> io::Result<()> {
+        match fs::metadata(target) {
+            Ok(found) => file.set_permissions(Permissions::from_mode(found.mode() & 0o777 | 0o600)),
+            Err(_) => Ok(()),
+        }
     }
 
     /// True where the opened file has other names as well.
@@ -209,6 +223,11 @@ mod system {
         true
     }
 
+    /// A new file has the rights that its folder gives.
+    pub(in super::super) fn keep_private(_: &File, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     /// The standard library does not tell.
     pub(in super::super) fn is_linked(_: &Metadata) -> bool {
         false
@@ -221,4 +240,4 @@ mod system {
 }
 
 pub(super) use system::open_to_read;
-use system::{has_name, is_linked, open_alone, sync_folder};
+use system::{has_name, is_linked, keep_private, open_alone, sync_folder};

@@ -12,10 +12,11 @@ mod report;
 mod text;
 
 use crate::args::{BenchArguments, refusal};
-use crate::output::{Output, write_whole};
+use crate::destination::{Destination, checked};
+use crate::output::Output;
 use crate::progress::Progress;
 use crate::{Answer, choose, machine};
-use gpu_vmm::{AnyBackend, Backend, DeviceId};
+use gpu_vmm::{AnyBackend, Backend, DeviceId, Vendor};
 use gpu_vmm_bench::{About, Options, Told, about};
 use gpu_vmm_conformance::report::Environment;
 use report::{Measured, Report};
@@ -26,8 +27,9 @@ pub(crate) fn run(asked: &BenchArguments) -> Answer {
     if asked.list {
         return list(asked.filter.as_deref());
     }
+    let files = Files::checked(asked)?;
     if let Some(file) = &asked.show {
-        return write(&report::read(file)?, asked);
+        return write(&report::read(file)?, asked, files.plot);
     }
     let wanted = wanted(asked.filter.as_deref())?;
     if let Some(file) = &asked.plot
@@ -36,16 +38,53 @@ pub(crate) fn run(asked: &BenchArguments) -> Answer {
         let text = format!("--plot {} draws `growth`, which --filter leaves out", file.display());
         return Err(refusal("bench", text).into());
     }
+    if asked.torch.is_some() && !wanted.iter().any(|about| about.name == "pool") {
+        let text =
+            "--torch has no effect: PyTorch's allocator is measured in `pool`, which --filter leaves out";
+        return Err(refusal("bench", text.to_owned()).into());
+    }
     let backend = choose::backend(asked.on.backend)?;
+    if asked.torch.is_some() && backend.vendor() == Vendor::Host {
+        let text = "--torch has no effect on host memory: PyTorch's allocator is measured on GPUs";
+        return Err(refusal("bench", text.to_owned()).into());
+    }
+    if let Some(folder) = &asked.torch
+        && !folder.is_dir()
+    {
+        return Err(
+            format!("--torch {} is no folder; name that of PyTorch's libraries", folder.display()).into()
+        );
+    }
     let device = choose::device(&backend, asked.on.device);
     backend.device("bench", device)?;
     let mut environment = Environment::of(backend.vendor().name(), &backend, device);
     environment.filter = asked.filter.clone();
-    let report = measure(&backend, device, environment, wanted.len(), asked)?;
-    write(&report, asked)?;
+    let report = measure(&backend, device, environment, wanted.len(), asked, files.out)?;
+    write(&report, asked, files.plot)?;
     let failed: Vec<&str> =
         report.pairs.iter().filter(|pair| pair.failed.is_some()).map(|pair| &*pair.name).collect();
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", ")).into()) }
+}
+
+/// The files that are asked for.
+struct Files {
+    out: Option<Destination>,
+    plot: Option<Destination>,
+}
+
+impl Files {
+    fn checked(asked: &BenchArguments) -> Answer<Self> {
+        let inputs: Vec<&Path> = asked.show.as_deref().into_iter().collect();
+        let out = checked("bench", "--out", asked.out.as_deref(), &inputs)?;
+        let plot = checked("bench", "--plot", asked.plot.as_deref(), &inputs)?;
+        if let (Some(one), Some(two)) = (&out, &plot)
+            && one.is_same(two)
+        {
+            let text = "--out and --plot are the same file; name another file for one of them";
+            return Err(refusal("bench", text.to_owned()).into());
+        }
+        Ok(Self { out, plot })
+    }
 }
 
 /// The pairs that are asked for.
@@ -73,16 +112,14 @@ fn measure(
     environment: Environment,
     pairs: usize,
     asked: &BenchArguments,
+    file: Option<Destination>,
 ) -> Answer<Report> {
     let text = (!asked.json && !asked.markdown).then(Text::default);
     let mut progress = Progress::new(true);
     progress.begin_pairs(backend.vendor().name(), pairs);
     let report = Report { environment, pairs: Vec::new() };
-    let mut listener = Listener { report, text, progress, file: asked.out.as_deref(), ended: Ok(()) };
+    let mut listener = Listener { report, text, progress, file, ended: Ok(()) };
     listener.print(|text, report| text.opening(&report.environment));
-    listener.save();
-    // Minutes of work are not to be lost to a folder that is not there.
-    std::mem::replace(&mut listener.ended, Ok(()))?;
     let options = Options {
         filter: asked.filter.as_deref(),
         turns: asked.turns.map(|turns| turns as usize),
@@ -90,26 +127,26 @@ fn measure(
         torch: asked.torch.as_deref(),
     };
     on(backend, device, &options, &mut |told| listener.hear(told))?;
-    listener.save();
+    listener.save(true);
     listener.ended?;
     Ok(listener.report)
 }
 
 /// Who hears of figures: the report, and whoever reads it while it is made.
-struct Listener<'a> {
+struct Listener {
     report: Report,
     text: Option<Text>,
     progress: Progress,
-    file: Option<&'a Path>,
+    file: Option<Destination>,
     /// The first thing that could not be written.
     ended: Answer,
 }
 
-impl Listener<'_> {
+impl Listener {
     fn hear(&mut self, told: Told) {
         match told {
             Told::Begins(about) => {
-                self.save();
+                self.save(false);
                 self.progress.pair(about.name, self.report.pairs.len());
                 self.report.pairs.push(Measured::new(about));
                 self.print(|text, _| text.begins(about.name, about.what));
@@ -136,8 +173,12 @@ impl Listener<'_> {
         }
     }
 
-    fn save(&mut self) {
-        if let (Some(file), Ok(())) = (self.file, &self.ended) {
+    /// Writes what there is so far. What was in the file before stays until a pair is complete, and a pipe gets the
+    /// report once.
+    fn save(&mut self, is_last: bool) {
+        if let (Some(file), Ok(())) = (&mut self.file, &self.ended)
+            && (is_last || (file.is_replaced() && !self.report.pairs.is_empty()))
+        {
             self.ended = report::write(file, &self.report);
         }
     }
@@ -163,9 +204,10 @@ fn on(
 }
 
 /// Writes a report in the ways that are asked for; the text of a run has been written while it ran.
-fn write(report: &Report, asked: &BenchArguments) -> Answer {
-    if let Some(file) = &asked.plot {
-        write_whole(file, &plot::svg(report)?)?;
+fn write(report: &Report, asked: &BenchArguments, plot: Option<Destination>) -> Answer {
+    if let Some(mut file) = plot {
+        file.add(&plot::svg(report)?)?;
+        file.complete()?;
     }
     let mut output = Output::default();
     if asked.json {

@@ -1,7 +1,7 @@
 //! What a run of the benchmarks gives.
 
-use crate::Answer;
-use crate::output::write_whole;
+use crate::destination::Destination;
+use crate::{Answer, input};
 use gpu_vmm_bench::{About, Curve, Row};
 use gpu_vmm_conformance::report::Environment;
 use serde::{Deserialize, Serialize};
@@ -55,13 +55,13 @@ impl Report {
 }
 
 /// Writes a report to a file, as `--json` prints it.
-pub(super) fn write(file: &Path, report: &Report) -> Answer {
-    write_whole(file, &format!("{}\n", serde_json::to_string_pretty(report)?))
+pub(super) fn write(file: &mut Destination, report: &Report) -> Answer {
+    file.add(&format!("{}\n", serde_json::to_string_pretty(report)?))?;
+    file.complete()
 }
 
 /// A report that was written with `--json` or `--out`.
 pub(super) fn read(file: &Path) -> Answer<Report> {
-    let shown = file.display();
-    let text = std::fs::read_to_string(file).map_err(|error| format!("{shown} cannot be read: {error}"))?;
-    Ok(serde_json::from_str(&text).map_err(|error| format!("{shown} is no report: {error}"))?)
+    let text = input::read(file)?;
+    Ok(serde_json::from_slice(&text).map_err(|error| format!("{} is no report: {error}", file.display()))?)
 }

@@ -3,7 +3,7 @@
 use super::report::Report;
 use crate::Answer;
 use crate::environment_text;
-use crate::output::{Output, about, duration, shown};
+use crate::output::{Output, about, counted, duration, shown};
 use gpu_vmm::Bytes;
 use gpu_vmm_bench::{Mark, Row, Spread, Unit};
 use gpu_vmm_conformance::report::Environment;
@@ -82,7 +82,7 @@ impl Text {
             return Ok(());
         }
         self.output.line("")?;
-        self.output.line(format!("{} of {marked} marks kept", marked - missed.len()))?;
+        self.output.line(format!("{} of {} kept", marked - missed.len(), counted(marked, "mark")))?;
         for (pair, row) in missed {
             let text = format!(
                 "{}, beside {}: {}, {}",

@@ -1,7 +1,7 @@
 //! The cases and their rules.
 
 use crate::Answer;
-use crate::output::Output;
+use crate::output::{Output, counted};
 use gpu_vmm_conformance::{Item, Layer};
 
 pub(super) fn print(items: &[Item], output: &mut Output) -> Answer {
@@ -11,7 +11,7 @@ pub(super) fn print(items: &[Item], output: &mut Output) -> Answer {
             Layer::Library => "what gpu-vmm promises on every backend",
             Layer::Driver => "what the drivers' documentation says",
         };
-        output.line(format!("{}, {} cases: {what}", layer[0].layer, layer.len()))?;
+        output.line(format!("{}, {}: {what}", layer[0].layer, counted(layer.len(), "case")))?;
         for group in layer.chunk_by(|a, b| group(a) == group(b)) {
             output.line("")?;
             group

@@ -16,13 +16,13 @@ mod text;
 
 use crate::Answer;
 use crate::args::{ConformanceArguments, Format, TargetChoice, refusal};
-use crate::output::{Output, unwritable};
+use crate::destination::{Destination, checked};
+use crate::output::{Output, counted};
 use gpu_vmm::AnyBackend;
 use gpu_vmm_conformance::report::{Report, junit};
 use gpu_vmm_conformance::{Item, Suite};
 use runner::Runner;
-use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use text::Text;
 
 /// To be called before anything else but reading the arguments.
@@ -38,16 +38,23 @@ pub(crate) fn run(asked: &ConformanceArguments) -> Answer {
     if asked.list {
         return list::print(&items, &mut Output::default());
     }
-    let file = asked.out.as_deref();
+    let file = destination(asked)?;
     if asked.format == Format::Text {
-        let reports = Runner::new(suite, items, asked, Some(Output::to(file)?)).reports()?;
+        let reports = Runner::new(suite, items, asked, Some(Output::to(file))).reports()?;
         return verdict(&reports);
     }
-    file.map_or(Ok(()), try_to_write)?;
-    let text = file.map(|_| Output::default());
+    let text = file.as_ref().filter(|file| !file.is_stdout()).map(|_| Output::default());
     let reports = Runner::new(suite, items, asked, text).reports()?;
-    Output::to(file)?.line(document(&reports, asked)?)?;
+    let mut output = Output::to(file);
+    output.line(document(&reports, asked)?)?;
+    output.complete()?;
     verdict(&reports)
+}
+
+/// The file that the report goes to, if one is named.
+fn destination(asked: &ConformanceArguments) -> Answer<Option<Destination>> {
+    let inputs: Vec<&Path> = asked.compare.iter().map(PathBuf::as_path).collect();
+    checked("conformance", "--out", asked.out.as_deref(), &inputs)
 }
 
 /// The items that are asked for.
@@ -63,12 +70,6 @@ fn wanted(suite: &Suite<AnyBackend>, filter: Option<&str>) -> Answer<Vec<Item>> 
     Ok(items)
 }
 
-/// A minute's work is not to be lost to a folder that is not there. What is in the file stays until there is a report.
-fn try_to_write(file: &Path) -> Answer {
-    let opened = File::options().append(true).create(true).open(file);
-    opened.map(drop).map_err(|error| unwritable(&file.display(), &error))
-}
-
 /// The reports for programs.
 fn document(reports: &[Report], asked: &ConformanceArguments) -> Answer<String> {
     Ok(match (asked.format, asked.backend, reports) {
@@ -82,11 +83,7 @@ fn document(reports: &[Report], asked: &ConformanceArguments) -> Answer<String> 
 fn verdict(reports: &[Report]) -> Answer {
     let failed: usize = reports.iter().map(|report| report.summary.failed).sum();
     let all: usize = reports.iter().map(|report| report.cases.len()).sum();
-    match failed {
-        0 => Ok(()),
-        1 => Err(format!("1 of {all} cases failed").into()),
-        failed => Err(format!("{failed} of {all} cases failed").into()),
-    }
+    if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} failed", counted(all, "case")).into()) }
 }
 
 #[cfg(test)]

@@ -33,8 +33,14 @@ impl<'a> Runner<'a> {
         Self { suite, items, asked, text: output.map(|output| Text::new(output, asked.verbose, hint)) }
     }
 
-    /// Runs on all targets that are asked for.
-    pub(super) fn reports(&mut self) -> Answer<Vec<Report>> {
+    /// Runs on all targets that are asked for, and ends the text for people.
+    pub(super) fn reports(mut self) -> Answer<Vec<Report>> {
+        let reports = self.ran()?;
+        self.text.as_mut().map_or(Ok(()), Text::complete)?;
+        Ok(reports)
+    }
+
+    fn ran(&mut self) -> Answer<Vec<Report>> {
         let found = match (self.asked.backend, self.asked.backend.vendor()) {
             (_, Some(vendor)) => self
                 .look(vendor)

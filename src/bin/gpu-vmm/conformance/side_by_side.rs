@@ -1,8 +1,8 @@
 //! Several reports beside each other, for people or for a page.
 
-use crate::Answer;
 use crate::args::{ConformanceArguments, Format};
-use crate::output::{Output, WIDTH, wrapped};
+use crate::output::{Output, wrapped};
+use crate::{Answer, input};
 use gpu_vmm_conformance::report::{Comparison, Report, Seen, Table};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,7 @@ const GAP: usize = 2;
 const LEAST: usize = 10;
 
 pub(super) fn run(asked: &ConformanceArguments) -> Answer {
+    let file = super::destination(asked)?;
     let mut reports = read(&asked.compare)?;
     if let Some(filter) = &asked.filter {
         for (_, report) in &mut reports {
@@ -20,11 +21,12 @@ pub(super) fn run(asked: &ConformanceArguments) -> Answer {
         }
     }
     let comparison = Comparison::of(&reports, asked.verbose);
-    let mut output = Output::to(asked.out.as_deref())?;
+    let mut output = Output::to(file);
     match asked.format {
         Format::Markdown => output.line(comparison.markdown()),
         _ => print(&comparison, &mut output),
-    }
+    }?;
+    output.complete()
 }
 
 /// A file has one report or an array of them.
@@ -37,8 +39,7 @@ enum Content {
 fn read(files: &[PathBuf]) -> Answer<Vec<(String, Report)>> {
     let mut reports = Vec::new();
     for file in files {
-        let text = std::fs::read_to_string(file)
-            .map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+        let text = input::read(file)?;
         let name = name(file, files);
         match content(&text).map_err(|why| format!("{} is no report: {why}", file.display()))? {
             Content::One(report) => reports.push((name, *report)),
@@ -51,11 +52,11 @@ fn read(files: &[PathBuf]) -> Answer<Vec<(String, Report)>> {
 }
 
 /// Which of the two it is, is seen first: what is wrong with it can be told then.
-fn content(text: &str) -> Result<Content, serde_json::Error> {
-    if text.trim_start().starts_with('[') {
-        serde_json::from_str(text).map(Content::Several)
+fn content(text: &[u8]) -> Result<Content, serde_json::Error> {
+    if text.trim_ascii_start().starts_with(b"[") {
+        serde_json::from_slice(text).map(Content::Several)
     } else {
-        serde_json::from_str(text).map(|report| Content::One(Box::new(report)))
+        serde_json::from_slice(text).map(|report| Content::One(Box::new(report)))
     }
 }
 
@@ -92,15 +93,15 @@ fn table(names: &[String], table: &Table, output: &mut Output) -> Answer {
     };
     let mut rows = vec![heading.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>()];
     rows.extend(table.rows.iter().map(|row| cells(row.label.clone(), &row.cells)));
-    let widths = widths(&rows);
+    let widths = widths(&rows, output.width());
     rows.iter().try_for_each(|row| line(row, &widths, output))
 }
 
 /// How wide each column is: as its cells are, and less where that is too much, what reports say first.
-fn widths(rows: &[Vec<String>]) -> Vec<usize> {
+fn widths(rows: &[Vec<String>], width: usize) -> Vec<usize> {
     let column = |index: usize| rows.iter().map(|row| row[index].chars().count()).max().unwrap_or_default();
     let mut widths: Vec<usize> = (0..rows[0].len()).map(column).collect();
-    let room = WIDTH.saturating_sub(GAP * widths.len());
+    let room = width.saturating_sub(GAP * widths.len());
     while widths.iter().sum::<usize>() > room {
         let (labels, cells) = widths.split_at_mut(1);
         let widest = cells.iter_mut().max().filter(|width| **width > LEAST);
@@ -150,12 +151,13 @@ fn seen(seen: &Seen, output: &mut Output) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::WIDTH;
 
     #[test]
     fn columns_share_the_width_and_labels_keep_theirs() {
         let wide = "w".repeat(60);
         let rows = vec![vec!["a label".to_owned(), wide.clone(), wide, "narrow".to_owned()]];
-        let widths = widths(&rows);
+        let widths = widths(&rows, WIDTH);
         assert_eq!(widths.iter().sum::<usize>() + GAP * widths.len(), WIDTH);
         assert_eq!((widths[0], widths[3]), (7, 6));
         assert!(widths[1].abs_diff(widths[2]) <= 1, "{widths:?}");

@@ -2,7 +2,7 @@
 
 use crate::Answer;
 use crate::environment_text;
-use crate::output::{Output, duration};
+use crate::output::{Output, counted as number, duration};
 use gpu_vmm_conformance::report::{CaseReport, Environment, Report, Summary, groups};
 use gpu_vmm_conformance::{Layer, Verdict};
 
@@ -83,6 +83,11 @@ impl Text {
         self.summary(report)
     }
 
+    /// Ends the text.
+    pub(super) fn complete(&mut self) -> Answer {
+        self.output.complete()
+    }
+
     /// A group's line, below the heading of its layer.
     fn group(&mut self, cases: &[CaseReport]) -> Answer {
         self.told += cases.len();
@@ -151,7 +156,8 @@ impl Text {
         match rest.len() {
             0 => Ok(()),
             reasons => {
-                self.output.line(format!("  {cases:>4}  for {reasons} other reasons; --verbose has them all"))
+                let reasons = number(reasons, "other reason");
+                self.output.line(format!("  {cases:>4}  for {reasons}; --verbose has them all"))
             }
         }
     }
@@ -191,7 +197,7 @@ impl Text {
     fn summary(&mut self, report: &Report) -> Answer {
         let Environment { target, filter, .. } = &report.environment;
         let took = time(report.summary.seconds);
-        self.heading(&format!("{target}: {} cases in {took}", report.cases.len()))?;
+        self.heading(&format!("{target}: {} in {took}", number(report.cases.len(), "case")))?;
         for layer in [Layer::Library, Layer::Driver] {
             let cases: Vec<CaseReport> =
                 report.cases.iter().filter(|case| case.layer == layer).cloned().collect();
@@ -199,7 +205,10 @@ impl Text {
                 let mut text = counted(&Summary::of(&cases));
                 let points: u64 = cases.iter().filter_map(CaseReport::failure_points).sum();
                 if points > 0 {
-                    text.push_str(&format!("; calls of the driver were made to fail {points} times"));
+                    text.push_str(&format!(
+                        "; calls of the driver were made to fail {}",
+                        number(points, "time")
+                    ));
                 }
                 self.output.paragraph(&format!("  {layer:<9}"), &text)?;
             }
@@ -253,11 +262,12 @@ pub(super) fn sample() -> Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::destination::Destination;
 
     /// What is told of a report, as one text.
     fn told(report: &Report, verbose: bool) -> String {
         let file = std::env::temp_dir().join(format!("gpu-vmm-text-{}-{verbose}", std::process::id()));
-        let mut text = Text::new(Output::to(Some(&file)).unwrap(), verbose, true);
+        let mut text = Text::new(Output::to(Some(Destination::check(&file).unwrap())), verbose, true);
         text.opening(&report.environment).unwrap();
         let mut growing = Report { cases: Vec::new(), ..report.clone() };
         for case in &report.cases {
@@ -265,6 +275,7 @@ mod tests {
             text.grown(&growing).unwrap();
         }
         text.closing(report).unwrap();
+        text.complete().unwrap();
         let told = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
         assert!(told.lines().all(|line| line.chars().count() <= 100), "{told}");

@@ -3,7 +3,7 @@
 
 use super::frames::{Frames, frames};
 use super::{largest, mapped, state_name, unused};
-use crate::output::about;
+use crate::output::{about, counted};
 use gpu_vmm::pool::{Moment, Picture, SpacePicture};
 use gpu_vmm::{Address, Bytes};
 use serde::Serialize;
@@ -141,7 +141,7 @@ fn account(picture: &Picture) -> String {
     let peak = |bytes| format!("peak {}", amount(bytes));
     let mut list = String::new();
     for (id, label, value, note) in [
-        ("live", "Live", amount(account.live), format!("{} blocks", account.live_blocks)),
+        ("live", "Live", amount(account.live), counted(account.live_blocks, "block")),
         ("held", "Held", amount(account.held), peak(account.peak_held)),
         ("unused", "Unused", unused(picture), "of held memory, no live block takes it".to_owned()),
         ("cached", "Cached", amount(account.cached), "ready in front of threads".to_owned()),

@@ -14,23 +14,16 @@ mod text;
 
 use crate::Answer;
 use crate::args::ReportArguments;
-use crate::output::{Output, write_whole};
+use crate::destination::checked;
+use crate::output::Output;
 use gpu_vmm::pool::{BlockPicture, BlockState, Picture, SpacePicture};
-use std::path::Path;
 
 pub(crate) fn run(asked: &ReportArguments) -> Answer {
+    let page = checked("report", "--html", asked.html.as_deref(), &[&asked.file])?;
     let picture = read::read(&asked.file)?;
-    match asked.html.as_deref() {
-        None => text::print(&picture, &mut Output::default()),
-        Some(out) if out == Path::new("-") => {
-            let page = html::page(&picture).map_err(|why| read::refused(&asked.file, &why))?;
-            Output::default().line(page)
-        }
-        Some(out) => {
-            let page = html::page(&picture).map_err(|why| read::refused(&asked.file, &why))?;
-            write_whole(out, &page)
-        }
-    }
+    let Some(mut page) = page else { return text::print(&picture, &mut Output::default()) };
+    page.add(&html::page(&picture).map_err(|why| read::refused(&asked.file, &why))?)?;
+    page.complete()
 }
 
 /// What a state is called.

@@ -1,6 +1,7 @@
 //! A picture from a file. What is not right is told with its place, so that whoever draws can rely on the rest.
 
-use crate::Answer;
+use crate::output::counted;
+use crate::{Answer, input};
 use gpu_vmm::Bytes;
 use gpu_vmm::pool::{Picture, SpacePicture};
 use serde::Deserialize;
@@ -14,7 +15,7 @@ struct Versioned {
 
 /// Reads and checks.
 pub(super) fn read(file: &Path) -> Answer<Picture> {
-    let text = std::fs::read(file).map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+    let text = input::read(file)?;
     content(&text).map_err(|why| refused(file, &why))
 }
 
@@ -84,6 +85,6 @@ fn follows(what: &str, offset: u64, size: Option<u64>, after: u64, limit: u64) -
 fn frames_are_right(frame: u32, count: u64) -> Result<(), String> {
     match u64::from(frame).checked_add(count) {
         Some(end) if count > 0 && end <= 1 << 32 => Ok(()),
-        _ => Err(format!("there cannot be {count} frames from number {frame} on")),
+        _ => Err(format!("there cannot be {} from number {frame} on", counted(count, "frame"))),
     }
 }

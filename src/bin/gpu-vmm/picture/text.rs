@@ -3,13 +3,14 @@
 
 use super::{largest, mapped, state_name, unused};
 use crate::Answer;
-use crate::output::{Output, about, shown};
+use crate::output::{Output, about, counted, shown};
 use gpu_vmm::pool::{Account, BlockState, Picture, SpacePicture};
 use gpu_vmm::{Address, Bytes};
 
 pub(super) fn print(picture: &Picture, output: &mut Output) -> Answer {
     output.paragraph("pool on ", &shown(&picture.device))?;
-    output.line(format!("  {:.3} s after it was made, pages of {}", picture.at, Bytes(picture.page)))?;
+    let page = Bytes(picture.page);
+    output.paragraph("  ", &format!("{:.3} s after it was made, pages of {page}", picture.at))?;
     account(picture, output)?;
     picture.spaces.iter().try_for_each(|one| space(one, picture.page, output))?;
     bins(&picture.account, output)?;
@@ -30,7 +31,7 @@ fn account(picture: &Picture, output: &mut Output) -> Answer {
     );
     let size = |bytes| about(Bytes(bytes));
     for (label, text) in [
-        ("live", format!("{} in {} blocks", size(account.live), account.live_blocks)),
+        ("live", format!("{} in {}", size(account.live), counted(account.live_blocks, "block"))),
         ("cached", size(account.cached)),
         ("pending", size(account.pending)),
         ("kept", size(account.kept)),

@@ -1,0 +1,233 @@
+//! Files that the command writes. Each is complete or stays as it was: the content goes to a temporary file in the same
+//! folder, which takes the target's name when all of it is on the disk.
+//!
+//! A destination is checked before the work begins, so that minutes of work are not lost to a missing folder. Between
+//! that and the end there is no temporary file that an interrupt could leave.
+
+use crate::Answer;
+use crate::args::refusal;
+use crate::interrupts;
+use crate::output::unwritable;
+use same_file::Handle;
+use std::fs::{File, Metadata};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// Checks the target of an option, if it is given, before the work begins: it can be written and is none of the inputs.
+pub(crate) fn checked(
+    subcommand: &str,
+    option: &str,
+    target: Option<&Path>,
+    inputs: &[&Path],
+) -> Answer<Option<Destination>> {
+    let Some(target) = target else { return Ok(None) };
+    let destination = Destination::check(target)?;
+    match inputs.iter().find(|input| destination.is_input(input)) {
+        None => Ok(Some(destination)),
+        Some(input) => {
+            let (target, input) = (target.display(), input.display());
+            let text = format!("{option} {target} is the same file as the input {input}; name another file");
+            Err(refusal(subcommand, text).into())
+        }
+    }
+}
+
+/// A target that the command writes to.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    /// The target as the caller wrote it.
+    named: PathBuf,
+    kind: Kind,
+    /// The content of a regular file until it is complete.
+    content: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// Standard output: `-`, or a name of it such as `/dev/stdout`.
+    Stdout,
+    /// Standard error by a name such as `/dev/stderr`.
+    Stderr,
+    /// A pipe or a device. Nothing can take its place, so it is written to directly.
+    Stream { file: File, closed: bool },
+    /// A regular file, or a name that is free, with all links followed.
+    Regular(PathBuf),
+}
+
+impl Destination {
+    /// Checks that the target can be written, and opens it if it is a pipe or a device.
+    pub(crate) fn check(named: &Path) -> Answer<Self> {
+        let kind = kind(named).map_err(|error| unwritable(&named.display(), &error))?;
+        let destination = Self { named: named.to_owned(), kind, content: Vec::new() };
+        if let Kind::Regular(path) = &destination.kind {
+            // Whether the folder takes a new file is known only once it has taken one.
+            let taken = interrupts::deferred(|| temporary(folder(path)).map(drop));
+            taken.map_err(|error| destination.folder_refuses(path, &error))?;
+        }
+        Ok(destination)
+    }
+
+    /// Adds text. Pipes and devices get it at once.
+    pub(crate) fn add(&mut self, text: &str) -> Answer {
+        let written = match &mut self.kind {
+            Kind::Stdout => io::stdout().write_all(text.as_bytes()),
+            Kind::Stderr => io::stderr().write_all(text.as_bytes()),
+            Kind::Stream { closed: true, .. } => Ok(()),
+            Kind::Stream { file, closed } => match file.write_all(text.as_bytes()) {
+                // The reader has read enough, as on standard output.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+                    *closed = true;
+                    Ok(())
+                }
+                written => written,
+            },
+            Kind::Regular(_) => {
+                self.content.extend_from_slice(text.as_bytes());
+                Ok(())
+            }
+        };
+        match written {
+            Err(error) if matches!(self.kind, Kind::Stdout) && error.kind() == ErrorKind::BrokenPipe => {
+                Ok(())
+            }
+            Err(error) => Err(unwritable(&self.named.display(), &error)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Replaces a regular file by the text that was added since the last time.
+    pub(crate) fn complete(&mut self) -> Answer {
+        let Kind::Regular(path) = &self.kind else { return Ok(()) };
+        let content = std::mem::take(&mut self.content);
+        interrupts::deferred(|| {
+            let made = temporary(folder(path)).map_err(|error| self.folder_refuses(path, &error))?;
+            replace(made, path, &content).map_err(|error| unwritable(&self.named.display(), &error))
+        })
+    }
+
+    /// True for a regular file, which can be replaced several times.
+    pub(crate) fn is_replaced(&self) -> bool {
+        matches!(self.kind, Kind::Regular(_))
+    }
+
+    /// True if the target is standard output.
+    pub(crate) fn is_stdout(&self) -> bool {
+        matches!(self.kind, Kind::Stdout)
+    }
+
+    /// True if the target is this input, which would be lost. `-` is standard input.
+    pub(crate) fn is_input(&self, input: &Path) -> bool {
+        let input = if input.as_os_str() == "-" { Handle::stdin().ok() } else { regular(input) };
+        let target = match &self.kind {
+            Kind::Stdout => Handle::stdout().ok(),
+            Kind::Stderr => Handle::stderr().ok(),
+            Kind::Stream { .. } => None,
+            Kind::Regular(path) => regular(path),
+        };
+        // A terminal, or `/dev/null`, may well be both.
+        let is_file = |handle: &Handle| handle.as_file().metadata().is_ok_and(|found| found.is_file());
+        target.filter(is_file).is_some_and(|target| input == Some(target))
+    }
+
+    /// True if both targets are one regular file, so that one of the contents would be lost.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (&self.kind, &other.kind) {
+            (Kind::Regular(one), Kind::Regular(two)) => {
+                one == two || regular(one).is_some_and(|one| regular(two) == Some(one))
+            }
+            _ => false,
+        }
+    }
+
+    fn folder_refuses(&self, path: &Path, error: &io::Error) -> Box<dyn std::error::Error> {
+        let (named, folder) = (self.named.display(), folder(path).display());
+        format!("{named} cannot be written: the folder {folder} takes no new file: {error}").into()
+    }
+}
+
+/// What a target is.
+fn kind(named: &Path) -> io::Result<Kind> {
+    if named.as_os_str() == "-" {
+        return Ok(Kind::Stdout);
+    }
+    match std::fs::metadata(named) {
+        Ok(found) if found.is_file() => {
+            let handle = regular(named);
+            // Another file in its place would never be seen by the reader of the stream.
+            if handle.is_some() && handle == Handle::stdout().ok() {
+                return Ok(Kind::Stdout);
+            }
+            if handle.is_some() && handle == Handle::stderr().ok() {
+                return Ok(Kind::Stderr);
+            }
+            // A read-only file could be replaced, which is not what its owner wants.
+            File::options().append(true).open(named)?;
+            Ok(Kind::Regular(std::fs::canonicalize(named)?))
+        }
+        // For a folder, opening says what is wrong.
+        Ok(_) => File::options().write(true).open(named).map(|file| Kind::Stream { file, closed: false }),
+        Err(error) if error.kind() == ErrorKind::NotFound => followed(named).map(Kind::Regular),
+        Err(error) => Err(error),
+    }
+}
+
+/// The path behind links, of which the last may name a file that does not exist yet.
+fn followed(named: &Path) -> io::Result<PathBuf> {
+    // As many links as Linux follows.
+    const MAX_LINKS: usize = 40;
+    let mut path = named.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Ok(target) = std::fs::read_link(&path) else {
+            let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
+            let parent = folder(&path);
+            let parent = std::fs::canonicalize(parent).map_err(|error| {
+                io::Error::new(error.kind(), format!("the folder {}: {error}", parent.display()))
+            })?;
+            return Ok(parent.join(name));
+        };
+        path = folder(&path).join(target);
+    }
+    Err(io::Error::other("too many levels of symbolic links"))
+}
+
+/// A regular file that can be compared. Others are not opened: opening a pipe waits for its other end.
+fn regular(path: &Path) -> Option<Handle> {
+    let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
+    is_file.then(|| Handle::from_path(path).ok()).flatten()
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A new file in the folder. Its name has nothing of the target's, whose name may be as long as names can be.
+fn temporary(folder: &Path) -> io::Result<NamedTempFile> {
+    let mut name = tempfile::Builder::new();
+    name.prefix(".gpu-vmm-").suffix(".partial");
+    // The crate makes files that only their owner can read. This one must have the rights of any new file.
+    name.make_in(folder, |path| File::options().write(true).create_new(true).open(path))
+}
+
+fn replace(mut temporary: NamedTempFile, path: &Path, content: &[u8]) -> io::Result<()> {
+    let file = temporary.as_file_mut();
+    // Before there is anything in it that others could read.
+    if let Ok(found) = std::fs::metadata(path) {
+        keep_rights(file, &found)?;
+    }
+    file.write_all(content)?;
+    // Without this, a crash after the renaming could leave an empty file.
+    file.sync_all()?;
+    temporary.persist(path).map(drop).map_err(|error| error.error)
+}
+
+/// Gives the new file the owner and the permissions of the one that it replaces.
+fn keep_rights(file: &File, found: &Metadata) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        // Only the superuser can give files away. For others a file that they may write becomes theirs.
+        let _ = std::os::unix::fs::fchown(file, Some(found.uid()), Some(found.gid()));
+    }
+    file.set_permissions(found.permissions())
+}

@@ -1,0 +1,168 @@
+//! Files that the command writes: their rights, what is no regular file, and interrupts at any time.
+
+use crate::report::picture;
+use crate::rig::{Folder, command, stderr};
+use rustix::fs::Mode;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File, Permissions};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+
+/// A picture of a pool, and a page that it is drawn to.
+fn pool(folder: &Folder) -> (String, String) {
+    let file = folder.file("pool.json");
+    fs::write(&file, serde_json::to_vec(&picture()).unwrap()).unwrap();
+    (file, folder.file("page.html"))
+}
+
+#[test]
+fn a_file_that_is_replaced_keeps_its_rights() {
+    let folder = Folder::new("outputs-rights");
+    let (file, page) = pool(&folder);
+    fs::write(&page, "before").unwrap();
+    let other_name = folder.file("other");
+    fs::hard_link(&page, &other_name).unwrap();
+    for mode in [0o600, 0o644, 0o751] {
+        fs::set_permissions(&page, Permissions::from_mode(mode)).unwrap();
+        assert!(command(&["report", &file, "--html", &page]).status().unwrap().success());
+        assert_eq!(fs::metadata(&page).unwrap().mode() & 0o7777, mode);
+    }
+    assert_eq!(fs::read_to_string(&other_name).unwrap(), "before", "it was written over");
+    // Another user's file stays that user's, if this is the superuser.
+    if std::os::unix::fs::chown(&page, Some(12345), Some(12346)).is_ok() {
+        assert!(command(&["report", &file, "--html", &page]).status().unwrap().success());
+        let found = fs::metadata(&page).unwrap();
+        assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (12345, 12346, 0o751));
+    }
+}
+
+#[test]
+fn a_new_file_has_the_rights_of_any_new_file() {
+    let folder = Folder::new("outputs-new");
+    let (file, page) = pool(&folder);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "umask 026; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_gpu-vmm")]);
+    assert!(shell.args(["report", &file, "--html", &page]).status().unwrap().success());
+    assert_eq!(fs::metadata(&page).unwrap().mode() & 0o7777, 0o640);
+}
+
+#[test]
+fn a_file_that_may_not_be_written_is_not_replaced() {
+    let folder = Folder::new("outputs-read-only");
+    let (file, page) = pool(&folder);
+    fs::write(&page, "before").unwrap();
+    fs::set_permissions(&page, Permissions::from_mode(0o444)).unwrap();
+    let mut command = command(&["report", &file, "--html", &page]);
+    // The superuser may write any file, so the command runs as another user, who owns the folder.
+    if std::os::unix::fs::chown(&page, Some(65534), Some(65534)).is_ok() {
+        std::os::unix::fs::chown(folder.path(), Some(65534), Some(65534)).unwrap();
+        command.uid(65534).gid(65534);
+    }
+    let output = command.output().unwrap();
+    let expected = format!("gpu-vmm: error: {page} cannot be written: Permission denied (os error 13)\n");
+    assert_eq!((output.status.code(), stderr(&output)), (Some(1), expected));
+    assert_eq!(fs::read_to_string(&page).unwrap(), "before");
+    assert_eq!(folder.names(), ["page.html", "pool.json"]);
+}
+
+#[test]
+fn a_link_to_a_new_file_stays_and_the_file_is_made() {
+    let folder = Folder::new("outputs-link");
+    let (file, page) = pool(&folder);
+    let link = folder.file("link");
+    std::os::unix::fs::symlink("page.html", &link).unwrap();
+    assert!(command(&["report", &file, "--html", &link]).status().unwrap().success());
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(fs::read_to_string(&page).unwrap().ends_with("</html>\n"));
+}
+
+#[test]
+fn a_named_pipe_gets_a_report_once() {
+    let folder = Folder::new("outputs-pipe");
+    let pipe = folder.file("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
+    let arguments =
+        ["bench", "--backend", "host", "--filter", "dispatch", "--turns", "1", "--json", "--out", &pipe];
+    let mut child = command(&arguments).stdout(Stdio::null()).spawn().unwrap();
+    let mut text = String::new();
+    File::open(&pipe).unwrap().read_to_string(&mut text).unwrap();
+    assert!(child.wait().unwrap().success());
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["pairs"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn standard_output_by_its_name_gets_all_of_both_texts() {
+    let folder = Folder::new("outputs-stdout");
+    let to = folder.file("all");
+    let trace = folder.file("run.trace");
+    fs::write(&trace, "a 1 4096 0\nf 1\n").unwrap();
+    let mut replay = command(&["replay", "--backend", "host", &trace, "--snapshot", "/dev/stdout"]);
+    assert!(replay.stdout(File::create(&to).unwrap()).status().unwrap().success());
+    let all = fs::read_to_string(&to).unwrap();
+    assert!(all.starts_with("{\n") && all.contains("\n}\n/"), "{all}");
+    assert!(all.ends_with("for the timer are taken off.\n"), "{all}");
+    assert_eq!(folder.names(), ["all", "run.trace"]);
+}
+
+#[test]
+fn an_interrupt_while_a_file_is_written_leaves_the_old_one_or_the_new_one() {
+    let folder = Folder::new("outputs-interrupt");
+    let (file, page) = pool(&folder);
+    // A large page takes its time to be written.
+    let mut large = picture();
+    large.device = "x".repeat(4 << 20);
+    fs::write(&file, serde_json::to_vec(&large).unwrap()).unwrap();
+    let arguments = ["report", &file, "--html", &page];
+    assert!(command(&arguments).status().unwrap().success());
+    let complete = fs::metadata(&page).unwrap().len();
+
+    let mut caught = 0;
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP].into_iter().cycle().take(9) {
+        fs::write(&page, "before").unwrap();
+        let mut child = command(&arguments).spawn().unwrap();
+        if seen_partial(&folder, &mut child) {
+            caught += 1;
+            kill_process(Pid::from_child(&child), signal).unwrap();
+        }
+        let status = child.wait().unwrap();
+        assert!(status.success() || status.signal() == Some(signal.as_raw()), "{status}");
+        assert_eq!(folder.names(), ["page.html", "pool.json"], "after {signal:?}");
+        let length = fs::metadata(&page).unwrap().len();
+        assert!([6, complete].contains(&length), "{length} of {complete} bytes, after {signal:?}");
+    }
+    assert!(caught > 0, "no signal came while it wrote");
+}
+
+/// Waits until there is a temporary file with something in it; false if the command has ended before.
+fn seen_partial(folder: &Folder, child: &mut Child) -> bool {
+    loop {
+        let partial = folder.names().into_iter().find(|name| name.starts_with('.'));
+        let length = partial.and_then(|name| fs::metadata(folder.file(&name)).ok()).map(|found| found.len());
+        if length.is_some_and(|length| length > 0) {
+            return true;
+        }
+        if child.try_wait().unwrap().is_some() {
+            return false;
+        }
+    }
+}
+
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    let folder = Folder::new("outputs-nohup");
+    let out = folder.file("report.json");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_gpu-vmm")]);
+    shell.args(["bench", "--backend", "host", "--filter", "dispatch", "--turns", "3", "--out", &out]);
+    let mut child = shell.stdout(Stdio::piped()).spawn().unwrap();
+    let mut first = [0];
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut first).unwrap();
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    stdout.read_to_end(&mut Vec::new()).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(fs::metadata(&out).unwrap().len() > 100);
+}
