@@ -35,7 +35,7 @@ int main(int count, char **arguments) {
            free_before, total);
 
     // A pool that holds a gibibyte at most, and a part of it for weights.
-    gpu_vmm_pool_options options = {.device = 0, .budget = 1ull << 30, .keep = UINT64_MAX};
+    gpu_vmm_pool_options options = {.budget = 1ull << 30}; // all else is zero: the default
     gpu_vmm_pool *pool = NULL, *weights = NULL;
     check(gpu_vmm_pool_new(backend, &options, &pool), "make a pool");
     check(gpu_vmm_pool_tagged(pool, "weights", &weights), "tag");
@@ -57,6 +57,7 @@ int main(int count, char **arguments) {
     printf("asleep: %" PRIu64 " bytes went back to the driver\n", bytes);
     demand(gpu_vmm_read(pool, block + 1000, read, sizeof read) == GPU_VMM_SUSPENDED, "nothing reads what is asleep");
     check(gpu_vmm_resume(pool, "weights", &bytes), "resume");
+    memset(read, 0xFF, sizeof read); // so that a read that copies nothing is seen
     check(gpu_vmm_read(pool, block + 1000, read, sizeof read), "read");
     demand(memcmp(read, written, sizeof read) == 0, "the contents are back");
 
@@ -85,10 +86,12 @@ int main(int count, char **arguments) {
     check(gpu_vmm_region_new(backend, 0, 256 << 20, &region), "reserve");
     check(gpu_vmm_region_grow(region, 4 << 20), "grow");
     check(gpu_vmm_region_address(region, &before), "address");
+    strcpy(written, "what grows is not copied");
     check(gpu_vmm_region_write(region, 0, written, sizeof written), "write");
     check(gpu_vmm_region_grow(region, 64 << 20), "grow");
     check(gpu_vmm_region_address(region, &after), "address");
     check(gpu_vmm_region_size(region, &size), "size");
+    memset(read, 0xFF, sizeof read);
     check(gpu_vmm_region_read(region, 0, read, sizeof read), "read");
     demand(before == after && size >= 64 << 20 && memcmp(read, written, sizeof read) == 0, "it has grown in place");
     gpu_vmm_region_free(region);
