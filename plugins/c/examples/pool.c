@@ -24,6 +24,14 @@ static void demand(int holds, const char *what) {
     }
 }
 
+static void overwrite(const gpu_vmm_pool *pool, uint64_t block, size_t size) {
+    void *bytes = malloc(size);
+    demand(bytes != NULL, "the host has memory");
+    memset(bytes, 0xEE, size);
+    check(gpu_vmm_write(pool, block, bytes, size), "overwrite");
+    free(bytes);
+}
+
 int main(int count, char **arguments) {
     // Line by line, so that what was said is there also where a driver ends the process.
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -56,6 +64,12 @@ int main(int count, char **arguments) {
     check(gpu_vmm_suspend(pool, "weights", "host", &bytes), "suspend");
     printf("asleep: %" PRIu64 " bytes went back to the driver\n", bytes);
     demand(gpu_vmm_read(pool, block + 1000, read, sizeof read) == GPU_VMM_SUSPENDED, "nothing reads what is asleep");
+    // Other contents lie in the memory meanwhile: what comes back is not what was left there.
+    uint64_t other = 0;
+    check(gpu_vmm_alloc(pool, 3 << 20, 0, NULL, &other), "allocate");
+    overwrite(pool, other, 3 << 20);
+    check(gpu_vmm_free(pool, other), "free");
+    check(gpu_vmm_trim(pool, 0, NULL), "trim");
     check(gpu_vmm_resume(pool, "weights", &bytes), "resume");
     memset(read, 0xFF, sizeof read); // so that a read that copies nothing is seen
     check(gpu_vmm_read(pool, block + 1000, read, sizeof read), "read");

@@ -132,6 +132,12 @@ int main(int count, char **arguments) {
     demand(gpu_vmm_write(pool, place, text, sizeof text) == GPU_VMM_OK, "written");
     demand(gpu_vmm_suspend(pool, "weights", "host", &bytes) == GPU_VMM_OK && bytes >= 3 << 20, "asleep");
     demand(gpu_vmm_suspend(pool, "weights", "host", &bytes) == GPU_VMM_OK && bytes == 0, "asleep already");
+    // Other contents lie in the memory meanwhile: what comes back is not what was left there.
+    void *other = gpu_vmm_torch_alloc(20 << 20, 0, nullptr);
+    const std::string others(20 << 20, '\xEE');
+    demand(gpu_vmm_write(pool, reinterpret_cast<std::uint64_t>(other), others.data(), others.size()) == GPU_VMM_OK, "others");
+    gpu_vmm_torch_free(other, 20 << 20, 0, nullptr);
+    gpu_vmm_torch_empty_cache();
     demand(gpu_vmm_resume(pool, "weights", &bytes) == GPU_VMM_OK && bytes >= 3 << 20, "awake");
     demand(gpu_vmm_resume(pool, "weights", &bytes) == GPU_VMM_OK && bytes == 0, "awake already");
     std::memset(back, 0xFF, sizeof back); // so that a read that copies nothing is seen

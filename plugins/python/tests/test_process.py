@@ -106,6 +106,9 @@ class Processes(Case):
                     "capacity": lambda: vec.capacity,
                     "record": lambda: block.record_use(0),
                     "export": vec.__dlpack__,
+                    "show": lambda: getattr(vec, "__array_interface__" if {NAME!r} == "host" else "__cuda_array_interface__"),
+                    "copy": vec.copy,
+                    "sleep": vec.suspend,
                     "free": lambda: pool.free(block.address),
                 }}
                 for name, call in calls.items():
