@@ -112,7 +112,7 @@ typedef struct {
 // Nothing has this tag.
 #define GPU_VMM_NO_SUCH_TAG 8
 
-// Somebody still uses it: a region whose tensors are in use cannot shrink.
+// The memory is in use: a region cannot shrink or be suspended while a tensor of it exists.
 #define GPU_VMM_BUSY 9
 
 // The process was forked: no driver works in the child.

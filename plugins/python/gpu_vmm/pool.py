@@ -49,7 +49,10 @@ class BlockInfo:
 
 
 class Block(Owner):
-    """Memory of a pool, which is freed in the order of its stream: by :meth:`free`, at the end of ``with``, or when nobody has it."""
+    """Memory of a pool, which is freed in the order of its stream: by :meth:`free`, at the end of ``with``, or when nobody has it.
+
+    ``size`` is what was asked for, in bytes, ``stream`` the vendor's handle of the stream that it was allocated for.
+    """
 
     __slots__ = ("_pool", "_address", "_lent", "size", "stream", "__weakref__")
     _instead = "allocate another one, and other.write(block.read())"
@@ -58,14 +61,11 @@ class Block(Owner):
         self._make_once("_address")
         if not isinstance(pool, Pool):
             raise TypeError(f"a Block is made by Pool.alloc(), not of a {type(pool).__name__}")
+        first, self.size, self.stream = unsigned("address", address), unsigned("size", size), unsigned("stream", stream)
         self._pool = pool
         # Whether an array of another library has it.
         self._lent = False
-        self._address: Optional[int] = address
-        self.size = size
-        """What was asked for, in bytes."""
-        self.stream = stream
-        """The stream that it was allocated for, by the vendor's handle."""
+        self._address: Optional[int] = first
 
     def __repr__(self) -> str:
         where = "freed" if self._address is None else f"at {self._address:#x}"
@@ -82,7 +82,14 @@ class Block(Owner):
         """The address for who frees it: one thread alone is given it."""
         address = self._address
         self._address = None
-        return address if address is not None and self._pool._blocks.owners.pop(address, None) is not None else None
+        if address is None:
+            return None
+        owners = self._pool._blocks.owners
+        owner = owners.get(address)
+        # A Block that was made by hand owns nothing. The garbage collector has cleared the reference already.
+        if owner is None or owner() not in (self, None):
+            return None
+        return address if owners.pop(address, None) is not None else None
 
     def _free(self, address: int) -> int:
         handle = self._pool._handle

@@ -99,6 +99,23 @@ class Made(Case):
                 make()
             self.assertRegex(str(raised.exception), "made by|is needed, not")
 
+    def test_a_block_made_by_hand_frees_nothing(self):
+        pool = backend().pool()
+        block = pool.alloc(64)
+        block.write(b"kept")
+        other = gpu_vmm.Block(pool, block.address, 1 << 20, 0)
+        self.assertEqual(other.read(0, 4), b"kept")
+        with self.raises(gpu_vmm.InvalidArgument):
+            other.read(0, 1 << 20)
+        with self.raises(gpu_vmm.NotABlock):
+            other.free()
+        del other
+        with self.assertRaises(TypeError):
+            gpu_vmm.Block(pool, [], 1, 0)
+        self.assertEqual(pool.account()["live"], 64)
+        block.free()
+        self.assertEqual(pool.account()["live"], 0)
+
     def test_half_made(self):
         # What __del__ finds there is not worth a word.
         noted = []

@@ -232,7 +232,7 @@ mod tests {
 
     use super::*;
     use crate::pool::PoolOptions;
-    use gpu_vmm::Vendor;
+    use gpu_vmm::{Backend as _, Vendor};
 
     const ONE: MempoolId = MempoolId { first: 0, second: 1 };
     const TWO: MempoolId = MempoolId { first: 0, second: 2 };
