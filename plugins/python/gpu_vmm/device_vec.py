@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import threading
 from typing import Any, Dict, List, Optional, SupportsIndex, Tuple
 
 from ._arguments import Folder, kept_in, unsigned
 from ._dlpack import capsule, versioned
 from ._handles import RegionHandle
 from ._library import check, library
+from ._lock import Lock
 from ._owner import Owner
 from ._values import Buffer, DType, as_bytes, dtype_of, pack, unpack
 from ._views import Views
@@ -140,7 +140,9 @@ class DeviceVec(_Shown):
     C-contiguous buffer of that type, ``bytes`` (contents as they lie), or numbers. ``backend``: None is the best one that there is.
     ``reserve``: how many bytes it can grow to, None for as many as the device has; addresses cost nothing.
 
-    Any thread may use it, one at a time changes it. ``copy.copy`` and ``copy.deepcopy`` are :meth:`copy`. Raises InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable.
+    Any thread may use it, one at a time changes it. ``copy.copy`` and ``copy.deepcopy`` are :meth:`copy`.
+
+    Raises InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable.
     """
 
     __slots__ = (
@@ -175,7 +177,7 @@ class DeviceVec(_Shown):
         check(library().gpu_vmm_region_address(self._region, ctypes.byref(address)))
         self._address: int = address.value
         self._length = 0
-        self._lock = threading.RLock()
+        self._lock = Lock()
         # Buffers of it that others have, and whether __cuda_array_interface__ was asked for, which does not report the end of a view.
         self._views = Views()
         self._seen = False

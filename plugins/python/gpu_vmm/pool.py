@@ -7,7 +7,6 @@ import ctypes
 import json
 import os
 import sys
-import threading
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,6 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, SupportsIndex, Type, Uni
 from ._arguments import Folder, kept_in, text, unsigned
 from ._handles import PoolHandle
 from ._library import BlockFound, check, library, take_text
+from ._lock import Lock
 from ._owner import Owner
 from .errors import Busy, InvalidArgument, NoSuchTag, NotABlock
 
@@ -29,7 +29,7 @@ class Blocks:
         self.owners: Dict[int, weakref.ref[Block]] = {}
         """By address."""
         # Held while bytes are copied, and by who takes memory away. Not by Block.__del__: nothing copies then.
-        self.lock = threading.RLock()
+        self.lock = Lock()
 
 
 @dataclass(frozen=True)

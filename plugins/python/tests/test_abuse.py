@@ -54,9 +54,8 @@ class Abuse(Case):
         self.refused(vec.suspend, "host", "/tmp")
         for dtype in ("", "float", "float32\0", b"int8", 5, None, [], "x" * 100_000):
             self.refused(self.vec, dtype)
-        for values in (5, 1.5, "12", object(), {1: 2}, [[1]], [None], b"123", bytearray(5), memoryview(b"1234"), (1 for _ in "ab" if 1 / 0)):
-            if not hasattr(values, "__next__"):
-                self.refused(vec.extend, values)
+        for values in (5, 1.5, "12", object(), {1: 2}, [[1]], [None], b"123", bytearray(5), memoryview(b"1234")):
+            self.refused(vec.extend, values)
         self.assertEqual((vec.tolist(), len(vec)), ([1, 2, 3], 3))
         vec.append(4)
         self.assertEqual(vec.tolist(), [1, 2, 3, 4])
