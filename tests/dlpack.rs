@@ -162,11 +162,15 @@ fn memory_is_taken_away_when_no_tensor_is_left() {
 fn a_tensor_is_good_again_after_suspend_and_resume() {
     let machine = machine();
     let stash = Stash::pinned(&machine, Bytes::mib(4)).unwrap();
-    let shared = shared(&machine, 2);
+    let shared = shared(&machine, 1);
+    shared.grow_to(Bytes(2 * GRANULE.0)).unwrap(); // a handle of its own, which can go alone
     shared.write(Bytes(8), b"kept").unwrap();
     let tensor = shared.dlpack(None, &bytes_view(8, 4)).unwrap();
     let seen = *tensor.dl_tensor();
-    assert!(!shared.suspend(&stash, IDLE).unwrap().already);
+    let refused = shared.suspend(&stash, IDLE);
+    assert!(matches!(refused, Err(Error::Exported { operation: "suspend", count: 1 })), "{refused:?}");
+    assert_eq!(machine.live().handles, 2);
+    assert!(!shared.suspend_exported(&stash, IDLE).unwrap().already);
     assert_eq!(machine.live().handles, 0);
     for length in [1, 0] {
         let refused = shared.dlpack(None, &bytes_view(0, length));
@@ -174,7 +178,12 @@ fn a_tensor_is_good_again_after_suspend_and_resume() {
     }
     assert!(!shared.resume().unwrap().already);
     assert_eq!(&data::<4>(seen.data), b"kept");
-    drop((tensor, shared, stash));
+    shared.shrink_exported_to(GRANULE, IDLE).unwrap();
+    assert_eq!(&data::<4>(seen.data), b"kept");
+    assert_eq!(machine.live().handles, 1);
+    drop(tensor);
+    assert!(!shared.suspend(&stash, IDLE).unwrap().already);
+    drop((shared, stash));
     assert_nothing_left(&machine);
 }
 

@@ -24,6 +24,14 @@ static void demand(int holds, const char *what) {
     }
 }
 
+static void overwrite(const gpu_vmm_pool *pool, uint64_t block, size_t size) {
+    void *bytes = malloc(size);
+    demand(bytes != NULL, "the host has memory");
+    memset(bytes, 0xEE, size);
+    check(gpu_vmm_write(pool, block, bytes, size), "overwrite");
+    free(bytes);
+}
+
 int main(int count, char **arguments) {
     // Line by line, so that what was said is there also where a driver ends the process.
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -35,7 +43,7 @@ int main(int count, char **arguments) {
            free_before, total);
 
     // A pool that holds a gibibyte at most, and a part of it for weights.
-    gpu_vmm_pool_options options = {.device = 0, .budget = 1ull << 30, .keep = UINT64_MAX};
+    gpu_vmm_pool_options options = {.budget = 1ull << 30}; // all else is zero: the default
     gpu_vmm_pool *pool = NULL, *weights = NULL;
     check(gpu_vmm_pool_new(backend, &options, &pool), "make a pool");
     check(gpu_vmm_pool_tagged(pool, "weights", &weights), "tag");
@@ -56,7 +64,14 @@ int main(int count, char **arguments) {
     check(gpu_vmm_suspend(pool, "weights", "host", &bytes), "suspend");
     printf("asleep: %" PRIu64 " bytes went back to the driver\n", bytes);
     demand(gpu_vmm_read(pool, block + 1000, read, sizeof read) == GPU_VMM_SUSPENDED, "nothing reads what is asleep");
+    // Other contents lie in the memory meanwhile: what comes back is not what was left there.
+    uint64_t other = 0;
+    check(gpu_vmm_alloc(pool, 3 << 20, 0, NULL, &other), "allocate");
+    overwrite(pool, other, 3 << 20);
+    check(gpu_vmm_free(pool, other), "free");
+    check(gpu_vmm_trim(pool, 0, NULL), "trim");
     check(gpu_vmm_resume(pool, "weights", &bytes), "resume");
+    memset(read, 0xFF, sizeof read); // so that a read that copies nothing is seen
     check(gpu_vmm_read(pool, block + 1000, read, sizeof read), "read");
     demand(memcmp(read, written, sizeof read) == 0, "the contents are back");
 
@@ -85,10 +100,12 @@ int main(int count, char **arguments) {
     check(gpu_vmm_region_new(backend, 0, 256 << 20, &region), "reserve");
     check(gpu_vmm_region_grow(region, 4 << 20), "grow");
     check(gpu_vmm_region_address(region, &before), "address");
+    strcpy(written, "what grows is not copied");
     check(gpu_vmm_region_write(region, 0, written, sizeof written), "write");
     check(gpu_vmm_region_grow(region, 64 << 20), "grow");
     check(gpu_vmm_region_address(region, &after), "address");
     check(gpu_vmm_region_size(region, &size), "size");
+    memset(read, 0xFF, sizeof read);
     check(gpu_vmm_region_read(region, 0, read, sizeof read), "read");
     demand(before == after && size >= 64 << 20 && memcmp(read, written, sizeof read) == 0, "it has grown in place");
     gpu_vmm_region_free(region);

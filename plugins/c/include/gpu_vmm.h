@@ -2,6 +2,16 @@
 //
 // Every function that can fail gives a status, GPU_VMM_OK where all went well; gpu_vmm_last_error says the rest in words.
 // All sizes are bytes, all addresses are the device's. Objects may be used by several threads at once.
+//
+// Results: every function with a status sets what its out-parameters point to to zero or NULL first. After an error they hold
+// that, never what lay there before. What gpu_vmm_read and gpu_vmm_region_read have copied to `to` by then is not defined.
+//
+// Options: a struct of zeros, `gpu_vmm_pool_options options = {0};`, is the default.
+//
+// Memory that others use: functions that take a region's memory away (gpu_vmm_region_shrink, gpu_vmm_region_suspend) fail with
+// GPU_VMM_BUSY while a DLPack tensor of it exists, unless `force` is true. gpu_vmm_region_grow never moves memory, and
+// gpu_vmm_region_free leaves it to the tensors. A block of a pool is an address, whose users the library does not know: before
+// gpu_vmm_free, gpu_vmm_suspend and gpu_vmm_pool_free the caller must stop using the block.
 
 #ifndef GPU_VMM_H
 #define GPU_VMM_H
@@ -11,6 +21,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+
+// For `keep` of gpu_vmm_pool_options: free memory returns to the driver at once. One byte is less than any page.
+#define GPU_VMM_KEEP_NOTHING 1
 
 // An opened driver. Pools and regions that were made of it stay when it is closed.
 typedef struct gpu_vmm_backend gpu_vmm_backend;
@@ -24,13 +37,13 @@ typedef struct gpu_vmm_region gpu_vmm_region;
 // How a call ended.
 typedef int32_t gpu_vmm_status;
 
-// What a pool is to be. All zeros but `keep` is a pool of device 0 without limits.
+// What a pool is to be. All zeros, as after `= {0}`, is the default: a pool of device 0 without limits that keeps its memory.
 typedef struct {
   // Whose memory it is.
   uint32_t device;
   // The most physical memory that the pool may hold; 0 for no limit.
   uint64_t budget;
-  // How much memory the pool keeps in which nothing is; UINT64_MAX for all of it.
+  // The most free memory that the pool keeps, in bytes; 0 for all of it, GPU_VMM_KEEP_NOTHING for none.
   uint64_t keep;
   // The size in which physical memory is created and mapped, a power of two; 0 for the driver's granularity, or for 16 MiB
   // where PyTorch is served. Larger pieces take fewer driver calls, and more may lie unused beside blocks.
@@ -43,6 +56,9 @@ typedef struct {
   bool scrub;
   // The pool remembers where each block came from.
   bool debug;
+  // Must be zero. Later versions add their settings here, so that the size stays: a setting that this version does not know
+  // is an error and not ignored.
+  uint64_t reserved[4];
 } gpu_vmm_pool_options;
 
 // What is known of a block.
@@ -96,7 +112,7 @@ typedef struct {
 // Nothing has this tag.
 #define GPU_VMM_NO_SUCH_TAG 8
 
-// Somebody still uses it: a region whose tensors are in use cannot shrink.
+// The memory is in use: a region cannot shrink or be suspended while a tensor of it exists.
 #define GPU_VMM_BUSY 9
 
 // The process was forked: no driver works in the child.
@@ -315,13 +331,14 @@ void gpu_vmm_region_free(gpu_vmm_region *region);
 gpu_vmm_status gpu_vmm_region_grow(const gpu_vmm_region *region, uint64_t size);
 
 // Gives memory back behind the first `size` bytes, in whole handles; waits for the devices. GPU_VMM_BUSY while a tensor of
-// the region is in use.
+// the region exists, unless `force` is true: then nothing may use elements of a tensor behind the new end.
 //
 // # Safety
 //
 // `region` is null or a region.
 gpu_vmm_status gpu_vmm_region_shrink(const gpu_vmm_region *region,
-                                     uint64_t size);
+                                     uint64_t size,
+                                     bool force);
 
 // The first address.
 //
@@ -337,28 +354,38 @@ gpu_vmm_status gpu_vmm_region_address(const gpu_vmm_region *region, uint64_t *ad
 // `region` is null or a region, `size` null or room for a number.
 gpu_vmm_status gpu_vmm_region_size(const gpu_vmm_region *region, uint64_t *size);
 
-// Copies bytes from `offset` on to the host and waits for the copy. Work of streams is not waited for.
+// Copies bytes from `offset` on to the host and waits for the copy. Work of streams is not waited for. `to` must not overlap
+// the region.
 //
 // # Safety
 //
 // `region` is null or a region, `to` null or room for `size` bytes.
-gpu_vmm_status gpu_vmm_region_read(const gpu_vmm_region *region, uint64_t offset, void *to, uint64_t size);
+gpu_vmm_status gpu_vmm_region_read(const gpu_vmm_region *region,
+                                   uint64_t offset,
+                                   void *to,
+                                   uint64_t size);
 
-// Copies bytes of the host to `offset` and waits until they are there. Work of streams is not waited for.
+// Copies bytes of the host to `offset` and waits until they are there. Work of streams is not waited for. `from` must not
+// overlap the region.
 //
 // # Safety
 //
 // `region` is null or a region, `from` null or `size` bytes.
-gpu_vmm_status gpu_vmm_region_write(const gpu_vmm_region *region, uint64_t offset, const void *from, uint64_t size);
+gpu_vmm_status gpu_vmm_region_write(const gpu_vmm_region *region,
+                                    uint64_t offset,
+                                    const void *from,
+                                    uint64_t size);
 
 // Gives the region's memory back and keeps its addresses; waits for the devices. `keep` is as for gpu_vmm_suspend. `bytes`, how
-// much memory went, may be null. Until gpu_vmm_region_resume nobody may use the memory, tensors of it included.
+// much memory went, may be null. GPU_VMM_BUSY while a tensor of the region exists, unless `force` is true: then nothing may use
+// the memory of a tensor before gpu_vmm_region_resume.
 //
 // # Safety
 //
 // `region` is null or a region, `keep` null or a string, `bytes` null or room for a number.
 gpu_vmm_status gpu_vmm_region_suspend(const gpu_vmm_region *region,
                                       const char *keep,
+                                      bool force,
                                       uint64_t *bytes);
 
 // Brings a region's memory back, with its contents, at the same addresses. `bytes`, how much memory came, may be null.

@@ -5,7 +5,7 @@
 
 use crate::call::status;
 use crate::status::{Answer, Failure, Status};
-use crate::texts::{give, give_box, give_if_wanted, give_json, object, optional, take_box};
+use crate::texts::{clear, give, give_box, give_if_wanted, give_json, object, optional, take_box};
 use gpu_vmm::{AnyBackend, Backend as _, DeviceId, Vendor};
 use serde::Serialize;
 use std::ffi::c_char;
@@ -37,6 +37,8 @@ pub(crate) fn open(name: Option<&str>) -> Answer<AnyBackend> {
 /// `name` is null or a string; `backend` is room for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_open(name: *const c_char, backend: *mut *mut Backend) -> Status {
+    // SAFETY: null or room for a pointer, as the caller says.
+    unsafe { clear(backend) };
     status(|| {
         // SAFETY: as the caller says.
         unsafe {
@@ -82,6 +84,8 @@ pub unsafe extern "C" fn gpu_vmm_backend_name(backend: *const Backend) -> *const
 /// `backend` is null or an open one; `count` is null or room for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_backend_devices(backend: *const Backend, count: *mut u32) -> Status {
+    // SAFETY: null or room for a number, as the caller says.
+    unsafe { clear(count) };
     status(|| {
         // SAFETY: as the caller says.
         unsafe { give("count", count, object("backend", backend)?.0.devices().len() as u32) }
@@ -115,6 +119,8 @@ struct DeviceInfo<'a> {
 /// `backend` is null or an open one; `json` is null or room for a pointer, to be freed with gpu_vmm_string_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_backend_info(backend: *const Backend, json: *mut *mut c_char) -> Status {
+    // SAFETY: null or room for a pointer, as the caller says.
+    unsafe { clear(json) };
     status(|| {
         // SAFETY: as the caller says.
         let backend = &unsafe { object("backend", backend) }?.0;
@@ -152,6 +158,11 @@ pub unsafe extern "C" fn gpu_vmm_memory(
     free_bytes: *mut u64,
     total_bytes: *mut u64,
 ) -> Status {
+    // SAFETY: null or room for a number each, as the caller says.
+    unsafe {
+        clear(free_bytes);
+        clear(total_bytes);
+    };
     status(|| {
         // SAFETY: as the caller says.
         unsafe {

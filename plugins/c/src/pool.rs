@@ -8,14 +8,17 @@ use crate::call::status;
 use crate::sleep::Stashes;
 use crate::status::{Answer, Failure, Status};
 use crate::texts::{
-    bytes, check_place, give, give_box, give_if_wanted, give_json, object, required, room, take_box,
+    bytes, check_place, clear, give, give_box, give_if_wanted, give_json, object, required, room, take_box,
 };
 use gpu_vmm::pool::{BlockInfo as Found, Pool as Blocks, PoolError};
 use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, DeviceId, Stream};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-/// What a pool is to be. All zeros but `keep` is a pool of device 0 without limits.
+/// For `keep` of gpu_vmm_pool_options: free memory returns to the driver at once. One byte is less than any page.
+pub const GPU_VMM_KEEP_NOTHING: u64 = 1;
+
+/// What a pool is to be. All zeros, as after `= {0}`, is the default: a pool of device 0 without limits that keeps its memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
@@ -23,7 +26,7 @@ pub struct PoolOptions {
     pub device: u32,
     /// The most physical memory that the pool may hold; 0 for no limit.
     pub budget: u64,
-    /// How much memory the pool keeps in which nothing is; UINT64_MAX for all of it.
+    /// The most free memory that the pool keeps, in bytes; 0 for all of it, GPU_VMM_KEEP_NOTHING for none.
     pub keep: u64,
     /// The size in which physical memory is created and mapped, a power of two; 0 for the driver's granularity, or for 16 MiB
     /// where PyTorch is served. Larger pieces take fewer driver calls, and more may lie unused beside blocks.
@@ -36,11 +39,34 @@ pub struct PoolOptions {
     pub scrub: bool,
     /// The pool remembers where each block came from.
     pub debug: bool,
+    /// Must be zero. Later versions add their settings here, so that the size stays: a setting that this version does not know
+    /// is an error and not ignored.
+    pub reserved: [u64; 4],
 }
 
 impl PoolOptions {
-    pub(crate) const DEFAULT: Self =
-        Self { device: 0, budget: 0, keep: u64::MAX, page: 0, slack: 0, scrub: false, debug: false };
+    /// All zeros.
+    pub(crate) const DEFAULT: Self = Self {
+        device: 0,
+        budget: 0,
+        keep: 0,
+        page: 0,
+        slack: 0,
+        scrub: false,
+        debug: false,
+        reserved: [0; 4],
+    };
+
+    /// Refuses settings of a later version.
+    pub(crate) fn check(&self) -> Answer {
+        if self.reserved != [0; 4] {
+            return Err(Failure::invalid(
+                "make a pool: options.reserved is not zero; set the whole struct to zero first (gpu_vmm_pool_options options = {0}), \
+                 or load a library as new as the header",
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// A pool of a device's memory, allocating under one tag.
@@ -54,8 +80,14 @@ pub struct Pool {
 
 impl Pool {
     pub(crate) fn new(backend: &AnyBackend, options: &PoolOptions) -> Answer<Self> {
+        options.check()?;
         let device = DeviceId(options.device);
-        let mut builder = Blocks::builder(backend).device(device).keep(Bytes(options.keep));
+        let mut builder = Blocks::builder(backend).device(device);
+        match options.keep {
+            0 => {}
+            GPU_VMM_KEEP_NOTHING => builder = builder.keep(Bytes::ZERO),
+            keep => builder = builder.keep(Bytes(keep)),
+        }
         if options.budget > 0 {
             builder = builder.budget(Bytes(options.budget));
         }
@@ -150,6 +182,8 @@ pub unsafe extern "C" fn gpu_vmm_pool_new(
     options: *const PoolOptions,
     pool: *mut *mut Pool,
 ) -> Status {
+    // SAFETY: null or room for a pointer, as the caller says.
+    unsafe { clear(pool) };
     status(|| {
         // SAFETY: as the caller says.
         unsafe {
@@ -171,6 +205,8 @@ pub unsafe extern "C" fn gpu_vmm_pool_tagged(
     tag: *const c_char,
     tagged: *mut *mut Pool,
 ) -> Status {
+    // SAFETY: null or room for a pointer, as the caller says.
+    unsafe { clear(tagged) };
     status(|| {
         // SAFETY: as the caller says.
         unsafe {
@@ -206,6 +242,8 @@ pub unsafe extern "C" fn gpu_vmm_alloc(
     stream: *mut c_void,
     address: *mut u64,
 ) -> Status {
+    // SAFETY: null or room for a number, as the caller says.
+    unsafe { clear(address) };
     status(|| {
         // SAFETY: as the caller says.
         let (pool, stream) = unsafe { (object("pool", pool)?, Stream::from_raw(stream)) };
@@ -253,6 +291,8 @@ pub unsafe extern "C" fn gpu_vmm_record_use(pool: *const Pool, address: u64, str
 /// `pool` is null or a pool, `block` null or room for one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_find(pool: *const Pool, address: u64, block: *mut BlockInfo) -> Status {
+    // SAFETY: null or room for a block, whose fields can all be zero, as the caller says.
+    unsafe { clear(block) };
     status(|| {
         // SAFETY: as the caller says.
         let pool = unsafe { object("pool", pool) }?;
@@ -308,6 +348,8 @@ pub unsafe extern "C" fn gpu_vmm_write(
 /// `pool` is null or a pool, `given_back` null or room for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_trim(pool: *const Pool, keep: u64, given_back: *mut u64) -> Status {
+    // SAFETY: null or room for a number, as the caller says.
+    unsafe { clear(given_back) };
     status(|| {
         // SAFETY: as the caller says.
         let pool = unsafe { object("pool", pool) }?;
@@ -340,6 +382,8 @@ pub unsafe extern "C" fn gpu_vmm_forget_stream(pool: *const Pool, stream: *mut c
 /// `pool` is null or a pool; `json` is null or room for a pointer, to be freed with gpu_vmm_string_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_account(pool: *const Pool, json: *mut *mut c_char) -> Status {
+    // SAFETY: null or room for a pointer, as the caller says.
+    unsafe { clear(json) };
     status(|| {
         // SAFETY: as the caller says.
         unsafe { give_json(json, &object("pool", pool)?.blocks.account()) }
@@ -353,6 +397,8 @@ pub unsafe extern "C" fn gpu_vmm_account(pool: *const Pool, json: *mut *mut c_ch
 /// As for gpu_vmm_account.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_snapshot(pool: *const Pool, json: *mut *mut c_char) -> Status {
+    // SAFETY: null or room for a pointer, as the caller says.
+    unsafe { clear(json) };
     status(|| {
         // SAFETY: as the caller says.
         unsafe { give_json(json, &object("pool", pool)?.blocks.snapshot()) }

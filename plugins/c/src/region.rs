@@ -6,10 +6,10 @@
 use crate::backend::Backend;
 use crate::call::status;
 use crate::sleep::Stashes;
-use crate::status::Status;
-use crate::texts::{bytes, give, give_box, give_if_wanted, object, optional, room, take_box};
+use crate::status::{Failure, Status};
+use crate::texts::{bytes, clear, give, give_box, give_if_wanted, object, optional, room, take_box};
 use gpu_vmm::dlpack::SharedRegion;
-use gpu_vmm::{AnyBackend, Bytes, DeviceId, Done, Region as Memory};
+use gpu_vmm::{AnyBackend, Bytes, DeviceId, Done, Error, Region as Memory};
 use std::ffi::{c_char, c_void};
 
 /// An address range of a device that grows in place.
@@ -33,6 +33,8 @@ pub unsafe extern "C" fn gpu_vmm_region_new(
     reserve: u64,
     region: *mut *mut Region,
 ) -> Status {
+    // SAFETY: null or room for a pointer, as the caller says.
+    unsafe { clear(region) };
     status(|| {
         // SAFETY: as the caller says.
         unsafe {
@@ -75,18 +77,34 @@ pub unsafe extern "C" fn gpu_vmm_region_grow(region: *const Region, size: u64) -
     })
 }
 
+/// The failure of a call that takes memory away, with the way to insist.
+fn taken_away(error: Error) -> Failure {
+    let is_exported = matches!(error, Error::Exported { .. });
+    let mut failure = Failure::from(error);
+    if is_exported {
+        failure.text = format!("{}, or insist with force", failure.text).into();
+    }
+    failure
+}
+
 /// Gives memory back behind the first `size` bytes, in whole handles; waits for the devices. GPU_VMM_BUSY while a tensor of
-/// the region is in use.
+/// the region exists, unless `force` is true: then nothing may use elements of a tensor behind the new end.
 ///
 /// # Safety
 ///
 /// `region` is null or a region.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpu_vmm_region_shrink(region: *const Region, size: u64) -> Status {
+pub unsafe extern "C" fn gpu_vmm_region_shrink(region: *const Region, size: u64, force: bool) -> Status {
     status(|| {
         // SAFETY: as the caller says.
         let region = unsafe { object("region", region) }?;
-        region.memory.shrink_to(Bytes(size), Done::when_devices_idle())?;
+        let (size, done) = (Bytes(size), Done::when_devices_idle());
+        let shrunk = if force {
+            region.memory.shrink_exported_to(size, done)
+        } else {
+            region.memory.shrink_to(size, done)
+        };
+        shrunk.map_err(taken_away)?;
         Ok(())
     })
 }
@@ -98,6 +116,8 @@ pub unsafe extern "C" fn gpu_vmm_region_shrink(region: *const Region, size: u64)
 /// `region` is null or a region, `address` null or room for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_address(region: *const Region, address: *mut u64) -> Status {
+    // SAFETY: null or room for a number, as the caller says.
+    unsafe { clear(address) };
     status(|| {
         // SAFETY: as the caller says.
         unsafe {
@@ -113,13 +133,16 @@ pub unsafe extern "C" fn gpu_vmm_region_address(region: *const Region, address: 
 /// `region` is null or a region, `size` null or room for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_size(region: *const Region, size: *mut u64) -> Status {
+    // SAFETY: null or room for a number, as the caller says.
+    unsafe { clear(size) };
     status(|| {
         // SAFETY: as the caller says.
         unsafe { give("size", size, object("region", region)?.memory.with(|region| region.end().0)?) }
     })
 }
 
-/// Copies bytes from `offset` on to the host and waits for the copy. Work of streams is not waited for.
+/// Copies bytes from `offset` on to the host and waits for the copy. Work of streams is not waited for. `to` must not overlap
+/// the region.
 ///
 /// # Safety
 ///
@@ -141,7 +164,8 @@ pub unsafe extern "C" fn gpu_vmm_region_read(
     })
 }
 
-/// Copies bytes of the host to `offset` and waits until they are there. Work of streams is not waited for.
+/// Copies bytes of the host to `offset` and waits until they are there. Work of streams is not waited for. `from` must not
+/// overlap the region.
 ///
 /// # Safety
 ///
@@ -164,7 +188,8 @@ pub unsafe extern "C" fn gpu_vmm_region_write(
 }
 
 /// Gives the region's memory back and keeps its addresses; waits for the devices. `keep` is as for gpu_vmm_suspend. `bytes`, how
-/// much memory went, may be null. Until gpu_vmm_region_resume nobody may use the memory, tensors of it included.
+/// much memory went, may be null. GPU_VMM_BUSY while a tensor of the region exists, unless `force` is true: then nothing may use
+/// the memory of a tensor before gpu_vmm_region_resume.
 ///
 /// # Safety
 ///
@@ -173,15 +198,24 @@ pub unsafe extern "C" fn gpu_vmm_region_write(
 pub unsafe extern "C" fn gpu_vmm_region_suspend(
     region: *const Region,
     keep: *const c_char,
+    force: bool,
     bytes: *mut u64,
 ) -> Status {
+    // SAFETY: null or room for a number, as the caller says.
+    unsafe { clear(bytes) };
     status(|| {
         // SAFETY: as the caller says.
         let (region, keep) = unsafe { (object("region", region)?, optional("keep", keep)?) };
         let contents = || Ok(region.memory.with(Memory::mapped)?);
         let mut stashes = region.stashes.lock();
         let stash = stashes.stash(&region.backend, keep, contents)?;
-        let suspended = region.memory.suspend(&stash, Done::when_devices_idle())?;
+        let done = Done::when_devices_idle();
+        let suspended = if force {
+            region.memory.suspend_exported(&stash, done)
+        } else {
+            region.memory.suspend(&stash, done)
+        };
+        let suspended = suspended.map_err(taken_away)?;
         // SAFETY: as the caller says.
         unsafe { give_if_wanted(bytes, suspended.memory.0) };
         Ok(())
@@ -195,6 +229,8 @@ pub unsafe extern "C" fn gpu_vmm_region_suspend(
 /// `region` is null or a region, `bytes` null or room for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_region_resume(region: *const Region, bytes: *mut u64) -> Status {
+    // SAFETY: null or room for a number, as the caller says.
+    unsafe { clear(bytes) };
     status(|| {
         // SAFETY: as the caller says.
         let region = unsafe { object("region", region) }?;

@@ -6,7 +6,7 @@
 use crate::call::status;
 use crate::pool::Pool;
 use crate::status::{Answer, Failure, Status};
-use crate::texts::{give, give_if_wanted, object, optional, required};
+use crate::texts::{clear, give, give_if_wanted, object, optional, required};
 use gpu_vmm::{AnyBackend, Bytes, Done, Ring, Stash};
 use std::ffi::c_char;
 use std::path::PathBuf;
@@ -100,6 +100,8 @@ pub unsafe extern "C" fn gpu_vmm_is_suspended(
     tag: *const c_char,
     suspended: *mut bool,
 ) -> Status {
+    // SAFETY: null or room for a bool, as the caller says.
+    unsafe { clear(suspended) };
     status(|| {
         // SAFETY: as the caller says.
         unsafe {
@@ -126,6 +128,8 @@ pub unsafe extern "C" fn gpu_vmm_suspend(
     keep: *const c_char,
     bytes: *mut u64,
 ) -> Status {
+    // SAFETY: null or room for a number, as the caller says.
+    unsafe { clear(bytes) };
     status(|| {
         // SAFETY: as the caller says.
         let (pool, tag, keep) =
@@ -146,6 +150,8 @@ pub unsafe extern "C" fn gpu_vmm_suspend(
 /// `pool` is null or a pool, `tag` null or a string, `bytes` null or room for a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_resume(pool: *const Pool, tag: *const c_char, bytes: *mut u64) -> Status {
+    // SAFETY: null or room for a number, as the caller says.
+    unsafe { clear(bytes) };
     status(|| {
         // SAFETY: as the caller says.
         let (pool, tag) = unsafe { (object("pool", pool)?, required("tag", tag)?) };

@@ -30,7 +30,7 @@ pub const GPU_VMM_SUSPENDED: Status = 6;
 pub const GPU_VMM_FILE: Status = 7;
 /// Nothing has this tag.
 pub const GPU_VMM_NO_SUCH_TAG: Status = 8;
-/// Somebody still uses it: a region whose tensors are in use cannot shrink.
+/// The memory is in use: a region cannot shrink or be suspended while a tensor of it exists.
 pub const GPU_VMM_BUSY: Status = 9;
 /// The process was forked: no driver works in the child.
 pub const GPU_VMM_FORKED: Status = 10;

@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::call::{quietly, status};
 use crate::region::Region;
 use crate::status::{Failure, Status};
-use crate::texts::{give_if_wanted, object};
+use crate::texts::{clear, give_if_wanted, object};
 use gpu_vmm::dlpack::{DLDataTypeCode, DLDevice, DataType, LegacyTensor, Tensor, TensorView};
 use gpu_vmm::{Backend as _, Bytes, DeviceId};
 use std::ffi::c_void;
@@ -37,6 +37,8 @@ pub unsafe extern "C" fn gpu_vmm_region_dlpack(
     versioned: bool,
     tensor: *mut *mut c_void,
 ) -> Status {
+    // SAFETY: null or room for a pointer, as the caller says.
+    unsafe { clear(tensor) };
     status(|| {
         // SAFETY: as the caller says.
         let region = unsafe { object("region", region) }?;
@@ -102,6 +104,11 @@ pub unsafe extern "C" fn gpu_vmm_dlpack_device(
     device_type: *mut i32,
     device_id: *mut i32,
 ) -> Status {
+    // SAFETY: null or room for a number each, as the caller says.
+    unsafe {
+        clear(device_type);
+        clear(device_id);
+    };
     status(|| {
         // SAFETY: as the caller says.
         let backend = unsafe { object("backend", backend) }?;

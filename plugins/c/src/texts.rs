@@ -75,6 +75,18 @@ fn checked(what: &str, is_null: bool, size: u64) -> Answer<usize> {
     Ok(size.unsigned_abs())
 }
 
+/// Sets an out-parameter to zero before a function's work: after an error it holds zero or null, never what lay there before.
+///
+/// # Safety
+///
+/// The pointer is null or one to room for a `T`, for which all zeros is a value.
+pub(crate) unsafe fn clear<T>(place: *mut T) {
+    if !place.is_null() {
+        // SAFETY: there is room, as the caller says.
+        unsafe { place.write_bytes(0, 1) };
+    }
+}
+
 /// An error where a result has no place to go.
 pub(crate) fn check_place<T>(what: &str, place: *mut T) -> Answer {
     if place.is_null() {

@@ -1,6 +1,7 @@
 //! The header is what cbindgen makes of the sources, and C and C++ take it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -38,4 +39,29 @@ fn c_and_cpp_take_it() {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
     }
+}
+
+/// The functions of the header that have a result beside their status.
+fn with_results(header: &str) -> BTreeSet<&str> {
+    let declarations = header.split("\ngpu_vmm_status ").skip(1).filter_map(|rest| rest.split_once(");"));
+    let named = declarations.filter_map(|(declaration, _)| declaration.split_once('('));
+    let gives = |parameter: &str| {
+        let parameter = parameter.trim();
+        // What is read, streams, and the room of a copy, whose contents are not defined after an error.
+        let is_none = parameter.starts_with("const ")
+            || parameter.ends_with("void *stream")
+            || parameter.ends_with("void *to");
+        parameter.contains('*') && !is_none
+    };
+    named.filter(|(_, parameters)| parameters.split(',').any(gives)).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn the_rule_for_results_is_tested_for_every_function() {
+    let header = std::fs::read_to_string(folder().join("include/gpu_vmm.h")).unwrap();
+    let tested = std::fs::read_to_string(folder().join("tests/rules.c")).unwrap();
+    let given = with_results(&header);
+    assert!(given.len() > 20, "{given:?}");
+    let missing: Vec<_> = given.iter().filter(|name| !tested.contains(&format!(", {name}("))).collect();
+    assert!(missing.is_empty(), "tests/rules.c lets none of these fail: {missing:?}");
 }

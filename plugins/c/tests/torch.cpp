@@ -77,7 +77,6 @@ static void capture(gpu_vmm_pool *pool, Begin *begin, End *end, End *release) {
 int main(int count, char **arguments) {
     const char *backend = count > 1 ? arguments[1] : nullptr;
     gpu_vmm_pool_options options = {};
-    options.keep = UINT64_MAX;
     options.budget = 512u << 20;
     demand(gpu_vmm_torch_configure("vulkan", &options) == GPU_VMM_INVALID_ARGUMENT, "an unknown backend is told at once");
     demand(says(gpu_vmm_last_error(), "vulkan"), "and by name");
@@ -133,8 +132,15 @@ int main(int count, char **arguments) {
     demand(gpu_vmm_write(pool, place, text, sizeof text) == GPU_VMM_OK, "written");
     demand(gpu_vmm_suspend(pool, "weights", "host", &bytes) == GPU_VMM_OK && bytes >= 3 << 20, "asleep");
     demand(gpu_vmm_suspend(pool, "weights", "host", &bytes) == GPU_VMM_OK && bytes == 0, "asleep already");
+    // Other contents lie in the memory meanwhile: what comes back is not what was left there.
+    void *other = gpu_vmm_torch_alloc(20 << 20, 0, nullptr);
+    const std::string others(20 << 20, '\xEE');
+    demand(gpu_vmm_write(pool, reinterpret_cast<std::uint64_t>(other), others.data(), others.size()) == GPU_VMM_OK, "others");
+    gpu_vmm_torch_free(other, 20 << 20, 0, nullptr);
+    gpu_vmm_torch_empty_cache();
     demand(gpu_vmm_resume(pool, "weights", &bytes) == GPU_VMM_OK && bytes >= 3 << 20, "awake");
     demand(gpu_vmm_resume(pool, "weights", &bytes) == GPU_VMM_OK && bytes == 0, "awake already");
+    std::memset(back, 0xFF, sizeof back); // so that a read that copies nothing is seen
     demand(gpu_vmm_read(pool, place, back, sizeof back) == GPU_VMM_OK, "read");
     demand(std::memcmp(text, back, sizeof text) == 0, "the bytes are back");
     demand(gpu_vmm_resume(pool, "nobody", &bytes) == GPU_VMM_NO_SUCH_TAG, "a tag that is not there");

@@ -76,6 +76,8 @@ def generate(torch: Any, model: Any, prompt: Any, count: int) -> tuple[list[int]
     for _ in range(count):
         answer = model(input_ids=given, past_key_values=cache, use_cache=True)
         logits = answer.logits[:, -1].float()
+        if not logits.any():  # which would be the same each time
+            raise Failed("all logits are zero: no kernel has run")
         digest.update(repr(logits.view(torch.int32).sum(dtype=torch.int64).item()).encode())
         token = logits.argmax(-1, keepdim=True)
         tokens.append(token.item())
@@ -164,6 +166,10 @@ def work(mode: str, given: argparse.Namespace) -> dict[str, Any]:
         one["slept"] = vmm.sleep(None if enabled else WEIGHTS, keep=keep)
         one["sleep_s"] = time.perf_counter() - start
         one["asleep"] = in_use(torch)
+        # Other contents lie in the memory meanwhile, so that what comes back is not what was left there.
+        other = gpu_vmm().DeviceVec("uint8")
+        other.resize(one["slept"], 0xEE)
+        del other
         start = time.perf_counter()
         one["woken"] = vmm.wake(None if enabled else WEIGHTS)
         torch.cuda.synchronize()
@@ -173,7 +179,7 @@ def work(mode: str, given: argparse.Namespace) -> dict[str, Any]:
         if given.graph:
             graph.replay()
             torch.cuda.synchronize()
-            one["graph"] = torch.equal(static.cpu().view(torch.int16), replayed.view(torch.int16))
+            one["graph"] = torch.equal(static.cpu().view(torch.int16), replayed.view(torch.int16)) and bool(replayed.any())
         again, their_logits = generate(torch, model, prompt, given.tokens)
         one["different"] = [at for at, (a, b) in enumerate(zip(again, tokens)) if a != b]
         one["count"], one["logits"] = len(again), their_logits == logits

@@ -184,6 +184,9 @@ def judge(results: dict[str, list[dict[str, Any]]], given: argparse.Namespace, c
 
     for who, runs in results.items():
         checks.equal(f"{who}: all losses are numbers", True, all(run["finite"] for run in runs))
+        # Equal losses and weights would also be seen where no kernel has run.
+        falls = all(0 < run["shown"][1] < run["shown"][0] for run in runs)
+        checks.check(f"{who}: the loss falls", "from above 0", runs[0]["shown"], falls)
     if not all(who in results for who in CONF):
         checks.check("all allocators ran", ", ".join(CONF), ", ".join(results), False)
     base_name, base = next((who, results[who][0]) for who in CONF if who in results)

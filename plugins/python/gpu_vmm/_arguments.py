@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import operator
-from typing import Optional, SupportsIndex
+import os
+from typing import Optional, SupportsIndex, Union
 
 from .errors import InvalidArgument
 
-ALL = (1 << 64) - 1
-"""``UINT64_MAX``: keep all."""
+KEEP_NOTHING = 1
+"""``GPU_VMM_KEEP_NOTHING``. In C, zero is the default."""
+
+Folder = Union[str, "os.PathLike[str]"]
 
 
 def unsigned(what: str, value: SupportsIndex, bits: int = 64) -> int:
@@ -23,18 +26,26 @@ def text(what: str, value: str) -> bytes:
     """A string for C. Raises InvalidArgument where it has a zero in it, TypeError where it is no string."""
     if not isinstance(value, str):
         raise TypeError(f"{what}: a str is needed, not {type(value).__name__}")
-    encoded = value.encode("utf-8", "surrogateescape")
+    try:
+        encoded = value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{what}: {value!r} is not Unicode: {error.reason}") from error
     if b"\0" in encoded:
         raise InvalidArgument(f"{what}: {value!r} has a zero character in it")
     return encoded
 
 
-def kept_in(keep: Optional[str], directory: Optional[str] = None) -> Optional[bytes]:
+def kept_in(keep: Optional[str], directory: Optional[Folder] = None) -> Optional[bytes]:
     """Where contents go: what ``gpu_vmm_suspend`` takes as ``keep``."""
     if directory is not None:
         if keep != "file":
             raise InvalidArgument(f"suspend: a directory is for keep=\"file\", not keep={keep!r}")
-        return text("directory", f"file:{directory}")
+        folder = os.fspath(directory)
+        if not isinstance(folder, str):
+            raise TypeError(f"directory: a str is needed, not {type(folder).__name__}")
+        if not folder:
+            raise InvalidArgument("directory: '' is no folder; None is the one for temporary files")
+        return text("directory", f"file:{folder}")
     return None if keep is None else text("keep", keep)
 
 
@@ -46,3 +57,8 @@ def limit(what: str, value: Optional[SupportsIndex], bits: int = 64) -> int:
     if number == 0:
         raise InvalidArgument(f"{what}: 0 is none; None is as if nothing were said")
     return number
+
+
+def kept_free(keep: Optional[SupportsIndex]) -> int:
+    """How much free memory a pool keeps, for C: None is all."""
+    return 0 if keep is None else max(unsigned("keep", keep), KEEP_NOTHING)

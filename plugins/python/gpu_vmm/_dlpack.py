@@ -47,6 +47,15 @@ def capsule(region: RegionHandle, dtype: DType, length: int, read_only: bool, ve
     return made
 
 
+def _pair(what: str, value: Any) -> Tuple[int, int]:
+    """Two numbers. Raises TypeError for something else."""
+    try:
+        one, other = value
+        return operator.index(one), operator.index(other)
+    except (TypeError, ValueError):
+        raise TypeError(f"__dlpack__: {what} must be a pair of integers, not {value!r}") from None
+
+
 def versioned(
     here: Tuple[int, int],
     stream: Optional[Any],
@@ -64,11 +73,11 @@ def versioned(
         number = operator.index(stream)
         if number < -1 or here[0] == 1 and number != -1:
             raise InvalidArgument(f"__dlpack__: {number} is no stream of the device {here}")
-    if dl_device is not None and (int(dl_device[0]), int(dl_device[1])) != here:
+    if dl_device is not None and _pair("dl_device", dl_device) != here:
         raise BufferError(f"__dlpack__: the memory is on the device {here} and cannot be given on {tuple(dl_device)}")
     if copy:
         raise BufferError("__dlpack__: cannot copy: the memory itself is given")
-    if max_version is not None and max_version[0] >= 1:
+    if max_version is not None and _pair("max_version", max_version)[0] >= 1:
         return True
     if read_only:
         raise BufferError("__dlpack__: DLPack before 1.0 cannot say that memory is read-only; ask with max_version=(1, 0)")

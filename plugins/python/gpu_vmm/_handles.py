@@ -11,9 +11,10 @@ import sys
 from typing import Callable, Optional, Set
 
 from ._library import library
+from ._owner import Owner
 
 
-class _Handle:
+class _Handle(Owner):
     __slots__ = ("_as_parameter_",)  # what ctypes takes in place of the object
     _free = ""
 
@@ -22,7 +23,7 @@ class _Handle:
 
     def close(self) -> None:
         """Lets go of the object."""
-        pointer, self._as_parameter_ = self._as_parameter_, None
+        pointer, self._as_parameter_ = getattr(self, "_as_parameter_", None), None
         if pointer:
             getattr(library(), self._free)(pointer)
 

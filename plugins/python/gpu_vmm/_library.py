@@ -23,7 +23,7 @@ class PoolOptions(ctypes.Structure):
 
     _fields_ = [
         ("device", c_uint32), ("budget", c_uint64), ("keep", c_uint64), ("page", c_uint64), ("slack", c_uint32), ("scrub", c_bool),
-        ("debug", c_bool),
+        ("debug", c_bool), ("reserved", c_uint64 * 4),
     ]  # fmt: skip
 
 
@@ -70,12 +70,12 @@ _FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "gpu_vmm_region_new": (_STATUS, [_OBJECT, c_uint32, c_uint64, POINTER(_OBJECT)]),
     "gpu_vmm_region_free": (None, [_OBJECT]),
     "gpu_vmm_region_grow": (_STATUS, [_OBJECT, c_uint64]),
-    "gpu_vmm_region_shrink": (_STATUS, [_OBJECT, c_uint64]),
+    "gpu_vmm_region_shrink": (_STATUS, [_OBJECT, c_uint64, c_bool]),
     "gpu_vmm_region_address": (_STATUS, [_OBJECT, _U64]),
     "gpu_vmm_region_size": (_STATUS, [_OBJECT, _U64]),
     "gpu_vmm_region_read": (_STATUS, [_OBJECT, c_uint64, c_void_p, c_uint64]),
     "gpu_vmm_region_write": (_STATUS, [_OBJECT, c_uint64, c_void_p, c_uint64]),
-    "gpu_vmm_region_suspend": (_STATUS, [_OBJECT, c_char_p, _U64]),
+    "gpu_vmm_region_suspend": (_STATUS, [_OBJECT, c_char_p, c_bool, _U64]),
     "gpu_vmm_region_resume": (_STATUS, [_OBJECT, _U64]),
     "gpu_vmm_region_dlpack": (
         _STATUS,

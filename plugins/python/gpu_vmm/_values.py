@@ -71,7 +71,12 @@ def as_bytes(dtype: DType, values: Any) -> Tuple[Buffer, int]:
     ``bytes`` and ``bytearray`` are contents as they lie. Other buffers have to be C-contiguous and of the type. All else is taken
     for numbers. Raises InvalidArgument, TypeError, or OverflowError for numbers that the type cannot hold.
     """
-    if isinstance(values, (bytes, bytearray)):
+    if isinstance(values, bytearray):
+        values = memoryview(values)  # whose size nothing changes meanwhile
+        contents = True
+    else:
+        contents = isinstance(values, bytes)
+    if contents:
         if len(values) % dtype.itemsize:
             raise InvalidArgument(f"values: {len(values)} bytes are no multiple of the {dtype.itemsize} of {dtype.name}")
         return values, len(values) // dtype.itemsize
@@ -95,15 +100,45 @@ def as_bytes(dtype: DType, values: Any) -> Tuple[Buffer, int]:
 def pack(dtype: DType, numbers: List[Any]) -> bytes:
     """Numbers as bytes."""
     if dtype.code == _BOOL:
-        return bytes(bool(number) for number in numbers)
+        return bytes(map(_to_bool, numbers))
     if dtype.code == _COMPLEX:
-        parts = [part for number in map(complex, numbers) for part in (number.real, number.imag)]
-        return array("f" if dtype.bits == 64 else "d", parts).tobytes()
+        parts = [part for number in map(_to_complex, numbers) for part in (number.real, number.imag)]
+        return (_float32s(dtype, parts) if dtype.bits == 64 else array("d", parts)).tobytes()
     if dtype.code == _BFLOAT:
-        return array("H", map(_to_bfloat16, array("f", numbers))).tobytes()
+        singles = _float32s(dtype, numbers)
+        halves = array("H", map(_to_bfloat16, singles))
+        for single, half in zip(singles, halves):
+            if half & 0x7FFF == 0x7F80 and not math.isinf(single):
+                raise OverflowError(f"values: {single} is too large for {dtype.name}")
+        return halves.tobytes()
     if dtype.char == "e":
         return struct.pack(f"{len(numbers)}e", *numbers)
+    if dtype.char == "f":
+        return _float32s(dtype, numbers).tobytes()
     return array(dtype.char, numbers).tobytes()
+
+
+def _float32s(dtype: DType, numbers: List[Any]) -> array[float]:
+    """Numbers as float32. Raises OverflowError for one that would become infinite, which ``array`` does without a word."""
+    packed = array("f", numbers)
+    if math.inf in packed or -math.inf in packed:
+        for number, got in zip(numbers, packed):
+            if math.isinf(got) and not math.isinf(number):
+                raise OverflowError(f"values: {number} is too large for {dtype.name}")
+    return packed
+
+
+def _to_bool(number: Any) -> bool:
+    # Not what bool() takes: the strings "no" and "False" are true there.
+    if not hasattr(number, "__float__") and not hasattr(number, "__index__"):
+        raise TypeError(f"values: a bool or a number is needed, not {type(number).__name__}")
+    return bool(number)
+
+
+def _to_complex(number: Any) -> complex:
+    if isinstance(number, str):  # which complex() would parse
+        raise TypeError("values: a number is needed, not str")
+    return complex(number)
 
 
 def unpack(dtype: DType, contents: Buffer) -> List[Any]:

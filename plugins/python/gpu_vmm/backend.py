@@ -6,9 +6,10 @@ import ctypes
 import json
 from typing import Any, Dict, Optional, SupportsIndex, Tuple
 
-from ._arguments import ALL, limit, text, unsigned
+from ._arguments import kept_free, limit, text, unsigned
 from ._handles import BackendHandle, PoolHandle
 from ._library import PoolOptions, check, library, take_text
+from ._owner import Owner
 from .pool import Pool
 
 
@@ -25,7 +26,7 @@ def options(
     return PoolOptions(
         device=unsigned("device", device, 32),
         budget=limit("budget", budget),
-        keep=ALL if keep is None else unsigned("keep", keep),
+        keep=kept_free(keep),
         page=limit("page", page),
         slack=limit("slack", slack, 32),
         scrub=bool(scrub),
@@ -33,12 +34,14 @@ def options(
     )
 
 
-class Backend:
+class Backend(Owner):
     """A driver: ``cuda``, ``hip``, or ``host`` for memory of the host. Made by :func:`open`. Any thread may use it."""
 
     __slots__ = ("_handle",)
+    _instead = "any thread and any object may use the same one; gpu_vmm.open(name) opens another one, also in another process"
 
     def __init__(self, name: Optional[str] = None) -> None:
+        self._make_once("_handle")
         encoded = None if name is None else text("the backend's name", name)
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_open(encoded, ctypes.byref(pointer)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Dict, List, Optional, SupportsIndex, Tuple
 
+from ._arguments import unsigned
 from .backend import Backend, options
 from .errors import Error, InvalidArgument, NotInstalled
 from .pool import Pool
@@ -55,6 +56,7 @@ class _Allocator:
                 "use a stream of its own (cupy.cuda.Stream(non_blocking=True))"
             )
         block = self.pool(device).alloc(size, stream=handle)
+        block._lent = True  # to an array: what takes its memory away asks for force=True
         self.streams.setdefault((device, handle), stream)
         return cuda.MemoryPointer(cuda.UnownedMemory(block.address, size, block, device), 0)
 
@@ -70,7 +72,7 @@ def enable(*, budget: Optional[SupportsIndex] = None, keep: Optional[SupportsInd
     global _enabled
     cupy = _cupy()
     wanted = options(0, budget, keep)  # which checks them
-    settings = (wanted.budget or None, None if keep is None else int(wanted.keep))
+    settings = (wanted.budget or None, None if keep is None else unsigned("keep", keep))
     if _enabled is not None:
         if _enabled.settings != settings:
             raise Error(f"enable: CuPy is served already with (budget, keep) = {_enabled.settings}; disable() first")

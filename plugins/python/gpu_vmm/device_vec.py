@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
-import threading
 from typing import Any, Dict, List, Optional, SupportsIndex, Tuple
 
-from ._arguments import kept_in, unsigned
+from ._arguments import Folder, kept_in, unsigned
 from ._dlpack import capsule, versioned
 from ._handles import RegionHandle
 from ._library import check, library
+from ._lock import Lock
+from ._owner import Owner
 from ._values import Buffer, DType, as_bytes, dtype_of, pack, unpack
+from ._views import Views
 from .backend import Backend
-from .errors import Busy, InvalidArgument, OutOfAddresses, OutOfMemory
+from .errors import Busy, InvalidArgument, OutOfAddresses, OutOfMemory, Suspended
 
 _CHUNK = 1 << 20
 
 
-class _Shown:
+class _Shown(Owner):
     """What vectors and read-only views of them have in common: their numbers, and the protocols by which others see the memory."""
 
     __slots__ = ()
+    _refuses = "pickled"
+    _instead = "pickle tolist(), or copy it by copy.copy in this process"
 
     def _vec(self) -> DeviceVec:
         raise NotImplementedError
@@ -45,13 +50,7 @@ class _Shown:
         """Elements as a list. Work of streams is not waited for. Raises InvalidArgument where there are not so many."""
         vec = self._vec()
         first, number = vec._within("read", start, count)
-        size = number * vec._dtype.itemsize
-        contents = bytearray(size)
-        if size:
-            room = (ctypes.c_char * size).from_buffer(contents)
-            check(library().gpu_vmm_region_read(vec._region, first * vec._dtype.itemsize, room, size))
-            del room
-        return unpack(vec._dtype, contents)
+        return unpack(vec._dtype, vec._get(first, number))
 
     def tolist(self) -> List[Any]:
         """All elements as a list."""
@@ -84,10 +83,17 @@ class _Shown:
             where = "the host" if vec._device[0] == 1 else "a GPU"
             raise AttributeError(f"{name}: the memory is {where}'s")
         with vec._lock:
-            vec._seen = True
             length = vec._length
-        # Of nothing, a GPU's protocol wants null, and NumPy an address.
-        data = (vec._address if length or on_host else 0, self._read_only)
+            if vec.capacity == 0 and length:  # which asks the library, so that a forked child is told, too
+                raise Suspended(f"{name}: the memory is suspended; resume it first")
+            data: Any
+            if on_host:
+                # As a buffer, which NumPy keeps and so counts, and not as an address, of which nobody reports the end.
+                data = vec._views.make(vec._region, vec._address, length * vec._dtype.itemsize, self._read_only)
+            else:
+                vec._seen = True
+                # Of nothing the protocol wants null.
+                data = (vec._address if length else 0, self._read_only)
         return {"shape": (length,), "typestr": vec._dtype.typestr, "data": data, "version": 3}
 
     @property
@@ -109,7 +115,16 @@ class ReadOnlyVec(_Shown):
     _read_only = True
 
     def __init__(self, vec: DeviceVec) -> None:
+        self._make_once("_of")
+        if not isinstance(vec, DeviceVec):
+            raise TypeError(f"a ReadOnlyVec is made by DeviceVec.read_only(), not of a {type(vec).__name__}")
         self._of = vec
+
+    def __copy__(self) -> ReadOnlyVec:
+        return ReadOnlyVec(self._of)
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> ReadOnlyVec:
+        return ReadOnlyVec(copy.deepcopy(self._of, memo))
 
     def _vec(self) -> DeviceVec:
         return self._of
@@ -125,10 +140,14 @@ class DeviceVec(_Shown):
     C-contiguous buffer of that type, ``bytes`` (contents as they lie), or numbers. ``backend``: None is the best one that there is.
     ``reserve``: how many bytes it can grow to, None for as many as the device has; addresses cost nothing.
 
-    Any thread may use it, one at a time changes it. Raises InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable.
+    Any thread may use it, one at a time changes it. ``copy.copy`` and ``copy.deepcopy`` are :meth:`copy`.
+
+    Raises InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable.
     """
 
-    __slots__ = ("_address", "_backend", "_device", "_dtype", "_length", "_lock", "_region", "_seen", "__weakref__")
+    __slots__ = (
+        "_address", "_backend", "_device", "_dtype", "_length", "_lock", "_number", "_region", "_room", "_seen", "_views", "__weakref__",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -139,10 +158,13 @@ class DeviceVec(_Shown):
         device: SupportsIndex = 0,
         reserve: Optional[SupportsIndex] = None,
     ) -> None:
+        self._make_once("_region")
         self._dtype: DType = dtype_of(dtype)
+        if backend is not None and not isinstance(backend, Backend):
+            raise TypeError(f"backend: a gpu_vmm.Backend is needed, not {type(backend).__name__}; gpu_vmm.open(name) opens one")
         self._backend = Backend() if backend is None else backend
-        number = unsigned("device", device, 32)
-        room = 0 if reserve is None else unsigned("reserve", reserve)
+        number = self._number = unsigned("device", device, 32)
+        room = self._room = 0 if reserve is None else unsigned("reserve", reserve)
         if reserve is not None and room < self._dtype.itemsize:
             raise InvalidArgument(f"reserve: {room} bytes hold no {self._dtype.name}; None is as much as the device has")
         kind, name = ctypes.c_int32(), ctypes.c_int32()
@@ -155,8 +177,9 @@ class DeviceVec(_Shown):
         check(library().gpu_vmm_region_address(self._region, ctypes.byref(address)))
         self._address: int = address.value
         self._length = 0
-        self._lock = threading.RLock()
-        # Whether somebody was told the address by a protocol that does not tell when they are done.
+        self._lock = Lock()
+        # Buffers of it that others have, and whether __cuda_array_interface__ was asked for, which does not report the end of a view.
+        self._views = Views()
         self._seen = False
         if values is not None:
             self.extend(values)
@@ -178,6 +201,23 @@ class DeviceVec(_Shown):
         size = ctypes.c_uint64()
         check(library().gpu_vmm_region_size(self._region, ctypes.byref(size)))
         return size.value // self._dtype.itemsize
+
+    def copy(self) -> DeviceVec:
+        """Another vector with the same elements, in memory of its own on the same device. Copies through the host."""
+        made = DeviceVec(self._dtype.name, backend=self._backend, device=self._number, reserve=self._room or None)
+        with self._lock:
+            made._make_room(self._length)
+            some = _CHUNK // self._dtype.itemsize
+            for at in range(0, self._length, some):
+                made._put(at, self._get(at, min(some, self._length - at)))
+            made._length = self._length
+        return made
+
+    def __copy__(self) -> DeviceVec:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> DeviceVec:
+        return self.copy()
 
     def append(self, value: Any) -> None:
         """Puts one element behind the others."""
@@ -217,30 +257,45 @@ class DeviceVec(_Shown):
         with self._lock:
             self._grow(self._bytes(unsigned("n", n)))
 
-    def shrink_to_fit(self, *, views_gone: bool = False) -> None:
+    def shrink_to_fit(self, *, force: bool = False) -> None:
         """Gives memory back that no element is in, in the driver's pieces; waits for the devices.
 
-        Raises Busy while a DLPack tensor of it lives. Also where it was shown by ``__array_interface__`` or
-        ``__cuda_array_interface__``, which do not tell when views are gone: say so by ``views_gone=True``.
+        Raises Busy while others may use the memory (see :meth:`suspend`), unless ``force`` is true.
         """
         with self._lock:
-            if self._seen and not views_gone:
-                raise Busy(
-                    "shrink: the memory was shown by __array_interface__ or __cuda_array_interface__, whose views may be in use; "
-                    "shrink_to_fit(views_gone=True) when they are gone"
-                )
-            check(library().gpu_vmm_region_shrink(self._region, self._length * self._dtype.itemsize))
-            self._seen = False
+            self._check_views("shrink", force)
+            check(library().gpu_vmm_region_shrink(self._region, self._length * self._dtype.itemsize, bool(force)))
 
-    def suspend(self, keep: Optional[str] = "host", directory: Optional[str] = None) -> int:
+    def suspend(
+        self, keep: Optional[str] = "host", directory: Optional[Folder] = None, *, force: bool = False
+    ) -> int:
         """Gives the memory back to the driver and keeps the address; gives how many bytes went. ``keep`` is as for ``Pool.suspend``.
 
-        Until :meth:`resume` nobody may use the memory, tensors of it included.
+        Raises Busy while others may use the memory: while a DLPack tensor or an array by ``__array_interface__`` lives, and once it was
+        shown by ``__cuda_array_interface__``, which does not report when its arrays are gone. ``force=True`` insists: nothing may use
+        them before :meth:`resume`, after which they are good again.
         """
         went = ctypes.c_uint64()
+        where = kept_in(keep, directory)
         with self._lock:
-            check(library().gpu_vmm_region_suspend(self._region, kept_in(keep, directory), ctypes.byref(went)))
+            self._check_views("suspend", force)
+            check(library().gpu_vmm_region_suspend(self._region, where, bool(force), ctypes.byref(went)))
         return went.value
+
+    def _check_views(self, operation: str, force: bool) -> None:
+        """Refuses to take memory away while others may use it. DLPack tensors are counted by the library."""
+        if force:
+            return
+        if self._views:
+            raise Busy(
+                f"{operation}: views of the memory by __array_interface__ are in use ({len(self._views)}); drop them first, or insist by "
+                "force=True"
+            )
+        if self._seen:
+            raise Busy(
+                f"{operation}: the memory was shown by __cuda_array_interface__, which does not report when its arrays are gone; "
+                "insist by force=True once nothing uses them"
+            )
 
     def resume(self) -> int:
         """Brings the memory back at the same address; gives how many bytes came."""
@@ -262,6 +317,13 @@ class DeviceVec(_Shown):
     def _bytes(self, elements: int) -> int:
         return unsigned(f"{elements} elements of {self._dtype.name}, in bytes", elements * self._dtype.itemsize)
 
+    def _get(self, start: int, count: int) -> bytearray:
+        contents = bytearray(count * self._dtype.itemsize)
+        if contents:
+            room = (ctypes.c_char * len(contents)).from_buffer(contents)
+            check(library().gpu_vmm_region_read(self._region, start * self._dtype.itemsize, room, len(contents)))
+        return contents
+
     def _put(self, start: int, contents: Buffer) -> None:
         view = memoryview(contents)
         if view.nbytes:
@@ -269,9 +331,17 @@ class DeviceVec(_Shown):
             given: Any = contents if isinstance(contents, bytes) else None
             if given is None:
                 flat = view.cast("B")
-                given = flat.tobytes() if view.readonly else (ctypes.c_char * view.nbytes).from_buffer(flat)
+                given = None if view.readonly else (ctypes.c_char * view.nbytes).from_buffer(flat)
+                # The library does not copy a vector's memory to itself.
+                if given is None or self._holds(ctypes.addressof(given), view.nbytes):
+                    given = flat.tobytes()
             offset = start * self._dtype.itemsize
             check(library().gpu_vmm_region_write(self._region, offset, given, view.nbytes))
+
+    def _holds(self, address: int, size: int) -> bool:
+        """Whether some of these bytes of the host are in this vector's memory."""
+        end = self._address + self.capacity * self._dtype.itemsize
+        return self._device[0] == 1 and address < end and self._address < address + size
 
     def _make_room(self, elements: int) -> None:
         needed = self._bytes(elements)

@@ -92,7 +92,7 @@ class NoSuchTag(Error):
 
 
 class Busy(Error):
-    """Somebody still has it: memory that is exported cannot be taken away."""
+    """The memory is in use elsewhere and cannot be taken away, unless by ``force=True``."""
 
     status = Status.BUSY
 

@@ -12,12 +12,24 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, SupportsIndex, Type, Union
 
-from ._arguments import kept_in, text, unsigned
+from ._arguments import Folder, kept_in, text, unsigned
 from ._handles import PoolHandle
 from ._library import BlockFound, check, library, take_text
-from .errors import InvalidArgument, NoSuchTag, NotABlock
+from ._lock import Lock
+from ._owner import Owner
+from .errors import Busy, InvalidArgument, NoSuchTag, NotABlock
 
-_Owners = Dict[int, "weakref.ref[Block]"]
+
+class Blocks:
+    """The blocks of a pool that are objects, all tags' together."""
+
+    __slots__ = ("owners", "lock")
+
+    def __init__(self) -> None:
+        self.owners: Dict[int, weakref.ref[Block]] = {}
+        """By address."""
+        # Held while bytes are copied, and by who takes memory away. Not by Block.__del__: nothing copies then.
+        self.lock = Lock()
 
 
 @dataclass(frozen=True)
@@ -36,18 +48,24 @@ class BlockInfo:
     tag: str
 
 
-class Block:
-    """Memory of a pool, which is freed in the order of its stream: by :meth:`free`, at the end of ``with``, or when nobody has it."""
+class Block(Owner):
+    """Memory of a pool, which is freed in the order of its stream: by :meth:`free`, at the end of ``with``, or when nobody has it.
 
-    __slots__ = ("_pool", "_address", "size", "stream", "__weakref__")
+    ``size`` is what was asked for, in bytes, ``stream`` the vendor's handle of the stream that it was allocated for.
+    """
+
+    __slots__ = ("_pool", "_address", "_lent", "size", "stream", "__weakref__")
+    _instead = "allocate another one, and other.write(block.read())"
 
     def __init__(self, pool: Pool, address: int, size: int, stream: int) -> None:
+        self._make_once("_address")
+        if not isinstance(pool, Pool):
+            raise TypeError(f"a Block is made by Pool.alloc(), not of a {type(pool).__name__}")
+        first, self.size, self.stream = unsigned("address", address), unsigned("size", size), unsigned("stream", stream)
         self._pool = pool
-        self._address: Optional[int] = address
-        self.size = size
-        """What was asked for, in bytes."""
-        self.stream = stream
-        """The stream that it was allocated for, by the vendor's handle."""
+        # Whether an array of another library has it.
+        self._lent = False
+        self._address: Optional[int] = first
 
     def __repr__(self) -> str:
         where = "freed" if self._address is None else f"at {self._address:#x}"
@@ -64,7 +82,14 @@ class Block:
         """The address for who frees it: one thread alone is given it."""
         address = self._address
         self._address = None
-        return address if address is not None and self._pool._owners.pop(address, None) is not None else None
+        if address is None:
+            return None
+        owners = self._pool._blocks.owners
+        owner = owners.get(address)
+        # A Block that was made by hand owns nothing. The garbage collector has cleared the reference already.
+        if owner is None or owner() not in (self, None):
+            return None
+        return address if owners.pop(address, None) is not None else None
 
     def _free(self, address: int) -> int:
         handle = self._pool._handle
@@ -73,15 +98,25 @@ class Block:
         handle.settle()
         return status
 
-    def free(self) -> None:
-        """Frees it. Raises NotABlock where it was freed already."""
-        address = self._take()
-        if address is None:
-            raise NotABlock(f"free: the block of {self.size} bytes was freed already")
-        check(self._free(address))
+    def free(self, *, force: bool = False) -> None:
+        """Frees it. Raises NotABlock if it was freed already, Busy if a CuPy array has it, unless ``force`` is true."""
+        if not force:
+            self._check_lent("free")
+        with self._pool._blocks.lock:
+            address = self._take()
+            if address is None:
+                raise NotABlock(f"free: the block of {self.size} bytes was freed already")
+            check(self._free(address))
+
+    def _check_lent(self, operation: str) -> None:
+        if self._lent and self._address is not None:
+            raise Busy(f"{operation}: a CuPy array has the block of {self.size} bytes; drop the array, or insist by force=True")
 
     def release(self) -> int:
-        """The address, which is the caller's from now on, to be freed by :meth:`Pool.free`. Raises NotABlock where it was freed."""
+        """The address, which is the caller's from now on, to be freed by :meth:`Pool.free`. Raises NotABlock if it was freed.
+
+        The caller must keep the pool, too: all its memory ends with the last object that has it.
+        """
         address = self._take()
         if address is None:
             raise NotABlock(f"release: the block of {self.size} bytes was freed already")
@@ -104,15 +139,20 @@ class Block:
         contents = bytearray(number)
         if number:
             room = (ctypes.c_char * number).from_buffer(contents)
-            check(library().gpu_vmm_read(self._pool._handle, self.address + first, room, number))
+            with self._pool._blocks.lock:  # the library asks that nothing takes the memory away meanwhile
+                check(library().gpu_vmm_read(self._pool._handle, self.address + first, room, number))
         return bytes(contents)
 
     def write(self, contents: Union[bytes, bytearray, memoryview], offset: SupportsIndex = 0) -> None:
         """Copies bytes of the host to ``offset``. Work of streams is not waited for. Raises as :meth:`read`."""
-        first, flat = unsigned("offset", offset), bytes(contents)
+        view = memoryview(contents)  # bytes() would make five zeros of the number 5
+        if not view.c_contiguous:
+            raise InvalidArgument("write: the buffer is not C-contiguous")
+        first, flat = unsigned("offset", offset), bytes(view)
         self._check("write", first, len(flat))
         if flat:
-            check(library().gpu_vmm_write(self._pool._handle, self.address + first, flat, len(flat)))
+            with self._pool._blocks.lock:
+                check(library().gpu_vmm_write(self._pool._handle, self.address + first, flat, len(flat)))
 
     def _check(self, operation: str, offset: int, size: int) -> None:
         if offset + size > self.size:
@@ -124,27 +164,32 @@ class Block:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        address = self._take()
-        if address is not None:
-            check(self._free(address))
+        with self._pool._blocks.lock:
+            address = self._take()
+            if address is not None:
+                check(self._free(address))
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         # Nobody could be told of a failure, and at the interpreter's end no driver is called.
-        if not ending():
+        if not ending() and getattr(self, "_address", None) is not None:
             address = self._take()
             if address is not None:
                 self._free(address)
 
 
-class Pool:
+class Pool(Owner):
     """A pool of a device's memory, allocating under one tag. Made by :meth:`Backend.pool`. Any thread may use it."""
 
-    __slots__ = ("_handle", "_owners")
+    __slots__ = ("_handle", "_blocks", "_tag")
+    _instead = "any thread and any object may use the same one; Backend.pool() makes another one"
 
-    def __init__(self, handle: PoolHandle, owners: Optional[_Owners] = None) -> None:
+    def __init__(self, handle: PoolHandle, blocks: Optional[Blocks] = None, tag: str = "") -> None:
+        self._make_once("_handle")
+        if not isinstance(handle, PoolHandle):
+            raise TypeError(f"a Pool is made by Backend.pool(), not of a {type(handle).__name__}")
         self._handle = handle
-        # The blocks that are objects, by address; all tags' together.
-        self._owners: _Owners = {} if owners is None else owners
+        self._blocks = Blocks() if blocks is None else blocks
+        self._tag = tag
 
     def alloc(self, size: SupportsIndex, alignment: SupportsIndex = 256, stream: SupportsIndex = 0) -> Block:
         """Memory of ``size`` bytes at a multiple of ``alignment`` bytes, a power of two, for a stream by the vendor's handle.
@@ -159,27 +204,31 @@ class Pool:
         )
         block = Block(self, address.value, bytes_, handle)
         self._handle.blocks.add(address.value)
-        self._owners[address.value] = weakref.ref(block)
+        self._blocks.owners[address.value] = weakref.ref(block)
         return block
 
     def tagged(self, tag: str) -> Pool:
         """The same pool, allocating under a tag: blocks that belong together, and sleep together."""
         pointer = ctypes.c_void_p()
         check(library().gpu_vmm_pool_tagged(self._handle, text("tag", tag), ctypes.byref(pointer)))
-        return Pool(PoolHandle(pointer), self._owners)
+        return Pool(PoolHandle(pointer), self._blocks, tag)
 
-    def free(self, address: SupportsIndex) -> None:
+    def free(self, address: SupportsIndex, *, force: bool = False) -> None:
         """Frees the block at an address, in the order of its stream. A :class:`Block` of it is freed then.
 
-        Raises NotABlock where no block begins there, or where it was freed already.
+        Raises NotABlock if no block begins there, or if it was freed already; Busy if a CuPy array has it, unless ``force`` is true.
         """
         at = unsigned("address", address)
-        owner = self._owners.pop(at, None)
-        block = owner() if owner is not None else None
-        if block is not None:
-            block._address = None
-            block._pool._handle.blocks.discard(at)
-        check(library().gpu_vmm_free(self._handle, at))
+        with self._blocks.lock:
+            owner = self._blocks.owners.get(at)
+            block = owner() if owner is not None else None
+            if block is not None:
+                if not force:
+                    block._check_lent("free")
+                block._address = None
+                block._pool._handle.blocks.discard(at)
+            self._blocks.owners.pop(at, None)
+            check(library().gpu_vmm_free(self._handle, at))
 
     def find(self, address: SupportsIndex) -> BlockInfo:
         """The live block in which an address lies. Raises NotABlock where it lies in none of this pool."""
@@ -188,18 +237,27 @@ class Pool:
         tag = found.tag.decode("utf-8", "replace")
         return BlockInfo(found.base, found.size, found.offset, found.device, found.stream or 0, tag)
 
-    def suspend(self, tag: str, keep: Optional[str] = "host", directory: Optional[str] = None) -> int:
+    def suspend(
+        self, tag: str, keep: Optional[str] = "host", directory: Optional[Folder] = None, *, force: bool = False
+    ) -> int:
         """Gives the memory of all blocks with a tag back to the driver, and keeps their addresses. Gives how many bytes went; 0 where
         it sleeps already. Waits for the devices.
 
         ``keep``: where contents go: ``"host"``, ordinary memory; ``"pinned"``, page-locked memory; ``"file"``, a file in
         ``directory`` or the folder for temporary files; None, nowhere: what is in the blocks is not defined when they are back.
 
-        Raises NoSuchTag, InvalidArgument for another ``keep``.
+        Raises NoSuchTag, InvalidArgument for another ``keep``; Busy while CuPy arrays have blocks with the tag, unless ``force`` is
+        true: then nothing may use them before :meth:`resume`.
         """
         went = ctypes.c_uint64()
-        where = kept_in(keep, directory)
-        check(library().gpu_vmm_suspend(self._handle, text("tag", tag), where, ctypes.byref(went)))
+        name, where = text("tag", tag), kept_in(keep, directory)
+        with self._blocks.lock:
+            if not force:
+                for owner in list(self._blocks.owners.values()):
+                    block = owner()
+                    if block is not None and block._pool._tag == tag:
+                        block._check_lent("suspend")
+            check(library().gpu_vmm_suspend(self._handle, name, where, ctypes.byref(went)))
         return went.value
 
     def is_suspended(self, tag: str) -> bool:
@@ -227,7 +285,7 @@ class Pool:
         return went.value
 
     def forget_stream(self, stream: SupportsIndex) -> None:
-        """Waits for a stream that is to be destroyed, and asks it for nothing any more."""
+        """Forgets a stream that is to be destroyed, without waiting. Raises Busy while the stream captures."""
         check(library().gpu_vmm_forget_stream(self._handle, unsigned("stream", stream)))
 
     def account(self) -> Dict[str, Any]:

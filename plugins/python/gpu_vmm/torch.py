@@ -12,12 +12,12 @@ import os
 import threading
 from typing import Any, Dict, Iterator, List, Optional, SupportsIndex, Tuple, Union
 
-from ._arguments import ALL, text
+from ._arguments import KEEP_NOTHING, Folder, text
 from ._handles import PoolHandle
 from ._library import address_of, check, find, library
 from .backend import options
 from .errors import Busy, Error, NotInstalled, Suspended, Unavailable
-from .pool import Pool
+from .pool import Blocks, Pool
 
 # What PyTorch calls beside the two functions for memory: the setter of its allocator, and the function of the library.
 _HOOKS = (
@@ -33,6 +33,8 @@ _settings: Optional[Tuple[int, int, int, int]] = None
 _allocator: Any = None
 _configured = False
 _mem_pools: Dict[Tuple[str, int], Any] = {}
+# Of each device's pool, for all objects that stand for it: a block that one of them frees is freed for the others.
+_blocks: Dict[int, Blocks] = {}
 
 
 class _Own(threading.local):
@@ -126,7 +128,8 @@ def enable(
 
 def _said(settings: Tuple[int, int, int, int]) -> str:
     budget, keep, page, slack = settings
-    return f"budget={budget or None}, keep={None if keep == ALL else keep}, page={page or None}, slack={slack or None}"
+    kept = 0 if keep == KEEP_NOTHING else keep or None
+    return f"budget={budget or None}, keep={kept}, page={page or None}, slack={slack or None}"
 
 
 def enabled() -> bool:
@@ -233,18 +236,19 @@ def device_pool(device: Any = None) -> Pool:
 def _pool_of(number: int) -> Pool:
     pointer = ctypes.c_void_p()
     check(library().gpu_vmm_torch_pool(number, ctypes.byref(pointer)))
-    return Pool(PoolHandle(pointer))
+    return Pool(PoolHandle(pointer), _blocks.setdefault(number, Blocks()), "torch")
 
 
 def sleep(
-    tag: Optional[str] = None, keep: Optional[str] = "host", device: Any = None, *, directory: Optional[str] = None
+    tag: Optional[str] = None, keep: Optional[str] = "host", device: Any = None, *, directory: Optional[Folder] = None
 ) -> int:
     """Gives the memory of a tag back to the driver; tensors keep their addresses, and must not be used before :func:`wake`. Gives how
     many bytes went; 0 where it sleeps already.
 
     ``tag``: None for all. ``keep``: where contents go: ``"host"``, ordinary memory; ``"pinned"``, page-locked memory; ``"file"``, a
     file in ``directory`` or the folder for temporary files; None, nowhere. ``device``: None for the current one. Waits for the device,
-    and empties PyTorch's cache first.
+    and empties PyTorch's cache first. Tensors of the tag may live, unlike views of a vector for ``DeviceVec.suspend``: they are what
+    sleeps, and no ``force`` is asked for.
 
     Raises NoSuchTag; Error inside of ``with pool(tag)`` where PyTorch has its own allocator. Where one of all tags fails, those
     before it sleep, with their contents, and :func:`wake` brings them back.

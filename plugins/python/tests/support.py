@@ -40,6 +40,12 @@ class Case(unittest.TestCase):
         return done.stdout
 
 
+def overwrite(opened, size):
+    """Has other contents lie in free memory of the device: what comes back from sleep later is not what was left there."""
+    other = gpu_vmm.DeviceVec("uint8", backend=opened)
+    other.resize(size, 0xEE)
+
+
 def in_threads(count, work):
     """Has so many threads do it, each with its number. Gives what was raised."""
     failures = []

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 import gpu_vmm
-from support import MIB, NAME, Case, Counted, backend, in_threads
+from support import MIB, NAME, Case, Counted, backend, in_threads, overwrite
 
 
 class Backends(Case):
@@ -108,6 +108,18 @@ class Pools(Case):
         self.assertEqual(self.pool.account()["live"], 0)
         self.assertEqual(closed.calls, 50)
 
+    def test_what_is_kept(self):
+        # None is all and 0 is none, also where C has it the other way round.
+        for keep, is_all in ((None, True), ((1 << 64) - 1, True), (0, False), (1, False), (32 * MIB, False)):
+            pool, held = backend().pool(keep=keep), []
+            for block in [pool.alloc(16 * MIB) for _ in range(10)]:
+                block.free()
+            # Memory goes with a later free, once the device has finished with it.
+            while len(held) < 200 and min(held, default=160 * MIB) >= 160 * MIB:
+                held.append(pool.account()["held"])
+                pool.alloc(16 * MIB).free()
+            self.assertEqual(min(held) >= 160 * MIB, is_all, keep)
+
     def test_by_address(self):
         block = self.pool.alloc(100)
         address = block.release()
@@ -165,12 +177,15 @@ class Pools(Case):
     def test_contents_sleep_and_wake(self):
         weights = self.pool.tagged("weights")
         block = weights.alloc(4 * MIB)
-        address, contents = block.address, os.urandom(4 * MIB)
+        address = block.address
         with tempfile.TemporaryDirectory() as folder:
             for keep, directory in (("host", None), ("pinned", None), ("file", None), ("file", folder)):
                 with self.subTest(keep=keep, directory=directory is not None):
+                    contents = os.urandom(4 * MIB)  # not what an earlier turn has kept
                     block.write(contents)
-                    self.assertGreaterEqual(self.pool.suspend("weights", keep, directory), 4 * MIB)
+                    went = self.pool.suspend("weights", keep, directory)
+                    self.assertGreaterEqual(went, 4 * MIB)
+                    overwrite(backend(), went)
                     self.assertEqual(self.pool.suspend("weights", keep, directory), 0)
                     with self.raises(gpu_vmm.Suspended):
                         weights.alloc(1)

@@ -106,6 +106,9 @@ class Processes(Case):
                     "capacity": lambda: vec.capacity,
                     "record": lambda: block.record_use(0),
                     "export": vec.__dlpack__,
+                    "show": lambda: getattr(vec, "__array_interface__" if {NAME!r} == "host" else "__cuda_array_interface__"),
+                    "copy": vec.copy,
+                    "sleep": vec.suspend,
                     "free": lambda: pool.free(block.address),
                 }}
                 for name, call in calls.items():
@@ -124,6 +127,40 @@ class Processes(Case):
             """
         )
         self.assertEqual(said, "child 0\n[107, 101, 112, 116] True\n")
+
+    @unittest.skipUnless(sys.platform == "linux", "no fork")
+    def test_forked_while_another_thread_is_inside(self):
+        said = self.script(
+            f"""
+            import os, signal, threading, warnings, gpu_vmm
+            warnings.simplefilter("ignore")  # newer Pythons warn of a fork beside threads, which is what is tested
+            backend = gpu_vmm.open({NAME!r})
+            pool = backend.pool()
+            block, vec = pool.alloc(64), gpu_vmm.DeviceVec("int8", b"kept", backend=backend)
+            inside, leave = threading.Event(), threading.Event()
+            def hold():
+                with vec._lock, pool._blocks.lock:
+                    inside.set()
+                    leave.wait()
+            thread = threading.Thread(target=hold)
+            thread.start()
+            inside.wait()
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                for call in vec.suspend, lambda: vec.append(1), vec.__dlpack__, lambda: pool.suspend(""), lambda: pool.free(block.address):
+                    try:
+                        call()
+                        print("went through", flush=True)
+                    except gpu_vmm.Forked:
+                        pass
+                os._exit(0)
+            print("child", os.waitpid(child, 0)[1])
+            leave.set()
+            thread.join()
+            """
+        )
+        self.assertEqual(said, "child 0\n")
 
     def test_the_package_loads_nothing(self):
         said = self.script(

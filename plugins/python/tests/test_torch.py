@@ -85,6 +85,27 @@ assert gpu_vmm.torch.trim() > 0
 """
         )
 
+    def test_blocks_of_the_same_pool(self):
+        # Each call of device_pool() is another object for the same pool.
+        self.script(
+            ENABLED
+            + """
+gpu_vmm.torch.enable(keep=0)
+assert "keep=0" in gpu_vmm.torch._said(gpu_vmm.torch._settings)
+block = gpu_vmm.torch.device_pool().alloc(1 << 20)
+gpu_vmm.torch.device_pool().free(block.address)
+again = gpu_vmm.torch.device_pool().alloc(1 << 20)
+try:
+    block.free()
+    raise AssertionError
+except gpu_vmm.NotABlock:
+    pass
+del block
+assert gpu_vmm.torch.stats()["live"] == 1 << 20  # the other one is not freed with it
+again.free()
+"""
+        )
+
     def test_enable_too_late(self):
         said = self.script(
             """
@@ -236,15 +257,16 @@ assert tag(alloc(1)) == "torch"
             ENABLED
             + """
 import json, os, tempfile
+from support import NAME, overwrite
 gpu_vmm.torch.enable(page=2 << 20, slack=1)
 size = 4 << 20
 with gpu_vmm.torch.pool("weights"):
     weights = alloc(size)
 other = alloc(size)
 pool = gpu_vmm.torch.device_pool()
-contents = os.urandom(size)
+contents = {weights: os.urandom(size), other: os.urandom(size)}
 for address in weights, other:
-    gpu_vmm._library.check(library.gpu_vmm_write(pool._handle, address, contents, size))
+    gpu_vmm._library.check(library.gpu_vmm_write(pool._handle, address, contents[address], size))
 def read(address):
     room = ctypes.create_string_buffer(size)
     gpu_vmm._library.check(library.gpu_vmm_read(pool._handle, address, room, size))
@@ -256,15 +278,17 @@ assert gpu_vmm.torch.sleep("weights") == 0
 assert size <= gpu_vmm.torch.sleep() < 2 * size  # the others
 assert gpu_vmm.torch.sleep() == 0
 assert gpu_vmm.torch.stats()["live"] == 2 * size
+overwrite(gpu_vmm.open(NAME), 2 * size)
 assert size <= gpu_vmm.torch.wake("weights") < 2 * size
-assert read(weights) == contents
+assert read(weights) == contents[weights]
 assert size <= gpu_vmm.torch.wake(device=0) < 2 * size
-assert read(other) == contents
+assert read(other) == contents[other]
 assert gpu_vmm.torch.wake() == 0
 with tempfile.TemporaryDirectory() as folder:
     assert gpu_vmm.torch.sleep(keep="file", directory=folder, device="cuda:0") >= 2 * size
+    overwrite(gpu_vmm.open(NAME), 2 * size)
     assert gpu_vmm.torch.wake(device="cuda") >= 2 * size
-    assert read(other) == contents
+    assert read(other) == contents[other] and read(weights) == contents[weights]
     gpu_vmm.torch.report(os.path.join(folder, "x.json"))
     with open(os.path.join(folder, "x.json")) as file:
         assert {space["tag"] for space in json.load(file)["spaces"]} == {"torch", "weights"}

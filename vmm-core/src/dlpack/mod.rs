@@ -30,8 +30,9 @@
 //! - Its addresses stay reserved, and its memory mapped with the access that it had, also when every [`SharedRegion`] has
 //!   been dropped and when the region has grown. With the last of all, tensors included, the region is dropped, which waits
 //!   for the devices: a deleter must not be called where a driver allows no calls, as in a stream's host function.
-//! - While the region is [suspended](SharedRegion::suspend) there is no memory behind the addresses, and whoever has a tensor
-//!   must not touch it.
+//! - Calls that take memory away, [`SharedRegion::shrink_to`] and [`SharedRegion::suspend`], fail with
+//!   [`Error::Exported`](crate::Error::Exported). [`SharedRegion::shrink_exported_to`] and
+//!   [`SharedRegion::suspend_exported`] insist: the consumer must not touch memory that is gone.
 //! - Nothing is waited for: work that is queued on streams and writes what is in the tensor has to be ordered before its
 //!   consumer by whoever hands it over.
 //! - It begins wherever the view says. Some consumers want more than a multiple of the element, 256 bytes for example.

@@ -52,28 +52,41 @@ impl<B: Backend> SharedRegion<B> {
         self.lock("grow")?.grow_to(size)
     }
 
-    /// Gives memory back from the end, where there is no tensor, whatever part it shows: [`Region::shrink_to`].
+    /// Shrinks from the end: [`Region::shrink_to`].
     ///
     /// # Errors
     ///
-    /// [`Error::Exported`] while there is one; those of [`Region::shrink_to`]; [`Error::Forked`]. The region is as before.
+    /// [`Error::Exported`] while a tensor of the region exists, whichever part it shows; those of [`Region::shrink_to`];
+    /// [`Error::Forked`]. The region is as before.
     pub fn shrink_to(&self, size: Bytes, done: Done<'_>) -> Result<Shrunk> {
-        let operation = "shrink";
-        let mut region = self.lock(operation)?;
-        match self.exports() {
-            0 => region.shrink_to(size, done),
-            count => Err(Error::Exported { operation, count }),
-        }
+        self.lock_unexported("shrink")?.shrink_to(size, done)
     }
 
-    /// Gives the memory back and keeps the addresses: [`Region::suspend`]. It can be done while there are tensors, which stay
-    /// and are good again after [`SharedRegion::resume`]; until then whoever has one must not touch its memory. `done` has to
-    /// cover what they have queued.
+    /// Shrinks although tensors of the region may exist. Their consumers must not use elements behind the new end any more.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::shrink_to`]; [`Error::Forked`].
+    pub fn shrink_exported_to(&self, size: Bytes, done: Done<'_>) -> Result<Shrunk> {
+        self.lock("shrink")?.shrink_to(size, done)
+    }
+
+    /// Gives the memory back and keeps the addresses: [`Region::suspend`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exported`] while a tensor of the region exists; those of [`Region::suspend`]; [`Error::Forked`].
+    pub fn suspend(&self, stash: &Stash<B>, done: Done<'_>) -> Result<Suspended> {
+        self.lock_unexported("suspend")?.suspend(stash, done)
+    }
+
+    /// Suspends although tensors of the region may exist. They can be used again after [`SharedRegion::resume`]; until then
+    /// their consumers must not touch the memory. `done` must cover the work that they have queued.
     ///
     /// # Errors
     ///
     /// Those of [`Region::suspend`]; [`Error::Forked`].
-    pub fn suspend(&self, stash: &Stash<B>, done: Done<'_>) -> Result<Suspended> {
+    pub fn suspend_exported(&self, stash: &Stash<B>, done: Done<'_>) -> Result<Suspended> {
         self.lock("suspend")?.suspend(stash, done)
     }
 
@@ -123,6 +136,15 @@ impl<B: Backend> SharedRegion<B> {
     /// The region, for one call.
     pub(super) fn lock(&self, operation: &'static str) -> Result<MutexGuard<'_, Region<B>>> {
         self.0.region.lock(operation)
+    }
+
+    /// The region, for one call that takes memory away. No tensor is made while it is locked.
+    fn lock_unexported(&self, operation: &'static str) -> Result<MutexGuard<'_, Region<B>>> {
+        let region = self.lock(operation)?;
+        match self.exports() {
+            0 => Ok(region),
+            count => Err(Error::Exported { operation, count }),
+        }
     }
 
     /// A share in the region for a tensor. The region is locked, so that nobody who takes memory away has just found no tensor.

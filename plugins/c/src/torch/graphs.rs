@@ -9,7 +9,7 @@
 use crate::pool::Pool;
 use crate::status::Answer;
 use gpu_vmm::pool::Block;
-use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, Done, Process, Stream};
+use gpu_vmm::{Address, AnyBackend, Bytes, Done, Process, Stream};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -232,7 +232,7 @@ mod tests {
 
     use super::*;
     use crate::pool::PoolOptions;
-    use gpu_vmm::Vendor;
+    use gpu_vmm::{Backend as _, Vendor};
 
     const ONE: MempoolId = MempoolId { first: 0, second: 1 };
     const TWO: MempoolId = MempoolId { first: 0, second: 2 };

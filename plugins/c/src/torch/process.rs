@@ -5,7 +5,7 @@ use crate::backend::open;
 use crate::call::status;
 use crate::pool::{Pool, PoolOptions};
 use crate::status::{Answer, Failure, GPU_VMM_BUSY, Status};
-use crate::texts::{give_box, optional};
+use crate::texts::{clear, give_box, optional};
 use gpu_vmm::{Address, AnyBackend, Bytes, Stream};
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void};
@@ -156,12 +156,13 @@ pub unsafe extern "C" fn gpu_vmm_torch_configure(
     status(|| {
         // SAFETY: as the caller says.
         let (name, options) = unsafe { (optional("backend", backend)?, options.as_ref()) };
+        options.map_or(Ok(()), PoolOptions::check)?;
         let mut wanted = wanted();
         if PROCESS.get().is_some() {
             let text = "configure: memory has been allocated already; say this before the first allocation";
             return Err(Failure::new(GPU_VMM_BUSY, text));
         }
-        // So that what is wrong with it is told here.
+        // An error in the name is reported here, not by the first allocation.
         open(name)?;
         wanted.backend = name.map(str::to_owned);
         wanted.options = options.copied().unwrap_or(PoolOptions::DEFAULT);
@@ -192,6 +193,8 @@ pub unsafe extern "C" fn gpu_vmm_torch_set_tag(tag: *const c_char) -> Status {
 /// `pool` is null or room for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gpu_vmm_torch_pool(device_number: c_int, pool: *mut *mut Pool) -> Status {
+    // SAFETY: null or room for a pointer, as the caller says.
+    unsafe { clear(pool) };
     status(|| {
         // SAFETY: as the caller says.
         unsafe { give_box("pool", pool, || Ok(device(device_number)?.pool.clone())) }

@@ -6,7 +6,7 @@
 use super::process::device;
 use crate::call::{run, status};
 use crate::status::{Answer, Failure, Status, keep};
-use crate::texts::{give, required};
+use crate::texts::{check_place, clear, give, required};
 use gpu_vmm::Stream;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -79,9 +79,16 @@ pub unsafe extern "C" fn gpu_vmm_torch_functions(
     alloc_function: *mut *mut c_void,
     free_function: *mut *mut c_void,
 ) -> Status {
+    // SAFETY: null or room for a pointer each, as the caller says.
+    unsafe {
+        clear(alloc_function);
+        clear(free_function);
+    };
     status(|| {
         // SAFETY: as the caller says.
         unsafe {
+            check_place("alloc_function", alloc_function)?;
+            check_place("free_function", free_function)?;
             let slot = slot(required("tag", tag)?)?;
             give("alloc_function", alloc_function, ALLOCS[slot] as *mut c_void)?;
             give("free_function", free_function, free as Free as *mut c_void)

@@ -1,0 +1,169 @@
+// The rules at the top of the header: results after errors, options of zeros, and memory that a tensor still shows.
+//
+// The first argument is the backend. It ends with status 0 if every rule holds.
+
+#include "../include/gpu_vmm.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void demand(int holds, const char *what) {
+    if (!holds) {
+        fprintf(stderr, "not so: %s; the last error is: %s\n", what, gpu_vmm_last_error());
+        exit(1);
+    }
+}
+
+static int is_zero(const void *place, size_t size) {
+    const unsigned char *bytes = place;
+    for (size_t at = 0; at < size; ++at) {
+        if (bytes[at] != 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+// A call that must fail. Before it, the result holds bytes that are no zeros; after it, zeros alone.
+#define FAILS(result, call)                                                                                                      \
+    do {                                                                                                                         \
+        memset(&(result), 0xA5, sizeof(result));                                                                                 \
+        demand((call) != GPU_VMM_OK, #call " fails");                                                                            \
+        demand(is_zero(&(result), sizeof(result)), "after an error the result is zero: " #call);                                 \
+    } while (0)
+
+// tests/header.rs compares the calls here with the header: no function with a result is missing.
+static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, const gpu_vmm_region *region) {
+    union {
+        gpu_vmm_backend *backend;
+        gpu_vmm_pool *pool;
+        gpu_vmm_region *region;
+    } object;
+    uint32_t count;
+    uint64_t number, other_number;
+    int32_t type, id;
+    bool flag;
+    char *text;
+    void *pointer, *other_pointer;
+    gpu_vmm_block block;
+    const int64_t shape[1] = {-1};
+    gpu_vmm_pool_options options = {.device = 4711};
+
+    FAILS(object.backend, gpu_vmm_open("vulkan", &object.backend));
+    FAILS(count, gpu_vmm_backend_devices(NULL, &count));
+    FAILS(text, gpu_vmm_backend_info(NULL, &text));
+    FAILS(number, gpu_vmm_memory(backend, 4711, &number, NULL));
+    FAILS(other_number, gpu_vmm_memory(backend, 4711, NULL, &other_number));
+    FAILS(object.pool, gpu_vmm_pool_new(backend, &options, &object.pool));
+    FAILS(object.pool, gpu_vmm_pool_new(NULL, NULL, &object.pool));
+    FAILS(object.pool, gpu_vmm_pool_tagged(pool, NULL, &object.pool));
+    FAILS(number, gpu_vmm_alloc(pool, 0, 0, NULL, &number));
+    FAILS(number, gpu_vmm_alloc(NULL, 1, 0, NULL, &number));
+    FAILS(block, gpu_vmm_find(pool, 4711, &block));
+    FAILS(number, gpu_vmm_trim(NULL, 0, &number));
+    FAILS(text, gpu_vmm_account(NULL, &text));
+    FAILS(text, gpu_vmm_snapshot(NULL, &text));
+    FAILS(object.region, gpu_vmm_region_new(backend, 4711, 0, &object.region));
+    FAILS(number, gpu_vmm_region_address(NULL, &number));
+    FAILS(number, gpu_vmm_region_size(NULL, &number));
+    FAILS(number, gpu_vmm_region_suspend(region, "floppy", false, &number));
+    FAILS(number, gpu_vmm_region_resume(NULL, &number));
+    FAILS(flag, gpu_vmm_is_suspended(pool, "no such tag", &flag));
+    FAILS(number, gpu_vmm_suspend(pool, "no such tag", NULL, &number));
+    FAILS(number, gpu_vmm_resume(pool, "no such tag", &number));
+    FAILS(pointer, gpu_vmm_region_dlpack(region, 0, 0, 8, 1, 1, shape, NULL, false, true, &pointer));
+    FAILS(type, gpu_vmm_dlpack_device(backend, 4711, &type, NULL));
+    FAILS(id, gpu_vmm_dlpack_device(backend, 4711, NULL, &id));
+    FAILS(object.pool, gpu_vmm_torch_pool(-1, &object.pool));
+    FAILS(pointer, gpu_vmm_torch_functions("tag", &pointer, NULL));
+    FAILS(other_pointer, gpu_vmm_torch_functions("tag", NULL, &other_pointer));
+}
+
+static long long held(const gpu_vmm_pool *pool) {
+    char *account = NULL;
+    demand(gpu_vmm_account(pool, &account) == GPU_VMM_OK, "the account");
+    const char *number = strstr(account, "\"held\":");
+    demand(number != NULL, account);
+    const long long bytes = strtoll(number + strlen("\"held\":"), NULL, 10);
+    gpu_vmm_string_free(account);
+    return bytes;
+}
+
+// Whether a pool keeps the memory of ten blocks that are freed.
+static int keeps(const gpu_vmm_backend *backend, const gpu_vmm_pool_options *options) {
+    gpu_vmm_pool *pool = NULL;
+    uint64_t blocks[10];
+    demand(gpu_vmm_pool_new(backend, options, &pool) == GPU_VMM_OK, "a pool is made");
+    for (int at = 0; at < 10; ++at) {
+        demand(gpu_vmm_alloc(pool, 16 << 20, 0, NULL, &blocks[at]) == GPU_VMM_OK, "a block is there");
+    }
+    for (int at = 0; at < 10; ++at) {
+        demand(gpu_vmm_free(pool, blocks[at]) == GPU_VMM_OK, "and freed");
+    }
+    // Memory returns to the driver with a later free, once the device has finished with it.
+    int kept = 1;
+    for (int turn = 0; turn < 200 && kept; ++turn) {
+        kept = held(pool) >= 160 << 20;
+        demand(gpu_vmm_alloc(pool, 16 << 20, 0, NULL, &blocks[0]) == GPU_VMM_OK, "another block");
+        demand(gpu_vmm_free(pool, blocks[0]) == GPU_VMM_OK, "is freed");
+    }
+    gpu_vmm_pool_free(pool);
+    return kept;
+}
+
+static void options_of_zeros(const gpu_vmm_backend *backend) {
+    gpu_vmm_pool_options options = {0};
+    demand(keeps(backend, NULL), "a pool keeps its memory by default");
+    demand(keeps(backend, &options), "options of zeros are the default");
+    options.keep = UINT64_MAX;
+    demand(keeps(backend, &options), "the most that can be said is all");
+    options.keep = GPU_VMM_KEEP_NOTHING;
+    demand(!keeps(backend, &options), "a pool that is to keep nothing keeps nothing");
+
+    gpu_vmm_pool *pool = NULL;
+    memset(&options, 0, sizeof options);
+    options.reserved[3] = 1;
+    demand(gpu_vmm_pool_new(backend, &options, &pool) == GPU_VMM_INVALID_ARGUMENT, "a setting of a later version is refused");
+    demand(strstr(gpu_vmm_last_error(), "reserved") != NULL, "and named");
+    demand(gpu_vmm_torch_configure(NULL, &options) == GPU_VMM_INVALID_ARGUMENT, "also for PyTorch");
+}
+
+static void memory_that_is_shown(const gpu_vmm_region *region) {
+    const int64_t shape[1] = {16};
+    void *tensor = NULL;
+    uint64_t bytes = 0, size = 0;
+    char written[] = "sixteen letters", read[sizeof written];
+    demand(gpu_vmm_region_grow(region, 1) == GPU_VMM_OK, "it grows");
+    demand(gpu_vmm_region_write(region, 0, written, sizeof written) == GPU_VMM_OK, "it is written");
+    demand(gpu_vmm_region_dlpack(region, 0, 1, 8, 1, 1, shape, NULL, false, true, &tensor) == GPU_VMM_OK, "a tensor shows it");
+    demand(gpu_vmm_region_suspend(region, "host", false, &bytes) == GPU_VMM_BUSY && bytes == 0, "it cannot be suspended");
+    demand(strstr(gpu_vmm_last_error(), "force") != NULL, "without insisting");
+    demand(gpu_vmm_region_shrink(region, 0, false) == GPU_VMM_BUSY, "nor shrunk");
+    demand(gpu_vmm_region_suspend(region, "host", true, &bytes) == GPU_VMM_OK && bytes > 0, "by force it is suspended");
+    demand(gpu_vmm_region_resume(region, &bytes) == GPU_VMM_OK && bytes > 0, "and resumed");
+    memset(read, 0xFF, sizeof read);
+    demand(gpu_vmm_region_read(region, 0, read, sizeof read) == GPU_VMM_OK, "and read");
+    demand(memcmp(read, written, sizeof read) == 0, "as it was");
+    demand(gpu_vmm_region_shrink(region, 0, true) == GPU_VMM_OK, "by force it shrinks");
+    demand(gpu_vmm_region_size(region, &size) == GPU_VMM_OK && size == 0, "to nothing");
+    gpu_vmm_dlpack_delete(tensor, true);
+    demand(gpu_vmm_region_grow(region, 1) == GPU_VMM_OK, "it grows again");
+    demand(gpu_vmm_region_suspend(region, NULL, false, NULL) == GPU_VMM_OK, "without a tensor it needs no force");
+}
+
+int main(int count, char **arguments) {
+    gpu_vmm_backend *backend = NULL;
+    gpu_vmm_pool *pool = NULL;
+    gpu_vmm_region *region = NULL;
+    demand(gpu_vmm_open(count > 1 ? arguments[1] : NULL, &backend) == GPU_VMM_OK, "a backend is there");
+    demand(gpu_vmm_pool_new(backend, NULL, &pool) == GPU_VMM_OK, "a pool is made");
+    demand(gpu_vmm_region_new(backend, 0, 64 << 20, &region) == GPU_VMM_OK, "a region is made");
+    results(backend, pool, region);
+    options_of_zeros(backend);
+    memory_that_is_shown(region);
+    gpu_vmm_region_free(region);
+    gpu_vmm_pool_free(pool);
+    gpu_vmm_close(backend);
+    puts("every rule holds");
+    return 0;
+}
