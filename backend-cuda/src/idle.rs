@@ -140,11 +140,14 @@ impl CudaBackend {
         self.here(OPERATION)?;
         let stream = CuStream(stream.as_raw());
         if !stream.is_default() {
-            // Pools ask before each request, so one call is all that it takes, whichever context is current.
+            // Pools ask before each request, so one call is all that it takes, unless the current context is in the way.
             let mut status = CAPTURE_NONE;
             // SAFETY: the stream is live, and the pointer is good for one number.
-            if unsafe { (self.functions().stream_is_capturing)(stream, &raw mut status) } == CuResult::SUCCESS
-            {
+            let result = unsafe { (self.functions().stream_is_capturing)(stream, &raw mut status) };
+            let of_context =
+                [CuResult::INVALID_CONTEXT, CuResult::INVALID_HANDLE, CuResult::CONTEXT_IS_DESTROYED];
+            if !of_context.contains(&result) {
+                self.check(OPERATION, "cuStreamIsCapturing", result, || format!("stream {stream:?}"))?;
                 return Ok(status != CAPTURE_NONE);
             }
             // The driver may not tell the context of a stream whose capture was spoilt.

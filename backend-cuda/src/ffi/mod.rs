@@ -27,6 +27,8 @@ impl CuResult {
     pub(crate) const STUB_LIBRARY: Self = Self(34);
     pub(crate) const MULTICAST_RESOURCE_FULL: Self = Self(47);
     pub(crate) const NO_DEVICE: Self = Self(100);
+    pub(crate) const INVALID_CONTEXT: Self = Self(201);
+    pub(crate) const INVALID_HANDLE: Self = Self(400);
     pub(crate) const ILLEGAL_STATE: Self = Self(401);
     pub(crate) const NOT_READY: Self = Self(600);
     pub(crate) const CONTEXT_IS_DESTROYED: Self = Self(709);
