@@ -38,6 +38,8 @@ cases! { "fault":
     /// What was in flight when its device died is an error for whoever waits, and still its region can be closed; an event
     /// that marks it is done.
     in_flight_when_the_device_dies with dies_in_flight,
+    /// Nobody waits for ever for what was queued behind the work that has lost the device.
+    queued_when_the_device_dies with dies_with_more_queued,
     /// A kernel that writes the word right before a guarded region is stopped.
     writing_before_a_guarded_region with writes_before_a_guarded_region,
     /// A kernel that reads the word right behind a guarded region is stopped.
@@ -48,6 +50,8 @@ cases! { "fault":
     reading_read_only_works,
     /// A region refuses what its device may not do, and the device lives.
     regions_refuse_before_the_device_does,
+    /// A copy by the CPU in a device's name out of memory that the device may not read is an error.
+    copying_without_access,
 }
 
 const SEED: u64 = 500;
@@ -299,6 +303,26 @@ fn dies_in_flight<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     });
 }
 
+fn queued_when_the_device_dies<B: Workbench>(subject: &Subject<B>) {
+    watch_loss(subject, subject.backend.vendor() != Vendor::Hip);
+}
+
+fn dies_with_more_queued<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let region = region(subject);
+    fault(subject, peer, region, |backend, region| {
+        let (unit, device) = (subject.unit(), subject.device);
+        let at = region.address();
+        // SAFETY: the unit is mapped, and this work is so long that the rest is queued behind it.
+        let flight = unsafe { backend.start_pattern(device, at, unit, SEED, 256) }?;
+        for at in [at + unit, at] {
+            // SAFETY: nothing is mapped in the second unit: the fault is what is asked for.
+            let queued = unsafe { backend.start_pattern_on(device, flight.stream(), at, unit, SEED, 1) };
+            assert!(queued.is_ok() || is_lost(&queued), "{queued:?}");
+        }
+        backend.synchronize_stream(device, flight.stream())
+    });
+}
+
 /// A guarded region that is mapped to both ends.
 fn guarded<B: Workbench>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.region(1).guarded().build().unwrap();
@@ -390,4 +414,16 @@ fn regions_refuse_before_the_device_does<B: Workbench>(subject: &Subject<B>) {
     not_mapped(region.write_pattern(device, unit + unit, unit, SEED));
     not_mapped(region.fill(unit + unit, unit, 0));
     assert_eq!(region.count_wrong(device, Bytes(0), unit, SEED).unwrap(), 0, "the device lives");
+}
+
+fn copying_without_access<B: Workbench>(subject: &Subject<B>) {
+    if subject.backend.vendor() != Vendor::Host {
+        skip("a device that copies by itself is lost, or its process ends");
+    }
+    let mut region = region(subject);
+    region.map(subject.unit(), &subject.memory(1)).unwrap();
+    let (at, unit) = (region.address(), subject.unit());
+    // SAFETY: both units are mapped; the device may not read the second, which the backend is to see.
+    unsafe { subject.backend.copy(subject.device, at, at + unit, unit) }.unwrap_err();
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), unit, SEED).unwrap(), 0, "something was copied");
 }

@@ -27,6 +27,8 @@ cases! { "snapshot_file":
     what_is_not_finished_never_was,
     /// A snapshot has one writer at a time; what a dead one has left is written over.
     one_writer_at_a_time,
+    /// Regions that overlap are in no snapshot, and those that follow each other are.
+    regions_that_overlap,
 }
 
 const BLOCK: Bytes = Bytes::kib(4);
@@ -229,4 +231,18 @@ fn one_writer_at_a_time<B: Workbench>(subject: &Subject<B>) {
     write(subject, &path, 2, None);
     check(&path, 2).unwrap();
     assert_eq!(folder.names(), ["a"]);
+}
+
+fn regions_that_overlap<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let mut description = description(subject);
+    let one = description.regions[0].clone();
+    let end = one.address + one.reservations[0];
+    let mut create = |address: Address| {
+        description.regions = vec![RegionRecord { address, ..one.clone() }, one.clone()];
+        let options = WriteOptions { compress: false, block: Some(BLOCK), since: None };
+        SnapshotWriter::create(folder.file("a"), &description, options).map(drop)
+    };
+    is_bad(create(Address(end.0 - BLOCK.0)), "the same addresses");
+    create(end).unwrap();
 }

@@ -14,6 +14,8 @@ cases! { "ahead":
     a_step_that_fails,
     /// Where undoing fails on the thread too, the growth that needs the memory says so, once, and goes on behind it.
     a_step_that_cannot_be_undone,
+    /// What the thread has left out of use is given to nobody once the region was locked and is free again.
+    out_of_use_after_a_lock,
     /// Growth that fails itself leaves the region, and what is mapped ahead.
     growth_that_fails_itself,
     /// Where a device has no memory to map ahead, nobody has less for it, and growth that has enough succeeds.
@@ -158,4 +160,22 @@ fn no_memory_to_map_ahead<B: Workbench>(subject: &Subject<B>) {
     let error = region.grow_to(all).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
     assert_eq!(region.end(), subject.granules(2));
+}
+
+fn out_of_use_after_a_lock<B: Workbench>(subject: &Subject<B>) {
+    let (backend, thread) = (FaultInject::new(subject.backend.clone()), thread());
+    let mut spoiled = 0;
+    for first in 0..20 {
+        let region = ready(subject, &backend, &thread);
+        step_with(subject, &backend, &region, &thread, &[first, first + 1]);
+        drop(region.lock().unwrap());
+        let answer = region.grow_to(subject.granules(9));
+        spoiled += u32::from(matches!(answer, Err(Error::UndoFailed { .. })));
+        drop(region);
+        subject.backend.drop_log().take_last();
+        #[allow(unsafe_code)]
+        // SAFETY: no region is left, and no device works.
+        unsafe { backend.reclaim() }.unwrap();
+    }
+    assert!(spoiled > 0, "growth was given what is out of use");
 }

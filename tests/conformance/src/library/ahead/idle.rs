@@ -16,6 +16,8 @@ cases! { "ahead":
     a_pool_that_was_idle,
     /// A pool maps no more ahead than it may hold.
     a_pool_with_a_budget,
+    /// A pool maps nothing ahead for small blocks.
+    a_pool_of_small_blocks,
 }
 
 /// Until the thread, which sleeps after a second without work, has fallen asleep.
@@ -74,4 +76,15 @@ fn a_pool_with_a_budget<B: Workbench>(subject: &Subject<B>) {
     let all = pool.alloc(Bytes(page * 4), Bytes(256), Stream::DEFAULT).unwrap();
     assert_eq!(pool.account().peak_held, page * 4);
     drop(all);
+}
+
+fn a_pool_of_small_blocks<B: Workbench>(subject: &Subject<B>) {
+    let thread = thread();
+    let page = subject.granules(1).max(Bytes::mib(2)).0;
+    let builder = Pool::builder(&subject.backend).device(subject.device);
+    let pool = builder.ahead(&thread, Bytes(page * 4)).build().unwrap();
+    let block = pool.alloc(Bytes(100), Bytes(256), Stream::DEFAULT).unwrap();
+    Counted::ask(&thread, 80, Step::More).1.wait(80);
+    assert_eq!(pool.account().held, page);
+    drop(block);
 }

@@ -2,10 +2,11 @@
 
 use super::{Announced, Kind, assert_free, begin_with_work, end, in_all_modes, kept, launch, region};
 use crate::case::cases;
+use crate::library::flights::own;
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::workbench::WorkStream;
-use gpu_vmm_core::{Address, Bytes, Error, Region, Result, Vendor, Workbench};
+use gpu_vmm_core::{Address, Bytes, Error, Region, Result, Stream, Vendor, Workbench};
 
 cases! { "captures":
     /// A region that is dropped during an announced capture stays mapped, so that the graph can be launched; the capture ends
@@ -20,6 +21,8 @@ cases! { "captures":
     /// A capture on a blocking stream need not be announced: waiting is refused, what is dropped is kept, and the capture ends
     /// well.
     a_blocking_capture_is_seen,
+    /// An event holds no default stream while a blocking stream captures: that is an error, and the capture goes on.
+    a_default_stream_is_not_held,
     /// An unannounced capture on a non-blocking stream is spoilt by the first wait at most; what is dropped is not lost.
     unannounced,
     /// Collecting during a capture is an error, and gives nothing back.
@@ -107,6 +110,22 @@ fn a_blocking_capture_is_seen<B: Workbench>(subject: &Subject<B>) {
         drop(graph);
         backend.deferred().collect(backend).unwrap();
         assert_eq!((kept(backend), subject.free_here()), (before, free), "{mode:?}");
+    });
+}
+
+fn a_default_stream_is_not_held<B: Workbench>(subject: &Subject<B>) {
+    let backend = &subject.backend;
+    if backend.vendor() != Vendor::Cuda {
+        skip("only NVIDIA's driver tells of a capture that was not announced");
+    }
+    let mut event = backend.event(subject.device).unwrap();
+    event.record(own(subject).stream()).unwrap();
+    in_all_modes(subject, &[Kind::Blocking], |stream, _, mode| {
+        let region = region(subject);
+        begin_with_work(subject, stream, mode, &region);
+        assert!(is_capturing(event.hold(Stream::DEFAULT)), "{mode:?}");
+        let graph = end(subject, stream).unwrap_or_else(|error| panic!("{mode:?}: {error}"));
+        launch(subject, &*graph, stream, region.address());
     });
 }
 

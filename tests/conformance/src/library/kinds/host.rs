@@ -5,11 +5,12 @@ use super::{SEED, mapped, some};
 use crate::case::cases;
 use crate::library::tools::{idle, told};
 use crate::peer::Peer;
-use crate::subject::{RW, Subject, skip};
+use crate::subject::{RW, Subject, or_skip, skip};
 use gpu_vmm_core::workbench::{count_wrong_words, write_pattern_words};
 use gpu_vmm_core::{
     Access, Bytes, Capability, DeviceId, Error, Feature, Location, Physical, Properties, Region, Workbench,
 };
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 cases! { "kinds":
@@ -18,6 +19,11 @@ cases! { "kinds":
     host_access,
     /// The same for memory of the host's.
     host_access_to_host_memory,
+    /// The CPU is given access to memory of the host's beside which something was unmapped.
+    beside_what_was_unmapped,
+    /// Addresses at which the CPU had access to memory stay the region's when that is unmapped: no other mapping of the
+    /// process comes to lie there.
+    addresses_that_the_host_had,
     /// A region can be made so that the CPU has access to all that it grows with, where the device is said to have that.
     regions_for_the_host,
     /// The CPU faults where it has no access: its process ends.
@@ -150,4 +156,35 @@ fn the_host_is_no_device<B: Workbench>(subject: &Subject<B>) {
         assert!(error.driver_error().is_none(), "answer {place}: a driver was asked: {error}");
     }
     assert_eq!(region.access(Bytes(0), HOST), Access::None);
+}
+
+fn beside_what_was_unmapped<B: Workbench>(subject: &Subject<B>) {
+    let told = told(subject, Feature::HostMemory);
+    if !told.available {
+        skip(told.note);
+    }
+    let properties = subject.properties().located(Location::Host);
+    or_skip(subject.backend.check_host_access("test", &properties));
+    let (first, mut region) = mapped(subject, properties);
+    let size = first.size();
+    region.grow_to(Bytes(2 * size.0)).unwrap();
+    region.unmap(size, size, idle()).unwrap();
+    region.set_access(Bytes(0), size, HOST, RW).unwrap();
+    write_by_the_cpu(&mut region, size, SEED);
+    subject.check(&region, Bytes(0), size, SEED);
+}
+
+fn addresses_that_the_host_had<B: Workbench>(subject: &Subject<B>) {
+    let (memory, mut region) = mapped(subject, subject.properties());
+    let size = memory.size();
+    or_skip(region.set_access(Bytes(0), size, HOST, RW));
+    region.unmap(Bytes(0), size, idle()).unwrap();
+    let (length, at) = (size.0 as usize, region.address().as_ptr());
+    // SAFETY: the address is a wish; what the kernel gives is new, used by nobody, and given back.
+    let found = unsafe {
+        let found = mmap_anonymous(at, length, ProtFlags::READ, MapFlags::PRIVATE).unwrap();
+        munmap(found, length).unwrap();
+        found
+    };
+    assert_ne!(found, at, "the region's own addresses were given to somebody else");
 }

@@ -2,9 +2,11 @@
 
 use super::{refused, works};
 use crate::case::cases;
+use crate::library::sharing::import_of;
 use crate::library::tools::told;
-use crate::subject::{Subject, note};
-use gpu_vmm_core::{Feature, Location, Physical, Properties, Workbench};
+use crate::peer::Peer;
+use crate::subject::{Subject, note, or_skip, skip};
+use gpu_vmm_core::{Bytes, Error, Feature, Location, Physical, Properties, Workbench};
 
 cases! { "kinds":
     /// Memory of the host can be mapped for a device, where the device is said to have such.
@@ -17,6 +19,14 @@ cases! { "kinds":
     /// Memory that is asked for as reachable by network cards says that it is so where the device has it, and else is
     /// refused or says that it is not.
     remote_dma,
+    /// Memory that was asked for with flags that exclude each other says which it has, and says the same where it is imported.
+    flags_that_exclude_each_other,
+    /// Memory of the host that is to be exported can be used, or is refused with a reason.
+    shareable_host_memory,
+    /// Where the host has too little memory, the error has the host's numbers.
+    more_than_the_host_has,
+    /// What a device was asked while it had no memory left is not held against it when it has.
+    asked_on_a_full_device with asks_on_a_full_device,
     /// Memory tells what it is: whose, where, and as what it can be exported.
     properties_are_told,
 }
@@ -78,4 +88,66 @@ fn properties_are_told<B: Workbench>(subject: &Subject<B>) {
     for device in subject.backend.devices().iter().filter(|device| device.unusable.is_none()) {
         assert_eq!(subject.piece_on(device.id, 1).properties(), Properties::on(device.id));
     }
+}
+
+fn flags_that_exclude_each_other<B: Workbench>(subject: &Subject<B>) {
+    let asked = subject.properties().shareable().compressible().remote_dma();
+    let memory = or_skip(Physical::create(&subject.backend, subject.granules(1), asked));
+    let again = import_of(subject, or_skip(memory.export()), &memory);
+    assert_eq!(again.properties().compressible, memory.properties().compressible);
+}
+
+fn shareable_host_memory<B: Workbench>(subject: &Subject<B>) {
+    for location in [Location::Host, Location::HostNode(0)] {
+        let properties = subject.properties().located(location).shareable();
+        match Physical::create(&subject.backend, subject.granules(1), properties) {
+            Ok(memory) => {
+                drop(memory);
+                works(subject, properties);
+            }
+            Err(_) => refused(subject, properties),
+        }
+    }
+}
+
+fn more_than_the_host_has<B: Workbench>(subject: &Subject<B>) {
+    let told = told(subject, Feature::HostNodeMemory);
+    if !told.available {
+        skip(told.note);
+    }
+    let properties = subject.properties().located(Location::HostNode(0));
+    let size = Bytes::gib(1 << 20);
+    let error = Physical::create(&subject.backend, size, properties).unwrap_err();
+    if let Error::OutOfMemory { requested, free, total, .. } = error {
+        assert_eq!(requested, size);
+        assert!(!total.is_zero() && free <= total && total < size, "{free} of {total}");
+    }
+}
+
+/// Which of its features a device is said to have.
+fn features<B: Workbench>(subject: &Subject<B>) -> Vec<bool> {
+    let all = subject.backend.capabilities(subject.device).unwrap();
+    all.into_iter().map(|found| found.available).collect()
+}
+
+fn asked_on_a_full_device<B: Workbench>(subject: &Subject<B>) {
+    let mut child = subject.child();
+    let found = child.receive::<Vec<bool>>();
+    child.finish();
+    assert_eq!(found, features(subject));
+}
+
+fn asks_on_a_full_device<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut taken = Vec::new();
+    let mut units = subject.free_here().0 / subject.unit().0;
+    while units > 0 {
+        match Physical::create(&subject.backend, subject.units(units), subject.properties()) {
+            Ok(memory) => taken.push(memory),
+            Err(_) => units /= 2,
+        }
+    }
+    // It may be an error, and whatever is found is of now.
+    drop(subject.backend.capabilities(subject.device));
+    drop(taken);
+    peer.send(features(subject));
 }

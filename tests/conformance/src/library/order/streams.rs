@@ -2,7 +2,7 @@
 
 use super::in_flight::{AFTER, mapped};
 use crate::case::cases;
-use crate::library::flights::rounds;
+use crate::library::flights::{goes_on, rounds};
 use crate::library::tools::{refused, streams_idle};
 use crate::subject::{RW, Subject, or_skip, skip};
 use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Event, Stream, Workbench};
@@ -12,6 +12,8 @@ cases! { "order":
     the_default_stream_of_each_device,
     /// Waiting for a device's default stream does not stand for another device's.
     default_streams_are_apart,
+    /// Nor does it wait for a blocking stream of another device.
+    blocking_streams_of_others,
     /// A list of streams with the handle that means another stream in each thread is refused, and nothing has changed.
     the_per_thread_handle_is_refused,
 }
@@ -86,4 +88,23 @@ fn the_per_thread_handle_is_refused<B: Workbench>(subject: &Subject<B>) {
     }
     // The thread itself may wait for its own.
     subject.backend.synchronize_stream(subject.device, stream).unwrap();
+}
+
+#[allow(unsafe_code)]
+fn blocking_streams_of_others<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let blocking = or_skip(subject.backend.blocking_stream(b));
+    let mut region = subject.region(2).on(b).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    let mut event = or_skip(subject.backend.event(b));
+    goes_on(subject, |times| {
+        let (unit, at, rounds) = (subject.unit(), region.address(), rounds(subject) * times);
+        // SAFETY: the unit is mapped until the work was waited for.
+        or_skip(unsafe { subject.backend.start_pattern_on(b, blocking.stream(), at, unit, AFTER, rounds) });
+        event.record(blocking.stream()).unwrap();
+        subject.backend.synchronize_stream(a, Stream::DEFAULT).unwrap();
+        let went_on = !event.is_done().unwrap();
+        event.wait().unwrap();
+        went_on
+    });
 }

@@ -13,6 +13,8 @@ cases! { "peer":
     region_to_plain,
     /// A copy out of another one's memory goes over several mappings of its and of the copying device's.
     over_several_mappings,
+    /// A copy of more than is done at a time is whole.
+    more_than_at_a_time,
     /// A device that was given no access to a region, though to its neighbour, copies nothing out of it, and nothing more
     /// when what it was given is taken back.
     access_is_by_region,
@@ -95,4 +97,19 @@ fn access_is_by_region<B: Workbench>(subject: &Subject<B>) {
         "what was copied before is still there"
     );
     target.copy_from(Bytes(0), &neighbour, Bytes(0), length).unwrap();
+}
+
+fn more_than_at_a_time<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let length = Bytes::mib(34);
+    let regions = [(a, b), (b, a)].map(|(owner, reader)| {
+        let builder = Region::builder(&subject.backend).on(owner).reserve(length);
+        let mut region = builder.access(reader, Access::Read).build().unwrap();
+        region.grow_to(length).unwrap();
+        region
+    });
+    let [mut source, mut target] = regions;
+    source.write_pattern(a, Bytes(0), length, 9).unwrap();
+    target.copy_from(Bytes(0), &source, Bytes(0), length).unwrap();
+    assert_eq!(target.count_wrong(b, Bytes(0), length, 9).unwrap(), 0);
 }

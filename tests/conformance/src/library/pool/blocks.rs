@@ -12,6 +12,8 @@ cases! { "pool":
     blocks_are_apart_and_keep_their_bytes,
     /// A block's first address is a multiple of what was asked for, up to a gibibyte, for small and large ones.
     aligned,
+    /// What was freed last is no answer to a request of its size that it is not aligned to.
+    aligned_to_more_than_the_last,
     /// A block of no bytes, an alignment that is no power of two, and more than the device has are refused with the numbers,
     /// before anything is reserved.
     refused_sizes_and_alignments,
@@ -148,5 +150,16 @@ fn from_many_threads<B: Workbench>(subject: &Subject<B>) {
     are_apart(&blocks);
     blocks.iter().for_each(|(block, seed)| check(subject, block, *seed));
     drop(blocks);
+    is_empty(&pool);
+}
+
+fn aligned_to_more_than_the_last<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let [first, last] = [(); 2].map(|()| alloc(&pool, Bytes::mib(3)));
+    let more = Bytes(2 << last.address().0.trailing_zeros());
+    drop(last);
+    let aligned = pool.alloc(Bytes::mib(3), more, DEFAULT).unwrap();
+    assert!(aligned.address().is_aligned_to(more), "{} is not aligned to {more}", aligned.address());
+    drop((first, aligned));
     is_empty(&pool);
 }

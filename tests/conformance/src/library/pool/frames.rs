@@ -1,7 +1,9 @@
 //! Free memory that is mapped where it is needed.
 
+use super::streams::registered;
 use super::{DEFAULT, LEAST, adds_up, alloc, builder, check, is_empty, page, pool, write};
 use crate::case::cases;
+use crate::library::flights::own;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Error, Workbench};
 use gpu_vmm_pool::{Block, Pool, PoolError};
@@ -19,6 +21,8 @@ cases! { "pool":
     pages_of_another_size,
     /// Free memory is mapped where it is needed, or new is created, by how much more may be held.
     slack_is_kept_to,
+    /// With several streams more may be held before free memory is mapped elsewhere.
+    several_streams_have_more_slack,
     /// Memory of one tag serves another one, at the addresses of that.
     tags_share_memory,
 }
@@ -127,6 +131,21 @@ fn slack_is_kept_to<B: Workbench>(subject: &Subject<B>) {
         check(subject, &large, 99);
         stay.iter().for_each(|(block, seed)| check(subject, block, *seed));
         drop((large, stay));
+        is_empty(&pool);
+    }
+}
+
+fn several_streams_have_more_slack<B: Workbench>(subject: &Subject<B>) {
+    let own = own(subject);
+    for (are_several, new) in [(false, 0), (true, 2)] {
+        let pool = pool(subject);
+        let stream = are_several.then(|| registered(&pool, &*own));
+        let page = page(&pool);
+        let stay = every_second(subject, &pool, page, 32);
+        let held = adds_up(&pool).held;
+        let large = alloc(&pool, Bytes(page.0 * 16));
+        assert_eq!(adds_up(&pool).held, held + page.0 * new, "several: {are_several}");
+        drop((large, stay, stream));
         is_empty(&pool);
     }
 }

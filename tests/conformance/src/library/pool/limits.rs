@@ -27,6 +27,8 @@ cases! { "pool":
     the_callback_frees_blocks,
     /// A pool that has no addresses left says so, whatever memory there is, and goes on with what comes free.
     out_of_addresses,
+    /// A tag leaves addresses to others, however many it could have.
+    addresses_are_left_to_others,
     /// All memory is given back when the pool and its blocks are gone.
     nothing_is_left,
 }
@@ -255,6 +257,15 @@ fn out_of_addresses<B: Workbench>(subject: &Subject<B>) {
     check(subject, &block, 1);
     drop(block);
     drop(alloc(&pool, Bytes(unit * 8)));
+    is_empty(&pool);
+}
+
+fn addresses_are_left_to_others<B: Workbench>(subject: &Subject<B>) {
+    let unit = subject.unit().0.max(page(&pool(subject)).0);
+    let pool = builder(subject).addresses(Bytes(unit * 16)).build().unwrap();
+    let blocks = ["", "one", "other"].map(|tag| alloc(&pool.tagged(tag).unwrap(), Bytes(unit)));
+    assert!(adds_up(&pool).reserved <= unit * 16);
+    drop(blocks);
     is_empty(&pool);
 }
 

@@ -1,6 +1,6 @@
 //! Which streams a pool serves: registered, forgotten, another device's, and the one that is another in each thread.
 
-use super::order::{overlap, range, start_behind};
+use super::order::{overlap, range, start, start_behind};
 use super::waits::named;
 use super::{LEAST, alloc, is_empty, page, pool, write_at, wrong_at};
 use crate::case::cases;
@@ -22,6 +22,8 @@ cases! { "pool":
     a_stream_that_ends_under_work,
     /// A block that outlives its stream is free when the work is done that the stream had.
     a_block_outlives_its_stream,
+    /// A stream that is registered is not forgotten.
+    a_registered_stream_stays,
     /// A stream of another device keeps the memory that it has used, and disables nothing.
     a_stream_of_another_device,
 }
@@ -170,6 +172,22 @@ fn a_block_outlives_its_stream<B: Workbench>(subject: &Subject<B>) {
     }
     pool.forget_stream(named(&*other)).unwrap();
     drop(large);
+    is_empty(&pool);
+}
+
+fn a_registered_stream_stays<B: Workbench>(subject: &Subject<B>) {
+    let busy = own(subject);
+    let pool = pool(subject);
+    let stream = registered(&pool, &*busy);
+    let block = stream.alloc(Bytes::mib(4), LEAST).unwrap();
+    start(subject, &*busy, &block, 5);
+    let address = block.address();
+    drop(block);
+    pool.forget_stream(named(&*busy)).unwrap();
+    let next = stream.alloc(Bytes::mib(4), LEAST).unwrap();
+    assert_eq!(next.address(), address, "what it has freed is its own at once");
+    finish(subject, &*busy);
+    drop((next, stream));
     is_empty(&pool);
 }
 

@@ -24,6 +24,8 @@ cases! { "pool":
     /// Where the device is full, what the pool keeps goes back for what is resumed; where that is too little, it stays
     /// suspended and safe.
     resumed_on_a_full_device,
+    /// A resume gives back no more of what the pool keeps than its budget asks for.
+    a_resume_leaves_what_is_kept,
     /// Memory that is free, or mapped at other addresses too, is not saved with a tag.
     only_what_is_used_is_saved,
     /// Memory that passes to another tag is overwritten with zeros before, and stays as it is within its tag.
@@ -272,4 +274,19 @@ fn dropped_while_suspended<B: Workbench>(subject: &Subject<B>) {
         }
         assert_eq!(subject.free_here(), free);
     }
+}
+
+fn a_resume_leaves_what_is_kept<B: Workbench>(subject: &Subject<B>) {
+    let page = page(&pool(subject)).0;
+    let base = builder(subject).budget(Bytes(page * 8)).build().unwrap();
+    let (pool, stash) = (base.tagged("weights").unwrap(), stash(subject));
+    let block = alloc(&pool, Bytes(page * 2));
+    base.suspend("weights", &stash, idle()).unwrap();
+    drop(alloc(&base, Bytes(page * 8)));
+    assert_eq!(adds_up(&base).kept, page * 8);
+    base.resume("weights").unwrap();
+    let account = adds_up(&base);
+    assert_eq!((account.held, account.kept), (page * 8, page * 6));
+    drop(block);
+    is_empty(&base);
 }

@@ -13,6 +13,8 @@ cases! { "pool":
     found_by_inner_addresses,
     /// What is free, pending, or in front of a thread is no block.
     only_live_blocks_are_found,
+    /// A small block that is free is no block, though one beside it is.
+    a_free_slot_is_no_block,
     /// The account follows each block, and is zero at the end.
     the_account_follows,
     /// The small blocks are counted by their sizes.
@@ -60,6 +62,19 @@ fn only_live_blocks_are_found<B: Workbench>(subject: &Subject<B>) {
         drop(block);
         assert!(pool.find(inner).is_none(), "it is in front of a thread");
     }
+    is_empty(&pool);
+}
+
+fn a_free_slot_is_no_block<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let [stays, goes] = [(); 2].map(|()| alloc(&pool, Bytes(300)));
+    let at = goes.address();
+    drop(goes);
+    // What lies in front of threads is brought in, and nothing is given back.
+    pool.trim(Bytes(u64::MAX)).unwrap();
+    assert!(pool.find(at).is_none(), "nobody has it");
+    assert_eq!(pool.find(stays.address()).unwrap().base, stays.address());
+    drop(stays);
     is_empty(&pool);
 }
 

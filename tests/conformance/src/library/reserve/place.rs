@@ -28,6 +28,8 @@ cases! { "reserve":
     between_two,
     /// The addresses right in front of a reservation can be reserved exactly.
     in_front_of_another,
+    /// Addresses that were given back in pieces, the last one first, can be had in one piece.
+    given_back_in_pieces,
 }
 
 fn exact_and_free<B: Workbench>(subject: &Subject<B>) {
@@ -167,4 +169,13 @@ fn in_front_of_another<B: Workbench>(subject: &Subject<B>) {
     let mut regions = vec![behind, two_units(subject, base)];
     assert_eq!(regions[1].range().end(), regions[0].address());
     use_all(subject, &mut regions);
+}
+
+fn given_back_in_pieces<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(4);
+    let at = |units| Placement::Exact(base + subject.units(units));
+    let [first, second] = [0, 2].map(|units| subject.region(2).at(at(units)).build().unwrap());
+    drop(second);
+    drop(first);
+    assert_eq!(subject.region(4).at(at(0)).build().unwrap().reserved(), subject.units(4));
 }

@@ -2,7 +2,7 @@
 
 use crate::case::cases;
 use crate::library::sharing::{import, import_of, shareable};
-use crate::library::tools::{has, mapped, told, write};
+use crate::library::tools::{has, idle, mapped, told, write};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, Physical, Vendor, Workbench};
 use rustix::io::{FdFlags, fcntl_getfd};
@@ -28,6 +28,10 @@ cases! { "share":
     /// A size that is zero or no multiple of the granularity, or a device that is not there, is refused before the driver
     /// hears of it.
     wrong_size_or_device,
+    /// Memory of which another size was told is refused when it is imported, or at the latest when it is mapped.
+    another_size_than_the_memorys,
+    /// Where a driver says whose memory it is, a descriptor of one device's is not taken for another's.
+    another_devices_memory,
     /// Descriptor 0 is a descriptor like any other.
     @isolated descriptor_zero,
 }
@@ -171,4 +175,25 @@ fn descriptor_zero<B: Workbench>(subject: &Subject<B>) {
     let exported = export(&memory);
     assert!(exported.as_raw_fd() > 0, "an export takes no standard stream's number");
     assert!(has(subject, &mapped(subject, &[&import_of(subject, exported, &memory)]), SEED));
+}
+
+fn another_size_than_the_memorys<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 2);
+    for units in [1, 3] {
+        let Ok(imported) = import(subject, export(&memory), subject.device, subject.units(units)) else {
+            continue;
+        };
+        let mut region = subject.region(4).build().unwrap();
+        assert!(region.map(Bytes(0), &imported).is_err(), "{units} units were told, and it has two");
+        region.close(idle()).unwrap();
+    }
+}
+
+fn another_devices_memory<B: Workbench>(subject: &Subject<B>) {
+    let (_, other) = subject.two_devices();
+    let memory = shareable(subject, 1);
+    match import(subject, export(&memory), other, memory.size()) {
+        Ok(_) => assert_ne!(subject.backend.vendor(), Vendor::Cuda, "it was taken for another device's"),
+        Err(error) => assert!(matches!(error, Error::Mismatch { .. }), "{error}"),
+    }
 }

@@ -3,14 +3,16 @@
 use crate::case::cases;
 use crate::fork_server::Child;
 use crate::leaks;
+use crate::library::folder::Folder;
 use crate::library::sharing::{or_cannot_share, shareable};
 use crate::library::tools::{has, idle, write};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, note};
-use gpu_vmm_core::share::{Allowed, Event, Exporter, Import, Imported, LetGo, Line};
+use gpu_vmm_core::share::{Allowed, Event, Exporter, Import, Imported, LetGo, Line, Listener};
 use gpu_vmm_core::{
     Access, Address, Bytes, Error, Grown, Physical, Placement, Properties, Region, Workbench,
 };
+use std::fs;
 use std::time::Duration;
 
 cases! { "share":
@@ -23,11 +25,15 @@ cases! { "share":
     changes_are_published with applies_changes,
     /// What an importer has taken in stays the same memory while more comes.
     what_came_before_stays with follows_growth,
+    /// Memory that has left the region and comes back is sent again to an importer that has let go of it.
+    what_left_comes_back with follows_what_left,
     /// An importer at the exporter's address follows a region that has moved and been emptied.
     emptied_and_moved with follows_an_empty_region,
     /// Where the addresses behind the importer's region are taken, applying growth is an error that the exporter is told,
     /// nothing has changed, and it can be applied at another address.
     growth_into_a_wall with applies_behind_a_wall,
+    /// What was refused once is no answer to what is published after it.
+    refused_once with refuses_once,
     /// An importer may take a region to read it, and then no device of it writes.
     a_region_to_read with imports_to_read,
     /// An importer lets go when it is asked to, and the exporter learns it, as it learns of one that has died.
@@ -36,6 +42,8 @@ cases! { "share":
     an_importer_is_killed with holds_until_killed,
     /// Memory that was not created as shareable cannot be shared as a region either, and the importer sees its line closed.
     what_cannot_be_shared with waits_for_nothing,
+    /// A listener that ends takes its path away, and nothing that has come to be there since.
+    a_path_of_another_listener,
 }
 
 const SEED: u64 = 900;
@@ -290,6 +298,38 @@ fn follows_growth<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
+fn what_left_comes_back<B: Workbench>(subject: &Subject<B>) {
+    let (first, second) = (shareable(subject, 1), shareable(subject, 1));
+    let mut region = subject.region(2).at(Placement::Exact(subject.hole(2))).build().unwrap();
+    subject.open(&mut region, Bytes(0), &first);
+    subject.open(&mut region, subject.unit(), &second);
+    write(subject, &mut region, SEED);
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    region.unmap(subject.unit(), subject.unit(), idle()).unwrap();
+    exporter.publish(&region).unwrap();
+    exporter.settle(SOON).unwrap();
+    subject.open(&mut region, subject.unit(), &second);
+    exporter.publish(&region).unwrap();
+    exporter.settle(SOON).unwrap();
+    assert!(child.receive::<bool>(), "the importer has all bytes again");
+    drop(exporter);
+    child.finish();
+}
+
+fn follows_what_left<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, Import::new(), line_from(peer));
+    for units in [1, 2] {
+        let event = imported.next(SOON).unwrap();
+        assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
+        imported.apply_or_move(idle()).unwrap();
+        assert_eq!(imported.region().end(), subject.units(units));
+    }
+    leaks::counts_import();
+    peer.send(has(subject, imported.region(), SEED));
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
 fn emptied_and_moved<B: Workbench>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1]);
     let old = region.address();
@@ -447,4 +487,49 @@ fn waits_for_nothing<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let line = Line::from_socket(peer.receive_fd(), Allowed::same_user());
     let error = line.and_then(|line| Import::new().receive(&subject.backend, line)).unwrap_err();
     assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+}
+
+fn a_path_of_another_listener<B: Workbench>(_: &Subject<B>) {
+    let folder = Folder::new();
+    let path = folder.file("socket");
+    let first = Listener::bind(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let second = Listener::bind(&path).unwrap();
+    drop(first);
+    assert!(path.exists(), "it is the second one's");
+    drop(second);
+    assert!(!path.exists(), "a listener has left its path");
+}
+
+fn refused_once<B: Workbench>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1]);
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    child.receive::<()>();
+    or_cannot_share(subject, region.grow_to(subject.units(2)));
+    exporter.publish(&region).unwrap();
+    child.receive::<()>();
+    region.shrink_to(subject.unit(), idle()).unwrap();
+    exporter.publish(&region).unwrap();
+    exporter.settle(SOON).unwrap();
+    drop(exporter);
+    child.finish();
+}
+
+fn refuses_once<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let line = line_from(peer);
+    let place = subject.hole(8);
+    let mut imported = receive(subject, Import::new().at(Placement::Exact(place)), line);
+    let _wall = subject.region(1).at(Placement::Exact(place + subject.unit())).build().unwrap();
+    peer.send(());
+    for fits in [false, true] {
+        let event = imported.next(SOON).unwrap();
+        assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
+        assert_eq!(imported.apply(idle()).is_ok(), fits);
+        if !fits {
+            leaks::counts_import();
+            peer.send(());
+        }
+    }
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }

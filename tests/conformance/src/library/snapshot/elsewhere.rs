@@ -14,6 +14,8 @@ cases! { "snapshot":
     only_what_has_to_be_is_relocated,
     /// A region of several reservations comes back in one where it is elsewhere.
     several_reservations_become_one_elsewhere,
+    /// A region that was aligned to more than the granularity is aligned to that elsewhere too.
+    aligned_elsewhere,
     /// What was one device's is another's if that is asked for, at the same addresses.
     on_another_device,
     /// The memory of two devices changes places.
@@ -77,6 +79,17 @@ fn several_reservations_become_one_elsewhere<B: Workbench>(subject: &Subject<B>)
     let again = restore_one(&subject.backend, &Restore::new().relocate(), &file).region;
     assert_eq!((again.reservations().len(), again.reserved()), (1, subject.units(2)));
     subject.check(&again, Bytes(0), subject.units(2), 1);
+}
+
+fn aligned_elsewhere<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let alignment = Bytes::gib(1);
+    let mut region = subject.region(1).alignment(alignment).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    let (file, _) = save(&folder, "a", &[&region]);
+    let again = restore_one(&subject.backend, &Restore::new().relocate(), &file).region;
+    assert_ne!(again.address(), region.address());
+    assert!(again.address().is_aligned_to(alignment), "it is at {}", again.address());
 }
 
 fn on_another_device<B: Workbench>(subject: &Subject<B>) {
