@@ -114,6 +114,12 @@ fn prepared(row: &Row, files: &Files) -> Result<Command, String> {
             shell.args(["-c", "ulimit -v 2097152; exec \"$0\" \"$@\""]).arg(program);
             shell
         }
+        way if way.is_interrupt() => {
+            // A shell has SIGINT ignored by what it runs in the background, these tests included.
+            let mut env = Command::new("env");
+            env.arg("--default-signal=INT").arg(program);
+            env
+        }
         _ => Command::new(program),
     };
     command.args(row.arguments.split(' ').map(argument)).current_dir(files.folder());
