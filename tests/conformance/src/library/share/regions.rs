@@ -331,12 +331,15 @@ fn follows_what_left<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
 }
 
 fn emptied_and_moved<B: Workbench>(subject: &Subject<B>) {
-    let mut region = shareable_region(subject, &[1]);
+    // Where it moves is free in the other process too.
+    let memory = Properties::on(subject.device).shareable();
+    let mut region = subject.region(1).memory(memory).at(Placement::Restorable).build().unwrap();
+    or_cannot_share(subject, region.grow_to(subject.unit()));
     let old = region.address();
     let mut child = subject.child();
     let mut exporter = share(subject, line_to(&mut child), &region);
     let wall = subject.region(1).at(Placement::Exact(region.range().end())).build().unwrap();
-    or_cannot_share(subject, region.grow_or_move(subject.units(2), idle()));
+    or_cannot_share(subject, region.grow_or_move(region.reserved() + subject.unit(), idle()));
     assert_ne!(region.address(), old);
     drop(wall);
     region.shrink_to(Bytes(0), idle()).unwrap();
