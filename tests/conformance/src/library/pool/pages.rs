@@ -176,10 +176,12 @@ fn scrubbed_when_it_comes_back<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn scrubbed_when_tried_again<B: Workbench>(subject: &Subject<B>) {
+    let size = Bytes(page(&pool(subject)).0 * 3);
     for failing in 0.. {
         let backend = FaultInject::new(subject.backend.clone());
-        let pool = Pool::builder(&backend).device(subject.device).scrub().build().unwrap();
-        let size = Bytes(page(&pool).0 * 3);
+        // No more than that, so that no new memory serves instead.
+        let builder = Pool::builder(&backend).device(subject.device).budget(size);
+        let pool = builder.scrub().build().unwrap();
         let block = alloc(&pool.tagged("red").unwrap(), size);
         write_at(&subject.backend, subject.device, block.address(), size, 0x5a5a);
         drop(block);
