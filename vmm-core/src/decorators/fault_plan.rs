@@ -37,6 +37,15 @@ struct Counting {
     lose_addresses: bool,
 }
 
+/// Adds a device to a set, or removes it.
+fn set_member(set: &mut BTreeSet<DeviceId>, device: DeviceId, whether: bool) {
+    if whether {
+        set.insert(device);
+    } else {
+        set.remove(&device);
+    }
+}
+
 impl Plan {
     fn counting(&self) -> MutexGuard<'_, Counting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -72,12 +81,7 @@ impl Plan {
     }
 
     pub(super) fn hide_memory(&self, owner: DeviceId, whether: bool) {
-        let hidden = &mut self.counting().hidden;
-        if whether {
-            hidden.insert(owner);
-        } else {
-            hidden.remove(&owner);
-        }
+        set_member(&mut self.counting().hidden, owner, whether);
     }
 
     pub(super) fn is_hidden(&self, owner: DeviceId) -> bool {
@@ -89,12 +93,7 @@ impl Plan {
     }
 
     pub(super) fn capture_on(&self, device: DeviceId, whether: bool) {
-        let capturing = &mut self.counting().capturing;
-        if whether {
-            capturing.insert(device);
-        } else {
-            capturing.remove(&device);
-        }
+        set_member(&mut self.counting().capturing, device, whether);
     }
 
     pub(super) fn while_waiting(&self, act: Box<dyn FnOnce() + Send>) {
