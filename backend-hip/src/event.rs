@@ -3,9 +3,9 @@
 
 use crate::device::Current;
 use crate::driver::Driver;
-use crate::ffi::{self, hipError_t, hipEvent_t, hipEventDisableTiming, hipStreamCaptureStatus};
+use crate::ffi::{self, hipError_t, hipEvent_t, hipEventDisableTiming, hipStream_t, hipStreamCaptureStatus};
 use crate::relaxed::is_implicit;
-use crate::stream::{needed, raw};
+use crate::stream::{StreamName, needed, raw};
 use gpu_vmm_core::{DeviceId, Done, Error, Event, Result, Stream};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ struct HipEvent {
     driver: Arc<Driver>,
     device: DeviceId,
     event: hipEvent_t,
+    /// The stream that it was recorded on last, which may be gone.
+    recorded: Option<StreamName>,
     calls: Calls,
 }
 
@@ -51,7 +53,7 @@ pub(crate) fn create(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<dyn E
     // SAFETY: HIP writes one event, which is of the current device.
     let code = unsafe { create(&raw mut event, hipEventDisableTiming) };
     driver.check(OPERATION, "hipEventCreateWithFlags", code, || device.to_string())?;
-    Ok(Box::new(HipEvent { driver: Arc::clone(driver), device, event, calls }))
+    Ok(Box::new(HipEvent { driver: Arc::clone(driver), device, event, recorded: None, calls }))
 }
 
 /// Whether a stream captures. The null stream never does: for that one the answer is whether a blocking stream captures,
@@ -59,12 +61,16 @@ pub(crate) fn create(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<dyn E
 pub(crate) fn is_capturing(driver: &Driver, stream: Stream<'_>) -> Result<bool> {
     const OPERATION: &str = "ask whether a stream captures";
     driver.process.check(OPERATION)?;
-    let stream = raw(stream);
-    let ask = needed(OPERATION, "hipStreamIsCapturing", driver.hip.hipStreamIsCapturing)?;
+    ask(driver, OPERATION, raw(stream))
+}
+
+/// The same of a stream that may be gone: HIP looks for it among its streams, and an error says that it is not there.
+fn ask(driver: &Driver, operation: &'static str, stream: hipStream_t) -> Result<bool> {
+    let ask = needed(operation, "hipStreamIsCapturing", driver.hip.hipStreamIsCapturing)?;
     let mut status = hipStreamCaptureStatus::hipStreamCaptureStatusNone;
-    // SAFETY: the stream is alive, by the promise of `Stream`; HIP writes one number.
+    // SAFETY: HIP follows no stream that it does not know; it writes one number.
     let code = unsafe { ask(stream, &raw mut status) };
-    let answer = driver.check(OPERATION, "hipStreamIsCapturing", code, || format!("stream {stream:p}"));
+    let answer = driver.check(operation, "hipStreamIsCapturing", code, || format!("stream {stream:p}"));
     if is_implicit(code) {
         return Ok(true);
     }
@@ -107,9 +113,20 @@ impl HipEvent {
         }
     }
 
+    /// True while HIP would spoil a capture for a question about the event (quirk `events-spoil-captures`). The null stream
+    /// never captures.
+    fn is_spoiling(&self, operation: &'static str) -> bool {
+        let named = self.recorded.filter(|StreamName(stream)| !stream.is_null());
+        let captures = |StreamName(stream)| ask(&self.driver, operation, stream).unwrap_or(false);
+        self.driver.quirks.events_spoil_captures && named.is_some_and(captures)
+    }
+
     fn query(&self) -> Result<bool> {
         const OPERATION: &str = "ask an event";
         let _current = self.enter(OPERATION)?;
+        if self.is_spoiling(OPERATION) {
+            return Ok(false);
+        }
         let _relaxed = self.driver.relax(OPERATION)?;
         // SAFETY: the event is alive.
         let code = unsafe { (self.calls.query)(self.event) };
@@ -122,6 +139,9 @@ impl HipEvent {
     fn finish(&self) -> Result<()> {
         const OPERATION: &str = "wait for an event";
         let _current = self.enter(OPERATION)?;
+        if self.is_spoiling(OPERATION) {
+            return Err(Error::Capturing { operation: OPERATION, source: None });
+        }
         let _relaxed = self.driver.relax(OPERATION)?;
         // SAFETY: the event is alive.
         let code = unsafe { (self.calls.synchronize)(self.event) };
@@ -142,6 +162,7 @@ impl HipEvent {
 unsafe impl Event for HipEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         const OPERATION: &str = "record an event";
+        self.recorded = Some(StreamName(raw(stream)));
         let _current = self.enter(OPERATION)?;
         self.check_device(OPERATION, stream)?;
         // SAFETY: the event and the stream are alive, and of one device, which is current.

@@ -48,6 +48,8 @@ pub(crate) struct Quirks {
     pub(crate) copy_by_source: bool,
     /// Copies between page-locked and another device's memory go through memory that is not locked: [`host::PINNED_BY_FIRST`].
     pub(crate) pinned_by_first: bool,
+    /// An event is not asked while its stream captures: [`captures::RECORDED_THERE`].
+    pub(crate) events_spoil_captures: bool,
     /// How a descriptor is handed over: [`IMPORT_WANTS_POINTER`], [`IMPORT_UNKNOWN`].
     pub(crate) import_form: ImportForm,
     /// The descriptor has to stay open: [`IMPORT_READS_LATER`].
@@ -77,6 +79,7 @@ impl Quirks {
             access_sums: has(&ACCESS_SUMS),
             copy_by_source: has(&COPY_BY_SOURCE),
             pinned_by_first: has(&host::PINNED_BY_FIRST),
+            events_spoil_captures: has(&captures::RECORDED_THERE),
             import_form,
             import_reads_later: has(&IMPORT_READS_LATER),
             // Windows has other code below HIP.
@@ -104,6 +107,7 @@ mod tests {
         let stays = |version| Quirks::of(version).memory_stays;
         assert!(!stays(70_051_831) && stays(70_100_000) == cfg!(unix) && !stays(71_200_000));
         assert!(Quirks::of(71_400_000).import_reads_later);
+        assert!(six.events_spoil_captures && !seven.events_spoil_captures);
         assert!(six.no_host_access && !seven.no_host_access && Quirks::of(70_100_000).no_host_access);
         assert!(six.no_host_memory && seven.no_host_memory && !Quirks::of(71_500_000).no_host_memory);
     }

@@ -8,6 +8,8 @@
 //! |---|---|---|---|
 //! | `hipEventQuery`, 6.4.3 | harmless | harmless | harmless |
 //! | `hipEventQuery`, 7.2.4 | spoils global and thread-local captures | spoils global captures | harmless |
+//! | `hipEventQuery` and `hipEventSynchronize` of what was recorded on the stream before, 6.4.3 | spoil every capture | spoil every capture | spoil every capture |
+//! | `hipStreamWaitEvent` of such an event, by another stream | fails, is harmless | fails, is harmless | fails, is harmless |
 //! | `hipEventSynchronize`, `hipStreamSynchronize`, `hipStreamQuery`, `hipMalloc`, `hipFree`, `hipHostMalloc`, `hipHostFree` | spoils global and thread-local captures | spoils global captures | harmless |
 //! | `hipStreamSynchronize(null)`, `hipStreamQuery(null)`, `hipEventRecord`, `hipStreamWaitEvent`, streams and events made and destroyed, virtual memory | harmless | harmless | harmless |
 //! | `hipMemcpyAsync`, `hipMemsetAsync` of another stream, of memory that is not page-locked too | harmless | harmless | harmless |

@@ -94,7 +94,7 @@ impl Drop for OwnStream {
     }
 }
 
-/// The name of a stream that is never destroyed.
+/// The name of a stream, which keeps nothing alive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamName(pub(crate) hipStream_t);
 

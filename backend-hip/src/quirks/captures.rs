@@ -1,7 +1,7 @@
 //! The entries about captures: calls that spoil the capture of a stream that they do not name. `relaxed` has the table of
 //! what was seen.
 
-use super::list::{EVER, V6_1, quirk};
+use super::list::{EVER, V6_1, V7_2, quirk};
 use gpu_vmm_core::Quirk;
 
 pub(super) const WAITS: Quirk = quirk(
@@ -39,4 +39,14 @@ pub(super) const NULL_STREAM: Quirk = quirk(
      captures is a non-blocking one; hipStreamIsCapturing of the null stream reports blocking streams alone",
     "the null stream is waited for in relaxed mode, and copies and fills are done by a stream that is apart from it",
     "simulated, both: tests/hsa-sim/checks/capture.c",
+);
+
+pub(super) const RECORDED_THERE: Quirk = quirk(
+    "events-spoil-captures",
+    (V6_1, V7_2),
+    "while a stream captures, hipEventQuery and hipEventSynchronize of an event that was recorded on it before fail \
+     (hipErrorCapturedEvent) and spoil the capture, in relaxed mode as well",
+    "such an event is not done while its stream captures, and waiting for it is an error; a capture that begins between this \
+     question and hipEventQuery is still spoilt",
+    "simulated, 6.4.3: tests/hsa-sim/checks/capture.c; 7.2.4 answers, in relaxed mode, and spoils nothing",
 );

@@ -398,6 +398,7 @@ pub(crate) const LIST: &[Quirk] = &[
     captures::DEVICE_WAIT,
     captures::SPOILT_STAYS,
     captures::NULL_STREAM,
+    captures::RECORDED_THERE,
     host::PINNED_BY_FIRST,
     host::ON_IMPORTS,
     host::ACCESS_APPEARS,

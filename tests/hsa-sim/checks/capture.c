@@ -16,13 +16,18 @@
 #define LEGACY ((hipStream_t)(uintptr_t)1)
 #define PER_THREAD ((hipStream_t)(uintptr_t)2)
 static hipStream_t captured, other, blocking;
-static hipEvent_t event;
+static hipEvent_t event, earlier; /* recorded on another stream; on the one that captures, before it did */
 static char *memory;
 static hipError_t first(hipError_t a, hipError_t b) { return a != hipSuccess ? a : b; }
 
 static hipError_t c_none(void) { return hipSuccess; }
 static hipError_t c_event_query(void) { return hipEventQuery(event); }
 static hipError_t c_event_wait(void) { return hipEventSynchronize(event); }
+static hipError_t c_query_earlier(void) { return hipEventQuery(earlier); }
+static hipError_t c_wait_earlier(void) { return hipEventSynchronize(earlier); }
+static hipError_t c_hold_earlier(void) { return hipStreamWaitEvent(other, earlier, 0); }
+static hipError_t c_record_earlier(void) { return hipEventRecord(earlier, other); }
+static hipError_t c_end_earlier(void) { hipEvent_t ended = earlier; return first(hipEventCreateWithFlags(&earlier, hipEventDisableTiming), hipEventDestroy(ended)); }
 static hipError_t c_record_other(void) { return hipEventRecord(event, other); }
 static hipError_t c_record_blocking(void) { return hipEventRecord(event, blocking); }
 static hipError_t c_record_null(void) { return hipEventRecord(event, NULL); }
@@ -37,7 +42,7 @@ static hipError_t c_wait_null(void) { return hipStreamSynchronize(NULL); }
 static hipError_t c_wait_legacy(void) { return hipStreamSynchronize(LEGACY); }
 static hipError_t c_wait_per_thread(void) { return hipStreamSynchronize(PER_THREAD); }
 static hipError_t c_wait_device(void) { return hipDeviceSynchronize(); }
-static hipError_t c_wait_other_device(void) { return first(hipSetDevice(1), first(hipDeviceSynchronize(), hipSetDevice(0))); }
+static hipError_t c_wait_other_device(void) { hipError_t a = hipSetDevice(1), b = hipDeviceSynchronize(); (void)hipSetDevice(0); return first(a, b); }
 /* What it says is told as 1000 and more. */
 static hipError_t capturing(hipStream_t stream) {
     hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
@@ -81,6 +86,9 @@ static hipError_t c_virtual_memory(void) {
 static const struct { const char *name; hipError_t (*call)(void); } calls[] = {
     {"none", c_none},
     {"hipEventQuery", c_event_query}, {"hipEventSynchronize", c_event_wait},
+    {"hipEventQuery(recorded here before)", c_query_earlier}, {"hipEventSynchronize(recorded here before)", c_wait_earlier},
+    {"hipStreamWaitEvent(other, recorded here)", c_hold_earlier}, {"hipEventRecord(recorded here, other)", c_record_earlier},
+    {"hipEventDestroy(recorded here before)", c_end_earlier},
     {"hipEventRecord(other)", c_record_other}, {"hipEventRecord(blocking)", c_record_blocking}, {"hipEventRecord(null)", c_record_null},
     {"hipEventRecord(hipStreamLegacy)", c_record_legacy}, {"hipEventRecord(hipStreamPerThread)", c_record_per_thread},
     {"hipStreamWaitEvent(other)", c_wait_event_other},
@@ -111,7 +119,7 @@ static void *work(void *argument) {
 static void run(struct cell cell, hipStreamCaptureMode mode, unsigned flags, int out) {
     int answers[2] = {-1, -1};
     hipGraph_t graph = NULL;
-    if (hipStreamCreateWithFlags(&captured, flags) || hipEventRecord(event, other) || hipDeviceSynchronize() ||
+    if (hipStreamCreateWithFlags(&captured, flags) || hipEventRecord(event, other) || hipEventRecord(earlier, captured) || hipDeviceSynchronize() ||
         hipStreamBeginCapture(captured, mode)) exit(3);
     if (cell.elsewhere) { pthread_t thread; pthread_create(&thread, NULL, work, &cell); pthread_join(thread, NULL); }
     else work(&cell);
@@ -123,7 +131,7 @@ static void run(struct cell cell, hipStreamCaptureMode mode, unsigned flags, int
 
 static void line(int call, hipStreamCaptureMode mode, unsigned flags, int out) {
     if (hipInit(0) || hipSetDevice(0) || hipStreamCreateWithFlags(&other, hipStreamNonBlocking) || hipStreamCreate(&blocking) ||
-        hipEventCreateWithFlags(&event, hipEventDisableTiming) || hipMalloc((void **)&memory, 4096)) exit(3);
+        hipEventCreateWithFlags(&event, hipEventDisableTiming) || hipEventCreateWithFlags(&earlier, hipEventDisableTiming) || hipMalloc((void **)&memory, 4096)) exit(3);
     for (int who = 0; who < 4; who++) {
         struct cell cell = {call, who / 2, who % 2, hipSuccess};
         run(cell, mode, flags, out);

@@ -31,7 +31,7 @@ const VERSIONS: [&str; 11] =
     ["6.1", "6.2", "6.3", "6.4.1", "7.0", "7.0.2", "7.1", "7.2", "7.12", "7.14", "7.15"];
 
 /// Quirks that are not shown, and why.
-const NOT_SHOWN: [(&str, &str); 10] = [
+const NOT_SHOWN: [(&str, &str); 11] = [
     ("large-creates", "the cause is not known"),
     ("mixed-graphics", "it is a matter of the machine; to the caller it is map-reports-nothing"),
     ("scattered-copies", "the cause is not known, and nothing is done about it"),
@@ -48,6 +48,7 @@ const NOT_SHOWN: [(&str, &str); 10] = [
     ("device-wait-spoils-captures", "as above"),
     ("spoilt-capture-stays", "as above"),
     ("null-stream-spoils-captures", "as above"),
+    ("events-spoil-captures", "as above"),
 ];
 
 /// What was seen: quirk, how it was met, what came of it; and on which versions.

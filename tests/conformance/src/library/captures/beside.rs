@@ -2,9 +2,9 @@
 
 use super::{Kind, begin_with_work, end, in_all_modes, launch, region};
 use crate::case::cases;
-use crate::library::flights::own;
+use crate::library::flights::{own, queue};
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, Done, Physical, Region, Stream, Workbench};
+use gpu_vmm_core::{Bytes, Done, Error, Physical, Region, Stream, Workbench};
 
 cases! { "captures":
     /// Memory is created, mapped, made accessible, grown and unmapped by promise during a capture in every mode, which ends well.
@@ -14,6 +14,8 @@ cases! { "captures":
     /// Events of other streams are recorded, asked and waited for, streams waited for, and host memory page-locked, and the
     /// capture ends well.
     questions_spoil_nothing,
+    /// An event that was recorded on a stream before its capture is asked, and the capture ends well; then the event is done.
+    events_from_before,
     /// Calls of another thread do not disturb a capture either.
     other_threads_go_on,
 }
@@ -81,6 +83,27 @@ fn questions_spoil_nothing<B: Workbench>(subject: &Subject<B>) {
         skip("questions about events spoil captures with this driver");
     }
     beside_captures(subject, &[Kind::NonBlocking], || ask(subject));
+}
+
+fn events_from_before<B: Workbench>(subject: &Subject<B>) {
+    if subject.backend.queries_spoil_captures() {
+        skip("questions about events spoil captures with this driver");
+    }
+    in_all_modes(subject, &Kind::ALL, |stream, kind, mode| {
+        let (region, mut event) = (region(subject), or_skip(subject.backend.event(subject.device)));
+        queue(subject, stream, (&region, Bytes::ZERO), 1, 2);
+        event.record(stream.stream()).unwrap();
+        begin_with_work(subject, stream, mode, &region);
+        event.is_done().unwrap();
+        match event.wait() {
+            Ok(()) => assert!(event.is_done().unwrap(), "it was waited for"),
+            Err(error) => assert!(matches!(error, Error::Capturing { .. }), "{error}"),
+        }
+        let graph = end(subject, stream).unwrap_or_else(|error| panic!("{kind:?} {mode:?}: {error}"));
+        event.wait().unwrap();
+        assert!(event.is_done().unwrap());
+        launch(subject, &*graph, stream, region.address());
+    });
 }
 
 fn other_threads_go_on<B: Workbench>(subject: &Subject<B>) {

@@ -168,6 +168,11 @@ fn work<B: Workbench>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<
     !own.is_done().unwrap()
 }
 
+/// Waits for a stream of the pool's, on which another thread may have the pool record an event at any time.
+fn wait<B: Workbench>(subject: &Subject<B>, own: &dyn WorkStream) {
+    subject.backend.synchronize_stream(subject.device, own.stream()).unwrap();
+}
+
 fn overlap<B: Workbench>(one: &Block<B>, (from, to): (u64, u64)) -> bool {
     one.address().0 < to && from < one.address().0 + one.capacity().0
 }
@@ -187,7 +192,7 @@ fn another_stream<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
     let next: Vec<_> = (0..3).map(|_| theirs.alloc(subject.unit(), Bytes(256)).unwrap()).collect();
     let wrong = next.iter().any(|next| overlap(next, at));
     assert!(!wrong || own_.is_done().unwrap(), "given to another stream under the work");
-    finish(subject, own_);
+    wait(subject, own_);
     is_seen
 }
 
@@ -206,7 +211,7 @@ fn a_capture<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
     // SAFETY: it is ended below, on this thread.
     if unsafe { subject.backend.begin_capture(subject.device, own_.stream(), CaptureMode::Relaxed) }.is_err()
     {
-        finish(subject, own_);
+        wait(subject, own_);
         return false;
     }
     let next = stream.alloc(subject.unit(), Bytes(256)).unwrap();
@@ -221,7 +226,7 @@ fn a_capture<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
     unsafe { graph.launch(launched.stream()) }.unwrap();
     assert!(!overlap(&next, at) || own_.is_done().unwrap(), "a graph has memory that eager work still uses");
     finish(subject, &*launched);
-    finish(subject, own_);
+    wait(subject, own_);
     // SAFETY: the block's memory is mapped, and its device may read it.
     let wrong =
         unsafe { subject.backend.count_wrong(subject.device, next.address(), subject.unit(), 7) }.unwrap();
