@@ -1,4 +1,4 @@
-//! Work that is done for each of a list, by as many threads as there are cores.
+//! Work that is done for each of a list, by half as many threads again as there are cores: much of it is waiting.
 
 use crate::trouble::Answer;
 use std::num::NonZero;
@@ -15,8 +15,9 @@ pub(crate) fn each<T: Send, A: Send>(all: Vec<T>, work: impl Fn(T) -> Answer<A> 
         std::iter::from_fn(next).map(|(index, one)| Ok((index, work(one)?))).collect()
     };
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let at_once = cores + cores.div_ceil(2);
     let answers: Answer<Vec<_>> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..cores.min(count)).map(|_| scope.spawn(run)).collect();
+        let threads: Vec<_> = (0..at_once.min(count)).map(|_| scope.spawn(run)).collect();
         let join = |thread: ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };

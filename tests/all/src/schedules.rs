@@ -1,7 +1,7 @@
 //! `cargo test-all schedules`: the pool's concurrent parts under every schedule (loom), the whole pool under random ones
 //! (shuttle), what makes no system calls on Miri, and threads under ThreadSanitizer.
 //!
-//! Each is built its own way, into folders of its own under `target/schedules`, and as many run at once as there are cores.
+//! Each is built its own way, into folders of its own under `target/schedules`, and several run at once.
 
 use crate::cargo;
 use crate::process;
