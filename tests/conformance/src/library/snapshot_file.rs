@@ -3,6 +3,7 @@
 
 use crate::case::cases;
 use crate::library::folder::Folder;
+use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::snapshot::{
     Description, MappingRecord, MemoryRecord, RegionRecord, SnapshotFile, SnapshotWriter, Tally, WriteOptions,
@@ -10,7 +11,7 @@ use gpu_vmm_core::snapshot::{
 use gpu_vmm_core::{AccessMap, Address, Alignment, Bytes, Error, Granularity, Result, Workbench};
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 cases! { "snapshot_file":
     /// What is written is read again, compressed or not, and the description with it.
@@ -27,6 +28,8 @@ cases! { "snapshot_file":
     what_is_not_finished_never_was,
     /// A snapshot has one writer at a time; what a dead one has left is written over.
     one_writer_at_a_time,
+    /// A snapshot can be written under a name alone, in the folder that its process is in.
+    a_name_alone with writes_by_a_name_alone,
     /// Regions that overlap are in no snapshot, and those that follow each other are.
     regions_that_overlap,
 }
@@ -231,6 +234,25 @@ fn one_writer_at_a_time<B: Workbench>(subject: &Subject<B>) {
     write(subject, &path, 2, None);
     check(&path, 2).unwrap();
     assert_eq!(folder.names(), ["a"]);
+}
+
+fn a_name_alone<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let mut child = subject.child();
+    child.send(folder.file("."));
+    child.finish();
+    assert_eq!(folder.names(), ["a", "b"]);
+    check(&folder.file("a"), 1).unwrap();
+    check(&folder.file("b"), 2).unwrap();
+}
+
+/// In a process of its own, since a process has one current folder for all of its threads.
+fn writes_by_a_name_alone<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    std::env::set_current_dir(peer.receive::<PathBuf>()).unwrap();
+    let [first, second] = ["a", "b"].map(Path::new);
+    write(subject, first, 1, None);
+    write(subject, second, 2, Some(&SnapshotFile::open(first).unwrap()));
+    check(second, 2).unwrap();
 }
 
 fn regions_that_overlap<B: Workbench>(subject: &Subject<B>) {

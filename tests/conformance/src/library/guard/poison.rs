@@ -10,7 +10,7 @@ use gpu_vmm_core::{Bytes, Handle, POISON, Physical, Region, Slots, Stash, Workbe
 
 cases! { "guard":
     /// Memory that was in a guarded region is all poison once it is freed: by unmapping, shrinking, suspending,
-    /// closing or dropping.
+    /// closing, dropping, or releasing it later.
     freed_memory_is_poisoned,
     /// Memory of which somebody has a clone, or another mapping, keeps its contents, and is poisoned when they let go.
     what_is_held_is_not_freed,
@@ -66,6 +66,7 @@ enum Free {
     Suspend,
     Close,
     Drop,
+    Later,
 }
 
 /// Frees all memory of a region. Gives the region where it goes on.
@@ -83,12 +84,18 @@ fn free<B: Workbench>(mut region: Region<B>, how: Free) -> Option<Region<B>> {
             return None;
         }
         Free::Drop => return None,
+        Free::Later => {
+            let (backend, size) = (region.backend().clone(), region.mapped());
+            region.release_later();
+            assert_eq!(backend.deferred().collect(&backend).unwrap(), size);
+            return None;
+        }
     }
     Some(region)
 }
 
 fn freed_memory_is_poisoned<B: Workbench>(subject: &Subject<B>) {
-    for how in [Free::Unmap, Free::Shrink, Free::Suspend, Free::Close, Free::Drop] {
+    for how in [Free::Unmap, Free::Shrink, Free::Suspend, Free::Close, Free::Drop, Free::Later] {
         let (region, beside) = stray(subject);
         let left = free(region, how);
         assert!(is_poison(&beside), "{how:?}");

@@ -6,8 +6,10 @@
 //! | `processes` | the same memory in two processes and three, and what is left when one ends |
 //! | `offers` | the same without a socket, as data, and data that lie |
 //! | `regions` | a region of one process as one range in another, and what follows when it changes |
+//! | `changes` | how an importer follows: at one address, with memory of several devices, through a socket that is full |
 //! | `dma_bufs` | what network cards are given |
 
+mod changes;
 mod descriptors;
 mod dma_bufs;
 mod offers;
@@ -19,5 +21,13 @@ use gpu_vmm_core::Workbench;
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
-    [descriptors::cases(), processes::cases(), regions::cases(), offers::cases(), dma_bufs::cases()].concat()
+    [
+        descriptors::cases(),
+        processes::cases(),
+        regions::cases(),
+        changes::cases(),
+        offers::cases(),
+        dma_bufs::cases(),
+    ]
+    .concat()
 }

@@ -6,7 +6,7 @@ use crate::library::folder::Folder;
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::snapshot::{Restore, Snapshot, SnapshotFile, Tally};
-use gpu_vmm_core::{Bytes, Error, Physical, Placement, Region, Workbench};
+use gpu_vmm_core::{Bytes, Error, Physical, Placement, Region, Ring, Workbench};
 
 cases! { "snapshot":
     /// Zeros take no room in the file, and come back over whatever memory has in it.
@@ -19,6 +19,8 @@ cases! { "snapshot":
     the_earlier_one_is_gone,
     /// A snapshot since one that has nothing in common with it has all that it needs in itself.
     since_another_one,
+    /// Each piece of memory gets its own blocks back, however many chunks of the ring a block is cut into.
+    pieces_in_small_chunks,
     /// A snapshot replaces the one that has its name, and one that fails does not.
     takes_the_place_of_the_last,
 }
@@ -143,6 +145,24 @@ fn since_another_one<B: Workbench>(subject: &Subject<B>) {
     drop(region);
     let region = restore_one(&subject.backend, &Restore::new(), &file).region;
     subject.check(&region, Bytes(0), end, u64::from(u32::MAX));
+}
+
+fn pieces_in_small_chunks<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let granule = subject.granularity();
+    let mut region = subject.space(2).at(Placement::Exact(subject.hole(2))).build().unwrap();
+    for place in [Bytes(0), granule] {
+        subject.open(&mut region, place, &subject.piece(1));
+    }
+    let size = region.end();
+    subject.write(&mut region, Bytes(0), size, 1);
+    // One thread, so that the pieces come one after the other, and chunks that end inside of blocks.
+    let ring = Ring::new(&subject.backend, 1, Bytes(granule.0 / 24 * 8)).unwrap();
+    Snapshot::new(&ring).region(&region).write(folder.file("a"), idle()).unwrap();
+    drop(region);
+    let file = SnapshotFile::open(folder.file("a")).unwrap();
+    let region = Restore::new().regions(&file, &ring).unwrap().remove(0).region;
+    subject.check(&region, Bytes(0), size, 1);
 }
 
 fn takes_the_place_of_the_last<B: Workbench>(subject: &Subject<B>) {

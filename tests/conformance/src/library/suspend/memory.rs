@@ -46,7 +46,7 @@ fn memory_is_free_meanwhile<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Takes all memory of the device, in as few pieces as can be.
-fn take_all<B: Workbench>(subject: &Subject<B>) -> Vec<Physical<B>> {
+pub(super) fn take_all<B: Workbench>(subject: &Subject<B>) -> Vec<Physical<B>> {
     let mut taken = Vec::new();
     let mut size = subject.free_here();
     while size >= subject.granularity() {

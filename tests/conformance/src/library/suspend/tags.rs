@@ -1,5 +1,6 @@
 //! Several regions at once, by their tags, from several threads.
 
+use super::memory::take_all;
 use super::{pinned, suspend};
 use crate::case::cases;
 use crate::library::tools::{has, idle, write};
@@ -15,6 +16,8 @@ cases! { "suspend":
     by_tag,
     /// Where one of several cannot be suspended, those before it are and those behind it are not, and a second call goes on.
     by_tag_up_to_what_fails,
+    /// Resuming regions by their tag where memory has run out says that this is why, and goes on when there is some.
+    by_tag_without_memory,
     /// A region that is suspended and has lost its addresses counts among those that are done, and is resumed with them.
     by_tag_with_lost_addresses,
     /// Threads that suspend, resume, write and look at the same regions at once leave them whole, with all of their contents.
@@ -89,6 +92,21 @@ fn by_tag_up_to_what_fails<B: Workbench>(subject: &Subject<B>) {
     drop(held);
     assert_eq!(regions.suspend("all", &stash, idle()).unwrap().changed, 2);
     assert_eq!(regions.resume("all").unwrap().changed, 3);
+    for (region, seed) in all.iter().zip(1..) {
+        assert!(has(subject, &region.lock().unwrap(), seed));
+    }
+}
+
+fn by_tag_without_memory<B: Workbench>(subject: &Subject<B>) {
+    let (regions, stash) = (Regions::new(), pinned(subject, 2));
+    let all = [1, 2].map(|seed| add(subject, &regions, "all", seed));
+    regions.suspend("all", &stash, idle()).unwrap();
+    let taken = take_all(subject);
+    let error = regions.resume("all").unwrap_err();
+    assert!(matches!(error, Error::Partly { done: 0, regions: 2, .. }), "{error}");
+    assert!(error.is_out_of_memory() && error.driver_error().is_some(), "{error}");
+    drop(taken);
+    assert_eq!(regions.resume("all").unwrap().changed, 2);
     for (region, seed) in all.iter().zip(1..) {
         assert!(has(subject, &region.lock().unwrap(), seed));
     }
