@@ -34,6 +34,10 @@ cases! { "pool":
     failing_free,
     /// A block that is freed and that another stream has used.
     failing_free_after_use,
+    /// Where a driver has no addresses at all, its error is told, and the pool goes on when it has some.
+    failing_every_reservation,
+    /// Where undoing a mapping fails too, its addresses are out of use, and the tag has others.
+    undoing_a_mapping,
 }
 
 type Faulty<B> = FaultInject<B>;
@@ -298,4 +302,47 @@ fn failing_free_after_use<B: Workbench>(subject: &Subject<B>) {
         Ok(())
     };
     sweep(subject, ALL, After::Told, prepare, act);
+}
+
+fn failing_every_reservation<B: Workbench>(subject: &Subject<B>) {
+    for size in [5000, 8 << 20] {
+        let mut bench = Bench::new(subject, Stream::DEFAULT, ALL);
+        let pool = bench.pool.clone();
+        bench.backend.fail_calls(&["reserve"]);
+        let error = bench.add(&pool, Bytes(size)).unwrap_err();
+        bench.backend.stop();
+        let PoolError::Core(source) = &error else { panic!("{error}") };
+        assert!(injected(source).is_some(), "{error}");
+        assert_eq!(adds_up(&pool).reserved, 0);
+        bench.add(&pool, Bytes(size)).unwrap();
+        bench.check();
+        bench.blocks.clear();
+        is_empty(&pool);
+    }
+}
+
+fn undoing_a_mapping<B: Workbench>(subject: &Subject<B>) {
+    let mut bench = Bench::new(subject, Stream::DEFAULT, ALL);
+    let pool = bench.pool.clone();
+    for pages in [1, 3, 2] {
+        bench.add(&pool, bench.pages(2)).unwrap();
+        let before = pool.account();
+        bench.backend.fail_calls(&["set access", "unmap"]);
+        bench.add(&pool, bench.pages(pages)).unwrap_err();
+        bench.backend.stop();
+        let now = pool.account();
+        assert_eq!((now.live, now.held, now.mapped), (before.live, before.held, before.mapped));
+        bench.check();
+        bench.add(&pool, bench.pages(pages)).unwrap();
+        bench.check();
+    }
+    bench.blocks.clear();
+    is_empty(&pool);
+    let backend = bench.backend.clone();
+    drop((pool, bench));
+    // Addresses with mappings in them that nobody can vouch for are not given back.
+    #[allow(unsafe_code)]
+    // SAFETY: no pool is left, and no device works.
+    let left = unsafe { backend.reclaim() }.unwrap();
+    assert_eq!((left, backend.live()), (1, Default::default()));
 }

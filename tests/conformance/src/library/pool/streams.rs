@@ -9,7 +9,7 @@ use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::workbench::WorkStream;
 use gpu_vmm_core::{Bytes, Error, Stash, Vendor, Workbench};
-use gpu_vmm_pool::{Pool, PoolError, PoolStream};
+use gpu_vmm_pool::{Block, Pool, PoolError, PoolStream};
 
 cases! { "pool":
     /// The handle that means another stream in each thread is refused, by each call that takes a stream, and the pool goes on.
@@ -18,12 +18,16 @@ cases! { "pool":
     streams_come_and_go,
     /// A stream whose handle is that of a forgotten one is another stream.
     a_handle_comes_again,
+    /// A block is its stream's, though its memory came back from a forgotten one with the same number.
+    a_number_comes_again,
     /// What a stream has used that ended serves others when its work is done, and not before.
     a_stream_that_ends_under_work,
     /// A block that outlives its stream is free when the work is done that the stream had.
     a_block_outlives_its_stream,
     /// A stream that is registered is not forgotten.
     a_registered_stream_stays,
+    /// A stream that is registered twice is served until both registrations have ended.
+    registered_twice,
     /// A stream of another device keeps the memory that it has used, and disables nothing.
     a_stream_of_another_device,
 }
@@ -114,13 +118,39 @@ fn a_handle_comes_again<B: Workbench>(subject: &Subject<B>) {
         if !own.is_done().unwrap() {
             assert!(!overlap(&next, at), "of {size}");
         }
+        let lives = range(&live);
         drop(live);
         let after = second.alloc(Bytes(size), LEAST).unwrap();
+        if !own.is_done().unwrap() {
+            assert!(!overlap(&after, lives), "of {size}: it was freed after its stream was forgotten");
+        }
         assert!(after.stream().as_raw() == own.stream().as_raw());
         finish(subject, &*own);
         drop((next, after, second));
     }
     drop(large);
+    is_empty(&pool);
+}
+
+fn a_number_comes_again<B: Workbench>(subject: &Subject<B>) {
+    let [gone, next] = [(); 2].map(|()| own(subject));
+    let pool = pool(subject);
+    for size in [400, 70_000] {
+        let first = registered(&pool, &*gone);
+        let block = first.alloc(Bytes(size), LEAST).unwrap();
+        let at = block.address();
+        drop(first);
+        finish(subject, &*gone);
+        // It lies in front of the thread, where nobody gets it before the number is given out again.
+        drop(block);
+        let second = registered(&pool, &*next);
+        let mut blocks = Vec::new();
+        while blocks.len() < 200 && blocks.last().is_none_or(|block: &Block<B>| block.address() != at) {
+            blocks.push(second.alloc(Bytes(size), LEAST).unwrap());
+            assert_eq!(blocks[blocks.len() - 1].stream(), named(&*next), "of {size}");
+        }
+        assert!(blocks.len() < 200, "of {size}: what came back serves nobody");
+    }
     is_empty(&pool);
 }
 
@@ -162,12 +192,17 @@ fn a_block_outlives_its_stream<B: Workbench>(subject: &Subject<B>) {
         start_behind(subject, &*busy, &large, &block, 5);
         drop(stream);
         let at = range(&block);
+        // The stream has nothing to do with what is freed meanwhile.
+        drop(alloc(&pool, Bytes::mib(6)));
         drop(block);
         let next = pool.alloc(Bytes(size), LEAST, named(&*other)).unwrap();
         if !busy.is_done().unwrap() {
             assert!(!overlap(&next, at), "of {size}: the stream's work goes on");
         }
         finish(subject, &*busy);
+        pool.trim(Bytes::ZERO).unwrap();
+        let account = pool.account();
+        assert_eq!((account.kept, account.cached), (0, 0), "of {size}: the work is done");
         drop(next);
     }
     pool.forget_stream(named(&*other)).unwrap();
@@ -188,6 +223,25 @@ fn a_registered_stream_stays<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(next.address(), address, "what it has freed is its own at once");
     finish(subject, &*busy);
     drop((next, stream));
+    is_empty(&pool);
+}
+
+fn registered_twice<B: Workbench>(subject: &Subject<B>) {
+    let busy = own(subject);
+    let pool = pool(subject);
+    let (first, second) = (registered(&pool, &*busy), registered(&pool, &*busy));
+    let mut block = alloc(&pool, Bytes::mib(4));
+    drop(first);
+    start(subject, &*busy, &block, 5);
+    second.record_use(&mut block).unwrap();
+    let at = range(&block);
+    drop(block);
+    let next = alloc(&pool, Bytes::mib(4));
+    if !busy.is_done().unwrap() {
+        assert!(!overlap(&next, at), "the stream that is still registered uses it");
+    }
+    finish(subject, &*busy);
+    drop((next, second));
     is_empty(&pool);
 }
 

@@ -6,6 +6,7 @@ use super::{
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
+use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::{Backend, Bytes, Physical, Stash, Workbench};
 use gpu_vmm_pool::{Block, Pool, PoolError};
 
@@ -19,6 +20,8 @@ cases! { "pool":
     no_blocks_of_a_suspended_tag,
     /// A tag that nothing has is an error that names those that are there; what is so already is left as it is.
     no_such_tag_and_twice,
+    /// A tag that is suspended stays so where suspending it once more fails.
+    suspended_again_in_vain,
     /// A stash that cannot take all leaves everything as it was.
     a_stash_that_is_too_small,
     /// Where the device is full, what the pool keeps goes back for what is resumed; where that is too little, it stays
@@ -143,6 +146,29 @@ fn no_such_tag_and_twice<B: Workbench>(subject: &Subject<B>) {
     are_whole(subject, &blocks);
     drop(blocks);
     is_empty(&base);
+}
+
+fn suspended_again_in_vain<B: Workbench>(subject: &Subject<B>) {
+    let backend = FaultInject::new(subject.backend.clone());
+    let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
+    let stash = Stash::pinned(&backend, Bytes(page(&pool).0 * 2)).unwrap();
+    let block = alloc(&pool, page(&pool));
+    write(subject, &block, 9);
+    pool.suspend("", &stash, idle()).unwrap();
+    backend.fail_calls(&["synchronize"]);
+    let error = pool.suspend("", &stash, idle()).unwrap_err();
+    backend.stop();
+    assert!(matches!(error, PoolError::Core(_)), "{error}");
+    assert!(pool.is_suspended("").unwrap(), "nothing has come back");
+    for size in [100, 70_000, 4 << 20] {
+        let answer = pool.alloc(Bytes(size), LEAST, DEFAULT);
+        assert!(matches!(answer, Err(PoolError::Suspended { .. })), "{answer:?}");
+    }
+    pool.resume("").unwrap();
+    assert!(!pool.is_suspended("").unwrap());
+    check(subject, &block, 9);
+    drop(block);
+    is_empty(&pool);
 }
 
 fn a_stash_that_is_too_small<B: Workbench>(subject: &Subject<B>) {

@@ -17,6 +17,10 @@ cases! { "pool":
     a_free_slot_is_no_block,
     /// The account follows each block, and is zero at the end.
     the_account_follows,
+    /// The timeline of a picture rises and falls with what is live, what waits and what is held.
+    the_timeline_follows,
+    /// A long timeline is thinned out, from its beginning to its end.
+    a_timeline_is_thinned_out,
     /// The small blocks are counted by their sizes.
     counted_by_size,
     /// A picture agrees with the account: blocks and pages in order, apart, inside of what is reserved, and none used twice.
@@ -104,6 +108,48 @@ fn the_account_follows<B: Workbench>(subject: &Subject<B>) {
     let account = pool.account();
     assert_eq!((account.peak_held, account.allocations), (most.peak_held, 6));
     assert!(account.bins.iter().all(|bin| bin.live == 0), "{:?}", account.bins);
+}
+
+fn the_timeline_follows<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let page = page(&pool).0;
+    let now = || {
+        let timeline = pool.snapshot().timeline;
+        assert!(timeline.is_sorted_by(|one, next| one.at <= next.at), "the oldest comes first");
+        timeline.last().map(|moment| [moment.live, moment.pending, moment.held].map(|bytes| bytes / page))
+    };
+    assert_eq!(now(), None, "nothing has happened");
+    let (first, second) = (alloc(&pool, Bytes(page * 4)), alloc(&pool, Bytes(page * 3)));
+    assert_eq!(now(), Some([7, 0, 7]));
+    drop(first);
+    assert_eq!(now(), Some([3, 0, 7]));
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(now(), Some([3, 0, 3]));
+    let hand = Hand::new();
+    second.free_after(hand.fence());
+    // What waits is taken.
+    assert_eq!(now(), Some([3, 3, 3]));
+    hand.set(Hand::DONE);
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(now(), Some([0, 0, 0]));
+    is_empty(&pool);
+}
+
+fn a_timeline_is_thinned_out<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    // Each is a change of its own, since its alignment is that of no class. What is live tells which change a point is.
+    let block = || pool.alloc(Bytes(256), Bytes(1024), DEFAULT).unwrap();
+    let mut blocks = vec![block()];
+    let first = pool.snapshot().timeline[0];
+    blocks.extend((1..10_000).map(|_| block()));
+    let Picture { timeline, account, .. } = pool.snapshot();
+    assert!((1000..=2048).contains(&timeline.len()), "{} points", timeline.len());
+    assert_eq!(timeline[0], first, "it begins where the pool did");
+    let all = timeline.iter().map(|moment| moment.live).chain([account.peak_live]).collect::<Vec<_>>();
+    let apart = all.windows(2).map(|two| two[1] - two[0]).max().unwrap();
+    assert!(apart <= account.peak_live / 1000, "{apart} of {} without a point", account.peak_live);
+    drop(blocks);
+    is_empty(&pool);
 }
 
 fn counted_by_size<B: Workbench>(subject: &Subject<B>) {
