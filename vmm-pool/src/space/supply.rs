@@ -6,7 +6,7 @@ use crate::DriverCalls;
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME};
 use crate::streams::Streams;
 use crate::turn::{StreamIndex, Turn};
-use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Done, Result};
+use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Done, Error, Result};
 
 /// Pages of a part that have no memory of their own yet.
 #[derive(Debug)]
@@ -68,18 +68,18 @@ impl<B: Backend> Space<B> {
             gap.missing.iter().copied().filter(|page| self.pages[*page].frame != NO_FRAME).collect();
         unmap_runs(self, frames, &stale, calls)?;
         let mut done = 0;
-        let result = self.map_and_grant(frames, gap, chosen, device, calls, &mut done);
-        if result.is_err() {
+        if let Err(mut error) = self.map_and_grant(frames, gap, chosen, device, calls, &mut done) {
             for (page, frame) in gap.missing.iter().zip(chosen).take(done) {
                 self.note_mapped(frames, *page, *frame);
             }
             for run in gap.missing[..done].chunk_by(follow_each_other) {
                 // What cannot be unmapped again is perhaps without access.
-                if unmap_runs(self, frames, run, calls).is_err() {
+                if let Err(undo) = unmap_runs(self, frames, run, calls) {
                     run.iter().for_each(|page| self.lose(frames, *page));
+                    error = Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) };
                 }
             }
-            return result;
+            return Err(error);
         }
         for (page, frame) in gap.missing.iter().zip(chosen) {
             self.note_mapped(frames, *page, *frame);

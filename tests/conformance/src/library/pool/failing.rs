@@ -328,7 +328,9 @@ fn undoing_a_mapping<B: Workbench>(subject: &Subject<B>) {
         bench.add(&pool, bench.pages(2)).unwrap();
         let before = pool.account();
         bench.backend.fail_calls(&["set access", "unmap"]);
-        bench.add(&pool, bench.pages(pages)).unwrap_err();
+        let error = bench.add(&pool, bench.pages(pages)).unwrap_err();
+        let is_undo = matches!(&error, PoolError::Core(error) if matches!(**error, Error::UndoFailed { .. }));
+        assert!(is_undo, "{error}");
         bench.backend.stop();
         let now = pool.account();
         assert_eq!((now.live, now.held, now.mapped), (before.live, before.held, before.mapped));
