@@ -2,7 +2,7 @@
 
 use super::in_flight::{AFTER, check, mapped};
 use crate::case::cases;
-use crate::library::flights::start_on;
+use crate::library::flights::{finish, goes_on, start_on};
 use crate::library::tools::{idle, streams_idle};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::workbench::WorkStream;
@@ -14,6 +14,10 @@ cases! { "order":
     the_current_context_is_waited_for,
     /// They wait for work in a context that another backend was opened with.
     an_attached_context_is_waited_for,
+    /// They still do when one of several such backends is gone.
+    other_attached_contexts_are_waited_for,
+    /// Waiting for a device does not wait for another one whose context is the calling thread's current one.
+    the_current_context_of_another_device,
     /// A backend that was opened with a context waits for work in the one that other backends use.
     the_usual_context_is_waited_for,
     /// Waiting for the default stream covers that of a context that another backend was opened with.
@@ -74,6 +78,31 @@ fn an_attached_context_is_waited_for<B: Workbench>(subject: &Subject<B>) {
     let other = attached(subject, &*stream);
     take_away(subject, &*stream, |act| act());
     drop(other);
+}
+
+fn other_attached_contexts_are_waited_for<B: Workbench>(subject: &Subject<B>) {
+    let (ended, stream) = (elsewhere(subject), elsewhere(subject));
+    let other = attached(subject, &*stream);
+    drop(attached(subject, &*ended));
+    take_away(subject, &*stream, |act| act());
+    drop(other);
+}
+
+fn the_current_context_of_another_device<B: Workbench>(subject: &Subject<B>) {
+    let (_, other) = subject.two_devices();
+    let stream = elsewhere(subject);
+    let region = mapped(subject, &subject.memory(1));
+    goes_on(subject, |times| {
+        start_on(subject, &*stream, (&region, Bytes::ZERO), AFTER, times);
+        let wait = &mut || {
+            subject.backend.synchronize(other).unwrap();
+            subject.backend.synchronize_stream(other, Stream::DEFAULT).unwrap();
+        };
+        subject.backend.in_context_of(&*stream, wait).unwrap();
+        let went_on = !stream.is_done().unwrap();
+        finish(subject, &*stream);
+        went_on
+    });
 }
 
 fn the_usual_context_is_waited_for<B: Workbench>(subject: &Subject<B>) {
