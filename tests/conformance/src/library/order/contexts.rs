@@ -4,9 +4,10 @@ use super::in_flight::{AFTER, check, mapped};
 use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start_on};
 use crate::library::tools::{idle, streams_idle};
-use crate::subject::{Subject, or_skip};
+use crate::peer::Peer;
+use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::workbench::WorkStream;
-use gpu_vmm_core::{Bytes, Done, Region, Stream, Workbench};
+use gpu_vmm_core::{Bytes, Done, Error, Region, Result, Stream, Workbench};
 use std::sync::Arc;
 
 cases! { "order":
@@ -24,6 +25,8 @@ cases! { "order":
     default_streams_of_all_contexts_are_waited_for,
     /// An event on the default stream is done after the work on that of a context that another backend was opened with.
     events_cover_the_default_streams_of_all_contexts,
+    /// A context that dies is lost for the backend that was opened with it alone; others wait for the rest of the device.
+    another_context_dies with loses_another_context,
 }
 
 /// A way to take memory away, which waits for the devices first.
@@ -139,4 +142,29 @@ fn events_cover_the_default_streams_of_all_contexts<B: Workbench>(subject: &Subj
         // SAFETY: the event is done, and all work was before it, which is what the case looks at.
         region.close(unsafe { Done::promised() }).unwrap();
     });
+}
+
+fn another_context_dies<B: Workbench>(subject: &Subject<B>) {
+    elsewhere(subject);
+    subject.child().finish();
+}
+
+#[allow(unsafe_code)]
+fn loses_another_context<B: Workbench>(subject: &Subject<B>, _: &Peer) {
+    let (backend, device) = (&subject.backend, subject.device);
+    let stream = elsewhere(subject);
+    let other = attached(subject, &*stream);
+    let mut region = mapped(subject, &subject.memory(1));
+    let unmapped = region.address() + subject.unit();
+    // SAFETY: nothing is mapped in the second unit: the fault is what is asked for.
+    or_skip(unsafe { backend.start_pattern_on(device, stream.stream(), unmapped, subject.unit(), AFTER, 1) });
+    let is_lost = |answer: Result<()>| matches!(answer, Err(Error::DeviceLost { .. }));
+    assert!(is_lost(backend.synchronize_stream(device, stream.stream())));
+    assert!(is_lost(other.backend.synchronize(device)));
+    if is_lost(region.fill(Bytes::ZERO, subject.unit(), 1)) {
+        skip("a context that dies takes the others of its device along");
+    }
+    backend.synchronize(device).unwrap();
+    backend.synchronize_stream(device, Stream::DEFAULT).unwrap();
+    region.close(idle()).unwrap();
 }
