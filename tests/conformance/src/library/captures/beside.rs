@@ -4,7 +4,8 @@ use super::{Kind, begin_with_work, end, in_all_modes, launch, region};
 use crate::case::cases;
 use crate::library::flights::{own, queue};
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, Done, Error, Physical, Region, Stream, Workbench};
+use gpu_vmm_core::workbench::CaptureMode;
+use gpu_vmm_core::{Bytes, Done, Error, Physical, Region, Stream, Vendor, Workbench};
 
 cases! { "captures":
     /// Memory is created, mapped, made accessible, grown and unmapped by promise during a capture in every mode, which ends well.
@@ -18,6 +19,8 @@ cases! { "captures":
     events_from_before,
     /// Calls of another thread do not disturb a capture either.
     other_threads_go_on,
+    /// The default stream is said to capture while a blocking stream of any device does, and not after that.
+    a_blocking_capture_of_any_device,
 }
 
 /// Calls `act` during captures of streams of these kinds, whose graphs can be launched after that.
@@ -121,4 +124,22 @@ fn other_threads_go_on<B: Workbench>(subject: &Subject<B>) {
             std::panic::resume_unwind(panic);
         });
     });
+}
+
+#[allow(unsafe_code)]
+fn a_blocking_capture_of_any_device<B: Workbench>(subject: &Subject<B>) {
+    let backend = &subject.backend;
+    if backend.vendor() != Vendor::Cuda {
+        skip("only NVIDIA's driver tells of a capture that was not announced");
+    }
+    let (a, b) = subject.two_devices();
+    for device in [a, b] {
+        let stream = or_skip(backend.blocking_stream(device));
+        // SAFETY: nothing is captured, and the capture ends below.
+        or_skip(unsafe { backend.begin_capture(device, stream.stream(), CaptureMode::Relaxed) });
+        let during = backend.is_capturing(Stream::DEFAULT);
+        drop(backend.end_capture(device, stream.stream()).unwrap());
+        assert!(during.unwrap(), "a stream of {device} captures");
+        assert!(!backend.is_capturing(Stream::DEFAULT).unwrap(), "no stream of {device} captures any more");
+    }
 }

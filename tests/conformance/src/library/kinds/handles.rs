@@ -5,10 +5,10 @@ use super::{SEED, mapped, refused, some};
 use crate::case::cases;
 use crate::leaks;
 use crate::library::tools::{has, told, write};
-use crate::subject::Subject;
+use crate::subject::{Subject, skip};
 use gpu_vmm_core::{
-    Alignment, Bytes, Error, FabricHandle, Feature, Grant, HandleTypes, Physical, Properties, Reservation,
-    Workbench,
+    Alignment, Bytes, Error, FabricHandle, Feature, Grant, HandleTypes, Location, Physical, Properties,
+    Reservation, Workbench,
 };
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -24,6 +24,8 @@ cases! { "kinds":
     /// A mapping has a dma-buf of its size, where the device is said to have such: closed by exec, above the standard
     /// streams, and nothing is left of it when it is closed.
     dma_buf,
+    /// A device's memory has a dma-buf where memory of the host is mapped right before it, too.
+    dma_buf_behind_host_memory,
 }
 
 fn handle_types<B: Workbench>(subject: &Subject<B>) {
@@ -129,4 +131,18 @@ fn dma_buf<B: Workbench>(subject: &Subject<B>) {
         Ok(fd) => is_right(&fd, Bytes(2 * size.0)),
         refused => is_unsupported(refused),
     }
+}
+
+fn dma_buf_behind_host_memory<B: Workbench>(subject: &Subject<B>) {
+    for told in [Feature::HostMemory, Feature::DmaBuf].map(|feature| told(subject, feature)) {
+        if !told.available {
+            skip(told.note);
+        }
+    }
+    let (before, mut region) = mapped(subject, subject.properties().located(Location::Host));
+    let size = before.size();
+    let memory = Physical::create(&subject.backend, size, subject.properties()).unwrap();
+    subject.open(&mut region, size, &memory);
+    let bufs = region.dma_bufs(size, size).unwrap();
+    assert_eq!((bufs.len(), bufs[0].offset, bufs[0].length), (1, size, size));
 }

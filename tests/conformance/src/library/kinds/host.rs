@@ -19,7 +19,7 @@ cases! { "kinds":
     host_access,
     /// The same for memory of the host's.
     host_access_to_host_memory,
-    /// The CPU is given access to memory of the host's beside which something was unmapped.
+    /// The CPU is given access to memory of the host's before and behind which something was unmapped.
     beside_what_was_unmapped,
     /// Addresses at which the CPU had access to memory stay the region's when that is unmapped: no other mapping of the
     /// process comes to lie there.
@@ -172,6 +172,11 @@ fn beside_what_was_unmapped<B: Workbench>(subject: &Subject<B>) {
     region.set_access(Bytes(0), size, HOST, RW).unwrap();
     write_by_the_cpu(&mut region, size, SEED);
     subject.check(&region, Bytes(0), size, SEED);
+    // The other one.
+    let (_first, mut region) = mapped(subject, properties);
+    region.grow_to(Bytes(2 * size.0)).unwrap();
+    region.unmap(Bytes(0), size, idle()).unwrap();
+    region.set_access(size, size, HOST, RW).unwrap();
 }
 
 fn addresses_that_the_host_had<B: Workbench>(subject: &Subject<B>) {

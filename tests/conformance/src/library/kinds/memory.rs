@@ -6,7 +6,7 @@ use crate::library::sharing::import_of;
 use crate::library::tools::told;
 use crate::peer::Peer;
 use crate::subject::{Subject, note, or_skip, skip};
-use gpu_vmm_core::{Bytes, Error, Feature, Location, Physical, Properties, Workbench};
+use gpu_vmm_core::{Bytes, Capability, DeviceId, Error, Feature, Location, Physical, Properties, Workbench};
 
 cases! { "kinds":
     /// Memory of the host can be mapped for a device, where the device is said to have such.
@@ -27,6 +27,8 @@ cases! { "kinds":
     more_than_the_host_has,
     /// What a device was asked while it had no memory left is not held against it when it has.
     asked_on_a_full_device with asks_on_a_full_device,
+    /// What a device was asked before it was used, when not all can be tried, is found out again when it has been.
+    asked_before_use with asks_before_use,
     /// Memory tells what it is: whose, where, and as what it can be exported.
     properties_are_told,
 }
@@ -118,8 +120,8 @@ fn more_than_the_host_has<B: Workbench>(subject: &Subject<B>) {
     let properties = subject.properties().located(Location::HostNode(0));
     let size = Bytes::gib(1 << 20);
     let error = Physical::create(&subject.backend, size, properties).unwrap_err();
-    if let Error::OutOfMemory { requested, free, total, .. } = error {
-        assert_eq!(requested, size);
+    if let Error::OutOfMemory { device, requested, free, total, .. } = error {
+        assert_eq!((device, requested), (DeviceId::HOST, size));
         assert!(!total.is_zero() && free <= total && total < size, "{free} of {total}");
     }
 }
@@ -150,4 +152,25 @@ fn asks_on_a_full_device<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     drop(subject.backend.capabilities(subject.device));
     drop(taken);
     peer.send(features(subject));
+}
+
+fn asked_before_use<B: Workbench>(subject: &Subject<B>) {
+    let [asked, unasked] = [true, false].map(|first| {
+        let mut child = subject.child();
+        child.send(first);
+        let found = child.receive::<Vec<String>>();
+        child.finish();
+        found
+    });
+    assert_eq!(asked, unasked);
+}
+
+fn asks_before_use<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let capabilities = || subject.backend.capabilities(subject.device).unwrap();
+    if peer.receive::<bool>() {
+        capabilities();
+    }
+    works(subject, subject.properties());
+    let found = |it: Capability| format!("{}: {}, {}", it.feature, it.available, it.found_by);
+    peer.send(capabilities().into_iter().map(found).collect::<Vec<_>>());
 }
