@@ -87,3 +87,21 @@ fn is_loaded(vendor: Vendor) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probing_tells_of_every_vendor_what_became_of_it() {
+        let found = AnyBackend::probe();
+        let vendors: Vec<Vendor> = found.iter().map(|found| found.vendor).collect();
+        assert_eq!(vendors, AnyBackend::BUILT_IN, "those that cannot be opened too");
+        for Found { vendor, backend } in found {
+            match backend {
+                Ok(backend) => assert_eq!(backend.vendor(), vendor),
+                Err(error) => assert!(!error.to_string().is_empty(), "{vendor} without a reason"),
+            }
+        }
+    }
+}

@@ -4,7 +4,7 @@
 use crate::captures::Waiting;
 use crate::device::{self, Account};
 use crate::mappings::Mappings;
-use crate::memory::Memory;
+use crate::memory::{CREATE, Memory};
 use crate::queues::Queues;
 use crate::spare::Spare;
 use crate::store::Store;
@@ -12,11 +12,13 @@ use crate::{
     HostConfig, HostHandle, HostReservation, capabilities, copy, event, kinds, quirks, share, staging, stream,
 };
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
+use gpu_vmm_core::system::refusal;
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog, Error,
     Event, FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Process, Properties, Quirk,
     Result, Stream, Vendor,
 };
+use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -177,6 +179,13 @@ unsafe impl Backend for HostBackend {
     }
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HostHandle> {
+        // As a driver would: the core has rounded it.
+        let unit = self.granularity_of(CREATE, properties)?;
+        if !unit.divides(size) {
+            let why = format!("{size} is no multiple of the granularity {unit}");
+            let source = refusal("the host backend", Errno::INVAL, why);
+            return Err(Error::Driver { operation: CREATE, source, context: properties.to_string() });
+        }
         let memory = Memory::create(&self.0, size, properties)?;
         Ok(HostHandle { memory, properties: kinds::given(properties) })
     }

@@ -10,7 +10,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-const CREATE: &str = "create physical memory";
+pub(crate) const CREATE: &str = "create physical memory";
 
 /// Pages of a memfd, and what they take from their device's amount.
 pub(crate) struct Memory {

@@ -1,5 +1,6 @@
 //! Memory that comes back with its addresses alone (quirk `memory-stays-until-free`): they are given back and had again.
 
+use crate::counts::take_freed;
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Error, Reservation};
@@ -33,11 +34,6 @@ fn simulation(name: &CStr, argument: usize) -> Option<u64> {
 /// How often addresses were freed, where that is counted.
 fn frees() -> Option<u64> {
     simulation(c"hsa_sim_call_count", c"hsa_amd_vmem_address_free".as_ptr().expose_provenance())
-}
-
-/// Has somebody else take the addresses that are freed next, or give them back; false where nobody can.
-fn take_freed(take: bool) -> bool {
-    simulation(c"hsa_sim_take_freed", take.into()).is_some()
 }
 
 /// Maps memory over all of it, uses it, and unmaps it again.

@@ -54,3 +54,13 @@ impl Counts {
         }
     }
 }
+
+/// Has somebody else take the addresses that are freed next below HIP, or give them back; false where nobody can.
+pub(crate) fn take_freed(take: bool) -> bool {
+    let Some(hsa) = loaded("libhsa-runtime64.so.1") else { return false };
+    // SAFETY: the simulation's function of this name takes one number.
+    unsafe {
+        let function = hsa.get::<unsafe extern "C" fn(i32)>("hsa_sim_take_freed");
+        function.map(|function| function(take.into())).is_ok()
+    }
+}

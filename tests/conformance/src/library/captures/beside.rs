@@ -2,7 +2,7 @@
 
 use super::{Kind, begin_with_work, end, in_all_modes, launch, region};
 use crate::case::cases;
-use crate::library::flights::{own, queue};
+use crate::library::flights::{finish, own, queue};
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::workbench::CaptureMode;
 use gpu_vmm_core::{Bytes, Done, Error, Physical, Region, Stream, Vendor, Workbench};
@@ -17,6 +17,11 @@ cases! { "captures":
     questions_spoil_nothing,
     /// An event that was recorded on a stream before its capture is asked, and the capture ends well; then the event is done.
     events_from_before,
+    /// An event that was recorded on the default stream and is done is said to be so while a stream captures, and waiting for
+    /// it returns.
+    default_events_from_before,
+    /// A stream is known to capture though another one has ended before.
+    after_another_stream,
     /// Calls of another thread do not disturb a capture either.
     other_threads_go_on,
     /// The default stream is said to capture while a blocking stream of any device does, and not after that.
@@ -105,6 +110,36 @@ fn events_from_before<B: Workbench>(subject: &Subject<B>) {
         let graph = end(subject, stream).unwrap_or_else(|error| panic!("{kind:?} {mode:?}: {error}"));
         event.wait().unwrap();
         assert!(event.is_done().unwrap());
+        launch(subject, &*graph, stream, region.address());
+    });
+}
+
+fn default_events_from_before<B: Workbench>(subject: &Subject<B>) {
+    if subject.backend.queries_spoil_captures() {
+        skip("questions about events spoil captures with this driver");
+    }
+    let mut event = or_skip(subject.backend.event(subject.device));
+    event.record(Stream::DEFAULT).unwrap();
+    event.wait().unwrap();
+    beside_captures(subject, &Kind::ALL, || {
+        assert!(event.is_done().unwrap(), "nothing was recorded since");
+        event.wait().unwrap();
+    });
+}
+
+fn after_another_stream<B: Workbench>(subject: &Subject<B>) {
+    in_all_modes(subject, &Kind::ALL, |stream, kind, mode| {
+        let region = region(subject);
+        let ended = kind.stream(subject);
+        queue(subject, &*ended, (&region, Bytes::ZERO), 1, 2);
+        finish(subject, &*ended);
+        drop(ended);
+        let captures = || subject.backend.is_capturing(stream.stream()).unwrap();
+        assert!(!captures(), "{kind:?} {mode:?}");
+        begin_with_work(subject, stream, mode, &region);
+        assert!(captures(), "{kind:?} {mode:?}");
+        let graph = end(subject, stream).unwrap_or_else(|error| panic!("{kind:?} {mode:?}: {error}"));
+        assert!(!captures(), "{kind:?} {mode:?}");
         launch(subject, &*graph, stream, region.address());
     });
 }

@@ -11,6 +11,8 @@ cases! { "lifetime":
     counted_at_every_step,
     /// A hundred regions are made, filled, used and given back one after the other, and nothing is left.
     a_hundred_regions,
+    /// The process has no more mappings after a hundred regions have come and gone.
+    @isolated mappings_of_the_process,
     /// A hundred regions are there at once, each with memory of its own, and go in another order than they came.
     a_hundred_at_once,
     /// A thousand reservations come and go, in which nothing is ever mapped.
@@ -70,6 +72,22 @@ fn a_hundred_regions<B: Workbench>(subject: &Subject<B>) {
         drop(used(subject, 1 + round % 4, round));
         assert_eq!(subject.free(), before, "after round {round}");
     }
+}
+
+/// How many mappings the kernel has for this process, which may have so many and no more.
+fn process_mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
+}
+
+fn mappings_of_the_process<B: Workbench>(subject: &Subject<B>) {
+    const ROUNDS: usize = 100;
+    let rounds = |count: usize| (0..count as u64).for_each(|seed| drop(used(subject, 2, seed)));
+    // What a driver sets up, or keeps for the next.
+    rounds(10);
+    let before = process_mappings();
+    rounds(ROUNDS);
+    let after = process_mappings();
+    assert!(after < before + ROUNDS, "{after} mappings of the process, and before {before}");
 }
 
 fn a_hundred_at_once<B: Workbench>(subject: &Subject<B>) {

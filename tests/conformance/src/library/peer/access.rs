@@ -17,6 +17,8 @@ cases! { "peer":
     a_peer_that_comes_late,
     /// Two mappings of one piece can be open to one device each.
     each_mapping_has_its_own,
+    /// Access that is set over several mappings at once leaves what other devices have to one of them.
+    over_several_mappings,
     /// Every pair of accesses, the owner's and a peer's, can be set in one region without touching another pair.
     every_pair_of_accesses,
     /// Unmapping takes the access of all devices.
@@ -136,6 +138,32 @@ fn every_pair_of_accesses<B: Workbench>(subject: &Subject<B>) {
                 // As in `peer_reads`.
                 _ if *own == Access::None && subject.backend.pattern_by() == "copies" => {}
                 _ => assert_eq!(found.unwrap(), 0, "{device} with {own} and {peer}"),
+            }
+        }
+    }
+}
+
+fn over_several_mappings<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let granule = subject.granularity();
+    for open in 0..3 {
+        let mut region = subject.space(3).on(a).build().unwrap();
+        for granules in 1..=3 {
+            region.grow_to(subject.granules(granules)).unwrap();
+        }
+        let offset = subject.granules(open);
+        region.set_access(offset, granule, b, RW).unwrap();
+        region.set_access(Bytes(0), region.end(), a, Access::Read).unwrap();
+        for place in 0..3 {
+            let [own, peer] = [a, b].map(|device| region.access(subject.granules(place), device));
+            assert_eq!((own, peer), (Access::Read, if place == open { RW } else { Access::None }));
+        }
+        match region.write_pattern(b, offset, granule, open) {
+            // As in `peer_reads`.
+            Err(Error::Unsupported { .. }) if subject.backend.pattern_by() == "copies" => {}
+            answer => {
+                answer.unwrap();
+                assert_eq!(region.count_wrong(a, offset, granule, open).unwrap(), 0, "mapping {open}");
             }
         }
     }

@@ -2,8 +2,9 @@
 
 use super::{check_varied, keeping, pinned, resume, suspend, varied};
 use crate::case::cases;
+use crate::counts::take_freed;
 use crate::library::tools::{has, idle, write};
-use crate::subject::Subject;
+use crate::subject::{Subject, skip};
 use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::{Bytes, Error, Physical, Region, RegionState, Stash, StashKind, Workbench};
 
@@ -24,6 +25,8 @@ cases! { "suspend":
     pages_go_back_to_the_system,
     /// Where the addresses are lost while memory is given back, suspend says so, and the region comes back when they are free.
     lost_addresses,
+    /// The same where somebody else has really got them, who leaves them again: nothing is left of the attempts to have them.
+    addresses_of_somebody_else,
 }
 
 /// Whether free memory tells what is given back.
@@ -184,13 +187,28 @@ fn pages_go_back_to_the_system<B: Workbench>(subject: &Subject<B>) {
 
 fn lost_addresses<B: Workbench>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
-    let stash = Stash::pinned(&backend, subject.granules(2)).unwrap();
-    let builder = Region::builder(&backend).on(subject.device).reserve(subject.granules(2));
+    loses_addresses(subject, &backend, |lose| backend.lose_addresses(lose));
+}
+
+fn addresses_of_somebody_else<B: Workbench>(subject: &Subject<B>) {
+    if !subject.has_quirk("memory-stays-until-free") {
+        skip("addresses are never given back while a region is suspended");
+    }
+    if !take_freed(false) {
+        skip("nobody is there who takes addresses");
+    }
+    loses_addresses(subject, &subject.backend, |lose| assert!(take_freed(lose)));
+}
+
+/// A region cannot keep its addresses while `lose` has been called with true.
+fn loses_addresses<B: Workbench, L: Workbench>(subject: &Subject<B>, backend: &L, lose: impl Fn(bool)) {
+    let stash = Stash::pinned(backend, subject.granules(2)).unwrap();
+    let builder = Region::builder(backend).on(subject.device).reserve(subject.granules(2));
     let mut region = builder.build().unwrap();
     region.grow_to(subject.granules(2)).unwrap();
     region.write_pattern(subject.device, Bytes(0), region.end(), 6).unwrap();
     let held = subject.free_here();
-    backend.lose_addresses(true);
+    lose(true);
     let error = region.suspend(&stash, idle()).unwrap_err();
     assert!(matches!(error, Error::AddressesLost { .. }), "{error}");
     for part in ["is suspended", &region.address().to_string()] {
@@ -207,7 +225,7 @@ fn lost_addresses<B: Workbench>(subject: &Subject<B>) {
         assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
         assert_eq!(region.state(), state);
     }
-    backend.lose_addresses(false);
+    lose(false);
     region.resume().unwrap();
     assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 6).unwrap(), 0);
 }
