@@ -1,7 +1,7 @@
 //! The entries about captures: calls that spoil the capture of a stream that they do not name. `relaxed` has the table of
 //! what was seen.
 
-use super::list::{EVER, V6_1, V7_2, quirk};
+use super::list::{EVER, V6_1, V7_0, quirk};
 use gpu_vmm_core::Quirk;
 
 pub(super) const WAITS: Quirk = quirk(
@@ -43,10 +43,11 @@ pub(super) const NULL_STREAM: Quirk = quirk(
 
 pub(super) const RECORDED_THERE: Quirk = quirk(
     "events-spoil-captures",
-    (V6_1, V7_2),
+    (V6_1, V7_0),
     "while a stream captures, hipEventQuery and hipEventSynchronize of an event that was recorded on it before fail \
      (hipErrorCapturedEvent) and spoil the capture, in relaxed mode as well",
     "such an event is not done while its stream captures, and waiting for it is an error; a capture that begins between this \
-     question and hipEventQuery is still spoilt",
+     question and hipEventQuery is still spoilt. The question is hipStreamIsCapturing, which answers \
+     hipErrorContextIsDestroyed for a stream that is gone; 7.2.4 follows the pointer and crashes, and is not asked",
     "simulated, 6.4.3: tests/hsa-sim/checks/capture.c; 7.2.4 answers, in relaxed mode, and spoils nothing",
 );

@@ -2,7 +2,7 @@
 
 use super::{default, event, region};
 use crate::case::cases;
-use crate::library::flights::{finish, goes_on, own, start_on};
+use crate::library::flights::{finish, goes_on, own, queue, start_on};
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Workbench};
 
@@ -21,6 +21,8 @@ cases! { "event":
     recorded_again_covers_later_work,
     /// An event that is recorded on another stream marks nothing of the first one any more.
     recorded_elsewhere_forgets,
+    /// An event is asked and waited for after its stream has ended.
+    outlives_its_stream,
     /// An event of the default stream is done while a stream of one's own works.
     the_default_stream_is_another,
     /// Many events on one stream are done in their order.
@@ -118,6 +120,20 @@ fn recorded_elsewhere_forgets<B: Workbench>(subject: &Subject<B>) {
         finish(subject, &*busy);
         went_on
     });
+}
+
+fn outlives_its_stream<B: Workbench>(subject: &Subject<B>) {
+    let region = region(subject, 1);
+    let events = [(); 16].map(|()| {
+        let (mut event, own) = (event(subject), own(subject));
+        queue(subject, &*own, (&region, Bytes::ZERO), 1, 2);
+        event.record(own.stream()).unwrap();
+        event
+    });
+    for event in &events {
+        assert!(event.is_done().unwrap(), "the end of a stream waits for its work");
+        event.wait().unwrap();
+    }
 }
 
 fn the_default_stream_is_another<B: Workbench>(subject: &Subject<B>) {
