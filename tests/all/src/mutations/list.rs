@@ -102,7 +102,7 @@ pub(crate) struct Mutation<'a> {
     pub(crate) name: String,
     /// What is wrong then, in a sentence.
     pub(crate) wrong: &'a str,
-    /// The group of the suite, or the model or scenario, that has to find it.
+    /// The group of the suite, or a case of one, or the model or scenario, that has to find it.
     pub(crate) by: &'a str,
     pub(crate) on: On,
     /// The environment variable that switches it on, and its value.

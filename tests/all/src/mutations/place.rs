@@ -138,13 +138,18 @@ impl<'a> Place<'a> {
             command.args(["--nocapture", group]).envs(SCHEDULES);
         } else {
             command.args(["-Z", "unstable-options", "--format", "json"]);
-            command.args(WITHOUT_THE_LIBRARY).arg(format!("::{group}::"));
+            command.args(WITHOUT_THE_LIBRARY).arg(filter(group));
         }
         let log = self.runner.logs.join(format!("{name}-{}.txt", self.on).replace(' ', "-"));
         let ended = process::run(&mut command, &log, limit)?;
         let output = fs::read(&log).doing(|| log.display().to_string())?;
         Ok(Found::new(&String::from_utf8_lossy(&output), ended))
     }
+}
+
+/// The cases of a group, or a case of one.
+fn filter(by: &str) -> String {
+    if by.contains("::") { format!("::{by}") } else { format!("::{by}::") }
 }
 
 /// The runtime of a major version, and the simulated one.

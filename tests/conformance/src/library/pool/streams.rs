@@ -150,6 +150,9 @@ fn a_number_comes_again<B: Workbench>(subject: &Subject<B>) {
             assert_eq!(blocks[blocks.len() - 1].stream(), named(&*next), "of {size}");
         }
         assert!(blocks.len() < 200, "of {size}: what came back serves nobody");
+        drop((blocks, second));
+        // The number is free again, for the first of the next size.
+        finish(subject, &*next);
     }
     is_empty(&pool);
 }
