@@ -4,6 +4,10 @@
 use gpu_vmm_bench::{About, Options, Told, about, run};
 use gpu_vmm_core::{Bytes, DeviceId};
 use gpu_vmm_host::{HostBackend, HostConfig};
+use std::sync::{Mutex, PoisonError};
+
+/// Pairs reserve addresses that they have just given back, which a pair beside them might take.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn host(devices: u32) -> HostBackend {
     HostConfig::new().devices(devices).memory(Bytes::gib(64)).open().unwrap()
@@ -27,6 +31,7 @@ fn told(host: &HostBackend, options: &Options<'_>) -> Vec<(About, Result<usize, 
         Told::Skipped(reason) => pairs.last_mut().unwrap().1 = Err(reason),
         Told::Failed(error) => panic!("{:?}: {error}", pairs.last()),
     };
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     run(host, host, DeviceId(0), options, &mut tell).unwrap();
     pairs
 }
