@@ -55,7 +55,7 @@ impl Counts {
     }
 }
 
-/// Has somebody else take the addresses that are freed next below HIP, or give them back; false where nobody can.
+/// Makes the simulated HSA runtime take the addresses that HIP frees next, or give them back. False without that runtime.
 pub(crate) fn take_freed(take: bool) -> bool {
     let Some(hsa) = loaded("libhsa-runtime64.so.1") else { return false };
     // SAFETY: the simulation's function of this name takes one number.

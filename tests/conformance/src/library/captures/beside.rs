@@ -86,17 +86,19 @@ fn ask<B: Workbench>(subject: &Subject<B>) {
     drop(backend.lane(subject.device).unwrap());
 }
 
-fn questions_spoil_nothing<B: Workbench>(subject: &Subject<B>) {
+fn needs_harmless_questions<B: Workbench>(subject: &Subject<B>) {
     if subject.backend.queries_spoil_captures() {
         skip("questions about events spoil captures with this driver");
     }
+}
+
+fn questions_spoil_nothing<B: Workbench>(subject: &Subject<B>) {
+    needs_harmless_questions(subject);
     beside_captures(subject, &[Kind::NonBlocking], || ask(subject));
 }
 
 fn events_from_before<B: Workbench>(subject: &Subject<B>) {
-    if subject.backend.queries_spoil_captures() {
-        skip("questions about events spoil captures with this driver");
-    }
+    needs_harmless_questions(subject);
     in_all_modes(subject, &Kind::ALL, |stream, kind, mode| {
         let (region, mut event) = (region(subject), or_skip(subject.backend.event(subject.device)));
         queue(subject, stream, (&region, Bytes::ZERO), 1, 2);
@@ -115,9 +117,7 @@ fn events_from_before<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn default_events_from_before<B: Workbench>(subject: &Subject<B>) {
-    if subject.backend.queries_spoil_captures() {
-        skip("questions about events spoil captures with this driver");
-    }
+    needs_harmless_questions(subject);
     let mut event = or_skip(subject.backend.event(subject.device));
     event.record(Stream::DEFAULT).unwrap();
     event.wait().unwrap();
@@ -145,9 +145,7 @@ fn after_another_stream<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn other_threads_go_on<B: Workbench>(subject: &Subject<B>) {
-    if subject.backend.queries_spoil_captures() {
-        skip("questions about events spoil captures with this driver");
-    }
+    needs_harmless_questions(subject);
     let mut other = region(subject);
     beside_captures(subject, &[Kind::NonBlocking], || {
         let act = || {

@@ -74,7 +74,7 @@ fn a_hundred_regions<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-/// How many mappings the kernel has for this process, which may have so many and no more.
+/// How many mappings this process has. Linux limits the number (`vm.max_map_count`).
 fn process_mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
 }

@@ -1,10 +1,11 @@
 //! Page-locked memory, and queues of copies between it and devices.
 #![allow(unsafe_code)] // memory that a device changes behind the program's back
 
+use super::another_device;
 use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start_longer};
 use crate::library::tools::refused;
-use crate::subject::{Subject, skip};
+use crate::subject::Subject;
 use gpu_vmm_core::workbench::{PATTERN_WORD, count_wrong_words, write_pattern_words};
 use gpu_vmm_core::{Bytes, DeviceId, Error, Lane, Pinned, Region, Workbench};
 
@@ -47,11 +48,15 @@ fn words_of(pinned: &dyn Pinned) -> usize {
     (pinned.size().0 / PATTERN_WORD.0) as usize
 }
 
+/// The words of memory that no copy uses.
+pub(super) fn words(pinned: &mut dyn Pinned) -> &mut [u64] {
+    // SAFETY: so many words are there, aligned to pages, and used by nobody else.
+    unsafe { std::slice::from_raw_parts_mut(pinned.start().as_ptr().cast(), words_of(pinned)) }
+}
+
 /// Writes the pattern from word `first` on, into memory that no copy uses.
 fn write(pinned: &mut dyn Pinned, seed: u64, first: u64) {
-    // SAFETY: so many words are there, aligned to pages, and used by nobody else.
-    let words = unsafe { std::slice::from_raw_parts_mut(pinned.start().as_ptr().cast(), words_of(pinned)) };
-    write_pattern_words(words, seed, first);
+    write_pattern_words(words(pinned), seed, first);
 }
 
 /// How many words differ from the pattern from word `first` on, in memory that no copy uses.
@@ -247,9 +252,7 @@ fn on_threads<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn two_devices<B: Workbench>(subject: &Subject<B>) {
-    let usable = subject.backend.devices().iter().filter(|device| device.unusable.is_none());
-    let other = usable.map(|device| device.id).find(|device| *device != subject.device);
-    let Some(other) = other else { skip(format!("{} is the only one", subject.device)) };
+    let other = another_device(subject);
     let devices = [subject.device, other];
     std::thread::scope(|scope| {
         for device in devices {

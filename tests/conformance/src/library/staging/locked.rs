@@ -1,10 +1,11 @@
 //! Page-locked memory as the host's side of a region's own copies. Drivers copy from and to such memory in another way than
 //! from and to ordinary memory.
-#![allow(unsafe_code)] // looks at page-locked memory
 
+use super::another_device;
+use super::lanes::words;
 use crate::case::cases;
-use crate::subject::{Subject, skip};
-use gpu_vmm_core::workbench::{PATTERN_WORD, count_wrong_words, write_pattern_words};
+use crate::subject::Subject;
+use gpu_vmm_core::workbench::{count_wrong_words, write_pattern_words};
 use gpu_vmm_core::{Bytes, DeviceId, Region, Workbench};
 
 cases! { "staging":
@@ -23,19 +24,13 @@ fn copies<B: Workbench>(subject: &Subject<B>, device: DeviceId) {
     let builder = Region::builder(&subject.backend).on(device).reserve(size);
     let mut region = builder.build().unwrap();
     region.grow_to(size).unwrap();
-    let pinned = subject.backend.pin(size).unwrap();
-    let count = (size.0 / PATTERN_WORD.0) as usize;
-    // SAFETY: so many words are there, aligned to pages, and the region's copies are done when the calls return.
-    let words = unsafe { std::slice::from_raw_parts_mut(pinned.start().as_ptr().cast::<u64>(), count) };
+    let mut pinned = subject.backend.pin(size).unwrap();
+    let words = words(&mut *pinned);
     write_pattern_words(words, 1, 0);
-    // SAFETY: these are the same, and each of the two is used in turn.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(pinned.start().as_ptr(), size.0 as usize) };
-    region.write(Bytes::ZERO, bytes).unwrap();
+    region.write(Bytes::ZERO, bytemuck::cast_slice(words)).unwrap();
     assert_eq!(region.count_wrong(device, Bytes::ZERO, size, 1).unwrap(), 0, "words that were written");
     region.write_pattern(device, Bytes::ZERO, size, 2).unwrap();
-    region.read(Bytes::ZERO, bytes).unwrap();
-    // SAFETY: as above.
-    let words = unsafe { std::slice::from_raw_parts(pinned.start().as_ptr().cast::<u64>(), count) };
+    region.read(Bytes::ZERO, bytemuck::cast_slice_mut(words)).unwrap();
     assert_eq!(count_wrong_words(words, 2, 0), 0, "words that were read");
 }
 
@@ -44,8 +39,5 @@ fn much_locked_memory<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn much_locked_memory_of_another<B: Workbench>(subject: &Subject<B>) {
-    let usable = subject.backend.devices().iter().filter(|device| device.unusable.is_none());
-    let other = usable.map(|device| device.id).find(|device| *device != subject.device);
-    let Some(other) = other else { skip(format!("{} is the only one", subject.device)) };
-    copies(subject, other);
+    copies(subject, another_device(subject));
 }

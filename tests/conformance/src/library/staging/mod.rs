@@ -14,9 +14,18 @@ mod locked;
 mod returned;
 
 use crate::case::Case;
-use gpu_vmm_core::Workbench;
+use crate::subject::{Subject, skip};
+use gpu_vmm_core::{DeviceId, Workbench};
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
     [lanes::cases(), locked::cases(), returned::cases(), lists::cases()].concat()
+}
+
+/// A usable device beside the chosen one, whether the two reach each other's memory or not. Ends the case if there is none.
+fn another_device<B: Workbench>(subject: &Subject<B>) -> DeviceId {
+    let usable = subject.backend.devices().iter().filter(|device| device.unusable.is_none());
+    let other = usable.map(|device| device.id).find(|device| *device != subject.device);
+    let Some(other) = other else { skip(format!("{} is the only one", subject.device)) };
+    other
 }

@@ -25,7 +25,7 @@ cases! { "suspend":
     pages_go_back_to_the_system,
     /// Where the addresses are lost while memory is given back, suspend says so, and the region comes back when they are free.
     lost_addresses,
-    /// The same where somebody else has really got them, who leaves them again: nothing is left of the attempts to have them.
+    /// The same where the runtime has given them to somebody else and gets them back: the attempts leave no reservation behind.
     addresses_of_somebody_else,
 }
 
@@ -195,7 +195,7 @@ fn addresses_of_somebody_else<B: Workbench>(subject: &Subject<B>) {
         skip("addresses are never given back while a region is suspended");
     }
     if !take_freed(false) {
-        skip("nobody is there who takes addresses");
+        skip("only the simulated HSA runtime takes freed addresses");
     }
     loses_addresses(subject, &subject.backend, |lose| assert!(take_freed(lose)));
 }
