@@ -1,8 +1,8 @@
 //! Captures of host streams: what is queued meanwhile goes into a graph, and is queued whenever that is launched.
 //!
 //! A capture forbids to wait for its stream, for its device, and, if the stream is a blocking one, to use the default stream
-//! that callers wait for. The attempt is an error and spoils the capture, whichever thread makes it and in every mode, as with
-//! `cuCtxSynchronize`. Nothing else is forbidden in any mode.
+//! that callers wait for, and to ask or wait for an event that was recorded in it. The attempt is an error and spoils the capture,
+//! whichever thread makes it and in every mode, as with `cuCtxSynchronize`. Nothing else is forbidden in any mode.
 #![allow(unsafe_code)] // implements traits that make promises
 
 use crate::backend::Host;
@@ -19,6 +19,8 @@ use std::sync::atomic::Ordering;
 /// What was queued on a stream since its capture began.
 #[derive(Debug, Default)]
 pub(crate) struct Capture {
+    /// No other capture has it.
+    number: u64,
     pub(crate) work: Vec<Work>,
     is_spoilt: bool,
 }
@@ -59,6 +61,26 @@ impl Queues {
         Err(Error::Capturing { operation, source: Some(source) })
     }
 
+    /// The number of the capture that a stream is in.
+    pub(crate) fn capture_of(&self, name: usize) -> Option<u64> {
+        if self.shared.captures.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.shared.state().queues.get(&name)?.capture.as_ref().map(|capture| capture.number)
+    }
+
+    /// Refuses to tell of an event that was recorded in a capture, which that has spoilt.
+    pub(crate) fn check_asking(&self, operation: &'static str, captured: Option<u64>) -> Result<()> {
+        let Some(number) = captured else { return Ok(()) };
+        self.process.check(operation)?;
+        let mut state = self.shared.state();
+        let mut captures = state.queues.values_mut().filter_map(|queue| queue.capture.as_mut());
+        if let Some(capture) = captures.find(|capture| capture.number == number) {
+            capture.is_spoilt = true;
+        }
+        Err(invalid(operation, "the event is in a graph"))
+    }
+
     /// Whether a stream captures, or would disturb one that does.
     pub(crate) fn is_capturing(&self, operation: &'static str, name: usize) -> Result<bool> {
         self.process.check(operation)?;
@@ -78,12 +100,14 @@ impl Queues {
             return Err(invalid(operation, "the default stream cannot capture"));
         }
         let mut state = self.shared.state();
+        let number = state.captures + 1;
         let queue = state.queues.entry(name).or_default();
         if queue.capture.is_some() {
             return Err(invalid(operation, "the stream captures already"));
         }
         queue.device = device;
-        queue.capture = Some(Capture::default());
+        queue.capture = Some(Capture { number, ..Capture::default() });
+        state.captures = number;
         self.shared.captures.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }

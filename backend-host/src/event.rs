@@ -13,11 +13,13 @@ struct HostEvent {
     device: DeviceId,
     /// None if all was done when it was recorded, or it never was.
     marked: Option<Place>,
+    /// The capture that it was recorded in.
+    captured: Option<u64>,
 }
 
 pub(crate) fn create(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn Event>> {
     host.account("make an event", device)?;
-    Ok(Box::new(HostEvent { host: Arc::clone(host), device, marked: None }))
+    Ok(Box::new(HostEvent { host: Arc::clone(host), device, marked: None, captured: None }))
 }
 
 // SAFETY: the queues tell what is done.
@@ -26,15 +28,20 @@ unsafe impl Event for HostEvent {
         let operation = "record an event";
         let name = stream::on(&self.host, operation, self.device, stream)?;
         self.marked = self.host.queues.place(operation, name)?;
+        self.captured = self.host.queues.capture_of(name);
         Ok(())
     }
 
     fn is_done(&self) -> Result<bool> {
-        self.host.queues.is_done("ask an event", self.marked)
+        let operation = "ask an event";
+        self.host.queues.check_asking(operation, self.captured)?;
+        self.host.queues.is_done(operation, self.marked)
     }
 
     fn wait(&self) -> Result<()> {
-        self.host.queues.wait("wait for an event", self.marked)
+        let operation = "wait for an event";
+        self.host.queues.check_asking(operation, self.captured)?;
+        self.host.queues.wait(operation, self.marked)
     }
 
     /// The default stream is that of the event's device.

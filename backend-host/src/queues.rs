@@ -48,6 +48,8 @@ pub(crate) struct Shared {
 pub(crate) struct State {
     /// By the names of the streams; one that has ended is not here.
     pub(crate) queues: BTreeMap<usize, Queue>,
+    /// How many captures there ever were.
+    pub(crate) captures: u64,
     /// Also those that have ended since.
     threads: Vec<JoinHandle<()>>,
     /// How many have not.

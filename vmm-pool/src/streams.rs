@@ -283,11 +283,16 @@ impl<B: Backend> Streams<B> {
         let progress = &mut self.list[index];
         let Some(unused) = Arc::get_mut(&mut event) else { return Ok(false) };
         let recorded = unused.record(progress.stream);
-        match &recorded {
-            Ok(()) => progress.marks.push_back((progress.freed, event)),
-            Err(_) => progress.spare.push(event),
+        // Another thread may have begun a capture since this one asked. Then the event is in its graph, and a question about
+        // it, or a wait, would spoil that.
+        let is_kept = recorded.is_ok() && !self.captures(index);
+        let progress = &mut self.list[index];
+        if is_kept {
+            progress.marks.push_back((progress.freed, event));
+        } else {
+            progress.spare.push(event);
         }
-        recorded.map(|()| true)
+        recorded.map(|()| is_kept)
     }
 
     /// An event that is in no use.

@@ -1,12 +1,14 @@
 //! Streams that capture: what is queued on them goes into a graph.
 //!
-//! Measured on an H100 with the driver of CUDA 13.0, for captures of non-blocking streams, and the same here:
+//! Measured on an H100 and an H200 with the driver of CUDA 13.0, for captures of non-blocking streams, and the same here:
 //!
 //! - `cuCtxSynchronize` fails and spoils the captures of its context, in every mode and from every thread; those of other
 //!   contexts go on.
 //! - `cuEventQuery`, `cuEventSynchronize`, `cuStreamQuery` and `cuStreamSynchronize`, of whatever event or stream, `cuMemAlloc` and
 //!   `cuMemFree`, `cuMemHostAlloc` and `cuMemFreeHost` do the same to a capture in global mode, and to one in thread-local mode if
 //!   the thread that captures calls. A thread in relaxed mode may make all of these calls.
+//! - `cuEventQuery` and `cuEventSynchronize` of an event that was recorded in a capture fail with `CUDA_ERROR_CAPTURED_EVENT` and
+//!   spoil it, in every mode and from every thread; when it has ended, with `CUDA_ERROR_INVALID_VALUE`.
 //! - Calls for virtual memory, copies and fills, recording events, waiting for them by a stream, asking whether a stream captures, and
 //!   making and destroying events and streams do nothing to it.
 //!
@@ -29,6 +31,8 @@ const RELAXED: u32 = 2;
 
 /// A capture that has begun.
 pub(crate) struct Capture {
+    /// No other capture has it.
+    pub(crate) name: usize,
     mode: u32,
     by: ThreadId,
     is_spoilt: bool,
@@ -75,6 +79,13 @@ pub(crate) fn refuse_of(work: &mut Work, stream: usize) -> Answer {
     refused_if(any, Code::STREAM_CAPTURE_UNSUPPORTED)
 }
 
+/// Refuses to tell of an event that was last recorded in a capture; the question spoils that one, if it goes on.
+pub(crate) fn refuse_captured(work: &mut Work, captured: Option<usize>) -> Answer {
+    let Some(name) = captured else { return Ok(()) };
+    let goes_on = work.spoil(|_, _, capture| capture.name == name);
+    Err(if goes_on { Code::CAPTURED_EVENT } else { Code::INVALID_VALUE })
+}
+
 /// The context whose shared default stream this is.
 fn context_of_default(work: &Work, stream: usize) -> Option<usize> {
     let context = work.streams.get(&stream)?.context;
@@ -113,14 +124,15 @@ cuda! {
         check_mode(mode)?;
         let mut work = work();
         let name = stream::meant(&mut work, raw)?;
-        let context = work.streams[&name].context;
+        let (context, own) = (work.streams[&name].context, work.new_name());
         work.check(context)?;
         let is_default = work.contexts.get(&context).is_some_and(|context| context.default == name);
         let Some(stream) = work.streams.get_mut(&name).filter(|stream| !is_default && stream.capture.is_none())
         else {
             return Err(Code::STREAM_CAPTURE_UNSUPPORTED);
         };
-        stream.capture = Some(Capture { mode, by: thread::current().id(), is_spoilt: false, nodes: Vec::new() });
+        let by = thread::current().id();
+        stream.capture = Some(Capture { name: own, mode, by, is_spoilt: false, nodes: Vec::new() });
         Ok(())
     }
 

@@ -16,8 +16,8 @@ pub(crate) struct Event {
     pub(crate) context: usize,
     flags: u32,
     pub(crate) recorded: Option<Ticket>,
-    /// Its last place is in a stream that captured, and so in a graph.
-    is_captured: bool,
+    /// Its last place was put into this capture, and so into a graph.
+    captured: Option<usize>,
     time: Arc<OnceLock<Instant>>,
 }
 
@@ -28,11 +28,12 @@ impl Work {
     }
 }
 
-impl Event {
-    /// Its context, and its place where it has one; one in a graph cannot be asked about.
-    fn place(&self) -> Answer<(usize, Option<Ticket>)> {
-        if self.is_captured { Err(Code::CAPTURED_EVENT) } else { Ok((self.context, self.recorded)) }
-    }
+/// An event's context, and its place where it has one. One in a graph cannot be asked about.
+fn place(work: &mut Work, name: usize) -> Answer<(usize, Option<Ticket>)> {
+    let event = work.event(name)?;
+    let (place, captured) = ((event.context, event.recorded), event.captured);
+    capture::refuse_captured(work, captured)?;
+    Ok(place)
 }
 
 /// When an event that keeps time was come to.
@@ -56,7 +57,7 @@ cuda! {
         let mut work = work();
         let (context, _) = context::usable(&work)?;
         let name = work.new_name();
-        let event = Event { context, flags, recorded: None, is_captured: false, time: Arc::default() };
+        let event = Event { context, flags, recorded: None, captured: None, time: Arc::default() };
         work.events.insert(name, event);
         out.write(name);
         Ok(())
@@ -75,16 +76,17 @@ cuda! {
         let mut locked = work();
         let (stream, _) = stream::for_work(&mut locked, raw)?;
         let time = Arc::new(OnceLock::new());
-        let (context, captures) = (locked.streams[&stream].context, locked.streams[&stream].capture.is_some());
+        let its = &locked.streams[&stream];
+        let (context, captured) = (its.context, its.capture.as_ref().map(|capture| capture.name));
         let event = locked.event(name)?;
         if event.context != context {
             let what = format_args!("event {name:#x} is of another context than stream {raw:#x}");
             return Err(refuse(Code::INVALID_HANDLE, what));
         }
         event.time = Arc::clone(&time);
-        event.is_captured = captures;
+        event.captured = captured;
         event.recorded = None;
-        if captures {
+        if captured.is_some() {
             return Ok(());
         }
         let job = move || {
@@ -99,7 +101,7 @@ cuda! {
     /// Whether it was come to.
     fn cuEventQuery(name: usize) {
         let mut work = work();
-        let (context, recorded) = work.event(name)?.place()?;
+        let (context, recorded) = place(&mut work, name)?;
         capture::prohibits(&mut work)?;
         work.check(context)?;
         if recorded.is_none_or(|ticket| work.is_done(ticket)) { Ok(()) } else { Err(Code::NOT_READY) }
@@ -109,7 +111,7 @@ cuda! {
     fn cuEventSynchronize(name: usize) {
         let recorded = {
             let mut work = work();
-            let (_, recorded) = work.event(name)?.place()?;
+            let (_, recorded) = place(&mut work, name)?;
             capture::prohibits(&mut work)?;
             recorded
         };

@@ -24,19 +24,24 @@ unsafe impl Event for SimulatedEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         self.machine.switch();
         self.chance.stream_call("record an event")?;
-        self.place = Some(self.machine.place(stream)?);
+        self.place = Some(self.machine.place(stream));
         Ok(())
     }
 
     fn is_done(&self) -> Result<bool> {
         self.machine.switch();
-        self.chance.stream_call("ask an event")?;
-        Ok(self.place.is_none_or(|place| self.machine.is_past(place)))
+        let operation = "ask an event";
+        self.chance.stream_call(operation)?;
+        let Some(place) = self.place else { return Ok(true) };
+        self.machine.check_asking(operation, place)?;
+        Ok(self.machine.is_past(place))
     }
 
     fn wait(&self) -> Result<()> {
-        self.chance.stream_call("wait for an event")?;
+        let operation = "wait for an event";
+        self.chance.stream_call(operation)?;
         if let Some(place) = self.place {
+            self.machine.check_asking(operation, place)?;
             self.machine.wait_until(|machine| machine.is_past(place).then_some(()));
         }
         Ok(())

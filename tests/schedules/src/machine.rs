@@ -40,6 +40,8 @@ struct Queue {
     done: u64,
     /// What was queued during the capture that is going on.
     graph: Option<Vec<Kernel>>,
+    /// How many captures have begun.
+    captures: u64,
     destroyed: bool,
 }
 
@@ -73,6 +75,8 @@ pub(crate) struct Machine {
 pub(crate) struct Place {
     stream: usize,
     number: u64,
+    /// The capture that it was put into, counted from 1.
+    capture: Option<u64>,
 }
 
 fn name(stream: Stream<'_>) -> usize {
@@ -195,8 +199,9 @@ impl Machine {
 
     pub(crate) fn begin_capture(&self, stream: Stream<'_>) {
         self.change(|state| {
-            let graph = state.queue(stream).graph.replace(Vec::new());
-            assert!(graph.is_none(), "it captures already");
+            let queue = state.queue(stream);
+            assert!(queue.graph.replace(Vec::new()).is_none(), "it captures already");
+            queue.captures += 1;
         });
     }
 
@@ -256,16 +261,22 @@ impl Machine {
 
 /// What the driver is asked for.
 impl Machine {
-    /// The place behind all that is queued on a stream.
-    pub(crate) fn place(&self, stream: Stream<'_>) -> Result<Place> {
+    /// The place behind all that is queued on a stream, which is in a graph while that captures.
+    pub(crate) fn place(&self, stream: Stream<'_>) -> Place {
         let mut state = self.state();
         let queue = state.queue(stream);
         assert!(!queue.destroyed, "an event is recorded on a destroyed stream");
-        if queue.graph.is_some() {
-            let operation = "record an event";
-            return Err(Error::Capturing { operation, source: None });
-        }
-        Ok(Place { stream: name(stream), number: queue.queued })
+        let capture = queue.graph.is_some().then_some(queue.captures);
+        Place { stream: name(stream), number: queue.queued, capture }
+    }
+
+    /// Refuses questions about a place in a graph, of which there must be none while the capture goes on.
+    pub(crate) fn check_asking(&self, operation: &'static str, place: Place) -> Result<()> {
+        let Some(capture) = place.capture else { return Ok(()) };
+        let queue = &self.state().streams[&place.stream];
+        let goes_on = queue.graph.is_some() && queue.captures == capture;
+        assert!(!goes_on, "{operation}: that spoils the capture of {:#x}", place.stream);
+        Err(Error::Capturing { operation, source: None })
     }
 
     pub(crate) fn is_past(&self, place: Place) -> bool {
@@ -287,7 +298,11 @@ impl Machine {
                 return Err(Error::Capturing { operation: "synchronize", source: None });
             }
             let of = |stream: &usize| only.is_none_or(|only| name(only) == *stream);
-            let place = |(stream, queue): (&usize, &Queue)| Place { stream: *stream, number: queue.queued };
+            let place = |(stream, queue): (&usize, &Queue)| Place {
+                stream: *stream,
+                number: queue.queued,
+                capture: None,
+            };
             state.streams.iter().filter(|(stream, _)| of(stream)).map(place).collect()
         };
         self.wait_until(|machine| places.iter().all(|place| machine.is_past(*place)).then_some(()));

@@ -80,9 +80,10 @@ impl<B: Backend> FaultInject<B> {
         self.plan.capture_on(device, whether);
     }
 
-    /// Does something in the next call that waits for a device, before the wait is over.
-    pub fn while_waiting(&self, act: impl FnOnce() + Send + 'static) {
-        self.plan.while_waiting(Box::new(act));
+    /// Does something once, in the next call of a kind (as [`fail_calls`](FaultInject::fail_calls) names it), before the inner
+    /// backend is called.
+    pub fn during(&self, call: &'static str, act: impl FnOnce() + Send + 'static) {
+        self.plan.during(call, Box::new(act));
     }
 
     /// Lets nothing fail any more, and tells how many calls there were since [`FaultInject::fail`].

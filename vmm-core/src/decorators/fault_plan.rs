@@ -10,12 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Default)]
 pub(super) struct Plan(Mutex<Counting>);
 
-/// What is done once, while a device is waited for.
-struct Meanwhile(Box<dyn FnOnce() + Send>);
+/// What is done once, in the next call of a kind.
+struct Meanwhile {
+    call: &'static str,
+    act: Box<dyn FnOnce() + Send>,
+}
 
 impl fmt::Debug for Meanwhile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Meanwhile")
+        f.debug_struct("Meanwhile").field("call", &self.call).finish_non_exhaustive()
     }
 }
 
@@ -29,7 +32,6 @@ struct Counting {
     carry_out: bool,
     /// The devices that cannot be waited for, since a stream captures.
     capturing: BTreeSet<DeviceId>,
-    /// What happens while a device is waited for.
     meanwhile: Option<Meanwhile>,
     /// The devices whose memory no other one reaches.
     hidden: BTreeSet<DeviceId>,
@@ -96,33 +98,33 @@ impl Plan {
         set_member(&mut self.counting().capturing, device, whether);
     }
 
-    pub(super) fn while_waiting(&self, act: Box<dyn FnOnce() + Send>) {
-        self.counting().meanwhile = Some(Meanwhile(act));
+    pub(super) fn during(&self, call: &'static str, act: Box<dyn FnOnce() + Send>) {
+        self.counting().meanwhile = Some(Meanwhile { call, act });
     }
 
     /// Counts a call that waits for a device, and fails it if its turn has come or a stream of the device captures.
     pub(super) fn wait(&self, device: DeviceId) -> Result<()> {
         let operation = "synchronize";
         self.call(operation)?;
-        let mut counting = self.counting();
-        if counting.capturing.contains(&device) {
+        if self.counting().capturing.contains(&device) {
             return Err(Error::Capturing { operation, source: None });
-        }
-        let meanwhile = counting.meanwhile.take();
-        drop(counting);
-        if let Some(Meanwhile(act)) = meanwhile {
-            act();
         }
         Ok(())
     }
 
-    /// Counts a call, and fails it if its turn has come.
+    /// Counts a call, does what is to be done during it, and fails it if its turn has come.
     pub(super) fn call(&self, call: &'static str) -> Result<()> {
         let mut counting = self.counting();
         let number = counting.next;
         counting.next += 1;
-        let by_number = counting.failing.iter().any(|failing| failing.contains(&number));
-        if !by_number && !counting.kinds.contains(&call) {
+        let fails = counting.failing.iter().any(|failing| failing.contains(&number))
+            || counting.kinds.contains(&call);
+        let meanwhile = counting.meanwhile.take_if(|meanwhile| meanwhile.call == call);
+        drop(counting);
+        if let Some(Meanwhile { act, .. }) = meanwhile {
+            act();
+        }
+        if !fails {
             return Ok(());
         }
         let source =

@@ -129,7 +129,7 @@ fn announced_during_a_wait<B: Workbench>(subject: &Subject<B>) {
     let (tell, told) = channel::<()>();
     let announcing = Arc::new(Mutex::new(None));
     let (meanwhile, thread) = (backend.clone(), Arc::clone(&announcing));
-    backend.while_waiting(move || {
+    backend.during("synchronize", move || {
         let announcer = meanwhile.clone();
         *thread.lock().unwrap() = Some(std::thread::spawn(move || {
             deferred(&announcer).capture_begins();
@@ -213,7 +213,7 @@ fn kept_during_a_wait<B: Workbench>(subject: &Subject<B>) {
     // What is kept before makes the wait one that gives something back.
     drop_captured(&backend, subject.device, region(subject, &backend));
     let late = Mutex::new(Some(region(subject, &backend)));
-    backend.while_waiting(move || {
+    backend.during("synchronize", move || {
         if let Some(region) = late.lock().unwrap().take() {
             region.release_later();
         }

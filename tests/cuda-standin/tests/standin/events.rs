@@ -1,7 +1,7 @@
 //! Events and captures: the rules, and gpu-vmm-cuda's.
 
 use crate::child::{Case, case, with};
-use crate::rig::{Cuda, INVALID_HANDLE};
+use crate::rig::{Cuda, INVALID_HANDLE, INVALID_VALUE};
 use gpu_vmm_core::{Backend, DeviceId, Error, Event, Stream, Workbench};
 use gpu_vmm_cuda::CudaBackend;
 use std::ptr::with_exposed_provenance_mut;
@@ -48,10 +48,19 @@ fn an_event_in_a_graph_cannot_be_asked(cuda: &Cuda) {
     let event = cuda.get("cuEventCreate", &[DISABLE_TIMING]);
     cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED]);
     cuda.ok("cuEventRecord", &[event, stream]);
-    cuda.answers("cuEventQuery", &[event], CAPTURED_EVENT);
-    cuda.answers("cuEventSynchronize", &[event], CAPTURED_EVENT);
     end(cuda, stream);
-    cuda.answers("cuEventQuery", &[event], CAPTURED_EVENT);
+    for question in ["cuEventQuery", "cuEventSynchronize"] {
+        cuda.answers(question, &[event], INVALID_VALUE);
+        cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED]);
+        cuda.ok("cuEventRecord", &[event, stream]);
+        cuda.answers(question, &[event], CAPTURED_EVENT);
+        let mut graph = 0usize;
+        cuda.answers("cuStreamEndCapture", &[stream, (&raw mut graph).addr()], CAPTURE_INVALIDATED);
+    }
+    // Another capture is not concerned.
+    cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED]);
+    cuda.answers("cuEventQuery", &[event], INVALID_VALUE);
+    end(cuda, stream);
     // Elsewhere it is a place in a stream again.
     cuda.ok("cuEventRecord", &[event, stream]);
     cuda.ok("cuEventSynchronize", &[event]);

@@ -4,8 +4,10 @@ use super::{Kind, begin_with_work, end, in_all_modes, launch, region};
 use crate::case::cases;
 use crate::library::flights::{finish, own, queue};
 use crate::subject::{Subject, or_skip, skip};
+use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::workbench::CaptureMode;
 use gpu_vmm_core::{Bytes, Done, Error, Physical, Region, Stream, Vendor, Workbench};
+use gpu_vmm_pool::Pool;
 
 cases! { "captures":
     /// Memory is created, mapped, made accessible, grown and unmapped by promise during a capture in every mode, which ends well.
@@ -24,6 +26,9 @@ cases! { "captures":
     after_another_stream,
     /// Calls of another thread do not disturb a capture either.
     other_threads_go_on,
+    /// A capture that another thread begins while a pool records an event on the stream ends well, and the pool's memory comes
+    /// back after it.
+    begun_while_a_pool_marks,
     /// The default stream is said to capture while a blocking stream of any device does, and not after that.
     a_blocking_capture_of_any_device,
 }
@@ -157,6 +162,41 @@ fn other_threads_go_on<B: Workbench>(subject: &Subject<B>) {
             std::panic::resume_unwind(panic);
         });
     });
+}
+
+#[allow(unsafe_code)]
+fn begun_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
+    needs_harmless_questions(subject);
+    let backend = FaultInject::new(subject.backend.clone());
+    for mode in CaptureMode::ALL {
+        let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
+        let page = Bytes(pool.snapshot().page);
+        let streams = [(); 2].map(|()| own(subject));
+        // SAFETY: both registrations end before their streams.
+        let [ours, theirs] =
+            streams.each_ref().map(|stream| unsafe { pool.register_stream(stream.stream()) }.unwrap());
+        drop(ours.alloc(page, Bytes(256)).unwrap());
+        let (inner, device, raw) =
+            (subject.backend.clone(), subject.device, streams[0].stream().as_raw().addr());
+        backend.during("record event", move || {
+            // SAFETY: the stream lives until the end of the case, which ends the capture.
+            let stream = unsafe { Stream::from_raw(std::ptr::with_exposed_provenance_mut(raw)) };
+            // SAFETY: as above.
+            or_skip(unsafe { inner.begin_capture(device, stream, mode) });
+        });
+        let captures = || subject.backend.is_capturing(streams[0].stream()).unwrap();
+        let mut blocks = Vec::new();
+        // The pool asks how far the freed memory is, again and again.
+        for _ in 0..3 {
+            blocks.push(theirs.alloc(page, Bytes(256)).unwrap());
+        }
+        assert!(captures(), "no event was recorded");
+        let ended = subject.backend.end_capture(subject.device, streams[0].stream());
+        drop(ended.unwrap_or_else(|error| panic!("{mode:?}: {error}")));
+        drop((blocks, ours, theirs));
+        pool.trim(Bytes::ZERO).unwrap();
+        assert_eq!(pool.account().held, 0, "{mode:?}");
+    }
 }
 
 #[allow(unsafe_code)]

@@ -55,9 +55,16 @@ impl<B: Workbench> Thread<'_, B> {
     fn meet(&self) {
         let wave = self.meeting.came.fetch_add(1, Ordering::AcqRel) / THREADS;
         while self.meeting.came.load(Ordering::Acquire) < (wave + 1) * THREADS {
-            assert!(!self.meeting.failed.load(Ordering::Relaxed), "the round of another thread has failed");
-            thread::yield_now();
+            self.meeting.go_on();
         }
+    }
+}
+
+impl Meeting {
+    /// Lets other threads run, unless one of them has failed: it may have left a stream that captures for ever.
+    fn go_on(&self) {
+        assert!(!self.failed.load(Ordering::Relaxed), "the round of another thread has failed");
+        thread::yield_now();
     }
 }
 
@@ -100,10 +107,10 @@ fn rounds_under_work<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Unmaps when the devices are idle, and when no stream captures.
-fn unmap<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>) {
+fn unmap<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, meeting: &Meeting) {
     loop {
         match region.unmap(Bytes::ZERO, subject.unit(), idle()) {
-            Err(Error::Capturing { .. }) => thread::yield_now(),
+            Err(Error::Capturing { .. }) => meeting.go_on(),
             answer => return answer.unwrap(),
         }
     }
@@ -121,7 +128,7 @@ fn another_context<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
     region.write_pattern(subject.device, Bytes::ZERO, subject.unit(), BEFORE).unwrap();
     start_on(subject, stream, (&region, Bytes::ZERO), AFTER, times);
     thread.meet();
-    subject.backend.in_context_of(stream, &mut || unmap(subject, &mut region)).unwrap();
+    subject.backend.in_context_of(stream, &mut || unmap(subject, &mut region, thread.meeting)).unwrap();
     assert!(stream.is_done().unwrap(), "unmapped under the work of another context");
     check(subject, &mapped(subject, &memory), Bytes::ZERO);
     true
@@ -146,7 +153,7 @@ fn another_threads_stream<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> b
     if started.is_err() {
         return false;
     }
-    thread::scope(|scope| scope.spawn(|| unmap(subject, &mut region)).join()).unwrap();
+    thread::scope(|scope| scope.spawn(|| unmap(subject, &mut region, thread.meeting)).join()).unwrap();
     check(subject, &mapped(subject, &memory), Bytes::ZERO);
     true
 }
