@@ -30,8 +30,8 @@ pub(crate) trait Release: Debug + Send {
 #[derive(Debug, Default)]
 pub struct Deferred {
     captures: AtomicUsize,
-    /// Whoever waits for a device shares it, and an announcement takes it alone.
-    waits: RwLock<()>,
+    /// Whoever makes a call that spoils captures shares it, and an announcement takes it alone.
+    calls: RwLock<()>,
     /// How much is in `items`, so that it need not be locked if that is nothing. It changes with the lock held.
     bytes: AtomicU64,
     items: Lock<Items>,
@@ -61,13 +61,13 @@ impl Deferred {
     }
 
     /// Announces a capture that is about to begin: until [`capture_ends`](Deferred::capture_ends) has been called as often,
-    /// no call waits for a device, and those that would have to return [`Error::Capturing`]. Returns when the calls have
-    /// ended that are waiting for a device right now.
+    /// no call waits for a device, and those that would have to return [`Error::Capturing`]. Nor does a pool record events on the
+    /// default stream, which spoils the capture of a blocking one. Returns when the calls have ended that do so right now.
     pub fn capture_begins(&self) {
         self.captures.fetch_add(1, Ordering::SeqCst);
         // A wait that had begun in the parent never ends in a forked child.
         if self.items.process().check("announce a capture").is_ok() {
-            drop(self.waits.write().unwrap_or_else(PoisonError::into_inner));
+            drop(self.calls.write().unwrap_or_else(PoisonError::into_inner));
         }
     }
 
@@ -84,14 +84,19 @@ impl Deferred {
         self.captures.load(Ordering::SeqCst) > 0
     }
 
-    /// Makes a call that spoils captures. No announced one begins before it has ended.
-    pub(crate) fn unless_capturing<T>(
+    /// Makes a call that spoils captures, unless one was announced. None that is announced meanwhile begins before the call has
+    /// returned.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Capturing`] while an announced capture has not ended, [`Error::Forked`] in a child, or what `call` returns.
+    pub fn unless_capturing<T>(
         &self,
         operation: &'static str,
         call: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         self.items.process().check(operation)?;
-        let _shared = self.waits.read().unwrap_or_else(PoisonError::into_inner);
+        let _shared = self.calls.read().unwrap_or_else(PoisonError::into_inner);
         if self.is_capturing() {
             return Err(Error::Capturing { operation, source: None });
         }

@@ -265,8 +265,16 @@ impl<B: Backend> Streams<B> {
     /// Records an event behind what was freed on a stream. False if that fails: another event tells later.
     fn mark(&mut self, index: usize) -> bool {
         self.calls += 1;
-        match self.record(index) {
+        let recorded = if self.list[index].stream.is_default() {
+            // On CUDA that spoils the capture of a blocking stream.
+            let backend = self.backend.clone();
+            backend.deferred().unless_capturing("record an event", || self.record(index))
+        } else {
+            self.record(index)
+        };
+        match recorded {
             Ok(is_recorded) => is_recorded,
+            Err(Error::Capturing { .. }) => false,
             Err(Error::ForeignStream { .. }) => {
                 self.list[index].is_foreign = true;
                 false

@@ -1,12 +1,14 @@
 //! What is dropped while a stream captures: its device cannot be waited for, so it is kept and given back later.
 
 use crate::case::cases;
+use crate::library::flights::own;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::{
-    Access, Bytes, Deferred, DeviceId, DeviceVec, Error, Physical, Region, Regions, Slots, Workbench,
+    Access, Bytes, Deferred, DeviceId, DeviceVec, Error, Physical, Region, Regions, Slots, Stream, Workbench,
 };
+use gpu_vmm_pool::Pool;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,6 +20,8 @@ cases! { "deferred":
     announced_captures_are_not_disturbed,
     /// A capture is announced when the calls have ended that wait for a device already.
     announced_during_a_wait,
+    /// The same of a pool that records an event on the default stream, which it does not do during an announced capture.
+    announced_while_a_pool_marks,
     /// The next call that waits for the devices gives back what is kept.
     the_next_wait_gives_back,
     /// A region that is released later waits for nothing, and is given back at once if no device has access to it.
@@ -123,13 +127,13 @@ fn announced_captures_are_not_disturbed<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(known.kept(), Bytes::ZERO);
 }
 
-fn announced_during_a_wait<B: Workbench>(subject: &Subject<B>) {
-    let backend = faulty(subject);
-    let mut region = region(subject, &backend);
+/// Has another thread announce a capture in the next call of a kind, and sees that it does not succeed before that call has ended,
+/// but does after `act`.
+fn announce_during<B: Workbench>(backend: &FaultInject<B>, call: &'static str, act: impl FnOnce()) {
     let (tell, told) = channel::<()>();
     let announcing = Arc::new(Mutex::new(None));
     let (meanwhile, thread) = (backend.clone(), Arc::clone(&announcing));
-    backend.during("synchronize", move || {
+    backend.during(call, move || {
         let announcer = meanwhile.clone();
         *thread.lock().unwrap() = Some(std::thread::spawn(move || {
             deferred(&announcer).capture_begins();
@@ -141,9 +145,39 @@ fn announced_during_a_wait<B: Workbench>(subject: &Subject<B>) {
         let early = told.recv_timeout(Duration::from_millis(20));
         assert_eq!(early, Err(RecvTimeoutError::Timeout), "the driver is still being waited for");
     });
-    region.unmap(Bytes(0), subject.unit(), idle()).unwrap();
-    announcing.lock().unwrap().take().expect("it was waited").join().unwrap();
+    act();
+    announcing.lock().unwrap().take().expect("it was called").join().unwrap();
+    deferred(backend).capture_ends();
+}
+
+fn announced_during_a_wait<B: Workbench>(subject: &Subject<B>) {
+    let backend = faulty(subject);
+    let mut region = region(subject, &backend);
+    announce_during(&backend, "synchronize", || {
+        region.unmap(Bytes(0), subject.unit(), idle()).unwrap();
+    });
+}
+
+#[allow(unsafe_code)]
+fn announced_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
+    let backend = faulty(subject);
+    let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
+    let page = Bytes(pool.snapshot().page);
+    let own = own(subject);
+    // SAFETY: the registration ends before the stream.
+    let stream = unsafe { pool.register_stream(own.stream()) }.unwrap();
+    let mut blocks = Vec::new();
+    // A request on another stream asks how far the default stream is.
+    let mut ask = || blocks.push(stream.alloc(page, Bytes(256)).unwrap());
+    let free_on_the_default_stream = || drop(pool.alloc(page, Bytes(256), Stream::DEFAULT).unwrap());
+    free_on_the_default_stream();
+    announce_during(&backend, "record event", &mut ask);
+    free_on_the_default_stream();
+    let held = pool.account().held;
+    deferred(&backend).capture_begins();
+    ask();
     deferred(&backend).capture_ends();
+    assert_eq!(pool.account().held, held + page.0, "it was said how far the default stream is");
 }
 
 fn the_next_wait_gives_back<B: Workbench>(subject: &Subject<B>) {
