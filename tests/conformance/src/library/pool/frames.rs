@@ -1,11 +1,12 @@
 //! Free memory that is mapped where it is needed.
 
 use super::streams::registered;
+use super::waits::named;
 use super::{DEFAULT, LEAST, adds_up, alloc, builder, check, is_empty, page, pool, write};
 use crate::case::cases;
-use crate::library::flights::own;
+use crate::library::flights::{finish, own};
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error, Workbench};
+use gpu_vmm_core::{Address, Bytes, Error, Stream, Workbench};
 use gpu_vmm_pool::{Block, Pool, PoolError};
 
 cases! { "pool":
@@ -15,6 +16,10 @@ cases! { "pool":
     shared_pages_stay,
     /// What is done again and again finds its memory mapped where it needs it, and makes no driver calls.
     warm_rounds_make_no_driver_calls,
+    /// A block is placed where free memory is mapped, in the smallest place that is large enough, with one stream and with several.
+    placed_where_memory_is,
+    /// What another stream has freed and done with is found when it fits best, without anybody waiting for it.
+    another_streams_place_is_found,
     /// Memory that lies behind several addresses serves one block at a time.
     memory_serves_one_block_at_a_time,
     /// A pool creates its memory in pieces of the size that was said, where that is no less than can be mapped.
@@ -96,6 +101,59 @@ fn warm_rounds_make_no_driver_calls<B: Workbench>(subject: &Subject<B>) {
     let before = round(4);
     assert_eq!(round(5), before);
     assert!(adds_up(&pool).held <= Bytes::mib(36).0, "{}", pool.account());
+    is_empty(&pool);
+}
+
+/// Free places of so many pages, which streams have freed, with blocks between them that stay.
+fn places<B: Workbench>(pool: &Pool<B>, pages: &[(u64, Stream<'static>)]) -> (Vec<Address>, Vec<Block<B>>) {
+    let page = page(pool).0;
+    let one = |(pages, stream): &(u64, _)| {
+        let block = pool.alloc(Bytes(page * pages), LEAST, *stream).unwrap();
+        (block, alloc(pool, Bytes(page)))
+    };
+    let (go, stay): (Vec<_>, Vec<_>) = pages.iter().map(one).unzip();
+    (go.iter().map(Block::address).collect(), stay)
+}
+
+fn placed_where_memory_is<B: Workbench>(subject: &Subject<B>) {
+    let (one, other) = (own(subject), own(subject));
+    for are_several in [false, true] {
+        let pool = pool(subject);
+        let page = page(&pool).0;
+        let streams = are_several.then(|| [registered(&pool, &*one), registered(&pool, &*other)]);
+        let (places, mut stay) = places(&pool, &[9, 6, 12].map(|pages| (pages, DEFAULT)));
+        let before = adds_up(&pool).driver_calls;
+        for (pages, place) in [(5, places[1]), (7, places[0]), (10, places[2])] {
+            let block = alloc(&pool, Bytes(page * pages));
+            assert_eq!(block.address(), place, "{pages} pages, several streams: {are_several}");
+            stay.push(block);
+        }
+        let after = adds_up(&pool).driver_calls;
+        assert_eq!((after.create, after.map, after.unmap), (before.create, before.map, before.unmap));
+        drop((stay, streams));
+        is_empty(&pool);
+    }
+}
+
+fn another_streams_place_is_found<B: Workbench>(subject: &Subject<B>) {
+    let (one, other) = (own(subject), own(subject));
+    let pool = pool(subject);
+    let page = page(&pool).0;
+    let [ours, theirs] = [registered(&pool, &*one), registered(&pool, &*other)];
+    let (places, stay) = places(&pool, &[(6, named(&*other)), (12, named(&*one))]);
+    let found = (0..5).any(|_| {
+        // Each of another size, so that no freed block is just the right one.
+        let found = (0..40).any(|number| {
+            let block = ours.alloc(Bytes(page * 6 - number * (page / 20)), LEAST).unwrap();
+            assert!(places.contains(&block.address()), "{:?}", block.address());
+            block.address() == places[0]
+        });
+        // An event that the pool has recorded is come to.
+        finish(subject, &*other);
+        found
+    });
+    assert!(found, "nobody asked how far the other stream is");
+    drop((stay, ours, theirs));
     is_empty(&pool);
 }
 

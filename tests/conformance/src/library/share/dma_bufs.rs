@@ -15,6 +15,8 @@ cases! { "share":
     dma_bufs_of_wrong_parts,
     /// A region of two reservations is covered as well, with a border where its reservations have theirs.
     dma_bufs_over_a_seam,
+    /// A guarded region, whose addresses begin behind a guard, is covered as well, and memory is where the region says.
+    dma_bufs_behind_a_guard,
 }
 
 /// Three mappings of one, two and three granules.
@@ -81,4 +83,17 @@ fn dma_bufs_over_a_seam<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.reservations().len(), 2);
     let unit = subject.unit();
     assert_eq!(parts(subject, &region, Bytes(0), region.end()), [(Bytes(0), unit), (unit, unit)]);
+}
+
+fn dma_bufs_behind_a_guard<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(2).guarded().build().unwrap();
+    for units in 1..=2 {
+        region.grow_to(subject.units(units)).unwrap();
+    }
+    assert!(region.guard() > Bytes(0));
+    let unit = subject.unit();
+    for offset in [Bytes(0), unit] {
+        let expected = [(offset, unit)];
+        assert_eq!(parts(subject, &region, offset, unit), expected);
+    }
 }
