@@ -5,7 +5,7 @@ use crate::{Backend, Bytes, DeviceId, Error, Result};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, TryLockError};
 
 /// Memory that stays mapped until its devices have been waited for.
 pub(crate) trait Release: Debug + Send {
@@ -85,7 +85,7 @@ impl Deferred {
     }
 
     /// Makes a call that spoils captures, unless one was announced. None that is announced meanwhile begins before the call has
-    /// returned.
+    /// returned. Never waits for an announcement or for the calls of others, so locks may be held.
     ///
     /// # Errors
     ///
@@ -96,8 +96,12 @@ impl Deferred {
         call: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         self.items.process().check(operation)?;
-        let _shared = self.calls.read().unwrap_or_else(PoisonError::into_inner);
-        if self.is_capturing() {
+        let shared = match self.calls.try_read() {
+            Err(TryLockError::Poisoned(shared)) => Some(shared.into_inner()),
+            shared => shared.ok(),
+        };
+        // Where it cannot be had, a capture is being announced.
+        if shared.is_none() || self.is_capturing() {
             return Err(Error::Capturing { operation, source: None });
         }
         call()

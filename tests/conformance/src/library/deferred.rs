@@ -144,6 +144,9 @@ fn announce_during<B: Workbench>(backend: &FaultInject<B>, call: &'static str, a
         }
         let early = told.recv_timeout(Duration::from_millis(20));
         assert_eq!(early, Err(RecvTimeoutError::Timeout), "the driver is still being waited for");
+        // Whoever waited for the announcement here, with a lock held, would wait for the driver with it.
+        let refused = deferred(&meanwhile).unless_capturing("beside it", || Ok(()));
+        assert!(matches!(refused, Err(Error::Capturing { .. })), "{refused:?}");
     });
     act();
     announcing.lock().unwrap().take().expect("it was called").join().unwrap();
