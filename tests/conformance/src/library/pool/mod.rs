@@ -156,7 +156,7 @@ struct Hand(Arc<AtomicU8>);
 impl Hand {
     const DONE: u8 = 1;
     const FAILING: u8 = 2;
-    /// Done when somebody waits for it.
+    /// Done for whoever waits for it; whoever asks is not told.
     const WAITED: u8 = 3;
 
     fn new() -> Self {
@@ -186,11 +186,7 @@ impl Fence for Hand {
 
     fn wait(&self) -> gpu_vmm_core::Result<()> {
         match self.0.load(Ordering::SeqCst) {
-            Self::WAITED => {
-                self.set(Self::DONE);
-                Ok(())
-            }
-            Self::DONE => Ok(()),
+            Self::DONE | Self::WAITED => Ok(()),
             _ => Err(Self::failed()),
         }
     }
