@@ -30,7 +30,7 @@ pub(crate) trait Release: Debug + Send {
 #[derive(Debug, Default)]
 pub struct Deferred {
     captures: AtomicUsize,
-    /// Whoever makes a call that spoils captures shares it, and an announcement takes it alone.
+    /// Held for reading during calls that spoil captures, and for writing by an announcement, which so waits for them to end.
     calls: RwLock<()>,
     /// How much is in `items`, so that it need not be locked if that is nothing. It changes with the lock held.
     bytes: AtomicU64,

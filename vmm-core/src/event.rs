@@ -15,9 +15,9 @@ use std::fmt::Debug;
 /// An event that is recorded on a stream [under capture](crate::Backend::is_capturing) becomes a part of the graph and
 /// marks nothing that could be asked about or waited for: until it is recorded elsewhere, both are errors
 /// (`CUDA_ERROR_CAPTURED_EVENT`, `hipErrorCapturedEvent`), and on NVIDIA's driver the question spoils the capture while that
-/// goes on. By themselves, both vendors also refuse questions about any event
-/// and waits for it, and spoil the capture, while this thread captures in a mode that is not relaxed, or any thread in the
-/// global one. The backends put the calling thread into relaxed mode for the call, in which neither happens
+/// goes on. By themselves, both vendors also refuse questions about any event and waits for it, and spoil the capture, while
+/// this thread captures in a mode that is not relaxed, or any thread in the global one. The backends put the calling thread
+/// into relaxed mode for the call, in which neither happens
 /// ([`queries_spoil_captures`](crate::Backend::queries_spoil_captures)).
 ///
 /// # Safety

@@ -112,7 +112,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Counts a call, does what is to be done during it, and fails it if its turn has come.
+    /// Counts a call, runs what [`during`](Self::during) was given for it, and fails the call if it is among those that fail.
     pub(super) fn call(&self, call: &'static str) -> Result<()> {
         let mut counting = self.counting();
         let number = counting.next;

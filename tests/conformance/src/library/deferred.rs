@@ -1,7 +1,7 @@
 //! What is dropped while a stream captures: its device cannot be waited for, so it is kept and given back later.
 
 use crate::case::cases;
-use crate::library::flights::own;
+use crate::library::flights::{own, registered};
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::decorators::FaultInject;
@@ -127,8 +127,8 @@ fn announced_captures_are_not_disturbed<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(known.kept(), Bytes::ZERO);
 }
 
-/// Has another thread announce a capture in the next call of a kind, and sees that it does not succeed before that call has ended,
-/// but does after `act`.
+/// Calls `act`, and has another thread announce a capture during the first call of this kind that `act` makes. Checks that the
+/// announcement returns after that call, not before.
 fn announce_during<B: Workbench>(backend: &FaultInject<B>, call: &'static str, act: impl FnOnce()) {
     let (tell, told) = channel::<()>();
     let announcing = Arc::new(Mutex::new(None));
@@ -144,7 +144,7 @@ fn announce_during<B: Workbench>(backend: &FaultInject<B>, call: &'static str, a
         }
         let early = told.recv_timeout(Duration::from_millis(20));
         assert_eq!(early, Err(RecvTimeoutError::Timeout), "the driver is still being waited for");
-        // Whoever waited for the announcement here, with a lock held, would wait for the driver with it.
+        // A caller that waited for the announcement here would hold its locks until the driver returns.
         let refused = deferred(&meanwhile).unless_capturing("beside it", || Ok(()));
         assert!(matches!(refused, Err(Error::Capturing { .. })), "{refused:?}");
     });
@@ -161,16 +161,14 @@ fn announced_during_a_wait<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-#[allow(unsafe_code)]
 fn announced_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
     let backend = faulty(subject);
     let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
     let page = Bytes(pool.snapshot().page);
     let own = own(subject);
-    // SAFETY: the registration ends before the stream.
-    let stream = unsafe { pool.register_stream(own.stream()) }.unwrap();
+    let stream = registered(&pool, &*own);
     let mut blocks = Vec::new();
-    // A request on another stream asks how far the default stream is.
+    // A request on another stream has the pool poll the default stream.
     let mut ask = || blocks.push(stream.alloc(page, Bytes(256)).unwrap());
     let free_on_the_default_stream = || drop(pool.alloc(page, Bytes(256), Stream::DEFAULT).unwrap());
     free_on_the_default_stream();
@@ -180,7 +178,7 @@ fn announced_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
     deferred(&backend).capture_begins();
     ask();
     deferred(&backend).capture_ends();
-    assert_eq!(pool.account().held, held + page.0, "it was said how far the default stream is");
+    assert_eq!(pool.account().held, held + page.0, "the pool recorded an event on the default stream");
 }
 
 fn the_next_wait_gives_back<B: Workbench>(subject: &Subject<B>) {

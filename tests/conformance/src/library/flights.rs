@@ -4,7 +4,8 @@
 
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::workbench::WorkStream;
-use gpu_vmm_core::{Bytes, DeviceId, Region, Vendor, Workbench};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Region, Vendor, Workbench};
+use gpu_vmm_pool::{Pool, PoolStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -101,6 +102,12 @@ fn one_unit<B: Workbench>(subject: &Subject<B>) -> Region<B> {
 /// A stream of the chosen device, without work.
 pub(crate) fn own<B: Workbench>(subject: &Subject<B>) -> Box<dyn WorkStream> {
     subject.backend.own_stream(subject.device).unwrap()
+}
+
+/// Registers a stream with a pool.
+pub(crate) fn registered<B: Backend>(pool: &Pool<B>, own: &dyn WorkStream) -> PoolStream<B> {
+    // SAFETY: cases drop registrations before their streams.
+    unsafe { pool.register_stream(own.stream()) }.unwrap()
 }
 
 /// Waits for work in the way that drivers have for it.

@@ -2,7 +2,7 @@
 
 use super::{Kind, begin_with_work, end, in_all_modes, launch, region};
 use crate::case::cases;
-use crate::library::flights::{finish, own, queue};
+use crate::library::flights::{finish, own, queue, registered};
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::workbench::CaptureMode;
@@ -91,6 +91,7 @@ fn ask<B: Workbench>(subject: &Subject<B>) {
     drop(backend.lane(subject.device).unwrap());
 }
 
+/// Ends the case where asking about any event spoils captures.
 fn needs_harmless_questions<B: Workbench>(subject: &Subject<B>) {
     if subject.backend.queries_spoil_captures() {
         skip("questions about events spoil captures with this driver");
@@ -172,9 +173,7 @@ fn begun_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
         let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
         let page = Bytes(pool.snapshot().page);
         let streams = [(); 2].map(|()| own(subject));
-        // SAFETY: both registrations end before their streams.
-        let [ours, theirs] =
-            streams.each_ref().map(|stream| unsafe { pool.register_stream(stream.stream()) }.unwrap());
+        let [ours, theirs] = streams.each_ref().map(|stream| registered(&pool, &**stream));
         drop(ours.alloc(page, Bytes(256)).unwrap());
         let (inner, device, raw) =
             (subject.backend.clone(), subject.device, streams[0].stream().as_raw().addr());
@@ -186,7 +185,7 @@ fn begun_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
         });
         let captures = || subject.backend.is_capturing(streams[0].stream()).unwrap();
         let mut blocks = Vec::new();
-        // The pool asks how far the freed memory is, again and again.
+        // Each request has the pool poll the stream.
         for _ in 0..3 {
             blocks.push(theirs.alloc(page, Bytes(256)).unwrap());
         }

@@ -11,7 +11,7 @@
 use super::in_flight::{AFTER, check, mapped};
 use crate::case::cases;
 use crate::library::captures::Announced;
-use crate::library::flights::{finish, own, rounds, start_on};
+use crate::library::flights::{finish, own, registered, rounds, start_on};
 use crate::library::tools::{idle, setting};
 use crate::subject::{Subject, note};
 use gpu_vmm_core::workbench::{CaptureMode, WorkStream};
@@ -188,9 +188,7 @@ fn overlap<B: Workbench>(one: &Block<B>, (from, to): (u64, u64)) -> bool {
 fn another_stream<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
     let Thread { subject, pool, own: own_, .. } = *thread;
     let other = own(subject);
-    // SAFETY: both registrations end before their streams.
-    let [ours, theirs] =
-        [own_, other.as_ref()].map(|stream| unsafe { pool.register_stream(stream.stream()) }.unwrap());
+    let [ours, theirs] = [own_, other.as_ref()].map(|stream| registered(pool, stream));
     let block = ours.alloc(subject.unit(), Bytes(256)).unwrap();
     let is_seen = work(subject, own_, &block, times);
     let at = (block.address().0, block.address().0 + block.capacity().0);
@@ -207,8 +205,7 @@ fn another_stream<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
 fn a_capture<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
     let Thread { subject, pool, own: own_, .. } = *thread;
     let launched = own(subject);
-    // SAFETY: the registration ends before its stream.
-    let stream = unsafe { pool.register_stream(own_.stream()) }.unwrap();
+    let stream = registered(pool, own_);
     let block = stream.alloc(subject.unit(), Bytes(256)).unwrap();
     let is_seen = work(subject, own_, &block, times);
     let at = (block.address().0, block.address().0 + block.capacity().0);

@@ -2,11 +2,10 @@
 #![allow(unsafe_code)] // captures streams, and launches graphs
 
 use super::order::{overlap, range, start_behind};
-use super::streams::registered;
 use super::waits::named;
 use super::{LEAST, builder, is_empty, pool};
 use crate::case::cases;
-use crate::library::flights::{finish, own};
+use crate::library::flights::{finish, own, registered};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::workbench::{CaptureMode, Graph, WorkStream};
 use gpu_vmm_core::{Bytes, Workbench};

@@ -1,10 +1,9 @@
 //! Drops in any order, and forks.
 
-use super::streams::registered;
 use super::{DEFAULT, Hand, LEAST, alloc, builder, check, pool, write};
 use crate::case::cases;
 use crate::fork_server::Ended;
-use crate::library::flights::own;
+use crate::library::flights::{own, registered};
 use crate::library::fork::{first_wrong, forked, is_forked};
 use crate::library::tools::idle;
 use crate::subject::Subject;

@@ -1,10 +1,9 @@
 //! Free memory that is mapped where it is needed.
 
-use super::streams::registered;
 use super::waits::named;
 use super::{DEFAULT, LEAST, adds_up, alloc, builder, check, is_empty, page, pool, write};
 use crate::case::cases;
-use crate::library::flights::{finish, own};
+use crate::library::flights::{finish, own, registered};
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, Bytes, Error, Stream, Workbench};
 use gpu_vmm_pool::{Block, Pool, PoolError};
@@ -104,7 +103,8 @@ fn warm_rounds_make_no_driver_calls<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-/// Free places of so many pages, which streams have freed, with blocks between them that stay.
+/// Allocates blocks of these numbers of pages on these streams, with a block of one page behind each, and frees the large ones.
+/// Returns their addresses, and the blocks of one page.
 fn places<B: Workbench>(pool: &Pool<B>, pages: &[(u64, Stream<'static>)]) -> (Vec<Address>, Vec<Block<B>>) {
     let page = page(pool).0;
     let one = |(pages, stream): &(u64, _)| {
@@ -148,11 +148,11 @@ fn another_streams_place_is_found<B: Workbench>(subject: &Subject<B>) {
             assert!(places.contains(&block.address()), "{:?}", block.address());
             block.address() == places[0]
         });
-        // An event that the pool has recorded is come to.
+        // The events that the pool has recorded on it are done then.
         finish(subject, &*other);
         found
     });
-    assert!(found, "nobody asked how far the other stream is");
+    assert!(found, "the pool did not poll the other stream");
     drop((stay, ours, theirs));
     is_empty(&pool);
 }

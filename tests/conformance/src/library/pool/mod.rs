@@ -156,7 +156,7 @@ struct Hand(Arc<AtomicU8>);
 impl Hand {
     const DONE: u8 = 1;
     const FAILING: u8 = 2;
-    /// Done for whoever waits for it; whoever asks is not told.
+    /// Waiting succeeds at once, and `is_done` still answers false.
     const WAITED: u8 = 3;
 
     fn new() -> Self {

@@ -146,7 +146,7 @@ fn its_own_stream_is_waited_for_after_another<B: Workbench>(subject: &Subject<B>
     drop(block);
     let next = [(); 3].map(|()| {
         let next = on(&pool, &*other, 4 << 20);
-        // What the pool has asked about the other stream is answered.
+        // The events that the pool has recorded on it are done then.
         finish(subject, &*other);
         next
     });

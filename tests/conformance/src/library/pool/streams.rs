@@ -4,12 +4,11 @@ use super::order::{overlap, range, start, start_behind};
 use super::waits::named;
 use super::{LEAST, alloc, is_empty, page, pool, write_at, wrong_at};
 use crate::case::cases;
-use crate::library::flights::{finish, own};
+use crate::library::flights::{finish, own, registered};
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::workbench::WorkStream;
 use gpu_vmm_core::{Bytes, Error, Stash, Vendor, Workbench};
-use gpu_vmm_pool::{Block, Pool, PoolError, PoolStream};
+use gpu_vmm_pool::{Block, PoolError};
 
 cases! { "pool":
     /// The handle that means another stream in each thread is refused, by each call that takes a stream, and the pool goes on.
@@ -30,13 +29,6 @@ cases! { "pool":
     registered_twice,
     /// A stream of another device keeps the memory that it has used, and disables nothing.
     a_stream_of_another_device,
-}
-
-/// A stream of one's own, registered.
-#[allow(unsafe_code)]
-pub(super) fn registered<B: Workbench>(pool: &Pool<B>, own: &dyn WorkStream) -> PoolStream<B> {
-    // SAFETY: cases drop registrations before their streams.
-    unsafe { pool.register_stream(own.stream()) }.unwrap()
 }
 
 #[allow(unsafe_code)]
@@ -239,7 +231,7 @@ fn registered_twice<B: Workbench>(subject: &Subject<B>) {
     second.record_use(&mut block).unwrap();
     let at = range(&block);
     drop(block);
-    // So many that the pool asks how far the streams are.
+    // Enough requests that the pool polls its streams.
     let next: Vec<_> = (0..40).map(|_| alloc(&pool, Bytes::mib(4))).collect();
     let is_taken = next.iter().any(|next| overlap(next, at));
     assert!(!is_taken || busy.is_done().unwrap(), "the stream that is still registered uses it");

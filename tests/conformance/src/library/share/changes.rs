@@ -1,6 +1,6 @@
 //! How an importer follows a region: at one address, with memory of several devices, through a socket that is full.
 
-use super::regions::{SOON, line_from, line_to, receive, share};
+use super::lines::{SOON, line_from, line_to, receive, share};
 use crate::case::cases;
 use crate::fork_server::Child;
 use crate::leaks;

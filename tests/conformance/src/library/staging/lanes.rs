@@ -50,7 +50,7 @@ fn words_of(pinned: &dyn Pinned) -> usize {
 
 /// The words of memory that no copy uses.
 pub(super) fn words(pinned: &mut dyn Pinned) -> &mut [u64] {
-    // SAFETY: so many words are there, aligned to pages, and used by nobody else.
+    // SAFETY: the buffer has this many words, is aligned to a page, and nothing else uses it.
     unsafe { std::slice::from_raw_parts_mut(pinned.start().as_ptr().cast(), words_of(pinned)) }
 }
 
@@ -61,7 +61,7 @@ fn write(pinned: &mut dyn Pinned, seed: u64, first: u64) {
 
 /// How many words differ from the pattern from word `first` on, in memory that no copy uses.
 fn wrong(pinned: &dyn Pinned, seed: u64, first: u64) -> u64 {
-    // SAFETY: so many words are there, aligned to pages, and nobody writes them.
+    // SAFETY: the buffer has this many words, is aligned to a page, and nothing writes it.
     let words = unsafe { std::slice::from_raw_parts(pinned.start().as_ptr().cast(), words_of(pinned)) };
     count_wrong_words(words, seed, first)
 }

@@ -25,7 +25,7 @@ cases! { "suspend":
     pages_go_back_to_the_system,
     /// Where the addresses are lost while memory is given back, suspend says so, and the region comes back when they are free.
     lost_addresses,
-    /// The same where the runtime has given them to somebody else and gets them back: the attempts leave no reservation behind.
+    /// The same where another caller of the HSA runtime holds the addresses for a while: failed attempts leave no reservation behind.
     addresses_of_somebody_else,
 }
 
