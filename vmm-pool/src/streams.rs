@@ -292,8 +292,8 @@ impl<B: Backend> Streams<B> {
         let Some(unused) = Arc::get_mut(&mut event) else { return Ok(false) };
         let recorded = unused.record(progress.stream);
         // Another thread may have begun a capture since this one asked. Then the event is in its graph, and a question about
-        // it, or a wait, would spoil that.
-        let is_kept = recorded.is_ok() && !self.captures(index);
+        // it, or a wait, would spoil that. A default stream never captures.
+        let is_kept = recorded.is_ok() && (progress.stream.is_default() || !self.captures(index));
         let progress = &mut self.list[index];
         if is_kept {
             progress.marks.push_back((progress.freed, event));
