@@ -14,10 +14,8 @@
 #![allow(unsafe_code)] // the device follows addresses that it reads
 
 use gpu_vmm::snapshot::{Restore, Snapshot, SnapshotFile};
-use gpu_vmm::workbench::Walked;
-use gpu_vmm::{
-    AnyBackend, Backend, Bytes, DeviceId, Done, Error, Placement, Region, Result, Ring, Vendor, Workbench,
-};
+use gpu_vmm::testkit::{Walked, Workbench};
+use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Done, Error, Placement, Region, Result, Ring, Vendor};
 use std::path::Path;
 use std::process::Command;
 

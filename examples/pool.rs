@@ -6,7 +6,8 @@
 #![allow(unsafe_code)] // work on a stream uses memory, which cannot be checked
 
 use gpu_vmm::pool::{Pool, PoolResult};
-use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Error, Stream, Workbench};
+use gpu_vmm::testkit::Workbench;
+use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Error, Stream};
 
 const DEVICE: DeviceId = DeviceId(0);
 /// The least that every block is aligned to in any case.

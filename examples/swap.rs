@@ -5,7 +5,8 @@
 //! cargo run --release --example swap
 //! ```
 
-use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Done, Region, Result, Slots, Workbench};
+use gpu_vmm::testkit::Workbench;
+use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Done, Region, Result, Slots};
 use std::time::Instant;
 
 const DEVICE: DeviceId = DeviceId(0);

@@ -10,11 +10,11 @@
     allow(unused_variables, unused_imports)
 )]
 
-use gpu_vmm_core::workbench::{CaptureMode, Graph, Walked, WorkStream};
+use gpu_vmm_core::testkit::{CaptureMode, Graph, Walked, WorkStream, Workbench};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId,
     DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane,
-    MemoryInfo, Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor, Workbench,
+    MemoryInfo, Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -4,12 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // whatever is not as expected is a failure
 #![allow(unsafe_code)]
 
-use gpu_vmm::decorators::FaultInject;
 use gpu_vmm::dlpack::{
     DLDataTypeCode, DLDevice, DLDeviceType, DLPackVersion, DataType, LegacyTensor, SharedRegion, Tensor,
     TensorView,
 };
 use gpu_vmm::host::{HostBackend, HostConfig};
+use gpu_vmm::testkit::FaultInject;
 use gpu_vmm::{Access, Backend, Bytes, DeviceId, Done, Error, Grown, Physical, Properties, Region, Stash};
 use std::ptr::NonNull;
 

@@ -5,7 +5,7 @@
 
 use crate::CudaBackend;
 use crate::ffi::{CuContext, CuGraph, CuGraphExec, CuStream};
-use gpu_vmm_core::workbench::{CaptureMode, Graph};
+use gpu_vmm_core::testkit::{CaptureMode, Graph};
 use gpu_vmm_core::{DeviceId, Error, Result, Stream};
 
 /// A graph that can be launched. In a forked child dropping does nothing.
@@ -37,7 +37,7 @@ impl CudaBackend {
     ///
     /// # Safety
     ///
-    /// As [`Workbench::begin_capture`](gpu_vmm_core::Workbench::begin_capture).
+    /// As [`Workbench::begin_capture`](gpu_vmm_core::testkit::Workbench::begin_capture).
     pub(crate) unsafe fn start_capture(
         &self,
         device: DeviceId,

@@ -7,7 +7,7 @@ use crate::CudaBackend;
 use crate::context::Entered;
 use crate::ffi::{CuContext, CuResult, CuStream};
 use crate::own_context::OwnContext;
-use gpu_vmm_core::workbench::WorkStream;
+use gpu_vmm_core::testkit::WorkStream;
 use gpu_vmm_core::{DeviceId, Result, Stream};
 use std::ffi::c_void;
 

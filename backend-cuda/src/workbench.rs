@@ -13,8 +13,10 @@ use crate::ffi::{
 };
 use crate::own_context::OwnContext;
 use crate::stream::OwnStream;
-use gpu_vmm_core::workbench::{CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, round_seeds};
-use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream, Workbench};
+use gpu_vmm_core::testkit::{
+    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, round_seeds,
+};
+use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream};
 use std::ffi::{CStr, c_void};
 use std::ptr::{from_mut, null_mut, without_provenance_mut};
 use std::sync::PoisonError;

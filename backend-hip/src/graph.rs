@@ -5,7 +5,7 @@ use crate::driver::Driver;
 use crate::ffi::{self, hipError_t, hipGraphExec_t, hipStreamCaptureMode};
 use crate::quirks::handles;
 use crate::stream::{needed, raw};
-use gpu_vmm_core::workbench::{CaptureMode, Graph};
+use gpu_vmm_core::testkit::{CaptureMode, Graph};
 use gpu_vmm_core::{DeviceId, Result, Stream};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ unsafe impl Send for HipGraph {}
 ///
 /// # Safety
 ///
-/// As for [`Workbench::begin_capture`](gpu_vmm_core::Workbench::begin_capture).
+/// As for [`Workbench::begin_capture`](gpu_vmm_core::testkit::Workbench::begin_capture).
 pub(crate) unsafe fn begin(
     driver: &Driver,
     device: DeviceId,

@@ -4,7 +4,7 @@
 use crate::device::Current;
 use crate::driver::Driver;
 use crate::ffi::{hipError_t, hipStream_t};
-use gpu_vmm_core::workbench::WorkStream;
+use gpu_vmm_core::testkit::WorkStream;
 use gpu_vmm_core::{DeviceId, Error, Result, Stream};
 use std::ptr::null_mut;
 use std::sync::Arc;

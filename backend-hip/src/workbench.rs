@@ -9,7 +9,7 @@ use crate::ffi::{hipStreamDefault, hipStreamNonBlocking};
 use crate::kernels::Grid;
 use crate::stream::{OwnStream, raw};
 use crate::{HipBackend, graph};
-use gpu_vmm_core::workbench::{
+use gpu_vmm_core::testkit::{
     CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, round_seeds,
     write_pattern_words,
 };

@@ -241,7 +241,7 @@ unsafe impl Backend for HostBackend {
         staging::lane(&self.0, device)
     }
 
-    /// Waits for what [`start_pattern_on`](gpu_vmm_core::Workbench::start_pattern_on) has started: all other work is done when
+    /// Waits for what [`start_pattern_on`](gpu_vmm_core::testkit::Workbench::start_pattern_on) has started: all other work is done when
     /// its call returns.
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         let operation = "synchronize";

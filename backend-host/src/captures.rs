@@ -10,7 +10,7 @@ use crate::queues::Queues;
 use crate::stream;
 use crate::work::Work;
 use gpu_vmm_core::system::refusal;
-use gpu_vmm_core::workbench::Graph;
+use gpu_vmm_core::testkit::Graph;
 use gpu_vmm_core::{DeviceId, Error, Result, Stream};
 use rustix::io::Errno;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 
 use crate::HostConfig;
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
-use gpu_vmm_core::workbench::{Walked, WorkStream, Workbench};
+use gpu_vmm_core::testkit::{Walked, WorkStream, Workbench};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId,
     DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Handle, InstanceId, Lane, MemoryInfo, Pinned,

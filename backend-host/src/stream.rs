@@ -4,7 +4,7 @@
 
 use crate::backend::Host;
 use crate::captures::Waiting;
-use gpu_vmm_core::workbench::WorkStream;
+use gpu_vmm_core::testkit::WorkStream;
 use gpu_vmm_core::{DeviceId, Error, Result, Stream};
 use std::ptr::without_provenance_mut;
 use std::sync::Arc;

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::mappings::{Mappings, Refusal};
-use gpu_vmm_core::workbench::{PATTERN_WORD, write_pattern_words};
+use gpu_vmm_core::testkit::{PATTERN_WORD, write_pattern_words};
 use gpu_vmm_core::{Access, Address, AddressRange, Bytes, DeviceId};
 use std::time::{Duration, Instant};
 

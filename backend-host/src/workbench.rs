@@ -8,12 +8,12 @@ use crate::memory::{charge, or_out_of_memory};
 use crate::work::{Pattern, Work};
 use crate::{captures, pages, stream};
 use gpu_vmm_core::system::refusal;
-use gpu_vmm_core::workbench::{
-    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, count_wrong_words, round_seeds,
+use gpu_vmm_core::testkit::{
+    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, round_seeds,
     write_pattern_words,
 };
 use gpu_vmm_core::{
-    Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream, Workbench,
+    Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream,
 };
 use rustix::io::Errno;
 

@@ -46,79 +46,33 @@
 //!
 //! What one vendor alone has is an extension beside the seam: [`multicast`].
 //!
-//! [`decorators`] are backends around a backend, [`workbench`] is what tests and benchmarks need beside virtual memory.
+//! [`testkit`] is what tests and benchmarks need beside virtual memory.
 
-mod access;
-mod address;
-mod backend;
-mod bytes;
-mod capability;
-pub mod decorators;
-mod deferred;
-mod device;
-mod device_vec;
-#[cfg(feature = "dlpack")]
-pub mod dlpack;
-mod drop_log;
-mod error;
-mod event;
-mod fabric;
-mod files;
-mod fork;
-mod granularity;
-mod instance;
-mod lock;
-mod memory_kind;
+mod driver;
+mod memory;
 pub mod multicast;
-mod physical;
-mod poison;
-mod properties;
-mod quirk;
-#[cfg(target_os = "linux")]
-#[cfg(test)]
-mod random;
 mod region;
-mod regions;
-mod ring;
 pub mod share;
-mod slots;
 pub mod snapshot;
-mod staging;
-mod stream;
-mod suspend;
-#[cfg(unix)]
-pub mod system;
-pub mod workbench;
+#[cfg(feature = "testkit")]
+pub mod testkit;
+mod types;
 
-pub use access::{Access, AccessMap, Grant};
-pub use address::{Address, AddressRange};
-pub use backend::{Backend, Handle, Reservation};
-pub use bytes::{Bytes, ParseBytesError};
-pub use capability::{Capability, Feature, FoundBy};
-pub use deferred::Deferred;
-pub use device::{Device, DeviceId, DeviceUuid, DriverInfo, MemoryInfo, Vendor};
-pub use device_vec::{DevicePtr, DeviceVec};
-pub use drop_log::DropLog;
-pub use error::{DriverError, Error, Result, Tried};
-pub use event::Event;
-pub use fabric::FabricHandle;
-pub use fork::Process;
-pub use granularity::{Alignment, Granularity};
-pub use instance::InstanceId;
-pub use physical::Physical;
-pub use poison::POISON;
-pub use properties::{HandleTypes, Location, Properties};
-pub use quirk::Quirk;
+pub use driver::{Backend, Deferred, Done, DropLog, Event, Handle, Lane, Pinned, Reservation, Stream};
+pub use memory::{POISON, Physical, Ring, Stash, StashKind};
 #[cfg(unix)]
 pub use region::DmaBuf;
+#[cfg(feature = "dlpack")]
+pub use region::dlpack;
 pub use region::{
-    Grown, Growth, MappingInfo, Moved, Placement, Region, RegionBuilder, RegionState, Resumed, Shrunk,
-    Suspended, Via,
+    ByTag, DevicePtr, DeviceVec, Grown, Growth, MappingInfo, Moved, Placement, Region, RegionBuilder,
+    RegionState, Regions, Resumed, SharedRegion, Shrunk, Slots, Suspended, Via,
 };
-pub use regions::{ByTag, Regions, SharedRegion};
-pub use ring::Ring;
-pub use slots::{SetId, Slots};
-pub use staging::{Lane, Pinned};
-pub use stream::{Done, Stream};
-pub use suspend::{Stash, StashKind};
-pub use workbench::Workbench;
+#[cfg(unix)]
+pub use types::system;
+pub use types::{
+    Access, AccessMap, Address, AddressRange, Alignment, Bytes, Capability, Device, DeviceId, DeviceUuid,
+    DriverError, DriverInfo, Error, FabricHandle, Feature, FoundBy, Grant, Granularity, HandleTypes,
+    InstanceId, Location, MemoryInfo, ParseBytesError, Process, Properties, Quirk, Result, SetId, Tried,
+    Vendor,
+};

@@ -4,7 +4,8 @@
 use crate::exports::for_fabric;
 use crate::support::*;
 use crate::walk::walk;
-use gpu_vmm_core::{Backend, Bytes, Error, FabricHandle, Handle, Properties, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Backend, Bytes, Error, FabricHandle, Handle, Properties};
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, cudarc};
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};

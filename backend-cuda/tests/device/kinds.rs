@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::support::*;
-use gpu_vmm_core::workbench::{count_wrong_words, write_pattern_words};
+use gpu_vmm_core::testkit::{count_wrong_words, write_pattern_words};
 use gpu_vmm_core::{
     Access, Address, Backend, Bytes, Capability, DeviceId, Error, Feature, Handle, HandleTypes, Location,
     Properties, Reservation, Result,

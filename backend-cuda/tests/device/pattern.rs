@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use crate::support::*;
-use gpu_vmm_core::workbench::{PATTERN_WORD, count_wrong_words, write_pattern_words};
-use gpu_vmm_core::{Backend, Bytes, Error, Handle, Reservation, Workbench};
+use gpu_vmm_core::testkit::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};
+use gpu_vmm_core::{Backend, Bytes, Error, Handle, Reservation};
 use gpu_vmm_cuda::CudaBackend;
 
 const SEEDS: [u64; 4] = [0, 1, u64::MAX, 0x0123_4567_89AB_CDEF];

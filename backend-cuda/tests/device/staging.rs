@@ -4,10 +4,8 @@
 use crate::contexts::queue_fills;
 use crate::support::*;
 use cudarc::driver::CudaContext;
-use gpu_vmm_core::workbench::{PATTERN_WORD, count_wrong_words, write_pattern_words};
-use gpu_vmm_core::{
-    Address, Backend, Bytes, DeviceId, Error, Lane, Pinned, Properties, Reservation, Workbench,
-};
+use gpu_vmm_core::testkit::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Lane, Pinned, Properties, Reservation};
 use gpu_vmm_cuda::{CudaBackend, CudaReservation, cudarc};
 use std::time::Instant;
 

@@ -1,8 +1,9 @@
 //! The traits' calls for tests: a failure is a panic, and each promise is kept by the way in which tests use them.
 #![allow(unsafe_code)]
 
+use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, DeviceId, Grant, Handle, Properties, Reservation, Workbench,
+    Access, Address, Alignment, Backend, Bytes, DeviceId, Grant, Handle, Properties, Reservation,
 };
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
 

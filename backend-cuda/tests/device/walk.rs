@@ -3,8 +3,8 @@
 
 use crate::children::spawn;
 use crate::support::*;
-use gpu_vmm_core::workbench::{Walked, pattern_word};
-use gpu_vmm_core::{Address, Bytes, Error, Reservation, Workbench};
+use gpu_vmm_core::testkit::{Walked, Workbench, pattern_word};
+use gpu_vmm_core::{Address, Bytes, Error, Reservation};
 use gpu_vmm_cuda::CudaBackend;
 
 /// Walks.

@@ -2,7 +2,8 @@
 
 use crate::rig::{Numbers, Rig, ZERO, read, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Grant, Reservation, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, DeviceId, Grant, Reservation};
 use gpu_vmm_hip::HipReservation;
 
 pub(crate) const TESTS: &[Test] = &[

@@ -2,8 +2,8 @@
 
 use crate::rig::{ONE, Rig, ZERO};
 use crate::{Needs, Test};
-use gpu_vmm_core::workbench::{CaptureMode, WorkStream, pattern_word};
-use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Reservation, Stream, Workbench};
+use gpu_vmm_core::testkit::{CaptureMode, WorkStream, Workbench, pattern_word};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Reservation, Stream};
 use std::ptr::without_provenance_mut;
 use std::thread;
 

@@ -3,7 +3,8 @@
 use crate::rig::{ONE, Rig, ZERO, read, read_write, simulated_without};
 use crate::{Needs, Test};
 use gpu_vmm_core::multicast::Team;
-use gpu_vmm_core::{Access, Backend, Bytes, Error, Feature, Properties, Reservation, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Backend, Bytes, Error, Feature, Properties, Reservation};
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 

@@ -3,7 +3,8 @@
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
-use gpu_vmm_core::{Access, Address, Backend, Bytes, Error, Handle, Properties, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Address, Backend, Bytes, Error, Handle, Properties};
 use gpu_vmm_host::HostConfig;
 
 /// Runs `body` in a forked child and waits for it.

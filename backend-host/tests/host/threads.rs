@@ -2,7 +2,8 @@
 
 use crate::range::{Range, create, free};
 use crate::{ONE, SMALL, TWO};
-use gpu_vmm_core::{Backend, Bytes, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Backend, Bytes};
 use gpu_vmm_host::HostConfig;
 
 #[test]

@@ -2,8 +2,8 @@
 
 use crate::range::{Range, create, free};
 use crate::{GRANULE, ONE, TWO};
-use gpu_vmm_core::workbench::pattern_word;
-use gpu_vmm_core::{Access, Backend, Bytes, Error, Workbench};
+use gpu_vmm_core::testkit::{Workbench, pattern_word};
+use gpu_vmm_core::{Access, Backend, Bytes, Error};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
 fn machine() -> HostBackend {

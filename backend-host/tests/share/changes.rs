@@ -2,8 +2,8 @@
 
 use crate::bench::{empty, far, full, machine, piece, put, seen, shared};
 use crate::{LONG, ONE, TWO, units};
-use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::share::{Change, Event, Exporter, Import, Imported};
+use gpu_vmm_core::testkit::FaultInject;
 use gpu_vmm_core::{Backend, Bytes, Done, Error, Grown, Placement, Properties, Region};
 use std::time::Duration;
 

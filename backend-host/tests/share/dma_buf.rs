@@ -2,7 +2,7 @@
 
 use crate::bench::{empty, full, machine, piece, put};
 use crate::{ONE, TWO, UNIT, units};
-use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::testkit::FaultInject;
 use gpu_vmm_core::{Bytes, Done, Error, Region};
 
 #[test]

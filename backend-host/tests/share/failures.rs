@@ -4,8 +4,8 @@ use crate::bench::{far, full, machine, piece, put, seen, shared};
 use crate::child::alone;
 use crate::left::Left;
 use crate::{LONG, ONE, TWO, units};
-use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::share::{Event, Exporter, Import, Imported, Line};
+use gpu_vmm_core::testkit::FaultInject;
 use gpu_vmm_core::{Bytes, Done, Error, Grown, Placement, Region, Result};
 use gpu_vmm_host::{HostBackend, HostConfig};
 

@@ -1,6 +1,6 @@
 //! What this process holds: counted before and after.
 
-use gpu_vmm_core::decorators::{FaultInject, Live};
+use gpu_vmm_core::testkit::{FaultInject, Live};
 use gpu_vmm_core::{Backend, Bytes};
 use gpu_vmm_host::HostBackend;
 

@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 
 use crate::stop::{Answer, Stop};
-use gpu_vmm_core::{Address, Bytes, DeviceId, Stream, Vendor, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, Bytes, DeviceId, Stream, Vendor};
 use gpu_vmm_raw::abi::{self, AccessDesc, Code, Location, Prop};
 use gpu_vmm_raw::{Driver, ImportBy};
 use std::ffi::c_void;

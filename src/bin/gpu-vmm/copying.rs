@@ -7,7 +7,8 @@ use crate::machine;
 use crate::pattern::each_piece;
 use crate::progress::Progress;
 use crate::steps::Steps;
-use gpu_vmm::{Address, AnyBackend, Backend, Bytes, DeviceId, Result, Workbench};
+use gpu_vmm::testkit::Workbench;
+use gpu_vmm::{Address, AnyBackend, Backend, Bytes, DeviceId, Result};
 use std::time::{Duration, Instant};
 
 /// What growing by copying came to.

@@ -8,9 +8,8 @@ use crate::progress::Progress;
 use crate::report::{Report, Step, micros, opening};
 use crate::steps::Steps;
 use crate::{Answer, choose, machine};
-use gpu_vmm::{
-    AnyBackend, Backend, Bytes, DeviceId, Done, Error, Growth, Placement, Region, Result, Vendor, Workbench,
-};
+use gpu_vmm::testkit::Workbench;
+use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Done, Error, Growth, Placement, Region, Result, Vendor};
 use std::time::{Duration, Instant};
 
 pub(crate) fn run(asked: &GrowArguments) -> Answer {

@@ -4,7 +4,7 @@
 //! offset, and all parts together can be checked as one.
 
 use crate::progress::Progress;
-use gpu_vmm::workbench::PATTERN_WORD;
+use gpu_vmm::testkit::PATTERN_WORD;
 use gpu_vmm::{Bytes, Result};
 
 const SEED: u64 = 0x67_70_75_2d_76_6d_6d;
@@ -38,7 +38,7 @@ pub(crate) fn each_piece(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpu_vmm::workbench::pattern_word;
+    use gpu_vmm::testkit::pattern_word;
 
     #[test]
     fn pieces_cover_the_part_and_continue_the_pattern() -> Result<()> {

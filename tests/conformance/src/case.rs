@@ -2,7 +2,7 @@
 
 use crate::peer::Peer;
 use crate::subject::Subject;
-use gpu_vmm_core::Workbench;
+use gpu_vmm_core::testkit::Workbench;
 use std::fmt;
 
 /// One rule of the library layer.
@@ -47,7 +47,7 @@ impl<B: Workbench> fmt::Debug for Case<B> {
 macro_rules! cases {
     ($module:literal: $($(#[doc = $about:literal])+ $(@$isolated:ident)? $case:ident $(with $child:ident)?),* $(,)?) => {
         /// The cases of this group.
-        pub(crate) fn cases<B: ::gpu_vmm_core::Workbench>() -> Vec<crate::case::Case<B>> {
+        pub(crate) fn cases<B: ::gpu_vmm_core::testkit::Workbench>() -> Vec<crate::case::Case<B>> {
             vec![$(crate::case::Case {
                 name: concat!($module, "::", stringify!($case)),
                 about: concat!($($about),+).trim_ascii(),

@@ -2,8 +2,9 @@
 
 use crate::fork_server::{Child, ForkServer, Request};
 use crate::target::Target;
+use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{
-    Access, Address, Bytes, DeviceId, Physical, Placement, Properties, Region, RegionBuilder, Workbench,
+    Access, Address, Bytes, DeviceId, Physical, Placement, Properties, Region, RegionBuilder,
 };
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! What the suite is run on.
 
-use gpu_vmm_core::Workbench;
+use gpu_vmm_core::testkit::Workbench;
 use std::fmt::Debug;
 
 /// A backend under test, not opened yet: cases run in several processes, and each opens it for itself.

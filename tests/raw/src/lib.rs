@@ -41,7 +41,8 @@ mod missing;
 mod table;
 
 use abi::Code;
-use gpu_vmm_core::{Backend, DeviceId, Vendor, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Backend, DeviceId, Vendor};
 pub use library::{Library, loaded};
 pub use missing::{Missing, missing};
 pub use table::Calls;

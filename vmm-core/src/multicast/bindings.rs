@@ -1,6 +1,8 @@
 //! The books of an object: whose memory is bound where.
 
-use crate::{Backend, Bytes, DeviceId, Error, Physical, Result};
+use crate::driver::Backend;
+use crate::memory::Physical;
+use crate::types::{Bytes, DeviceId, Error, Result};
 use std::collections::BTreeMap;
 
 /// Memory that is bound to a part of a multicast object.

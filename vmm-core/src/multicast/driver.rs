@@ -1,7 +1,8 @@
 //! The seam for multicast: what a backend that has it implements, and what one that has not answers.
 #![allow(unsafe_code)]
 
-use crate::{Backend, Bytes, DeviceId, FabricHandle, Granularity, Handle, Properties, Result};
+use crate::driver::{Backend, Handle};
+use crate::types::{Bytes, DeviceId, FabricHandle, Granularity, Properties, Result};
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::marker::PhantomData;

@@ -1,6 +1,6 @@
 //! A step that could not be made, with what it would have used up.
 
-use crate::Error;
+use crate::types::Error;
 
 /// Why a step failed, and what it was made from, as it was: the step can be tried again, or given up by dropping this.
 ///

@@ -4,8 +4,10 @@
 use super::bindings::Bindings;
 use super::range::Mapping;
 use super::{Binding, Failed, MulticastBackend, MulticastDriver, MulticastGranularity, MulticastRange};
+use crate::memory::Physical;
+use crate::region::Placement;
 use crate::region::{check_aligned, check_inside};
-use crate::{Bytes, DeviceId, Error, Physical, Placement, Properties, Result};
+use crate::types::{Bytes, DeviceId, Error, Properties, Result};
 use std::mem::forget;
 use std::sync::{Arc, OnceLock};
 

@@ -3,8 +3,10 @@
 
 use super::object::Object;
 use super::{Failed, Multicast, MulticastBackend};
+use crate::driver::{Done, Reservation};
+use crate::region::Placement;
 use crate::region::{reserve, rounded};
-use crate::{Access, Address, AddressRange, Bytes, Done, Error, Grant, Placement, Reservation, Result};
+use crate::types::{Access, Address, AddressRange, Bytes, Error, Grant, Result};
 use std::mem::forget;
 use std::sync::Arc;
 

@@ -3,7 +3,8 @@
 
 use super::object::Object;
 use super::{Multicast, MulticastBackend, MulticastDriver, MulticastGranularity};
-use crate::{Bytes, DeviceId, Error, FabricHandle, Handle, HandleTypes, Properties, Result};
+use crate::driver::Handle;
+use crate::types::{Bytes, DeviceId, Error, FabricHandle, HandleTypes, Properties, Result};
 
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};

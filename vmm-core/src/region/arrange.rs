@@ -8,7 +8,9 @@ use super::layout::Part;
 use super::map::{check_addresses, check_reach};
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
-use crate::{AccessMap, Backend, Bytes, Done, Physical, Properties, Result};
+use crate::driver::{Backend, Done};
+use crate::memory::Physical;
+use crate::types::{AccessMap, Bytes, Properties, Result};
 
 /// A mapping that a region is to have.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 
 use super::guard::reserve_guarded;
 use super::{Region, check_aligned, restorable};
-use crate::{
-    Access, AccessMap, Address, Alignment, Backend, Bytes, DeviceId, Error, Granularity, Properties,
-    Reservation, Result,
+use crate::driver::{Backend, Reservation};
+use crate::types::{
+    Access, AccessMap, Address, Alignment, Bytes, DeviceId, Error, Granularity, Properties, Result,
 };
 
 /// The most addresses that a process can have on any platform that GPUs run on: 47 bits.

@@ -2,11 +2,13 @@
 #![allow(unsafe_code)]
 
 use super::Region;
-use super::data::{By, Segment};
+use super::data::By;
+use crate::driver::Backend;
+use crate::driver::check_same;
+use crate::memory::Segment;
 #[cfg(doc)]
-use crate::Error;
-use crate::instance::check_same;
-use crate::{Access, Backend, Bytes, Result};
+use crate::types::Error;
+use crate::types::{Access, Bytes, Result};
 
 impl<B: Backend> Region<B> {
     /// Copies a part of another region into this one and waits until it is there. CUDA: `cuMemcpyDtoD`, HIP:

@@ -6,17 +6,9 @@
 #![allow(unsafe_code)]
 
 use super::Region;
-use crate::workbench::PATTERN_WORD;
-use crate::{Access, Address, Backend, Bytes, DeviceId, Error, Granularity, Result, Workbench};
-
-/// Some of a part, in one reservation and of one device's memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Segment {
-    pub(crate) address: Address,
-    pub(crate) length: Bytes,
-    /// Whose memory it is.
-    pub(crate) device: DeviceId,
-}
+use crate::driver::Backend;
+use crate::memory::Segment;
+use crate::types::{Access, Bytes, DeviceId, Error, Result};
 
 /// Who is to have the access that is needed.
 #[derive(Clone, Copy, Debug)]
@@ -116,74 +108,6 @@ impl<B: Backend> Region<B> {
             }
         }
         Ok(segments)
-    }
-}
-
-impl<B: Workbench> Region<B> {
-    /// Writes the [pattern](crate::workbench::pattern_word) of a seed, word 0 at `offset`, by `device` itself (a
-    /// kernel where the backend has them), and waits.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unaligned`] where the part is not made of words of 8 bytes, [`Error::OutOfRange`],
-    /// [`Error::NotMapped`], [`Error::NoAccess`], or what the driver answers.
-    pub fn write_pattern(&mut self, device: DeviceId, offset: Bytes, length: Bytes, seed: u64) -> Result<()> {
-        for (part, seed) in
-            self.pattern_parts("write pattern", device, offset, length, seed, Access::ReadWrite)?
-        {
-            // SAFETY: the part is mapped and the device may write all of it.
-            unsafe { self.backend.write_pattern(device, part.address, part.length, seed) }?;
-        }
-        Ok(())
-    }
-
-    /// How many words of a part are not what [`Region::write_pattern`] with this seed would have written, counted by
-    /// `device` itself.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Region::write_pattern`].
-    pub fn count_wrong(&self, device: DeviceId, offset: Bytes, length: Bytes, seed: u64) -> Result<u64> {
-        let parts = self.pattern_parts("check pattern", device, offset, length, seed, Access::Read)?;
-        parts.into_iter().try_fold(0, |wrong, (part, seed)| {
-            // SAFETY: the part is mapped and the device may read all of it.
-            Ok(wrong + unsafe { self.backend.count_wrong(device, part.address, part.length, seed) }?)
-        })
-    }
-
-    /// A part cut at the seams, each piece with the seed that continues the pattern there: the pattern depends on
-    /// seed + index alone.
-    fn pattern_parts(
-        &self,
-        operation: &'static str,
-        device: DeviceId,
-        offset: Bytes,
-        length: Bytes,
-        seed: u64,
-        need: Access,
-    ) -> Result<Vec<(Segment, u64)>> {
-        self.backend.device(operation, device)?;
-        self.check_inside(operation, offset, length)?;
-        if let Some(granularity) = Granularity::new(PATTERN_WORD) {
-            super::check_aligned(operation, "offset", offset.0, granularity)?;
-            super::check_aligned(operation, "length", length.0, granularity)?;
-        }
-        self.layout.table.check_mapped(operation, offset, length)?;
-        for (start, mapping) in self.layout.table.touching(offset, length) {
-            let have = mapping.access.get(device);
-            if !need.is_within(have) {
-                return Err(Error::NoAccess { operation, device, offset: start, have, need });
-            }
-        }
-        let base = self.address();
-        let cuts = self.layout.spans.cut(offset, length);
-        Ok(cuts
-            .map(|cut| {
-                let words = (cut.offset - offset).0 / PATTERN_WORD.0;
-                let part = Segment { address: base + cut.offset, length: cut.length, device };
-                (part, seed.wrapping_add(words))
-            })
-            .collect())
     }
 }
 

@@ -7,7 +7,8 @@
 use super::Region;
 use super::layout::Part;
 use super::spans::Cut;
-use crate::{Backend, Bytes, DeviceId, Error, Reservation, Result};
+use crate::driver::{Backend, Reservation};
+use crate::types::{Bytes, DeviceId, Error, Result};
 use std::os::fd::OwnedFd;
 
 /// A dma-buf for some of a region, for RDMA registration (`ibv_reg_dmabuf_mr`).

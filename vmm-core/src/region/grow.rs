@@ -9,8 +9,10 @@ use super::layout::{Layout, Part};
 use super::map::check_reach;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
-use crate::physical::rounded_size;
-use crate::{Address, Backend, Bytes, DeviceId, Done, Error, Physical, Result};
+use crate::driver::{Backend, Done};
+use crate::memory::Physical;
+use crate::memory::rounded_size;
+use crate::types::{Address, Bytes, DeviceId, Error, Result};
 
 /// How a region grew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

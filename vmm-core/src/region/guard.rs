@@ -6,7 +6,8 @@ use super::builder::{Placement, as_granularity, check_hint, reserve, rounded};
 use super::layout::Layout;
 use super::map::check_addresses;
 use super::table::Piece;
-use crate::{Address, Alignment, Backend, Bytes, Error, Granularity, Result};
+use crate::driver::Backend;
+use crate::types::{Address, Alignment, Bytes, Error, Granularity, Result};
 
 /// Reserves addresses for a region with a guard on either side; `placement` is where the region itself is to begin. The
 /// guard is a multiple of the alignment, and may be zero.

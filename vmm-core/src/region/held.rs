@@ -2,7 +2,8 @@
 //! word; so whoever would put it there refuses.
 
 use super::table::{Mapping, Table};
-use crate::{Backend, Bytes, Error, Result};
+use crate::driver::Backend;
+use crate::types::{Bytes, Error, Result};
 use std::collections::BTreeMap;
 
 impl<B: Backend> Table<B> {

@@ -2,8 +2,9 @@
 
 use super::Region;
 use super::layout::Layout;
-use crate::deferred::Release;
-use crate::{Backend, Bytes, Error, Result};
+use crate::driver::Backend;
+use crate::driver::Release;
+use crate::types::{Bytes, Error, Result};
 use std::collections::BTreeSet;
 
 /// What the region had: everything is still mapped.

@@ -6,9 +6,9 @@
 
 use super::spans::{Cut, Spans};
 use super::table::{Mapping, Piece, Table};
-use crate::{
-    Access, AccessMap, Backend, Bytes, DeviceId, Error, Grant, Granularity, Physical, Reservation, Result,
-};
+use crate::driver::{Backend, Reservation};
+use crate::memory::Physical;
+use crate::types::{Access, AccessMap, Bytes, DeviceId, Error, Grant, Granularity, Result};
 
 /// Some of a region: mappings that follow each other without a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

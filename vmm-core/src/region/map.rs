@@ -3,10 +3,10 @@
 use super::layout::Part;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
-use crate::deferred::wait_for_devices;
-use crate::{
-    Access, AccessMap, Address, Backend, Bytes, DeviceId, Done, Error, Physical, Properties, Result,
-};
+use crate::driver::wait_for_devices;
+use crate::driver::{Backend, Done};
+use crate::memory::Physical;
+use crate::types::{Access, AccessMap, Address, Bytes, DeviceId, Error, Properties, Result};
 
 impl<B: Backend> Region<B> {
     /// Maps a piece of physical memory, whole, at an offset. No device has access yet. CUDA: `cuMemMap`, HIP:

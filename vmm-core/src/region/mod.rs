@@ -24,9 +24,13 @@
 //! | `vacate` | what that asks of the layout |
 
 mod arrange;
+mod banked;
 mod builder;
 mod copy;
 mod data;
+mod device_vec;
+#[cfg(feature = "dlpack")]
+pub mod dlpack;
 #[cfg(unix)]
 mod dma_buf;
 mod grow;
@@ -38,6 +42,7 @@ mod layout;
 mod map;
 mod move_device;
 mod restorable;
+mod set;
 mod spans;
 mod suspend;
 mod swap;
@@ -46,24 +51,27 @@ mod vacate;
 mod whole;
 
 pub(crate) use arrange::Wanted;
+pub use banked::Slots;
 pub(crate) use builder::{ADDRESS_SPACE, reserve, rounded};
 pub use builder::{Placement, RegionBuilder};
+pub use device_vec::{DevicePtr, DeviceVec};
 #[cfg(unix)]
 pub use dma_buf::DmaBuf;
 pub use grow::{Grown, Growth, Shrunk};
 pub(crate) use map::{check_inside, check_reach};
 pub use move_device::{Moved, Via};
+pub use set::{ByTag, Regions, SharedRegion};
 pub use suspend::{RegionState, Resumed, Suspended};
 pub(crate) use whole::Traits;
 
-use crate::{
-    Access, AccessMap, Address, AddressRange, Alignment, Backend, Bytes, DeviceId, Done, Error, Granularity,
-    Physical, Properties, Result,
+use crate::driver::{Backend, Done};
+use crate::memory::Physical;
+use crate::types::{
+    Access, AccessMap, Address, AddressRange, Alignment, Bytes, DeviceId, Error, Granularity, Properties,
+    Result,
 };
 use builder::Growing;
-#[cfg(feature = "dlpack")]
 pub(crate) use data::By;
-pub(crate) use data::Segment;
 use layout::{Layout, Part};
 use suspend::Suspension;
 use table::Mapping;

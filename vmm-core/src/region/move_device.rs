@@ -7,13 +7,14 @@
 
 use super::Region;
 use super::builder::reserve;
-use super::data::Segment;
 use super::layout::{Layout, Part};
 use super::map::check_reach;
 use super::table::{Mapping, Piece};
 use super::{Placement, check_aligned};
-use crate::instance::check_same;
-use crate::{Access, AccessMap, Backend, Bytes, DeviceId, Done, Error, Physical, Properties, Result, Ring};
+use crate::driver::check_same;
+use crate::driver::{Backend, Done};
+use crate::memory::{Physical, Ring, Segment};
+use crate::types::{Access, AccessMap, Bytes, DeviceId, Error, Properties, Result};
 use std::collections::BTreeMap;
 
 /// Which way contents go from one device to another.

@@ -15,7 +15,8 @@
 //! Where in it a region lies is left to chance, so that what several processes have can be put together in another one.
 
 use super::builder::{Placement, reserve as reserve_at};
-use crate::{Address, AddressRange, Alignment, Backend, Bytes, Error, Granularity, Result};
+use crate::driver::Backend;
+use crate::types::{Address, AddressRange, Alignment, Bytes, Error, Granularity, Result};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 

@@ -3,7 +3,8 @@
 //! CUDA lets a call cross from one reservation into the next, HIP refuses it, so no call does: whoever works on a
 //! part asks for it [cut at the seams](Spans::cut).
 
-use crate::{Address, AddressRange, Backend, Bytes, Reservation};
+use crate::driver::{Backend, Reservation};
+use crate::types::{Address, AddressRange, Bytes};
 
 /// One reservation and the part of the region that lies in it.
 #[derive(Debug)]

@@ -4,11 +4,12 @@
 //! whose owner is given the access for that where it has not.
 
 use super::Region;
-use super::data::Segment;
 use super::layout::{Layout, Part};
 use super::table::{Mapping, Piece};
-use crate::suspend::{Batch, Kept};
-use crate::{Access, AccessMap, Backend, Bytes, Done, Error, Physical, Properties, Result, Stash, StashKind};
+use crate::driver::{Backend, Done};
+use crate::memory::{Batch, Kept, Segment};
+use crate::memory::{Physical, Stash, StashKind};
+use crate::types::{Access, AccessMap, Bytes, Error, Properties, Result};
 use std::collections::BTreeMap;
 
 /// As much as is mapped, at least, before the copies of it begin; the next is mapped meanwhile.

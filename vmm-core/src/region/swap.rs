@@ -6,8 +6,9 @@ use super::Region;
 use super::check_aligned;
 use super::layout::{Exchange, Layout, Part};
 use super::table::{Mapping, Piece};
-use crate::instance::check_same;
-use crate::{AccessMap, Backend, Bytes, DeviceId, Done, Error, Result};
+use crate::driver::check_same;
+use crate::driver::{Backend, Done};
+use crate::types::{AccessMap, Bytes, DeviceId, Error, Result};
 use std::collections::BTreeSet;
 
 impl<B: Backend> Region<B> {

@@ -2,7 +2,9 @@
 
 use super::index::{Found, Index};
 use super::layout::Part;
-use crate::{AccessMap, Backend, Bytes, DeviceId, Error, Granularity, Physical, Result};
+use crate::driver::Backend;
+use crate::memory::Physical;
+use crate::types::{AccessMap, Bytes, DeviceId, Error, Granularity, Result};
 use std::ops::Range;
 
 /// One mapping of a whole handle.

@@ -4,7 +4,8 @@
 
 use super::layout::{Layout, memories, part_of, runs};
 use super::table::Piece;
-use crate::{Backend, Error, Grant, Reservation, Result};
+use crate::driver::{Backend, Reservation};
+use crate::types::{Error, Grant, Result};
 
 impl<B: Backend> Layout<B> {
     /// Removes all mappings and sees to it that their memory can go back to its devices, all or nothing. Gives what was

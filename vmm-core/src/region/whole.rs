@@ -2,7 +2,8 @@
 
 use super::layout::Part;
 use super::{Placement, Region, RegionBuilder, Wanted};
-use crate::{AccessMap, Backend, Bytes, DeviceId, Properties, Result};
+use crate::driver::Backend;
+use crate::types::{AccessMap, Bytes, DeviceId, Properties, Result};
 
 /// What a region is beside its addresses and what is mapped there.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@
 
 use super::manifest::{SharedMapping, SharedPiece};
 use crate::region::ADDRESS_SPACE;
-use crate::{Address, Bytes, Error, Result};
+use crate::types::{Address, Bytes, Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most pieces of a region. Each is a descriptor of its own while it travels; 256 GiB in units of 2 MiB.

@@ -1,8 +1,8 @@
 //! Who is at the other end of a line, and who may be.
 #![allow(unsafe_code)]
 
-use crate::system::failed;
-use crate::{Error, Result};
+use crate::types::system::failed;
+use crate::types::{Error, Result};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::mem::size_of;

@@ -6,7 +6,9 @@ use super::message::Message;
 use super::socket::Wait;
 use super::told::Told;
 use super::wire::{out_of_turn, receive_whole, send};
-use crate::{Backend, Error, Region, Result};
+use crate::driver::Backend;
+use crate::region::Region;
+use crate::types::{Error, Result};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 

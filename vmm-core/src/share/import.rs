@@ -1,9 +1,10 @@
 //! What an importer wants: who may use the memory, where it is to be, how much is to be reserved.
 
+use crate::driver::{Backend, Done};
+use crate::memory::Physical;
 use crate::region::Wanted;
-use crate::{
-    Access, AccessMap, Address, Backend, Bytes, DeviceId, Done, Grant, Physical, Placement, Region, Result,
-};
+use crate::region::{Placement, Region};
+use crate::types::{Access, AccessMap, Address, Bytes, DeviceId, Grant, Result};
 
 /// How another process's region is to be taken in.
 ///

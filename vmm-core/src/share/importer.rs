@@ -6,8 +6,10 @@ use super::socket::Wait;
 use super::sources::{Sources, import_new, keep, take_in, wanted};
 use super::wire::{out_of_turn, receive_whole};
 use super::{Import, Line};
+use crate::driver::{Backend, Done};
 use crate::region::Wanted;
-use crate::{Address, Backend, Bytes, Done, Error, Grown, Placement, Region, Result};
+use crate::region::{Grown, Placement, Region};
+use crate::types::{Address, Bytes, Error, Result};
 use std::time::Duration;
 
 /// A change of the exporter's region, which has been checked and is to be [applied](Imported::apply).

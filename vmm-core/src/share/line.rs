@@ -8,8 +8,8 @@ use super::codec::{self, Header, Nonce, TO_ANYBODY};
 use super::message::Message;
 use super::socket::{self, Packet, Wait};
 use super::{Allowed, Credentials};
-use crate::system::{failed, refusal};
-use crate::{Error, Result};
+use crate::types::system::{failed, refusal};
+use crate::types::{Error, Result};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_domain, socket_type};
 use rustix::net::{

@@ -3,8 +3,8 @@
 use super::line::address;
 use super::socket::Wait;
 use super::{Allowed, Line};
-use crate::system::failed;
-use crate::{Process, Result};
+use crate::types::system::failed;
+use crate::types::{Process, Result};
 use rustix::event::PollFlags;
 use rustix::fs::{AtFlags, CWD, Mode, fchmod, statat, unlink};
 use rustix::io::Errno;

@@ -3,9 +3,11 @@
 //! Plain data from another process, and so not to be trusted: what is made of it here has been checked, against itself
 //! and against the backend that is to take the memory in.
 
-pub use crate::memory_kind::MemoryKind;
+pub use crate::types::memory_kind::MemoryKind;
 
-use crate::{Backend, Bytes, DeviceId, DeviceUuid, Error, Granularity, Physical, Properties, Result};
+use crate::driver::Backend;
+use crate::memory::Physical;
+use crate::types::{Bytes, DeviceId, DeviceUuid, Error, Granularity, Properties, Result};
 use serde::{Deserialize, Serialize};
 
 /// Whose driver and which library is behind shared memory.

@@ -6,7 +6,9 @@ use super::manifest::{Origin, SharedPiece};
 use super::message::Message;
 use super::socket::Wait;
 use super::wire::{out_of_turn, receive_whole};
-use crate::{Backend, Bytes, Physical, Properties, Result};
+use crate::driver::Backend;
+use crate::memory::Physical;
+use crate::types::{Bytes, Properties, Result};
 use std::os::fd::{AsFd, BorrowedFd};
 
 impl Line {

@@ -54,9 +54,6 @@ mod wire;
 mod codec;
 #[cfg(target_os = "linux")]
 mod credentials;
-#[cfg(target_os = "linux")]
-#[cfg(test)]
-pub(crate) mod forked;
 #[cfg(all(any(test, fuzzing), target_os = "linux"))]
 #[doc(hidden)]
 pub mod fuzz;

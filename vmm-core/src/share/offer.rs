@@ -7,7 +7,10 @@ use super::manifest::{Origin, SharedMapping, SharedPiece};
 #[cfg(target_os = "linux")]
 use super::pidfd::{self, Token};
 use super::told::Told;
-use crate::{Backend, Bytes, Error, FabricHandle, Physical, Properties, Region, Result};
+use crate::driver::Backend;
+use crate::memory::Physical;
+use crate::region::Region;
+use crate::types::{Bytes, Error, FabricHandle, Properties, Result};
 use serde::{Deserialize, Serialize};
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsFd, OwnedFd};

@@ -2,8 +2,8 @@
 //!
 //! What is needed for this is a few numbers, which can go through anything, and no socket.
 
-use crate::system::failed;
-use crate::{Error, Result};
+use crate::types::system::failed;
+use crate::types::{Error, Result};
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};

@@ -4,8 +4,8 @@
 //! keeps. Whether a socket blocks is left as it is, since it is the same for all processes that have it.
 
 use super::message::{MOST_BYTES, MOST_DESCRIPTORS};
-use crate::system::failed;
-use crate::{Error, Result};
+use crate::types::system::failed;
+use crate::types::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{

@@ -6,8 +6,10 @@ use super::memory::import;
 use super::message::Begin;
 use super::wire::receive;
 use super::{Import, Line};
+use crate::driver::Backend;
+use crate::memory::Physical;
 use crate::region::Wanted;
-use crate::{Backend, Bytes, Error, Physical, Properties, Result};
+use crate::types::{Bytes, Error, Properties, Result};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// What there is of a piece.

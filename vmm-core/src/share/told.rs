@@ -2,8 +2,11 @@
 
 use super::book::{Claim, MOST_MAPPINGS, MOST_PIECES};
 use super::manifest::{SharedMapping, SharedPiece};
-use crate::physical::Identity;
-use crate::{Address, Backend, Bytes, Error, Physical, Region, Result};
+use crate::driver::Backend;
+use crate::memory::Identity;
+use crate::memory::Physical;
+use crate::region::Region;
+use crate::types::{Address, Bytes, Error, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A piece that was told of. Its memory is not kept: a region that has dropped it has given it back.

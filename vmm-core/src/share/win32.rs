@@ -20,7 +20,7 @@
 //! No part of gpu-vmm has run on Windows so far. Of this module the tests have run under Wine.
 #![allow(unsafe_code)] // calls into Windows
 
-use crate::{DriverError, Error, Result};
+use crate::types::{DriverError, Error, Result};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, FromRawHandle, OwnedHandle, RawHandle};

@@ -5,7 +5,7 @@ use super::book::{Claim, MOST_MAPPINGS, MOST_PIECES};
 use super::manifest::Origin;
 use super::message::{Begin, MOST_DESCRIPTORS, MOST_ENTRIES, Message};
 use super::socket::Wait;
-use crate::{Error, Result};
+use crate::types::{Error, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Says all of it, with a descriptor for each piece, within the line's wait.

@@ -8,9 +8,13 @@ use super::chunks::{Stream, blocks};
 use super::{
     Description, MappingRecord, MemoryRecord, RegionRecord, SnapshotFile, SnapshotWriter, Tally, WriteOptions,
 };
-use crate::instance::check_same;
-use crate::region::{Segment, Wanted};
-use crate::{Access, AccessMap, Alignment, Backend, Bytes, Done, Error, Physical, Region, Result, Ring};
+use crate::driver::check_same;
+use crate::driver::{Backend, Done};
+use crate::memory::Segment;
+use crate::memory::{Physical, Ring};
+use crate::region::Region;
+use crate::region::Wanted;
+use crate::types::{Access, AccessMap, Alignment, Bytes, Error, Result};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};

@@ -2,7 +2,7 @@
 //! makes regions of it can rely on its numbers.
 
 use super::{Description, Earlier, MappingRecord, MemoryRecord, RegionRecord};
-use crate::{AccessMap, Bytes, DeviceId, Granularity, Properties};
+use crate::types::{AccessMap, Bytes, DeviceId, Granularity, Properties};
 use std::collections::BTreeSet;
 
 impl Description {

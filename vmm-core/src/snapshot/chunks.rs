@@ -4,7 +4,7 @@
 //! The ring's chunks are as long as its buffers, and the file's blocks are of one size. Where a chunk is made of whole
 //! blocks, a block goes between buffer and file without another copy.
 
-use crate::{Bytes, Result};
+use crate::types::{Bytes, Result};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -236,7 +236,7 @@ mod tests {
     fn what_cannot_be_read_is_tried_again() {
         let (recent, stream) = (Recent::default(), Stream::new([BLOCK]));
         let part = stream.parts(Bytes::ZERO, 1).next().unwrap();
-        let error = || Err(crate::Error::ZeroSize { operation: "read" });
+        let error = || Err(crate::types::Error::ZeroSize { operation: "read" });
         recent.fill(part, BLOCK, &mut [0], |_, _| error()).unwrap_err();
         recent.fill(part, BLOCK, &mut [0], |_, _| error()).unwrap_err();
         recent.fill(part, BLOCK, &mut [0], |_, _| Ok(())).unwrap();

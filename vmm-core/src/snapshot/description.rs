@@ -1,8 +1,8 @@
 //! What a snapshot says of the regions in it: all but the contents.
 
-use crate::{
-    AccessMap, Address, Alignment, Backend, Bytes, DeviceId, DeviceUuid, Error, Granularity, Properties,
-    Result,
+use crate::driver::Backend;
+use crate::types::{
+    AccessMap, Address, Alignment, Bytes, DeviceId, DeviceUuid, Error, Granularity, Properties, Result,
 };
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -151,7 +151,7 @@ impl Description {
     ///
     /// [`Error::Unsupported`] where the system gives no random bytes.
     pub fn of<B: Backend>(backend: &B) -> Result<Self> {
-        let device = |device: &crate::Device| DeviceRecord {
+        let device = |device: &crate::types::Device| DeviceRecord {
             id: device.id,
             name: device.name.clone(),
             uuid: device.uuid,

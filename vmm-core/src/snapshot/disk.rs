@@ -1,8 +1,8 @@
 //! What is asked of the system: a temporary file beside the target that one writer has at a time, and bytes at a place
 //! of a file.
 
-use crate::Result;
-use crate::files::{failed, read_exact_at, write_all_at};
+use crate::memory::files::{failed, read_exact_at, write_all_at};
+use crate::types::Result;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};

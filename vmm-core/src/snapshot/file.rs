@@ -5,7 +5,7 @@ use super::format::{Entry, Hash, Header, Stored, Wrong};
 use super::parts::{Parts, Why, read_header, read_stored};
 use super::write::out_of_range;
 use super::{Description, Earlier, Tally};
-use crate::{Bytes, Error, Process, Result};
+use crate::types::{Bytes, Error, Process, Result};
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@
 //! All numbers are little-endian. `docs/snapshot-format.md` is the reference; a test holds it against this file.
 
 use super::{SnapshotId, Tally};
-use crate::Bytes;
+use crate::types::Bytes;
 
 /// The version of the file that is written, and the newest that is read. It goes up with every change of what a byte
 /// means.

@@ -5,7 +5,7 @@ use super::disk::ReadAt;
 use super::format::{Entry, Footer, Header, Stored, hash};
 use super::parts::{Parts, Why, read_header, read_stored};
 use super::records::Head;
-use crate::Result;
+use crate::types::Result;
 use std::io;
 use std::path::Path;
 

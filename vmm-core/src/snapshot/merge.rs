@@ -6,7 +6,7 @@
 
 use super::RegionRecord;
 use super::plan::{PlannedMapping, PlannedMemory};
-use crate::{AccessMap, Bytes, Error, Granularity, Properties, Result};
+use crate::types::{AccessMap, Bytes, Error, Granularity, Properties, Result};
 use std::collections::BTreeMap;
 
 /// A mapping of the snapshot, with what it is to be here.
@@ -91,7 +91,7 @@ fn does_not_fit(operation: &'static str, record: &RegionRecord, piece: &Piece) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Access, Address, Alignment, DeviceId};
+    use crate::types::{Access, Address, Alignment, DeviceId};
 
     const UNIT: u64 = 4;
 

@@ -54,7 +54,7 @@ pub use options::Restore;
 pub use restore::Restored;
 pub use write::{SnapshotWriter, WriteOptions};
 
-use crate::Bytes;
+use crate::types::Bytes;
 
 /// What the blocks of a snapshot came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

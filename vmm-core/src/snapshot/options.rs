@@ -1,6 +1,6 @@
 //! How a snapshot is to be restored: on which devices, as what memory, where.
 
-use crate::{AccessMap, DeviceId, Error, Properties, Result};
+use crate::types::{AccessMap, DeviceId, Error, Properties, Result};
 use std::collections::BTreeMap;
 
 #[cfg(doc)]
@@ -124,7 +124,7 @@ impl Restore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Access, Location};
+    use crate::types::{Access, Location};
 
     const RW: Access = Access::ReadWrite;
 
@@ -134,8 +134,10 @@ mod tests {
         let was = was.with(DeviceId::HOST, Access::Read);
         let map = |options: Restore| options.access(was).grants().collect::<Vec<_>>();
         let grants = |pairs: &[(DeviceId, Access)]| {
-            let of =
-                |(device, access): &(DeviceId, Access)| crate::Grant { device: *device, access: *access };
+            let of = |(device, access): &(DeviceId, Access)| crate::types::Grant {
+                device: *device,
+                access: *access,
+            };
             pairs.iter().map(of).collect::<Vec<_>>()
         };
         let host = (DeviceId::HOST, Access::Read);

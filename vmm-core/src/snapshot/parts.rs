@@ -7,8 +7,8 @@ use super::disk::ReadAt;
 use super::format::{Cut, Entry, Footer, Header, MOST_NEEDED, Stored, VERSION, Wrong, hash};
 use super::records::Head;
 use super::{Earlier, write};
-use crate::Error;
-use crate::files::failed;
+use crate::memory::files::failed;
+use crate::types::Error;
 use std::io;
 use std::path::Path;
 

@@ -2,10 +2,11 @@
 
 use super::merge::{Piece, merge};
 use super::{Description, RegionRecord, Restore};
-use crate::physical::rounded_size;
+use crate::driver::Backend;
+use crate::memory::rounded_size;
 use crate::region::{ADDRESS_SPACE, Traits, check_reach};
-use crate::{
-    AccessMap, Address, AddressRange, Backend, Bytes, DeviceId, Error, Granularity, Properties, Result,
+use crate::types::{
+    AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Properties, Result,
 };
 use std::collections::{BTreeMap, HashMap};
 

@@ -3,8 +3,8 @@
 
 use super::format::MOST_HEAD;
 use super::{Description, DeviceRecord, Earlier, MappingRecord, MemoryRecord, RegionRecord, SnapshotId};
-use crate::memory_kind::MemoryKind;
-use crate::{
+use crate::types::memory_kind::MemoryKind;
+use crate::types::{
     Access, AccessMap, Address, Alignment, Bytes, DeviceId, DeviceUuid, Grant, Granularity, Properties,
 };
 use serde::{Deserialize, Serialize};

@@ -8,9 +8,13 @@
 use super::chunks::{InPiece, Recent, Stream};
 use super::plan::{Plan, PlannedMapping, PlannedRegion, plan};
 use super::{Restore, SnapshotFile};
-use crate::region::{Segment, Wanted};
-use crate::ring::Given;
-use crate::{Access, AddressRange, Backend, Done, Error, Physical, Placement, Region, Result, Ring};
+use crate::driver::{Backend, Done};
+use crate::memory::Given;
+use crate::memory::Segment;
+use crate::memory::{Physical, Ring};
+use crate::region::Wanted;
+use crate::region::{Placement, Region};
+use crate::types::{Access, AddressRange, Error, Result};
 use std::collections::BTreeSet;
 
 /// A region that came back.

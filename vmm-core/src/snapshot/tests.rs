@@ -9,8 +9,8 @@ mod lies;
 mod misuse;
 
 use super::*;
-use crate::random::Random;
-use crate::{
+use crate::types::random::Random;
+use crate::types::{
     Access, AccessMap, Address, Alignment, Bytes, DeviceId, DeviceUuid, Error, Granularity, HandleTypes,
     Location, Properties,
 };
@@ -119,7 +119,7 @@ fn contents(seed: u64) -> Contents {
     vec![[rough(), vec![0; block], smooth, last].concat(), [rough(), vec![0; block]].concat()]
 }
 
-fn write_all(writer: &SnapshotWriter, contents: &Contents) -> crate::Result<()> {
+fn write_all(writer: &SnapshotWriter, contents: &Contents) -> crate::types::Result<()> {
     let size = writer.block_size().0 as usize;
     for (memory, bytes) in contents.iter().enumerate() {
         for (block, bytes) in bytes.chunks(size).enumerate() {
@@ -129,7 +129,7 @@ fn write_all(writer: &SnapshotWriter, contents: &Contents) -> crate::Result<()> 
     Ok(())
 }
 
-fn write(path: &Path, contents: &Contents, options: WriteOptions<'_>) -> crate::Result<Tally> {
+fn write(path: &Path, contents: &Contents, options: WriteOptions<'_>) -> crate::types::Result<Tally> {
     let writer = SnapshotWriter::create(path, &description(), options)?;
     write_all(&writer, contents)?;
     writer.finish()
@@ -143,7 +143,7 @@ fn small() -> WriteOptions<'static> {
     WriteOptions { compress: true, ..plain() }
 }
 
-fn read_all(file: &SnapshotFile) -> crate::Result<Contents> {
+fn read_all(file: &SnapshotFile) -> crate::types::Result<Contents> {
     let size = file.block_size().0 as usize;
     let mut all = Vec::new();
     for (memory, record) in file.description().memories.iter().enumerate() {
@@ -157,7 +157,7 @@ fn read_all(file: &SnapshotFile) -> crate::Result<Contents> {
 }
 
 /// Opens, verifies and reads.
-fn all_of(path: &Path) -> crate::Result<Contents> {
+fn all_of(path: &Path) -> crate::types::Result<Contents> {
     let file = SnapshotFile::open(path)?;
     file.verify(&|_| {})?;
     read_all(&file)

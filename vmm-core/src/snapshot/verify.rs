@@ -2,7 +2,7 @@
 
 use super::format::Entry;
 use super::{SnapshotFile, Tally};
-use crate::{Bytes, Result};
+use crate::types::{Bytes, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 

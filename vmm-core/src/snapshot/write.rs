@@ -7,9 +7,9 @@ use super::format::{
 };
 use super::records::Head;
 use super::{Description, Earlier, SnapshotFile, Tally};
-use crate::files::failed;
-use crate::lock::Lock;
-use crate::{Bytes, Error, Result};
+use crate::memory::files::failed;
+use crate::types::lock::Lock;
+use crate::types::{Bytes, Error, Result};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,8 @@ use crate::allocator::{Allocator, DriversPool, Heap, Pooled, pairs};
 use crate::pytorch::Torch;
 use crate::scene::{Plan, Scene};
 use crate::stop::Answer;
-use gpu_vmm_core::{Bytes, Stream, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Stream};
 
 const SIZES: [Bytes; 8] = [
     Bytes(512),

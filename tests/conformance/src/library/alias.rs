@@ -3,7 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Error, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Error, Region};
 
 cases! { "alias":
     /// What a device writes through one of three mappings is seen through all, once it is done.

@@ -4,9 +4,9 @@ use crate::case::cases;
 use crate::library::tools::has;
 use crate::peer::Peer;
 use crate::subject::Subject;
+use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{
     Access, Address, Bytes, Capability, DeviceId, DeviceUuid, Error, Feature, Physical, Placement, Region,
-    Workbench,
 };
 use std::collections::HashSet;
 

@@ -4,9 +4,9 @@ use crate::case::cases;
 use crate::library::flights::{own, registered};
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
 use gpu_vmm_core::{
-    Access, Bytes, Deferred, DeviceId, DeviceVec, Error, Physical, Region, Regions, Slots, Stream, Workbench,
+    Access, Bytes, Deferred, DeviceId, DeviceVec, Error, Physical, Region, Regions, Slots, Stream,
 };
 use gpu_vmm_pool::Pool;
 use std::sync::mpsc::{RecvTimeoutError, channel};

@@ -12,9 +12,8 @@ use crate::library::sharing::{give, shareable, take};
 use crate::library::tools::{has, mapped, write};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::workbench::PATTERN_WORD;
-use gpu_vmm_core::workbench::Walked;
-use gpu_vmm_core::{Access, Address, Bytes, Done, Error, Physical, Region, Vendor, Workbench};
+use gpu_vmm_core::testkit::{PATTERN_WORD, Walked, Workbench};
+use gpu_vmm_core::{Access, Address, Bytes, Done, Error, Physical, Region, Vendor};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 

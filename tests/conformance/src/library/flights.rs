@@ -3,8 +3,8 @@
 #![allow(unsafe_code)] // starts work that goes on behind the caller's back
 
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::workbench::WorkStream;
-use gpu_vmm_core::{Backend, Bytes, DeviceId, Region, Vendor, Workbench};
+use gpu_vmm_core::testkit::{WorkStream, Workbench};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Region, Vendor};
 use gpu_vmm_pool::{Pool, PoolStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

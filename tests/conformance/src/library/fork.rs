@@ -7,10 +7,10 @@ use crate::fork_server::Ended;
 use crate::library::tools::{has, write};
 use crate::peer::Peer;
 use crate::subject::Subject;
-use gpu_vmm_core::workbench::{PATTERN_WORD, WorkStream, pattern_word};
+use gpu_vmm_core::testkit::{PATTERN_WORD, WorkStream, Workbench, pattern_word};
 use gpu_vmm_core::{
     Access, Bytes, DeviceVec, Done, DropLog, Error, Event, Lane, Physical, Pinned, Placement, Properties,
-    Region, Regions, Result, Ring, Stash, Stream, Workbench,
+    Region, Regions, Result, Ring, Stash, Stream,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

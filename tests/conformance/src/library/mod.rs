@@ -44,7 +44,7 @@ mod unmap;
 mod vec;
 
 use crate::case::Case;
-use gpu_vmm_core::Workbench;
+use gpu_vmm_core::testkit::Workbench;
 
 /// All cases, group by group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

@@ -2,7 +2,8 @@
 #![allow(unsafe_code)] // regions copy to and from the host only
 
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, Bytes, DeviceId, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, Bytes, DeviceId};
 
 /// A plain allocation of one device's, given back when dropped.
 pub(crate) struct Plain<'a, B: Workbench> {

@@ -7,7 +7,8 @@ use crate::leaks;
 use crate::library::tools::told;
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, Physical, Properties, Result, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, Physical, Properties, Result};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// What goes with a descriptor: whose memory, and how many bytes.

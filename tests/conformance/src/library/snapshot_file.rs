@@ -8,7 +8,8 @@ use crate::subject::Subject;
 use gpu_vmm_core::snapshot::{
     Description, MappingRecord, MemoryRecord, RegionRecord, SnapshotFile, SnapshotWriter, Tally, WriteOptions,
 };
-use gpu_vmm_core::{AccessMap, Address, Alignment, Bytes, Error, Granularity, Result, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{AccessMap, Address, Alignment, Bytes, Error, Granularity, Result};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

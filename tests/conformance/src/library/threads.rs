@@ -3,9 +3,9 @@
 use crate::case::cases;
 use crate::library::tools::{has, mapped, write};
 use crate::subject::{RW, Subject};
+use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{
     Access, AddressRange, Bytes, DeviceVec, Done, Error, Physical, Placement, Region, Regions, Stash,
-    Workbench,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Barrier, mpsc};
@@ -88,7 +88,7 @@ fn a_fresh_thread_does_everything<B: Workbench>(subject: &Subject<B>) {
         write(subject, &mut region, 3);
         let mut bytes = [0; 8];
         region.read(Bytes(0), &mut bytes).unwrap();
-        assert_eq!(u64::from_ne_bytes(bytes), gpu_vmm_core::workbench::pattern_word(3, 0));
+        assert_eq!(u64::from_ne_bytes(bytes), gpu_vmm_core::testkit::pattern_word(3, 0));
         region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
         assert!(has(subject, &region, 3));
         region.unmap(Bytes(0), subject.unit(), Done::when_devices_idle()).unwrap();
@@ -151,7 +151,7 @@ fn one_region_read_by_many<B: Workbench>(subject: &Subject<B>) {
             let word = (thread * 4 + round) * 1000;
             let mut bytes = [0; 8];
             region.read(Bytes(8 * word), &mut bytes).unwrap();
-            assert_eq!(u64::from_ne_bytes(bytes), gpu_vmm_core::workbench::pattern_word(11, word));
+            assert_eq!(u64::from_ne_bytes(bytes), gpu_vmm_core::testkit::pattern_word(11, word));
             assert!(has(subject, region, 11));
         }
     });

@@ -2,8 +2,9 @@
 #![allow(unsafe_code)] // says of streams that they are all
 
 use crate::subject::{RW, Subject};
+use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{
-    Bytes, Capability, DeviceId, Done, Error, Feature, Physical, Region, RegionBuilder, Stream, Workbench,
+    Bytes, Capability, DeviceId, Done, Error, Feature, Physical, Region, RegionBuilder, Stream,
 };
 
 /// Waits for every device that has access.

@@ -3,7 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::{Access, Bytes, Error, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Error, Placement, Region};
 
 cases! { "unmap":
     /// One call removes a run of mappings of different sizes.

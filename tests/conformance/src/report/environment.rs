@@ -3,7 +3,8 @@
 use super::machine::{self, Machine, System};
 use crate::counts::Counts;
 use crate::standin::Standin;
-use gpu_vmm_core::{Backend, Device, DeviceId, DriverInfo, Vendor, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Backend, Device, DeviceId, DriverInfo, Vendor};
 use gpu_vmm_raw::{Library, loaded};
 use serde::{Deserialize, Serialize};
 use std::ffi::c_void;

@@ -2,8 +2,8 @@
 
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
-use gpu_vmm_core::workbench::{CaptureMode, WorkStream};
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Result, Stream, Workbench};
+use gpu_vmm_core::testkit::{CaptureMode, WorkStream, Workbench};
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Result, Stream};
 use gpu_vmm_cuda::CudaBackend;
 use std::thread;
 

@@ -3,9 +3,9 @@
 use super::{Host, at, code, device, excluded};
 use crate::Calls;
 use crate::abi::{self, AccessDesc, Code, Location, Prop};
+use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{
     Access, Address, Alignment, Bytes, DeviceId, Error, Grant, Granularity, Handle, Properties, Reservation,
-    Workbench,
 };
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd};

@@ -8,7 +8,8 @@ mod calls;
 
 use crate::abi::{self, Code, Location};
 use crate::{Driver, ImportBy, missing};
-use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Pinned, Reservation, Vendor, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Pinned, Reservation, Vendor};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

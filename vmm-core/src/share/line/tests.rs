@@ -5,8 +5,8 @@ mod gone;
 mod malformed;
 
 use super::*;
-use crate::share::forked::{Child, alone};
 use crate::share::message::{MOST_BYTES, MOST_DESCRIPTORS};
+use crate::types::forked::{Child, alone};
 use rustix::io::fcntl_getfd;
 use rustix::net::{listen, socket};
 use std::fs::File;

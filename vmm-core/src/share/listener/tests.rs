@@ -1,8 +1,8 @@
 use super::*;
-use crate::Error;
-use crate::share::forked::{Child, NOBODY, alone, give_up_root};
 use crate::share::message::Message;
 use crate::share::socket::Wait;
+use crate::types::Error;
+use crate::types::forked::{Child, NOBODY, alone, give_up_root};
 use rustix::fs::{Gid, Uid, chown};
 use rustix::net::{SocketAddrUnix, connect};
 use std::fs;

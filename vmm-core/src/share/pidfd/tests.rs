@@ -1,5 +1,5 @@
 use super::*;
-use crate::share::forked::{Child, give_up_root};
+use crate::types::forked::{Child, give_up_root};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_getfd};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};

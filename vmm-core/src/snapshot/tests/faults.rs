@@ -1,9 +1,9 @@
 //! Writing that fails: at each call to the system in turn, and for want of room.
 
 use super::*;
-use crate::random::Random;
-use crate::share::forked::alone;
 use crate::snapshot::disk::{Place, Temporary};
+use crate::types::forked::alone;
+use crate::types::random::Random;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Place for Failing {
 }
 
 /// Writes a snapshot of which so many calls succeed.
-fn write_some(path: &Path, calls: usize, contents: &Contents) -> (crate::Result<Tally>, usize) {
+fn write_some(path: &Path, calls: usize, contents: &Contents) -> (crate::types::Result<Tally>, usize) {
     let left = Arc::new(AtomicUsize::new(calls));
     let place = |target: &Path| {
         let inner = Temporary::create("test", target)?;

@@ -1,7 +1,7 @@
 //! A process that is killed while it writes snapshots, again and again.
 
 use super::*;
-use crate::share::forked::Child;
+use crate::types::forked::Child;
 use std::time::{Duration, Instant};
 
 /// How many processes are killed.

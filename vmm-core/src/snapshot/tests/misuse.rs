@@ -1,10 +1,10 @@
 //! What a caller can do wrong, and several writers of one snapshot.
 
 use super::*;
-use crate::share::forked::alone;
+use crate::types::forked::alone;
 use std::os::unix::fs::symlink;
 
-fn create(path: &Path) -> crate::Result<SnapshotWriter> {
+fn create(path: &Path) -> crate::types::Result<SnapshotWriter> {
     SnapshotWriter::create(path, &description(), plain())
 }
 

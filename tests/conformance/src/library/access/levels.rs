@@ -3,8 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::refused;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::workbench::{handle_of, pattern_word};
-use gpu_vmm_core::{Access, AccessMap, Alignment, Bytes, Error, Grant, Region, Reservation, Workbench};
+use gpu_vmm_core::testkit::{Workbench, handle_of, pattern_word};
+use gpu_vmm_core::{Access, AccessMap, Alignment, Bytes, Error, Grant, Region, Reservation};
 
 cases! { "access":
     /// A new mapping gives no device any access, and the copies that would need it are refused.

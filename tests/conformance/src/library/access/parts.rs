@@ -3,7 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject, or_skip};
-use gpu_vmm_core::{Access, Bytes, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Placement, Region};
 
 cases! { "access":
     /// One call sets the access of several mappings, and another that of some of them.

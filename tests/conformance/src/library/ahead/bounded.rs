@@ -4,7 +4,8 @@ use super::{by, check, grow, growing, is_ready, settled, thread, write};
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Workbench};
+use gpu_vmm_core::Bytes;
+use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_pool::{Ahead, AheadThread, GrowingRegion};
 use std::sync::atomic::{AtomicBool, Ordering};
 

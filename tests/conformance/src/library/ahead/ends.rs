@@ -7,7 +7,8 @@ use crate::library::fork::{first_wrong, forked, is_forked};
 use crate::library::tools::idle;
 use crate::peer::Peer;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Workbench};
+use gpu_vmm_core::Bytes;
+use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_pool::{AheadThread, GrowingRegion};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -5,8 +5,8 @@ use crate::case::cases;
 use crate::library::failures::injected;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::{Bytes, Error, Region, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Bytes, Error, Region};
 use gpu_vmm_pool::{AheadThread, Foreseen, GrowingRegion};
 
 cases! { "ahead":

@@ -4,8 +4,8 @@ use super::{by, check, grow, growing, is_ready, settled, thread, write};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::{Bytes, Error, Grown, Region, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Bytes, Error, Grown, Region};
 use gpu_vmm_pool::{Foreseen, GrowingRegion};
 
 cases! { "ahead":

@@ -3,7 +3,8 @@
 use super::{Counted, by, grow, growing, is_ready, thread, until};
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Stream, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Stream};
 use gpu_vmm_pool::{Foreseen, Pool, Step};
 use std::time::Duration;
 

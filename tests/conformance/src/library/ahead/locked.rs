@@ -4,7 +4,8 @@ use super::{by, check, grow, growing, is_ready, settled, thread, write};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error, Placement, Stash, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Error, Placement, Stash};
 use gpu_vmm_pool::GrowingRegion;
 
 cases! { "ahead":

@@ -20,7 +20,8 @@ mod thread;
 
 use crate::case::Case;
 use crate::subject::Subject;
-use gpu_vmm_core::{Backend, Bytes, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Backend, Bytes, Region};
 use gpu_vmm_pool::{Ahead, AheadThread, Foresee, Foreseen, GrowingRegion, Registration, Step};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};

@@ -3,7 +3,7 @@
 use super::{Counted, ENOUGH, thread, until};
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::Workbench;
+use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_pool::{AheadThread, Foresee, Registration, Step};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};

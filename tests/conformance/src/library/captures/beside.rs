@@ -4,9 +4,8 @@ use super::{Kind, begin_with_work, end, in_all_modes, launch, region};
 use crate::case::cases;
 use crate::library::flights::{finish, own, queue, registered};
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::workbench::CaptureMode;
-use gpu_vmm_core::{Bytes, Done, Error, Physical, Region, Stream, Vendor, Workbench};
+use gpu_vmm_core::testkit::{CaptureMode, FaultInject, Workbench};
+use gpu_vmm_core::{Bytes, Done, Error, Physical, Region, Stream, Vendor};
 use gpu_vmm_pool::Pool;
 
 cases! { "captures":

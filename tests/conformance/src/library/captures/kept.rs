@@ -5,8 +5,8 @@ use crate::case::cases;
 use crate::library::flights::own;
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::workbench::WorkStream;
-use gpu_vmm_core::{Address, Bytes, Error, Region, Result, Stream, Vendor, Workbench};
+use gpu_vmm_core::testkit::{WorkStream, Workbench};
+use gpu_vmm_core::{Address, Bytes, Error, Region, Result, Stream, Vendor};
 
 cases! { "captures":
     /// A region that is dropped during an announced capture stays mapped, so that the graph can be launched; the capture ends
@@ -150,7 +150,7 @@ fn keep<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream) -> Address 
     // Should the case end here, the announcement goes first, and the region is not kept.
     let (region, announced) = (region(subject), Announced::new(&subject.backend));
     let at = region.address();
-    begin_with_work(subject, stream, gpu_vmm_core::workbench::CaptureMode::Relaxed, &region);
+    begin_with_work(subject, stream, gpu_vmm_core::testkit::CaptureMode::Relaxed, &region);
     drop(region);
     drop(end(subject, stream).unwrap());
     drop(announced);

@@ -14,8 +14,8 @@ mod kept;
 use crate::case::Case;
 use crate::library::flights::{finish, queue};
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::workbench::{CaptureMode, Graph, WorkStream};
-use gpu_vmm_core::{Address, Backend, Bytes, Region, Result, Workbench};
+use gpu_vmm_core::testkit::{CaptureMode, Graph, WorkStream, Workbench};
+use gpu_vmm_core::{Address, Backend, Bytes, Region, Result};
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

@@ -2,8 +2,8 @@
 
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::workbench::{pattern_word, write_pattern_words};
-use gpu_vmm_core::{Bytes, Region, Workbench};
+use gpu_vmm_core::testkit::{Workbench, pattern_word, write_pattern_words};
+use gpu_vmm_core::{Bytes, Region};
 
 cases! { "data":
     /// Single bytes are written where they belong, and no other byte changes.

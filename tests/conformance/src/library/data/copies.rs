@@ -5,7 +5,8 @@ use crate::case::cases;
 use crate::library::plain::{Plain, copy};
 use crate::library::tools::refused;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Error, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Error, Placement, Region};
 
 cases! { "data":
     /// A device copies from a plain allocation to a region of several mappings and back.

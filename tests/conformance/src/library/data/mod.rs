@@ -9,7 +9,7 @@ mod bytes;
 mod copies;
 
 use crate::case::Case;
-use gpu_vmm_core::Workbench;
+use gpu_vmm_core::testkit::Workbench;
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

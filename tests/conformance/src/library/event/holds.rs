@@ -4,8 +4,8 @@ use super::{event, event_on, region};
 use crate::case::cases;
 use crate::library::flights::{finish, goes_on, own, queue, start_on};
 use crate::subject::Subject;
-use gpu_vmm_core::workbench::WorkStream;
-use gpu_vmm_core::{Bytes, Event, Region, Workbench};
+use gpu_vmm_core::testkit::{WorkStream, Workbench};
+use gpu_vmm_core::{Bytes, Event, Region};
 
 cases! { "event":
     /// Work that is queued on a stream after an event holds it begins when the event is done, and no CPU waits for that.

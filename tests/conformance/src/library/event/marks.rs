@@ -4,7 +4,8 @@ use super::{default, event, region};
 use crate::case::cases;
 use crate::library::flights::{finish, goes_on, own, queue, start_on};
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Workbench};
+use gpu_vmm_core::Bytes;
+use gpu_vmm_core::testkit::Workbench;
 
 cases! { "event":
     /// An event that was never recorded is done, is waited for at once, and holds nothing.

@@ -14,7 +14,8 @@ mod streams;
 
 use crate::case::Case;
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::{Bytes, DeviceId, Event, Region, Stream, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, DeviceId, Event, Region, Stream};
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

@@ -5,8 +5,8 @@ use crate::case::cases;
 use crate::library::flights::own;
 use crate::library::tools::refused;
 use crate::subject::Subject;
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::{Backend, DeviceId, Error, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Backend, DeviceId, Error};
 
 cases! { "event":
     /// A device that is not there has no event and no stream, and the host neither.

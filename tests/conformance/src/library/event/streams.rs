@@ -4,7 +4,8 @@ use super::{default, event, region};
 use crate::case::cases;
 use crate::library::flights::{finish, own, start_on};
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Workbench};
+use gpu_vmm_core::Bytes;
+use gpu_vmm_core::testkit::Workbench;
 use std::collections::BTreeSet;
 
 cases! { "event":

@@ -4,7 +4,8 @@
 use super::operations::Operation;
 use super::sweep::{Reference, Sweep, injected, same_state};
 use super::undo::{by_plan, each_pair, reclaim};
-use gpu_vmm_core::{Bytes, Error, RegionState, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Error, RegionState};
 
 /// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
 pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>) -> u64 {

@@ -3,10 +3,10 @@
 use super::saved::{InFile, Saved};
 use super::start::{Beside, Kind, Start, far};
 use crate::subject::{RW, Subject, or_skip};
-use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
 use gpu_vmm_core::{
     Access, Address, Bytes, DeviceId, DeviceVec, Done, Physical, Placement, Properties, Region, Ring, SetId,
-    Slots, Stash, StashKind, Workbench,
+    Slots, Stash, StashKind,
 };
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

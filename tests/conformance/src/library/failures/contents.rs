@@ -3,7 +3,8 @@
 use super::bench::{Bench, Made};
 use super::operations::{Operation, keep};
 use super::start::Start;
-use gpu_vmm_core::{Bytes, Ring, Stash, StashKind, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Ring, Stash, StashKind};
 
 /// All of them.
 pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {

@@ -35,12 +35,10 @@ fn sources() -> Vec<PathBuf> {
     // A folder in there has a file's tests.
     let mut sources: Vec<PathBuf> = region.filter(|path| path.is_file()).collect();
     let others = [
-        "physical.rs",
-        "device_vec.rs",
-        "slots.rs",
-        "suspend/mod.rs",
-        "regions.rs",
-        "ring.rs",
+        "memory/physical.rs",
+        "testkit/patterns.rs",
+        "memory/backing/mod.rs",
+        "memory/staging_ring.rs",
         "snapshot/capture.rs",
         "snapshot/restore.rs",
     ];

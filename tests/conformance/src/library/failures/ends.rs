@@ -5,8 +5,8 @@ use super::sweep::{Sweep, injected};
 use super::undo::reclaim;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
-use gpu_vmm_core::decorators::Live;
-use gpu_vmm_core::{Done, Error, Workbench};
+use gpu_vmm_core::testkit::{Live, Workbench};
+use gpu_vmm_core::{Done, Error};
 
 /// What is held beside the region: one piece of memory.
 const BESIDE: Live = Live { handles: 1, reservations: 0, mappings: 0, bindings: 0 };

@@ -4,7 +4,8 @@ use super::bench::{Bench, Made};
 use super::operations::{IDLE, Operation, keep};
 use super::start::Start;
 use crate::library::tools::streams_idle;
-use gpu_vmm_core::{Bytes, Done, Region, Result, Slots, Stream, Via, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Done, Region, Result, Slots, Stream, Via};
 
 /// All of them.
 pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {

@@ -39,7 +39,7 @@ pub(crate) use sweep::injected;
 
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::Workbench;
+use gpu_vmm_core::testkit::Workbench;
 
 cases! { "failures":
     /// A create that fails gives no memory and takes none.

@@ -4,7 +4,8 @@ use super::bench::{Bench, Made};
 use super::start::Start;
 use super::{contents, exchanges, vectors};
 use crate::library::tools::streams_idle;
-use gpu_vmm_core::{Access, Bytes, Done, Physical, Placement, Properties, Region, Result, Stream, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Done, Physical, Placement, Properties, Region, Result, Stream};
 use std::fmt;
 
 /// One way in which an operation goes.

@@ -4,9 +4,9 @@ use super::bench::{EDGE, Faulty, edges};
 use crate::library::folder::Folder;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::snapshot::{Restore, Restored, Snapshot, SnapshotFile, Tally};
-use gpu_vmm_core::{Access, Address, Bytes, Physical, Placement, Region, Result, Ring, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Access, Address, Bytes, Physical, Placement, Region, Result, Ring};
 use std::path::Path;
 use std::rc::Rc;
 

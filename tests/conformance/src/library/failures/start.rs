@@ -1,7 +1,8 @@
 //! What an operation finds: which region or vector, with what, and what beside.
 
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, StashKind, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, StashKind};
 
 /// What an operation finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

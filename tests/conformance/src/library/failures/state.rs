@@ -3,10 +3,9 @@
 
 use super::bench::{Bench, EDGE, Faulty, SEED, SEED_BESIDE, edges};
 use crate::subject::Subject;
-use gpu_vmm_core::decorators::Live;
+use gpu_vmm_core::testkit::{Live, Workbench};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Backend, Bytes, DeviceId, DeviceVec, Error, MappingInfo, Region, Vendor,
-    Workbench,
 };
 
 /// Everything that is compared.

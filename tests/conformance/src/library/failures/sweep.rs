@@ -9,8 +9,8 @@ use super::{asleep, undo};
 use crate::leaks::TRIES;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note, skip};
-use gpu_vmm_core::decorators::Live;
-use gpu_vmm_core::{Address, Bytes, Error, Result, Workbench};
+use gpu_vmm_core::testkit::{Live, Workbench};
+use gpu_vmm_core::{Address, Bytes, Error, Result};
 use std::cell::OnceCell;
 use std::rc::Rc;
 

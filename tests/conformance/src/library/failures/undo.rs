@@ -7,10 +7,8 @@ use super::operations::Operation;
 use super::state::{Seen, State};
 use super::sweep::{Reference, Sweep, injected, same_state};
 use crate::subject::RW;
-use gpu_vmm_core::decorators::Live;
-use gpu_vmm_core::{
-    Access, Bytes, DeviceId, Done, Error, Physical, Placement, Region, Stash, StashKind, Workbench,
-};
+use gpu_vmm_core::testkit::{Live, Workbench};
+use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Physical, Placement, Region, Stash, StashKind};
 
 /// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
 pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>) -> u64 {

@@ -3,7 +3,8 @@
 use super::bench::{Bench, Made};
 use super::operations::{IDLE, Operation, keep};
 use super::start::Start;
-use gpu_vmm_core::{DeviceVec, Error, Region, Result, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{DeviceVec, Error, Region, Result};
 
 /// All of them, but suspend and resume.
 pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {

@@ -4,7 +4,8 @@ use super::{full, walled};
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, Error, Grown, Placement, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Error, Grown, Placement};
 
 cases! { "grow":
     /// A full region grows into the addresses behind it, at the same address.

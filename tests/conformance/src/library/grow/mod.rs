@@ -14,7 +14,8 @@ mod within;
 
 use crate::case::Case;
 use crate::subject::Subject;
-use gpu_vmm_core::{Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Placement, Region};
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

@@ -4,7 +4,8 @@ use super::{full, walled};
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Error, Grown, Physical, Placement, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Error, Grown, Physical, Placement};
 
 cases! { "grow":
     /// A region that may move and must goes to a larger range with its bytes, and its old addresses are free again.

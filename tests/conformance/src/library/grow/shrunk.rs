@@ -3,7 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Error};
 
 cases! { "grow":
     /// Shrinking gives back whole handles: one in which the new end falls stays, and the region says where it ends.

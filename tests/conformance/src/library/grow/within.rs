@@ -3,7 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Grown, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Grown};
 
 cases! { "grow":
     /// Inside of its reservation a region grows at the same address and keeps its bytes.

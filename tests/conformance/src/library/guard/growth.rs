@@ -3,7 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceVec, Error, Grown, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceVec, Error, Grown, Placement, Region};
 
 cases! { "guard":
     /// A guarded region grows to its last address, and beyond it no further, though nothing is there: the driver is not

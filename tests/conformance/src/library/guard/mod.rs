@@ -13,7 +13,7 @@ mod poison;
 mod sides;
 
 use crate::case::Case;
-use gpu_vmm_core::Workbench;
+use gpu_vmm_core::testkit::Workbench;
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

@@ -5,8 +5,8 @@ use crate::case::cases;
 use crate::library::sharing::{import_of, shareable};
 use crate::library::tools::{has, idle, mapped, write};
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::workbench::handle_of;
-use gpu_vmm_core::{Bytes, Handle, POISON, Physical, Region, Slots, Stash, Workbench};
+use gpu_vmm_core::testkit::{Workbench, handle_of};
+use gpu_vmm_core::{Bytes, Handle, POISON, Physical, Region, Slots, Stash};
 
 cases! { "guard":
     /// Memory that was in a guarded region is all poison once it is freed: by unmapping, shrinking, suspending,

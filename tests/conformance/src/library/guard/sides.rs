@@ -3,7 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Address, Bytes, Error, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, Bytes, Error, Placement, Region};
 
 cases! { "guard":
     /// A guard is at least a unit of addresses on either side, and is not counted as the region's.

@@ -4,8 +4,9 @@ use super::{SEED, mapped};
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
+use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{
-    Bytes, Error, Granularity, Grown, Location, Physical, Placement, Properties, Region, Slots, Workbench,
+    Bytes, Error, Granularity, Grown, Location, Physical, Placement, Properties, Region, Slots,
 };
 
 cases! { "kinds":

@@ -6,9 +6,10 @@ use crate::case::cases;
 use crate::leaks;
 use crate::library::tools::{has, told, write};
 use crate::subject::{Subject, skip};
+use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{
     Alignment, Bytes, Error, FabricHandle, Feature, Grant, HandleTypes, Location, Physical, Properties,
-    Reservation, Workbench,
+    Reservation,
 };
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -6,9 +6,9 @@ use crate::case::cases;
 use crate::library::tools::{idle, told};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, or_skip, skip};
-use gpu_vmm_core::workbench::{count_wrong_words, write_pattern_words};
+use gpu_vmm_core::testkit::{Workbench, count_wrong_words, write_pattern_words};
 use gpu_vmm_core::{
-    Access, Bytes, Capability, DeviceId, Error, Feature, Location, Physical, Properties, Region, Workbench,
+    Access, Bytes, Capability, DeviceId, Error, Feature, Location, Physical, Properties, Region,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::process::{Resource, Rlimit, setrlimit};

@@ -6,7 +6,8 @@ use crate::library::sharing::import_of;
 use crate::library::tools::told;
 use crate::peer::Peer;
 use crate::subject::{Subject, note, or_skip, skip};
-use gpu_vmm_core::{Bytes, Capability, DeviceId, Error, Feature, Location, Physical, Properties, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Capability, DeviceId, Error, Feature, Location, Physical, Properties};
 
 cases! { "kinds":
     /// Memory of the host can be mapped for a device, where the device is said to have such.

@@ -16,7 +16,8 @@ mod memory;
 use crate::case::Case;
 use crate::library::tools::assert_names;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Bytes, Error, Physical, Properties, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Error, Physical, Properties, Region};
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

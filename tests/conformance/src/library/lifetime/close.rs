@@ -3,8 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::{Bytes, Physical, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Bytes, Physical, Placement, Region};
 
 cases! { "lifetime":
     /// Closing a region gives back its memory and its addresses, and says that it went well.

@@ -3,7 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Physical, Placement, Properties, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Physical, Placement, Properties, Region};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 

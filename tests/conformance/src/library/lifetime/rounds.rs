@@ -4,7 +4,8 @@ use crate::case::cases;
 use crate::leaks;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::{Bytes, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Region};
 
 cases! { "lifetime":
     /// Free memory is what it has to be after each single step of a piece's life.

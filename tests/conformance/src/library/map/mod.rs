@@ -9,7 +9,7 @@ mod placed;
 mod reused;
 
 use crate::case::Case;
-use gpu_vmm_core::Workbench;
+use gpu_vmm_core::testkit::Workbench;
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

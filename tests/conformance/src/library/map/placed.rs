@@ -3,8 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::workbench::write_pattern_words;
-use gpu_vmm_core::{Access, Bytes, Error, Physical, Placement, Workbench};
+use gpu_vmm_core::testkit::{Workbench, write_pattern_words};
+use gpu_vmm_core::{Access, Bytes, Error, Physical, Placement};
 
 cases! { "map":
     /// Memory that is created, mapped and opened can be written and read by the device, and all of it is given back.

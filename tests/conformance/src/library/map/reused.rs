@@ -3,7 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, Physical, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Physical, Region};
 
 cases! { "map":
     /// One piece can be mapped, used and unmapped at one address twenty times, and keeps its bytes in between.

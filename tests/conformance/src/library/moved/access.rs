@@ -4,7 +4,8 @@ use super::{SEED, check, filled, owners, two};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, or_skip};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Physical, Properties, Via, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Physical, Properties, Via};
 
 cases! { "moved":
     /// The new owner takes over the old one's access, mapping by mapping, and the old one has none.

@@ -5,7 +5,8 @@ use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start, start_longer};
 use crate::library::tools::{idle, streams_idle};
 use crate::subject::{RW, Subject, or_skip};
-use gpu_vmm_core::{Access, Bytes, Location, Moved, Physical, Placement, Region, Ring, Via, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Location, Moved, Physical, Placement, Region, Ring, Via};
 
 cases! { "moved":
     /// The new device finds the bytes at the old address with a kernel, works on them, and the old device has its memory

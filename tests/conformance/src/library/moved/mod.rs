@@ -12,7 +12,8 @@ mod refused;
 
 use crate::case::Case;
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{Bytes, DeviceId, Region, Ring, Via, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, DeviceId, Region, Ring, Via};
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

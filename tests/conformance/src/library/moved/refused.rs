@@ -5,8 +5,8 @@ use crate::case::cases;
 use crate::library::sharing::{import_of, shareable};
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, or_skip, skip};
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::{Bytes, DeviceId, Error, Physical, Region, Ring, Via, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Bytes, DeviceId, Error, Physical, Region, Ring, Via};
 
 cases! { "moved":
     /// Memory that the process holds beside the region, or that another region has mapped too, is not moved away from there.

@@ -6,8 +6,8 @@ use crate::library::flights::{finish, goes_on, start_on};
 use crate::library::tools::{idle, streams_idle};
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::workbench::WorkStream;
-use gpu_vmm_core::{Bytes, Done, Error, Region, Result, Stream, Workbench};
+use gpu_vmm_core::testkit::{WorkStream, Workbench};
+use gpu_vmm_core::{Bytes, Done, Error, Region, Result, Stream};
 use std::sync::Arc;
 
 cases! { "order":

@@ -4,7 +4,8 @@ use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start, start_longer};
 use crate::library::tools::streams_idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Done, Grown, Physical, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Done, Grown, Physical, Placement, Region};
 
 cases! { "order":
     /// Unmapping when the devices are idle returns after the work on the memory has ended, whose result is whole.

@@ -15,7 +15,7 @@ mod streams;
 mod waiting;
 
 use crate::case::Case;
-use gpu_vmm_core::Workbench;
+use gpu_vmm_core::testkit::Workbench;
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

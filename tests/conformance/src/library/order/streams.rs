@@ -5,7 +5,8 @@ use crate::case::cases;
 use crate::library::flights::{goes_on, rounds};
 use crate::library::tools::{refused, streams_idle};
 use crate::subject::{RW, Subject, or_skip, skip};
-use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Event, Stream, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Event, Stream};
 
 cases! { "order":
     /// Unmapping when the default stream is idle waits for that of each device with access, whichever is the thread's current one.

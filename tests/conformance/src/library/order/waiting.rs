@@ -3,8 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::streams_idle;
 use crate::subject::Subject;
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::{Access, Bytes, Done, Error, Physical, Placement, Region, Stream, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Access, Bytes, Done, Error, Physical, Placement, Region, Stream};
 
 cases! { "order":
     /// Unmapping and shrinking wait for the devices first: where that fails, nothing else is tried and nothing has changed.

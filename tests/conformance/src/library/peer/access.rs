@@ -4,7 +4,8 @@ use super::pass_on;
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Placement, Region};
 
 cases! { "peer":
     /// Access is given to whom it was asked for: a device that was not named has none to another one's memory.

@@ -4,11 +4,9 @@ use crate::case::cases;
 use crate::library::folder::Folder;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::snapshot::{Restore, Snapshot, SnapshotFile};
-use gpu_vmm_core::{
-    Access, Bytes, DeviceId, Error, Physical, Properties, Region, Result, Ring, Slots, Workbench,
-};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Physical, Properties, Region, Result, Ring, Slots};
 
 cases! { "peer":
     /// Access to memory of several devices is refused if one of them cannot be reached, and nothing changes.

@@ -4,7 +4,8 @@
 use crate::case::cases;
 use crate::library::plain::{Plain, copy};
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Region};
 
 cases! { "peer":
     /// A device copies out of another one's region, which it may only read, into a region of its own.

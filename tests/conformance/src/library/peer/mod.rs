@@ -15,7 +15,8 @@ mod owners;
 mod turns;
 
 use crate::case::Case;
-use gpu_vmm_core::{Bytes, DeviceId, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, DeviceId, Region};
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

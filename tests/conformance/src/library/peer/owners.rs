@@ -4,8 +4,8 @@ use super::pass_on;
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::workbench::write_pattern_words;
-use gpu_vmm_core::{Access, Bytes, DeviceId, DeviceVec, Error, Grown, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::{Workbench, write_pattern_words};
+use gpu_vmm_core::{Access, Bytes, DeviceId, DeviceVec, Error, Grown, Placement, Region};
 
 cases! { "peer":
     /// Memory is taken from the device that was named, and from no other.

@@ -4,7 +4,8 @@ use super::pass_on;
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Bytes, DeviceId, Physical, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, DeviceId, Physical, Region};
 
 cases! { "peer":
     /// Handles of different devices come in turn at one address, each open to its own device.

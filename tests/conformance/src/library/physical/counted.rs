@@ -2,7 +2,8 @@
 
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error, Physical, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Error, Physical, Region};
 
 cases! { "physical":
     /// Memory is taken from the device when it is created, and is back when neither holder nor mapping is left.

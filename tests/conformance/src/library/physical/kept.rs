@@ -3,8 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::workbench::handle_of;
-use gpu_vmm_core::{Bytes, Handle, Physical, Vendor, Workbench};
+use gpu_vmm_core::testkit::{Workbench, handle_of};
+use gpu_vmm_core::{Bytes, Handle, Physical, Vendor};
 
 cases! { "physical":
     /// A size is rounded up to the granularity, and the memory says what it became.

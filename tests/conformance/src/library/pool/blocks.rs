@@ -4,7 +4,8 @@ use super::{DEFAULT, LEAST, adds_up, alloc, check, is_empty, page, pool, write};
 use crate::case::cases;
 use crate::library::tools::assert_names;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Error};
 use gpu_vmm_pool::PoolError;
 
 cases! { "pool":

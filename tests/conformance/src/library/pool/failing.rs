@@ -9,8 +9,8 @@ use crate::library::flights::own;
 use crate::library::tools::idle;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::{Bytes, Error, Stash, Stream, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Bytes, Error, Stash, Stream};
 use gpu_vmm_pool::{Block, Pool, PoolError, PoolResult};
 
 cases! { "pool":

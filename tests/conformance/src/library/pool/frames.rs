@@ -5,7 +5,8 @@ use super::{DEFAULT, LEAST, adds_up, alloc, builder, check, is_empty, page, pool
 use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, Bytes, Error, Stream, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, Bytes, Error, Stream};
 use gpu_vmm_pool::{Block, Pool, PoolError};
 
 cases! { "pool":

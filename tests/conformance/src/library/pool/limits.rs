@@ -3,7 +3,8 @@
 use super::{DEFAULT, LEAST, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write};
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Physical, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Physical};
 use gpu_vmm_pool::{Account, OutOf, Pool, PoolError};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};

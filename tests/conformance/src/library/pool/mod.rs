@@ -38,7 +38,8 @@ mod waits;
 
 use crate::case::Case;
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Stream, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Stream};
 use gpu_vmm_pool::{Account, Block, Fence, Pool, PoolBuilder};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -5,8 +5,8 @@ use super::{LEAST, alloc, builder, is_empty, pool, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::flights::{finish, own};
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::workbench::WorkStream;
-use gpu_vmm_core::{Address, Bytes, Done, Stash, Workbench};
+use gpu_vmm_core::testkit::{WorkStream, Workbench};
+use gpu_vmm_core::{Address, Bytes, Done, Stash};
 use gpu_vmm_pool::{Block, Pool};
 
 cases! { "pool":

@@ -7,9 +7,8 @@ use super::{Hand, LEAST, adds_up, alloc, builder, is_empty, page, pool, write, w
 use crate::case::cases;
 use crate::library::flights::{finish, own};
 use crate::subject::Subject;
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::workbench::WorkStream;
-use gpu_vmm_core::{Bytes, Stream, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, WorkStream, Workbench};
+use gpu_vmm_core::{Bytes, Stream};
 use gpu_vmm_pool::{Block, Pool};
 
 cases! { "pool":

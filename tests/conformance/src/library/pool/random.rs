@@ -7,7 +7,8 @@ use crate::case::cases;
 use crate::library::flights::own;
 use crate::library::tools::{idle, setting};
 use crate::subject::{Subject, note};
-use gpu_vmm_core::{Backend, Bytes, Stash, Stream, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Backend, Bytes, Stash, Stream};
 use gpu_vmm_pool::Block;
 use std::collections::BTreeMap;
 

@@ -4,7 +4,8 @@ use super::{Hand, adds_up, alloc, is_empty, pool};
 use crate::case::cases;
 use crate::library::flights::own;
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, Bytes, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, Bytes};
 use gpu_vmm_pool::PoolError;
 
 cases! { "pool":

@@ -7,7 +7,8 @@ use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{Bytes, Error, Stash, Vendor, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Error, Stash, Vendor};
 use gpu_vmm_pool::{Block, PoolError};
 
 cases! { "pool":

@@ -6,8 +6,8 @@ use super::{
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::{Backend, Bytes, Physical, Stash, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Backend, Bytes, Physical, Stash};
 use gpu_vmm_pool::{Block, Pool, PoolError};
 
 cases! { "pool":

@@ -4,7 +4,8 @@ use super::{DEFAULT, Hand, LEAST, adds_up, alloc, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::own;
 use crate::subject::Subject;
-use gpu_vmm_core::{Backend, Bytes, Done, Stash, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Backend, Bytes, Done, Stash};
 use gpu_vmm_pool::{BlockState, Picture, Pool};
 use std::collections::HashMap;
 

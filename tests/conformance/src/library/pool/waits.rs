@@ -4,7 +4,8 @@ use super::{Hand, LEAST, adds_up, alloc, builder, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::own;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Stream, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Stream};
 
 cases! { "pool":
     /// What was freed serves the next request of the same stream and size at the same address.
@@ -23,7 +24,7 @@ cases! { "pool":
 
 /// A stream of one's own under a name that a pool takes.
 #[allow(unsafe_code)]
-pub(super) fn named(own: &dyn gpu_vmm_core::workbench::WorkStream) -> Stream<'static> {
+pub(super) fn named(own: &dyn gpu_vmm_core::testkit::WorkStream) -> Stream<'static> {
     // SAFETY: cases drop their pools before their streams.
     unsafe { Stream::from_raw(own.stream().as_raw()) }
 }

@@ -10,7 +10,8 @@ mod parts;
 
 use crate::case::Case;
 use crate::subject::Subject;
-use gpu_vmm_core::{Region, Workbench};
+use gpu_vmm_core::Region;
+use gpu_vmm_core::testkit::Workbench;
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

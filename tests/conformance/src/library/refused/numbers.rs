@@ -4,7 +4,8 @@ use super::half_full;
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Physical, Properties, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Physical, Properties, Region};
 
 cases! { "refused":
     /// Creating, growing, unmapping and protecting nothing at all is refused.

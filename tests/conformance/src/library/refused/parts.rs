@@ -4,7 +4,8 @@ use super::half_full;
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Error, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Error};
 
 cases! { "refused":
     /// Mapping over a mapping is refused with the one in the way, wherever the two overlap.

@@ -3,7 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::{idle, told};
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, Bytes, Error, Feature, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, Bytes, Error, Feature, Placement, Region};
 
 cases! { "reserve":
     /// An exact address that is free is given, and given again after it came back.

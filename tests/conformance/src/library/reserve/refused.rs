@@ -3,7 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::refused;
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, Bytes, Error, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, Bytes, Error, Placement, Region};
 
 cases! { "reserve":
     /// No addresses at all are refused.

@@ -4,7 +4,8 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::peer::Peer;
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{Address, AddressRange, Bytes, Error, Grown, Placement, Region, RegionBuilder, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, AddressRange, Bytes, Error, Grown, Placement, Region, RegionBuilder};
 
 cases! { "reserve":
     /// A restorable region lies where both vendors take hints and nobody else puts anything, and its memory is its

@@ -3,7 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Physical, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Physical, Region};
 use std::panic::resume_unwind;
 
 cases! { "reserve":

@@ -9,7 +9,8 @@ use crate::library::tools::{has, idle, mapped, write};
 use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::share::{Allowed, Event, Import, Line};
-use gpu_vmm_core::{Bytes, DeviceId, Error, Grown, Placement, Properties, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, DeviceId, Error, Grown, Placement, Properties};
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size};
 use std::os::fd::{AsRawFd, OwnedFd};
 

@@ -4,7 +4,8 @@ use crate::case::cases;
 use crate::library::sharing::{import, import_of, shareable};
 use crate::library::tools::{has, idle, mapped, told, write};
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, Physical, Vendor, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, Physical, Vendor};
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 

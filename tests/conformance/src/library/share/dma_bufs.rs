@@ -3,7 +3,8 @@
 use crate::case::cases;
 use crate::library::tools::{refused, told};
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{Bytes, Error, Feature, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Error, Feature, Region};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::{FdFlags, fcntl_getfd};
 

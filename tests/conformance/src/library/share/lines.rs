@@ -6,7 +6,8 @@ use crate::library::sharing::or_cannot_share;
 use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::share::{Allowed, Exporter, Import, Imported, Line};
-use gpu_vmm_core::{Placement, Properties, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Placement, Properties, Region};
 use std::time::Duration;
 
 /// How long one side waits for the other.

@@ -7,7 +7,8 @@ use crate::library::tools::{has, mapped, told, write};
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::share::{By, Import, Offer, Offered};
-use gpu_vmm_core::{Bytes, Feature, Properties, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Feature, Properties, Region};
 use serde_json::Value;
 
 cases! { "share":

@@ -6,7 +6,8 @@ use crate::library::sharing::{give, shareable, shareable_on, take};
 use crate::library::tools::{has, mapped, write};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error};
 
 cases! { "share":
     /// What a device has written in one process, a device reads in another that has imported the memory.

@@ -9,9 +9,8 @@ use crate::library::tools::{has, idle, write};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, note};
 use gpu_vmm_core::share::{Allowed, Event, Exporter, Import, LetGo, Line, Listener};
-use gpu_vmm_core::{
-    Access, Address, Bytes, Error, Grown, Physical, Placement, Properties, Region, Workbench,
-};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Address, Bytes, Error, Grown, Physical, Placement, Properties, Region};
 use std::fs;
 use std::time::Duration;
 

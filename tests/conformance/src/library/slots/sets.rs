@@ -4,7 +4,8 @@ use super::{check, filled};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::{Bytes, Error, Physical, Slots, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Error, Physical, Slots};
 
 cases! { "slots":
     /// Each set takes memory of the region's device as it is added, and gives it back when it is removed and dropped.

@@ -5,8 +5,8 @@ use crate::case::cases;
 use crate::library::flights::start;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::{Access, Bytes, Error, Slots, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Access, Bytes, Error, Slots};
 
 cases! { "slots":
     /// Whichever set is shown, the address is the same and the set has the bytes that were written to it last.

@@ -6,7 +6,8 @@ use crate::library::folder::Folder;
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::snapshot::{Restore, Snapshot, SnapshotFile, Tally};
-use gpu_vmm_core::{Bytes, Error, Physical, Placement, Region, Ring, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Error, Physical, Placement, Region, Ring};
 
 cases! { "snapshot":
     /// Zeros take no room in the file, and come back over whatever memory has in it.

@@ -5,7 +5,8 @@ use crate::case::cases;
 use crate::library::folder::Folder;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::snapshot::Restore;
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Placement, Region};
 
 cases! { "snapshot":
     /// Where its addresses are taken, a region comes back elsewhere if it may, and the result says where it was.

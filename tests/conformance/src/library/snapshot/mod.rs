@@ -19,7 +19,8 @@ use crate::library::folder::Folder;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::snapshot::{Restore, Restored, Snapshot, SnapshotFile, Tally};
-use gpu_vmm_core::{Backend, Bytes, Placement, Region, Ring, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Backend, Bytes, Placement, Region, Ring};
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

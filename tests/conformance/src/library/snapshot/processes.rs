@@ -7,8 +7,8 @@ use crate::library::folder::Folder;
 use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::snapshot::{Restore, SnapshotFile};
-use gpu_vmm_core::workbench::Walked;
-use gpu_vmm_core::{Address, Bytes, DeviceId, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::{Walked, Workbench};
+use gpu_vmm_core::{Address, Bytes, DeviceId, Placement, Region};
 
 cases! { "snapshot":
     /// A list that leads through a region by device addresses is walked by the device in another process, after that has

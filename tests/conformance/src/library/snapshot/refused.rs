@@ -5,9 +5,9 @@ use crate::case::cases;
 use crate::library::folder::Folder;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::snapshot::{Restore, Snapshot, SnapshotFile};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Physical, Placement, Region, Stash, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Physical, Placement, Region, Stash};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 

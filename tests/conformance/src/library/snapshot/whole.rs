@@ -7,9 +7,9 @@ use crate::library::folder::Folder;
 use crate::library::tools::{idle, refused, streams_idle};
 use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::snapshot::{Restore, Snapshot, SnapshotFile};
+use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{
     Access, Address, Bytes, DeviceId, Done, Error, Grown, Physical, Placement, Properties, Region, Ring,
-    Workbench,
 };
 
 cases! { "snapshot":

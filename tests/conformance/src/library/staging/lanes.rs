@@ -6,8 +6,8 @@ use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start_longer};
 use crate::library::tools::refused;
 use crate::subject::Subject;
-use gpu_vmm_core::workbench::{PATTERN_WORD, count_wrong_words, write_pattern_words};
-use gpu_vmm_core::{Bytes, DeviceId, Error, Lane, Pinned, Region, Workbench};
+use gpu_vmm_core::testkit::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};
+use gpu_vmm_core::{Bytes, DeviceId, Error, Lane, Pinned, Region};
 
 cases! { "staging":
     /// Page-locked memory is of the size that was asked for, is aligned for any kind of variable, and all of it is its own.

@@ -3,8 +3,8 @@
 
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::workbench::{Walked, pattern_word};
-use gpu_vmm_core::{Access, Address, Bytes, DeviceId, Region, Workbench};
+use gpu_vmm_core::testkit::{Walked, Workbench, pattern_word};
+use gpu_vmm_core::{Access, Address, Bytes, DeviceId, Region};
 
 cases! { "staging":
     /// A device walks along a list over several mappings to its end, and tells how many nodes there are and the sum of

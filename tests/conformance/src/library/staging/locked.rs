@@ -5,8 +5,8 @@ use super::another_device;
 use super::lanes::words;
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::workbench::{count_wrong_words, write_pattern_words};
-use gpu_vmm_core::{Bytes, DeviceId, Region, Workbench};
+use gpu_vmm_core::testkit::{Workbench, count_wrong_words, write_pattern_words};
+use gpu_vmm_core::{Bytes, DeviceId, Region};
 
 cases! { "staging":
     /// Every byte comes to its place when a region is written from page-locked memory and read into it, in one piece that is

@@ -15,7 +15,8 @@ mod returned;
 
 use crate::case::Case;
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{DeviceId, Workbench};
+use gpu_vmm_core::DeviceId;
+use gpu_vmm_core::testkit::Workbench;
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

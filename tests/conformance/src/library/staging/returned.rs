@@ -3,7 +3,8 @@
 
 use crate::case::cases;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Error, Grant, Placement, Reservation, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Error, Grant, Placement, Reservation};
 
 cases! { "staging":
     /// Memory that was mapped in a reservation is its device's again, and the addresses are still reserved and can be mapped

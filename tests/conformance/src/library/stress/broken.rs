@@ -1,11 +1,11 @@
 //! A host backend that does one thing wrong, to show that the model sees it.
 #![allow(unsafe_code)] // passes a backend's calls on
 
-use gpu_vmm_core::workbench::{Walked, WorkStream};
+use gpu_vmm_core::testkit::{Walked, WorkStream, Workbench};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId,
     DriverInfo, DropLog, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane, MemoryInfo,
-    Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor, Workbench,
+    Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor,
 };
 use gpu_vmm_host::{HostBackend, HostHandle, HostReservation};
 use std::os::fd::{BorrowedFd, OwnedFd};

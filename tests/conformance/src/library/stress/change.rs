@@ -4,7 +4,8 @@ use super::model::{Answer, Placed, Range};
 use super::run::{Checked, Run, Slot, Watched};
 use super::step::{Place, Size, Step};
 use crate::subject::RW;
-use gpu_vmm_core::{Access, Bytes, Done, Error, Grown, Growth, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Done, Error, Grown, Growth, Region};
 
 impl<B: Workbench> Run<'_, B> {
     /// Does a step on the region of a number, here and in the model.

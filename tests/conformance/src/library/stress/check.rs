@@ -2,7 +2,8 @@
 
 use super::run::{Checked, Run, Slot};
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error};
 use std::time::Duration;
 
 /// How the text of a mismatch of free memory begins.

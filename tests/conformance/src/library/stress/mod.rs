@@ -38,7 +38,7 @@ mod tests;
 use crate::case::cases;
 use crate::leaks;
 use crate::subject::{Subject, note};
-use gpu_vmm_core::Workbench;
+use gpu_vmm_core::testkit::Workbench;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use run::Outcome;
 use std::cell::Cell;

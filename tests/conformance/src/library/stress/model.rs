@@ -3,7 +3,7 @@
 
 use super::step::Part;
 use gpu_vmm_core::Access;
-use gpu_vmm_core::workbench::pattern_word;
+use gpu_vmm_core::testkit::pattern_word;
 use std::collections::BTreeMap;
 
 /// The kind of error that must come, by its name.

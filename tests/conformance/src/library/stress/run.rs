@@ -4,9 +4,9 @@ use super::check::{FREE, steady};
 use super::model::{Answer, Model, Placed, Range};
 use super::step::{MEMORIES, REGIONS, Spot, Step};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::decorators::FaultInject;
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
 use gpu_vmm_core::{
-    Access, Address, Bytes, DeviceId, Error, Physical, Placement, Properties, Region, Result, Workbench,
+    Access, Address, Bytes, DeviceId, Error, Physical, Placement, Properties, Region, Result,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

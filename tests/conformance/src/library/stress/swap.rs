@@ -3,7 +3,8 @@
 use super::model::{Model, Placed, Range};
 use super::run::{Checked, Run, Slot};
 use super::step::{Part, REGIONS};
-use gpu_vmm_core::{Bytes, Done, Error, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Done, Error};
 
 impl<B: Workbench> Run<'_, B> {
     /// Swaps a part of one region with as much of another one, here and in the model.

@@ -4,7 +4,8 @@ use super::{check_mappings, check_varied, keeping, pinned, resume, ring, suspend
 use crate::case::cases;
 use crate::library::tools::{has, idle, streams_idle, write};
 use crate::subject::{RW, Subject, or_skip};
-use gpu_vmm_core::{Access, Bytes, DeviceVec, Physical, Placement, Stash, StashKind, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, DeviceVec, Physical, Placement, Stash, StashKind};
 
 cases! { "suspend":
     /// From every stash that keeps contents a region comes back at its address with the same bytes, access, aliases and holes.

@@ -5,8 +5,8 @@ use crate::case::cases;
 use crate::counts::take_freed;
 use crate::library::tools::{has, idle, write};
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::{Bytes, Error, Physical, Region, RegionState, Stash, StashKind, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Bytes, Error, Physical, Region, RegionState, Stash, StashKind};
 
 cases! { "suspend":
     /// While a region is suspended, exactly its memory is free, each piece once; then exactly as much is taken again.

@@ -17,7 +17,8 @@ mod tags;
 use crate::case::Case;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Physical, Region, Resumed, Ring, Stash, Suspended, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Physical, Region, Resumed, Ring, Stash, Suspended};
 use std::path::PathBuf;
 use std::sync::Arc;
 

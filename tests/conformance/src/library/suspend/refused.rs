@@ -5,9 +5,8 @@ use super::{check_varied, directory, pinned, resume, ring, suspend, varied};
 use crate::case::cases;
 use crate::library::tools::{has, idle, refused, write};
 use crate::subject::{RW, Subject, or_skip, skip};
-use gpu_vmm_core::{
-    Bytes, DeviceId, Error, Physical, Properties, Region, RegionState, Ring, Stash, Workbench,
-};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, DeviceId, Error, Physical, Properties, Region, RegionState, Ring, Stash};
 use std::os::fd::AsFd;
 
 cases! { "suspend":

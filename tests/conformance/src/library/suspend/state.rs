@@ -4,9 +4,9 @@ use super::{check_varied, directory, keeping, pinned, resume, ring, suspend, var
 use crate::case::cases;
 use crate::library::tools::{has, idle, refused, write};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::snapshot::Snapshot;
-use gpu_vmm_core::{Bytes, DeviceVec, Error, Region, RegionState, Stash, StashKind, Via, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Bytes, DeviceVec, Error, Region, RegionState, Stash, StashKind, Via};
 
 cases! { "suspend":
     /// A region says whether it is suspended, how much memory it is without, and where its contents are.

@@ -5,10 +5,8 @@ use super::{pinned, suspend};
 use crate::case::cases;
 use crate::library::tools::{has, idle, write};
 use crate::subject::Subject;
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::{
-    ByTag, Bytes, Error, Region, RegionState, Regions, SharedRegion, Stash, StashKind, Workbench,
-};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{ByTag, Bytes, Error, Region, RegionState, Regions, SharedRegion, Stash, StashKind};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 cases! { "suspend":

@@ -4,7 +4,8 @@ use super::{SEEDS, cuts, filled};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Error, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Error, Placement, Region};
 
 cases! { "swap":
     /// Each region shows the other's bytes at its own address, to copies and to a kernel, and a second swap puts it back.

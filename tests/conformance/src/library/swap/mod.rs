@@ -12,7 +12,8 @@ mod refused;
 
 use crate::case::Case;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Bytes, Physical, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Bytes, Physical, Region};
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

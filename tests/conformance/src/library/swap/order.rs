@@ -5,8 +5,8 @@ use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start, start_longer};
 use crate::library::tools::{idle, streams_idle};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::decorators::FaultInject;
-use gpu_vmm_core::{Access, Bytes, Done, Physical, Region, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Access, Bytes, Done, Physical, Region};
 
 cases! { "swap":
     /// A swap when the devices are idle returns after the work on either region has ended, whose result has moved along.

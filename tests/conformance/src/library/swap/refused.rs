@@ -4,7 +4,8 @@ use super::{SEEDS, cuts, filled};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Access, Bytes, Error, Location, Physical, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, Error, Location, Physical, Placement, Region};
 
 cases! { "swap":
     /// Parts that are empty, misaligned, outside, not mapped or not whole are refused for either region.

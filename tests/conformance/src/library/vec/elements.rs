@@ -4,8 +4,8 @@ use super::{count, empty};
 use crate::case::cases;
 use crate::library::tools::refused;
 use crate::subject::Subject;
-use gpu_vmm_core::workbench::write_pattern_words;
-use gpu_vmm_core::{Bytes, Error, Workbench};
+use gpu_vmm_core::testkit::{Workbench, write_pattern_words};
+use gpu_vmm_core::{Bytes, Error};
 
 cases! { "vec":
     /// Elements that were added one by one are read back in their order.

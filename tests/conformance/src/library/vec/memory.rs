@@ -4,7 +4,8 @@ use super::{count, empty};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, DeviceVec, Error, Grown, Placement, Region, Workbench};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Access, Bytes, DeviceVec, Error, Grown, Placement, Region};
 
 cases! { "vec":
     /// A vector that grows twenty times keeps its address and its elements.

@@ -10,7 +10,8 @@ mod memory;
 
 use crate::case::Case;
 use crate::subject::Subject;
-use gpu_vmm_core::{DeviceVec, Workbench};
+use gpu_vmm_core::DeviceVec;
+use gpu_vmm_core::testkit::Workbench;
 
 /// The cases of this group.
 pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {

@@ -3,8 +3,8 @@
 use super::{BOTH, CudaBackend, ONE, SIZE, TWO, both, bound, check_nothing_is_left, idle, memory, open};
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
-use gpu_vmm_core::decorators::{FaultInject, Live};
 use gpu_vmm_core::multicast::{Multicast, MulticastRange};
+use gpu_vmm_core::testkit::{FaultInject, Live};
 use gpu_vmm_core::{Backend, Bytes, Error, Physical, Placement, Result};
 
 type Faulty = FaultInject<CudaBackend>;

@@ -6,9 +6,9 @@ use super::{
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
-use gpu_vmm_core::decorators::FaultInject;
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastRange, Team};
-use gpu_vmm_core::{Backend, Bytes, Done, Physical, Placement, Workbench};
+use gpu_vmm_core::testkit::{FaultInject, Workbench};
+use gpu_vmm_core::{Backend, Bytes, Done, Physical, Placement};
 
 pub(crate) const CASES: &[Case] = &[
     case("a_store_reaches_the_memory_of_every_device", a_store_reaches_every_device),

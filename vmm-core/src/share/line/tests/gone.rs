@@ -1,7 +1,7 @@
 //! A side that does not read, does not write, or is gone.
 
 use super::*;
-use crate::share::forked::give_up_root;
+use crate::types::forked::give_up_root;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 #[test]

@@ -1,7 +1,7 @@
 //! Many messages of which nobody thought, from one seed.
 
 use super::*;
-use crate::random::Random;
+use crate::types::random::Random;
 
 const SEED: u64 = 5;
 const MESSAGES: usize = if cfg!(miri) { 60 } else { 10_000 };

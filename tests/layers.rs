@@ -1,0 +1,99 @@
+//! The layers: no module imports from a layer above its own.
+//!
+//! Inside vmm-core a file names the layer of everything that it imports, `use crate::types::Bytes`, so that its imports show
+//! where it stands. Documentation may link upwards.
+#![allow(clippy::expect_used)] // a test program may panic
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The layers of vmm-core, the lowest first. Those of one line know nothing of each other.
+const CORE: [&[&str]; 6] =
+    [&["types"], &["driver"], &["memory"], &["region"], &["multicast", "share", "snapshot"], &["testkit"]];
+
+/// The line in which a name stands.
+fn rank(layers: &[&[&str]], name: &str) -> Option<usize> {
+    layers.iter().position(|line| line.contains(&name))
+}
+
+/// True if what stands at `from` may import what stands at `to`.
+fn may_import(layers: &[&[&str]], from: &str, to: &str) -> bool {
+    match (rank(layers, from), rank(layers, to)) {
+        (Some(above), Some(below)) => from == to || below < above,
+        _ => false,
+    }
+}
+
+/// The names behind each `crate::` of a source, without its comments. A list in braces gives each of its members' names.
+fn imports(source: &str) -> Vec<String> {
+    let code: String = source.lines().map(|line| line.split("//").next().unwrap_or(line)).collect();
+    let behind = code.split("crate::").skip(1).zip(code.match_indices("crate::"));
+    let name = |text: &str| text.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    // `$crate` of a macro is the name that a user has.
+    let own = behind.filter(|(_, (at, _))| !code[..*at].ends_with(['$', '_']));
+    own.flat_map(|(text, _)| match text.strip_prefix('{') {
+        Some(list) => list
+            .split('}')
+            .next()
+            .unwrap_or_default()
+            .split(',')
+            .map(name)
+            .filter(|name: &String| !name.is_empty())
+            .collect(),
+        None => vec![name(text)],
+    })
+    .collect()
+}
+
+/// What one file imports that it must not.
+fn upward(layer: &str, source: &str) -> Vec<String> {
+    imports(source).into_iter().filter(|import| !may_import(&CORE, layer, import)).collect()
+}
+
+fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            sources(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+#[test]
+fn no_module_imports_from_above() {
+    let core = Path::new(env!("CARGO_MANIFEST_DIR")).join("vmm-core/src");
+    let mut wrong = Vec::new();
+    let mut looked_at = 0;
+    for layer in CORE.concat() {
+        let mut files = Vec::new();
+        sources(&core.join(layer), &mut files);
+        for file in files {
+            let source = fs::read_to_string(&file).expect("a source");
+            looked_at += imports(&source).len();
+            wrong.extend(
+                upward(layer, &source).into_iter().map(|import| format!("{}: {import}", file.display())),
+            );
+        }
+    }
+    assert!(looked_at > 200, "{looked_at} imports were found, so that this looked at something else");
+    assert!(wrong.is_empty(), "imports from above:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn an_import_from_above_is_seen() {
+    assert_eq!(
+        upward(
+            "memory",
+            "use crate::types::Bytes;\nuse crate::{\n    driver::Backend,\n    region::Region,\n};"
+        ),
+        ["region"]
+    );
+    assert_eq!(upward("types", "fn f(set: crate::region::SetId) {} // crate::region::Region"), ["region"]);
+    assert_eq!(upward("driver", "use crate::Bytes;"), ["Bytes"], "the import hides the layer");
+    assert_eq!(upward("share", "pub use crate::snapshot::Snapshot;"), ["snapshot"]);
+    assert!(
+        upward("region", "use crate::memory::{Physical, Ring};\nuse gpu_vmm_crate::{any, thing};").is_empty()
+    );
+}

@@ -1,0 +1,18 @@
+//! What a driver is to this crate: the traits that a backend implements, streams, events, and waiting for devices.
+
+mod backend;
+mod deferred;
+mod drop_log;
+mod event;
+mod staging;
+mod stream;
+
+pub(crate) use backend::check_same;
+pub use backend::{Backend, Handle, Reservation};
+pub use deferred::Deferred;
+pub(crate) use deferred::{Release, wait_for_devices};
+pub use drop_log::DropLog;
+pub use event::Event;
+pub(crate) use staging::Lanes;
+pub use staging::{Lane, Pinned};
+pub use stream::{Done, Stream};

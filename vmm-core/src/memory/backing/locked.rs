@@ -1,0 +1,127 @@
+//! Page-locked memory that was made ahead, handed out in extents: as few as there can be, and as many as it takes, so that
+//! whatever is free can be used.
+
+use crate::driver::{Backend, Pinned};
+use crate::types::lock::Lock;
+use crate::types::{Bytes, Error, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// As much as is pinned in one call: a single allocation of all of it may not be had, or not at once.
+const PIECE: Bytes = Bytes::mib(256);
+
+/// Some of one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Extent {
+    piece: usize,
+    offset: Bytes,
+    length: Bytes,
+}
+
+/// The memory, and what of it is free.
+#[derive(Debug)]
+pub(super) struct Locked {
+    pieces: Vec<Box<dyn Pinned>>,
+    /// In order; no two that touch.
+    extents: Lock<Vec<Extent>>,
+    /// How many bytes they have, which is asked without waiting for anything. It changes with the lock held.
+    free: AtomicU64,
+}
+
+impl Locked {
+    pub(super) fn new(backend: &impl Backend, capacity: Bytes) -> Result<Self> {
+        if capacity.is_zero() {
+            return Err(Error::ZeroSize { operation: "make a stash" });
+        }
+        let mut pieces = Vec::new();
+        let mut free = Vec::new();
+        let mut left = capacity;
+        while !left.is_zero() {
+            let length = left.min(PIECE);
+            free.push(Extent { piece: pieces.len(), offset: Bytes::ZERO, length });
+            pieces.push(backend.pin(length)?);
+            left = left - length;
+        }
+        Ok(Self { pieces, extents: Lock::new(free), free: AtomicU64::new(capacity.0) })
+    }
+
+    pub(super) fn capacity(&self) -> Bytes {
+        self.pieces.iter().map(|piece| piece.size()).sum()
+    }
+
+    pub(super) fn free(&self) -> Bytes {
+        Bytes(self.free.load(Ordering::Relaxed))
+    }
+
+    /// So many bytes, or none.
+    pub(super) fn room(self: &Arc<Self>, operation: &'static str, needed: Bytes) -> Result<Room> {
+        let mut free = self.extents.lock(operation)?;
+        let there = self.free();
+        if there < needed {
+            return Err(Error::StashFull { operation, needed, free: there, capacity: self.capacity() });
+        }
+        let mut left = needed;
+        let mut extents = Vec::new();
+        free.retain_mut(|extent| {
+            let length = extent.length.min(left);
+            if length.is_zero() {
+                return true;
+            }
+            extents.push(Extent { length, ..*extent });
+            left = left - length;
+            extent.offset += length;
+            extent.length = extent.length - length;
+            !extent.length.is_zero()
+        });
+        self.free.fetch_sub(needed.0, Ordering::Relaxed);
+        Ok(Room { locked: Arc::clone(self), extents })
+    }
+
+    fn take_back(&self, extents: &[Extent]) {
+        // In a forked child all of it is the parent's.
+        let Ok(mut free) = self.extents.lock("give room back") else { return };
+        let size: Bytes = extents.iter().map(|extent| extent.length).sum();
+        self.free.fetch_add(size.0, Ordering::Relaxed);
+        free.extend_from_slice(extents);
+        free.sort_unstable();
+        free.dedup_by(|next, last| {
+            let touch = last.piece == next.piece && last.offset + last.length == next.offset;
+            if touch {
+                last.length += next.length;
+            }
+            touch
+        });
+    }
+}
+
+/// Extents that make up a stream of bytes. Dropping it gives them back.
+#[derive(Debug)]
+pub(super) struct Room {
+    locked: Arc<Locked>,
+    extents: Vec<Extent>,
+}
+
+impl Room {
+    /// Where the bytes of a part of the stream are, in runs.
+    pub(super) fn runs(&self, from: Bytes, length: Bytes) -> impl Iterator<Item = (*mut u8, Bytes)> {
+        let to = from + length;
+        let mut at = Bytes::ZERO;
+        self.extents.iter().filter_map(move |extent| {
+            let begin = at;
+            at += extent.length;
+            let (first, last) = (begin.max(from), at.min(to));
+            (first < last).then(|| {
+                let start = self.locked.pieces[extent.piece].start().as_ptr();
+                // Inside the piece, which is memory of the process.
+                let place = start.wrapping_add((extent.offset + (first - begin)).0 as usize);
+                (place, last - first)
+            })
+        })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.locked.take_back(&self.extents);
+    }
+}

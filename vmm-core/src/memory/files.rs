@@ -1,0 +1,62 @@
+//! Bytes at a place of a file, and what the system answers to work on one.
+
+use crate::types::{DriverError, Error};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// What the system answered to `call` on a file.
+pub(crate) fn failed(operation: &'static str, call: &'static str, path: &Path, error: &io::Error) -> Error {
+    let source = DriverError::system(call, error);
+    Error::File { operation, path: path.display().to_string(), source }
+}
+
+#[cfg(unix)]
+use std::os::unix::fs::FileExt;
+
+/// Writes all bytes at a place of the file.
+#[cfg(unix)]
+pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    file.write_all_at(bytes, offset)
+}
+
+/// Fills all of `bytes` from a place on; [`io::ErrorKind::UnexpectedEof`] where there are not so many.
+#[cfg(unix)]
+pub(crate) fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    file.read_exact_at(bytes, offset)
+}
+
+#[cfg(windows)]
+use std::os::windows::fs::FileExt;
+
+#[cfg(windows)]
+pub(crate) fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.seek_write(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                bytes = bytes.get(written..).unwrap_or_default();
+                offset += written as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(windows)]
+pub(crate) fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.seek_read(bytes, offset) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                bytes = bytes.get_mut(read..).unwrap_or_default();
+                offset += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

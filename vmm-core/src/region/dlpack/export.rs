@@ -1,0 +1,208 @@
+//! A view checked against the region, and what is freed when its consumer calls the deleter.
+#![allow(unsafe_code)]
+
+use super::abi::{
+    DLDevice, DLManagedTensor, DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_READ_ONLY,
+};
+use super::shared::{Export, SharedRegion};
+use super::tensor::{LegacyTensor, Tensor};
+use super::view::{LaidOut, TensorView};
+use crate::driver::Backend;
+use crate::region::By;
+use crate::region::Region;
+use crate::types::{Access, Bytes, DeviceId, Error, Result, Vendor};
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{self, NonNull};
+
+const OPERATION: &str = "export tensor";
+
+impl<B: Backend> SharedRegion<B> {
+    /// A part of the region as a tensor, to be handed to another library. It is on the device whose memory it is, which must
+    /// have the access for it: to read, and to write where the view is not read-only. `device` says which one that has to be,
+    /// where it matters; [`DeviceId::HOST`] makes a tensor of the CPU's, of memory that the CPU has been given access to. On
+    /// host memory every tensor is the CPU's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadTensor`] for a view that is wrong by itself, lies in memory of several devices, or of another one than
+    /// `device`; [`Error::OutOfRange`], [`Error::NotMapped`], [`Error::NoAccess`], [`Error::OutOfUse`], where the part between
+    /// the first element and the last is not what it must be; [`Error::Suspended`]; [`Error::Forked`].
+    pub fn dlpack(&self, device: Option<DeviceId>, view: &TensorView) -> Result<Tensor> {
+        let exported: NonNull<DLManagedTensorVersioned> = self.exported(device, view)?;
+        // SAFETY: it was just made, of the version that is written here, and nobody else has it.
+        Ok(unsafe { Tensor::from_raw(exported) })
+    }
+
+    /// The same for libraries that do not know version 1 of DLPack.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedRegion::dlpack`], and [`Error::BadTensor`] for a view that is read-only, which such a tensor cannot say.
+    pub fn dlpack_unversioned(&self, device: Option<DeviceId>, view: &TensorView) -> Result<LegacyTensor> {
+        if view.read_only {
+            let reason = "a tensor without a version cannot say that it is read-only; make one with a version, or let it \
+                          be written";
+            return Err(Error::BadTensor { operation: OPERATION, reason: reason.to_owned() });
+        }
+        let exported: NonNull<DLManagedTensor> = self.exported(device, view)?;
+        // SAFETY: it was just made, and nobody else has it.
+        Ok(unsafe { LegacyTensor::from_raw(exported) })
+    }
+
+    fn exported<M: Managed>(&self, device: Option<DeviceId>, view: &TensorView) -> Result<NonNull<M>> {
+        let LaidOut { shape, strides, length } = view.lay_out(OPERATION)?;
+        let region = self.lock(OPERATION)?;
+        let tensor = DLTensor {
+            device: place(&region, device, view, length)?,
+            data: (region.address() + view.offset).as_ptr(),
+            ndim: shape.len() as i32, // MAX_DIMENSIONS at most
+            dtype: view.dtype,
+            shape: ptr::null_mut(),
+            strides: ptr::null_mut(),
+            byte_offset: 0,
+        };
+        let managed = M::new::<B>(tensor, view.read_only);
+        let export = self.export(&region);
+        Ok(Held { managed, shape, strides, _export: export }.hand_out())
+    }
+}
+
+/// Checks what the elements of a view lie in, and says which device they are on.
+fn place<B: Backend>(
+    region: &Region<B>,
+    device: Option<DeviceId>,
+    view: &TensorView,
+    length: Bytes,
+) -> Result<DLDevice> {
+    let by = match device {
+        Some(device) if device.is_host() => By::Device(device),
+        _ => By::Owner,
+    };
+    let need = if view.read_only { Access::Read } else { Access::ReadWrite };
+    let offset = view.offset;
+    let segments = region.segments(OPERATION, offset, length, need, by)?;
+    let limit = region.reserved();
+    if offset > limit {
+        return Err(Error::OutOfRange { operation: OPERATION, offset, length, limit });
+    }
+    if device.is_some_and(DeviceId::is_host) {
+        return Ok(DLDevice::of(Vendor::Host, DeviceId::HOST));
+    }
+    let bad = |reason| Err(Error::BadTensor { operation: OPERATION, reason });
+    let owner = segments.first().map_or_else(|| owner_at(region, offset), |first| first.device);
+    if let Some(other) = segments.iter().find(|segment| segment.device != owner) {
+        let at = Bytes(other.address.0 - region.address().0);
+        return bad(format!(
+            "{length} at offset {offset} are memory of {owner}, and from offset {at} on of {}; a tensor is on one device: \
+             make one of each part",
+            other.device
+        ));
+    }
+    match device {
+        Some(wanted) if wanted != owner => bad(format!(
+            "{length} at offset {offset} are memory of {owner}, not of {wanted}; say that device, or none"
+        )),
+        _ => Ok(DLDevice::of(region.backend().vendor(), owner)),
+    }
+}
+
+/// Whose the memory at an offset is, or would be.
+fn owner_at<B: Backend>(region: &Region<B>, offset: Bytes) -> DeviceId {
+    let there = region.mapping_at(offset).map(|mapping| mapping.memory.device());
+    there.unwrap_or_else(|| region.growing_memory().device)
+}
+
+/// All that belongs to a tensor that was handed out. The structure for the consumer is in it, and points into it.
+struct Held<M, B: Backend> {
+    managed: M,
+    shape: Box<[i64]>,
+    strides: Box<[i64]>,
+    _export: Export<B>,
+}
+
+impl<M: Managed, B: Backend> Held<M, B> {
+    fn hand_out(self) -> NonNull<M> {
+        let held = NonNull::from(Box::leak(Box::new(self))).as_ptr();
+        // SAFETY: it was just made and nobody else has it; from here on it is reached by these pointers alone, until the
+        // deleter makes it a box again.
+        unsafe {
+            let shape = (*held).shape.as_mut_ptr();
+            let strides = (*held).strides.as_mut_ptr();
+            (*held).managed.point(held.cast(), shape, strides);
+            NonNull::new_unchecked(&raw mut (*held).managed)
+        }
+    }
+
+    /// Frees what was handed out. A panic ends here: the consumer is not Rust.
+    ///
+    /// # Safety
+    ///
+    /// It was handed out with these types, and this is the only time.
+    unsafe fn free(context: *mut c_void) {
+        let free = || {
+            // SAFETY: the caller's promise.
+            drop(unsafe { Box::from_raw(context.cast::<Self>()) });
+        };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(free)) {
+            // Dropping it could panic as well.
+            std::mem::forget(panic);
+        }
+    }
+}
+
+/// One of the two structures that a consumer is given.
+trait Managed: Sized {
+    /// The structure without its pointers.
+    fn new<B: Backend>(tensor: DLTensor, read_only: bool) -> Self;
+
+    fn point(&mut self, context: *mut c_void, shape: *mut i64, strides: *mut i64);
+}
+
+impl Managed for DLManagedTensorVersioned {
+    fn new<B: Backend>(dl_tensor: DLTensor, read_only: bool) -> Self {
+        Self {
+            version: DLPackVersion::CURRENT,
+            manager_ctx: ptr::null_mut(),
+            deleter: Some(delete::<B>),
+            flags: if read_only { FLAG_READ_ONLY } else { 0 },
+            dl_tensor,
+        }
+    }
+
+    fn point(&mut self, context: *mut c_void, shape: *mut i64, strides: *mut i64) {
+        self.manager_ctx = context;
+        (self.dl_tensor.shape, self.dl_tensor.strides) = (shape, strides);
+    }
+}
+
+impl Managed for DLManagedTensor {
+    fn new<B: Backend>(dl_tensor: DLTensor, _read_only: bool) -> Self {
+        Self { dl_tensor, manager_ctx: ptr::null_mut(), deleter: Some(delete_unversioned::<B>) }
+    }
+
+    fn point(&mut self, context: *mut c_void, shape: *mut i64, strides: *mut i64) {
+        self.manager_ctx = context;
+        (self.dl_tensor.shape, self.dl_tensor.strides) = (shape, strides);
+    }
+}
+
+/// # Safety
+///
+/// The tensor was handed out by `SharedRegion::<B>::dlpack`, and this is the only time; or it is null.
+unsafe extern "C" fn delete<B: Backend>(tensor: *mut DLManagedTensorVersioned) {
+    if !tensor.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { Held::<DLManagedTensorVersioned, B>::free((*tensor).manager_ctx) }
+    }
+}
+
+/// # Safety
+///
+/// The tensor was handed out by `SharedRegion::<B>::dlpack_unversioned`, and this is the only time; or it is null.
+unsafe extern "C" fn delete_unversioned<B: Backend>(tensor: *mut DLManagedTensor) {
+    if !tensor.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { Held::<DLManagedTensor, B>::free((*tensor).manager_ctx) }
+    }
+}

@@ -1,0 +1,79 @@
+//! Patterns in regions, written and checked by a device.
+#![allow(unsafe_code)]
+
+use super::{PATTERN_WORD, Workbench};
+use crate::memory::Segment;
+use crate::region::{By, Region, Slots, check_aligned};
+#[cfg(doc)]
+use crate::types::Error;
+use crate::types::{Access, Bytes, DeviceId, Granularity, Result};
+
+impl<B: Workbench> Region<B> {
+    /// Writes the [pattern](super::pattern_word) of a seed, word 0 at `offset`, by `device` itself (a
+    /// kernel where the backend has them), and waits.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unaligned`] where the part is not made of words of 8 bytes, [`Error::OutOfRange`],
+    /// [`Error::NotMapped`], [`Error::NoAccess`], or what the driver answers.
+    pub fn write_pattern(&mut self, device: DeviceId, offset: Bytes, length: Bytes, seed: u64) -> Result<()> {
+        for (part, seed) in
+            self.pattern_parts("write pattern", device, offset, length, seed, Access::ReadWrite)?
+        {
+            // SAFETY: the part is mapped and the device may write all of it.
+            unsafe { self.backend().write_pattern(device, part.address, part.length, seed) }?;
+        }
+        Ok(())
+    }
+
+    /// How many words of a part are not what [`Region::write_pattern`] with this seed would have written, counted by
+    /// `device` itself.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Region::write_pattern`].
+    pub fn count_wrong(&self, device: DeviceId, offset: Bytes, length: Bytes, seed: u64) -> Result<u64> {
+        let mut parts = self.pattern_parts("check pattern", device, offset, length, seed, Access::Read)?;
+        parts.try_fold(0, |wrong, (part, seed)| {
+            // SAFETY: the part is mapped and the device may read all of it.
+            Ok(wrong + unsafe { self.backend().count_wrong(device, part.address, part.length, seed) }?)
+        })
+    }
+
+    /// A part as segments, each with the seed that continues the pattern there: the pattern depends on seed + index
+    /// alone.
+    fn pattern_parts(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        offset: Bytes,
+        length: Bytes,
+        seed: u64,
+        need: Access,
+    ) -> Result<impl Iterator<Item = (Segment, u64)>> {
+        self.backend().device(operation, device)?;
+        self.check_inside(operation, offset, length)?;
+        if let Some(granularity) = Granularity::new(PATTERN_WORD) {
+            check_aligned(operation, "offset", offset.0, granularity)?;
+            check_aligned(operation, "length", length.0, granularity)?;
+        }
+        let segments = self.segments(operation, offset, length, need, By::Device(device))?;
+        let mut words = 0;
+        Ok(segments.into_iter().map(move |part| {
+            let seed = seed.wrapping_add(words);
+            words += part.length.0 / PATTERN_WORD.0;
+            (part, seed)
+        }))
+    }
+}
+
+impl<B: Workbench> Slots<B> {
+    /// [`Region::write_pattern`] in the set that is shown.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::write_pattern`].
+    pub fn write_pattern(&mut self, device: DeviceId, offset: Bytes, length: Bytes, seed: u64) -> Result<()> {
+        self.region_mut().write_pattern(device, offset, length, seed)
+    }
+}

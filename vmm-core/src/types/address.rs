@@ -1,0 +1,88 @@
+//! Addresses in the space that devices and host share, and ranges of them.
+
+use crate::types::Bytes;
+use std::fmt;
+
+/// A device address: what CUDA calls `CUdeviceptr` and HIP `hipDeviceptr_t`.
+///
+/// The CPU must not dereference it unless the backend says that it can (host memory).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address(pub u64);
+
+impl Address {
+    /// The address `offset` bytes further, or `None` past the end of the address space.
+    #[must_use]
+    pub const fn checked_add(self, offset: Bytes) -> Option<Self> {
+        match self.0.checked_add(offset.0) {
+            Some(address) => Some(Self(address)),
+            None => None,
+        }
+    }
+
+    /// True where the address is a multiple of `alignment`.
+    #[must_use]
+    pub const fn is_aligned_to(self, alignment: Bytes) -> bool {
+        alignment.0 != 0 && self.0.is_multiple_of(alignment.0)
+    }
+
+    /// The address as a pointer, for APIs that want one.
+    #[must_use]
+    pub fn as_ptr<T>(self) -> *mut T {
+        std::ptr::with_exposed_provenance_mut(self.0 as usize)
+    }
+}
+
+impl std::ops::Add<Bytes> for Address {
+    type Output = Self;
+    /// For offsets inside a range that exists; saturates otherwise.
+    fn add(self, offset: Bytes) -> Self {
+        Self(self.0.saturating_add(offset.0))
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:#x}", self.0))
+    }
+}
+
+impl fmt::Debug for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// `size` bytes of addresses from `base` on.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AddressRange {
+    /// The first address.
+    pub base: Address,
+    /// How many bytes.
+    pub size: Bytes,
+}
+
+impl AddressRange {
+    /// The first address behind the range.
+    #[must_use]
+    pub fn end(self) -> Address {
+        self.base + self.size
+    }
+
+    /// True where `address` lies in the range.
+    #[must_use]
+    pub fn contains(self, address: Address) -> bool {
+        self.base <= address && address < self.end()
+    }
+}
+
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{} ({})", self.base, self.end(), self.size)
+    }
+}
+
+impl fmt::Debug for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
