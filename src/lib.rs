@@ -7,7 +7,6 @@ mod open;
 
 pub use any::{AnyBackend, AnyHandle, AnyMulticast, AnyReservation};
 pub use gpu_vmm_core::*;
-pub use gpu_vmm_pool as pool;
 pub use open::Found;
 
 #[cfg(feature = "cuda")]
@@ -16,9 +15,15 @@ pub use gpu_vmm_cuda as cuda;
 pub use gpu_vmm_hip as hip;
 #[cfg(feature = "host")]
 pub use gpu_vmm_host as host;
+#[cfg(feature = "pool")]
+pub use gpu_vmm_pool as pool;
+#[cfg(feature = "share")]
+pub use gpu_vmm_share as share;
+#[cfg(feature = "snapshot")]
+pub use gpu_vmm_snapshot as snapshot;
 
 /// So that the guide's examples are compiled.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "share"))]
 #[doc = include_str!("../docs/sharing.md")]
 struct SharingGuide;
 
@@ -28,6 +33,6 @@ struct SharingGuide;
 struct SameAddressGuide;
 
 /// The same.
-#[cfg(all(doctest, feature = "host"))]
+#[cfg(all(doctest, feature = "host", feature = "pool"))]
 #[doc = include_str!("../docs/pool.md")]
 struct PoolGuide;

@@ -9,8 +9,8 @@ use gpu_vmm::dlpack::{
     TensorView,
 };
 use gpu_vmm::host::{HostBackend, HostConfig};
-use gpu_vmm::testkit::FaultInject;
 use gpu_vmm::{Access, Backend, Bytes, DeviceId, Done, Error, Grown, Physical, Properties, Region, Stash};
+use gpu_vmm_testkit::FaultInject;
 use std::ptr::NonNull;
 
 type Machine = FaultInject<HostBackend>;

@@ -8,8 +8,8 @@
 #![allow(unsafe_code)]
 
 use crate::ffi::{CuContext, CuResult, CuStream};
+use crate::kernels::Kernels;
 use crate::lease::Lease;
-use crate::workbench::Kernels;
 use crate::{CudaBackend, Inner};
 use gpu_vmm_core::{Bytes, DeviceId, Error, MemoryInfo, Result};
 use std::sync::{Arc, Mutex};

@@ -67,9 +67,11 @@
 //! `device` its devices, `context` where work runs, `lease` the contexts that programs gave, `idle` waiting for work; `backend` says which of it answers which method. `kinds` is what memory
 //! there can be, `host` that of the host, `handle` and `reservation` are memory and addresses, `share` (on Windows `win32`),
 //! `fabric` (with `imex`) and `dma_buf` how both leave the process, `multicast` is objects that write to several devices.
-//! `copy` and `workbench` are what runs on a device, `event` are places in its streams, `staging` copies that go on meanwhile and page-locked memory for
+//! `copy` and `testkit` are what runs on a device, `event` are places in its streams, `staging` copies that go on meanwhile and page-locked memory for
 //! them, `stream` what both run on; `relaxed` keeps calls from spoiling captures, `graph` and `own_context` are captures and
 //! contexts for tests; `capabilities` and `quirks` are what to expect, `interop` is cudarc.
+// What the testkit alone uses is not used without it.
+#![cfg_attr(not(feature = "testkit"), allow(dead_code))]
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("NVIDIA's driver exists for 64-bit processes alone");
@@ -86,12 +88,12 @@ mod error;
 mod event;
 mod fabric;
 mod ffi;
-mod graph;
 mod handle;
 mod host;
 mod idle;
 mod imex;
 mod interop;
+mod kernels;
 mod kinds;
 mod lease;
 mod loader;
@@ -104,9 +106,10 @@ mod reservation;
 mod share;
 mod staging;
 mod stream;
+#[cfg(feature = "testkit")]
+mod testkit;
 #[cfg(windows)]
 mod win32;
-mod workbench;
 
 pub use cudarc;
 pub use handle::CudaHandle;

@@ -5,11 +5,9 @@
 
 use crate::CudaBackend;
 use crate::context::Entered;
-use crate::ffi::{CuContext, CuResult, CuStream};
+use crate::ffi::{CuContext, CuStream};
 use crate::own_context::OwnContext;
-use gpu_vmm_core::testkit::WorkStream;
-use gpu_vmm_core::{DeviceId, Result, Stream};
-use std::ffi::c_void;
+use gpu_vmm_core::{DeviceId, Result};
 
 /// The stream, and the context that it is in. Dropping it waits. In a forked child dropping does nothing.
 #[derive(Debug)]
@@ -18,7 +16,7 @@ pub(crate) struct OwnStream {
     context: CuContext,
     stream: CuStream,
     /// A context that was made for the stream, and ends after it.
-    own: Option<OwnContext>,
+    pub(crate) own: Option<OwnContext>,
 }
 
 impl CudaBackend {
@@ -85,31 +83,6 @@ impl OwnStream {
         // SAFETY: the stream was made in this context and is destroyed once, here.
         let result = unsafe { (self.backend.functions().stream_destroy)(self.stream) };
         finished.and(self.backend.check(operation, "cuStreamDestroy_v2", result, String::new))
-    }
-}
-
-impl WorkStream for OwnStream {
-    fn stream(&self) -> Stream<'_> {
-        // SAFETY: the stream lives as long as it is borrowed.
-        unsafe { Stream::from_raw(self.raw().0) }
-    }
-
-    fn context(&self) -> Option<*mut c_void> {
-        self.own.as_ref().map(|own| own.raw.0)
-    }
-
-    fn is_done(&self) -> Result<bool> {
-        const OPERATION: &str = "ask a stream";
-        let _entered = self.enter(OPERATION)?;
-        let _relaxed = self.backend.relax(OPERATION)?;
-        // SAFETY: the stream is live, and its context is current.
-        match unsafe { (self.backend.functions().stream_query)(self.raw()) } {
-            CuResult::NOT_READY => Ok(false),
-            result => {
-                let context = || format!("stream {:?}", self.raw());
-                self.backend.check(OPERATION, "cuStreamQuery", result, context).map(|()| true)
-            }
-        }
     }
 }
 

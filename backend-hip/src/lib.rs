@@ -12,11 +12,13 @@
 //! | `share`, `win32` | memory as a file descriptor, or as a handle of Windows |
 //! | `reservation`, `addresses`, `mappings`, `access` | address ranges, what is mapped there, who may use it |
 //! | `copy`, `staging`, `stream`, `event` | moving data; page-locked memory, and copies on streams of their own; places in streams |
-//! | `workbench`, `kernels`, `compiler` | a pattern written and checked, by kernels or by copies |
+//! | `testkit`, `kernels`, `compiler` | a pattern written and checked, by kernels or by copies |
 //! | `quirks`, `trial`, `capabilities` | what versions and devices can do |
 //!
 //! HIP is one for the process, so a backend is too: all that [`HipBackend::open`] gives is the same. Its virtual memory
 //! calls go through one lock, since HIP has none around its tables. It does not work in a forked child.
+// What the testkit alone uses is not used without it.
+#![cfg_attr(not(feature = "testkit"), allow(dead_code))]
 
 mod access;
 mod addresses;
@@ -29,23 +31,24 @@ mod driver;
 mod error;
 mod event;
 mod ffi;
-mod graph;
 mod handle;
 mod hsa;
 mod kernels;
 mod kinds;
 mod loader;
 mod mappings;
+mod plain;
 mod quirks;
 mod relaxed;
 mod reservation;
 mod share;
 mod staging;
 mod stream;
+#[cfg(feature = "testkit")]
+mod testkit;
 mod trial;
 #[cfg(windows)]
 mod win32;
-mod workbench;
 
 pub use backend::HipBackend;
 pub use handle::HipHandle;

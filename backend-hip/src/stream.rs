@@ -3,8 +3,7 @@
 
 use crate::device::Current;
 use crate::driver::Driver;
-use crate::ffi::{hipError_t, hipStream_t};
-use gpu_vmm_core::testkit::WorkStream;
+use crate::ffi::hipStream_t;
 use gpu_vmm_core::{DeviceId, Error, Result, Stream};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -65,26 +64,6 @@ impl OwnStream {
         // SAFETY: the stream was made by this and is destroyed once, here.
         let code = unsafe { destroy(self.stream) };
         finished.and(self.driver.check(operation, "hipStreamDestroy", code, || self.device.to_string()))
-    }
-}
-
-impl WorkStream for OwnStream {
-    fn stream(&self) -> Stream<'_> {
-        // SAFETY: the stream lives as long as it is borrowed.
-        unsafe { Stream::from_raw(self.raw().cast()) }
-    }
-
-    fn is_done(&self) -> Result<bool> {
-        const OPERATION: &str = "ask a stream";
-        let query = needed(OPERATION, "hipStreamQuery", self.driver.hip.hipStreamQuery)?;
-        let _current = self.enter(OPERATION)?;
-        let _relaxed = self.driver.relax(OPERATION)?;
-        // SAFETY: the stream is alive.
-        let code = unsafe { query(self.raw()) };
-        match self.driver.check(OPERATION, "hipStreamQuery", code, || format!("stream {:p}", self.raw())) {
-            Err(_) if code == hipError_t::hipErrorNotReady => Ok(false),
-            answer => answer.map(|()| true),
-        }
     }
 }
 

@@ -3,17 +3,13 @@
 //! A capture forbids to wait for its stream, for its device, and, if the stream is a blocking one, to use the default stream
 //! that callers wait for, and to ask or wait for an event that was recorded in it. The attempt is an error and spoils the capture,
 //! whichever thread makes it and in every mode, as with `cuCtxSynchronize`. Nothing else is forbidden in any mode.
-#![allow(unsafe_code)] // implements traits that make promises
 
-use crate::backend::Host;
 use crate::queues::Queues;
 use crate::stream;
 use crate::work::Work;
 use gpu_vmm_core::system::refusal;
-use gpu_vmm_core::testkit::Graph;
-use gpu_vmm_core::{DeviceId, Error, Result, Stream};
+use gpu_vmm_core::{DeviceId, Error, Result};
 use rustix::io::Errno;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// What was queued on a stream since its capture began.
@@ -94,7 +90,7 @@ impl Queues {
         }))
     }
 
-    fn begin_capture(&self, operation: &'static str, device: DeviceId, name: usize) -> Result<()> {
+    pub(crate) fn begin_capture(&self, operation: &'static str, device: DeviceId, name: usize) -> Result<()> {
         self.process.check(operation)?;
         if name == stream::default_of(device) {
             return Err(invalid(operation, "the default stream cannot capture"));
@@ -112,7 +108,7 @@ impl Queues {
         Ok(())
     }
 
-    fn end_capture(&self, operation: &'static str, name: usize) -> Result<Vec<Work>> {
+    pub(crate) fn end_capture(&self, operation: &'static str, name: usize) -> Result<Vec<Work>> {
         self.process.check(operation)?;
         let mut state = self.shared.state();
         let capture = state.queues.get_mut(&name).and_then(|queue| queue.capture.take());
@@ -129,36 +125,4 @@ impl Queues {
 fn invalid(operation: &'static str, why: &'static str) -> Error {
     let source = refusal("the host backend", Errno::INVAL, why);
     Error::Driver { operation, source, context: String::new() }
-}
-
-pub(crate) fn begin(host: &Host, device: DeviceId, stream: Stream<'_>) -> Result<()> {
-    let operation = "begin a capture";
-    let name = stream::on(host, operation, device, stream)?;
-    host.queues.begin_capture(operation, device, name)
-}
-
-pub(crate) fn end(host: &Arc<Host>, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
-    let operation = "end a capture";
-    let name = stream::on(host, operation, device, stream)?;
-    let work = host.queues.end_capture(operation, name)?;
-    Ok(Box::new(HostGraph { host: Arc::clone(host), device, work }))
-}
-
-/// Work that was captured.
-#[derive(Debug)]
-struct HostGraph {
-    host: Arc<Host>,
-    device: DeviceId,
-    work: Vec<Work>,
-}
-
-impl Graph for HostGraph {
-    unsafe fn launch(&self, stream: Stream<'_>) -> Result<()> {
-        let operation = "launch a graph";
-        let name = stream::on(&self.host, operation, self.device, stream)?;
-        self.host.queues.check_alive(operation, self.device)?;
-        self.work
-            .iter()
-            .try_for_each(|work| self.host.queues.push(operation, self.device, name, work.clone()))
-    }
 }

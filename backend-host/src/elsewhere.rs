@@ -3,6 +3,7 @@
 
 use crate::HostConfig;
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
+#[cfg(feature = "testkit")]
 use gpu_vmm_core::testkit::{Walked, WorkStream, Workbench};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId,
@@ -234,6 +235,7 @@ unsafe impl Reservation for HostReservation {
     }
 }
 
+#[cfg(feature = "testkit")]
 impl Workbench for HostBackend {
     fn pattern_by(&self) -> &'static str {
         match *self {}

@@ -34,10 +34,12 @@
 //! handles that stay in this process and `extents` its free list; `memory` is a piece of it, or a file of its own
 //! where it is to be shared. `pages` holds the system calls on addresses; `spare` keeps unmapping possible at the
 //! kernel's limit of mappings. `queues` has the streams, `work` what is on them, and `captures` what goes into graphs. `kinds` says what memory there is beside a device's plain own. `mappings` knows what is mapped where and who may use it, for the checks of `copy` and
-//! `workbench`.
+//! `testkit`.
 //!
 //! On systems other than 64-bit Linux the crate compiles, and opening answers
 //! [`Unsupported`](gpu_vmm_core::Error::Unsupported).
+// What the testkit alone uses is not used without it.
+#![cfg_attr(not(feature = "testkit"), allow(dead_code))]
 
 mod config;
 
@@ -64,7 +66,8 @@ cfg_if::cfg_if! {
         mod store;
         mod stream;
         mod work;
-        mod workbench;
+        #[cfg(feature = "testkit")]
+        mod testkit;
 
         pub use backend::HostBackend;
         pub use handle::HostHandle;

@@ -3,54 +3,17 @@
 #![allow(unsafe_code)]
 
 use crate::backend::Host;
-use crate::captures::Waiting;
-use gpu_vmm_core::testkit::WorkStream;
 use gpu_vmm_core::{DeviceId, Error, Result, Stream};
-use std::ptr::without_provenance_mut;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How many names have one number: one for each device that there can be.
 const DEVICES: usize = (DeviceId::LIMIT as usize + 1).next_power_of_two();
 
-#[derive(Debug)]
-struct HostStream {
-    host: Arc<Host>,
-    name: usize,
-}
-
-pub(crate) fn own(host: &Arc<Host>, device: DeviceId, is_blocking: bool) -> Result<Box<dyn WorkStream>> {
+/// A name that no stream had before.
+pub(crate) fn new_name(device: DeviceId) -> usize {
     // From 1 on, since the names below are those of the default streams.
     static NEXT: AtomicUsize = AtomicUsize::new(1);
-    host.account("make a stream", device)?;
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = number * DEVICES + device.0 as usize;
-    if is_blocking {
-        host.queues.make_blocking("make a stream", device, name)?;
-    }
-    Ok(Box::new(HostStream { host: Arc::clone(host), name }))
-}
-
-impl WorkStream for HostStream {
-    fn stream(&self) -> Stream<'_> {
-        // SAFETY: a stream of this backend, for as long as it is borrowed; nothing is ever reached through it.
-        unsafe { Stream::from_raw(without_provenance_mut(self.name)) }
-    }
-
-    fn is_done(&self) -> Result<bool> {
-        let operation = "ask a stream";
-        let queues = &self.host.queues;
-        queues.check_waiting(operation, Waiting::Stream(self.name))?;
-        let is_done = queues.place(operation, self.name)?.is_none();
-        queues.check_alive(operation, device_of(self.name))?;
-        Ok(is_done)
-    }
-}
-
-impl Drop for HostStream {
-    fn drop(&mut self) {
-        self.host.queues.remove(self.name);
-    }
+    NEXT.fetch_add(1, Ordering::Relaxed) * DEVICES + device.0 as usize
 }
 
 /// The name of a device's default stream.
@@ -58,7 +21,7 @@ pub(crate) const fn default_of(device: DeviceId) -> usize {
     device.0 as usize
 }
 
-const fn device_of(name: usize) -> DeviceId {
+pub(crate) const fn device_of(name: usize) -> DeviceId {
     DeviceId((name % DEVICES) as u32)
 }
 

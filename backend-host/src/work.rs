@@ -6,9 +6,11 @@
 #![allow(unsafe_code)]
 
 use crate::mappings::{Mappings, Refusal};
-use gpu_vmm_core::testkit::{PATTERN_WORD, write_pattern_words};
 use gpu_vmm_core::{Access, Address, AddressRange, Bytes, DeviceId};
 use std::time::{Duration, Instant};
+
+/// The bytes of a word of the pattern.
+const WORD: u64 = size_of::<u64>() as u64;
 
 /// As much as is written between two looks at the table of mappings.
 const PIECE: Bytes = Bytes::kib(64);
@@ -39,6 +41,8 @@ pub(crate) struct Pattern {
     pub(crate) range: AddressRange,
     /// One for each round.
     pub(crate) seeds: Vec<u64>,
+    /// Writes the pattern of a seed, from the word with this number on.
+    pub(crate) write: fn(&mut [u64], u64, u64),
 }
 
 impl Pattern {
@@ -64,11 +68,11 @@ impl Pattern {
         let at: Address = self.range.base + first;
         let range = AddressRange { base: at, size: length };
         let write = || {
-            let count = (length.0 / PATTERN_WORD.0) as usize;
+            let count = (length.0 / WORD) as usize;
             // SAFETY: the words are aligned, mapped and may be written as long as this runs, as the table says; who started
             // the work lets no other use them meanwhile, and any bytes are a `u64`.
             let words = unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), count) };
-            write_pattern_words(words, seed, first.0 / PATTERN_WORD.0);
+            (self.write)(words, seed, first.0 / WORD);
         };
         mappings.while_allowed(range, self.device, Access::ReadWrite, write).map_err(
             |refusal| match refusal {

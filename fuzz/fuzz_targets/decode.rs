@@ -1,4 +1,4 @@
 //! Any bytes in place of a message from another process.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| gpu_vmm_core::share::fuzz::decode(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| gpu_vmm_share::fuzz::decode(bytes));

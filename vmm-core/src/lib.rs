@@ -17,8 +17,6 @@
 //! | [`Stash`] | where the contents of suspended regions are kept |
 //! | [`Regions`], [`SharedRegion`] | regions that threads have in common, suspended and resumed by their tag |
 //! | [`Ring`] | page-locked buffers through which contents go, made ahead |
-//! | [`share`] | memory and regions between processes |
-//! | [`snapshot`] | regions in a file, and in another process: [`Snapshot`](snapshot::Snapshot), [`SnapshotFile`](snapshot::SnapshotFile), [`Restore`](snapshot::Restore) |
 //! | [`Event`] | a place in the work of a stream, and whether a device has come to it |
 //! | [`Done`] | how it is known that no device uses memory any more that is about to be taken away |
 //! | [`Error`] | what went wrong, with the numbers and the driver's own words |
@@ -52,27 +50,29 @@ mod driver;
 mod memory;
 pub mod multicast;
 mod region;
-pub mod share;
-pub mod snapshot;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 mod types;
 
-pub use driver::{Backend, Deferred, Done, DropLog, Event, Handle, Lane, Pinned, Reservation, Stream};
-pub use memory::{POISON, Physical, Ring, Stash, StashKind};
+pub use driver::{
+    Backend, Deferred, Done, DropLog, Event, Handle, Lane, Pinned, Reservation, Stream, check_same,
+};
+pub use memory::files;
+pub use memory::{ChunkContents, MemoryId, POISON, Physical, Ring, Segment, Stash, StashKind, rounded_size};
 #[cfg(unix)]
 pub use region::DmaBuf;
 #[cfg(feature = "dlpack")]
 pub use region::dlpack;
 pub use region::{
-    ByTag, DevicePtr, DeviceVec, Grown, Growth, MappingInfo, Moved, Placement, Region, RegionBuilder,
-    RegionState, Regions, Resumed, SharedRegion, Shrunk, Slots, Suspended, Via,
+    ADDRESS_SPACE, ByTag, DevicePtr, DeviceVec, Grown, Growth, MappedMemory, MappingInfo, Moved, Placement,
+    Region, RegionBuilder, RegionSettings, RegionState, Regions, Resumed, SharedRegion, Shrunk, Slots,
+    Suspended, Via, check_reach,
 };
 #[cfg(unix)]
 pub use types::system;
 pub use types::{
     Access, AccessMap, Address, AddressRange, Alignment, Bytes, Capability, Device, DeviceId, DeviceUuid,
     DriverError, DriverInfo, Error, FabricHandle, Feature, FoundBy, Grant, Granularity, HandleTypes,
-    InstanceId, Location, MemoryInfo, ParseBytesError, Process, Properties, Quirk, Result, SetId, Tried,
-    Vendor,
+    InstanceId, Location, Lock, MemoryInfo, MemoryKind, ParseBytesError, Process, Properties, Quirk, Result,
+    SetId, Tried, Vendor,
 };

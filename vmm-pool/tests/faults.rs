@@ -3,10 +3,10 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::testkit::{FaultInject, Workbench};
 use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Stash, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Pool, PoolError};
+use gpu_vmm_testkit::{FaultInject, Workbench};
 
 type Faulty = FaultInject<HostBackend>;
 

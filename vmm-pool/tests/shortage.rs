@@ -2,10 +2,10 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::testkit::{FaultInject, Workbench};
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Done, Error, Result, Stash, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Fence, Pool, PoolError};
+use gpu_vmm_testkit::{FaultInject, Workbench};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 

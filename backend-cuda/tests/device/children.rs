@@ -4,9 +4,9 @@
 use crate::exports::for_fabric;
 use crate::support::*;
 use crate::walk::walk;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Backend, Bytes, Error, FabricHandle, Handle, Properties};
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, cudarc};
+use gpu_vmm_testkit::Workbench;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, ExitCode, Stdio};

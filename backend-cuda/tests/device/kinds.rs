@@ -2,12 +2,12 @@
 #![allow(unsafe_code)]
 
 use crate::support::*;
-use gpu_vmm_core::testkit::{count_wrong_words, write_pattern_words};
 use gpu_vmm_core::{
     Access, Address, Backend, Bytes, Capability, DeviceId, Error, Feature, Handle, HandleTypes, Location,
     Properties, Reservation, Result,
 };
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
+use gpu_vmm_testkit::{count_wrong_words, write_pattern_words};
 use std::collections::HashSet;
 
 /// What the backend says of a feature.

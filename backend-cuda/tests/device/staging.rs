@@ -4,9 +4,9 @@
 use crate::contexts::queue_fills;
 use crate::support::*;
 use cudarc::driver::CudaContext;
-use gpu_vmm_core::testkit::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Lane, Pinned, Properties, Reservation};
 use gpu_vmm_cuda::{CudaBackend, CudaReservation, cudarc};
+use gpu_vmm_testkit::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};
 use std::time::Instant;
 
 /// Writes the pattern into memory that no copy uses.

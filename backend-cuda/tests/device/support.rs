@@ -1,11 +1,11 @@
 //! The traits' calls for tests: a failure is a panic, and each promise is kept by the way in which tests use them.
 #![allow(unsafe_code)]
 
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, DeviceId, Grant, Handle, Properties, Reservation,
 };
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
+use gpu_vmm_testkit::Workbench;
 
 /// The device that tests of one device use.
 pub(crate) const DEVICE: DeviceId = DeviceId(0);

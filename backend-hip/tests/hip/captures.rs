@@ -2,8 +2,8 @@
 
 use crate::rig::{ONE, Rig, ZERO};
 use crate::{Needs, Test};
-use gpu_vmm_core::testkit::{CaptureMode, WorkStream, Workbench, pattern_word};
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Reservation, Stream};
+use gpu_vmm_testkit::{CaptureMode, WorkStream, Workbench, pattern_word};
 use std::ptr::without_provenance_mut;
 use std::thread;
 

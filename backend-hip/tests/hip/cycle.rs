@@ -2,8 +2,8 @@
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Backend, Bytes, Error, Handle, Properties, Reservation};
+use gpu_vmm_testkit::Workbench;
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "cycle::memory_is_made_used_and_given_back", needs: Needs::Device, run: full },

@@ -2,8 +2,8 @@
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Backend, DeviceId, Error, Stream};
+use gpu_vmm_testkit::Workbench;
 use std::ptr::null_mut;
 
 pub(crate) const TESTS: &[Test] = &[

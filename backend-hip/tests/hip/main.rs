@@ -9,7 +9,7 @@
 mod access;
 mod addresses;
 mod captures;
-#[path = "../../../tests/conformance/src/counts.rs"]
+#[path = "../../../conformance/src/counts.rs"]
 mod counts;
 mod cycle;
 mod devices;

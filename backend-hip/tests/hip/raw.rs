@@ -4,8 +4,8 @@
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
 use gpu_vmm_core::Backend;
-use gpu_vmm_raw::abi::{Code, NON_BLOCKING, PORTABLE, RELEASE_THRESHOLD};
-use gpu_vmm_raw::{Driver, below, loaded};
+use gpu_vmm_testkit::raw::abi::{Code, NON_BLOCKING, PORTABLE, RELEASE_THRESHOLD};
+use gpu_vmm_testkit::raw::{Driver, below, loaded};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::slice;

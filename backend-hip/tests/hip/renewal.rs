@@ -5,7 +5,7 @@ use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Error, Reservation};
 use gpu_vmm_hip::HipReservation;
-use gpu_vmm_raw::loaded;
+use gpu_vmm_testkit::raw::loaded;
 use std::ffi::CStr;
 use std::thread;
 

@@ -2,10 +2,10 @@
 
 use crate::Needs;
 use crate::counts::Counts;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Access, Alignment, Backend, Bytes, DeviceId, Grant, Properties, Reservation};
 use gpu_vmm_hip::{HipBackend, HipHandle, HipReservation};
-use gpu_vmm_raw::loaded;
+use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::raw::loaded;
 use libtest_mimic::Failed;
 use std::sync::atomic::{AtomicUsize, Ordering};
 

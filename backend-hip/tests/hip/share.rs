@@ -2,9 +2,9 @@
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Backend, Bytes, Error, Feature, Handle, Properties, Reservation};
 use gpu_vmm_hip::{HipHandle, HipReservation};
+use gpu_vmm_testkit::Workbench;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;

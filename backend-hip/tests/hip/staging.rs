@@ -2,8 +2,8 @@
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Reservation};
+use gpu_vmm_testkit::Workbench;
 use std::slice;
 
 pub(crate) const TESTS: &[Test] = &[

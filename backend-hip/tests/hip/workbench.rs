@@ -2,8 +2,8 @@
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
-use gpu_vmm_core::testkit::{Walked, Workbench};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Reservation};
+use gpu_vmm_testkit::{Walked, Workbench};
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "workbench::it_is_told_what_writes_the_pattern", needs: Needs::Device, run: told },

@@ -3,9 +3,9 @@
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free, properties_of};
 use crate::{ONE, SMALL};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Access, Backend, Bytes, Error, Properties, Reservation};
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_testkit::Workbench;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn limit(resource: Resource, current: u64) {

@@ -3,9 +3,9 @@
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Access, Address, Backend, Bytes, Error, Handle, Properties};
 use gpu_vmm_host::HostConfig;
+use gpu_vmm_testkit::Workbench;
 
 /// Runs `body` in a forked child and waits for it.
 fn in_fork(body: impl FnOnce()) {

@@ -1,10 +1,10 @@
 //! Snapshots between machines with other units, less memory and fewer links.
 
-use gpu_vmm_core::snapshot::{Restore, Restored, Snapshot, SnapshotFile};
 use gpu_vmm_core::{
     Access, Address, Bytes, DeviceId, Done, Error, Location, Physical, Placement, Properties, Region, Ring,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_snapshot::{Restore, Restored, Snapshot, SnapshotFile};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 

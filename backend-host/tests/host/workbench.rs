@@ -2,9 +2,9 @@
 
 use crate::range::{Range, create, free};
 use crate::{GRANULE, ONE, TWO};
-use gpu_vmm_core::testkit::{Workbench, pattern_word};
 use gpu_vmm_core::{Access, Backend, Bytes, Error};
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_testkit::{Workbench, pattern_word};
 
 fn machine() -> HostBackend {
     HostConfig::new().devices(2).memory(Bytes::mib(16)).open().unwrap()

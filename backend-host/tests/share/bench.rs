@@ -1,9 +1,9 @@
 //! Two machines, a region with everything that a region can have, and whether two regions are the same.
 
 use crate::{ONE, TWO, UNIT, units};
-use gpu_vmm_core::share::{Exporter, Import, Imported, Line};
 use gpu_vmm_core::{Access, Address, Backend, Bytes, DeviceId, Physical, Placement, Properties, Region};
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_share::{Exporter, Import, Imported, Line};
 
 pub(crate) const RW: Access = Access::ReadWrite;
 

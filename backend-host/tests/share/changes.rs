@@ -2,9 +2,9 @@
 
 use crate::bench::{empty, far, full, machine, piece, put, seen, shared};
 use crate::{LONG, ONE, TWO, units};
-use gpu_vmm_core::share::{Change, Event, Exporter, Import, Imported};
-use gpu_vmm_core::testkit::FaultInject;
 use gpu_vmm_core::{Backend, Bytes, Done, Error, Grown, Placement, Properties, Region};
+use gpu_vmm_share::{Change, Event, Exporter, Import, Imported};
+use gpu_vmm_testkit::FaultInject;
 use std::time::Duration;
 
 const IDLE: Done<'static> = Done::when_devices_idle();

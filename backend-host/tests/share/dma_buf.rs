@@ -2,8 +2,8 @@
 
 use crate::bench::{empty, full, machine, piece, put};
 use crate::{ONE, TWO, UNIT, units};
-use gpu_vmm_core::testkit::FaultInject;
 use gpu_vmm_core::{Bytes, Done, Error, Region};
+use gpu_vmm_testkit::FaultInject;
 
 #[test]
 fn a_driver_without_dma_bufs_says_why() {

@@ -4,10 +4,10 @@ use crate::bench::{far, full, machine, piece, put, seen, shared};
 use crate::child::alone;
 use crate::left::Left;
 use crate::{LONG, ONE, TWO, units};
-use gpu_vmm_core::share::{Event, Exporter, Import, Imported, Line};
-use gpu_vmm_core::testkit::FaultInject;
 use gpu_vmm_core::{Bytes, Done, Error, Grown, Placement, Region, Result};
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_share::{Event, Exporter, Import, Imported, Line};
+use gpu_vmm_testkit::FaultInject;
 
 const IDLE: Done<'static> = Done::when_devices_idle();
 

@@ -3,8 +3,8 @@
 //! That the real ends understand it is also what keeps the form of the messages as it is.
 
 use gpu_vmm_core::Bytes;
-use gpu_vmm_core::share::manifest::{Origin, SharedMapping, SharedPiece};
-use gpu_vmm_core::share::{Allowed, Line};
+use gpu_vmm_share::manifest::{Origin, SharedMapping, SharedPiece};
+use gpu_vmm_share::{Allowed, Line};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,

@@ -1,8 +1,8 @@
 //! What this process holds: counted before and after.
 
-use gpu_vmm_core::testkit::{FaultInject, Live};
 use gpu_vmm_core::{Backend, Bytes};
 use gpu_vmm_host::HostBackend;
+use gpu_vmm_testkit::{FaultInject, Live};
 
 /// Descriptors, files that are mapped, and what the backend has handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use crate::bench::{empty, machine, piece, put, seen};
 use crate::forger::{Forger, Say};
 use crate::{ONE, TWO, UNIT, units};
-use gpu_vmm_core::share::Line;
-use gpu_vmm_core::share::manifest::{MemoryKind, Origin, SharedPiece};
 use gpu_vmm_core::{Bytes, Error, Physical, Properties};
 use gpu_vmm_host::HostConfig;
+use gpu_vmm_share::Line;
+use gpu_vmm_share::manifest::{MemoryKind, Origin, SharedPiece};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -6,8 +6,8 @@ use crate::forger::{Description, Forger, Say};
 use crate::left::Left;
 use crate::{UNIT, units};
 use gpu_vmm_core::Done;
-use gpu_vmm_core::share::{Exporter, Import};
-use gpu_vmm_core::testkit::FaultInject;
+use gpu_vmm_share::{Exporter, Import};
+use gpu_vmm_testkit::FaultInject;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 

@@ -4,9 +4,9 @@ use crate::bench::{empty, far, full, machine, piece, put, seen};
 use crate::child::{alone, is_child, spawn};
 use crate::left::Left;
 use crate::{ONE, UNIT, units};
-use gpu_vmm_core::share::{By, Import, Offer, Offered};
-use gpu_vmm_core::testkit::FaultInject;
 use gpu_vmm_core::{Access, Bytes, Error, Physical, Properties};
+use gpu_vmm_share::{By, Import, Offer, Offered};
+use gpu_vmm_testkit::FaultInject;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 

@@ -3,9 +3,9 @@
 use crate::bench::{RW, empty, far, full, machine, piece, put, seen, shared};
 use crate::child::{is_child, start};
 use crate::{LONG, ONE, TWO, UNIT, units};
-use gpu_vmm_core::share::{Allowed, Event, Exporter, Import, Imported, LetGo, Line};
 use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Grown, Physical, Placement, Properties, Region};
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_share::{Allowed, Event, Exporter, Import, Imported, LetGo, Line};
 use std::os::fd::AsFd;
 
 #[test]

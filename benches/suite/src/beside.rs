@@ -5,8 +5,8 @@ use crate::pairs::{pool, threads};
 use crate::scene::Scene;
 use crate::stop::{Answer, Stop};
 use crate::{Options, Told};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{DeviceId, Stream};
+use gpu_vmm_testkit::Workbench;
 
 /// Measures an allocator beside the pool of a backend, on one thread, and tells of each figure as it is there. Sizes of which
 /// there is not three times as much memory are left out.

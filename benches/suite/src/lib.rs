@@ -29,8 +29,8 @@ mod turns;
 
 pub use allocator::Allocator;
 pub use beside::{beside_pool, beside_pool_on_threads};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Bytes, DeviceId};
+use gpu_vmm_testkit::Workbench;
 pub use pairs::{About, about};
 pub use row::{Curve, Mark, Row, Side, Spread, Unit};
 use scene::Scene;

@@ -2,10 +2,10 @@
 #![allow(unsafe_code)]
 
 use crate::stop::{Answer, Stop};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Address, Bytes, DeviceId, Stream, Vendor};
-use gpu_vmm_raw::abi::{self, AccessDesc, Code, Location, Prop};
-use gpu_vmm_raw::{Driver, ImportBy};
+use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::raw::abi::{self, AccessDesc, Code, Location, Prop};
+use gpu_vmm_testkit::raw::{Driver, ImportBy};
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ fn number(size: Bytes) -> usize {
 
 impl Raw {
     pub(crate) fn below<B: Workbench>(backend: &B, device: DeviceId) -> Result<Self, String> {
-        Ok(Self { driver: gpu_vmm_raw::below(backend, device, None)?.into(), device })
+        Ok(Self { driver: gpu_vmm_testkit::raw::below(backend, device, None)?.into(), device })
     }
 
     /// The same driver, for another device.

@@ -5,8 +5,8 @@ use crate::row::{Curve, Mark, Row, Side, Spread, Unit};
 use crate::stop::{Answer, Stop};
 use crate::turns::{Keep, Times, Turn, Turns, ratios, timed};
 use crate::{Options, Told};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Bytes, DeviceId, Done, Region, Vendor};
+use gpu_vmm_testkit::Workbench;
 use std::time::{Duration, Instant};
 
 /// A backend with a device, and the driver below it.

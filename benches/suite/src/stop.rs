@@ -2,7 +2,7 @@
 
 use gpu_vmm_core::Error;
 use gpu_vmm_pool::PoolError;
-use gpu_vmm_raw::Missing;
+use gpu_vmm_testkit::raw::Missing;
 use std::any::Any;
 
 /// What a step of a pair gives.

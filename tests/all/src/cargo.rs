@@ -23,6 +23,9 @@ const HSA: &str = "libhsa-runtime64.so.1";
 /// The command for users.
 const COMMAND: &str = "gpu-vmm";
 
+/// The library's package.
+const FACADE: &str = "gpu-vmm";
+
 /// A test program and the folder in which its package lies, where Cargo would run it.
 #[derive(Debug)]
 pub(crate) struct Program {
@@ -102,7 +105,7 @@ pub(crate) fn command_program() -> Answer<PathBuf> {
 /// Builds an example of the facade's.
 pub(crate) fn example(name: &str) -> Answer<PathBuf> {
     let mut command = cargo();
-    command.args(["build", "--quiet", "--package", COMMAND, "--example", name]);
+    command.args(["build", "--quiet", "--package", FACADE, "--example", name]);
     let artifacts = artifacts(&mut command)?;
     let files = artifacts.iter().filter(|artifact| artifact["target"]["name"] == name);
     let file = files.filter_map(|artifact| artifact["executable"].as_str()).next();
@@ -123,11 +126,11 @@ pub(crate) fn suite_of(copy: &Path, into: &Path) -> Answer<PathBuf> {
         "--quiet",
         "--locked",
         "--package",
-        "gpu-vmm",
+        "gpu-vmm-conformance",
         "--test",
         "conformance",
     ]);
-    command.args(["--no-default-features", "--features", "host,hip,cuda,gpu-vmm-hip/quirk-switch"]);
+    command.args(["--no-default-features", "--features", "host,hip,cuda,quirk-switch"]);
     let built = artifacts(&mut command)?;
     let program = built.iter().find_map(|artifact| artifact["executable"].as_str());
     program.map(PathBuf::from).ok_or_else(|| Trouble::new("cargo has built no conformance suite"))

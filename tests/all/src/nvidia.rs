@@ -23,7 +23,7 @@ const INSTEAD: &str = "let NVIDIA_LIBRARY name NVIDIA's libcuda.so.1";
 /// The tests, which are ignored elsewhere: a program, where its source lies, and the test's name.
 const TESTS: [(&str, &str, &str); 2] = [
     ("open", "backend-cuda/tests/open", "nvidias_own_library_without_a_gpu_says_so"),
-    ("cli", "tests/cli", "info_says_that_nvidias_own_library_sees_no_gpu"),
+    ("cli", "cli/tests/cli", "info_says_that_nvidias_own_library_sees_no_gpu"),
 ];
 
 /// Runs them; what keeps them from running is a row of the table.

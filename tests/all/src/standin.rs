@@ -26,7 +26,7 @@ struct Suite {
 const DEVICES: [u32; 2] = [1, 2];
 
 const SUITES: [Suite; 4] = [
-    Suite { target: "conformance", shown: "tests/conformance", skipped: None, devices: &DEVICES },
+    Suite { target: "conformance", shown: "conformance", skipped: None, devices: &DEVICES },
     Suite {
         target: "device",
         shown: "backend-cuda/tests/device",

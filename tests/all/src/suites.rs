@@ -22,7 +22,7 @@ struct Suite {
 }
 
 const SUITES: [Suite; 2] = [
-    Suite { target: "conformance", shown: "tests/conformance" },
+    Suite { target: "conformance", shown: "conformance" },
     Suite { target: "hip", shown: "backend-hip/tests/hip" },
 ];
 

@@ -2,9 +2,9 @@
 #![allow(unsafe_code)] // plain allocations are given back by their address
 
 use crate::{ReplayError, Streams, TraceFence};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId};
 use gpu_vmm_pool::{Block, Pool};
+use gpu_vmm_testkit::Workbench;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,8 +1,8 @@
 //! The streams that the numbers of a trace become.
 #![allow(unsafe_code)] // a stream is a pointer
 
-use gpu_vmm_core::testkit::{WorkStream, Workbench};
 use gpu_vmm_core::{DeviceId, Result, Stream};
+use gpu_vmm_testkit::{WorkStream, Workbench};
 
 /// Streams of a device. They have to be there for as long as the pool that they are given to, with all its blocks.
 #[derive(Debug)]

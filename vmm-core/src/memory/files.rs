@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 /// What the system answered to `call` on a file.
-pub(crate) fn failed(operation: &'static str, call: &'static str, path: &Path, error: &io::Error) -> Error {
+pub fn failed(operation: &'static str, call: &'static str, path: &Path, error: &io::Error) -> Error {
     let source = DriverError::system(call, error);
     Error::File { operation, path: path.display().to_string(), source }
 }
@@ -16,13 +16,13 @@ use std::os::unix::fs::FileExt;
 
 /// Writes all bytes at a place of the file.
 #[cfg(unix)]
-pub(crate) fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     file.write_all_at(bytes, offset)
 }
 
 /// Fills all of `bytes` from a place on; [`io::ErrorKind::UnexpectedEof`] where there are not so many.
 #[cfg(unix)]
-pub(crate) fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+pub fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     file.read_exact_at(bytes, offset)
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::R
 use std::os::windows::fs::FileExt;
 
 #[cfg(windows)]
-pub(crate) fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+pub fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.seek_write(bytes, offset) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -46,7 +46,7 @@ pub(crate) fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io
 }
 
 #[cfg(windows)]
-pub(crate) fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
+pub fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.seek_read(bytes, offset) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),

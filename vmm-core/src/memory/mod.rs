@@ -1,7 +1,7 @@
 //! Physical memory without an address, and the ways of its contents to the host and back.
 
 mod backing;
-pub(crate) mod files;
+pub mod files;
 mod physical;
 mod poison;
 mod segment;
@@ -9,10 +9,9 @@ mod staging_ring;
 
 pub(crate) use backing::{Batch, Kept};
 pub use backing::{Stash, StashKind};
-pub use physical::Physical;
-pub(crate) use physical::{Identity, rounded_size};
+pub use physical::{MemoryId, Physical, rounded_size};
 pub use poison::POISON;
 pub(crate) use poison::poison;
-pub(crate) use segment::Segment;
-pub use staging_ring::Ring;
-pub(crate) use staging_ring::{Given, join, start_thread};
+pub use segment::Segment;
+pub use staging_ring::{ChunkContents, Ring};
+pub(crate) use staging_ring::{join, start_thread};

@@ -5,6 +5,7 @@ use crate::driver::check_same;
 use crate::driver::{Backend, Handle};
 use crate::memory::poison;
 use crate::types::{Bytes, DeviceId, Error, FabricHandle, Granularity, Properties, Result};
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -24,11 +25,29 @@ use std::os::windows::io::{BorrowedHandle, OwnedHandle};
 #[derive(Debug)]
 pub struct Physical<B: Backend>(Arc<Owned<B>>);
 
-/// Which piece of memory something is, without keeping the memory: while this is there, no other piece has its
-/// [key](Physical::key).
+/// Which piece of memory something is, without keeping the memory. No other piece has an equal one, now or later.
 #[derive(Debug)]
-pub(crate) struct Identity<B: Backend> {
-    _allocation: Weak<Owned<B>>,
+pub struct MemoryId<B: Backend>(Weak<Owned<B>>);
+
+impl<B: Backend> MemoryId<B> {
+    fn key(&self) -> usize {
+        // The allocation of what is counted stays as long as this does, so that it is no other piece's.
+        Weak::as_ptr(&self.0).addr()
+    }
+}
+
+impl<B: Backend> PartialEq for MemoryId<B> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<B: Backend> Eq for MemoryId<B> {}
+
+impl<B: Backend> Hash for MemoryId<B> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
 }
 
 #[derive(Debug)]
@@ -103,7 +122,7 @@ impl<B: Backend> Physical<B> {
     }
 
     /// Takes in memory that another process exported, on Windows. The handle can be closed afterwards. How it comes from
-    /// one process into another: [`share::win32`](crate::share::win32). CUDA: `cuMemImportFromShareableHandle` with
+    /// one process into another: gpu-vmm-share's `win32`. CUDA: `cuMemImportFromShareableHandle` with
     /// `CU_MEM_HANDLE_TYPE_WIN32`.
     ///
     /// # Safety
@@ -192,14 +211,10 @@ impl<B: Backend> Physical<B> {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// A number that is the same for all clones, and no other piece's while there is a clone or an
-    /// [identity](Physical::identity).
-    pub(crate) fn key(&self) -> usize {
-        Arc::as_ptr(&self.0).addr()
-    }
-
-    pub(crate) fn identity(&self) -> Identity<B> {
-        Identity { _allocation: Arc::downgrade(&self.0) }
+    /// Which piece of memory this is: equal for all clones.
+    #[must_use]
+    pub fn id(&self) -> MemoryId<B> {
+        MemoryId(Arc::downgrade(&self.0))
     }
 
     /// A new file descriptor for the memory, which must have been created [shareable](Properties::shareable).
@@ -213,7 +228,7 @@ impl<B: Backend> Physical<B> {
     }
 
     /// A new handle of Windows for the memory, which must have been created [shareable](Properties::shareable). Child
-    /// processes do not inherit it; [`share::win32`](crate::share::win32) carries it to others.
+    /// processes do not inherit it; gpu-vmm-share's `win32` carries it to others.
     ///
     /// # Errors
     ///
@@ -266,7 +281,12 @@ impl<B: Backend> Physical<B> {
         Arc::strong_count(&self.0)
     }
 
-    pub(crate) fn check_belongs_to(&self, operation: &'static str, backend: &B) -> Result<()> {
+    /// Checks that a backend made the memory, so that it can map it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignHandle`].
+    pub fn check_belongs_to(&self, operation: &'static str, backend: &B) -> Result<()> {
         check_same(operation, &self.0.backend, backend)
     }
 }
@@ -297,7 +317,12 @@ impl<B: Backend> Drop for Owned<B> {
 }
 
 /// `size` rounded up to what such memory is created in, if it can be had at all; and that granularity.
-pub(crate) fn rounded_size<B: Backend>(
+///
+/// # Errors
+///
+/// [`Error::ZeroSize`], [`Error::NoSuchDevice`], [`Error::ExceedsDevice`], [`Error::Unsupported`] for memory that the device
+/// does not have.
+pub fn rounded_size<B: Backend>(
     backend: &B,
     operation: &'static str,
     size: Bytes,

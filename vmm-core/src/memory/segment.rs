@@ -2,11 +2,13 @@
 
 use crate::types::{Address, Bytes, DeviceId};
 
-/// Some of a part, in one reservation and of one device's memory.
+/// Mapped bytes in one reservation, all of them one device's memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Segment {
-    pub(crate) address: Address,
-    pub(crate) length: Bytes,
+pub struct Segment {
+    /// Where they begin.
+    pub address: Address,
+    /// How many there are.
+    pub length: Bytes,
     /// Whose memory it is.
-    pub(crate) device: DeviceId,
+    pub device: DeviceId,
 }

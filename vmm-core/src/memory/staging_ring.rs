@@ -7,7 +7,7 @@
 use crate::driver::Lanes;
 use crate::driver::{Backend, Pinned};
 use crate::memory::Segment;
-use crate::types::lock::Lock;
+use crate::types::Lock;
 use crate::types::{Bytes, DriverError, Error, Result};
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,9 +24,9 @@ pub struct Ring<B: Backend> {
     workers: Lock<Vec<[Box<dyn Pinned>; 2]>>,
 }
 
-/// What is given for a chunk.
+/// What is written to a chunk of the segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Given {
+pub enum ChunkContents {
     /// What has been written into the buffer.
     Bytes,
     /// Zeros; the buffer was not touched.
@@ -72,13 +72,22 @@ impl<B: Backend> Ring<B> {
         Bytes(self.chunk.0 * 2 * self.threads as u64)
     }
 
-    pub(crate) fn backend(&self) -> &B {
+    /// The backend whose memory it copies.
+    pub fn backend(&self) -> &B {
         &self.backend
     }
 
     /// Hands every byte of the segments to `take`, with its place in their stream: in chunks, in any order, and from
     /// several threads at once. The first error ends it.
-    pub(crate) fn fetch(
+    ///
+    /// # Errors
+    ///
+    /// What `take` returns, [`Error::Forked`], or what the driver answers.
+    ///
+    /// # Safety
+    ///
+    /// Each segment is mapped, lies in one reservation, and its device may read it; no work writes it meanwhile.
+    pub unsafe fn fetch(
         &self,
         segments: &[Segment],
         take: &(dyn Fn(Bytes, &[u8]) -> Result<()> + Sync),
@@ -105,10 +114,18 @@ impl<B: Backend> Ring<B> {
     /// Fills every byte of the segments with what `give` writes for its place in their stream: in chunks, in any order,
     /// and from several threads at once. Zeros are not copied; the device fills with them. The first error ends it; then
     /// some of the bytes have been written.
-    pub(crate) fn send(
+    ///
+    /// # Errors
+    ///
+    /// What `give` returns, [`Error::Forked`], or what the driver answers.
+    ///
+    /// # Safety
+    ///
+    /// Each segment is mapped, lies in one reservation, and its device may write it; no other work uses it meanwhile.
+    pub unsafe fn send(
         &self,
         segments: &[Segment],
-        give: &(dyn Fn(Bytes, &mut [u8]) -> Result<Given> + Sync),
+        give: &(dyn Fn(Bytes, &mut [u8]) -> Result<ChunkContents> + Sync),
     ) -> Result<()> {
         self.work(segments, &|chunks, slots, stop| {
             for (turn, chunk) in chunks.enumerate() {
@@ -119,9 +136,9 @@ impl<B: Backend> Ring<B> {
                 slot.finish()?;
                 let Segment { address, length, device } = chunk.place;
                 match give(chunk.offset, slot.bytes_mut(length))? {
-                    Given::Bytes => slot.start_send(&self.backend, chunk)?,
+                    ChunkContents::Bytes => slot.start_send(&self.backend, chunk)?,
                     // SAFETY: the chunk is in a segment, which is the caller's to write, and is copied to by nobody else.
-                    Given::Zeros => unsafe { self.backend.fill(device, address, length, 0) }?,
+                    ChunkContents::Zeros => unsafe { self.backend.fill(device, address, length, 0) }?,
                 }
             }
             slots.iter_mut().try_for_each(|slot| slot.finish().map(drop))

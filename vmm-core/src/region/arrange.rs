@@ -3,53 +3,67 @@
 //! What is mapped already and is to stay is not touched, and no device loses it for a moment. The rest is one
 //! transaction, as everything here.
 
-use super::builder::Placement;
+use super::builder::{ADDRESS_SPACE, Placement};
 use super::layout::Part;
 use super::map::{check_addresses, check_reach};
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::driver::{Backend, Done};
 use crate::memory::Physical;
-use crate::types::{AccessMap, Bytes, Properties, Result};
+use crate::types::{AccessMap, Bytes, Error, Properties, Result};
 
-/// A mapping that a region is to have.
+/// Physical memory at an offset of a region: a mapping that a region is to have.
 #[derive(Debug)]
-pub(crate) struct Wanted<B: Backend> {
-    pub(crate) offset: Bytes,
-    pub(crate) memory: Physical<B>,
-    /// Of a mapping that is new. One that is there already keeps what it has.
-    pub(crate) access: AccessMap,
+pub struct MappedMemory<B: Backend> {
+    /// Where the memory begins in the region.
+    pub offset: Bytes,
+    /// The memory, all of which is mapped.
+    pub memory: Physical<B>,
+    /// What devices may do there. A mapping that the region has already keeps the access that it has.
+    pub access: AccessMap,
 }
 
-impl<B: Backend> Wanted<B> {
+impl<B: Backend> MappedMemory<B> {
     fn piece(&self) -> Piece<B> {
         Piece { offset: self.offset, mapping: Mapping::new(self.memory.clone(), self.access) }
     }
 }
 
 impl<B: Backend> Region<B> {
-    /// Refuses a region that is suspended, or of which some part is out of use.
-    pub(crate) fn check_all(&self, operation: &'static str) -> Result<()> {
+    /// Checks that the region is not suspended and that no part of it is out of use.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Suspended`], [`Error::OutOfUse`].
+    pub fn check_usable(&self, operation: &'static str) -> Result<()> {
         self.check_active(operation)?;
         self.layout.check_in_use(operation)
     }
 
-    /// Makes these the mappings of the region, at the address that it has: all, or it is as before. They come in order of
-    /// their offsets, overlap nothing, and end below 2^47. Where they go beyond the reservation, just what is needed is
-    /// reserved behind it. What goes is waited for.
-    pub(crate) fn arrange(
+    /// Makes these the mappings of the region, in order of their offsets, at the address that the region has. Mappings that
+    /// it has already are not touched. If they go beyond the reservation, it reserves what is needed behind it. It waits as
+    /// `done` says before it unmaps anything.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AlreadyMapped`] for mappings that overlap or are out of order, [`Error::TooManyAddresses`],
+    /// [`Error::Unaligned`], [`Error::ForeignHandle`], [`Error::PeerUnreachable`], [`Error::CrossesSeam`],
+    /// [`Error::Suspended`], [`Error::AddressTaken`] if there is no room behind the reservation, or what the driver answers.
+    /// The region is as before then.
+    pub fn apply_layout(
         &mut self,
         operation: &'static str,
-        wanted: &[Wanted<B>],
+        wanted: &[MappedMemory<B>],
         done: Done<'_>,
     ) -> Result<()> {
         self.check_active(operation)?;
+        check_order(operation, wanted)?;
         let gone = self.unwanted(wanted);
         for part in &gone {
             self.layout.table.check_whole(operation, part.offset, part.length)?;
         }
         let new: Vec<Piece<B>> =
-            wanted.iter().filter(|one| self.kept(one).is_none()).map(Wanted::piece).collect();
+            wanted.iter().filter(|one| self.kept(one).is_none()).map(MappedMemory::piece).collect();
         self.check_pieces(operation, &new)?;
         check_addresses(operation, self.address(), &new)?;
         let (reserved, end) = (self.reserved(), end_of(wanted));
@@ -59,17 +73,22 @@ impl<B: Backend> Region<B> {
         self.exchange(operation, &gone, &new, done).inspect_err(|_| self.take_back(reserved))
     }
 
-    /// The same at another address: a range of at least twice the size wherever the driver likes, or exactly what is
-    /// needed where it is said. What has access is waited for.
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code))] // changes come over sockets
-    pub(crate) fn arrange_elsewhere(
+    /// [`apply_layout`](Self::apply_layout) at another address: a range of at least twice the size with
+    /// [`Placement::Anywhere`], or exactly what is needed where `placement` says. It waits as `done` says for all devices
+    /// that have access.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`apply_layout`](Self::apply_layout), and [`Error::OutOfUse`].
+    pub fn apply_layout_elsewhere(
         &mut self,
         operation: &'static str,
-        wanted: &[Wanted<B>],
+        wanted: &[MappedMemory<B>],
         placement: Placement,
         done: Done<'_>,
     ) -> Result<()> {
-        self.check_all(operation)?;
+        self.check_usable(operation)?;
+        check_order(operation, wanted)?;
         let pieces: Vec<Piece<B>> =
             wanted.iter().map(|one| self.kept(one).unwrap_or_else(|| one.piece())).collect();
         self.check_pieces(operation, &pieces)?;
@@ -81,22 +100,22 @@ impl<B: Backend> Region<B> {
         self.move_to(layout, &pieces, done)
     }
 
-    /// Refuses mappings that [`arrange`](Self::arrange) would refuse, before there is anything to be arranged.
-    pub(crate) fn check_wanted(&self, operation: &'static str, wanted: &[Wanted<B>]) -> Result<()> {
-        let pieces: Vec<Piece<B>> = wanted.iter().map(Wanted::piece).collect();
+    /// Refuses mappings that [`apply_layout`](Self::apply_layout) would refuse, before there is anything to be arranged.
+    pub(crate) fn check_wanted(&self, operation: &'static str, wanted: &[MappedMemory<B>]) -> Result<()> {
+        let pieces: Vec<Piece<B>> = wanted.iter().map(MappedMemory::piece).collect();
         self.check_pieces(operation, &pieces)?;
         check_addresses(operation, self.address(), &pieces)
     }
 
     /// The mapping that is there already.
-    fn kept(&self, wanted: &Wanted<B>) -> Option<Piece<B>> {
+    fn kept(&self, wanted: &MappedMemory<B>) -> Option<Piece<B>> {
         let (offset, mapping) = self.layout.table.at(wanted.offset)?;
         let is_it = offset == wanted.offset && mapping.memory.is_same_as(&wanted.memory);
         is_it.then(|| Piece { offset, mapping: mapping.clone() })
     }
 
     /// What is mapped and not wanted, in runs without a hole.
-    fn unwanted(&self, wanted: &[Wanted<B>]) -> Vec<Part> {
+    fn unwanted(&self, wanted: &[MappedMemory<B>]) -> Vec<Part> {
         let gone = self.layout.table.iter().filter(|(offset, mapping)| {
             let place = wanted.binary_search_by_key(offset, |one| one.offset);
             !place.is_ok_and(|place| wanted[place].memory.is_same_as(&mapping.memory))
@@ -150,7 +169,26 @@ impl<B: Backend> Region<B> {
     }
 }
 
+/// Refuses mappings that overlap, come out of order, or end beyond what any process can address.
+fn check_order<B: Backend>(operation: &'static str, wanted: &[MappedMemory<B>]) -> Result<()> {
+    let mut before: Option<(Bytes, Bytes)> = None;
+    for MappedMemory { offset, memory, .. } in wanted {
+        let (offset, length) = (*offset, memory.size());
+        let end = Bytes(offset.0.saturating_add(length.0));
+        if end > ADDRESS_SPACE {
+            return Err(Error::TooManyAddresses { operation, size: end, limit: ADDRESS_SPACE });
+        }
+        if let Some((mapped_offset, mapped_length)) =
+            before.filter(|(begin, length)| *begin + *length > offset)
+        {
+            return Err(Error::AlreadyMapped { operation, offset, length, mapped_offset, mapped_length });
+        }
+        before = Some((offset, length));
+    }
+    Ok(())
+}
+
 /// Where the last of them ends.
-fn end_of<B: Backend>(wanted: &[Wanted<B>]) -> Bytes {
+fn end_of<B: Backend>(wanted: &[MappedMemory<B>]) -> Bytes {
     wanted.last().map_or(Bytes::ZERO, |one| one.offset + one.memory.size())
 }

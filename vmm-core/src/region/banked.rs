@@ -6,8 +6,8 @@
 use crate::driver::{Backend, Done};
 use crate::memory::Physical;
 use crate::memory::rounded_size;
+use crate::region::{MappedMemory, rounded};
 use crate::region::{Region, RegionBuilder};
-use crate::region::{Wanted, rounded};
 use crate::types::{Address, Bytes, Error, Result, SetId};
 use std::collections::BTreeMap;
 
@@ -100,12 +100,12 @@ impl<B: Backend> Slots<B> {
     pub fn show(&mut self, set: SetId, done: Done<'_>) -> Result<()> {
         let operation = "show a set";
         let memory = self.set(operation, set)?;
-        self.region.check_all(operation)?;
+        self.region.check_usable(operation)?;
         if self.shown == Some(set) {
             return Ok(());
         }
         let wanted = self.wanted(memory);
-        self.region.arrange(operation, &wanted, done)?;
+        self.region.apply_layout(operation, &wanted, done)?;
         self.shown = Some(set);
         Ok(())
     }
@@ -116,7 +116,7 @@ impl<B: Backend> Slots<B> {
     ///
     /// What waiting or the driver answers; then the set is still shown.
     pub fn hide(&mut self, done: Done<'_>) -> Result<()> {
-        self.region.arrange("hide a set", &[], done)?;
+        self.region.apply_layout("hide a set", &[], done)?;
         self.shown = None;
         Ok(())
     }
@@ -206,12 +206,12 @@ impl<B: Backend> Slots<B> {
     }
 
     /// The mappings that show this memory.
-    fn wanted(&self, memory: &[Physical<B>]) -> Vec<Wanted<B>> {
+    fn wanted(&self, memory: &[Physical<B>]) -> Vec<MappedMemory<B>> {
         let place = |offset: &mut Bytes, piece: &Physical<B>| {
             let at = *offset;
             *offset += piece.size();
             let access = self.region.growing_access(piece.device());
-            Some(Wanted { offset: at, memory: piece.clone(), access })
+            Some(MappedMemory { offset: at, memory: piece.clone(), access })
         };
         memory.iter().scan(Bytes::ZERO, place).collect()
     }

@@ -9,7 +9,7 @@ use crate::types::{
 };
 
 /// The most addresses that a process can have on any platform that GPUs run on: 47 bits.
-pub(crate) const ADDRESS_SPACE: Bytes = Bytes(1 << 47);
+pub const ADDRESS_SPACE: Bytes = Bytes(1 << 47);
 
 /// Where a region is to be. A hint is a wish to a driver: it may answer success with another address, so the answer
 /// is always compared.

@@ -277,7 +277,7 @@ impl<B: Backend> Region<B> {
 
     /// All mappings, if all can be vouched for.
     fn pieces_for_move(&self, operation: &'static str) -> Result<Vec<Piece<B>>> {
-        self.check_all(operation)?;
+        self.check_usable(operation)?;
         Ok(self.layout.pieces(Part { offset: Bytes::ZERO, length: self.reserved() }))
     }
 

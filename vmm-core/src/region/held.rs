@@ -3,8 +3,9 @@
 
 use super::table::{Mapping, Table};
 use crate::driver::Backend;
+use crate::memory::MemoryId;
 use crate::types::{Bytes, Error, Result};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 impl<B: Backend> Table<B> {
     /// Refuses memory among some of the mappings that is held outside of all of them.
@@ -15,12 +16,12 @@ impl<B: Backend> Table<B> {
     ) -> Result<()> {
         let mappings: Vec<(Bytes, &Mapping<B>)> =
             self.iter().filter(|(_, mapping)| concerned(mapping)).collect();
-        let mut times: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut times: HashMap<MemoryId<B>, usize> = HashMap::new();
         for (_, mapping) in &mappings {
-            *times.entry(mapping.memory.key()).or_default() += 1;
+            *times.entry(mapping.memory.id()).or_default() += 1;
         }
         for (offset, Mapping { memory, .. }) in mappings {
-            let mapped = times.get(&memory.key()).copied().unwrap_or_default();
+            let mapped = times.get(&memory.id()).copied().unwrap_or_default();
             let holder = if memory.is_imported() {
                 "is another process's too, which would not see that it is exchanged for other memory; copy it into a \
                  region of its own first, or let it go and import it again later"

@@ -136,8 +136,13 @@ pub(super) fn check_addresses<B: Backend>(
     })
 }
 
-/// Refuses a device that does not exist or cannot reach such memory.
-pub(crate) fn check_reach<B: Backend>(
+/// Checks that a device exists and can reach such memory.
+///
+/// # Errors
+///
+/// [`Error::NoSuchDevice`], [`Error::PeerUnreachable`], [`Error::Unsupported`] for the host where the driver gives it no
+/// access to such memory.
+pub fn check_reach<B: Backend>(
     backend: &B,
     operation: &'static str,
     device: DeviceId,

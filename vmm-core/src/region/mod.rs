@@ -50,19 +50,20 @@ mod table;
 mod vacate;
 mod whole;
 
-pub(crate) use arrange::Wanted;
+pub use arrange::MappedMemory;
 pub use banked::Slots;
-pub(crate) use builder::{ADDRESS_SPACE, reserve, rounded};
-pub use builder::{Placement, RegionBuilder};
+pub use builder::{ADDRESS_SPACE, Placement, RegionBuilder};
+pub(crate) use builder::{reserve, rounded};
 pub use device_vec::{DevicePtr, DeviceVec};
 #[cfg(unix)]
 pub use dma_buf::DmaBuf;
 pub use grow::{Grown, Growth, Shrunk};
-pub(crate) use map::{check_inside, check_reach};
+pub(crate) use map::check_inside;
+pub use map::check_reach;
 pub use move_device::{Moved, Via};
 pub use set::{ByTag, Regions, SharedRegion};
 pub use suspend::{RegionState, Resumed, Suspended};
-pub(crate) use whole::Traits;
+pub use whole::RegionSettings;
 
 use crate::driver::{Backend, Done};
 use crate::memory::Physical;
@@ -71,6 +72,7 @@ use crate::types::{
     Result,
 };
 use builder::Growing;
+#[cfg(any(feature = "dlpack", feature = "testkit"))]
 pub(crate) use data::By;
 use layout::{Layout, Part};
 use suspend::Suspension;
@@ -120,6 +122,8 @@ pub struct MappingInfo<'a, B: Backend> {
     pub length: Bytes,
     /// The memory behind it.
     pub memory: &'a Physical<B>,
+    /// What devices may do with it.
+    pub access: AccessMap,
     /// True where nobody can vouch for it any more: an operation failed on it, and so did undoing that. All further ones
     /// are refused ([`Error::OutOfUse`]).
     pub out_of_use: bool,
@@ -128,7 +132,7 @@ pub struct MappingInfo<'a, B: Backend> {
 impl<'a, B: Backend> MappingInfo<'a, B> {
     fn new(offset: Bytes, mapping: &'a Mapping<B>) -> Self {
         let (length, out_of_use) = (mapping.length(), mapping.out_of_use.is_some());
-        Self { offset, length, memory: &mapping.memory, out_of_use }
+        Self { offset, length, memory: &mapping.memory, access: mapping.access, out_of_use }
     }
 }
 
@@ -232,6 +236,7 @@ impl<B: Backend> Region<B> {
             offset,
             length,
             memory: &mapping.memory,
+            access: mapping.access,
             out_of_use: table.is_out_of_use(mapping),
         })
     }

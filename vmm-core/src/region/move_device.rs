@@ -13,9 +13,9 @@ use super::table::{Mapping, Piece};
 use super::{Placement, check_aligned};
 use crate::driver::check_same;
 use crate::driver::{Backend, Done};
-use crate::memory::{Physical, Ring, Segment};
+use crate::memory::{MemoryId, Physical, Ring, Segment};
 use crate::types::{Access, AccessMap, Bytes, DeviceId, Error, Properties, Result};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 /// Which way contents go from one device to another.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl<B: Backend> Region<B> {
         if let Via::Fastest(Some(ring)) | Via::Ring(ring) = via {
             check_same(operation, ring.backend(), &self.backend)?;
         }
-        self.check_all(operation)?;
+        self.check_usable(operation)?;
         let mut growing = self.growing;
         if growing.memory.device != device {
             let old = growing.memory.device;
@@ -145,13 +145,13 @@ impl<B: Backend> Region<B> {
     /// Creates the new memory, one piece for each of the old.
     fn plan(&self, device: DeviceId) -> Result<Plan<B>> {
         let mut plan = Plan { pairs: Vec::new(), pieces: Vec::new() };
-        let mut places: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut places: HashMap<MemoryId<B>, usize> = HashMap::new();
         for (offset, Mapping { memory: old, access, .. }) in self.elsewhere(device) {
-            let place = match places.get(&old.key()) {
+            let place = match places.get(&old.id()) {
                 Some(place) => *place,
                 None => {
                     let new = Physical::create(&self.backend, old.size(), there(old, device))?;
-                    places.insert(old.key(), plan.pairs.len());
+                    places.insert(old.id(), plan.pairs.len());
                     plan.pairs.push(Pair { old: old.clone(), new });
                     plan.pairs.len() - 1
                 }

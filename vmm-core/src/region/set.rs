@@ -3,7 +3,7 @@
 use crate::driver::{Backend, Done};
 use crate::memory::Stash;
 use crate::region::{Region, RegionState, Resumed, Suspended};
-use crate::types::lock::Lock;
+use crate::types::Lock;
 use crate::types::{AddressRange, Bytes, Error, Result};
 use std::sync::{Arc, MutexGuard};
 

@@ -7,10 +7,9 @@ use super::Region;
 use super::layout::{Layout, Part};
 use super::table::{Mapping, Piece};
 use crate::driver::{Backend, Done};
-use crate::memory::{Batch, Kept, Segment};
-use crate::memory::{Physical, Stash, StashKind};
+use crate::memory::{Batch, Kept, MemoryId, Physical, Segment, Stash, StashKind};
 use crate::types::{Access, AccessMap, Bytes, Error, Properties, Result};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 /// As much as is mapped, at least, before the copies of it begin; the next is mapped meanwhile.
 const GROUP: Bytes = Bytes::mib(64);
@@ -162,7 +161,7 @@ impl<B: Backend> Region<B> {
             let (memory, kept) = (suspended.memory(), suspended.contents());
             return Ok(Suspended { memory, kept, already: true });
         }
-        self.check_all(operation)?;
+        self.check_usable(operation)?;
         let (missing, mappings) = self.survey(operation)?;
         let kept = stash.room(operation, &self.backend, total(&missing))?;
         self.wait(&self.layout, Bytes::ZERO, self.reserved(), done)?;
@@ -240,26 +239,26 @@ impl<B: Backend> Region<B> {
     /// What there is, in order of the offsets, if nobody else has any of it.
     fn survey(&self, operation: &'static str) -> Result<(Vec<Missing>, Vec<Absent>)> {
         self.layout.table.check_not_held(operation, |_| true)?;
-        let mut pieces: BTreeMap<usize, Missing> = BTreeMap::new();
+        let mut pieces: HashMap<MemoryId<B>, Missing> = HashMap::new();
         for (offset, mapping) in self.layout.table.iter() {
             let memory = &mapping.memory;
             let (size, properties) = (memory.size(), memory.properties());
             let here = Missing { size, properties, home: offset, access: mapping.access, from: Bytes::ZERO };
-            let home = pieces.entry(memory.key()).or_insert(here);
+            let home = pieces.entry(memory.id()).or_insert(here);
             if here.own() > home.own() {
                 *home = here;
             }
         }
-        let mut missing: Vec<(usize, Missing)> = pieces.into_iter().collect();
+        let mut missing: Vec<(MemoryId<B>, Missing)> = pieces.into_iter().collect();
         missing.sort_unstable_by_key(|(_, one)| one.home);
         let mut from = Bytes::ZERO;
         for (_, one) in &mut missing {
             one.from = from;
             from += one.size;
         }
-        let places: BTreeMap<usize, usize> = missing.iter().map(|(key, _)| *key).zip(0..).collect();
+        let places: HashMap<&MemoryId<B>, usize> = missing.iter().map(|(id, _)| id).zip(0..).collect();
         let mappings = self.layout.table.iter().filter_map(|(offset, mapping)| {
-            let memory = *places.get(&mapping.memory.key())?;
+            let memory = *places.get(&mapping.memory.id())?;
             Some(Absent { offset, memory, access: mapping.access })
         });
         Ok((missing.iter().map(|(_, one)| *one).collect(), mappings.collect()))

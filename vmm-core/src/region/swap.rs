@@ -66,7 +66,7 @@ impl<B: Backend> Region<B> {
         let operation = "swap";
         check_same(operation, &other.backend, &self.backend)?;
         for (region, model) in [(&*self, &*other), (&*other, &*self)] {
-            region.check_all(operation)?;
+            region.check_usable(operation)?;
             for part in model.layout.parts() {
                 region.check_part(operation, part.offset, part.length)?;
                 region.layout.table.check_mapped(operation, part.offset, part.length)?;

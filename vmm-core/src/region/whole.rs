@@ -1,31 +1,34 @@
 //! A region as a whole: what it is beside what is mapped, and made again from that at the same addresses.
 
 use super::layout::Part;
-use super::{Placement, Region, RegionBuilder, Wanted};
+use super::{Placement, Region, RegionBuilder};
 use crate::driver::Backend;
 use crate::types::{AccessMap, Bytes, DeviceId, Properties, Result};
 
-/// What a region is beside its addresses and what is mapped there.
+/// What a [`RegionBuilder`] was told of a region: everything beside its addresses and what is mapped there.
 #[derive(Clone, Debug)]
-pub(crate) struct Traits {
-    pub(crate) tag: Box<str>,
+pub struct RegionSettings {
+    /// As in [`RegionBuilder::tag`].
+    pub tag: Box<str>,
     /// What its address is a multiple of, beyond the granularity.
-    pub(crate) alignment: Bytes,
+    pub alignment: Bytes,
     /// What memory growth brings.
-    pub(crate) memory: Properties,
+    pub memory: Properties,
     /// What is granted on it, beside the device's own read and write access.
-    pub(crate) access: AccessMap,
+    pub access: AccessMap,
     /// The least size of a reservation that growth adds; zero where nothing was said.
-    pub(crate) extend_by: Bytes,
+    pub extend_by: Bytes,
     /// How many addresses are kept free on either side.
-    pub(crate) guard: Bytes,
-    pub(crate) portable: bool,
+    pub guard: Bytes,
+    /// As in [`RegionBuilder::portable`].
+    pub portable: bool,
 }
 
 impl<B: Backend> Region<B> {
-    /// What the region is.
-    pub(crate) fn traits(&self) -> Traits {
-        Traits {
+    /// What the region was built with.
+    #[must_use]
+    pub fn settings(&self) -> RegionSettings {
+        RegionSettings {
             tag: self.tag.clone(),
             alignment: self.alignment.bytes(),
             memory: self.growing.memory,
@@ -36,21 +39,16 @@ impl<B: Backend> Region<B> {
         }
     }
 
-    /// What is mapped, in order of the offsets, with its access.
-    pub(crate) fn arrangement(&self) -> impl Iterator<Item = Wanted<B>> {
-        self.layout.table.iter().map(|(offset, mapping)| Wanted {
-            offset,
-            memory: mapping.memory.clone(),
-            access: mapping.access,
-        })
-    }
-
-    /// A region with nothing mapped in it. Its reservations have these sizes, each a multiple of what the driver hands out,
-    /// and follow each other from where `placement` says.
-    pub(crate) fn with_traits(
+    /// Reserves a region with nothing mapped in it. Its reservations have these sizes, each a multiple of the
+    /// [reservation unit](Backend::reservation_unit), and follow each other from where `placement` says.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RegionBuilder::build`].
+    pub fn with_settings(
         operation: &'static str,
         backend: &B,
-        traits: &Traits,
+        traits: &RegionSettings,
         placement: Placement,
         reservations: &[Bytes],
     ) -> Result<Self> {
@@ -78,14 +76,28 @@ impl<B: Backend> Region<B> {
         Ok(region)
     }
 
-    /// Changes what a device may do with whole mappings that follow each other, of which no work makes use: nothing is
-    /// waited for.
-    pub(crate) fn set_access_unused(
+    /// Sets the access of every device to whole mappings that follow each other, and waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Region::set_access`].
+    ///
+    /// # Safety
+    ///
+    /// No work uses the part.
+    #[allow(unsafe_code)]
+    pub unsafe fn set_access_at_once(
         &mut self,
         offset: Bytes,
         length: Bytes,
         access: AccessMap,
     ) -> Result<()> {
+        let operation = "set access";
+        self.check_part(operation, offset, length)?;
+        self.layout.table.check_whole(operation, offset, length)?;
+        for (_, mapping) in self.layout.table.touching(offset, length) {
+            self.check_ways(operation, std::iter::once((access, mapping.memory.properties())))?;
+        }
         let part = Part { offset, length };
         let now = self.layout.table.at(offset).map_or(AccessMap::NONE, |(_, mapping)| mapping.access);
         let changes: Vec<(DeviceId, _)> =
@@ -93,9 +105,18 @@ impl<B: Backend> Region<B> {
         changes.into_iter().try_for_each(|(device, access)| self.layout.set_access(part, device, access))
     }
 
-    /// Unmaps everything and gives the addresses back, without waiting: for a region of whose addresses nobody has been
-    /// told. What cannot be given back is left to the end of the process.
-    pub(crate) fn discard(mut self) -> Result<()> {
+    /// Unmaps everything and gives the addresses back, and waits for nothing. What cannot be given back is left to the end
+    /// of the process.
+    ///
+    /// # Errors
+    ///
+    /// The first that the driver answers; the rest is still given back.
+    ///
+    /// # Safety
+    ///
+    /// No work uses the region.
+    #[allow(unsafe_code)]
+    pub unsafe fn discard(mut self) -> Result<()> {
         // The destructor would wait, and could not tell anybody.
         self.layout.take().give_up()
     }

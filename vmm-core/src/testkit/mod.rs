@@ -1,11 +1,9 @@
 //! What tests, benchmarks and the conformance suite need beside virtual memory: kernels that write and check patterns,
-//! streams and graphs of their own, and backends around a backend whose calls fail on demand.
+//! streams and graphs of their own. The crate gpu-vmm-testkit has the rest.
 
-mod layers;
 mod patterns;
 mod workbench;
 
-pub use layers::{FaultHandle, FaultInject, FaultMulticast, FaultReservation, Live};
 pub use workbench::{
     CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, handle_of,
     pattern_word, round_seeds, write_pattern_words,

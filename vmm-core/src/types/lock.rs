@@ -8,13 +8,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A value of the process in which it was made, for one thread at a time.
 #[derive(Debug)]
-pub(crate) struct Lock<T> {
+pub struct Lock<T> {
     process: Process,
     value: Mutex<T>,
 }
 
 impl<T> Lock<T> {
-    pub(crate) fn new(value: T) -> Self {
+    /// A lock of the calling process.
+    pub fn new(value: T) -> Self {
         Self { process: Process::current(), value: Mutex::new(value) }
     }
 
@@ -24,18 +25,19 @@ impl<T> Lock<T> {
     /// # Errors
     ///
     /// [`Error::Forked`](crate::Error::Forked) in a child of the process.
-    pub(crate) fn lock(&self, operation: &'static str) -> Result<MutexGuard<'_, T>> {
+    pub fn lock(&self, operation: &'static str) -> Result<MutexGuard<'_, T>> {
         self.process.check(operation)?;
         Ok(self.value.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The process of the value.
-    pub(crate) const fn process(&self) -> Process {
+    #[must_use]
+    pub const fn process(&self) -> Process {
         self.process
     }
 
-    #[cfg(feature = "dlpack")]
-    pub(crate) fn into_inner(self) -> T {
+    /// The value, which no other thread has any more.
+    pub fn into_inner(self) -> T {
         self.value.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }

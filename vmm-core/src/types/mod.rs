@@ -8,19 +8,13 @@ mod capability;
 mod device;
 mod error;
 mod fabric;
-#[cfg(target_os = "linux")]
-#[cfg(test)]
-pub(crate) mod forked;
 mod granularity;
 mod instance;
-pub(crate) mod lock;
-pub(crate) mod memory_kind;
+mod lock;
+mod memory_kind;
 mod process;
 mod properties;
 mod quirk;
-#[cfg(target_os = "linux")]
-#[cfg(test)]
-pub(crate) mod random;
 #[cfg(unix)]
 pub mod system;
 
@@ -34,6 +28,8 @@ pub use error::{DriverError, Error, Result, Tried};
 pub use fabric::FabricHandle;
 pub use granularity::{Alignment, Granularity};
 pub use instance::InstanceId;
+pub use lock::Lock;
+pub use memory_kind::MemoryKind;
 pub use process::Process;
 pub use properties::{HandleTypes, Location, Properties};
 pub use quirk::Quirk;

@@ -5,8 +5,8 @@ use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use crate::turns::{Turn, timed};
 use gpu_vmm_core::Bytes;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_pool::{Ahead, AheadThread, GrowingRegion};
+use gpu_vmm_testkit::Workbench;
 use std::time::{Duration, Instant};
 
 /// How many steps are mapped ahead.

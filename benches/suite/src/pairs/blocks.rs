@@ -5,8 +5,8 @@ use crate::allocator::{Pooled, pairs};
 use crate::random::Random;
 use crate::scene::{Plan, Scene};
 use crate::stop::Answer;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Bytes, Stream};
+use gpu_vmm_testkit::Workbench;
 
 /// A size, and how many of it live.
 const LIVE: [(Bytes, [usize; 3]); 2] =

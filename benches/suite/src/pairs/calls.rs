@@ -5,8 +5,8 @@ use crate::raw::Raw;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use crate::turns::Turn;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Access, Address, Backend, Bytes, DeviceId, Physical, Properties, Region};
+use gpu_vmm_testkit::Workbench;
 use std::time::{Duration, Instant};
 
 /// The parts of a cycle, and all of it.

@@ -6,8 +6,8 @@ use crate::allocator::{Pooled, pairs};
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use crate::turns::Turn;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Physical, Placement, Properties, Region, Stream};
+use gpu_vmm_testkit::Workbench;
 
 /// What choosing at run time may take.
 const AT_MOST: f64 = 1.01;

@@ -3,8 +3,8 @@
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use crate::turns::timed;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Bytes, Region};
+use gpu_vmm_testkit::Workbench;
 
 const SIZE: Bytes = Bytes::gib(8);
 

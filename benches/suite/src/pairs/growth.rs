@@ -7,8 +7,8 @@ use crate::raw::{Handle, Plain, Raw};
 use crate::row::{Curve, Spread};
 use crate::scene::{OURS, Plan, Scene};
 use crate::stop::Answer;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Address, Bytes, Region};
+use gpu_vmm_testkit::Workbench;
 use std::time::{Duration, Instant};
 
 /// What the library may take of the driver's own calls' time.

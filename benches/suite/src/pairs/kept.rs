@@ -6,8 +6,8 @@ use super::fresh::Closing;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::{Answer, Stop};
 use crate::turns::timed;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Access, Bytes, Physical, Properties, Region};
+use gpu_vmm_testkit::Workbench;
 
 /// What kept memory may take of the time that new memory takes, at 1 GiB.
 const AT_MOST: f64 = 0.15;

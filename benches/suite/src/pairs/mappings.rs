@@ -4,8 +4,8 @@
 use crate::random::Random;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Access, Backend, Bytes, Physical, Properties, Region};
+use gpu_vmm_testkit::Workbench;
 use std::hint::black_box;
 
 /// How many mappings.

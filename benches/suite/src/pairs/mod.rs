@@ -21,7 +21,7 @@ pub(crate) mod threads;
 
 use crate::scene::Scene;
 use crate::stop::Answer;
-use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_testkit::Workbench;
 
 /// A pair's name, and what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

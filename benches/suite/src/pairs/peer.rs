@@ -5,8 +5,8 @@ use super::fresh::Freeing;
 use super::pieces::{grow_by, has_pattern};
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::{Answer, Stop};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Access, Bytes, DeviceId, Physical, Properties, Region};
+use gpu_vmm_testkit::Workbench;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
     let owner = scene.device;

@@ -3,8 +3,8 @@
 use crate::raw::{Handle, Raw};
 use crate::scene::Scene;
 use crate::stop::{Answer, Stop};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Address, Bytes, DeviceId, Region};
+use gpu_vmm_testkit::Workbench;
 
 /// Grows a region to a size, so much at a time.
 pub(super) fn grow_by<B: Workbench>(region: &mut Region<B>, piece: Bytes, size: Bytes) -> Answer {

@@ -6,8 +6,8 @@ use crate::allocator::{Allocator, DriversPool, Heap, Pooled, pairs};
 use crate::pytorch::Torch;
 use crate::scene::{Plan, Scene};
 use crate::stop::Answer;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Bytes, Stream};
+use gpu_vmm_testkit::Workbench;
 
 const SIZES: [Bytes; 8] = [
     Bytes(512),

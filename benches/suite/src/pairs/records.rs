@@ -5,9 +5,9 @@ use crate::Told;
 use crate::row::{Row, Side, Spread, Unit};
 use crate::scene::{OURS, Scene, nothing_runs};
 use crate::stop::Answer;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Bytes, Physical, Properties, Region, Stream};
 use gpu_vmm_pool::Pool;
+use gpu_vmm_testkit::Workbench;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
     let (backend, device) = (scene.backend, scene.device);

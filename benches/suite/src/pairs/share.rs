@@ -5,9 +5,9 @@ use super::pieces::{ByHand, grow_by};
 use crate::raw::Raw;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::{Answer, Stop};
-use gpu_vmm_core::share::{Exporter, Import, Line};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Bytes, Properties, Region};
+use gpu_vmm_share::{Exporter, Import, Line};
+use gpu_vmm_testkit::Workbench;
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,

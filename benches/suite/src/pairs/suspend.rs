@@ -6,8 +6,8 @@ use crate::raw::{Pinned, Plain, Raw, RawStream};
 use crate::scene::{Plan, Scene, nothing_runs, power_of_two};
 use crate::stop::{Answer, Stop};
 use crate::turns::{Times, timed};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Bytes, Region, Ring, Stash};
+use gpu_vmm_testkit::Workbench;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -5,8 +5,8 @@ use super::pieces::{ByHand, grow_by, has_pattern};
 use crate::raw::Raw;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Bytes, Done};
+use gpu_vmm_testkit::Workbench;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
     let granule = scene.backend.device("bench", scene.device)?.granularity.bytes();

@@ -7,8 +7,8 @@ use crate::row::{Row, Side, Spread, Unit};
 use crate::scene::{OURS, Scene};
 use crate::stop::{Answer, Stop};
 use crate::turns::ratios;
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Bytes, Stream};
+use gpu_vmm_testkit::Workbench;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 

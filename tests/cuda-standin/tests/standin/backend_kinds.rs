@@ -230,6 +230,6 @@ fn a_region_of_the_hosts_memory_is_used_by_both(cuda: &Cuda) {
     region.set_access(Bytes::ZERO, UNIT, DeviceId::HOST, Access::Read).unwrap();
     let word = region.address().0 as *const u64;
     // SAFETY: the CPU may read there, and the device has finished.
-    assert_eq!(unsafe { word.read() }, gpu_vmm_core::testkit::pattern_word(5, 0));
+    assert_eq!(unsafe { word.read() }, gpu_vmm_testkit::pattern_word(5, 0));
     assert_eq!(cuda.violations(), 0);
 }

@@ -2,9 +2,9 @@
 
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
-use gpu_vmm_core::testkit::{CaptureMode, WorkStream, Workbench};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Result, Stream};
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_testkit::{CaptureMode, WorkStream, Workbench};
 use std::thread;
 
 const DELAY: &[(&str, &str)] = &[("WORK_DELAY", "100ms")];

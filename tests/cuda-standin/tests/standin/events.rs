@@ -2,9 +2,9 @@
 
 use crate::child::{Case, case, with};
 use crate::rig::{Cuda, INVALID_HANDLE, INVALID_VALUE};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Backend, DeviceId, Error, Event, Stream};
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_testkit::Workbench;
 use std::ptr::with_exposed_provenance_mut;
 
 pub(crate) const CASES: &[Case] = &[

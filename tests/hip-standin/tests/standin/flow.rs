@@ -2,12 +2,12 @@
 
 use crate::child::Case;
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, DeviceId, Done, Error, Feature, Grown, Physical, Placement,
     Properties, Region, Reservation,
 };
 use gpu_vmm_hip::HipBackend;
+use gpu_vmm_testkit::Workbench;
 use std::os::fd::AsFd;
 
 const RW: Access = Access::ReadWrite;

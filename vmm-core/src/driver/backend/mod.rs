@@ -336,8 +336,12 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     }
 }
 
-/// Refuses what another backend, or another instance of this one, has made.
-pub(crate) fn check_same<B: Backend>(operation: &'static str, theirs: &B, ours: &B) -> Result<()> {
+/// Checks that two values are the same opened backend, so that each takes what the other has made.
+///
+/// # Errors
+///
+/// [`Error::ForeignHandle`].
+pub fn check_same<B: Backend>(operation: &'static str, theirs: &B, ours: &B) -> Result<()> {
     if theirs.instance() == ours.instance() {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use crate::driver::Backend;
 use crate::driver::Lanes;
 use crate::memory::Ring;
 use crate::memory::Segment;
-use crate::memory::{Given, join, start_thread};
+use crate::memory::{ChunkContents, join, start_thread};
 use crate::types::{Bytes, Result};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -70,7 +70,8 @@ impl<B: Backend> Kept<B> {
                 lanes.finish(queued)
             }
             Place::Stored(ring, store) => {
-                ring.fetch(segments, &|at, bytes| store.write(at, bytes))?;
+                // SAFETY: the segments are as the caller says.
+                unsafe { ring.fetch(segments, &|at, bytes| store.write(at, bytes)) }?;
                 store.settle()
             }
             Place::Nothing => Ok(()),
@@ -95,7 +96,9 @@ impl<B: Backend> Kept<B> {
                 lanes.finish(queued)
             }
             Place::Stored(ring, store) => beside(batches, |Batch { from, segments }| {
-                ring.send(&segments, &|at, bytes| store.read(from + at, bytes).map(|()| Given::Bytes))
+                let read = |at, bytes: &mut [u8]| store.read(from + at, bytes).map(|()| ChunkContents::Bytes);
+                // SAFETY: the segments are as the caller says.
+                unsafe { ring.send(&segments, &read) }
             }),
             Place::Nothing => batches.try_for_each(|batch| batch.map(drop)),
         }

@@ -3,7 +3,7 @@
 use crate::driver::{Backend, Done};
 use crate::memory::Stash;
 use crate::region::{Growth, Region, Resumed, Shrunk, Suspended};
-use crate::types::lock::Lock;
+use crate::types::Lock;
 use crate::types::{Bytes, Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};

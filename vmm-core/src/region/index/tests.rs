@@ -1,5 +1,5 @@
 use super::*;
-use crate::types::random::Random;
+use gpu_vmm_testkit::Random;
 use std::collections::BTreeMap;
 
 /// The same by a tree of the standard library: slot, and behind the last granule, by the first one.

@@ -4,8 +4,8 @@ use super::{BOTH, CudaBackend, ONE, SIZE, TWO, both, bound, check_nothing_is_lef
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, MulticastRange};
-use gpu_vmm_core::testkit::{FaultInject, Live};
 use gpu_vmm_core::{Backend, Bytes, Error, Physical, Placement, Result};
+use gpu_vmm_testkit::{FaultInject, Live};
 
 type Faulty = FaultInject<CudaBackend>;
 

@@ -7,8 +7,8 @@ use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastRange, Team};
-use gpu_vmm_core::testkit::{FaultInject, Workbench};
 use gpu_vmm_core::{Backend, Bytes, Done, Physical, Placement};
+use gpu_vmm_testkit::{FaultInject, Workbench};
 
 pub(crate) const CASES: &[Case] = &[
     case("a_store_reaches_the_memory_of_every_device", a_store_reaches_every_device),

@@ -16,9 +16,9 @@ pub(crate) mod processes;
 use crate::child::library;
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, MulticastBackend, Team, TeamBuilder};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Done, Physical, Properties, Region};
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_testkit::Workbench;
 
 const ONE: DeviceId = DeviceId(0);
 const TWO: DeviceId = DeviceId(1);

@@ -4,9 +4,9 @@ use super::{ONE, SIZE, TWO, bound, check_nothing_is_left, idle, open, wrong_word
 use crate::child::{Case, DONE, case, start};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, Team};
-use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Physical, Placement, Properties};
 use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_testkit::Workbench;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -1,0 +1,377 @@
+//! The pattern by kernels, and plain allocations by `cuMemAlloc`.
+//!
+//! The kernels are PTX text, which the driver compiles for the GPU at hand when they are first used in a context; so
+//! no toolkit is needed to build this crate, and none to run it.
+//!
+//! Unsafe, since it calls the driver and runs code on a device.
+#![allow(unsafe_code)]
+
+mod graph;
+
+use crate::CudaBackend;
+use crate::ffi::{
+    CuContext, CuFunction, CuModule, CuResult, CuStream, JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE, STREAM_BLOCKING,
+    STREAM_NON_BLOCKING,
+};
+use crate::kernels::Kernels;
+use crate::own_context::OwnContext;
+use crate::stream::OwnStream;
+use gpu_vmm_core::testkit::{
+    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, round_seeds,
+};
+use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream};
+use std::ffi::{CStr, c_void};
+use std::ptr::{from_mut, null_mut, without_provenance_mut};
+use std::sync::PoisonError;
+
+/// The text, with the zero at its end that the driver looks for.
+const IMAGE: &str = concat!(include_str!("kernels.ptx"), "\0");
+
+const THREADS: u32 = 256;
+/// Enough to fill every GPU there is several times over; each thread takes as many words as are needed.
+const MOST_BLOCKS: u64 = 4096;
+
+/// How a kernel is spread over a device, and on which stream.
+#[derive(Clone, Copy)]
+struct Grid {
+    blocks: u32,
+    threads: u32,
+    stream: CuStream,
+}
+
+impl Grid {
+    /// The whole device, in the current context's default stream.
+    fn wide(words: u64) -> Self {
+        let blocks = words.div_ceil(u64::from(THREADS)).clamp(1, MOST_BLOCKS) as u32;
+        Self { blocks, threads: THREADS, stream: CuStream::NULL }
+    }
+
+    /// One thread, in the current context's default stream.
+    const fn single() -> Self {
+        Self { blocks: 1, threads: 1, stream: CuStream::NULL }
+    }
+
+    /// One warp, slow on purpose.
+    const fn slow(stream: CuStream) -> Self {
+        Self { blocks: 1, threads: 32, stream }
+    }
+}
+
+impl CudaBackend {
+    /// The kernels of the device's context, which is current.
+    fn kernels(&self, operation: &'static str, device: DeviceId) -> Result<Kernels> {
+        let mut loaded =
+            self.context(operation, device)?.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernels) = *loaded {
+            return Ok(kernels);
+        }
+        let kernels = self.load_kernels(operation)?;
+        *loaded = Some(kernels);
+        Ok(kernels)
+    }
+
+    /// The kernels of the current context, which is the device's or another one. For another one they are loaded at each call and
+    /// end with it.
+    fn kernels_in(&self, operation: &'static str, device: DeviceId, context: CuContext) -> Result<Kernels> {
+        if self.context(operation, device)?.raw == context {
+            self.kernels(operation, device)
+        } else {
+            self.load_kernels(operation)
+        }
+    }
+
+    /// Loads the kernels into the current context.
+    fn load_kernels(&self, operation: &'static str) -> Result<Kernels> {
+        let module = self.compile(operation)?;
+        Ok(Kernels {
+            module,
+            write_pattern: self.function(operation, module, c"gpu_vmm_write_pattern")?,
+            count_wrong: self.function(operation, module, c"gpu_vmm_count_wrong")?,
+            walk_list: self.function(operation, module, c"gpu_vmm_walk_list")?,
+        })
+    }
+
+    /// Has the driver compile the text for the current context's device.
+    fn compile(&self, operation: &'static str) -> Result<CuModule> {
+        let mut log = [0u8; 4096];
+        let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE];
+        let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), without_provenance_mut(log.len())];
+        let mut module = CuModule::NULL;
+        let _relaxed = self.relax(operation)?;
+        // SAFETY: the text ends in a zero; the two options have one value each, a buffer and its length, and the
+        // pointers are good while the call lasts.
+        let result = unsafe {
+            (self.functions().module_load)(
+                &raw mut module,
+                IMAGE.as_ptr().cast(),
+                options.len() as u32,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        self.check(operation, "cuModuleLoadDataEx", result, || {
+            // The driver ends what it writes with a zero; where it wrote nothing, the first byte is one.
+            let text = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
+            format!("compiling kernels.ptx; the compiler says: {:?}", text.trim())
+        })?;
+        Ok(module)
+    }
+
+    fn function(&self, operation: &'static str, module: CuModule, name: &'static CStr) -> Result<CuFunction> {
+        let mut function = CuFunction::NULL;
+        // SAFETY: the pointer is good for one function, the module is loaded, and the name ends in a zero.
+        let result =
+            unsafe { (self.functions().module_get_function)(&raw mut function, module, name.as_ptr()) };
+        self.check(operation, "cuModuleGetFunction", result, || name.to_string_lossy().into_owned())?;
+        Ok(function)
+    }
+
+    /// Starts a kernel.
+    ///
+    /// # Safety
+    ///
+    /// The kernel and the stream are of the current context; it takes these parameters, and may reach what they point to.
+    unsafe fn launch(
+        &self,
+        operation: &'static str,
+        function: CuFunction,
+        Grid { blocks, threads, stream }: Grid,
+        parameters: &mut [u64],
+    ) -> Result<()> {
+        let mut pointers = [null_mut::<c_void>(); 4];
+        for (pointer, parameter) in pointers.iter_mut().zip(parameters) {
+            *pointer = from_mut(parameter).cast();
+        }
+        // SAFETY: the grid is within what every device has; the driver reads the parameters before it returns; the
+        // rest is the caller's promise.
+        let result = unsafe {
+            (self.functions().launch_kernel)(
+                function,
+                blocks,
+                1,
+                1,
+                threads,
+                1,
+                1,
+                0,
+                stream,
+                pointers.as_mut_ptr(),
+                null_mut(),
+            )
+        };
+        self.check(operation, "cuLaunchKernel", result, || format!("{blocks} blocks of {threads} threads"))
+    }
+
+    /// Has a kernel answer in words of the device's, which are `before` when it begins, and waits for it. They are copied
+    /// there from the host, so that what is left where the kernel did not run is known.
+    ///
+    /// # Safety
+    ///
+    /// The device's context is current, and what `start` puts into its default stream may be run.
+    unsafe fn ask<const WORDS: usize>(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        before: [u64; WORDS],
+        start: impl FnOnce([Address; WORDS]) -> Result<()>,
+    ) -> Result<[u64; WORDS]> {
+        let size = Bytes(WORDS as u64 * PATTERN_WORD.0);
+        let base = self.allocate_plain(device, size)?;
+        let places = std::array::from_fn(|word| base + Bytes(word as u64 * PATTERN_WORD.0));
+        let before = before.map(u64::to_ne_bytes);
+        // SAFETY: the words are the device's, and as many bytes are written and read; the kernel's part is the caller's
+        // promise. Copy, kernel and copy follow each other in one stream.
+        let answer = unsafe {
+            self.memcpy_from_host(device, base, before.as_flattened())
+                .and_then(|()| start(places))
+                .and_then(|()| self.finish_default(operation))
+                .and_then(|()| {
+                    let mut words = [[0; PATTERN_WORD.0 as usize]; WORDS];
+                    self.memcpy_to_host(device, words.as_flattened_mut(), base)?;
+                    Ok(words.map(u64::from_ne_bytes))
+                })
+        };
+        // SAFETY: the words were allocated above, and the kernel has finished or died with its context.
+        let freed = unsafe { self.free_plain(device, base, size) };
+        let answer = answer?;
+        freed.map(|()| answer)
+    }
+}
+
+impl Workbench for CudaBackend {
+    fn pattern_by(&self) -> &'static str {
+        "a kernel"
+    }
+
+    unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
+        const OPERATION: &str = "write pattern";
+        let words = words(OPERATION, at, length)?;
+        let _entered = self.enter_device(OPERATION, device)?;
+        let kernels = self.kernels(OPERATION, device)?;
+        // SAFETY: the kernel takes address, count and seed, and writes as many words as the caller has promised.
+        unsafe {
+            self.launch(OPERATION, kernels.write_pattern, Grid::wide(words), &mut [at.0, words, seed])
+        }?;
+        self.finish_default(OPERATION)
+    }
+
+    unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
+        const OPERATION: &str = "check pattern";
+        let words = words(OPERATION, at, length)?;
+        let _entered = self.enter_device(OPERATION, device)?;
+        let kernels = self.kernels(OPERATION, device)?;
+        let grid = Grid::wide(words);
+        let count = Count::begin();
+        // SAFETY: the kernel takes address, count, seed and the first of the two words that it counts in, and reads as many
+        // words as the caller has promised.
+        let ended = unsafe {
+            self.ask(OPERATION, device, count.start(), |[counted, _]| {
+                self.launch(OPERATION, kernels.count_wrong, grid, &mut [at.0, words, seed, counted.0])
+            })
+        };
+        count.end(OPERATION, words, ended?)
+    }
+
+    unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
+        const OPERATION: &str = "walk a list";
+        words(OPERATION, head, Bytes::ZERO)?;
+        let _entered = self.enter_device(OPERATION, device)?;
+        let kernels = self.kernels(OPERATION, device)?;
+        // SAFETY: the kernel takes the first address, the number of nodes and the words for its result; the addresses
+        // that it follows are nodes' by the caller's promise.
+        let answer = unsafe {
+            self.ask(OPERATION, device, Walked::UNWRITTEN, |[nodes, sum]| {
+                let parameters = &mut [head.0, most, nodes.0, sum.0];
+                self.launch(OPERATION, kernels.walk_list, Grid::single(), parameters)
+            })
+        };
+        Walked::written(OPERATION, answer?)
+    }
+
+    fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        Ok(Box::new(OwnStream::new("make a stream", self, device, STREAM_NON_BLOCKING)?))
+    }
+
+    fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        Ok(Box::new(OwnStream::new("make a stream", self, device, STREAM_BLOCKING)?))
+    }
+
+    fn stream_elsewhere(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        const OPERATION: &str = "make a context";
+        let context = OwnContext::new(OPERATION, self, device)?;
+        Ok(Box::new(OwnStream::elsewhere(OPERATION, context, STREAM_NON_BLOCKING)?))
+    }
+
+    fn in_context_of(&self, stream: &dyn WorkStream, act: &mut dyn FnMut()) -> Result<()> {
+        const OPERATION: &str = "enter a context";
+        self.here(OPERATION)?;
+        let _entered = self.enter(OPERATION, own_context(OPERATION, stream)?)?;
+        act();
+        Ok(())
+    }
+
+    unsafe fn open_in_context_of(&self, device: DeviceId, stream: &dyn WorkStream) -> Result<Self> {
+        let context = own_context("open with a context", stream)?;
+        // SAFETY: the context lives as long as the stream, which outlives the backend by the caller's promise.
+        unsafe { Self::with_context(device, context.0) }
+    }
+
+    unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
+        // SAFETY: the promise is the same.
+        unsafe { self.start_capture(device, stream, mode) }
+    }
+
+    fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+        self.finish_capture(device, stream)
+    }
+
+    unsafe fn start_pattern_on(
+        &self,
+        device: DeviceId,
+        stream: Stream<'_>,
+        at: Address,
+        length: Bytes,
+        seed: u64,
+        rounds: u32,
+    ) -> Result<()> {
+        const OPERATION: &str = "start pattern";
+        let words = words(OPERATION, at, length)?;
+        let stream = CuStream(stream.as_raw());
+        let context = self.context_for(OPERATION, device, stream)?;
+        let _entered = self.enter(OPERATION, context)?;
+        let kernels = self.kernels_in(OPERATION, device, context)?;
+        let grid = Grid::slow(stream);
+        for seed in round_seeds(seed, rounds) {
+            // SAFETY: as in `write_pattern`; the stream is one of the context that is current.
+            unsafe { self.launch(OPERATION, kernels.write_pattern, grid, &mut [at.0, words, seed]) }?;
+        }
+        Ok(())
+    }
+
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
+        const OPERATION: &str = "allocate";
+        let _entered = self.enter_device(OPERATION, device)?;
+        let _relaxed = self.relax(OPERATION)?;
+        let mut address = 0;
+        // SAFETY: the pointer is good for one address; a size that cannot be had is an error there.
+        let result = unsafe { (self.functions().mem_alloc)(&raw mut address, size.0 as usize) };
+        self.check_memory(OPERATION, "cuMemAlloc_v2", result, device, size)?;
+        Ok(Address(address))
+    }
+
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        const OPERATION: &str = "free";
+        let _entered = self.enter_device(OPERATION, device)?;
+        let _relaxed = self.relax(OPERATION)?;
+        // SAFETY: the address is a plain allocation's that is not used any more, by the caller's promise.
+        let result = unsafe { (self.functions().mem_free)(at.0) };
+        self.check(OPERATION, "cuMemFree_v2", result, || AddressRange { base: at, size }.to_string())
+    }
+}
+
+/// The context that was made for a stream.
+fn own_context(operation: &'static str, stream: &dyn WorkStream) -> Result<CuContext> {
+    let missing = || Error::Unsupported { operation, reason: "the stream has no context of its own".into() };
+    stream.context().map(CuContext).ok_or_else(missing)
+}
+
+/// How many words of the pattern a part has. One that does not begin and end between words would be a fault on the
+/// device, which ends its context.
+fn words(operation: &'static str, at: Address, length: Bytes) -> Result<u64> {
+    let unaligned = |what, value| match Granularity::new(PATTERN_WORD) {
+        Some(granularity) => Err(Error::Unaligned { operation, what, value, granularity }),
+        None => Ok(0),
+    };
+    if !at.is_aligned_to(PATTERN_WORD) {
+        return unaligned("address", at.0);
+    }
+    if !length.0.is_multiple_of(PATTERN_WORD.0) {
+        return unaligned("length", length.0);
+    }
+    Ok(length.0 / PATTERN_WORD.0)
+}
+
+impl WorkStream for OwnStream {
+    fn stream(&self) -> Stream<'_> {
+        // SAFETY: the stream lives as long as it is borrowed.
+        unsafe { Stream::from_raw(self.raw().0) }
+    }
+
+    fn context(&self) -> Option<*mut c_void> {
+        self.own.as_ref().map(|own| own.raw.0)
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        const OPERATION: &str = "ask a stream";
+        let _entered = self.enter(OPERATION)?;
+        let _relaxed = self.backend.relax(OPERATION)?;
+        // SAFETY: the stream is live, and its context is current.
+        match unsafe { (self.backend.functions().stream_query)(self.raw()) } {
+            CuResult::NOT_READY => Ok(false),
+            result => {
+                let context = || format!("stream {:?}", self.raw());
+                self.backend.check(OPERATION, "cuStreamQuery", result, context).map(|()| true)
+            }
+        }
+    }
+}

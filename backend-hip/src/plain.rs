@@ -1,0 +1,39 @@
+//! Memory as `hipMalloc` gives it, without virtual memory management.
+#![allow(unsafe_code)] // calls into HIP
+
+use crate::driver::Driver;
+use gpu_vmm_core::{Address, Bytes, DeviceId, Result};
+
+impl Driver {
+    pub(crate) fn allocate_plain(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        size: Bytes,
+    ) -> Result<Address> {
+        let _current = self.on(operation, device)?;
+        let _relaxed = self.relax(operation)?;
+        let mut at = std::ptr::null_mut();
+        // SAFETY: HIP writes one address.
+        let code = unsafe { (self.hip.hipMalloc)(&raw mut at, size.0 as usize) };
+        self.check_memory(operation, "hipMalloc", code, device, size)?;
+        Ok(Address(at.expose_provenance() as u64))
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Workbench::free_plain`].
+    pub(crate) unsafe fn free_plain(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        at: Address,
+        size: Bytes,
+    ) -> Result<()> {
+        let _current = self.on(operation, device)?;
+        let _relaxed = self.relax(operation)?;
+        // SAFETY: one of HIP's plain allocations, given back once, as the caller promises.
+        let code = unsafe { (self.hip.hipFree)(at.as_ptr()) };
+        self.check(operation, "hipFree", code, || format!("{size} at {at}"))
+    }
+}

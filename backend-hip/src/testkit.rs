@@ -1,0 +1,270 @@
+//! A pattern written and checked, a list walked along, and plain allocations to compare with.
+//!
+//! All of it is done by kernels where they can be compiled, which not every machine with HIP can; else it goes through the
+//! host in copies.
+#![allow(unsafe_code)] // calls into HIP
+
+mod graph;
+
+use crate::HipBackend;
+use crate::driver::Driver;
+use crate::ffi::{hipError_t, hipStreamDefault, hipStreamNonBlocking};
+use crate::kernels::Grid;
+use crate::stream::{OwnStream, needed, raw};
+use gpu_vmm_core::testkit::{
+    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, round_seeds,
+    write_pattern_words,
+};
+use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Result, Stream};
+
+/// How much goes in one copy: enough for a copy engine's full speed.
+const CHUNK: Bytes = Bytes::mib(16);
+
+/// The memory in chunks: the number of the chunk's first word, its address, its length in words.
+fn chunks(at: Address, length: Bytes) -> impl Iterator<Item = (u64, Address, usize)> {
+    (0..length.0).step_by(CHUNK.0 as usize).map(move |offset| {
+        let size = CHUNK.0.min(length.0 - offset);
+        (offset / PATTERN_WORD.0, at + Bytes(offset), (size / PATTERN_WORD.0) as usize)
+    })
+}
+
+/// Host memory for the longest chunk.
+fn buffer(length: Bytes) -> Vec<u64> {
+    vec![0; (CHUNK.min(length).0 / PATTERN_WORD.0) as usize]
+}
+
+impl HipBackend {
+    /// Why the pattern is written and checked by copies on a device, where it is.
+    ///
+    /// The first call compiles the kernels, which takes most of a second.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchDevice`], [`Error::Forked`], or what HIP answers.
+    pub fn no_kernels_because(&self, device: DeviceId) -> Result<Option<&str>> {
+        let kernels = self.driver.kernels("compile kernels", device)?;
+        Ok(kernels.as_ref().err().map(String::as_str))
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Workbench::write_pattern`].
+    unsafe fn write_by_copies(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
+        let mut words = buffer(length);
+        for (first, to, count) in chunks(at, length) {
+            let words = &mut words[..count];
+            write_pattern_words(words, seed, first);
+            // SAFETY: the chunk is a part of what the caller says is mapped and writable.
+            unsafe { self.driver.copy_from_host(device, to, bytemuck::cast_slice(words)) }?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Workbench::count_wrong`].
+    unsafe fn count_by_copies(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
+        let mut words = buffer(length);
+        let (mut looked_at, mut wrong) = (0, 0);
+        for (first, from, count) in chunks(at, length) {
+            let words = &mut words[..count];
+            // SAFETY: the chunk is a part of what the caller says is mapped and readable.
+            unsafe { self.driver.copy_to_host(device, bytemuck::cast_slice_mut(words), from) }?;
+            looked_at += words.len() as u64;
+            wrong += count_wrong_words(words, seed, first);
+        }
+        Count::compare("check pattern", length.0 / PATTERN_WORD.0, looked_at, wrong)
+    }
+
+    /// Follows the list from node to node, each in one copy.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Workbench::walk_list`].
+    unsafe fn walk_by_copies(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
+        let mut walked = Walked::default();
+        let mut at = head;
+        while at.0 != 0 && walked.nodes < most {
+            let mut node = [0u64; 2];
+            // SAFETY: a node, which the caller says is mapped and readable.
+            unsafe { self.driver.copy_to_host(device, bytemuck::cast_slice_mut(&mut node), at) }?;
+            let [next, value] = node;
+            walked = Walked { nodes: walked.nodes + 1, sum: walked.sum.wrapping_add(value) };
+            at = Address(next);
+        }
+        Ok(walked)
+    }
+}
+
+impl Workbench for HipBackend {
+    /// By the first device; what others do may differ where their architectures do.
+    fn pattern_by(&self) -> &'static str {
+        match self.driver.kernels("compile kernels", DeviceId(0)) {
+            Ok(Ok(_)) => "a kernel",
+            Ok(Err(_)) | Err(_) => "copies",
+        }
+    }
+
+    unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
+        const OPERATION: &str = "write pattern";
+        let Ok(kernels) = self.driver.kernels(OPERATION, device)? else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.write_by_copies(device, at, length, seed) };
+        };
+        let words = length.0 / PATTERN_WORD.0;
+        let _current = self.driver.on(OPERATION, device)?;
+        // SAFETY: the kernel takes address, count and seed, and writes as many words as the caller has promised.
+        unsafe { self.driver.run(OPERATION, kernels, kernels.write_pattern, words, &mut [at.0, words, seed]) }
+    }
+
+    unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
+        const OPERATION: &str = "check pattern";
+        let Ok(kernels) = self.driver.kernels(OPERATION, device)? else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.count_by_copies(device, at, length, seed) };
+        };
+        let words = length.0 / PATTERN_WORD.0;
+        let work = |counted: Address| {
+            let parameters = &mut [at.0, words, seed, counted.0];
+            // SAFETY: the kernel takes address, count, seed and the two words that it counts in, and reads as many words
+            // as the caller has promised.
+            unsafe { self.driver.run(OPERATION, kernels, kernels.count_wrong, words, parameters) }
+        };
+        let count = Count::begin();
+        let ended = self.driver.answer_of(OPERATION, device, count.start(), work)?;
+        count.end(OPERATION, words, ended)
+    }
+
+    unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
+        const OPERATION: &str = "walk a list";
+        let Ok(kernels) = self.driver.kernels(OPERATION, device)? else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.walk_by_copies(device, head, most) };
+        };
+        let walk = |walked: Address| {
+            let parameters = &mut [head.0, most, walked.0];
+            // SAFETY: the kernel takes the first node, the most of them and where the answer goes; it follows the
+            // addresses as the caller has promised that it can.
+            unsafe { self.driver.run(OPERATION, kernels, kernels.walk_list, 1, parameters) }
+        };
+        let written = self.driver.answer_of(OPERATION, device, Walked::UNWRITTEN, walk)?;
+        Walked::written(OPERATION, written)
+    }
+
+    fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        const OPERATION: &str = "make a stream";
+        self.exists(OPERATION, device)?;
+        Ok(Box::new(OwnStream::new(OPERATION, &self.driver, device, hipStreamNonBlocking)?))
+    }
+
+    fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        const OPERATION: &str = "make a stream";
+        self.exists(OPERATION, device)?;
+        Ok(Box::new(OwnStream::new(OPERATION, &self.driver, device, hipStreamDefault)?))
+    }
+
+    unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
+        self.exists("begin a capture", device)?;
+        // SAFETY: the promise is the same.
+        unsafe { graph::begin(&self.driver, device, stream, mode) }
+    }
+
+    fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+        self.exists("end a capture", device)?;
+        graph::end(&self.driver, device, stream)
+    }
+
+    unsafe fn start_pattern_on(
+        &self,
+        device: DeviceId,
+        stream: Stream<'_>,
+        at: Address,
+        length: Bytes,
+        seed: u64,
+        rounds: u32,
+    ) -> Result<()> {
+        const OPERATION: &str = "start pattern";
+        let kernels = self.driver.kernels(OPERATION, device)?.as_ref();
+        let kernels =
+            kernels.map_err(|reason| Error::Unsupported { operation: OPERATION, reason: reason.clone() })?;
+        let words = length.0 / PATTERN_WORD.0;
+        let _current = self.driver.on(OPERATION, device)?;
+        let grid = Grid::slow(raw(stream));
+        for seed in round_seeds(seed, rounds) {
+            let parameters = &mut [at.0, words, seed];
+            // SAFETY: as in `write_pattern`; the stream is the device's by the caller's promise.
+            unsafe { self.driver.launch(OPERATION, kernels, kernels.write_pattern, grid, parameters) }?;
+        }
+        Ok(())
+    }
+
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
+        self.driver.allocate_plain("allocate", device, size)
+    }
+
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.driver.free_plain("free", device, at, size) }
+    }
+}
+
+impl Driver {
+    /// What work has written to some words of the device's, which are `before` when it begins. They are copied there from
+    /// the host, so that what is left where the work did not run is known.
+    fn answer_of<const N: usize>(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        before: [u64; N],
+        work: impl FnOnce(Address) -> Result<()>,
+    ) -> Result<[u64; N]> {
+        let mut words = before;
+        let size = Bytes(size_of_val(&words) as u64);
+        let _current = self.on(operation, device)?;
+        let at = self.allocate_plain(operation, device, size)?;
+        // SAFETY: the words are the device's, allocated above.
+        let answered = unsafe { self.copy_from_host(device, at, bytemuck::cast_slice(&before)) }
+            .and_then(|()| work(at))
+            // SAFETY: as above.
+            .and_then(|()| unsafe { self.copy_to_host(device, bytemuck::cast_slice_mut(&mut words), at) });
+        // SAFETY: allocated above, and the work has finished.
+        let freed = unsafe { self.free_plain(operation, device, at, size) };
+        answered.and(freed).map(|()| words)
+    }
+}
+
+impl WorkStream for OwnStream {
+    fn stream(&self) -> Stream<'_> {
+        // SAFETY: the stream lives as long as it is borrowed.
+        unsafe { Stream::from_raw(self.raw().cast()) }
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        const OPERATION: &str = "ask a stream";
+        let query = needed(OPERATION, "hipStreamQuery", self.driver.hip.hipStreamQuery)?;
+        let _current = self.enter(OPERATION)?;
+        let _relaxed = self.driver.relax(OPERATION)?;
+        // SAFETY: the stream is alive.
+        let code = unsafe { query(self.raw()) };
+        match self.driver.check(OPERATION, "hipStreamQuery", code, || format!("stream {:p}", self.raw())) {
+            Err(_) if code == hipError_t::hipErrorNotReady => Ok(false),
+            answer => answer.map(|()| true),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_cover_all_once() {
+        let length = Bytes(2 * CHUNK.0 + 24);
+        let all: Vec<_> = chunks(Address(0x1000), length).collect();
+        let words = CHUNK.0 / 8;
+        assert_eq!(all[1], (words, Address(0x1000) + CHUNK, words as usize));
+        assert_eq!(all[2], (2 * words, Address(0x1000) + Bytes(2 * CHUNK.0), 3));
+        assert_eq!(all.len(), 3);
+        assert_eq!(chunks(Address(0), Bytes::ZERO).count(), 0);
+    }
+}

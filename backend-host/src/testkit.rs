@@ -1,0 +1,240 @@
+//! The pattern, written and counted by plain loops of the CPU, and plain allocations to compare with.
+#![allow(unsafe_code)]
+
+use crate::HostBackend;
+use crate::backend::Host;
+use crate::captures::Waiting;
+use crate::device::page_size;
+use crate::mappings::{Kept, Mapping};
+use crate::memory::{charge, or_out_of_memory};
+use crate::work::{Pattern, Work};
+use crate::{pages, stream};
+use gpu_vmm_core::system::refusal;
+use gpu_vmm_core::testkit::{
+    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, round_seeds,
+    write_pattern_words,
+};
+use gpu_vmm_core::{
+    Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream,
+};
+use rustix::io::Errno;
+use std::ptr::without_provenance_mut;
+use std::sync::Arc;
+
+impl HostBackend {
+    /// How many words the memory has, if `device` may do `need` with all of them.
+    fn words(
+        &self,
+        operation: &'static str,
+        device: DeviceId,
+        at: Address,
+        length: Bytes,
+        need: Access,
+    ) -> Result<usize> {
+        check_words(operation, at, length)?;
+        self.0.after_default_stream(operation, device)?;
+        self.0.check_access(operation, device, at, length, need)?;
+        Ok((length.0 / PATTERN_WORD.0) as usize)
+    }
+}
+
+impl Workbench for HostBackend {
+    fn pattern_by(&self) -> &'static str {
+        "the CPU"
+    }
+
+    unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
+        let count = self.words("write pattern", device, at, length, Access::ReadWrite)?;
+        if count > 0 {
+            // SAFETY: the memory is aligned, mapped, and may be written, as was checked; the caller lets nobody
+            // else use it meanwhile, and any bytes are a `u64`.
+            write_pattern_words(unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), count) }, seed, 0);
+        }
+        Ok(())
+    }
+
+    unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
+        const OPERATION: &str = "check pattern";
+        let count = self.words(OPERATION, device, at, length, Access::Read)?;
+        if count == 0 {
+            return Ok(0);
+        }
+        // SAFETY: as above, for reading.
+        let words = unsafe { std::slice::from_raw_parts(at.as_ptr(), count) };
+        let wrong = count_wrong_words(words, seed, 0);
+        Count::compare(OPERATION, length.0 / PATTERN_WORD.0, words.len() as u64, wrong)
+    }
+
+    unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
+        let mut walked = Walked::default();
+        let mut at = head;
+        while at.0 != 0 && walked.nodes < most {
+            self.words("walk a list", device, at, Bytes(2 * PATTERN_WORD.0), Access::Read)?;
+            // SAFETY: two words that are aligned, mapped, and may be read, as was checked.
+            let [next, value] = unsafe { at.as_ptr::<[u64; 2]>().read() };
+            walked.nodes += 1;
+            walked.sum = walked.sum.wrapping_add(value);
+            at = Address(next);
+        }
+        Ok(walked)
+    }
+
+    fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        own_stream(&self.0, device, false)
+    }
+
+    fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        own_stream(&self.0, device, true)
+    }
+
+    /// The mode does not matter: nothing is forbidden but to wait for what captures.
+    unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, _: CaptureMode) -> Result<()> {
+        let operation = "begin a capture";
+        let name = stream::on(&self.0, operation, device, stream)?;
+        self.0.queues.begin_capture(operation, device, name)
+    }
+
+    fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+        let operation = "end a capture";
+        let name = stream::on(&self.0, operation, device, stream)?;
+        let work = self.0.queues.end_capture(operation, name)?;
+        Ok(Box::new(HostGraph { host: Arc::clone(&self.0), device, work }))
+    }
+
+    unsafe fn start_pattern_on(
+        &self,
+        device: DeviceId,
+        stream: Stream<'_>,
+        at: Address,
+        length: Bytes,
+        seed: u64,
+        rounds: u32,
+    ) -> Result<()> {
+        let operation = "start pattern";
+        let name = stream::on(&self.0, operation, device, stream)?;
+        check_words(operation, at, length)?;
+        self.0.queues.check_alive(operation, device)?;
+        if at.checked_add(length).is_none() {
+            return Err(Error::Overflow { operation, base: at.0, length: length.0 });
+        }
+        let (range, seeds) = (AddressRange { base: at, size: length }, round_seeds(seed, rounds).collect());
+        self.0.queues.push(
+            operation,
+            device,
+            name,
+            Work::Pattern(Pattern { device, range, seeds, write: write_pattern_words }),
+        )
+    }
+
+    /// An anonymous mapping of the process, which counts against the device's amount in whole pages. Only `device`
+    /// may use it, as after `cuMemAlloc`.
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
+        let operation = "allocate";
+        let host = &self.0;
+        let account = host.account(operation, device)?;
+        if size.is_zero() {
+            return Err(Error::ZeroSize { operation });
+        }
+        let size = in_pages(operation, size)?;
+        let charge = charge(operation, account, device, size)?;
+        let range = pages::allocate(size).map_err(|error| or_out_of_memory(error, account, device, size))?;
+        let access = AccessMap::NONE.with(device, Access::ReadWrite);
+        host.mappings.insert(range.base, Mapping { size: range.size, access, kept: Kept::Plain(charge) });
+        Ok(range.base)
+    }
+
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        let operation = "free";
+        self.0.account(operation, device)?;
+        let range = AddressRange { base: at, size: in_pages(operation, size)? };
+        let _untouched = self.0.mappings.untouched();
+        let Some(plain) = self.0.mappings.remove_plain(range) else {
+            let why = "no plain allocation of this size begins there";
+            return Err(Error::driver(operation, refusal("the host backend", Errno::INVAL, why), range));
+        };
+        // SAFETY: the range is a plain allocation of this backend, which the caller uses no more.
+        let released = unsafe { pages::release(operation, range) };
+        if released.is_err() {
+            self.0.mappings.insert(at, plain);
+        }
+        released
+    }
+}
+
+fn own_stream(host: &Arc<Host>, device: DeviceId, is_blocking: bool) -> Result<Box<dyn WorkStream>> {
+    host.account("make a stream", device)?;
+    let name = stream::new_name(device);
+    if is_blocking {
+        host.queues.make_blocking("make a stream", device, name)?;
+    }
+    Ok(Box::new(HostStream { host: Arc::clone(host), name }))
+}
+
+#[derive(Debug)]
+struct HostStream {
+    host: Arc<Host>,
+    name: usize,
+}
+
+impl WorkStream for HostStream {
+    fn stream(&self) -> Stream<'_> {
+        // SAFETY: a stream of this backend, for as long as it is borrowed; nothing is ever reached through it.
+        unsafe { Stream::from_raw(without_provenance_mut(self.name)) }
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        let operation = "ask a stream";
+        let queues = &self.host.queues;
+        queues.check_waiting(operation, Waiting::Stream(self.name))?;
+        let is_done = queues.place(operation, self.name)?.is_none();
+        queues.check_alive(operation, stream::device_of(self.name))?;
+        Ok(is_done)
+    }
+}
+
+impl Drop for HostStream {
+    fn drop(&mut self) {
+        self.host.queues.remove(self.name);
+    }
+}
+
+/// Work that was captured.
+#[derive(Debug)]
+struct HostGraph {
+    host: Arc<Host>,
+    device: DeviceId,
+    work: Vec<Work>,
+}
+
+impl Graph for HostGraph {
+    unsafe fn launch(&self, stream: Stream<'_>) -> Result<()> {
+        let operation = "launch a graph";
+        let name = stream::on(&self.host, operation, self.device, stream)?;
+        self.host.queues.check_alive(operation, self.device)?;
+        self.work
+            .iter()
+            .try_for_each(|work| self.host.queues.push(operation, self.device, name, work.clone()))
+    }
+}
+
+/// Refuses what is not made of whole words.
+fn check_words(operation: &'static str, at: Address, length: Bytes) -> Result<()> {
+    for (what, value) in [("address", at.0), ("length", length.0)] {
+        if let Some(granularity) = Granularity::new(PATTERN_WORD)
+            && !granularity.divides(Bytes(value))
+        {
+            return Err(Error::Unaligned { operation, what, value, granularity });
+        }
+    }
+    Ok(())
+}
+
+/// Whole pages, which is what the kernel gives.
+fn in_pages(operation: &'static str, size: Bytes) -> Result<Bytes> {
+    let page = page_size().0;
+    size.0.checked_next_multiple_of(page).map(Bytes).ok_or(Error::Overflow {
+        operation,
+        base: size.0,
+        length: page,
+    })
+}

@@ -1,0 +1,101 @@
+//! Every rule of gpu-vmm and of the driver, tried and reported.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `runner` | the runs, one for each target |
+//! | `text` | the report for people, group by group while it is made |
+//! | `list` | the cases and their rules |
+//! | `side_by_side` | several reports beside each other |
+
+mod list;
+mod runner;
+mod side_by_side;
+pub(crate) mod text;
+
+use crate::Answer;
+use crate::args::{ConformanceArguments, Format, TargetChoice, refusal};
+use crate::destination::{Destination, checked};
+use crate::output::{Output, counted};
+use gpu_vmm::AnyBackend;
+use gpu_vmm_conformance::report::{Report, junit};
+use gpu_vmm_conformance::{Item, Suite};
+use runner::Runner;
+use std::path::{Path, PathBuf};
+use text::Text;
+
+/// To be called before anything else but reading the arguments.
+pub(crate) fn run(asked: &ConformanceArguments) -> Answer {
+    if !asked.compare.is_empty() {
+        return side_by_side::run(asked);
+    }
+    #[allow(unsafe_code)] // the suite forks before anything else
+    // SAFETY: reading the arguments has started no thread and opened no driver.
+    let suite = unsafe { Suite::start(gpu_vmm_conformance::targets()) }
+        .map_err(|error| format!("the suite's first process cannot be made: {error}"))?;
+    let items = wanted(&suite, asked.filter.as_deref())?;
+    if asked.list {
+        return list::print(&items, &mut Output::default());
+    }
+    let file = destination(asked)?;
+    if asked.format == Format::Text {
+        let reports = Runner::new(suite, items, asked, Some(Output::to(file))).reports()?;
+        return verdict(&reports);
+    }
+    let text = file.as_ref().filter(|file| !file.is_stdout()).map(|_| Output::default());
+    let reports = Runner::new(suite, items, asked, text).reports()?;
+    let mut output = Output::to(file);
+    output.line(document(&reports, asked)?)?;
+    output.complete()?;
+    verdict(&reports)
+}
+
+/// The file that the report goes to, if one is named.
+fn destination(asked: &ConformanceArguments) -> Answer<Option<Destination>> {
+    let inputs: Vec<&Path> = asked.compare.iter().map(PathBuf::as_path).collect();
+    checked("conformance", "--out", asked.out.as_deref(), &inputs)
+}
+
+/// The items that are asked for.
+fn wanted(suite: &Suite<AnyBackend>, filter: Option<&str>) -> Answer<Vec<Item>> {
+    let all = suite.items();
+    let Some(filter) = filter else { return Ok(all) };
+    let items: Vec<Item> =
+        all.into_iter().filter(|item| format!("{}::{}", item.layer, item.name).contains(filter)).collect();
+    if items.is_empty() {
+        let text = format!("no case has {filter:?} in its name; `gpu-vmm conformance --list` has all names");
+        return Err(refusal("conformance", text).into());
+    }
+    Ok(items)
+}
+
+/// The reports for programs.
+fn document(reports: &[Report], asked: &ConformanceArguments) -> Answer<String> {
+    Ok(match (asked.format, asked.backend, reports) {
+        (Format::Junit, _, reports) => junit(reports)?,
+        (_, TargetChoice::All, reports) => serde_json::to_string_pretty(reports)?,
+        (_, _, reports) => serde_json::to_string_pretty(&reports.first())?,
+    })
+}
+
+/// A failure where a case has failed. What a driver does is none.
+fn verdict(reports: &[Report]) -> Answer {
+    let failed: usize = reports.iter().map(|report| report.summary.failed).sum();
+    let all: usize = reports.iter().map(|report| report.cases.len()).sum();
+    if failed == 0 { Ok(()) } else { Err(format!("{failed} of {} failed", counted(all, "case")).into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpu_vmm_conformance::Verdict;
+
+    #[test]
+    fn a_case_that_failed_is_a_failure_and_a_new_deviation_is_none() {
+        let mut report = text::sample();
+        assert_eq!(verdict(&[report.clone()]).unwrap_err().to_string(), "2 of 13 cases failed");
+        report.cases.retain(|case| case.verdict != Verdict::Failed);
+        report.summary.failed = 0;
+        assert_eq!(report.summary.new_deviations, 1);
+        assert!(verdict(&[report]).is_ok());
+    }
+}

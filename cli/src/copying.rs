@@ -1,0 +1,148 @@
+//! The same growth without virtual memory management: allocate, copy, free the old.
+//!
+//! Unsafe, since plain allocations are addresses that nobody keeps the books of.
+#![allow(unsafe_code)]
+
+use crate::machine;
+use crate::pattern::each_piece;
+use crate::progress::Progress;
+use crate::steps::Steps;
+use gpu_vmm::{Address, AnyBackend, Backend, Bytes, DeviceId, Result};
+use gpu_vmm_testkit::Workbench;
+use std::time::{Duration, Instant};
+
+/// What growing by copying came to.
+#[derive(Debug)]
+pub(crate) enum Copying {
+    /// It took so long, and so many words were wrong in the end.
+    Done {
+        /// Allocating, copying and freeing alone.
+        time: Duration,
+        /// Words of 8 bytes that are not what was written.
+        wrong_words: u64,
+    },
+    /// The memory does not have room for the old and the new copy.
+    NoRoom(String),
+}
+
+/// Goes through the steps with plain allocations.
+pub(crate) fn measure(
+    backend: &AnyBackend,
+    device: DeviceId,
+    steps: Steps,
+    progress: &mut Progress,
+) -> Result<Copying> {
+    let (need, free) = (steps.most_with_a_copy(), machine::free(backend, device)?);
+    if need > free {
+        return Ok(Copying::NoRoom(format!(
+            "{} would be needed for the old and the new copy and {} are free",
+            crate::output::about(need),
+            crate::output::about(free)
+        )));
+    }
+    progress.begin("copying, to compare", steps.to);
+    match grow(backend, device, steps, progress) {
+        Err(error) if error.is_out_of_memory() => Ok(Copying::NoRoom(error.to_string())),
+        answer => answer,
+    }
+}
+
+fn grow(backend: &AnyBackend, device: DeviceId, steps: Steps, progress: &mut Progress) -> Result<Copying> {
+    let mut time = Duration::ZERO;
+    let mut memory: Option<Plain<'_>> = None;
+    for size in steps.sizes() {
+        let start = Instant::now();
+        let larger = match memory.take() {
+            None => Plain::new(backend, device, size)?,
+            Some(old) => old.copied_to(size)?,
+        };
+        time += start.elapsed();
+        let from = larger.filled;
+        memory = Some(larger.fill(from, progress)?);
+    }
+    let wrong_words = match memory {
+        Some(memory) => memory.count_wrong(progress)?,
+        None => 0,
+    };
+    Ok(Copying::Done { time, wrong_words })
+}
+
+/// A plain allocation; dropping it frees it.
+struct Plain<'a> {
+    backend: &'a AnyBackend,
+    device: DeviceId,
+    at: Address,
+    size: Bytes,
+    /// How much of it holds the pattern.
+    filled: Bytes,
+}
+
+impl<'a> Plain<'a> {
+    fn new(backend: &'a AnyBackend, device: DeviceId, size: Bytes) -> Result<Self> {
+        let at = backend.allocate_plain(device, size)?;
+        Ok(Self { backend, device, at, size, filled: Bytes::ZERO })
+    }
+
+    /// A larger allocation with the same bytes; the old one is freed.
+    fn copied_to(self, size: Bytes) -> Result<Self> {
+        let mut larger = Plain::new(self.backend, self.device, size)?;
+        // SAFETY: both are allocations of this device, of at least `filled` bytes, and nobody else uses them.
+        unsafe { self.backend.copy(self.device, larger.at, self.at, self.filled) }?;
+        larger.filled = self.filled;
+        Ok(larger)
+    }
+
+    /// Writes the pattern from `from` to the end.
+    fn fill(mut self, from: Bytes, progress: &Progress) -> Result<Self> {
+        each_piece(from, self.size, progress, |offset, length, seed| {
+            // SAFETY: the piece lies in the allocation.
+            unsafe { self.backend.write_pattern(self.device, self.at + offset, length, seed) }?;
+            Ok(0)
+        })?;
+        self.filled = self.size;
+        Ok(self)
+    }
+
+    fn count_wrong(&self, progress: &mut Progress) -> Result<u64> {
+        progress.begin("checking the copy", self.size);
+        each_piece(Bytes::ZERO, self.size, progress, |offset, length, seed| {
+            // SAFETY: the piece lies in the allocation.
+            unsafe { self.backend.count_wrong(self.device, self.at + offset, length, seed) }
+        })
+    }
+}
+
+impl Drop for Plain<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the address and size are those of the one allocation, which ends here. Should the driver refuse,
+        // the memory goes with the process, which is about to end.
+        let _ = unsafe { self.backend.free_plain(self.device, self.at, self.size) };
+    }
+}
+
+#[cfg(all(test, feature = "host"))]
+mod tests {
+    use super::*;
+    use crate::steps::Increment;
+    use gpu_vmm::Granularity;
+    use gpu_vmm::host::HostConfig;
+
+    #[test]
+    fn copying_is_measured_where_there_is_room_for_two() {
+        let backend: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
+        let device = DeviceId(0);
+        let measure = |to| {
+            let granularity = Granularity::new(Bytes::mib(2)).unwrap();
+            let steps = Steps::new(Bytes::mib(2), to, Increment::Double, granularity);
+            measure(&backend, device, steps, &mut Progress::new(false)).unwrap()
+        };
+        let answer = measure(Bytes::mib(10));
+        let Copying::NoRoom(reason) = answer else { panic!("{answer:?}") };
+        assert_eq!(reason, "18 MiB would be needed for the old and the new copy and 16 MiB are free");
+
+        let answer = measure(Bytes::mib(8));
+        let Copying::Done { time, wrong_words: 0 } = answer else { panic!("{answer:?}") };
+        assert!(time > Duration::ZERO);
+        assert_eq!(backend.memory_info(device).unwrap().free, Bytes::mib(16), "all of it has been freed");
+    }
+}

@@ -1,0 +1,207 @@
+//! The main job: memory that grows in steps, is filled, checked to the last byte, and compared with copying.
+
+use crate::args::GrowArguments;
+use crate::copying::{self, Copying};
+use crate::output::{Output, about};
+use crate::pattern::each_piece;
+use crate::progress::Progress;
+use crate::report::{Report, Step, micros, opening};
+use crate::steps::Steps;
+use crate::{Answer, choose, machine};
+use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Done, Error, Growth, Placement, Region, Result, Vendor};
+use gpu_vmm_testkit::Workbench;
+use std::time::{Duration, Instant};
+
+pub(crate) fn run(asked: &GrowArguments) -> Answer {
+    let backend = choose::backend(asked.on.backend)?;
+    let device = choose::device(&backend, asked.on.device);
+    check_room(&backend, device, asked.to)?;
+    warm_up(&backend, device)?;
+
+    let (mut region, mut report) = reserve(&backend, device, asked)?;
+    let steps = Steps::new(asked.from, asked.to, asked.by, region.granularity());
+    let mut output = Output::default();
+    let mut progress = Progress::new(!asked.json);
+    if !asked.json {
+        let plan = format!("from {} to {} by {}", steps.from, steps.to, asked.by);
+        opening(&mut output, &report, region.address(), &plan)?;
+    }
+
+    progress.begin("growing and filling", steps.to);
+    let mut total = Duration::ZERO;
+    for size in steps.sizes() {
+        let (growth, time) = grow_and_fill(&mut region, device, size, asked.fixed, &progress)?;
+        let step = Step::new(growth, time);
+        if !asked.json {
+            progress.aside(|| output.line(step.line()))?;
+        }
+        total += time;
+        report.steps.push(step);
+    }
+    report.total_micros = micros(total);
+    check(&region, device, &mut report, &mut progress)?;
+    region.close(Done::when_devices_idle())?;
+
+    let copying = copying::measure(&backend, device, steps, &mut progress)?;
+    drop(progress);
+    report.compare(&copying);
+    if asked.json {
+        output.json(&report)?;
+    } else {
+        report.summary(&mut output)?;
+    }
+    verdict(&report, &copying)
+}
+
+/// Drivers do much of their work at the first call of a kind (CUDA makes a context, HIP compiles its kernels); that is
+/// not growth, so each is called once before.
+pub(crate) fn warm_up(backend: &AnyBackend, device: DeviceId) -> Result<()> {
+    let granularity = backend.device("grow", device)?.granularity.bytes();
+    let mut region = Region::builder(backend).on(device).reserve(granularity).build()?;
+    region.grow_to(granularity)?;
+    region.write_pattern(device, Bytes::ZERO, granularity, 0)?;
+    region.close(Done::when_devices_idle())
+}
+
+/// Refuses what the device or the machine cannot hold before anything is taken.
+fn check_room(backend: &AnyBackend, device: DeviceId, to: Bytes) -> Answer {
+    let operation = "grow";
+    let total = backend.device(operation, device)?.total_memory;
+    if to > total {
+        return Err(Error::ExceedsDevice { operation, requested: to, device, total }.into());
+    }
+    // A GPU's driver answers for itself. The kernel ends a program that takes more than there is.
+    let free = machine::free(backend, device)?;
+    if backend.vendor() == Vendor::Host && to > free {
+        let (to, free) = (about(to), about(free));
+        return Err(format!(
+            "{operation}: {to} are more than the {free} of memory that are free on this machine"
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// The addresses, and a report with what is known so far.
+fn reserve(
+    backend: &AnyBackend,
+    device: DeviceId,
+    asked: &GrowArguments,
+) -> Answer<(Region<AnyBackend>, Report)> {
+    let found = backend.device("grow", device)?;
+    let mut builder = Region::builder(backend).on(device);
+    if let Some(size) = asked.reserve {
+        builder = builder.reserve(size);
+    }
+    if let Some(size) = asked.extend_by {
+        builder = builder.extend_by(size);
+    }
+    if let Some(address) = asked.at {
+        builder = builder.at(Placement::Exact(address));
+    }
+    let start = Instant::now();
+    let region = builder.build()?;
+    let reserve_micros = micros(start.elapsed());
+    let report = Report {
+        backend: backend.vendor().name(),
+        device: device.0,
+        device_name: found.name.clone(),
+        granularity_bytes: region.granularity().bytes().0,
+        reserved_bytes: region.reserved().0,
+        reserve_micros,
+        final_bytes: 0,
+        verified_bytes: 0,
+        verified_by: backend.pattern_by(),
+        wrong_words: 0,
+        total_micros: 0.0,
+        copy_micros: None,
+        copy_skipped: None,
+        copy_ratio: None,
+        steps: Vec::new(),
+    };
+    Ok((region, report))
+}
+
+/// One step. What is timed is the growth; then the device fills what is new.
+fn grow_and_fill(
+    region: &mut Region<AnyBackend>,
+    device: DeviceId,
+    size: Bytes,
+    fixed: bool,
+    progress: &Progress,
+) -> Result<(Growth, Duration)> {
+    let before = region.end();
+    let start = Instant::now();
+    let growth = match fixed {
+        true => region.grow_to(size),
+        false => region.grow_or_move(size, Done::when_devices_idle()),
+    }?;
+    let time = start.elapsed();
+    each_piece(before, growth.end, progress, |offset, length, seed| {
+        region.write_pattern(device, offset, length, seed).map(|()| 0)
+    })?;
+    Ok((growth, time))
+}
+
+/// Checks every byte of all parts, by the device.
+fn check(
+    region: &Region<AnyBackend>,
+    device: DeviceId,
+    report: &mut Report,
+    progress: &mut Progress,
+) -> Answer {
+    let end = region.end();
+    progress.begin("checking", end);
+    report.wrong_words = each_piece(Bytes::ZERO, end, progress, |offset, length, seed| {
+        region.count_wrong(device, offset, length, seed)
+    })?;
+    report.final_bytes = end.0;
+    report.verified_bytes = end.0;
+    Ok(())
+}
+
+/// Wrong words are a failure, of whichever memory.
+fn verdict(report: &Report, copying: &Copying) -> Answer {
+    let refuse = |wrong, what| {
+        let is = if wrong == 1 { "is" } else { "are" };
+        Err(format!("verification failed: {wrong} of the 8-byte words {what} {is} wrong").into())
+    };
+    match (report.wrong_words, copying) {
+        (0, Copying::Done { wrong_words: wrong @ 1.., .. }) => refuse(*wrong, "of the copy"),
+        (0, _) => Ok(()),
+        (wrong, _) => refuse(wrong, "of the memory that grew"),
+    }
+}
+
+#[cfg(all(test, feature = "host"))]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use gpu_vmm::host::HostConfig;
+
+    #[test]
+    fn a_byte_that_is_lost_is_a_failure() {
+        let backend: AnyBackend = HostConfig::new().memory(Bytes::mib(16)).open().unwrap().into();
+        let device = DeviceId(0);
+        let asked = crate::args::Arguments::parse_from(["gpu-vmm", "grow", "--reserve", "4MiB"]).command;
+        let crate::args::Command::Grow(asked) = asked else { panic!("{asked:?}") };
+        let (mut region, mut report) = reserve(&backend, device, &asked).unwrap();
+        let mut progress = Progress::new(false);
+        for size in [Bytes::mib(2), Bytes::mib(4), Bytes::mib(12)] {
+            grow_and_fill(&mut region, device, size, false, &progress).unwrap();
+        }
+        let mut judge = |region: &Region<AnyBackend>| {
+            check(region, device, &mut report, &mut progress).unwrap();
+            let copying = Copying::NoRoom(String::new());
+            (report.verified_bytes, verdict(&report, &copying).map_err(|error| error.to_string()))
+        };
+        assert_eq!(judge(&region), (Bytes::mib(12).0, Ok(())));
+
+        let mut byte = [0];
+        let last = Bytes::mib(12) - Bytes(1);
+        region.read(last, &mut byte).unwrap();
+        region.write(last, &[!byte[0]]).unwrap();
+        let text = "verification failed: 1 of the 8-byte words of the memory that grew is wrong";
+        assert_eq!(judge(&region), (Bytes::mib(12).0, Err(text.to_owned())));
+    }
+}

@@ -1,0 +1,113 @@
+//! `gpu-vmm bench`: few turns of the quick pairs, the report in its ways, and what it refuses.
+
+use crate::rig::{Folder, command, fails, json, stdout};
+use serde_json::Value;
+use std::path::Path;
+
+/// Runs a quick pair on host memory, with these arguments.
+fn dispatch(arguments: &[&str]) -> std::process::Output {
+    command(&["bench", "--backend", "host", "--filter", "dispatch", "--turns", "3"])
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn names_can_be_listed_without_a_driver() {
+    let all = stdout(&command(&["bench", "--list"]).output().unwrap());
+    for name in ["calls", "fresh", "growth", "kept", "pool", "mappings", "dispatch", "records"] {
+        assert!(all.lines().any(|line| line.starts_with(name)), "{name}: {all}");
+    }
+    let some = stdout(&command(&["bench", "--list", "--filter", "disp"]).output().unwrap());
+    assert_eq!(some.lines().count(), 1, "{some}");
+}
+
+#[test]
+fn figures_are_printed_as_tables() {
+    let text = stdout(&dispatch(&[]));
+    for part in ["host: host memory, no GPU", "dispatch: a backend that is chosen", "beside host's own type"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(text.contains("2 MiB: full cycle"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert!(!text.contains('≤'), "marks are for GPUs: {text}");
+}
+
+#[test]
+fn figures_in_json_have_both_sides_and_the_ratio_with_its_spread() {
+    let report = json(&dispatch(&["--json"]));
+    assert_eq!(report["environment"]["target"], "host");
+    assert_eq!(report["environment"]["filter"], "dispatch");
+    let pairs = report["pairs"].as_array().unwrap();
+    assert_eq!(pairs.len(), 1);
+    let rows = pairs[0]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 5);
+    for row in rows {
+        assert_eq!((&row["turns"], &row["unit"]), (&Value::from(3), &Value::from("nanoseconds")));
+        for figure in [&row["ours"]["took"], &row["beside"]["took"], &row["ratio"]] {
+            let [low, median, high] = ["low", "median", "high"].map(|name| figure[name].as_f64().unwrap());
+            assert!(0.0 < low && low <= median && median <= high, "{row}");
+        }
+    }
+}
+
+#[test]
+fn a_report_that_was_written_is_shown_and_drawn() {
+    let folder = Folder::new("bench");
+    let [kept, picture] = ["report.json", "growth.svg"].map(|name| folder.file(name));
+    assert!(stdout(&dispatch(&["--out", &kept])).contains("2 MiB: full cycle"));
+    let show = |arguments: &[&str]| command(&["bench", "--show", &kept]).args(arguments).output().unwrap();
+    assert!(stdout(&show(&[])).contains("2 MiB: full cycle"));
+    assert!(stdout(&show(&["--markdown"])).contains("| 2 MiB: full cycle | host's own type |"));
+    assert_eq!(
+        json(&show(&["--json"])),
+        serde_json::from_str::<Value>(&std::fs::read_to_string(&kept).unwrap()).unwrap()
+    );
+    // Growth was not measured.
+    fails(&["bench", "--show", &kept, "--plot", &picture], 1, "no growth to draw");
+    assert_eq!(folder.names(), ["report.json"]);
+    std::fs::write(&kept, "{}").unwrap();
+    fails(&["bench", "--show", &kept], 1, "report.json is no report: missing field");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for (arguments, reason) in [
+        (&["--filter", "nothing of that"][..], "`gpu-vmm bench --list` has all names"),
+        (&["--filter", "calls", "--plot", "x.svg"], "--plot x.svg draws `growth`, which --filter leaves out"),
+        (
+            &["--filter", "calls", "--torch", "x"],
+            "--torch has no effect: PyTorch's allocator is measured in `pool`",
+        ),
+        (&["--backend", "host", "--torch", "x"], "--torch has no effect on host memory"),
+        (&["--out", "x.json", "--plot", "./x.json"], "--out and --plot are the same file"),
+        (&["--turns", "-1"], "-1 is not in 1..=100000"),
+        (&["--turns", "0"], "0 is not in 1..=100000"),
+        (&["--json", "--markdown"], "cannot be used with"),
+        (&["--show", "x.json", "--filter", "calls"], "cannot be used with"),
+    ] {
+        fails(&[&["bench"], arguments].concat(), 2, reason);
+    }
+    fails(&["bench", "--show", "/nowhere/report.json"], 1, "/nowhere/report.json cannot be read");
+    for option in ["--out", "--plot"] {
+        let nowhere = ["bench", "--backend", "host", "--json", option, "/nowhere/report.json"];
+        fails(&nowhere, 1, "/nowhere/report.json cannot be written: the folder /nowhere: No such file");
+    }
+}
+
+#[test]
+fn the_page_is_what_the_committed_report_says() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let read = |name: &str| std::fs::read_to_string(docs.join(name)).unwrap();
+    let folder = Folder::new("bench-page");
+    let picture = folder.file("growth.svg");
+    let report = docs.join("performance/nvidia-h200.json").display().to_string();
+    let shown = command(&["bench", "--show", &report, "--markdown", "--plot", &picture]).output().unwrap();
+    assert_eq!(shown.status.code(), Some(0));
+    let page = read("performance.md");
+    let mark = page.lines().find(|line| line.starts_with("<!-- generated by: gpu-vmm bench")).unwrap();
+    let (_, generated) = page.split_once(mark).unwrap();
+    assert_eq!(generated.trim(), stdout(&shown).trim());
+    assert_eq!(std::fs::read_to_string(picture).unwrap(), read("performance/growth.svg"));
+}

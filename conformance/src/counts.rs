@@ -1,0 +1,66 @@
+//! What the simulated HSA runtime counts below HIP. The tests of backend-hip count in the same way.
+#![allow(unsafe_code)] // asks the simulation
+
+use gpu_vmm_testkit::raw::loaded;
+
+/// Reservations, pieces of physical memory, mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Counts {
+    reserved: usize,
+    physical: usize,
+    mapped: usize,
+}
+
+impl Counts {
+    /// `None` on real hardware, which counts nothing.
+    pub(crate) fn now() -> Option<Self> {
+        let hsa = loaded("libhsa-runtime64.so.1")?;
+        let (mut reserved, mut physical, mut mapped) = (0, 0, 0);
+        // SAFETY: the simulation's function of this name writes three counts.
+        unsafe {
+            let count =
+                hsa.get::<unsafe extern "C" fn(*mut usize, *mut usize, *mut usize)>("hsa_sim_vmem_counts");
+            count.ok()?(&raw mut reserved, &raw mut physical, &raw mut mapped);
+        }
+        Some(Self { reserved, physical, mapped })
+    }
+
+    /// Fails where the counts are not those that were there `before`, but for what HIP itself never gives back: the
+    /// memory of `imports` where it has the quirk `import-leaks`, and freed addresses where it has `free-races`.
+    pub(crate) fn check(
+        before: Option<Self>,
+        imports: usize,
+        has_quirk: impl Fn(&str) -> bool,
+    ) -> Result<(), String> {
+        let (Some(before), Some(after)) = (before, Self::now()) else { return Ok(()) };
+        let leaked = if has_quirk("import-leaks") { imports } else { 0 };
+        let kept = if has_quirk("free-races") { after.reserved } else { before.reserved };
+        let expected = Self { physical: before.physical + leaked, reserved: kept, ..before };
+        if after == expected {
+            Ok(())
+        } else {
+            Err(format!("left behind below HIP: {after:?} instead of {expected:?}"))
+        }
+    }
+
+    /// Fails where addresses are left of those that were reserved after `first`. Ask after
+    /// `HipBackend::release_kept_addresses`, when all reservations are gone.
+    pub(crate) fn check_addresses(first: Option<Self>) -> Result<(), String> {
+        let (Some(first), Some(last)) = (first, Self::now()) else { return Ok(()) };
+        if last.reserved == first.reserved {
+            Ok(())
+        } else {
+            Err(format!("reserved below HIP at the end: {last:?}, and at first {first:?}"))
+        }
+    }
+}
+
+/// Makes the simulated HSA runtime take the addresses that HIP frees next, or give them back. False without that runtime.
+pub(crate) fn take_freed(take: bool) -> bool {
+    let Some(hsa) = loaded("libhsa-runtime64.so.1") else { return false };
+    // SAFETY: the simulation's function of this name takes one number.
+    unsafe {
+        let function = hsa.get::<unsafe extern "C" fn(i32)>("hsa_sim_take_freed");
+        function.map(|function| function(take.into())).is_ok()
+    }
+}

@@ -1,0 +1,99 @@
+//! The driver layer: raw calls, right and wrong, each beside what the vendor's documentation says.
+//!
+//! The calls are those of `gpu-vmm-raw`.
+//!
+//! | module | what |
+//! |---|---|
+//! | `lab` | what rules work with: the calls with Rust's types, and what gives itself back |
+//! | `rules` | the rules, a file for each group |
+//! | `seen` | what was seen becomes a verdict |
+
+mod lab;
+mod rules;
+mod seen;
+
+use crate::counts::Counts;
+use crate::outcome::{Outcome, Verdict};
+use crate::work;
+use gpu_vmm_core::DeviceId;
+use gpu_vmm_testkit::Workbench;
+use lab::Lab;
+pub(crate) use rules::all as rules;
+use seen::Seen;
+pub(crate) use seen::died;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// One documented rule of the drivers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rule {
+    /// The group and the rule, such as `reserve::size_zero`.
+    pub(crate) name: &'static str,
+    /// What the documentation says.
+    pub(crate) about: &'static str,
+    /// The quirks, of any vendor, whose effect this rule sees.
+    quirks: &'static [&'static str],
+    look: fn(&Lab, &mut Seen),
+}
+
+/// The raw driver of a working process.
+pub(crate) struct Drivers {
+    lab: Result<Lab, String>,
+    quirks: Vec<String>,
+    is_spoiled: bool,
+}
+
+impl Drivers {
+    pub(crate) fn new<B: Workbench>(backend: &B, device: DeviceId) -> Self {
+        let quirks: Vec<String> = backend.quirks().iter().map(|quirk| quirk.id.to_owned()).collect();
+        let open = || {
+            gpu_vmm_testkit::raw::below(backend, device, Some(seen::calls))
+                .and_then(|driver| Lab::new(driver, device, &quirks))
+        };
+        let lab =
+            catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| Err(work::ended_by(panic).note));
+        Self { lab, quirks, is_spoiled: false }
+    }
+
+    /// True where nothing more is to be looked at in this process: what a driver did that it should not have done may
+    /// be what the next rule would see.
+    pub(crate) const fn is_spoiled(&self) -> bool {
+        self.is_spoiled
+    }
+
+    /// Looks what the driver does.
+    pub(crate) fn look(&mut self, rule: &Rule) -> Outcome {
+        let outcome = match &self.lab {
+            Ok(lab) => self.look_in(lab, rule),
+            Err(reason) => Outcome::failed(reason.clone()),
+        };
+        let is_wrong = matches!(outcome.verdict, Verdict::Deviates | Verdict::Failed);
+        self.is_spoiled |= is_wrong || self.lab.as_ref().is_ok_and(Lab::is_spoiled);
+        outcome
+    }
+
+    fn look_in(&self, lab: &Lab, rule: &Rule) -> Outcome {
+        let before = Counts::now();
+        lab.begin();
+        let mut seen = Seen::new();
+        let looked = catch_unwind(AssertUnwindSafe(|| (rule.look)(lab, &mut seen)));
+        if let Err(panic) = looked {
+            let ended = work::ended_by(panic);
+            // What was seen before something turned out to be missing is worth more than that.
+            let goes_on = match ended.verdict {
+                Verdict::Skipped => seen.cut_short(&ended.note),
+                _ => seen.is_deviation(),
+            };
+            if !goes_on {
+                return ended;
+            }
+        }
+        let outcome = seen.outcome(rule, &self.quirks);
+        let is_known = |id: &str| self.quirks.iter().any(|quirk| quirk == id);
+        match Counts::check(before, lab.imports(), is_known) {
+            Err(left) if outcome.verdict != Verdict::Deviates => {
+                Outcome::failed(format!("{left}; {}", outcome.note))
+            }
+            _ => outcome,
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What a rule has seen, and what is said of it: the one place where verdicts are made.
+
+use super::Rule;
+use super::lab::Answer;
+use crate::outcome::{Outcome, Verdict};
+use gpu_vmm_testkit::raw::abi::Code;
+
+/// What stands before a call's name on the error stream, so that a process that dies has told where.
+const CALLS: &str = "calls ";
+
+/// Tells of a call that is about to be made.
+pub(super) fn calls(name: &'static str) {
+    eprintln!("{CALLS}{name}");
+}
+
+/// The answers that every function's documentation lists for what it does not do.
+pub(super) const REFUSAL: &[Code] = &[Code::INVALID_VALUE, Code::NOT_SUPPORTED];
+/// The same of a device.
+pub(super) const NO_DEVICE: &[Code] = &[Code::INVALID_VALUE, Code::INVALID_DEVICE, Code::NOT_SUPPORTED];
+/// The same of a size: HIP's guide has out of memory for one that is no multiple of the granularity.
+pub(super) const BAD_SIZE: &[Code] = &[Code::INVALID_VALUE, Code::NOT_SUPPORTED, Code::OUT_OF_MEMORY];
+
+/// What a rule has seen so far. It begins with everything as documented.
+#[derive(Debug)]
+pub(super) struct Seen {
+    verdict: Verdict,
+    notes: Vec<String>,
+    shows: bool,
+    /// How many calls have been judged.
+    looked_at: usize,
+}
+
+impl Seen {
+    pub(super) const fn new() -> Self {
+        Self { verdict: Verdict::AsDocumented, notes: Vec::new(), shows: false, looked_at: 0 }
+    }
+
+    /// Something worth knowing that is as documented.
+    pub(super) fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// A quirk's effect was seen, and is as documented: a wish that was not granted, say.
+    pub(super) fn shows(&mut self, note: impl Into<String>) {
+        self.shows = true;
+        self.note(note);
+    }
+
+    /// The driver accepts more than is documented.
+    pub(super) fn lenient(&mut self, what: impl Into<String>) {
+        let what = what.into();
+        // For a process that dies of what comes next.
+        eprintln!("{what}");
+        if self.verdict == Verdict::AsDocumented {
+            self.verdict = Verdict::MoreLenient;
+        }
+        self.note(what);
+    }
+
+    /// The driver does something else than is documented.
+    pub(super) fn deviates(&mut self, what: impl Into<String>) {
+        let what = what.into();
+        eprintln!("{what}");
+        self.verdict = Verdict::Deviates;
+        self.note(what);
+    }
+
+    /// What is documented holds, or else.
+    pub(super) fn holds(&mut self, holds: bool, else_what: impl FnOnce() -> String) {
+        self.looked_at += 1;
+        if !holds {
+            self.deviates(else_what());
+        }
+    }
+
+    /// The call is documented to be refused. True where it was, in whatever words.
+    pub(super) fn refused<T>(&mut self, what: &str, answer: Answer<T>, documented: &[Code]) -> bool {
+        self.looked_at += 1;
+        match answer {
+            Ok(_) => self.lenient(format!("{what}: success")),
+            Err(refusal) if documented.contains(&refusal.code) => return true,
+            Err(refusal) => {
+                self.deviates(format!("{what}: {refusal}, which is not among the documented answers"));
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The call is documented to succeed.
+    pub(super) fn accepted<T>(&mut self, what: &str, answer: Answer<T>) -> Option<T> {
+        self.looked_at += 1;
+        answer.map_err(|refusal| self.deviates(format!("{what}: {refusal}"))).ok()
+    }
+
+    /// The rest of the rule cannot be looked at. True where that leaves something to be said.
+    pub(super) fn cut_short(&mut self, reason: &str) -> bool {
+        if self.looked_at > 0 {
+            self.note(format!("the rest was not looked at: {reason}"));
+        }
+        self.looked_at > 0
+    }
+
+    pub(super) fn is_deviation(&self) -> bool {
+        self.verdict == Verdict::Deviates
+    }
+
+    /// What is said of the rule, with the quirk that explains it, of those that this version has.
+    pub(super) fn outcome(mut self, rule: &Rule, quirks: &[String]) -> Outcome {
+        let listed = listed(rule, quirks);
+        if self.verdict == Verdict::AsDocumented && !self.shows {
+            for id in &listed {
+                self.notes.push(format!("quirk {id} is listed for this version and was not seen"));
+            }
+        }
+        let explained = self.verdict != Verdict::AsDocumented;
+        let quirk = listed.first().filter(|_| explained).map(|id| (*id).to_owned());
+        Outcome { quirk, ..Outcome::new(self.verdict, self.notes.join("; ")) }
+    }
+}
+
+/// The quirks of this version that a rule looks at.
+fn listed(rule: &Rule, quirks: &[String]) -> Vec<&'static str> {
+    rule.quirks.iter().copied().filter(|id| quirks.iter().any(|known| known == id)).collect()
+}
+
+/// What is said of a rule at which the process died, or hung; `printed` is what it has said itself.
+pub(crate) fn died(rule: &Rule, ended: &str, printed: &str, quirks: &[String]) -> Outcome {
+    let (calls, told): (Vec<&str>, Vec<&str>) = printed.lines().partition(|line| line.starts_with(CALLS));
+    let place = match calls.last() {
+        Some(call) => format!(" in or after {}", &call[CALLS.len()..]),
+        None => String::new(),
+    };
+    let mut seen = Seen::new();
+    told.iter().for_each(|line| seen.note(*line));
+    seen.verdict = Verdict::Deviates;
+    seen.note(format!("the process that made the calls: {ended}{place}"));
+    seen.outcome(rule, quirks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::lab::Refusal;
+
+    const RULE: Rule = Rule { name: "a::rule", about: "", quirks: &["old", "new"], look: |_, _| {} };
+
+    fn refusal(code: Code) -> Answer<()> {
+        Err(Refusal { call: "cuMemMap".to_owned(), code, name: "A_NAME".to_owned() })
+    }
+
+    #[test]
+    fn a_deviation_names_the_quirk_of_this_version_or_is_new() {
+        let outcome = |quirks: &[&str]| {
+            let mut seen = Seen::new();
+            seen.refused("a size of 0", refusal(Code(999)), REFUSAL);
+            seen.outcome(&RULE, &quirks.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(outcome(&["new"]).quirk.as_deref(), Some("new"));
+        assert!(outcome(&["other"]).is_new_deviation());
+        assert!(outcome(&[]).note.starts_with("a size of 0: cuMemMap answered A_NAME (999)"));
+    }
+
+    #[test]
+    fn what_goes_on_is_the_worst_that_was_seen() {
+        let mut seen = Seen::new();
+        assert!(seen.refused("one", refusal(Code::INVALID_VALUE), REFUSAL));
+        assert_eq!(seen.verdict, Verdict::AsDocumented);
+        assert!(!seen.refused("two", Ok(()), REFUSAL));
+        assert_eq!(seen.verdict, Verdict::MoreLenient);
+        assert!(seen.accepted("three", refusal(Code::INVALID_VALUE)).is_none());
+        assert!(!seen.refused("four", Ok(()), REFUSAL));
+        assert!(seen.is_deviation());
+    }
+
+    #[test]
+    fn a_quirk_that_was_not_seen_is_told() {
+        let quirks = ["old".to_owned()];
+        let told = Seen::new().outcome(&RULE, &quirks);
+        assert_eq!(told.note, "quirk old is listed for this version and was not seen");
+        assert_eq!(told.quirk, None);
+        let mut seen = Seen::new();
+        seen.shows("moved");
+        assert_eq!(seen.outcome(&RULE, &quirks).note, "moved");
+    }
+
+    #[test]
+    fn a_death_is_a_deviation() {
+        let printed = "calls hipMemMap\nhalf of it: success\ncalls hipMemUnmap";
+        let died = died(&RULE, "it was ended by SIGSEGV", printed, &["old".to_owned()]);
+        assert_eq!((died.verdict, died.quirk.as_deref()), (Verdict::Deviates, Some("old")));
+        let note = "half of it: success; the process that made the calls: it was ended by SIGSEGV in or after hipMemUnmap";
+        assert_eq!(died.note, note);
+    }
+}

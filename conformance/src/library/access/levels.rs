@@ -1,0 +1,216 @@
+//! None, read, read and write, on one mapping.
+
+use crate::case::cases;
+use crate::library::tools::refused;
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Access, AccessMap, Alignment, Bytes, Error, Grant, Region, Reservation};
+use gpu_vmm_testkit::{Workbench, handle_of, pattern_word};
+
+cases! { "access":
+    /// A new mapping gives no device any access, and the copies that would need it are refused.
+    none_after_map,
+    /// Access can be set and changed in any order, and says what it is up to the last byte.
+    set_and_changed,
+    /// Where a device may only read, writes, fills and kernels that write are refused, and reading works.
+    read_only_is_checked,
+    /// Where a device may do nothing, the error says at which offset, and the mapping beside is untouched.
+    none_is_checked,
+    /// A range is as open at its last byte as at its first, and not one byte further.
+    first_and_last_byte,
+    /// Bytes stay through changes from writing to reading to nothing and back, and are there whenever they may be read.
+    bytes_stay_through_changes,
+    /// Setting the access that is there already is no error, and changes nothing.
+    set_again,
+    /// Memory can be opened for reading alone from the start.
+    read_only_from_the_start,
+    /// A write that is allowed in its first half alone is refused as a whole: no byte of it is written.
+    half_allowed_is_refused,
+    /// What growth brings has the access that the region was built with.
+    growth_brings_what_was_said,
+    /// The driver says of every access what was set.
+    the_driver_agrees,
+}
+
+/// A region of two granules in one mapping, which the device may write.
+fn open_region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+    let mut region = subject.space(2).build().unwrap();
+    subject.open(&mut region, Bytes(0), &subject.piece(2));
+    region
+}
+
+fn set<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, access: Access) {
+    region.set_access(Bytes(0), region.end(), subject.device, access).unwrap();
+}
+
+fn none_after_map<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(2).build().unwrap();
+    region.map(Bytes(0), &subject.memory(2)).unwrap();
+    assert_eq!(region.access(Bytes(0), subject.device), Access::None);
+    refused!(region.write(Bytes(0), &[1]), Error::NoAccess { have: Access::None, need: RW, .. });
+    refused!(region.read(Bytes(0), &mut [1]), Error::NoAccess { need: Access::Read, .. });
+    refused!(region.count_wrong(subject.device, Bytes(0), Bytes(8), 0), Error::NoAccess { .. });
+}
+
+fn set_and_changed<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(2).build().unwrap();
+    region.map(Bytes(0), &subject.memory(2)).unwrap();
+    for access in [RW, Access::Read, RW, Access::None, Access::Read, Access::Read, RW] {
+        region.set_access(Bytes(0), subject.units(2), subject.device, access).unwrap();
+        assert_eq!(region.access(subject.units(2) - Bytes(1), subject.device), access);
+    }
+    region.write(Bytes(0), b"open").unwrap();
+    region.set_access(Bytes(0), subject.units(2), subject.device, Access::Read).unwrap();
+    let mut bytes = [0; 4];
+    region.read(Bytes(0), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"open");
+}
+
+fn read_only_is_checked<B: Workbench>(subject: &Subject<B>) {
+    let mut region = open_region(subject);
+    let length = region.end();
+    subject.write(&mut region, Bytes(0), length, 9);
+    set(subject, &mut region, Access::Read);
+    refused!(region.write(Bytes(0), &[1]), Error::NoAccess { have: Access::Read, need: RW, .. });
+    refused!(region.fill(Bytes(0), Bytes(1), 1), Error::NoAccess { have: Access::Read, need: RW, .. });
+    let kernel = region.write_pattern(subject.device, Bytes(0), Bytes(8), 1);
+    refused!(kernel, Error::NoAccess { have: Access::Read, need: RW, .. });
+    subject.check(&region, Bytes(0), length, 9);
+    let mut bytes = [0; 8];
+    region.read(Bytes(0), &mut bytes).unwrap();
+    assert_eq!(bytes, pattern_word(9, 0).to_ne_bytes());
+}
+
+fn none_is_checked<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(2).build().unwrap();
+    region.grow_to(subject.units(1)).unwrap();
+    region.grow_to(subject.units(2)).unwrap();
+    region.set_access(subject.unit(), subject.unit(), subject.device, Access::None).unwrap();
+    refused!(region.read(subject.unit() - Bytes(1), &mut [0; 2]), Error::NoAccess { .. }, subject.unit());
+    region.read(Bytes(0), &mut [0; 2]).unwrap();
+    subject.write(&mut region, Bytes(0), subject.unit(), 1);
+    subject.check(&region, Bytes(0), subject.unit(), 1);
+}
+
+fn first_and_last_byte<B: Workbench>(subject: &Subject<B>) {
+    let mut region = open_region(subject);
+    let last = region.end() - Bytes(1);
+    assert_eq!([Bytes(0), last].map(|at| region.access(at, subject.device)), [RW, RW]);
+    for (offset, byte) in [(Bytes(0), 1), (last, 2)] {
+        region.write(offset, &[byte]).unwrap();
+        let mut back = [0];
+        region.read(offset, &mut back).unwrap();
+        assert_eq!(back, [byte]);
+    }
+    assert_eq!(region.access(region.end(), subject.device), Access::None);
+    let word = region.end() - Bytes(8);
+    subject.write(&mut region, word, Bytes(8), 5);
+    subject.check(&region, word, Bytes(8), 5);
+    assert!(region.count_wrong(subject.device, word, Bytes(16), 5).is_err());
+}
+
+fn bytes_stay_through_changes<B: Workbench>(subject: &Subject<B>) {
+    let mut region = open_region(subject);
+    let length = region.end();
+    let mut written = None;
+    let steps = [RW, Access::Read, RW, Access::None, RW, Access::None, Access::Read, RW];
+    for (access, seed) in steps.into_iter().zip(0..) {
+        set(subject, &mut region, access);
+        if let (Some(written), true) = (written, access != Access::None) {
+            subject.check(&region, Bytes(0), length, written);
+        }
+        if access == RW {
+            subject.write(&mut region, Bytes(0), length, seed);
+            written = Some(seed);
+        }
+    }
+}
+
+fn set_again<B: Workbench>(subject: &Subject<B>) {
+    let mut region = open_region(subject);
+    let length = region.end();
+    subject.write(&mut region, Bytes(0), length, 3);
+    for access in [RW, Access::Read, Access::None, Access::Read, RW] {
+        for _ in 0..5 {
+            set(subject, &mut region, access);
+            assert_eq!(region.access(Bytes(0), subject.device), access);
+        }
+        if access != Access::None {
+            subject.check(&region, Bytes(0), length, 3);
+        }
+    }
+}
+
+fn read_only_from_the_start<B: Workbench>(subject: &Subject<B>) {
+    let memory = subject.piece(2);
+    let mut writer = subject.space(2).build().unwrap();
+    subject.open(&mut writer, Bytes(0), &memory);
+    let mut reader = subject.space(2).build().unwrap();
+    reader.map(Bytes(0), &memory).unwrap();
+    set(subject, &mut reader, Access::Read);
+    subject.write(&mut writer, Bytes(0), memory.size(), 6);
+    subject.check(&reader, Bytes(0), memory.size(), 6);
+    refused!(reader.fill(Bytes(0), Bytes(1), 0), Error::NoAccess { have: Access::Read, .. });
+}
+
+fn half_allowed_is_refused<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(2).build().unwrap();
+    let half = subject.granularity();
+    for at in [Bytes(0), half] {
+        subject.open(&mut region, at, &subject.piece(1));
+    }
+    subject.write(&mut region, Bytes(0), half + half, 2);
+    region.set_access(half, half, subject.device, Access::Read).unwrap();
+    refused!(region.write(half - Bytes(64), &[0; 128]), Error::NoAccess { .. }, half);
+    refused!(region.fill(Bytes(0), half + half, 0), Error::NoAccess { .. }, half);
+    let kernel = region.write_pattern(subject.device, Bytes(0), half + half, 3);
+    refused!(kernel, Error::NoAccess { .. }, half);
+    subject.check(&region, Bytes(0), half + half, 2);
+}
+
+fn growth_brings_what_was_said<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(2).access(subject.device, Access::Read).build().unwrap();
+    for granules in [1, 2] {
+        region.grow_to(subject.granules(granules)).unwrap();
+        assert_eq!(region.access(region.end() - Bytes(1), subject.device), Access::Read);
+    }
+    region.read(subject.granularity() - Bytes(4), &mut [0; 8]).unwrap();
+    refused!(region.write(Bytes(0), &[1]), Error::NoAccess { have: Access::Read, .. });
+    // Nothing said is the owner's reading and writing.
+    let mut region = subject.space(1).build().unwrap();
+    region.grow_to(subject.granularity()).unwrap();
+    assert_eq!(region.access(Bytes(0), subject.device), RW);
+}
+
+/// Below the regions, since a region answers from its own books.
+#[allow(unsafe_code)]
+fn the_driver_agrees<B: Workbench>(subject: &Subject<B>) {
+    let memory = subject.piece(1);
+    let size = subject.unit();
+    let alignment = Alignment::from(subject.backend.granularity());
+    // SAFETY: the size is one unit of addresses, and there is no hint.
+    let mut reservation = unsafe { subject.backend.reserve(size, alignment, None) }.unwrap();
+    // SAFETY: nothing is mapped yet, and the memory is this backend's and no larger than a unit.
+    unsafe { reservation.map(Bytes(0), handle_of(&memory)) }.unwrap();
+    let mut expected = AccessMap::NONE;
+    let mut wrong = Vec::new();
+    for access in [Access::None, RW, Access::Read, Access::None, Access::Read, RW] {
+        if access != expected.get(subject.device) {
+            expected = expected.with(subject.device, access);
+            let grant = Grant { device: subject.device, access };
+            // SAFETY: the one mapping, whole, for the device that owns the memory; no work was queued on it.
+            unsafe { reservation.set_access(Bytes(0), memory.size(), &[grant]) }.unwrap();
+        }
+        for device in subject.backend.devices().iter().filter(|device| device.unusable.is_none()) {
+            for at in [Bytes(0), memory.size() - Bytes(1)] {
+                // SAFETY: the offset lies in the mapping, and the device exists.
+                let said = unsafe { reservation.access(at, device.id) }.unwrap();
+                if said != expected.get(device.id) {
+                    wrong.push((device.id, at, said, access));
+                }
+            }
+        }
+    }
+    // SAFETY: the one mapping, whole, which nothing uses.
+    unsafe { reservation.unmap(Bytes(0), memory.size()) }.unwrap();
+    assert!(wrong.is_empty(), "device, offset, what the driver says, what was set: {wrong:?}");
+}

@@ -1,0 +1,187 @@
+//! One handle at several addresses, in one region and in several.
+
+use crate::case::cases;
+use crate::library::tools::{idle, refused};
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Access, Bytes, Error, Region};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "alias":
+    /// What a device writes through one of three mappings is seen through all, once it is done.
+    one_write_is_seen_at_all,
+    /// One piece can be mapped in three regions at once, and each can write what the others read.
+    in_three_regions,
+    /// Access is each mapping's own: where one may be written, the other may be closed or read only.
+    access_is_each_mapping_s_own,
+    /// Memory lives until its last mapping is gone, and mapping it again takes no more.
+    memory_lives_until_the_last,
+    /// One of several mappings can be unmapped: the others stay, and a new one can be made.
+    one_of_several_is_unmapped,
+    /// The same memory twice in a row is a ring: a write over the end goes on at the start.
+    a_ring_by_double_mapping,
+    /// One granule at 64 addresses in a row takes the memory of one, and shows the same bytes 64 times.
+    one_granule_64_times,
+    /// Another region's memory can be mapped and outlives that region.
+    across_regions,
+    /// A mapping of another region's memory keeps its bytes and its access, whatever that region does next.
+    the_first_region_moves_on,
+    /// A piece between two mappings of another has its own bytes.
+    with_another_piece_between,
+}
+
+fn one_write_is_seen_at_all<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(8).build().unwrap();
+    let memory = subject.piece(2);
+    let places = [0, 2, 5].map(|at| subject.granules(at));
+    for offset in places {
+        subject.open(&mut region, offset, &memory);
+    }
+    for (offset, seed) in places.into_iter().zip(11..) {
+        subject.write(&mut region, offset, memory.size(), seed);
+        for other in places {
+            subject.check(&region, other, memory.size(), seed);
+        }
+    }
+    region.unmap(places[1], memory.size(), idle()).unwrap();
+    subject.check(&region, places[2], memory.size(), 13);
+}
+
+fn in_three_regions<B: Workbench>(subject: &Subject<B>) {
+    let memory = subject.piece(2);
+    let mut regions: Vec<Region<B>> = (0..3).map(|_| subject.space(2).build().unwrap()).collect();
+    for region in &mut regions {
+        subject.open(region, Bytes(0), &memory);
+    }
+    for writer in 0..3 {
+        subject.write(&mut regions[writer], Bytes(0), memory.size(), writer as u64);
+        for reader in &regions {
+            subject.check(reader, Bytes(0), memory.size(), writer as u64);
+        }
+    }
+}
+
+fn access_is_each_mapping_s_own<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(3).build().unwrap();
+    let (memory, granule) = (subject.piece(1), subject.granularity());
+    for (at, access) in [(0, RW), (1, Access::Read), (2, Access::None)] {
+        region.map(subject.granules(at), &memory).unwrap();
+        region.set_access(subject.granules(at), granule, subject.device, access).unwrap();
+    }
+    subject.write(&mut region, Bytes(0), granule, 1);
+    subject.check(&region, granule, granule, 1);
+    refused!(region.write(granule, b"x"), Error::NoAccess { have: Access::Read, .. }, granule);
+    refused!(region.read(granule + granule, &mut [0]), Error::NoAccess { have: Access::None, .. });
+    subject.check(&region, Bytes(0), granule, 1);
+}
+
+fn memory_lives_until_the_last<B: Workbench>(subject: &Subject<B>) {
+    let before = subject.free();
+    let memory = subject.memory(2);
+    let held = subject.free();
+    let mut region = subject.region(8).build().unwrap();
+    region.map(Bytes(0), &memory).unwrap();
+    region.map(subject.units(4), &memory).unwrap();
+    region.set_access(subject.units(4), subject.units(2), subject.device, RW).unwrap();
+    assert_eq!(subject.free(), held, "mapping takes no memory");
+    drop(memory);
+    region.unmap(Bytes(0), subject.units(2), idle()).unwrap();
+    assert_eq!(subject.free(), held, "one mapping is left");
+    region.write(subject.units(4), b"alive").unwrap();
+    drop(region);
+    assert_eq!(subject.free(), before);
+}
+
+fn one_of_several_is_unmapped<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(8).build().unwrap();
+    let memory = subject.piece(2);
+    let places = [0, 2, 4].map(|at| subject.granules(at));
+    for offset in places {
+        subject.open(&mut region, offset, &memory);
+    }
+    subject.write(&mut region, places[0], memory.size(), 1);
+    region.unmap(places[0], memory.size(), idle()).unwrap();
+    for offset in &places[1..] {
+        subject.check(&region, *offset, memory.size(), 1);
+    }
+    let fresh = subject.granules(6);
+    subject.open(&mut region, fresh, &memory);
+    subject.check(&region, fresh, memory.size(), 1);
+    subject.write(&mut region, fresh, memory.size(), 2);
+    subject.check(&region, places[1], memory.size(), 2);
+}
+
+fn a_ring_by_double_mapping<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(2).build().unwrap();
+    let (memory, granule) = (subject.piece(1), subject.granularity());
+    region.map(Bytes(0), &memory).unwrap();
+    region.map(granule, &memory).unwrap();
+    region.set_access(Bytes(0), granule + granule, subject.device, RW).unwrap();
+    region.write(granule - Bytes(3), b"around").unwrap();
+    let mut start = [0; 3];
+    region.read(Bytes(0), &mut start).unwrap();
+    assert_eq!(&start, b"und");
+    // A kernel over the end: its last half lies at the start.
+    let half = Bytes(4096);
+    subject.write(&mut region, granule - half, half + half, 1);
+    subject.check(&region, Bytes(0), half, 1 + half.0 / 8);
+}
+
+fn one_granule_64_times<B: Workbench>(subject: &Subject<B>) {
+    const COUNT: u64 = 64;
+    let memory = subject.piece(1);
+    let held = subject.free();
+    let mut region = subject.space(COUNT).build().unwrap();
+    for place in 0..COUNT {
+        region.map(subject.granules(place), &memory).unwrap();
+    }
+    assert_eq!(subject.free(), held);
+    assert_eq!(region.mapped(), subject.granules(COUNT));
+    region.set_access(Bytes(0), subject.granules(COUNT), subject.device, RW).unwrap();
+    subject.write(&mut region, subject.granules(17), memory.size(), 1);
+    for place in 0..COUNT {
+        subject.check(&region, subject.granules(place), memory.size(), 1);
+    }
+}
+
+fn across_regions<B: Workbench>(subject: &Subject<B>) {
+    let mut first = subject.space(2).build().unwrap();
+    first.grow_to(subject.granules(2)).unwrap();
+    let memory = first.mapping_at(Bytes(0)).unwrap().memory.clone();
+    let mut second = subject.space(4).build().unwrap();
+    let at = subject.granularity();
+    second.map(at, &memory).unwrap();
+    second.set_access(at, memory.size(), subject.device, Access::Read).unwrap();
+    subject.write(&mut first, Bytes(0), memory.size(), 4);
+    subject.check(&second, at, memory.size(), 4);
+    drop(first);
+    subject.check(&second, at, memory.size(), 4);
+}
+
+fn the_first_region_moves_on<B: Workbench>(subject: &Subject<B>) {
+    let mut first = subject.space(4).build().unwrap();
+    first.grow_to(subject.granules(2)).unwrap();
+    subject.write(&mut first, Bytes(0), subject.granules(2), 1);
+    let memory = first.mapping_at(Bytes(0)).unwrap().memory.clone();
+    let mut second = subject.space(2).build().unwrap();
+    subject.open(&mut second, Bytes(0), &memory);
+    first.grow_to(subject.granules(4)).unwrap();
+    first.set_access(Bytes(0), memory.size(), subject.device, Access::None).unwrap();
+    subject.check(&second, Bytes(0), memory.size(), 1);
+    first.shrink_to(Bytes(0), idle()).unwrap();
+    first.grow_to(subject.granules(2)).unwrap();
+    subject.write(&mut first, Bytes(0), subject.granules(2), 2);
+    subject.check(&second, Bytes(0), memory.size(), 1);
+}
+
+fn with_another_piece_between<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(3).build().unwrap();
+    let (memory, other, granule) = (subject.piece(1), subject.piece(1), subject.granularity());
+    for (offset, memory) in [(Bytes(0), &memory), (granule, &other), (granule + granule, &memory)] {
+        region.map(offset, memory).unwrap();
+    }
+    region.set_access(Bytes(0), subject.granules(3), subject.device, RW).unwrap();
+    subject.write(&mut region, granule, granule, 1);
+    subject.write(&mut region, Bytes(0), granule, 2);
+    subject.check(&region, granule, granule, 1);
+    subject.check(&region, granule + granule, granule, 2);
+}

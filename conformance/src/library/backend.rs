@@ -1,0 +1,199 @@
+//! Rule 9: what a backend says of itself, its devices and what they can do is so.
+
+use crate::case::cases;
+use crate::library::tools::has;
+use crate::peer::Peer;
+use crate::subject::Subject;
+use gpu_vmm_core::{
+    Access, Address, Bytes, Capability, DeviceId, DeviceUuid, Error, Feature, Physical, Placement, Region,
+};
+use gpu_vmm_testkit::Workbench;
+use std::collections::HashSet;
+
+cases! { "backend":
+    /// Each capability is listed once, with the reason where a device has it not, and virtual memory is there.
+    capabilities_have_reasons,
+    /// Asking for capabilities a second time gives the same answers, and asking takes no memory.
+    capabilities_stay_the_same,
+    /// What is said to be there, works: sharing by descriptor, fixed addresses, read-only access, access to a peer.
+    capabilities_are_true,
+    /// Each quirk that is listed is of this driver's version, once, and says what it does, what is done about it, and how
+    /// that is known.
+    quirks_have_evidence,
+    /// The driver's version and library are told, and a clone of the backend tells the same.
+    the_driver_is_told,
+    /// Devices are numbered in order and have a name, memory, and a granularity that is a power of two and divides the unit
+    /// of addresses.
+    devices_are_described,
+    /// A device that has a number of its own has another one than all others, and the same in every process.
+    numbers_of_devices with tells_the_numbers,
+    /// A device's free memory is no more than all it has, and changes by what is created.
+    memory_is_told,
+    /// A device can reach its own memory, and a device that is not there is an error in every question.
+    questions_about_devices,
+    /// Another backend is another instance, whose memory this one refuses.
+    instances_differ,
+}
+
+/// Everything that can be asked for.
+const FEATURES: [Feature; 14] = [
+    Feature::VirtualMemory,
+    Feature::FixedAddress,
+    Feature::ReadOnlyAccess,
+    Feature::PeerAccess,
+    Feature::FileDescriptor,
+    Feature::Win32Handle,
+    Feature::FabricHandle,
+    Feature::Multicast,
+    Feature::HostAccess,
+    Feature::HostMemory,
+    Feature::HostNodeMemory,
+    Feature::Compression,
+    Feature::RemoteDma,
+    Feature::DmaBuf,
+];
+
+fn capabilities<B: Workbench>(subject: &Subject<B>) -> Vec<Capability> {
+    subject.backend.capabilities(subject.device).unwrap()
+}
+
+fn capabilities_have_reasons<B: Workbench>(subject: &Subject<B>) {
+    let capabilities = capabilities(subject);
+    let listed: Vec<Feature> = capabilities.iter().map(|capability| capability.feature).collect();
+    assert_eq!(listed.len(), FEATURES.len(), "{listed:?}");
+    for feature in FEATURES {
+        assert!(listed.contains(&feature), "{feature} is not listed");
+    }
+    for capability in &capabilities {
+        let is_explained = capability.available || !capability.note.is_empty();
+        assert!(is_explained, "{} is missing without a reason", capability.feature);
+    }
+    assert!(capabilities.iter().any(|found| found.feature == Feature::VirtualMemory && found.available));
+}
+
+fn capabilities_stay_the_same<B: Workbench>(subject: &Subject<B>) {
+    let said = || -> Vec<(Feature, bool)> {
+        capabilities(subject).iter().map(|found| (found.feature, found.available)).collect()
+    };
+    let first = said();
+    let free = subject.free();
+    for _ in 0..3 {
+        assert_eq!(said(), first);
+    }
+    assert_eq!(subject.free(), free);
+}
+
+fn capabilities_are_true<B: Workbench>(subject: &Subject<B>) {
+    let capabilities = capabilities(subject);
+    let says = |feature| capabilities.iter().any(|found| found.feature == feature && found.available);
+    let shareable = Physical::create(&subject.backend, subject.unit(), subject.properties().shareable());
+    assert_eq!(says(Feature::FileDescriptor), shareable.is_ok_and(|memory| memory.export().is_ok()));
+    if says(Feature::FixedAddress) {
+        let hole: Address = subject.hole(1);
+        assert_eq!(subject.region(1).at(Placement::Exact(hole)).build().unwrap().address(), hole);
+    }
+    let mut region = subject.region(1).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    region.write_pattern(subject.device, Bytes(0), subject.unit(), 1).unwrap();
+    let read_only = region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read);
+    assert_eq!(says(Feature::ReadOnlyAccess), read_only.is_ok());
+    assert!(has(subject, &region, 1));
+    let device = subject.device;
+    let others = subject.backend.devices().iter().filter(|other| other.id != device);
+    let reaches = others.filter(|other| subject.backend.can_access(device, other.id).unwrap()).count();
+    assert_eq!(says(Feature::PeerAccess), reaches > 0);
+}
+
+fn quirks_have_evidence<B: Workbench>(subject: &Subject<B>) {
+    let version = subject.backend.driver().version_number;
+    let mut ids = HashSet::new();
+    for quirk in subject.backend.quirks() {
+        assert!(quirk.is_in(version), "{} is not of version {version}", quirk.id);
+        assert!(ids.insert(quirk.id), "{} is there twice", quirk.id);
+        for text in [quirk.id, quirk.effect, quirk.handling, quirk.evidence] {
+            assert!(!text.is_empty(), "{quirk:?}");
+        }
+    }
+}
+
+fn the_driver_is_told<B: Workbench>(subject: &Subject<B>) {
+    let driver = subject.backend.driver();
+    assert!(driver.version_number > 0 && !driver.library.is_empty(), "{driver:?}");
+    assert!(driver.version.contains(|letter: char| letter.is_ascii_digit()), "{driver:?}");
+    let clone = subject.backend.clone();
+    assert_eq!(clone.driver().version, driver.version);
+    assert_eq!(clone.instance(), subject.backend.instance());
+    assert_eq!(clone.vendor(), subject.backend.vendor());
+}
+
+fn devices_are_described<B: Workbench>(subject: &Subject<B>) {
+    let unit = subject.backend.reservation_unit();
+    assert!(subject.backend.granularity().divides(unit.bytes()));
+    for (number, device) in (0..).zip(subject.backend.devices()) {
+        assert_eq!(device.id, DeviceId(number));
+        if let Some(reason) = &device.unusable {
+            assert!(!reason.is_empty(), "{} cannot be used, and nothing says why", device.id);
+            continue;
+        }
+        assert!(!device.name.is_empty() && !device.total_memory.is_zero(), "{device:?}");
+        assert!(device.granularity.bytes().0.is_power_of_two(), "{device:?}");
+        assert!(device.granularity.divides(unit.bytes()), "{device:?}, and {unit:?}");
+    }
+}
+
+/// What each device is known by in all processes.
+fn numbers<B: Workbench>(subject: &Subject<B>) -> Vec<Option<DeviceUuid>> {
+    subject.backend.devices().iter().map(|device| device.uuid).collect()
+}
+
+fn numbers_of_devices<B: Workbench>(subject: &Subject<B>) {
+    let ours = numbers(subject);
+    let known: HashSet<DeviceUuid> = ours.iter().copied().flatten().collect();
+    assert_eq!(known.len(), ours.iter().flatten().count(), "two have the same: {ours:?}");
+    let mut child = subject.child();
+    assert_eq!(child.receive::<Vec<Option<DeviceUuid>>>(), ours);
+    child.finish();
+}
+
+fn tells_the_numbers<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    peer.send(numbers(subject));
+}
+
+fn memory_is_told<B: Workbench>(subject: &Subject<B>) {
+    let info = || subject.backend.memory_info(subject.device).unwrap();
+    let before = info();
+    assert!(before.free <= before.total && !before.free.is_zero(), "{before:?}");
+    let memory = subject.memory(2);
+    let after = info();
+    assert_eq!((after.total, before.free - after.free), (before.total, memory.size()));
+    drop(memory);
+    assert_eq!(info(), before);
+}
+
+fn questions_about_devices<B: Workbench>(subject: &Subject<B>) {
+    let (backend, missing) = (&subject.backend, DeviceId(99));
+    assert!(backend.can_access(subject.device, subject.device).unwrap());
+    let is_missing = |answer: Option<Error>| {
+        let error = answer.expect("an error");
+        let Error::NoSuchDevice { device, count, .. } = error else { panic!("{error}") };
+        assert_eq!((device, count), (missing, backend.devices().len() as u32));
+    };
+    is_missing(backend.memory_info(missing).err());
+    is_missing(backend.capabilities(missing).err());
+    is_missing(backend.device("test", missing).err());
+    is_missing(backend.synchronize(missing).err());
+    is_missing(Region::builder(backend).on(missing).reserve(subject.unit()).build().err());
+}
+
+fn instances_differ<B: Workbench>(subject: &Subject<B>) {
+    let Some(foreign) = subject.target.foreign() else {
+        crate::subject::skip("no other backend is built in")
+    };
+    assert_ne!(foreign.instance(), subject.backend.instance());
+    let on = gpu_vmm_core::Properties::on(DeviceId(0));
+    let memory = Physical::create(&foreign, foreign.granularity().bytes(), on).unwrap();
+    let mut region = subject.region(1).build().unwrap();
+    let error = region.map(Bytes(0), &memory).unwrap_err();
+    assert!(matches!(error, Error::ForeignHandle { .. }), "{error}");
+    assert_eq!(region.mapped(), Bytes(0));
+}

@@ -1,0 +1,216 @@
+//! Calls that go on beside a capture and do not disturb it.
+
+use super::{Kind, begin_with_work, end, in_all_modes, launch, region};
+use crate::case::cases;
+use crate::library::flights::{finish, own, queue, registered};
+use crate::subject::{Subject, or_skip, skip};
+use gpu_vmm_core::{Bytes, Done, Error, Physical, Region, Stream, Vendor};
+use gpu_vmm_pool::Pool;
+use gpu_vmm_testkit::{CaptureMode, FaultInject, Workbench};
+
+cases! { "captures":
+    /// Memory is created, mapped, made accessible, grown and unmapped by promise during a capture in every mode, which ends well.
+    virtual_memory_goes_on,
+    /// During a capture on a non-blocking stream, regions are filled, written and read, and the capture ends well.
+    copies_go_on,
+    /// Events of other streams are recorded, asked and waited for, streams waited for, and host memory page-locked, and the
+    /// capture ends well.
+    questions_spoil_nothing,
+    /// An event that was recorded on a stream before its capture is asked, and the capture ends well; then the event is done.
+    events_from_before,
+    /// An event that was recorded on the default stream and is done is said to be so while a stream captures, and waiting for
+    /// it returns.
+    default_events_from_before,
+    /// A stream is known to capture though another one has ended before.
+    after_another_stream,
+    /// Calls of another thread do not disturb a capture either.
+    other_threads_go_on,
+    /// A capture that another thread begins while a pool records an event on the stream ends well, and the pool's memory comes
+    /// back after it.
+    begun_while_a_pool_marks,
+    /// The default stream is said to capture while a blocking stream of any device does, and not after that.
+    a_blocking_capture_of_any_device,
+}
+
+/// Calls `act` during captures of streams of these kinds, whose graphs can be launched after that.
+fn beside_captures<B: Workbench>(subject: &Subject<B>, kinds: &[Kind], mut act: impl FnMut()) {
+    in_all_modes(subject, kinds, |stream, kind, mode| {
+        let region = region(subject);
+        begin_with_work(subject, stream, mode, &region);
+        act();
+        let graph = end(subject, stream).unwrap_or_else(|error| panic!("{kind:?} {mode:?}: {error}"));
+        launch(subject, &*graph, stream, region.address());
+    });
+}
+
+/// Everything that needs no wait.
+#[allow(unsafe_code)]
+fn map_and_unmap<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(4).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    region.grow_to(subject.units(3)).unwrap();
+    let memory = Physical::create(&subject.backend, subject.unit(), subject.properties()).unwrap();
+    subject.open(&mut region, subject.units(3), &memory);
+    // SAFETY: no work was queued on the region.
+    region.unmap(Bytes::ZERO, subject.unit(), unsafe { Done::promised() }).unwrap();
+    // SAFETY: the same.
+    region.close(unsafe { Done::promised() }).unwrap();
+}
+
+fn virtual_memory_goes_on<B: Workbench>(subject: &Subject<B>) {
+    beside_captures(subject, &Kind::ALL, || map_and_unmap(subject));
+}
+
+/// Copies, on the default stream.
+fn copy<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>) {
+    let mut bytes = [0; 4096];
+    region.fill(Bytes::ZERO, subject.unit(), 3).unwrap();
+    region.write(Bytes::ZERO, &[5; 100]).unwrap();
+    region.read(Bytes::ZERO, &mut bytes).unwrap();
+    assert_eq!((bytes[0], bytes[99], bytes[100]), (5, 5, 3));
+}
+
+fn copies_go_on<B: Workbench>(subject: &Subject<B>) {
+    let mut other = region(subject);
+    beside_captures(subject, &[Kind::NonBlocking], || copy(subject, &mut other));
+}
+
+/// Events and streams that have nothing to do with the capture.
+fn ask<B: Workbench>(subject: &Subject<B>) {
+    let backend = &subject.backend;
+    let (mut event, own) = (or_skip(backend.event(subject.device)), own(subject));
+    for stream in [own.stream(), Stream::DEFAULT] {
+        event.record(stream).unwrap();
+        event.wait().unwrap();
+        backend.synchronize_stream(subject.device, stream).unwrap();
+        assert!(event.is_done().unwrap() && own.is_done().unwrap());
+        assert!(!backend.is_capturing(stream).unwrap());
+    }
+    drop(backend.pin(subject.unit()).unwrap());
+    drop(backend.lane(subject.device).unwrap());
+}
+
+/// Ends the case where asking about any event spoils captures.
+fn needs_harmless_questions<B: Workbench>(subject: &Subject<B>) {
+    if subject.backend.queries_spoil_captures() {
+        skip("questions about events spoil captures with this driver");
+    }
+}
+
+fn questions_spoil_nothing<B: Workbench>(subject: &Subject<B>) {
+    needs_harmless_questions(subject);
+    beside_captures(subject, &[Kind::NonBlocking], || ask(subject));
+}
+
+fn events_from_before<B: Workbench>(subject: &Subject<B>) {
+    needs_harmless_questions(subject);
+    in_all_modes(subject, &Kind::ALL, |stream, kind, mode| {
+        let (region, mut event) = (region(subject), or_skip(subject.backend.event(subject.device)));
+        queue(subject, stream, (&region, Bytes::ZERO), 1, 2);
+        event.record(stream.stream()).unwrap();
+        begin_with_work(subject, stream, mode, &region);
+        event.is_done().unwrap();
+        match event.wait() {
+            Ok(()) => assert!(event.is_done().unwrap(), "it was waited for"),
+            Err(error) => assert!(matches!(error, Error::Capturing { .. }), "{error}"),
+        }
+        let graph = end(subject, stream).unwrap_or_else(|error| panic!("{kind:?} {mode:?}: {error}"));
+        event.wait().unwrap();
+        assert!(event.is_done().unwrap());
+        launch(subject, &*graph, stream, region.address());
+    });
+}
+
+fn default_events_from_before<B: Workbench>(subject: &Subject<B>) {
+    needs_harmless_questions(subject);
+    let mut event = or_skip(subject.backend.event(subject.device));
+    event.record(Stream::DEFAULT).unwrap();
+    event.wait().unwrap();
+    beside_captures(subject, &Kind::ALL, || {
+        assert!(event.is_done().unwrap(), "nothing was recorded since");
+        event.wait().unwrap();
+    });
+}
+
+fn after_another_stream<B: Workbench>(subject: &Subject<B>) {
+    in_all_modes(subject, &Kind::ALL, |stream, kind, mode| {
+        let region = region(subject);
+        let ended = kind.stream(subject);
+        queue(subject, &*ended, (&region, Bytes::ZERO), 1, 2);
+        finish(subject, &*ended);
+        drop(ended);
+        let captures = || subject.backend.is_capturing(stream.stream()).unwrap();
+        assert!(!captures(), "{kind:?} {mode:?}");
+        begin_with_work(subject, stream, mode, &region);
+        assert!(captures(), "{kind:?} {mode:?}");
+        let graph = end(subject, stream).unwrap_or_else(|error| panic!("{kind:?} {mode:?}: {error}"));
+        assert!(!captures(), "{kind:?} {mode:?}");
+        launch(subject, &*graph, stream, region.address());
+    });
+}
+
+fn other_threads_go_on<B: Workbench>(subject: &Subject<B>) {
+    needs_harmless_questions(subject);
+    let mut other = region(subject);
+    beside_captures(subject, &[Kind::NonBlocking], || {
+        let act = || {
+            map_and_unmap(subject);
+            ask(subject);
+            copy(subject, &mut other);
+        };
+        std::thread::scope(|scope| scope.spawn(act).join()).unwrap_or_else(|panic| {
+            std::panic::resume_unwind(panic);
+        });
+    });
+}
+
+#[allow(unsafe_code)]
+fn begun_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
+    needs_harmless_questions(subject);
+    let backend = FaultInject::new(subject.backend.clone());
+    for mode in CaptureMode::ALL {
+        let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
+        let page = Bytes(pool.snapshot().page);
+        let streams = [(); 2].map(|()| own(subject));
+        let [ours, theirs] = streams.each_ref().map(|stream| registered(&pool, &**stream));
+        drop(ours.alloc(page, Bytes(256)).unwrap());
+        let (inner, device, raw) =
+            (subject.backend.clone(), subject.device, streams[0].stream().as_raw().addr());
+        backend.during("record event", move || {
+            // SAFETY: the stream lives until the end of the case, which ends the capture.
+            let stream = unsafe { Stream::from_raw(std::ptr::with_exposed_provenance_mut(raw)) };
+            // SAFETY: as above.
+            or_skip(unsafe { inner.begin_capture(device, stream, mode) });
+        });
+        let captures = || subject.backend.is_capturing(streams[0].stream()).unwrap();
+        let mut blocks = Vec::new();
+        // Each request has the pool poll the stream.
+        for _ in 0..3 {
+            blocks.push(theirs.alloc(page, Bytes(256)).unwrap());
+        }
+        assert!(captures(), "no event was recorded");
+        let ended = subject.backend.end_capture(subject.device, streams[0].stream());
+        drop(ended.unwrap_or_else(|error| panic!("{mode:?}: {error}")));
+        drop((blocks, ours, theirs));
+        pool.trim(Bytes::ZERO).unwrap();
+        assert_eq!(pool.account().held, 0, "{mode:?}");
+    }
+}
+
+#[allow(unsafe_code)]
+fn a_blocking_capture_of_any_device<B: Workbench>(subject: &Subject<B>) {
+    let backend = &subject.backend;
+    if backend.vendor() != Vendor::Cuda {
+        skip("only NVIDIA's driver tells of a capture that was not announced");
+    }
+    let (a, b) = subject.two_devices();
+    for device in [a, b] {
+        let stream = or_skip(backend.blocking_stream(device));
+        // SAFETY: nothing is captured, and the capture ends below.
+        or_skip(unsafe { backend.begin_capture(device, stream.stream(), CaptureMode::Relaxed) });
+        let during = backend.is_capturing(Stream::DEFAULT);
+        drop(backend.end_capture(device, stream.stream()).unwrap());
+        assert!(during.unwrap(), "a stream of {device} captures");
+        assert!(!backend.is_capturing(Stream::DEFAULT).unwrap(), "no stream of {device} captures any more");
+    }
+}

@@ -1,0 +1,204 @@
+//! What is dropped, closed or unmapped during a capture.
+
+use super::{Announced, Kind, assert_free, begin_with_work, end, in_all_modes, kept, launch, region};
+use crate::case::cases;
+use crate::library::flights::own;
+use crate::library::tools::idle;
+use crate::subject::{Subject, skip};
+use gpu_vmm_core::{Address, Bytes, Error, Region, Result, Stream, Vendor};
+use gpu_vmm_testkit::{WorkStream, Workbench};
+
+cases! { "captures":
+    /// A region that is dropped during an announced capture stays mapped, so that the graph can be launched; the capture ends
+    /// well, and collecting gives the memory back.
+    dropped_when_announced,
+    /// A region that is closed during an announced capture is an error, and is kept like one that is dropped.
+    closed_when_announced,
+    /// A region is ended without waiting, and is kept until it is collected.
+    released_later,
+    /// Unmapping and shrinking during an announced capture is an error, changes nothing, and does not spoil the capture.
+    unmapped_when_announced,
+    /// A capture on a blocking stream need not be announced: waiting is refused, what is dropped is kept, and the capture ends
+    /// well.
+    a_blocking_capture_is_seen,
+    /// An event holds no default stream while a blocking stream captures: that is an error, and the capture goes on.
+    a_default_stream_is_not_held,
+    /// An unannounced capture on a non-blocking stream is spoilt by the first wait at most; what is dropped is not lost.
+    unannounced,
+    /// Collecting during a capture is an error, and gives nothing back.
+    collecting_during_a_capture,
+    /// What is kept is given back by the next call that waits for its device.
+    a_later_wait_collects,
+    /// Several regions that are dropped during one capture are all kept, and all given back.
+    several_regions,
+    /// Captures that are announced twice end when both have.
+    announced_twice,
+}
+
+fn is_capturing<T>(result: Result<T>) -> bool {
+    matches!(result.map(drop), Err(Error::Capturing { .. }))
+}
+
+/// Ends regions of one unit in some way during announced captures, and launches the graph that uses the memory.
+fn end_during_captures<B: Workbench>(subject: &Subject<B>, finish: impl Fn(Region<B>)) {
+    let backend = &subject.backend;
+    in_all_modes(subject, &Kind::ALL, |stream, kind, mode| {
+        let (before, free) = (kept(backend), subject.free_here());
+        let region = region(subject);
+        let (at, full) = (region.address(), subject.free_here());
+        let announced = Announced::new(backend);
+        begin_with_work(subject, stream, mode, &region);
+        finish(region);
+        assert_eq!(kept(backend), before + subject.unit(), "{kind:?} {mode:?}");
+        let graph = end(subject, stream).unwrap_or_else(|error| panic!("{kind:?} {mode:?}: {error}"));
+        assert_free(subject, full, "memory has gone back before it was waited for");
+        launch(subject, &*graph, stream, at);
+        drop((graph, announced));
+        assert_eq!(backend.deferred().collect(backend).unwrap(), subject.unit());
+        assert_eq!(kept(backend), before, "{kind:?} {mode:?}");
+        assert_free(subject, free, "everything was collected");
+    });
+}
+
+fn dropped_when_announced<B: Workbench>(subject: &Subject<B>) {
+    end_during_captures(subject, drop);
+}
+
+fn closed_when_announced<B: Workbench>(subject: &Subject<B>) {
+    end_during_captures(subject, |region| assert!(is_capturing(region.close(idle()))));
+}
+
+fn released_later<B: Workbench>(subject: &Subject<B>) {
+    end_during_captures(subject, Region::release_later);
+}
+
+fn unmapped_when_announced<B: Workbench>(subject: &Subject<B>) {
+    let backend = &subject.backend;
+    in_all_modes(subject, &Kind::ALL, |stream, kind, mode| {
+        let (before, mut region) = (kept(backend), region(subject));
+        let at = region.address();
+        let announced = Announced::new(backend);
+        begin_with_work(subject, stream, mode, &region);
+        assert!(is_capturing(region.unmap(Bytes::ZERO, subject.unit(), idle())), "{kind:?} {mode:?}");
+        assert!(is_capturing(region.shrink_to(Bytes::ZERO, idle())), "{kind:?} {mode:?}");
+        assert_eq!((region.mapped(), kept(backend)), (subject.unit(), before));
+        let graph = end(subject, stream).unwrap_or_else(|error| panic!("{kind:?} {mode:?}: {error}"));
+        launch(subject, &*graph, stream, at);
+        drop(announced);
+        region.unmap(Bytes::ZERO, subject.unit(), idle()).unwrap();
+    });
+}
+
+fn a_blocking_capture_is_seen<B: Workbench>(subject: &Subject<B>) {
+    let backend = &subject.backend;
+    if backend.vendor() != Vendor::Cuda {
+        skip("only NVIDIA's driver tells of a capture that was not announced");
+    }
+    in_all_modes(subject, &[Kind::Blocking], |stream, _, mode| {
+        let (before, free) = (kept(backend), subject.free_here());
+        let (mut stays, goes) = (region(subject), region(subject));
+        let at = goes.address();
+        begin_with_work(subject, stream, mode, &goes);
+        assert!(is_capturing(stays.unmap(Bytes::ZERO, subject.unit(), idle())), "{mode:?}");
+        assert_eq!(stays.mapped(), subject.unit());
+        drop(goes);
+        assert_eq!(kept(backend), before + subject.unit(), "{mode:?}");
+        assert!(is_capturing(backend.deferred().collect(backend)), "{mode:?}");
+        let graph = end(subject, stream).unwrap_or_else(|error| panic!("{mode:?}: {error}"));
+        launch(subject, &*graph, stream, at);
+        drop(stays);
+        drop(graph);
+        backend.deferred().collect(backend).unwrap();
+        assert_eq!((kept(backend), subject.free_here()), (before, free), "{mode:?}");
+    });
+}
+
+fn a_default_stream_is_not_held<B: Workbench>(subject: &Subject<B>) {
+    let backend = &subject.backend;
+    if backend.vendor() != Vendor::Cuda {
+        skip("only NVIDIA's driver tells of a capture that was not announced");
+    }
+    let mut event = backend.event(subject.device).unwrap();
+    event.record(own(subject).stream()).unwrap();
+    in_all_modes(subject, &[Kind::Blocking], |stream, _, mode| {
+        let region = region(subject);
+        begin_with_work(subject, stream, mode, &region);
+        assert!(is_capturing(event.hold(Stream::DEFAULT)), "{mode:?}");
+        let graph = end(subject, stream).unwrap_or_else(|error| panic!("{mode:?}: {error}"));
+        launch(subject, &*graph, stream, region.address());
+    });
+}
+
+fn unannounced<B: Workbench>(subject: &Subject<B>) {
+    let backend = &subject.backend;
+    in_all_modes(subject, &[Kind::NonBlocking], |stream, _, mode| {
+        let (before, free) = (kept(backend), subject.free_here());
+        let region = region(subject);
+        begin_with_work(subject, stream, mode, &region);
+        drop(region);
+        let was_kept = kept(backend) > before;
+        let ended = end(subject, stream);
+        assert!(ended.is_ok() || is_capturing(ended), "{mode:?}: another error than a capture's");
+        backend.deferred().collect(backend).unwrap();
+        assert_eq!(kept(backend), before, "{mode:?}, kept: {was_kept}");
+        assert_free(subject, free, "everything was collected");
+    });
+}
+
+/// Drops a region of one unit during an announced capture that has ended when this returns.
+fn keep<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream) -> Address {
+    // Should the case end here, the announcement goes first, and the region is not kept.
+    let (region, announced) = (region(subject), Announced::new(&subject.backend));
+    let at = region.address();
+    begin_with_work(subject, stream, gpu_vmm_testkit::CaptureMode::Relaxed, &region);
+    drop(region);
+    drop(end(subject, stream).unwrap());
+    drop(announced);
+    at
+}
+
+fn collecting_during_a_capture<B: Workbench>(subject: &Subject<B>) {
+    let (backend, stream) = (&subject.backend, Kind::NonBlocking.stream(subject));
+    let before = kept(backend);
+    keep(subject, &*stream);
+    let announced = Announced::new(backend);
+    assert!(is_capturing(backend.deferred().collect(backend)));
+    assert_eq!(kept(backend), before + subject.unit());
+    drop(announced);
+    assert_eq!(backend.deferred().collect(backend).unwrap(), subject.unit());
+    assert_eq!(backend.deferred().collect(backend).unwrap(), Bytes::ZERO, "nothing is left");
+}
+
+fn a_later_wait_collects<B: Workbench>(subject: &Subject<B>) {
+    let (backend, stream) = (&subject.backend, Kind::NonBlocking.stream(subject));
+    let (before, free, mut other) = (kept(backend), subject.free_here(), region(subject));
+    keep(subject, &*stream);
+    assert_eq!(kept(backend), before + subject.unit());
+    other.unmap(Bytes::ZERO, subject.unit(), idle()).unwrap();
+    assert_eq!(kept(backend), before);
+    drop(other);
+    assert_free(subject, free, "everything was collected");
+}
+
+fn several_regions<B: Workbench>(subject: &Subject<B>) {
+    let (backend, stream) = (&subject.backend, Kind::NonBlocking.stream(subject));
+    let (before, free) = (kept(backend), subject.free_here());
+    let places = [(); 3].map(|()| keep(subject, &*stream));
+    assert_eq!(kept(backend), before + subject.units(3), "{places:?}");
+    assert!(places[0] != places[1] && places[1] != places[2], "addresses were given out twice: {places:?}");
+    assert_eq!(backend.deferred().collect(backend).unwrap(), subject.units(3));
+    assert_eq!(kept(backend), before);
+    assert_free(subject, free, "everything was collected");
+}
+
+fn announced_twice<B: Workbench>(subject: &Subject<B>) {
+    let (backend, mut region) = (&subject.backend, region(subject));
+    let both = [(); 2].map(|()| Announced::new(backend));
+    let [first, second] = both;
+    drop(first);
+    assert!(backend.deferred().is_capturing());
+    assert!(is_capturing(region.unmap(Bytes::ZERO, subject.unit(), idle())));
+    drop(second);
+    assert!(!backend.deferred().is_capturing());
+    region.unmap(Bytes::ZERO, subject.unit(), idle()).unwrap();
+}

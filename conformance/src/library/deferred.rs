@@ -1,0 +1,415 @@
+//! What is dropped while a stream captures: its device cannot be waited for, so it is kept and given back later.
+
+use crate::case::cases;
+use crate::library::flights::{own, registered};
+use crate::library::tools::idle;
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{
+    Access, Bytes, Deferred, DeviceId, DeviceVec, Error, Physical, Region, Regions, Slots, Stream,
+};
+use gpu_vmm_pool::Pool;
+use gpu_vmm_testkit::{FaultInject, Workbench};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+cases! { "deferred":
+    /// A region that is dropped while a stream captures is kept, still mapped, and is no failure; collecting gives it back.
+    kept_and_collected,
+    /// While a capture is announced no device is waited for, and what would have to wait changes nothing.
+    announced_captures_are_not_disturbed,
+    /// A capture is announced when the calls have ended that wait for a device already.
+    announced_during_a_wait,
+    /// The same of a pool that records an event on the default stream, which it does not do during an announced capture.
+    announced_while_a_pool_marks,
+    /// The next call that waits for the devices gives back what is kept.
+    the_next_wait_gives_back,
+    /// A region that is released later waits for nothing, and is given back at once if no device has access to it.
+    released_later,
+    /// What several devices have access to is given back when each has been waited for, in any order.
+    each_device_is_waited_for,
+    /// What is kept after a wait has begun is not given back by that wait.
+    kept_during_a_wait,
+    /// Unmapping what was kept is tried twice. If it fails the error is returned, or logged by a call that had another purpose.
+    what_cannot_be_unmapped,
+    /// When memory runs out, what is kept is given back first, unless a capture is known.
+    memory_runs_out,
+    /// Closing says that a stream captures, does not try to wait twice, and the region is kept.
+    closed_under_a_capture,
+    /// Vectors, banked regions and sets of regions are kept as well.
+    all_that_owns_a_region,
+    /// Freed memory of a guarded region is not overwritten while a capture is known.
+    no_poison_under_a_capture,
+    /// Several threads drop, wait and collect at once: all of it is given back once.
+    by_many_threads,
+}
+
+/// A backend whose streams of the chosen device can be made to capture.
+fn faulty<B: Workbench>(subject: &Subject<B>) -> FaultInject<B> {
+    let backend = FaultInject::new(subject.backend.clone());
+    assert_eq!(deferred(&backend).kept(), Bytes::ZERO, "of another case");
+    backend
+}
+
+fn deferred<B: Workbench>(backend: &FaultInject<B>) -> &Deferred {
+    gpu_vmm_core::Backend::deferred(backend)
+}
+
+fn collect<B: Workbench>(backend: &FaultInject<B>) -> gpu_vmm_core::Result<Bytes> {
+    deferred(backend).collect(backend)
+}
+
+/// A region of one unit of the chosen device's memory.
+fn region<B: Workbench>(subject: &Subject<B>, backend: &FaultInject<B>) -> Region<FaultInject<B>> {
+    let mut region = Region::builder(backend).on(subject.device).reserve(subject.unit()).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    region
+}
+
+/// Has it be kept.
+fn drop_captured<B: Workbench>(backend: &FaultInject<B>, device: DeviceId, dropped: impl Sized) {
+    backend.capture_on(device, true);
+    drop(dropped);
+    backend.capture_on(device, false);
+}
+
+/// Waits for a device as an operation of a region does.
+fn wait<B: Workbench>(subject: &Subject<B>, backend: &FaultInject<B>) -> gpu_vmm_core::Result<()> {
+    let mut other = region(subject, backend);
+    other.unmap(Bytes(0), subject.unit(), idle())
+}
+
+fn kept_and_collected<B: Workbench>(subject: &Subject<B>) {
+    let (backend, unit) = (faulty(subject), subject.unit());
+    let (region, free) = (region(subject, &backend), subject.free_here());
+    backend.capture_on(subject.device, true);
+    drop(region);
+    assert_eq!((deferred(&backend).kept(), subject.free_here()), (unit, free));
+    assert_eq!(backend.live().mappings, 1, "it is still mapped");
+    let error = collect(&backend).unwrap_err();
+    assert!(matches!(error, Error::Capturing { operation: "synchronize", .. }), "{error}");
+    assert_eq!((deferred(&backend).kept(), backend.live().mappings), (unit, 1));
+    backend.capture_on(subject.device, false);
+    assert_eq!(collect(&backend).unwrap(), unit);
+    assert_eq!(collect(&backend).unwrap(), Bytes::ZERO, "once");
+    let live = backend.live();
+    assert_eq!((deferred(&backend).kept(), live.mappings, live.handles), (Bytes::ZERO, 0, 0));
+    assert!(subject.backend.drop_log().take_last().is_none(), "it is no failure");
+}
+
+fn announced_captures_are_not_disturbed<B: Workbench>(subject: &Subject<B>) {
+    let (backend, unit) = (faulty(subject), subject.unit());
+    let [dropped, mut left] = [(); 2].map(|()| region(subject, &backend));
+    let known = deferred(&backend);
+    known.capture_begins();
+    known.capture_begins();
+    known.capture_ends();
+    assert!(known.is_capturing(), "one of two has ended");
+    backend.fail(0, 0);
+    drop(dropped);
+    for answer in [
+        left.unmap(Bytes(0), unit, idle()),
+        left.set_access(Bytes(0), unit, subject.device, Access::Read),
+        left.shrink_to(Bytes(0), idle()).map(drop),
+        collect(&backend).map(drop),
+    ] {
+        assert!(matches!(answer, Err(Error::Capturing { source: None, .. })), "{answer:?}");
+    }
+    assert_eq!(backend.stop(), 0, "the driver was asked");
+    assert_eq!((known.kept(), left.mapped(), left.access(Bytes(0), subject.device)), (unit, unit, RW));
+    known.capture_ends();
+    known.capture_ends();
+    assert!(!known.is_capturing());
+    known.capture_begins();
+    assert!(known.is_capturing(), "ending what had not begun counts for nothing");
+    known.capture_ends();
+    left.unmap(Bytes(0), unit, idle()).unwrap();
+    assert_eq!(known.kept(), Bytes::ZERO);
+}
+
+/// Calls `act`, and has another thread announce a capture during the first call of this kind that `act` makes. Checks that the
+/// announcement returns after that call, not before.
+fn announce_during<B: Workbench>(backend: &FaultInject<B>, call: &'static str, act: impl FnOnce()) {
+    let (tell, told) = channel::<()>();
+    let announcing = Arc::new(Mutex::new(None));
+    let (meanwhile, thread) = (backend.clone(), Arc::clone(&announcing));
+    backend.during(call, move || {
+        let announcer = meanwhile.clone();
+        *thread.lock().unwrap() = Some(std::thread::spawn(move || {
+            deferred(&announcer).capture_begins();
+            drop(tell);
+        }));
+        while !deferred(&meanwhile).is_capturing() {
+            std::thread::yield_now();
+        }
+        let early = told.recv_timeout(Duration::from_millis(20));
+        assert_eq!(early, Err(RecvTimeoutError::Timeout), "the driver is still being waited for");
+        // A caller that waited for the announcement here would hold its locks until the driver returns.
+        let refused = deferred(&meanwhile).unless_capturing("beside it", || Ok(()));
+        assert!(matches!(refused, Err(Error::Capturing { .. })), "{refused:?}");
+    });
+    act();
+    announcing.lock().unwrap().take().expect("it was called").join().unwrap();
+    deferred(backend).capture_ends();
+}
+
+fn announced_during_a_wait<B: Workbench>(subject: &Subject<B>) {
+    let backend = faulty(subject);
+    let mut region = region(subject, &backend);
+    announce_during(&backend, "synchronize", || {
+        region.unmap(Bytes(0), subject.unit(), idle()).unwrap();
+    });
+}
+
+fn announced_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
+    let backend = faulty(subject);
+    let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
+    let page = Bytes(pool.snapshot().page);
+    let own = own(subject);
+    let stream = registered(&pool, &*own);
+    let mut blocks = Vec::new();
+    // A request on another stream has the pool poll the default stream.
+    let mut ask = || blocks.push(stream.alloc(page, Bytes(256)).unwrap());
+    let free_on_the_default_stream = || drop(pool.alloc(page, Bytes(256), Stream::DEFAULT).unwrap());
+    free_on_the_default_stream();
+    announce_during(&backend, "record event", &mut ask);
+    free_on_the_default_stream();
+    let held = pool.account().held;
+    deferred(&backend).capture_begins();
+    ask();
+    deferred(&backend).capture_ends();
+    assert_eq!(pool.account().held, held + page.0, "the pool recorded an event on the default stream");
+}
+
+fn the_next_wait_gives_back<B: Workbench>(subject: &Subject<B>) {
+    let backend = faulty(subject);
+    for count in [1, 3] {
+        for _ in 0..count {
+            drop_captured(&backend, subject.device, region(subject, &backend));
+        }
+        assert_eq!(
+            (deferred(&backend).kept(), backend.live().mappings),
+            (subject.units(count), count as usize)
+        );
+        wait(subject, &backend).unwrap();
+        assert_eq!((deferred(&backend).kept(), backend.live().mappings), (Bytes::ZERO, 0));
+    }
+}
+
+fn released_later<B: Workbench>(subject: &Subject<B>) {
+    let (backend, unit) = (faulty(subject), subject.unit());
+    let (used, mut unused) = (region(subject, &backend), region(subject, &backend));
+    unused.set_access(Bytes(0), unit, subject.device, Access::None).unwrap();
+    deferred(&backend).capture_begins();
+    backend.fail(0, 0);
+    used.release_later();
+    assert_eq!((backend.stop(), deferred(&backend).kept()), (0, unit), "not a call");
+    unused.release_later();
+    assert_eq!((backend.live().mappings, deferred(&backend).kept()), (1, unit), "no device uses it");
+    deferred(&backend).capture_ends();
+    assert_eq!(collect(&backend).unwrap(), unit);
+    Region::builder(&backend).reserve(unit).build().unwrap().release_later();
+    assert_eq!(deferred(&backend).kept(), Bytes::ZERO, "there was nothing in it");
+}
+
+fn each_device_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+    let (one, other) = subject.two_devices();
+    for (first, last) in [(one, other), (other, one)] {
+        let backend = faulty(subject);
+        let mut both = region(subject, &backend);
+        both.set_access(Bytes(0), subject.unit(), other, RW).unwrap();
+        drop_captured(&backend, last, both);
+        let wait_for = |device| {
+            let mut region = Region::builder(&backend).on(device).reserve(subject.unit()).build().unwrap();
+            region.grow_to(subject.unit()).unwrap();
+            region.unmap(Bytes(0), subject.unit(), idle()).unwrap();
+        };
+        wait_for(first);
+        wait_for(first);
+        assert_eq!(deferred(&backend).kept(), subject.unit(), "{last} may use it");
+        assert_eq!(backend.live().mappings, 1);
+        wait_for(last);
+        assert_eq!((deferred(&backend).kept(), backend.live().mappings), (Bytes::ZERO, 0));
+        // A device that captures keeps what it uses, and nothing of another one.
+        let [mut both, alone] = [(); 2].map(|()| region(subject, &backend));
+        both.set_access(Bytes(0), subject.unit(), other, RW).unwrap();
+        drop_captured(&backend, one, [both, alone]);
+        backend.capture_on(other, true);
+        let error = collect(&backend).unwrap_err();
+        assert!(matches!(error, Error::Capturing { .. }), "{error}");
+        assert_eq!(deferred(&backend).kept(), subject.unit());
+        backend.capture_on(other, false);
+        assert_eq!(collect(&backend).unwrap(), subject.unit());
+    }
+}
+
+fn kept_during_a_wait<B: Workbench>(subject: &Subject<B>) {
+    let backend = faulty(subject);
+    // What is kept before makes the wait one that gives something back.
+    drop_captured(&backend, subject.device, region(subject, &backend));
+    let late = Mutex::new(Some(region(subject, &backend)));
+    backend.during("synchronize", move || {
+        if let Some(region) = late.lock().unwrap().take() {
+            region.release_later();
+        }
+    });
+    assert_eq!(collect(&backend).unwrap(), subject.unit());
+    assert_eq!(deferred(&backend).kept(), subject.unit(), "work on it may have come after the wait");
+    assert_eq!(backend.live().mappings, 1);
+    assert_eq!(collect(&backend).unwrap(), subject.unit());
+    assert_eq!(backend.live().mappings, 0);
+}
+
+#[allow(unsafe_code)]
+fn what_cannot_be_unmapped<B: Workbench>(subject: &Subject<B>) {
+    let backend = faulty(subject);
+    let log = subject.backend.drop_log();
+    // The wait is the first call, the unmap the second.
+    for failing in 1..=2 {
+        drop_captured(&backend, subject.device, region(subject, &backend));
+        backend.fail(1, failing);
+        let collected = collect(&backend);
+        backend.stop();
+        assert_eq!(deferred(&backend).kept(), Bytes::ZERO);
+        assert!(log.take_last().is_none(), "the error is the caller's");
+        if failing == 1 {
+            assert_eq!(collected.unwrap(), subject.unit());
+            assert_eq!(backend.live().mappings, 0);
+        } else {
+            assert!(matches!(collected, Err(Error::UndoFailed { .. })), "{collected:?}");
+            assert_eq!(backend.live().mappings, 1, "left to the driver");
+        }
+    }
+    drop_captured(&backend, subject.device, region(subject, &backend));
+    let mut other = region(subject, &backend);
+    backend.fail(1, 2);
+    other.unmap(Bytes(0), subject.unit(), idle()).unwrap();
+    backend.stop();
+    assert!(matches!(log.take_last(), Some(Error::UndoFailed { .. })), "it concerns what was dropped");
+    drop(other);
+    // SAFETY: no region is left, and no device uses the memory.
+    assert_eq!(unsafe { backend.reclaim() }.unwrap(), 2);
+}
+
+fn memory_runs_out<B: Workbench>(subject: &Subject<B>) {
+    let backend = faulty(subject);
+    drop_captured(&backend, subject.device, region(subject, &backend));
+    // More than is free, and all that is when what is kept has been given back.
+    let all = subject.free_here() + subject.unit();
+    let create = || Physical::create(&backend, all, subject.properties()).map(drop);
+    deferred(&backend).capture_begins();
+    backend.fail(0, 0);
+    assert!(matches!(create(), Err(Error::OutOfMemory { .. })));
+    assert_eq!((backend.stop(), deferred(&backend).kept()), (1, subject.unit()), "tried once");
+    deferred(&backend).capture_ends();
+    let created = create();
+    assert_eq!(deferred(&backend).kept(), Bytes::ZERO, "nothing is kept when memory runs out");
+    if subject.target.is_fresh() {
+        created.unwrap();
+    }
+    backend.fail(0, 0);
+    let more = Physical::create(&backend, all + subject.unit(), subject.properties());
+    assert!(matches!(more, Err(Error::OutOfMemory { .. } | Error::ExceedsDevice { .. })), "{more:?}");
+    assert!(backend.stop() <= 1, "there is nothing to wait for");
+}
+
+fn closed_under_a_capture<B: Workbench>(subject: &Subject<B>) {
+    let backend = faulty(subject);
+    let region = region(subject, &backend);
+    backend.capture_on(subject.device, true);
+    backend.fail(0, 0);
+    let error = region.close(idle()).unwrap_err();
+    assert!(matches!(error, Error::Capturing { .. }), "{error}");
+    assert_eq!(backend.stop(), 1, "each attempt spoils a capture");
+    assert_eq!(deferred(&backend).kept(), subject.unit());
+    backend.capture_on(subject.device, false);
+    assert_eq!(collect(&backend).unwrap(), subject.unit());
+}
+
+fn all_that_owns_a_region<B: Workbench>(subject: &Subject<B>) {
+    let backend = faulty(subject);
+    let builder = || Region::builder(&backend).on(subject.device).reserve(subject.unit());
+    let mut vec = DeviceVec::<u32, _>::build(builder()).unwrap();
+    vec.push(7).unwrap();
+    let mut slots = Slots::build(builder()).unwrap();
+    let [shown, hidden] = [(); 2].map(|()| slots.add_set(subject.unit()).unwrap());
+    slots.show(hidden, idle()).unwrap();
+    slots.show(shown, idle()).unwrap();
+    let regions = Regions::new();
+    drop(regions.insert(region(subject, &backend)).unwrap());
+    let removed = regions.insert(region(subject, &backend)).unwrap();
+    let in_vec = vec.region().mapped();
+    let free = subject.free_here();
+    backend.capture_on(subject.device, true);
+    drop(vec);
+    assert_eq!(deferred(&backend).kept(), in_vec);
+    drop(slots);
+    assert_eq!(deferred(&backend).kept(), in_vec + subject.unit(), "what is hidden is not mapped");
+    if subject.gives_back_at_once() {
+        assert_eq!(subject.free_here(), free + subject.unit());
+    }
+    assert!(regions.remove(&removed).unwrap());
+    drop(removed);
+    drop(regions);
+    assert_eq!(deferred(&backend).kept(), in_vec + subject.units(3));
+    backend.capture_on(subject.device, false);
+    assert_eq!(collect(&backend).unwrap(), in_vec + subject.units(3));
+    let live = backend.live();
+    assert_eq!((live.mappings, live.handles), (0, 0));
+    assert!(subject.backend.drop_log().take_last().is_none());
+}
+
+fn no_poison_under_a_capture<B: Workbench>(subject: &Subject<B>) {
+    let (backend, unit) = (faulty(subject), subject.unit());
+    let guarded = || {
+        let builder = Region::builder(&backend).on(subject.device).reserve(unit).guarded();
+        let mut region = builder.build().unwrap();
+        region.grow_to(unit).unwrap();
+        let memory = region.mapping_at(Bytes(0)).unwrap().memory.clone();
+        region.unmap(Bytes(0), unit, idle()).unwrap();
+        (memory, region)
+    };
+    for is_known in [true, false] {
+        let (memory, _region) = guarded();
+        if is_known {
+            deferred(&backend).capture_begins();
+        }
+        backend.fail(0, 0);
+        drop(memory);
+        assert_eq!(backend.stop() == 0, is_known, "the memory is filled when no capture is known");
+        if is_known {
+            deferred(&backend).capture_ends();
+        }
+    }
+    assert!(subject.backend.drop_log().take_last().is_none());
+}
+
+fn by_many_threads<B: Workbench>(subject: &Subject<B>) {
+    const ROUNDS: u32 = 30;
+    let (backend, device) = (faulty(subject), subject.device);
+    let collected = Mutex::new(Bytes::ZERO);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (backend, collected) = (&backend, &collected);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    match (thread + round) % 4 {
+                        0 => drop(region(subject, backend)),
+                        1 => region(subject, backend).release_later(),
+                        2 => backend.capture_on(device, round % 2 == 0),
+                        _ => match collect(backend) {
+                            Ok(size) => *collected.lock().unwrap() += size,
+                            Err(error) => assert!(matches!(error, Error::Capturing { .. }), "{error}"),
+                        },
+                    }
+                }
+            });
+        }
+    });
+    backend.capture_on(device, false);
+    collect(&backend).unwrap();
+    let live = backend.live();
+    assert_eq!((deferred(&backend).kept(), live.mappings, live.handles), (Bytes::ZERO, 0, 0));
+    assert!(*collected.lock().unwrap() <= subject.units(u64::from(4 * ROUNDS)));
+    assert!(subject.backend.drop_log().take_last().is_none());
+}

@@ -1,0 +1,197 @@
+//! What an event marks, asked and waited for.
+
+use super::{default, event, region};
+use crate::case::cases;
+use crate::library::flights::{finish, goes_on, own, queue, start_on};
+use crate::subject::Subject;
+use gpu_vmm_core::Bytes;
+use gpu_vmm_testkit::Workbench;
+
+cases! { "event":
+    /// An event that was never recorded is done, is waited for at once, and holds nothing.
+    never_recorded,
+    /// An event is done when the work before it is, on a stream of one's own and on the default one.
+    done_after_the_work,
+    /// An event is not done while the work before it runs.
+    not_done_while_work_runs,
+    /// Waiting for an event returns when the work before it is done, whose result is whole.
+    wait_waits,
+    /// Waiting for an event does not wait for what was queued behind it.
+    wait_waits_for_nothing_behind,
+    /// An event that is recorded again marks the later work.
+    recorded_again_covers_later_work,
+    /// An event that is recorded on another stream marks nothing of the first one any more.
+    recorded_elsewhere_forgets,
+    /// An event is asked and waited for after its stream has ended.
+    outlives_its_stream,
+    /// An event of the default stream is done while a stream of one's own works.
+    the_default_stream_is_another,
+    /// Many events on one stream are done in their order.
+    many_in_order,
+    /// An event is asked by several threads while one waits for it, and they agree when it is done.
+    asked_by_threads,
+    /// Dropping an event neither waits for the work that it marks nor disturbs it.
+    dropped_under_work,
+}
+
+fn never_recorded<B: Workbench>(subject: &Subject<B>) {
+    let (event, own) = (event(subject), own(subject));
+    assert!(event.is_done().unwrap());
+    event.wait().unwrap();
+    for stream in [own.stream(), default()] {
+        event.hold(stream).unwrap();
+        subject.backend.synchronize_stream(subject.device, stream).unwrap();
+    }
+    assert!(event.is_done().unwrap() && own.is_done().unwrap());
+}
+
+fn done_after_the_work<B: Workbench>(subject: &Subject<B>) {
+    let (mut event, own) = (event(subject), own(subject));
+    let mut region = region(subject, 1);
+    for stream in [own.stream(), default()] {
+        region.write_pattern(subject.device, Bytes::ZERO, subject.unit(), 1).unwrap();
+        event.record(stream).unwrap();
+        subject.backend.synchronize_stream(subject.device, stream).unwrap();
+        assert!(event.is_done().unwrap(), "its stream was waited for");
+        event.wait().unwrap();
+    }
+}
+
+fn not_done_while_work_runs<B: Workbench>(subject: &Subject<B>) {
+    let region = region(subject, 1);
+    goes_on(subject, |times| {
+        let (mut event, own) = (event(subject), own(subject));
+        start_on(subject, &*own, (&region, Bytes::ZERO), 1, times);
+        event.record(own.stream()).unwrap();
+        // Asked in this order, so that work which has just ended is no fault.
+        let (is_done, was_running) = (event.is_done().unwrap(), !own.is_done().unwrap());
+        assert!(!(is_done && was_running), "done under the work");
+        finish(subject, &*own);
+        assert!(event.is_done().unwrap());
+        was_running
+    });
+}
+
+fn wait_waits<B: Workbench>(subject: &Subject<B>) {
+    let (mut event, own, region) = (event(subject), own(subject), region(subject, 1));
+    start_on(subject, &*own, (&region, Bytes::ZERO), 1, 1);
+    event.record(own.stream()).unwrap();
+    event.wait().unwrap();
+    assert!(event.is_done().unwrap() && own.is_done().unwrap(), "waited for too short");
+    subject.check(&region, Bytes::ZERO, subject.unit(), 1);
+}
+
+fn wait_waits_for_nothing_behind<B: Workbench>(subject: &Subject<B>) {
+    let region = region(subject, 2);
+    goes_on(subject, |times| {
+        let (mut event, own) = (event(subject), own(subject));
+        event.record(own.stream()).unwrap();
+        start_on(subject, &*own, (&region, Bytes::ZERO), 1, times);
+        event.wait().unwrap();
+        let is_done = event.is_done().unwrap();
+        let went_on = !own.is_done().unwrap();
+        finish(subject, &*own);
+        is_done && went_on
+    });
+}
+
+fn recorded_again_covers_later_work<B: Workbench>(subject: &Subject<B>) {
+    let (mut event, own, region) = (event(subject), own(subject), region(subject, 1));
+    for seed in [1, 2] {
+        event.record(own.stream()).unwrap();
+        event.wait().unwrap();
+        assert!(event.is_done().unwrap(), "nothing is before it");
+        start_on(subject, &*own, (&region, Bytes::ZERO), seed, 1);
+        event.record(own.stream()).unwrap();
+        event.wait().unwrap();
+        assert!(own.is_done().unwrap(), "it marks the earlier place");
+        subject.check(&region, Bytes::ZERO, subject.unit(), seed);
+    }
+}
+
+fn recorded_elsewhere_forgets<B: Workbench>(subject: &Subject<B>) {
+    let region = region(subject, 1);
+    goes_on(subject, |times| {
+        let (mut event, [busy, free]) = (event(subject), [(); 2].map(|()| own(subject)));
+        start_on(subject, &*busy, (&region, Bytes::ZERO), 1, times);
+        event.record(busy.stream()).unwrap();
+        event.record(free.stream()).unwrap();
+        event.wait().unwrap();
+        let went_on = !busy.is_done().unwrap();
+        finish(subject, &*busy);
+        went_on
+    });
+}
+
+fn outlives_its_stream<B: Workbench>(subject: &Subject<B>) {
+    let region = region(subject, 1);
+    let events = [(); 16].map(|()| {
+        let (mut event, own) = (event(subject), own(subject));
+        queue(subject, &*own, (&region, Bytes::ZERO), 1, 2);
+        event.record(own.stream()).unwrap();
+        event
+    });
+    for event in &events {
+        assert!(event.is_done().unwrap(), "the end of a stream waits for its work");
+        event.wait().unwrap();
+    }
+}
+
+fn the_default_stream_is_another<B: Workbench>(subject: &Subject<B>) {
+    let region = region(subject, 1);
+    goes_on(subject, |times| {
+        let (mut event, own) = (event(subject), own(subject));
+        start_on(subject, &*own, (&region, Bytes::ZERO), 1, times);
+        event.record(default()).unwrap();
+        event.wait().unwrap();
+        let went_on = !own.is_done().unwrap();
+        finish(subject, &*own);
+        went_on
+    });
+}
+
+fn many_in_order<B: Workbench>(subject: &Subject<B>) {
+    let own = own(subject);
+    let mut events: Vec<_> = (0..64).map(|_| event(subject)).collect();
+    for event in &mut events {
+        event.record(own.stream()).unwrap();
+    }
+    for (number, event) in events.iter().enumerate().rev() {
+        event.wait().unwrap();
+        assert!(events[..=number].iter().all(|earlier| earlier.is_done().unwrap()), "before {number}");
+    }
+}
+
+fn asked_by_threads<B: Workbench>(subject: &Subject<B>) {
+    let (mut event, own, region) = (event(subject), own(subject), region(subject, 1));
+    start_on(subject, &*own, (&region, Bytes::ZERO), 1, 1);
+    event.record(own.stream()).unwrap();
+    let event = &*event;
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !event.is_done().unwrap() {
+                    std::thread::yield_now();
+                }
+                assert!(own.is_done().unwrap(), "done under the work");
+            });
+        }
+        event.wait().unwrap();
+        assert!(event.is_done().unwrap());
+    });
+    subject.check(&region, Bytes::ZERO, subject.unit(), 1);
+}
+
+fn dropped_under_work<B: Workbench>(subject: &Subject<B>) {
+    let region = region(subject, 1);
+    goes_on(subject, |times| {
+        let (mut event, own) = (event(subject), own(subject));
+        start_on(subject, &*own, (&region, Bytes::ZERO), u64::from(times), times);
+        event.record(own.stream()).unwrap();
+        drop(event);
+        let went_on = !own.is_done().unwrap();
+        finish(subject, &*own);
+        subject.check(&region, Bytes::ZERO, subject.unit(), u64::from(times));
+        went_on
+    });
+}

@@ -1,0 +1,48 @@
+//! Events: places in the work of streams; and streams of one's own.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `marks` | what an event marks, asked and waited for |
+//! | `holds` | streams that wait for an event |
+//! | `streams` | streams of one's own, and whether they capture |
+//! | `refused` | calls that fail, by their arguments or in the driver |
+
+mod holds;
+mod marks;
+mod refused;
+mod streams;
+
+use crate::case::Case;
+use crate::subject::{Subject, or_skip};
+use gpu_vmm_core::{Bytes, DeviceId, Event, Region, Stream};
+use gpu_vmm_testkit::Workbench;
+
+/// The cases of this group.
+pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+    [marks::cases(), holds::cases(), streams::cases(), refused::cases()].concat()
+}
+
+/// An event of the chosen device.
+fn event<B: Workbench>(subject: &Subject<B>) -> Box<dyn Event> {
+    event_on(subject, subject.device)
+}
+
+/// An event of any.
+fn event_on<B: Workbench>(subject: &Subject<B>, device: DeviceId) -> Box<dyn Event> {
+    or_skip(subject.backend.event(device))
+}
+
+/// The default stream.
+#[allow(unsafe_code)]
+fn default() -> Stream<'static> {
+    // SAFETY: null is the default stream of all vendors.
+    unsafe { Stream::from_raw(std::ptr::null_mut()) }
+}
+
+/// A region with so many units of the chosen device's memory, in which no pattern is.
+fn region<B: Workbench>(subject: &Subject<B>, units: u64) -> Region<B> {
+    let mut region = subject.region(units).build().unwrap();
+    region.grow_to(subject.units(units)).unwrap();
+    region.fill(Bytes::ZERO, region.end(), 0).unwrap();
+    region
+}

@@ -1,0 +1,68 @@
+//! Calls that fail, by their arguments or in the driver.
+
+use super::{default, event_on};
+use crate::case::cases;
+use crate::library::flights::own;
+use crate::library::tools::refused;
+use crate::subject::Subject;
+use gpu_vmm_core::{Backend, DeviceId, Error};
+use gpu_vmm_testkit::{FaultInject, Workbench};
+
+cases! { "event":
+    /// A device that is not there has no event and no stream, and the host neither.
+    a_device_that_is_not_there,
+    /// An event is not recorded on a stream of another device, and marks what it did before.
+    a_stream_of_another_device,
+    /// Each call for an event can fail: then nothing was done, and the same call goes on after it.
+    each_call_can_fail,
+}
+
+fn a_device_that_is_not_there<B: Workbench>(subject: &Subject<B>) {
+    for missing in [DeviceId(subject.backend.devices().len() as u32), DeviceId::HOST] {
+        refused!(subject.backend.event(missing), Error::NoSuchDevice { operation: "make an event", .. });
+        refused!(subject.backend.own_stream(missing), Error::NoSuchDevice { operation: "make a stream", .. });
+    }
+}
+
+fn a_stream_of_another_device<B: Workbench>(subject: &Subject<B>) {
+    let (device, other) = subject.two_devices();
+    let mut event = event_on(subject, device);
+    let [ours, theirs] = [device, other].map(|device| subject.backend.own_stream(device).unwrap());
+    for _ in 0..2 {
+        refused!(event.record(theirs.stream()), Error::ForeignStream { .. }, device, other);
+        assert!(event.is_done().unwrap());
+        event.wait().unwrap();
+        event.record(ours.stream()).unwrap();
+        event.wait().unwrap();
+    }
+}
+
+fn each_call_can_fail<B: Workbench>(subject: &Subject<B>) {
+    let backend = FaultInject::new(subject.backend.clone());
+    let own = own(subject);
+    let fails = |call: &str, answer: gpu_vmm_core::Result<()>| {
+        assert_eq!(answer.unwrap_err().driver_error().unwrap().call, call);
+        assert_eq!(backend.stop(), 1, "nothing else was tried");
+    };
+    backend.fail(0, 1);
+    fails("event", backend.event(subject.device).map(drop));
+    backend.fail(0, 1);
+    fails("is capturing", backend.is_capturing(own.stream()).map(drop));
+    let mut event = backend.event(subject.device).unwrap();
+    for stream in [own.stream(), default()] {
+        backend.fail(0, 1);
+        fails("record event", event.record(stream));
+        assert!(event.is_done().unwrap(), "nothing was marked");
+        event.record(stream).unwrap();
+        backend.fail(0, 1);
+        fails("wait for event", event.wait());
+        event.wait().unwrap();
+        backend.fail(0, 1);
+        fails("ask event", event.is_done().map(drop));
+        assert!(event.is_done().unwrap());
+        backend.fail(0, 1);
+        fails("hold by event", event.hold(stream));
+        event.hold(stream).unwrap();
+        backend.synchronize_stream(DeviceId(0), stream).unwrap();
+    }
+}

@@ -1,0 +1,72 @@
+//! Streams of one's own, and whether they capture.
+
+use super::{default, event, region};
+use crate::case::cases;
+use crate::library::flights::{finish, own, start_on};
+use crate::subject::Subject;
+use gpu_vmm_core::Bytes;
+use gpu_vmm_testkit::Workbench;
+use std::collections::BTreeSet;
+
+cases! { "event":
+    /// Streams of one's own are none of the default ones, and each is another than all that live.
+    own_streams_are_apart,
+    /// A stream of one's own is done while nothing is on it, and can be waited for again and again.
+    an_own_stream_without_work,
+    /// Dropping a stream of one's own waits for its work.
+    dropping_an_own_stream_waits,
+    /// Streams of one's own are made, used and dropped by several threads at once.
+    own_streams_on_threads,
+    /// No stream captures that nobody has asked to, neither one's own nor the default one.
+    nothing_captures,
+}
+
+fn own_streams_are_apart<B: Workbench>(subject: &Subject<B>) {
+    let streams: Vec<_> = (0..8).map(|_| own(subject)).collect();
+    let names: BTreeSet<_> = streams.iter().map(|own| own.stream().as_raw()).collect();
+    assert_eq!(names.len(), streams.len(), "two streams are one");
+    // Null, and what vendors call the legacy and the thread's own default stream.
+    assert!(names.iter().all(|name| name.addr() > 2), "{names:?}");
+    assert_ne!(streams[0].stream(), default());
+}
+
+fn an_own_stream_without_work<B: Workbench>(subject: &Subject<B>) {
+    let own = own(subject);
+    assert!(own.is_done().unwrap());
+    for _ in 0..3 {
+        finish(subject, &*own);
+    }
+}
+
+fn dropping_an_own_stream_waits<B: Workbench>(subject: &Subject<B>) {
+    let (mut event, own, region) = (event(subject), own(subject), region(subject, 1));
+    start_on(subject, &*own, (&region, Bytes::ZERO), 1, 1);
+    event.record(own.stream()).unwrap();
+    drop(own);
+    assert!(event.is_done().unwrap(), "dropped under the work");
+    subject.check(&region, Bytes::ZERO, subject.unit(), 1);
+}
+
+fn own_streams_on_threads<B: Workbench>(subject: &Subject<B>) {
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..8 {
+                    let (mut event, own) = (event(subject), own(subject));
+                    event.record(own.stream()).unwrap();
+                    event.wait().unwrap();
+                    assert!(event.is_done().unwrap() && own.is_done().unwrap());
+                }
+            });
+        }
+    });
+}
+
+fn nothing_captures<B: Workbench>(subject: &Subject<B>) {
+    let (mut event, own) = (event(subject), own(subject));
+    for stream in [own.stream(), default()] {
+        assert!(!subject.backend.is_capturing(stream).unwrap());
+        event.record(stream).unwrap();
+        assert!(!subject.backend.is_capturing(stream).unwrap());
+    }
+}

@@ -1,0 +1,48 @@
+//! A second driver call fails, in what a resume does after the first: it says so, the region stays suspended, and comes
+//! back whole unless something that was mapped could not be taken away.
+
+use super::operations::Operation;
+use super::sweep::{Reference, Sweep, injected, same_state};
+use super::undo::{by_plan, each_pair, reclaim};
+use gpu_vmm_core::{Bytes, Error, RegionState};
+use gpu_vmm_testkit::Workbench;
+
+/// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
+pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>) -> u64 {
+    each_pair(sweep, row, point)
+}
+
+fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Reference, failing: &[u64]) {
+    let at = format!("{row}, driver calls {failing:?} failing");
+    sweep.unless_disturbed(|| {
+        let mut bench = sweep.bench(row.start);
+        let before = sweep.before(&bench, reference);
+        bench.backend.fail_each(failing);
+        let error = (row.run)(&mut bench).expect_err("nobody heard of it");
+        bench.backend.stop();
+        let region = bench.seen_region().expect("a region");
+        assert!(matches!(region.state(), RegionState::Suspended { .. }), "{at}: {:?}", region.state());
+        let is_clean = region.mapped() == Bytes(0);
+        match &error {
+            Error::UndoFailed { error, undo } => {
+                assert!(by_plan(error, failing) && by_plan(undo, failing), "{at}: {error}; {undo}");
+            }
+            error => {
+                assert!(is_clean, "{at}: something is still mapped, and nothing is said of it");
+                assert!(injected(error).is_some_and(|number| failing.contains(&number)), "{at}: {error}");
+                same_state(row, &bench, &before, sweep.state(&bench), error, &at)?;
+            }
+        }
+        let second = (row.run)(&mut bench);
+        if is_clean {
+            second.unwrap_or_else(|error| panic!("{at}, the second time: {error}"));
+            reference.check(row, &sweep.state(&bench), &at);
+            sweep.nothing_is_left(bench, &at);
+        } else {
+            assert!(matches!(second, Err(Error::OutOfUse { .. })), "{at}, the second time: {second:?}");
+            let left = reclaim(sweep, bench, &at);
+            assert!(left > 0, "{at}: nothing was left behind, so why is it out of use");
+        }
+        Ok(())
+    });
+}

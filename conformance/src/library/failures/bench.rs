@@ -1,0 +1,370 @@
+//! What an operation is let fail on: a region, or a vector, with everything that a failure must not change.
+
+use super::saved::{InFile, Saved};
+use super::start::{Beside, Kind, Start, far};
+use crate::subject::{RW, Subject, or_skip};
+use gpu_vmm_core::{
+    Access, Address, Bytes, DeviceId, DeviceVec, Done, Physical, Placement, Properties, Region, Ring, SetId,
+    Slots, Stash, StashKind,
+};
+use gpu_vmm_testkit::{FaultInject, Workbench};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+/// A backend whose calls fail when they are told to.
+pub(super) type Faulty<B> = FaultInject<B>;
+
+/// How many granules at the end of the first reservation a bench lives in.
+const GRANULES: u64 = 5;
+
+/// The seed of the pattern in a region, for the word at offset 0.
+pub(super) const SEED: u64 = 1;
+
+/// The seed of the pattern in the second region.
+pub(super) const SEED_BESIDE: u64 = 1 << 40;
+
+/// How much at each end of a mapping, or of a vector, is written and looked at. Handles are mapped whole, so that this
+/// tells one mapping from any other.
+pub(super) const EDGE: Bytes = Bytes::kib(4);
+
+/// Where the two ends of a mapping begin.
+pub(super) fn edges(offset: Bytes, length: Bytes) -> [Bytes; 2] {
+    [offset, offset + length - EDGE]
+}
+
+/// What an operation has given out.
+#[derive(Debug)]
+#[allow(dead_code)] // held until the bench ends
+pub(super) enum Made<B: Workbench> {
+    Memory(Physical<Faulty<B>>),
+    Region(Region<Faulty<B>>),
+    Vector(DeviceVec<u64, Faulty<B>>),
+    Slots(Slots<Faulty<B>>),
+    Descriptor(OwnedFd),
+    Stash(Stash<Faulty<B>>),
+    Ring(Ring<Faulty<B>>),
+}
+
+/// The fields are dropped in this order: whoever has memory mapped goes first.
+#[derive(Debug)]
+pub(super) struct Bench<B: Workbench> {
+    pub(super) made: Vec<Made<B>>,
+    region: Option<Region<Faulty<B>>>,
+    vector: Option<DeviceVec<u64, Faulty<B>>>,
+    slots: Option<Slots<Faulty<B>>>,
+    /// All of one size: the first, one that is cut as it is, and one that is not.
+    pub(super) sets: Vec<SetId>,
+    beside: Option<Region<Faulty<B>>>,
+    /// Behind the region, so that it cannot be extended.
+    _wall: Option<Region<Faulty<B>>>,
+    /// One granule that is mapped nowhere.
+    pub(super) memory: Physical<Faulty<B>>,
+    shared: Option<(Physical<Faulty<B>>, OwnedFd)>,
+    ring: Option<Ring<Faulty<B>>>,
+    /// With room for all that is in the region or the vector.
+    pub(super) stash: Stash<Faulty<B>>,
+    saved: Option<Saved<B>>,
+    pub(super) backend: Faulty<B>,
+    pub(super) device: DeviceId,
+    /// Another device that has access; the same one where the start has no peer.
+    pub(super) peer: DeviceId,
+    granule: Bytes,
+    origin: Bytes,
+    /// Where addresses are free.
+    pub(super) hole: Address,
+}
+
+impl<B: Workbench> Bench<B> {
+    /// A region has granule 0 mapped, granule 1, which may be read alone, a hole, and granule 3; the first reservation
+    /// ends behind granule 4.
+    pub(super) fn new(subject: &Subject<B>, hole: Address, start: Start, file: Option<Rc<InFile>>) -> Self {
+        let backend = FaultInject::new(subject.backend.clone());
+        let device = subject.device;
+        let peer = if start.peer { subject.two_devices().1 } else { device };
+        let granule = subject.granularity();
+        let size = Bytes((granule.0 * GRANULES).next_multiple_of(subject.unit().0));
+        let mut builder = Region::builder(&backend).on(device).reserve(size);
+        builder = match start.guarded {
+            true => builder.guarded().at(Placement::Exact(hole + subject.unit())),
+            false => builder.at(Placement::Exact(hole)),
+        };
+        if !start.generous {
+            builder = builder.extend_by(Bytes(1));
+        }
+        if start.peer {
+            builder = builder.access(peer, RW);
+        }
+        let wall = start.walled.then(|| {
+            let behind = Placement::Exact(hole.checked_add(size).unwrap());
+            Region::builder(&backend).reserve(subject.unit()).at(behind).build().unwrap()
+        });
+        let memory = Physical::create(&backend, granule, subject.properties()).unwrap();
+        let (mut region, mut vector, mut slots) = (None, None, None);
+        match start.kind {
+            Kind::Region => region = Some(builder.build().unwrap()),
+            Kind::Slots => slots = Some(Slots::build(builder).unwrap()),
+            _ => vector = Some(DeviceVec::build(builder).unwrap().movable()),
+        }
+        // Sets begin where their region does.
+        let origin = if slots.is_some() { Bytes(0) } else { size - Bytes(granule.0 * GRANULES) };
+        // One thread, so that the calls come in the same order each time. There are more chunks than buffers.
+        let chunk = if start.sparse { Bytes(granule.0 / 2) + EDGE } else { granule + EDGE };
+        let ring = || Ring::new(&backend, 1, chunk).unwrap();
+        let stash = match start.stash {
+            StashKind::Pinned => Stash::pinned(&backend, size + size).unwrap(),
+            StashKind::Pageable => Stash::pageable(ring()),
+            StashKind::File => Stash::file(std::env::temp_dir(), ring()),
+            StashKind::Nothing => Stash::nothing(),
+        };
+        let mut bench = Self {
+            made: Vec::new(),
+            region,
+            vector,
+            slots,
+            sets: Vec::new(),
+            beside: None,
+            _wall: wall,
+            memory,
+            shared: start.shared.then(|| {
+                let properties = subject.properties().shareable();
+                let memory = or_skip(Physical::create(&backend, granule, properties));
+                let fd = or_skip(memory.export());
+                (memory, fd)
+            }),
+            ring: start.ring.then(ring),
+            stash,
+            saved: start.saved.map(|_| Saved::new(subject, &backend, far(subject, hole), file)),
+            backend,
+            device,
+            peer,
+            granule,
+            origin,
+            hole: hole.checked_add(subject.units(32)).unwrap(),
+        };
+        match start.kind {
+            Kind::Region => bench.fill_region(start),
+            Kind::Slots => bench.fill_slots(),
+            kind => bench.fill_vector(kind, size),
+        }
+        // Not behind the region, where one that grows would want to be.
+        bench.fill_beside(start.beside, size, Placement::Exact(far(subject, hole)));
+        if start.suspended {
+            bench.suspend().unwrap();
+        }
+        bench
+    }
+
+    fn fill_beside(&mut self, what: Beside, size: Bytes, at: Placement) {
+        let places: Vec<(Bytes, u64)> = match what {
+            Beside::Nothing => return,
+            Beside::Pieces(pieces) => {
+                let sums = pieces.iter().scan(0, |sum, piece| {
+                    *sum += piece;
+                    Some(*sum - piece)
+                });
+                sums.map(|first| self.granules(first)).zip(pieces.iter().copied()).collect()
+            }
+            Beside::Twin => [0, 1, 3].map(|at| (self.at(at), 1)).to_vec(),
+        };
+        let builder = Region::builder(&self.backend).on(self.device).reserve(size);
+        let mut beside = builder.at(at).build().unwrap();
+        for (offset, granules) in places {
+            let length = self.granules(granules);
+            let memory = Physical::create(&self.backend, length, Properties::on(self.device)).unwrap();
+            beside.map(offset, &memory).unwrap();
+            beside.set_access(offset, length, self.device, RW).unwrap();
+            for edge in edges(offset, length) {
+                beside.write_pattern(self.device, edge, EDGE, SEED_BESIDE + edge.0 / 8).unwrap();
+            }
+        }
+        self.beside = Some(beside);
+    }
+
+    fn fill_slots(&mut self) {
+        let (device, backend, size) = (self.device, self.backend.clone(), self.granules(2));
+        let single = || Physical::create(&backend, self.granule, Properties::on(device)).unwrap();
+        let pair = vec![single(), single()];
+        let slots = self.slots();
+        let sets = [slots.add_set(size), slots.add_set(size), slots.add_set_of(pair)];
+        let sets = sets.map(Result::unwrap);
+        slots.show(sets[0], Done::when_devices_idle()).unwrap();
+        for edge in edges(Bytes(0), size) {
+            slots.write_pattern(device, edge, EDGE, SEED + edge.0 / 8).unwrap();
+        }
+        self.sets = sets.to_vec();
+    }
+
+    fn fill_region(&mut self, start: Start) {
+        let (device, peer, granule) = (self.device, self.peer, self.granule);
+        let mapped: &[u64] = if start.sparse { &[4] } else { &[0, 1, 3] };
+        for at in mapped.iter().copied() {
+            let properties = Properties::on(device);
+            let memory = Physical::create(&self.backend, granule, properties).unwrap();
+            let offset = self.at(at);
+            self.region().map(offset, &memory).unwrap();
+            self.region().set_access(offset, granule, device, RW).unwrap();
+            self.mark(offset);
+        }
+        if start.walled || start.extended {
+            let end = self.at(if start.extended { 6 } else { 5 });
+            self.region().grow_to(end).unwrap();
+            self.mark(self.at(4));
+        }
+        if start.extended {
+            self.mark(self.at(5));
+        }
+        let less = if start.closed { Access::None } else { Access::Read };
+        let (first, second, last) = (self.at(0), self.at(1), self.at(3));
+        if start.sparse {
+            let (first, second) = (self.at(4), self.at(5));
+            self.region().set_access(second, granule, device, less).unwrap();
+            if start.peer {
+                self.region().set_access(first, granule, peer, RW).unwrap();
+            }
+            return;
+        }
+        self.region().set_access(second, granule, device, less).unwrap();
+        if start.peer {
+            self.region().set_access(first, granule, peer, RW).unwrap();
+            self.region().set_access(last, granule, peer, Access::Read).unwrap();
+        }
+    }
+
+    /// Writes the pattern to the ends of a granule.
+    fn mark(&mut self, offset: Bytes) {
+        let (device, granule) = (self.device, self.granule);
+        for edge in edges(offset, granule) {
+            self.region().write_pattern(device, edge, EDGE, SEED + edge.0 / 8).unwrap();
+        }
+    }
+
+    fn fill_vector(&mut self, kind: Kind, reserved: Bytes) {
+        let elements = |bytes: Bytes| (bytes.0 / 8) as usize;
+        let length = match kind {
+            Kind::FullVector => elements(reserved),
+            _ => elements(self.granules(2)) - 1,
+        };
+        let slack = elements(self.granules(1)) + 1;
+        let values: Vec<u64> = (0..elements(EDGE) as u64).map(|index| index * 3 + 1).collect();
+        let vector = self.vector();
+        vector.resize(length, 0).unwrap();
+        for first in [0, length - values.len()] {
+            vector.write(first, &values).unwrap();
+        }
+        if kind == Kind::SlackVector {
+            vector.reserve(slack).unwrap();
+        }
+    }
+
+    /// So many granules.
+    pub(super) fn granules(&self, count: u64) -> Bytes {
+        Bytes(self.granule.0 * count)
+    }
+
+    /// Where a granule begins in the region.
+    pub(super) fn at(&self, granule: u64) -> Bytes {
+        self.origin + self.granules(granule)
+    }
+
+    /// The region that is operated on.
+    pub(super) fn region(&mut self) -> &mut Region<Faulty<B>> {
+        self.region.as_mut().expect("a bench with a region")
+    }
+
+    /// Suspends the region, or the vector, in the stash.
+    pub(super) fn suspend(&mut self) -> gpu_vmm_core::Result<()> {
+        let (stash, done) = (self.stash.clone(), Done::when_devices_idle());
+        let did = match &mut self.vector {
+            Some(vector) => vector.suspend(&stash, done)?,
+            None => self.region().suspend(&stash, done)?,
+        };
+        assert!(!did.already);
+        Ok(())
+    }
+
+    /// Resumes the region, or the vector.
+    pub(super) fn resume(&mut self) -> gpu_vmm_core::Result<()> {
+        let did = match &mut self.vector {
+            Some(vector) => vector.resume()?,
+            None => self.region().resume()?,
+        };
+        assert!(!did.already);
+        Ok(())
+    }
+
+    /// The region that is operated on, and the second one.
+    pub(super) fn two_regions(&mut self) -> (&mut Region<Faulty<B>>, &Region<Faulty<B>>) {
+        let region = self.region.as_mut().expect("a bench with a region");
+        (region, self.beside.as_ref().expect("a bench with a second region"))
+    }
+
+    /// The same, both to be changed.
+    pub(super) fn both_regions(&mut self) -> (&mut Region<Faulty<B>>, &mut Region<Faulty<B>>) {
+        let region = self.region.as_mut().expect("a bench with a region");
+        (region, self.beside.as_mut().expect("a bench with a second region"))
+    }
+
+    /// The region that is operated on, with the ring.
+    pub(super) fn region_and_ring(&mut self) -> (&mut Region<Faulty<B>>, &Ring<Faulty<B>>) {
+        let region = self.region.as_mut().expect("a bench with a region");
+        (region, self.ring.as_ref().expect("a bench with a ring"))
+    }
+
+    /// The slots that are operated on.
+    pub(super) fn slots(&mut self) -> &mut Slots<Faulty<B>> {
+        self.slots.as_mut().expect("a bench with slots")
+    }
+
+    /// The slots that are operated on, and the region beside.
+    pub(super) fn slots_and_region(&mut self) -> (&mut Slots<Faulty<B>>, &Region<Faulty<B>>) {
+        let slots = self.slots.as_mut().expect("a bench with slots");
+        (slots, self.beside.as_ref().expect("a bench with a second region"))
+    }
+
+    /// The vector that is operated on.
+    pub(super) fn vector(&mut self) -> &mut DeviceVec<u64, Faulty<B>> {
+        self.vector.as_mut().expect("a bench with a vector")
+    }
+
+    /// Memory that can be exported, and a descriptor of it.
+    pub(super) fn shared(&self) -> &(Physical<Faulty<B>>, OwnedFd) {
+        self.shared.as_ref().expect("a bench with memory to share")
+    }
+
+    /// A region in a file.
+    pub(super) fn saved(&self) -> &Saved<B> {
+        self.saved.as_ref().expect("a bench with a region in a file")
+    }
+
+    /// The vector, where there is one.
+    pub(super) fn vector_if_any(&self) -> Option<&DeviceVec<u64, Faulty<B>>> {
+        self.vector.as_ref()
+    }
+
+    /// The region, or the one below the vector or the slots.
+    pub(super) fn seen_region(&self) -> Option<&Region<Faulty<B>>> {
+        let below = || self.vector.as_ref().map(DeviceVec::region);
+        self.region.as_ref().or_else(below).or_else(|| self.slots.as_ref().map(Slots::region))
+    }
+
+    /// The second region.
+    pub(super) fn seen_beside(&self) -> Option<&Region<Faulty<B>>> {
+        self.beside.as_ref()
+    }
+
+    /// Takes the region out of the bench, or the one below the vector or the slots.
+    pub(super) fn take_region(&mut self) -> Option<Region<Faulty<B>>> {
+        let below = self.vector.take().map(DeviceVec::into_region);
+        self.region.take().or(below).or_else(|| self.slots.take().map(Slots::into_region))
+    }
+
+    /// Takes the second region out of the bench.
+    pub(super) fn take_beside(&mut self) -> Option<Region<Faulty<B>>> {
+        self.beside.take()
+    }
+
+    /// Ends the bench but for its backend.
+    pub(super) fn end(self) -> Faulty<B> {
+        self.backend.clone()
+    }
+}

@@ -1,0 +1,64 @@
+//! The rows of the operations that take contents elsewhere and bring them back: suspend, resume, snapshots.
+
+use super::bench::{Bench, Made};
+use super::operations::{Operation, keep};
+use super::start::Start;
+use gpu_vmm_core::{Bytes, Ring, Stash, StashKind};
+use gpu_vmm_testkit::Workbench;
+
+/// All of them.
+pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {
+    [suspend(), snapshot()].into_iter().flatten().collect()
+}
+
+fn suspend<B: Workbench>() -> Vec<Operation<B>> {
+    const OF: &str = "Region::suspend";
+    const BACK: &str = "Region::resume";
+    const PINNED: StashKind = StashKind::Pinned;
+    const PAGEABLE: StashKind = StashKind::Pageable;
+    let ways = [
+        ("with page-locked memory", Start::FREE.with(PINNED)),
+        ("through a ring, across reservations", Start::SEAM.with(PAGEABLE)),
+        ("with what its owner may not read", Start::CLOSED.with(PINNED)),
+        ("with what two devices use", Start::PEER.with(PINNED)),
+        ("with a file", Start::SEAM.with(StashKind::File)),
+    ];
+    let mut rows = vec![
+        Operation::new("Ring::new", "", Start::FREE, |bench| {
+            let ring = Ring::new(&bench.backend, 2, bench.granules(1)).map(Made::Ring);
+            keep(bench, ring)
+        })
+        .looks(),
+        Operation::new("Stash::pinned", "", Start::FREE, |bench| {
+            let stash = Stash::pinned(&bench.backend, Bytes::mib(300)).map(Made::Stash);
+            keep(bench, stash)
+        })
+        .looks(),
+        Operation::new(OF, "without contents", Start::EXTENDED, Bench::suspend),
+        Operation::new(OF, "in a guarded region", Start::GUARDED, Bench::suspend).poisons(),
+        Operation::new(BACK, "without contents", Start::EXTENDED.suspended(), Bench::resume),
+        Operation::new("DeviceVec::suspend", "", Start::VECTOR.with(PINNED), Bench::suspend),
+        Operation::new("DeviceVec::resume", "", Start::VECTOR.with(PINNED).suspended(), Bench::resume)
+            .brings_back(),
+    ];
+    for (what, start) in ways {
+        rows.push(Operation::new(OF, what, start, Bench::suspend));
+        rows.push(Operation::new(BACK, what, start.suspended(), Bench::resume).brings_back());
+    }
+    rows
+}
+
+fn snapshot<B: Workbench>() -> Vec<Operation<B>> {
+    vec![
+        // What it maps meanwhile is unmapped a second time where the first try fails.
+        Operation::new("Snapshot::write", "", Start::TO_SAVE, |bench| bench.saved().write().map(drop))
+            .looks()
+            .wish()
+            .moves(),
+        Operation::new("Restore::regions", "", Start::SAVED, |bench| {
+            let region = bench.saved().restore().map(Made::Region);
+            keep(bench, region)
+        })
+        .moves(),
+    ]
+}

@@ -1,0 +1,77 @@
+//! Where a region ends: its destructor cannot answer with an error, so what fails in it goes to the drop log.
+
+use super::start::Start;
+use super::sweep::{Sweep, injected};
+use super::undo::reclaim;
+use crate::report::FAILURE_POINTS;
+use crate::subject::{Subject, note};
+use gpu_vmm_core::{Done, Error};
+use gpu_vmm_testkit::{Live, Workbench};
+
+/// What is held beside the region: one piece of memory.
+const BESIDE: Live = Live { handles: 1, reservations: 0, mappings: 0, bindings: 0 };
+
+pub(super) fn close<B: Workbench>(subject: &Subject<B>) {
+    let sweep = Sweep::new(subject);
+    let mut points = 0;
+    for first in 0.. {
+        let calls = {
+            let (answer, calls, left) = closed(&sweep, &[first]);
+            let Err(error) = answer else { break };
+            assert_eq!(injected(&error), Some(first), "{error}");
+            // The destructor tries again.
+            assert!(left.is_none(), "after driver call {first} failed: {left:?}");
+            calls
+        };
+        points += 1;
+        for second in first + 1..calls {
+            let (answer, _, logged) = closed(&sweep, &[first, second]);
+            assert_eq!(injected(&answer.unwrap_err()), Some(first));
+            if let Some(error) = logged {
+                assert_eq!(injected(&error), Some(second), "{error}");
+            }
+            points += 1;
+        }
+    }
+    assert!(points > 10, "{points} points");
+    note(format!("{FAILURE_POINTS}{points}"));
+}
+
+/// Closes a region with these driver calls failing: the answer, how many calls there were, and what the destructor has
+/// written down, which is something exactly where something was left behind.
+fn closed<B: Workbench>(sweep: &Sweep<'_, B>, failing: &[u64]) -> (Result<(), Error>, u64, Option<Error>) {
+    let mut bench = sweep.bench(Start::EXTENDED);
+    let region = bench.take_region().expect("a region");
+    bench.backend.fail_each(failing);
+    let answer = region.close(Done::when_devices_idle());
+    let calls = bench.backend.stop();
+    let logged = sweep.subject.backend.drop_log().take_last();
+    assert_eq!(logged.is_none(), bench.backend.live() == BESIDE, "{failing:?}: {logged:?}");
+    reclaim(sweep, bench, "close");
+    (answer, calls, logged)
+}
+
+pub(super) fn dropped<B: Workbench>(subject: &Subject<B>) {
+    let sweep = Sweep::new(subject);
+    let mut points = 0;
+    for failing in 0.. {
+        let mut bench = sweep.bench(Start::EXTENDED);
+        let count = subject.backend.drop_log().count();
+        let region = bench.take_region();
+        bench.backend.fail(failing, 1);
+        drop(region);
+        let calls = bench.backend.stop();
+        let logged = subject.backend.drop_log().take_last();
+        if calls <= failing {
+            assert!(logged.is_none() && bench.backend.live() == BESIDE, "{logged:?}");
+            break;
+        }
+        assert_eq!(subject.backend.drop_log().count(), count + 1);
+        assert_eq!(logged.as_ref().and_then(injected), Some(failing), "{logged:?}");
+        assert_ne!(bench.backend.live(), BESIDE, "what could not be unmapped was freed");
+        reclaim(&sweep, bench, "drop");
+        points += 1;
+    }
+    assert!(points > 2, "{points} points");
+    note(format!("{FAILURE_POINTS}{points}"));
+}

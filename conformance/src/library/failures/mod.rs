@@ -1,0 +1,281 @@
+//! Every operation is a transaction: whichever driver call fails in it, everything is as before; and where undoing fails
+//! as well, what nobody can vouch for is out of use, and the rest goes on.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `operations` | the table: every public operation that reaches a driver, in each way in which it can go |
+//! | `exchanges` | the rows of the operations that exchange what is behind an address |
+//! | `contents` | the rows of suspend, resume and snapshots |
+//! | `vectors` | the rows of the operations of vectors |
+//! | `start` | what an operation finds |
+//! | `bench` | what it is let fail on |
+//! | `saved` | a region in a file, for that |
+//! | `state` | what a failure must not change |
+//! | `sweep` | each driver call fails, one in each round |
+//! | `undo` | a second one fails, in what follows the first |
+//! | `asleep` | the same for a region that is suspended, and stays so |
+//! | `ends` | where a region ends |
+//! | `coverage` | the table against the sources: no operation is missing |
+//!
+//! A driver call that fails by plan does not happen, but for one kind: a set access may have happened and say that it
+//! failed, since drivers may have done some of it.
+
+mod asleep;
+mod bench;
+mod contents;
+#[cfg(test)]
+mod coverage;
+mod ends;
+mod exchanges;
+mod operations;
+mod saved;
+mod start;
+mod state;
+mod sweep;
+mod undo;
+mod vectors;
+
+pub(crate) use sweep::injected;
+
+use crate::case::cases;
+use crate::subject::Subject;
+use gpu_vmm_testkit::Workbench;
+
+cases! { "failures":
+    /// A create that fails gives no memory and takes none.
+    physical_create,
+    /// An export that fails leaves no descriptor and does the memory no harm.
+    physical_export,
+    /// An import that fails leaves the descriptor good for another try.
+    physical_import,
+    /// A build that fails leaves no addresses reserved, wherever they were to be.
+    region_builder_build,
+    /// A map that fails leaves the part free.
+    region_map,
+    /// An unmap that fails at any call leaves all of the part mapped, with its access and contents.
+    region_unmap,
+    /// A set access that fails at any call leaves each device the access that it had, on all of the part.
+    region_set_access,
+    /// Growth that fails at any call leaves no memory, mapping or reservation behind.
+    region_grow_to,
+    /// Growth with another device's memory that fails leaves nothing behind on either device.
+    region_grow_to_on,
+    /// A move that fails at any call leaves the region at its old address, and nothing at the new one.
+    region_grow_or_move,
+    /// A move with another device's memory that fails leaves the region at its old address.
+    region_grow_or_move_on,
+    /// A shrink that fails at any call leaves the end where it was, over holes and seams.
+    region_shrink_to,
+    /// A write that fails leaves all mappings and access, and the bytes outside of its part.
+    region_write,
+    /// A read that fails changes nothing.
+    region_read,
+    /// A fill that fails leaves all mappings and access, and the bytes outside of its part.
+    region_fill,
+    /// A copy between regions that fails leaves all mappings and access, and the bytes outside of its part.
+    region_copy_from,
+    /// A pattern that cannot be written leaves the bytes outside of its part.
+    region_write_pattern,
+    /// A check of a pattern that fails changes nothing.
+    region_count_wrong,
+    /// A ring that cannot be made leaves no page-locked memory behind.
+    ring_new,
+    /// A stash that cannot be made leaves no page-locked memory behind.
+    stash_pinned,
+    /// A suspend that fails at any call leaves the region active, with its mappings, access and contents.
+    region_suspend,
+    /// A resume that fails at any call leaves the region suspended, and a second one brings everything back.
+    region_resume,
+    /// A close that fails tells the first failure, and what the destructor's second try cannot give back is logged.
+    region_close,
+    /// A destructor that fails logs the failure, frees no addresses with a mapping in them, and does not panic.
+    region_drop,
+    /// A vector that cannot be made reserves nothing.
+    device_vec_new,
+    /// A vector that cannot be made on a region of the caller's reserves nothing.
+    device_vec_build,
+    /// Reserving elements that fails leaves the vector and its memory as they were.
+    device_vec_reserve,
+    /// A push that fails, moving or not, leaves the vector's elements and address.
+    device_vec_push,
+    /// An extend that fails at any call leaves the vector as long as it was, with its elements.
+    device_vec_extend_from_slice,
+    /// A resize that fails at any call leaves the vector as long as it was, with its elements.
+    device_vec_resize,
+    /// A shrink to fit that fails leaves the vector its memory.
+    device_vec_shrink_to_fit,
+    /// A vector that cannot be suspended has its elements.
+    device_vec_suspend,
+    /// A vector that cannot be resumed is still suspended, and comes back with its elements.
+    device_vec_resume,
+    /// Reading one element that fails changes nothing.
+    device_vec_get,
+    /// Reading elements that fails changes nothing.
+    device_vec_read,
+    /// Reading all elements that fails changes nothing.
+    device_vec_to_vec,
+    /// Writing elements that fails before the first byte changes nothing.
+    device_vec_write,
+    /// A swap that fails at any call leaves both regions as they were, however they are cut.
+    region_swap,
+    /// A swap of whole regions that fails at any call leaves both as they were.
+    region_swap_all,
+    /// A move to another device that fails at any call leaves the memory where it was, and nothing on the other device.
+    region_move_to_device,
+    /// Slots that cannot be made reserve nothing.
+    slots_build,
+    /// A set that cannot be made takes no memory.
+    slots_add_set,
+    /// A set of memory that is there which cannot be added leaves all as it was.
+    slots_add_set_of,
+    /// Showing another set that fails at any call leaves the old one shown.
+    slots_show,
+    /// Hiding a set that fails leaves it shown.
+    slots_hide,
+    /// Removing the set that is shown, where it fails, leaves it shown.
+    slots_remove_set,
+    /// A write to the set that is shown which fails leaves all mappings and access.
+    slots_write,
+    /// A fill of the set that is shown which fails leaves all mappings and access.
+    slots_fill,
+    /// A copy into the set that is shown which fails leaves all mappings and access.
+    slots_copy_from,
+    /// A pattern that cannot be written to the set that is shown leaves all mappings and access.
+    slots_write_pattern,
+    /// A snapshot that cannot be taken leaves no file, no mapping and no addresses.
+    snapshot_write,
+    /// A restore that fails at any call leaves no region, no memory and no addresses.
+    restore_regions,
+    /// Where putting mappings back fails too, unmap says so, and nothing but its part is out of use.
+    undoing_unmap,
+    /// Where giving the old access back fails too, set access says so, and nothing but its part is out of use.
+    undoing_set_access,
+    /// Where unmapping new memory fails too, growth says so, and nothing but the new part is out of use.
+    undoing_grow_to,
+    /// The same with another device's memory.
+    undoing_grow_to_on,
+    /// Where taking back a move fails too, the region goes on at its old address, but for what was lost there.
+    undoing_grow_or_move,
+    /// The same with another device's memory.
+    undoing_grow_or_move_on,
+    /// Where putting back what a shrink took fails too, it says so, and nothing but that is out of use.
+    undoing_shrink_to,
+    /// Where putting back what a suspend took fails too, it says so, and nothing but that is out of use.
+    undoing_suspend,
+    /// Where taking back what a resume has mapped fails too, it says so, and the region stays suspended.
+    undoing_resume,
+    /// A vector whose growth cannot be undone keeps its elements.
+    undoing_device_vec_reserve,
+    /// A vector whose move cannot be undone keeps its elements, but for what was lost at the old address.
+    undoing_device_vec_push,
+    /// A vector that cannot be extended, nor its growth be undone, keeps its elements.
+    undoing_device_vec_extend_from_slice,
+    /// A vector that cannot be resized, nor its growth be undone, keeps its elements.
+    undoing_device_vec_resize,
+    /// Where undoing a swap fails too, it says so, and nothing but its parts is out of use, in either region.
+    undoing_swap,
+    /// The same for whole regions.
+    undoing_swap_all,
+    /// Where undoing a move to another device fails too, nothing but what was exchanged is out of use.
+    undoing_move_to_device,
+    /// Where the old set cannot be put back either, it is out of use, and the region goes on.
+    undoing_slots_show,
+    /// A vector that cannot be suspended, nor be put back, has its elements but for what is out of use.
+    undoing_device_vec_suspend,
+    /// A vector that cannot be resumed, nor be taken back, stays suspended.
+    undoing_device_vec_resume,
+    /// Where what a snapshot had mapped cannot be unmapped either, it says so, and there is no file.
+    undoing_snapshot_write,
+    /// Where what was restored cannot be taken back, it says so, and nothing but that is left behind.
+    undoing_restore_regions,
+}
+
+macro_rules! sweeps {
+    ($($case:ident: $sweep:ident($of:literal)),* $(,)?) => {
+        $(fn $case<B: Workbench>(subject: &Subject<B>) {
+            sweep::$sweep(subject, $of);
+        })*
+    };
+}
+
+sweeps! {
+    physical_create: single("Physical::create"),
+    physical_export: single("Physical::export"),
+    physical_import: single("Physical::import"),
+    region_builder_build: single("RegionBuilder::build"),
+    region_map: single("Region::map"),
+    region_unmap: single("Region::unmap"),
+    region_set_access: single("Region::set_access"),
+    region_grow_to: single("Region::grow_to"),
+    region_grow_to_on: single("Region::grow_to_on"),
+    region_grow_or_move: single("Region::grow_or_move"),
+    region_grow_or_move_on: single("Region::grow_or_move_on"),
+    region_shrink_to: single("Region::shrink_to"),
+    region_write: single("Region::write"),
+    region_read: single("Region::read"),
+    region_fill: single("Region::fill"),
+    region_copy_from: single("Region::copy_from"),
+    region_write_pattern: single("Region::write_pattern"),
+    region_count_wrong: single("Region::count_wrong"),
+    ring_new: single("Ring::new"),
+    stash_pinned: single("Stash::pinned"),
+    region_suspend: single("Region::suspend"),
+    region_resume: single("Region::resume"),
+    device_vec_suspend: single("DeviceVec::suspend"),
+    device_vec_resume: single("DeviceVec::resume"),
+    device_vec_new: single("DeviceVec::new"),
+    device_vec_build: single("DeviceVec::build"),
+    device_vec_reserve: single("DeviceVec::reserve"),
+    device_vec_push: single("DeviceVec::push"),
+    device_vec_extend_from_slice: single("DeviceVec::extend_from_slice"),
+    device_vec_resize: single("DeviceVec::resize"),
+    device_vec_shrink_to_fit: single("DeviceVec::shrink_to_fit"),
+    device_vec_get: single("DeviceVec::get"),
+    device_vec_read: single("DeviceVec::read"),
+    device_vec_to_vec: single("DeviceVec::to_vec"),
+    device_vec_write: single("DeviceVec::write"),
+    region_swap: single("Region::swap"),
+    region_swap_all: single("Region::swap_all"),
+    region_move_to_device: single("Region::move_to_device"),
+    slots_build: single("Slots::build"),
+    slots_add_set: single("Slots::add_set"),
+    slots_add_set_of: single("Slots::add_set_of"),
+    slots_show: single("Slots::show"),
+    slots_hide: single("Slots::hide"),
+    slots_remove_set: single("Slots::remove_set"),
+    slots_write: single("Slots::write"),
+    slots_fill: single("Slots::fill"),
+    slots_copy_from: single("Slots::copy_from"),
+    slots_write_pattern: single("Slots::write_pattern"),
+    snapshot_write: single("Snapshot::write"),
+    restore_regions: single("Restore::regions"),
+    undoing_unmap: double("Region::unmap"),
+    undoing_set_access: double("Region::set_access"),
+    undoing_grow_to: double("Region::grow_to"),
+    undoing_grow_to_on: double("Region::grow_to_on"),
+    undoing_grow_or_move: double("Region::grow_or_move"),
+    undoing_grow_or_move_on: double("Region::grow_or_move_on"),
+    undoing_shrink_to: double("Region::shrink_to"),
+    undoing_device_vec_reserve: double("DeviceVec::reserve"),
+    undoing_device_vec_push: double("DeviceVec::push"),
+    undoing_device_vec_extend_from_slice: double("DeviceVec::extend_from_slice"),
+    undoing_device_vec_resize: double("DeviceVec::resize"),
+    undoing_swap: double("Region::swap"),
+    undoing_swap_all: double("Region::swap_all"),
+    undoing_move_to_device: double("Region::move_to_device"),
+    undoing_slots_show: double("Slots::show"),
+    undoing_suspend: double("Region::suspend"),
+    undoing_resume: asleep("Region::resume"),
+    undoing_device_vec_suspend: double("DeviceVec::suspend"),
+    undoing_device_vec_resume: asleep("DeviceVec::resume"),
+    undoing_snapshot_write: double("Snapshot::write"),
+    undoing_restore_regions: double("Restore::regions"),
+}
+
+fn region_close<B: Workbench>(subject: &Subject<B>) {
+    ends::close(subject);
+}
+
+fn region_drop<B: Workbench>(subject: &Subject<B>) {
+    ends::dropped(subject);
+}

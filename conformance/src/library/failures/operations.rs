@@ -1,0 +1,354 @@
+//! The table of the sweep: every public operation that reaches a driver, in each way in which it can go.
+
+use super::bench::{Bench, Made};
+use super::start::Start;
+use super::{contents, exchanges, vectors};
+use crate::library::tools::streams_idle;
+use gpu_vmm_core::{Access, Bytes, Done, Physical, Placement, Properties, Region, Result, Stream};
+use gpu_vmm_testkit::Workbench;
+use std::fmt;
+
+/// One way in which an operation goes.
+pub(super) struct Operation<B: Workbench> {
+    /// The public function, such as `Region::unmap`.
+    pub(super) of: &'static str,
+    /// Which way it goes.
+    pub(super) what: &'static str,
+    pub(super) start: Start,
+    pub(super) run: fn(&mut Bench<B>) -> Result<()>,
+    /// It asks for more than it needs at first, and goes on with less.
+    pub(super) has_wish: bool,
+    /// It changes nothing.
+    pub(super) only_looks: bool,
+    /// The granules of which some may have been written when it fails.
+    pub(super) writes: Option<(u64, u64)>,
+    /// The vector may have more memory when it fails, not more elements.
+    pub(super) may_keep_capacity: bool,
+    /// It works on addresses elsewhere, which are given up where undoing fails.
+    pub(super) moves: bool,
+    /// It frees memory of a guarded region, and has succeeded where that cannot be poisoned: the log says so.
+    pub(super) poisons: bool,
+    /// It maps pieces that are cut in other places than those before, of which one that is stuck takes several places.
+    pub(super) cuts: bool,
+    /// Contents that were elsewhere are there when it has succeeded.
+    pub(super) brings_back: bool,
+}
+
+impl<B: Workbench> fmt::Display for Operation<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.of, self.what)
+    }
+}
+
+impl<B: Workbench> Operation<B> {
+    pub(super) const fn new(
+        of: &'static str,
+        what: &'static str,
+        start: Start,
+        run: fn(&mut Bench<B>) -> Result<()>,
+    ) -> Self {
+        Self {
+            of,
+            what,
+            start,
+            run,
+            has_wish: false,
+            only_looks: false,
+            writes: None,
+            may_keep_capacity: false,
+            moves: false,
+            poisons: false,
+            cuts: false,
+            brings_back: false,
+        }
+    }
+
+    pub(super) const fn wish(self) -> Self {
+        Self { has_wish: true, ..self }
+    }
+
+    pub(super) const fn looks(self) -> Self {
+        Self { only_looks: true, ..self }
+    }
+
+    pub(super) const fn writes(self, from: u64, to: u64) -> Self {
+        Self { writes: Some((from, to)), ..self }
+    }
+
+    pub(super) const fn keeps_capacity(self) -> Self {
+        Self { may_keep_capacity: true, ..self }
+    }
+
+    pub(super) const fn poisons(self) -> Self {
+        Self { poisons: true, ..self }
+    }
+
+    pub(super) const fn moves(self) -> Self {
+        Self { moves: true, ..self }
+    }
+
+    pub(super) const fn cuts(self) -> Self {
+        Self { cuts: true, ..self }
+    }
+
+    pub(super) const fn brings_back(self) -> Self {
+        Self { brings_back: true, ..self }
+    }
+}
+
+/// The operations after whose failure there is something to undo, so that undoing can fail.
+pub(super) const UNDONE: &[&str] = &[
+    "Region::unmap",
+    "Region::set_access",
+    "Region::grow_to",
+    "Region::grow_to_on",
+    "Region::grow_or_move",
+    "Region::grow_or_move_on",
+    "Region::shrink_to",
+    "Region::swap",
+    "Region::swap_all",
+    "Region::move_to_device",
+    "Slots::show",
+    "Region::suspend",
+    "Region::resume",
+    "DeviceVec::reserve",
+    "DeviceVec::push",
+    "DeviceVec::extend_from_slice",
+    "DeviceVec::resize",
+    "DeviceVec::suspend",
+    "DeviceVec::resume",
+    "Snapshot::write",
+    "Restore::regions",
+];
+
+/// The rows of one operation.
+pub(super) fn of<B: Workbench>(of: &str) -> Vec<Operation<B>> {
+    let mut rows = all();
+    rows.retain(|row: &Operation<B>| row.of == of);
+    rows
+}
+
+/// The whole table.
+pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {
+    [
+        memory(),
+        build(),
+        map(),
+        unmap(),
+        set_access(),
+        grow(),
+        data(),
+        vectors::all(),
+        exchanges::all(),
+        contents::all(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+pub(super) const IDLE: Done<'static> = Done::when_devices_idle();
+
+pub(super) fn keep<B: Workbench>(bench: &mut Bench<B>, made: Result<Made<B>>) -> Result<()> {
+    bench.made.push(made?);
+    Ok(())
+}
+
+#[allow(unsafe_code)]
+fn memory<B: Workbench>() -> Vec<Operation<B>> {
+    let mut rows = vec![Operation::new("Physical::create", "", Start::FREE, |bench| {
+        let on = Properties::on(bench.device);
+        let memory = Physical::create(&bench.backend, bench.granules(2), on).map(Made::Memory);
+        keep(bench, memory)
+    })];
+    rows.extend([
+        Operation::new("Physical::export", "", Start::SHARED, |bench| {
+            let fd = bench.shared().0.export().map(Made::Descriptor);
+            keep(bench, fd)
+        })
+        .looks(),
+        Operation::new("Physical::import", "", Start::SHARED, |bench| {
+            use std::os::fd::AsFd;
+            let (memory, fd) = bench.shared();
+            let properties = memory.properties();
+            // SAFETY: the descriptor was exported from memory of this size and these properties.
+            let memory = unsafe { Physical::import(&bench.backend, fd.as_fd(), memory.size(), properties) };
+            if memory.is_ok() {
+                crate::leaks::counts_import();
+            }
+            keep(bench, memory.map(Made::Memory))
+        }),
+    ]);
+    rows
+}
+
+fn build<B: Workbench>() -> Vec<Operation<B>> {
+    const OF: &str = "RegionBuilder::build";
+    fn at<B: Workbench>(bench: &mut Bench<B>, place: Placement) -> Result<()> {
+        let builder = Region::builder(&bench.backend).on(bench.device).reserve(bench.granules(1));
+        let region = builder.at(place).access(bench.peer, Access::Read).build();
+        keep(bench, region.map(Made::Region))
+    }
+    vec![
+        Operation::new(OF, "anywhere", Start::FREE, |bench| at(bench, Placement::Anywhere)),
+        Operation::new(OF, "preferring an address", Start::FREE, |bench| {
+            at(bench, Placement::Prefer(bench.hole))
+        }),
+        Operation::new(OF, "at an address", Start::FREE, |bench| at(bench, Placement::Exact(bench.hole))),
+        Operation::new(OF, "for two devices", Start::PEER, |bench| at(bench, Placement::Anywhere)),
+        Operation::new(OF, "aligned", Start::FREE, |bench| {
+            let builder = Region::builder(&bench.backend).on(bench.device).reserve(bench.granules(1));
+            let region = builder.alignment(Bytes::gib(1)).build();
+            keep(bench, region.map(Made::Region))
+        }),
+        Operation::new(OF, "restorable", Start::FREE, |bench| at(bench, Placement::Restorable)),
+        Operation::new(OF, "guarded, at an address", Start::FREE, |bench| {
+            let builder = Region::builder(&bench.backend).on(bench.device).reserve(bench.granules(1));
+            let region = builder.guarded().at(Placement::Exact(bench.hole)).build();
+            keep(bench, region.map(Made::Region))
+        }),
+    ]
+}
+
+fn map<B: Workbench>() -> Vec<Operation<B>> {
+    fn at<B: Workbench>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
+        let (offset, memory) = (bench.at(granule), bench.memory.clone());
+        bench.region().map(offset, &memory)
+    }
+    vec![
+        Operation::new("Region::map", "behind all others", Start::FREE, |bench| at(bench, 4)),
+        Operation::new("Region::map", "between others", Start::FREE, |bench| at(bench, 2)),
+    ]
+}
+
+#[allow(unsafe_code)]
+fn unmap<B: Workbench>() -> Vec<Operation<B>> {
+    const OF: &str = "Region::unmap";
+    fn part<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, done: Done<'_>) -> Result<()> {
+        let (offset, length) = (bench.at(from), bench.granules(count));
+        bench.region().unmap(offset, length, done)
+    }
+    vec![
+        Operation::new(OF, "one mapping", Start::FREE, |bench| part(bench, 1, 1, IDLE)),
+        Operation::new(OF, "a run", Start::FREE, |bench| part(bench, 0, 2, IDLE)),
+        Operation::new(OF, "across reservations", Start::EXTENDED, |bench| part(bench, 3, 3, IDLE)),
+        Operation::new(OF, "what two devices use", Start::PEER, |bench| part(bench, 0, 2, IDLE)),
+        Operation::new(OF, "in a guarded region", Start::GUARDED, |bench| part(bench, 0, 2, IDLE)).poisons(),
+        Operation::new(OF, "after a stream", Start::FREE, |bench| {
+            // SAFETY: null is the default stream of both vendors.
+            let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
+            part(bench, 0, 2, streams_idle(&[stream]))
+        }),
+    ]
+}
+
+fn set_access<B: Workbench>() -> Vec<Operation<B>> {
+    const OF: &str = "Region::set_access";
+    fn own<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, access: Access) -> Result<()> {
+        let (offset, length, device) = (bench.at(from), bench.granules(count), bench.device);
+        bench.region().set_access(offset, length, device, access)
+    }
+    fn peer<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, access: Access) -> Result<()> {
+        let (offset, length, device) = (bench.at(from), bench.granules(count), bench.peer);
+        bench.region().set_access(offset, length, device, access)
+    }
+    vec![
+        Operation::new(OF, "to less", Start::FREE, |bench| own(bench, 0, 1, Access::Read)),
+        Operation::new(OF, "to more", Start::FREE, |bench| own(bench, 1, 1, Access::ReadWrite)),
+        Operation::new(OF, "of several", Start::FREE, |bench| own(bench, 0, 2, Access::None)),
+        Operation::new(OF, "across reservations", Start::EXTENDED, |bench| own(bench, 3, 3, Access::Read)),
+        Operation::new(OF, "for another device", Start::PEER, |bench| peer(bench, 0, 2, Access::Read)),
+        Operation::new(OF, "against another device", Start::PEER, |bench| peer(bench, 3, 1, Access::None)),
+    ]
+}
+
+fn grow<B: Workbench>() -> Vec<Operation<B>> {
+    const OF: &str = "Region::grow_to";
+    const ON: &str = "Region::grow_to_on";
+    const MOVE: &str = "Region::grow_or_move";
+    const MOVE_ON: &str = "Region::grow_or_move_on";
+    const SHRINK: &str = "Region::shrink_to";
+    fn to<B: Workbench>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
+        let size = bench.at(granule);
+        bench.region().grow_to(size).map(drop)
+    }
+    fn on_peer<B: Workbench>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
+        let (size, device) = (bench.at(granule), bench.peer);
+        bench.region().grow_to_on(device, size).map(drop)
+    }
+    fn or_move<B: Workbench>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
+        let size = bench.at(granule);
+        bench.region().grow_or_move(size, IDLE).map(drop)
+    }
+    fn or_move_on_peer<B: Workbench>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
+        let (size, device) = (bench.at(granule), bench.peer);
+        bench.region().grow_or_move_on(device, size, IDLE).map(drop)
+    }
+    fn shrink<B: Workbench>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
+        let size = bench.at(granule);
+        bench.region().shrink_to(size, IDLE).map(drop)
+    }
+    vec![
+        Operation::new(OF, "within", Start::FREE, |bench| to(bench, 5)),
+        Operation::new(OF, "extended", Start::FREE, |bench| to(bench, 6)),
+        Operation::new(OF, "extended generously", Start::GENEROUS, |bench| to(bench, 6)).wish(),
+        Operation::new(OF, "within a guard", Start::GUARDED, |bench| to(bench, 5)),
+        Operation::new(OF, "within, for two devices", Start::PEER, |bench| to(bench, 5)),
+        Operation::new(ON, "within", Start::FREE, |bench| on_peer(bench, 5)),
+        Operation::new(ON, "extended, with another device's memory", Start::PEER, |bench| on_peer(bench, 6)),
+        Operation::new(MOVE, "within", Start::FREE, |bench| or_move(bench, 5)),
+        Operation::new(MOVE, "moved", Start::WALLED, |bench| or_move(bench, 6)).wish().moves(),
+        Operation::new(MOVE, "out of a guard", Start::GUARDED, |bench| or_move(bench, 6)).wish().moves(),
+        Operation::new(MOVE_ON, "moved", Start::WALLED, |bench| or_move_on_peer(bench, 6)).wish().moves(),
+        Operation::new(MOVE_ON, "moved, with another device's memory", Start::PEER_WALLED, |bench| {
+            or_move_on_peer(bench, 6)
+        })
+        .wish()
+        .moves(),
+        Operation::new(SHRINK, "one mapping", Start::FREE, |bench| shrink(bench, 2)),
+        Operation::new(SHRINK, "past a hole", Start::FREE, |bench| shrink(bench, 1)),
+        Operation::new(SHRINK, "in a guarded region", Start::GUARDED, |bench| shrink(bench, 2)).poisons(),
+        Operation::new(SHRINK, "past a seam and a hole", Start::EXTENDED, |bench| shrink(bench, 0)),
+    ]
+}
+
+/// On both sides of the seam.
+fn data<B: Workbench>() -> Vec<Operation<B>> {
+    const AROUND: Bytes = Bytes(100);
+    fn part<B: Workbench>(bench: &Bench<B>) -> (Bytes, [u8; 200]) {
+        (bench.at(5) - AROUND, [7; 200])
+    }
+    vec![
+        Operation::new("Region::write", "across reservations", Start::EXTENDED, |bench| {
+            let (offset, bytes) = part(bench);
+            bench.region().write(offset, &bytes)
+        })
+        .writes(4, 6),
+        Operation::new("Region::read", "across reservations", Start::EXTENDED, |bench| {
+            let (offset, mut bytes) = part(bench);
+            bench.region().read(offset, &mut bytes)
+        })
+        .looks(),
+        Operation::new("Region::fill", "across reservations", Start::EXTENDED, |bench| {
+            let (offset, bytes) = part(bench);
+            bench.region().fill(offset, Bytes(bytes.len() as u64), 9)
+        })
+        .writes(4, 6),
+        Operation::new("Region::copy_from", "across reservations", Start::BESIDE, |bench| {
+            let offset = bench.at(5) - AROUND;
+            let (target, source) = bench.two_regions();
+            target.copy_from(offset, source, AROUND, AROUND + AROUND)
+        })
+        .writes(4, 6),
+        Operation::new("Region::write_pattern", "across reservations", Start::EXTENDED, |bench| {
+            let (device, offset, length) = (bench.device, bench.at(4), bench.granules(2));
+            bench.region().write_pattern(device, offset, length, 3)
+        })
+        .writes(4, 6),
+        Operation::new("Region::count_wrong", "across reservations", Start::EXTENDED, |bench| {
+            let (device, offset, length) = (bench.device, bench.at(4), bench.granules(2));
+            bench.region().count_wrong(device, offset, length, 3).map(drop)
+        })
+        .looks(),
+    ]
+}

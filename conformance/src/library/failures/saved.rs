@@ -1,0 +1,118 @@
+//! A region that is captured or restored: in it is every way in which contents come into a file, or out of it.
+
+use super::bench::{EDGE, Faulty, edges};
+use crate::library::folder::Folder;
+use crate::library::tools::idle;
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Access, Address, Bytes, Physical, Placement, Region, Result, Ring};
+use gpu_vmm_snapshot::{Restore, Restored, Snapshot, SnapshotFile, Tally};
+use gpu_vmm_testkit::{FaultInject, Workbench};
+use std::path::Path;
+use std::rc::Rc;
+
+const SEED: u64 = 77;
+
+/// A file that nothing is done with.
+const BESIDE: &str = "beside";
+
+/// A region in a file, from which many are restored.
+#[derive(Debug)]
+pub(super) struct InFile {
+    file: SnapshotFile,
+    _folder: Folder,
+}
+
+impl InFile {
+    pub(super) fn new<B: Workbench>(subject: &Subject<B>, address: Address) -> Self {
+        let saved = Saved::new(subject, &FaultInject::new(subject.backend.clone()), address, None);
+        let path = saved.folder.file("saved");
+        saved.capture(&path).unwrap();
+        let file = SnapshotFile::open(&path).unwrap();
+        Self { file, _folder: saved.folder }
+    }
+}
+
+/// A region that is to be captured, or one in a file.
+#[derive(Debug)]
+pub(super) struct Saved<B: Workbench> {
+    /// Where it is in a file.
+    from: Option<Rc<InFile>>,
+    /// Where it is not.
+    region: Option<Region<Faulty<B>>>,
+    /// With one thread, so that the calls come in the same order each time.
+    ring: Ring<Faulty<B>>,
+    folder: Folder,
+}
+
+impl<B: Workbench> Saved<B> {
+    /// A region in a file, or one at `address`.
+    pub(super) fn new(
+        subject: &Subject<B>,
+        backend: &Faulty<B>,
+        address: Address,
+        from: Option<Rc<InFile>>,
+    ) -> Self {
+        let region = from.is_none().then(|| Self::region(subject, backend, address));
+        let ring = Ring::new(backend, 1, Bytes::mib(1)).unwrap();
+        let folder = Folder::new();
+        std::fs::write(folder.file(BESIDE), []).unwrap();
+        Self { from, region, ring, folder }
+    }
+
+    /// A region of a piece that may be written, mapped twice, one that may be read alone, one that nobody may use, and
+    /// another one behind the seam.
+    fn region(subject: &Subject<B>, backend: &Faulty<B>, address: Address) -> Region<Faulty<B>> {
+        let (device, granule) = (subject.device, subject.granularity());
+        let size = Bytes((granule.0 * 4).next_multiple_of(subject.unit().0));
+        let builder = Region::builder(backend).on(device).reserve(size).extend_by(Bytes(1));
+        let mut region = builder.at(Placement::Exact(address)).tag("saved").build().unwrap();
+        region.grow_to(size + granule).unwrap();
+        region.shrink_to(Bytes(0), idle()).unwrap();
+        let [twice, read, hidden, behind] =
+            [(); 4].map(|()| Physical::create(backend, granule, subject.properties()).unwrap());
+        let mut at = size - Bytes(granule.0 * 4);
+        for (memory, access) in [
+            (&twice, RW),
+            (&twice, Access::Read),
+            (&read, Access::Read),
+            (&hidden, Access::None),
+            (&behind, RW),
+        ] {
+            region.map(at, memory).unwrap();
+            region.set_access(at, granule, device, RW).unwrap();
+            for edge in edges(at, granule) {
+                region.write_pattern(device, edge, EDGE, SEED + edge.0 / 8).unwrap();
+            }
+            region.set_access(at, granule, device, access).unwrap();
+            at += granule;
+        }
+        region
+    }
+
+    fn capture(&self, path: &Path) -> Result<Tally> {
+        let region = self.region.as_ref().expect("a region");
+        Snapshot::new(&self.ring).region(region).write(path, idle())
+    }
+
+    /// Writes the region to a file; where that fails there is none.
+    pub(super) fn write(&self) -> Result<Tally> {
+        let path = self.folder.file("saved");
+        let written = self.capture(&path);
+        match &written {
+            Ok(tally) => {
+                assert_eq!(SnapshotFile::open(&path).unwrap().tally(), *tally);
+                std::fs::remove_file(&path).unwrap();
+            }
+            Err(_) => assert_eq!(self.folder.names(), [BESIDE]),
+        }
+        written
+    }
+
+    /// Makes the region again, and looks at what is in it.
+    pub(super) fn restore(&self) -> Result<Region<Faulty<B>>> {
+        let file = &self.from.as_ref().expect("a file").file;
+        let Restored { region, was } = Restore::new().regions(file, &self.ring)?.remove(0);
+        assert_eq!((region.range(), region.tag()), (was, "saved"));
+        Ok(region)
+    }
+}

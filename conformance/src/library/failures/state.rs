@@ -1,0 +1,197 @@
+//! What a failure must not change: addresses, mappings, access, contents, and what the driver has handed out.
+#![allow(unsafe_code)] // asks the driver what it lets be done, beside the books
+
+use super::bench::{Bench, EDGE, Faulty, SEED, SEED_BESIDE, edges};
+use crate::subject::Subject;
+use gpu_vmm_core::{
+    Access, Address, AddressRange, Backend, Bytes, DeviceId, DeviceVec, Error, MappingInfo, Region, Vendor,
+};
+use gpu_vmm_testkit::{Live, Workbench};
+
+/// Everything that is compared.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct State {
+    pub(super) ranges: Vec<AddressRange>,
+    pub(super) mappings: Vec<Seen>,
+    /// Those of the second region.
+    pub(super) beside: Vec<Seen>,
+    /// How many elements a vector has, and a sum that tells them from others.
+    pub(super) elements: Option<(usize, u64)>,
+    pub(super) live: Live,
+    /// Free memory of every device; empty where that says nothing before the addresses are given back.
+    pub(super) free: Vec<Bytes>,
+}
+
+/// One mapping, as the books have it and as the devices find it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Seen {
+    pub(super) offset: Bytes,
+    pub(super) length: Bytes,
+    pub(super) owner: DeviceId,
+    /// What each of the two devices may do, by the books and by the driver's word.
+    pub(super) access: [Access; 2],
+    /// How many words at its ends each device finds other than they were written, where it may read.
+    pub(super) wrong: [Option<u64>; 2],
+    /// Nobody can vouch for it.
+    pub(super) out_of_use: bool,
+}
+
+impl State {
+    /// Looks at everything.
+    pub(super) fn of<B: Workbench>(bench: &Bench<B>, subject: &Subject<B>) -> Self {
+        let devices = [bench.device, bench.peer];
+        let (region, beside) = (bench.seen_region(), bench.seen_beside());
+        let see = |region: Option<&Region<Faulty<B>>>, seed| match region {
+            Some(region) => {
+                let mappings = region.mappings();
+                mappings.map(|mapping| Seen::of(bench, region, &mapping, devices, seed)).collect()
+            }
+            None => Vec::new(),
+        };
+        Self {
+            ranges: ranges(bench),
+            mappings: see(region, SEED),
+            beside: see(beside, SEED_BESIDE),
+            elements: bench.vector_if_any().and_then(sum),
+            live: bench.backend.live(),
+            free: free(subject),
+        }
+    }
+
+    /// The same for another bench that was made in the same way and that nothing has been done to: what the devices find
+    /// in it is known, and takes most of the time to look at. Not so below a vector, where not every word was written.
+    pub(super) fn of_another<B: Workbench>(&self, bench: &Bench<B>, subject: &Subject<B>) -> Self {
+        if bench.vector_if_any().is_some() {
+            return Self::of(bench, subject);
+        }
+        Self { ranges: ranges(bench), live: bench.backend.live(), free: free(subject), ..self.clone() }
+    }
+
+    /// The same but for what differs from one run to the next: where it is, how much of it is free, and what is in new
+    /// memory.
+    pub(super) fn shape(&self) -> Self {
+        let mut shape = self.clone();
+        shape.ranges.clear();
+        shape.free.clear();
+        shape.mappings.iter_mut().chain(&mut shape.beside).for_each(|seen| seen.wrong = [None; 2]);
+        shape
+    }
+
+    /// What is in it, as far as it is looked at.
+    pub(super) fn contents(&self) -> Vec<Option<u64>> {
+        let elements = self.elements.map(|(_, sum)| sum);
+        self.mappings.iter().flat_map(|seen| seen.wrong).chain([elements]).collect()
+    }
+
+    /// True where every device finds everywhere what was written, or all elements.
+    pub(super) fn is_whole(&self) -> bool {
+        let right = |wrong: &Option<u64>| wrong.is_none_or(|words| words == 0);
+        self.elements.is_some() || self.mappings.iter().all(|seen| seen.wrong.iter().all(right))
+    }
+
+    /// The same but for the contents between two offsets.
+    pub(super) fn without_contents(mut self, from: Bytes, to: Bytes) -> Self {
+        for seen in &mut self.mappings {
+            if seen.offset < to && from < seen.offset + seen.length {
+                seen.wrong = [None; 2];
+            }
+        }
+        self
+    }
+
+    /// The same but for the memory that a vector has, and where.
+    pub(super) fn without_capacity(mut self) -> Self {
+        self.ranges.clear();
+        self.mappings.clear();
+        self.live = Live::default();
+        self.free.clear();
+        self
+    }
+}
+
+/// Where the regions are.
+fn ranges<B: Workbench>(bench: &Bench<B>) -> Vec<AddressRange> {
+    [bench.seen_region(), bench.seen_beside()].into_iter().flatten().flat_map(Region::reservations).collect()
+}
+
+/// What a vector has, by its count and a sum over its ends in which each place counts differently.
+fn sum<B: Workbench>(vector: &DeviceVec<u64, Faulty<B>>) -> Option<(usize, u64)> {
+    let mut ends = vec![0; (EDGE.0 / 8) as usize * 2];
+    let (first, last) = ends.split_at_mut((EDGE.0 / 8) as usize);
+    vector.read(0, first).ok()?;
+    vector.read(vector.len() - last.len(), last).ok()?;
+    let weighed = ends.iter().zip((1..).step_by(2)).map(|(element, weight)| element.wrapping_mul(weight));
+    Some((vector.len(), weighed.fold(0, u64::wrapping_add)))
+}
+
+/// Free memory of every device, where it comes back at once.
+fn free<B: Workbench>(subject: &Subject<B>) -> Vec<Bytes> {
+    let late = ["memory-stays-until-free", "release-frees-nothing"];
+    if late.iter().any(|quirk| subject.has_quirk(quirk)) { Vec::new() } else { subject.free() }
+}
+
+impl Seen {
+    fn of<B: Workbench>(
+        bench: &Bench<B>,
+        region: &Region<Faulty<B>>,
+        mapping: &MappingInfo<'_, Faulty<B>>,
+        devices: [DeviceId; 2],
+        seed: u64,
+    ) -> Self {
+        let (offset, length) = (mapping.offset, mapping.length);
+        let access = devices.map(|device| region.access(offset, device));
+        let count = |device| {
+            edges(offset, length).into_iter().try_fold(0, |wrong, edge| {
+                Ok(wrong + region.count_wrong(device, edge, EDGE, seed + edge.0 / 8)?)
+            })
+        };
+        let first = count(devices[0]);
+        let out_of_use = matches!(first, Err(Error::OutOfUse { .. }));
+        let second = if devices[0] == devices[1] { first.clone() } else { count(devices[1]) };
+        let seen = Self {
+            offset,
+            length,
+            owner: mapping.memory.device(),
+            access,
+            wrong: [first, second].map(Result::ok),
+            out_of_use,
+        };
+        if !out_of_use {
+            seen.compare_with_the_driver(&bench.backend, region.address() + offset, devices);
+        }
+        seen
+    }
+
+    /// The books must be what the driver does.
+    fn compare_with_the_driver<B: Workbench>(
+        &self,
+        backend: &Faulty<B>,
+        address: Address,
+        devices: [DeviceId; 2],
+    ) {
+        let Self { offset, length, owner, access, wrong, .. } = self;
+        for at in [address, address + (*length - Bytes(1))] {
+            let word = devices.map(|device| backend.access_at(at, device).unwrap());
+            assert_eq!(word, access.map(Some), "what the driver says of {length} at offset {offset}");
+        }
+        let may_read = access.map(|access| access != Access::None);
+        assert_eq!(wrong.map(|wrong| wrong.is_some()), may_read, "who can read {length} at offset {offset}");
+        let mut word = [0; 8];
+        let (last, owned) = (address + (*length - Bytes(8)), access[usize::from(*owner != devices[0])]);
+        // Below HIP a copy without access ends the process.
+        if backend.vendor() != Vendor::Hip || owned != Access::None {
+            // SAFETY: the word is mapped; whether its owner may read it is what is asked.
+            let read = unsafe { backend.inner().copy_to_host(*owner, &mut word, last) };
+            assert_eq!(read.is_ok(), owned != Access::None, "reading at offset {offset}: {read:?}");
+        }
+        if backend.vendor() != Vendor::Hip || owned == Access::ReadWrite {
+            // SAFETY: as above; what is written is what was read.
+            let written = unsafe { backend.inner().copy_from_host(*owner, last, &word) };
+            assert_eq!(
+                written.is_ok(),
+                owned == Access::ReadWrite,
+                "writing at offset {offset}: {written:?}"
+            );
+        }
+    }
+}

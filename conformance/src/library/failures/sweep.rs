@@ -1,0 +1,249 @@
+//! Each driver call of an operation fails, one in each round: everything is as before, and a second time it succeeds.
+
+use super::bench::Bench;
+use super::operations::{self, Operation};
+use super::saved::InFile;
+use super::start::{Start, far};
+use super::state::State;
+use super::{asleep, undo};
+use crate::leaks::TRIES;
+use crate::report::FAILURE_POINTS;
+use crate::subject::{Subject, note, skip};
+use gpu_vmm_core::{Address, Bytes, Error, Result};
+use gpu_vmm_testkit::{Live, Workbench};
+use std::cell::OnceCell;
+use std::rc::Rc;
+
+/// Sweeps over the rows of one public operation.
+pub(super) fn single<B: Workbench>(subject: &Subject<B>, of: &str) {
+    sweep(subject, of, |sweep, row| sweep.row(row));
+}
+
+/// Sweeps over the rows of one public operation, with a second failure in what follows the first.
+pub(super) fn double<B: Workbench>(subject: &Subject<B>, of: &str) {
+    sweep(subject, of, |sweep, row| undo::row(sweep, row));
+}
+
+/// The same for what leaves a region suspended where it fails.
+pub(super) fn asleep<B: Workbench>(subject: &Subject<B>, of: &str) {
+    sweep(subject, of, |sweep, row| asleep::row(sweep, row));
+}
+
+fn sweep<B: Workbench>(subject: &Subject<B>, of: &str, row: impl Fn(&Sweep<'_, B>, &Operation<B>) -> u64) {
+    let rows = operations::of::<B>(of);
+    assert!(!rows.is_empty(), "the table has no row of {of}");
+    let peer = subject.peer();
+    let (possible, left): (Vec<_>, Vec<_>) = rows.iter().partition(|row| peer.is_ok() || !row.start.peer);
+    if possible.is_empty() {
+        skip(peer.unwrap_err());
+    }
+    let sweep = Sweep::new(subject);
+    let points: u64 = possible.iter().map(|operation| row(&sweep, operation)).sum();
+    assert!(points > 0, "{of} reaches no driver");
+    let without = if left.is_empty() { "" } else { ", without those for two devices" };
+    note(format!("{FAILURE_POINTS}{points}{without}"));
+}
+
+/// A subject with addresses that are free for benches, one after the other.
+pub(super) struct Sweep<'a, B: Workbench> {
+    pub(super) subject: &'a Subject<B>,
+    hole: Address,
+    /// What benches restore a region from.
+    file: OnceCell<Rc<InFile>>,
+}
+
+/// What an operation does when no call fails.
+pub(super) struct Reference {
+    pub(super) calls: u64,
+    before: State,
+    after: State,
+}
+
+impl Reference {
+    /// Fails where an operation that has succeeded came to something else.
+    pub(super) fn check<B: Workbench>(&self, row: &Operation<B>, after: &State, at: &str) {
+        let [mut seen, mut right] = [after, &self.after].map(State::shape);
+        if row.poisons {
+            // What could not be unmapped after that, `poisoning_has_failed` counts.
+            [seen.live, right.live] = [Live::default(); 2];
+        }
+        if row.brings_back {
+            assert_eq!(after.contents(), self.after.contents(), "{at}, and then success");
+        }
+        if row.may_keep_capacity {
+            assert_eq!(seen.without_capacity(), right.without_capacity(), "{at}, and then success");
+        } else {
+            assert_eq!(seen, right, "{at}, and then success");
+        }
+    }
+}
+
+impl<'a, B: Workbench> Sweep<'a, B> {
+    pub(super) fn new(subject: &'a Subject<B>) -> Self {
+        Self { subject, hole: subject.hole(64), file: OnceCell::new() }
+    }
+
+    pub(super) fn bench(&self, start: Start) -> Bench<B> {
+        let make = || Rc::new(InFile::new(self.subject, far(self.subject, self.hole)));
+        let file = start.is_in_file().then(|| Rc::clone(self.file.get_or_init(make)));
+        Bench::new(self.subject, self.hole, start, file)
+    }
+
+    pub(super) fn state(&self, bench: &Bench<B>) -> State {
+        State::of(bench, self.subject)
+    }
+
+    pub(super) fn reference(&self, row: &Operation<B>) -> Reference {
+        let mut bench = self.bench(row.start);
+        let before = self.state(&bench);
+        bench.backend.fail(0, 0);
+        (row.run)(&mut bench).unwrap_or_else(|error| panic!("{row}: {error}"));
+        let calls = bench.backend.stop();
+        assert!(calls > 0, "{row} reaches no driver");
+        let after = self.state(&bench);
+        assert!(after != before || row.only_looks, "{row} does nothing");
+        assert!(!row.brings_back || after.is_whole(), "{row} brings back something else: {after:?}");
+        Reference { calls, before, after }
+    }
+
+    /// What a bench of the row is like that nothing has been done to.
+    pub(super) fn before(&self, bench: &Bench<B>, reference: &Reference) -> State {
+        reference.before.of_another(bench, self.subject)
+    }
+
+    /// All failure points of one row; says how many they were.
+    fn row(&self, row: &Operation<B>) -> u64 {
+        let reference = self.reference(row);
+        let mut points = 0;
+        for failing in 0..reference.calls {
+            let failed = self.point(row, &reference, failing, false);
+            points += 1;
+            if failed == Some("set access") {
+                self.point(row, &reference, failing, true);
+                points += 1;
+            }
+        }
+        points
+    }
+
+    /// One driver call fails, or has done its work and says that it failed. Gives the call's name where the operation
+    /// failed for it.
+    fn point(
+        &self,
+        row: &Operation<B>,
+        reference: &Reference,
+        failing: u64,
+        carried_out: bool,
+    ) -> Option<&'static str> {
+        self.unless_disturbed(|| {
+            let mut bench = self.bench(row.start);
+            let before = self.before(&bench, reference);
+            bench.backend.set_access_though_failing(carried_out);
+            bench.backend.fail(failing, 1);
+            let result = (row.run)(&mut bench);
+            let calls = bench.backend.stop();
+            let at = format!("{row}, driver call {failing} failing");
+            let failed = match result {
+                Ok(()) => {
+                    assert!((row.has_wish || row.poisons) && calls > failing, "{at}: nobody heard of it");
+                    reference.check(row, &self.state(&bench), &at);
+                    if row.poisons {
+                        self.poisoning_has_failed(bench, &[failing], &at);
+                        return Ok(None);
+                    }
+                    None
+                }
+                Err(error) => {
+                    assert_eq!(injected(&error), Some(failing), "{at}: {error}");
+                    assert!(
+                        calls == failing + 1 || row.has_wish || operations::UNDONE.contains(&row.of),
+                        "{row} undoes something, and no case looks at that failing"
+                    );
+                    same_state(row, &bench, &before, self.state(&bench), &error, &at)?;
+                    (row.run)(&mut bench).unwrap_or_else(|error| panic!("{at}, the second time: {error}"));
+                    reference.check(row, &self.state(&bench), &at);
+                    error.driver_error().map(|source| source.call)
+                }
+            };
+            self.nothing_is_left(bench, &at);
+            Ok(failed)
+        })
+    }
+
+    /// Ends a bench after which the driver has everything back.
+    pub(super) fn nothing_is_left(&self, bench: Bench<B>, at: &str) {
+        let backend = bench.end();
+        assert_eq!(backend.live(), Live::default(), "{at}: left when all is dropped");
+        self.no_destructor_failed(at);
+    }
+
+    /// Ends a bench in which memory was freed that could not be poisoned: the log must have heard of it.
+    pub(super) fn poisoning_has_failed(&self, bench: Bench<B>, failing: &[u64], at: &str) {
+        let logged = self.subject.backend.drop_log().take_last();
+        let error = logged.unwrap_or_else(|| panic!("{at}: nobody heard of it"));
+        assert!(injected(&error).is_some_and(|number| failing.contains(&number)), "{at}: {error}");
+        let left = undo::reclaim(self, bench, at);
+        if let [_] = failing {
+            let is_stuck = error.driver_error().is_some_and(|source| source.call == "unmap");
+            assert_eq!(left > 0, is_stuck, "{at}: {error}, and {left} reservations were left");
+        }
+    }
+
+    pub(super) fn no_destructor_failed(&self, at: &str) {
+        if let Some(error) = self.subject.backend.drop_log().take_last() {
+            panic!("{at}: a destructor failed: {error}");
+        }
+    }
+
+    /// Does a round again where free memory alone was not as it should be.
+    pub(super) fn unless_disturbed<T>(&self, round: impl Fn() -> Result<T, Disturbed>) -> T {
+        let mut last = None;
+        for _ in 0..TRIES {
+            match round() {
+                Ok(value) => return value,
+                Err(disturbed) => last = Some(disturbed),
+            }
+        }
+        panic!("{}, each of {TRIES} times", last.map_or_else(String::new, |disturbed| disturbed.0))
+    }
+}
+
+/// Free memory was not as it should be.
+pub(super) struct Disturbed(String);
+
+/// Fails where a failure has changed what it must not.
+pub(super) fn same_state<B: Workbench>(
+    row: &Operation<B>,
+    bench: &Bench<B>,
+    before: &State,
+    after: State,
+    error: &Error,
+    at: &str,
+) -> Result<(), Disturbed> {
+    // Where the elements could not be written, a vector keeps the memory that it has got for them.
+    let has_grown =
+        error.driver_error().is_some_and(|source| ["copy from host", "fill"].contains(&source.call));
+    let comparable = |state: State| match row.writes {
+        Some((from, to)) => state.without_contents(bench.at(from), bench.at(to)),
+        None if row.may_keep_capacity && has_grown => state.without_capacity(),
+        None => state,
+    };
+    let (mut before, mut after) = (comparable(before.clone()), comparable(after));
+    let free: [Vec<Bytes>; 2] = [&mut before.free, &mut after.free].map(std::mem::take);
+    assert_eq!(after, before, "{at}");
+    if free[0] == free[1] {
+        return Ok(());
+    }
+    Err(Disturbed(format!("{at}: free memory was {:?} and is {:?}", free[0], free[1])))
+}
+
+/// Which driver call was failed by plan, for this error.
+pub(crate) fn injected(error: &Error) -> Option<u64> {
+    match error {
+        Error::Driver { operation, source, context } if source.name == "INJECTED" => {
+            assert_eq!(*operation, source.call);
+            context.strip_prefix("driver call ")?.parse().ok()
+        }
+        _ => None,
+    }
+}

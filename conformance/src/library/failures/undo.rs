@@ -1,0 +1,221 @@
+//! A second driver call fails, in what an operation does after the first: it says so, what nobody can vouch for is out
+//! of use, the rest works, and nothing crashes.
+#![allow(unsafe_code)] // gives back what was left to the end of the process
+
+use super::bench::{Bench, EDGE, Faulty};
+use super::operations::Operation;
+use super::state::{Seen, State};
+use super::sweep::{Reference, Sweep, injected, same_state};
+use crate::subject::RW;
+use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Physical, Placement, Region, Stash, StashKind};
+use gpu_vmm_testkit::{Live, Workbench};
+
+/// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
+pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>) -> u64 {
+    each_pair(sweep, row, point)
+}
+
+/// The same with any check of the calls that fail.
+pub(super) fn each_pair<B: Workbench>(
+    sweep: &Sweep<'_, B>,
+    row: &Operation<B>,
+    point: impl Fn(&Sweep<'_, B>, &Operation<B>, &Reference, &[u64]),
+) -> u64 {
+    let reference = sweep.reference(row);
+    let mut points = 0;
+    for first in 0..reference.calls {
+        let calls = calls_when_failing(sweep, row, first);
+        for second in first + 1..calls {
+            point(sweep, row, &reference, &[first, second]);
+            points += 1;
+        }
+        if calls > first + 1 {
+            point(sweep, row, &reference, &(first..first + 64).collect::<Vec<_>>());
+            points += 1;
+        }
+    }
+    points
+}
+
+/// How many calls the operation makes where one fails.
+fn calls_when_failing<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, failing: u64) -> u64 {
+    let mut bench = sweep.bench(row.start);
+    bench.backend.fail(failing, 1);
+    let answer = (row.run)(&mut bench);
+    let calls = bench.backend.stop();
+    if row.poisons && answer.is_ok() {
+        sweep.poisoning_has_failed(bench, &[failing], &row.to_string());
+    }
+    calls
+}
+
+fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Reference, failing: &[u64]) {
+    let at = match failing {
+        [first, second] => format!("{row}, driver calls {first} and {second} failing"),
+        _ => format!("{row}, all driver calls from {} on failing", failing[0]),
+    };
+    sweep.unless_disturbed(|| {
+        let mut bench = sweep.bench(row.start);
+        let before = sweep.before(&bench, reference);
+        bench.backend.fail_each(failing);
+        let result = (row.run)(&mut bench);
+        bench.backend.stop();
+        let after = sweep.state(&bench);
+        match result {
+            Ok(()) => {
+                assert!(row.has_wish || row.poisons, "{at}: nobody heard of it");
+                reference.check(row, &after, &at);
+                if row.poisons {
+                    sweep.poisoning_has_failed(bench, failing, &at);
+                    return Ok(());
+                }
+            }
+            Err(Error::UndoFailed { error, undo }) => {
+                assert!(by_plan(&error, failing) && by_plan(&undo, failing), "{at}: {error}; {undo}");
+                rest_is_as_before(row, &before, &after, &at);
+                rest_works(sweep, row, &mut bench, &after, &at);
+                let left = reclaim(sweep, bench, &at);
+                assert!(left > 0, "{at}: nothing was left behind, so why is it out of use");
+                return Ok(());
+            }
+            Err(Error::AddressesLost { source, .. }) => {
+                assert!(by_plan(&source, failing), "{at}: {source}");
+                if row.poisons {
+                    // The memory is gone all the same, and that it could not be poisoned is told beside.
+                    let logged = sweep.subject.backend.drop_log().take_last();
+                    assert!(logged.is_none_or(|error| by_plan(&error, failing)), "{at}: poisoning");
+                }
+                bench.resume().unwrap_or_else(|error| panic!("{at}, the resume: {error}"));
+                let after = sweep.state(&bench);
+                if bench.stash.kind() == StashKind::Nothing {
+                    assert_eq!(after.shape(), before.shape(), "{at}, and then resumed");
+                } else {
+                    same_state(row, &bench, &before, after, &source, &at)?;
+                }
+            }
+            Err(error) => {
+                assert!(injected(&error).is_some_and(|number| failing.contains(&number)), "{at}: {error}");
+                same_state(row, &bench, &before, after, &error, &at)?;
+                (row.run)(&mut bench).unwrap_or_else(|error| panic!("{at}, the second time: {error}"));
+            }
+        }
+        sweep.nothing_is_left(bench, &at);
+        Ok(())
+    });
+}
+
+/// True where all that is told was failed by plan.
+pub(super) fn by_plan(error: &Error, failing: &[u64]) -> bool {
+    match error {
+        Error::UndoFailed { error, undo } => by_plan(error, failing) && by_plan(undo, failing),
+        error => injected(error).is_some_and(|number| failing.contains(&number)),
+    }
+}
+
+/// What is not out of use must be as before, and all that was there before must be there still.
+fn rest_is_as_before<B: Workbench>(row: &Operation<B>, before: &State, after: &State, at: &str) {
+    for (before, after) in [(&before.mappings, &after.mappings), (&before.beside, &after.beside)] {
+        let find = |seen: &[Seen], like: &Seen| {
+            seen.iter().find(|other| (other.offset, other.length) == (like.offset, like.length)).cloned()
+        };
+        for seen in after.iter().filter(|seen| !seen.out_of_use) {
+            assert_eq!(Some(seen), find(before, seen).as_ref(), "{at}: vouched for");
+        }
+        for seen in before {
+            let over = |other: &Seen| {
+                other.out_of_use
+                    && other.offset < seen.offset + seen.length
+                    && seen.offset < other.offset + other.length
+            };
+            assert!(
+                find(after, seen).is_some() || row.cuts && after.iter().any(over),
+                "{at}: {} at offset {} is gone",
+                seen.length,
+                seen.offset
+            );
+        }
+    }
+    let any = after.mappings.iter().chain(&after.beside).any(|seen| seen.out_of_use);
+    assert!(any || row.moves, "{at}: nothing is out of use");
+    assert!(after.ranges.starts_with(&before.ranges), "{at}: {:?}, {:?}", before.ranges, after.ranges);
+}
+
+/// Nothing touches what is out of use; all else goes on.
+fn rest_works<B: Workbench>(
+    sweep: &Sweep<'_, B>,
+    row: &Operation<B>,
+    bench: &mut Bench<B>,
+    after: &State,
+    at: &str,
+) {
+    let (device, memory, backend) = (bench.device, bench.memory.clone(), bench.backend.clone());
+    let (hole, granule) = (bench.at(2), memory.size());
+    let mut region = bench.take_region().expect("a region");
+    let mut beside = bench.take_beside();
+    for (region, seen) in
+        std::iter::once((&mut region, &after.mappings)).chain(beside.iter_mut().map(|it| (it, &after.beside)))
+    {
+        mappings_work(region, seen, device, &memory, at);
+    }
+    if region.mapping_at(hole).is_none() {
+        region.map(hole, &memory).unwrap_or_else(|error| panic!("{at}: {error}"));
+        region.set_access(hole, granule, device, RW).unwrap();
+        region.write_pattern(device, hole, EDGE, 6).unwrap();
+        assert_eq!(region.count_wrong(device, hole, EDGE, 6).unwrap(), 0, "{at}");
+    }
+    if !row.start.is_walled() {
+        let grown = region.grow_to(region.end() + granule).unwrap_or_else(|error| panic!("{at}: {error}"));
+        region.write_pattern(device, grown.end - EDGE, EDGE, 7).unwrap();
+    }
+    let place = Placement::Prefer(bench.hole);
+    let mut other = Region::builder(&backend).on(device).reserve(granule).at(place).build().unwrap();
+    other.grow_to(granule).unwrap_or_else(|error| panic!("{at}: {error}"));
+    other.write_pattern(device, Bytes(0), EDGE, 8).unwrap();
+    drop((region, beside, other));
+    sweep.no_destructor_failed(at);
+}
+
+/// Nothing touches those that are out of use; the others can be used, and are unmapped.
+fn mappings_work<B: Workbench>(
+    region: &mut Region<Faulty<B>>,
+    seen: &[Seen],
+    device: DeviceId,
+    memory: &Physical<Faulty<B>>,
+    at: &str,
+) {
+    for Seen { offset, length, out_of_use, access, owner, .. } in seen.iter().cloned() {
+        if out_of_use {
+            let answers = [
+                region.read(offset, &mut [0]),
+                region.write(offset + (length - Bytes(1)), &[0]),
+                region.fill(offset, length, 0),
+                region.write_pattern(device, offset, length, 0),
+                region.count_wrong(device, offset, length, 0).map(drop),
+                region.set_access(offset, length, device, RW),
+                region.unmap(offset, length, Done::when_devices_idle()),
+                region.map(offset, memory),
+                region.shrink_to(offset, Done::when_devices_idle()).map(drop),
+                region.suspend(&Stash::nothing(), Done::when_devices_idle()).map(drop),
+            ];
+            for (number, answer) in answers.into_iter().enumerate() {
+                assert!(matches!(answer, Err(Error::OutOfUse { .. })), "{at}: answer {number}: {answer:?}");
+            }
+        } else if access[0] == RW && owner == device {
+            region.write_pattern(device, offset, EDGE, 5).unwrap_or_else(|error| panic!("{at}: {error}"));
+            assert_eq!(region.count_wrong(device, offset, EDGE, 5).unwrap(), 0, "{at}");
+            region.set_access(offset, length, device, Access::Read).unwrap();
+            region.unmap(offset, length, Done::when_devices_idle()).unwrap();
+        }
+    }
+}
+
+/// Ends a bench, and gives back for the sweep's sake what was left to the end of the process: from how many
+/// reservations.
+pub(super) fn reclaim<B: Workbench>(sweep: &Sweep<'_, B>, bench: Bench<B>, at: &str) -> usize {
+    let backend = bench.end();
+    // SAFETY: the bench is gone, and its regions with it.
+    let left = unsafe { backend.reclaim() }.unwrap_or_else(|error| panic!("{at}: {error}"));
+    assert_eq!(backend.live(), Live::default(), "{at}: left beside what is out of use");
+    sweep.no_destructor_failed(at);
+    left
+}

@@ -1,0 +1,428 @@
+//! What a device touches that it may not: the fault is the process's own, whose end or error others only see.
+//!
+//! Regions refuse such work before the device hears of it. So here the backend is asked for it directly, in a second
+//! process. CUDA ends the device's context, and every call there answers so; HIP ends the process; the host's simulated
+//! devices look first, and answer an error.
+#![allow(unsafe_code)] // work that must fault
+
+use crate::case::cases;
+use crate::fork_server::Child;
+use crate::library::flights::{finish, start_longer};
+use crate::library::sharing::{give, shareable, take};
+use crate::library::tools::{has, mapped, write};
+use crate::peer::Peer;
+use crate::subject::{RW, Subject, skip};
+use gpu_vmm_core::{Access, Address, Bytes, Done, Error, Physical, Region, Vendor};
+use gpu_vmm_testkit::{PATTERN_WORD, Walked, Workbench};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+
+cases! { "fault":
+    /// A kernel that writes to read-only memory is stopped, and all that follows in its process is an error or its end.
+    writing_to_read_only with writes_to_read_only,
+    /// A kernel that reads memory to which its device has no access is stopped.
+    reading_without_access with reads_without_access,
+    /// A kernel that reads addresses where nothing is mapped is stopped.
+    reading_unmapped_addresses with reads_unmapped_addresses,
+    /// A kernel that writes where a mapping has been is stopped.
+    writing_after_unmap with writes_after_unmap,
+    /// A kernel that reads another device's memory after its access was taken back is stopped, though it could before.
+    reading_a_peer_after_withdrawal with reads_a_peer_after_withdrawal,
+    /// A kernel that follows a list out of its memory is stopped.
+    walking_out_of_memory with walks_out_of_memory,
+    /// Memory that a process shares with one that faults is unharmed.
+    shared_memory_outlives_a_fault with faults_with_shared_memory,
+    /// Work of another process on the same device goes on while one faults.
+    work_of_others_goes_on with writes_to_read_only,
+    /// What was in flight when its device died is an error for whoever waits, and still its region can be closed; an event
+    /// that marks it is done.
+    in_flight_when_the_device_dies with dies_in_flight,
+    /// Nobody waits for ever for what was queued behind the work that has lost the device.
+    queued_when_the_device_dies with dies_with_more_queued,
+    /// A kernel that writes the word right before a guarded region is stopped.
+    writing_before_a_guarded_region with writes_before_a_guarded_region,
+    /// A kernel that reads the word right behind a guarded region is stopped.
+    reading_behind_a_guarded_region with reads_behind_a_guarded_region,
+    /// A process whose CPU reads the byte right behind a guarded region of host memory ends.
+    the_cpu_behind_a_guarded_region with touches_behind_a_guarded_region,
+    /// A kernel may read memory that its device may only read.
+    reading_read_only_works,
+    /// A region refuses what its device may not do, and the device lives.
+    regions_refuse_before_the_device_does,
+    /// A copy by the CPU in a device's name out of memory that the device may not read is an error.
+    copying_without_access,
+}
+
+const SEED: u64 = 500;
+
+/// What a process tells that lived on after a fault.
+#[derive(Debug, Serialize, Deserialize)]
+struct Survived {
+    /// What the work answered, and whether that is the loss of the device.
+    error: String,
+    is_lost: bool,
+    /// The same of a call after it that had nothing wrong.
+    after_it_lost: bool,
+    /// What could not be given back.
+    not_given_back: Option<String>,
+}
+
+/// A region with one unit that has the pattern.
+fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+    let mut region = subject.region(2).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    write(subject, &mut region, SEED);
+    region
+}
+
+/// True for an answer that tells of the device's loss.
+fn is_lost<T>(answer: &gpu_vmm_core::Result<T>) -> bool {
+    matches!(answer, Err(Error::DeviceLost { .. }))
+}
+
+/// A fault that ends the process is to leave no file behind.
+fn no_core_file() {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    setrlimit(Resource::Core, none).unwrap();
+}
+
+/// Does what faults, in the second process, and tells what came of it where the process is still there.
+fn fault<B: Workbench>(
+    subject: &Subject<B>,
+    peer: &Peer,
+    mut region: Region<B>,
+    work: impl FnOnce(&B, &Region<B>) -> gpu_vmm_core::Result<()>,
+) {
+    no_core_file();
+    // Until here nothing was wrong.
+    peer.send(());
+    peer.receive::<()>();
+    let answer = work(&subject.backend, &region);
+    let error = answer.as_ref().expect_err("the device was not stopped").to_string();
+    let mut other = [0; 8];
+    let after = subject.region(1).build().and_then(|mut healthy| {
+        healthy.grow_to(subject.unit())?;
+        healthy.write(Bytes(0), &[1; 8])?;
+        healthy.read(Bytes(0), &mut other)
+    });
+    let grown = region.grow_to(subject.units(2)).map(drop);
+    let closed = region.close(Done::when_devices_idle());
+    let dropped = subject.backend.drop_log().take_last();
+    peer.send(Survived {
+        error,
+        is_lost: is_lost(&answer),
+        after_it_lost: is_lost(&after) || is_lost(&grown),
+        not_given_back: closed.err().or(dropped).map(|error| error.to_string()),
+    });
+}
+
+/// Looks at a fault in a second process, from this one, which has memory of its own on the device.
+fn watch<B: Workbench>(subject: &Subject<B>) {
+    watch_loss(subject, subject.backend.vendor() == Vendor::Cuda);
+}
+
+/// The same; a process that lives on has lost its device, or has not.
+fn watch_loss<B: Workbench>(subject: &Subject<B>, is_lost: bool) {
+    let mut own = region(subject);
+    see_fault(subject, subject.child(), is_lost, || {});
+    assert!(has(subject, &own, SEED), "this process's memory is unharmed");
+    own.grow_to(subject.units(2)).unwrap();
+    write(subject, &mut own, SEED + 1);
+    assert!(has(subject, &own, SEED + 1), "and its device works");
+}
+
+/// Lets the second process fault, right after something is done here, and looks whether that is what the vendor makes of
+/// it.
+fn see_fault<B: Workbench, T>(
+    subject: &Subject<B>,
+    mut child: Child,
+    is_lost: bool,
+    before: impl FnOnce() -> T,
+) -> T {
+    child.receive::<()>();
+    let done = before();
+    child.send(());
+    let vendor = subject.backend.vendor();
+    if vendor == Vendor::Hip && subject.backend.pattern_by() == "a kernel" {
+        // The runtime's own handler ends the process.
+        child.finish_by(libc::SIGABRT);
+        return done;
+    }
+    let survived: Survived = child.receive();
+    child.finish();
+    assert_eq!(survived.is_lost, is_lost, "{survived:?}");
+    assert_eq!(survived.after_it_lost, is_lost, "the loss of a device is for good: {survived:?}");
+    assert_eq!(survived.not_given_back, None, "{survived:?}");
+    done
+}
+
+fn writing_to_read_only<B: Workbench>(subject: &Subject<B>) {
+    watch(subject);
+}
+
+fn writes_to_read_only<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut region = region(subject);
+    region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
+    fault(subject, peer, region, |backend, region| {
+        // SAFETY: the device may not write there: the fault is what is asked for, and no other memory is reached.
+        unsafe { backend.write_pattern(subject.device, region.address(), subject.unit(), SEED) }
+    });
+}
+
+fn reading_without_access<B: Workbench>(subject: &Subject<B>) {
+    watch(subject);
+}
+
+fn reads_without_access<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    // Memory that never was accessible, in a region whose first unit is.
+    let mut region = region(subject);
+    region.map(subject.unit(), &subject.memory(1)).unwrap();
+    fault(subject, peer, region, |backend, region| {
+        let at = region.address() + subject.unit();
+        // SAFETY: the device may not read there: the fault is what is asked for.
+        unsafe { backend.count_wrong(subject.device, at, subject.unit(), SEED) }.map(drop)
+    });
+}
+
+fn reading_unmapped_addresses<B: Workbench>(subject: &Subject<B>) {
+    watch(subject);
+}
+
+fn reads_unmapped_addresses<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    fault(subject, peer, region(subject), |backend, region| {
+        let at = region.address() + subject.unit();
+        // SAFETY: nothing is mapped in this reserved unit: the fault is what is asked for.
+        unsafe { backend.count_wrong(subject.device, at, subject.unit(), SEED) }.map(drop)
+    });
+}
+
+fn writing_after_unmap<B: Workbench>(subject: &Subject<B>) {
+    watch(subject);
+}
+
+fn writes_after_unmap<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut region = region(subject);
+    region.shrink_to(Bytes(0), Done::when_devices_idle()).unwrap();
+    fault(subject, peer, region, |backend, region| {
+        // SAFETY: nothing is mapped there any more: the fault is what is asked for.
+        unsafe { backend.write_pattern(subject.device, region.address(), subject.unit(), SEED) }
+    });
+}
+
+fn walking_out_of_memory<B: Workbench>(subject: &Subject<B>) {
+    watch(subject);
+}
+
+fn walks_out_of_memory<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    // A node whose next one would be where nothing is mapped.
+    let mut region = region(subject);
+    let node = [(region.address() + subject.unit()).0, 1].map(u64::to_ne_bytes);
+    region.write(Bytes(0), node.as_flattened()).unwrap();
+    // SAFETY: one node is there.
+    let walked = unsafe { subject.backend.walk_list(subject.device, region.address(), 1) }.unwrap();
+    assert_eq!(walked, Walked { nodes: 1, sum: 1 });
+    fault(subject, peer, region, |backend, region| {
+        // SAFETY: there is no second one: the fault is what is asked for.
+        unsafe { backend.walk_list(subject.device, region.address(), 2) }.map(drop)
+    });
+}
+
+fn reading_a_peer_after_withdrawal<B: Workbench>(subject: &Subject<B>) {
+    subject.two_devices();
+    watch(subject);
+}
+
+fn reads_a_peer_after_withdrawal<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let (device, owner) = subject.two_devices();
+    let mut region = subject.region(2).on(owner).access(device, RW).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    write(subject, &mut region, SEED);
+    assert!(has(subject, &region, SEED), "the device reads and writes what it was given");
+    region.set_access(Bytes(0), subject.unit(), device, Access::None).unwrap();
+    fault(subject, peer, region, |backend, region| {
+        // SAFETY: the device may not read there any more: the fault is what is asked for.
+        unsafe { backend.count_wrong(device, region.address(), subject.unit(), SEED) }.map(drop)
+    });
+}
+
+fn shared_memory_outlives_a_fault<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 1);
+    let mut own = mapped(subject, &[&memory]);
+    write(subject, &mut own, SEED);
+    let mut child = subject.child();
+    give(&mut child, &memory);
+    see_fault(subject, child, subject.backend.vendor() == Vendor::Cuda, || {});
+    assert!(has(subject, &own, SEED + 1), "what the other process wrote before it faulted");
+    write(subject, &mut own, SEED);
+    assert!(has(subject, &own, SEED));
+}
+
+fn faults_with_shared_memory<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let memory: Physical<B> = take(subject, peer);
+    let mut region = subject.region(2).build().unwrap();
+    region.map(Bytes(0), &memory).unwrap();
+    region.set_access(Bytes(0), subject.unit(), subject.device, Access::ReadWrite).unwrap();
+    write(subject, &mut region, SEED + 1);
+    region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
+    fault(subject, peer, region, |backend, region| {
+        // SAFETY: the device may not write there: the fault is what is asked for.
+        unsafe { backend.write_pattern(subject.device, region.address(), subject.unit(), SEED + 2) }
+    });
+}
+
+fn work_of_others_goes_on<B: Workbench>(subject: &Subject<B>) {
+    let own = region(subject);
+    let work = || start_longer(subject, &own, Bytes(0), SEED + 1, 3);
+    // Measured before the other process takes its share of the device.
+    finish(subject, &*start_longer(subject, &own, Bytes(0), SEED, 1));
+    let flight = see_fault(subject, subject.child(), subject.backend.vendor() == Vendor::Cuda, work);
+    finish(subject, &*flight);
+    assert!(has(subject, &own, SEED + 1), "the work was done to its end");
+}
+
+fn in_flight_when_the_device_dies<B: Workbench>(subject: &Subject<B>) {
+    // Of work that goes on when its call has returned, the host's simulated devices have no other way to tell.
+    watch_loss(subject, subject.backend.vendor() != Vendor::Hip);
+}
+
+fn dies_in_flight<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let region = region(subject);
+    let mut event = subject.backend.event(subject.device).unwrap();
+    fault(subject, peer, region, |backend, region| {
+        let at = region.address() + subject.unit();
+        // SAFETY: nothing is mapped in this reserved unit: the fault is what is asked for.
+        let flight = unsafe { backend.start_pattern(subject.device, at, subject.unit(), SEED, 4) }?;
+        let marked = event.record(flight.stream());
+        assert!(marked.is_ok() || is_lost(&marked), "{marked:?}");
+        let waited = backend.synchronize_stream(subject.device, flight.stream());
+        assert_eq!(is_lost(&waited), is_lost(&flight.is_done()), "waiting and asking agree");
+        assert!(event.is_done().unwrap(), "what is dead does nothing any more");
+        event.wait().unwrap();
+        waited
+    });
+}
+
+fn queued_when_the_device_dies<B: Workbench>(subject: &Subject<B>) {
+    watch_loss(subject, subject.backend.vendor() != Vendor::Hip);
+}
+
+fn dies_with_more_queued<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let region = region(subject);
+    fault(subject, peer, region, |backend, region| {
+        let (unit, device) = (subject.unit(), subject.device);
+        let at = region.address();
+        // SAFETY: the unit is mapped, and this work is so long that the rest is queued behind it.
+        let flight = unsafe { backend.start_pattern(device, at, unit, SEED, 256) }?;
+        for at in [at + unit, at] {
+            // SAFETY: nothing is mapped in the second unit: the fault is what is asked for.
+            let queued = unsafe { backend.start_pattern_on(device, flight.stream(), at, unit, SEED, 1) };
+            assert!(queued.is_ok() || is_lost(&queued), "{queued:?}");
+        }
+        backend.synchronize_stream(device, flight.stream())
+    });
+}
+
+/// A guarded region that is mapped to both ends.
+fn guarded<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+    let mut region = subject.region(1).guarded().build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    write(subject, &mut region, SEED);
+    assert!(has(subject, &region, SEED));
+    region
+}
+
+fn writing_before_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
+    watch(subject);
+}
+
+fn writes_before_a_guarded_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    fault(subject, peer, guarded(subject), |backend, region| {
+        let before = Address(region.address().0 - PATTERN_WORD.0);
+        // SAFETY: nothing is mapped in a guard: the fault is what is asked for.
+        unsafe { backend.write_pattern(subject.device, before, PATTERN_WORD, SEED) }
+    });
+}
+
+fn reading_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
+    watch(subject);
+}
+
+fn reads_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    fault(subject, peer, guarded(subject), |backend, region| {
+        // SAFETY: nothing is mapped in a guard: the fault is what is asked for.
+        unsafe { backend.count_wrong(subject.device, region.range().end(), PATTERN_WORD, SEED) }.map(drop)
+    });
+}
+
+fn the_cpu_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
+    if subject.backend.vendor() != Vendor::Host {
+        skip("what the CPU may do with a device's memory is another matter");
+    }
+    let mut child = subject.child();
+    child.receive::<()>();
+    child.send(());
+    child.finish_by(libc::SIGSEGV);
+}
+
+fn touches_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let region = guarded(subject);
+    let last = (region.range().end().0 - 1) as usize;
+    no_core_file();
+    // SAFETY: the last byte of the region is the host's own memory.
+    unsafe { std::ptr::with_exposed_provenance::<u8>(last).read_volatile() };
+    // Until here nothing was wrong.
+    peer.send(());
+    peer.receive::<()>();
+    // SAFETY: nothing is mapped there: the fault is what is asked for.
+    unsafe { std::ptr::with_exposed_provenance::<u8>(last + 1).read_volatile() };
+}
+
+fn reading_read_only_works<B: Workbench>(subject: &Subject<B>) {
+    let mut region = region(subject);
+    region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
+    assert!(has(subject, &region, SEED) && !has(subject, &region, SEED + 1));
+    // SAFETY: the device may read all of it.
+    let wrong =
+        unsafe { subject.backend.count_wrong(subject.device, region.address(), subject.unit(), SEED) };
+    assert_eq!(wrong.unwrap(), 0, "asked directly as well");
+}
+
+fn regions_refuse_before_the_device_does<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(4).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    write(subject, &mut region, SEED);
+    region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
+    region.map(subject.unit(), &subject.memory(1)).unwrap();
+    let (device, unit) = (subject.device, subject.unit());
+    let no_access = |answer: gpu_vmm_core::Result<()>| {
+        let error = answer.unwrap_err();
+        assert!(matches!(error, Error::NoAccess { .. }), "{error}");
+    };
+    no_access(region.write_pattern(device, Bytes(0), unit, SEED));
+    no_access(region.write(Bytes(0), &[0; 8]));
+    no_access(region.fill(Bytes(0), unit, 0));
+    no_access(region.count_wrong(device, unit, unit, SEED).map(drop));
+    no_access(region.read(unit, &mut [0; 8]));
+    // Half of it is readable.
+    no_access(region.count_wrong(device, Bytes(0), unit + unit, SEED).map(drop));
+    let not_mapped = |answer: gpu_vmm_core::Result<()>| {
+        let error = answer.unwrap_err();
+        assert!(matches!(error, Error::NotMapped { .. }), "{error}");
+    };
+    not_mapped(region.count_wrong(device, unit + unit, unit, SEED).map(drop));
+    not_mapped(region.write_pattern(device, unit + unit, unit, SEED));
+    not_mapped(region.fill(unit + unit, unit, 0));
+    assert_eq!(region.count_wrong(device, Bytes(0), unit, SEED).unwrap(), 0, "the device lives");
+}
+
+fn copying_without_access<B: Workbench>(subject: &Subject<B>) {
+    if subject.backend.vendor() != Vendor::Host {
+        skip("a device that copies by itself is lost, or its process ends");
+    }
+    let mut region = region(subject);
+    region.map(subject.unit(), &subject.memory(1)).unwrap();
+    let (at, unit) = (region.address(), subject.unit());
+    // SAFETY: both units are mapped; the device may not read the second, which the backend is to see.
+    unsafe { subject.backend.copy(subject.device, at, at + unit, unit) }.unwrap_err();
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), unit, SEED).unwrap(), 0, "something was copied");
+}

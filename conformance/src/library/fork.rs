@@ -1,0 +1,378 @@
+//! Rule 10: a process that was forked from one with an open driver touches nothing, and one that was forked before can
+//! open it for itself.
+#![allow(unsafe_code)] // fork
+
+use crate::case::cases;
+use crate::fork_server::Ended;
+use crate::library::tools::{has, write};
+use crate::peer::Peer;
+use crate::subject::Subject;
+use gpu_vmm_core::{
+    Access, Bytes, DeviceVec, Done, DropLog, Error, Event, Lane, Physical, Pinned, Placement, Properties,
+    Region, Regions, Result, Ring, Stash, Stream,
+};
+use gpu_vmm_testkit::{PATTERN_WORD, WorkStream, Workbench, pattern_word};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+cases! { "fork":
+    /// In a forked child every call that would reach the driver answers an error that says so, and dropping does nothing.
+    a_forked_child_gets_errors,
+    /// A child of the child gets the same errors.
+    a_grandchild_gets_errors,
+    /// Whatever a forked child drops, the parent has its memory and addresses still, and goes on with them.
+    what_a_child_drops_is_the_parents,
+    /// A forked child can execute a program, as children of the standard library do.
+    a_child_can_exec,
+    /// A child that is forked while other threads are inside the driver gets errors, and waits for none of their locks.
+    forked_while_threads_are_at_work,
+    /// A child that is forked while a ring is in use waits for no thread of its parent's, nor does it give back room in a
+    /// stash.
+    forked_while_contents_are_copied,
+    /// A child that is forked while other threads hold locks of the library gets errors, and waits for none of them.
+    forked_while_locks_are_held,
+    /// A process that was forked before the driver was opened opens it for itself, beside the first one.
+    forked_before_opening with opens_for_itself,
+}
+
+const SEED: u64 = 700;
+
+/// How long a child of a case may take, which does next to nothing.
+const SECONDS: u32 = 20;
+
+/// What a forked child did. It has a copy of everything that this process has, and ends without dropping it.
+///
+/// Other threads of this process are not in the child, and what they had locked stays locked: the child calls gpu-vmm,
+/// which looks for the fork first, and the C library's heap, which a fork leaves whole.
+pub(crate) fn forked(child: impl FnOnce() -> i32) -> Ended {
+    // SAFETY: see above.
+    match unsafe { libc::fork() } {
+        -1 => panic!("no fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            // SAFETY: a child that waits for a lock is ended by this; and it ends without the parent's exit handlers.
+            unsafe {
+                libc::alarm(SECONDS);
+                libc::_exit(child())
+            }
+        }
+        pid => {
+            let mut status = 0;
+            // SAFETY: the child is this process's own.
+            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+            Ended::from_status(status)
+        }
+    }
+}
+
+/// The number of the first check that does not hold, from 1 on, or 0.
+pub(crate) fn first_wrong(checks: &[bool]) -> i32 {
+    checks.iter().position(|held| !held).map_or(0, |index| index as i32 + 1)
+}
+
+pub(crate) fn is_forked<T>(answer: Result<T>) -> bool {
+    matches!(answer, Err(Error::Forked { .. }))
+}
+
+fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+    let mut region = subject.region(4).build().unwrap();
+    region.grow_to(subject.units(2)).unwrap();
+    write(subject, &mut region, SEED);
+    region
+}
+
+/// Calls everything that reaches a driver: the first that does not say that this is a forked child, or 0.
+fn first_that_reaches_the_driver<B: Workbench>(
+    subject: &Subject<B>,
+    region: &mut Region<B>,
+    memory: &Physical<B>,
+    vec: &mut DeviceVec<u32, B>,
+    event: &mut dyn Event,
+) -> i32 {
+    let (backend, device, unit) = (&subject.backend, subject.device, subject.unit());
+    let behind = region.end();
+    // SAFETY: null is the default stream of all vendors.
+    let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
+    first_wrong(&[
+        is_forked(Physical::create(backend, unit, Properties::on(device))),
+        is_forked(Region::builder(backend).reserve(unit).build()),
+        is_forked(subject.region(1).at(Placement::Prefer(region.address())).build()),
+        is_forked(region.grow_to(behind + unit)),
+        is_forked(region.grow_or_move(subject.units(64), Done::when_devices_idle())),
+        is_forked(region.map(behind, memory)),
+        is_forked(region.set_access(Bytes(0), behind, device, Access::Read)),
+        is_forked(region.write(Bytes(0), &[0; 8])),
+        is_forked(region.read(Bytes(0), &mut [0; 8])),
+        is_forked(region.fill(Bytes(0), unit, 0)),
+        is_forked(region.write_pattern(device, Bytes(0), unit, 0)),
+        is_forked(region.count_wrong(device, Bytes(0), unit, 0)),
+        is_forked(region.unmap(Bytes(0), behind, Done::when_devices_idle())),
+        is_forked(region.shrink_to(Bytes(0), Done::when_devices_idle())),
+        is_forked(region.suspend(&Stash::nothing(), Done::when_devices_idle())),
+        is_forked(vec.push(1)),
+        is_forked(backend.pin(unit)),
+        is_forked(backend.lane(device)),
+        is_forked(backend.memory_info(device)),
+        is_forked(backend.capabilities(device)),
+        is_forked(backend.synchronize(device)),
+        is_forked(backend.synchronize_stream(device, stream)),
+        is_forked(backend.event(device)),
+        is_forked(event.record(stream)),
+        is_forked(event.is_done()),
+        is_forked(event.wait()),
+        is_forked(event.hold(stream)),
+        is_forked(backend.is_capturing(stream)),
+        is_forked(backend.own_stream(device)),
+    ])
+}
+
+/// What is in a process that forks.
+struct Parent<B: Workbench> {
+    /// Before what it copies to.
+    lane: Box<dyn Lane>,
+    pinned: Box<dyn Pinned>,
+    event: Box<dyn Event>,
+    own: Box<dyn WorkStream>,
+    region: Region<B>,
+    memory: Physical<B>,
+    vec: DeviceVec<u32, B>,
+}
+
+impl<B: Workbench> Parent<B> {
+    fn new(subject: &Subject<B>) -> Self {
+        let mut vec = DeviceVec::build(subject.region(2)).unwrap();
+        vec.extend_from_slice(&[7; 100]).unwrap();
+        let (lane, pinned) = (subject.backend.lane(subject.device), subject.backend.pin(Bytes(8)));
+        // Memory that was in a guarded region is poisoned when it is freed: not by a child that is to free nothing.
+        let (memory, mut guarded) = (subject.memory(1), subject.region(1).guarded().build().unwrap());
+        subject.open(&mut guarded, Bytes(0), &memory);
+        write(subject, &mut guarded, SEED + 2);
+        guarded.unmap(Bytes(0), subject.unit(), Done::when_devices_idle()).unwrap();
+        let mut event = subject.backend.event(subject.device).unwrap();
+        let own = subject.backend.own_stream(subject.device).unwrap();
+        event.record(own.stream()).unwrap();
+        let (lane, pinned) = (lane.unwrap(), pinned.unwrap());
+        Self { lane, pinned, event, own, region: region(subject), memory, vec }
+    }
+
+    /// The parent has everything, and goes on with it.
+    fn check(mut self, subject: &Subject<B>) {
+        assert!(has(subject, &self.region, SEED), "the bytes are as they were");
+        let word = self.pinned.start().cast::<u64>();
+        // SAFETY: both sides have a word, which nobody else uses until the lane has finished.
+        unsafe { self.lane.copy_to_host(word.as_ptr().cast(), self.region.address(), PATTERN_WORD) }.unwrap();
+        self.lane.finish().unwrap();
+        self.event.record(self.own.stream()).unwrap();
+        self.event.wait().unwrap();
+        assert!(self.event.is_done().unwrap() && self.own.is_done().unwrap());
+        // SAFETY: the word has been written, and nobody writes it any more.
+        assert_eq!(unsafe { word.read() }, pattern_word(SEED, 0));
+        self.region.map(subject.units(2), &self.memory).unwrap();
+        self.region.set_access(subject.units(2), subject.unit(), subject.device, Access::ReadWrite).unwrap();
+        subject.check(&self.region, subject.units(2), subject.unit(), SEED + 2);
+        write(subject, &mut self.region, SEED + 1);
+        assert!(has(subject, &self.region, SEED + 1));
+        self.vec.push(8).unwrap();
+        assert_eq!(self.vec.to_vec().unwrap()[99..], [7, 8]);
+    }
+}
+
+fn a_forked_child_gets_errors<B: Workbench>(subject: &Subject<B>) {
+    let mut parent = Parent::new(subject);
+    let ended = forked(|| {
+        let Parent { region, memory, vec, event, .. } = &mut parent;
+        first_that_reaches_the_driver(subject, region, memory, vec, &mut **event)
+    });
+    assert_eq!(ended, Ended::Exit(0), "the number of the call that did not say so");
+    parent.check(subject);
+}
+
+fn a_grandchild_gets_errors<B: Workbench>(subject: &Subject<B>) {
+    let mut parent = Parent::new(subject);
+    let ended = forked(|| {
+        let grandchild = forked(|| {
+            let Parent { region, memory, vec, event, .. } = &mut parent;
+            first_that_reaches_the_driver(subject, region, memory, vec, &mut **event)
+        });
+        match grandchild {
+            Ended::Exit(status) => status,
+            _ => -1,
+        }
+    });
+    assert_eq!(ended, Ended::Exit(0), "the number of the call that did not say so");
+    parent.check(subject);
+}
+
+fn what_a_child_drops_is_the_parents<B: Workbench>(subject: &Subject<B>) {
+    let mut parent = Some(Parent::new(subject));
+    let free = subject.free_here();
+    let ended = forked(|| {
+        let Parent { lane, pinned, event, own, region, memory, vec } =
+            parent.take().expect("the copy of the parent's");
+        drop((lane, pinned, event, own, memory, vec));
+        let closed = region.close(Done::when_devices_idle());
+        first_wrong(&[is_forked(closed), subject.backend.drop_log().take_last().is_none()])
+    });
+    assert_eq!(ended, Ended::Exit(0), "the number of what did not hold");
+    assert_eq!(subject.free_here(), free, "nothing has come back");
+    parent.take().expect("the parent's own").check(subject);
+}
+
+fn a_child_can_exec<B: Workbench>(subject: &Subject<B>) {
+    let parent = Parent::new(subject);
+    let ended = forked(|| {
+        let words = [c"sh", c"-c", c"exit 7"];
+        let [sh, c, text] = words.map(std::ffi::CStr::as_ptr);
+        // SAFETY: a path, and a list of texts that ends with a null pointer; what this returns from has failed.
+        unsafe { libc::execv(c"/bin/sh".as_ptr(), [sh, c, text, std::ptr::null()].as_ptr()) };
+        1
+    });
+    assert_eq!(ended, Ended::Exit(7));
+    let status = std::process::Command::new("/bin/sh").args(["-c", "exit 8"]).status().unwrap();
+    assert_eq!(status.code(), Some(8));
+    parent.check(subject);
+}
+
+/// Forks so many times while other threads do some work again and again.
+fn forked_beside(times: usize, threads: u64, work: impl Fn(u64) + Sync, mut child: impl FnMut() -> i32) {
+    let stop = AtomicBool::new(false);
+    let ended: Vec<Ended> = std::thread::scope(|scope| {
+        for thread in 0..threads {
+            let (stop, work) = (&stop, &work);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    work(thread);
+                }
+            });
+        }
+        let ended = (0..times).map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(3));
+            forked(&mut child)
+        });
+        let ended = ended.collect();
+        stop.store(true, Ordering::Relaxed);
+        ended
+    });
+    for ended in ended {
+        assert_eq!(
+            ended,
+            Ended::Exit(0),
+            "the number of the call that did not say so, or a signal for a lock"
+        );
+    }
+}
+
+fn forked_while_threads_are_at_work<B: Workbench>(subject: &Subject<B>) {
+    let mut parent = Parent::new(subject);
+    let work = |thread| {
+        let mut region = subject.region(2).build().unwrap();
+        region.grow_to(subject.unit()).unwrap();
+        write(subject, &mut region, thread);
+        assert!(has(subject, &region, thread));
+    };
+    forked_beside(6, 3, work, || {
+        let Parent { region, memory, vec, event, .. } = &mut parent;
+        first_that_reaches_the_driver(subject, region, memory, vec, &mut **event)
+    });
+    parent.check(subject);
+}
+
+fn forked_while_contents_are_copied<B: Workbench>(subject: &Subject<B>) {
+    let ring = Arc::new(Ring::new(&subject.backend, 1, Bytes(4096)).unwrap());
+    let stash = Stash::pageable(Arc::clone(&ring));
+    let room = Stash::pinned(&subject.backend, subject.units(2)).unwrap();
+    let (mut here, mut asleep) = (region(subject), Some(region(subject)));
+    asleep.as_mut().unwrap().suspend(&room, Done::when_devices_idle()).unwrap();
+    let moving = Mutex::new(region(subject));
+    let work = |_| {
+        let mut region = moving.lock().unwrap();
+        region.suspend(&stash, Done::when_devices_idle()).unwrap();
+        region.resume().unwrap();
+    };
+    forked_beside(6, 1, work, || {
+        // SAFETY: no device uses it.
+        let done = unsafe { Done::promised() };
+        let asleep = asleep.take();
+        let free = room.free();
+        first_wrong(&[
+            ring.size() == Bytes(8192),
+            is_forked(here.suspend(&stash, done)),
+            is_forked(here.suspend(&room, done)),
+            asleep.is_some_and(|mut region| is_forked(region.resume())) && room.free() == free,
+        ])
+    });
+    let mut asleep = asleep.unwrap();
+    asleep.resume().unwrap();
+    assert!(has(subject, &asleep, SEED) && has(subject, &here, SEED));
+}
+
+fn forked_while_locks_are_held<B: Workbench>(subject: &Subject<B>) {
+    let (backend, log, regions) = (&subject.backend, DropLog::new(), Regions::new());
+    let new = || {
+        let mut region = subject.space(1).tag("all").build().unwrap();
+        region.grow_to(subject.granularity()).unwrap();
+        region
+    };
+    let shared: Vec<_> = (0..8).map(|_| regions.insert(new()).unwrap()).collect();
+    let (mut late, mut more) = (Some(new()), Some(new()));
+    let work = |thread| match thread {
+        // While one has a region, another has the turn among those who suspend.
+        0 => {
+            let _locked = shared[0].lock().unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        1 => {
+            regions.suspend("all", &Stash::nothing(), Done::when_devices_idle()).unwrap();
+            regions.resume("all").unwrap();
+        }
+        2 => drop(regions.tagged("all").unwrap()),
+        3 => {
+            log.record(Error::ZeroSize { operation: "test" });
+            drop(log.take_last());
+        }
+        _ => {
+            new().release_later();
+            backend.deferred().collect(backend).unwrap();
+        }
+    };
+    forked_beside(40, 5, work, || {
+        let region = late.take();
+        let other = more.take();
+        let suspended = regions.suspend("all", &Stash::nothing(), Done::when_devices_idle());
+        log.record(Error::ZeroSize { operation: "test" });
+        first_wrong(&[
+            is_forked(shared[0].lock()),
+            is_forked(suspended),
+            is_forked(regions.resume("all")),
+            is_forked(regions.tagged("all")),
+            is_forked(regions.states()),
+            is_forked(regions.remove(&shared[0])),
+            other.is_some_and(|region| is_forked(regions.insert(region))),
+            log.take_last().is_none(),
+            is_forked(backend.deferred().collect(backend)),
+            region.is_some_and(|region| {
+                region.release_later();
+                true
+            }),
+        ])
+    });
+}
+
+fn forked_before_opening<B: Workbench>(subject: &Subject<B>) {
+    let mut region = region(subject);
+    let mut child = subject.child();
+    child.receive::<()>();
+    write(subject, &mut region, SEED + 1);
+    child.send(());
+    child.finish();
+    assert!(has(subject, &region, SEED + 1), "the other process's memory is other memory");
+}
+
+fn opens_for_itself<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut region = region(subject);
+    peer.send(());
+    peer.receive::<()>();
+    assert!(has(subject, &region, SEED), "the other process's memory is other memory");
+    region.grow_to(subject.units(3)).unwrap();
+    region.close(Done::when_devices_idle()).unwrap();
+    assert!(subject.backend.drop_log().take_last().is_none());
+}

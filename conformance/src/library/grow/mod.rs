@@ -1,0 +1,39 @@
+//! Growth: more memory at the same address, and no byte copied.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `within` | inside of what is reserved |
+//! | `extended` | by reservations right behind the last one |
+//! | `moved` | to a larger range, with the same memory |
+//! | `shrunk` | back from the end |
+
+mod extended;
+mod moved;
+mod shrunk;
+mod within;
+
+use crate::case::Case;
+use crate::subject::Subject;
+use gpu_vmm_core::{Placement, Region};
+use gpu_vmm_testkit::Workbench;
+
+/// The cases of this group.
+pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+    [within::cases(), extended::cases(), moved::cases(), shrunk::cases()].concat()
+}
+
+/// A region that is full, with free addresses behind it; it is extended by as little as can be.
+fn full<B: Workbench>(subject: &Subject<B>, units: u64) -> Region<B> {
+    let at = Placement::Exact(subject.hole(512));
+    let mut region = subject.region(units).at(at).extend_by(subject.unit()).build().unwrap();
+    region.grow_to(subject.units(units)).unwrap();
+    region
+}
+
+/// The same, and what takes the addresses right behind it.
+fn walled<B: Workbench>(subject: &Subject<B>, units: u64) -> (Region<B>, Region<B>) {
+    let region = full(subject, units);
+    let behind = Placement::Exact(region.range().end());
+    let wall = subject.region(1).at(behind).build().unwrap();
+    (region, wall)
+}

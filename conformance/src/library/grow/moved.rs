@@ -1,0 +1,177 @@
+//! Growth to a larger range elsewhere, with the same memory.
+
+use super::{full, walled};
+use crate::case::cases;
+use crate::library::tools::idle;
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Access, Bytes, Error, Grown, Physical, Placement};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "grow":
+    /// A region that may move and must goes to a larger range with its bytes, and its old addresses are free again.
+    remapped,
+    /// A region that may move and need not stays where it is.
+    moved_only_if_it_must,
+    /// A move keeps the access of every mapping, and the pieces of memory are the same ones.
+    remapped_keeps_access_and_aliases,
+    /// A region of several reservations is one reservation after a move, and its bytes are in order.
+    moved_into_one_reservation,
+    /// A hole is a hole after a move, and what is around it is where it was.
+    moved_with_a_hole,
+    /// A move takes the memory of the growth and no more.
+    a_move_takes_no_memory,
+    /// A region can move again and again.
+    moved_again_and_again,
+    /// A region that was built with an alignment has it after a move too.
+    alignment_is_kept,
+    /// A move for which there is not enough memory leaves the region at its old address with all it has.
+    a_move_without_memory,
+    /// By hand: all is unmapped, the range given back, a larger one reserved, and the same handles mapped there.
+    remapped_by_hand,
+}
+
+fn remapped<B: Workbench>(subject: &Subject<B>) {
+    let (mut region, wall) = walled(subject, 4);
+    subject.write(&mut region, Bytes(0), subject.units(4), 7);
+    let before = region.address();
+    let growth = region.grow_or_move(subject.units(9), idle()).unwrap();
+    assert_eq!((growth.how, growth.end, growth.added), (Grown::Remapped, subject.units(9), subject.units(5)));
+    assert_ne!(growth.address, before);
+    assert_eq!((region.address(), region.reservations().len()), (growth.address, 1));
+    assert!(region.reserved() >= subject.units(18), "a move leaves room: {}", region.reserved());
+    subject.check(&region, Bytes(0), subject.units(4), 7);
+    region.write(subject.units(8), b"new").unwrap();
+    // The old addresses are free again.
+    let old = subject.region(4).at(Placement::Exact(before)).build().unwrap();
+    assert_eq!(old.address(), before);
+    drop(wall);
+}
+
+fn moved_only_if_it_must<B: Workbench>(subject: &Subject<B>) {
+    let mut region = full(subject, 2);
+    let address = region.address();
+    let growth = region.grow_or_move(subject.units(3), idle()).unwrap();
+    assert_eq!((growth.how, growth.address), (Grown::Extended, address));
+    let growth = region.grow_or_move(subject.units(2), idle()).unwrap();
+    assert_eq!((growth.how, growth.address, growth.added), (Grown::Within, address, Bytes(0)));
+}
+
+fn remapped_keeps_access_and_aliases<B: Workbench>(subject: &Subject<B>) {
+    let (mut region, _wall) = walled(subject, 2);
+    subject.write(&mut region, Bytes(0), subject.units(2), 1);
+    let shared = region.mapping_at(Bytes(0)).unwrap().memory.clone();
+    let mut other = subject.region(2).build().unwrap();
+    subject.open(&mut other, Bytes(0), &shared);
+    region.set_access(Bytes(0), subject.units(2), subject.device, Access::Read).unwrap();
+    region.grow_or_move(subject.units(3), idle()).unwrap();
+    assert_eq!(region.access(Bytes(0), subject.device), Access::Read);
+    assert_eq!(region.access(subject.units(2), subject.device), RW);
+    assert!(region.mapping_at(Bytes(0)).unwrap().memory.is_same_as(&shared));
+    subject.check(&region, Bytes(0), subject.units(2), 1);
+    subject.write(&mut other, Bytes(0), subject.units(2), 2);
+    subject.check(&region, Bytes(0), subject.units(2), 2);
+}
+
+fn moved_into_one_reservation<B: Workbench>(subject: &Subject<B>) {
+    let mut region = full(subject, 1);
+    for units in 2..=4 {
+        region.grow_to(subject.units(units)).unwrap();
+    }
+    assert_eq!(region.reservations().len(), 4);
+    subject.write(&mut region, Bytes(0), subject.units(4), 3);
+    let behind = Placement::Exact(region.range().end());
+    let _wall = subject.region(1).at(behind).build().unwrap();
+    let growth = region.grow_or_move(subject.units(5), idle()).unwrap();
+    assert_eq!((growth.how, region.reservations().len()), (Grown::Remapped, 1));
+    subject.check(&region, Bytes(0), subject.units(4), 3);
+    // Access and unmapping go by the handles, of which there are as many as before, and one.
+    assert_eq!(region.mappings().count(), 5);
+    region.unmap(subject.unit(), subject.units(2), idle()).unwrap();
+    subject.check(&region, Bytes(0), subject.unit(), 3);
+}
+
+fn moved_with_a_hole<B: Workbench>(subject: &Subject<B>) {
+    let (mut region, _wall) = walled(subject, 4);
+    region.shrink_to(Bytes(0), idle()).unwrap();
+    for at in [0, 3] {
+        subject.open(&mut region, subject.units(at), &subject.memory(1));
+        subject.write(&mut region, subject.units(at), subject.unit(), at);
+    }
+    let growth = region.grow_or_move(subject.units(5), idle()).unwrap();
+    assert_eq!((growth.how, growth.added), (Grown::Remapped, subject.unit()));
+    for at in [0, 3] {
+        subject.check(&region, subject.units(at), subject.unit(), at);
+    }
+    let mapped: Vec<Bytes> = region.mappings().map(|mapping| mapping.offset).collect();
+    assert_eq!(mapped, [0, 3, 4].map(|at| subject.units(at)));
+}
+
+fn a_move_takes_no_memory<B: Workbench>(subject: &Subject<B>) {
+    let (mut region, _wall) = walled(subject, 4);
+    let free = subject.free_here();
+    region.grow_or_move(subject.units(6), idle()).unwrap();
+    assert_eq!(subject.free_here(), free - subject.units(2));
+}
+
+fn moved_again_and_again<B: Workbench>(subject: &Subject<B>) {
+    let (mut region, wall) = walled(subject, 2);
+    subject.write(&mut region, Bytes(0), subject.units(2), 1);
+    let mut walls = vec![wall];
+    for round in 0..3 {
+        let (from, all) = (region.end(), region.reserved());
+        let growth = region.grow_or_move(all + subject.unit(), idle()).unwrap();
+        // Behind the later ones the addresses may be free by chance.
+        assert!(growth.how == Grown::Remapped || round > 0, "{growth:?}");
+        subject.write(&mut region, from, growth.added, 1 + from.0 / 8);
+        subject.check(&region, Bytes(0), growth.end, 1);
+        let behind = Placement::Prefer(region.range().end());
+        walls.push(subject.region(1).at(behind).build().unwrap());
+    }
+}
+
+fn alignment_is_kept<B: Workbench>(subject: &Subject<B>) {
+    let (alignment, base) = (Bytes::gib(1), subject.hole(4));
+    let at = Placement::Exact(base);
+    let mut region = subject.region(1).alignment(alignment).at(at).build().unwrap();
+    let _wall = subject.region(1).at(Placement::Exact(base + subject.unit())).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    subject.write(&mut region, Bytes(0), subject.unit(), 1);
+    let growth = region.grow_or_move(subject.units(3), idle()).unwrap();
+    assert_eq!(growth.how, Grown::Remapped);
+    assert!(growth.address.is_aligned_to(alignment), "{} for {alignment}", growth.address);
+    subject.check(&region, Bytes(0), subject.unit(), 1);
+}
+
+fn a_move_without_memory<B: Workbench>(subject: &Subject<B>) {
+    let (mut region, _wall) = walled(subject, 2);
+    subject.write(&mut region, Bytes(0), subject.units(2), 1);
+    let _held = subject.memory(1);
+    let total = subject.backend.device("test", subject.device).unwrap().total_memory;
+    let before = (region.range(), region.end(), subject.free());
+    let error = region.grow_or_move(total, idle()).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    assert_eq!((region.range(), region.end(), subject.free()), before);
+    subject.check(&region, Bytes(0), subject.units(2), 1);
+}
+
+fn remapped_by_hand<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(5).build().unwrap();
+    for granules in [2, 5] {
+        region.grow_to(subject.granules(granules)).unwrap();
+    }
+    subject.write(&mut region, Bytes(0), subject.granules(5), 1);
+    let free = subject.free();
+    let pieces: Vec<Physical<B>> = region.mappings().map(|mapping| mapping.memory.clone()).collect();
+    region.unmap(Bytes(0), region.end(), idle()).unwrap();
+    region.close(idle()).unwrap();
+    assert_eq!(subject.free(), free);
+    let mut larger = subject.space(9).build().unwrap();
+    for memory in pieces.iter().chain([&subject.piece(4)]) {
+        larger.map(larger.end(), memory).unwrap();
+    }
+    larger.set_access(Bytes(0), subject.granules(9), subject.device, RW).unwrap();
+    subject.check(&larger, Bytes(0), subject.granules(5), 1);
+    let words = subject.granules(5).0 / 8;
+    subject.write(&mut larger, subject.granules(5), subject.granules(4), 1 + words);
+    subject.check(&larger, Bytes(0), subject.granules(9), 1);
+}

@@ -1,0 +1,132 @@
+//! Growth inside of what is reserved.
+
+use crate::case::cases;
+use crate::library::tools::idle;
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, Grown};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "grow":
+    /// Inside of its reservation a region grows at the same address and keeps its bytes.
+    within,
+    /// A size is rounded up to the granularity, and the growth says where the region ends and what was added.
+    sizes_are_rounded_and_said,
+    /// Each step takes one handle of just the step's size.
+    one_handle_a_step,
+    /// Growing to what is there already does nothing and says so.
+    nothing_to_do,
+    /// Steps of any sizes make one range without a seam for kernels.
+    unequal_steps,
+    /// Growth goes on behind the last mapping and leaves a hole as it is.
+    after_a_hole,
+    /// Growth goes on behind memory that was mapped by hand, wherever that is.
+    behind_what_was_mapped_by_hand,
+    /// The whole of a reservation can be filled, up to the last byte.
+    up_to_the_last_byte,
+    /// Each step takes its memory from the device that the region was built for, and no more than its size.
+    memory_is_counted,
+}
+
+fn within<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(64).build().unwrap();
+    let address = region.address();
+    for units in [1, 2, 5, 16, 64] {
+        let from = region.end();
+        let growth = region.grow_to(subject.units(units)).unwrap();
+        assert_eq!((growth.how, growth.address, growth.end), (Grown::Within, address, subject.units(units)));
+        assert_eq!(growth.added, growth.end - from);
+        subject.write(&mut region, from, growth.added, 7 + from.0 / 8);
+        subject.check(&region, Bytes(0), growth.end, 7);
+    }
+    // The check can fail.
+    region.fill(subject.unit(), Bytes(8), 0x5a).unwrap();
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 7).unwrap(), 1);
+}
+
+fn sizes_are_rounded_and_said<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(4).build().unwrap();
+    let least = subject.granularity();
+    let growth = region.grow_to(Bytes(1)).unwrap();
+    assert_eq!((growth.end, growth.added), (least, least));
+    let growth = region.grow_to(least + Bytes(1)).unwrap();
+    assert_eq!((growth.end, growth.added), (least + least, least));
+}
+
+fn one_handle_a_step<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(64).build().unwrap();
+    for granules in [1, 8, 64] {
+        region.grow_to(subject.granules(granules)).unwrap();
+    }
+    let lengths: Vec<Bytes> = region.mappings().map(|mapping| mapping.length).collect();
+    assert_eq!(lengths, [1, 7, 56].map(|granules| subject.granules(granules)));
+}
+
+fn nothing_to_do<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(4).build().unwrap();
+    region.grow_to(subject.units(3)).unwrap();
+    let free = subject.free();
+    for units in [1, 2, 3] {
+        let growth = region.grow_to(subject.units(units)).unwrap();
+        assert_eq!((growth.how, growth.end, growth.added), (Grown::Within, subject.units(3), Bytes(0)));
+    }
+    assert_eq!((subject.free(), region.mappings().count()), (free, 1));
+}
+
+fn unequal_steps<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(97).build().unwrap();
+    for step in [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4] {
+        let from = region.end();
+        let growth = region.grow_to(from + subject.granules(step)).unwrap();
+        subject.write(&mut region, from, growth.added, 7 + from.0 / 8);
+    }
+    assert_eq!(region.end(), subject.granules(97));
+    subject.check(&region, Bytes(0), region.end(), 7);
+}
+
+fn after_a_hole<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(16).build().unwrap();
+    for units in [2, 4, 6, 8] {
+        region.grow_to(subject.units(units)).unwrap();
+    }
+    region.unmap(subject.units(2), subject.units(2), idle()).unwrap();
+    let growth = region.grow_to(subject.units(9)).unwrap();
+    assert_eq!((growth.added, region.mapped()), (subject.unit(), subject.units(7)));
+    // Shrinking past the hole takes what is on both sides.
+    let shrunk = region.shrink_to(subject.units(1), idle()).unwrap();
+    assert_eq!((shrunk.end, shrunk.removed), (subject.units(2), subject.units(5)));
+}
+
+fn behind_what_was_mapped_by_hand<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(8).build().unwrap();
+    let (at, memory) = (subject.granules(3), subject.piece(2));
+    subject.open(&mut region, at, &memory);
+    subject.write(&mut region, at, memory.size(), 1);
+    let growth = region.grow_to(subject.granules(7)).unwrap();
+    assert_eq!((growth.how, growth.added), (Grown::Within, subject.granules(2)));
+    assert!(region.mapping_at(Bytes(0)).is_none());
+    subject.check(&region, at, memory.size(), 1);
+    subject.write(&mut region, at, subject.granules(4), 2);
+    subject.check(&region, at, subject.granules(4), 2);
+}
+
+fn up_to_the_last_byte<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(2).build().unwrap();
+    region.grow_to(subject.granularity()).unwrap();
+    let growth = region.grow_to(region.reserved()).unwrap();
+    assert_eq!((growth.how, growth.end), (Grown::Within, region.reserved()));
+    region.write(region.reserved() - Bytes(1), &[7]).unwrap();
+    let mut last = [0];
+    region.read(region.reserved() - Bytes(1), &mut last).unwrap();
+    assert_eq!(last, [7]);
+    assert_eq!(region.reservations().len(), 1);
+}
+
+fn memory_is_counted<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(16).build().unwrap();
+    let before = subject.free_here();
+    for granules in [1, 2, 4, 8, 16] {
+        region.grow_to(subject.granules(granules)).unwrap();
+        assert_eq!(subject.free_here(), before - subject.granules(granules));
+        assert!(region.mappings().all(|mapping| mapping.memory.device() == subject.device));
+    }
+}

@@ -1,0 +1,213 @@
+//! What is in memory that was freed. Nobody should see it: so it is looked at by a descriptor that is made behind the
+//! library's back, as a process would have it that keeps what it should have let go.
+
+use crate::case::cases;
+use crate::library::sharing::{import_of, shareable};
+use crate::library::tools::{has, idle, mapped, write};
+use crate::subject::{Subject, or_skip};
+use gpu_vmm_core::{Bytes, Handle, POISON, Physical, Region, Slots, Stash};
+use gpu_vmm_testkit::{Workbench, handle_of};
+
+cases! { "guard":
+    /// Memory that was in a guarded region is all poison once it is freed: by unmapping, shrinking, suspending,
+    /// closing, dropping, or releasing it later.
+    freed_memory_is_poisoned,
+    /// Memory of which somebody has a clone, or another mapping, keeps its contents, and is poisoned when they let go.
+    what_is_held_is_not_freed,
+    /// Memory that moves with its region keeps its contents, and is poisoned when it leaves the region at last.
+    moved_and_then_freed,
+    /// Memory that leaves a guarded region for another one by a swap keeps its contents there, and is poisoned when it is
+    /// freed.
+    swapped_and_then_freed,
+    /// A set that a guarded address has shown keeps its contents while it is hidden, and is poisoned when it is removed.
+    a_set_that_was_shown,
+    /// Memory that was exported is left alone: another process may use it rightly.
+    exported_memory_is_left_alone,
+    /// What is imported is the other process's, and is left alone.
+    imported_memory_is_left_alone,
+    /// Memory that was never in a guarded region is freed with what is in it.
+    without_a_guard,
+    /// Growth brings memory that is poisoned when it is freed, each piece for itself.
+    a_piece_of_several,
+}
+
+const SEED: u64 = 70;
+
+/// The same memory as the library does not know it, mapped.
+fn beside<B: Workbench>(subject: &Subject<B>, memory: &Physical<B>) -> Region<B> {
+    let fd = or_skip(handle_of(memory).export());
+    mapped(subject, &[&import_of(subject, fd, memory)])
+}
+
+/// Whether all of a region is poison.
+fn is_poison<B: Workbench>(region: &Region<B>) -> bool {
+    let mut bytes = vec![0; region.end().to_usize().unwrap()];
+    region.read(Bytes(0), &mut bytes).unwrap();
+    bytes.iter().all(|byte| *byte == POISON)
+}
+
+/// A guarded region that holds a piece of memory with the pattern, which nobody else holds, and the same memory as only
+/// a stray access would reach it.
+fn stray<B: Workbench>(subject: &Subject<B>) -> (Region<B>, Region<B>) {
+    let memory = shareable(subject, 1);
+    let mut region = subject.region(1).guarded().build().unwrap();
+    subject.open(&mut region, Bytes(0), &memory);
+    write(subject, &mut region, SEED);
+    let beside = beside(subject, &memory);
+    assert!(has(subject, &beside, SEED), "both are the same memory");
+    (region, beside)
+}
+
+/// How memory leaves a region.
+#[derive(Clone, Copy, Debug)]
+enum Free {
+    Unmap,
+    Shrink,
+    Suspend,
+    Close,
+    Drop,
+    Later,
+}
+
+/// Frees all memory of a region. Gives the region where it goes on.
+fn free<B: Workbench>(mut region: Region<B>, how: Free) -> Option<Region<B>> {
+    match how {
+        Free::Unmap => region.unmap(Bytes(0), region.end(), idle()).unwrap(),
+        Free::Shrink => assert_eq!(region.shrink_to(Bytes(0), idle()).unwrap().end, Bytes(0)),
+        Free::Suspend => {
+            region.suspend(&Stash::nothing(), idle()).unwrap();
+            region.resume().unwrap();
+            region.unmap(Bytes(0), region.end(), idle()).unwrap();
+        }
+        Free::Close => {
+            region.close(idle()).unwrap();
+            return None;
+        }
+        Free::Drop => return None,
+        Free::Later => {
+            let (backend, size) = (region.backend().clone(), region.mapped());
+            region.release_later();
+            assert_eq!(backend.deferred().collect(&backend).unwrap(), size);
+            return None;
+        }
+    }
+    Some(region)
+}
+
+fn freed_memory_is_poisoned<B: Workbench>(subject: &Subject<B>) {
+    for how in [Free::Unmap, Free::Shrink, Free::Suspend, Free::Close, Free::Drop, Free::Later] {
+        let (region, beside) = stray(subject);
+        let left = free(region, how);
+        assert!(is_poison(&beside), "{how:?}");
+        // The region goes on, and what it has next is not harmed.
+        if let Some(mut region) = left {
+            region.grow_to(subject.granularity()).unwrap();
+            write(subject, &mut region, SEED + 1);
+            assert!(has(subject, &region, SEED + 1) && is_poison(&beside), "{how:?}");
+        }
+    }
+    let logged = subject.backend.drop_log().take_last();
+    assert!(logged.is_none(), "{logged:?}");
+}
+
+fn what_is_held_is_not_freed<B: Workbench>(subject: &Subject<B>) {
+    let (region, beside) = stray(subject);
+    let held = region.mapping_at(Bytes(0)).unwrap().memory.clone();
+    let alias = mapped(subject, &[&held]);
+    region.close(idle()).unwrap();
+    assert!(has(subject, &alias, SEED) && has(subject, &beside, SEED), "another region has it");
+    alias.close(idle()).unwrap();
+    assert!(has(subject, &beside, SEED), "a clone is there");
+    drop(held);
+    assert!(is_poison(&beside));
+}
+
+fn moved_and_then_freed<B: Workbench>(subject: &Subject<B>) {
+    let (mut region, beside) = stray(subject);
+    region.grow_or_move(subject.units(2), idle()).unwrap();
+    subject.check(&region, Bytes(0), subject.unit(), SEED);
+    assert!(has(subject, &beside, SEED));
+    region.unmap(Bytes(0), subject.unit(), idle()).unwrap();
+    assert!(is_poison(&beside));
+}
+
+fn swapped_and_then_freed<B: Workbench>(subject: &Subject<B>) {
+    let (mut region, gone) = stray(subject);
+    let memory = shareable(subject, 1);
+    let mut plain = mapped(subject, &[&memory]);
+    write(subject, &mut plain, SEED + 1);
+    let come = beside(subject, &memory);
+    drop(memory);
+    region.swap_all(&mut plain, idle()).unwrap();
+    assert!(has(subject, &plain, SEED) && has(subject, &region, SEED + 1));
+    plain.swap_all(&mut region, idle()).unwrap();
+    assert!(has(subject, &region, SEED) && has(subject, &plain, SEED + 1));
+    // Both have been in the guarded region by now.
+    plain.close(idle()).unwrap();
+    assert!(is_poison(&come) && has(subject, &region, SEED) && has(subject, &gone, SEED));
+    region.close(idle()).unwrap();
+    assert!(is_poison(&gone));
+}
+
+fn a_set_that_was_shown<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 1);
+    let beside = beside(subject, &memory);
+    let mut slots = Slots::build(subject.region(1).guarded()).unwrap();
+    let [one, other] = [memory, subject.memory(1)].map(|memory| slots.add_set_of(vec![memory]).unwrap());
+    slots.show(one, idle()).unwrap();
+    slots.write_pattern(subject.device, Bytes(0), subject.unit(), SEED).unwrap();
+    slots.show(other, idle()).unwrap();
+    assert!(has(subject, &beside, SEED), "it is hidden");
+    slots.show(one, idle()).unwrap();
+    let kept = slots.remove_set(one, idle()).unwrap();
+    assert!(has(subject, &beside, SEED), "the caller has it");
+    drop(kept);
+    assert!(is_poison(&beside));
+}
+
+fn exported_memory_is_left_alone<B: Workbench>(subject: &Subject<B>) {
+    let (region, beside) = stray(subject);
+    let fd = or_skip(region.mapping_at(Bytes(0)).unwrap().memory.export());
+    region.close(idle()).unwrap();
+    assert!(has(subject, &beside, SEED));
+    drop(fd);
+}
+
+fn imported_memory_is_left_alone<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 1);
+    let mut own = mapped(subject, &[&memory]);
+    write(subject, &mut own, SEED);
+    let mut region = subject.region(1).guarded().build().unwrap();
+    let imported = import_of(subject, or_skip(handle_of(&memory).export()), &memory);
+    subject.open(&mut region, Bytes(0), &imported);
+    drop(imported);
+    region.close(idle()).unwrap();
+    assert!(has(subject, &own, SEED));
+}
+
+fn without_a_guard<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 1);
+    let mut region = mapped(subject, &[&memory]);
+    write(subject, &mut region, SEED);
+    let beside = beside(subject, &memory);
+    drop(memory);
+    region.close(idle()).unwrap();
+    assert!(has(subject, &beside, SEED));
+}
+
+fn a_piece_of_several<B: Workbench>(subject: &Subject<B>) {
+    // Whether such memory can be had at all.
+    drop(shareable(subject, 1));
+    let builder = subject.region(4).guarded().memory(subject.properties().shareable());
+    let mut region = builder.build().unwrap();
+    for units in [1, 3] {
+        region.grow_to(subject.units(units)).unwrap();
+    }
+    write(subject, &mut region, SEED);
+    let strays: Vec<Region<B>> = region.mappings().map(|mapping| beside(subject, mapping.memory)).collect();
+    region.shrink_to(subject.unit(), idle()).unwrap();
+    assert!(has(subject, &region, SEED) && has(subject, &strays[0], SEED), "the first stays");
+    assert!(is_poison(&strays[1]));
+    region.close(idle()).unwrap();
+    assert!(is_poison(&strays[0]));
+}

@@ -1,0 +1,170 @@
+//! The addresses before and behind a guarded region.
+
+use crate::case::cases;
+use crate::library::tools::{idle, refused};
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Address, Bytes, Error, Placement, Region};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "guard":
+    /// A guard is at least a unit of addresses on either side, and is not counted as the region's.
+    beside_the_region,
+    /// Nobody else gets an address of a guard, neither its first nor its last unit, until the region is closed.
+    nobody_else_lies_there,
+    /// A guarded region is at the exact address that was asked for, with its guard before it.
+    at_an_exact_address,
+    /// Where the region or its guard is in the way of something, the error has the region's address and what is offered.
+    where_something_is_in_the_way,
+    /// Where there are not so many addresses before an address, the region cannot lie there.
+    before_the_first_address,
+    /// A guard is as large as was asked for, rounded up to the unit of addresses; none is none.
+    as_large_as_was_asked_for,
+    /// More guard than there are addresses is refused before the driver is asked.
+    larger_than_the_address_space,
+    /// The region's own address is aligned as was asked for, whatever is before it.
+    the_region_is_aligned,
+    /// The first and the last byte of a guarded region are its device's to use, and those beside are refused.
+    used_to_both_ends,
+    /// Two guarded regions can share no guard: each has its own.
+    side_by_side,
+}
+
+fn beside_the_region<B: Workbench>(subject: &Subject<B>) {
+    assert_eq!(subject.region(2).build().unwrap().guard(), Bytes(0));
+    let region = subject.region(2).guarded().build().unwrap();
+    assert_eq!((region.guard(), region.reserved()), (subject.unit(), subject.units(2)));
+    assert_eq!(region.reservations().collect::<Vec<_>>(), [region.range()]);
+    assert_eq!((region.range().base, region.range().size), (region.address(), subject.units(2)));
+}
+
+/// Whether a unit of addresses can be had just there.
+fn is_free<B: Workbench>(subject: &Subject<B>, address: Address) -> bool {
+    match subject.region(1).at(Placement::Exact(address)).build() {
+        Ok(_) => true,
+        Err(Error::AddressTaken { .. }) => false,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+fn nobody_else_lies_there<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(8);
+    let at = Placement::Exact(base + subject.units(3));
+    let region = subject.region(1).guard(subject.units(2)).at(at).build().unwrap();
+    let free = |expected: [bool; 7]| {
+        for (unit, expected) in (0..).zip(expected) {
+            assert_eq!(is_free(subject, base + subject.units(unit)), expected, "unit {unit}");
+        }
+    };
+    free([true, false, false, false, false, false, true]);
+    region.close(idle()).unwrap();
+    free([true; 7]);
+}
+
+fn at_an_exact_address<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(6) + subject.units(2);
+    for at in [Placement::Exact(base), Placement::Prefer(base)] {
+        let region = subject.region(2).guarded().at(at).build().unwrap();
+        assert_eq!((region.address(), region.reserved()), (base, subject.units(2)));
+    }
+}
+
+fn where_something_is_in_the_way<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(8);
+    let _wall = subject.region(1).at(Placement::Exact(base + subject.units(3))).build().unwrap();
+    // In the way of the region, of the guard before it, and of the guard behind it.
+    for units in [3, 4, 2] {
+        let wanted = base + subject.units(units);
+        let error = subject.region(1).guarded().at(Placement::Exact(wanted)).build().unwrap_err();
+        let Error::AddressTaken { wanted: told, offered, .. } = error else { panic!("{error}") };
+        assert_eq!(told, wanted);
+        assert_ne!(offered, wanted);
+        let elsewhere = subject.region(1).guarded().at(Placement::Prefer(wanted)).build().unwrap();
+        assert_ne!(elsewhere.address(), wanted);
+        assert_eq!(elsewhere.guard(), subject.unit());
+    }
+}
+
+fn before_the_first_address<B: Workbench>(subject: &Subject<B>) {
+    for address in [Address(0), Address(0) + subject.unit()] {
+        let guarded = || subject.region(1).guard(subject.units(2));
+        let error = guarded().at(Placement::Exact(address)).build().unwrap_err();
+        assert!(matches!(error, Error::AddressTaken { wanted, .. } if wanted == address), "{error}");
+        assert_ne!(guarded().at(Placement::Prefer(address)).build().unwrap().address(), address);
+    }
+}
+
+fn as_large_as_was_asked_for<B: Workbench>(subject: &Subject<B>) {
+    let unit = subject.unit();
+    for (asked, units) in
+        [(Bytes(0), 0), (Bytes(1), 1), (unit, 1), (unit + Bytes(1), 2), (subject.units(5), 5)]
+    {
+        let region = subject.region(3).guard(asked).build().unwrap();
+        assert_eq!((region.guard(), region.reserved()), (subject.units(units), subject.units(3)), "{asked}");
+    }
+}
+
+fn larger_than_the_address_space<B: Workbench>(subject: &Subject<B>) {
+    for guard in [Bytes(u64::MAX), Bytes((1 << 47) + 1), Bytes(1 << 46)] {
+        refused!(subject.region(1).guard(guard).build(), Error::TooManyAddresses { .. });
+    }
+    let beyond = Address(u64::MAX - subject.unit().0 + 1);
+    refused!(subject.region(1).guarded().at(Placement::Exact(beyond)).build(), Error::Overflow { .. });
+    let odd = Address(subject.unit().0 * 64 + 1);
+    refused!(subject.region(1).guarded().at(Placement::Exact(odd)).build(), Error::Unaligned { .. }, odd);
+}
+
+fn the_region_is_aligned<B: Workbench>(subject: &Subject<B>) {
+    for alignment in [Bytes(1), Bytes::mib(64), Bytes::gib(1)] {
+        let region = subject.region(2).guarded().alignment(alignment).build().unwrap();
+        assert!(region.address().is_aligned_to(alignment), "{} for {alignment}", region.address());
+        assert!(region.guard() >= subject.unit() && region.reserved() == subject.units(2));
+    }
+}
+
+/// Has the device write to both ends of a region that is mapped whole.
+fn use_ends<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
+    let granule = subject.granularity();
+    let last = region.reserved() - granule;
+    subject.write(region, Bytes(0), granule, seed);
+    subject.write(region, last, granule, seed + 1);
+}
+
+fn check_ends<B: Workbench>(subject: &Subject<B>, region: &Region<B>, seed: u64) {
+    let granule = subject.granularity();
+    subject.check(region, Bytes(0), granule, seed);
+    subject.check(region, region.reserved() - granule, granule, seed + 1);
+}
+
+fn used_to_both_ends<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(2).guarded().build().unwrap();
+    region.map(Bytes(0), &subject.memory(1)).unwrap();
+    region.grow_to(subject.units(2)).unwrap();
+    region.set_access(Bytes(0), subject.unit(), subject.device, RW).unwrap();
+    use_ends(subject, &mut region, 1);
+    check_ends(subject, &region, 1);
+    let end = region.end();
+    region.write(end - Bytes(1), &[7]).unwrap();
+    let mut byte = [0];
+    region.read(end - Bytes(1), &mut byte).unwrap();
+    assert_eq!(byte, [7]);
+    refused!(region.write(end - Bytes(1), &[7; 2]), Error::OutOfRange { .. });
+    refused!(region.read(end, &mut byte), Error::OutOfRange { .. });
+    refused!(region.map(end, &subject.piece(1)), Error::OutOfRange { .. });
+    region.unmap(Bytes(0), subject.unit(), idle()).unwrap();
+    assert_eq!(region.mapped(), subject.unit());
+}
+
+fn side_by_side<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(8);
+    let at = |units| subject.region(2).guarded().at(Placement::Exact(base + subject.units(units)));
+    let mut first = at(1).build().unwrap();
+    let error = at(4).build().unwrap_err();
+    assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
+    let mut second = at(5).build().unwrap();
+    for (region, seed) in [(&mut first, 1), (&mut second, 3)] {
+        region.grow_to(subject.units(2)).unwrap();
+        use_ends(subject, region, seed);
+    }
+    check_ends(subject, &first, 1);
+    check_ends(subject, &second, 3);
+}

@@ -1,0 +1,146 @@
+//! Memory of a larger granularity than a region's: wherever it comes to lie, its address is a multiple of its own.
+
+use super::{SEED, mapped};
+use crate::case::cases;
+use crate::library::tools::idle;
+use crate::subject::{Subject, skip};
+use gpu_vmm_core::{
+    Bytes, Error, Granularity, Grown, Location, Physical, Placement, Properties, Region, Slots,
+};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "kinds":
+    /// Memory of a larger granularity than the region's is mapped at multiples of its own.
+    larger_granularity,
+    /// A region that moves comes to an address that suits the memory of a larger granularity in it, with a guard and
+    /// without, again and again.
+    a_move_keeps_the_granularity,
+    /// A region that no aligned address suits, since its memory of a larger granularity lies at an odd offset, is not moved.
+    a_move_that_no_address_suits,
+    /// A set of memory is shown at multiples of its granularity alone.
+    sets_of_a_larger_granularity,
+}
+
+/// Every kind of memory that there could be.
+fn kinds<B: Workbench>(subject: &Subject<B>) -> [Properties; 6] {
+    let plain = subject.properties();
+    [
+        plain,
+        plain.shareable(),
+        plain.compressible(),
+        plain.remote_dma(),
+        plain.located(Location::Host),
+        plain.located(Location::HostNode(0)),
+    ]
+}
+
+/// The kinds of memory whose granularity is larger than that of all devices. Ends the case if there is none.
+fn larger<B: Workbench>(subject: &Subject<B>) -> Vec<(Properties, Granularity)> {
+    let own = |properties| Some((properties, subject.backend.granularity_of("test", &properties).ok()?));
+    let least = subject.backend.granularity();
+    let found: Vec<_> = kinds(subject).into_iter().filter_map(own).filter(|(_, own)| *own > least).collect();
+    if found.is_empty() {
+        skip("all memory here is of one granularity");
+    }
+    found
+}
+
+fn larger_granularity<B: Workbench>(subject: &Subject<B>) {
+    for (properties, own) in larger(subject) {
+        let (memory, region) = mapped(subject, properties);
+        assert_eq!((memory.granularity(), region.granularity()), (own, own));
+        // A region that was made for less can take it where the address is right.
+        let least = subject.granules(1);
+        let mut small = subject.space(8 * own.bytes().0 / least.0).build().unwrap();
+        let base = small.address().0;
+        let offset = Bytes(base.next_multiple_of(own.bytes().0) - base);
+        let error = small.map(offset + least, &memory).unwrap_err();
+        assert_unaligned(&error, own);
+        subject.open(&mut small, offset, &memory);
+        subject.write(&mut small, offset, memory.size(), SEED);
+        subject.check(&small, offset, memory.size(), SEED);
+    }
+}
+
+fn a_move_keeps_the_granularity<B: Workbench>(subject: &Subject<B>) {
+    for (properties, own) in larger(subject) {
+        let memory = Physical::create(&subject.backend, own.bytes(), properties).unwrap();
+        for guard in [Bytes::ZERO, Bytes(1)] {
+            let size = own.bytes().max(subject.unit());
+            let builder = || Region::builder(&subject.backend).on(subject.device).reserve(size).guard(guard);
+            // An alignment that was asked for is kept anyway, so the region is built without, at an address that suits.
+            let aligned = builder().alignment(own.bytes()).build().unwrap().address();
+            let mut region = builder().at(Placement::Exact(aligned)).build().unwrap();
+            subject.open(&mut region, Bytes(0), &memory);
+            subject.write(&mut region, Bytes(0), memory.size(), SEED);
+            // An address suits by chance once in as many times as the granularity is larger.
+            for _ in 0..4 {
+                let behind = Placement::Exact(region.range().end());
+                let _wall = guard.is_zero().then(|| subject.region(1).at(behind).build());
+                let target = region.reserved() + subject.granules(1);
+                let growth = region.grow_or_move(target, idle()).unwrap();
+                assert_eq!(growth.how, Grown::Remapped);
+                assert!(own.divides(Bytes(growth.address.0)), "{} at {}", own, growth.address);
+                assert_eq!(region.mapping_at(Bytes(0)).unwrap().memory.granularity(), own);
+                subject.check(&region, Bytes(0), memory.size(), SEED);
+                region.shrink_to(memory.size(), idle()).unwrap();
+            }
+        }
+    }
+}
+
+fn a_move_that_no_address_suits<B: Workbench>(subject: &Subject<B>) {
+    let unit = subject.unit();
+    for (properties, own) in larger(subject) {
+        if own.bytes() <= unit {
+            skip("all addresses are reserved in units of the largest granularity");
+        }
+        let memory = Physical::create(&subject.backend, own.bytes(), properties).unwrap();
+        // One unit before an aligned address.
+        let size = own.bytes() + unit;
+        let place = subject.hole(4 * size.0 / unit.0).checked_add(own.bytes() - unit).unwrap();
+        let builder = Region::builder(&subject.backend).on(subject.device).reserve(size);
+        let mut region = builder.at(Placement::Exact(place)).build().unwrap();
+        subject.open(&mut region, unit, &memory);
+        subject.write(&mut region, unit, memory.size(), SEED);
+        let _wall = subject.region(1).at(Placement::Exact(region.range().end())).build().unwrap();
+        let (before, free) = (region.range(), subject.free());
+        let error = region.grow_or_move(size + unit, idle()).unwrap_err();
+        assert_unaligned(&error, own);
+        assert_eq!((region.range(), subject.free()), (before, free), "the region is as before");
+        subject.check(&region, unit, memory.size(), SEED);
+    }
+}
+
+fn sets_of_a_larger_granularity<B: Workbench>(subject: &Subject<B>) {
+    let unit = subject.unit();
+    for (properties, own) in larger(subject) {
+        if own.bytes() <= unit {
+            skip("all addresses are reserved in units of the largest granularity");
+        }
+        let piece = || Physical::create(&subject.backend, own.bytes(), properties).unwrap();
+        let size = own.bytes() + own.bytes();
+        let hole = subject.hole(4 * size.0 / unit.0);
+        let slots = |place| {
+            let builder = Region::builder(&subject.backend).on(subject.device).reserve(size);
+            Slots::build(builder.at(Placement::Exact(place))).unwrap()
+        };
+        let mut odd = slots(hole.checked_add(unit).unwrap());
+        assert_unaligned(&odd.add_set_of(vec![piece()]).unwrap_err(), own);
+        drop(odd);
+        let mut even = slots(hole);
+        let set = even.add_set_of(vec![piece(), piece()]).unwrap();
+        even.show(set, idle()).unwrap();
+        even.write_pattern(subject.device, Bytes(0), size, SEED).unwrap();
+        subject.check(even.region(), Bytes(0), size, SEED);
+    }
+}
+
+/// Fails unless memory was refused since its address is no multiple of its own granularity.
+#[track_caller]
+fn assert_unaligned(error: &Error, own: Granularity) {
+    assert!(
+        matches!(error, Error::Unaligned { what: "address", granularity, .. } if *granularity == own),
+        "{error}"
+    );
+}

@@ -1,0 +1,149 @@
+//! As what memory leaves the process.
+#![allow(unsafe_code)] // imports, and asks for descriptors of mappings
+
+use super::{SEED, mapped, refused, some};
+use crate::case::cases;
+use crate::leaks;
+use crate::library::tools::{has, told, write};
+use crate::subject::{Subject, skip};
+use gpu_vmm_core::{
+    Alignment, Bytes, Error, FabricHandle, Feature, Grant, HandleTypes, Location, Physical, Properties,
+    Reservation,
+};
+use gpu_vmm_testkit::Workbench;
+use rustix::io::{FdFlags, fcntl_getfd};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+cases! { "kinds":
+    /// Memory can be asked for with handles of each type where the device is said to have them, and else is refused with
+    /// the reason, with another type beside it too.
+    handle_types,
+    /// Memory is exported in no way that was not asked for when it was created.
+    only_what_was_asked_for,
+    /// A fabric handle of memory is the same memory; where there are none, 64 bytes are refused.
+    fabric_handle,
+    /// A mapping has a dma-buf of its size, where the device is said to have such: closed by exec, above the standard
+    /// streams, and nothing is left of it when it is closed.
+    dma_buf,
+    /// A device's memory has a dma-buf where memory of the host is mapped right before it, too.
+    dma_buf_behind_host_memory,
+}
+
+fn handle_types<B: Workbench>(subject: &Subject<B>) {
+    let types = [
+        (HandleTypes::FILE_DESCRIPTOR, Feature::FileDescriptor),
+        (HandleTypes::WIN32, Feature::Win32Handle),
+        (HandleTypes::FABRIC, Feature::FabricHandle),
+    ];
+    for (types, feature) in types {
+        let properties = subject.properties().exported_as(types);
+        if told(subject, feature).available {
+            assert_eq!(super::works(subject, properties).properties(), properties);
+        } else {
+            refused(subject, properties);
+            refused(subject, properties.shareable());
+        }
+    }
+}
+
+fn is_unsupported<T>(answer: gpu_vmm_core::Result<T>) {
+    let Err(error) = answer else { panic!("it was exported") };
+    assert!(matches!(&error, Error::Unsupported { reason, .. } if !reason.is_empty()), "{error}");
+}
+
+fn only_what_was_asked_for<B: Workbench>(subject: &Subject<B>) {
+    let memory = subject.piece(1);
+    is_unsupported(memory.export());
+    is_unsupported(memory.export_fabric());
+    if told(subject, Feature::FileDescriptor).available {
+        let properties = subject.properties().exported_as(HandleTypes::FILE_DESCRIPTOR);
+        let shareable = Physical::create(&subject.backend, subject.granules(1), properties).unwrap();
+        is_unsupported(shareable.export_fabric());
+        shareable.export().unwrap();
+    }
+    if told(subject, Feature::FabricHandle).available {
+        let properties = subject.properties().exported_as(HandleTypes::FABRIC);
+        is_unsupported(Physical::create(&subject.backend, subject.granules(1), properties).unwrap().export());
+    }
+}
+
+/// Imports what a fabric handle stands for.
+fn imported<B: Workbench>(
+    subject: &Subject<B>,
+    handle: &FabricHandle,
+    properties: Properties,
+    size: Bytes,
+) -> gpu_vmm_core::Result<Physical<B>> {
+    // SAFETY: the bytes are those of memory of this size, or of nothing, which the driver has to refuse.
+    unsafe { Physical::import_fabric(&subject.backend, handle, size, properties) }
+}
+
+fn fabric_handle<B: Workbench>(subject: &Subject<B>) {
+    let properties = subject.properties().exported_as(HandleTypes::FABRIC);
+    if !told(subject, Feature::FabricHandle).available {
+        is_unsupported(imported(subject, &FabricHandle([0; 64]), properties, subject.granules(1)));
+        return;
+    }
+    let (memory, mut region) = mapped(subject, properties);
+    write(subject, &mut region, SEED);
+    let handle = memory.export_fabric().unwrap();
+    let again = imported(subject, &handle, properties, memory.size()).unwrap();
+    leaks::counts_import();
+    assert!(has(subject, &crate::library::tools::mapped(subject, &[&again]), SEED));
+}
+
+/// Two mappings side by side, of so much each, and what the backend gives for the first, the second, and both.
+fn ranges<B: Workbench>(subject: &Subject<B>) -> (Bytes, [gpu_vmm_core::Result<OwnedFd>; 3]) {
+    let (backend, properties) = (&subject.backend, subject.properties());
+    let size = some(subject, &properties);
+    let unit = backend.reservation_unit();
+    let room = unit.round_up(Bytes(2 * size.0)).unwrap();
+    let grant = Grant { device: subject.device, access: crate::subject::RW };
+    // SAFETY: the sizes are multiples of what they have to be; two pieces lie side by side in a fresh reservation with room
+    // for both, and nothing uses them.
+    unsafe {
+        let mut reservation = backend.reserve(room, Alignment::from(unit), None).unwrap();
+        for offset in [Bytes(0), size] {
+            reservation.map(offset, &backend.create(size, &properties).unwrap()).unwrap();
+            reservation.set_access(offset, size, &[grant]).unwrap();
+        }
+        let parts = [(Bytes(0), size), (size, size), (Bytes(0), Bytes(2 * size.0))];
+        let answers = parts.map(|(offset, length)| reservation.dma_buf(subject.device, offset, length));
+        reservation.unmap(Bytes(0), size).unwrap();
+        reservation.unmap(size, size).unwrap();
+        (size, answers)
+    }
+}
+
+fn dma_buf<B: Workbench>(subject: &Subject<B>) {
+    let (size, [first, second, both]) = ranges(subject);
+    if !told(subject, Feature::DmaBuf).available {
+        [first, second, both].into_iter().for_each(is_unsupported);
+        return;
+    }
+    let is_right = |fd: &OwnedFd, size: Bytes| {
+        assert!(fd.as_raw_fd() > 2);
+        assert_eq!(fcntl_getfd(fd).unwrap(), FdFlags::CLOEXEC);
+        assert_eq!(rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)).unwrap(), size.0);
+    };
+    is_right(&first.unwrap(), size);
+    is_right(&second.unwrap(), size);
+    match both {
+        Ok(fd) => is_right(&fd, Bytes(2 * size.0)),
+        refused => is_unsupported(refused),
+    }
+}
+
+fn dma_buf_behind_host_memory<B: Workbench>(subject: &Subject<B>) {
+    for told in [Feature::HostMemory, Feature::DmaBuf].map(|feature| told(subject, feature)) {
+        if !told.available {
+            skip(told.note);
+        }
+    }
+    let (before, mut region) = mapped(subject, subject.properties().located(Location::Host));
+    let size = before.size();
+    let memory = Physical::create(&subject.backend, size, subject.properties()).unwrap();
+    subject.open(&mut region, size, &memory);
+    let bufs = region.dma_bufs(size, size).unwrap();
+    assert_eq!((bufs.len(), bufs[0].offset, bufs[0].length), (1, size, size));
+}

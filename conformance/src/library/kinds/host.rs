@@ -1,0 +1,195 @@
+//! The CPU: it is given access to mappings, and is no device.
+#![allow(unsafe_code)] // reads and writes through addresses
+
+use super::{SEED, mapped, some};
+use crate::case::cases;
+use crate::library::tools::{idle, told};
+use crate::peer::Peer;
+use crate::subject::{RW, Subject, or_skip, skip};
+use gpu_vmm_core::{
+    Access, Bytes, Capability, DeviceId, Error, Feature, Location, Physical, Properties, Region,
+};
+use gpu_vmm_testkit::{Workbench, count_wrong_words, write_pattern_words};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+cases! { "kinds":
+    /// The CPU reads what a device wrote and writes what the device reads, through the address, where the device is said
+    /// to have that; else access for the host is refused, and nothing has changed.
+    host_access,
+    /// The same for memory of the host's.
+    host_access_to_host_memory,
+    /// The CPU is given access to memory of the host's before and behind which something was unmapped.
+    beside_what_was_unmapped,
+    /// Addresses at which the CPU had access to memory stay the region's when that is unmapped: no other mapping of the
+    /// process comes to lie there.
+    addresses_that_the_host_had,
+    /// A region can be made so that the CPU has access to all that it grows with, where the device is said to have that.
+    regions_for_the_host,
+    /// The CPU faults where it has no access: its process ends.
+    without_access_the_cpu_faults with reads_without_access,
+    /// The host is no device: nothing is created on it, nobody waits for it, and no region grows with its memory.
+    the_host_is_no_device,
+}
+
+const HOST: DeviceId = DeviceId::HOST;
+
+/// What the CPU finds at the beginning of a region, as words of the pattern that are wrong.
+fn wrong_for_the_cpu<B: Workbench>(region: &Region<B>, size: Bytes, seed: u64) -> u64 {
+    let words = region.address().as_ptr::<u64>();
+    // SAFETY: the host may read so much, and no device writes there meanwhile.
+    let words = unsafe { std::slice::from_raw_parts(words, size.0 as usize / 8) };
+    count_wrong_words(words, seed, 0)
+}
+
+/// Has the CPU write the pattern.
+fn write_by_the_cpu<B: Workbench>(region: &mut Region<B>, size: Bytes, seed: u64) {
+    let words = region.address().as_ptr::<u64>();
+    // SAFETY: the host may write so much, and no device works there meanwhile.
+    let words = unsafe { std::slice::from_raw_parts_mut(words, size.0 as usize / 8) };
+    write_pattern_words(words, seed, 0);
+}
+
+/// Device and CPU take turns on memory with such properties; or the CPU is refused.
+fn takes_turns<B: Workbench>(subject: &Subject<B>, properties: Properties) -> Result<(), Error> {
+    let (memory, mut region) = mapped(subject, properties);
+    let size = memory.size();
+    subject.write(&mut region, Bytes(0), size, SEED);
+    let before = region.access(Bytes(0), HOST);
+    if let Err(error) = region.set_access(Bytes(0), size, HOST, RW) {
+        assert_eq!((region.access(Bytes(0), HOST), region.access(Bytes(0), subject.device)), (before, RW));
+        subject.check(&region, Bytes(0), size, SEED);
+        return Err(error);
+    }
+    assert_eq!((region.access(Bytes(0), HOST), region.access(Bytes(0), subject.device)), (RW, RW));
+    assert_eq!(wrong_for_the_cpu(&region, size, SEED), 0);
+    write_by_the_cpu(&mut region, size, SEED + 1);
+    subject.check(&region, Bytes(0), size, SEED + 1);
+    region.set_access(Bytes(0), size, HOST, Access::Read).unwrap();
+    subject.write(&mut region, Bytes(0), size, SEED + 2);
+    assert_eq!(wrong_for_the_cpu(&region, size, SEED + 2), 0);
+    region.set_access(Bytes(0), size, HOST, Access::None).unwrap();
+    subject.check(&region, Bytes(0), size, SEED + 2);
+    region.close(idle()).unwrap();
+    Ok(())
+}
+
+/// Fails where the answer is not what the capability says.
+fn agrees(told: &Capability, answer: Result<(), Error>) {
+    match answer {
+        Ok(()) => assert!(told.available, "it works, and {told:?}"),
+        Err(Error::Unsupported { reason, .. }) => {
+            assert!(!told.available && !reason.is_empty(), "{reason}, and {told:?}");
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn host_access<B: Workbench>(subject: &Subject<B>) {
+    let told = told(subject, Feature::HostAccess);
+    agrees(&told, subject.backend.check_host_access("test", &subject.properties()));
+    agrees(&told, takes_turns(subject, subject.properties()));
+}
+
+fn host_access_to_host_memory<B: Workbench>(subject: &Subject<B>) {
+    let told = told(subject, Feature::HostMemory);
+    if !told.available {
+        skip(told.note);
+    }
+    let properties = subject.properties().located(Location::Host);
+    let checked = subject.backend.check_host_access("test", &properties);
+    let turns = takes_turns(subject, properties);
+    assert_eq!(checked.is_ok(), turns.is_ok(), "{checked:?}, {turns:?}");
+}
+
+fn regions_for_the_host<B: Workbench>(subject: &Subject<B>) {
+    let size = some(subject, &subject.properties());
+    let builder = Region::builder(&subject.backend).on(subject.device).reserve(Bytes(2 * size.0));
+    let built = builder.access(subject.device, RW).access(HOST, RW).build();
+    let told = told(subject, Feature::HostAccess);
+    let Ok(mut region) = built else { return agrees(&told, built.map(drop)) };
+    for end in [size, Bytes(2 * size.0)] {
+        region.grow_to(end).unwrap();
+        subject.write(&mut region, Bytes(0), end, SEED);
+        assert_eq!(wrong_for_the_cpu(&region, end, SEED), 0);
+        write_by_the_cpu(&mut region, end, SEED + 1);
+        subject.check(&region, Bytes(0), end, SEED + 1);
+    }
+    agrees(&told, Ok(()));
+}
+
+fn without_access_the_cpu_faults<B: Workbench>(subject: &Subject<B>) {
+    let mut child = subject.child();
+    child.receive::<()>();
+    child.send(());
+    child.finish_by(libc::SIGSEGV);
+}
+
+fn reads_without_access<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    // A fault that ends the process is to leave no file behind.
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
+    let (memory, mut region) = mapped(subject, subject.properties());
+    region.set_access(Bytes(0), memory.size(), subject.device, Access::None).unwrap();
+    peer.send(());
+    peer.receive::<()>();
+    assert_eq!(wrong_for_the_cpu(&region, Bytes(8), SEED), 1);
+}
+
+fn the_host_is_no_device<B: Workbench>(subject: &Subject<B>) {
+    let backend = &subject.backend;
+    let size = subject.granules(1);
+    let created = Physical::create(backend, size, Properties::on(HOST)).map(drop);
+    let built = Region::builder(backend).on(HOST).reserve(size).build().map(drop);
+    let mut region = subject.space(1).build().unwrap();
+    region.grow_to(size).unwrap();
+    let answers = [
+        created,
+        built,
+        backend.synchronize(HOST),
+        backend.memory_info(HOST).map(drop),
+        backend.capabilities(HOST).map(drop),
+        backend.device("test", HOST).map(drop),
+        region.write_pattern(HOST, Bytes(0), size, SEED),
+    ];
+    for (place, answer) in answers.into_iter().enumerate() {
+        let error = answer.unwrap_err();
+        assert!(error.driver_error().is_none(), "answer {place}: a driver was asked: {error}");
+    }
+    assert_eq!(region.access(Bytes(0), HOST), Access::None);
+}
+
+fn beside_what_was_unmapped<B: Workbench>(subject: &Subject<B>) {
+    let told = told(subject, Feature::HostMemory);
+    if !told.available {
+        skip(told.note);
+    }
+    let properties = subject.properties().located(Location::Host);
+    or_skip(subject.backend.check_host_access("test", &properties));
+    let (first, mut region) = mapped(subject, properties);
+    let size = first.size();
+    region.grow_to(Bytes(2 * size.0)).unwrap();
+    region.unmap(size, size, idle()).unwrap();
+    region.set_access(Bytes(0), size, HOST, RW).unwrap();
+    write_by_the_cpu(&mut region, size, SEED);
+    subject.check(&region, Bytes(0), size, SEED);
+    // The other one.
+    let (_first, mut region) = mapped(subject, properties);
+    region.grow_to(Bytes(2 * size.0)).unwrap();
+    region.unmap(Bytes(0), size, idle()).unwrap();
+    region.set_access(size, size, HOST, RW).unwrap();
+}
+
+fn addresses_that_the_host_had<B: Workbench>(subject: &Subject<B>) {
+    let (memory, mut region) = mapped(subject, subject.properties());
+    let size = memory.size();
+    or_skip(region.set_access(Bytes(0), size, HOST, RW));
+    region.unmap(Bytes(0), size, idle()).unwrap();
+    let (length, at) = (size.0 as usize, region.address().as_ptr());
+    // SAFETY: the address is a wish; what the kernel gives is new, used by nobody, and given back.
+    let found = unsafe {
+        let found = mmap_anonymous(at, length, ProtFlags::READ, MapFlags::PRIVATE).unwrap();
+        munmap(found, length).unwrap();
+        found
+    };
+    assert_ne!(found, at, "the region's own addresses were given to somebody else");
+}

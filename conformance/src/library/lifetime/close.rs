@@ -1,0 +1,76 @@
+//! Giving a region back, with the errors.
+
+use crate::case::cases;
+use crate::library::tools::idle;
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, Physical, Placement, Region};
+use gpu_vmm_testkit::{FaultInject, Workbench};
+
+cases! { "lifetime":
+    /// Closing a region gives back its memory and its addresses, and says that it went well.
+    close_gives_back,
+    /// Closing an empty region asks no device to wait.
+    close_of_nothing,
+    /// Closing tells what failed, and what could not be given back at first is given back when the region is dropped.
+    close_tells_what_failed,
+    /// What fails while a region is dropped is told by the backend; memory that a device may still use stays mapped.
+    @isolated dropping_records_what_failed,
+}
+
+/// A region that is full, on a backend that can be told to fail.
+fn full<B: Workbench>(subject: &Subject<B>) -> (FaultInject<B>, Region<FaultInject<B>>) {
+    let backend = FaultInject::new(subject.backend.clone());
+    let place = Placement::Exact(subject.hole(2));
+    let builder = Region::builder(&backend).on(subject.device).reserve(subject.units(2)).at(place);
+    let mut region = builder.build().unwrap();
+    for units in [1, 2] {
+        region.grow_to(subject.units(units)).unwrap();
+    }
+    (backend, region)
+}
+
+fn close_gives_back<B: Workbench>(subject: &Subject<B>) {
+    let before = subject.free();
+    let (_, region) = full(subject);
+    let range = region.range();
+    region.close(idle()).unwrap();
+    assert_eq!(subject.free(), before);
+    let again = subject.region(2).at(Placement::Exact(range.base)).build().unwrap();
+    assert_eq!(again.range(), range);
+}
+
+fn close_of_nothing<B: Workbench>(subject: &Subject<B>) {
+    let (backend, mut region) = full(subject);
+    region.shrink_to(Bytes(0), idle()).unwrap();
+    backend.fail(0, u64::MAX);
+    region.close(idle()).unwrap();
+    assert_eq!(backend.stop(), 0);
+}
+
+fn close_tells_what_failed<B: Workbench>(subject: &Subject<B>) {
+    let before = subject.free();
+    for (failing, call) in [(0, "synchronize"), (1, "unmap")] {
+        let (backend, region) = full(subject);
+        let range = region.range();
+        backend.fail(failing, 1);
+        let error = region.close(idle()).unwrap_err();
+        assert_eq!(error.driver_error().unwrap().call, call, "{error}");
+        backend.stop();
+        assert_eq!(subject.free(), before, "after {error}");
+        subject.region(2).at(Placement::Exact(range.base)).build().unwrap();
+    }
+}
+
+fn dropping_records_what_failed<B: Workbench>(subject: &Subject<B>) {
+    let (backend, region) = full(subject);
+    let pieces: Vec<Physical<FaultInject<B>>> =
+        region.mappings().map(|mapping| mapping.memory.clone()).collect();
+    let count = subject.backend.drop_log().count();
+    backend.fail(0, 1);
+    drop(region);
+    assert_eq!(backend.stop(), 1, "a device that does not say that it is done may still use the memory");
+    assert_eq!(subject.backend.drop_log().count(), count + 1);
+    let told = subject.backend.drop_log().take_last().unwrap();
+    assert_eq!(told.driver_error().unwrap().call, "synchronize", "{told}");
+    drop(pieces);
+}

@@ -1,0 +1,154 @@
+//! How often, how many.
+
+use crate::case::cases;
+use crate::leaks;
+use crate::library::tools::idle;
+use crate::subject::{RW, Subject, skip};
+use gpu_vmm_core::{Bytes, Region};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "lifetime":
+    /// Free memory is what it has to be after each single step of a piece's life.
+    counted_at_every_step,
+    /// A hundred regions are made, filled, used and given back one after the other, and nothing is left.
+    a_hundred_regions,
+    /// The process has no more mappings after a hundred regions have come and gone.
+    @isolated mappings_of_the_process,
+    /// A hundred regions are there at once, each with memory of its own, and go in another order than they came.
+    a_hundred_at_once,
+    /// A thousand reservations come and go, in which nothing is ever mapped.
+    a_thousand_empty_ones,
+    /// A region with 256 mappings gives back the memory of all.
+    with_many_mappings,
+    /// Growing, moving and shrinking over and over leaves nothing.
+    ups_and_downs,
+    /// Addresses that the backend keeps for later are given back when they are asked for, and then no address is taken.
+    kept_addresses_come_back,
+}
+
+fn counted_at_every_step<B: Workbench>(subject: &Subject<B>) {
+    let before = subject.free_here();
+    let mut region = subject.space(8).build().unwrap();
+    assert_eq!(subject.free_here(), before, "addresses");
+    let memory = subject.piece(3);
+    let held = before - memory.size();
+    assert_eq!(subject.free_here(), held, "memory");
+    region.map(Bytes(0), &memory).unwrap();
+    assert_eq!(subject.free_here(), held, "a mapping");
+    region.set_access(Bytes(0), memory.size(), subject.device, RW).unwrap();
+    region.map(memory.size(), &memory).unwrap();
+    assert_eq!(subject.free_here(), held, "an alias");
+    let clone = memory.clone();
+    drop(memory);
+    assert_eq!(subject.free_here(), held, "a clone is left");
+    region.unmap(Bytes(0), clone.size(), idle()).unwrap();
+    assert_eq!(subject.free_here(), held, "a clone and an alias are left");
+    region.unmap(clone.size(), clone.size(), idle()).unwrap();
+    assert_eq!(subject.free_here(), held, "a clone is left alone");
+    drop(region);
+    drop(clone);
+    assert_eq!(subject.free_here(), before, "nothing is left");
+}
+
+/// A region of so many granules in steps of one, used at both ends.
+fn used<B: Workbench>(subject: &Subject<B>, granules: u64, seed: u64) -> Region<B> {
+    let page = Bytes(4096);
+    let mut region = subject.space(granules).build().unwrap();
+    for end in 1..=granules {
+        region.grow_to(subject.granules(end)).unwrap();
+    }
+    let last = region.end() - page;
+    for (offset, seed) in [(Bytes(0), seed), (last, seed + 1)] {
+        subject.write(&mut region, offset, page, seed);
+        subject.check(&region, offset, page, seed);
+    }
+    region
+}
+
+fn a_hundred_regions<B: Workbench>(subject: &Subject<B>) {
+    // Kernels that are loaded at their first use stay.
+    used(subject, 1, 0).close(idle()).unwrap();
+    let before = subject.free();
+    for round in 0..100 {
+        drop(used(subject, 1 + round % 4, round));
+        assert_eq!(subject.free(), before, "after round {round}");
+    }
+}
+
+/// How many mappings this process has. Linux limits the number (`vm.max_map_count`).
+fn process_mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
+}
+
+fn mappings_of_the_process<B: Workbench>(subject: &Subject<B>) {
+    const ROUNDS: usize = 100;
+    let rounds = |count: usize| (0..count as u64).for_each(|seed| drop(used(subject, 2, seed)));
+    // What a driver sets up, or keeps for the next.
+    rounds(10);
+    let before = process_mappings();
+    rounds(ROUNDS);
+    let after = process_mappings();
+    assert!(after < before + ROUNDS, "{after} mappings of the process, and before {before}");
+}
+
+fn a_hundred_at_once<B: Workbench>(subject: &Subject<B>) {
+    used(subject, 1, 0).close(idle()).unwrap();
+    let before = subject.free();
+    let mut regions: Vec<Region<B>> = (0..100).map(|seed| used(subject, 1, 2 * seed)).collect();
+    for (region, seed) in regions.iter().zip(0..) {
+        subject.check(region, region.end() - Bytes(4096), Bytes(4096), 2 * seed + 1);
+    }
+    for round in 0.. {
+        if regions.is_empty() {
+            break;
+        }
+        drop(regions.swap_remove(round * 37 % regions.len()));
+    }
+    assert_eq!(subject.free(), before);
+}
+
+fn a_thousand_empty_ones<B: Workbench>(subject: &Subject<B>) {
+    let before = subject.free();
+    let mut kept: Vec<Option<Region<B>>> = (0..8).map(|_| None).collect();
+    for round in 0..1000 {
+        let region = subject.region(1 + round % 5).build().unwrap();
+        kept[round as usize * 5 % 8] = Some(region);
+    }
+    drop(kept);
+    assert_eq!(subject.free(), before);
+}
+
+fn with_many_mappings<B: Workbench>(subject: &Subject<B>) {
+    const COUNT: u64 = 256;
+    let before = subject.free();
+    let mut region = subject.space(COUNT).build().unwrap();
+    for place in 0..COUNT {
+        region.map(subject.granules(place), &subject.piece(1)).unwrap();
+    }
+    region.set_access(Bytes(0), subject.granules(COUNT), subject.device, RW).unwrap();
+    drop(region);
+    assert_eq!(subject.free(), before);
+}
+
+fn ups_and_downs<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(1).build().unwrap();
+    region.grow_to(subject.granularity()).unwrap();
+    subject.write(&mut region, Bytes(0), subject.granularity(), 1);
+    let held = region.mapping_at(Bytes(0)).unwrap().memory.clone();
+    for round in 0..20 {
+        region.grow_or_move(subject.units(1 + round % 5), idle()).unwrap();
+        region.shrink_to(subject.granularity(), idle()).unwrap();
+        assert_eq!(region.mapped(), subject.granularity());
+        subject.check(&region, Bytes(0), subject.granularity(), 1);
+    }
+    assert!(region.mapping_at(Bytes(0)).unwrap().memory.is_same_as(&held));
+}
+
+fn kept_addresses_come_back<B: Workbench>(subject: &Subject<B>) {
+    drop(subject.region(2).build().unwrap());
+    subject.target.settle(&subject.backend).unwrap();
+    match leaks::check_addresses() {
+        Some(answer) => answer.unwrap(),
+        None => skip("nothing below this backend counts reservations"),
+    }
+}

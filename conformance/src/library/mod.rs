@@ -1,0 +1,88 @@
+//! The library layer: what gpu-vmm promises, through its public API, the same on every backend.
+//!
+//! A module is a group of cases, but for what several groups use: `tools`, `plain` (allocations beside virtual memory),
+//! `sharing` (memory that goes to another process), `flights` (work that runs meanwhile) and `folder` (files).
+
+mod access;
+mod ahead;
+mod alias;
+mod backend;
+mod captures;
+mod data;
+mod deferred;
+mod event;
+mod failures;
+mod fault;
+mod flights;
+mod folder;
+mod fork;
+mod grow;
+mod guard;
+mod kinds;
+mod lifetime;
+mod map;
+mod moved;
+mod order;
+mod peer;
+mod physical;
+mod plain;
+mod pool;
+mod refused;
+mod reserve;
+mod share;
+mod sharing;
+mod slots;
+mod snapshot;
+mod snapshot_file;
+mod staging;
+mod stress;
+mod suspend;
+mod swap;
+mod threads;
+mod tools;
+mod unmap;
+mod vec;
+
+use crate::case::Case;
+use gpu_vmm_testkit::Workbench;
+
+/// All cases, group by group.
+pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+    [
+        backend::cases(),
+        reserve::cases(),
+        physical::cases(),
+        kinds::cases(),
+        map::cases(),
+        access::cases(),
+        grow::cases(),
+        guard::cases(),
+        alias::cases(),
+        unmap::cases(),
+        lifetime::cases(),
+        data::cases(),
+        vec::cases(),
+        staging::cases(),
+        event::cases(),
+        refused::cases(),
+        peer::cases(),
+        order::cases(),
+        captures::cases(),
+        swap::cases(),
+        slots::cases(),
+        moved::cases(),
+        suspend::cases(),
+        ahead::cases(),
+        deferred::cases(),
+        pool::cases(),
+        threads::cases(),
+        fork::cases(),
+        share::cases(),
+        snapshot_file::cases(),
+        snapshot::cases(),
+        fault::cases(),
+        failures::cases(),
+        stress::cases(),
+    ]
+    .concat()
+}

@@ -1,0 +1,156 @@
+//! What cannot be moved, and what a failure leaves.
+
+use super::{SEED, check, filled, owners, two};
+use crate::case::cases;
+use crate::library::sharing::{import_of, shareable};
+use crate::library::tools::{idle, refused};
+use crate::subject::{RW, Subject, or_skip, skip};
+use gpu_vmm_core::{Bytes, DeviceId, Error, Physical, Region, Ring, Via};
+use gpu_vmm_testkit::{FaultInject, Workbench};
+
+cases! { "moved":
+    /// Memory that the process holds beside the region, or that another region has mapped too, is not moved away from there.
+    held_elsewhere,
+    /// Memory that has been exported is not moved: who has it would not come along.
+    exported,
+    /// Memory that was imported is not moved.
+    imported,
+    /// A device that is not there is refused, and a ring of another backend.
+    wrong_arguments,
+    /// Where the new device has too little memory, the region is where it was, and neither device has lost any.
+    too_little_memory,
+    /// Whichever driver call fails, the region is where it was with its bytes, and moves when it is tried again. Work is
+    /// waited for before the first byte is copied.
+    each_call_fails,
+}
+
+/// Refused, and as before.
+fn stays<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, to: DeviceId, says: &str) {
+    let offset = region.mappings().next().unwrap().offset;
+    refused!(region.move_to_device(to, Via::Fastest(None), idle()), Error::Held { .. }, says, offset);
+    assert!(owners(region).iter().all(|owner| *owner == subject.device));
+    check(region, subject.device);
+}
+
+fn held_elsewhere<B: Workbench>(subject: &Subject<B>) {
+    let (_, b) = two(subject);
+    let mut region = filled(subject, &[1]);
+    let held = region.mapping_at(Bytes(0)).unwrap().memory.clone();
+    stays(subject, &mut region, b, "held by somebody else in this process");
+    let mut other = subject.space(1).build().unwrap();
+    subject.open(&mut other, Bytes(0), &held);
+    drop(held);
+    stays(subject, &mut region, b, "held by somebody else in this process");
+    other.unmap(Bytes(0), subject.granules(1), idle()).unwrap();
+    region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    check(&region, b);
+    // What is the device's already may be held by anybody.
+    let _held = region.mapping_at(Bytes(0)).unwrap().memory.clone();
+    region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+}
+
+/// A region with memory that another one may have as well.
+fn of<B: Workbench>(subject: &Subject<B>, memory: &Physical<B>) -> Region<B> {
+    let mut region =
+        Region::builder(&subject.backend).on(subject.device).reserve(memory.size()).build().unwrap();
+    subject.open(&mut region, Bytes(0), memory);
+    subject.write(&mut region, Bytes(0), memory.size(), SEED);
+    region
+}
+
+fn exported<B: Workbench>(subject: &Subject<B>) {
+    let (_, b) = two(subject);
+    let memory = shareable(subject, 1);
+    let mut region = of(subject, &memory);
+    drop(or_skip(memory.export()));
+    drop(memory);
+    stays(subject, &mut region, b, "exported");
+}
+
+fn imported<B: Workbench>(subject: &Subject<B>) {
+    let (_, b) = two(subject);
+    let memory = shareable(subject, 1);
+    let fd = or_skip(memory.export());
+    let same = import_of(subject, fd, &memory);
+    drop(memory);
+    let mut region = of(subject, &same);
+    drop(same);
+    stays(subject, &mut region, b, "another process's");
+}
+
+fn wrong_arguments<B: Workbench>(subject: &Subject<B>) {
+    let mut region = filled(subject, &[1]);
+    let none = DeviceId(subject.backend.devices().len() as u32);
+    let answer = region.move_to_device(none, Via::Fastest(None), idle());
+    refused!(answer, Error::NoSuchDevice { .. }, none);
+    let answer = region.move_to_device(DeviceId::HOST, Via::Fastest(None), idle());
+    refused!(answer, Error::Unsupported { .. });
+    let (_, b) = two(subject);
+    let Some(foreign) = subject.target.foreign() else { skip("there is no second backend") };
+    let ring = Ring::new(&foreign, 1, Bytes::kib(64)).unwrap();
+    for via in [Via::Fastest(Some(&ring)), Via::Ring(&ring)] {
+        refused!(region.move_to_device(b, via, idle()), Error::ForeignHandle { .. });
+    }
+    assert_eq!(owners(&region), [subject.device]);
+    check(&region, subject.device);
+}
+
+fn too_little_memory<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = two(subject);
+    let mut held: Vec<Physical<B>> = Vec::new();
+    let mut size = subject.free_of(b);
+    while size >= subject.granularity() {
+        let on = gpu_vmm_core::Properties::on(b);
+        match Physical::create(&subject.backend, Bytes(size.0 - size.0 % subject.granularity().0), on) {
+            Ok(memory) => held.push(memory),
+            Err(_) => size = Bytes(size.0 / 2),
+        }
+    }
+    let mut region = filled(subject, &[1, 3, 2]);
+    let before = ([a, b].map(|device| subject.free_of(device)), region.range());
+    let error = region.move_to_device(b, Via::Fastest(None), idle()).unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
+    assert_eq!(([a, b].map(|device| subject.free_of(device)), region.range()), before);
+    assert_eq!(owners(&region), [a; 3]);
+    check(&region, a);
+    region.grow_to(subject.granules(7)).unwrap();
+    assert_eq!(owners(&region), [a; 4], "it grows as it did");
+    drop(held);
+    region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    assert_eq!(region.count_wrong(b, Bytes(0), subject.granules(6), SEED).unwrap(), 0);
+}
+
+fn each_call_fails<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = two(subject);
+    let backend = FaultInject::new(subject.backend.clone());
+    let ring = Ring::new(&backend, 1, Bytes(subject.granularity().0 / 2)).unwrap();
+    for via in [Via::Fastest(Some(&ring)), Via::Ring(&ring)] {
+        let (mut points, mut calls) = (0, Vec::new());
+        loop {
+            let builder = Region::builder(&backend).on(a).reserve(subject.granules(4));
+            let mut region = builder.build().unwrap();
+            for granules in [1, 2] {
+                region.grow_to(subject.granules(granules)).unwrap();
+            }
+            region.write_pattern(a, Bytes(0), region.end(), SEED).unwrap();
+            let live = backend.live();
+            backend.fail(points, 1);
+            let answer = region.move_to_device(b, via, idle());
+            if backend.stop() <= points {
+                answer.unwrap();
+                break;
+            }
+            calls.push(answer.unwrap_err().driver_error().unwrap().call);
+            assert_eq!(backend.live(), live, "driver call {points} failing");
+            assert_eq!((region.access(Bytes(0), a), region.access(Bytes(0), b)), (RW, Default::default()));
+            assert_eq!(region.count_wrong(a, Bytes(0), region.end(), SEED).unwrap(), 0);
+            region.move_to_device(b, via, idle()).unwrap();
+            assert_eq!(region.count_wrong(b, Bytes(0), region.end(), SEED).unwrap(), 0);
+            points += 1;
+        }
+        assert!(points > 12, "{points} driver calls");
+        let first = |of: &[&str]| calls.iter().position(|call| of.contains(call));
+        let (wait, copy) = (first(&["synchronize"]), first(&["copy", "queue a copy to host"]));
+        assert!(wait.is_some() && wait < copy, "copied before the work has ended: {calls:?}");
+    }
+}

@@ -1,0 +1,170 @@
+//! Work in another context of a device than the one that the backend uses, which on CUDA is not waited for with it.
+
+use super::in_flight::{AFTER, check, mapped};
+use crate::case::cases;
+use crate::library::flights::{finish, goes_on, start_on};
+use crate::library::tools::{idle, streams_idle};
+use crate::peer::Peer;
+use crate::subject::{Subject, or_skip, skip};
+use gpu_vmm_core::{Bytes, Done, Error, Region, Result, Stream};
+use gpu_vmm_testkit::{WorkStream, Workbench};
+use std::sync::Arc;
+
+cases! { "order":
+    /// Unmapping, shrinking, closing and dropping wait for work in the context that is the calling thread's current one.
+    the_current_context_is_waited_for,
+    /// They wait for work in a context that another backend was opened with.
+    an_attached_context_is_waited_for,
+    /// They still do when one of several such backends is gone.
+    other_attached_contexts_are_waited_for,
+    /// Waiting for a device does not wait for another one whose context is the calling thread's current one.
+    the_current_context_of_another_device,
+    /// A backend that was opened with a context waits for work in the one that other backends use.
+    the_usual_context_is_waited_for,
+    /// Waiting for the default stream covers that of a context that another backend was opened with.
+    default_streams_of_all_contexts_are_waited_for,
+    /// An event on the default stream is done after the work on that of a context that another backend was opened with.
+    events_cover_the_default_streams_of_all_contexts,
+    /// A context that dies is lost for the backend that was opened with it alone; others wait for the rest of the device.
+    another_context_dies with loses_another_context,
+}
+
+/// A way to take memory away, which waits for the devices first.
+type TakeAway<B> = fn(Region<B>, Bytes);
+
+/// All of them.
+fn ways<B: Workbench>() -> [(&'static str, TakeAway<B>); 4] {
+    [
+        ("unmap", |mut region, length| region.unmap(Bytes::ZERO, length, idle()).unwrap()),
+        ("shrink", |mut region, _| {
+            region.shrink_to(Bytes::ZERO, idle()).unwrap();
+        }),
+        ("close", |region, _| region.close(idle()).unwrap()),
+        ("drop", |region, _| drop(region)),
+    ]
+}
+
+/// A stream in a context of its own. Ends the case if a device has one context.
+fn elsewhere<B: Workbench>(subject: &Subject<B>) -> Box<dyn WorkStream> {
+    or_skip(subject.backend.stream_elsewhere(subject.device))
+}
+
+/// A backend that uses the context of a stream.
+#[allow(unsafe_code)]
+fn attached<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream) -> Subject<B> {
+    // SAFETY: cases drop the stream last.
+    let backend = or_skip(unsafe { subject.backend.open_in_context_of(subject.device, stream) });
+    let (target, server) = (Arc::clone(&subject.target), subject.server.clone());
+    Subject { backend, device: subject.device, target, case: subject.case, server }
+}
+
+/// Takes memory away under work on a stream, in every way, by a thread that `inside` prepares.
+fn take_away<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream, inside: impl Fn(&mut dyn FnMut())) {
+    for (way, act) in ways::<B>() {
+        let memory = subject.memory(1);
+        let region = mapped(subject, &memory);
+        start_on(subject, stream, (&region, Bytes::ZERO), AFTER, 1);
+        let mut region = Some(region);
+        inside(&mut || act(region.take().unwrap(), subject.unit()));
+        assert!(stream.is_done().unwrap(), "{way}: taken away under the work");
+        check(subject, &mapped(subject, &memory), Bytes::ZERO);
+    }
+}
+
+fn the_current_context_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+    let stream = elsewhere(subject);
+    take_away(subject, &*stream, |act| subject.backend.in_context_of(&*stream, act).unwrap());
+}
+
+fn an_attached_context_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+    let stream = elsewhere(subject);
+    let other = attached(subject, &*stream);
+    take_away(subject, &*stream, |act| act());
+    drop(other);
+}
+
+fn other_attached_contexts_are_waited_for<B: Workbench>(subject: &Subject<B>) {
+    let (ended, stream) = (elsewhere(subject), elsewhere(subject));
+    let other = attached(subject, &*stream);
+    drop(attached(subject, &*ended));
+    take_away(subject, &*stream, |act| act());
+    drop(other);
+}
+
+fn the_current_context_of_another_device<B: Workbench>(subject: &Subject<B>) {
+    let (_, other) = subject.two_devices();
+    let stream = elsewhere(subject);
+    let region = mapped(subject, &subject.memory(1));
+    goes_on(subject, |times| {
+        start_on(subject, &*stream, (&region, Bytes::ZERO), AFTER, times);
+        let wait = &mut || {
+            subject.backend.synchronize(other).unwrap();
+            subject.backend.synchronize_stream(other, Stream::DEFAULT).unwrap();
+        };
+        subject.backend.in_context_of(&*stream, wait).unwrap();
+        let went_on = !stream.is_done().unwrap();
+        finish(subject, &*stream);
+        went_on
+    });
+}
+
+fn the_usual_context_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+    let (stream, own) = (elsewhere(subject), subject.backend.own_stream(subject.device).unwrap());
+    let other = attached(subject, &*stream);
+    take_away(&other, &*own, |act| act());
+    drop(other);
+}
+
+/// Takes memory away under work on the default stream of another context, by a wait for the default stream.
+fn take_away_from_default<B: Workbench>(subject: &Subject<B>, act: impl FnOnce(Region<B>)) {
+    let stream = elsewhere(subject);
+    let other = attached(subject, &*stream);
+    let memory = subject.memory(1);
+    let region = mapped(subject, &memory);
+    super::streams::start_default(&other, subject.device, region.address(), |_| act(region));
+    // The work has faulted or goes on if the memory was taken away under it.
+    check(subject, &mapped(subject, &memory), Bytes::ZERO);
+    drop(other);
+}
+
+fn default_streams_of_all_contexts_are_waited_for<B: Workbench>(subject: &Subject<B>) {
+    take_away_from_default(subject, |region| {
+        region.close(streams_idle(&[Stream::DEFAULT])).unwrap();
+    });
+}
+
+#[allow(unsafe_code)]
+fn events_cover_the_default_streams_of_all_contexts<B: Workbench>(subject: &Subject<B>) {
+    take_away_from_default(subject, |region| {
+        let mut event = subject.backend.event(subject.device).unwrap();
+        event.record(Stream::DEFAULT).unwrap();
+        event.wait().unwrap();
+        // SAFETY: the event is done, and all work was before it, which is what the case looks at.
+        region.close(unsafe { Done::promised() }).unwrap();
+    });
+}
+
+fn another_context_dies<B: Workbench>(subject: &Subject<B>) {
+    elsewhere(subject);
+    subject.child().finish();
+}
+
+#[allow(unsafe_code)]
+fn loses_another_context<B: Workbench>(subject: &Subject<B>, _: &Peer) {
+    let (backend, device) = (&subject.backend, subject.device);
+    let stream = elsewhere(subject);
+    let other = attached(subject, &*stream);
+    let mut region = mapped(subject, &subject.memory(1));
+    let unmapped = region.address() + subject.unit();
+    // SAFETY: nothing is mapped in the second unit: the fault is what is asked for.
+    or_skip(unsafe { backend.start_pattern_on(device, stream.stream(), unmapped, subject.unit(), AFTER, 1) });
+    let is_lost = |answer: Result<()>| matches!(answer, Err(Error::DeviceLost { .. }));
+    assert!(is_lost(backend.synchronize_stream(device, stream.stream())));
+    assert!(is_lost(other.backend.synchronize(device)));
+    if is_lost(region.fill(Bytes::ZERO, subject.unit(), 1)) {
+        skip("a context that dies takes the others of its device along");
+    }
+    backend.synchronize(device).unwrap();
+    backend.synchronize_stream(device, Stream::DEFAULT).unwrap();
+    region.close(idle()).unwrap();
+}

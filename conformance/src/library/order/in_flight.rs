@@ -1,0 +1,281 @@
+//! Rule 7, with work that is still running: who waits for it, and who does not.
+
+use crate::case::cases;
+use crate::library::flights::{finish, goes_on, start, start_longer};
+use crate::library::tools::streams_idle;
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Access, Bytes, Done, Grown, Physical, Placement, Region};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "order":
+    /// Unmapping when the devices are idle returns after the work on the memory has ended, whose result is whole.
+    unmap_waits_for_work,
+    /// Unmapping when a stream is idle returns after the work on that stream has ended.
+    unmap_waits_for_a_stream,
+    /// Unmapping when a stream is idle does not wait for work of another stream on other memory.
+    unmap_waits_for_no_other_stream,
+    /// Unmapping by promise does not wait for work on other memory.
+    a_promise_waits_for_no_work,
+    /// Growth within the reservation neither waits for work on the part that is there nor disturbs it.
+    growth_goes_on_beside_work,
+    /// Growth by a reservation behind the first neither waits for work on the part that is there nor disturbs it.
+    extension_goes_on_beside_work,
+    /// Growth to another address waits for work at the old one, and the result is at the new one.
+    moving_waits_for_work,
+    /// Shrinking when the devices are idle waits for work on what is taken away.
+    shrinking_waits_for_work,
+    /// Taking a device's right to write waits for the work of that device.
+    taking_access_waits_for_work,
+    /// Taking a peer's right to write waits for the peer, and not for the owner of the memory instead.
+    taking_a_peers_access_waits_for_the_peer,
+    /// Giving a device the access that it has neither waits for its work nor disturbs it.
+    the_same_access_goes_on_beside_work,
+    /// Giving a second device access does not disturb the work of the first.
+    a_peers_access_does_not_disturb_work,
+    /// Dropping a region waits for work on its memory, and memory that is still held has the result.
+    dropping_waits_for_work,
+    /// Closing a region when a stream is idle waits for that stream.
+    closing_waits_for_a_stream,
+    /// Reading, writing and filling one part waits for no work on another part.
+    copies_go_on_beside_work,
+    /// Other regions are made, filled and closed by promise while work goes on, which is neither waited for nor disturbed.
+    other_regions_come_and_go_beside_work,
+    /// Each of several works that run at once can be waited for by its own stream, in any order.
+    streams_are_waited_for_one_by_one,
+}
+
+/// What is in memory before the work begins.
+const BEFORE: u64 = 1;
+/// What is there when the work has ended.
+pub(super) const AFTER: u64 = 1 << 40;
+
+/// A region with so many units mapped, and room for more.
+fn filled<B: Workbench>(subject: &Subject<B>, units: u64) -> Region<B> {
+    let mut region = subject.region(units + 6).build().unwrap();
+    region.grow_to(subject.units(units)).unwrap();
+    region.write_pattern(subject.device, Bytes(0), region.end(), BEFORE).unwrap();
+    region
+}
+
+/// A region with memory that can be looked at when the region is gone.
+pub(super) fn mapped<B: Workbench>(subject: &Subject<B>, memory: &Physical<B>) -> Region<B> {
+    let mut region = subject.region(2).build().unwrap();
+    region.map(Bytes(0), memory).unwrap();
+    region.set_access(Bytes(0), memory.size(), subject.device, RW).unwrap();
+    region
+}
+
+/// The work's result is whole.
+pub(super) fn check<B: Workbench>(subject: &Subject<B>, region: &Region<B>, offset: Bytes) {
+    let wrong = region.count_wrong(subject.device, offset, subject.unit(), AFTER).unwrap();
+    assert_eq!(wrong, 0, "words that the work should have written at {offset}");
+}
+
+fn unmap_waits_for_work<B: Workbench>(subject: &Subject<B>) {
+    let memory = subject.memory(1);
+    let mut region = mapped(subject, &memory);
+    let flight = start(subject, &region, Bytes(0), AFTER);
+    region.unmap(Bytes(0), subject.unit(), Done::when_devices_idle()).unwrap();
+    assert!(flight.is_done().unwrap(), "unmapped under the work");
+    check(subject, &mapped(subject, &memory), Bytes(0));
+}
+
+fn unmap_waits_for_a_stream<B: Workbench>(subject: &Subject<B>) {
+    let memory = subject.memory(1);
+    let mut region = mapped(subject, &memory);
+    let flight = start(subject, &region, Bytes(0), AFTER);
+    region.unmap(Bytes(0), subject.unit(), streams_idle(&[flight.stream()])).unwrap();
+    assert!(flight.is_done().unwrap(), "unmapped under the work");
+    check(subject, &mapped(subject, &memory), Bytes(0));
+}
+
+fn unmap_waits_for_no_other_stream<B: Workbench>(subject: &Subject<B>) {
+    goes_on(subject, |times| {
+        let (mut region, other) = (filled(subject, 1), filled(subject, 1));
+        let long = start_longer(subject, &other, Bytes(0), AFTER, 2 * times);
+        let short = start(subject, &region, Bytes(0), AFTER);
+        region.unmap(Bytes(0), subject.unit(), streams_idle(&[short.stream()])).unwrap();
+        let went_on = !long.is_done().unwrap();
+        assert!(short.is_done().unwrap(), "unmapped under the work");
+        finish(subject, &*long);
+        check(subject, &other, Bytes(0));
+        went_on
+    });
+}
+
+#[allow(unsafe_code)]
+fn a_promise_waits_for_no_work<B: Workbench>(subject: &Subject<B>) {
+    goes_on(subject, |times| {
+        let mut region = filled(subject, 1);
+        region.grow_to(subject.units(2)).unwrap();
+        let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
+        // SAFETY: the work is on the first unit, and this is the second.
+        region.unmap(subject.unit(), subject.unit(), unsafe { Done::promised() }).unwrap();
+        let went_on = !flight.is_done().unwrap();
+        finish(subject, &*flight);
+        check(subject, &region, Bytes(0));
+        went_on
+    });
+}
+
+/// Grows step by step while the first unit is worked on, and tells whether that went on.
+fn grow_beside_work<B: Workbench>(
+    subject: &Subject<B>,
+    mut region: Region<B>,
+    how: Grown,
+    times: u32,
+) -> bool {
+    let (address, from) = (region.address(), region.end());
+    let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
+    // Steps of several sizes: HIP 7 sets the access of all that is mapped again where they differ.
+    for units in [1, 3, 4] {
+        let growth = region.grow_to(from + subject.units(units)).unwrap();
+        assert_eq!((growth.how, growth.address), (how, address));
+    }
+    let went_on = !flight.is_done().unwrap();
+    region.write_pattern(subject.device, from, subject.units(4), BEFORE).unwrap();
+    finish(subject, &*flight);
+    check(subject, &region, Bytes(0));
+    assert_eq!(region.count_wrong(subject.device, from, subject.units(4), BEFORE).unwrap(), 0);
+    went_on
+}
+
+fn growth_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
+    goes_on(subject, |times| grow_beside_work(subject, filled(subject, 2), Grown::Within, times));
+}
+
+fn extension_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
+    let base = Placement::Exact(subject.hole(64));
+    goes_on(subject, |times| {
+        let mut region = subject.region(2).at(base).extend_by(subject.unit()).build().unwrap();
+        region.grow_to(subject.units(2)).unwrap();
+        grow_beside_work(subject, region, Grown::Extended, times)
+    });
+}
+
+fn moving_waits_for_work<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(64);
+    let mut region = subject.region(1).at(Placement::Exact(base)).build().unwrap();
+    let behind = base.checked_add(subject.unit()).unwrap();
+    let _in_the_way = subject.region(1).at(Placement::Exact(behind)).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    let flight = start(subject, &region, Bytes(0), AFTER);
+    let growth = region.grow_or_move(subject.units(2), Done::when_devices_idle()).unwrap();
+    assert!(flight.is_done().unwrap(), "the old addresses were taken away under the work");
+    assert_eq!(growth.how, Grown::Remapped);
+    check(subject, &region, Bytes(0));
+}
+
+fn shrinking_waits_for_work<B: Workbench>(subject: &Subject<B>) {
+    let mut region = filled(subject, 1);
+    region.grow_to(subject.units(2)).unwrap();
+    let flight = start(subject, &region, subject.unit(), AFTER);
+    region.shrink_to(subject.unit(), Done::when_devices_idle()).unwrap();
+    assert!(flight.is_done().unwrap(), "taken away under the work");
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), subject.unit(), BEFORE).unwrap(), 0);
+}
+
+fn taking_access_waits_for_work<B: Workbench>(subject: &Subject<B>) {
+    let mut region = filled(subject, 1);
+    let flight = start(subject, &region, Bytes(0), AFTER);
+    region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
+    assert!(flight.is_done().unwrap(), "the right to write was taken under the work");
+    check(subject, &region, Bytes(0));
+}
+
+fn taking_a_peers_access_waits_for_the_peer<B: Workbench>(subject: &Subject<B>) {
+    let (peer, owner) = subject.two_devices();
+    let mut region = subject.region(2).on(owner).access(peer, RW).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    let flight = start(subject, &region, Bytes(0), AFTER);
+    region.set_access(Bytes(0), subject.unit(), peer, Access::Read).unwrap();
+    assert!(flight.is_done().unwrap(), "the right to write was taken under the peer's work");
+    check(subject, &region, Bytes(0));
+}
+
+fn the_same_access_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
+    goes_on(subject, |times| {
+        let mut region = filled(subject, 1);
+        let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
+        region.set_access(Bytes(0), subject.unit(), subject.device, RW).unwrap();
+        let went_on = !flight.is_done().unwrap();
+        finish(subject, &*flight);
+        check(subject, &region, Bytes(0));
+        went_on
+    });
+}
+
+fn a_peers_access_does_not_disturb_work<B: Workbench>(subject: &Subject<B>) {
+    let (_, peer) = subject.two_devices();
+    let mut region = filled(subject, 1);
+    let flight = start(subject, &region, Bytes(0), AFTER);
+    region.set_access(Bytes(0), subject.unit(), peer, RW).unwrap();
+    finish(subject, &*flight);
+    check(subject, &region, Bytes(0));
+    assert_eq!(region.count_wrong(peer, Bytes(0), subject.unit(), AFTER).unwrap(), 0);
+}
+
+fn dropping_waits_for_work<B: Workbench>(subject: &Subject<B>) {
+    let memory = subject.memory(1);
+    let region = mapped(subject, &memory);
+    let flight = start(subject, &region, Bytes(0), AFTER);
+    drop(region);
+    assert!(flight.is_done().unwrap(), "dropped under the work");
+    check(subject, &mapped(subject, &memory), Bytes(0));
+}
+
+fn closing_waits_for_a_stream<B: Workbench>(subject: &Subject<B>) {
+    let memory = subject.memory(1);
+    let region = mapped(subject, &memory);
+    let flight = start(subject, &region, Bytes(0), AFTER);
+    region.close(streams_idle(&[flight.stream()])).unwrap();
+    assert!(flight.is_done().unwrap(), "closed under the work");
+    check(subject, &mapped(subject, &memory), Bytes(0));
+}
+
+fn copies_go_on_beside_work<B: Workbench>(subject: &Subject<B>) {
+    goes_on(subject, |times| {
+        let mut region = filled(subject, 2);
+        let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
+        let mut bytes = [0; 4096];
+        region.write(subject.unit(), &[0x5a; 4096]).unwrap();
+        region.read(subject.unit(), &mut bytes).unwrap();
+        region.fill(subject.unit(), Bytes(4096), 0xa5).unwrap();
+        let went_on = !flight.is_done().unwrap();
+        assert_eq!(bytes, [0x5a; 4096]);
+        finish(subject, &*flight);
+        check(subject, &region, Bytes(0));
+        went_on
+    });
+}
+
+#[allow(unsafe_code)]
+fn other_regions_come_and_go_beside_work<B: Workbench>(subject: &Subject<B>) {
+    goes_on(subject, |times| {
+        let region = filled(subject, 1);
+        let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
+        for _ in 0..3 {
+            let mut other = filled(subject, 1);
+            other.grow_to(subject.units(3)).unwrap();
+            // SAFETY: all work on this region has ended when its calls returned.
+            other.close(unsafe { Done::promised() }).unwrap();
+        }
+        let went_on = !flight.is_done().unwrap();
+        finish(subject, &*flight);
+        check(subject, &region, Bytes(0));
+        went_on
+    });
+}
+
+fn streams_are_waited_for_one_by_one<B: Workbench>(subject: &Subject<B>) {
+    let regions = [3, 1, 2].map(|times| (times, filled(subject, 1)));
+    let mut flights: Vec<_> = regions
+        .iter()
+        .map(|(times, region)| (times, region, start_longer(subject, region, Bytes(0), AFTER, *times)))
+        .collect();
+    flights.sort_by_key(|(times, ..)| *times);
+    for (_, region, flight) in &flights {
+        finish(subject, &**flight);
+        check(subject, region, Bytes(0));
+    }
+}

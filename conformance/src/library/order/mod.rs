@@ -1,0 +1,23 @@
+//! What waits for work that is in flight, and what does not.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `waiting` | which waits are made, seen by failing them |
+//! | `in_flight` | calls beside work that really runs |
+//! | `contexts` | work in other contexts of a device |
+//! | `rounds` | many rounds on several threads |
+//! | `streams` | the default streams of devices and of threads |
+
+mod contexts;
+mod in_flight;
+mod rounds;
+mod streams;
+mod waiting;
+
+use crate::case::Case;
+use gpu_vmm_testkit::Workbench;
+
+/// The cases of this group.
+pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+    [waiting::cases(), in_flight::cases(), contexts::cases(), streams::cases(), rounds::cases()].concat()
+}

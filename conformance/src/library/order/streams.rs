@@ -1,0 +1,111 @@
+//! Streams whose handles do not say which stream they are: the default one of a device, and that of a thread.
+
+use super::in_flight::{AFTER, mapped};
+use crate::case::cases;
+use crate::library::flights::{goes_on, rounds};
+use crate::library::tools::{refused, streams_idle};
+use crate::subject::{RW, Subject, or_skip, skip};
+use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Event, Stream};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "order":
+    /// Unmapping when the default stream is idle waits for that of each device with access, whichever is the thread's current one.
+    the_default_stream_of_each_device,
+    /// Waiting for a device's default stream does not stand for another device's.
+    default_streams_are_apart,
+    /// Nor does it wait for a blocking stream of another device.
+    blocking_streams_of_others,
+    /// A list of streams with the handle that means another stream in each thread is refused, and nothing has changed.
+    the_per_thread_handle_is_refused,
+}
+
+/// Starts work on the default stream of a device, on the unit at an address, and calls `act` with an event behind it that is not
+/// done yet.
+#[allow(unsafe_code)]
+pub(super) fn start_default<B: Workbench>(
+    subject: &Subject<B>,
+    device: DeviceId,
+    at: Address,
+    act: impl FnOnce(&dyn Event),
+) {
+    let mut event = or_skip(subject.backend.event(device));
+    let mut rounds = rounds(subject);
+    for _ in 0..4 {
+        let (unit, stream) = (subject.unit(), Stream::DEFAULT);
+        // SAFETY: the unit is mapped for the device until a call that has to wait for the work, or cases wait themselves.
+        or_skip(unsafe { subject.backend.start_pattern_on(device, stream, at, unit, AFTER, rounds) });
+        event.record(stream).unwrap();
+        if !event.is_done().unwrap() {
+            return act(&*event);
+        }
+        rounds *= 2;
+    }
+    panic!("{rounds} rounds are done at once, so that nothing can be seen")
+}
+
+fn the_default_stream_of_each_device<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    for device in [b, a] {
+        let mut region = subject.region(2).access(b, RW).build().unwrap();
+        region.grow_to(subject.unit()).unwrap();
+        start_default(subject, device, region.address(), |event| {
+            region.unmap(Bytes::ZERO, subject.unit(), streams_idle(&[Stream::DEFAULT])).unwrap();
+            assert!(event.is_done().unwrap(), "unmapped under the work of {device}");
+        });
+    }
+}
+
+fn default_streams_are_apart<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let mut region = subject.region(2).on(b).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    let mut went_on = false;
+    // Work that has ended by the time of the question shows nothing.
+    for _ in 0..4 {
+        start_default(subject, b, region.address(), |event| {
+            subject.backend.synchronize_stream(a, Stream::DEFAULT).unwrap();
+            went_on |= !event.is_done().unwrap();
+            subject.backend.synchronize_stream(b, Stream::DEFAULT).unwrap();
+            assert!(event.is_done().unwrap());
+        });
+    }
+    assert!(went_on, "{b}'s default stream was waited for with {a}'s");
+}
+
+fn the_per_thread_handle_is_refused<B: Workbench>(subject: &Subject<B>) {
+    let Some(stream) = subject.backend.per_thread_stream() else {
+        skip("this backend has no handle for the per-thread default stream");
+    };
+    let memory = subject.memory(1);
+    let mut region = mapped(subject, &memory);
+    for streams in [&[stream][..], &[Stream::DEFAULT, stream]] {
+        refused!(
+            region.unmap(Bytes::ZERO, subject.unit(), streams_idle(streams)),
+            Error::Unsupported { .. },
+            "per-thread default stream",
+            "pass a stream"
+        );
+        assert_eq!(region.mapped(), subject.unit());
+    }
+    // The thread itself may wait for its own.
+    subject.backend.synchronize_stream(subject.device, stream).unwrap();
+}
+
+#[allow(unsafe_code)]
+fn blocking_streams_of_others<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let blocking = or_skip(subject.backend.blocking_stream(b));
+    let mut region = subject.region(2).on(b).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    let mut event = or_skip(subject.backend.event(b));
+    goes_on(subject, |times| {
+        let (unit, at, rounds) = (subject.unit(), region.address(), rounds(subject) * times);
+        // SAFETY: the unit is mapped until the work was waited for.
+        or_skip(unsafe { subject.backend.start_pattern_on(b, blocking.stream(), at, unit, AFTER, rounds) });
+        event.record(blocking.stream()).unwrap();
+        subject.backend.synchronize_stream(a, Stream::DEFAULT).unwrap();
+        let went_on = !event.is_done().unwrap();
+        event.wait().unwrap();
+        went_on
+    });
+}

@@ -1,0 +1,148 @@
+//! Rule 7: what takes memory away waits first, and does nothing where waiting fails.
+
+use crate::case::cases;
+use crate::library::tools::streams_idle;
+use crate::subject::Subject;
+use gpu_vmm_core::{Access, Bytes, Done, Error, Physical, Placement, Region, Stream};
+use gpu_vmm_testkit::{FaultInject, Workbench};
+
+cases! { "order":
+    /// Unmapping and shrinking wait for the devices first: where that fails, nothing else is tried and nothing has changed.
+    a_failed_wait_for_devices_changes_nothing,
+    /// Unmapping waits for every device that has access, whichever comes first: where one wait fails, nothing has changed.
+    every_device_is_waited_for,
+    /// Unmapping waits for each stream that is named: where that fails, nothing else is tried and nothing has changed.
+    a_failed_wait_for_streams_changes_nothing,
+    /// Growth to another address waits before the old one is given up: where that fails, the region is where it was.
+    a_failed_wait_does_not_move,
+    /// Unmapping by promise calls the driver once, to unmap.
+    a_promise_waits_for_nothing,
+    /// Memory that no device has access to is unmapped without waiting for any.
+    no_access_needs_no_wait,
+    /// Taking access waits for that device: where that fails, it has the access still. The same access needs no wait.
+    a_failed_wait_leaves_the_access,
+    /// The null stream can be named as one that is waited for.
+    the_null_stream,
+}
+
+fn region<B: Workbench>(subject: &Subject<B>) -> (FaultInject<B>, Region<FaultInject<B>>) {
+    region_at(subject, Placement::Anywhere)
+}
+
+fn region_at<B: Workbench>(
+    subject: &Subject<B>,
+    place: Placement,
+) -> (FaultInject<B>, Region<FaultInject<B>>) {
+    let backend = FaultInject::new(subject.backend.clone());
+    let builder = Region::builder(&backend).on(subject.device).reserve(subject.units(4)).at(place);
+    let mut region = builder.build().unwrap();
+    region.grow_to(subject.units(2)).unwrap();
+    (backend, region)
+}
+
+fn a_failed_wait_for_devices_changes_nothing<B: Workbench>(subject: &Subject<B>) {
+    let (backend, mut region) = region(subject);
+    backend.fail(0, 1);
+    let error = region.unmap(Bytes(0), subject.units(2), Done::when_devices_idle()).unwrap_err();
+    assert_eq!(error.driver_error().unwrap().call, "synchronize");
+    assert_eq!(backend.stop(), 1, "nothing else was tried");
+    assert_eq!(region.mapped(), subject.units(2));
+    region.write(Bytes(0), b"still there").unwrap();
+    backend.fail(0, 1);
+    let error = region.shrink_to(Bytes(0), Done::when_devices_idle()).unwrap_err();
+    assert_eq!(error.driver_error().unwrap().call, "synchronize");
+    backend.stop();
+    assert_eq!(region.end(), subject.units(2));
+}
+
+fn every_device_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let backend = FaultInject::new(subject.backend.clone());
+    let mut region =
+        Region::builder(&backend).on(a).access(b, Access::ReadWrite).reserve(subject.unit()).build().unwrap();
+    region.grow_to(subject.granularity()).unwrap();
+    for (failing, tried) in [(0, 1), (1, 2)] {
+        backend.fail(failing, 1);
+        let error = region.unmap(Bytes(0), subject.granularity(), Done::when_devices_idle()).unwrap_err();
+        assert_eq!(error.driver_error().unwrap().call, "synchronize");
+        assert_eq!(backend.stop(), tried, "nothing else was tried");
+        assert_eq!(region.mapped(), subject.granularity());
+    }
+    region.write(Bytes(0), b"still there").unwrap();
+}
+
+fn a_failed_wait_for_streams_changes_nothing<B: Workbench>(subject: &Subject<B>) {
+    let (backend, mut region) = region(subject);
+    let [one, other] = [(); 2].map(|()| subject.backend.own_stream(subject.device).unwrap());
+    let streams = [one.stream(), Stream::DEFAULT, other.stream()];
+    for (failing, tried) in [(0, 1), (1, 2), (2, 3)] {
+        backend.fail(failing, 1);
+        let done = streams_idle(&streams);
+        let error = region.unmap(Bytes(0), subject.units(2), done).unwrap_err();
+        assert_eq!(error.driver_error().unwrap().call, "synchronize stream");
+        assert_eq!(backend.stop(), tried, "nothing else was tried");
+        assert_eq!(region.mapped(), subject.units(2));
+    }
+    region.write(Bytes(0), b"still there").unwrap();
+}
+
+fn a_failed_wait_does_not_move<B: Workbench>(subject: &Subject<B>) {
+    // Which of the calls is the wait is the way that growth goes: each is made to fail in turn until it is that.
+    let is_found = (0..20).any(|number| {
+        let base = subject.hole(8);
+        let (backend, mut region) = region_at(subject, Placement::Exact(base));
+        let _in_the_way = subject.region(1).at(Placement::Exact(region.range().end())).build().unwrap();
+        region.write_pattern(subject.device, Bytes(0), region.end(), 1).unwrap();
+        let before = (region.range(), subject.free_here());
+        backend.fail(number, 1);
+        let grown = region.grow_or_move(subject.units(6), Done::when_devices_idle());
+        backend.stop();
+        let is_the_wait =
+            |error: Error| error.driver_error().is_some_and(|source| source.call == "synchronize");
+        if !grown.is_err_and(is_the_wait) {
+            return false;
+        }
+        assert_eq!((region.range(), subject.free_here()), before);
+        assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 1).unwrap(), 0);
+        true
+    });
+    assert!(is_found, "growth to another address waits for nothing");
+}
+
+#[allow(unsafe_code)]
+fn a_promise_waits_for_nothing<B: Workbench>(subject: &Subject<B>) {
+    let (backend, mut region) = region(subject);
+    backend.fail(0, 0);
+    // SAFETY: no work was queued on the memory.
+    region.unmap(Bytes(0), subject.units(2), unsafe { Done::promised() }).unwrap();
+    assert_eq!(backend.stop(), 1, "one call, the unmap");
+}
+
+fn no_access_needs_no_wait<B: Workbench>(subject: &Subject<B>) {
+    let backend = FaultInject::new(subject.backend.clone());
+    let mut region = Region::builder(&backend).reserve(subject.units(2)).build().unwrap();
+    let memory = Physical::create(&backend, subject.unit(), subject.properties()).unwrap();
+    region.map(Bytes(0), &memory).unwrap();
+    backend.fail(0, 0);
+    region.unmap(Bytes(0), subject.unit(), Done::when_devices_idle()).unwrap();
+    assert_eq!(backend.stop(), 1, "no device could have used it");
+}
+
+fn a_failed_wait_leaves_the_access<B: Workbench>(subject: &Subject<B>) {
+    let (backend, mut region) = region(subject);
+    backend.fail(0, 1);
+    let error = region.set_access(Bytes(0), subject.units(2), subject.device, Access::Read).unwrap_err();
+    assert_eq!(error.driver_error().unwrap().call, "synchronize");
+    assert_eq!(region.access(Bytes(0), subject.device), Access::ReadWrite);
+    backend.fail(0, 0);
+    region.set_access(Bytes(0), subject.units(2), subject.device, Access::ReadWrite).unwrap();
+    assert!(backend.stop() <= 1, "the same access takes nothing away");
+}
+
+#[allow(unsafe_code)]
+fn the_null_stream<B: Workbench>(subject: &Subject<B>) {
+    let (_, mut region) = region(subject);
+    // SAFETY: null is the default stream of both vendors.
+    let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
+    region.unmap(Bytes(0), subject.units(2), streams_idle(&[stream])).unwrap();
+}

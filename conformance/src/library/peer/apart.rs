@@ -1,0 +1,118 @@
+//! A device whose memory the other one does not reach, as on machines without peer access. No driver is asked.
+
+use crate::case::cases;
+use crate::library::folder::Folder;
+use crate::library::tools::idle;
+use crate::subject::{RW, Subject, skip};
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Physical, Properties, Region, Result, Ring, Slots};
+use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
+use gpu_vmm_testkit::{FaultInject, Workbench};
+
+cases! { "peer":
+    /// Access to memory of several devices is refused if one of them cannot be reached, and nothing changes.
+    access_to_mixed_memory,
+    /// A region does not grow with memory that another device of its access cannot reach.
+    growth_with_unreachable_memory,
+    /// A set is refused if one of its pieces cannot be reached.
+    a_set_of_mixed_memory,
+    /// A snapshot is not restored if one of its memories cannot be reached.
+    a_snapshot_of_mixed_memory,
+}
+
+/// A backend, and two of its devices, of which the first does not reach the second one's memory.
+fn apart<B: Workbench>(subject: &Subject<B>) -> (FaultInject<B>, DeviceId, DeviceId) {
+    let usable = subject.backend.devices().iter().filter(|device| device.unusable.is_none());
+    let Some(other) = usable.map(|device| device.id).find(|id| *id != subject.device) else {
+        skip("there is one usable device")
+    };
+    let backend = FaultInject::new(subject.backend.clone());
+    backend.hide_memory(other, true);
+    (backend, subject.device, other)
+}
+
+#[track_caller]
+fn unreachable<T: std::fmt::Debug>(answer: Result<T>, from: DeviceId, to: DeviceId) {
+    match answer {
+        Err(Error::PeerUnreachable { device, owner, .. }) => assert_eq!((device, owner), (from, to)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// One granule of memory of each device.
+fn pieces<B: Workbench>(
+    subject: &Subject<B>,
+    backend: &FaultInject<B>,
+    devices: [DeviceId; 2],
+) -> [Physical<FaultInject<B>>; 2] {
+    devices.map(|device| Physical::create(backend, subject.granules(1), Properties::on(device)).unwrap())
+}
+
+fn access_to_mixed_memory<B: Workbench>(subject: &Subject<B>) {
+    let (backend, here, there) = apart(subject);
+    let granule = subject.granules(1);
+    let mut region = Region::builder(&backend).on(here).reserve(subject.granules(2)).build().unwrap();
+    let [first, second] = pieces(subject, &backend, [here, there]);
+    region.map(Bytes(0), &first).unwrap();
+    region.map(granule, &second).unwrap();
+    backend.fail_calls(&["set access"]);
+    unreachable(region.set_access(Bytes(0), subject.granules(2), here, RW), here, there);
+    backend.stop();
+    assert_eq!([Bytes(0), granule].map(|at| region.access(at, here)), [Access::None; 2]);
+    region.set_access(Bytes(0), granule, here, RW).unwrap();
+    region.set_access(granule, granule, there, RW).unwrap();
+}
+
+fn growth_with_unreachable_memory<B: Workbench>(subject: &Subject<B>) {
+    let (backend, here, there) = apart(subject);
+    let builder = Region::builder(&backend).on(here).access(here, RW).reserve(subject.granules(4));
+    let mut region = builder.build().unwrap();
+    region.grow_to(subject.granules(1)).unwrap();
+    let live = backend.live();
+    unreachable(region.grow_to_on(there, subject.granules(2)), here, there);
+    unreachable(region.grow_or_move_on(there, subject.granules(2), idle()), here, there);
+    assert_eq!((backend.live(), region.end()), (live, subject.granules(1)));
+    region.grow_to(subject.granules(2)).unwrap();
+}
+
+fn a_set_of_mixed_memory<B: Workbench>(subject: &Subject<B>) {
+    let (backend, here, there) = apart(subject);
+    if !subject.backend.can_access(there, here).unwrap() {
+        skip("no device reaches the other's memory, so that nothing is left to be told apart");
+    }
+    // So that the access is the same to both.
+    let builder = Region::builder(&backend).on(here).access(here, RW).access(there, RW);
+    let mut slots = Slots::build(builder.reserve(subject.granules(2))).unwrap();
+    unreachable(slots.add_set_of(pieces(subject, &backend, [here, there]).into()), here, there);
+    assert_eq!(slots.sets().count(), 0);
+    let set = slots.add_set_of(pieces(subject, &backend, [here, here]).into()).unwrap();
+    slots.show(set, idle()).unwrap();
+}
+
+fn a_snapshot_of_mixed_memory<B: Workbench>(subject: &Subject<B>) {
+    let (backend, here, there) = apart(subject);
+    if subject.peer().is_err() {
+        skip("nothing can be written that is to be refused");
+    }
+    let folder = Folder::new();
+    let ring = |backend| Ring::new(backend, 2, Bytes::mib(3)).unwrap();
+    backend.hide_memory(there, false);
+    let builder = Region::builder(&backend).on(here).access(here, RW).access(there, RW);
+    let mut region = builder.reserve(subject.granules(2)).build().unwrap();
+    region.grow_to(subject.granules(1)).unwrap();
+    region.grow_to_on(there, subject.granules(2)).unwrap();
+    let path = folder.file("mixed");
+    Snapshot::new(&ring(&backend)).region(&region).write(&path, idle()).unwrap();
+    drop(region);
+    let file = SnapshotFile::open(&path).unwrap();
+    backend.hide_memory(there, true);
+    let live = backend.live();
+    // It is known before anything is made.
+    let buffers = ring(&backend);
+    backend.fail_calls(&["create", "reserve"]);
+    unreachable(Restore::new().relocate().regions(&file, &buffers), here, there);
+    backend.stop();
+    drop(buffers);
+    assert_eq!(backend.live(), live);
+    backend.hide_memory(there, false);
+    assert_eq!(Restore::new().relocate().regions(&file, &ring(&backend)).unwrap().len(), 1);
+}

@@ -1,0 +1,116 @@
+//! Copies between the devices.
+#![allow(unsafe_code)] // regions copy to and from the host only
+
+use crate::case::cases;
+use crate::library::plain::{Plain, copy};
+use crate::subject::Subject;
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Region};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "peer":
+    /// A device copies out of another one's region, which it may only read, into a region of its own.
+    region_to_region,
+    /// A device copies out of another one's region into a plain allocation of its own, and on into a region.
+    region_to_plain,
+    /// A copy out of another one's memory goes over several mappings of its and of the copying device's.
+    over_several_mappings,
+    /// A copy of more than is done at a time is whole.
+    more_than_at_a_time,
+    /// A device that was given no access to a region, though to its neighbour, copies nothing out of it, and nothing more
+    /// when what it was given is taken back.
+    access_is_by_region,
+}
+
+/// A region of one device's memory that the other may read, with a pattern.
+fn readable<B: Workbench>(subject: &Subject<B>, owner: DeviceId, reader: DeviceId, seed: u64) -> Region<B> {
+    let mut region = subject.space(4).on(owner).access(reader, Access::Read).build().unwrap();
+    for granules in [1, 4] {
+        region.grow_to(subject.granules(granules)).unwrap();
+    }
+    region.write_pattern(owner, Bytes(0), subject.granules(4), seed).unwrap();
+    region
+}
+
+fn region_to_region<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let length = subject.granules(4);
+    for (owner, other, seed) in [(a, b, 1), (b, a, 2)] {
+        let source = readable(subject, owner, other, seed);
+        let mut target = subject.space(4).on(other).build().unwrap();
+        target.grow_to(length).unwrap();
+        target.fill(Bytes(0), length, 0).unwrap();
+        target.copy_from(Bytes(0), &source, Bytes(0), length).unwrap();
+        assert_eq!(target.count_wrong(other, Bytes(0), length, seed).unwrap(), 0);
+    }
+}
+
+fn region_to_plain<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let length = subject.granules(4);
+    let source = readable(subject, a, b, 1);
+    let mut plain = Plain::new(subject, b, length);
+    plain.write(2);
+    // SAFETY: the source is mapped in one reservation and the device may read it; the target is its own.
+    unsafe { copy(subject, b, plain.address(), source.address(), length) };
+    assert_eq!(plain.wrong(1), 0);
+    let mut target = subject.space(4).on(b).build().unwrap();
+    target.grow_to(length).unwrap();
+    // SAFETY: both sides are the device's own, and as long.
+    unsafe { copy(subject, b, target.address(), plain.address(), length) };
+    assert_eq!(target.count_wrong(b, Bytes(0), length, 1).unwrap(), 0);
+}
+
+fn over_several_mappings<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let source = readable(subject, a, b, 1);
+    let mut target = subject.space(4).on(b).build().unwrap();
+    for granules in 1..=4 {
+        target.grow_to(subject.granules(granules)).unwrap();
+    }
+    target.write_pattern(b, Bytes(0), subject.granules(4), 5).unwrap();
+    // From a page on to the end.
+    let (skipped, length) = (Bytes(4096), subject.granules(4) - Bytes(4096));
+    target.copy_from(Bytes(0), &source, skipped, length).unwrap();
+    assert_eq!(target.count_wrong(b, Bytes(0), length, 1 + skipped.0 / 8).unwrap(), 0);
+    // What lies behind was not written.
+    assert_eq!(target.count_wrong(b, length, skipped, 5 + length.0 / 8).unwrap(), 0);
+}
+
+fn access_is_by_region<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let length = subject.granules(4);
+    let mut granted = readable(subject, a, b, 1);
+    let mut neighbour = subject.space(4).on(a).build().unwrap();
+    neighbour.grow_to(length).unwrap();
+    let mut target = subject.space(4).on(b).build().unwrap();
+    target.grow_to(length).unwrap();
+    target.copy_from(Bytes(0), &granted, Bytes(0), length).unwrap();
+    let refused = target.copy_from(Bytes(0), &neighbour, Bytes(0), length).unwrap_err();
+    assert!(matches!(refused, Error::NoAccess { have: Access::None, .. }), "{refused}");
+    assert_eq!((granted.access(Bytes(0), b), neighbour.access(Bytes(0), b)), (Access::Read, Access::None));
+    granted.set_access(Bytes(0), length, b, Access::None).unwrap();
+    neighbour.set_access(Bytes(0), length, b, Access::Read).unwrap();
+    let refused = target.copy_from(Bytes(0), &granted, Bytes(0), length).unwrap_err();
+    assert!(matches!(refused, Error::NoAccess { have: Access::None, .. }), "{refused}");
+    assert_eq!(
+        target.count_wrong(b, Bytes(0), length, 1).unwrap(),
+        0,
+        "what was copied before is still there"
+    );
+    target.copy_from(Bytes(0), &neighbour, Bytes(0), length).unwrap();
+}
+
+fn more_than_at_a_time<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let length = Bytes::mib(34);
+    let regions = [(a, b), (b, a)].map(|(owner, reader)| {
+        let builder = Region::builder(&subject.backend).on(owner).reserve(length);
+        let mut region = builder.access(reader, Access::Read).build().unwrap();
+        region.grow_to(length).unwrap();
+        region
+    });
+    let [mut source, mut target] = regions;
+    source.write_pattern(a, Bytes(0), length, 9).unwrap();
+    target.copy_from(Bytes(0), &source, Bytes(0), length).unwrap();
+    assert_eq!(target.count_wrong(b, Bytes(0), length, 9).unwrap(), 0);
+}

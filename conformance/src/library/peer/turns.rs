@@ -1,0 +1,94 @@
+//! Memory of one device after the other's at one address.
+
+use super::pass_on;
+use crate::case::cases;
+use crate::library::tools::idle;
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Bytes, DeviceId, Physical, Region};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "peer":
+    /// Handles of different devices come in turn at one address, each open to its own device.
+    in_turn_for_the_owner,
+    /// Handles of different devices come in turn at one address, all open to the same device.
+    in_turn_for_one_device,
+    /// An address goes from one device's handle to another's with both granted: kernels of both work on at it.
+    to_another_device_at_the_same_address,
+    /// Shrunk and grown again, a region has the other device's memory at the same address.
+    grown_again_on_the_other_device,
+}
+
+/// Pieces of memory of both devices in turn.
+fn pieces<B: Workbench>(subject: &Subject<B>, devices: [DeviceId; 2]) -> Vec<Physical<B>> {
+    (0..4).map(|place| subject.piece_on(devices[place % 2], 2)).collect()
+}
+
+fn in_turn_for_the_owner<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let mut region = subject.space(2).build().unwrap();
+    for (memory, seed) in pieces(subject, [a, b]).iter().zip(0..) {
+        region.map(Bytes(0), memory).unwrap();
+        region.set_access(Bytes(0), memory.size(), memory.device(), RW).unwrap();
+        pass_on(&mut region, memory.device(), memory.device(), memory.size(), seed);
+        region.unmap(Bytes(0), memory.size(), idle()).unwrap();
+    }
+}
+
+/// Maps memory in an empty region and opens it to both devices.
+fn open_to<B: Workbench>(region: &mut Region<B>, memory: &Physical<B>, devices: [DeviceId; 2]) {
+    region.map(Bytes(0), memory).unwrap();
+    for device in devices {
+        region.set_access(Bytes(0), memory.size(), device, RW).unwrap();
+    }
+}
+
+fn in_turn_for_one_device<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let pieces = pieces(subject, [a, b]);
+    let mut region = subject.space(2).build().unwrap();
+    for writes in [true, false] {
+        for (memory, seed) in pieces.iter().zip(0..) {
+            // The owner as well: HIP 6 has it do the copies where there are no kernels.
+            open_to(&mut region, memory, [memory.device(), a]);
+            if writes {
+                region.write_pattern(a, Bytes(0), memory.size(), seed).unwrap();
+            }
+            assert_eq!(region.count_wrong(a, Bytes(0), memory.size(), seed).unwrap(), 0, "piece {seed}");
+            region.unmap(Bytes(0), memory.size(), idle()).unwrap();
+        }
+    }
+}
+
+fn to_another_device_at_the_same_address<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let (on_a, on_b) = (subject.piece_on(a, 2), subject.piece_on(b, 2));
+    let mut region = subject.space(2).build().unwrap();
+    let length = on_a.size();
+    open_to(&mut region, &on_a, [a, b]);
+    pass_on(&mut region, a, b, length, 1);
+    let address = region.address();
+    region.unmap(Bytes(0), length, idle()).unwrap();
+    open_to(&mut region, &on_b, [a, b]);
+    assert_eq!(region.address(), address);
+    pass_on(&mut region, a, b, length, 2);
+    pass_on(&mut region, b, a, length, 3);
+    // And back: the first one's bytes are where they were.
+    region.unmap(Bytes(0), length, idle()).unwrap();
+    open_to(&mut region, &on_a, [a, b]);
+    for device in [a, b] {
+        assert_eq!(region.count_wrong(device, Bytes(0), length, 1).unwrap(), 0);
+    }
+}
+
+fn grown_again_on_the_other_device<B: Workbench>(subject: &Subject<B>) {
+    let (a, b) = subject.two_devices();
+    let mut region = subject.space(4).on(a).access(a, RW).access(b, RW).build().unwrap();
+    let address = region.address();
+    for (device, seed) in [a, b, a].into_iter().zip(1..) {
+        region.grow_to_on(device, subject.granules(4)).unwrap();
+        assert_eq!(region.mapping_at(Bytes(0)).unwrap().memory.device(), device);
+        pass_on(&mut region, a, b, subject.granules(4), seed);
+        region.shrink_to(Bytes(0), idle()).unwrap();
+        assert_eq!(region.address(), address);
+    }
+}

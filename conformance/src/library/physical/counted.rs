@@ -1,0 +1,103 @@
+//! What memory takes from its device: counted from creation until the last hold on it is gone.
+
+use crate::case::cases;
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, Error, Physical, Region};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "physical":
+    /// Memory is taken from the device when it is created, and is back when neither holder nor mapping is left.
+    is_counted,
+    /// 1 to 63 times the granularity can be created, each taking just its size and giving it back.
+    multiples_of_the_granularity,
+    /// 256 handles at once take 256 times their size.
+    many_handles,
+    /// A clone is the same memory: it takes nothing, and the memory lives until the last clone is gone.
+    clones_are_counted_once,
+    /// More memory than is free is an error with what was asked for, what is free and what there is.
+    out_of_memory_has_the_numbers,
+    /// Growth for which there is not enough memory takes none, and the region keeps its bytes and can grow by less.
+    nothing_is_lost_when_memory_ends,
+}
+
+fn is_counted<B: Workbench>(subject: &Subject<B>) {
+    let before = subject.free_here();
+    let memory = subject.memory(16);
+    assert_eq!(subject.free_here(), before - subject.units(16));
+    let mut region = subject.region(16).build().unwrap();
+    region.map(Bytes(0), &memory).unwrap();
+    assert_eq!(subject.free_here(), before - subject.units(16));
+    drop(memory);
+    assert_eq!(subject.free_here(), before - subject.units(16));
+    drop(region);
+    assert_eq!(subject.free_here(), before);
+}
+
+fn multiples_of_the_granularity<B: Workbench>(subject: &Subject<B>) {
+    let before = subject.free_here();
+    for granules in 1..=63 {
+        let memory = subject.piece(granules);
+        assert_eq!(memory.size(), subject.granules(granules));
+        assert_eq!(subject.free_here(), before - memory.size(), "with {granules} granules");
+        drop(memory);
+        assert_eq!(subject.free_here(), before, "after {granules} granules");
+    }
+}
+
+fn many_handles<B: Workbench>(subject: &Subject<B>) {
+    let before = subject.free_here();
+    let mut pieces: Vec<Physical<B>> = (0..256).map(|_| subject.piece(1)).collect();
+    assert_eq!(subject.free_here(), before - subject.granules(256));
+    pieces.truncate(100);
+    assert_eq!(subject.free_here(), before - subject.granules(100));
+}
+
+fn clones_are_counted_once<B: Workbench>(subject: &Subject<B>) {
+    let before = subject.free_here();
+    let memory = subject.piece(8);
+    let clones = [memory.clone(), memory.clone()];
+    assert!(clones.iter().all(|clone| clone.is_same_as(&memory)));
+    assert!(!subject.piece(8).is_same_as(&memory));
+    assert_eq!(subject.free_here(), before - subject.granules(8));
+    drop(memory);
+    let [one, other] = clones;
+    drop(one);
+    assert_eq!(subject.free_here(), before - subject.granules(8));
+    drop(other);
+    assert_eq!(subject.free_here(), before);
+}
+
+/// Some memory that is held, and a size that is more than is left and no more than there is.
+fn too_much<B: Workbench>(subject: &Subject<B>) -> (Physical<B>, Bytes) {
+    let total = subject.backend.device("test", subject.device).unwrap().total_memory;
+    let most = Bytes(total.0 - total.0 % subject.unit().0);
+    (subject.memory(4), most)
+}
+
+fn out_of_memory_has_the_numbers<B: Workbench>(subject: &Subject<B>) {
+    let (_held, most) = too_much(subject);
+    let error = Physical::create(&subject.backend, most, subject.properties()).unwrap_err();
+    let Error::OutOfMemory { requested, free, total, device, ref source, .. } = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!((requested, device), (most, subject.device));
+    assert_eq!(total, subject.backend.memory_info(subject.device).unwrap().total);
+    assert!(free < requested && !source.name.is_empty(), "{error}");
+    assert!(error.is_out_of_memory());
+    assert!(error.to_string().contains(&requested.to_string()), "{error}");
+}
+
+fn nothing_is_lost_when_memory_ends<B: Workbench>(subject: &Subject<B>) {
+    let (held, most) = too_much(subject);
+    let mut region = Region::builder(&subject.backend).on(subject.device).reserve(most).build().unwrap();
+    region.grow_to(subject.units(2)).unwrap();
+    subject.write(&mut region, Bytes(0), subject.units(2), 1);
+    let before = (subject.free(), region.range(), region.end());
+    let error = region.grow_to(most).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    assert_eq!((subject.free(), region.range(), region.end()), before);
+    subject.check(&region, Bytes(0), subject.units(2), 1);
+    drop(held);
+    region.grow_to(subject.units(3)).unwrap();
+    subject.check(&region, Bytes(0), subject.units(2), 1);
+}

@@ -1,0 +1,85 @@
+//! Size, owner and bytes of a piece of memory.
+
+use crate::case::cases;
+use crate::library::tools::idle;
+use crate::subject::{Subject, or_skip, skip};
+use gpu_vmm_core::{Bytes, Handle, Physical, Vendor};
+use gpu_vmm_testkit::{Workbench, handle_of};
+
+cases! { "physical":
+    /// A size is rounded up to the granularity, and the memory says what it became.
+    is_rounded,
+    /// Memory says whose it is and whether it can be exported, as it was created.
+    properties_are_kept,
+    /// Bytes stay with the memory while it is mapped nowhere, whatever else is created and used meanwhile.
+    bytes_stay_while_unmapped,
+    /// Memory that was just created holds zeros, even where the device has used and released it before.
+    fresh_memory_is_zero,
+    /// Memory that is created and never mapped leaves nothing, however often.
+    never_mapped,
+}
+
+fn is_rounded<B: Workbench>(subject: &Subject<B>) {
+    for (asked, granules) in
+        [(Bytes(1), 1), (subject.granularity(), 1), (subject.granularity() + Bytes(1), 2)]
+    {
+        let memory = Physical::create(&subject.backend, asked, subject.properties()).unwrap();
+        assert_eq!(memory.size(), subject.granules(granules), "for {asked}");
+    }
+}
+
+fn properties_are_kept<B: Workbench>(subject: &Subject<B>) {
+    let own = subject.properties();
+    for properties in [own, own.shareable()] {
+        // Not every version can share.
+        let memory = or_skip(Physical::create(&subject.backend, subject.granularity(), properties));
+        assert_eq!((memory.device(), handle_of(&memory).properties()), (subject.device, properties));
+        assert_eq!(handle_of(&memory).size(), memory.size());
+    }
+}
+
+fn bytes_stay_while_unmapped<B: Workbench>(subject: &Subject<B>) {
+    let memory = subject.piece(3);
+    let mut region = subject.space(6).build().unwrap();
+    subject.open(&mut region, Bytes(0), &memory);
+    subject.write(&mut region, Bytes(0), memory.size(), 1);
+    region.unmap(Bytes(0), memory.size(), idle()).unwrap();
+    for seed in 2..6 {
+        let other = subject.piece(3);
+        subject.open(&mut region, Bytes(0), &other);
+        subject.write(&mut region, Bytes(0), other.size(), seed);
+        region.unmap(Bytes(0), other.size(), idle()).unwrap();
+    }
+    let elsewhere = subject.granules(3);
+    subject.open(&mut region, elsewhere, &memory);
+    subject.check(&region, elsewhere, memory.size(), 1);
+}
+
+/// No driver promises it; a pool that hands kept memory on must see to it itself.
+fn fresh_memory_is_zero<B: Workbench>(subject: &Subject<B>) {
+    if subject.backend.vendor() == Vendor::Hip {
+        skip("nothing is known of what fresh memory holds on AMD's devices");
+    }
+    let length = subject.granules(4);
+    for _ in 0..3 {
+        let mut region = subject.space(4).build().unwrap();
+        for _ in 0..2 {
+            region.grow_to(region.end() + subject.granules(2)).unwrap();
+        }
+        let mut bytes = vec![1; length.0 as usize];
+        region.read(Bytes(0), &mut bytes).unwrap();
+        let zeros = vec![0; bytes.len()];
+        assert!(bytes == zeros, "some of {length} is not zero");
+        region.fill(Bytes(0), length, 0xff).unwrap();
+    }
+}
+
+fn never_mapped<B: Workbench>(subject: &Subject<B>) {
+    let before = subject.free();
+    for _ in 0..200 {
+        let small = subject.piece(1);
+        let large = subject.piece(5);
+        drop((small, large));
+    }
+    assert_eq!(subject.free(), before);
+}

@@ -1,0 +1,166 @@
+//! What a block is: its address, its size, its bytes.
+
+use super::{DEFAULT, LEAST, adds_up, alloc, check, is_empty, page, pool, write};
+use crate::case::cases;
+use crate::library::tools::assert_names;
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, Error};
+use gpu_vmm_pool::PoolError;
+use gpu_vmm_testkit::Workbench;
+
+cases! { "pool":
+    /// Blocks of all sizes lie apart from each other and keep their bytes, while others come and go.
+    blocks_are_apart_and_keep_their_bytes,
+    /// A block's first address is a multiple of what was asked for, up to a gibibyte, for small and large ones.
+    aligned,
+    /// What was freed last is no answer to a request of its size that it is not aligned to.
+    aligned_to_more_than_the_last,
+    /// A block of no bytes, an alignment that is no power of two, and more than the device has are refused with the numbers,
+    /// before anything is reserved.
+    refused_sizes_and_alignments,
+    /// Each request is rounded up by an eighth at most.
+    little_is_lost_by_rounding,
+    /// Blocks of many threads lie apart, whoever frees them.
+    from_many_threads,
+}
+
+/// Sizes of each kind: slots, small slabs' edges, medium ranges, large ones, and one byte more than each.
+const SIZES: [u64; 20] = [
+    1, 8, 255, 256, 257, 2048, 2049, 4096, 65_535, 65_536, 65_537, 262_144, 1_048_575, 1_048_576, 1_048_577,
+    2_097_152, 2_097_153, 3_145_728, 5_000_000, 9_437_184,
+];
+
+#[track_caller]
+fn are_apart<B: Workbench>(blocks: &[(gpu_vmm_pool::Block<B>, u64)]) {
+    let mut ranges: Vec<_> =
+        blocks.iter().map(|(block, _)| (block.address().0, block.address().0 + block.capacity().0)).collect();
+    ranges.sort_unstable();
+    assert!(ranges.is_sorted_by(|one, next| one.1 <= next.0), "{ranges:x?}");
+}
+
+fn blocks_are_apart_and_keep_their_bytes<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let mut blocks = Vec::new();
+    let mut seed = 0;
+    for round in 0..4 {
+        for size in SIZES {
+            let block = alloc(&pool, Bytes(size));
+            seed += 1;
+            write(subject, &block, seed << 32);
+            blocks.push((block, seed << 32));
+        }
+        are_apart(&blocks);
+        blocks.iter().for_each(|(block, seed)| check(subject, block, *seed));
+        adds_up(&pool);
+        let mut index = 0;
+        blocks.retain(|_| {
+            index += 1;
+            index % 3 != round % 3
+        });
+    }
+    drop(blocks);
+    is_empty(&pool);
+}
+
+fn aligned<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let mut blocks = Vec::new();
+    for alignment in [1, 8, 256, 512, 4096, 1 << 16, 2 << 20, 64 << 20, 1 << 30] {
+        // A device has addresses for some gibibytes at least.
+        let count = if alignment == 1 << 30 { 1 } else { 5 };
+        for size in [(3 << 20) + 1, 1, 300, 5000, 70_000, 1 << 20].into_iter().take(1 + count) {
+            let block = pool.alloc(Bytes(size), Bytes(alignment), DEFAULT).unwrap();
+            let at = block.address();
+            assert!(at.0.is_multiple_of(alignment.max(256)), "{at} for {alignment}");
+            write(subject, &block, at.0);
+            let at = at.0;
+            blocks.push((block, at));
+        }
+    }
+    are_apart(&blocks);
+    blocks.iter().for_each(|(block, seed)| check(subject, block, *seed));
+    let held = pool.account().held;
+    assert!(held < 300 << 20, "addresses between blocks have no memory behind them, and {held} are held");
+    drop(blocks);
+    is_empty(&pool);
+}
+
+fn refused_sizes_and_alignments<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let core = |size, alignment| match pool.alloc(Bytes(size), Bytes(alignment), DEFAULT) {
+        Err(PoolError::Core(error)) => *error,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(core(0, 256), Error::ZeroSize { .. }));
+    for alignment in [0, 3, 257, 1 << 63, u64::MAX] {
+        let error = core(8, alignment);
+        assert!(matches!(error, Error::BadAlignment { .. }), "{error}");
+    }
+    let total = subject.backend.memory_info(subject.device).unwrap().total;
+    for size in [total.0 + 1, u64::MAX - 511, u64::MAX] {
+        let error = core(size, 256);
+        assert!(matches!(error, Error::ExceedsDevice { .. }), "{error}");
+        assert_names(&error, &[total.to_string()]);
+    }
+    let none = pool.alloc(Bytes(8), Bytes(1 << 45), DEFAULT).unwrap_err();
+    assert!(matches!(none, PoolError::OutOfAddresses { .. }), "{none}");
+    let account = adds_up(&pool);
+    assert_eq!((account.held, account.live_blocks, account.driver_calls.create), (0, 0, 0));
+    alloc(&pool, Bytes(8));
+}
+
+fn little_is_lost_by_rounding<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    for size in (1..=1 << 20).step_by(7777).chain([1 << 21, 3 << 20, 12_345_678]) {
+        let block = pool.alloc(Bytes(size), LEAST, DEFAULT).unwrap();
+        let lost = block.capacity().0 - size;
+        assert!(lost <= size / 8 || lost <= LEAST.0, "{lost} of {size}");
+    }
+    let all: Vec<_> = (0..1000).map(|_| alloc(&pool, LEAST)).collect();
+    let account = adds_up(&pool);
+    assert_eq!((account.live, account.live_blocks), (256_000, 1000));
+    assert!(
+        account.held - account.kept <= 2 * page(&pool).0,
+        "a thousand small blocks share a page: {account:?}"
+    );
+    drop(all);
+}
+
+fn from_many_threads<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let blocks: Vec<_> = std::thread::scope(|scope| {
+        let pool = &pool;
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let mut blocks = Vec::new();
+                    for round in 0..40_u64 {
+                        let size = SIZES[(round as usize * 7 + thread) % 15];
+                        let (block, seed) = (alloc(pool, Bytes(size)), (thread as u64) << 40 | round << 20);
+                        write(subject, &block, seed);
+                        if round % 3 > 0 {
+                            blocks.push((block, seed));
+                        }
+                    }
+                    blocks
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    are_apart(&blocks);
+    blocks.iter().for_each(|(block, seed)| check(subject, block, *seed));
+    drop(blocks);
+    is_empty(&pool);
+}
+
+fn aligned_to_more_than_the_last<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let [first, last] = [(); 2].map(|()| alloc(&pool, Bytes::mib(3)));
+    let more = Bytes(2 << last.address().0.trailing_zeros());
+    drop(last);
+    let aligned = pool.alloc(Bytes::mib(3), more, DEFAULT).unwrap();
+    assert!(aligned.address().is_aligned_to(more), "{} is not aligned to {more}", aligned.address());
+    drop((first, aligned));
+    is_empty(&pool);
+}

@@ -1,0 +1,175 @@
+//! Streams that capture beside a pool, and on it.
+#![allow(unsafe_code)] // captures streams, and launches graphs
+
+use super::order::{overlap, range, start_behind};
+use super::waits::named;
+use super::{LEAST, builder, is_empty, pool};
+use crate::case::cases;
+use crate::library::flights::{finish, own, registered};
+use crate::subject::{Subject, or_skip};
+use gpu_vmm_core::Bytes;
+use gpu_vmm_pool::{Block, Pool};
+use gpu_vmm_testkit::{CaptureMode, Graph, WorkStream, Workbench};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+cases! { "pool":
+    /// A stream that captures gets no memory that earlier work still uses, its own included: a graph is launched anywhere.
+    a_capture_gets_memory_that_nothing_uses,
+    /// Captures of streams that the pool serves end well, whatever the pool does meanwhile for others, in all three modes.
+    captures_are_not_spoilt,
+    /// A pool whose last block is dropped while one of its streams captures is kept, and given back afterwards.
+    the_last_block_during_a_capture,
+    /// While a stream captures, others are served, and find out of memory what they find at other times.
+    others_are_served_during_a_capture,
+}
+
+/// Begins a capture, or ends the case where there are none.
+fn begin<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream, mode: CaptureMode) {
+    // SAFETY: each case ends its captures on the same thread, before their streams.
+    or_skip(unsafe { subject.backend.begin_capture(subject.device, stream.stream(), mode) });
+}
+
+/// Puts work on a block into the capture.
+fn record<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream, block: &Block<B>, seed: u64) {
+    let length = Bytes(block.size().0 / 8 * 8);
+    // SAFETY: the block's memory is mapped for as long as the block is there, and cases wait for graphs before that.
+    unsafe {
+        subject.backend.start_pattern_on(subject.device, stream.stream(), block.address(), length, seed, 1)
+    }
+    .unwrap();
+}
+
+#[track_caller]
+fn end<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream) -> Box<dyn Graph> {
+    subject.backend.end_capture(subject.device, stream.stream()).expect("the capture was not spoilt")
+}
+
+fn a_capture_gets_memory_that_nothing_uses<B: Workbench>(subject: &Subject<B>) {
+    let [own_, launched] = [(); 2].map(|()| own(subject));
+    let pool = pool(subject);
+    let large = super::alloc(&pool, Bytes::mib(4));
+    for size in [700, 200_000, 6 << 20].map(Bytes) {
+        let stream = registered(&pool, &*own_);
+        // Ready for the next request of the stream, were it not for the capture.
+        let blocks: Vec<_> = (0..3).map(|_| stream.alloc(size, LEAST).unwrap()).collect();
+        blocks.iter().for_each(|block| start_behind(subject, &*own_, &large, block, 5));
+        let freed: Vec<_> = blocks.iter().map(range).collect();
+        drop(blocks);
+        begin(subject, &*own_, CaptureMode::Relaxed);
+        let graphs: Vec<_> = (0..4).map(|_| stream.alloc(size, LEAST).unwrap()).collect();
+        graphs.iter().for_each(|block| record(subject, &*own_, block, 9));
+        let graph = end(subject, &*own_);
+        // SAFETY: the blocks are there until the stream has been waited for.
+        unsafe { graph.launch(launched.stream()) }.unwrap();
+        if !own_.is_done().unwrap() {
+            for (graph, freed) in
+                graphs.iter().flat_map(|graph| freed.iter().map(move |freed| (graph, freed)))
+            {
+                assert!(!overlap(graph, *freed), "{size}: a graph has memory that eager work still writes");
+            }
+        }
+        finish(subject, &*launched);
+        finish(subject, &*own_);
+        for block in &graphs {
+            super::check(subject, block, 9);
+        }
+        drop((graph, graphs, stream));
+    }
+    drop(large);
+    is_empty(&pool);
+}
+
+fn captures_are_not_spoilt<B: Workbench>(subject: &Subject<B>) {
+    let blocking = || subject.backend.blocking_stream(subject.device);
+    let pool = builder(subject).budget(Bytes::mib(128)).build().unwrap();
+    let [one, two] = [(); 2].map(|()| own(subject));
+    for mode in CaptureMode::ALL {
+        for captured in [Some(own(subject)), blocking().ok()].into_iter().flatten() {
+            let stream = registered(&pool, &*captured);
+            // Served, and idle: nothing of it is waited for.
+            drop(stream.alloc(Bytes(3 << 20), LEAST).unwrap());
+            pool.trim(Bytes(u64::MAX)).unwrap();
+            let own_block = stream.alloc(Bytes(2 << 20), LEAST).unwrap();
+            let kept = [one.as_ref(), two.as_ref()].map(|own| registered(&pool, own));
+            begin(subject, &*captured, mode);
+            record(subject, &*captured, &own_block, 4);
+            for round in 0..40 {
+                // What one stream has freed the next one wants, so that events are recorded and asked.
+                for size in [2 << 20, 5 << 20] {
+                    let stream = &kept[round % 2];
+                    drop(stream.alloc(Bytes(size), LEAST).unwrap());
+                    drop(pool.alloc(Bytes(size), LEAST, super::DEFAULT).unwrap());
+                }
+            }
+            pool.trim(Bytes::ZERO).unwrap();
+            let graph = end(subject, &*captured);
+            // SAFETY: the block is there until the stream has been waited for.
+            unsafe { graph.launch(one.stream()) }.unwrap();
+            finish(subject, &*one);
+            super::check(subject, &own_block, 4);
+            drop((kept, own_block, stream, graph));
+        }
+    }
+    is_empty(&pool);
+}
+
+fn the_last_block_during_a_capture<B: Workbench>(subject: &Subject<B>) {
+    let captured = own(subject);
+    for mode in CaptureMode::ALL {
+        let free = subject.free();
+        let before = subject.backend.deferred().kept();
+        let pool = pool(subject);
+        let block = pool.alloc(Bytes(6 << 20), LEAST, named(&*captured)).unwrap();
+        begin(subject, &*captured, mode);
+        record(subject, &*captured, &block, 6);
+        drop(pool);
+        drop(block);
+        let kept = subject.backend.deferred().kept();
+        assert!(kept >= before + Bytes(6 << 20), "{kept} are kept");
+        let graph = end(subject, &*captured);
+        // SAFETY: the memory is kept, and was not unmapped.
+        unsafe { graph.launch(captured.stream()) }.unwrap();
+        finish(subject, &*captured);
+        drop(graph);
+        subject.backend.deferred().collect(&subject.backend).unwrap();
+        assert_eq!(subject.backend.deferred().kept(), before);
+        if super::counts_at_once(subject) {
+            assert_eq!(subject.free(), free, "nothing leaks");
+        }
+        assert!(subject.backend.drop_log().take_last().is_none());
+    }
+}
+
+fn others_are_served_during_a_capture<B: Workbench>(subject: &Subject<B>) {
+    let [one, captured, other] = [(); 3].map(|()| own(subject));
+    let page = super::page(&pool(subject)).0;
+    let called = Arc::new(AtomicBool::new(false));
+    let note = Arc::clone(&called);
+    let pool: Pool<B> = builder(subject)
+        .budget(Bytes(4 * page))
+        .on_out_of_memory(move |_, _| {
+            note.store(true, Ordering::SeqCst);
+            false
+        })
+        .build()
+        .unwrap();
+    // All that there may be, free, and used on another stream last.
+    drop(pool.alloc(Bytes(4 * page), LEAST, named(&*one)).unwrap());
+    let small = pool.tagged("captured").unwrap();
+    drop(small.alloc(Bytes(100), LEAST, named(&*captured)));
+    begin(subject, &*captured, CaptureMode::Global);
+    let answer = pool.alloc(Bytes(3 * page), LEAST, named(&*other));
+    let graph = end(subject, &*captured);
+    drop(graph);
+    match answer {
+        Ok(block) => drop(block),
+        Err(error) => {
+            assert!(subject.backend.queries_spoil_captures(), "{error}");
+            assert!(error.is_out_of_memory() && called.load(Ordering::SeqCst), "{error}");
+        }
+    }
+    drop(pool.alloc(Bytes(3 * page), LEAST, named(&*other)).unwrap());
+    drop(small);
+    is_empty(&pool);
+}

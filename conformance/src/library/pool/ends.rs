@@ -1,0 +1,160 @@
+//! Drops in any order, and forks.
+
+use super::{DEFAULT, Hand, LEAST, alloc, builder, check, pool, write};
+use crate::case::cases;
+use crate::fork_server::Ended;
+use crate::library::flights::{own, registered};
+use crate::library::fork::{first_wrong, forked, is_forked};
+use crate::library::tools::idle;
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, Stash};
+use gpu_vmm_pool::{PoolError, PoolResult};
+use gpu_vmm_testkit::Workbench;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+cases! { "pool":
+    /// Blocks outlive their pool with their bytes, and the last one gives all memory back.
+    the_pool_is_dropped_first,
+    /// A pool whose memory waits for a fence is dropped.
+    dropped_with_pending_memory,
+    /// What was never freed is told with where it was allocated, when it is asked for and when the pool is dropped.
+    what_was_never_freed,
+    /// In a child that is forked while threads use the pool, every call is an error, and nothing waits, dropped or not.
+    forked_while_it_is_used,
+}
+
+fn the_pool_is_dropped_first<B: Workbench>(subject: &Subject<B>) {
+    let free = subject.free_here();
+    let pool = pool(subject);
+    let blocks: Vec<_> = [100, 70_000, 5 << 20].map(|size| alloc(&pool, Bytes(size))).into();
+    drop(pool);
+    blocks.iter().for_each(|block| write(subject, block, block.address().0));
+    blocks.iter().for_each(|block| check(subject, block, block.address().0));
+    assert!(subject.free_here() < free);
+    drop(blocks);
+    assert_eq!(subject.free_here(), free);
+}
+
+fn dropped_with_pending_memory<B: Workbench>(subject: &Subject<B>) {
+    let free = subject.free_here();
+    for state in [Hand::DONE, Hand::WAITED] {
+        let (pool, hand) = (pool(subject), Hand::new());
+        alloc(&pool, Bytes::mib(4)).free_after(hand.fence());
+        alloc(&pool, Bytes(700)).free_after(hand.fence());
+        hand.set(state);
+        drop(pool);
+        assert_eq!(subject.free_here(), free);
+    }
+}
+
+fn what_was_never_freed<B: Workbench>(subject: &Subject<B>) {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let inside = Arc::clone(&told);
+    let pool =
+        builder(subject).on_unfreed(move |all| inside.lock().unwrap().extend(all.to_vec())).build().unwrap();
+    let cache = pool.tagged("cache").unwrap();
+    let line = line!() + 1;
+    let lost = cache.alloc(Bytes(700), LEAST, DEFAULT).unwrap();
+    drop(pool.alloc(Bytes::mib(3), LEAST, DEFAULT).unwrap());
+    let other = pool.alloc(Bytes::mib(3), LEAST, DEFAULT).unwrap();
+    let unfreed = pool.unfreed();
+    assert_eq!(unfreed.len(), 2);
+    let one = unfreed.iter().find(|one| one.address == lost.address()).unwrap();
+    assert_eq!((one.size, &*one.tag, one.allocated_at.line()), (Bytes(700), "cache", line));
+    assert!(one.allocated_at.file().ends_with("ends.rs"), "{}", one.allocated_at);
+    drop(other);
+    assert_eq!(pool.unfreed().len(), 1);
+    drop((pool, cache));
+    assert_eq!(told.lock().unwrap().len(), 1);
+    drop(lost);
+    assert!(super::pool(subject).unfreed().is_empty(), "nobody has asked for it");
+}
+
+fn is_a_childs<T>(answer: PoolResult<T>) -> bool {
+    match answer {
+        Err(PoolError::Core(error)) => is_forked::<()>(Err(*error)),
+        _ => false,
+    }
+}
+
+fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {
+    // It remembers its blocks, under a lock of its own.
+    let own = own(subject);
+    let base = super::builder(subject).debug().build().unwrap();
+    let stream = registered(&base, &*own);
+    let stash = Stash::pinned(&subject.backend, Bytes::mib(4)).unwrap();
+    let block = alloc(&base, Bytes::mib(3));
+    write(subject, &block, 5);
+    let kept = base.keep(alloc(&base, Bytes(500))).unwrap();
+    let (mut pool, mut held, mut served) = (Some(base), Some(block), Some(stream));
+    let stop = AtomicBool::new(false);
+    let ended: Vec<Ended> = std::thread::scope(|scope| {
+        for thread in 1..3_u64 {
+            let (busy, stop) = (pool.clone().unwrap(), &stop);
+            // Locks of lanes and of the books are held when the process forks.
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let blocks: Vec<_> =
+                        (0..40).map(|index| alloc(&busy, Bytes(index * thread * 4000 + 1))).collect();
+                    drop(busy.tagged("other").unwrap());
+                    for block in blocks {
+                        let kept = busy.keep(block).unwrap();
+                        busy.free_at(kept).unwrap();
+                    }
+                    drop(busy.unfreed());
+                }
+            });
+        }
+        let ended = (0..8).map(|round| {
+            std::thread::sleep(std::time::Duration::from_millis(3));
+            forked(|| {
+                let (Some(pool), Some(mut block), Some(stream)) = (pool.take(), held.take(), served.take())
+                else {
+                    return 99;
+                };
+                let wrong = first_wrong(&[
+                    is_a_childs(pool.alloc(Bytes(100), LEAST, DEFAULT)),
+                    is_a_childs(pool.alloc(Bytes(70_000), LEAST, DEFAULT)),
+                    is_a_childs(pool.alloc(Bytes::mib(3), LEAST, DEFAULT)),
+                    is_a_childs(pool.trim(Bytes::ZERO)),
+                    is_a_childs(pool.suspend("", &stash, idle())),
+                    is_a_childs(pool.resume("")),
+                    is_a_childs(pool.forget_stream(DEFAULT)),
+                    is_a_childs(pool.tagged("third")),
+                    is_a_childs(stream.alloc(Bytes(100), LEAST)),
+                    is_a_childs(stream.record_use(&mut block)),
+                    is_a_childs(block.record_use(DEFAULT)),
+                    is_a_childs(pool.free_at(kept)),
+                    is_a_childs(pool.record_use_at(kept, DEFAULT)),
+                    pool.unfreed().is_empty(),
+                    pool.find(block.address()).is_none(),
+                    pool.account().held == 0,
+                    pool.snapshot().spaces.is_empty(),
+                ]);
+                drop(stream);
+                if round % 4 == 0 {
+                    return if is_a_childs(pool.keep(block)) { wrong } else { 98 };
+                }
+                if round % 2 == 0 {
+                    drop(block);
+                    drop(pool);
+                } else {
+                    drop(pool);
+                    drop(block);
+                }
+                wrong
+            })
+        });
+        let ended = ended.collect();
+        stop.store(true, Ordering::Relaxed);
+        ended
+    });
+    assert_eq!(ended, [Ended::Exit(0); 8], "the number of what did not hold, or a signal for a lock");
+    let (pool, block) = (pool.unwrap(), held.unwrap());
+    drop(served);
+    check(subject, &block, 5);
+    pool.free_at(kept).unwrap();
+    drop(block);
+    super::is_empty(&pool);
+}

@@ -1,0 +1,350 @@
+//! Every driver call that fails once: the account is right, and so are the bytes; a second try succeeds; nothing is left.
+
+use super::told::is_consistent;
+use super::waits::named;
+use super::{LEAST, adds_up, is_empty, write_at, wrong_at};
+use crate::case::cases;
+use crate::library::failures::injected;
+use crate::library::flights::own;
+use crate::library::tools::idle;
+use crate::report::FAILURE_POINTS;
+use crate::subject::{Subject, note};
+use gpu_vmm_core::{Bytes, Error, Stash, Stream};
+use gpu_vmm_pool::{Block, Pool, PoolError, PoolResult};
+use gpu_vmm_testkit::{FaultInject, Workbench};
+
+cases! { "pool":
+    /// The first block of a pool.
+    failing_first,
+    /// Blocks that need new memory.
+    failing_growth,
+    /// A block whose memory is mapped from elsewhere.
+    failing_remapping,
+    /// A block whose memory another tag had, and that is scrubbed.
+    failing_scrub,
+    /// A block of another stream.
+    failing_on_another_stream,
+    /// Memory that goes back to the driver.
+    failing_trim,
+    /// Memory that is suspended.
+    failing_suspend,
+    /// Memory that is resumed.
+    failing_resume,
+    /// A block that is freed where no more may be kept.
+    failing_free,
+    /// A block that is freed and that another stream has used.
+    failing_free_after_use,
+    /// Where a driver has no addresses at all, its error is told, and the pool goes on when it has some.
+    failing_every_reservation,
+    /// Where undoing a mapping fails too, its addresses are out of use, and the tag has others.
+    undoing_a_mapping,
+}
+
+type Faulty<B> = FaultInject<B>;
+
+/// A pool of a backend whose calls can fail, and blocks with their patterns.
+struct Bench<'a, B: Workbench> {
+    subject: &'a Subject<B>,
+    backend: Faulty<B>,
+    pool: Pool<Faulty<B>>,
+    stash: Stash<Faulty<B>>,
+    blocks: Vec<Block<Faulty<B>>>,
+    other: Stream<'static>,
+}
+
+impl<'a, B: Workbench> Bench<'a, B> {
+    fn new(subject: &'a Subject<B>, other: Stream<'static>, keep: Bytes) -> Self {
+        let backend = FaultInject::new(subject.backend.clone());
+        let builder = Pool::builder(&backend).device(subject.device).keep(keep).scrub();
+        let (pool, stash) = (builder.build().unwrap(), Stash::pinned(&backend, Bytes::mib(32)).unwrap());
+        Self { subject, pool, stash, blocks: Vec::new(), backend, other }
+    }
+
+    fn pages(&self, count: u64) -> Bytes {
+        Bytes(self.pool.snapshot().page * count)
+    }
+
+    /// Allocates a block and writes its pattern.
+    fn add(&mut self, pool: &Pool<Faulty<B>>, size: Bytes) -> PoolResult<()> {
+        let block = pool.alloc(size, LEAST, Stream::DEFAULT)?;
+        write_at(&self.subject.backend, self.subject.device, block.address(), size, block.address().0);
+        self.blocks.push(block);
+        Ok(())
+    }
+
+    fn check(&self) {
+        for block in &self.blocks {
+            let at = block.address();
+            assert_eq!(
+                wrong_at(&self.subject.backend, self.subject.device, at, block.size(), at.0),
+                0,
+                "{at}"
+            );
+        }
+        adds_up(&self.pool);
+        is_consistent(&self.pool);
+    }
+
+    /// Frees every second block.
+    fn thin(&mut self) {
+        let mut index = 0;
+        self.blocks.retain(|_| {
+            index += 1;
+            index % 2 == 0
+        });
+    }
+}
+
+/// What may be there when something has failed.
+#[derive(Clone, Copy, PartialEq)]
+enum After {
+    /// An error, and all is as before.
+    AsBefore,
+    /// An error, and some of it is done.
+    SomeDone,
+    /// No error: it is told to the drop log.
+    Told,
+}
+
+/// Lets each driver call of `act` fail in turn.
+fn sweep<B: Workbench>(
+    subject: &Subject<B>,
+    keep: Bytes,
+    after: After,
+    prepare: impl Fn(&mut Bench<'_, B>),
+    act: impl Fn(&mut Bench<'_, B>) -> PoolResult<()>,
+) {
+    let mut points = 0;
+    let own = own(subject);
+    for failing in 0.. {
+        let mut bench = Bench::new(subject, named(&*own), keep);
+        prepare(&mut bench);
+        bench.check();
+        let before = bench.pool.account();
+        bench.backend.fail(failing, 1);
+        let answer = act(&mut bench);
+        let calls = bench.backend.stop();
+        let log = subject.backend.drop_log().take_last();
+        if calls <= failing {
+            answer.unwrap();
+        } else {
+            points += 1;
+            // Some calls have another way to the same.
+            if let Err(error) = answer {
+                let PoolError::Core(error) = &error else { panic!("{error}") };
+                assert_eq!(injected(error), Some(failing), "{error}");
+                assert!(after != After::Told, "{error}");
+                let now = bench.pool.account();
+                assert_eq!((now.live, now.live_blocks), (before.live, before.live_blocks));
+                if after == After::AsBefore {
+                    assert_eq!(now.allocations, before.allocations);
+                    assert_eq!(now.held - now.kept, before.held - before.kept, "after call {failing}");
+                    assert_eq!(now.held, before.held, "after call {failing}");
+                    bench.check();
+                }
+                act(&mut bench).unwrap_or_else(|error| panic!("again after call {failing}: {error}"));
+            } else if after == After::Told {
+                assert!(log.is_some_and(|error| injected(&error) == Some(failing)), "it is told");
+            }
+        }
+        bench.check();
+        bench.pool.resume("").unwrap();
+        bench.blocks.clear();
+        is_empty(&bench.pool);
+        let backend = bench.backend.clone();
+        drop(bench);
+        assert_eq!(backend.live(), Default::default(), "after driver call {failing} failed");
+        assert!(subject.backend.drop_log().take_last().is_none_or(|_| after == After::Told));
+        if calls <= failing {
+            break;
+        }
+    }
+    assert!(points > 0);
+    note(format!("{FAILURE_POINTS}{points}"));
+}
+
+const ALL: Bytes = Bytes(u64::MAX);
+
+fn failing_first<B: Workbench>(subject: &Subject<B>) {
+    sweep(subject, ALL, After::AsBefore, |_| {}, |bench| bench.add(&bench.pool.clone(), Bytes(5000)));
+}
+
+fn failing_growth<B: Workbench>(subject: &Subject<B>) {
+    let prepare = |bench: &mut Bench<'_, B>| bench.add(&bench.pool.clone(), bench.pages(3)).unwrap();
+    sweep(subject, ALL, After::AsBefore, prepare, |bench| bench.add(&bench.pool.clone(), bench.pages(4)));
+}
+
+fn holes<B: Workbench>(bench: &mut Bench<'_, B>) {
+    let pool = bench.pool.clone();
+    for _ in 0..8 {
+        bench.add(&pool, Bytes(bench.pages(3).0 / 2)).unwrap();
+    }
+    bench.thin();
+}
+
+fn failing_remapping<B: Workbench>(subject: &Subject<B>) {
+    sweep(subject, ALL, After::AsBefore, holes, |bench| bench.add(&bench.pool.clone(), bench.pages(4)));
+}
+
+fn failing_scrub<B: Workbench>(subject: &Subject<B>) {
+    let act = |bench: &mut Bench<'_, B>| {
+        let other = bench.pool.tagged("other").unwrap();
+        bench.add(&other, bench.pages(3))
+    };
+    sweep(subject, ALL, After::AsBefore, holes, act);
+}
+
+fn failing_on_another_stream<B: Workbench>(subject: &Subject<B>) {
+    let act = |bench: &mut Bench<'_, B>| {
+        let block = bench.pool.alloc(bench.pages(3), LEAST, bench.other)?;
+        bench.pool.alloc(bench.pages(2), LEAST, Stream::DEFAULT)?;
+        drop(block);
+        Ok(())
+    };
+    sweep(subject, ALL, After::SomeDone, holes, act);
+}
+
+fn failing_trim<B: Workbench>(subject: &Subject<B>) {
+    let act = |bench: &mut Bench<'_, B>| bench.pool.trim(Bytes::ZERO).map(drop);
+    sweep(subject, ALL, After::SomeDone, holes, act);
+}
+
+fn failing_suspend<B: Workbench>(subject: &Subject<B>) {
+    let prepare = |bench: &mut Bench<'_, B>| {
+        holes(bench);
+        bench.add(&bench.pool.clone(), Bytes(5000)).unwrap();
+    };
+    let act = |bench: &mut Bench<'_, B>| {
+        bench.pool.suspend("", &bench.stash, idle())?;
+        let calls = bench.backend.stop();
+        bench.pool.resume("").map(|_| calls)
+    };
+    sweep_suspended(subject, prepare, act);
+}
+
+/// As [`sweep`], where `act` has two halves of which the first one's calls count alone: their number is the result.
+fn sweep_suspended<B: Workbench>(
+    subject: &Subject<B>,
+    prepare: impl Fn(&mut Bench<'_, B>),
+    act: impl Fn(&mut Bench<'_, B>) -> PoolResult<u64>,
+) {
+    let mut points = 0;
+    for failing in 0.. {
+        let mut bench = Bench::new(subject, Stream::DEFAULT, ALL);
+        prepare(&mut bench);
+        let before = bench.pool.account();
+        bench.backend.fail(failing, 1);
+        let answer = act(&mut bench);
+        bench.backend.stop();
+        subject.backend.drop_log().take_last();
+        // A stream that could not be asked is no error.
+        let ended = answer.as_ref().is_ok_and(|calls| *calls <= failing);
+        if let Err(error) = answer {
+            points += 1;
+            let PoolError::Core(error) = &error else { panic!("{error}") };
+            assert!(!matches!(**error, Error::UndoFailed { .. }), "{error}");
+            assert_eq!(injected(error), Some(failing), "{error}");
+            let now = is_consistent(&bench.pool).account;
+            assert_eq!((now.live, now.live_blocks), (before.live, before.live_blocks));
+            act(&mut bench).unwrap_or_else(|error| panic!("again after call {failing}: {error}"));
+        }
+        bench.check();
+        let pool = bench.pool.clone();
+        bench.add(&pool, bench.pages(2)).unwrap();
+        bench.check();
+        bench.blocks.clear();
+        is_empty(&pool);
+        drop(pool);
+        let backend = bench.backend.clone();
+        drop(bench);
+        assert_eq!(backend.live(), Default::default(), "after driver call {failing} failed");
+        if ended {
+            break;
+        }
+    }
+    assert!(points > 3, "{points} points");
+    note(format!("{FAILURE_POINTS}{points}"));
+}
+
+fn failing_resume<B: Workbench>(subject: &Subject<B>) {
+    let prepare = |bench: &mut Bench<'_, B>| {
+        holes(bench);
+        bench.add(&bench.pool.clone(), Bytes(5000)).unwrap();
+        bench.pool.suspend("", &bench.stash, idle()).unwrap();
+    };
+    let act = |bench: &mut Bench<'_, B>| bench.pool.resume("").map(|_| bench.backend.stop());
+    sweep_suspended(subject, prepare, act);
+}
+
+fn failing_free<B: Workbench>(subject: &Subject<B>) {
+    let prepare = |bench: &mut Bench<'_, B>| {
+        let pool = bench.pool.clone();
+        bench.add(&pool, bench.pages(2)).unwrap();
+        bench.add(&pool, bench.pages(4)).unwrap();
+    };
+    let act = |bench: &mut Bench<'_, B>| {
+        drop(bench.blocks.pop());
+        Ok(())
+    };
+    sweep(subject, Bytes::mib(2), After::Told, prepare, act);
+}
+
+fn failing_free_after_use<B: Workbench>(subject: &Subject<B>) {
+    let prepare = |bench: &mut Bench<'_, B>| {
+        let pool = bench.pool.clone();
+        bench.add(&pool, bench.pages(2)).unwrap();
+        bench.add(&pool, bench.pages(4)).unwrap();
+    };
+    let act = |bench: &mut Bench<'_, B>| {
+        if let Some(mut block) = bench.blocks.pop() {
+            block.record_use(bench.other).unwrap();
+        }
+        Ok(())
+    };
+    sweep(subject, ALL, After::Told, prepare, act);
+}
+
+fn failing_every_reservation<B: Workbench>(subject: &Subject<B>) {
+    for size in [5000, 8 << 20] {
+        let mut bench = Bench::new(subject, Stream::DEFAULT, ALL);
+        let pool = bench.pool.clone();
+        bench.backend.fail_calls(&["reserve"]);
+        let error = bench.add(&pool, Bytes(size)).unwrap_err();
+        bench.backend.stop();
+        let PoolError::Core(source) = &error else { panic!("{error}") };
+        assert!(injected(source).is_some(), "{error}");
+        assert_eq!(adds_up(&pool).reserved, 0);
+        bench.add(&pool, Bytes(size)).unwrap();
+        bench.check();
+        bench.blocks.clear();
+        is_empty(&pool);
+    }
+}
+
+fn undoing_a_mapping<B: Workbench>(subject: &Subject<B>) {
+    let mut bench = Bench::new(subject, Stream::DEFAULT, ALL);
+    let pool = bench.pool.clone();
+    for pages in [1, 3, 2] {
+        bench.add(&pool, bench.pages(2)).unwrap();
+        let before = pool.account();
+        bench.backend.fail_calls(&["set access", "unmap"]);
+        let error = bench.add(&pool, bench.pages(pages)).unwrap_err();
+        let is_undo = matches!(&error, PoolError::Core(error) if matches!(**error, Error::UndoFailed { .. }));
+        assert!(is_undo, "{error}");
+        bench.backend.stop();
+        let now = pool.account();
+        assert_eq!((now.live, now.held, now.mapped), (before.live, before.held, before.mapped));
+        bench.check();
+        bench.add(&pool, bench.pages(pages)).unwrap();
+        bench.check();
+    }
+    bench.blocks.clear();
+    is_empty(&pool);
+    let backend = bench.backend.clone();
+    drop((pool, bench));
+    // Addresses with mappings in them that nobody can vouch for are not given back.
+    #[allow(unsafe_code)]
+    // SAFETY: no pool is left, and no device works.
+    let left = unsafe { backend.reclaim() }.unwrap();
+    assert_eq!((left, backend.live()), (1, Default::default()));
+}

@@ -1,0 +1,280 @@
+//! How much is held, and what happens where there is no more.
+
+use super::{DEFAULT, LEAST, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write};
+use crate::case::cases;
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, Physical};
+use gpu_vmm_pool::{Account, OutOf, Pool, PoolError};
+use gpu_vmm_testkit::Workbench;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+cases! { "pool":
+    /// A pool holds no more than its budget, says so with its account, and goes on with what comes free.
+    within_the_budget,
+    /// What a budget refuses takes nothing: what was there serves as before.
+    a_refused_request_takes_nothing,
+    /// What is kept goes back to the driver beyond what was said, when blocks are freed.
+    keeps_no_more_than_was_said,
+    /// Trimming gives back what nothing is in, down to what is to be kept, and the driver has it.
+    trimmed,
+    /// What lies in front of threads is brought in where it is what is missing.
+    caches_are_brought_in,
+    /// Where the driver has no more, the error shows the account, and the pool goes on.
+    out_of_memory,
+    /// Where there is no more, the callback is told how much is needed, and what it answers is kept to.
+    the_callback_is_asked,
+    /// The callback may free blocks of the pool itself.
+    the_callback_frees_blocks,
+    /// A pool that has no addresses left says so, whatever memory there is, and goes on with what comes free.
+    out_of_addresses,
+    /// A tag leaves addresses to others, however many it could have.
+    addresses_are_left_to_others,
+    /// All memory is given back when the pool and its blocks are gone.
+    nothing_is_left,
+}
+
+fn within_the_budget<B: Workbench>(subject: &Subject<B>) {
+    let page = page(&pool(subject));
+    let budget = Bytes(page.0 * 8);
+    let pool = builder(subject).budget(budget).build().unwrap();
+    let mut blocks: Vec<_> = (0..4).map(|_| alloc(&pool, Bytes(page.0 * 2))).collect();
+    let error = pool.alloc(Bytes(page.0), LEAST, DEFAULT).unwrap_err();
+    let text = error.to_string();
+    let PoolError::OutOfMemory { requested, device, account, source, .. } = error else { panic!("{text}") };
+    assert_eq!((requested, device, account.held, account.live), (page, subject.device, budget.0, budget.0));
+    assert!(matches!(*source, OutOf::Budget(most) if most == budget), "{source:?}");
+    assert!(text.contains(&page.to_string()) && text.contains(&budget.to_string()), "{text}");
+    blocks.pop();
+    blocks.push(alloc(&pool, page));
+    blocks.push(alloc(&pool, Bytes(page.0 - 1)));
+    assert_eq!(adds_up(&pool).peak_held, budget.0);
+    drop(blocks);
+    alloc(&pool, budget);
+    is_empty(&pool);
+}
+
+fn a_refused_request_takes_nothing<B: Workbench>(subject: &Subject<B>) {
+    let page = page(&pool(subject));
+    let pool = builder(subject).budget(Bytes(page.0 * 8)).build().unwrap();
+    let stays = alloc(&pool, Bytes(page.0 * 3));
+    write(subject, &stays, 1);
+    for pages in [6, 9, 100] {
+        assert!(pool.alloc(Bytes(page.0 * pages), LEAST, DEFAULT).unwrap_err().is_out_of_memory());
+        let account = adds_up(&pool);
+        assert_eq!((account.live, account.held - account.kept), (page.0 * 3, page.0 * 3));
+    }
+    let rest = alloc(&pool, Bytes(page.0 * 5));
+    write(subject, &rest, 2);
+    check(subject, &stays, 1);
+    check(subject, &rest, 2);
+    drop((stays, rest));
+    is_empty(&pool);
+}
+
+fn keeps_no_more_than_was_said<B: Workbench>(subject: &Subject<B>) {
+    let page = page(&pool(subject));
+    let pool = builder(subject).keep(Bytes(page.0 * 2)).build().unwrap();
+    let free = subject.free_here();
+    let (one, other) = (alloc(&pool, Bytes(page.0 * 10)), alloc(&pool, Bytes(page.0 * 3)));
+    write(subject, &other, 4);
+    drop(one);
+    let account = gives_back(&pool, page.0 * 2);
+    assert_eq!(account.held, account.kept + page.0 * 3);
+    if counts_at_once(subject) {
+        assert_eq!(subject.free_here(), free - Bytes(account.held));
+    }
+    check(subject, &other, 4);
+    let again = alloc(&pool, Bytes(page.0 * 10));
+    write(subject, &again, 5);
+    check(subject, &other, 4);
+    drop((again, other));
+    assert_eq!(gives_back(&pool, page.0 * 2).live, 0);
+    is_empty(&pool);
+}
+
+/// Frees until no more than so much is kept: what a device has not come past yet goes back with a later free.
+fn gives_back<B: Workbench>(pool: &Pool<B>, keep: u64) -> Account {
+    for _ in 0..1000 {
+        let account = adds_up(pool);
+        if account.kept <= keep {
+            return account;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        drop(alloc(pool, page(pool)));
+    }
+    panic!("it keeps more than it may: {}", pool.account())
+}
+
+fn trimmed<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let (page, free) = (page(&pool), subject.free_here());
+    let pages = |count: u64| Bytes(page.0 * count);
+    let (stays, goes) = (alloc(&pool, pages(3)), alloc(&pool, pages(9)));
+    write(subject, &stays, 6);
+    let counts = counts_at_once(subject);
+    if counts {
+        assert_eq!(subject.free_here(), free - pages(12));
+    }
+    assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes::ZERO, "all of it is in use");
+    drop(goes);
+    for (keep, gone) in
+        [(pages(20), 0), (pages(9), 0), (pages(7), 2), (pages(6) + Bytes(1), 1), (Bytes::ZERO, 6)]
+    {
+        assert_eq!(pool.trim(keep).unwrap(), pages(gone), "down to {keep}");
+        let account = adds_up(&pool);
+        assert_eq!(account.held, pages(3).0 + account.kept);
+        assert!(account.kept <= keep.0);
+        if counts {
+            assert_eq!(subject.free_here(), free - Bytes(account.held));
+        }
+    }
+    assert_eq!(pool.account().mapped, pages(3).0);
+    check(subject, &stays, 6);
+    drop(stays);
+    is_empty(&pool);
+}
+
+fn caches_are_brought_in<B: Workbench>(subject: &Subject<B>) {
+    let page = page(&pool(subject));
+    let pool = builder(subject).budget(page).build().unwrap();
+    let medium = page.0 / 4;
+    let blocks: Vec<_> = (0..4).map(|_| alloc(&pool, Bytes(medium.min(1 << 20)))).collect();
+    drop(blocks);
+    assert!(pool.account().cached > 0);
+    let whole = alloc(&pool, page);
+    assert_eq!((adds_up(&pool).held, pool.account().cached), (page.0, 0));
+    drop(whole);
+    is_empty(&pool);
+}
+
+/// All of the device's memory but so much.
+fn hog<B: Workbench>(subject: &Subject<B>, but: Bytes) -> Physical<B> {
+    let free = subject.free_here() - but;
+    let size = Bytes(free.0 / subject.granularity().0 * subject.granularity().0);
+    let mut size = Bytes(size.0 / (2 << 20) * (2 << 20));
+    // A driver may have less to give than it says is free.
+    loop {
+        match Physical::create(&subject.backend, size, subject.properties()) {
+            Ok(memory) => return memory,
+            Err(error) if error.is_out_of_memory() && size.0 > but.0 => size = size - Bytes::mib(64),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn out_of_memory<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let first = alloc(&pool, Bytes::mib(4));
+    write(subject, &first, 1);
+    let hog = hog(subject, Bytes::mib(64));
+    let mut blocks = Vec::new();
+    let error = loop {
+        match pool.alloc(Bytes::mib(16), LEAST, DEFAULT) {
+            Ok(block) => blocks.push(block),
+            Err(error) => break error,
+        }
+        assert!(blocks.len() < 40, "there is no end of it");
+    };
+    let text = error.to_string();
+    let PoolError::OutOfMemory { account, source, .. } = error else { panic!("{text}") };
+    assert!(matches!(*source, OutOf::Driver(_)), "{source:?}");
+    assert_eq!(account.live, (4 << 20) + ((blocks.len() as u64) << 24));
+    adds_up(&pool);
+    drop(hog);
+    let next = alloc(&pool, Bytes::mib(16));
+    write(subject, &next, 2);
+    check(subject, &first, 1);
+    drop((first, blocks, next));
+    is_empty(&pool);
+}
+
+fn the_callback_is_asked<B: Workbench>(subject: &Subject<B>) {
+    let held = Arc::new(Mutex::new(Some(hog(subject, Bytes::mib(16)))));
+    let asked = Arc::new(AtomicU32::new(0));
+    let (inside, counts) = (Arc::clone(&held), Arc::clone(&asked));
+    let pool = builder(subject)
+        .on_out_of_memory(move |account, needed| {
+            assert_eq!((needed, account.live), (Bytes::mib(300), 0));
+            counts.fetch_add(1, Ordering::SeqCst);
+            inside.lock().unwrap().take().is_some()
+        })
+        .build()
+        .unwrap();
+    let block = alloc(&pool, Bytes::mib(300));
+    assert_eq!((asked.load(Ordering::SeqCst), block.size()), (1, Bytes::mib(300)));
+    drop(block);
+    is_empty(&pool);
+    *held.lock().unwrap() = Some(hog(subject, Bytes::mib(16)));
+    let refused = held.lock().unwrap().take();
+    assert!(pool.alloc(Bytes::mib(300), LEAST, DEFAULT).unwrap_err().is_out_of_memory());
+    assert_eq!(asked.load(Ordering::SeqCst), 2, "it has nothing, and is asked once");
+    drop(refused);
+    is_empty(&pool);
+}
+
+fn the_callback_frees_blocks<B: Workbench>(subject: &Subject<B>) {
+    let page = page(&pool(subject));
+    let spare = Arc::new(Mutex::new(Vec::new()));
+    let inside = Arc::clone(&spare);
+    let pool = builder(subject)
+        .budget(Bytes(page.0 * 4))
+        .on_out_of_memory(move |_, _| inside.lock().unwrap().pop().is_some())
+        .build()
+        .unwrap();
+    spare.lock().unwrap().extend((0..4).map(|_| alloc(&pool, page)));
+    let block = alloc(&pool, Bytes(page.0 * 3));
+    assert_eq!(spare.lock().unwrap().len(), 1);
+    assert_eq!(adds_up(&pool).live, page.0 * 4);
+    drop(block);
+    spare.lock().unwrap().clear();
+    is_empty(&pool);
+}
+
+fn out_of_addresses<B: Workbench>(subject: &Subject<B>) {
+    let unit = subject.unit().0.max(page(&pool(subject)).0);
+    let all = Bytes(unit * 16);
+    let pool = builder(subject).addresses(all).build().unwrap();
+    let block = alloc(&pool, Bytes(unit * 10));
+    write(subject, &block, 1);
+    let error = pool.alloc(Bytes(unit * 8), LEAST, DEFAULT).unwrap_err();
+    let text = error.to_string();
+    let PoolError::OutOfAddresses { requested, used, reserved, limit, account, .. } = error else {
+        panic!("{text}")
+    };
+    assert_eq!((requested, limit), (Bytes(unit * 8), all));
+    assert!(reserved <= all && used >= block.size() && account.reserved <= all.0, "{text}");
+    // Another tag has what is left, which may be nothing.
+    let (tagged, mut others) = (pool.tagged("other").unwrap(), Vec::new());
+    let other = loop {
+        match tagged.alloc(Bytes(unit), LEAST, DEFAULT) {
+            Ok(block) => others.push(block),
+            Err(error) => break error,
+        }
+        assert!(others.len() < 7, "there are no more than all of them");
+    };
+    assert!(matches!(other, PoolError::OutOfAddresses { .. }), "{other}");
+    drop(others);
+    check(subject, &block, 1);
+    drop(block);
+    drop(alloc(&pool, Bytes(unit * 8)));
+    is_empty(&pool);
+}
+
+fn addresses_are_left_to_others<B: Workbench>(subject: &Subject<B>) {
+    let unit = subject.unit().0.max(page(&pool(subject)).0);
+    let pool = builder(subject).addresses(Bytes(unit * 16)).build().unwrap();
+    let blocks = ["", "one", "other"].map(|tag| alloc(&pool.tagged(tag).unwrap(), Bytes(unit)));
+    assert!(adds_up(&pool).reserved <= unit * 16);
+    drop(blocks);
+    is_empty(&pool);
+}
+
+fn nothing_is_left<B: Workbench>(subject: &Subject<B>) {
+    let free = subject.free_here();
+    let pool = pool(subject);
+    let blocks: Vec<_> = (0..40_u64).map(|index| alloc(&pool, Bytes(1 << (index % 24)))).collect();
+    drop(blocks);
+    drop(pool);
+    assert_eq!(subject.free_here(), free);
+}

@@ -1,0 +1,194 @@
+//! Pools: many allocations of all sizes from a device's memory.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `blocks` | what a block is: its address, its size, its bytes |
+//! | `order` | after whose work memory serves again, with work that really runs |
+//! | `streams` | which streams a pool serves |
+//! | `captures` | streams that capture |
+//! | `strangers` | what fails for one caller, and others |
+//! | `waits` | fences, and streams that fences stand in for |
+//! | `frames` | free memory that is mapped where it is needed |
+//! | `pages` | several streams, or several tags, in one page |
+//! | `limits` | how much is held, and what happens where there is no more |
+//! | `told` | what a pool tells of itself |
+//! | `tags` | memory that is suspended, resumed and scrubbed by its tag |
+//! | `raw` | blocks that are known by their addresses alone |
+//! | `ends` | drops in any order, and forks |
+//! | `failing` | every driver call that fails once |
+//! | `random` | random operations against a model of every byte |
+//! | `soak` | random operations of many threads, with failures |
+
+mod blocks;
+mod captures;
+mod ends;
+mod failing;
+mod frames;
+mod limits;
+mod order;
+mod pages;
+mod random;
+mod raw;
+mod soak;
+mod strangers;
+mod streams;
+mod tags;
+mod told;
+mod waits;
+
+use crate::case::Case;
+use crate::subject::Subject;
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Stream};
+use gpu_vmm_pool::{Account, Block, Fence, Pool, PoolBuilder};
+use gpu_vmm_testkit::Workbench;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// The cases of this group.
+pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+    [
+        blocks::cases(),
+        order::cases(),
+        streams::cases(),
+        captures::cases(),
+        strangers::cases(),
+        waits::cases(),
+        frames::cases(),
+        pages::cases(),
+        limits::cases(),
+        told::cases(),
+        tags::cases(),
+        raw::cases(),
+        ends::cases(),
+        failing::cases(),
+        random::cases(),
+        soak::cases(),
+    ]
+    .concat()
+}
+
+/// What every address is a multiple of.
+const LEAST: Bytes = Bytes(256);
+const DEFAULT: Stream<'static> = Stream::DEFAULT;
+
+fn builder<B: Workbench>(subject: &Subject<B>) -> PoolBuilder<'_, B> {
+    Pool::builder(&subject.backend).device(subject.device)
+}
+
+fn pool<B: Workbench>(subject: &Subject<B>) -> Pool<B> {
+    builder(subject).build().unwrap()
+}
+
+/// The size of a piece of physical memory.
+fn page<B: Backend>(pool: &Pool<B>) -> Bytes {
+    Bytes(pool.snapshot().page)
+}
+
+/// Allocates on the default stream.
+#[track_caller]
+fn alloc<B: Backend>(pool: &Pool<B>, size: Bytes) -> Block<B> {
+    let block = pool.alloc(size, LEAST, DEFAULT).unwrap();
+    assert!(block.address().0.is_multiple_of(LEAST.0) && block.size() == size && block.capacity() >= size);
+    block
+}
+
+/// Has the device write the pattern of a seed to a block, as far as it has whole words.
+#[track_caller]
+#[allow(unsafe_code)]
+fn write_at<B: Workbench>(backend: &B, device: DeviceId, at: Address, size: Bytes, seed: u64) {
+    // SAFETY: a block's memory is mapped and its device may write it.
+    unsafe { backend.write_pattern(device, at, Bytes(size.0 / 8 * 8), seed) }.unwrap();
+}
+
+/// How many words of it differ from the pattern.
+#[track_caller]
+#[allow(unsafe_code)]
+fn wrong_at<B: Workbench>(backend: &B, device: DeviceId, at: Address, size: Bytes, seed: u64) -> u64 {
+    // SAFETY: as above.
+    unsafe { backend.count_wrong(device, at, Bytes(size.0 / 8 * 8), seed) }.unwrap()
+}
+
+#[track_caller]
+fn write<B: Workbench>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u64) {
+    write_at(&subject.backend, subject.device, block.address(), block.size(), seed);
+}
+
+#[track_caller]
+fn check<B: Workbench>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u64) {
+    let wrong = wrong_at(&subject.backend, subject.device, block.address(), block.size(), seed);
+    assert_eq!(wrong, 0, "words that differ in {} at {}", block.size(), block.address());
+}
+
+/// Fails where an account contradicts itself.
+#[track_caller]
+fn adds_up<B: Backend>(pool: &Pool<B>) -> Account {
+    let picture = pool.snapshot();
+    let (account, page) = (pool.account(), picture.page);
+    // Suspended blocks are live and have no memory.
+    if picture.spaces.iter().all(|space| !space.suspended) {
+        assert!(
+            account.live + account.cached + account.pending <= account.held - account.kept,
+            "{account:?}"
+        );
+    }
+    assert!(account.kept <= account.held && account.held.is_multiple_of(page), "{account:?}");
+    assert!(account.mapped.is_multiple_of(page) && account.mapped <= account.reserved, "{account:?}");
+    assert!(account.held <= account.peak_held && account.live_blocks <= account.allocations, "{account:?}");
+    account
+}
+
+/// Frees what lies in front of threads and gives all that is kept back: nothing is left then.
+#[track_caller]
+fn is_empty<B: Backend>(pool: &Pool<B>) {
+    pool.trim(Bytes::ZERO).unwrap();
+    let Account { live, live_blocks, cached, pending, kept, held, mapped, .. } = adds_up(pool);
+    assert_eq!([live, live_blocks, cached, pending, kept, held, mapped], [0; 7]);
+}
+
+/// True where a driver counts memory as free as soon as it has been given back.
+fn counts_at_once<B: Workbench>(subject: &Subject<B>) -> bool {
+    !["memory-stays-until-free", "release-frees-nothing"].iter().any(|quirk| subject.has_quirk(quirk))
+}
+
+/// A fence that a case has in its hand.
+#[derive(Clone, Debug, Default)]
+struct Hand(Arc<AtomicU8>);
+
+impl Hand {
+    const DONE: u8 = 1;
+    const FAILING: u8 = 2;
+    /// Waiting succeeds at once, and `is_done` still answers false.
+    const WAITED: u8 = 3;
+
+    fn new() -> Self {
+        Self::default()
+    }
+
+    fn set(&self, state: u8) {
+        self.0.store(state, Ordering::SeqCst);
+    }
+
+    fn fence(&self) -> Arc<dyn Fence> {
+        Arc::new(self.clone())
+    }
+
+    fn failed() -> gpu_vmm_core::Error {
+        gpu_vmm_core::Error::Unsupported { operation: "ask a fence", reason: "it fails".to_owned() }
+    }
+}
+
+impl Fence for Hand {
+    fn is_done(&self) -> gpu_vmm_core::Result<bool> {
+        match self.0.load(Ordering::SeqCst) {
+            Self::FAILING => Err(Self::failed()),
+            state => Ok(state == Self::DONE),
+        }
+    }
+
+    fn wait(&self) -> gpu_vmm_core::Result<()> {
+        match self.0.load(Ordering::SeqCst) {
+            Self::DONE | Self::WAITED => Ok(()),
+            _ => Err(Self::failed()),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! After whose work memory serves again, with work that really runs.
+
+use super::waits::named;
+use super::{LEAST, alloc, builder, is_empty, pool, write_at, wrong_at};
+use crate::case::cases;
+use crate::library::flights::{finish, own};
+use crate::subject::{Subject, or_skip};
+use gpu_vmm_core::{Address, Bytes, Done, Stash};
+use gpu_vmm_pool::{Block, Pool};
+use gpu_vmm_testkit::{WorkStream, Workbench};
+
+cases! { "pool":
+    /// What one stream has freed serves another one only when the first has done its work on it.
+    another_stream_waits_for_the_work,
+    /// Its own stream gets the memory at once, while its work runs.
+    its_own_stream_waits_for_nothing,
+    /// Memory that another stream uses too is kept until that stream is done, though its own is.
+    record_use_holds_memory,
+    /// Memory under running work is neither unmapped nor mapped over: what the work has written is right afterwards.
+    nothing_is_unmapped_under_work,
+    /// Trimming waits for the work on what it gives back, and not for other work.
+    trimming_waits,
+    /// Where a budget leaves nothing else, memory that is still worked on is waited for.
+    work_is_waited_for_in_need,
+    /// Suspending waits for the work on the blocks, whose result comes back.
+    suspending_waits,
+}
+
+/// Starts work on all of a block that goes on for a while.
+pub(super) fn start<B: Workbench>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<B>, seed: u64) {
+    start_at(subject, own, (block.address(), block.size()), seed);
+}
+
+/// The same at an address.
+#[allow(unsafe_code)]
+pub(super) fn start_at<B: Workbench>(
+    subject: &Subject<B>,
+    own: &dyn WorkStream,
+    (address, size): (Address, Bytes),
+    seed: u64,
+) {
+    let length = Bytes(size.0 / 8 * 8);
+    for rounds in [64, 256, 512] {
+        // SAFETY: the block's memory is mapped, and the pool is to leave it alone until the work is done.
+        or_skip(unsafe {
+            subject.backend.start_pattern_on(subject.device, own.stream(), address, length, seed, rounds)
+        });
+        if !own.is_done().unwrap() {
+            return;
+        }
+    }
+    panic!("it is done at once, so that nothing can be seen")
+}
+
+/// Starts work on a block of any size behind work on another, large one that goes on for a while: what is small is done at
+/// once on some runtimes.
+#[allow(unsafe_code)]
+pub(super) fn start_behind<B: Workbench>(
+    subject: &Subject<B>,
+    own: &dyn WorkStream,
+    large: &Block<B>,
+    block: &Block<B>,
+    seed: u64,
+) {
+    start(subject, own, large, seed);
+    let length = Bytes(block.size().0 / 8 * 8);
+    // SAFETY: as above; the large block stays until the work is done.
+    or_skip(unsafe {
+        subject.backend.start_pattern_on(subject.device, own.stream(), block.address(), length, seed, 1)
+    });
+}
+
+pub(super) fn overlap<B: Workbench>(block: &Block<B>, range: (u64, u64)) -> bool {
+    block.address().0 < range.1 && range.0 < block.address().0 + block.capacity().0
+}
+
+pub(super) fn range<B: Workbench>(block: &Block<B>) -> (u64, u64) {
+    (block.address().0, block.address().0 + block.capacity().0)
+}
+
+fn another_stream_waits_for_the_work<B: Workbench>(subject: &Subject<B>) {
+    let [busy, other] = [(); 2].map(|()| own(subject));
+    let pool = pool(subject);
+    let block = pool.alloc(Bytes::mib(4), LEAST, named(&*busy)).unwrap();
+    start(subject, &*busy, &block, 5);
+    let at = range(&block);
+    drop(block);
+    let next = pool.alloc(Bytes::mib(4), LEAST, named(&*other)).unwrap();
+    if !busy.is_done().unwrap() {
+        assert!(!overlap(&next, at), "it was given to another stream under the work");
+    }
+    // Whatever it has, the work of the first does not write to it.
+    write_at(&subject.backend, subject.device, next.address(), next.size(), 77);
+    finish(subject, &*busy);
+    assert_eq!(wrong_at(&subject.backend, subject.device, next.address(), next.size(), 77), 0);
+    let created = pool.account().driver_calls.create;
+    let third = pool.alloc(Bytes::mib(4), LEAST, named(&*other)).unwrap();
+    assert_eq!(
+        pool.account().driver_calls.create,
+        created,
+        "the work is done, and the memory serves everybody"
+    );
+    drop((next, third));
+    is_empty(&pool);
+}
+
+fn its_own_stream_waits_for_nothing<B: Workbench>(subject: &Subject<B>) {
+    let busy = own(subject);
+    let pool = pool(subject);
+    for size in [2 << 20, 6 << 20] {
+        let block = pool.alloc(Bytes(size), LEAST, named(&*busy)).unwrap();
+        start(subject, &*busy, &block, 5);
+        let address = block.address();
+        drop(block);
+        let again = pool.alloc(Bytes(size), LEAST, named(&*busy)).unwrap();
+        assert_eq!(again.address(), address);
+        // What comes behind it on the stream is the last to write.
+        start(subject, &*busy, &again, 6);
+        finish(subject, &*busy);
+        assert_eq!(wrong_at(&subject.backend, subject.device, address, again.size(), 6), 0);
+    }
+    is_empty(&pool);
+}
+
+fn record_use_holds_memory<B: Workbench>(subject: &Subject<B>) {
+    let [first, second] = [(); 2].map(|()| own(subject));
+    let pool = pool(subject);
+    let mut block = pool.alloc(Bytes::mib(4), LEAST, named(&*first)).unwrap();
+    start(subject, &*second, &block, 5);
+    block.record_use(named(&*second)).unwrap();
+    let at = range(&block);
+    drop(block);
+    let next = pool.alloc(Bytes::mib(4), LEAST, named(&*first)).unwrap();
+    if !second.is_done().unwrap() {
+        assert!(!overlap(&next, at), "the other stream still uses it");
+        assert_eq!(pool.account().pending, 4 << 20);
+    }
+    write_at(&subject.backend, subject.device, next.address(), next.size(), 78);
+    finish(subject, &*second);
+    assert_eq!(wrong_at(&subject.backend, subject.device, next.address(), next.size(), 78), 0);
+    drop(next);
+    pool.trim(Bytes(u64::MAX)).unwrap();
+    assert_eq!(pool.account().pending, 0);
+    is_empty(&pool);
+}
+
+fn nothing_is_unmapped_under_work<B: Workbench>(subject: &Subject<B>) {
+    let [busy, other] = [(); 2].map(|()| own(subject));
+    let pool = builder(subject).budget(Bytes::mib(64)).build().unwrap();
+    let kept: Vec<_> = (0..6).map(|_| pool.alloc(Bytes::mib(3), LEAST, named(&*busy)).unwrap()).collect();
+    // Every second one is freed under the work, whose end is behind all of them.
+    for block in &kept {
+        start(subject, &*busy, block, block.address().0);
+    }
+    let mut left = Vec::new();
+    for (index, block) in kept.into_iter().enumerate() {
+        if index % 2 == 0 {
+            left.push(block);
+        }
+    }
+    // Meanwhile the pool maps and remaps for the other stream and for the same one, as it needs it.
+    for size in [5, 9, 17, 7, 3] {
+        let one = pool.alloc(Bytes::mib(size), LEAST, named(&*other)).unwrap();
+        write_at(&subject.backend, subject.device, one.address(), one.size(), size);
+        let two = pool.alloc(Bytes::mib(size), LEAST, named(&*busy)).unwrap();
+        assert_eq!(wrong_at(&subject.backend, subject.device, one.address(), one.size(), size), 0);
+        drop((one, two));
+    }
+    finish(subject, &*busy);
+    for block in &left {
+        let (at, seed) = (block.address(), block.address().0);
+        assert_eq!(wrong_at(&subject.backend, subject.device, at, block.size(), seed), 0);
+    }
+    drop(left);
+    is_empty(&pool);
+}
+
+fn trimming_waits<B: Workbench>(subject: &Subject<B>) {
+    let busy = own(subject);
+    let pool = pool(subject);
+    let block = pool.alloc(Bytes::mib(8), LEAST, named(&*busy)).unwrap();
+    start(subject, &*busy, &block, 5);
+    drop(block);
+    let gone = pool.trim(Bytes::ZERO).unwrap();
+    assert!(busy.is_done().unwrap(), "unmapped under the work");
+    assert_eq!((gone, pool.account().held), (Bytes::mib(8), 0));
+}
+
+fn work_is_waited_for_in_need<B: Workbench>(subject: &Subject<B>) {
+    let [busy, other] = [(); 2].map(|()| own(subject));
+    let pool = builder(subject).budget(Bytes::mib(32)).build().unwrap();
+    let block = pool.alloc(Bytes::mib(20), LEAST, named(&*busy)).unwrap();
+    start(subject, &*busy, &block, 5);
+    drop(block);
+    let next = pool.alloc(Bytes::mib(20), LEAST, named(&*other)).unwrap();
+    assert!(busy.is_done().unwrap(), "it has memory that is still worked on");
+    drop(next);
+    is_empty(&pool);
+}
+
+fn suspending_waits<B: Workbench>(subject: &Subject<B>) {
+    let busy = own(subject);
+    let pool: Pool<B> = pool(subject).tagged("weights").unwrap();
+    let block = pool.alloc(Bytes::mib(4), LEAST, named(&*busy)).unwrap();
+    let small = alloc(&pool, Bytes(5000));
+    start(subject, &*busy, &block, 5);
+    let stash = Stash::pinned(&subject.backend, Bytes::mib(16)).unwrap();
+    pool.suspend("weights", &stash, Done::when_devices_idle()).unwrap();
+    assert!(busy.is_done().unwrap(), "taken away under the work");
+    pool.resume("weights").unwrap();
+    assert_eq!(wrong_at(&subject.backend, subject.device, block.address(), block.size(), 5), 0);
+    drop((block, small));
+    is_empty(&pool);
+}

@@ -1,0 +1,121 @@
+//! Blocks that are known by their addresses alone.
+
+use super::{Hand, adds_up, alloc, is_empty, pool};
+use crate::case::cases;
+use crate::library::flights::own;
+use crate::subject::Subject;
+use gpu_vmm_core::{Address, Bytes};
+use gpu_vmm_pool::PoolError;
+use gpu_vmm_testkit::Workbench;
+
+cases! { "pool":
+    /// A block that the pool keeps is freed by its address, and another comes to be there.
+    kept_and_freed,
+    /// What was freed already, an inner address and one that is nobody's are errors of their own, and change nothing.
+    wrong_addresses,
+    /// A block that was freed twice in its time is known as freed, though the first time is long ago.
+    freed_again_long_ago,
+    /// A kept block can be used on other streams, and be freed behind a fence.
+    kept_and_used_elsewhere,
+    /// What a pool keeps goes with its last clone.
+    kept_to_the_end,
+}
+
+fn kept_and_freed<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    for size in [64, 70_000, 3 << 20] {
+        let all: Vec<_> = (0..50).map(|_| pool.keep(alloc(&pool, Bytes(size))).unwrap()).collect();
+        assert_eq!(adds_up(&pool).live_blocks, 50);
+        assert!(all.iter().all(|address| pool.find(*address).is_some()));
+        for address in &all {
+            pool.free_at(*address).unwrap();
+        }
+        assert_eq!(adds_up(&pool).live, 0);
+        let address = pool.keep(alloc(&pool, Bytes(size))).unwrap();
+        assert!(all.contains(&address));
+        pool.free_at(address).unwrap();
+    }
+    is_empty(&pool);
+}
+
+fn wrong_addresses<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let (base, owned) = (pool.keep(alloc(&pool, Bytes(5000))).unwrap(), alloc(&pool, Bytes::mib(3)));
+    let not_a_block = |address, within| {
+        for answer in [
+            pool.free_at(address),
+            pool.free_at_after(address, Hand::new().fence()),
+            pool.record_use_at(address, super::DEFAULT),
+        ] {
+            match answer {
+                Err(PoolError::NotABlock { address: told, inside, .. }) => {
+                    assert_eq!((told, inside), (address, within));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    not_a_block(base + Bytes(8), Some(base));
+    not_a_block(Address(4096), None);
+    not_a_block(owned.address() + Bytes(1), Some(owned.address()));
+    // A block that somebody owns is not to be freed by its address.
+    not_a_block(owned.address(), None);
+    assert_eq!(adds_up(&pool).live_blocks, 2);
+    pool.free_at(base).unwrap();
+    for _ in 0..2 {
+        let error = pool.free_at(base).unwrap_err();
+        assert!(matches!(error, PoolError::FreedTwice { address, .. } if address == base), "{error}");
+        assert!(matches!(pool.record_use_at(base, super::DEFAULT), Err(PoolError::FreedTwice { .. })));
+    }
+    let again = pool.keep(alloc(&pool, Bytes(5000))).unwrap();
+    assert_eq!(again, base);
+    pool.free_at(again).unwrap();
+    drop(owned);
+    is_empty(&pool);
+}
+
+fn freed_again_long_ago<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let free = |size| {
+        let address = pool.keep(alloc(&pool, Bytes(size))).unwrap();
+        pool.free_at(address).unwrap();
+        address
+    };
+    let address = free(5000);
+    (1..512).for_each(|_| assert_eq!(free(5000), address));
+    // Each of the sixteen lists has one of these addresses, and forgets the oldest of 1,024 entries.
+    for _ in 0..700 {
+        let blocks: Vec<_> = (0..16).map(|_| pool.keep(alloc(&pool, Bytes(512))).unwrap()).collect();
+        blocks.into_iter().for_each(|block| pool.free_at(block).unwrap());
+    }
+    let error = pool.free_at(address).unwrap_err();
+    assert!(matches!(error, PoolError::FreedTwice { .. }), "{error}");
+    is_empty(&pool);
+}
+
+fn kept_and_used_elsewhere<B: Workbench>(subject: &Subject<B>) {
+    let own = own(subject);
+    let pool = pool(subject);
+    let hand = Hand::new();
+    let (one, two) =
+        (pool.keep(alloc(&pool, Bytes::mib(2))).unwrap(), pool.keep(alloc(&pool, Bytes::mib(4))).unwrap());
+    pool.record_use_at(one, super::waits::named(&*own)).unwrap();
+    pool.free_at(one).unwrap();
+    pool.free_at_after(two, hand.fence()).unwrap();
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(adds_up(&pool).pending, 4 << 20, "one waits");
+    assert!(matches!(pool.free_at(two), Err(PoolError::FreedTwice { .. })));
+    hand.set(Hand::DONE);
+    is_empty(&pool);
+}
+
+fn kept_to_the_end<B: Workbench>(subject: &Subject<B>) {
+    let free = subject.free_here();
+    let pool = pool(subject);
+    let clone = pool.tagged("other").unwrap();
+    let address = pool.keep(alloc(&clone, Bytes::mib(4))).unwrap();
+    drop(pool);
+    assert!(clone.find(address).is_some(), "a clone has it still");
+    drop(clone);
+    assert_eq!(subject.free_here(), free);
+}

@@ -1,0 +1,267 @@
+//! Random operations of many threads, with failures.
+//!
+//! | variable | default | |
+//! |---|---|---|
+//! | `GPU_VMM_SOAK_OPERATIONS` | 20000 | how many operations there are, over all threads |
+//! | `GPU_VMM_STRESS_SEED` | 1 | another seed, other operations |
+
+use super::random::{Random, check_stamp, stamp};
+use super::waits::named;
+use super::{Hand, LEAST, is_empty};
+use crate::case::cases;
+use crate::library::failures::injected;
+use crate::library::flights::own;
+use crate::library::tools::{idle, setting};
+use crate::subject::{Subject, note};
+use gpu_vmm_core::{Bytes, Stash, Stream};
+use gpu_vmm_pool::{Block, Pool, PoolError, PoolResult};
+use gpu_vmm_testkit::{FaultInject, Workbench};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+
+cases! { "pool":
+    /// Eight threads allocate, free, hand blocks to each other, trim, suspend and resume, while driver calls fail now and then:
+    /// no byte is lost, and nothing is left at the end.
+    soak,
+}
+
+const THREADS: u64 = 8;
+
+/// The most that each thread has.
+const MOST: u64 = 8 << 20;
+
+/// Between two failures there are as many calls as any undoing takes.
+const APART: u64 = 400;
+
+/// A longer soak than that makes no more driver calls than this one: what takes the driver long is the rarer then, and so
+/// are blocks whose bytes are looked at.
+const FULL: u64 = 50_000;
+
+/// So many rounds there are at most.
+const ROUNDS: u64 = 3;
+
+/// So many blocks wait for another thread at most.
+const MOST_PASSED: usize = 256;
+
+type Held<B> = Block<FaultInject<B>>;
+
+/// What the threads have in common.
+struct Soak<'a, B: Workbench> {
+    subject: &'a Subject<B>,
+    backend: FaultInject<B>,
+    pool: Pool<FaultInject<B>>,
+    /// The tag that is suspended now and then. Whoever uses its blocks reads; who suspends it writes.
+    parked: Pool<FaultInject<B>>,
+    gate: RwLock<()>,
+    stash: Stash<FaultInject<B>>,
+    streams: [Stream<'static>; 3],
+    /// Of so many blocks one is looked at, and so many times as rare is what takes long.
+    rarity: u64,
+    /// Blocks that go from one thread to another.
+    passed: Mutex<Vec<(Held<B>, u64)>>,
+    failed: AtomicU64,
+    /// What freed blocks wait for.
+    hand: Hand,
+}
+
+/// What may come of a call while some fail: none of it, because of that.
+fn came<T, B: Workbench>(soak: &Soak<'_, B>, answer: PoolResult<T>) -> Option<T> {
+    match answer {
+        Ok(value) => Some(value),
+        Err(PoolError::Core(error)) if injected(&error).is_some() => {
+            soak.failed.fetch_add(1, Ordering::Relaxed);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+impl<B: Workbench> Soak<'_, B> {
+    fn passed(&self) -> MutexGuard<'_, Vec<(Held<B>, u64)>> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a block to whichever thread takes it, or frees it where many wait.
+    fn pass(&self, block: Held<B>, seed: u64) {
+        let mut passed = self.passed();
+        if passed.len() < MOST_PASSED {
+            passed.push((block, seed));
+        }
+    }
+
+    fn alloc(&self, pool: &Pool<FaultInject<B>>, size: Bytes, stream: usize, seed: u64) -> Option<Held<B>> {
+        let block = came(self, pool.alloc(size, LEAST, self.streams[stream]))?;
+        if self.is_looked_at(seed) {
+            stamp(self.subject, &block, seed);
+        }
+        Some(block)
+    }
+
+    #[track_caller]
+    fn check(&self, block: &Held<B>, seed: u64) {
+        if self.is_looked_at(seed) {
+            check_stamp(self.subject, block, seed);
+        }
+    }
+
+    fn is_looked_at(&self, seed: u64) -> bool {
+        seed.is_multiple_of(self.rarity)
+    }
+
+    /// One thread's operations.
+    fn work(&self, thread: u64, seed: u64, operations: u64) {
+        let mut random = Random::new(seed ^ thread << 32);
+        let (mut own, mut live): (Vec<(Held<B>, u64)>, u64) = (Vec::new(), 0);
+        // Blocks of the tag that is suspended now and then.
+        let mut parked: Vec<(Held<B>, u64)> = Vec::new();
+        for operation in 0..operations {
+            let seed = thread << 40 | operation;
+            match random.below(1000) {
+                0..500 if live < MOST => {
+                    let size = if random.below(16) == 0 { random.size(22) } else { random.size(16) };
+                    let stream = random.below(3) as usize;
+                    let Some(block) = self.alloc(&self.pool, size, stream, seed) else { continue };
+                    live += size.0;
+                    own.push((block, seed));
+                }
+                0..900 => {
+                    if own.is_empty() {
+                        continue;
+                    }
+                    let (mut block, seed) = own.swap_remove(random.below(own.len() as u64) as usize);
+                    live -= block.size().0;
+                    self.check(&block, seed);
+                    match random.below(20) {
+                        0..4 => block.record_use(self.streams[random.below(3) as usize]).unwrap(),
+                        4 => {
+                            block.free_after(self.hand.fence());
+                            // The next one waits, until somebody does for it.
+                            self.hand.set(Hand::WAITED);
+                        }
+                        5..8 => self.pass(block, seed),
+                        _ => {}
+                    }
+                }
+                900..940 => {
+                    if random.below(16) == 0 {
+                        self.hand.set(Hand::DONE);
+                    }
+                    let taken = self.passed().pop();
+                    if let Some((block, seed)) = taken {
+                        self.check(&block, seed);
+                    }
+                }
+                940..990 => {
+                    let _open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+                    if parked.len() < 6 {
+                        let size = random.size(18);
+                        let Some(block) = self.alloc(&self.parked, size, 0, seed) else { continue };
+                        parked.push((block, seed));
+                    } else {
+                        let (block, seed) = parked.swap_remove(random.below(6) as usize);
+                        self.check(&block, seed);
+                    }
+                }
+                _ if random.below(self.rarity) > 0 => {}
+                990..996 => {
+                    came(self, self.pool.trim(random.size(24)));
+                }
+                _ => self.park(),
+            }
+            if operation % (512 * self.rarity) == thread * 64 {
+                self.fail(&mut random);
+            }
+        }
+        let _open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        own.iter().chain(&parked).for_each(|(block, seed)| self.check(block, *seed));
+    }
+
+    /// Suspends and resumes, until it is back.
+    fn park(&self) {
+        let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if came(self, self.pool.suspend("parked", &self.stash, idle())).is_some() {
+            let refused = self.parked.alloc(LEAST, LEAST, Stream::DEFAULT);
+            assert!(matches!(refused, Err(PoolError::Suspended { .. })), "{refused:?}");
+        }
+        while came(self, self.pool.resume("parked")).is_none() {}
+    }
+
+    /// Has some of the next driver calls fail.
+    fn fail(&self, random: &mut Random) {
+        let mut at = 0;
+        let numbers: Vec<_> = (0..16)
+            .map(|_| {
+                at += APART + random.below(APART);
+                at
+            })
+            .collect();
+        let first = random.below(64);
+        self.backend.fail_each(&[&[first], &*numbers].concat());
+    }
+}
+
+/// The driver keeps something for itself: on an H200 the first two streams took 2 MiB and the first handle as much again, and
+/// tables of many addresses came and went in pieces of 2 MiB. A loss of the pool's would come again with each round, so one
+/// round has to end as it began.
+fn soak<B: Workbench>(subject: &Subject<B>) {
+    let operations = setting("GPU_VMM_SOAK_OPERATIONS", 20_000);
+    let seed = setting("GPU_VMM_STRESS_SEED", 1);
+    let first = subject.free_here();
+    let mut free = first;
+    for turn in 0..ROUNDS {
+        let failed = round(subject, operations, seed + turn);
+        let before = std::mem::replace(&mut free, subject.free_here());
+        note(format!(
+            "seed {}, {operations} operations, {failed} of them failed, free memory {before} before and {free} behind, {first} at first",
+            seed + turn
+        ));
+        if free == before {
+            return;
+        }
+    }
+    panic!(
+        "each of {ROUNDS} rounds of {operations} operations left less memory free: {first} at first, {free} now"
+    );
+}
+
+/// One soak, with all it needs. Gives how many operations failed.
+fn round<B: Workbench>(subject: &Subject<B>, operations: u64, seed: u64) -> u64 {
+    let owns = [(); 2].map(|()| own(subject));
+    let backend = FaultInject::new(subject.backend.clone());
+    let pool = Pool::builder(&backend).device(subject.device).keep(Bytes::mib(16)).build().unwrap();
+    let soak = Soak {
+        subject,
+        parked: pool.tagged("parked").unwrap(),
+        pool,
+        gate: RwLock::new(()),
+        stash: Stash::pinned(&backend, Bytes::mib(96)).unwrap(),
+        streams: [Stream::DEFAULT, named(&*owns[0]), named(&*owns[1])],
+        rarity: operations.div_ceil(FULL).max(1),
+        passed: Mutex::default(),
+        failed: AtomicU64::new(0),
+        hand: Hand::new(),
+        backend,
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let soak = &soak;
+            scope.spawn(move || soak.work(thread, seed, operations / THREADS));
+        }
+    });
+    soak.backend.stop();
+    soak.hand.set(Hand::DONE);
+    soak.passed().drain(..).for_each(|(block, seed)| soak.check(&block, seed));
+    super::told::is_consistent(&soak.pool);
+    // Streams that have come further let go of what waited for them.
+    soak.pool.trim(Bytes::ZERO).unwrap();
+    let account = soak.pool.account();
+    assert!(account.pending == 0 || account.live == 0, "{account}");
+    let Soak { backend, pool, parked, stash, failed, .. } = soak;
+    drop((parked, stash));
+    // Failures of what drops are told there.
+    subject.backend.drop_log().take_last();
+    is_empty(&pool);
+    drop(pool);
+    assert_eq!(backend.live(), Default::default(), "nothing is left");
+    failed.into_inner()
+}

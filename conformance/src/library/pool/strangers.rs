@@ -1,0 +1,183 @@
+//! What fails for one caller is no trouble of another's; and nothing waits while it has the books.
+
+use super::order::{start, start_at};
+use super::waits::named;
+use super::{Hand, LEAST, builder, is_empty, page, pool};
+use crate::case::cases;
+use crate::library::flights::{finish, own};
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, Error, Result};
+use gpu_vmm_pool::{Fence, Pool};
+use gpu_vmm_testkit::{FaultInject, Workbench};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+cases! { "pool":
+    /// Eight threads are served while all calls of one kind fail: events that cannot be made, recorded, asked or waited for,
+    /// streams that do not say whether they capture, fences.
+    failing_strangers,
+    /// Memory whose stream cannot be waited for serves nobody, and serves again when the stream is known to be done.
+    a_wait_that_fails,
+    /// A fence is waited for without the books: the thread that sets it may use the pool before.
+    a_fence_set_by_a_user_of_the_pool,
+    /// A stream is waited for without the books: other threads are served meanwhile.
+    others_are_served_while_one_waits,
+}
+
+const THREADS: usize = 8;
+const ROUNDS: usize = 60;
+
+/// The calls of which all fail in turn.
+const CALLS: [&[&str]; 6] = [
+    &["event"],
+    &["record event"],
+    &["ask event"],
+    &["wait for event"],
+    &["is capturing"],
+    &["event", "record event", "ask event", "wait for event", "is capturing"],
+];
+
+fn failing_strangers<B: Workbench>(subject: &Subject<B>) {
+    for calls in CALLS {
+        let backend = FaultInject::new(subject.backend.clone());
+        let streams: Vec<_> = (0..THREADS).map(|_| own(subject)).collect();
+        let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
+        let hand = Hand::new();
+        hand.set(Hand::FAILING);
+        // Some of each stream is in the books, to be asked for.
+        for own in &streams {
+            drop(pool.alloc(Bytes(3 << 20), LEAST, named(&**own)).unwrap());
+        }
+        backend.fail_calls(calls);
+        let begin = Barrier::new(THREADS);
+        thread::scope(|scope| {
+            for (number, own) in streams.iter().enumerate() {
+                let (pool, hand, begin, streams) = (&pool, &hand, &begin, &streams);
+                scope.spawn(move || {
+                    begin.wait();
+                    for round in 0..ROUNDS {
+                        let size = Bytes([100, 40_000, 1 << 20, 3 << 20][(number + round) % 4]);
+                        let mut block = pool.alloc(size, LEAST, named(&**own)).unwrap();
+                        match round % 8 {
+                            2 => block.record_use(named(&*streams[(number + 1) % THREADS])).unwrap(),
+                            5 => {
+                                block.free_after(hand.fence());
+                                continue;
+                            }
+                            6 => drop(pool.trim(Bytes::mib(64)).unwrap()),
+                            _ => {}
+                        }
+                        drop(block);
+                    }
+                });
+            }
+        });
+        backend.stop();
+        subject.backend.drop_log().take_last();
+        hand.set(Hand::DONE);
+        is_empty(&pool);
+        drop(pool);
+        assert_eq!(backend.live(), Default::default());
+    }
+}
+
+/// Set by the program; waiting blocks until it is.
+#[derive(Debug)]
+struct Flag(Arc<AtomicBool>);
+
+impl Fence for Flag {
+    fn is_done(&self) -> Result<bool> {
+        Ok(self.0.load(Ordering::SeqCst))
+    }
+
+    fn wait(&self) -> Result<()> {
+        let began = Instant::now();
+        while !self.0.load(Ordering::SeqCst) {
+            if began.elapsed() > Duration::from_secs(20) {
+                let reason = "the thread that sets it waits for the pool".to_owned();
+                return Err(Error::Unsupported { operation: "wait for a fence", reason });
+            }
+            thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+fn a_wait_that_fails<B: Workbench>(subject: &Subject<B>) {
+    let [busy, other] = [(); 2].map(|()| own(subject));
+    let backend = FaultInject::new(subject.backend.clone());
+    let size = page(&pool(subject)).0 * 2;
+    let builder = Pool::builder(&backend).device(subject.device).budget(Bytes(size));
+    let pool = builder.build().unwrap();
+    let block = pool.alloc(Bytes(size), LEAST, named(&*busy)).unwrap();
+    start_at(subject, &*busy, (block.address(), block.size()), 5);
+    drop(block);
+    backend.fail_calls(&["wait for event", "synchronize"]);
+    let answer = pool.alloc(Bytes(size), LEAST, named(&*other));
+    backend.stop();
+    subject.backend.drop_log().take_last();
+    match answer {
+        Err(error) => assert!(error.is_out_of_memory(), "{error}"),
+        Ok(_) => assert!(busy.is_done().unwrap(), "it was given to another stream under the work"),
+    }
+    finish(subject, &*busy);
+    drop(pool.alloc(Bytes(size), LEAST, named(&*other)).unwrap());
+    is_empty(&pool);
+}
+
+fn a_fence_set_by_a_user_of_the_pool<B: Workbench>(subject: &Subject<B>) {
+    let size = page(&pool(subject)).0;
+    let pool = builder(subject).budget(Bytes(4 * size)).build().unwrap();
+    for _ in 0..3 {
+        let set = Arc::new(AtomicBool::new(false));
+        pool.alloc(Bytes(3 * size), LEAST, super::DEFAULT)
+            .unwrap()
+            .free_after(Arc::new(Flag(Arc::clone(&set))));
+        thread::scope(|scope| {
+            let setter = pool.clone();
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(30));
+                // As a program does that says what it has done.
+                assert_eq!(setter.account().pending, 3 * size);
+                assert_eq!(setter.snapshot().page, size);
+                drop(setter.alloc(Bytes(size), LEAST, super::DEFAULT).unwrap());
+                set.store(true, Ordering::SeqCst);
+            });
+            drop(pool.alloc(Bytes(2 * size), LEAST, super::DEFAULT).unwrap());
+        });
+    }
+    is_empty(&pool);
+}
+
+fn others_are_served_while_one_waits<B: Workbench>(subject: &Subject<B>) {
+    /// A thread that has other things to do may be kept from running; one that is kept waiting is so every time.
+    const TRIES: usize = 5;
+    let [busy, other] = [(); 2].map(|()| own(subject));
+    let size = page(&pool(subject)).0;
+    let pool = builder(subject).budget(Bytes(4 * size)).build().unwrap();
+    let kept = pool.alloc(Bytes(size), LEAST, named(&*other)).unwrap();
+    let served = (0..TRIES).any(|_| {
+        let block = pool.alloc(Bytes(3 * size), LEAST, named(&*busy)).unwrap();
+        start(subject, &*busy, &block, 5);
+        drop(block);
+        let began = Instant::now();
+        let longest = thread::scope(|scope| {
+            let waiting = scope.spawn(|| drop(pool.alloc(Bytes(2 * size), LEAST, named(&*other)).unwrap()));
+            let mut longest = Duration::ZERO;
+            while !waiting.is_finished() {
+                let asked = Instant::now();
+                assert!(pool.account().live_blocks >= 1);
+                longest = longest.max(asked.elapsed());
+            }
+            waiting.join().unwrap();
+            longest
+        });
+        finish(subject, &*busy);
+        longest < began.elapsed() / 2
+    });
+    assert!(served, "a question took as long as the work that another thread waited for");
+    drop(kept);
+    is_empty(&pool);
+}

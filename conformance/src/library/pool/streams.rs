@@ -1,0 +1,263 @@
+//! Which streams a pool serves: registered, forgotten, another device's, and the one that is another in each thread.
+
+use super::order::{overlap, range, start, start_behind};
+use super::waits::named;
+use super::{LEAST, alloc, is_empty, page, pool, write_at, wrong_at};
+use crate::case::cases;
+use crate::library::flights::{finish, own, registered};
+use crate::library::tools::idle;
+use crate::subject::{Subject, skip};
+use gpu_vmm_core::{Bytes, Error, Stash, Vendor};
+use gpu_vmm_pool::{Block, PoolError};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "pool":
+    /// The handle that means another stream in each thread is refused, by each call that takes a stream, and the pool goes on.
+    the_stream_of_each_thread,
+    /// More streams than a pool has numbers for are registered and forgotten, one after the other.
+    streams_come_and_go,
+    /// A stream whose handle is that of a forgotten one is another stream.
+    a_handle_comes_again,
+    /// A block is its stream's, though its memory came back from a forgotten one with the same number.
+    a_number_comes_again,
+    /// What a stream has used that ended serves others when its work is done, and not before.
+    a_stream_that_ends_under_work,
+    /// A block that outlives its stream is free when the work is done that the stream had.
+    a_block_outlives_its_stream,
+    /// A stream that is registered is not forgotten.
+    a_registered_stream_stays,
+    /// A stream that is registered twice is served until both registrations have ended.
+    registered_twice,
+    /// A stream of another device keeps the memory that it has used, and disables nothing.
+    a_stream_of_another_device,
+}
+
+#[allow(unsafe_code)]
+fn the_stream_of_each_thread<B: Workbench>(subject: &Subject<B>) {
+    let Some(stream) = subject.backend.per_thread_stream() else {
+        skip("the backend has no stream of each thread");
+    };
+    let pool = pool(subject);
+    let mut block = alloc(&pool, Bytes(5000));
+    for size in [100, 100_000, 4 << 20] {
+        let answer = pool.alloc(Bytes(size), LEAST, stream);
+        let Err(PoolError::Core(error)) = answer else { panic!("{answer:?}") };
+        assert!(error.to_string().contains("per-thread default stream"), "{error}");
+        assert!(matches!(*error, Error::Unsupported { operation: "allocate", .. }), "{error}");
+    }
+    let refused = |answer: Result<(), PoolError>| {
+        assert!(
+            matches!(&answer, Err(PoolError::Core(error)) if matches!(**error, Error::Unsupported { .. })),
+            "{answer:?}"
+        );
+    };
+    refused(block.record_use(stream));
+    // SAFETY: the handle is always there.
+    refused(unsafe { pool.register_stream(stream) }.map(drop));
+    let kept = pool.keep(alloc(&pool, Bytes(300))).unwrap();
+    refused(pool.record_use_at(kept, stream));
+    pool.free_at(kept).unwrap();
+    assert!(!block.is_used_elsewhere());
+    drop(block);
+    is_empty(&pool);
+}
+
+/// One more than a pool has numbers for, where a stream costs nothing.
+fn many<B: Workbench>(subject: &Subject<B>) -> usize {
+    if subject.backend.vendor() == Vendor::Host { usize::from(u16::MAX) + 1 } else { 200 }
+}
+
+fn streams_come_and_go<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let other = pool.tagged("other").unwrap();
+    for number in 0..many(subject) {
+        let own = own(subject);
+        let pool = if number % 3 == 0 { &other } else { &pool };
+        let stream = registered(pool, &*own);
+        let blocks = [100, 70_000].map(|size| stream.alloc(Bytes(size), LEAST).unwrap());
+        assert!(blocks.iter().all(|block| block.stream().as_raw() == own.stream().as_raw()));
+        drop((blocks, stream));
+        if number % 64 == 0 {
+            // Known by use alone, and forgotten.
+            drop(pool.alloc(Bytes(3 << 20), LEAST, named(&*own)).unwrap());
+            pool.forget_stream(named(&*own)).unwrap();
+        }
+    }
+    let streams: std::collections::BTreeSet<u64> = pool
+        .snapshot()
+        .spaces
+        .iter()
+        .flat_map(|space| space.blocks.iter().map(|block| block.stream))
+        .collect();
+    assert!(streams.len() < 50, "{} streams are known at the end", streams.len());
+    is_empty(&pool);
+}
+
+fn a_handle_comes_again<B: Workbench>(subject: &Subject<B>) {
+    let own = own(subject);
+    let pool = pool(subject);
+    let large = alloc(&pool, Bytes::mib(4));
+    for size in [200, 300_000, 5 << 20] {
+        let first = registered(&pool, &*own);
+        let live = first.alloc(Bytes(size), LEAST).unwrap();
+        let freed = first.alloc(Bytes(size), LEAST).unwrap();
+        start_behind(subject, &*own, &large, &freed, 3);
+        let at = range(&freed);
+        drop(freed);
+        drop(first);
+        // The same handle, for what is a new stream to the pool: nothing is known of the order of its work.
+        let second = registered(&pool, &*own);
+        let next = second.alloc(Bytes(size), LEAST).unwrap();
+        if !own.is_done().unwrap() {
+            assert!(!overlap(&next, at), "of {size}");
+        }
+        let lives = range(&live);
+        drop(live);
+        let after = second.alloc(Bytes(size), LEAST).unwrap();
+        if !own.is_done().unwrap() {
+            assert!(!overlap(&after, lives), "of {size}: it was freed after its stream was forgotten");
+        }
+        assert!(after.stream().as_raw() == own.stream().as_raw());
+        finish(subject, &*own);
+        drop((next, after, second));
+    }
+    drop(large);
+    is_empty(&pool);
+}
+
+fn a_number_comes_again<B: Workbench>(subject: &Subject<B>) {
+    let [gone, next] = [(); 2].map(|()| own(subject));
+    let pool = pool(subject);
+    for size in [400, 70_000] {
+        let first = registered(&pool, &*gone);
+        let block = first.alloc(Bytes(size), LEAST).unwrap();
+        let at = block.address();
+        drop(first);
+        finish(subject, &*gone);
+        // It lies in front of the thread, where nobody gets it before the number is given out again.
+        drop(block);
+        let second = registered(&pool, &*next);
+        let mut blocks = Vec::new();
+        while blocks.len() < 200 && blocks.last().is_none_or(|block: &Block<B>| block.address() != at) {
+            blocks.push(second.alloc(Bytes(size), LEAST).unwrap());
+            assert_eq!(blocks[blocks.len() - 1].stream(), named(&*next), "of {size}");
+        }
+        assert!(blocks.len() < 200, "of {size}: what came back serves nobody");
+        drop((blocks, second));
+        // The number is free again, for the first of the next size.
+        finish(subject, &*next);
+    }
+    is_empty(&pool);
+}
+
+fn a_stream_that_ends_under_work<B: Workbench>(subject: &Subject<B>) {
+    let (busy, other) = (own(subject), own(subject));
+    let pool = pool(subject);
+    let large = alloc(&pool, Bytes::mib(4));
+    for size in [400, 200_000, 4 << 20] {
+        let (stream, others) = (registered(&pool, &*busy), registered(&pool, &*other));
+        let block = stream.alloc(Bytes(size), LEAST).unwrap();
+        start_behind(subject, &*busy, &large, &block, 5);
+        let at = range(&block);
+        drop((block, stream));
+        // Its number is not given to the next one meanwhile.
+        let third = own(subject);
+        let thirds = registered(&pool, &*third);
+        for stream in [&others, &thirds] {
+            let next = stream.alloc(Bytes(size), LEAST).unwrap();
+            if !busy.is_done().unwrap() {
+                assert!(!overlap(&next, at), "of {size}: it was given to another stream under the work");
+            }
+            write_at(&subject.backend, subject.device, next.address(), next.size(), 77);
+            finish(subject, &*busy);
+            assert_eq!(wrong_at(&subject.backend, subject.device, next.address(), next.size(), 77), 0);
+        }
+        drop((others, thirds));
+    }
+    drop(large);
+    is_empty(&pool);
+}
+
+fn a_block_outlives_its_stream<B: Workbench>(subject: &Subject<B>) {
+    let (busy, other) = (own(subject), own(subject));
+    let pool = pool(subject);
+    let large = alloc(&pool, Bytes::mib(4));
+    for size in [400, 200_000, 4 << 20] {
+        let stream = registered(&pool, &*busy);
+        let block = stream.alloc(Bytes(size), LEAST).unwrap();
+        start_behind(subject, &*busy, &large, &block, 5);
+        drop(stream);
+        let at = range(&block);
+        // The stream has nothing to do with what is freed meanwhile.
+        drop(alloc(&pool, Bytes::mib(6)));
+        drop(block);
+        let next = pool.alloc(Bytes(size), LEAST, named(&*other)).unwrap();
+        if !busy.is_done().unwrap() {
+            assert!(!overlap(&next, at), "of {size}: the stream's work goes on");
+        }
+        finish(subject, &*busy);
+        pool.trim(Bytes::ZERO).unwrap();
+        let account = pool.account();
+        assert_eq!((account.kept, account.cached), (0, 0), "of {size}: the work is done");
+        drop(next);
+    }
+    pool.forget_stream(named(&*other)).unwrap();
+    drop(large);
+    is_empty(&pool);
+}
+
+fn a_registered_stream_stays<B: Workbench>(subject: &Subject<B>) {
+    let busy = own(subject);
+    let pool = pool(subject);
+    let stream = registered(&pool, &*busy);
+    let block = stream.alloc(Bytes::mib(4), LEAST).unwrap();
+    start(subject, &*busy, &block, 5);
+    let address = block.address();
+    drop(block);
+    pool.forget_stream(named(&*busy)).unwrap();
+    let next = stream.alloc(Bytes::mib(4), LEAST).unwrap();
+    assert_eq!(next.address(), address, "what it has freed is its own at once");
+    finish(subject, &*busy);
+    drop((next, stream));
+    is_empty(&pool);
+}
+
+fn registered_twice<B: Workbench>(subject: &Subject<B>) {
+    let busy = own(subject);
+    let pool = pool(subject);
+    let (first, second) = (registered(&pool, &*busy), registered(&pool, &*busy));
+    let mut block = alloc(&pool, Bytes::mib(4));
+    drop(first);
+    start(subject, &*busy, &block, 5);
+    second.record_use(&mut block).unwrap();
+    let at = range(&block);
+    drop(block);
+    // Enough requests that the pool polls its streams.
+    let next: Vec<_> = (0..40).map(|_| alloc(&pool, Bytes::mib(4))).collect();
+    let is_taken = next.iter().any(|next| overlap(next, at));
+    assert!(!is_taken || busy.is_done().unwrap(), "the stream that is still registered uses it");
+    finish(subject, &*busy);
+    drop((next, second));
+    is_empty(&pool);
+}
+
+fn a_stream_of_another_device<B: Workbench>(subject: &Subject<B>) {
+    let (_, other) = subject.two_devices();
+    let theirs = subject.backend.own_stream(other).unwrap();
+    let pool = pool(subject);
+    let size = page(&pool);
+    let mut block = alloc(&pool, size);
+    block.record_use(named(&*theirs)).unwrap();
+    let at = range(&block);
+    drop(block);
+    for _ in 0..3 {
+        let next = alloc(&pool, size);
+        assert!(!overlap(&next, at) || pool.account().pending == 0, "it is waited for, or kept");
+        pool.suspend("", &Stash::nothing(), idle()).unwrap();
+        pool.resume("").unwrap();
+        pool.trim(Bytes(u64::MAX)).unwrap();
+    }
+    pool.forget_stream(named(&*theirs)).unwrap();
+    // In need the devices are waited for, and it serves again.
+    is_empty(&pool);
+}

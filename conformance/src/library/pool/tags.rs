@@ -1,0 +1,318 @@
+//! Memory that is suspended, resumed and scrubbed by its tag.
+
+use super::{
+    DEFAULT, Hand, LEAST, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write,
+};
+use crate::case::cases;
+use crate::library::tools::idle;
+use crate::subject::Subject;
+use gpu_vmm_core::{Backend, Bytes, Physical, Stash};
+use gpu_vmm_pool::{Block, Pool, PoolError};
+use gpu_vmm_testkit::{FaultInject, Workbench};
+
+cases! { "pool":
+    /// Suspended blocks keep their addresses and come back with their bytes; their memory is the driver's meanwhile, and other
+    /// tags go on.
+    suspended_and_resumed,
+    /// Blocks of a suspended tag can be freed, and their memory does not come back.
+    freed_while_suspended,
+    /// Nothing is allocated with a suspended tag, of any size, until it is resumed.
+    no_blocks_of_a_suspended_tag,
+    /// A tag that nothing has is an error that names those that are there; what is so already is left as it is.
+    no_such_tag_and_twice,
+    /// A tag that is suspended stays so where suspending it once more fails.
+    suspended_again_in_vain,
+    /// A stash that cannot take all leaves everything as it was.
+    a_stash_that_is_too_small,
+    /// Where the device is full, what the pool keeps goes back for what is resumed; where that is too little, it stays
+    /// suspended and safe.
+    resumed_on_a_full_device,
+    /// A resume gives back no more of what the pool keeps than its budget asks for.
+    a_resume_leaves_what_is_kept,
+    /// Memory that is free, or mapped at other addresses too, is not saved with a tag.
+    only_what_is_used_is_saved,
+    /// Memory that passes to another tag is overwritten with zeros before, and stays as it is within its tag.
+    scrubbed_between_tags,
+    /// A pool and its blocks can be dropped while a tag is suspended.
+    dropped_while_suspended,
+}
+
+/// Enough for any of these cases.
+fn stash<B: Workbench>(subject: &Subject<B>) -> Stash<B> {
+    Stash::pinned(&subject.backend, Bytes::mib(64)).unwrap()
+}
+
+/// Blocks of all kinds with their patterns.
+fn some<B: Workbench>(subject: &Subject<B>, pool: &Pool<B>) -> Vec<(Block<B>, u64)> {
+    let blocks = [100, 5000, 70_000, 1 << 20, 5 << 20, 3 << 20].map(|size| alloc(pool, Bytes(size)));
+    let all: Vec<_> = blocks.into_iter().map(|block| (block.address().0, block)).collect();
+    all.iter().for_each(|(seed, block)| write(subject, block, *seed));
+    all.into_iter().map(|(seed, block)| (block, seed)).collect()
+}
+
+fn are_whole<B: Workbench>(subject: &Subject<B>, blocks: &[(Block<B>, u64)]) {
+    blocks.iter().for_each(|(block, seed)| check(subject, block, *seed));
+}
+
+fn suspended_and_resumed<B: Workbench>(subject: &Subject<B>) {
+    let (base, free, stash) = (pool(subject), subject.free_here(), stash(subject));
+    let (weights, cache) = (base.tagged("weights").unwrap(), base.tagged("cache").unwrap());
+    let (kept, other) = (some(subject, &weights), some(subject, &cache));
+    for _ in 0..3 {
+        let before = adds_up(&base);
+        let gone = base.suspend("weights", &stash, idle()).unwrap();
+        let between = adds_up(&base);
+        assert!(gone >= Bytes::mib(10), "{gone}");
+        assert_eq!((between.held + gone.0, between.live), (before.held, before.live));
+        if counts_at_once(subject) {
+            assert_eq!(subject.free_here(), free - Bytes(between.held));
+        }
+        are_whole(subject, &other);
+        let more = some(subject, &cache);
+        are_whole(subject, &more);
+        drop(more);
+        base.trim(Bytes::ZERO).unwrap();
+        assert_eq!(base.resume("weights").unwrap(), gone);
+        are_whole(subject, &kept);
+        are_whole(subject, &other);
+        assert!(kept.iter().all(|(block, seed)| block.address().0 == *seed), "the addresses are the same");
+        adds_up(&base);
+        drop(some(subject, &weights));
+    }
+    drop((kept, other));
+    is_empty(&base);
+}
+
+fn freed_while_suspended<B: Workbench>(subject: &Subject<B>) {
+    let (pool, stash) = (pool(subject).tagged("weights").unwrap(), stash(subject));
+    let page = page(&pool);
+    let (stays, goes) = (alloc(&pool, Bytes(page.0 * 3)), alloc(&pool, Bytes(page.0 * 4)));
+    let small: Vec<_> = (0..40).map(|_| alloc(&pool, Bytes(3000))).collect();
+    let (hand, pending) = (Hand::new(), alloc(&pool, Bytes(page.0 * 2)));
+    write(subject, &stays, 8);
+    pool.suspend("weights", &stash, idle()).unwrap();
+    drop((goes, small));
+    pending.free_after(hand.fence());
+    hand.set(Hand::DONE);
+    assert_eq!((adds_up(&pool).live, pool.account().held), (page.0 * 3, 0));
+    pool.resume("weights").unwrap();
+    check(subject, &stays, 8);
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(adds_up(&pool).held, page.0 * 3, "the memory of what was freed is free");
+    let again = alloc(&pool, Bytes(page.0 * 4));
+    write(subject, &again, 9);
+    check(subject, &stays, 8);
+    check(subject, &again, 9);
+    drop((stays, again));
+    is_empty(&pool);
+}
+
+fn no_blocks_of_a_suspended_tag<B: Workbench>(subject: &Subject<B>) {
+    let base = pool(subject);
+    let (pool, stash) = (base.tagged("weights").unwrap(), stash(subject));
+    let blocks = some(subject, &pool);
+    // Pieces of these sizes lie ready in front of the thread.
+    drop(some(subject, &pool));
+    base.suspend("weights", &stash, idle()).unwrap();
+    for size in [100, 5000, 70_000, 1 << 20, 5 << 20] {
+        let error = pool.alloc(Bytes(size), LEAST, DEFAULT).unwrap_err();
+        assert!(matches!(&error, PoolError::Suspended { tag, .. } if &**tag == "weights"), "{error}");
+        alloc(&base, Bytes(size));
+    }
+    base.resume("weights").unwrap();
+    drop(some(subject, &pool));
+    are_whole(subject, &blocks);
+    drop(blocks);
+    is_empty(&base);
+}
+
+fn no_such_tag_and_twice<B: Workbench>(subject: &Subject<B>) {
+    let (base, stash) = (pool(subject), stash(subject));
+    let pool = base.tagged("weights").unwrap();
+    for error in [base.suspend("nobody's", &stash, idle()).unwrap_err(), base.resume("nobody's").unwrap_err()]
+    {
+        assert!(matches!(error, PoolError::NoSuchTag { .. }));
+        let text = error.to_string();
+        assert!(text.contains("nobody's") && text.contains("weights"), "{text}");
+    }
+    assert_eq!(base.suspend("weights", &stash, idle()).unwrap(), Bytes::ZERO, "it has no memory yet");
+    assert_eq!(base.resume("weights").unwrap(), Bytes::ZERO);
+    let blocks = some(subject, &pool);
+    assert_eq!(base.resume("weights").unwrap(), Bytes::ZERO);
+    assert!(base.suspend("weights", &stash, idle()).unwrap() > Bytes::ZERO);
+    assert_eq!(base.suspend("weights", &stash, idle()).unwrap(), Bytes::ZERO);
+    assert!(base.resume("weights").unwrap() > Bytes::ZERO);
+    assert_eq!(base.resume("weights").unwrap(), Bytes::ZERO);
+    are_whole(subject, &blocks);
+    drop(blocks);
+    is_empty(&base);
+}
+
+fn suspended_again_in_vain<B: Workbench>(subject: &Subject<B>) {
+    let backend = FaultInject::new(subject.backend.clone());
+    let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
+    let stash = Stash::pinned(&backend, Bytes(page(&pool).0 * 2)).unwrap();
+    let block = alloc(&pool, page(&pool));
+    write(subject, &block, 9);
+    pool.suspend("", &stash, idle()).unwrap();
+    backend.fail_calls(&["synchronize"]);
+    let error = pool.suspend("", &stash, idle()).unwrap_err();
+    backend.stop();
+    assert!(matches!(error, PoolError::Core(_)), "{error}");
+    assert!(pool.is_suspended("").unwrap(), "nothing has come back");
+    for size in [100, 70_000, 4 << 20] {
+        let answer = pool.alloc(Bytes(size), LEAST, DEFAULT);
+        assert!(matches!(answer, Err(PoolError::Suspended { .. })), "{answer:?}");
+    }
+    pool.resume("").unwrap();
+    assert!(!pool.is_suspended("").unwrap());
+    check(subject, &block, 9);
+    drop(block);
+    is_empty(&pool);
+}
+
+fn a_stash_that_is_too_small<B: Workbench>(subject: &Subject<B>) {
+    let base = pool(subject);
+    let (pool, page) = (base.tagged("weights").unwrap(), page(&base));
+    let blocks = some(subject, &pool);
+    // Enough for small blocks alone, and for nothing.
+    for size in [page, Bytes(page.0 / 2)] {
+        let stash = Stash::pinned(&subject.backend, size).unwrap();
+        base.trim(Bytes(u64::MAX)).unwrap();
+        let before = adds_up(&base);
+        let error = base.suspend("weights", &stash, idle()).unwrap_err();
+        assert!(matches!(error, PoolError::Core(_)), "{error}");
+        let after = adds_up(&base);
+        assert_eq!((after.live, after.held - after.kept), (before.live, before.held - before.kept));
+        are_whole(subject, &blocks);
+        let more = some(subject, &pool);
+        are_whole(subject, &more);
+        are_whole(subject, &blocks);
+    }
+    drop(blocks);
+    is_empty(&base);
+}
+
+fn resumed_on_a_full_device<B: Workbench>(subject: &Subject<B>) {
+    if !counts_at_once(subject) {
+        crate::subject::skip("memory that was given back serves nobody here before its addresses are free");
+    }
+    let (base, stash) = (pool(subject), stash(subject));
+    let pool = base.tagged("weights").unwrap();
+    let kept = alloc(&pool, Bytes::mib(32));
+    write(subject, &kept, 11);
+    base.suspend("weights", &stash, idle()).unwrap();
+    // The pool keeps as much as is to come back, and nobody else has anything.
+    drop(alloc(&base, Bytes::mib(32)));
+    // A device needs a little to look at bytes; it is less than what is to come back.
+    let free = subject.free_here() - Bytes::mib(16);
+    let granule = subject.granularity().0;
+    let left = Bytes(free.0 / granule * granule);
+    let hog = Physical::create(&subject.backend, left, subject.properties());
+    let hog = match hog {
+        Ok(memory) => memory,
+        Err(error) => crate::subject::skip(format!("not all that is free can be had: {error}")),
+    };
+    base.resume("weights").unwrap();
+    check(subject, &kept, 11);
+    base.suspend("weights", &stash, idle()).unwrap();
+    let rest = alloc(&base, Bytes::mib(32));
+    let error = base.resume("weights").unwrap_err();
+    assert!(error.is_out_of_memory(), "{error}");
+    assert!(matches!(pool.alloc(Bytes(8), LEAST, DEFAULT), Err(PoolError::Suspended { .. })));
+    adds_up(&base);
+    drop(rest);
+    base.resume("weights").unwrap();
+    check(subject, &kept, 11);
+    drop((kept, hog));
+    is_empty(&base);
+}
+
+fn only_what_is_used_is_saved<B: Workbench>(subject: &Subject<B>) {
+    let base = pool(subject);
+    let (pool, page) = (base.tagged("weights").unwrap(), page(&base));
+    let pages = |count: u64| Bytes(page.0 * count);
+    // Memory that was of one tag, then of another, then of the first at another address.
+    drop(alloc(&pool, pages(6)));
+    drop(alloc(&base, pages(6)));
+    let blocks: Vec<_> = (0..3).map(|_| alloc(&pool, pages(2))).collect();
+    blocks.iter().for_each(|block| write(subject, block, block.address().0));
+    drop(alloc(&pool, pages(5)));
+    let mut blocks = blocks.into_iter();
+    drop(blocks.next_back());
+    let blocks: Vec<_> = blocks.collect();
+    let stash = Stash::pinned(&subject.backend, pages(4)).unwrap();
+    assert_eq!(base.suspend("weights", &stash, idle()).unwrap(), pages(4));
+    let other = alloc(&base, pages(6));
+    write(subject, &other, 1);
+    base.resume("weights").unwrap();
+    blocks.iter().for_each(|block| check(subject, block, block.address().0));
+    check(subject, &other, 1);
+    drop((blocks, other));
+    is_empty(&base);
+}
+
+/// Whether all bytes of a block are zero.
+pub(super) fn is_zero<B: Workbench>(subject: &Subject<B>, block: &Block<impl Backend>) -> bool {
+    let mut bytes = vec![1; block.size().0 as usize];
+    #[allow(unsafe_code)]
+    // SAFETY: a block's memory is mapped, and its device may read it.
+    unsafe { subject.backend.copy_to_host(subject.device, &mut bytes, block.address()) }.unwrap();
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+fn scrubbed_between_tags<B: Workbench>(subject: &Subject<B>) {
+    let page = page(&pool(subject));
+    let pool = builder(subject).scrub().budget(Bytes(page.0 * 8)).build().unwrap();
+    let [red, blue] = ["red", "blue"].map(|tag| pool.tagged(tag).unwrap());
+    for round in 0..3 {
+        for (tenant, size) in [(&red, page.0 * 8), (&blue, page.0 * 6), (&red, page.0 * 7)] {
+            let block = alloc(tenant, Bytes(size));
+            let came = pool.account().driver_calls;
+            // What is left of its own is its own, and the rest was another's.
+            if round == 0 && std::ptr::eq(tenant, &raw const blue) {
+                assert!(is_zero(subject, &block), "a tenant sees what another has left");
+            }
+            write(subject, &block, 0x5a5a);
+            drop(block);
+            let again = alloc(tenant, Bytes(size));
+            assert_eq!(pool.account().driver_calls, came, "within a tag nothing is done");
+            check(subject, &again, 0x5a5a);
+        }
+        pool.trim(Bytes(u64::MAX)).unwrap();
+    }
+    is_empty(&pool);
+}
+
+fn dropped_while_suspended<B: Workbench>(subject: &Subject<B>) {
+    let (free, stash) = (subject.free_here(), stash(subject));
+    for pool_first in [true, false] {
+        let pool = pool(subject).tagged("weights").unwrap();
+        let blocks = some(subject, &pool);
+        let other = alloc(&pool.tagged("cache").unwrap(), Bytes::mib(4));
+        pool.suspend("weights", &stash, idle()).unwrap();
+        if pool_first {
+            drop(pool);
+            drop((blocks, other));
+        } else {
+            drop((blocks, other));
+            drop(pool);
+        }
+        assert_eq!(subject.free_here(), free);
+    }
+}
+
+fn a_resume_leaves_what_is_kept<B: Workbench>(subject: &Subject<B>) {
+    let page = page(&pool(subject)).0;
+    let base = builder(subject).budget(Bytes(page * 8)).build().unwrap();
+    let (pool, stash) = (base.tagged("weights").unwrap(), stash(subject));
+    let block = alloc(&pool, Bytes(page * 2));
+    base.suspend("weights", &stash, idle()).unwrap();
+    drop(alloc(&base, Bytes(page * 8)));
+    assert_eq!(adds_up(&base).kept, page * 8);
+    base.resume("weights").unwrap();
+    let account = adds_up(&base);
+    assert_eq!((account.held, account.kept), (page * 8, page * 6));
+    drop(block);
+    is_empty(&base);
+}

@@ -1,0 +1,256 @@
+//! What a pool tells of itself.
+
+use super::{DEFAULT, Hand, LEAST, adds_up, alloc, is_empty, page, pool};
+use crate::case::cases;
+use crate::library::flights::own;
+use crate::subject::Subject;
+use gpu_vmm_core::{Backend, Bytes, Done, Stash};
+use gpu_vmm_pool::{BlockState, Picture, Pool};
+use gpu_vmm_testkit::Workbench;
+use std::collections::HashMap;
+
+cases! { "pool":
+    /// The block for each of its addresses is found, with what is known of it, and none for the addresses beside it.
+    found_by_inner_addresses,
+    /// What is free, pending, or in front of a thread is no block.
+    only_live_blocks_are_found,
+    /// A small block that is free is no block, though one beside it is.
+    a_free_slot_is_no_block,
+    /// The account follows each block, and is zero at the end.
+    the_account_follows,
+    /// The timeline of a picture rises and falls with what is live, what waits and what is held.
+    the_timeline_follows,
+    /// A long timeline is thinned out, from its beginning to its end.
+    a_timeline_is_thinned_out,
+    /// The small blocks are counted by their sizes.
+    counted_by_size,
+    /// A picture agrees with the account: blocks and pages in order, apart, inside of what is reserved, and none used twice.
+    a_picture_is_consistent,
+}
+
+fn found_by_inner_addresses<B: Workbench>(subject: &Subject<B>) {
+    let own = own(subject);
+    let stream = super::waits::named(&*own);
+    let pool = pool(subject).tagged("kv").unwrap();
+    let sizes = [1, 256, 5000, 65_536, 100_000, 1 << 20, (3 << 20) + 5];
+    let blocks: Vec<_> = sizes.iter().map(|size| pool.alloc(Bytes(*size), LEAST, stream).unwrap()).collect();
+    for block in &blocks {
+        for offset in [0, 1, block.size().0 / 2, block.size().0 - 1] {
+            let info = pool.find(block.address() + Bytes(offset)).unwrap();
+            assert_eq!((info.base, info.offset), (block.address(), Bytes(offset)));
+            assert_eq!((info.device, info.stream, &*info.tag), (subject.device, stream, "kv"));
+            assert_eq!(info.size, block.capacity());
+        }
+        let behind = block.address() + block.capacity();
+        assert!(pool.find(behind).is_none_or(|info| info.base == behind));
+    }
+    assert!(pool.find(gpu_vmm_core::Address(8)).is_none());
+    let at: Vec<_> = blocks.iter().map(|block| block.address()).collect();
+    drop(blocks);
+    assert!(at.iter().all(|address| pool.find(*address).is_none()), "all are freed");
+    is_empty(&pool);
+}
+
+fn only_live_blocks_are_found<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    for size in [300, 100_000, 4 << 20] {
+        let (block, hand) = (alloc(&pool, Bytes(size)), Hand::new());
+        let inner = block.address() + Bytes(size / 2);
+        assert!(pool.find(inner).is_some());
+        block.free_after(hand.fence());
+        assert!(pool.find(inner).is_none(), "it is pending");
+        hand.set(Hand::DONE);
+        pool.trim(Bytes(u64::MAX)).unwrap();
+        assert!(pool.find(inner).is_none(), "it is free");
+        let block = alloc(&pool, Bytes(size));
+        let inner = block.address();
+        drop(block);
+        assert!(pool.find(inner).is_none(), "it is in front of a thread");
+    }
+    is_empty(&pool);
+}
+
+fn a_free_slot_is_no_block<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let [stays, goes] = [(); 2].map(|()| alloc(&pool, Bytes(300)));
+    let at = goes.address();
+    drop(goes);
+    // What lies in front of threads is brought in, and nothing is given back.
+    pool.trim(Bytes(u64::MAX)).unwrap();
+    assert!(pool.find(at).is_none(), "nobody has it");
+    assert_eq!(pool.find(stays.address()).unwrap().base, stays.address());
+    drop(stays);
+    is_empty(&pool);
+}
+
+fn the_account_follows<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    assert_eq!(adds_up(&pool).reserved, 0, "nothing is reserved before the first block");
+    let mut blocks = Vec::new();
+    let mut live = 0;
+    for size in [1, 1000, 70_000, 1 << 20, 5 << 20, 3 << 20] {
+        blocks.push(alloc(&pool, Bytes(size)));
+        live += size;
+        let account = adds_up(&pool);
+        assert_eq!((account.live, account.live_blocks), (live, blocks.len() as u64));
+        assert_eq!(account.allocations, blocks.len() as u64);
+        assert!(account.held >= live && account.peak_live >= live);
+    }
+    let most = pool.account();
+    while let Some(block) = blocks.pop() {
+        live -= block.size().0;
+        drop(block);
+        let account = adds_up(&pool);
+        assert_eq!((account.live, account.live_blocks), (live, blocks.len() as u64));
+        assert_eq!((account.held, account.peak_live), (most.held, most.peak_live), "all is kept");
+    }
+    assert!(pool.account().unused() > 0.99);
+    is_empty(&pool);
+    let account = pool.account();
+    assert_eq!((account.peak_held, account.allocations), (most.peak_held, 6));
+    assert!(account.bins.iter().all(|bin| bin.live == 0), "{:?}", account.bins);
+}
+
+fn the_timeline_follows<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let page = page(&pool).0;
+    let now = || {
+        let timeline = pool.snapshot().timeline;
+        assert!(timeline.is_sorted_by(|one, next| one.at <= next.at), "the oldest comes first");
+        timeline.last().map(|moment| [moment.live, moment.pending, moment.held].map(|bytes| bytes / page))
+    };
+    assert_eq!(now(), None, "nothing has happened");
+    let (first, second) = (alloc(&pool, Bytes(page * 4)), alloc(&pool, Bytes(page * 3)));
+    assert_eq!(now(), Some([7, 0, 7]));
+    drop(first);
+    assert_eq!(now(), Some([3, 0, 7]));
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(now(), Some([3, 0, 3]));
+    let hand = Hand::new();
+    second.free_after(hand.fence());
+    // What waits is taken.
+    assert_eq!(now(), Some([3, 3, 3]));
+    hand.set(Hand::DONE);
+    pool.trim(Bytes::ZERO).unwrap();
+    assert_eq!(now(), Some([0, 0, 0]));
+    is_empty(&pool);
+}
+
+fn a_timeline_is_thinned_out<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    // Each is a change of its own, since its alignment is that of no class. What is live tells which change a point is.
+    let block = || pool.alloc(Bytes(256), Bytes(1024), DEFAULT).unwrap();
+    let mut blocks = vec![block()];
+    let first = pool.snapshot().timeline[0];
+    blocks.extend((1..10_000).map(|_| block()));
+    let Picture { timeline, account, .. } = pool.snapshot();
+    assert!((1000..=2048).contains(&timeline.len()), "{} points", timeline.len());
+    assert_eq!(timeline[0], first, "it begins where the pool did");
+    let all = timeline.iter().map(|moment| moment.live).chain([account.peak_live]).collect::<Vec<_>>();
+    let apart = all.windows(2).map(|two| two[1] - two[0]).max().unwrap();
+    assert!(apart <= account.peak_live / 1000, "{apart} of {} without a point", account.peak_live);
+    drop(blocks);
+    is_empty(&pool);
+}
+
+fn counted_by_size<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let live = |pool: &Pool<B>| -> HashMap<u64, u64> {
+        let bins = pool.account().bins.into_iter().filter(|bin| bin.live > 0);
+        bins.map(|bin| (bin.size, bin.live)).collect()
+    };
+    let blocks: Vec<_> = [256, 256, 512, 1000, 4096, 4000].map(|size| alloc(&pool, Bytes(size))).into();
+    assert_eq!(live(&pool), HashMap::from([(256, 2), (512, 1), (1024, 1), (4096, 2)]));
+    drop(blocks);
+    assert_eq!(live(&pool), HashMap::new());
+    is_empty(&pool);
+}
+
+/// Fails where a picture contradicts itself or the account in it.
+#[track_caller]
+pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> Picture {
+    let picture = pool.snapshot();
+    let (mut used, mut frames) = (HashMap::new(), std::collections::HashSet::new());
+    let (mut mapped, mut reserved) = (0, 0);
+    for space in &picture.spaces {
+        reserved += space.reserved;
+        let mut end = 0;
+        for block in &space.blocks {
+            assert_eq!(
+                block.offset, end,
+                "blocks and what is free between them are in order, without a hole"
+            );
+            end += block.size;
+        }
+        assert!(end <= space.reserved);
+        let mut end = 0;
+        let mut with_memory = std::collections::HashSet::new();
+        for pages in &space.pages {
+            assert!(pages.offset >= end && pages.count > 0, "pages are in order");
+            end = pages.offset + pages.count * picture.page;
+            for index in 0..pages.count {
+                let (frame, offset) = (u64::from(pages.frame) + index, pages.offset + index * picture.page);
+                frames.insert(frame);
+                mapped += picture.page;
+                if pages.used {
+                    with_memory.insert(offset / picture.page);
+                    assert_eq!(used.insert(frame, offset), None, "frame {frame} is used at one place");
+                }
+            }
+        }
+        assert!(end <= space.reserved);
+        let taken = space.blocks.iter().filter(|block| block.state != BlockState::Free);
+        for block in taken.filter(|_| !space.suspended) {
+            let pages = block.offset / picture.page..(block.offset + block.size).div_ceil(picture.page);
+            assert!(
+                pages.into_iter().all(|page| with_memory.contains(&page)),
+                "{block:?} has all of its memory"
+            );
+        }
+    }
+    let unmapped: u64 = picture.unmapped.iter().map(|run| run.count).sum();
+    let account = &picture.account;
+    assert_eq!((account.mapped, account.reserved), (mapped, reserved));
+    assert_eq!(account.held, (frames.len() as u64 + unmapped) * picture.page);
+    assert_eq!(account.held - account.kept, used.len() as u64 * picture.page);
+    picture
+}
+
+fn a_picture_is_consistent<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let page = page(&pool).0;
+    is_consistent(&pool);
+    let tagged = pool.tagged("weights").unwrap();
+    let mut blocks: Vec<_> = (0..12).map(|_| alloc(&pool, Bytes(page * 3 / 2))).collect();
+    blocks.extend((0..50).map(|index| alloc(&tagged, Bytes(index * 1000 + 1))));
+    is_consistent(&pool);
+    let mut index = 0;
+    blocks.retain(|_| {
+        index += 1;
+        index % 2 == 0
+    });
+    is_consistent(&pool);
+    let large = alloc(&tagged, Bytes(page * 7));
+    let picture = is_consistent(&pool);
+    let states = |state| {
+        let all = picture.spaces.iter().flat_map(|space| &space.blocks);
+        all.filter(|block| block.state == state).count()
+    };
+    assert!(states(BlockState::Live) >= 7 && states(BlockState::Bins) > 0 && states(BlockState::Free) > 0);
+    let hand = Hand::new();
+    pool.alloc(Bytes(page), LEAST, DEFAULT).unwrap().free_after(hand.fence());
+    let picture = is_consistent(&pool);
+    let pending = picture.spaces.iter().flat_map(|space| &space.blocks);
+    assert_eq!(pending.filter(|block| block.state == BlockState::Pending).count(), 1);
+    hand.set(Hand::DONE);
+    let stash = Stash::pinned(&subject.backend, Bytes(page * 16)).unwrap();
+    pool.suspend("weights", &stash, Done::when_devices_idle()).unwrap();
+    assert!(is_consistent(&pool).spaces.iter().any(|space| space.suspended && space.tag == "weights"));
+    pool.resume("weights").unwrap();
+    let picture = is_consistent(&pool);
+    let text = serde_json::to_string(&picture).unwrap();
+    assert_eq!(serde_json::from_str::<Picture>(&text).unwrap(), picture, "as JSON it is the same");
+    drop((blocks, large));
+    is_consistent(&pool);
+    is_empty(&pool);
+}

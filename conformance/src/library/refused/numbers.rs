@@ -1,0 +1,100 @@
+//! Sizes, offsets and devices that cannot be, and memory of others.
+
+use super::half_full;
+use crate::case::cases;
+use crate::library::tools::{idle, refused};
+use crate::subject::{RW, Subject, skip};
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Physical, Properties, Region};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "refused":
+    /// Creating, growing, unmapping and protecting nothing at all is refused.
+    zero_sizes,
+    /// An offset or a length that is no multiple of the granularity is refused with the number and the granularity.
+    unaligned,
+    /// More memory than the device has at all is refused before the driver is asked.
+    more_than_the_device,
+    /// An offset and a length whose sum does not fit 64 bits are refused, not wrapped around.
+    overflow,
+    /// A device that there is not is refused wherever one is named.
+    no_such_device,
+    /// Memory of another backend, or of another instance of the same, is not mapped.
+    foreign_memory,
+}
+
+fn zero_sizes<B: Workbench>(subject: &Subject<B>) {
+    refused!(Physical::create(&subject.backend, Bytes(0), subject.properties()), Error::ZeroSize { .. });
+    let mut region = half_full(subject);
+    refused!(region.grow_to(Bytes(0)), Error::ZeroSize { .. });
+    refused!(region.grow_or_move(Bytes(0), idle()), Error::ZeroSize { .. });
+    refused!(region.unmap(Bytes(0), Bytes(0), idle()), Error::ZeroSize { .. });
+    refused!(region.set_access(Bytes(0), Bytes(0), subject.device, RW), Error::ZeroSize { .. });
+}
+
+fn unaligned<B: Workbench>(subject: &Subject<B>) {
+    let mut region = half_full(subject);
+    let memory = subject.memory(1);
+    let unit = subject.granularity();
+    for offset in [Bytes(1), Bytes(4096), unit - Bytes(1)] {
+        let number = format!("{:#x}", offset.0);
+        refused!(region.map(offset, &memory), Error::Unaligned { what: "offset", .. }, number, unit);
+        refused!(region.unmap(offset, unit, idle()), Error::Unaligned { what: "offset", .. }, number);
+        refused!(region.unmap(Bytes(0), offset, idle()), Error::Unaligned { what: "length", .. }, number);
+        let access = region.set_access(offset, unit, subject.device, RW);
+        refused!(access, Error::Unaligned { what: "offset", .. }, number);
+        let access = region.set_access(Bytes(0), offset, subject.device, RW);
+        refused!(access, Error::Unaligned { what: "length", .. }, number);
+    }
+    refused!(region.write_pattern(subject.device, Bytes(4), Bytes(8), 0), Error::Unaligned { .. });
+    refused!(region.count_wrong(subject.device, Bytes(0), Bytes(12), 0), Error::Unaligned { .. });
+}
+
+fn more_than_the_device<B: Workbench>(subject: &Subject<B>) {
+    let total = subject.backend.device("test", subject.device).unwrap().total_memory;
+    let too_much = total + Bytes(1);
+    let on = subject.properties();
+    refused!(Physical::create(&subject.backend, too_much, on), Error::ExceedsDevice { .. }, too_much, total);
+    refused!(Physical::create(&subject.backend, Bytes(u64::MAX), on), Error::ExceedsDevice { .. });
+    let builder = Region::builder(&subject.backend).on(subject.device).reserve(total + total);
+    let mut region = builder.build().unwrap();
+    refused!(region.grow_to(total + subject.unit()), Error::ExceedsDevice { .. });
+    assert_eq!(region.end(), Bytes(0));
+}
+
+fn overflow<B: Workbench>(subject: &Subject<B>) {
+    let mut region = half_full(subject);
+    let high = Bytes(u64::MAX - subject.unit().0 + 1);
+    refused!(region.map(high, &subject.memory(2)), Error::Overflow { .. });
+    refused!(region.unmap(high, subject.units(2), idle()), Error::Overflow { .. });
+    refused!(region.set_access(high, subject.units(2), subject.device, RW), Error::Overflow { .. });
+    refused!(region.write(Bytes(u64::MAX), &[0; 2]), Error::Overflow { .. });
+    refused!(region.read(Bytes(u64::MAX), &mut [0; 2]), Error::Overflow { .. });
+    refused!(region.fill(Bytes(8), Bytes(u64::MAX), 0), Error::Overflow { .. });
+    let kernel = region.write_pattern(subject.device, Bytes(8), Bytes(u64::MAX - 7), 0);
+    refused!(kernel, Error::Overflow { .. });
+}
+
+fn no_such_device<B: Workbench>(subject: &Subject<B>) {
+    let count = subject.backend.devices().len() as u32;
+    for device in [DeviceId(count), DeviceId(126), DeviceId(128), DeviceId(u32::MAX)] {
+        let created = Physical::create(&subject.backend, subject.unit(), Properties::on(device));
+        refused!(created, Error::NoSuchDevice { .. }, device, count);
+        refused!(subject.region(1).on(device).build(), Error::NoSuchDevice { .. }, device);
+        let mut region = half_full(subject);
+        let access = region.set_access(Bytes(0), subject.units(2), device, RW);
+        refused!(access, Error::NoSuchDevice { .. }, device);
+        refused!(region.grow_to_on(device, subject.units(3)), Error::NoSuchDevice { .. }, device);
+        refused!(region.count_wrong(device, Bytes(0), Bytes(8), 0), Error::NoSuchDevice { .. }, device);
+        assert_eq!(region.access(Bytes(0), device), Access::None);
+    }
+    refused!(subject.region(1).access(DeviceId(count), RW).build(), Error::NoSuchDevice { .. });
+}
+
+fn foreign_memory<B: Workbench>(subject: &Subject<B>) {
+    let Some(other) = subject.target.foreign() else { skip("there is no other backend") };
+    let theirs = Physical::create(&other, subject.unit(), Properties::on(DeviceId(0))).unwrap();
+    let mut region = half_full(subject);
+    refused!(region.map(subject.units(2), &theirs), Error::ForeignHandle { .. }, other.vendor());
+    let mut foreign = Region::builder(&other).reserve(subject.units(1)).build().unwrap();
+    refused!(foreign.map(Bytes(0), &subject.memory(1)), Error::ForeignHandle { .. });
+}

@@ -1,0 +1,105 @@
+//! Parts of a region that cannot be worked on.
+
+use super::half_full;
+use crate::case::cases;
+use crate::library::tools::{idle, refused};
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Access, Bytes, Error};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "refused":
+    /// Mapping over a mapping is refused with the one in the way, wherever the two overlap.
+    over_a_mapping,
+    /// Unmapping or protecting a part that cuts through a mapping is refused, whichever end it cuts.
+    part_of_a_mapping,
+    /// Protecting, unmapping, filling and reading over a hole is refused with the place of the hole, though CUDA takes it.
+    over_a_hole,
+    /// What lies behind the region's last address is refused with how much there is.
+    behind_the_region,
+    /// What was given back by shrinking is not there for any operation.
+    use_after_shrink,
+    /// After refusals of every kind the region, its bytes, its access and the device's memory are as before.
+    nothing_changes,
+}
+
+fn over_a_mapping<B: Workbench>(subject: &Subject<B>) {
+    let mut region = half_full(subject);
+    for (offset, units) in [(0, 1), (1, 1), (1, 2), (0, 4)] {
+        let memory = subject.memory(units);
+        let offset = subject.units(offset);
+        refused!(region.map(offset, &memory), Error::AlreadyMapped { .. }, memory.size(), subject.units(2));
+    }
+    region.map(subject.units(2), &subject.memory(2)).unwrap();
+}
+
+fn part_of_a_mapping<B: Workbench>(subject: &Subject<B>) {
+    let mut region = half_full(subject);
+    region.grow_to(subject.units(4)).unwrap();
+    for (offset, length) in [(0, 1), (1, 1), (1, 2), (0, 3), (1, 3), (2, 1), (3, 1)] {
+        let (offset, length) = (subject.units(offset), subject.units(length));
+        refused!(region.unmap(offset, length, idle()), Error::PartialMapping { .. }, offset, length);
+        let access = region.set_access(offset, length, subject.device, Access::Read);
+        refused!(access, Error::PartialMapping { .. }, offset, length);
+    }
+    assert_eq!((region.access(Bytes(0), subject.device), region.mapped()), (RW, subject.units(4)));
+}
+
+fn over_a_hole<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(6).build().unwrap();
+    for offset in [1, 4] {
+        region.map(subject.units(offset), &subject.memory(1)).unwrap();
+    }
+    for (offset, length) in [(0, 1), (0, 2), (1, 2), (1, 4), (2, 2), (4, 2), (5, 1)] {
+        let (offset, length) = (subject.units(offset), subject.units(length));
+        refused!(region.set_access(offset, length, subject.device, RW), Error::NotMapped { .. }, offset);
+        refused!(region.unmap(offset, length, idle()), Error::NotMapped { .. });
+        refused!(region.fill(offset, length, 1), Error::NotMapped { .. });
+        refused!(region.count_wrong(subject.device, offset, length, 1), Error::NotMapped { .. });
+    }
+    let around = region.read(subject.units(2) - Bytes(1), &mut [0; 2]);
+    refused!(around, Error::NotMapped { .. }, format!("nothing is at offset {}", subject.units(2)));
+}
+
+fn behind_the_region<B: Workbench>(subject: &Subject<B>) {
+    let mut region = half_full(subject);
+    for (offset, units) in [(4, 1), (3, 2), (100, 1)] {
+        let (offset, length) = (subject.units(offset), subject.units(units));
+        let limit = subject.units(4);
+        refused!(region.map(offset, &subject.memory(units)), Error::OutOfRange { .. }, offset, limit);
+        refused!(region.unmap(offset, length, idle()), Error::OutOfRange { .. });
+        refused!(region.set_access(offset, length, subject.device, RW), Error::OutOfRange { .. });
+        refused!(region.fill(offset, length, 0), Error::OutOfRange { .. });
+        refused!(region.count_wrong(subject.device, offset, length, 0), Error::OutOfRange { .. });
+    }
+    refused!(region.read(subject.units(4) - Bytes(1), &mut [0; 2]), Error::OutOfRange { .. });
+}
+
+fn use_after_shrink<B: Workbench>(subject: &Subject<B>) {
+    let mut region = half_full(subject);
+    region.shrink_to(Bytes(0), idle()).unwrap();
+    refused!(region.read(Bytes(0), &mut [0]), Error::NotMapped { .. });
+    refused!(region.write(Bytes(0), &[0]), Error::NotMapped { .. });
+    refused!(region.set_access(Bytes(0), subject.units(2), subject.device, RW), Error::NotMapped { .. });
+    refused!(region.unmap(Bytes(0), subject.units(2), idle()), Error::NotMapped { .. });
+}
+
+fn nothing_changes<B: Workbench>(subject: &Subject<B>) {
+    let mut region = half_full(subject);
+    subject.write(&mut region, Bytes(0), subject.units(2), 3);
+    let (free, range) = (subject.free(), region.range());
+    let memory = subject.memory(1);
+    let held = subject.free();
+    let _ = region.map(Bytes(0), &memory);
+    let _ = region.map(Bytes(1), &memory);
+    let _ = region.unmap(Bytes(0), subject.unit(), idle());
+    let _ = region.set_access(Bytes(0), subject.units(3), subject.device, Access::None);
+    let _ = region.grow_to(Bytes(u64::MAX));
+    let _ = region.shrink_to(subject.units(3), idle());
+    let _ = region.write(subject.units(2) - Bytes(1), &[0; 2]);
+    let _ = region.fill(Bytes(0), subject.units(3), 0);
+    assert_eq!(subject.free(), held);
+    drop(memory);
+    assert_eq!((subject.free(), region.range(), region.end()), (free, range, subject.units(2)));
+    assert_eq!(region.access(Bytes(0), subject.device), RW);
+    subject.check(&region, Bytes(0), subject.units(2), 3);
+}

@@ -1,0 +1,182 @@
+//! Where a region lies.
+
+use crate::case::cases;
+use crate::library::tools::{idle, told};
+use crate::subject::Subject;
+use gpu_vmm_core::{Address, Bytes, Error, Feature, Placement, Region};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "reserve":
+    /// An exact address that is free is given, and given again after it came back.
+    exact_and_free,
+    /// An exact address that is taken is an error with what was offered instead, and the offer has been given back.
+    exact_and_taken,
+    /// A range that would run into a reservation behind it is refused at the exact address.
+    exact_and_half_taken,
+    /// An exact address can be had just where the device's capabilities say so.
+    as_the_capabilities_say,
+    /// The null address, which drivers take for no hint, is never given.
+    the_null_address,
+    /// A preferred address is given where it is free; where it is taken, the region lies elsewhere and says so.
+    prefer,
+    /// One address can be reserved, used and given back twenty times in a row.
+    the_same_address_again,
+    /// Regions can lie terabytes apart at exact addresses, all in use at once.
+    far_apart,
+    /// Two regions side by side share no byte: what a device writes in the one up to its end leaves the other alone.
+    side_by_side,
+    /// The gap between two reservations can be reserved exactly, and no more than the gap.
+    between_two,
+    /// The addresses right in front of a reservation can be reserved exactly.
+    in_front_of_another,
+    /// Addresses that were given back in pieces, the last one first, can be had in one piece.
+    given_back_in_pieces,
+}
+
+fn exact_and_free<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(8);
+    for _ in 0..2 {
+        let region = subject.region(8).at(Placement::Exact(base)).build().unwrap();
+        assert_eq!((region.address(), region.reserved()), (base, subject.units(8)));
+    }
+}
+
+/// What is offered for an address that is taken.
+fn offered<B: Workbench>(subject: &Subject<B>, wanted: Address) -> Address {
+    let error = subject.region(8).at(Placement::Exact(wanted)).build().unwrap_err();
+    let Error::AddressTaken { wanted: told, offered, .. } = error else { panic!("{error}") };
+    assert_eq!(told, wanted);
+    assert_ne!(offered, wanted);
+    assert!(error.to_string().contains(&offered.to_string()), "{error}");
+    offered
+}
+
+fn exact_and_taken<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(8);
+    let _first = subject.region(8).at(Placement::Exact(base)).build().unwrap();
+    for units in [0, 1, 7] {
+        let wanted = base + subject.units(units);
+        // Another thread of the process may take what came back, so that one failure is none.
+        let came_back = (0..8).any(|_| {
+            let offered = offered(subject, wanted);
+            subject.region(8).at(Placement::Exact(offered)).build().is_ok()
+        });
+        assert!(came_back, "what was offered for {wanted} has not been given back");
+    }
+}
+
+fn exact_and_half_taken<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(12);
+    let behind = Placement::Exact(base + subject.units(4));
+    let _behind = subject.region(8).at(behind).build().unwrap();
+    offered(subject, base);
+    let before = subject.region(4).at(Placement::Exact(base)).build().unwrap();
+    assert_eq!(before.address(), base);
+}
+
+fn as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
+    let told = told(subject, Feature::FixedAddress);
+    let at = Placement::Exact(subject.hole(2));
+    let done = subject.region(2).at(at).build();
+    assert_eq!(told.available, done.is_ok(), "{told:?}");
+}
+
+fn the_null_address<B: Workbench>(subject: &Subject<B>) {
+    let offered = offered(subject, Address(0));
+    assert_ne!(offered, Address(0));
+    let region = subject.region(1).at(Placement::Prefer(Address(0))).build().unwrap();
+    assert_ne!(region.address(), Address(0));
+}
+
+fn prefer<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(8);
+    let first = subject.region(8).at(Placement::Prefer(base)).build().unwrap();
+    assert_eq!(first.address(), base);
+    let second = subject.region(8).at(Placement::Prefer(base)).build().unwrap();
+    assert_ne!(second.address(), base);
+    assert_eq!(second.reserved(), subject.units(8));
+    drop((first, second));
+    let third = subject.region(8).at(Placement::Prefer(base)).build().unwrap();
+    assert_eq!(third.address(), base);
+}
+
+fn the_same_address_again<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(2);
+    for seed in 0..20 {
+        let mut region = subject.region(2).at(Placement::Exact(base)).build().unwrap();
+        region.grow_to(subject.granules(2)).unwrap();
+        subject.write(&mut region, Bytes(0), subject.granules(2), seed);
+        subject.check(&region, Bytes(0), subject.granules(2), seed);
+        region.close(idle()).unwrap();
+    }
+}
+
+/// A region of two units at an exact address, with a granule mapped at each end.
+fn two_units<B: Workbench>(subject: &Subject<B>, base: Address) -> Region<B> {
+    let mut region = subject.region(2).at(Placement::Exact(base)).build().unwrap();
+    for offset in [Bytes(0), subject.units(2) - subject.granularity()] {
+        subject.open(&mut region, offset, &subject.piece(1));
+    }
+    region
+}
+
+/// Has a device write to both ends of all regions, and only then look at them.
+fn use_all<B: Workbench>(subject: &Subject<B>, regions: &mut [Region<B>]) {
+    let granule = subject.granularity();
+    for (region, seed) in regions.iter_mut().zip(0..) {
+        subject.write(region, Bytes(0), granule, 2 * seed);
+        subject.write(region, region.end() - granule, granule, 2 * seed + 1);
+    }
+    for (region, seed) in regions.iter().zip(0..) {
+        subject.check(region, Bytes(0), granule, 2 * seed);
+        subject.check(region, region.end() - granule, granule, 2 * seed + 1);
+    }
+}
+
+fn far_apart<B: Workbench>(subject: &Subject<B>) {
+    let mut regions: Vec<Region<B>> = Vec::new();
+    for _ in 0..3 {
+        let base = subject.hole(2);
+        regions.push(two_units(subject, base));
+    }
+    for pair in regions.windows(2) {
+        assert!(pair[0].address().0.abs_diff(pair[1].address().0) >= 1 << 40);
+    }
+    use_all(subject, &mut regions);
+}
+
+fn side_by_side<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(6);
+    let mut regions: Vec<Region<B>> = [0, 2, 4].map(|at| two_units(subject, base + subject.units(at))).into();
+    use_all(subject, &mut regions);
+    // The one in the middle goes, and its neighbours keep what they have.
+    drop(regions.remove(1));
+    use_all(subject, &mut regions);
+}
+
+fn between_two<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(6);
+    let gap = base + subject.units(2);
+    let mut regions = vec![two_units(subject, base), two_units(subject, base + subject.units(4))];
+    let error = subject.region(3).at(Placement::Exact(gap)).build().unwrap_err();
+    assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
+    regions.push(two_units(subject, gap));
+    use_all(subject, &mut regions);
+}
+
+fn in_front_of_another<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(4);
+    let behind = two_units(subject, base + subject.units(2));
+    let mut regions = vec![behind, two_units(subject, base)];
+    assert_eq!(regions[1].range().end(), regions[0].address());
+    use_all(subject, &mut regions);
+}
+
+fn given_back_in_pieces<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(4);
+    let at = |units| Placement::Exact(base + subject.units(units));
+    let [first, second] = [0, 2].map(|units| subject.region(2).at(at(units)).build().unwrap());
+    drop(second);
+    drop(first);
+    assert_eq!(subject.region(4).at(at(0)).build().unwrap().reserved(), subject.units(4));
+}

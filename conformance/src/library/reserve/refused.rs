@@ -1,0 +1,67 @@
+//! What cannot be asked for when addresses are reserved.
+
+use crate::case::cases;
+use crate::library::tools::refused;
+use crate::subject::Subject;
+use gpu_vmm_core::{Address, Bytes, Error, Placement, Region};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "reserve":
+    /// No addresses at all are refused.
+    none_at_all,
+    /// More addresses than a process can have are refused before the driver is asked, when reserving and when growing.
+    more_than_addresses,
+    /// An alignment that is zero, no power of two or beyond 2^46 is refused.
+    absurd_alignment,
+    /// A hint that is no multiple of the granularity is refused, exact or preferred, though drivers answer success.
+    misaligned_hints,
+    /// A hint that is no multiple of the alignment that is asked for with it is refused.
+    hints_beside_their_alignment,
+    /// A hint from which the size runs over the end of the address space is refused.
+    hints_that_overflow,
+}
+
+fn none_at_all<B: Workbench>(subject: &Subject<B>) {
+    refused!(Region::builder(&subject.backend).reserve(Bytes(0)).build(), Error::ZeroSize { .. });
+}
+
+fn more_than_addresses<B: Workbench>(subject: &Subject<B>) {
+    for size in [Bytes(u64::MAX), Bytes(u64::MAX - subject.unit().0), Bytes(1 << 48)] {
+        refused!(
+            Region::builder(&subject.backend).reserve(size).build(),
+            Error::TooManyAddresses { .. },
+            size
+        );
+        let mut region = subject.region(1).build().unwrap();
+        refused!(region.grow_to(size), Error::TooManyAddresses { .. }, size);
+    }
+}
+
+fn absurd_alignment<B: Workbench>(subject: &Subject<B>) {
+    for alignment in
+        [Bytes(0), Bytes(3), Bytes(u64::MAX), Bytes(1 << 47), Bytes(1 << 63), subject.unit() + Bytes(1)]
+    {
+        refused!(subject.region(1).alignment(alignment).build(), Error::BadAlignment { .. }, alignment.0);
+    }
+}
+
+fn misaligned_hints<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(1);
+    for address in [base + Bytes(1), base + Bytes(4096), Address(0x1234)] {
+        for at in [Placement::Exact(address), Placement::Prefer(address)] {
+            refused!(subject.region(1).at(at).build(), Error::Unaligned { what: "address", .. }, address);
+        }
+    }
+}
+
+fn hints_beside_their_alignment<B: Workbench>(subject: &Subject<B>) {
+    let address = subject.hole(2) + subject.unit();
+    let at = Placement::Exact(address);
+    refused!(subject.region(1).alignment(Bytes::gib(1)).at(at).build(), Error::Unaligned { .. }, address);
+    subject.region(1).at(at).build().unwrap();
+}
+
+fn hints_that_overflow<B: Workbench>(subject: &Subject<B>) {
+    let beyond = Address(u64::MAX - subject.unit().0 + 1);
+    refused!(subject.region(2).at(Placement::Exact(beyond)).build(), Error::Overflow { .. }, beyond);
+}

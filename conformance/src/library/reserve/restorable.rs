@@ -1,0 +1,232 @@
+//! Addresses that another process can have as well, with this driver or another vendor's.
+
+use crate::case::cases;
+use crate::library::tools::{idle, refused};
+use crate::peer::Peer;
+use crate::subject::{Subject, skip};
+use gpu_vmm_core::{Address, AddressRange, Bytes, Error, Grown, Placement, Region, RegionBuilder};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "reserve":
+    /// A restorable region lies where both vendors take hints and nobody else puts anything, and its memory is its
+    /// device's to use.
+    restorable_in_the_window,
+    /// Such a region begins, is mapped and grows in units that every driver has, whatever this one's are.
+    restorable_in_portable_units,
+    /// Its addresses can be had in another process while this one has them, and used there.
+    restorable_in_another_process with has_the_same_addresses,
+    /// Two processes choose other places, so that a third can have the regions of both.
+    restorable_by_chance with chooses_places,
+    /// It is extended behind its end as every region is, and stays portable.
+    restorable_and_extended,
+    /// Where it has to move, it is restorable at its new address as well.
+    restorable_and_moved,
+    /// It can be guarded, and its own address is that which another process can have.
+    restorable_and_guarded with has_the_same_addresses,
+    /// It is aligned as was asked for, up to the largest alignment.
+    restorable_and_aligned,
+    /// More than the window has is refused before the driver is asked, with what there is.
+    restorable_beyond_the_window,
+    /// Where none of many places can be had, that is an error with the window and what is offered instead.
+    @isolated restorable_where_all_is_taken,
+    /// A region at an exact address can be portable too.
+    portable_at_an_exact_address,
+}
+
+/// Where restorable regions lie.
+const WINDOW: AddressRange = AddressRange { base: Address(0x3800_0000_0000), size: Bytes::gib(24 << 10) };
+
+/// What every driver can map, and reserve.
+const UNITS: [Bytes; 2] = [Bytes::mib(2), Bytes::mib(32)];
+
+fn restorable<B: Workbench>(subject: &Subject<B>, size: Bytes) -> RegionBuilder<'_, B> {
+    Region::builder(&subject.backend).on(subject.device).reserve(size).at(Placement::Restorable)
+}
+
+fn is_in_window(range: AddressRange) -> bool {
+    WINDOW.base <= range.base && range.end() <= WINDOW.end()
+}
+
+/// Has the device use the first granule of a region, and says what of it every driver can have.
+fn used<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>) {
+    let granule = region.granularity().bytes();
+    let grown = region.grow_to(Bytes(1)).unwrap();
+    assert_eq!((grown.end, region.mapped()), (granule, granule));
+    subject.write(region, Bytes(0), granule, 1);
+    subject.check(region, Bytes(0), granule, 1);
+}
+
+fn restorable_in_the_window<B: Workbench>(subject: &Subject<B>) {
+    let mut regions: Vec<Region<B>> = [Bytes(1), Bytes::gib(1), Bytes::gib(1024)]
+        .map(|size| restorable(subject, size).build().unwrap())
+        .into();
+    for region in &mut regions {
+        assert!(is_in_window(region.range()), "{}", region.range());
+        used(subject, region);
+    }
+}
+
+fn assert_portable<B: Workbench>(subject: &Subject<B>, region: &Region<B>) {
+    let [memory, addresses] = UNITS;
+    let granularity = region.granularity().bytes();
+    assert!(region.is_portable());
+    assert_eq!(granularity, memory.max(subject.granularity()));
+    for range in region.reservations() {
+        assert!(range.base.is_aligned_to(granularity), "{range}");
+        assert!(range.size.0.is_multiple_of(addresses.max(subject.unit()).0), "{range}");
+    }
+    for mapping in region.mappings() {
+        assert!(mapping.offset.0.is_multiple_of(memory.0) && mapping.length.0.is_multiple_of(memory.0));
+    }
+}
+
+fn restorable_in_portable_units<B: Workbench>(subject: &Subject<B>) {
+    let [memory, addresses] = UNITS;
+    let mut region = restorable(subject, addresses + Bytes(1)).build().unwrap();
+    assert!(region.address().is_aligned_to(addresses));
+    used(subject, &mut region);
+    region.grow_to(memory + memory + Bytes(1)).unwrap();
+    assert_portable(subject, &region);
+    region
+        .map(region.end(), &subject.piece(region.granularity().bytes().0 / subject.granularity().0))
+        .unwrap();
+    assert_portable(subject, &region);
+    // What another driver could not map is refused here as well.
+    let finer = subject.granularity();
+    if finer < memory {
+        refused!(region.map(region.end(), &subject.piece(1)), Error::Unaligned { .. }, region.granularity());
+        refused!(
+            region.unmap(region.end() - finer, finer, idle()),
+            Error::Unaligned { .. },
+            region.granularity()
+        );
+    }
+}
+
+fn restorable_in_another_process<B: Workbench>(subject: &Subject<B>) {
+    let regions: Vec<Region<B>> =
+        [1, 3].map(|count| restorable(subject, Bytes(UNITS[1].0 * count)).build().unwrap()).into();
+    let places: Vec<(u64, u64)> =
+        regions.iter().map(|region| (region.address().0, region.reserved().0)).collect();
+    let mut child = subject.child();
+    child.send(&places);
+    child.receive::<()>();
+    child.finish();
+}
+
+fn has_the_same_addresses<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let places: Vec<(u64, u64)> = peer.receive();
+    let at = |(address, size): &(u64, u64)| {
+        let at = Placement::Exact(Address(*address));
+        restorable(subject, Bytes(*size)).at(at).portable().build().unwrap()
+    };
+    for mut region in places.iter().map(at).collect::<Vec<_>>() {
+        used(subject, &mut region);
+        assert_portable(subject, &region);
+    }
+    peer.send(());
+}
+
+/// Where a few regions come to lie.
+fn chosen<B: Workbench>(subject: &Subject<B>) -> Vec<u64> {
+    let few: Vec<Region<B>> = (0..6).map(|_| restorable(subject, Bytes(1)).build().unwrap()).collect();
+    few.iter().map(|region| region.address().0).collect()
+}
+
+fn restorable_by_chance<B: Workbench>(subject: &Subject<B>) {
+    let mut child = subject.child();
+    let (mut places, theirs): (Vec<u64>, Vec<u64>) = (chosen(subject), child.receive());
+    child.finish();
+    places.extend(chosen(subject));
+    places.extend(theirs);
+    let count = places.len();
+    places.sort_unstable();
+    places.dedup();
+    // One place in almost a million may be the same.
+    assert!(places.len() + 1 >= count, "{places:x?}");
+}
+
+fn chooses_places<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    peer.send(chosen(subject));
+}
+
+fn restorable_and_extended<B: Workbench>(subject: &Subject<B>) {
+    let mut region = restorable(subject, Bytes(1)).build().unwrap();
+    used(subject, &mut region);
+    let (address, reserved) = (region.address(), region.reserved());
+    let growth = region.grow_to(reserved + Bytes(1)).unwrap();
+    assert_eq!((growth.how, growth.address), (Grown::Extended, address));
+    assert_eq!(growth.end, reserved + region.granularity().bytes());
+    assert_portable(subject, &region);
+    subject.check(&region, Bytes(0), region.granularity().bytes(), 1);
+}
+
+fn restorable_and_moved<B: Workbench>(subject: &Subject<B>) {
+    let mut region = restorable(subject, Bytes(1)).build().unwrap();
+    used(subject, &mut region);
+    let behind = Placement::Exact(region.range().end());
+    let _wall = subject.region(1).at(behind).build().unwrap();
+    let growth = region.grow_or_move(region.reserved() + Bytes(1), idle()).unwrap();
+    assert_eq!(growth.how, Grown::Remapped);
+    assert!(is_in_window(region.range()), "{}", region.range());
+    assert_portable(subject, &region);
+    subject.check(&region, Bytes(0), region.granularity().bytes(), 1);
+}
+
+fn restorable_and_guarded<B: Workbench>(subject: &Subject<B>) {
+    let mut region = restorable(subject, Bytes(1)).guarded().build().unwrap();
+    assert!(region.guard().0.is_multiple_of(UNITS[1].0) && region.guard() >= subject.unit());
+    let range = region.range();
+    let all = AddressRange {
+        base: Address(range.base.0 - region.guard().0),
+        size: range.size + region.guard() + region.guard(),
+    };
+    assert!(is_in_window(all), "{all}");
+    used(subject, &mut region);
+    assert_portable(subject, &region);
+    let mut child = subject.child();
+    child.send([(range.base.0, range.size.0)]);
+    child.receive::<()>();
+    child.finish();
+}
+
+fn restorable_and_aligned<B: Workbench>(subject: &Subject<B>) {
+    // Of 64 TiB, which is the most, an H200 says that it is out of memory.
+    for alignment in [Bytes(1), Bytes::gib(1), Bytes::gib(1 << 10)] {
+        let mut region = restorable(subject, Bytes(1)).alignment(alignment).build().unwrap();
+        assert!(region.address().is_aligned_to(alignment) && is_in_window(region.range()));
+        used(subject, &mut region);
+    }
+}
+
+fn restorable_beyond_the_window<B: Workbench>(subject: &Subject<B>) {
+    let size = WINDOW.size + Bytes(1);
+    refused!(restorable(subject, size).build(), Error::TooManyAddresses { .. }, WINDOW.size);
+    let guard = Bytes::gib(12 << 10);
+    let guarded = restorable(subject, Bytes(1)).guard(guard).build();
+    refused!(guarded, Error::TooManyAddresses { .. }, WINDOW.size);
+}
+
+fn restorable_where_all_is_taken<B: Workbench>(subject: &Subject<B>) {
+    let at = Placement::Exact(WINDOW.base);
+    let Ok(taken) = restorable(subject, WINDOW.size).at(at).build() else {
+        skip("the driver does not give so many addresses in one piece")
+    };
+    for builder in [restorable(subject, Bytes(1)), restorable(subject, Bytes(1)).guarded()] {
+        let error = builder.build().unwrap_err();
+        let Error::NotRestorable { window, wanted, offered, .. } = error else { panic!("{error}") };
+        assert_eq!(window, WINDOW);
+        assert!(WINDOW.contains(wanted) && !WINDOW.contains(offered), "{wanted} and {offered}");
+    }
+    drop(taken);
+    used(subject, &mut restorable(subject, Bytes(1)).build().unwrap());
+}
+
+fn portable_at_an_exact_address<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(Bytes::gib(1).0 / subject.unit().0);
+    let at = Placement::Exact(base);
+    let mut region = subject.region(1).at(at).portable().build().unwrap();
+    assert_eq!(region.address(), base);
+    used(subject, &mut region);
+    assert_portable(subject, &region);
+}

@@ -1,0 +1,168 @@
+//! How an importer follows a region: at one address, with memory of several devices, through a socket that is full.
+
+use super::lines::{SOON, line_from, line_to, receive, share};
+use crate::case::cases;
+use crate::fork_server::Child;
+use crate::leaks;
+use crate::library::sharing::{or_cannot_share, shareable, shareable_on};
+use crate::library::tools::{has, idle, mapped, write};
+use crate::peer::Peer;
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, DeviceId, Error, Grown, Placement, Properties};
+use gpu_vmm_share::{Allowed, Event, Import, Line};
+use gpu_vmm_testkit::Workbench;
+use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+cases! { "share":
+    /// An importer that is to be at the exporter's address goes nowhere else where growth does not fit there, and has it
+    /// there when it fits.
+    stays_at_one_address with applies_at_one_address,
+    /// Each piece of a region is the memory of its own device in the importer too.
+    pieces_of_two_devices with imports_from_two_devices,
+    /// More can be told than the socket holds: it goes on when the importer reads.
+    more_than_the_socket_holds with reads_when_it_is_full,
+}
+
+const SEED: u64 = 1700;
+
+fn stays_at_one_address<B: Workbench>(subject: &Subject<B>) {
+    let memory = Properties::on(subject.device).shareable();
+    let place = Placement::Exact(subject.hole(4));
+    let mut region = subject.region(1).memory(memory).at(place).build().unwrap();
+    or_cannot_share(subject, region.grow_to(subject.unit()));
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    child.receive::<()>();
+    or_cannot_share(subject, region.grow_to(subject.units(2)));
+    write(subject, &mut region, SEED);
+    exporter.publish(&region).unwrap();
+    let refused = exporter.settle(SOON).unwrap_err();
+    assert!(matches!(refused, Error::PeerRefused { .. }), "{refused}");
+    child.send(());
+    exporter.settle(SOON).unwrap();
+    assert!(child.receive::<bool>(), "it has the bytes");
+    drop(exporter);
+    child.finish();
+}
+
+fn applies_at_one_address<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, Import::new().same_address(), line_from(peer));
+    let place = imported.region().address();
+    let wall = subject.region(1).at(Placement::Exact(place + subject.unit())).build().unwrap();
+    peer.send(());
+    let event = imported.next(SOON).unwrap();
+    assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
+    let answer = imported.apply_or_move(idle());
+    assert!(matches!(answer, Err(Error::AddressTaken { .. })), "{answer:?}");
+    leaks::counts_import();
+    assert_eq!((imported.region().address(), imported.region().end()), (place, subject.unit()));
+    drop(wall);
+    peer.receive::<()>();
+    assert_eq!(imported.apply_or_move(idle()).unwrap(), Grown::Extended);
+    leaks::counts_import();
+    assert_eq!((imported.region().address(), imported.region().end()), (place, subject.units(2)));
+    peer.send(has(subject, imported.region(), SEED));
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+fn pieces_of_two_devices<B: Workbench>(subject: &Subject<B>) {
+    let (one, other) = subject.two_devices();
+    let owners = [one, other, one];
+    let memory = owners.map(|owner| shareable_on(subject, owner, 1));
+    let mut region = mapped(subject, &memory.each_ref());
+    for (owner, at) in owners.into_iter().zip(0..) {
+        region.write_pattern(owner, subject.units(at), subject.unit(), SEED + at).unwrap();
+    }
+    let mut child = subject.child();
+    let exporter = share(subject, line_to(&mut child), &region);
+    child.send(owners.map(|owner| owner.0));
+    child.receive::<()>();
+    drop(exporter);
+    child.finish();
+}
+
+fn imports_from_two_devices<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, Import::new(), line_from(peer));
+    let owners = peer.receive::<[u32; 3]>().map(DeviceId);
+    let found: Vec<DeviceId> = imported.region().mappings().map(|one| one.memory.device()).collect();
+    assert_eq!(found, owners);
+    for (owner, at) in owners.into_iter().zip(0..) {
+        let place = subject.units(at);
+        assert_eq!(imported.region().count_wrong(owner, place, subject.unit(), SEED + at).unwrap(), 0);
+    }
+    peer.send(());
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+/// How many changes there are, of some messages each.
+const CHANGES: u64 = 16;
+
+/// The least that a socket can hold is less than they are.
+const ROOM: usize = 4096;
+
+fn more_than_the_socket_holds<B: Workbench>(subject: &Subject<B>) {
+    let (memory, unit) = (shareable(subject, 1), subject.unit());
+    let mut region = subject.region(2).build().unwrap();
+    subject.open(&mut region, Bytes(0), &memory);
+    let mut child = subject.child();
+    let (line, socket) = narrow_line_to(&mut child);
+    let mut exporter = share(subject, line, &region);
+    std::thread::scope(|scope| {
+        let peer = &child.peer;
+        scope.spawn(move || {
+            wait_until_full(&socket);
+            peer.send(());
+        });
+        for change in 0..CHANGES {
+            if change % 2 == 0 {
+                subject.open(&mut region, unit, &memory);
+            } else {
+                region.unmap(unit, unit, idle()).unwrap();
+            }
+            assert!(exporter.publish(&region).unwrap());
+        }
+    });
+    exporter.settle(SOON).unwrap();
+    drop(exporter);
+    child.finish();
+}
+
+fn reads_when_it_is_full<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, Import::new(), line_from(peer));
+    peer.receive::<()>();
+    for revision in 1..=CHANGES {
+        let event = imported.next(SOON).unwrap();
+        assert!(matches!(event, Some(Event::Changed(change)) if change.revision == revision), "{event:?}");
+    }
+    imported.apply_or_move(idle()).unwrap();
+    assert_eq!(imported.region().end(), subject.unit());
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+/// A line to the second process whose socket takes little, and that socket.
+fn narrow_line_to(child: &mut Child) -> (Line, OwnedFd) {
+    let (ours, theirs) = Line::pair().unwrap();
+    child.send_fd(theirs.into_socket());
+    let socket = ours.into_socket();
+    set_socket_send_buffer_size(&socket, ROOM).unwrap();
+    let same = socket.try_clone().unwrap();
+    (Line::from_socket(socket, Allowed::same_user()).unwrap(), same)
+}
+
+/// Waits until a socket has no room for another message, as Linux counts it. On a system that counts in another way this
+/// ends as well, and the socket may not be full.
+#[allow(unsafe_code)] // rustix does not have this call
+fn wait_until_full(socket: &OwnedFd) {
+    const TRIES: u32 = 1 << 20;
+    let room = socket_send_buffer_size(socket).unwrap();
+    for _ in 0..TRIES {
+        let mut queued: libc::c_int = 0;
+        // SAFETY: the socket is open, and the kernel writes one number.
+        let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut queued) };
+        if answer != 0 || usize::try_from(queued).is_ok_and(|queued| queued >= room) {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}

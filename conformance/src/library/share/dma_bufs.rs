@@ -1,0 +1,100 @@
+//! A region as dma-bufs, which network cards are given.
+
+use crate::case::cases;
+use crate::library::tools::{refused, told};
+use crate::subject::{Subject, skip};
+use gpu_vmm_core::{Bytes, Error, Feature, Region};
+use gpu_vmm_testkit::Workbench;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::{FdFlags, fcntl_getfd};
+
+cases! { "share":
+    /// All of a region of several handles is covered by dma-bufs, each as long as the part that it is of, in order and without
+    /// a gap: one where the driver can, else a plan of pieces. What cannot be is an error with the capability's reason.
+    a_region_as_dma_bufs,
+    /// Dma-bufs are of whole mappings without a hole.
+    dma_bufs_of_wrong_parts,
+    /// A region of two reservations is covered as well, with a border where its reservations have theirs.
+    dma_bufs_over_a_seam,
+    /// A guarded region, whose addresses begin behind a guard, is covered as well, and memory is where the region says.
+    dma_bufs_behind_a_guard,
+}
+
+/// Three mappings of one, two and three granules.
+fn filled<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+    let mut region = subject.space(8).build().unwrap();
+    for granules in [1, 3, 6] {
+        region.grow_to(subject.granules(granules)).unwrap();
+    }
+    region
+}
+
+/// The parts that dma-bufs of a region are of, or the end of the case.
+fn parts<B: Workbench>(
+    subject: &Subject<B>,
+    region: &Region<B>,
+    offset: Bytes,
+    length: Bytes,
+) -> Vec<(Bytes, Bytes)> {
+    let told = told(subject, Feature::DmaBuf);
+    let found = match region.dma_bufs(offset, length) {
+        Ok(found) => found,
+        Err(Error::Unsupported { reason, .. }) => {
+            assert!(!told.available && !reason.is_empty(), "{reason}, and {told:?}");
+            skip(reason)
+        }
+        Err(error) => panic!("{error}"),
+    };
+    assert!(told.available, "it can be done, and {told:?}");
+    let mut at = offset;
+    for one in &found {
+        assert_eq!(one.offset, at);
+        assert_eq!(fcntl_getfd(&one.fd).unwrap(), FdFlags::CLOEXEC);
+        assert_eq!(seek(&one.fd, SeekFrom::End(0)).unwrap(), one.length.0, "a dma-buf tells its size");
+        at += one.length;
+    }
+    assert_eq!(at, offset + length, "all is covered");
+    found.iter().map(|one| (one.offset, one.length)).collect()
+}
+
+fn a_region_as_dma_bufs<B: Workbench>(subject: &Subject<B>) {
+    let region = filled(subject);
+    let whole = parts(subject, &region, Bytes(0), region.end());
+    assert!(whole.len() == 1 || whole.len() == 3, "one, or one for each mapping: {whole:?}");
+    let last = parts(subject, &region, subject.granules(3), subject.granules(3));
+    assert_eq!(last, [(subject.granules(3), subject.granules(3))]);
+}
+
+fn dma_bufs_of_wrong_parts<B: Workbench>(subject: &Subject<B>) {
+    let region = filled(subject);
+    let (one, end) = (subject.granules(1), region.end());
+    refused!(region.dma_bufs(Bytes(0), Bytes(0)), Error::ZeroSize { .. });
+    refused!(region.dma_bufs(Bytes(0), one + one), Error::PartialMapping { .. });
+    refused!(region.dma_bufs(Bytes(0), end + one), Error::NotMapped { .. });
+    refused!(region.dma_bufs(Bytes(1), one), Error::Unaligned { .. });
+    refused!(region.dma_bufs(region.reserved(), one), Error::OutOfRange { .. });
+}
+
+fn dma_bufs_over_a_seam<B: Workbench>(subject: &Subject<B>) {
+    let place = gpu_vmm_core::Placement::Exact(subject.hole(2));
+    let mut region = subject.region(1).at(place).extend_by(subject.unit()).build().unwrap();
+    for units in 1..=2 {
+        region.grow_to(subject.units(units)).unwrap();
+    }
+    assert_eq!(region.reservations().len(), 2);
+    let unit = subject.unit();
+    assert_eq!(parts(subject, &region, Bytes(0), region.end()), [(Bytes(0), unit), (unit, unit)]);
+}
+
+fn dma_bufs_behind_a_guard<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(2).guarded().build().unwrap();
+    for units in 1..=2 {
+        region.grow_to(subject.units(units)).unwrap();
+    }
+    assert!(region.guard() > Bytes(0));
+    let unit = subject.unit();
+    for offset in [Bytes(0), unit] {
+        let expected = [(offset, unit)];
+        assert_eq!(parts(subject, &region, offset, unit), expected);
+    }
+}

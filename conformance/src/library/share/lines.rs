@@ -1,0 +1,57 @@
+//! A region on its way from one process to another: the line, and its two ends.
+
+use crate::fork_server::Child;
+use crate::leaks;
+use crate::library::sharing::or_cannot_share;
+use crate::peer::Peer;
+use crate::subject::Subject;
+use gpu_vmm_core::{Placement, Properties, Region};
+use gpu_vmm_share::{Allowed, Exporter, Import, Imported, Line};
+use gpu_vmm_testkit::Workbench;
+use std::time::Duration;
+
+/// How long one side waits for the other.
+pub(super) const SOON: Duration = Duration::from_secs(30);
+
+/// Gives the second process one end of a line.
+pub(super) fn line_to(child: &mut Child) -> Line {
+    let (ours, theirs) = Line::pair().unwrap();
+    child.send_fd(theirs.into_socket());
+    ours
+}
+
+/// The end of a line that the first process gives.
+pub(super) fn line_from(peer: &Peer) -> Line {
+    Line::from_socket(peer.receive_fd(), Allowed::same_user()).unwrap()
+}
+
+/// Takes a region in.
+pub(super) fn receive<B: Workbench>(subject: &Subject<B>, import: Import, line: Line) -> Imported<B> {
+    let imported = or_cannot_share(subject, import.receive(&subject.backend, line));
+    count_imports(imported.region());
+    imported
+}
+
+/// Notes how many pieces were imported for a region.
+fn count_imports<B: Workbench>(region: &Region<B>) {
+    region.mappings().for_each(|_| leaks::counts_import());
+}
+
+/// A region whose memory can be exported, of handles of these many units each.
+pub(super) fn shareable_region<B: Workbench>(subject: &Subject<B>, handles: &[u64]) -> Region<B> {
+    let memory = Properties::on(subject.device).shareable();
+    let units = handles.iter().sum();
+    let mut region =
+        subject.region(units).memory(memory).at(Placement::Exact(subject.hole(units))).build().unwrap();
+    for handle in handles {
+        or_cannot_share(subject, region.grow_to(region.end() + subject.units(*handle)));
+    }
+    region
+}
+
+/// Shares a region and waits until it has arrived.
+pub(super) fn share<B: Workbench>(subject: &Subject<B>, line: Line, region: &Region<B>) -> Exporter<B> {
+    let mut exporter = or_cannot_share(subject, Exporter::share(line, region));
+    exporter.settle(SOON).unwrap();
+    exporter
+}

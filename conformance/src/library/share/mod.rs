@@ -1,0 +1,35 @@
+//! Memory as a file descriptor, in one process and in several.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `descriptors` | export and import, and what can be wrong with a descriptor |
+//! | `processes` | the same memory in two processes and three, and what is left when one ends |
+//! | `offers` | the same without a socket, as data, and data that lie |
+//! | `lines` | what `regions` and `changes` share: the line between two processes, and a region on its two ends |
+//! | `regions` | a region of one process as one range in another, and what follows when it changes |
+//! | `changes` | how an importer follows: at one address, with memory of several devices, through a socket that is full |
+//! | `dma_bufs` | what network cards are given |
+
+mod changes;
+mod descriptors;
+mod dma_bufs;
+mod lines;
+mod offers;
+mod processes;
+mod regions;
+
+use crate::case::Case;
+use gpu_vmm_testkit::Workbench;
+
+/// The cases of this group.
+pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+    [
+        descriptors::cases(),
+        processes::cases(),
+        regions::cases(),
+        changes::cases(),
+        offers::cases(),
+        dma_bufs::cases(),
+    ]
+    .concat()
+}

@@ -1,0 +1,209 @@
+//! A region as data, which any network or file carries, and data that lie.
+
+use crate::case::cases;
+use crate::leaks;
+use crate::library::sharing::shareable;
+use crate::library::tools::{has, mapped, told, write};
+use crate::peer::Peer;
+use crate::subject::{Subject, or_skip, skip};
+use gpu_vmm_core::{Bytes, Feature, Properties, Region};
+use gpu_vmm_share::{By, Import, Offer, Offered};
+use gpu_vmm_testkit::Workbench;
+use serde_json::Value;
+
+cases! { "share":
+    /// A region that is offered as bytes is mapped by another process as one range, at the same address, and each sees what
+    /// the other writes.
+    an_offer_between_processes with takes_an_offer,
+    /// One piece of memory can be offered like a region.
+    one_piece_is_offered,
+    /// An offer lives as long as what was offered is held: after that it is an error.
+    an_offer_ends,
+    /// Offering by fabric handles works just where the device's capabilities say so.
+    fabric_as_the_capabilities_say,
+    /// An offer that lies, about sizes, devices, mappings or where its descriptors are, is an error, and leaves no memory,
+    /// descriptor or addresses behind.
+    offers_that_lie,
+    /// The bytes of an offer, cut at any length or with any byte changed, are an error or an offer that can be looked at.
+    bytes_that_are_no_offer,
+}
+
+const SEED: u64 = 1300;
+
+/// Two pieces in a row, which another process can have.
+fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+    let (one, two) = (shareable(subject, 1), shareable(subject, 2));
+    mapped(subject, &[&one, &two])
+}
+
+/// Takes a region in; a process that may not reach into another one ends the case.
+fn import<B: Workbench>(subject: &Subject<B>, offer: &Offer, import: &Import) -> Region<B> {
+    let region = or_skip(offer.import(&subject.backend, import));
+    region.mappings().for_each(|_| leaks::counts_import());
+    region
+}
+
+fn an_offer_between_processes<B: Workbench>(subject: &Subject<B>) {
+    let memory = Properties::on(subject.device).shareable();
+    let place = gpu_vmm_core::Placement::Exact(subject.hole(4));
+    let mut region = subject.region(4).memory(memory).at(place).build().unwrap();
+    for units in [1, 3] {
+        or_skip(region.grow_to(subject.units(units)));
+    }
+    write(subject, &mut region, SEED);
+    let offered = or_skip(Offered::new(&region, By::Process));
+    let mut child = subject.child();
+    child.send(offered.offer().to_bytes().unwrap());
+    child.receive::<()>();
+    assert!(has(subject, &region, SEED + 1), "what the other process wrote");
+    child.finish();
+}
+
+fn takes_an_offer<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let offer = Offer::from_bytes(&peer.receive::<Vec<u8>>()).unwrap();
+    assert_eq!(offer.memory(), subject.units(3));
+    let mut region = import(subject, &offer, &Import::new().same_address());
+    assert!(has(subject, &region, SEED));
+    write(subject, &mut region, SEED + 1);
+    peer.send(());
+}
+
+fn one_piece_is_offered<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 2);
+    write(subject, &mut mapped(subject, &[&memory]), SEED);
+    let offered = or_skip(Offered::of_memory(&subject.backend, &memory, By::Process));
+    let imported = or_skip(offered.offer().import_memory(&subject.backend));
+    leaks::counts_import();
+    assert_eq!((imported.size(), imported.device()), (memory.size(), memory.device()));
+    assert!(has(subject, &mapped(subject, &[&imported]), SEED));
+}
+
+fn an_offer_ends<B: Workbench>(subject: &Subject<B>) {
+    let region = region(subject);
+    let offered = or_skip(Offered::new(&region, By::Process));
+    let offer = offered.offer().clone();
+    drop(import(subject, &offer, &Import::new()));
+    drop((offered, region));
+    offer.import(&subject.backend, &Import::new()).map(drop).unwrap_err();
+}
+
+fn fabric_as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
+    let told = told(subject, Feature::FabricHandle);
+    let memory = Properties::on(subject.device).exported_as(gpu_vmm_core::HandleTypes::FABRIC);
+    let mut region = subject.region(1).memory(memory).build().unwrap();
+    match region.grow_to(subject.unit()).and_then(|_| Offered::new(&region, By::Fabric)) {
+        Ok(offered) => {
+            assert!(told.available, "it can be done, and {told:?}");
+            write(subject, &mut region, SEED);
+            assert!(has(subject, &import(subject, offered.offer(), &Import::new()), SEED));
+        }
+        Err(error) => {
+            assert!(!told.available && !told.note.is_empty(), "{error}, and {told:?}");
+        }
+    }
+}
+
+/// Changes one number of an offer.
+type Lie = (&'static str, fn(&mut Value, Bytes));
+
+/// What an offer may lie about.
+const LIES: &[Lie] = &[
+    ("a piece is half as large", |offer, unit| offer["pieces"][1]["size"] = unit.0.into()),
+    ("a piece is twice as large", |offer, unit| {
+        offer["pieces"][1]["size"] = (unit.0 * 4).into();
+        offer["end"] = (unit.0 * 5).into();
+    }),
+    ("a piece is empty", |offer, _| offer["pieces"][0]["size"] = 0.into()),
+    ("a size of no granularity", |offer, _| offer["pieces"][0]["size"] = 4097.into()),
+    ("a size of 2^64 - 1", |offer, _| offer["pieces"][0]["size"] = u64::MAX.into()),
+    ("another granularity", |offer, unit| offer["pieces"][0]["granularity"] = (unit.0 * 2).into()),
+    ("a granularity of zero", |offer, _| offer["pieces"][0]["granularity"] = 0.into()),
+    ("another device", |offer, _| offer["pieces"][0]["device"][3] = 77.into()),
+    ("a handle type that there is not", |offer, _| offer["pieces"][0]["kind"]["handle_types"] = 64.into()),
+    ("another vendor", |offer, _| offer["origin"]["vendor"] = "another".into()),
+    ("another version", |offer, _| offer["origin"]["library"] = "0.0.0".into()),
+    ("two pieces of one name", |offer, _| offer["pieces"][1]["id"] = offer["pieces"][0]["id"].clone()),
+    ("a mapping of no piece", |offer, _| offer["mappings"][0]["piece"] = 99.into()),
+    ("mappings that overlap", |offer, _| offer["mappings"][1]["offset"] = 0.into()),
+    ("a mapping at no multiple", |offer, _| offer["mappings"][1]["offset"] = 4096.into()),
+    ("a mapping at the end of all addresses", |offer, unit| {
+        offer["mappings"][1]["offset"] = (u64::MAX - unit.0 + 1).into();
+    }),
+    ("another end", |offer, unit| offer["end"] = unit.0.into()),
+    ("a piece less", |offer, _| drop(offer["pieces"].as_array_mut().unwrap().pop())),
+    ("a handle less", |offer, _| drop(offer["handles"]["Process"].as_array_mut().unwrap().pop())),
+    ("another process", |offer, _| each_handle(offer, "pid", |_| 1.into())),
+    ("a process that there is not", |offer, _| each_handle(offer, "pid", |_| 0x3fff_ffff.into())),
+    ("a descriptor that is not open", |offer, _| each_handle(offer, "number", |_| 1_000_000.into())),
+    ("standard input", |offer, _| each_handle(offer, "number", |_| 0.into())),
+    ("a file of another number", |offer, _| {
+        each_handle(offer, "file", |old| {
+            let mut file = old.clone();
+            file["inode"] = (old["inode"].as_u64().unwrap() + 1).into();
+            file
+        });
+    }),
+];
+
+/// Lies about the second piece that no description contradicts: the first one is imported by then.
+const NOTICED_LATE: [&str; 2] = ["a piece is half as large", "a piece is twice as large"];
+
+fn each_handle(offer: &mut Value, field: &str, change: impl Fn(&Value) -> Value) {
+    for handle in offer["handles"]["Process"].as_array_mut().unwrap() {
+        assert!(!handle[field].is_null(), "a handle has no {field}: {handle}");
+        handle[field] = change(&handle[field]);
+    }
+}
+
+/// How many descriptors this process has open.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn offers_that_lie<B: Workbench>(subject: &Subject<B>) {
+    let mut region = region(subject);
+    write(subject, &mut region, SEED);
+    let offered = or_skip(Offered::new(&region, By::Process));
+    let truth = serde_json::to_value(offered.offer()).unwrap();
+    drop(import(subject, &serde_json::from_value(truth.clone()).unwrap(), &Import::new()));
+    let (free, open) = (subject.free_here(), descriptors());
+    // Where an import is never given back, one that comes before the lie is noticed would be missed below.
+    let leaks = subject.has_quirk("import-leaks");
+    for (lie, tell) in LIES.iter().filter(|(lie, _)| !(leaks && NOTICED_LATE.contains(lie))) {
+        let mut told = truth.clone();
+        tell(&mut told, subject.unit());
+        assert_ne!(told, truth, "{lie}");
+        let offer: Offer = serde_json::from_value(told).unwrap();
+        let answer = offer.import(&subject.backend, &Import::new());
+        assert!(answer.is_err(), "{lie}: {answer:?}");
+    }
+    if subject.backend.vendor() != gpu_vmm_core::Vendor::Host {
+        // Cases on host memory run side by side.
+        assert_eq!(descriptors(), open, "descriptors are left open");
+    }
+    if !leaks {
+        assert!(subject.free_here() + subject.granularity() > free, "memory is missing");
+    }
+    assert!(has(subject, &region, SEED), "the memory itself has come to no harm");
+}
+
+fn bytes_that_are_no_offer<B: Workbench>(subject: &Subject<B>) {
+    let region = region(subject);
+    let bytes = match Offered::new(&region, By::Process) {
+        Ok(offered) => offered.offer().to_bytes().unwrap(),
+        Err(error) => skip(error.to_string()),
+    };
+    for length in 0..bytes.len() {
+        assert!(Offer::from_bytes(&bytes[..length]).is_err(), "{length} bytes of {}", bytes.len());
+    }
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 0x55;
+        // What can be read is data; what it says is checked when memory is to be imported.
+        if let Ok(offer) = Offer::from_bytes(&changed) {
+            let _ = offer.memory();
+        }
+    }
+    let longer = [bytes.as_slice(), &[0]].concat();
+    assert!(Offer::from_bytes(&longer).is_err(), "a byte too many");
+}

@@ -1,0 +1,341 @@
+//! Rule 8: memory in two processes at once.
+
+use crate::case::cases;
+use crate::fork_server::Child;
+use crate::library::sharing::{give, shareable, shareable_on, take};
+use crate::library::tools::{has, mapped, write};
+use crate::peer::Peer;
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "share":
+    /// What a device has written in one process, a device reads in another that has imported the memory.
+    same_bytes_in_both with reads_and_tells,
+    /// Both processes write in turn, and each sees what the other wrote.
+    both_write_in_turn with writes_in_turn,
+    /// The descriptors can be closed after the import, and the exporter's handle dropped: the importer has the memory.
+    only_the_importer_holds_it with keeps_alone,
+    /// The exporter can end, and the importer still has the memory.
+    the_exporter_ends with exports_and_ends,
+    /// The exporter can be killed by kill -9 while it has the memory mapped, and the importer still has it.
+    the_exporter_is_killed with exports_and_waits,
+    /// The importer can be killed by kill -9 while it has the memory mapped: the exporter has it unharmed, and nothing is
+    /// lost.
+    the_importer_is_killed with writes_and_waits,
+    /// What was imported can be passed on as the descriptor it came by, to a process that the exporter does not know.
+    passed_on_to_a_third with passes_on,
+    /// A process can import the same memory twice: both imports have its bytes, and either can go before the other.
+    imported_twice_in_another with imports_twice,
+    /// A device can be given imported memory to read and not to write, while the exporter writes.
+    imported_to_read with reads_only,
+    /// Several pieces of one process's memory become one range in another, and hold one pattern across all of it.
+    pieces_become_one_range with maps_in_a_row,
+    /// Memory of a second device is that device's in the importing process too, and the first one can be given access.
+    memory_of_a_second_device with reads_the_second_devices,
+    /// Memory is free again in both processes when the last one that holds it has let go of it.
+    free_when_nobody_holds_it with holds_for_a_while,
+}
+
+/// The first seed of a case; each pattern that follows has another one.
+const SEED: u64 = 100;
+
+fn same_bytes_in_both<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 2);
+    write(subject, &mut mapped(subject, &[&memory]), SEED);
+    let mut child = subject.child();
+    give(&mut child, &memory);
+    assert_eq!(child.receive::<(bool, bool)>(), (true, false), "the bytes, and not those of another seed");
+    child.finish();
+}
+
+fn reads_and_tells<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let region = mapped(subject, &[&take(subject, peer)]);
+    peer.send((has(subject, &region, SEED), has(subject, &region, SEED + 1)));
+}
+
+/// How often each side writes.
+const TURNS: u64 = 3;
+
+fn both_write_in_turn<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 1);
+    let mut region = mapped(subject, &[&memory]);
+    let mut child = subject.child();
+    give(&mut child, &memory);
+    for turn in 0..TURNS {
+        write(subject, &mut region, SEED + 2 * turn);
+        child.send(());
+        assert!(child.receive::<bool>(), "the importer sees what was written in turn {turn}");
+        assert!(has(subject, &region, SEED + 2 * turn + 1), "and its answer is seen here");
+    }
+    child.finish();
+}
+
+fn writes_in_turn<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut region = mapped(subject, &[&take(subject, peer)]);
+    for turn in 0..TURNS {
+        peer.receive::<()>();
+        let seen = has(subject, &region, SEED + 2 * turn);
+        write(subject, &mut region, SEED + 2 * turn + 1);
+        peer.send(seen);
+    }
+}
+
+fn only_the_importer_holds_it<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 1);
+    write(subject, &mut mapped(subject, &[&memory]), SEED);
+    let mut child = subject.child();
+    give(&mut child, &memory);
+    child.receive::<()>();
+    drop(memory);
+    // What is created now is other memory, whoever had it before.
+    write(subject, &mut mapped(subject, &[&subject.memory(1)]), SEED + 1);
+    child.send(());
+    child.finish();
+}
+
+fn keeps_alone<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    // Mapped only when nobody else has it any more.
+    let memory = take(subject, peer);
+    peer.send(());
+    peer.receive::<()>();
+    let mut region = mapped(subject, &[&memory]);
+    assert!(has(subject, &region, SEED), "the bytes are still there");
+    write(subject, &mut region, SEED + 2);
+    assert!(has(subject, &region, SEED + 2));
+}
+
+/// The process that asked looks after memory whose exporter is gone.
+fn outlives_its_exporter<B: Workbench>(subject: &Subject<B>, kill: bool) {
+    let mut child = subject.child();
+    let memory = take(subject, &mut child);
+    if kill {
+        child.kill();
+        child.finish_by(libc::SIGKILL);
+    } else {
+        child.finish();
+    }
+    let mut region = mapped(subject, &[&memory]);
+    assert!(has(subject, &region, SEED), "the bytes are still there");
+    write(subject, &mut region, SEED + 1);
+    assert!(has(subject, &region, SEED + 1));
+}
+
+fn the_exporter_ends<B: Workbench>(subject: &Subject<B>) {
+    outlives_its_exporter(subject, false);
+}
+
+fn exports_and_ends<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let memory = shareable(subject, 1);
+    write(subject, &mut mapped(subject, &[&memory]), SEED);
+    give(peer, &memory);
+}
+
+fn the_exporter_is_killed<B: Workbench>(subject: &Subject<B>) {
+    outlives_its_exporter(subject, true);
+}
+
+fn exports_and_waits<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let memory = shareable(subject, 1);
+    let mut region = mapped(subject, &[&memory]);
+    write(subject, &mut region, SEED);
+    give(peer, &memory);
+    peer.receive::<()>();
+}
+
+fn the_importer_is_killed<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 1);
+    let mut region = mapped(subject, &[&memory]);
+    let mut child = subject.child();
+    give(&mut child, &memory);
+    child.receive::<()>();
+    child.kill();
+    child.finish_by(libc::SIGKILL);
+    assert!(has(subject, &region, SEED), "what the importer wrote before its end");
+    write(subject, &mut region, SEED + 1);
+    assert!(has(subject, &region, SEED + 1));
+}
+
+fn writes_and_waits<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut region = mapped(subject, &[&take(subject, peer)]);
+    write(subject, &mut region, SEED);
+    peer.send(());
+    peer.receive::<()>();
+}
+
+fn passed_on_to_a_third<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 1);
+    let mut region = mapped(subject, &[&memory]);
+    let mut child = subject.child();
+    child.send(true);
+    give(&mut child, &memory);
+    child.finish();
+    assert!(has(subject, &region, SEED), "what the third process wrote");
+    write(subject, &mut region, SEED + 1);
+}
+
+/// The second process passes the descriptor on, the third writes.
+fn passes_on<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    if peer.receive::<bool>() {
+        let (told, fd) = (peer.receive::<(u32, u64)>(), peer.receive_fd());
+        let mut third = subject.child();
+        third.send(false);
+        third.send(told);
+        third.send_fd(fd);
+        third.finish();
+    } else {
+        write(subject, &mut mapped(subject, &[&take(subject, peer)]), SEED);
+    }
+}
+
+fn imported_twice_in_another<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 1);
+    let region = mapped(subject, &[&memory]);
+    let mut child = subject.child();
+    give(&mut child, &memory);
+    give(&mut child, &memory);
+    child.finish();
+    assert!(has(subject, &region, SEED + 1), "what was written through the second import");
+}
+
+fn imports_twice<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let (first, second) = (take(subject, peer), take(subject, peer));
+    assert!(!first.is_same_as(&second), "each import is a hold of its own");
+    let (mut one, mut two) = (mapped(subject, &[&first]), mapped(subject, &[&second]));
+    write(subject, &mut one, SEED);
+    assert!(has(subject, &two, SEED), "both are the same memory");
+    drop((one, first));
+    write(subject, &mut two, SEED + 1);
+    assert!(has(subject, &two, SEED + 1), "the second is there when the first is gone");
+}
+
+fn imported_to_read<B: Workbench>(subject: &Subject<B>) {
+    let memory = shareable(subject, 1);
+    let mut region = mapped(subject, &[&memory]);
+    let mut child = subject.child();
+    give(&mut child, &memory);
+    for seed in [SEED, SEED + 1] {
+        write(subject, &mut region, seed);
+        child.send(seed);
+        assert!(child.receive::<bool>(), "it reads what is written here");
+    }
+    child.finish();
+    assert!(has(subject, &region, SEED + 1), "it has written nothing");
+}
+
+fn reads_only<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut region = mapped(subject, &[&take(subject, peer)]);
+    region.set_access(Bytes(0), region.end(), subject.device, Access::Read).unwrap();
+    for _ in 0..2 {
+        let seed = peer.receive::<u64>();
+        peer.send(has(subject, &region, seed));
+        let refused = region.write(Bytes(0), &[0; 8]).unwrap_err();
+        assert!(matches!(refused, Error::NoAccess { have: Access::Read, .. }), "{refused}");
+    }
+}
+
+fn pieces_become_one_range<B: Workbench>(subject: &Subject<B>) {
+    let pieces = [2, 1, 3].map(|units| shareable(subject, units));
+    let mut child = subject.child();
+    pieces.iter().for_each(|piece| give(&mut child, piece));
+    child.finish();
+    // In the same order they have what the other process wrote across all of them, and in another order not.
+    let [first, second, third] = &pieces;
+    assert!(has(subject, &mapped(subject, &[first, second, third]), SEED));
+    assert!(!has(subject, &mapped(subject, &[second, first, third]), SEED));
+}
+
+fn maps_in_a_row<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let pieces = [(); 3].map(|()| take(subject, peer));
+    let mut region = mapped(subject, &pieces.each_ref());
+    assert_eq!(region.mapped(), subject.units(6));
+    write(subject, &mut region, SEED);
+}
+
+fn memory_of_a_second_device<B: Workbench>(subject: &Subject<B>) {
+    let (_, second) = subject.two_devices();
+    let memory = shareable_on(subject, second, 1);
+    let mut region = mapped(subject, &[&memory]);
+    region.write_pattern(second, Bytes(0), region.end(), SEED).unwrap();
+    let mut child = subject.child();
+    child.send(second.0);
+    give(&mut child, &memory);
+    child.finish();
+    assert_eq!(region.count_wrong(second, Bytes(0), region.end(), SEED + 1).unwrap(), 0);
+}
+
+fn reads_the_second_devices<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let second = DeviceId(peer.receive());
+    let memory = take(subject, peer);
+    assert_eq!(memory.device(), second);
+    let mut region = mapped(subject, &[&memory]);
+    assert_eq!(region.count_wrong(second, Bytes(0), region.end(), SEED).unwrap(), 0);
+    region.set_access(Bytes(0), region.end(), subject.device, RW).unwrap();
+    assert!(has(subject, &region, SEED), "the first device reads the second one's memory");
+    write(subject, &mut region, SEED + 1);
+}
+
+/// What both processes see of the device's free memory.
+fn free_in_both<B: Workbench>(subject: &Subject<B>, child: &mut Child) -> [Bytes; 2] {
+    child.send(());
+    [subject.free_here(), Bytes(child.receive())]
+}
+
+fn free_when_nobody_holds_it<B: Workbench>(subject: &Subject<B>) {
+    let mut child = subject.child();
+    // What a device needs for a process and its kernels is there before it is counted.
+    write(subject, &mut mapped(subject, &[&subject.memory(1)]), SEED);
+    child.receive::<()>();
+    let at_first = free_in_both(subject, &mut child);
+    let memory = shareable(subject, 4);
+    let created = free_in_both(subject, &mut child);
+    assert_eq!(created[0], at_first[0] - memory.size());
+    // A device counts what all processes have; what is simulated is a process's own.
+    let is_counted_for_all = created[1] < at_first[1];
+    give(&mut child, &memory);
+    child.receive::<()>();
+    drop(memory);
+    let held = free_in_both(subject, &mut child);
+    if is_counted_for_all {
+        assert!(
+            held[0] <= created[0] && held[1] <= created[1],
+            "the importer holds it: {created:?}, {held:?}"
+        );
+    } else {
+        assert_eq!(held, at_first, "it was counted for its exporter");
+    }
+    child.send(());
+    child.receive::<()>();
+    if !subject.has_quirk("import-leaks") {
+        let end = free_in_both(subject, &mut child);
+        // A driver may have taken some for the mappings; none of the units is missing.
+        let is_back = |(free, first): (&Bytes, &Bytes)| *free + subject.unit() > *first;
+        assert!(end.iter().zip(&at_first).all(is_back), "nobody holds it: {at_first:?}, {end:?}");
+    }
+    child.send(());
+    child.finish();
+    assert!(subject.free_here() + subject.unit() > at_first[0], "the importer has ended");
+}
+
+fn holds_for_a_while<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    write(subject, &mut mapped(subject, &[&subject.memory(1)]), SEED);
+    peer.send(());
+    let tell = || {
+        peer.receive::<()>();
+        peer.send(subject.free_here().0);
+    };
+    (0..2).for_each(|_| tell());
+    let memory = take(subject, peer);
+    let mut region = mapped(subject, &[&memory]);
+    write(subject, &mut region, SEED);
+    peer.send(());
+    tell();
+    peer.receive::<()>();
+    drop((region, memory));
+    peer.send(());
+    // Its memory is told until it is not asked for any more.
+    if !subject.has_quirk("import-leaks") {
+        tell();
+    }
+    peer.receive::<()>();
+}

@@ -1,0 +1,502 @@
+//! A region of one process as one contiguous range in another, and what follows when it changes.
+
+use super::lines::{SOON, line_from, line_to, receive, share, shareable_region};
+use crate::case::cases;
+use crate::leaks;
+use crate::library::folder::Folder;
+use crate::library::sharing::{or_cannot_share, shareable};
+use crate::library::tools::{has, idle, write};
+use crate::peer::Peer;
+use crate::subject::{RW, Subject, note};
+use gpu_vmm_core::{Access, Address, Bytes, Error, Grown, Physical, Placement, Properties, Region};
+use gpu_vmm_share::{Allowed, Event, Exporter, Import, LetGo, Line, Listener};
+use gpu_vmm_testkit::Workbench;
+use std::fs;
+use std::time::Duration;
+
+cases! { "share":
+    /// A region of 16 handles, 1 GiB where the device has it, is at the same address in two processes, and each sees what
+    /// the other writes. Its exporter is killed, the importer goes on, and when it has let go the memory is free again.
+    a_gigabyte_at_one_address with exports_a_gigabyte,
+    /// What the exporter's region has twice, or not at all, the importer's has twice, or not at all, wherever it is.
+    aliases_and_holes with imports_elsewhere,
+    /// Growth and shrinking that are published come to the importer, at the same address, and also beyond what it reserved.
+    changes_are_published with applies_changes,
+    /// What an importer has taken in stays the same memory while more comes.
+    what_came_before_stays with follows_growth,
+    /// Memory that has left the region and comes back is sent again to an importer that has let go of it.
+    what_left_comes_back with follows_what_left,
+    /// An importer at the exporter's address follows a region that has moved and been emptied.
+    emptied_and_moved with follows_an_empty_region,
+    /// Where the addresses behind the importer's region are taken, applying growth is an error that the exporter is told,
+    /// nothing has changed, and it can be applied at another address. What was there keeps the access that it has.
+    growth_into_a_wall with applies_behind_a_wall,
+    /// What was refused once is no answer to what is published after it.
+    refused_once with refuses_once,
+    /// An importer may take a region to read it, and then no device of it writes.
+    a_region_to_read with imports_to_read,
+    /// An importer lets go when it is asked to, and the exporter learns it, as it learns of one that has died.
+    asked_to_let_go with lets_go,
+    /// An importer that is killed while it holds a region does the exporter's memory no harm, and the next one has it.
+    an_importer_is_killed with holds_until_killed,
+    /// Memory that was not created as shareable cannot be shared as a region either, and the importer sees its line closed.
+    what_cannot_be_shared with waits_for_nothing,
+    /// A listener that ends takes its path away, and nothing that has come to be there since.
+    a_path_of_another_listener,
+}
+
+const SEED: u64 = 900;
+
+/// How many handles a large region has.
+const HANDLES: u64 = 16;
+
+/// How much at each end of a handle is written and looked at, of one that is large.
+const EDGE: Bytes = Bytes::kib(64);
+
+/// Where the ends of a region's mappings are.
+fn edges<B: Workbench>(region: &Region<B>) -> Vec<Bytes> {
+    region.mappings().flat_map(|one| [one.offset, one.offset + one.length - EDGE]).collect()
+}
+
+fn write_edges<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
+    for edge in edges(region) {
+        region.write_pattern(subject.device, edge, EDGE, seed + edge.0).unwrap();
+    }
+}
+
+fn has_edges<B: Workbench>(subject: &Subject<B>, region: &Region<B>, seed: u64) -> bool {
+    let wrong = |edge: &Bytes| region.count_wrong(subject.device, *edge, EDGE, seed + edge.0).unwrap();
+    edges(region).iter().map(wrong).sum::<u64>() == 0
+}
+
+fn a_gigabyte_at_one_address<B: Workbench>(subject: &Subject<B>) {
+    // What a device needs for a process and its kernels is there before anything is counted.
+    write(subject, &mut shareable_region(subject, &[1]), SEED);
+    let mut child = subject.child();
+    let gigabyte = Bytes::gib(1);
+    let size = if child.receive::<u64>() >= gigabyte.0 { gigabyte } else { subject.units(HANDLES) };
+    let at_first = subject.free_here();
+    note(format!("{size} in {HANDLES} handles"));
+    let place = subject.hole(size.0.div_ceil(subject.unit().0));
+    child.send((place.0, size.0));
+    let line = line_to(&mut child);
+    child.receive::<()>();
+    let created = subject.free_here();
+    let mut imported = receive(subject, Import::new().same_address(), line);
+    assert_eq!((imported.region().address(), imported.region().end()), (place, size));
+    assert_eq!(imported.region().mappings().count() as u64, HANDLES);
+    assert!(has_edges(subject, imported.region(), SEED), "what the exporter wrote");
+    write_edges(subject, imported.region_mut(), SEED + 1);
+    child.send(());
+    assert!(child.receive::<bool>(), "the exporter sees what was written here");
+    assert!(has_edges(subject, imported.region(), SEED + 2), "and its answer is seen here");
+    child.kill();
+    child.finish_by(libc::SIGKILL);
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+    assert!(has_edges(subject, imported.region(), SEED + 2), "the exporter is dead, and its bytes are here");
+    write_edges(subject, imported.region_mut(), SEED + 3);
+    assert!(has_edges(subject, imported.region(), SEED + 3));
+    let held = subject.free_here();
+    drop(imported);
+    let end = subject.free_here();
+    // A device counts what all processes have; what is simulated is a process's own.
+    if created + size <= at_first {
+        assert!(held + size <= end + subject.unit(), "the importer alone held it: {held}, then {end}");
+    }
+    if !subject.has_quirk("import-leaks") {
+        assert!(end + subject.unit() > at_first, "nobody holds the memory: {at_first}, then {end}");
+    }
+}
+
+fn exports_a_gigabyte<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    write(subject, &mut shareable_region(subject, &[1]), SEED);
+    peer.send(subject.free_here().0);
+    let (place, size) = peer.receive::<(u64, u64)>();
+    let line = line_from(peer);
+    let memory = Properties::on(subject.device).shareable();
+    let place = Placement::Exact(Address(place));
+    let builder = Region::builder(&subject.backend).memory(memory).reserve(Bytes(size));
+    let mut region = builder.at(place).build().unwrap();
+    for handle in 1..=HANDLES {
+        or_cannot_share(subject, region.grow_to(Bytes(size / HANDLES * handle)));
+    }
+    write_edges(subject, &mut region, SEED);
+    peer.send(());
+    let _exporter = share(subject, line, &region);
+    peer.receive::<()>();
+    let seen = has_edges(subject, &region, SEED + 1);
+    write_edges(subject, &mut region, SEED + 2);
+    peer.send(seen);
+    // Until it is killed.
+    peer.receive::<()>();
+}
+
+fn aliases_and_holes<B: Workbench>(subject: &Subject<B>) {
+    let (one, two) = (shareable(subject, 1), shareable(subject, 2));
+    let mut region = subject.region(6).at(Placement::Exact(subject.hole(6))).build().unwrap();
+    // One, a hole, two, a hole, and the first once more.
+    for (unit, memory) in [(0, &one), (2, &two), (5, &one)] {
+        region.map(subject.units(unit), memory).unwrap();
+        region.set_access(subject.units(unit), memory.size(), subject.device, RW).unwrap();
+    }
+    let unit = subject.unit();
+    region.write_pattern(subject.device, Bytes(0), unit, SEED).unwrap();
+    region.write_pattern(subject.device, subject.units(2), subject.units(2), SEED + 1).unwrap();
+    let mut child = subject.child();
+    let exporter = share(subject, line_to(&mut child), &region);
+    child.receive::<()>();
+    // What the importer wrote to the alias.
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), unit, SEED + 2).unwrap(), 0);
+    drop(exporter);
+    child.finish();
+}
+
+fn imports_elsewhere<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let line = line_from(peer);
+    let elsewhere = subject.hole(6);
+    let mut imported = or_cannot_share(
+        subject,
+        Import::new().at(Placement::Exact(elsewhere)).receive(&subject.backend, line),
+    );
+    // Two pieces, however many mappings they have.
+    (0..2).for_each(|_| leaks::counts_import());
+    let unit = subject.unit();
+    let region = imported.region();
+    assert_eq!(
+        (region.address(), region.end(), region.mapped()),
+        (elsewhere, subject.units(6), subject.units(4))
+    );
+    let mappings: Vec<_> =
+        region.mappings().map(|one| (one.offset.0 / unit.0, one.length.0 / unit.0)).collect();
+    assert_eq!(mappings, [(0, 1), (2, 2), (5, 1)]);
+    let memory: Vec<&Physical<B>> = region.mappings().map(|one| one.memory).collect();
+    assert!(memory[0].is_same_as(memory[2]) && !memory[0].is_same_as(memory[1]));
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), unit, SEED).unwrap(), 0);
+    assert_eq!(region.count_wrong(subject.device, subject.units(2), subject.units(2), SEED + 1).unwrap(), 0);
+    let alias = subject.units(5);
+    imported.region_mut().write_pattern(subject.device, alias, unit, SEED + 2).unwrap();
+    peer.send(());
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+fn changes_are_published<B: Workbench>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1, 1]);
+    write(subject, &mut region, SEED);
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    assert!(child.receive::<bool>(), "the bytes as they were shared");
+    assert!(!exporter.publish(&region).unwrap(), "nothing has changed");
+    for units in [3, 6, 1] {
+        if subject.units(units) > region.end() {
+            or_cannot_share(subject, region.grow_to(subject.units(units)));
+            write(subject, &mut region, SEED + 1);
+        } else {
+            region.shrink_to(subject.units(units), idle()).unwrap();
+        }
+        assert!(exporter.publish(&region).unwrap(), "there is something to say");
+        exporter.settle(SOON).unwrap();
+        assert!(child.receive::<bool>(), "the importer has {units} units with the bytes");
+    }
+    drop(exporter);
+    child.finish();
+}
+
+fn applies_changes<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let line = line_from(peer);
+    let mut imported = receive(subject, Import::new().at(Placement::Exact(subject.hole(16))), line);
+    let address = imported.region().address();
+    assert_eq!(imported.region().reserved(), subject.units(2), "just what is needed");
+    peer.send(has(subject, imported.region(), SEED));
+    for (units, grown) in [(3, Grown::Extended), (6, Grown::Extended), (1, Grown::Within)] {
+        let Some(Event::Changed(change)) = imported.next(SOON).unwrap() else { panic!("no change came") };
+        assert_eq!(change.end, subject.units(units));
+        assert!(imported.is_behind());
+        let before = imported.region().mappings().count();
+        assert_eq!(imported.apply(idle()).unwrap(), grown);
+        assert!(!imported.is_behind());
+        for _ in before..imported.region().mappings().count() {
+            leaks::counts_import();
+        }
+        assert_eq!((imported.region().address(), imported.region().end()), (address, subject.units(units)));
+        peer.send(has(subject, imported.region(), SEED + 1));
+    }
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+fn what_came_before_stays<B: Workbench>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1]);
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    for units in [2, 3] {
+        or_cannot_share(subject, region.grow_to(subject.units(units)));
+        exporter.publish(&region).unwrap();
+        exporter.settle(SOON).unwrap();
+    }
+    drop(exporter);
+    child.finish();
+}
+
+fn follows_growth<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, Import::new(), line_from(peer));
+    let mut known: Vec<Physical<B>> = Vec::new();
+    for units in [2, 3] {
+        known.extend(imported.region().mappings().skip(known.len()).map(|one| one.memory.clone()));
+        let event = imported.next(SOON).unwrap();
+        assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
+        imported.apply_or_move(idle()).unwrap();
+        leaks::counts_import();
+        assert_eq!(imported.region().end(), subject.units(units));
+        let all = imported.region().mappings().zip(&known);
+        assert!(all.into_iter().all(|(now, before)| now.memory.is_same_as(before)), "it was imported again");
+    }
+    drop(known);
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+fn what_left_comes_back<B: Workbench>(subject: &Subject<B>) {
+    let (first, second) = (shareable(subject, 1), shareable(subject, 1));
+    let mut region = subject.region(2).at(Placement::Exact(subject.hole(2))).build().unwrap();
+    subject.open(&mut region, Bytes(0), &first);
+    subject.open(&mut region, subject.unit(), &second);
+    write(subject, &mut region, SEED);
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    // Without another in its stead, and with one.
+    let third = shareable(subject, 1);
+    for memory in [None, Some(&second), Some(&third), Some(&second)] {
+        if region.end() > subject.unit() {
+            region.unmap(subject.unit(), subject.unit(), idle()).unwrap();
+        }
+        memory.into_iter().for_each(|memory| subject.open(&mut region, subject.unit(), memory));
+        exporter.publish(&region).unwrap();
+        exporter.settle(SOON).unwrap();
+    }
+    assert!(child.receive::<bool>(), "the importer has all bytes again");
+    drop(exporter);
+    child.finish();
+}
+
+fn follows_what_left<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, Import::new(), line_from(peer));
+    for units in [1, 2, 2, 2] {
+        let event = imported.next(SOON).unwrap();
+        assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
+        imported.apply_or_move(idle()).unwrap();
+        assert_eq!(imported.region().end(), subject.units(units));
+        if units == 2 {
+            leaks::counts_import();
+        }
+    }
+    peer.send(has(subject, imported.region(), SEED));
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+fn emptied_and_moved<B: Workbench>(subject: &Subject<B>) {
+    // Where it moves is free in the other process too.
+    let memory = Properties::on(subject.device).shareable();
+    let mut region = subject.region(1).memory(memory).at(Placement::Restorable).build().unwrap();
+    or_cannot_share(subject, region.grow_to(subject.unit()));
+    let old = region.address();
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    let wall = subject.region(1).at(Placement::Exact(region.range().end())).build().unwrap();
+    or_cannot_share(subject, region.grow_or_move(region.reserved() + subject.unit(), idle()));
+    assert_ne!(region.address(), old);
+    drop(wall);
+    region.shrink_to(Bytes(0), idle()).unwrap();
+    exporter.publish(&region).unwrap();
+    exporter.settle(SOON).unwrap();
+    assert_eq!(child.receive::<u64>(), region.address().0);
+    drop(exporter);
+    child.finish();
+}
+
+fn follows_an_empty_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, Import::new().same_address(), line_from(peer));
+    let event = imported.next(SOON).unwrap();
+    let Some(Event::Changed(change)) = event else { panic!("{event:?}") };
+    assert_eq!(imported.apply_or_move(idle()).unwrap(), Grown::Remapped);
+    assert_eq!((imported.region().address(), imported.region().end()), (change.address, Bytes(0)));
+    peer.send(imported.region().address().0);
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+fn growth_into_a_wall<B: Workbench>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1]);
+    write(subject, &mut region, SEED);
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    child.receive::<()>();
+    or_cannot_share(subject, region.grow_to(subject.units(2)));
+    write(subject, &mut region, SEED + 1);
+    exporter.publish(&region).unwrap();
+    let refused = exporter.settle(SOON).unwrap_err();
+    assert!(
+        matches!(&refused, Error::PeerRefused { why, .. } if why.contains("instead of the address")),
+        "{refused}"
+    );
+    child.send(());
+    exporter.settle(SOON).unwrap();
+    assert!(child.receive::<bool>(), "it has the bytes, at another address");
+    drop(exporter);
+    child.finish();
+}
+
+fn applies_behind_a_wall<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let line = line_from(peer);
+    let place = subject.hole(8);
+    let mut imported = receive(subject, Import::new().at(Placement::Exact(place)), line);
+    imported.region_mut().set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
+    let _wall = subject.region(1).at(Placement::Exact(place + subject.unit())).build().unwrap();
+    peer.send(());
+    let event = imported.next(SOON).unwrap();
+    assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
+    let error = imported.apply(idle()).unwrap_err();
+    assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
+    assert_eq!((imported.region().address(), imported.region().end()), (place, subject.unit()));
+    assert!(imported.is_behind());
+    peer.receive::<()>();
+    assert_eq!(imported.apply_or_move(idle()).unwrap(), Grown::Remapped);
+    leaks::counts_import();
+    assert_ne!(imported.region().address(), place);
+    let access = [Bytes(0), subject.unit()].map(|at| imported.region().access(at, subject.device));
+    assert_eq!(access, [Access::Read, RW]);
+    peer.send(has(subject, imported.region(), SEED + 1));
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+fn a_region_to_read<B: Workbench>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1, 2]);
+    write(subject, &mut region, SEED);
+    let mut child = subject.child();
+    let exporter = share(subject, line_to(&mut child), &region);
+    child.receive::<()>();
+    write(subject, &mut region, SEED + 1);
+    child.send(());
+    child.receive::<()>();
+    assert!(has(subject, &region, SEED + 1), "the importer has written nothing");
+    drop(exporter);
+    child.finish();
+}
+
+fn imports_to_read<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, Import::new().read_only(), line_from(peer));
+    assert_eq!(imported.region().access(Bytes(0), subject.device), Access::Read);
+    assert!(has(subject, imported.region(), SEED));
+    let refused = imported.region_mut().write(Bytes(0), &[0; 8]).unwrap_err();
+    assert!(matches!(refused, Error::NoAccess { have: Access::Read, .. }), "{refused}");
+    peer.send(());
+    peer.receive::<()>();
+    assert!(has(subject, imported.region(), SEED + 1), "it reads what is written later");
+    peer.send(());
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}
+
+fn asked_to_let_go<B: Workbench>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1, 1]);
+    write(subject, &mut region, SEED);
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    assert!(matches!(exporter.wait_until_let_go(Duration::from_millis(1)), Err(Error::TimedOut { .. })));
+    exporter.ask_to_let_go().unwrap();
+    assert_eq!(exporter.wait_until_let_go(SOON).unwrap(), LetGo::Released);
+    child.receive::<()>();
+    child.finish();
+    assert!(has(subject, &region, SEED), "the exporter has it as before");
+}
+
+fn lets_go<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, Import::new(), line_from(peer));
+    let before = subject.free_here();
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::LetGo));
+    imported.let_go(idle()).unwrap();
+    assert!(subject.free_here() + subject.unit() > before);
+    peer.send(());
+}
+
+fn an_importer_is_killed<B: Workbench>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1, 1]);
+    write(subject, &mut region, SEED);
+    for round in 1..=2 {
+        let mut child = subject.child();
+        let mut exporter = share(subject, line_to(&mut child), &region);
+        child.send(round);
+        child.receive::<()>();
+        child.kill();
+        child.finish_by(libc::SIGKILL);
+        assert_eq!(exporter.wait_until_let_go(SOON).unwrap(), LetGo::Gone);
+        let refused = exporter.publish(&region).unwrap_err();
+        assert!(matches!(refused, Error::PeerGone { .. }), "{refused}");
+        assert!(has(subject, &region, SEED + round), "what the importer wrote before its end");
+    }
+}
+
+fn holds_until_killed<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let mut imported = receive(subject, Import::new(), line_from(peer));
+    let round = peer.receive::<u64>();
+    assert!(has(subject, imported.region(), SEED + round - 1));
+    write(subject, imported.region_mut(), SEED + round);
+    peer.send(());
+    peer.receive::<()>();
+}
+
+fn what_cannot_be_shared<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(2).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    let mut child = subject.child();
+    let error = Exporter::share(line_to(&mut child), &region).unwrap_err();
+    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("shareable")), "{error}");
+    child.finish();
+}
+
+fn waits_for_nothing<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    // Where the exporter was quick, there is not even a line.
+    let line = Line::from_socket(peer.receive_fd(), Allowed::same_user());
+    let error = line.and_then(|line| Import::new().receive(&subject.backend, line)).unwrap_err();
+    assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+}
+
+fn a_path_of_another_listener<B: Workbench>(_: &Subject<B>) {
+    let folder = Folder::new();
+    let path = folder.file("socket");
+    let first = Listener::bind(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let second = Listener::bind(&path).unwrap();
+    drop(first);
+    assert!(path.exists(), "it is the second one's");
+    drop(second);
+    assert!(!path.exists(), "a listener has left its path");
+}
+
+fn refused_once<B: Workbench>(subject: &Subject<B>) {
+    let mut region = shareable_region(subject, &[1]);
+    let mut child = subject.child();
+    let mut exporter = share(subject, line_to(&mut child), &region);
+    child.receive::<()>();
+    or_cannot_share(subject, region.grow_to(subject.units(2)));
+    exporter.publish(&region).unwrap();
+    child.receive::<()>();
+    region.shrink_to(subject.unit(), idle()).unwrap();
+    exporter.publish(&region).unwrap();
+    exporter.settle(SOON).unwrap();
+    drop(exporter);
+    child.finish();
+}
+
+fn refuses_once<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    let line = line_from(peer);
+    let place = subject.hole(8);
+    let mut imported = receive(subject, Import::new().at(Placement::Exact(place)), line);
+    let _wall = subject.region(1).at(Placement::Exact(place + subject.unit())).build().unwrap();
+    peer.send(());
+    for fits in [false, true] {
+        let event = imported.next(SOON).unwrap();
+        assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
+        assert_eq!(imported.apply(idle()).is_ok(), fits);
+        if !fits {
+            leaks::counts_import();
+            peer.send(());
+        }
+    }
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
+}

@@ -1,0 +1,191 @@
+//! What is in the file, and what is left out.
+
+use super::{filled, restore_one, ring};
+use crate::case::cases;
+use crate::library::folder::Folder;
+use crate::library::tools::idle;
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, Error, Physical, Placement, Region, Ring};
+use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile, Tally};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "snapshot":
+    /// Zeros take no room in the file, and come back over whatever memory has in it.
+    zeros_are_left_out,
+    /// Contents that can be compressed take less room, and come back as they were.
+    compressed,
+    /// What an earlier snapshot has is left out, and restoring takes it from there.
+    what_has_not_changed_is_left_out,
+    /// Where the earlier snapshot is gone, restoring says so and leaves nothing behind.
+    the_earlier_one_is_gone,
+    /// A snapshot since one that has nothing in common with it has all that it needs in itself.
+    since_another_one,
+    /// Each piece of memory gets its own blocks back, however many chunks of the ring a block is cut into.
+    pieces_in_small_chunks,
+    /// A snapshot replaces the one that has its name, and one that fails does not.
+    takes_the_place_of_the_last,
+}
+
+/// So that what is around the blocks does not count.
+const SIZE: Bytes = Bytes::mib(8);
+
+/// A region of memory of [`SIZE`], or a little more, all of one piece.
+fn large<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+    let memory = Physical::create(&subject.backend, SIZE, subject.properties()).unwrap();
+    let builder = Region::builder(&subject.backend).on(subject.device).reserve(memory.size());
+    let mut region = builder.at(Placement::Exact(subject.hole(4))).build().unwrap();
+    subject.open(&mut region, Bytes(0), &memory);
+    region
+}
+
+fn write<B: Workbench>(
+    folder: &Folder,
+    name: &str,
+    region: &Region<B>,
+    since: Option<&SnapshotFile>,
+) -> (SnapshotFile, Tally) {
+    let ring = ring(region.backend());
+    let snapshot = Snapshot::new(&ring).region(region);
+    let snapshot = since.into_iter().fold(snapshot, Snapshot::since);
+    let tally = snapshot.write(folder.file(name), idle()).unwrap();
+    assert_eq!(tally.file.0, std::fs::metadata(folder.file(name)).unwrap().len());
+    (SnapshotFile::open(folder.file(name)).unwrap(), tally)
+}
+
+fn zeros_are_left_out<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let mut region = large(subject);
+    region.fill(Bytes(0), region.end(), 0).unwrap();
+    let word = region.end() - Bytes(8);
+    region.write(word, b"not zero").unwrap();
+    let (file, tally) = write(&folder, "a", &region, None);
+    assert_eq!((tally.zero, tally.stored), (tally.blocks - 1, 1));
+    assert!(tally.file < Bytes::mib(2), "{tally:?}");
+    // What comes next to that memory finds it as it was left, where a driver gives memory back as it is.
+    region.fill(Bytes(0), region.end(), 0xff).unwrap();
+    drop(region);
+    let region = restore_one(&subject.backend, &Restore::new(), &file).region;
+    let mut bytes = vec![1; region.end().to_usize().unwrap()];
+    region.read(Bytes(0), &mut bytes).unwrap();
+    let (zeros, last) = bytes.split_at(bytes.len() - 8);
+    assert!(zeros.iter().all(|byte| *byte == 0) && last == b"not zero");
+}
+
+fn compressed<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let mut region = large(subject);
+    let end = region.end();
+    region.fill(Bytes(0), end, 7).unwrap();
+    subject.write(&mut region, Bytes(0), Bytes::mib(1), 1);
+    let (_, plain) = write(&folder, "plain", &region, None);
+    let ring = ring(&subject.backend);
+    let small = Snapshot::new(&ring).region(&region).compress(true);
+    let small = small.write(folder.file("small"), idle()).unwrap();
+    let file = SnapshotFile::open(folder.file("small")).unwrap();
+    assert!(plain.file >= end && plain.compressed == 0, "{plain:?}");
+    assert!(small.file < Bytes::mib(2) && small.compressed > 0, "{small:?}");
+    drop(region);
+    let region = restore_one(&subject.backend, &Restore::new(), &file).region;
+    subject.check(&region, Bytes(0), Bytes::mib(1), 1);
+    let mut bytes = vec![0; (end - Bytes::mib(1)).to_usize().unwrap()];
+    region.read(Bytes::mib(1), &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 7));
+}
+
+fn what_has_not_changed_is_left_out<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let mut region = large(subject);
+    let end = region.end();
+    subject.write(&mut region, Bytes(0), end, 1);
+    let (first, _) = write(&folder, "first", &region, None);
+    region.write(Bytes::mib(3), b"changed").unwrap();
+    let (second, tally) = write(&folder, "second", &region, Some(&first));
+    assert_eq!((tally.stored, tally.unchanged), (1, tally.blocks - 1));
+    region.write(Bytes::mib(5), b"changed as well").unwrap();
+    let (third, tally) = write(&folder, "third", &region, Some(&second));
+    assert_eq!((tally.stored, tally.unchanged), (1, tally.blocks - 1));
+    for (file, five) in [(&third, true), (&second, false)] {
+        drop(region);
+        region = restore_one(&subject.backend, &Restore::new(), file).region;
+        let mut changed = [[0; 7]; 2];
+        region.read(Bytes::mib(3), &mut changed[0]).unwrap();
+        region.read(Bytes::mib(5), &mut changed[1]).unwrap();
+        assert_eq!((&changed[0], &changed[1] == b"changed"), (b"changed", five));
+        subject.check(&region, Bytes(0), Bytes::mib(3), 1);
+        subject.check(&region, Bytes::mib(6), end - Bytes::mib(6), 1 + Bytes::mib(6).0 / 8);
+    }
+}
+
+fn the_earlier_one_is_gone<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let region = filled(subject, 1, 1);
+    let range = region.range();
+    let (first, _) = write(&folder, "first", &region, None);
+    let (second, _) = write(&folder, "second", &region, Some(&first));
+    drop(region);
+    std::fs::remove_file(first.path()).unwrap();
+    let free = subject.free_here();
+    let error = Restore::new().regions(&second, &ring(&subject.backend)).unwrap_err();
+    assert!(matches!(error, Error::BadSnapshot { .. }), "{error}");
+    assert!(error.to_string().contains("first"), "{error}");
+    let place = Placement::Exact(range.base);
+    drop(subject.region(1).at(place).build().unwrap());
+    assert_eq!(subject.free_here(), free);
+}
+
+fn since_another_one<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let mut region = large(subject);
+    let end = region.end();
+    subject.write(&mut region, Bytes(0), end, 1);
+    let (other, _) = write(&folder, "other", &region, None);
+    subject.write(&mut region, Bytes(0), end, u64::from(u32::MAX));
+    let (file, tally) = write(&folder, "file", &region, Some(&other));
+    assert_eq!((tally.unchanged, tally.stored), (0, tally.blocks));
+    std::fs::remove_file(other.path()).unwrap();
+    drop(region);
+    let region = restore_one(&subject.backend, &Restore::new(), &file).region;
+    subject.check(&region, Bytes(0), end, u64::from(u32::MAX));
+}
+
+fn pieces_in_small_chunks<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let granule = subject.granularity();
+    let mut region = subject.space(2).at(Placement::Exact(subject.hole(2))).build().unwrap();
+    for place in [Bytes(0), granule] {
+        subject.open(&mut region, place, &subject.piece(1));
+    }
+    let size = region.end();
+    subject.write(&mut region, Bytes(0), size, 1);
+    // One thread, so that the pieces come one after the other, and chunks that end inside of blocks.
+    let ring = Ring::new(&subject.backend, 1, Bytes(granule.0 / 24 * 8)).unwrap();
+    Snapshot::new(&ring).region(&region).write(folder.file("a"), idle()).unwrap();
+    drop(region);
+    let file = SnapshotFile::open(folder.file("a")).unwrap();
+    let region = Restore::new().regions(&file, &ring).unwrap().remove(0).region;
+    subject.check(&region, Bytes(0), size, 1);
+}
+
+fn takes_the_place_of_the_last<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let mut region = filled(subject, 1, 1);
+    let (first, _) = write(&folder, "same", &region, None);
+    subject.write(&mut region, Bytes(0), subject.unit(), 2);
+    // A snapshot cannot take the place of the one that it needs: it fails, and that one is as it was.
+    let ring = ring(&subject.backend);
+    let error = Snapshot::new(&ring).region(&region).since(&first).write(first.path(), idle()).unwrap_err();
+    assert!(matches!(error, Error::BadSnapshot { .. }), "{error}");
+    assert_eq!(folder.names(), ["same"]);
+    let restores = |region: Region<B>, seed| {
+        drop(region);
+        let file = SnapshotFile::open(folder.file("same")).unwrap();
+        let mut region = restore_one(&subject.backend, &Restore::new(), &file).region;
+        subject.check(&region, Bytes(0), subject.unit(), seed);
+        subject.write(&mut region, Bytes(0), subject.unit(), 2);
+        region
+    };
+    let region = restores(region, 1);
+    write(&folder, "same", &region, None);
+    drop(restores(region, 2));
+    assert_eq!(folder.names(), ["same"]);
+}

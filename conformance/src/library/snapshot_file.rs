@@ -1,0 +1,271 @@
+//! The file of a snapshot: what is left out of it, what is noticed when it is read, and who writes it. The memory is
+//! described and its contents are made up: no region has a part in it.
+
+use crate::case::cases;
+use crate::library::folder::Folder;
+use crate::peer::Peer;
+use crate::subject::Subject;
+use gpu_vmm_core::{AccessMap, Address, Alignment, Bytes, Error, Granularity, Result};
+use gpu_vmm_snapshot::{
+    Description, MappingRecord, MemoryRecord, RegionRecord, SnapshotFile, SnapshotWriter, Tally, WriteOptions,
+};
+use gpu_vmm_testkit::Workbench;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+cases! { "snapshot_file":
+    /// What is written is read again, compressed or not, and the description with it.
+    what_is_written_is_read,
+    /// Blocks of zeros, and those that an earlier snapshot has, are not in the file, and are read all the same.
+    blocks_are_left_out,
+    /// An earlier snapshot that is missing, or another one by now, is an error, and never another block.
+    another_earlier_snapshot,
+    /// Whichever byte of a file changes, it is noticed.
+    every_byte_is_proved,
+    /// Wherever a file is cut off, it is noticed, and no more can be behind it.
+    every_length_is_proved,
+    /// A snapshot that is not finished leaves the one before as it was, and no other file.
+    what_is_not_finished_never_was,
+    /// A snapshot has one writer at a time; what a dead one has left is written over.
+    one_writer_at_a_time,
+    /// A snapshot can be written under a name alone, in the folder that its process is in.
+    a_name_alone with writes_by_a_name_alone,
+    /// Regions that overlap are in no snapshot, and those that follow each other are.
+    regions_that_overlap,
+}
+
+const BLOCK: Bytes = Bytes::kib(4);
+
+/// The bytes of one memory: rough ones, zeros, and smooth ones.
+const BLOCKS: [fn(u64) -> Vec<u8>; 4] = [rough, |_| vec![0; 4096], smooth, |_| rough(7)];
+
+/// What cannot be compressed.
+fn rough(seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 56) as u8
+    };
+    (0..BLOCK.0).map(|_| next()).collect()
+}
+
+/// What can be compressed, to several forms: the second run of equal bytes can be had from anywhere in the first.
+fn smooth(seed: u64) -> Vec<u8> {
+    let run = vec![seed as u8; 1798];
+    [&run, &rough(seed)[..500], &run].concat()
+}
+
+/// One region with one piece of memory mapped in it, of this backend's first device.
+fn description<B: Workbench>(subject: &Subject<B>) -> Description {
+    let mut description = Description::of(&subject.backend).unwrap();
+    let (granularity, properties) = (Granularity::new(BLOCK).unwrap(), subject.properties());
+    let size = Bytes(BLOCKS.len() as u64 * BLOCK.0);
+    description.memories = vec![MemoryRecord { size, granularity, properties }];
+    description.regions = vec![RegionRecord {
+        tag: "one".to_owned(),
+        address: Address(1 << 40),
+        reservations: vec![size],
+        granularity,
+        alignment: Alignment::from(granularity),
+        memory: properties,
+        access: AccessMap::NONE,
+        extend_by: Bytes(0),
+        guard: Bytes(0),
+        portable: false,
+        mappings: vec![MappingRecord { offset: Bytes(0), memory: 0, access: AccessMap::NONE }],
+    }];
+    description
+}
+
+fn write_blocks(writer: &SnapshotWriter, seed: u64, blocks: usize) -> Result<()> {
+    let mut places = (0..).zip(BLOCKS).take(blocks);
+    places.try_for_each(|(place, block)| writer.write_block(0, place, &block(seed)))
+}
+
+fn begin<B: Workbench>(
+    subject: &Subject<B>,
+    path: &Path,
+    since: Option<&SnapshotFile>,
+) -> Result<SnapshotWriter> {
+    let options = WriteOptions { compress: true, block: Some(BLOCK), since };
+    SnapshotWriter::create(path, &description(subject), options)
+}
+
+fn write<B: Workbench>(subject: &Subject<B>, path: &Path, seed: u64, since: Option<&SnapshotFile>) -> Tally {
+    let writer = begin(subject, path, since).unwrap();
+    write_blocks(&writer, seed, BLOCKS.len()).unwrap();
+    writer.finish().unwrap()
+}
+
+/// Opens it, and holds its contents against what was written.
+fn read(path: &Path, seed: u64) -> Result<SnapshotFile> {
+    let file = SnapshotFile::open(path)?;
+    for (place, block) in (0..).zip(BLOCKS) {
+        let mut found = vec![0xaa; BLOCK.0 as usize];
+        file.read_block(0, place, &mut found)?;
+        assert!(found == block(seed), "block {place} of {} is another one", path.display());
+    }
+    Ok(file)
+}
+
+/// The same, after all of it has been verified.
+fn check(path: &Path, seed: u64) -> Result<()> {
+    SnapshotFile::open(path)?.verify(&|_| {})?;
+    read(path, seed).map(drop)
+}
+
+#[track_caller]
+fn is_bad(answer: Result<()>, what: &str) {
+    let Err(Error::BadSnapshot { what: said, .. }) = &answer else { panic!("{what}: {answer:?}") };
+    assert!(said.contains(what), "{what:?} is not in {said:?}");
+}
+
+fn what_is_written_is_read<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let path = folder.file("a");
+    let description = description(subject);
+    for compress in [false, true] {
+        let options = WriteOptions { compress, block: Some(BLOCK), since: None };
+        let writer = SnapshotWriter::create(&path, &description, options).unwrap();
+        write_blocks(&writer, 1, BLOCKS.len()).unwrap();
+        let tally = writer.finish().unwrap();
+        assert_eq!((tally.stored, tally.compressed), (3, u64::from(compress)));
+        let file = SnapshotFile::open(&path).unwrap();
+        assert_eq!((file.description(), file.tally()), (&description, tally));
+        check(&path, 1).unwrap();
+    }
+}
+
+fn blocks_are_left_out<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let [first, second, third] = ["a", "b", "c"].map(|name| folder.file(name));
+    let counts = |tally: Tally| (tally.zero, tally.unchanged, tally.stored);
+    assert_eq!(counts(write(subject, &first, 1, None)), (1, 0, 3));
+    let since = SnapshotFile::open(&first).unwrap();
+    assert_eq!(counts(write(subject, &second, 2, Some(&since))), (1, 1, 2));
+    // The last block is two files back, and the others as before are in one.
+    let since = SnapshotFile::open(&second).unwrap();
+    let tally = write(subject, &third, 2, Some(&since));
+    assert_eq!(counts(tally), (1, 3, 0));
+    assert!(tally.file < BLOCK, "{tally:?}");
+    for (path, seed) in [(&first, 1), (&second, 2), (&third, 2)] {
+        check(path, seed).unwrap();
+    }
+}
+
+fn another_earlier_snapshot<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let [first, second] = ["a", "b"].map(|name| folder.file(name));
+    write(subject, &first, 1, None);
+    let since = SnapshotFile::open(&first).unwrap();
+    write(subject, &second, 2, Some(&since));
+    let id = since.description().id.to_string();
+    // The same contents make it no less another one: its blocks can be in other places.
+    write(subject, &first, 1, None);
+    is_bad(check(&second, 2), &format!("it needs the earlier snapshot {id} beside it, and a is another one"));
+    fs::remove_file(&first).unwrap();
+    is_bad(check(&second, 2), &format!("it needs the earlier snapshot {id} beside it in a"));
+    // Nor can one be written over what it needs.
+    write(subject, &first, 1, None);
+    let since = SnapshotFile::open(&first).unwrap();
+    is_bad(begin(subject, &first, Some(&since)).map(drop), "it would replace a, which it needs");
+}
+
+fn every_byte_is_proved<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let path = folder.file("a");
+    write(subject, &path, 1, None);
+    let bytes = fs::read(&path).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    // Of the rough blocks, which are most of it, some; the compressed one lies between them.
+    let rough = |at: &usize| (64..4160).contains(at) || (5160..8256).contains(at);
+    for at in (0..bytes.len()).filter(|at| !rough(at) || at % 211 == 0) {
+        for bit in [0, at % 7 + 1] {
+            file.write_all_at(&[bytes[at] ^ 1 << bit], at as u64).unwrap();
+            match read(&path, 1).map(drop) {
+                Err(Error::BadSnapshot { .. }) => {}
+                Err(Error::NewerSnapshot { .. }) if (12..16).contains(&at) => {}
+                answer => panic!("byte {at} of {} is another one, and {answer:?}", bytes.len()),
+            }
+        }
+        file.write_all_at(&bytes[at..=at], at as u64).unwrap();
+    }
+    check(&path, 1).unwrap();
+}
+
+fn every_length_is_proved<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let path = folder.file("a");
+    let size = write(subject, &path, 1, None).file.0;
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    for length in (size + 1..size + 100).chain((0..size).rev().filter(|at| at % 13 == 0 || size - at < 600)) {
+        file.set_len(length).unwrap();
+        is_bad(read(&path, 1).map(drop), "");
+    }
+}
+
+fn what_is_not_finished_never_was<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let path = folder.file("a");
+    write(subject, &path, 1, None);
+    for blocks in 0..BLOCKS.len() {
+        let writer = begin(subject, &path, None).unwrap();
+        write_blocks(&writer, 2, blocks).unwrap();
+        let missing = format!("block {blocks} of memory 0 has not been written");
+        is_bad(writer.finish().map(drop), &missing);
+        let writer = begin(subject, &path, None).unwrap();
+        write_blocks(&writer, 2, blocks).unwrap();
+        drop(writer);
+        check(&path, 1).unwrap();
+        assert_eq!(folder.names(), ["a"]);
+    }
+}
+
+fn one_writer_at_a_time<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let path = folder.file("a");
+    fs::write(folder.file(".a.partial"), vec![9; 100_000]).unwrap();
+    let first = begin(subject, &path, None).unwrap();
+    let second = begin(subject, &path, None);
+    assert!(matches!(&second, Err(Error::File { .. })), "{second:?}");
+    write_blocks(&first, 1, BLOCKS.len()).unwrap();
+    first.finish().unwrap();
+    check(&path, 1).unwrap();
+    write(subject, &path, 2, None);
+    check(&path, 2).unwrap();
+    assert_eq!(folder.names(), ["a"]);
+}
+
+fn a_name_alone<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let mut child = subject.child();
+    child.send(folder.file("."));
+    child.finish();
+    assert_eq!(folder.names(), ["a", "b"]);
+    check(&folder.file("a"), 1).unwrap();
+    check(&folder.file("b"), 2).unwrap();
+}
+
+/// In a process of its own, since a process has one current folder for all of its threads.
+fn writes_by_a_name_alone<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+    std::env::set_current_dir(peer.receive::<PathBuf>()).unwrap();
+    let [first, second] = ["a", "b"].map(Path::new);
+    write(subject, first, 1, None);
+    write(subject, second, 2, Some(&SnapshotFile::open(first).unwrap()));
+    check(second, 2).unwrap();
+}
+
+fn regions_that_overlap<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let mut description = description(subject);
+    let one = description.regions[0].clone();
+    let end = one.address + one.reservations[0];
+    let mut create = |address: Address| {
+        description.regions = vec![RegionRecord { address, ..one.clone() }, one.clone()];
+        let options = WriteOptions { compress: false, block: Some(BLOCK), since: None };
+        SnapshotWriter::create(folder.file("a"), &description, options).map(drop)
+    };
+    is_bad(create(Address(end.0 - BLOCK.0)), "the same addresses");
+    create(end).unwrap();
+}

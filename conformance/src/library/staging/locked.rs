@@ -1,0 +1,43 @@
+//! Page-locked memory as the host's side of a region's own copies. Drivers copy from and to such memory in another way than
+//! from and to ordinary memory.
+
+use super::another_device;
+use super::lanes::words;
+use crate::case::cases;
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, DeviceId, Region};
+use gpu_vmm_testkit::{Workbench, count_wrong_words, write_pattern_words};
+
+cases! { "staging":
+    /// Every byte comes to its place when a region is written from page-locked memory and read into it, in one piece that is
+    /// larger than what a backend copies at once.
+    much_locked_memory,
+    /// The same with memory of another device.
+    much_locked_memory_of_another,
+}
+
+/// Some times what a backend would copy at once.
+const MUCH: Bytes = Bytes::mib(40);
+
+fn copies<B: Workbench>(subject: &Subject<B>, device: DeviceId) {
+    let size = Bytes(MUCH.0.next_multiple_of(subject.granularity().0));
+    let builder = Region::builder(&subject.backend).on(device).reserve(size);
+    let mut region = builder.build().unwrap();
+    region.grow_to(size).unwrap();
+    let mut pinned = subject.backend.pin(size).unwrap();
+    let words = words(&mut *pinned);
+    write_pattern_words(words, 1, 0);
+    region.write(Bytes::ZERO, bytemuck::cast_slice(words)).unwrap();
+    assert_eq!(region.count_wrong(device, Bytes::ZERO, size, 1).unwrap(), 0, "words that were written");
+    region.write_pattern(device, Bytes::ZERO, size, 2).unwrap();
+    region.read(Bytes::ZERO, bytemuck::cast_slice_mut(words)).unwrap();
+    assert_eq!(count_wrong_words(words, 2, 0), 0, "words that were read");
+}
+
+fn much_locked_memory<B: Workbench>(subject: &Subject<B>) {
+    copies(subject, subject.device);
+}
+
+fn much_locked_memory_of_another<B: Workbench>(subject: &Subject<B>) {
+    copies(subject, another_device(subject));
+}

@@ -1,0 +1,199 @@
+//! The steps that change a region.
+
+use super::model::{Answer, Placed, Range};
+use super::run::{Checked, Run, Slot, Watched};
+use super::step::{Place, Size, Step};
+use crate::subject::RW;
+use gpu_vmm_core::{Access, Bytes, Done, Error, Grown, Growth, Region};
+use gpu_vmm_testkit::Workbench;
+
+impl<B: Workbench> Run<'_, B> {
+    /// Does a step on the region of a number, here and in the model.
+    pub(super) fn change(&mut self, number: usize, slot: &mut Slot<B>, step: &Step) -> Checked {
+        let Slot { region, range } = slot;
+        match *step {
+            Step::Unmap { part, .. } => {
+                let (offset, length) = self.model.resolve(range, part);
+                let right = self.whole(range, offset, length);
+                let call = format!(
+                    "region{number}.unmap(Bytes({offset}), Bytes({length}), Done::when_devices_idle())"
+                );
+                let came = region.unmap(Bytes(offset), Bytes(length), Done::when_devices_idle());
+                if self.answered(&call, right, came)?.is_some() {
+                    range.mapped.retain(|start, _| *start < offset || offset + length <= *start);
+                }
+            }
+            Step::SetAccess { part, device, access, .. } => {
+                let (offset, length) = self.model.resolve(range, part);
+                let device = self.device(device);
+                let right = self.whole(range, offset, length);
+                let id = self.devices[device];
+                let call = format!(
+                    "region{number}.set_access(Bytes({offset}), Bytes({length}), DeviceId({}), Access::{access:?})",
+                    id.0
+                );
+                let came = region.set_access(Bytes(offset), Bytes(length), id, access);
+                let refused = matches!(came, Err(Error::Unsupported { .. }));
+                let right = match right {
+                    // HIP 7.0 to 7.2 cannot set it behind a hole where the mappings before have other sizes.
+                    Ok(()) if refused && self.subject.has_quirk("access-sums") => Err("Unsupported"),
+                    right => right,
+                };
+                if self.answered(&call, right, came)?.is_some() {
+                    for (_, placed) in range.mapped.range_mut(offset..offset + length) {
+                        placed.access[device] = access;
+                    }
+                }
+            }
+            Step::Grow { size, device, may_move, .. } => {
+                let (size, device) = (self.size(range, size), self.device(device));
+                self.grow(number, region, range, size, device, may_move)?;
+            }
+            Step::Shrink { size, .. } => {
+                let size = self.size(range, size);
+                let right = if size > self.model.end(range) { Err("OutOfRange") } else { Ok(()) };
+                let call = format!("region{number}.shrink_to(Bytes({size}), Done::when_devices_idle())");
+                let came = region.shrink_to(Bytes(size), Done::when_devices_idle());
+                if self.answered(&call, right, came)?.is_some() {
+                    range.mapped.retain(|start, _| *start < size);
+                }
+            }
+            Step::Pattern { part, device, seed, .. } => {
+                let ((offset, length), seed) = (self.model.resolve(range, part), u64::from(seed));
+                let device = self.device(device);
+                let aligned = if offset.is_multiple_of(8) { Ok(()) } else { Err("Unaligned") };
+                let open = self.model.open(range, offset, length, Some(device), RW);
+                let right = self.model.inside(range, offset, length).and(aligned).and(open);
+                let id = self.devices[device];
+                let call = format!(
+                    "region{number}.write_pattern(DeviceId({}), Bytes({offset}), Bytes({length}), {seed})",
+                    id.0
+                );
+                let came = region.write_pattern(id, Bytes(offset), Bytes(length), seed);
+                if self.answered(&call, right, came)?.is_some() {
+                    self.model.write_pattern(range, offset, length, seed);
+                }
+            }
+            Step::Write { part, place, length, value, .. } => {
+                let inside = match place {
+                    Place::Begin => 0,
+                    Place::Inside => 101,
+                    Place::End => self.model.granule - 20,
+                };
+                let offset = self.model.resolve(range, part).0 + inside;
+                let bytes: Vec<u8> = (0..length).map(|index| value.wrapping_add(index as u8)).collect();
+                let right = match length {
+                    0 => Ok(()),
+                    length => self.model.open(range, offset, length, None, RW),
+                };
+                let came = region.write(Bytes(offset), &bytes);
+                let call = format!("region{number}.write(Bytes({offset}), &{bytes:?})");
+                if self.answered(&call, right, came)?.is_some() {
+                    self.model.write(range, offset, &bytes);
+                }
+            }
+            Step::Fill { part, value, .. } => {
+                let (offset, length) = self.model.resolve(range, part);
+                // What it has filled is known by whole granules.
+                let offset = offset - offset % self.model.granule;
+                let right = match length {
+                    0 => Ok(()),
+                    length => self.model.open(range, offset, length, None, RW),
+                };
+                let came = region.fill(Bytes(offset), Bytes(length), value);
+                let call = format!("region{number}.fill(Bytes({offset}), Bytes({length}), {value})");
+                if self.answered(&call, right, came)?.is_some() {
+                    self.model.fill(range, offset, length, value);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn size(&self, range: &Range, size: Size) -> u64 {
+        match size {
+            Size::Any { granules, skew } => self.granules(granules) + skew,
+            Size::More(granules) => self.model.end(range) + self.granules(granules),
+        }
+    }
+
+    fn whole(&self, range: &Range, offset: u64, length: u64) -> Answer {
+        self.model.part(range, offset, length)?;
+        self.model.whole(range, offset, length)
+    }
+
+    fn grow(
+        &mut self,
+        number: usize,
+        region: &mut Region<Watched<B>>,
+        range: &mut Range,
+        size: u64,
+        device: usize,
+        may_move: bool,
+    ) -> Checked {
+        let (id, end, reserved, before) =
+            (self.devices[device], self.model.end(range), range.reserved(), region.address());
+        let (call, came) = if may_move {
+            let came = region.grow_or_move_on(id, Bytes(size), Done::when_devices_idle());
+            (format!("grow_or_move_on(DeviceId({}), Bytes({size}), Done::when_devices_idle())", id.0), came)
+        } else {
+            (format!("grow_to_on(DeviceId({}), Bytes({size}))", id.0), region.grow_to_on(id, Bytes(size)))
+        };
+        let taken = matches!(came, Err(Error::AddressTaken { .. }));
+        let right = match size {
+            0 => Err("ZeroSize"),
+            // Whether the addresses behind are free is not for the model to know.
+            size if size > reserved && !may_move && taken => Err("AddressTaken"),
+            _ => Ok(()),
+        };
+        let Some(growth) = self.answered(&format!("region{number}.{call}"), right, came)? else {
+            return Ok(());
+        };
+        let size = size.next_multiple_of(self.model.granule);
+        let how = match growth.how {
+            Grown::Remapped => may_move && size > reserved && region.address() != before,
+            Grown::Extended => size > reserved && region.address() == before,
+            Grown::Within => size <= reserved && region.address() == before,
+        };
+        let added = size.saturating_sub(end);
+        let right = Growth {
+            how: growth.how,
+            address: region.address(),
+            end: Bytes(end.max(size)),
+            added: Bytes(added),
+        };
+        if !how || growth != right {
+            return Err(format!(
+                "growth from {end} of {reserved} to {size} must be {right:?}, and is {growth:?}"
+            ));
+        }
+        let reservations: Vec<u64> = region.reservations().map(|range| range.size.0).collect();
+        let grown = match growth.how {
+            Grown::Within => reservations == range.reservations,
+            Grown::Extended => reservations.starts_with(&range.reservations),
+            Grown::Remapped => reservations.len() == 1,
+        };
+        let contiguous =
+            region.reservations().zip(region.reservations().skip(1)).all(|(a, b)| a.end() == b.base);
+        if !grown || !contiguous || reservations.iter().sum::<u64>() < size {
+            let had = &range.reservations;
+            return Err(format!("the reservations were {had:?}, and are {reservations:?}"));
+        }
+        range.reservations = reservations;
+        let mut access = [Access::None; 2];
+        access[device] = RW;
+        if range.for_peer {
+            access[self.device(1)] = RW;
+        }
+        let mut from = end;
+        for seam in range.seams().chain([size]).map(|seam| seam.min(size)).collect::<Vec<_>>() {
+            if from < seam {
+                let piece = self.model.create(device, seam - from);
+                range.mapped.insert(from, Placed { piece, access });
+                from = seam;
+            }
+        }
+        Ok(())
+    }
+}

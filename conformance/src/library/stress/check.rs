@@ -1,0 +1,121 @@
+//! What is looked at beside the answers: the books, the driver's word, the bytes, the memory in use.
+
+use super::run::{Checked, Run, Slot};
+use crate::subject::Subject;
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error};
+use gpu_vmm_testkit::Workbench;
+use std::time::Duration;
+
+/// How the text of a mismatch of free memory begins.
+pub(super) const FREE: &str = "free memory";
+
+/// Compares free memory with what it was and what is in use since. Other processes use a GPU's memory too, and some
+/// drivers count late; so it is asked again for a while before it is told.
+pub(super) fn steady<B: Workbench>(
+    subject: &Subject<B>,
+    before: &[Bytes],
+    in_use: [u64; 2],
+    devices: [DeviceId; 2],
+) -> Checked {
+    const ASKED: u32 = 4;
+    let mut right = before.to_vec();
+    let usable = subject.backend.devices().iter().filter(|device| device.unusable.is_none());
+    for (free, device) in right.iter_mut().zip(usable) {
+        let of = |at: usize| if devices[at] == device.id { in_use[at] } else { 0 };
+        let used = if devices[0] == devices[1] { of(0) } else { of(0) + of(1) };
+        *free = Bytes(free.0.saturating_sub(used));
+    }
+    let mut seen = subject.free();
+    for _ in 1..ASKED {
+        if seen == right {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        seen = subject.free();
+    }
+    if seen == right { Ok(()) } else { Err(format!("{FREE} must be {right:?}, and is {seen:?}")) }
+}
+
+impl<B: Workbench> Run<'_, B> {
+    /// What the regions say of themselves.
+    pub(super) fn check_books(&self) -> Checked {
+        for (number, slot) in self.regions.iter().enumerate() {
+            let Some(Slot { region, range }) = slot else { continue };
+            let right: Vec<_> = range
+                .mapped
+                .iter()
+                .map(|(start, placed)| (*start, self.model.size(placed.piece), self.seen(placed.access)))
+                .collect();
+            let books = region.mappings().map(|mapping| {
+                let access = self.devices.map(|device| region.access(mapping.offset, device));
+                (mapping.offset.0, mapping.length.0, access)
+            });
+            let books: Vec<_> = books.collect();
+            if books != right {
+                return Err(format!("region{number} must have {right:?} mapped, and has {books:?}"));
+            }
+            let mapped: u64 = right.iter().map(|(_, length, _)| length).sum();
+            let sums = (region.end().0, region.mapped().0, region.reserved().0);
+            if sums != (self.model.end(range), mapped, range.reserved()) {
+                return Err(format!("region{number}'s end, mapped and reserved bytes are {sums:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The access as both numbers of one device see it.
+    fn seen(&self, access: [Access; 2]) -> [Access; 2] {
+        if self.devices[0] == self.devices[1] { [access[0]; 2] } else { access }
+    }
+
+    /// What the driver says of the access, and what the devices find in the memory.
+    pub(super) fn check_bytes(&self) -> Checked {
+        for (number, slot) in self.regions.iter().enumerate() {
+            let Some(Slot { region, range }) = slot else { continue };
+            let failed = |what: &str, error: Error| format!("{what} region{number}: {error}");
+            for known in self.model.known(range) {
+                let offset = Bytes(known.offset);
+                let access = self.seen(known.access);
+                for (device, right) in self.devices.into_iter().zip(access) {
+                    let word = self.backend.access_at(region.address() + offset, device);
+                    let word = word.map_err(|error| failed("asking for the access to", error))?;
+                    if word != Some(right) {
+                        return Err(format!(
+                            "region{number} at offset {offset}: {device} must have {right}, and the driver says {word:?}"
+                        ));
+                    }
+                    let (Some((seed, wrong)), true) = (known.pattern, right != Access::None) else {
+                        continue;
+                    };
+                    let length = Bytes(self.model.granule);
+                    let found = region.count_wrong(device, offset, length, seed);
+                    let found = found.map_err(|error| failed("checking", error))?;
+                    if found != wrong {
+                        return Err(format!(
+                            "region{number} at offset {offset}: {device} must find {wrong} words that are not the pattern \
+                             of seed {seed}, and finds {found}"
+                        ));
+                    }
+                }
+                let (Some((at, right)), true) = (known.bytes, access[known.piece_device] != Access::None)
+                else {
+                    continue;
+                };
+                let mut bytes = vec![0; right.len()];
+                region.read(Bytes(at), &mut bytes).map_err(|error| failed("reading", error))?;
+                let wrong = bytes
+                    .iter()
+                    .zip(&right)
+                    .position(|(byte, right)| right.is_some_and(|right| right != *byte));
+                if let Some(index) = wrong {
+                    let (byte, right) = (bytes[index], right[index].unwrap_or_default());
+                    let at = at + index as u64;
+                    return Err(format!(
+                        "region{number}: the byte at offset {at} must be {right}, and is {byte}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! What comes back: bytes, access, aliases and holes, from each kind of stash.
+
+use super::{check_mappings, check_varied, keeping, pinned, resume, ring, suspend, varied};
+use crate::case::cases;
+use crate::library::tools::{has, idle, streams_idle, write};
+use crate::subject::{RW, Subject, or_skip};
+use gpu_vmm_core::{Access, Bytes, DeviceVec, Physical, Placement, Stash, StashKind};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "suspend":
+    /// From every stash that keeps contents a region comes back at its address with the same bytes, access, aliases and holes.
+    comes_back,
+    /// Without a stash it comes back with the same access, aliases and holes, and can be used.
+    comes_back_without_contents,
+    /// A region of several reservations comes back in all of them.
+    over_several_reservations,
+    /// Memory of two devices in one region comes back on each, and with the access of the other.
+    with_memory_of_two_devices,
+    /// So much memory that copies and mapping overlap comes back whole, from a stash and through a ring.
+    more_than_is_mapped_at_once,
+    /// Many small pieces with access that differs from one to the next come back in their order.
+    many_small_pieces,
+    /// A vector keeps its elements and its pointer.
+    of_a_vector,
+    /// Memory that can be shared comes back as such, and can be exported then.
+    of_memory_that_can_be_shared,
+    /// Work on the memory is waited for, and its result comes back.
+    waits_for_work,
+    /// Work on a stream is waited for, where that is said.
+    waits_for_a_stream,
+}
+
+fn comes_back<B: Workbench>(subject: &Subject<B>) {
+    for stash in keeping(subject, super::MEMORY) {
+        let mut region = varied(subject);
+        let (range, mapped, end) = (region.range(), region.mapped(), region.end());
+        let memory = subject.granules(super::MEMORY);
+        let did = suspend(&mut region, &stash);
+        assert_eq!((did.memory, did.kept), (memory, memory), "{:?}", stash.kind());
+        let did = resume(&mut region);
+        assert_eq!((did.memory, did.contents), (memory, memory), "{:?}", stash.kind());
+        assert_eq!((region.range(), region.mapped(), region.end()), (range, mapped, end));
+        check_varied(subject, &mut region);
+        // One piece still, and not two with the same bytes.
+        let [one, other] = [0, 4].map(|at| subject.granules(at));
+        subject.write(&mut region, other, subject.granules(2), 77);
+        subject.check(&region, one, subject.granules(2), 77);
+    }
+}
+
+fn comes_back_without_contents<B: Workbench>(subject: &Subject<B>) {
+    let mut region = varied(subject);
+    let range = region.range();
+    let did = suspend(&mut region, &Stash::nothing());
+    assert_eq!((did.memory, did.kept), (subject.granules(super::MEMORY), Bytes(0)));
+    let did = resume(&mut region);
+    assert_eq!((did.memory, did.contents), (subject.granules(super::MEMORY), Bytes(0)));
+    assert_eq!(region.range(), range);
+    check_mappings(subject, &region);
+    subject.write(&mut region, subject.granules(4), subject.granules(2), 5);
+    subject.check(&region, Bytes(0), subject.granules(2), 5);
+    region.write(subject.granules(8), b"used").unwrap();
+    assert!(region.write(subject.granules(6), b"x").is_err());
+}
+
+fn over_several_reservations<B: Workbench>(subject: &Subject<B>) {
+    let at = Placement::Exact(subject.hole(64));
+    let mut region = subject.region(1).at(at).extend_by(subject.unit()).build().unwrap();
+    region.grow_to(subject.units(3)).unwrap();
+    write(subject, &mut region, 3);
+    let ranges: Vec<_> = region.reservations().collect();
+    assert!(ranges.len() > 1, "{ranges:?}");
+    for stash in keeping(subject, region.end().0 / subject.granularity().0) {
+        suspend(&mut region, &stash);
+        assert_eq!(region.reservations().collect::<Vec<_>>(), ranges);
+        resume(&mut region);
+        assert_eq!(region.reservations().collect::<Vec<_>>(), ranges);
+        assert!(has(subject, &region, 3), "{:?}", stash.kind());
+    }
+    region.grow_to(subject.units(4)).unwrap();
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), subject.units(3), 3).unwrap(), 0);
+}
+
+fn with_memory_of_two_devices<B: Workbench>(subject: &Subject<B>) {
+    let (here, there) = subject.two_devices();
+    let mut region = subject.space(8).build().unwrap();
+    let pieces = [
+        (0, here, there, RW),
+        (2, there, here, Access::Read),
+        (4, here, there, Access::Read),
+        (6, there, there, RW),
+    ];
+    for (at, owner, peer, access) in pieces {
+        let (offset, memory) = (subject.granules(at), subject.piece_on(owner, 2));
+        region.map(offset, &memory).unwrap();
+        region.set_access(offset, memory.size(), owner, RW).unwrap();
+        region.write_pattern(owner, offset, memory.size(), at).unwrap();
+        region.set_access(offset, memory.size(), peer, access).unwrap();
+    }
+    let free = [here, there].map(|device| subject.free_of(device));
+    for stash in keeping(subject, 8) {
+        suspend(&mut region, &stash);
+        resume(&mut region);
+        assert_eq!([here, there].map(|device| subject.free_of(device)), free);
+        for (at, owner, peer, access) in pieces {
+            let (offset, length) = (subject.granules(at), subject.granules(2));
+            assert_eq!(region.mapping_at(offset).unwrap().memory.device(), owner);
+            assert_eq!(region.access(offset, peer), access);
+            for device in [owner, peer] {
+                let wrong = region.count_wrong(device, offset, length, at).unwrap();
+                assert_eq!(wrong, 0, "{device} at {at} from {:?}", stash.kind());
+            }
+        }
+    }
+}
+
+fn more_than_is_mapped_at_once<B: Workbench>(subject: &Subject<B>) {
+    // Three pieces of 40 MiB: copying begins when 64 MiB are mapped.
+    let granules = Bytes::mib(40).0.div_ceil(subject.granularity().0);
+    let mut region = subject.space(3 * granules).build().unwrap();
+    for count in 1..=3 {
+        region.grow_to(subject.granules(count * granules)).unwrap();
+    }
+    write(subject, &mut region, 9);
+    let (second, length) = (subject.granules(granules), subject.granules(granules));
+    region.set_access(second, length, subject.device, Access::Read).unwrap();
+    for stash in [pinned(subject, 3 * granules), Stash::pageable(ring(subject))] {
+        suspend(&mut region, &stash);
+        resume(&mut region);
+        assert!(has(subject, &region, 9), "{:?}", stash.kind());
+        assert_eq!(region.access(second, subject.device), Access::Read);
+        assert!(region.write(second, &[0]).is_err());
+    }
+}
+
+fn many_small_pieces<B: Workbench>(subject: &Subject<B>) {
+    const COUNT: u64 = 24;
+    let mut region = subject.space(COUNT).build().unwrap();
+    for at in 0..COUNT {
+        subject.open(&mut region, subject.granules(at), &subject.piece(1));
+    }
+    write(subject, &mut region, 4);
+    let access = |at: u64| if at % 5 < 2 { Access::Read } else { RW };
+    for at in 0..COUNT {
+        region.set_access(subject.granules(at), subject.granularity(), subject.device, access(at)).unwrap();
+    }
+    for stash in keeping(subject, COUNT) {
+        suspend(&mut region, &stash);
+        resume(&mut region);
+        assert!(has(subject, &region, 4), "{:?}", stash.kind());
+        for at in 0..COUNT {
+            let offset = subject.granules(at);
+            assert_eq!(region.access(offset, subject.device), access(at));
+            let mut first = [0];
+            region.read(offset, &mut first).unwrap();
+            assert_eq!(region.write(offset, &first).is_ok(), access(at) == RW, "at {at}");
+        }
+    }
+}
+
+fn of_a_vector<B: Workbench>(subject: &Subject<B>) {
+    let stash = pinned(subject, 64);
+    let mut vector = DeviceVec::<u32, B>::build(subject.space(64)).unwrap();
+    let values: Vec<u32> = (0..5000).collect();
+    vector.extend_from_slice(&values).unwrap();
+    let pointer = vector.as_device_ptr();
+    vector.suspend(&stash, idle()).unwrap();
+    assert_eq!((vector.len(), vector.capacity()), (5000, 0));
+    assert!(vector.get(0).is_err() && vector.push(1).is_err());
+    vector.resume().unwrap();
+    assert_eq!(vector.as_device_ptr(), pointer);
+    assert_eq!(vector.to_vec().unwrap(), values);
+    vector.push(5000).unwrap();
+    assert_eq!(vector.get(5000).unwrap(), 5000);
+}
+
+fn of_memory_that_can_be_shared<B: Workbench>(subject: &Subject<B>) {
+    let properties = subject.properties().shareable();
+    let memory = or_skip(Physical::create(&subject.backend, subject.granularity(), properties));
+    let mut region = subject.space(1).build().unwrap();
+    subject.open(&mut region, Bytes(0), &memory);
+    drop(memory);
+    write(subject, &mut region, 2);
+    suspend(&mut region, &pinned(subject, 1));
+    resume(&mut region);
+    assert!(has(subject, &region, 2));
+    let memory = region.mapping_at(Bytes(0)).unwrap().memory;
+    assert_eq!(memory.properties(), properties);
+    drop(or_skip(memory.export()));
+}
+
+/// What is there when the work has ended.
+const AFTER: u64 = 1 << 40;
+
+/// Suspends a region under work, which has to be waited for, and looks at its result.
+fn under_work<B: Workbench>(subject: &Subject<B>, on_its_stream: bool) {
+    let units = subject.unit().0 / subject.granularity().0;
+    for stash in [pinned(subject, units), Stash::nothing()] {
+        let mut region = subject.region(1).build().unwrap();
+        region.grow_to(subject.unit()).unwrap();
+        let flight = crate::library::flights::start(subject, &region, Bytes(0), AFTER);
+        let streams = [flight.stream()];
+        let done = if on_its_stream { streams_idle(&streams) } else { idle() };
+        region.suspend(&stash, done).unwrap();
+        assert!(flight.is_done().unwrap(), "suspended under the work");
+        resume(&mut region);
+        if stash.kind() != StashKind::Nothing {
+            assert!(has(subject, &region, AFTER), "copied under the work");
+        }
+    }
+}
+
+fn waits_for_work<B: Workbench>(subject: &Subject<B>) {
+    under_work(subject, false);
+}
+
+fn waits_for_a_stream<B: Workbench>(subject: &Subject<B>) {
+    under_work(subject, true);
+}

@@ -1,0 +1,231 @@
+//! What is given back meanwhile, and what happens where it cannot be had again.
+
+use super::{check_varied, keeping, pinned, resume, suspend, varied};
+use crate::case::cases;
+use crate::counts::take_freed;
+use crate::library::tools::{has, idle, write};
+use crate::subject::{Subject, skip};
+use gpu_vmm_core::{Bytes, Error, Physical, Region, RegionState, Stash, StashKind};
+use gpu_vmm_testkit::{FaultInject, Workbench};
+
+cases! { "suspend":
+    /// While a region is suspended, exactly its memory is free, each piece once; then exactly as much is taken again.
+    memory_is_free_meanwhile,
+    /// Where there is no memory to come back to, the region stays suspended, nothing is taken, and later it comes back whole.
+    out_of_memory,
+    /// A region that is suspended and resumed 20 times comes back whole each time, and nothing is left.
+    twenty_times,
+    /// A stash has its room back after the resume, and after the end of a region that was never resumed.
+    room_comes_back,
+    /// Several regions are in one stash at once, and come back in any order.
+    several_in_one_stash,
+    /// What is free in a stash is used, in however many pieces it is.
+    room_in_pieces,
+    /// Ordinary memory for contents is the system's again after the resume.
+    pages_go_back_to_the_system,
+    /// Where the addresses are lost while memory is given back, suspend says so, and the region comes back when they are free.
+    lost_addresses,
+    /// The same where another caller of the HSA runtime holds the addresses for a while: failed attempts leave no reservation behind.
+    addresses_of_somebody_else,
+}
+
+/// Whether free memory tells what is given back.
+fn counts<B: Workbench>(subject: &Subject<B>) -> bool {
+    !subject.has_quirk("release-frees-nothing")
+}
+
+fn memory_is_free_meanwhile<B: Workbench>(subject: &Subject<B>) {
+    for stash in keeping(subject, super::MEMORY).into_iter().chain([Stash::nothing()]) {
+        let before = subject.free_here();
+        let mut region = varied(subject);
+        let with = subject.free_here();
+        suspend(&mut region, &stash);
+        if counts(subject) {
+            assert_eq!(subject.free_here(), before, "suspended, {:?}", stash.kind());
+        }
+        resume(&mut region);
+        assert_eq!(subject.free_here(), with, "resumed, {:?}", stash.kind());
+    }
+}
+
+/// Takes all memory of the device, in as few pieces as can be.
+pub(super) fn take_all<B: Workbench>(subject: &Subject<B>) -> Vec<Physical<B>> {
+    let mut taken = Vec::new();
+    let mut size = subject.free_here();
+    while size >= subject.granularity() {
+        match Physical::create(&subject.backend, size, subject.properties()) {
+            Ok(memory) => taken.push(memory),
+            Err(_) => size = Bytes(size.0 / 2),
+        }
+    }
+    taken
+}
+
+fn out_of_memory<B: Workbench>(subject: &Subject<B>) {
+    let mut region = varied(subject);
+    for stash in keeping(subject, super::MEMORY) {
+        suspend(&mut region, &stash);
+        let state = region.state();
+        let taken = take_all(subject);
+        let free = subject.free_here();
+        for _ in 0..2 {
+            let error = region.resume().unwrap_err();
+            assert!(error.is_out_of_memory(), "{error}");
+            assert_eq!((region.state(), subject.free_here()), (state, free));
+            assert_eq!(region.mapped(), Bytes(0));
+        }
+        drop(taken);
+        resume(&mut region);
+        check_varied(subject, &mut region);
+    }
+}
+
+fn twenty_times<B: Workbench>(subject: &Subject<B>) {
+    let stashes = keeping(subject, super::MEMORY);
+    let mut region = varied(subject);
+    let (range, free) = (region.range(), subject.free());
+    for stash in stashes.iter().cycle().take(20) {
+        suspend(&mut region, stash);
+        resume(&mut region);
+        assert_eq!((region.range(), &subject.free()), (range, &free));
+        check_varied(subject, &mut region);
+    }
+    assert_eq!(stashes[0].free(), stashes[0].capacity());
+}
+
+fn room_comes_back<B: Workbench>(subject: &Subject<B>) {
+    let stash = pinned(subject, 10);
+    let room = |granules| Some(subject.granules(granules));
+    assert_eq!((stash.kind(), stash.capacity(), stash.free()), (StashKind::Pinned, room(10), room(10)));
+    for end in ["resumed", "closed", "dropped"] {
+        let mut region = varied(subject);
+        suspend(&mut region, &stash);
+        assert_eq!(stash.clone().free(), room(10 - super::MEMORY));
+        match end {
+            "resumed" => drop(resume(&mut region)),
+            "closed" => region.close(idle()).unwrap(),
+            _ => drop(region),
+        }
+        assert_eq!(stash.free(), room(10), "{end}");
+    }
+    assert_eq!((Stash::<B>::nothing().capacity(), Stash::<B>::nothing().free()), (None, None));
+}
+
+/// A region with so many granules and the pattern of a seed.
+fn filled<B: Workbench>(subject: &Subject<B>, granules: u64, seed: u64) -> Region<B> {
+    let mut region = subject.space(granules).build().unwrap();
+    region.grow_to(subject.granules(granules)).unwrap();
+    write(subject, &mut region, seed);
+    region
+}
+
+fn several_in_one_stash<B: Workbench>(subject: &Subject<B>) {
+    for stash in keeping(subject, 6) {
+        let mut regions = [1, 2, 3].map(|granules| filled(subject, granules, granules << 32));
+        for region in &mut regions {
+            suspend(region, &stash);
+        }
+        for at in [1, 0, 2] {
+            resume(&mut regions[at]);
+            let seed = (at as u64 + 1) << 32;
+            assert!(has(subject, &regions[at], seed), "{at} from {:?}", stash.kind());
+        }
+    }
+}
+
+fn room_in_pieces<B: Workbench>(subject: &Subject<B>) {
+    let stash = pinned(subject, 6);
+    let mut small: Vec<Region<B>> = (0..6).map(|seed| filled(subject, 1, seed << 32)).collect();
+    for region in &mut small {
+        suspend(region, &stash);
+    }
+    for region in small.iter_mut().step_by(2) {
+        resume(region);
+    }
+    // Three granules are free, no two of them together.
+    let mut large = filled(subject, 3, 99);
+    suspend(&mut large, &stash);
+    assert_eq!(stash.free(), Some(Bytes(0)));
+    resume(&mut large);
+    assert!(has(subject, &large, 99));
+    for (region, seed) in small.iter_mut().zip(0..) {
+        region.resume().unwrap();
+        assert!(has(subject, region, seed << 32), "{seed}");
+    }
+    // All of it is one again.
+    let mut all = filled(subject, 6, 7);
+    suspend(&mut all, &stash);
+    resume(&mut all);
+    assert!(has(subject, &all, 7));
+}
+
+/// How much of the process's anonymous memory is there.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+fn pages_go_back_to_the_system<B: Workbench>(subject: &Subject<B>) {
+    // Other cases run meanwhile, which have memory too: much more than theirs, and several times.
+    const SIZE: Bytes = Bytes::mib(192);
+    let stash = Stash::pageable(super::ring(subject));
+    let granules = SIZE.0.div_ceil(subject.granularity().0);
+    let mut region = filled(subject, granules, 3);
+    let seen = (0..4).any(|_| {
+        let before = resident();
+        suspend(&mut region, &stash);
+        let meanwhile = resident();
+        resume(&mut region);
+        let after = resident();
+        let half = SIZE.0 / 2;
+        meanwhile > before + half && meanwhile > after + half
+    });
+    assert!(seen, "the contents are not in memory, or stay there");
+    assert!(has(subject, &region, 3));
+}
+
+fn lost_addresses<B: Workbench>(subject: &Subject<B>) {
+    let backend = FaultInject::new(subject.backend.clone());
+    loses_addresses(subject, &backend, |lose| backend.lose_addresses(lose));
+}
+
+fn addresses_of_somebody_else<B: Workbench>(subject: &Subject<B>) {
+    if !subject.has_quirk("memory-stays-until-free") {
+        skip("addresses are never given back while a region is suspended");
+    }
+    if !take_freed(false) {
+        skip("only the simulated HSA runtime takes freed addresses");
+    }
+    loses_addresses(subject, &subject.backend, |lose| assert!(take_freed(lose)));
+}
+
+/// A region cannot keep its addresses while `lose` has been called with true.
+fn loses_addresses<B: Workbench, L: Workbench>(subject: &Subject<B>, backend: &L, lose: impl Fn(bool)) {
+    let stash = Stash::pinned(backend, subject.granules(2)).unwrap();
+    let builder = Region::builder(backend).on(subject.device).reserve(subject.granules(2));
+    let mut region = builder.build().unwrap();
+    region.grow_to(subject.granules(2)).unwrap();
+    region.write_pattern(subject.device, Bytes(0), region.end(), 6).unwrap();
+    let held = subject.free_here();
+    lose(true);
+    let error = region.suspend(&stash, idle()).unwrap_err();
+    assert!(matches!(error, Error::AddressesLost { .. }), "{error}");
+    for part in ["is suspended", &region.address().to_string()] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    let state = RegionState::Suspended { memory: subject.granules(2), stash: StashKind::Pinned };
+    assert_eq!((region.state(), stash.free()), (state, Some(Bytes(0))));
+    if counts(subject) && subject.gives_back_at_once() {
+        assert_eq!(subject.free_here(), held + subject.granules(2));
+    }
+    assert!(region.suspend(&stash, idle()).unwrap().already);
+    for _ in 0..2 {
+        let error = region.resume().unwrap_err();
+        assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
+        assert_eq!(region.state(), state);
+    }
+    lose(false);
+    region.resume().unwrap();
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 6).unwrap(), 0);
+}

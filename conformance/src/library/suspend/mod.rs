@@ -1,0 +1,126 @@
+//! Regions that give their memory back, keep their addresses, and come back as they were.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `contents` | what comes back: bytes, access, aliases, holes, from each kind of stash |
+//! | `memory` | what is given back meanwhile, and what happens where it cannot be had again |
+//! | `state` | what a suspended region is, and what it refuses |
+//! | `refused` | what cannot be suspended, and stashes that cannot take it |
+//! | `tags` | several regions at once, from several threads |
+
+mod contents;
+mod memory;
+mod refused;
+mod state;
+mod tags;
+
+use crate::case::Case;
+use crate::library::tools::idle;
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Access, Bytes, Physical, Region, Resumed, Ring, Stash, Suspended};
+use gpu_vmm_testkit::Workbench;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The cases of this group.
+pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+    [contents::cases(), memory::cases(), state::cases(), refused::cases(), tags::cases()].concat()
+}
+
+/// How many granules of memory [`varied`] has.
+const MEMORY: u64 = 7;
+
+/// The mappings of [`varied`]: where, of which piece, with which access of the owner.
+const MAPPINGS: [(u64, usize, Access); 7] = [
+    (0, 0, Access::Read),
+    (2, 1, RW),
+    (4, 0, RW),
+    (6, 2, Access::Read),
+    (7, 3, Access::None),
+    (8, 4, RW),
+    (10, 3, Access::None),
+];
+
+/// A region of five pieces of memory: two are mapped twice, one of them with access for nobody, one may only be read,
+/// and there are holes.
+fn varied<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+    let mut region = subject.space(12).tag("varied").build().unwrap();
+    let pieces: Vec<Physical<B>> = [2, 1, 1, 1, 2].map(|granules| subject.piece(granules)).into();
+    for (at, piece, access) in MAPPINGS {
+        let (offset, memory) = (subject.granules(at), &pieces[piece]);
+        subject.open(&mut region, offset, memory);
+        subject.write(&mut region, offset, memory.size(), piece as u64);
+        region.set_access(offset, memory.size(), subject.device, access).unwrap();
+    }
+    region
+}
+
+/// Fails where some mapping of [`varied`] is not as it was made.
+#[track_caller]
+fn check_mappings<B: Workbench>(subject: &Subject<B>, region: &Region<B>) {
+    let found: Vec<(Bytes, Access)> =
+        region.mappings().map(|one| (one.offset, region.access(one.offset, subject.device))).collect();
+    assert_eq!(found, MAPPINGS.map(|(at, _, access)| (subject.granules(at), access)));
+    for (at, piece, _) in MAPPINGS {
+        for (other, same, _) in MAPPINGS {
+            let [one, two] = [at, other].map(|at| region.mapping_at(subject.granules(at)).unwrap());
+            assert_eq!(one.memory.is_same_as(two.memory), piece == same, "at {at} and {other}");
+        }
+    }
+}
+
+/// Fails where something of [`varied`] is not as it was made.
+#[track_caller]
+fn check_varied<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>) {
+    check_mappings(subject, region);
+    for (at, piece, access) in MAPPINGS {
+        let offset = subject.granules(at);
+        let length = region.mapping_at(offset).unwrap().length;
+        if access == Access::None {
+            assert!(region.read(offset, &mut [0]).is_err());
+            region.set_access(offset, length, subject.device, Access::Read).unwrap();
+        }
+        subject.check(region, offset, length, piece as u64);
+        if access != RW {
+            assert!(region.write(offset, &[0]).is_err());
+        }
+        region.set_access(offset, length, subject.device, access).unwrap();
+    }
+}
+
+/// A directory for files.
+fn directory() -> PathBuf {
+    std::env::temp_dir()
+}
+
+/// A ring of two threads, whose buffers are no multiple of anything.
+fn ring<B: Workbench>(subject: &Subject<B>) -> Arc<Ring<B>> {
+    Arc::new(Ring::new(&subject.backend, 2, Bytes(100_001)).unwrap())
+}
+
+/// Page-locked memory for so many granules.
+fn pinned<B: Workbench>(subject: &Subject<B>, granules: u64) -> Stash<B> {
+    Stash::pinned(&subject.backend, subject.granules(granules)).unwrap()
+}
+
+/// One stash of each kind that keeps contents, with room for so many granules.
+fn keeping<B: Workbench>(subject: &Subject<B>, granules: u64) -> [Stash<B>; 3] {
+    let ring = ring(subject);
+    [pinned(subject, granules), Stash::pageable(Arc::clone(&ring)), Stash::file(directory(), ring)]
+}
+
+/// Suspends a region that is active.
+#[track_caller]
+fn suspend<B: Workbench>(region: &mut Region<B>, stash: &Stash<B>) -> Suspended {
+    let did = region.suspend(stash, idle()).unwrap();
+    assert!(!did.already);
+    did
+}
+
+/// Resumes a region that is suspended.
+#[track_caller]
+fn resume<B: Workbench>(region: &mut Region<B>) -> Resumed {
+    let did = region.resume().unwrap();
+    assert!(!did.already);
+    did
+}

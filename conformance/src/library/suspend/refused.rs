@@ -1,0 +1,187 @@
+//! What cannot be suspended, and stashes that cannot take it. The region is as it was.
+#![allow(unsafe_code)] // imports memory, and says what a process may do
+
+use super::{check_varied, directory, pinned, resume, ring, suspend, varied};
+use crate::case::cases;
+use crate::library::tools::{has, idle, refused, write};
+use crate::subject::{RW, Subject, or_skip, skip};
+use gpu_vmm_core::{Bytes, DeviceId, Error, Physical, Properties, Region, RegionState, Ring, Stash};
+use gpu_vmm_testkit::Workbench;
+use std::os::fd::AsFd;
+
+cases! { "suspend":
+    /// Memory that was exported is refused before anything happens, though the descriptor be closed.
+    exported_memory,
+    /// Memory that was imported is refused before anything happens.
+    imported_memory,
+    /// Memory that somebody else holds in this process, by a clone or in another region, is refused until that has let go.
+    held_memory,
+    /// A region of which dma-bufs were made is refused.
+    memory_with_a_dma_buf,
+    /// A stash without enough room is refused with the numbers, and what just fits is not.
+    a_full_stash,
+    /// A directory that is not there is an error with its path, and the region is as it was.
+    no_such_directory,
+    /// A file that cannot be written in full is an error, and the region is as it was.
+    @isolated a_full_disk,
+    /// A stash or a ring of another backend is refused.
+    a_foreign_stash,
+    /// A stash of no size is refused.
+    a_stash_of_nothing,
+}
+
+/// Fails where the region was touched.
+fn is_active<B: Workbench>(region: &Region<B>) {
+    assert_eq!(region.state(), RegionState::Active);
+    assert!(!region.mapped().is_zero());
+}
+
+fn exported_memory<B: Workbench>(subject: &Subject<B>) {
+    let properties = subject.properties().shareable();
+    let memory = or_skip(Physical::create(&subject.backend, subject.granularity(), properties));
+    drop(or_skip(memory.export()));
+    let mut region = varied(subject);
+    subject.open(&mut region, subject.granules(3), &memory);
+    drop(memory);
+    refused!(
+        region.suspend(&Stash::nothing(), idle()),
+        Error::Held { .. },
+        "has been exported",
+        subject.granules(3),
+    );
+    is_active(&region);
+    region.unmap(subject.granules(3), subject.granularity(), idle()).unwrap();
+    suspend(&mut region, &pinned(subject, super::MEMORY));
+    resume(&mut region);
+    check_varied(subject, &mut region);
+}
+
+fn imported_memory<B: Workbench>(subject: &Subject<B>) {
+    let properties = subject.properties().shareable();
+    let memory = or_skip(Physical::create(&subject.backend, subject.granularity(), properties));
+    let descriptor = or_skip(memory.export());
+    // SAFETY: the descriptor was exported from memory of this size and these properties.
+    let imported =
+        unsafe { Physical::import(&subject.backend, descriptor.as_fd(), memory.size(), memory.properties()) };
+    let imported = or_skip(imported);
+    crate::leaks::counts_import();
+    let mut region = subject.space(1).build().unwrap();
+    subject.open(&mut region, Bytes(0), &imported);
+    drop(imported);
+    refused!(region.suspend(&Stash::nothing(), idle()), Error::Held { .. }, "another process's");
+    is_active(&region);
+}
+
+fn held_memory<B: Workbench>(subject: &Subject<B>) {
+    let stash = pinned(subject, super::MEMORY);
+    let mut region = varied(subject);
+    let clone = region.mapping_at(subject.granules(8)).unwrap().memory.clone();
+    let at = subject.granules(8);
+    refused!(region.suspend(&stash, idle()), Error::Held { .. }, "held by somebody else", at);
+    let mut other = subject.space(2).build().unwrap();
+    other.map(Bytes(0), &clone).unwrap();
+    drop(clone);
+    refused!(region.suspend(&stash, idle()), Error::Held { .. }, "in another region", at);
+    refused!(other.suspend(&stash, idle()), Error::Held { .. });
+    is_active(&region);
+    assert_eq!(stash.free(), stash.capacity());
+    drop(other);
+    suspend(&mut region, &stash);
+    resume(&mut region);
+    check_varied(subject, &mut region);
+}
+
+fn memory_with_a_dma_buf<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(1).build().unwrap();
+    region.grow_to(subject.granularity()).unwrap();
+    let made = region.dma_bufs(Bytes(0), region.end());
+    match made {
+        Ok(made) => {
+            drop(made);
+            let error = region.suspend(&Stash::nothing(), idle()).unwrap_err();
+            assert!(matches!(error, Error::Held { .. }), "{error}");
+            is_active(&region);
+        }
+        // What was refused has left nothing.
+        Err(_) => drop(suspend(&mut region, &Stash::nothing())),
+    }
+}
+
+fn a_full_stash<B: Workbench>(subject: &Subject<B>) {
+    let stash = pinned(subject, super::MEMORY - 1);
+    let (needed, free) = (subject.granules(super::MEMORY), subject.granules(super::MEMORY - 1));
+    let mut region = varied(subject);
+    refused!(region.suspend(&stash, idle()), Error::StashFull { .. }, needed, free);
+    check_varied(subject, &mut region);
+    assert_eq!(stash.free(), stash.capacity());
+    let mut other = subject.space(1).build().unwrap();
+    other.grow_to(subject.granularity()).unwrap();
+    let stash = pinned(subject, super::MEMORY);
+    suspend(&mut other, &stash);
+    refused!(region.suspend(&stash, idle()), Error::StashFull { .. }, needed, free);
+    resume(&mut other);
+    suspend(&mut region, &stash);
+    resume(&mut region);
+    check_varied(subject, &mut region);
+}
+
+fn no_such_directory<B: Workbench>(subject: &Subject<B>) {
+    let directory = directory().join(format!("gpu-vmm-no-such-directory-{}", std::process::id()));
+    let stash = Stash::file(&directory, ring(subject));
+    let mut region = varied(subject);
+    let error = region.suspend(&stash, idle()).unwrap_err();
+    assert!(matches!(error, Error::File { .. }), "{error}");
+    for part in ["suspend", "open", &directory.display().to_string()] {
+        assert!(error.to_string().contains(part), "{error} does not say {part}");
+    }
+    check_varied(subject, &mut region);
+}
+
+/// The most that a file of this process may have, and its answer where a write goes beyond.
+fn limit_files(most: u64) {
+    // SAFETY: the case has a process of its own; a signal is ignored and a number is set.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: libc::RLIM_INFINITY };
+        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
+    }
+}
+
+fn a_full_disk<B: Workbench>(subject: &Subject<B>) {
+    let stash = Stash::file(directory(), ring(subject));
+    let mut region = varied(subject);
+    limit_files(subject.granules(4).0);
+    let error = region.suspend(&stash, idle()).unwrap_err();
+    limit_files(libc::RLIM_INFINITY);
+    assert!(matches!(error, Error::File { .. }), "{error}");
+    assert!(error.to_string().contains("write"), "{error}");
+    check_varied(subject, &mut region);
+    suspend(&mut region, &stash);
+    resume(&mut region);
+    check_varied(subject, &mut region);
+}
+
+fn a_foreign_stash<B: Workbench>(subject: &Subject<B>) {
+    let Some(other) = subject.target.foreign() else { skip("there is no other backend") };
+    let ring = Ring::new(&other, 1, Bytes::kib(64)).unwrap();
+    let stashes = [Stash::pinned(&other, subject.granules(4)).unwrap(), Stash::pageable(ring)];
+    let mut region = subject.space(1).build().unwrap();
+    region.grow_to(subject.granularity()).unwrap();
+    write(subject, &mut region, 1);
+    for stash in &stashes {
+        refused!(region.suspend(stash, idle()), Error::ForeignHandle { .. }, other.vendor());
+        assert!(has(subject, &region, 1));
+    }
+    let mut foreign = Region::builder(&other).reserve(other.granularity().bytes()).build().unwrap();
+    let theirs = other.granularity().bytes();
+    let memory = Physical::create(&other, theirs, Properties::on(DeviceId(0))).unwrap();
+    foreign.map(Bytes(0), &memory).unwrap();
+    foreign.set_access(Bytes(0), theirs, DeviceId(0), RW).unwrap();
+    drop(memory);
+    refused!(foreign.suspend(&pinned(subject, 1), idle()), Error::ForeignHandle { .. });
+    foreign.suspend(&stashes[0], idle()).unwrap();
+}
+
+fn a_stash_of_nothing<B: Workbench>(subject: &Subject<B>) {
+    refused!(Stash::pinned(&subject.backend, Bytes(0)), Error::ZeroSize { .. });
+}

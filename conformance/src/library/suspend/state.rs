@@ -1,0 +1,180 @@
+//! What a suspended region is, and what it refuses.
+
+use super::{check_varied, directory, keeping, pinned, resume, ring, suspend, varied};
+use crate::case::cases;
+use crate::library::tools::{has, idle, refused, write};
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Bytes, DeviceVec, Error, Region, RegionState, Stash, StashKind, Via};
+use gpu_vmm_snapshot::Snapshot;
+use gpu_vmm_testkit::{FaultInject, Workbench};
+
+cases! { "suspend":
+    /// A region says whether it is suspended, how much memory it is without, and where its contents are.
+    state_is_told,
+    /// Every operation on a suspended region is refused as such, with its addresses, and no driver is asked.
+    everything_else_is_refused,
+    /// Suspending a second time and resuming a second time do nothing and say so; another stash is not touched.
+    a_second_time_does_nothing,
+    /// Where waiting for the devices fails, nothing else is tried, and the region is as it was.
+    a_failed_wait_changes_nothing,
+    /// A region without memory is suspended and resumed like any other.
+    without_memory,
+    /// A region that has come back grows, shrinks and is unmapped as one that was never away.
+    goes_on_afterwards,
+    /// The addresses of a suspended region are nobody else's.
+    keeps_its_addresses,
+}
+
+fn state_is_told<B: Workbench>(subject: &Subject<B>) {
+    let kinds = [StashKind::Pinned, StashKind::Pageable, StashKind::File, StashKind::Nothing];
+    let stashes = keeping(subject, super::MEMORY).into_iter().chain([Stash::nothing()]);
+    let mut region = varied(subject);
+    for (stash, kind) in stashes.zip(kinds) {
+        assert_eq!(region.state(), RegionState::Active);
+        assert_eq!(stash.kind(), kind);
+        suspend(&mut region, &stash);
+        let memory = subject.granules(super::MEMORY);
+        assert_eq!(region.state(), RegionState::Suspended { memory, stash: kind });
+        assert_eq!((region.mapped(), region.end(), region.mappings().count()), (Bytes(0), Bytes(0), 0));
+        assert_eq!(region.tag(), "varied");
+        resume(&mut region);
+    }
+    assert_eq!(kinds.map(StashKind::name), ["pinned", "pageable", "file", "nothing"]);
+}
+
+fn everything_else_is_refused<B: Workbench>(subject: &Subject<B>) {
+    let (device, one) = (subject.device, subject.granularity());
+    let (memory, ring) = (subject.piece(1), ring(subject));
+    let mut region = varied(subject);
+    let mut other = subject.space(1).build().unwrap();
+    other.grow_to(one).unwrap();
+    suspend(&mut region, &pinned(subject, super::MEMORY));
+    let address = region.address();
+    macro_rules! is_refused {
+        ($($call:expr),* $(,)?) => {
+            $(refused!($call, Error::Suspended { .. }, address, "resume it first");)*
+        };
+    }
+    is_refused!(
+        region.map(Bytes(0), &memory),
+        region.unmap(Bytes(0), one, idle()),
+        region.set_access(Bytes(0), one, device, RW),
+        region.grow_to(Bytes(1)),
+        region.grow_to_on(device, Bytes(1)),
+        region.grow_or_move(subject.granules(100), idle()),
+        region.grow_or_move_on(device, Bytes(1), idle()),
+        region.shrink_to(Bytes(0), idle()),
+        region.shrink_to(one, idle()),
+        region.read(Bytes(0), &mut [0]),
+        region.read(Bytes(0), &mut []),
+        region.write(Bytes(0), &[0]),
+        region.fill(Bytes(0), one, 0),
+        region.copy_from(Bytes(0), &other, Bytes(0), one),
+        other.copy_from(Bytes(0), &region, Bytes(0), one),
+        region.write_pattern(device, Bytes(0), one, 0),
+        region.count_wrong(device, Bytes(0), one, 0),
+        region.dma_bufs(Bytes(0), one),
+        region.swap(Bytes(0), &mut other, Bytes(0), one, idle()),
+        other.swap(Bytes(0), &mut region, Bytes(0), one, idle()),
+        region.swap_all(&mut other, idle()),
+        other.swap_all(&mut region, idle()),
+        region.move_to_device(device, Via::Fastest(None), idle()),
+        Snapshot::new(&ring).region(&region).write(directory().join("never"), idle()),
+    );
+    let mut vector = DeviceVec::<u32, B>::build(subject.space(1)).unwrap();
+    vector.extend_from_slice(&[1, 2, 3]).unwrap();
+    vector.suspend(&Stash::nothing(), idle()).unwrap();
+    let address = vector.as_device_ptr().address();
+    macro_rules! is_refused {
+        ($($call:expr),* $(,)?) => { $(refused!($call, Error::Suspended { .. }, address);)* };
+    }
+    is_refused!(
+        vector.push(1),
+        vector.extend_from_slice(&[1]),
+        vector.resize(9, 0),
+        vector.reserve(1),
+        vector.shrink_to_fit(idle()),
+        vector.get(0),
+        vector.read(0, &mut [0]),
+        vector.write(0, &[0]),
+        vector.to_vec(),
+    );
+    resume(&mut region);
+    check_varied(subject, &mut region);
+}
+
+fn a_second_time_does_nothing<B: Workbench>(subject: &Subject<B>) {
+    let [first, second] = [pinned(subject, super::MEMORY), pinned(subject, super::MEMORY)];
+    let mut region = varied(subject);
+    let done = region.resume().unwrap();
+    assert!(done.already && done.memory.is_zero() && done.contents.is_zero());
+    check_varied(subject, &mut region);
+    let did = suspend(&mut region, &first);
+    let again = region.suspend(&second, idle()).unwrap();
+    assert_eq!((again.memory, again.kept, again.already), (did.memory, did.kept, true));
+    assert!(region.suspend(&Stash::nothing(), idle()).unwrap().already);
+    assert_eq!(second.free(), second.capacity());
+    resume(&mut region);
+    assert!(region.resume().unwrap().already);
+    check_varied(subject, &mut region);
+}
+
+fn a_failed_wait_changes_nothing<B: Workbench>(subject: &Subject<B>) {
+    let backend = FaultInject::new(subject.backend.clone());
+    let mut region = Region::builder(&backend).on(subject.device).reserve(subject.unit()).build().unwrap();
+    region.grow_to(subject.granularity()).unwrap();
+    for stash in [Stash::pinned(&backend, subject.granularity()).unwrap(), Stash::nothing()] {
+        backend.fail(0, 1);
+        let error = region.suspend(&stash, idle()).unwrap_err();
+        assert_eq!(error.driver_error().unwrap().call, "synchronize");
+        assert_eq!(backend.stop(), 1, "something else was tried");
+        assert_eq!(region.state(), RegionState::Active);
+        assert_eq!(stash.free(), stash.capacity());
+        region.write(Bytes(0), b"still there").unwrap();
+    }
+}
+
+fn without_memory<B: Workbench>(subject: &Subject<B>) {
+    for stash in keeping(subject, 1).into_iter().chain([Stash::nothing()]) {
+        let mut region = subject.space(2).build().unwrap();
+        assert_eq!(suspend(&mut region, &stash).memory, Bytes(0));
+        let state = RegionState::Suspended { memory: Bytes(0), stash: stash.kind() };
+        assert_eq!(region.state(), state);
+        refused!(region.grow_to(Bytes(1)), Error::Suspended { .. });
+        resume(&mut region);
+        region.grow_to(subject.granularity()).unwrap();
+    }
+}
+
+fn goes_on_afterwards<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(6).build().unwrap();
+    region.grow_to(subject.granules(2)).unwrap();
+    write(subject, &mut region, 1);
+    suspend(&mut region, &pinned(subject, 2));
+    resume(&mut region);
+    let growth = region.grow_to(subject.granules(4)).unwrap();
+    assert_eq!(growth.added, subject.granules(2));
+    subject.check(&region, Bytes(0), subject.granules(2), 1);
+    write(subject, &mut region, 2);
+    suspend(&mut region, &pinned(subject, 4));
+    resume(&mut region);
+    assert!(has(subject, &region, 2));
+    let shrunk = region.shrink_to(subject.granules(2), idle()).unwrap();
+    assert_eq!(shrunk.end, subject.granules(2));
+    subject.check(&region, Bytes(0), subject.granules(2), 2);
+    region.unmap(Bytes(0), subject.granules(2), idle()).unwrap();
+    assert_eq!(region.mapped(), Bytes(0));
+}
+
+fn keeps_its_addresses<B: Workbench>(subject: &Subject<B>) {
+    let mut region = varied(subject);
+    suspend(&mut region, &Stash::nothing());
+    let others: Vec<_> = (0..4).map(|_| subject.space(12).build().unwrap()).collect();
+    for other in &others {
+        let apart = other.range().end() <= region.address() || region.range().end() <= other.address();
+        assert!(apart, "{} and {}", other.range(), region.range());
+    }
+    let there = gpu_vmm_core::Placement::Exact(region.address());
+    assert!(matches!(subject.space(1).at(there).build(), Err(Error::AddressTaken { .. })));
+    resume(&mut region);
+}

@@ -1,0 +1,46 @@
+//! Two regions exchange what is behind their addresses.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `contents` | whose bytes are where, and who may use them |
+//! | `order` | what is waited for, and how few calls it takes |
+//! | `refused` | what cannot be exchanged |
+
+mod contents;
+mod order;
+mod refused;
+
+use crate::case::Case;
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{Bytes, Physical, Region};
+use gpu_vmm_testkit::Workbench;
+
+/// The cases of this group.
+pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+    [contents::cases(), order::cases(), refused::cases()].concat()
+}
+
+/// What two regions have in them: the seeds differ so much that no word of one is the other's.
+const SEEDS: [u64; 2] = [1, 1 << 40];
+
+/// A region with mappings of so many granules, one behind the other, that the chosen device may read and write; and the
+/// pattern of a seed from its beginning on.
+fn filled<B: Workbench>(subject: &Subject<B>, pieces: &[u64], seed: u64) -> Region<B> {
+    let pieces: Vec<Physical<B>> = pieces.iter().map(|granules| subject.piece(*granules)).collect();
+    let size: Bytes = pieces.iter().map(Physical::size).sum();
+    let mut region =
+        Region::builder(&subject.backend).on(subject.device).reserve(size + size).build().unwrap();
+    for piece in &pieces {
+        let offset = region.end();
+        region.map(offset, piece).unwrap();
+    }
+    region.set_access(Bytes(0), size, subject.device, RW).unwrap();
+    subject.write(&mut region, Bytes(0), size, seed);
+    region
+}
+
+/// Where the mappings of a region begin and end, in granules.
+fn cuts<B: Workbench>(subject: &Subject<B>, region: &Region<B>) -> Vec<(u64, u64)> {
+    let granule = subject.granularity().0;
+    region.mappings().map(|mapping| (mapping.offset.0 / granule, mapping.length.0 / granule)).collect()
+}

@@ -1,0 +1,130 @@
+//! What the cases of several groups do.
+#![allow(unsafe_code)] // says of streams that they are all
+
+use crate::subject::{RW, Subject};
+use gpu_vmm_core::{
+    Bytes, Capability, DeviceId, Done, Error, Feature, Physical, Region, RegionBuilder, Stream,
+};
+use gpu_vmm_testkit::Workbench;
+
+/// Waits for every device that has access.
+pub(crate) fn idle() -> Done<'static> {
+    Done::when_devices_idle()
+}
+
+/// Waits for these streams; the work of a case is on them alone.
+pub(crate) const fn streams_idle<'a>(streams: &'a [Stream<'a>]) -> Done<'a> {
+    // SAFETY: each case names all streams on which it has queued work.
+    unsafe { Done::when_streams_idle(streams) }
+}
+
+impl<B: Workbench> Subject<B> {
+    /// `count` times the least that can be mapped: what cases of many mappings count in. CUDA's unit of addresses is
+    /// sixteen times that.
+    pub(crate) fn granules(&self, count: u64) -> Bytes {
+        Bytes(self.granularity().0 * count)
+    }
+
+    /// A region with addresses for so many granules, or more.
+    pub(crate) fn space(&self, granules: u64) -> RegionBuilder<'_, B> {
+        Region::builder(&self.backend).on(self.device).reserve(self.granules(granules))
+    }
+
+    /// So many granules of the chosen device's memory in one piece.
+    pub(crate) fn piece(&self, granules: u64) -> Physical<B> {
+        self.piece_on(self.device, granules)
+    }
+
+    /// The same of another device's.
+    #[track_caller]
+    pub(crate) fn piece_on(&self, device: DeviceId, granules: u64) -> Physical<B> {
+        let properties = gpu_vmm_core::Properties::on(device);
+        Physical::create(&self.backend, self.granules(granules), properties).unwrap()
+    }
+
+    /// Maps memory and lets the chosen device read and write it.
+    #[track_caller]
+    pub(crate) fn open(&self, region: &mut Region<B>, offset: Bytes, memory: &Physical<B>) {
+        region.map(offset, memory).unwrap();
+        region.set_access(offset, memory.size(), self.device, RW).unwrap();
+    }
+
+    /// Has the chosen device write the pattern of a seed.
+    #[track_caller]
+    pub(crate) fn write(&self, region: &mut Region<B>, offset: Bytes, length: Bytes, seed: u64) {
+        region.write_pattern(self.device, offset, length, seed).unwrap();
+    }
+
+    /// Fails where the chosen device does not find the pattern of this seed.
+    #[track_caller]
+    pub(crate) fn check(&self, region: &Region<B>, offset: Bytes, length: Bytes, seed: u64) {
+        let wrong = region.count_wrong(self.device, offset, length, seed).unwrap();
+        assert_eq!(wrong, 0, "words that differ in {length} at offset {offset}");
+    }
+
+    /// Free memory of a device.
+    pub(crate) fn free_of(&self, device: DeviceId) -> Bytes {
+        self.backend.memory_info(device).unwrap().free
+    }
+
+    /// True where memory comes back when its last mapping is gone, and not when the addresses are.
+    pub(crate) fn gives_back_at_once(&self) -> bool {
+        !self.has_quirk("memory-stays-until-free")
+    }
+}
+
+/// What the chosen device is said to have.
+pub(crate) fn told<B: Workbench>(subject: &Subject<B>, feature: Feature) -> Capability {
+    let all = subject.backend.capabilities(subject.device).unwrap();
+    all.into_iter().find(|found| found.feature == feature).unwrap()
+}
+
+/// Pieces of memory in a row, which their device may read and write.
+pub(crate) fn mapped<B: Workbench>(subject: &Subject<B>, pieces: &[&Physical<B>]) -> Region<B> {
+    let size: Bytes = pieces.iter().map(|piece| piece.size()).sum();
+    let mut region = Region::builder(&subject.backend).reserve(size).build().unwrap();
+    for piece in pieces {
+        let offset = region.end();
+        region.map(offset, piece).unwrap();
+        region.set_access(offset, piece.size(), piece.device(), RW).unwrap();
+    }
+    region
+}
+
+/// Writes the pattern of a seed to all of a region, by the chosen device's kernel.
+pub(crate) fn write<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
+    region.write_pattern(subject.device, Bytes(0), region.end(), seed).unwrap();
+}
+
+/// Whether all of a region has the pattern of a seed, as the chosen device's kernel sees it.
+pub(crate) fn has<B: Workbench>(subject: &Subject<B>, region: &Region<B>, seed: u64) -> bool {
+    region.count_wrong(subject.device, Bytes(0), region.end(), seed).unwrap() == 0
+}
+
+/// Fails where the error's text does not hold every one of these.
+#[track_caller]
+pub(crate) fn assert_names(error: &Error, parts: &[String]) {
+    let text = error.to_string();
+    for part in parts {
+        assert!(text.contains(part.as_str()), "{text:?} does not say {part:?}");
+    }
+}
+
+/// Fails unless the result is an error of this kind whose text has these numbers, and no driver was asked.
+macro_rules! refused {
+    ($result:expr, $kind:pat $(, $part:expr)* $(,)?) => {{
+        let error = $result.map(drop).unwrap_err();
+        assert!(matches!(error, $kind), "another kind: {error:?}");
+        assert!(error.driver_error().is_none(), "a driver was asked: {error}");
+        crate::library::tools::assert_names(&error, &[$($part.to_string()),*]);
+    }};
+}
+
+pub(crate) use refused;
+
+pub(crate) fn setting(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, and is {text}")),
+        Err(_) => default,
+    }
+}

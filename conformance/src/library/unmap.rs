@@ -1,0 +1,230 @@
+//! Taking mappings away: whole ones, once, and what is left behind.
+
+use crate::case::cases;
+use crate::library::tools::{idle, refused};
+use crate::subject::{RW, Subject, skip};
+use gpu_vmm_core::{Access, Bytes, Error, Placement, Region};
+use gpu_vmm_testkit::Workbench;
+
+cases! { "unmap":
+    /// One call removes a run of mappings of different sizes.
+    a_run_at_once,
+    /// Mappings can be removed one by one, in any order.
+    in_any_order,
+    /// Removing one of several leaves its neighbours with their bytes and access.
+    one_of_several,
+    /// Some of a run can be removed where that is whole mappings; where it cuts one, nothing is.
+    some_of_a_run,
+    /// The access is gone with the mapping: what is mapped there next is closed, and the bytes went with the memory.
+    gone_after_unmap,
+    /// Nothing reaches the addresses any more: reads, writes, fills and kernels are refused.
+    nothing_is_reached_any_more,
+    /// Removing twice is the caller's error, though CUDA answers success and HIP 6 crashes.
+    twice_is_an_error,
+    /// Removing what was never mapped is the caller's error.
+    never_mapped,
+    /// The addresses stay reserved: nobody else is given them.
+    addresses_stay_reserved,
+    /// Memory that nobody holds comes back when its mapping is removed.
+    memory_comes_back,
+    /// Memory that somebody holds stays, with its bytes.
+    held_memory_stays,
+    /// One call removes mappings on both sides of the border of two reservations.
+    across_a_seam,
+    /// A hundred rounds of mapping and removing at one address leave nothing.
+    a_hundred_rounds,
+}
+
+/// A region with mappings of these sizes in a row, each with a pattern of its number.
+fn mapped<B: Workbench>(subject: &Subject<B>, granules: &[u64]) -> Region<B> {
+    let mut region = subject.space(granules.iter().sum()).build().unwrap();
+    for (granules, seed) in granules.iter().zip(0..) {
+        let (from, memory) = (region.end(), subject.piece(*granules));
+        subject.open(&mut region, from, &memory);
+        subject.write(&mut region, from, memory.size(), seed);
+    }
+    region
+}
+
+fn unmap<B: Workbench>(
+    subject: &Subject<B>,
+    region: &mut Region<B>,
+    (at, length): (u64, u64),
+) -> gpu_vmm_core::Result<()> {
+    region.unmap(subject.granules(at), subject.granules(length), idle())
+}
+
+fn a_run_at_once<B: Workbench>(subject: &Subject<B>) {
+    let mut region = mapped(subject, &[2, 1, 3]);
+    unmap(subject, &mut region, (0, 6)).unwrap();
+    assert_eq!((region.end(), region.mapped(), region.mappings().count()), (Bytes(0), Bytes(0), 0));
+    // All of it can be mapped again.
+    let memory = subject.piece(6);
+    subject.open(&mut region, Bytes(0), &memory);
+    subject.write(&mut region, Bytes(0), memory.size(), 9);
+    subject.check(&region, Bytes(0), memory.size(), 9);
+}
+
+fn in_any_order<B: Workbench>(subject: &Subject<B>) {
+    let parts = [(0, 1), (1, 2), (3, 3), (6, 1), (7, 2)];
+    let mut region = mapped(subject, &parts.map(|(_, length)| length));
+    let mut left = vec![0, 1, 2, 3, 4];
+    for gone in [2, 0, 4, 1, 3] {
+        unmap(subject, &mut region, parts[gone]).unwrap();
+        left.retain(|index| *index != gone);
+        for index in &left {
+            let (at, length) = parts[*index];
+            subject.check(&region, subject.granules(at), subject.granules(length), *index as u64);
+        }
+    }
+    assert_eq!(region.mapped(), Bytes(0));
+}
+
+fn one_of_several<B: Workbench>(subject: &Subject<B>) {
+    let mut region = mapped(subject, &[2, 2, 2]);
+    region.set_access(subject.granules(4), subject.granules(2), subject.device, Access::Read).unwrap();
+    unmap(subject, &mut region, (2, 2)).unwrap();
+    assert_eq!((region.end(), region.mapped()), (subject.granules(6), subject.granules(4)));
+    let rights = [0, 2, 4].map(|at| region.access(subject.granules(at), subject.device));
+    assert_eq!(rights, [RW, Access::None, Access::Read]);
+    subject.check(&region, Bytes(0), subject.granules(2), 0);
+    subject.check(&region, subject.granules(4), subject.granules(2), 2);
+}
+
+fn some_of_a_run<B: Workbench>(subject: &Subject<B>) {
+    let mut region = mapped(subject, &[1, 2, 2, 1]);
+    for cut in [(0, 2), (2, 1), (2, 3), (1, 3), (4, 2)] {
+        refused!(unmap(subject, &mut region, cut), Error::PartialMapping { .. });
+    }
+    assert_eq!(region.mapped(), subject.granules(6));
+    unmap(subject, &mut region, (1, 4)).unwrap();
+    let left: Vec<Bytes> = region.mappings().map(|mapping| mapping.offset).collect();
+    assert_eq!(left, [Bytes(0), subject.granules(5)]);
+    subject.check(&region, Bytes(0), subject.granules(1), 0);
+    subject.check(&region, subject.granules(5), subject.granules(1), 3);
+}
+
+fn gone_after_unmap<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.space(4).build().unwrap();
+    let (memory, other) = (subject.piece(2), subject.piece(2));
+    subject.open(&mut region, Bytes(0), &memory);
+    subject.write(&mut region, Bytes(0), memory.size(), 1);
+    region.unmap(Bytes(0), memory.size(), idle()).unwrap();
+    assert_eq!(region.access(Bytes(0), subject.device), Access::None);
+    // At the same address.
+    region.map(Bytes(0), &other).unwrap();
+    assert_eq!(region.access(Bytes(0), subject.device), Access::None);
+    refused!(region.count_wrong(subject.device, Bytes(0), other.size(), 1), Error::NoAccess { .. });
+    region.set_access(Bytes(0), other.size(), subject.device, RW).unwrap();
+    subject.write(&mut region, Bytes(0), other.size(), 2);
+    // At another.
+    let behind = memory.size();
+    region.map(behind, &memory).unwrap();
+    refused!(region.read(behind, &mut [0]), Error::NoAccess { .. });
+    region.set_access(behind, behind, subject.device, Access::Read).unwrap();
+    subject.check(&region, behind, behind, 1);
+}
+
+fn nothing_is_reached_any_more<B: Workbench>(subject: &Subject<B>) {
+    let mut region = mapped(subject, &[2]);
+    unmap(subject, &mut region, (0, 2)).unwrap();
+    let (start, granule) = (Bytes(0), subject.granularity());
+    refused!(region.read(start, &mut [0]), Error::NotMapped { .. });
+    refused!(region.write(start, &[0]), Error::NotMapped { .. });
+    refused!(region.fill(start, granule, 0), Error::NotMapped { .. });
+    refused!(region.write_pattern(subject.device, start, granule, 0), Error::NotMapped { .. });
+    refused!(region.count_wrong(subject.device, start, granule, 0), Error::NotMapped { .. });
+    refused!(region.set_access(start, granule, subject.device, RW), Error::NotMapped { .. });
+}
+
+fn twice_is_an_error<B: Workbench>(subject: &Subject<B>) {
+    let mut region = mapped(subject, &[2, 2]);
+    unmap(subject, &mut region, (0, 2)).unwrap();
+    refused!(unmap(subject, &mut region, (0, 2)), Error::NotMapped { .. });
+    // Together with what is mapped, too.
+    refused!(unmap(subject, &mut region, (0, 4)), Error::NotMapped { .. });
+    subject.check(&region, subject.granules(2), subject.granules(2), 1);
+    unmap(subject, &mut region, (2, 2)).unwrap();
+    refused!(unmap(subject, &mut region, (2, 2)), Error::NotMapped { .. });
+}
+
+fn never_mapped<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(2).build().unwrap();
+    refused!(unmap(subject, &mut region, (0, 1)), Error::NotMapped { .. });
+    refused!(region.unmap(Bytes(0), subject.units(2), idle()), Error::NotMapped { .. }, subject.units(2));
+    refused!(region.unmap(subject.units(2), subject.unit(), idle()), Error::OutOfRange { .. });
+}
+
+fn addresses_stay_reserved<B: Workbench>(subject: &Subject<B>) {
+    let mut region = subject.region(2).build().unwrap();
+    region.grow_to(subject.units(2)).unwrap();
+    region.unmap(Bytes(0), subject.units(2), idle()).unwrap();
+    for units in [0, 1] {
+        let wanted = Placement::Exact(region.address() + subject.units(units));
+        let error = subject.region(1).at(wanted).build().unwrap_err();
+        assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
+    }
+}
+
+fn memory_comes_back<B: Workbench>(subject: &Subject<B>) {
+    if !subject.gives_back_at_once() {
+        skip("this version of HIP keeps unmapped memory until the addresses are given back");
+    }
+    let mut region = mapped(subject, &[4, 2, 8]);
+    let held = subject.free_here();
+    unmap(subject, &mut region, (4, 2)).unwrap();
+    assert_eq!(subject.free_here(), held + subject.granules(2));
+    unmap(subject, &mut region, (0, 4)).unwrap();
+    unmap(subject, &mut region, (6, 8)).unwrap();
+    assert_eq!(subject.free_here(), held + subject.granules(14));
+}
+
+fn held_memory_stays<B: Workbench>(subject: &Subject<B>) {
+    let mut region = mapped(subject, &[3]);
+    let memory = region.mapping_at(Bytes(0)).unwrap().memory.clone();
+    let held = subject.free_here();
+    unmap(subject, &mut region, (0, 3)).unwrap();
+    assert_eq!(subject.free_here(), held);
+    let mut other = subject.space(3).build().unwrap();
+    subject.open(&mut other, Bytes(0), &memory);
+    subject.check(&other, Bytes(0), memory.size(), 0);
+}
+
+fn across_a_seam<B: Workbench>(subject: &Subject<B>) {
+    let base = subject.hole(8);
+    let mut region = subject.region(2).at(Placement::Exact(base)).extend_by(subject.unit()).build().unwrap();
+    for units in 1..=4 {
+        region.grow_to(subject.units(units)).unwrap();
+    }
+    assert_eq!(region.reservations().len(), 3);
+    let unit = subject.unit();
+    let words = unit.0 / 8;
+    subject.write(&mut region, Bytes(0), subject.units(4), 1);
+    region.unmap(unit, subject.units(2), idle()).unwrap();
+    assert_eq!((region.mapped(), region.end()), (subject.units(2), subject.units(4)));
+    subject.check(&region, Bytes(0), unit, 1);
+    subject.check(&region, subject.units(3), unit, 1 + 3 * words);
+    assert_eq!(region.reservations().len(), 3, "the addresses are kept");
+    region.unmap(Bytes(0), unit, idle()).unwrap();
+    region.unmap(subject.units(3), unit, idle()).unwrap();
+    assert_eq!(region.end(), Bytes(0));
+}
+
+fn a_hundred_rounds<B: Workbench>(subject: &Subject<B>) {
+    let page = Bytes(4096);
+    let mut region = subject.space(3).build().unwrap();
+    let mut free = None;
+    for round in 0..100 {
+        let memory = subject.piece(1 + round % 3);
+        subject.open(&mut region, Bytes(0), &memory);
+        subject.write(&mut region, Bytes(0), page, round);
+        subject.check(&region, Bytes(0), page, round);
+        region.unmap(Bytes(0), memory.size(), idle()).unwrap();
+        drop(memory);
+        if subject.gives_back_at_once() {
+            let now = subject.free_here();
+            // The first round loads kernels, which stay.
+            assert_eq!(*free.get_or_insert(now), now, "after round {round}");
+        }
+    }
+}

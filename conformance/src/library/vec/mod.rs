@@ -1,0 +1,29 @@
+//! A typed vector that grows in place.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `elements` | what is in it |
+//! | `memory` | where it is, and how much it takes |
+
+mod elements;
+mod memory;
+
+use crate::case::Case;
+use crate::subject::Subject;
+use gpu_vmm_core::DeviceVec;
+use gpu_vmm_testkit::Workbench;
+
+/// The cases of this group.
+pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+    [elements::cases(), memory::cases()].concat()
+}
+
+/// An empty vector with addresses for so many granules.
+fn empty<T: bytemuck::Pod, B: Workbench>(subject: &Subject<B>, granules: u64) -> DeviceVec<T, B> {
+    DeviceVec::build(subject.space(granules)).unwrap()
+}
+
+/// As many elements as fill so many granules.
+fn count<T, B: Workbench>(subject: &Subject<B>, granules: u64) -> usize {
+    subject.granules(granules).0 as usize / size_of::<T>()
+}

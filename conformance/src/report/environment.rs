@@ -1,0 +1,197 @@
+//! On what a run was made.
+
+use super::machine::{self, Machine, System};
+use crate::counts::Counts;
+use crate::standin::Standin;
+use gpu_vmm_core::{Backend, Device, DeviceId, DriverInfo, Vendor};
+use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::raw::{Library, loaded};
+use serde::{Deserialize, Serialize};
+use std::ffi::c_void;
+use std::fmt;
+use std::time::SystemTime;
+
+/// On what a run was made. Nothing in it names a user or a host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// The version of gpu-vmm.
+    pub gpu_vmm: String,
+    /// When the run began, as in `2026-11-21T14:39:47Z`.
+    pub time: String,
+    /// What was run on: `cuda`, `hip`, `host`.
+    pub target: String,
+    /// What was below the driver.
+    pub ran_on: RanOn,
+    /// The driver that was loaded.
+    pub driver: Driver,
+    /// The ordinal of the device that was chosen.
+    pub device: u32,
+    /// All devices that the driver sees.
+    pub devices: Vec<DeviceFound>,
+    /// The unit of memory and mappings.
+    pub granularity_bytes: u64,
+    /// The unit of addresses.
+    pub reservation_unit_bytes: u64,
+    /// Who wrote and checked the patterns in memory.
+    pub pattern_by: String,
+    /// The quirks that gpu-vmm knows of this version of the driver.
+    pub quirks: Vec<String>,
+    /// The computer.
+    pub machine: Machine,
+    /// Its operating system.
+    pub system: System,
+    /// The text that the names of cases had to contain, where not all were run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+}
+
+/// What was below a driver: whether a report tells of hardware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RanOn {
+    /// Devices.
+    Hardware,
+    /// The vendor's own driver over a simulation of what is below it.
+    SimulatedDevices,
+    /// A stand-in for the driver itself.
+    StandIn,
+    /// Host memory, and no GPU.
+    HostMemory,
+}
+
+impl RanOn {
+    fn of(vendor: Vendor, library: &str) -> Self {
+        match vendor {
+            Vendor::Host => Self::HostMemory,
+            Vendor::Hip if has(library, c"hip_standin_counts") => Self::StandIn,
+            Vendor::Cuda if Standin::now().is_some() => Self::StandIn,
+            Vendor::Hip if Counts::now().is_some() => Self::SimulatedDevices,
+            _ => Self::Hardware,
+        }
+    }
+}
+
+impl RanOn {
+    /// The same in few words.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Hardware => "hardware",
+            Self::SimulatedDevices => "SIMULATED, no GPU",
+            Self::StandIn => "STAND-IN, no GPU",
+            Self::HostMemory => "host memory, no GPU",
+        }
+    }
+}
+
+impl fmt::Display for RanOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.words())?;
+        match self {
+            Self::Hardware | Self::HostMemory => Ok(()),
+            Self::SimulatedDevices => f.write_str(": the vendor's own driver over a simulated HSA runtime"),
+            Self::StandIn => f.write_str(": a library of gpu-vmm's tests in place of the vendor's driver"),
+        }
+    }
+}
+
+/// True where a library that is loaded has a function of that name.
+fn has(library: &str, function: &std::ffi::CStr) -> bool {
+    #[allow(unsafe_code)] // asks for an address
+    let found = |library: &Library| {
+        // SAFETY: the address is not used.
+        unsafe { library.get::<*const c_void>(function.to_bytes()) }.is_ok()
+    };
+    loaded(library).is_some_and(|library| found(&library))
+}
+
+/// The driver that was loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Driver {
+    /// Its version, as people write it.
+    pub version: String,
+    /// The number that it answers.
+    pub version_number: u32,
+    /// The name under which it was found.
+    pub library: String,
+    /// The version of its part in the kernel, where that is hardware's and tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_module: Option<String>,
+}
+
+/// A device that the driver sees.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceFound {
+    /// Its ordinal.
+    pub device: u32,
+    /// The driver's name for it.
+    pub name: String,
+    /// All of its memory.
+    pub memory_bytes: u64,
+    /// The unit of its memory.
+    pub granularity_bytes: u64,
+    /// Why it cannot be used; none where it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unusable: Option<String>,
+}
+
+impl Environment {
+    /// What there is now: a backend, under the name by which it was asked for, and a device of it.
+    #[must_use]
+    pub fn of<B: Workbench>(target: &str, backend: &B, device: DeviceId) -> Self {
+        let driver = backend.driver();
+        let ran_on = RanOn::of(backend.vendor(), &driver.library);
+        let on_hardware = ran_on == RanOn::Hardware;
+        let kernel_module = on_hardware.then(|| machine::kernel_module(backend.vendor())).flatten();
+        Self {
+            gpu_vmm: env!("CARGO_PKG_VERSION").to_owned(),
+            time: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            target: target.to_owned(),
+            ran_on,
+            driver: Driver::new(driver, kernel_module),
+            device: device.0,
+            devices: Backend::devices(backend).iter().map(DeviceFound::from).collect(),
+            granularity_bytes: backend.granularity().bytes().0,
+            reservation_unit_bytes: backend.reservation_unit().bytes().0,
+            pattern_by: backend.pattern_by().to_owned(),
+            quirks: backend.quirks().iter().map(|quirk| quirk.id.to_owned()).collect(),
+            machine: Machine::this(),
+            system: System::this(),
+            filter: None,
+        }
+    }
+
+    /// The device that was chosen.
+    #[must_use]
+    pub fn chosen(&self) -> Option<&DeviceFound> {
+        self.devices.iter().find(|found| found.device == self.device)
+    }
+}
+
+impl Driver {
+    fn new(
+        DriverInfo { version, version_number, library }: DriverInfo,
+        kernel_module: Option<String>,
+    ) -> Self {
+        Self { version, version_number, library, kernel_module }
+    }
+}
+
+impl fmt::Display for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (number {}), {}", self.version, self.version_number, self.library)?;
+        self.kernel_module.iter().try_for_each(|version| write!(f, ", kernel module {version}"))
+    }
+}
+
+impl From<&Device> for DeviceFound {
+    fn from(device: &Device) -> Self {
+        Self {
+            device: device.id.0,
+            name: device.name.clone(),
+            memory_bytes: device.total_memory.0,
+            granularity_bytes: device.granularity.bytes().0,
+            unusable: device.unusable.clone(),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Running many items, in processes that may die of them.
+
+use crate::driver;
+use crate::fork_server::{Child, Request};
+use crate::outcome::Outcome;
+use crate::report::Environment;
+use crate::suite::{Item, Layer, Suite};
+use crate::target::Target;
+use crate::work::Told;
+use gpu_vmm_core::DeviceId;
+use gpu_vmm_testkit::Workbench;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What happens in a run, as it happens.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The backend is open in a working process.
+    Opened(&'a Environment),
+    /// An item begins.
+    Begins(&'a Item),
+    /// An item has ended.
+    Ended(&'a Item, &'a Outcome, Duration),
+}
+
+/// Some times what the longest case takes: a sweep over AMD's runtime, most of a minute.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+const OUT_OF_TURN: &str = "a working process speaks out of turn";
+
+impl<B: Workbench> Suite<B> {
+    /// Opens a target in a process of its own and says what is there. The device chosen is the first that is usable.
+    ///
+    /// # Errors
+    ///
+    /// Why the target cannot be had, or what the system answers.
+    pub fn look(&self, target: &Arc<dyn Target<B>>) -> Result<Environment, String> {
+        let mut child =
+            self.server.spawn(&Request::Look { target: target.name().to_owned() }).map_err(system)?;
+        let environment = opened(&mut child)?;
+        // What it has of the device is not to be gone in the middle of a case.
+        child.wait(PATIENCE).map_err(system)?;
+        Ok(environment)
+    }
+
+    /// Runs items in processes of their own, one after the other, and tells what happens. A process that dies or hangs
+    /// is the failure of the item that it was at; the rest goes on in a new one.
+    ///
+    /// # Errors
+    ///
+    /// Why the target cannot be had, or what the system answers.
+    pub fn run(
+        &self,
+        target: &Arc<dyn Target<B>>,
+        device: DeviceId,
+        items: &[Item],
+        tell: &mut dyn FnMut(Event<'_>),
+    ) -> Result<(), String> {
+        let mut left = items;
+        let mut opened = false;
+        while !left.is_empty() {
+            let (together, rest) = left.split_at(together(left));
+            let done = self.run_some(target, device, together, &mut |event| match event {
+                Event::Opened(_) if std::mem::replace(&mut opened, true) => {}
+                event => tell(event),
+            })?;
+            left = if done == together.len() { rest } else { &left[done..] };
+        }
+        Ok(())
+    }
+
+    /// Runs items in one process, and says how many of them have ended, in one way or another.
+    fn run_some(
+        &self,
+        target: &Arc<dyn Target<B>>,
+        device: DeviceId,
+        items: &[Item],
+        tell: &mut dyn FnMut(Event<'_>),
+    ) -> Result<usize, String> {
+        let request = Request::Work {
+            target: target.name().to_owned(),
+            device: device.0,
+            items: items.iter().map(|item| item.index).collect(),
+        };
+        let mut child = self.server.spawn(&request).map_err(system)?;
+        let environment = opened(&mut child)?;
+        child.peer.set_patience(PATIENCE).map_err(system)?;
+        tell(Event::Opened(&environment));
+        for (done, item) in items.iter().enumerate() {
+            let mut printed = 0;
+            let began = Instant::now();
+            let ended = loop {
+                match child.peer.try_receive() {
+                    Ok(Told::Begins { printed: before }) => {
+                        printed = before;
+                        tell(Event::Begins(item));
+                    }
+                    Ok(Told::Ended { outcome, seconds, is_last }) => {
+                        tell(Event::Ended(item, &outcome, Duration::from_secs_f64(seconds)));
+                        break Some(is_last);
+                    }
+                    Ok(Told::Opened(_)) => return Err(OUT_OF_TURN.to_owned()),
+                    Err(_) => break None,
+                }
+            };
+            if ended.is_none() {
+                let patience = if began.elapsed() < PATIENCE { PATIENCE } else { Duration::ZERO };
+                let ended = child.wait(patience).map_err(system)?;
+                let outcome = match self.content.rule(item.index) {
+                    Some(rule) => driver::died(
+                        rule,
+                        &ended.to_string(),
+                        &child.output_from(printed),
+                        &environment.quirks,
+                    ),
+                    None => Outcome::failed(format!("{ended}{}", said(&mut child, printed))),
+                };
+                tell(Event::Ended(item, &outcome, began.elapsed()));
+            }
+            if ended == Some(true) {
+                child.wait(PATIENCE).map_err(system)?;
+            }
+            if ended != Some(false) {
+                return Ok(done + 1);
+            }
+        }
+        child.wait(PATIENCE).map_err(system)?;
+        Ok(items.len())
+    }
+}
+
+/// What a process says of the backend that it was to open.
+fn opened(child: &mut Child) -> Result<Environment, String> {
+    match child.peer.try_receive() {
+        Ok(Told::Opened(answer)) => answer.map(|environment| *environment),
+        Ok(_) => Err(OUT_OF_TURN.to_owned()),
+        Err(_) => {
+            let ended = child.wait(PATIENCE).map_err(system)?;
+            Err(format!("the process that opens the backend: {ended}{}", said(child, 0)))
+        }
+    }
+}
+
+fn system(error: io::Error) -> String {
+    format!("a process for the suite: {error}")
+}
+
+/// How many of the items can share a process: a layer's own, and of the library's those before the next isolated one,
+/// or that one.
+fn together(items: &[Item]) -> usize {
+    let is_other = |item: &Item| item.layer != items[0].layer;
+    match items.iter().position(|item| is_other(item) || (item.layer == Layer::Library && item.isolated)) {
+        Some(0) => 1,
+        Some(first) => first,
+        None => items.len(),
+    }
+}
+
+/// What it has printed since, to be put behind how it ended.
+fn said(child: &mut Child, from: u64) -> String {
+    match child.output_from(from) {
+        text if text.is_empty() => String::new(),
+        text => format!(": {text}"),
+    }
+}

@@ -1,0 +1,229 @@
+//! The whole suite: what there is to run, on what, and how one item is run.
+
+use crate::case::Case;
+use crate::driver::{self, Rule};
+use crate::fork_server::{ForkServer, Request};
+use crate::outcome::{Outcome, Verdict};
+use crate::peer::Peer;
+use crate::standin::Standin;
+use crate::subject::{Subject, take_note};
+use crate::target::Target;
+use crate::{leaks, library, work};
+use gpu_vmm_core::DeviceId;
+use gpu_vmm_testkit::Workbench;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Which side of gpu-vmm a case looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layer {
+    /// What gpu-vmm promises, through its public API. It must hold on every backend.
+    Library,
+    /// What the driver below does with raw calls, right and wrong, beside what its documentation says.
+    Driver,
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Library => "library",
+            Self::Driver => "driver",
+        })
+    }
+}
+
+/// One thing that the suite can run.
+#[derive(Clone, Copy, Debug)]
+pub struct Item {
+    /// Its place in the suite.
+    pub index: usize,
+    /// Which side it looks at.
+    pub layer: Layer,
+    /// The group and the case, such as `grow::within`.
+    pub name: &'static str,
+    /// The rule in a sentence.
+    pub about: &'static str,
+    /// True where it is no item for [`Suite::run_here`]: a case that has to have a process of its own, or a rule of a
+    /// driver, which shares one with other rules until a driver dies of one.
+    pub isolated: bool,
+}
+
+/// All cases, and the backends that they can be run on.
+#[derive(Debug)]
+pub struct Suite<B: Workbench> {
+    pub(crate) content: Arc<Content<B>>,
+    pub(crate) server: Arc<ForkServer>,
+}
+
+impl<B: Workbench> Clone for Suite<B> {
+    fn clone(&self) -> Self {
+        Self { content: Arc::clone(&self.content), server: Arc::clone(&self.server) }
+    }
+}
+
+/// What every process of the suite knows.
+#[derive(Debug)]
+pub(crate) struct Content<B: Workbench> {
+    pub(crate) targets: Vec<Arc<dyn Target<B>>>,
+    pub(crate) cases: Vec<Case<B>>,
+    pub(crate) rules: Vec<Rule>,
+}
+
+impl<B: Workbench> Content<B> {
+    /// The rule that the item of this index is, if it is one.
+    pub(crate) fn rule(&self, index: usize) -> Option<&Rule> {
+        self.rules.get(index.checked_sub(self.cases.len())?)
+    }
+
+    fn target(&self, name: &str) -> Option<&Arc<dyn Target<B>>> {
+        self.targets.iter().find(|target| target.name() == name)
+    }
+}
+
+impl<B: Workbench> Suite<B> {
+    /// Makes the suite ready. Call it first of all in `main`: here the process is forked off in which drivers are never
+    /// touched, and out of which later ones come.
+    ///
+    /// # Safety
+    ///
+    /// The process has one thread and has opened no driver.
+    ///
+    /// # Errors
+    ///
+    /// What the system answers.
+    #[allow(unsafe_code)]
+    pub unsafe fn start(targets: Vec<Arc<dyn Target<B>>>) -> std::io::Result<Self> {
+        let content = Arc::new(Content { targets, cases: library::cases(), rules: driver::rules() });
+        let content_there = Arc::clone(&content);
+        // SAFETY: the caller's promise.
+        let server = unsafe {
+            ForkServer::start(move |request, peer, server| {
+                serve(&Self { content: content_there, server }, request, &peer);
+            })
+        }?;
+        Ok(Self { content, server })
+    }
+
+    /// What it can be run on.
+    pub fn targets(&self) -> impl Iterator<Item = &Arc<dyn Target<B>>> {
+        self.content.targets.iter()
+    }
+
+    /// Everything there is to run, the library's first.
+    #[must_use]
+    pub fn items(&self) -> Vec<Item> {
+        let library =
+            self.content.cases.iter().map(|case| (Layer::Library, case.name, case.about, case.isolated));
+        let driver = self.content.rules.iter().map(|rule| (Layer::Driver, rule.name, rule.about, true));
+        let all = library.chain(driver).enumerate();
+        all.map(|(index, (layer, name, about, isolated))| Item { index, layer, name, about, isolated })
+            .collect()
+    }
+
+    /// Runs one item of the library's in this process, on a backend that is open.
+    pub(crate) fn run_case(
+        &self,
+        target: &Arc<dyn Target<B>>,
+        backend: &B,
+        device: DeviceId,
+        case: &Case<B>,
+    ) -> Outcome {
+        let subject = |backend: B| Subject {
+            backend,
+            device,
+            target: Arc::clone(target),
+            case: case.name,
+            server: Some(Arc::clone(&self.server)),
+        };
+        if !target.is_fresh() {
+            return run_counted(&subject(backend.clone()), case);
+        }
+        match target.open() {
+            Ok(fresh) => run_counted(&subject(fresh), case),
+            Err(reason) => Outcome::failed(format!("no fresh backend: {reason}")),
+        }
+    }
+
+    /// Runs one item in this process.
+    ///
+    /// What is [isolated](Item::isolated) has to be run by [`Suite::run`] instead.
+    #[must_use]
+    pub fn run_here(
+        &self,
+        target: &Arc<dyn Target<B>>,
+        backend: &B,
+        device: DeviceId,
+        item: &Item,
+    ) -> Outcome {
+        match self.content.cases.get(item.index) {
+            Some(case) => self.run_case(target, backend, device, case),
+            None => Outcome::failed("the driver layer runs in processes of its own"),
+        }
+    }
+}
+
+/// What a forked process does.
+fn serve<B: Workbench>(suite: &Suite<B>, request: Request, peer: &Peer) {
+    let find = |name: &str| Arc::clone(suite.content.target(name).expect("a target of the suite"));
+    match request {
+        Request::Look { target } => work::look(&find(&target), peer),
+        Request::Work { target, device, items } => {
+            work::work(suite, &find(&target), DeviceId(device), &items, peer);
+        }
+        Request::Child { target, case, device } => {
+            let target = find(&target);
+            let case = suite.content.cases.iter().find(|known| known.name == case).expect("a case");
+            let backend = target.open().expect("the backend that the first process has opened");
+            let subject = Subject {
+                backend,
+                device: DeviceId(device),
+                target,
+                case: case.name,
+                server: Some(Arc::clone(&suite.server)),
+            };
+            (case.child.expect("a case of two processes"))(&subject, peer);
+            Standin::check_violations(None).unwrap();
+        }
+    }
+}
+
+/// Runs a case, and looks at what it has left behind.
+fn run_counted<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
+    let mut lost = String::new();
+    for _ in 0..leaks::TRIES {
+        let (before, below) = (subject.free(), leaks::Before::now());
+        let outcome = run_once(subject, case);
+        if outcome.verdict == Verdict::Failed {
+            return outcome;
+        }
+        if let Err(wrong) = below.check_calls() {
+            return Outcome::failed(wrong);
+        }
+        if case.isolated {
+            return outcome;
+        }
+        let after = subject.free();
+        if let Err(left) = below.check(&subject.backend) {
+            return Outcome::failed(left);
+        }
+        if let Some(error) = subject.backend.drop_log().take_last() {
+            return Outcome::failed(format!("a destructor failed: {error}"));
+        }
+        if before == after {
+            return outcome;
+        }
+        lost = format!("free memory was {before:?} before the case and is {after:?} after it");
+    }
+    Outcome::failed(format!("{lost}, each of {} times", leaks::TRIES))
+}
+
+fn run_once<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
+    drop(take_note());
+    match catch_unwind(AssertUnwindSafe(|| (case.run)(subject))) {
+        Ok(()) => Outcome::new(Verdict::Passed, take_note()),
+        Err(panic) => work::ended_by(panic),
+    }
+}

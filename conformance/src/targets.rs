@@ -1,0 +1,97 @@
+//! The backends as targets of the suite.
+
+use crate::Target;
+use gpu_vmm::{AnyBackend, Vendor};
+use gpu_vmm_testkit::short;
+use std::sync::{Arc, OnceLock};
+
+#[cfg(feature = "host")]
+use gpu_vmm::{Bytes, host::HostConfig};
+
+/// A GPU's driver: one for the process.
+#[derive(Debug)]
+struct Gpu {
+    vendor: Vendor,
+    opened: OnceLock<Result<AnyBackend, String>>,
+}
+
+impl Target<AnyBackend> for Gpu {
+    fn name(&self) -> &str {
+        self.vendor.name()
+    }
+
+    fn open(&self) -> Result<AnyBackend, String> {
+        let open = || AnyBackend::open(self.vendor).map_err(|error| short(&error));
+        self.opened.get_or_init(open).clone()
+    }
+
+    fn is_fresh(&self) -> bool {
+        false
+    }
+
+    fn foreign(&self) -> Option<AnyBackend> {
+        #[cfg(feature = "host")]
+        return simulated(&HostConfig::new()).ok();
+        #[cfg(not(feature = "host"))]
+        None
+    }
+
+    fn settle(&self, _backend: &AnyBackend) -> gpu_vmm::Result<()> {
+        #[cfg(feature = "hip")]
+        if let AnyBackend::Hip(hip) = _backend {
+            return hip.release_kept_addresses().map(drop);
+        }
+        Ok(())
+    }
+}
+
+/// A simulated host with two devices, in units small enough that cases are quick.
+#[cfg(feature = "host")]
+fn simulated(config: &HostConfig) -> Result<AnyBackend, String> {
+    let config = config.clone().devices(2).memory(Bytes::gib(1)).granularity(Bytes::kib(64));
+    config.open().map(AnyBackend::from).map_err(|error| error.to_string())
+}
+
+/// Host memory: one with devices of its own for each case.
+#[cfg(feature = "host")]
+#[derive(Debug)]
+struct Host {
+    name: &'static str,
+    config: HostConfig,
+}
+
+#[cfg(feature = "host")]
+impl Target<AnyBackend> for Host {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn open(&self) -> Result<AnyBackend, String> {
+        simulated(&self.config)
+    }
+
+    fn is_fresh(&self) -> bool {
+        true
+    }
+
+    fn foreign(&self) -> Option<AnyBackend> {
+        self.open().ok()
+    }
+}
+
+/// All that are built in, the host in both ways of unmapping that drivers have, and with memory of one unit and of two.
+#[must_use]
+pub fn targets() -> Vec<Arc<dyn Target<AnyBackend>>> {
+    let mut targets: Vec<Arc<dyn Target<AnyBackend>>> = Vec::new();
+    for vendor in AnyBackend::BUILT_IN.iter().filter(|vendor| **vendor != Vendor::Host) {
+        targets.push(Arc::new(Gpu { vendor: *vendor, opened: OnceLock::new() }));
+    }
+    #[cfg(feature = "host")]
+    for (name, config) in [
+        ("host", HostConfig::new()),
+        ("host-singly", HostConfig::new().unmapping_singly().host_granularity(Bytes::mib(4))),
+    ] {
+        targets.push(Arc::new(Host { name, config }));
+    }
+    targets
+}

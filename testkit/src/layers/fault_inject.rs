@@ -1,0 +1,390 @@
+//! A backend whose driver calls fail when they are told to, and which knows what is left.
+#![allow(unsafe_code)]
+
+use super::fault_event::FaultEvent;
+use super::fault_held::{FaultHandle, FaultReservation, Live, Registry};
+use super::fault_lane::FaultLane;
+use super::fault_plan::Plan;
+use gpu_vmm_core::testkit::{CaptureMode, Graph, Walked, WorkStream, Workbench};
+use gpu_vmm_core::{
+    Access, Address, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog,
+    Event, FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result,
+    Stream, Vendor,
+};
+use std::sync::Arc;
+
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
+#[cfg(windows)]
+use std::os::windows::io::BorrowedHandle;
+
+/// A backend like the one inside of it, but for the driver calls that are told to fail.
+///
+/// The calls that an operation can fail at are numbered from 0 on: create, import, export, reserve, map, unmap, set
+/// access, copies, fill, synchronize, events and captures, can access, the pattern's, and those of multicast. A call that fails by plan does not reach the
+/// driver. What the driver has handed out and not got back is known at any time.
+#[derive(Debug)]
+pub struct FaultInject<B: Backend> {
+    pub(super) inner: B,
+    pub(super) plan: Arc<Plan>,
+    pub(super) registry: Arc<Registry<B::Reservation>>,
+}
+
+impl<B: Backend> Clone for FaultInject<B> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), plan: Arc::clone(&self.plan), registry: Arc::clone(&self.registry) }
+    }
+}
+
+impl<B: Backend> FaultInject<B> {
+    /// Wraps a backend; nothing fails yet.
+    pub fn new(inner: B) -> Self {
+        Self { inner, plan: Arc::default(), registry: Arc::default() }
+    }
+
+    /// Starts counting at 0, and lets `count` calls from number `first` on fail.
+    pub fn fail(&self, first: u64, count: u64) {
+        let range = first..first.saturating_add(count);
+        self.plan.start(vec![range]);
+    }
+
+    /// Starts counting at 0, and lets the calls of these numbers fail.
+    pub fn fail_each(&self, numbers: &[u64]) {
+        self.plan.start(numbers.iter().map(|number| *number..number.saturating_add(1)).collect());
+    }
+
+    /// Lets all calls of these names fail, until [`stop`](FaultInject::stop).
+    pub fn fail_calls(&self, calls: &'static [&'static str]) {
+        self.plan.fail_calls(calls);
+    }
+
+    /// Says whether a set access that fails by plan is carried out all the same: a driver may have done some of it.
+    pub fn set_access_though_failing(&self, whether: bool) {
+        self.plan.carry_out(whether);
+    }
+
+    /// Says whether somebody else takes a reservation's addresses whenever memory is returned, and keeps them until this is
+    /// said otherwise.
+    pub fn lose_addresses(&self, whether: bool) {
+        self.plan.lose_addresses(whether);
+    }
+
+    /// Says whether no other device reaches the memory of this one, as on machines without peer access.
+    pub fn hide_memory(&self, owner: DeviceId, whether: bool) {
+        self.plan.hide_memory(owner, whether);
+    }
+
+    /// Says whether a stream of the device captures: waiting for the device fails then, as with every driver. No call tells
+    /// of the capture.
+    pub fn capture_on(&self, device: DeviceId, whether: bool) {
+        self.plan.capture_on(device, whether);
+    }
+
+    /// Does something once, in the next call of a kind (as [`fail_calls`](FaultInject::fail_calls) names it), before the inner
+    /// backend is called.
+    pub fn during(&self, call: &'static str, act: impl FnOnce() + Send + 'static) {
+        self.plan.during(call, Box::new(act));
+    }
+
+    /// Lets nothing fail any more, and tells how many calls there were since [`FaultInject::fail`].
+    pub fn stop(&self) -> u64 {
+        self.plan.stop()
+    }
+
+    /// The backend inside.
+    pub fn inner(&self) -> &B {
+        &self.inner
+    }
+
+    /// What this backend's driver has handed out and not got back.
+    pub fn live(&self) -> Live {
+        self.registry.live()
+    }
+
+    /// What the driver itself says that a device may do at an address; `None` where nothing is mapped by this backend.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    pub fn access_at(&self, address: Address, device: DeviceId) -> Result<Option<Access>> {
+        self.inner.device("access", device)?;
+        self.registry.access_at(address, device)
+    }
+
+    /// Unmaps and gives back what is still reserved, and says how many reservations that were: those that a region
+    /// has left to the end of the process, since undoing something in them failed.
+    ///
+    /// # Safety
+    ///
+    /// No region of this backend is left, and no device uses their memory any more.
+    ///
+    /// # Errors
+    ///
+    /// What the driver answers.
+    pub unsafe fn reclaim(&self) -> Result<usize> {
+        // SAFETY: the caller's promise.
+        unsafe { self.registry.reclaim() }
+    }
+}
+
+// SAFETY: every call goes to the inner backend's, or fails without one.
+unsafe impl<B: Backend> Backend for FaultInject<B> {
+    type Handle = FaultHandle<B::Handle>;
+    type Reservation = FaultReservation<B::Reservation>;
+
+    fn vendor(&self) -> Vendor {
+        self.inner.vendor()
+    }
+
+    fn instance(&self) -> InstanceId {
+        self.inner.instance()
+    }
+
+    fn driver(&self) -> DriverInfo {
+        self.inner.driver()
+    }
+
+    fn devices(&self) -> &[Device] {
+        self.inner.devices()
+    }
+
+    fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
+        self.inner.memory_info(device)
+    }
+
+    fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
+        self.plan.call("can access")?;
+        Ok((device == owner || !self.plan.is_hidden(owner)) && self.inner.can_access(device, owner)?)
+    }
+
+    fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
+        self.inner.capabilities(device)
+    }
+
+    fn quirks(&self) -> Vec<Quirk> {
+        self.inner.quirks()
+    }
+
+    fn unmaps_runs(&self) -> bool {
+        self.inner.unmaps_runs()
+    }
+
+    fn granularity(&self) -> Granularity {
+        self.inner.granularity()
+    }
+
+    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+        self.inner.granularity_of(operation, properties)
+    }
+
+    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
+        self.inner.check_host_access(operation, properties)
+    }
+
+    fn reservation_unit(&self) -> Granularity {
+        self.inner.reservation_unit()
+    }
+
+    unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle> {
+        self.plan.call("create")?;
+        // SAFETY: the caller's promises are passed on; so in every function below.
+        let inner = unsafe { self.inner.create(size, properties) }?;
+        Ok(FaultHandle::new(inner, &self.plan, &self.registry))
+    }
+
+    #[cfg(unix)]
+    unsafe fn import(
+        &self,
+        fd: BorrowedFd<'_>,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self::Handle> {
+        self.plan.call("import")?;
+        // SAFETY: as in `create`.
+        let inner = unsafe { self.inner.import(fd, size, properties) }?;
+        Ok(FaultHandle::new(inner, &self.plan, &self.registry))
+    }
+
+    #[cfg(windows)]
+    unsafe fn import_win32(
+        &self,
+        from: BorrowedHandle<'_>,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self::Handle> {
+        self.plan.call("import")?;
+        // SAFETY: as in `create`.
+        let inner = unsafe { self.inner.import_win32(from, size, properties) }?;
+        Ok(FaultHandle::new(inner, &self.plan, &self.registry))
+    }
+
+    unsafe fn import_fabric(
+        &self,
+        handle: &FabricHandle,
+        size: Bytes,
+        properties: &Properties,
+    ) -> Result<Self::Handle> {
+        self.plan.call("import")?;
+        // SAFETY: as in `create`.
+        let inner = unsafe { self.inner.import_fabric(handle, size, properties) }?;
+        Ok(FaultHandle::new(inner, &self.plan, &self.registry))
+    }
+
+    unsafe fn reserve(
+        &self,
+        size: Bytes,
+        alignment: Alignment,
+        hint: Option<Address>,
+    ) -> Result<Self::Reservation> {
+        self.plan.call("reserve")?;
+        // SAFETY: as in `create`.
+        let inner = unsafe { self.inner.reserve(size, alignment, hint) }?;
+        Ok(FaultReservation::new(inner, &self.plan, &self.registry))
+    }
+
+    unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
+        self.plan.call("copy from host")?;
+        // SAFETY: as in `create`.
+        unsafe { self.inner.copy_from_host(device, to, from) }
+    }
+
+    unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
+        self.plan.call("copy to host")?;
+        // SAFETY: as in `create`.
+        unsafe { self.inner.copy_to_host(device, to, from) }
+    }
+
+    unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> {
+        self.plan.call("copy")?;
+        // SAFETY: as in `create`.
+        unsafe { self.inner.copy(device, to, from, length) }
+    }
+
+    unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
+        self.plan.call("fill")?;
+        // SAFETY: as in `create`.
+        unsafe { self.inner.fill(device, at, length, value) }
+    }
+
+    fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
+        self.plan.call("pin")?;
+        self.inner.pin(size)
+    }
+
+    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
+        self.plan.call("lane")?;
+        Ok(Box::new(FaultLane::new(self.inner.lane(device)?, &self.plan)))
+    }
+
+    fn synchronize(&self, device: DeviceId) -> Result<()> {
+        self.plan.wait(device)?;
+        self.inner.synchronize(device)
+    }
+
+    fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
+        self.plan.call("synchronize stream")?;
+        self.inner.synchronize_stream(device, stream)
+    }
+
+    fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
+        self.plan.call("event")?;
+        Ok(Box::new(FaultEvent::new(self.inner.event(device)?, &self.plan)))
+    }
+
+    fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
+        self.plan.call("is capturing")?;
+        self.inner.is_capturing(stream)
+    }
+
+    fn queries_spoil_captures(&self) -> bool {
+        self.inner.queries_spoil_captures()
+    }
+
+    fn deferred(&self) -> &Deferred {
+        self.inner.deferred()
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        self.inner.drop_log()
+    }
+}
+
+impl<B: Workbench> Workbench for FaultInject<B> {
+    fn pattern_by(&self) -> &'static str {
+        self.inner.pattern_by()
+    }
+
+    unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
+        self.plan.call("write pattern")?;
+        // SAFETY: as in `create`.
+        unsafe { self.inner.write_pattern(device, at, length, seed) }
+    }
+
+    unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
+        self.plan.call("check pattern")?;
+        // SAFETY: as in `create`.
+        unsafe { self.inner.count_wrong(device, at, length, seed) }
+    }
+
+    unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
+        self.plan.call("walk list")?;
+        // SAFETY: as in `create`.
+        unsafe { self.inner.walk_list(device, head, most) }
+    }
+
+    fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        self.inner.own_stream(device)
+    }
+
+    fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        self.inner.blocking_stream(device)
+    }
+
+    fn stream_elsewhere(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
+        self.inner.stream_elsewhere(device)
+    }
+
+    fn in_context_of(&self, stream: &dyn WorkStream, act: &mut dyn FnMut()) -> Result<()> {
+        self.inner.in_context_of(stream, act)
+    }
+
+    unsafe fn open_in_context_of(&self, device: DeviceId, stream: &dyn WorkStream) -> Result<Self> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.open_in_context_of(device, stream) }.map(Self::new)
+    }
+
+    fn per_thread_stream(&self) -> Option<Stream<'static>> {
+        self.inner.per_thread_stream()
+    }
+
+    unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.begin_capture(device, stream, mode) }
+    }
+
+    fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
+        self.inner.end_capture(device, stream)
+    }
+
+    unsafe fn start_pattern_on(
+        &self,
+        device: DeviceId,
+        stream: Stream<'_>,
+        at: Address,
+        length: Bytes,
+        seed: u64,
+        rounds: u32,
+    ) -> Result<()> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.start_pattern_on(device, stream, at, length, seed, rounds) }
+    }
+
+    fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
+        self.inner.allocate_plain(device, size)
+    }
+
+    unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
+        // SAFETY: as in `create`.
+        unsafe { self.inner.free_plain(device, at, size) }
+    }
+}

@@ -1,0 +1,39 @@
+//! A queue of copies that fails when it is told to.
+#![allow(unsafe_code)]
+
+use super::fault_plan::Plan;
+use gpu_vmm_core::{Address, Bytes, Lane, Result};
+use std::sync::Arc;
+
+#[derive(Debug)]
+pub(super) struct FaultLane {
+    inner: Box<dyn Lane>,
+    plan: Arc<Plan>,
+}
+
+impl FaultLane {
+    pub(super) fn new(inner: Box<dyn Lane>, plan: &Arc<Plan>) -> Self {
+        Self { inner, plan: Arc::clone(plan) }
+    }
+}
+
+// SAFETY: every call goes to the inner backend's, or fails without one.
+unsafe impl Lane for FaultLane {
+    unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
+        self.plan.call("queue a copy to host")?;
+        // SAFETY: the caller's promises are passed on; so below.
+        unsafe { self.inner.copy_to_host(to, from, length) }
+    }
+
+    unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()> {
+        self.plan.call("queue a copy from host")?;
+        // SAFETY: as above.
+        unsafe { self.inner.copy_from_host(to, from, length) }
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let planned = self.plan.call("finish copies");
+        // What is queued must have ended all the same before anybody touches the memory.
+        self.inner.finish().and(planned)
+    }
+}

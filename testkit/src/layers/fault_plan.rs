@@ -1,0 +1,134 @@
+//! Which driver calls fail.
+
+use gpu_vmm_core::{DeviceId, DriverError, Error, Result};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Counts calls, and fails those that it is told to.
+#[derive(Debug, Default)]
+pub(super) struct Plan(Mutex<Counting>);
+
+/// What is done once, in the next call of a kind.
+struct Meanwhile {
+    call: &'static str,
+    act: Box<dyn FnOnce() + Send>,
+}
+
+impl fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Meanwhile").field("call", &self.call).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counting {
+    next: u64,
+    failing: Vec<Range<u64>>,
+    /// Calls of which all fail.
+    kinds: &'static [&'static str],
+    /// Whether a set access that fails is carried out all the same.
+    carry_out: bool,
+    /// The devices that cannot be waited for, since a stream captures.
+    capturing: BTreeSet<DeviceId>,
+    meanwhile: Option<Meanwhile>,
+    /// The devices whose memory no other one reaches.
+    hidden: BTreeSet<DeviceId>,
+    /// Whether addresses are somebody else's as soon as memory is returned.
+    lose_addresses: bool,
+}
+
+/// Adds a device to a set, or removes it.
+fn set_member(set: &mut BTreeSet<DeviceId>, device: DeviceId, whether: bool) {
+    if whether {
+        set.insert(device);
+    } else {
+        set.remove(&device);
+    }
+}
+
+impl Plan {
+    fn counting(&self) -> MutexGuard<'_, Counting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn start(&self, failing: Vec<Range<u64>>) {
+        let mut counting = self.counting();
+        counting.next = 0;
+        counting.failing = failing;
+    }
+
+    pub(super) fn fail_calls(&self, kinds: &'static [&'static str]) {
+        self.counting().kinds = kinds;
+    }
+
+    pub(super) fn stop(&self) -> u64 {
+        let mut counting = self.counting();
+        counting.failing.clear();
+        counting.kinds = &[];
+        counting.next
+    }
+
+    pub(super) fn carry_out(&self, whether: bool) {
+        self.counting().carry_out = whether;
+    }
+
+    pub(super) fn carries_out(&self) -> bool {
+        self.counting().carry_out
+    }
+
+    pub(super) fn lose_addresses(&self, whether: bool) {
+        self.counting().lose_addresses = whether;
+    }
+
+    pub(super) fn hide_memory(&self, owner: DeviceId, whether: bool) {
+        set_member(&mut self.counting().hidden, owner, whether);
+    }
+
+    pub(super) fn is_hidden(&self, owner: DeviceId) -> bool {
+        self.counting().hidden.contains(&owner)
+    }
+
+    pub(super) fn loses_addresses(&self) -> bool {
+        self.counting().lose_addresses
+    }
+
+    pub(super) fn capture_on(&self, device: DeviceId, whether: bool) {
+        set_member(&mut self.counting().capturing, device, whether);
+    }
+
+    pub(super) fn during(&self, call: &'static str, act: Box<dyn FnOnce() + Send>) {
+        self.counting().meanwhile = Some(Meanwhile { call, act });
+    }
+
+    /// Counts a call that waits for a device, and fails it if its turn has come or a stream of the device captures.
+    pub(super) fn wait(&self, device: DeviceId) -> Result<()> {
+        let operation = "synchronize";
+        self.call(operation)?;
+        if self.counting().capturing.contains(&device) {
+            return Err(Error::Capturing { operation, source: None });
+        }
+        Ok(())
+    }
+
+    /// Counts a call, runs what [`during`](Self::during) was given for it, and fails the call if it is among those that fail.
+    pub(super) fn call(&self, call: &'static str) -> Result<()> {
+        let mut counting = self.counting();
+        let number = counting.next;
+        counting.next += 1;
+        let fails = counting.failing.iter().any(|failing| failing.contains(&number))
+            || counting.kinds.contains(&call);
+        let meanwhile = counting.meanwhile.take_if(|meanwhile| meanwhile.call == call);
+        drop(counting);
+        if let Some(Meanwhile { act, .. }) = meanwhile {
+            act();
+        }
+        if !fails {
+            return Ok(());
+        }
+        let source =
+            DriverError { call, code: -1, name: "INJECTED".into(), description: "failed by plan".into() };
+        Err(Error::Driver { operation: call, source, context: format!("driver call {number}") })
+    }
+}

@@ -1,0 +1,26 @@
+//! What tests and benchmarks of [gpu-vmm](https://docs.rs/gpu-vmm) are made of.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`FaultInject`] | a backend around a backend, whose driver calls fail on demand |
+//! | [`Workbench`] | a backend with kernels that write and check memory, streams, captures |
+//! | [`raw`] | the drivers' own calls |
+//! | [`short()`] | an error in a few words |
+//! | `forked`, [`Random`] | child processes and numbers for tests |
+
+#[cfg(target_os = "linux")]
+pub mod forked;
+mod layers;
+// Memory is shared by descriptors, and libraries are found as Unix has them.
+mod random;
+#[cfg(unix)]
+pub mod raw;
+mod short;
+
+pub use gpu_vmm_core::testkit::{
+    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, handle_of,
+    pattern_word, round_seeds, write_pattern_words,
+};
+pub use layers::{FaultHandle, FaultInject, FaultMulticast, FaultReservation, Live};
+pub use random::Random;
+pub use short::short;

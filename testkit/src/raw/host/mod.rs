@@ -1,0 +1,170 @@
+//! The calls on host memory: each becomes the method of the backend's traits that stands for it. The host backend
+//! checks what it is given, and says so where it does; what its traits' contracts leave undefined, or cannot say at all,
+//! is not called: it ends as [`Missing`](crate::raw::Missing), with what is in the way.
+//!
+//! Its errors become the numbers that both vendors have for the same thing.
+
+mod calls;
+
+use crate::raw::abi::{self, Code, Location};
+use crate::raw::{Driver, ImportBy, missing};
+use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Pinned, Reservation, Vendor};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) struct Host<B: Workbench> {
+    backend: B,
+    /// The device that was made current.
+    current: AtomicU32,
+    books: Mutex<Books<B>>,
+}
+
+/// What the numbers stand for that were given out.
+struct Books<B: Workbench> {
+    reservations: BTreeMap<u64, B::Reservation>,
+    handles: BTreeMap<u64, B::Handle>,
+    /// Where each mapping begins, and how long it is.
+    mappings: BTreeMap<u64, usize>,
+    plain: BTreeMap<u64, Bytes>,
+    pinned: BTreeMap<usize, Box<dyn Pinned>>,
+    last_handle: u64,
+}
+
+/// What the answer is as a number.
+fn code(error: &Error) -> Code {
+    const REFUSED: [i32; 3] = [libc::EINVAL, libc::EFAULT, libc::EACCES];
+    match error {
+        Error::OutOfMemory { .. } => Code::OUT_OF_MEMORY,
+        Error::NoSuchDevice { .. } => Code::INVALID_DEVICE,
+        Error::Unsupported { .. } => Code::NOT_SUPPORTED,
+        Error::Forked { .. } => Code::NOT_INITIALIZED,
+        Error::Driver { source, .. } if source.code == i64::from(libc::ENOMEM) => Code::OUT_OF_MEMORY,
+        Error::Driver { source, .. } if REFUSED.iter().any(|errno| source.code == i64::from(*errno)) => {
+            Code::INVALID_VALUE
+        }
+        _ => Code::UNKNOWN,
+    }
+}
+
+/// The end of a call that the traits do not have, or leave undefined.
+fn excluded(why: &str) -> ! {
+    missing(format!("the backend's traits exclude it: {why}"))
+}
+
+fn device(location: Location) -> DeviceId {
+    match (location.kind, u32::try_from(location.id)) {
+        (abi::DEVICE, Ok(ordinal)) => DeviceId(ordinal),
+        (abi::DEVICE, Err(_)) => excluded("a device's number is not negative"),
+        _ => excluded("a place is a device"),
+    }
+}
+
+impl<B: Workbench> Host<B> {
+    pub(crate) fn new(backend: B, device: DeviceId) -> Self {
+        let books = Books {
+            reservations: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+            plain: BTreeMap::new(),
+            pinned: BTreeMap::new(),
+            last_handle: 0,
+        };
+        Self { backend, current: AtomicU32::new(device.0), books: Mutex::new(books) }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books<B>> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn current(&self) -> DeviceId {
+        DeviceId(self.current.load(Ordering::Relaxed))
+    }
+
+    /// A size that the contract allows.
+    fn whole(&self, size: u64) -> Bytes {
+        if size == 0 || !self.backend.granularity().divides(Bytes(size)) {
+            excluded("sizes are multiples of the granularity and not zero");
+        }
+        Bytes(size)
+    }
+
+    fn known(&self, location: Location) -> DeviceId {
+        let device = device(location);
+        if device.0 as usize >= self.backend.devices().len() {
+            excluded("every device that is named exists");
+        }
+        device
+    }
+}
+
+/// The reservation that an address lies in, and how far.
+fn at<B: Workbench>(
+    reservations: &mut BTreeMap<u64, B::Reservation>,
+    address: u64,
+) -> (&mut B::Reservation, Bytes) {
+    match reservations.range_mut(..=address).next_back() {
+        Some((base, reservation)) if reservation.range().contains(Address(address)) => {
+            (reservation, Bytes(address - base))
+        }
+        _ => excluded("mapping is a reservation's own method"),
+    }
+}
+
+impl<B: Workbench> Books<B> {
+    fn handle(&self, handle: u64) -> &B::Handle {
+        self.handles.get(&handle).unwrap_or_else(|| excluded("a handle is a value, and released once"))
+    }
+
+    /// Where mappings begin in a range.
+    fn mapped(&self, address: u64, size: usize) -> impl Iterator<Item = u64> {
+        self.mappings.range(address..address.saturating_add(size as u64)).map(|(base, _)| *base)
+    }
+
+    fn keep(&mut self, handle: B::Handle) -> u64 {
+        self.last_handle += 1;
+        self.handles.insert(self.last_handle, handle);
+        self.last_handle
+    }
+}
+
+impl<B: Workbench> Driver for Host<B> {
+    fn vendor(&self) -> Vendor {
+        Vendor::Host
+    }
+
+    fn make_current(&self, device: i32) -> Code {
+        match u32::try_from(device) {
+            Ok(device) if (device as usize) < self.backend.devices().len() => {
+                self.current.store(device, Ordering::Relaxed);
+                Code::SUCCESS
+            }
+            _ => Code::INVALID_DEVICE,
+        }
+    }
+
+    fn import_by(&self) -> ImportBy {
+        ImportBy::Value
+    }
+
+    fn enable_peer(&self, _: i32) -> Code {
+        excluded("a plain allocation is its own device's")
+    }
+
+    unsafe fn copy_peer(&self, _: u64, _: i32, _: u64, _: i32, _: usize) -> Code {
+        excluded("a plain allocation is its own device's")
+    }
+
+    fn name(&self, code: Code) -> String {
+        let name = match code {
+            Code::INVALID_VALUE => "an invalid value",
+            Code::OUT_OF_MEMORY => "out of memory",
+            Code::NOT_INITIALIZED => "a forked process",
+            Code::INVALID_DEVICE => "no such device",
+            Code::NOT_SUPPORTED => "not supported",
+            _ => "another error",
+        };
+        name.to_owned()
+    }
+}

@@ -1,0 +1,20 @@
+//! How a call ends that cannot be made.
+
+/// What is not there that a call, or whoever makes it, needs: thrown as a panic's payload, so that a test that asks for it
+/// ends as skipped and a measurement is left out.
+///
+/// ```
+/// # use gpu_vmm_testkit::raw::{Missing, missing};
+/// let ended = std::panic::catch_unwind(|| missing("this version has no cuMemCreate")).unwrap_err();
+/// assert_eq!(ended.downcast::<Missing>().unwrap().0, "this version has no cuMemCreate");
+/// ```
+#[derive(Debug)]
+pub struct Missing(
+    /// What it is.
+    pub String,
+);
+
+/// Throws [`Missing`], without the panic hook.
+pub fn missing(what: impl Into<String>) -> ! {
+    std::panic::resume_unwind(Box::new(Missing(what.into())))
+}

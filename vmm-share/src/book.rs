@@ -1,0 +1,246 @@
+//! What one process has been told of another one's region, and what may be said next.
+//!
+//! All of it is data from outside. A claim is held against itself and against what was said before it; what passes is
+//! written down, and is what a region can be made of.
+
+use crate::manifest::{SharedMapping, SharedPiece};
+use gpu_vmm_core::{ADDRESS_SPACE, Address, Bytes, Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The most pieces of a region. Each is a descriptor of its own while it travels; 256 GiB in units of 2 MiB.
+pub(crate) const MOST_PIECES: usize = 1 << 17;
+
+/// The most mappings of a region: each piece twice, which is four times what Linux lets a process map.
+pub(crate) const MOST_MAPPINGS: usize = 1 << 18;
+
+/// A region, or a change of one, as somebody says it is. Nothing is checked.
+#[derive(Debug, Default)]
+pub(crate) struct Claim {
+    pub(crate) base: u64,
+    pub(crate) end: u64,
+    pub(crate) removed: Vec<u64>,
+    pub(crate) pieces: Vec<SharedPiece>,
+    pub(crate) mappings: Vec<SharedMapping>,
+}
+
+/// How large a piece is, and what its places are a multiple of.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    size: u64,
+    unit: u64,
+}
+
+#[derive(Debug)]
+struct Piece<P> {
+    shape: Shape,
+    what: P,
+}
+
+/// What has been said of a region so far. `P` is what there is of a piece.
+#[derive(Debug)]
+pub(crate) struct Book<P> {
+    base: u64,
+    end: u64,
+    pieces: BTreeMap<u32, Piece<P>>,
+    mappings: BTreeMap<u64, u32>,
+    /// What the next new piece is called, or more.
+    next: u64,
+}
+
+impl<P> Default for Book<P> {
+    fn default() -> Self {
+        Self { base: 0, end: 0, pieces: BTreeMap::new(), mappings: BTreeMap::new(), next: 0 }
+    }
+}
+
+/// A piece that comes.
+struct New {
+    id: u32,
+    shape: Shape,
+    is_used: bool,
+}
+
+/// Where a mapping is.
+#[derive(Clone, Copy)]
+struct Place {
+    offset: u64,
+    end: u64,
+}
+
+impl<P> Book<P> {
+    /// Where the exporter has the region.
+    pub(crate) fn base(&self) -> Address {
+        Address(self.base)
+    }
+
+    /// Where its last mapping ends.
+    pub(crate) fn end(&self) -> Bytes {
+        Bytes(self.end)
+    }
+
+    /// What there is of the pieces, by their numbers.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (u32, &P)> {
+        self.pieces.iter().map(|(id, piece)| (*id, &piece.what))
+    }
+
+    /// The mappings in order, each with what there is of its piece.
+    pub(crate) fn mappings(&self) -> impl Iterator<Item = (Bytes, u32, &P)> {
+        self.mappings.iter().filter_map(|(offset, id)| {
+            let piece = self.pieces.get(id)?;
+            Some((Bytes(*offset), *id, &piece.what))
+        })
+    }
+
+    /// Puts something else in the place of a piece.
+    pub(crate) fn replace(&mut self, id: u32, what: P) {
+        if let Some(piece) = self.pieces.get_mut(&id) {
+            piece.what = what;
+        }
+    }
+
+    /// Refuses a claim that nobody who tells the truth makes after what has been said.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadMessage`] with the numbers.
+    pub(crate) fn check(&self, operation: &'static str, claim: &Claim) -> Result<()> {
+        let removed = self.removed(operation, claim)?;
+        let mut new = self.new_pieces(operation, claim)?;
+        let mut places: Vec<Place> = Vec::new();
+        for (offset, id) in self.mappings.iter().filter(|(offset, _)| !removed.contains(offset)) {
+            let size = self.pieces.get(id).map_or(0, |piece| piece.shape.size);
+            places.push(Place { offset: *offset, end: offset.saturating_add(size) });
+        }
+        for mapping in &claim.mappings {
+            places.push(self.place(operation, &mut new, mapping)?);
+        }
+        if let Some(idle) = new.iter().find(|piece| !piece.is_used) {
+            return said(operation, format!("piece {} is mapped nowhere", idle.id));
+        }
+        check_count(operation, "mappings", places.len(), MOST_MAPPINGS)?;
+        check_places(operation, places, claim.base, claim.end)
+    }
+
+    /// The offsets of mappings that go.
+    fn removed(&self, operation: &'static str, claim: &Claim) -> Result<BTreeSet<u64>> {
+        let mut removed = BTreeSet::new();
+        for offset in &claim.removed {
+            if !self.mappings.contains_key(offset) {
+                return said(
+                    operation,
+                    format!("a mapping at offset {offset:#x} is removed where none begins"),
+                );
+            }
+            if !removed.insert(*offset) {
+                return said(operation, format!("the mapping at offset {offset:#x} is removed twice"));
+            }
+        }
+        Ok(removed)
+    }
+
+    /// The pieces that come, in order of their numbers.
+    fn new_pieces(&self, operation: &'static str, claim: &Claim) -> Result<Vec<New>> {
+        check_count(operation, "pieces", self.pieces.len() + claim.pieces.len(), MOST_PIECES)?;
+        let mut next = self.next;
+        let mut new = Vec::with_capacity(claim.pieces.len());
+        for piece in &claim.pieces {
+            if u64::from(piece.id) < next {
+                return said(operation, format!("piece {} comes where {next} or more is next", piece.id));
+            }
+            next = u64::from(piece.id) + 1;
+            let unit = piece.unit(operation)?;
+            let shape = Shape { size: piece.size, unit: unit.bytes().0 };
+            new.push(New { id: piece.id, shape, is_used: false });
+        }
+        Ok(new)
+    }
+
+    /// Where a new mapping is, if its piece is known and can be there.
+    fn place(&self, operation: &'static str, new: &mut [New], mapping: &SharedMapping) -> Result<Place> {
+        let SharedMapping { offset, piece: id } = *mapping;
+        let shape = match new.binary_search_by_key(&id, |piece| piece.id) {
+            Ok(at) => {
+                new[at].is_used = true;
+                Some(new[at].shape)
+            }
+            Err(_) => self.pieces.get(&id).map(|piece| piece.shape),
+        };
+        let Some(Shape { size, unit }) = shape else {
+            return said(
+                operation,
+                format!("a mapping at offset {offset:#x} is of piece {id}, which nobody has sent"),
+            );
+        };
+        if !offset.is_multiple_of(unit) {
+            return said(
+                operation,
+                format!("piece {id} is mapped at offset {offset:#x}, not in units of {unit:#x}"),
+            );
+        }
+        match offset.checked_add(size) {
+            Some(end) => Ok(Place { offset, end }),
+            None => said(operation, format!("{size:#x} bytes at offset {offset:#x} end beyond 2^64")),
+        }
+    }
+
+    /// Writes down a claim that has been checked, with what there is of its pieces in their order. A piece without any
+    /// mapping left is forgotten.
+    pub(crate) fn take(&mut self, claim: &Claim, pieces: impl IntoIterator<Item = P>) {
+        (self.base, self.end) = (claim.base, claim.end);
+        for offset in &claim.removed {
+            self.mappings.remove(offset);
+        }
+        for (piece, what) in claim.pieces.iter().zip(pieces) {
+            let shape = Shape { size: piece.size, unit: piece.granularity };
+            self.next = u64::from(piece.id) + 1;
+            self.pieces.insert(piece.id, Piece { shape, what });
+        }
+        self.mappings.extend(claim.mappings.iter().map(|mapping| (mapping.offset, mapping.piece)));
+        if !claim.removed.is_empty() {
+            let used: BTreeSet<u32> = self.mappings.values().copied().collect();
+            self.pieces.retain(|id, _| used.contains(id));
+        }
+    }
+}
+
+fn said<T>(operation: &'static str, why: String) -> Result<T> {
+    Err(Error::BadMessage { operation, why })
+}
+
+fn check_count(operation: &'static str, what: &str, count: usize, most: usize) -> Result<()> {
+    if count <= most {
+        return Ok(());
+    }
+    said(operation, format!("a region of {count} {what}; {most} are the most"))
+}
+
+/// Refuses mappings that overlap, and an end or a base that cannot be.
+fn check_places(operation: &'static str, mut places: Vec<Place>, base: u64, end: u64) -> Result<()> {
+    places.sort_unstable_by_key(|place| place.offset);
+    for (one, next) in places.iter().zip(places.iter().skip(1)) {
+        if next.offset < one.end {
+            let (from, to, at) = (one.offset, one.end, next.offset);
+            return said(
+                operation,
+                format!("the mapping at offset {at:#x} overlaps that from {from:#x} to {to:#x}"),
+            );
+        }
+    }
+    let last = places.last().map_or(0, |place| place.end);
+    if last != end {
+        return said(operation, format!("the region ends at {end:#x}, and its last mapping at {last:#x}"));
+    }
+    if end > ADDRESS_SPACE.0 {
+        return said(
+            operation,
+            format!("the region ends at {end:#x}, and no process has more than {ADDRESS_SPACE}"),
+        );
+    }
+    if base.checked_add(end).is_none() {
+        return said(
+            operation,
+            format!("the region begins at {base:#x}, and its {end:#x} bytes end beyond 2^64"),
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,195 @@
+use super::*;
+use crate::message::Message;
+use crate::socket::Wait;
+use gpu_vmm_core::Error;
+use gpu_vmm_testkit::forked::{Child, NOBODY, alone, give_up_root};
+use rustix::fs::{Gid, Uid, chown};
+use rustix::net::{SocketAddrUnix, connect};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder of one test, removed with all in it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("gpu-vmm-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("socket")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+const SOON: Duration = Duration::from_millis(20);
+const LATE: Duration = Duration::from_secs(30);
+
+#[test]
+fn the_socket_is_the_users_alone_and_goes_with_the_listener() {
+    alone(|| {
+        rustix::process::umask(Mode::empty());
+        let folder = Folder::new();
+        let listener = Listener::bind(folder.socket()).unwrap();
+        let found = fs::symlink_metadata(listener.path()).unwrap();
+        assert!(found.file_type().is_socket());
+        assert_eq!(found.mode() & 0o7777, 0o600);
+        drop(listener);
+        assert!(!folder.socket().exists());
+        Listener::bind(folder.socket()).unwrap();
+    });
+}
+
+#[test]
+fn a_path_that_exists_is_refused_and_left_alone() {
+    alone(|| {
+        let folder = Folder::new();
+        fs::write(folder.socket(), "precious").unwrap();
+        let error = Listener::bind(folder.socket()).unwrap_err().to_string();
+        assert!(error.contains("bind answered EADDRINUSE") && error.contains("remove it"), "{error}");
+        assert_eq!(fs::read(folder.socket()).unwrap(), b"precious");
+    });
+}
+
+#[test]
+fn a_path_that_is_another_files_by_now_is_left_alone() {
+    alone(|| {
+        let folder = Folder::new();
+        let listener = Listener::bind(folder.socket()).unwrap();
+        fs::remove_file(folder.socket()).unwrap();
+        let next = Listener::bind(folder.socket()).unwrap();
+        drop(listener);
+        assert!(folder.socket().exists());
+        drop(next);
+        assert!(!folder.socket().exists());
+    });
+}
+
+#[test]
+fn a_forked_child_does_not_remove_its_parents_socket() {
+    alone(|| {
+        let folder = Folder::new();
+        let listener = Listener::bind(folder.socket()).unwrap();
+        let mut held = Some(listener);
+        Child::fork(|| drop(held.take())).finish();
+        assert!(folder.socket().exists());
+    });
+}
+
+#[test]
+fn paths_that_no_socket_can_have_are_errors() {
+    let folder = Folder::new();
+    let long = folder.0.join("x".repeat(108));
+    for (path, part) in [
+        (Path::new(""), "the empty path"),
+        (Path::new("with\0zero"), "no byte 0"),
+        (&long, "at most 108 bytes"),
+        (&folder.0.join("missing/socket"), "bind answered ENOENT"),
+    ] {
+        let error = Listener::bind(path).unwrap_err().to_string();
+        assert!(error.contains(part), "{part:?} is missing in {error:?}");
+    }
+}
+
+#[test]
+fn two_processes_meet_at_a_path() {
+    alone(|| {
+        let folder = Folder::new();
+        let listener = Listener::bind(folder.socket()).unwrap();
+        let (path, parent) = (folder.socket(), std::process::id());
+        let child = Child::fork(move || {
+            let mut line = Line::connect(&path, Allowed::process(parent), LATE).unwrap();
+            assert_eq!(line.peer().pid, parent);
+            assert_eq!(line.receive(&Wait::new("receive", "message", LATE)).unwrap().0, Message::End);
+        });
+        let mut line = listener.accept(Allowed::process(child.id()), LATE).unwrap();
+        assert_eq!(line.peer().pid, child.id());
+        line.send("send", &Message::End, &[]).unwrap();
+        child.finish();
+    });
+}
+
+#[test]
+fn who_is_not_allowed_is_closed_and_others_are_accepted() {
+    alone(|| {
+        let folder = Folder::new();
+        let listener = Listener::bind(folder.socket()).unwrap();
+        let _first = Line::connect(folder.socket(), Allowed::same_user(), LATE).unwrap();
+        let second = Line::connect(folder.socket(), Allowed::same_user(), LATE).unwrap();
+        let error = listener.accept(Allowed::process(1), LATE).unwrap_err();
+        assert!(matches!(error, Error::PeerNotAllowed { pid, .. } if pid == std::process::id()), "{error}");
+        let us = second.peer().uid;
+        listener.accept(Allowed::user(us), LATE).unwrap();
+        let error = Line::connect(folder.socket(), Allowed::user(us + 1), LATE).unwrap_err();
+        assert!(matches!(error, Error::PeerNotAllowed { uid, .. } if uid == us), "{error}");
+    });
+}
+
+/// Needs root, who can be another user for once.
+#[test]
+fn another_user_does_not_get_at_the_socket_and_is_not_the_same_user() {
+    alone(|| {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let folder = Folder::new();
+        let listener = Listener::bind(folder.socket()).unwrap();
+        let as_nobody = |expected: &'static str| {
+            let path = folder.socket();
+            Child::fork(move || {
+                give_up_root();
+                let error = Line::connect(&path, Allowed::same_user(), LATE).unwrap_err().to_string();
+                assert!(error.contains(expected), "{error}");
+            })
+            .finish();
+        };
+        as_nobody("connect answered EACCES");
+        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        chown(folder.socket(), Some(uid), Some(gid)).unwrap();
+        as_nobody("of user 0 is not allowed: only processes of user 65534 are");
+        let error = listener.accept(Allowed::same_user(), LATE).unwrap_err();
+        assert!(matches!(error, Error::PeerNotAllowed { uid: NOBODY, .. }), "{error}");
+    });
+}
+
+#[test]
+fn nobody_who_comes_and_nobody_who_listens_are_errors_in_time() {
+    alone(|| {
+        let folder = Folder::new();
+        let missing = Line::connect(folder.socket(), Allowed::same_user(), LATE).unwrap_err().to_string();
+        assert!(missing.contains("connect answered ENOENT"), "{missing}");
+        let listener = Listener::bind(folder.socket()).unwrap();
+        let error = listener.accept(Allowed::same_user(), SOON).unwrap_err();
+        assert!(matches!(error, Error::TimedOut { what: "connection", .. }), "{error}");
+
+        // So many that one more would have to wait.
+        let address = SocketAddrUnix::new(folder.socket()).unwrap();
+        let mut waiting = Vec::new();
+        loop {
+            let socket =
+                socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).unwrap();
+            match connect(&socket, &address) {
+                Ok(()) => waiting.push(socket),
+                Err(errno) => break assert_eq!(errno, Errno::AGAIN),
+            }
+        }
+        let error = Line::connect(folder.socket(), Allowed::same_user(), SOON).unwrap_err();
+        assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+
+        let stale = folder.0.join("stale");
+        fs::rename(folder.socket(), &stale).unwrap();
+        drop(listener);
+        let error = Line::connect(&stale, Allowed::same_user(), LATE).unwrap_err().to_string();
+        assert!(error.contains("connect answered ECONNREFUSED"), "{error}");
+    });
+}

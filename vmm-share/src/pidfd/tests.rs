@@ -1,0 +1,112 @@
+use super::*;
+use gpu_vmm_testkit::forked::{Child, give_up_root};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::{FdFlags, fcntl_getfd};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use std::io::{Read, Write, pipe};
+use std::process::{Command, Stdio};
+
+const FETCH: &str = "fetch";
+
+fn memory() -> OwnedFd {
+    memfd_create("memory", MemfdFlags::CLOEXEC).unwrap()
+}
+
+/// Another process, killed when dropped.
+struct Sleep(std::process::Child);
+
+impl Sleep {
+    /// One that has this as its descriptor 0.
+    fn with(file: &OwnedFd) -> (Self, Token) {
+        let mut command = Command::new("sleep");
+        command.arg("1000").stdin(file.try_clone().unwrap()).stdout(Stdio::null()).stderr(Stdio::null());
+        let sleep = Self(command.spawn().unwrap());
+        let pid = sleep.0.id();
+        let start_time = start_time(FETCH, pid).unwrap();
+        (sleep, Token { pid, start_time, number: 0, file: FileId::of(FETCH, file.as_fd()).unwrap() })
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_descriptor_is_fetched_as_long_as_its_process_lives() {
+    let file = memory();
+    let (sleep, token) = Sleep::with(&file);
+    let fetched = fetch(FETCH, &token).unwrap();
+    assert_eq!(FileId::of(FETCH, fetched.as_fd()).unwrap(), token.file);
+    assert_eq!(fcntl_getfd(&fetched).unwrap(), FdFlags::CLOEXEC);
+    drop(sleep);
+    let error = fetch(FETCH, &token).unwrap_err();
+    assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+}
+
+#[test]
+fn what_is_not_what_was_meant_is_not_taken() {
+    let file = memory();
+    let (_sleep, token) = Sleep::with(&file);
+    let inode = FileId { inode: token.file.inode + 1, ..token.file };
+    let device = FileId { device: token.file.device + 1, ..token.file };
+    for (token, part) in [
+        (Token { start_time: token.start_time + 1, ..token }, "started at tick"),
+        (Token { file: inode, ..token }, "that one is open on inode"),
+        (Token { file: device, ..token }, "that one is open on inode"),
+        (Token { number: 99, ..token }, "pidfd_getfd answered EBADF"),
+        (Token { number: -1, ..token }, "no descriptor has the number -1"),
+        (Token { pid: 0, ..token }, "no process has the number 0"),
+        (Token { pid: u32::MAX, ..token }, "no process has the number 4294967295"),
+    ] {
+        let error = fetch(FETCH, &token).unwrap_err().to_string();
+        assert!(error.contains(part), "{part:?} is missing in {error:?}");
+    }
+}
+
+#[test]
+fn a_token_of_this_process_is_of_the_file_that_it_has_open() {
+    let file = memory();
+    let token = of_this(FETCH, file.as_fd()).unwrap();
+    assert_eq!((token.pid, token.number), (std::process::id(), file.as_raw_fd()));
+    let fetched = fetch(FETCH, &token).unwrap();
+    assert_eq!(FileId::of(FETCH, fetched.as_fd()).unwrap(), FileId::of(FETCH, file.as_fd()).unwrap());
+}
+
+/// By a user that is not root, from a process that cannot be dumped, which no user but root may trace.
+#[test]
+fn where_it_is_not_permitted_the_error_says_what_it_needs() {
+    let (mut ready, mut told) = pipe().unwrap();
+    let file = memory();
+    let owner = Child::fork(|| {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
+        told.write_all(b"!").unwrap();
+        loop {
+            std::thread::park();
+        }
+    });
+    ready.read_exact(&mut [0]).unwrap();
+    let token = Token { pid: owner.id(), ..of_this(FETCH, file.as_fd()).unwrap() };
+    let token = Token { start_time: start_time(FETCH, owner.id()).unwrap(), ..token };
+    Child::fork(|| {
+        give_up_root();
+        let error = fetch(FETCH, &token).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains("CAP_SYS_PTRACE"), "{error}");
+    })
+    .finish();
+}
+
+#[test]
+fn a_program_can_have_any_name() {
+    let rest = b" S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21\n";
+    for name in [b"sleep".as_slice(), b"a b", b") R 1 (", b"()))", b"\xff)\xff"] {
+        let stat = [b"12 (", name, b")", rest].concat();
+        assert_eq!(parse_start_time(&stat), Some(4711), "{name:?}");
+    }
+    for stat in [b"".as_slice(), b"12 (sleep", b"12 (sleep) S 1 2", b"12 (\xff) \xff"] {
+        assert_eq!(parse_start_time(stat), None, "{stat:?}");
+    }
+}

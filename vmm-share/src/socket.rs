@@ -1,0 +1,173 @@
+//! Packets with descriptors beside them, through a socket, with a limit for each wait.
+//!
+//! The sockets are of the kind `SOCK_SEQPACKET`: connected, in order, and with borders between messages that the kernel
+//! keeps. Whether a socket blocks is left as it is, since it is the same for all processes that have it.
+
+use crate::message::{MOST_BYTES, MOST_DESCRIPTORS};
+use gpu_vmm_core::system::failed;
+use gpu_vmm_core::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Room for the descriptors of one message.
+const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS));
+
+/// How long until it is asked again whether the kernel takes more descriptors, which it does not tell by itself.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What is waited for, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    pub(crate) operation: &'static str,
+    /// As in [`Error::TimedOut`].
+    what: &'static str,
+    limit: Duration,
+    since: Instant,
+}
+
+impl Wait {
+    pub(crate) fn new(operation: &'static str, what: &'static str, limit: Duration) -> Self {
+        Self { operation, what, limit, since: Instant::now() }
+    }
+
+    /// The rest of it, for something else.
+    pub(crate) const fn then(self, what: &'static str) -> Self {
+        Self { what, ..self }
+    }
+
+    /// How much of the limit is left; an error when it has passed.
+    pub(crate) fn left(&self) -> Result<Duration> {
+        let Self { operation, what, limit, since } = *self;
+        let left = limit.checked_sub(since.elapsed()).filter(|left| !left.is_zero());
+        left.ok_or(Error::TimedOut { operation, what, waited: limit })
+    }
+
+    /// Waits until one of these holds for the socket, or it is at its end.
+    pub(crate) fn until(&self, socket: BorrowedFd<'_>, events: PollFlags) -> Result<()> {
+        loop {
+            // What is more than the kernel's clock holds is no limit.
+            let left = Timespec::try_from(self.left()?).ok();
+            match poll(&mut [PollFd::from_borrowed_fd(socket, events)], left.as_ref()) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(errno) => return Err(failed(self.operation, "poll", errno, self.what)),
+            }
+        }
+    }
+
+    fn gone(&self, errno: Errno) -> Error {
+        Error::PeerGone { operation: self.operation, why: errno.to_string() }
+    }
+}
+
+/// Sends a packet whole, or not at all.
+pub(crate) fn send(socket: BorrowedFd<'_>, packet: &[u8], fds: &[BorrowedFd<'_>], wait: &Wait) -> Result<()> {
+    loop {
+        let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(failed(
+                wait.operation,
+                "sendmsg",
+                Errno::TOOMANYREFS,
+                format!("{} descriptors", fds.len()),
+            ));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match sendmsg(socket, &[IoSlice::new(packet)], &mut control, flags) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => wait.until(socket, PollFlags::OUT)?,
+            // This user has as many descriptors under way as RLIMIT_NOFILE lets one process have open: the others have
+            // to be received first.
+            Err(Errno::TOOMANYREFS) => std::thread::sleep(PAUSE.min(wait.left()?)),
+            Err(errno @ (Errno::PIPE | Errno::CONNRESET)) => return Err(wait.gone(errno)),
+            Err(errno) => {
+                let context = format!("{} bytes with {} descriptors", packet.len(), fds.len());
+                return Err(failed(wait.operation, "sendmsg", errno, context));
+            }
+        }
+    }
+}
+
+/// What came in one packet.
+#[derive(Debug)]
+pub(crate) struct Packet {
+    pub(crate) bytes: Vec<u8>,
+    /// Closed when an exec happens, and when dropped.
+    pub(crate) fds: Vec<OwnedFd>,
+    /// Why it is not all that was sent, or too much.
+    pub(crate) cut: Option<String>,
+}
+
+/// Waits for a packet.
+///
+/// # Errors
+///
+/// [`Error::PeerGone`] at the end, once all that was sent has been received.
+pub(crate) fn receive(socket: BorrowedFd<'_>, wait: &Wait) -> Result<Packet> {
+    let mut bytes = vec![0; MOST_BYTES];
+    let mut reset = None;
+    loop {
+        let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let received = match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+            Ok(received) => received,
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => {
+                wait.until(socket, PollFlags::IN)?;
+                continue;
+            }
+            // The other side went without having read all. That is said once, and before what it had sent itself.
+            Err(errno @ Errno::CONNRESET) if reset.is_none() => {
+                reset = Some(errno);
+                continue;
+            }
+            Err(errno @ (Errno::PIPE | Errno::CONNRESET)) => return Err(wait.gone(errno)),
+            Err(errno) => return Err(failed(wait.operation, "recvmsg", errno, wait.what)),
+        };
+        let fds: Vec<OwnedFd> = control
+            .drain()
+            .filter_map(
+                |beside| if let RecvAncillaryMessage::ScmRights(fds) = beside { Some(fds) } else { None },
+            )
+            .flatten()
+            .collect();
+        if received.bytes == 0 && fds.is_empty() && is_at_end(socket) {
+            let why = reset.map(|errno| errno.to_string()).unwrap_or_default();
+            return Err(Error::PeerGone { operation: wait.operation, why });
+        }
+        bytes.truncate(received.bytes);
+        return Ok(Packet { bytes, cut: cut(received.flags, fds.len()), fds });
+    }
+}
+
+/// Whether the other side has closed. An empty packet looks like the end as well.
+fn is_at_end(socket: BorrowedFd<'_>) -> bool {
+    let mut ask = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut ask, Some(&now)).is_ok_and(|ends| ends != 0)
+}
+
+/// Why a packet is not all that was sent, or is more than is taken.
+fn cut(flags: ReturnFlags, came: usize) -> Option<String> {
+    if flags.contains(ReturnFlags::TRUNC) {
+        Some(format!("it is longer than {MOST_BYTES} bytes"))
+    } else if came > MOST_DESCRIPTORS || flags.contains(ReturnFlags::CTRUNC) {
+        // The room for descriptors has some more bytes, for alignment.
+        Some(format!(
+            "{came} descriptors of it were received: there were more than {MOST_DESCRIPTORS}, or this process has as many \
+             open files as RLIMIT_NOFILE lets it have"
+        ))
+    } else {
+        None
+    }
+}

@@ -1,0 +1,137 @@
+//! A region, or a change of one, as a row of messages.
+
+use crate::Line;
+use crate::book::{Claim, MOST_MAPPINGS, MOST_PIECES};
+use crate::manifest::Origin;
+use crate::message::{Begin, MOST_DESCRIPTORS, MOST_ENTRIES, Message};
+use crate::socket::Wait;
+use gpu_vmm_core::{Error, Result};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Says all of it, with a descriptor for each piece, within the line's wait.
+///
+/// # Errors
+///
+/// Those of the line; the other process then has some of it, and nothing more can be said.
+pub(crate) fn send(
+    line: &mut Line,
+    operation: &'static str,
+    (origin, revision): (Origin, u64),
+    claim: &Claim,
+    descriptors: &[OwnedFd],
+) -> Result<()> {
+    let wait = Wait::new(operation, "reading of all that was sent", line.wait());
+    let mut say = |message: &Message, descriptors: &[BorrowedFd<'_>]| {
+        // One who reads slowly is not waited for longer than one who does not read.
+        wait.left()?;
+        line.send(operation, message, descriptors)
+    };
+    // What is sent has been counted: it is below 2^32.
+    let count = |number: usize| number as u32;
+    let begin = Begin {
+        origin,
+        revision,
+        base: claim.base,
+        end: claim.end,
+        removed: count(claim.removed.len()),
+        pieces: count(claim.pieces.len()),
+        mappings: count(claim.mappings.len()),
+    };
+    say(&Message::Begin(begin), &[])?;
+    for removed in claim.removed.chunks(MOST_ENTRIES) {
+        say(&Message::Removed(removed.to_vec()), &[])?;
+    }
+    let pieces = claim.pieces.chunks(MOST_DESCRIPTORS).zip(descriptors.chunks(MOST_DESCRIPTORS));
+    for (pieces, descriptors) in pieces {
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        say(&Message::Pieces(pieces.to_vec()), &descriptors)?;
+    }
+    for mappings in claim.mappings.chunks(MOST_ENTRIES) {
+        say(&Message::Mappings(mappings.to_vec()), &[])?;
+    }
+    say(&Message::End, &[])
+}
+
+/// The rest of what `begin` began: as much as it said and no more, within the line's wait.
+///
+/// # Errors
+///
+/// [`Error::BadMessage`] for what does not belong there, and those of the line.
+pub(crate) fn receive(
+    line: &mut Line,
+    operation: &'static str,
+    begin: &Begin,
+) -> Result<(Claim, Vec<OwnedFd>)> {
+    let most = |what, count: u32, most: usize| match count as usize {
+        count if count <= most => Ok(count),
+        count => bad(operation, format!("{count} {what} are announced; {most} are the most")),
+    };
+    let removed = most("mappings to be removed", begin.removed, MOST_MAPPINGS)?;
+    let pieces = most("pieces", begin.pieces, MOST_PIECES)?;
+    let mappings = most("mappings", begin.mappings, MOST_MAPPINGS)?;
+    let mut claim = Claim { base: begin.base, end: begin.end, ..Claim::default() };
+    let mut descriptors = Vec::new();
+    let wait = Wait::new(operation, "rest of a description", line.wait());
+    loop {
+        let (message, came) = receive_whole(line, &wait)?;
+        match message {
+            Message::Removed(list) => {
+                append(operation, "mappings to be removed", &mut claim.removed, list, removed)?;
+            }
+            Message::Pieces(list) => {
+                append(operation, "pieces", &mut claim.pieces, list, pieces)?;
+                descriptors.extend(came);
+            }
+            Message::Mappings(list) => {
+                append(operation, "mappings", &mut claim.mappings, list, mappings)?;
+            }
+            Message::End => break,
+            other => return out_of_turn(operation, &other, "the rest of a description"),
+        }
+    }
+    let came = (claim.removed.len(), claim.pieces.len(), claim.mappings.len());
+    if came != (removed, pieces, mappings) {
+        let said = (removed, pieces, mappings);
+        let why = format!("{said:?} removals, pieces and mappings were announced, and {came:?} came");
+        return bad(operation, why);
+    }
+    Ok((claim, descriptors))
+}
+
+/// Waits for a message that has as many descriptors beside it as it is to have.
+pub(crate) fn receive_whole(line: &mut Line, wait: &Wait) -> Result<(Message, Vec<OwnedFd>)> {
+    let (message, descriptors) = line.receive(wait)?;
+    let (came, expected) = (descriptors.len(), message.descriptors());
+    if came == expected {
+        return Ok((message, descriptors));
+    }
+    bad(wait.operation, format!("{came} descriptors came with {}, which has {expected}", message.name()))
+}
+
+/// The error for a message that is not to come now.
+pub(crate) fn out_of_turn<T>(operation: &'static str, message: &Message, instead_of: &str) -> Result<T> {
+    bad(operation, format!("{} came instead of {instead_of}", message.name()))
+}
+
+fn bad<T>(operation: &'static str, why: String) -> Result<T> {
+    Err(Error::BadMessage { operation, why })
+}
+
+/// Adds what came to what is there: something, and no more than was announced.
+fn append<T>(
+    operation: &'static str,
+    what: &str,
+    to: &mut Vec<T>,
+    list: Vec<T>,
+    announced: usize,
+) -> Result<()> {
+    if list.is_empty() {
+        return bad(operation, format!("a message with no {what}"));
+    }
+    if to.len() + list.len() > announced {
+        let came = to.len() + list.len();
+        return bad(operation, format!("{announced} {what} were announced, and {came} came"));
+    }
+    to.extend(list);
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Regions written to a file: what they are, and what is in their memory.
+//!
+//! The contents come through the ring, whose threads hash and compress them while the devices copy. Memory that is mapped
+//! several times is written once. It is read by its owner, through a mapping where it may; where it may nowhere, the memory
+//! is mapped to other addresses meanwhile.
+#![allow(unsafe_code)] // the ring reads by addresses
+
+use crate::chunks::{Stream, blocks};
+use crate::restore::discard;
+use crate::{
+    Description, MappingRecord, MemoryRecord, RegionRecord, SnapshotFile, SnapshotWriter, Tally, WriteOptions,
+};
+use gpu_vmm_core::{
+    Access, AccessMap, Alignment, Backend, Bytes, Done, Error, MappedMemory, MappingInfo, MemoryId, Physical,
+    Region, Result, Ring, Segment, check_same,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+/// Writes regions to a file.
+///
+/// ```no_run
+/// # use gpu_vmm_snapshot::Snapshot;
+/// # use gpu_vmm_core::{Backend, Done, Region, Result, Ring};
+/// # fn example<B: Backend>(weights: &Region<B>, cache: &Region<B>) -> Result<()> {
+/// let ring = Ring::new(weights.backend(), 2, Ring::<B>::CHUNK)?;
+/// let snapshot = Snapshot::new(&ring).region(weights).region(cache).compress(true);
+/// let written = snapshot.write("model.snapshot", Done::when_devices_idle())?;
+/// println!("{} of {}", written.file, written.contents);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Snapshot<'a, B: Backend> {
+    ring: &'a Ring<B>,
+    regions: Vec<&'a Region<B>>,
+    options: WriteOptions<'a>,
+}
+
+impl<'a, B: Backend> Snapshot<'a, B> {
+    /// A snapshot with no region in it yet, whose contents go through this ring.
+    #[must_use]
+    pub fn new(ring: &'a Ring<B>) -> Self {
+        Self { ring, regions: Vec::new(), options: WriteOptions::default() }
+    }
+
+    /// This region too; once, however often it is named.
+    #[must_use]
+    pub fn region(mut self, region: &'a Region<B>) -> Self {
+        if !self.regions.iter().any(|known| std::ptr::eq(*known, region)) {
+            self.regions.push(region);
+        }
+        self
+    }
+
+    /// These regions too.
+    #[must_use]
+    pub fn regions(self, regions: impl IntoIterator<Item = &'a Region<B>>) -> Self {
+        regions.into_iter().fold(self, Self::region)
+    }
+
+    /// Whether blocks are compressed, those that become smaller by it; they are not if nothing is said.
+    #[must_use]
+    pub fn compress(mut self, whether: bool) -> Self {
+        self.options.compress = whether;
+        self
+    }
+
+    /// Leaves out what is in an earlier snapshot, in the same folder. Restoring needs the files that those blocks
+    /// are really in: that one, or earlier ones, and of all of them only those that have such a block.
+    #[must_use]
+    pub fn since(mut self, earlier: &'a SnapshotFile) -> Self {
+        self.options.since = Some(earlier);
+        self
+    }
+
+    /// Writes the snapshot, in the place of whatever file has that name. Until all of it is on the disk, that file is as it
+    /// was.
+    ///
+    /// First it waits as `done` says for work that still writes to the memory. What is written by then is in the snapshot;
+    /// nothing may write to the memory until this returns, or some of that is in it, and some is not. Memory that other
+    /// processes have too is copied as all other; it comes back as this process's own.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ForeignHandle`] for a region of another backend than the ring's, [`Error::Suspended`],
+    /// [`Error::OutOfUse`]; [`Error::File`] where the disk is full or the file cannot be written, and what
+    /// [`SnapshotWriter::create`] refuses; or what the driver answers. There is no new file then, and the old one is as it
+    /// was.
+    pub fn write(&self, path: impl AsRef<Path>, done: Done<'_>) -> Result<Tally> {
+        let operation = "snapshot";
+        let backend = self.ring.backend();
+        let mut capture = Capture { description: Description::of(backend)?, memories: Vec::new() };
+        let mut places = HashMap::new();
+        for region in &self.regions {
+            check_same(operation, region.backend(), backend)?;
+            region.check_usable(operation)?;
+            capture.add(region, &mut places);
+        }
+        let writer = SnapshotWriter::create(path, &capture.description, self.options)?;
+        let used = self.regions.iter().flat_map(|region| region.mappings());
+        let used: AccessMap = used.flat_map(|mapping| mapping.access.grants().collect::<Vec<_>>()).collect();
+        let devices = used.grants().map(|grant| grant.device).filter(|device| !device.is_host());
+        done.wait(backend, || devices)?;
+        let mut scratch = Vec::new();
+        let read = capture.read(operation, self.ring, &writer, &mut scratch);
+        // They are given back before there is a new file.
+        match (read, discard(scratch)) {
+            (Ok(()), Ok(())) => writer.finish(),
+            (Err(error), Ok(())) | (Ok(()), Err(error)) => Err(error),
+            (Err(error), Err(undo)) => {
+                Err(Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) })
+            }
+        }
+    }
+}
+
+/// What is to be written.
+#[derive(Debug)]
+struct Capture<B: Backend> {
+    description: Description,
+    memories: Vec<Source<B>>,
+}
+
+/// Memory that is to be read, and where.
+#[derive(Debug)]
+struct Source<B: Backend> {
+    memory: Physical<B>,
+    /// A mapping through which its owner may read it.
+    place: Option<Segment>,
+}
+
+impl<B: Backend> Capture<B> {
+    fn add(&mut self, region: &Region<B>, places: &mut HashMap<MemoryId<B>, usize>) {
+        let mut mappings = Vec::new();
+        for MappingInfo { offset, memory, access, .. } in region.mappings() {
+            let at = *places.entry(memory.id()).or_insert_with(|| {
+                let (size, granularity, properties) =
+                    (memory.size(), memory.granularity(), memory.properties());
+                self.description.memories.push(MemoryRecord { size, granularity, properties });
+                self.memories.push(Source { memory: memory.clone(), place: None });
+                self.memories.len() - 1
+            });
+            if access.get(memory.device()) != Access::None {
+                let (address, length) = (region.address() + offset, memory.size());
+                self.memories[at].place = Some(Segment { address, length, device: memory.device() });
+            }
+            mappings.push(MappingRecord { offset, memory: at, access });
+        }
+        let settings = region.settings();
+        self.description.regions.push(RegionRecord {
+            tag: settings.tag.into(),
+            address: region.address(),
+            reservations: region.reservations().map(|range| range.size).collect(),
+            granularity: region.granularity(),
+            alignment: Alignment::new(settings.alignment).unwrap_or(region.granularity().into()),
+            memory: settings.memory,
+            access: settings.access,
+            extend_by: settings.extend_by,
+            guard: settings.guard,
+            portable: settings.portable,
+            mappings,
+        });
+    }
+
+    fn read(
+        &self,
+        operation: &'static str,
+        ring: &Ring<B>,
+        writer: &SnapshotWriter,
+        scratch: &mut Vec<Region<B>>,
+    ) -> Result<()> {
+        let mut segments = Vec::with_capacity(self.memories.len());
+        for source in &self.memories {
+            segments.push(match source.place {
+                Some(place) => place,
+                None => readable(operation, ring.backend(), &source.memory, scratch)?,
+            });
+        }
+        let stream = Stream::new(segments.iter().map(|segment| segment.length));
+        let blocks = Blocks { writer, stream, begun: Mutex::default() };
+        // SAFETY: each segment is one whole mapping, through which its device may read; the caller of the whole lets nothing
+        // write meanwhile.
+        unsafe { ring.fetch(&segments, &|offset, bytes| blocks.take(offset, bytes)) }
+    }
+}
+
+/// Maps memory to other addresses, where its owner may read it.
+fn readable<B: Backend>(
+    operation: &'static str,
+    backend: &B,
+    memory: &Physical<B>,
+    scratch: &mut Vec<Region<B>>,
+) -> Result<Segment> {
+    let (device, length) = (memory.device(), memory.size());
+    let builder = Region::builder(backend).memory(memory.properties()).reserve(length);
+    let mut region = builder.alignment(memory.granularity().bytes()).build()?;
+    let access = AccessMap::NONE.with(device, Access::Read);
+    let wanted = MappedMemory { offset: Bytes::ZERO, memory: memory.clone(), access };
+    let mapped = region.apply_layout(operation, &[wanted], Done::when_devices_idle());
+    let address = region.address();
+    scratch.push(region);
+    mapped.map(|()| Segment { address, length, device })
+}
+
+/// Makes blocks of the ring's chunks. Where chunks are not made of whole blocks, one is put together of several.
+struct Blocks<'a> {
+    writer: &'a SnapshotWriter,
+    stream: Stream,
+    begun: Mutex<BTreeMap<(usize, u64), Begun>>,
+}
+
+/// A block of which some bytes are still to come.
+#[derive(Default)]
+struct Begun {
+    bytes: Vec<u8>,
+    here: usize,
+}
+
+impl Blocks<'_> {
+    /// Takes bytes of one piece of memory.
+    fn take(&self, offset: Bytes, bytes: &[u8]) -> Result<()> {
+        let (memory, at, size) = self.stream.at(offset);
+        let mut rest = bytes;
+        for part in blocks(size, self.writer.block_size(), at, bytes.len()) {
+            let (here, behind) = rest.split_at(part.length);
+            rest = behind;
+            if part.length == part.whole {
+                self.writer.write_block(memory, part.block, here)?;
+                continue;
+            }
+            let mut all = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+            let begun = all.entry((memory, part.block)).or_default();
+            begun.bytes.resize(part.whole, 0);
+            begun.bytes[part.start..part.start + part.length].copy_from_slice(here);
+            begun.here += part.length;
+            if begun.here == part.whole {
+                let whole = all.remove(&(memory, part.block)).unwrap_or_default();
+                drop(all);
+                self.writer.write_block(memory, part.block, &whole.bytes)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,244 @@
+//! Contents on their way: which bytes of the ring's stream are which bytes of which memory, and which blocks of the file
+//! these are.
+//!
+//! The ring's chunks are as long as its buffers, and the file's blocks are of one size. Where a chunk is made of whole
+//! blocks, a block goes between buffer and file without another copy.
+
+use gpu_vmm_core::{Bytes, Result};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Several pieces of memory behind each other, as one stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    /// Where each begins, and where the last one ends.
+    borders: Vec<Bytes>,
+}
+
+/// Some bytes of one piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct InPiece {
+    pub(crate) piece: usize,
+    /// Where they begin in it.
+    start: Bytes,
+    /// How many they are.
+    pub(crate) length: usize,
+    /// How long the piece is.
+    whole: Bytes,
+}
+
+impl InPiece {
+    /// The same, cut at the borders of blocks of `unit` bytes.
+    pub(crate) fn blocks(self, unit: Bytes) -> impl Iterator<Item = InBlock> {
+        blocks(self.whole, unit, self.start, self.length)
+    }
+}
+
+/// Some bytes of one block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct InBlock {
+    /// Which block of the memory.
+    pub(crate) block: u64,
+    /// Where they begin in the block.
+    pub(crate) start: usize,
+    /// How many they are.
+    pub(crate) length: usize,
+    /// How long the block is: the memory's last one may be shorter than the others.
+    pub(crate) whole: usize,
+}
+
+impl Stream {
+    pub(crate) fn new(sizes: impl IntoIterator<Item = Bytes>) -> Self {
+        let mut borders = vec![Bytes::ZERO];
+        let mut end = Bytes::ZERO;
+        for size in sizes {
+            end += size;
+            borders.push(end);
+        }
+        Self { borders }
+    }
+
+    /// Which piece has the byte, as which of its own, and how long the piece is.
+    pub(crate) fn at(&self, offset: Bytes) -> (usize, Bytes, Bytes) {
+        let piece = self.borders.partition_point(|border| *border <= offset).saturating_sub(1);
+        let border = |at: usize| self.borders.get(at).copied().unwrap_or(offset);
+        (piece, offset - border(piece), border(piece + 1) - border(piece))
+    }
+
+    /// Some bytes of the stream, cut at the borders of its pieces, as far as there are any.
+    pub(crate) fn parts(&self, offset: Bytes, length: usize) -> impl Iterator<Item = InPiece> {
+        let (mut at, mut left) = (offset, length);
+        std::iter::from_fn(move || {
+            let (piece, start, whole) = self.at(at);
+            let length = (whole - start).to_usize().map_or(left, |here| here.min(left));
+            left -= length;
+            at += Bytes(length as u64);
+            (length > 0).then_some(InPiece { piece, start, length, whole })
+        })
+    }
+}
+
+/// Some bytes of memory of `size`, from `offset` on, cut at the borders of its blocks of `unit` bytes.
+pub(crate) fn blocks(
+    size: Bytes,
+    unit: Bytes,
+    offset: Bytes,
+    length: usize,
+) -> impl Iterator<Item = InBlock> {
+    let mut at = offset;
+    let mut left = length;
+    std::iter::from_fn(move || {
+        let block = at.0.checked_div(unit.0)?;
+        let first = Bytes(block.saturating_mul(unit.0));
+        let whole = (size - first).min(unit).to_usize()?;
+        let start = (at - first).to_usize()?;
+        let length = left.min(whole.saturating_sub(start));
+        left -= length;
+        at += Bytes(length as u64);
+        (length > 0).then_some(InBlock { block, start, length, whole })
+    })
+}
+
+/// The blocks that were read last of which a chunk wants a part, since another chunk wants the rest soon.
+#[derive(Debug, Default)]
+pub(crate) struct Recent(Mutex<VecDeque<Read>>);
+
+/// A block of a piece, and its bytes: none as long as it has not been read.
+#[derive(Debug)]
+struct Read {
+    of: (usize, u64),
+    bytes: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Recent {
+    /// So many threads can have chunks of different blocks without reading one twice.
+    const MOST: usize = 4;
+
+    /// Fills a part of a piece from its blocks of `unit` bytes, of which `read` gives a whole one.
+    pub(crate) fn fill(
+        &self,
+        part: InPiece,
+        unit: Bytes,
+        bytes: &mut [u8],
+        read: impl Fn(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut rest = bytes;
+        for InBlock { block, start, length, whole } in part.blocks(unit) {
+            let (here, behind) = std::mem::take(&mut rest).split_at_mut(length);
+            if length == whole {
+                read(block, here)?;
+            } else {
+                let shared = self.of(part.piece, block);
+                // Whoever wants the same block meanwhile waits for it.
+                let mut all = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                if all.is_empty() {
+                    let mut fresh = vec![0; whole];
+                    read(block, &mut fresh)?;
+                    *all = fresh;
+                }
+                here.copy_from_slice(&all[start..start + length]);
+            }
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    fn of(&self, piece: usize, block: u64) -> Arc<Mutex<Vec<u8>>> {
+        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = (piece, block);
+        if let Some(known) = recent.iter().find(|known| known.of == of) {
+            return Arc::clone(&known.bytes);
+        }
+        if recent.len() == Self::MOST {
+            recent.pop_front();
+        }
+        let bytes = Arc::default();
+        recent.push_back(Read { of, bytes: Arc::clone(&bytes) });
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const BLOCK: Bytes = Bytes(256);
+
+    #[test]
+    fn each_byte_of_the_stream_is_one_of_a_piece() {
+        let stream = Stream::new([Bytes(10), Bytes(1), Bytes(20)]);
+        for (offset, piece, at, size) in [(0, 0, 0, 10), (9, 0, 9, 10), (10, 1, 0, 1), (11, 2, 0, 20)] {
+            assert_eq!(stream.at(Bytes(offset)), (piece, Bytes(at), Bytes(size)));
+        }
+    }
+
+    #[test]
+    fn parts_are_cut_at_the_borders_of_blocks() {
+        let unit = BLOCK.0 as usize;
+        let size = Bytes(BLOCK.0 * 2 + 100);
+        let cut = |offset, length| blocks(size, BLOCK, Bytes(offset), length).collect::<Vec<_>>();
+        let part = |block, start, length, whole| InBlock { block, start, length, whole };
+        assert_eq!(cut(0, unit), [part(0, 0, unit, unit)]);
+        assert_eq!(cut(BLOCK.0 - 1, 2), [part(0, unit - 1, 1, unit), part(1, 0, 1, unit)]);
+        assert_eq!(cut(BLOCK.0 * 2, 100), [part(2, 0, 100, 100)]);
+        assert_eq!(cut(BLOCK.0 * 2 + 99, 1), [part(2, 99, 1, 100)]);
+        assert_eq!(cut(7, 0), []);
+    }
+
+    #[test]
+    fn parts_of_the_stream_are_cut_at_the_borders_of_pieces() {
+        let stream = Stream::new([Bytes(10), Bytes(1), Bytes(20)]);
+        let cut = |offset, length| {
+            let parts = stream.parts(Bytes(offset), length);
+            parts.map(|part| (part.piece, part.start.0, part.length)).collect::<Vec<_>>()
+        };
+        assert_eq!(cut(8, 5), [(0, 8, 2), (1, 0, 1), (2, 0, 2)]);
+        assert_eq!(cut(30, 2), [(2, 19, 1)], "there are no more");
+        assert_eq!(cut(31, 1), []);
+    }
+
+    #[test]
+    fn bytes_come_from_their_places_in_the_blocks() {
+        let reads = Cell::new(0);
+        let read = |block: u64, bytes: &mut [u8]| {
+            reads.set(reads.get() + 1);
+            for (place, byte) in bytes.iter_mut().enumerate() {
+                *byte = (block * 100) as u8 + (place % 100) as u8;
+            }
+            Ok(())
+        };
+        let (recent, stream) = (Recent::default(), Stream::new([BLOCK + Bytes(10)]));
+        let fill = |offset: Bytes, bytes: &mut [u8]| {
+            for part in stream.parts(offset, bytes.len()) {
+                recent.fill(part, BLOCK, bytes, read).unwrap();
+            }
+        };
+        let mut bytes = [0; 6];
+        fill(BLOCK - Bytes(2), &mut bytes);
+        let last = ((BLOCK.0 - 2) % 100) as u8;
+        assert_eq!(bytes, [last, last + 1, 100, 101, 102, 103]);
+        // What is known is not read again, and only so many blocks are known.
+        fill(Bytes(1), &mut bytes);
+        assert_eq!((bytes, reads.get()), ([1, 2, 3, 4, 5, 6], 2));
+        for block in 2..=Recent::MOST as u64 {
+            recent.of(0, block);
+        }
+        fill(Bytes(1), &mut bytes);
+        assert_eq!(reads.get(), 3);
+        // A whole one goes where it is to be, and is not kept.
+        fill(Bytes::ZERO, &mut [0; BLOCK.0 as usize]);
+        fill(BLOCK, &mut [0; 10]);
+        assert_eq!(reads.get(), 5);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_tried_again() {
+        let (recent, stream) = (Recent::default(), Stream::new([BLOCK]));
+        let part = stream.parts(Bytes::ZERO, 1).next().unwrap();
+        let error = || Err(gpu_vmm_core::Error::ZeroSize { operation: "read" });
+        recent.fill(part, BLOCK, &mut [0], |_, _| error()).unwrap_err();
+        recent.fill(part, BLOCK, &mut [0], |_, _| error()).unwrap_err();
+        recent.fill(part, BLOCK, &mut [0], |_, _| Ok(())).unwrap();
+    }
+}

@@ -1,0 +1,243 @@
+//! What is asked of the system: a temporary file beside the target that one writer has at a time, and bytes at a place
+//! of a file.
+
+use gpu_vmm_core::Result;
+use gpu_vmm_core::files::{failed, read_exact_at, write_all_at};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where a snapshot is written to. The tests have one that fails.
+pub(crate) trait Place: Send + Sync + std::fmt::Debug {
+    /// Writes all bytes at a place of the file.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Has the system put all of it on the disk.
+    fn sync(&self) -> io::Result<()>;
+    /// Gives it the target's name.
+    fn publish(&self) -> io::Result<()>;
+    /// Has the system put the name on the disk.
+    fn sync_folder(&self) -> io::Result<()>;
+    /// Removes it, as far as that goes.
+    fn discard(&self);
+}
+
+/// What bytes are read from.
+pub(crate) trait ReadAt {
+    /// Fills all of `bytes` from a place on; [`io::ErrorKind::UnexpectedEof`] where there are not so many.
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+}
+
+impl ReadAt for File {
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        read_exact_at(self, bytes, offset)
+    }
+}
+
+/// A file that is written beside its target.
+#[derive(Debug)]
+pub(crate) struct Temporary {
+    file: File,
+    path: PathBuf,
+    target: PathBuf,
+}
+
+/// The name of the temporary file for a target: hidden, and the same each time, so that what a killed process has left
+/// is written over.
+pub(crate) fn temporary_of(target: &Path) -> Option<PathBuf> {
+    let name = target.file_name()?.to_str()?;
+    Some(target.with_file_name(format!(".{name}.partial")))
+}
+
+/// True for two names of one file, which can be links, or differ in what a file system does not tell apart.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    let real = |path| fs::canonicalize(path).ok();
+    one == other || real(one).is_some_and(|one| real(other) == Some(one))
+}
+
+impl Temporary {
+    /// The temporary file of a target, for this writer alone, empty.
+    pub(crate) fn create(operation: &'static str, target: &Path) -> Result<Self> {
+        let refused = |path: &Path, kind, why: &'static str| {
+            failed(operation, "open", path, &io::Error::new(kind, why))
+        };
+        let Some(path) = temporary_of(target) else {
+            return Err(refused(
+                target,
+                io::ErrorKind::InvalidInput,
+                "a snapshot needs a file name, in UTF-8",
+            ));
+        };
+        match fs::symlink_metadata(target) {
+            Ok(found) if !found.is_file() => {
+                let why = "what is there is no regular file, and is not replaced";
+                return Err(refused(target, io::ErrorKind::AlreadyExists, why));
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(failed(operation, "stat", target, &error));
+            }
+            _ => {}
+        }
+        // What another writer renames or removes between opening and locking is not what has the name any more.
+        loop {
+            let file = open_alone(&path).map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock => {
+                    let why = "another process, or another writer of this one, is writing this snapshot";
+                    failed(operation, "lock", &path, &io::Error::new(error.kind(), why))
+                }
+                _ => failed(operation, "open", &path, &error),
+            })?;
+            let metadata = file.metadata().map_err(|error| failed(operation, "stat", &path, &error))?;
+            if !metadata.is_file() {
+                return Err(refused(&path, io::ErrorKind::AlreadyExists, "what is there is no regular file"));
+            }
+            if is_linked(&metadata) {
+                let why = "what is there is another file too, which would be written over";
+                return Err(refused(&path, io::ErrorKind::AlreadyExists, why));
+            }
+            if has_name(&metadata, &path) {
+                file.set_len(0).map_err(|error| failed(operation, "truncate", &path, &error))?;
+                keep_private(&file, target).map_err(|error| failed(operation, "fchmod", &path, &error))?;
+                return Ok(Self { file, path, target: target.to_owned() });
+            }
+        }
+    }
+}
+
+impl Place for Temporary {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        write_all_at(&self.file, bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
+    fn publish(&self) -> io::Result<()> {
+        // The new snapshot has the permissions of the one that it replaces.
+        if let Ok(found) = fs::metadata(&self.target) {
+            self.file.set_permissions(found.permissions())?;
+        }
+        fs::rename(&self.path, &self.target)
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        sync_folder(folder_of(&self.target))
+    }
+
+    fn discard(&self) {
+        // What stays is written over by the next writer.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The folder in which a file is.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(unix)]
+mod system {
+    use super::*;
+    use rustix::fs::{FlockOperation, flock};
+    use rustix::io::Errno;
+    use std::fs::{Metadata, Permissions};
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+
+    /// Opens a file for writing, or makes it, if nobody else has it: [`io::ErrorKind::WouldBlock`].
+    pub(in super::super) fn open_alone(path: &Path) -> io::Result<File> {
+        // A link or a pipe that somebody has put there is neither followed nor waited for.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .custom_flags(flags)
+            .open(path)?;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(file),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Opens a file for reading; what is no regular file is not waited for.
+    pub(in super::super) fn open_to_read(path: &Path) -> io::Result<File> {
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+    }
+
+    /// True where the path is still that of the opened file.
+    pub(in super::super) fn has_name(opened: &Metadata, path: &Path) -> bool {
+        let same = |named: Metadata| (named.dev(), named.ino()) == (opened.dev(), opened.ino());
+        fs::symlink_metadata(path).is_ok_and(same)
+    }
+
+    /// Gives the file the permissions of its target, so that no other user can read what is written. The owner can always
+    /// write it, so that a later writer can use the file if this one is killed.
+    pub(in super::super) fn keep_private(file: &File, target: &Path) -> io::Result<()> {
+        match fs::metadata(target) {
+            Ok(found) => file.set_permissions(Permissions::from_mode(found.mode() & 0o777 | 0o600)),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// True where the opened file has other names as well.
+    pub(in super::super) fn is_linked(opened: &Metadata) -> bool {
+        opened.nlink() > 1
+    }
+
+    pub(in super::super) fn sync_folder(folder: &Path) -> io::Result<()> {
+        File::open(folder)?.sync_all()
+    }
+}
+
+#[cfg(windows)]
+mod system {
+    use super::*;
+    use std::fs::Metadata;
+    use std::os::windows::fs::OpenOptionsExt;
+
+    /// What others may do with a file meanwhile: rename and remove it (`FILE_SHARE_DELETE`), as its own writer does.
+    const SHARE_DELETE: u32 = 4;
+    /// `ERROR_SHARING_VIOLATION`.
+    const SHARING_VIOLATION: i32 = 32;
+
+    /// Opens a file for writing, or makes it, if nobody else has it: [`io::ErrorKind::WouldBlock`].
+    pub(in super::super) fn open_alone(path: &Path) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).share_mode(SHARE_DELETE);
+        options.open(path).map_err(|error| match error.raw_os_error() {
+            Some(SHARING_VIOLATION) => io::ErrorKind::WouldBlock.into(),
+            _ => error,
+        })
+    }
+
+    pub(in super::super) fn open_to_read(path: &Path) -> io::Result<File> {
+        File::open(path)
+    }
+
+    /// Opening and locking are one on Windows.
+    pub(in super::super) fn has_name(_: &Metadata, _: &Path) -> bool {
+        true
+    }
+
+    /// A new file has the rights that its folder gives.
+    pub(in super::super) fn keep_private(_: &File, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The standard library does not tell.
+    pub(in super::super) fn is_linked(_: &Metadata) -> bool {
+        false
+    }
+
+    /// A folder cannot be synced there; renaming is in the file system's journal.
+    pub(in super::super) fn sync_folder(_: &Path) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+pub(crate) use system::open_to_read;
+use system::{has_name, is_linked, keep_private, open_alone, sync_folder};

@@ -1,0 +1,76 @@
+//! Where a fuzzer gets at what reads a snapshot.
+
+use crate::SnapshotId;
+use crate::disk::ReadAt;
+use crate::format::{Entry, Footer, Header, Stored, hash};
+use crate::parts::{Parts, Why, read_header, read_stored};
+use crate::records::Head;
+use gpu_vmm_core::Result;
+use std::io;
+use std::path::Path;
+
+/// A block may have 64 MiB, which a fuzzer would take for a length that lies.
+const MOST_READ: u64 = 1 << 20;
+
+/// A file that is in memory.
+pub(crate) struct InMemory<'a>(pub(crate) &'a [u8]);
+
+impl ReadAt for InMemory<'_> {
+    fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        let from = usize::try_from(offset).ok().and_then(|offset| self.0.get(offset..));
+        let found = from.and_then(|from| from.get(..bytes.len())).ok_or(io::ErrorKind::UnexpectedEof)?;
+        bytes.copy_from_slice(found);
+        Ok(())
+    }
+}
+
+/// Reads any bytes as a snapshot, and as the parts of one: no checksum keeps a fuzzer from those.
+///
+/// The first two bytes tell how many of the others are the head, and how many the entries.
+pub fn decode(bytes: &[u8]) {
+    let _ = read_all(bytes);
+    let Some(([head, entries], rest)) = bytes.split_first_chunk() else { return };
+    let (blocks, rest) = rest.split_at(rest.len() - rest.len() * usize::from(*head) / 255);
+    let entries = usize::from(*entries).min(blocks.len() / Entry::BYTES) * Entry::BYTES;
+    let (blocks, entries) = blocks.split_at(blocks.len() - entries);
+    if let Ok(found) = Head::read(rest) {
+        // What is read is written again, and has to be the same.
+        let written = found.write();
+        assert_eq!(written.and_then(|bytes| Head::read(&bytes)), Ok(found));
+    }
+    let _ = read_all(&assembled(blocks, rest, entries));
+}
+
+/// A file of these parts, whose checksums are right.
+pub(crate) fn assembled(blocks: &[u8], head: &[u8], entries: &[u8]) -> Vec<u8> {
+    let id = Head::read(head).map_or(SnapshotId([0; 16]), |head| head.description.id);
+    let header = Header { id };
+    let index = [head, entries].concat();
+    let footer = Footer {
+        id,
+        index: (Header::BYTES + blocks.len()) as u64,
+        head: head.len() as u64,
+        entries: (entries.len() / Entry::BYTES) as u64,
+        file: (Header::BYTES + blocks.len() + index.len() + Footer::BYTES) as u64,
+        hash: hash(&index),
+    };
+    [&header.write()[..], blocks, &index, &footer.write()].concat()
+}
+
+/// Reads all that is in a file, whatever it is. Gives what is wrong with it.
+pub(crate) fn read_all(bytes: &[u8]) -> Result<()> {
+    let (source, size) = (InMemory(bytes), bytes.len() as u64);
+    let inner = || {
+        let header = read_header(&source, size)?;
+        let Parts { cut, entries, .. } = Parts::read(&source, header, size)?;
+        for (entry, length) in entries.iter().zip(cut.lengths()) {
+            if let Entry::Stored(stored @ Stored { file: 0, .. }) = entry
+                && length <= MOST_READ
+            {
+                read_stored(&source, stored, &mut vec![0; length as usize], "a block")?;
+            }
+        }
+        Ok(())
+    };
+    inner().map_err(|why: Why| why.error("fuzz", Path::new("memory")))
+}

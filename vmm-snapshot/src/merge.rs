@@ -1,0 +1,175 @@
+//! Pieces of memory that are smaller than the target's unit: several that follow each other become one.
+//!
+//! One device hands out memory by 4 KiB and another by 2 MiB. Pieces that fit the target stay what they are. Others are put
+//! together up to the next border of a unit, where all of that unit is mapped, as memory of one kind with the same access,
+//! and none of it is mapped a second time elsewhere.
+
+use crate::RegionRecord;
+use crate::plan::{PlannedMapping, PlannedMemory};
+use gpu_vmm_core::{AccessMap, Bytes, Error, Granularity, Properties, Result};
+use std::collections::BTreeMap;
+
+/// A mapping of the snapshot, with what it is to be here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) offset: Bytes,
+    pub(crate) size: Bytes,
+    /// Its place among the file's memories.
+    pub(crate) memory: usize,
+    pub(crate) properties: Properties,
+    pub(crate) access: AccessMap,
+    /// What offsets and sizes of such memory are a multiple of here.
+    pub(crate) unit: Granularity,
+    /// True where the memory is mapped elsewhere too.
+    pub(crate) is_alias: bool,
+}
+
+impl Piece {
+    fn end(&self) -> Bytes {
+        self.offset + self.size
+    }
+
+    /// True where `next` can be of one piece with this one.
+    fn takes(&self, next: &Self) -> bool {
+        self.end() == next.offset
+            && self.properties == next.properties
+            && self.access == next.access
+            && !self.is_alias
+            && !next.is_alias
+    }
+}
+
+/// The mappings of a region as they are to be here. The memory that they need is added to `memories`; `made` has which of
+/// the file's memories is which of these, for what is mapped several times.
+pub(crate) fn merge(
+    operation: &'static str,
+    record: &RegionRecord,
+    pieces: &[Piece],
+    memories: &mut Vec<PlannedMemory>,
+    made: &mut BTreeMap<usize, usize>,
+) -> Result<Vec<PlannedMapping>> {
+    let mut mappings = Vec::with_capacity(pieces.len());
+    let mut rest = pieces;
+    while let Some(first) = rest.first() {
+        let count = fitting(rest).ok_or_else(|| does_not_fit(operation, record, first))?;
+        let (these, behind) = rest.split_at(count);
+        let memory = *made.entry(first.memory).or_insert_with(|| {
+            let size = these.iter().map(|piece| piece.size).sum();
+            let sources = these.iter().map(|piece| piece.memory).collect();
+            memories.push(PlannedMemory { size, properties: first.properties, sources });
+            memories.len() - 1
+        });
+        mappings.push(PlannedMapping { offset: first.offset, memory, access: first.access });
+        rest = behind;
+    }
+    Ok(mappings)
+}
+
+/// How many of the first pieces make up whole units; nothing where they cannot.
+fn fitting(pieces: &[Piece]) -> Option<usize> {
+    let first = pieces.first().filter(|first| first.unit.divides(first.offset))?;
+    // No further than to the next border: a region can have very many pieces.
+    let place = pieces.iter().position(|piece| first.unit.divides(piece.end()))?;
+    pieces[..=place].windows(2).all(|pair| pair[0].takes(&pair[1])).then_some(place + 1)
+}
+
+fn does_not_fit(operation: &'static str, record: &RegionRecord, piece: &Piece) -> Error {
+    let Piece { offset, size, unit, properties, is_alias, .. } = piece;
+    let why = if *is_alias {
+        "it is mapped elsewhere too, so nothing can be added to it"
+    } else {
+        "what shares that unit with it is not mapped, or is of another kind, or has other access"
+    };
+    let reason = format!(
+        "the region {:?} at {} has {size} at offset {offset}, and {properties} is mapped in units of {unit} here: {why}; \
+         write the snapshot of mappings that are multiples of {unit}",
+        record.tag, record.address
+    );
+    Error::Unsupported { operation, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpu_vmm_core::{Access, Address, Alignment, DeviceId};
+
+    const UNIT: u64 = 4;
+
+    fn piece(offset: u64, size: u64, memory: usize) -> Piece {
+        Piece {
+            offset: Bytes(offset),
+            size: Bytes(size),
+            memory,
+            properties: Properties::on(DeviceId(0)),
+            access: AccessMap::NONE,
+            unit: Granularity::new(Bytes(UNIT)).unwrap(),
+            is_alias: false,
+        }
+    }
+
+    /// Where each mapping begins, and of which memories it is made.
+    fn merged(pieces: &[Piece]) -> Result<Vec<(u64, Vec<usize>)>> {
+        let record = RegionRecord {
+            tag: "weights".to_owned(),
+            address: Address(0x1000),
+            reservations: vec![Bytes(64)],
+            granularity: Granularity::BYTE,
+            alignment: Alignment::new(Bytes(1))?,
+            memory: Properties::on(DeviceId(0)),
+            access: AccessMap::NONE,
+            extend_by: Bytes::ZERO,
+            guard: Bytes::ZERO,
+            portable: false,
+            mappings: Vec::new(),
+        };
+        let mut memories = Vec::new();
+        let mappings = merge("restore", &record, pieces, &mut memories, &mut BTreeMap::new())?;
+        let size = |memory: &PlannedMemory| memory.size.0 % UNIT;
+        assert!(memories.iter().all(|memory| size(memory) == 0), "{memories:?}");
+        Ok(mappings.iter().map(|one| (one.offset.0, memories[one.memory].sources.clone())).collect())
+    }
+
+    #[test]
+    fn what_fits_stays_as_it_is() {
+        let seen = merged(&[piece(0, 4, 0), piece(4, 8, 1), piece(16, 4, 2)]).unwrap();
+        assert_eq!(seen, [(0, vec![0]), (4, vec![1]), (16, vec![2])]);
+    }
+
+    #[test]
+    fn what_does_not_is_put_together_up_to_the_next_border() {
+        let seen = merged(&[piece(0, 1, 0), piece(1, 3, 1), piece(4, 4, 2), piece(8, 6, 3), piece(14, 2, 4)]);
+        assert_eq!(seen.unwrap(), [(0, vec![0, 1]), (4, vec![2]), (8, vec![3, 4])]);
+    }
+
+    /// Time for each piece that grew with all of them would be hours.
+    #[test]
+    fn very_many_pieces_are_no_matter() {
+        const COUNT: u64 = 1 << 19;
+        let pieces: Vec<Piece> = (0..COUNT).map(|at| piece(at * UNIT, UNIT, at as usize)).collect();
+        assert_eq!(merged(&pieces).unwrap().len() as u64, COUNT);
+    }
+
+    #[test]
+    fn an_alias_is_one_memory() {
+        let alias = |offset| Piece { is_alias: true, ..piece(offset, 4, 7) };
+        assert_eq!(merged(&[alias(0), alias(8)]).unwrap(), [(0, vec![7]), (8, vec![7])]);
+    }
+
+    #[test]
+    fn what_cannot_be_put_together_is_refused_and_said() {
+        let read = AccessMap::NONE.with(DeviceId(0), Access::Read);
+        let shared = Properties::on(DeviceId(0)).shareable();
+        for (pieces, why) in [
+            (vec![piece(2, 2, 0)], "not mapped"),
+            (vec![piece(0, 2, 0)], "not mapped"),
+            (vec![piece(0, 2, 0), piece(3, 1, 1)], "not mapped"),
+            (vec![piece(0, 2, 0), Piece { access: read, ..piece(2, 2, 1) }], "other access"),
+            (vec![piece(0, 2, 0), Piece { properties: shared, ..piece(2, 2, 1) }], "another kind"),
+            (vec![Piece { is_alias: true, ..piece(0, 2, 0) }, piece(2, 2, 1)], "mapped elsewhere"),
+            (vec![piece(0, 2, 0), Piece { is_alias: true, ..piece(2, 2, 1) }], "shares that unit"),
+        ] {
+            let text = merged(&pieces).unwrap_err().to_string();
+            assert!(text.contains(why) && text.contains("weights") && text.contains("4 B"), "{text}");
+        }
+    }
+}

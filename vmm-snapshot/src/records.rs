@@ -1,0 +1,299 @@
+//! The description as bytes. The records are the file's own: what changes here changes the version, and what changes in
+//! the rest of the library does not change the file.
+
+use crate::format::MOST_HEAD;
+use crate::{Description, DeviceRecord, Earlier, MappingRecord, MemoryRecord, RegionRecord, SnapshotId};
+use gpu_vmm_core::MemoryKind;
+use gpu_vmm_core::{
+    Access, AccessMap, Address, Alignment, Bytes, DeviceId, DeviceUuid, Grant, Granularity, Properties,
+};
+use serde::{Deserialize, Serialize};
+
+/// What is in front of the entries.
+#[derive(Serialize, Deserialize)]
+struct HeadRecord {
+    block: u64,
+    id: [u8; 16],
+    parent: Option<FileRecord>,
+    created: u64,
+    library: String,
+    vendor: String,
+    driver: String,
+    devices: Vec<Device>,
+    regions: Vec<Region>,
+    memories: Vec<Memory>,
+    needed: Vec<FileRecord>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct FileRecord {
+    id: [u8; 16],
+    file: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Device {
+    ordinal: u32,
+    name: String,
+    uuid: Option<[u8; 16]>,
+    granularity: u64,
+    total: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Region {
+    tag: String,
+    address: u64,
+    reservations: Vec<u64>,
+    granularity: u64,
+    alignment: u64,
+    memory: Kind,
+    access: Vec<Allowed>,
+    extend_by: u64,
+    guard: u64,
+    portable: bool,
+    mappings: Vec<Mapping>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Mapping {
+    offset: u64,
+    memory: u32,
+    access: Vec<Allowed>,
+}
+
+/// Whose access, and whether that is for writing too.
+#[derive(Serialize, Deserialize)]
+struct Allowed {
+    device: u32,
+    write: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Memory {
+    size: u64,
+    granularity: u64,
+    kind: Kind,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kind {
+    device: u32,
+    rest: MemoryKind,
+}
+
+/// The head of a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Head {
+    pub(crate) block: Bytes,
+    pub(crate) description: Description,
+    /// The files in which blocks are, beside this one.
+    pub(crate) needed: Vec<Earlier>,
+}
+
+impl Head {
+    /// # Errors
+    ///
+    /// Why it is too long.
+    pub(crate) fn write(&self) -> Result<Vec<u8>, String> {
+        let bytes = postcard::to_allocvec(&HeadRecord::from(self)).map_err(|error| error.to_string())?;
+        if bytes.len() as u64 > MOST_HEAD {
+            return Err(format!("a description of {} bytes; {MOST_HEAD} is the most", bytes.len()));
+        }
+        Ok(bytes)
+    }
+
+    /// A length that lies costs nothing: postcard has serde reserve nothing where fewer bytes are left than there are
+    /// to be elements, and serde reserves a MiB at most.
+    ///
+    /// # Errors
+    ///
+    /// Why these bytes are none.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
+        match postcard::take_from_bytes::<HeadRecord>(bytes) {
+            Ok((record, [])) => record.head(),
+            Ok((_, rest)) => Err(format!("{} bytes are behind its end", rest.len())),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+impl From<&Head> for HeadRecord {
+    fn from(head: &Head) -> Self {
+        let Head { block, description, needed } = head;
+        Self {
+            block: block.0,
+            id: description.id.0,
+            parent: description.parent.as_ref().map(FileRecord::from),
+            created: description.created,
+            library: description.library.clone(),
+            vendor: description.vendor.clone(),
+            driver: description.driver.clone(),
+            devices: description.devices.iter().map(Device::from).collect(),
+            regions: description.regions.iter().map(Region::from).collect(),
+            memories: description.memories.iter().map(Memory::from).collect(),
+            needed: needed.iter().map(FileRecord::from).collect(),
+        }
+    }
+}
+
+impl HeadRecord {
+    fn head(self) -> Result<Head, String> {
+        let description = Description {
+            id: SnapshotId(self.id),
+            parent: self.parent.map(Earlier::from),
+            created: self.created,
+            library: self.library,
+            vendor: self.vendor,
+            driver: self.driver,
+            devices: self.devices.into_iter().map(Device::record).collect::<Result<_, _>>()?,
+            regions: self.regions.into_iter().map(Region::record).collect::<Result<_, _>>()?,
+            memories: self.memories.into_iter().map(Memory::record).collect::<Result<_, _>>()?,
+        };
+        let needed = self.needed.into_iter().map(Earlier::from).collect();
+        Ok(Head { block: Bytes(self.block), description, needed })
+    }
+}
+
+impl From<&Earlier> for FileRecord {
+    fn from(earlier: &Earlier) -> Self {
+        Self { id: earlier.id.0, file: earlier.file.clone() }
+    }
+}
+
+impl From<FileRecord> for Earlier {
+    fn from(record: FileRecord) -> Self {
+        Self { id: SnapshotId(record.id), file: record.file }
+    }
+}
+
+fn granularity(bytes: u64) -> Result<Granularity, String> {
+    Granularity::new(Bytes(bytes)).ok_or_else(|| format!("a granularity of {bytes}"))
+}
+
+impl From<&DeviceRecord> for Device {
+    fn from(device: &DeviceRecord) -> Self {
+        Self {
+            ordinal: device.id.0,
+            name: device.name.clone(),
+            uuid: device.uuid.map(|uuid| uuid.0),
+            granularity: device.granularity.bytes().0,
+            total: device.total_memory.0,
+        }
+    }
+}
+
+impl Device {
+    fn record(self) -> Result<DeviceRecord, String> {
+        Ok(DeviceRecord {
+            id: DeviceId(self.ordinal),
+            name: self.name,
+            uuid: self.uuid.map(DeviceUuid),
+            granularity: granularity(self.granularity)?,
+            total_memory: Bytes(self.total),
+        })
+    }
+}
+
+impl From<&RegionRecord> for Region {
+    fn from(region: &RegionRecord) -> Self {
+        Self {
+            tag: region.tag.clone(),
+            address: region.address.0,
+            reservations: region.reservations.iter().map(|size| size.0).collect(),
+            granularity: region.granularity.bytes().0,
+            alignment: region.alignment.bytes().0,
+            memory: region.memory.into(),
+            access: allowed(region.access),
+            extend_by: region.extend_by.0,
+            guard: region.guard.0,
+            portable: region.portable,
+            mappings: region.mappings.iter().map(Mapping::from).collect(),
+        }
+    }
+}
+
+impl Region {
+    fn record(self) -> Result<RegionRecord, String> {
+        Ok(RegionRecord {
+            tag: self.tag,
+            address: Address(self.address),
+            reservations: self.reservations.into_iter().map(Bytes).collect(),
+            granularity: granularity(self.granularity)?,
+            alignment: Alignment::new(Bytes(self.alignment))
+                .map_err(|_| format!("an alignment of {}", self.alignment))?,
+            memory: self.memory.properties()?,
+            access: access_map(&self.access)?,
+            extend_by: Bytes(self.extend_by),
+            guard: Bytes(self.guard),
+            portable: self.portable,
+            mappings: self.mappings.into_iter().map(Mapping::record).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl From<&MappingRecord> for Mapping {
+    fn from(mapping: &MappingRecord) -> Self {
+        // What does not fit is refused by the check that comes before.
+        let memory = u32::try_from(mapping.memory).unwrap_or(u32::MAX);
+        Self { offset: mapping.offset.0, memory, access: allowed(mapping.access) }
+    }
+}
+
+impl Mapping {
+    fn record(self) -> Result<MappingRecord, String> {
+        Ok(MappingRecord {
+            offset: Bytes(self.offset),
+            memory: self.memory as usize,
+            access: access_map(&self.access)?,
+        })
+    }
+}
+
+fn allowed(access: AccessMap) -> Vec<Allowed> {
+    let one = |grant: Grant| Allowed { device: grant.device.0, write: grant.access == Access::ReadWrite };
+    access.grants().map(one).collect()
+}
+
+/// In order of the devices, each once, as they are written.
+fn access_map(list: &[Allowed]) -> Result<AccessMap, String> {
+    if !list.is_sorted_by(|one, next| one.device < next.device) {
+        return Err("access that is not in order of the devices".to_owned());
+    }
+    match list.iter().find(|one| one.device > DeviceId::LIMIT) {
+        Some(one) => Err(format!("access for device {}", one.device)),
+        None => Ok(list
+            .iter()
+            .map(|one| Grant {
+                device: DeviceId(one.device),
+                access: if one.write { Access::ReadWrite } else { Access::Read },
+            })
+            .collect()),
+    }
+}
+
+impl From<&MemoryRecord> for Memory {
+    fn from(memory: &MemoryRecord) -> Self {
+        let granularity = memory.granularity.bytes().0;
+        Self { size: memory.size.0, granularity, kind: memory.properties.into() }
+    }
+}
+
+impl Memory {
+    fn record(self) -> Result<MemoryRecord, String> {
+        let granularity = granularity(self.granularity)?;
+        Ok(MemoryRecord { size: Bytes(self.size), granularity, properties: self.kind.properties()? })
+    }
+}
+
+impl From<Properties> for Kind {
+    fn from(properties: Properties) -> Self {
+        Self { device: properties.device.0, rest: properties.into() }
+    }
+}
+
+impl Kind {
+    fn properties(self) -> Result<Properties, String> {
+        self.rest.of_device(DeviceId(self.device))
+    }
+}

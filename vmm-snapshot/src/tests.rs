@@ -1,0 +1,263 @@
+//! Snapshots that are written and read again, and all that can happen to a file.
+
+mod bad;
+mod chain;
+mod documented;
+mod faults;
+mod killed;
+mod lies;
+mod misuse;
+
+use crate::*;
+use gpu_vmm_core::{
+    Access, AccessMap, Address, Alignment, Bytes, DeviceId, DeviceUuid, Error, Granularity, HandleTypes,
+    Location, Properties,
+};
+use gpu_vmm_testkit::Random;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const BLOCK: Bytes = Bytes::kib(4);
+
+/// A folder for one test's files.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        Self::beneath(&std::env::temp_dir(), test)
+    }
+
+    /// Beneath this one where it exists.
+    fn beneath(parent: &Path, test: &str) -> Self {
+        let parent = if parent.is_dir() { parent.to_owned() } else { std::env::temp_dir() };
+        let folder = parent.join(format!("gpu-vmm-snapshot-{test}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// The names of all that is in it.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(&self.0)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Two regions on two devices; the second memory is mapped twice.
+fn description() -> Description {
+    let unit = Granularity::new(BLOCK).unwrap();
+    let device = |id, name: &str| DeviceRecord {
+        id: DeviceId(id),
+        name: name.to_owned(),
+        uuid: Some(DeviceUuid([id as u8; 16])),
+        granularity: unit,
+        total_memory: Bytes::mib(1),
+    };
+    let memory = |size, properties| MemoryRecord { size, granularity: unit, properties };
+    let both = AccessMap::NONE.with(DeviceId(0), Access::ReadWrite).with(DeviceId(2), Access::Read);
+    let mapping = |offset, memory, access| MappingRecord { offset, memory, access };
+    let region = |address, tag: &str, mappings| RegionRecord {
+        tag: tag.to_owned(),
+        address: Address(address),
+        reservations: vec![Bytes::kib(64), Bytes::kib(16)],
+        granularity: unit,
+        alignment: Alignment::new(Bytes::kib(64)).unwrap(),
+        memory: Properties::on(DeviceId(2)).exported_as(HandleTypes::FILE_DESCRIPTOR),
+        access: AccessMap::NONE.with(DeviceId::HOST, Access::Read),
+        extend_by: BLOCK,
+        guard: BLOCK,
+        portable: true,
+        mappings,
+    };
+    Description {
+        id: SnapshotId::new().unwrap(),
+        parent: None,
+        created: 1_700_000_000,
+        library: "0.1.0".to_owned(),
+        vendor: "host".to_owned(),
+        driver: "1.2".to_owned(),
+        devices: vec![device(0, "one"), device(2, "two")],
+        regions: vec![
+            region(
+                0x7000_0000_0000,
+                "weights",
+                vec![mapping(BLOCK, 1, both), mapping(Bytes::kib(32), 0, both)],
+            ),
+            region(0x7100_0000_0000, "", vec![mapping(Bytes::ZERO, 1, AccessMap::NONE)]),
+        ],
+        memories: vec![
+            memory(Bytes::kib(16), Properties::on(DeviceId(0)).compressible()),
+            memory(Bytes::kib(8), Properties::on(DeviceId(2)).located(Location::HostNode(1)).remote_dma()),
+        ],
+    }
+}
+
+type Contents = Vec<Vec<u8>>;
+
+/// Contents for that: blocks that are zeros, that can be compressed, and that cannot.
+fn contents(seed: u64) -> Contents {
+    let mut random = Random(seed);
+    let block = BLOCK.0 as usize;
+    let mut rough = || (0..block).map(|_| random.next() as u8).collect::<Vec<u8>>();
+    let mut last = vec![0; block];
+    last[block - 1] = 1;
+    let smooth = vec![seed as u8 | 1; block];
+    vec![[rough(), vec![0; block], smooth, last].concat(), [rough(), vec![0; block]].concat()]
+}
+
+fn write_all(writer: &SnapshotWriter, contents: &Contents) -> gpu_vmm_core::Result<()> {
+    let size = writer.block_size().0 as usize;
+    for (memory, bytes) in contents.iter().enumerate() {
+        for (block, bytes) in bytes.chunks(size).enumerate() {
+            writer.write_block(memory, block as u64, bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &Path, contents: &Contents, options: WriteOptions<'_>) -> gpu_vmm_core::Result<Tally> {
+    let writer = SnapshotWriter::create(path, &description(), options)?;
+    write_all(&writer, contents)?;
+    writer.finish()
+}
+
+fn plain() -> WriteOptions<'static> {
+    WriteOptions { block: Some(BLOCK), ..WriteOptions::default() }
+}
+
+fn small() -> WriteOptions<'static> {
+    WriteOptions { compress: true, ..plain() }
+}
+
+fn read_all(file: &SnapshotFile) -> gpu_vmm_core::Result<Contents> {
+    let size = file.block_size().0 as usize;
+    let mut all = Vec::new();
+    for (memory, record) in file.description().memories.iter().enumerate() {
+        let mut bytes = vec![0xaa; record.size.0 as usize];
+        for (block, bytes) in bytes.chunks_mut(size).enumerate() {
+            file.read_block(memory, block as u64, bytes)?;
+        }
+        all.push(bytes);
+    }
+    Ok(all)
+}
+
+/// Opens, verifies and reads.
+fn all_of(path: &Path) -> gpu_vmm_core::Result<Contents> {
+    let file = SnapshotFile::open(path)?;
+    file.verify(&|_| {})?;
+    read_all(&file)
+}
+
+#[track_caller]
+fn assert_says(error: &Error, parts: &[&str]) {
+    let text = error.to_string();
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in {text:?}");
+    }
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let folder = Folder::new("round");
+    let path = folder.file("a");
+    for (options, stored, compressed) in [(plain(), 4, 0), (small(), 4, 2)] {
+        let description = description();
+        let writer = SnapshotWriter::create(&path, &description, options).unwrap();
+        assert_eq!((writer.block_size(), [0, 1, 2].map(|memory| writer.blocks(memory))), (BLOCK, [4, 2, 0]));
+        write_all(&writer, &contents(1)).unwrap();
+        let tally = writer.finish().unwrap();
+        let counts = (tally.blocks, tally.zero, tally.unchanged, tally.stored, tally.compressed);
+        assert_eq!(counts, (6, 2, 0, stored, compressed));
+        assert_eq!(tally.contents, Bytes::kib(24));
+        assert_eq!(tally.file.0, fs::metadata(&path).unwrap().len());
+
+        let file = SnapshotFile::open(&path).unwrap();
+        assert_eq!(*file.description(), description);
+        assert_eq!((file.block_size(), [0, 1, 2].map(|memory| file.blocks(memory))), (BLOCK, [4, 2, 0]));
+        assert_eq!(file.tally(), tally);
+        let seen = AtomicU64::new(0);
+        let add = |bytes: Bytes| {
+            seen.fetch_add(bytes.0, Ordering::Relaxed);
+        };
+        assert_eq!(file.verify(&add).unwrap(), tally);
+        assert_eq!(seen.into_inner(), tally.contents.0);
+        assert_eq!(read_all(&file).unwrap(), contents(1));
+        assert_eq!(folder.names(), ["a"]);
+    }
+}
+
+#[test]
+fn the_last_block_can_be_shorter_and_one_mib_is_usual() {
+    let folder = Folder::new("short");
+    let path = folder.file("a");
+    for (block, blocks) in [(None, [1, 1]), (Some(Bytes::kib(8)), [2, 1])] {
+        write(&path, &contents(2), WriteOptions { block, ..WriteOptions::default() }).unwrap();
+        let file = SnapshotFile::open(&path).unwrap();
+        assert_eq!(file.block_size(), block.unwrap_or(Bytes::mib(1)));
+        assert_eq!([file.blocks(0), file.blocks(1)], blocks);
+        assert_eq!(read_all(&file).unwrap(), contents(2));
+    }
+    let mut odd = description();
+    odd.memories[0].size = Bytes::kib(12);
+    let options = WriteOptions { block: Some(Bytes::kib(8)), ..small() };
+    let writer = SnapshotWriter::create(&path, &odd, options).unwrap();
+    let mut contents = contents(2);
+    contents[0].truncate(12 << 10);
+    write_all(&writer, &contents).unwrap();
+    writer.finish().unwrap();
+    assert_eq!(all_of(&path).unwrap(), contents);
+}
+
+#[test]
+fn several_threads_write_and_read_at_once() {
+    let folder = Folder::new("threads");
+    let path = folder.file("a");
+    let contents = contents(3);
+    let places: Vec<(usize, u64)> = [(0, 4), (1, 2)]
+        .into_iter()
+        .flat_map(|(memory, blocks)| (0..blocks).map(move |block| (memory, block)))
+        .collect();
+    let bytes = |(memory, block): (usize, u64)| &contents[memory][block as usize * 4096..][..4096];
+    let writer = SnapshotWriter::create(&path, &description(), small()).unwrap();
+    std::thread::scope(|scope| {
+        for place in &places {
+            scope.spawn(|| writer.write_block(place.0, place.1, bytes(*place)).unwrap());
+        }
+    });
+    writer.finish().unwrap();
+    let file = SnapshotFile::open(&path).unwrap();
+    std::thread::scope(|scope| {
+        for place in places.iter().cycle().take(50) {
+            scope.spawn(|| {
+                let mut found = [0; 4096];
+                file.read_block(place.0, place.1, &mut found).unwrap();
+                assert_eq!(found, bytes(*place));
+            });
+        }
+    });
+}
+
+#[test]
+fn an_empty_snapshot_is_one() {
+    let folder = Folder::new("nothing");
+    let path = folder.file("a");
+    let empty = Description { regions: Vec::new(), memories: Vec::new(), ..description() };
+    SnapshotWriter::create(&path, &empty, plain()).unwrap().finish().unwrap();
+    assert_eq!(*SnapshotFile::open(&path).unwrap().description(), empty);
+    assert_eq!(all_of(&path).unwrap(), Contents::new());
+}

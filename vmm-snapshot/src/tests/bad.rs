@@ -1,0 +1,143 @@
+//! Files that are no snapshots, or are no more what was written.
+
+use super::*;
+use std::os::unix::fs::FileExt;
+
+#[track_caller]
+fn assert_bad(path: &Path, part: &str) {
+    let error = SnapshotFile::open(path).map(drop).unwrap_err();
+    assert!(matches!(error, Error::BadSnapshot { .. }), "{error}");
+    assert_says(&error, &[part, &path.display().to_string(), "open a snapshot"]);
+}
+
+#[test]
+fn every_length_that_is_cut_off_is_noticed() {
+    let folder = Folder::new("cut");
+    let path = folder.file("a");
+    let size = write(&path, &contents(1), small()).unwrap().file.0;
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    for length in (0..size).rev() {
+        file.set_len(length).unwrap();
+        let error = SnapshotFile::open(&path).map(drop).unwrap_err();
+        assert!(matches!(error, Error::BadSnapshot { .. }), "{length}: {error}");
+    }
+    // Zeros in its place, as a file system may leave them after a loss of power.
+    write(&path, &contents(1), small()).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    for length in (0..size).rev() {
+        file.set_len(length).unwrap();
+        file.set_len(size).unwrap();
+        let error = SnapshotFile::open(&path).map(drop).unwrap_err();
+        assert!(matches!(error, Error::BadSnapshot { .. }), "{length}: {error}");
+    }
+}
+
+#[test]
+fn more_bytes_are_noticed() {
+    let folder = Folder::new("more");
+    let path = folder.file("a");
+    let size = write(&path, &contents(1), small()).unwrap().file.0;
+    for more in 1..300 {
+        fs::File::options().write(true).open(&path).unwrap().set_len(size + more).unwrap();
+        assert_bad(&path, "something is behind it");
+    }
+}
+
+#[test]
+fn every_byte_that_changes_is_noticed() {
+    let folder = Folder::new("flip");
+    let path = folder.file("a");
+    write(&path, &contents(1), small()).unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    let mut random = Random(4);
+    let (mut opened, mut newer) = (0, 0);
+    for (at, byte) in bytes.iter().enumerate() {
+        let changed = byte ^ (1 << random.below(8));
+        file.write_all_at(&[changed], at as u64).unwrap();
+        let error = match SnapshotFile::open(&path) {
+            Err(error) => error,
+            Ok(file) => {
+                opened += 1;
+                // Those of the other blocks are still good.
+                let read = read_all(&file).unwrap_err();
+                assert!(matches!(read, Error::BadSnapshot { .. }), "{at}: {read}");
+                file.verify(&|_| {}).expect_err("a byte has changed")
+            }
+        };
+        match error {
+            Error::NewerSnapshot { .. } => newer += 1,
+            Error::BadSnapshot { .. } => {}
+            other => panic!("{at}: {other}"),
+        }
+        file.write_all_at(&[*byte], at as u64).unwrap();
+    }
+    assert_eq!(all_of(&path).unwrap(), contents(1));
+    // The blocks, and four bytes of version.
+    assert!(opened > 8192 && newer <= 4, "{opened} {newer}");
+}
+
+#[test]
+fn several_bytes_that_change_at_once_are_noticed() {
+    let folder = Folder::new("flips");
+    let path = folder.file("a");
+    write(&path, &contents(1), small()).unwrap();
+    let good = fs::read(&path).unwrap();
+    let mut random = Random(5);
+    for _ in 0..10_000 {
+        let mut bytes = good.clone();
+        for _ in 0..=random.below(3) {
+            let at = random.below(bytes.len());
+            bytes[at] = random.next() as u8;
+        }
+        assert!(bytes == good || crate::fuzz::read_all(&bytes).is_err());
+    }
+}
+
+#[test]
+fn other_files_are_refused() {
+    let folder = Folder::new("other");
+    let path = folder.file("a");
+    let error = SnapshotFile::open(&path).map(drop).unwrap_err();
+    assert!(matches!(error, Error::File { .. }), "{error}");
+    assert_says(&error, &["open answered", "No such file", &path.display().to_string()]);
+    fs::write(&path, b"").unwrap();
+    assert_bad(&path, "it has 0 bytes, fewer than a header");
+    fs::write(&path, b"gpu-vmm snap").unwrap();
+    assert_bad(&path, "it has 12 bytes");
+    fs::write(&path, vec![7; 1000]).unwrap();
+    assert_bad(&path, "it does not begin as one");
+    assert_bad(&folder.0, "it is no regular file");
+    let pipe = folder.file("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    assert_bad(&pipe, "it is no regular file");
+}
+
+#[test]
+fn another_version_is_refused() {
+    let folder = Folder::new("version");
+    let path = folder.file("a");
+    write(&path, &contents(1), small()).unwrap();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    file.write_all_at(&(VERSION + 1).to_le_bytes(), 12).unwrap();
+    let error = SnapshotFile::open(&path).map(drop).unwrap_err();
+    let expected = (VERSION + 1, VERSION);
+    let Error::NewerSnapshot { version, newest, .. } = error else { panic!("{error}") };
+    assert_eq!((version, newest), expected);
+    // A newer one may have anything behind the version.
+    file.set_len(64).unwrap();
+    let error = SnapshotFile::open(&path).map(drop).unwrap_err();
+    assert!(matches!(error, Error::NewerSnapshot { .. }), "{error}");
+}
+
+#[test]
+fn a_file_that_shrinks_while_it_is_open_gives_no_bytes() {
+    let folder = Folder::new("shrink");
+    let path = folder.file("a");
+    write(&path, &contents(1), plain()).unwrap();
+    let opened = SnapshotFile::open(&path).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
+    let error = read_all(&opened).unwrap_err();
+    assert_says(&error, &["it ends before the 4096 bytes"]);
+    assert!(matches!(error, Error::BadSnapshot { .. }), "{error}");
+}

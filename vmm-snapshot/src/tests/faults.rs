@@ -1,0 +1,130 @@
+//! Writing that fails: at each call to the system in turn, and for want of room.
+
+use super::*;
+use crate::disk::{Place, Temporary};
+use gpu_vmm_testkit::Random;
+use gpu_vmm_testkit::forked::alone;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A place where one of the calls fails, and all after it.
+#[derive(Debug)]
+struct Failing {
+    inner: Temporary,
+    left: Arc<AtomicUsize>,
+}
+
+impl Failing {
+    fn may(&self) -> io::Result<()> {
+        let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        left.map(drop).map_err(|_| io::ErrorKind::StorageFull.into())
+    }
+}
+
+impl Place for Failing {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.may().or_else(|error| self.inner.write_at(&bytes[..bytes.len() / 2], offset).and(Err(error)))?;
+        self.inner.write_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.may().and_then(|()| self.inner.sync())
+    }
+
+    fn publish(&self) -> io::Result<()> {
+        self.may().and_then(|()| self.inner.publish())
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        self.may().and_then(|()| self.inner.sync_folder())
+    }
+
+    fn discard(&self) {
+        self.inner.discard();
+    }
+}
+
+/// Writes a snapshot of which so many calls succeed.
+fn write_some(path: &Path, calls: usize, contents: &Contents) -> (gpu_vmm_core::Result<Tally>, usize) {
+    let left = Arc::new(AtomicUsize::new(calls));
+    let place = |target: &Path| {
+        let inner = Temporary::create("test", target)?;
+        Ok(Box::new(Failing { inner, left: Arc::clone(&left) }) as Box<dyn Place>)
+    };
+    let writer = SnapshotWriter::create_in(path, &description(), small(), place);
+    let answer = writer.and_then(|writer| {
+        let answer = write_all(&writer, contents);
+        if let Err(first) = &answer {
+            // From then on it is the same error.
+            let same = |error: Error| assert_eq!(error.to_string(), first.to_string());
+            same(write_all(&writer, contents).unwrap_err());
+            same(writer.finish().unwrap_err());
+            return Err(first.clone());
+        }
+        writer.finish()
+    });
+    (answer, left.load(Ordering::Relaxed))
+}
+
+#[test]
+fn whichever_call_fails_the_old_snapshot_is_whole_and_nothing_is_left() {
+    let folder = Folder::new("sweep");
+    let path = folder.file("a");
+    let (old, new) = (contents(1), contents(2));
+    let mut calls = Vec::new();
+    for count in 0.. {
+        write(&path, &old, plain()).unwrap();
+        let (answer, left) = write_some(&path, count, &new);
+        assert_eq!(folder.names(), ["a"], "{count}");
+        let Err(error) = answer else {
+            assert_eq!((left, all_of(&path).unwrap()), (0, new));
+            break;
+        };
+        let Error::File { source, .. } = &error else { panic!("{count}: {error}") };
+        assert_says(&error, &["write a snapshot", &path.display().to_string()]);
+        calls.push(source.call);
+        let expected = if source.call == "fsync of the folder" { &new } else { &old };
+        assert_eq!(all_of(&path).unwrap(), *expected, "{count}: {error}");
+    }
+    // The header, four blocks, the index; two of the six blocks are zeros.
+    let expected = [&["write"; 6][..], &["fsync", "rename", "fsync of the folder"]].concat();
+    assert_eq!(calls, expected);
+}
+
+#[test]
+fn the_first_snapshot_leaves_nothing_where_it_fails() {
+    let folder = Folder::new("first");
+    for count in 0..8 {
+        assert!(write_some(&folder.file("a"), count, &contents(1)).0.is_err());
+        assert_eq!(folder.names(), [""; 0], "{count}");
+    }
+}
+
+#[test]
+fn the_limit_on_a_files_size_is_an_error_like_any_other() {
+    let folder = Folder::new("limit");
+    let path = folder.file("a");
+    let (old, new) = (contents(1), contents(2));
+    let size = write(&path, &new, plain()).unwrap().file.0;
+    write(&path, &old, plain()).unwrap();
+    let mut random = Random(1);
+    for _ in 0..20 {
+        let limit = random.below(size as usize) as u64;
+        alone(|| {
+            #[allow(unsafe_code)] // no safe function sets a signal's handler
+            // SAFETY: it is ignored, in a process of its own.
+            unsafe {
+                libc::signal(libc::SIGXFSZ, libc::SIG_IGN)
+            };
+            let rlimit = Rlimit { current: Some(limit), maximum: None };
+            setrlimit(Resource::Fsize, rlimit).unwrap();
+            let error = write(&path, &new, plain()).unwrap_err();
+            assert!(matches!(error, Error::File { .. }), "{error}");
+            assert_says(&error, &["write answered", "File too large"]);
+        });
+        assert_eq!(folder.names(), ["a"], "{limit}");
+        assert_eq!(all_of(&path).unwrap(), old, "{limit}");
+    }
+}

@@ -1,0 +1,85 @@
+//! A process that is killed while it writes snapshots, again and again.
+
+use super::*;
+use gpu_vmm_testkit::forked::Child;
+use std::time::{Duration, Instant};
+
+/// How many processes are killed.
+const KILLED: usize = 100;
+
+const BLOCKS: u64 = 64;
+
+/// A snapshot that tells by its time what is in it.
+fn numbered(number: u64) -> Description {
+    let mut description = Description { created: number, ..description() };
+    description.memories[0].size = Bytes(BLOCKS * BLOCK.0);
+    description.regions.clear();
+    description
+}
+
+/// What is in a block of it.
+fn block_of(number: u64, block: u64) -> Vec<u8> {
+    (0..BLOCK.0 / 8).flat_map(|word| (number << 32 | block << 16 | word).to_le_bytes()).collect()
+}
+
+fn write_numbered(path: &Path, number: u64) {
+    let options = WriteOptions { compress: number.is_multiple_of(2), ..plain() };
+    let writer = SnapshotWriter::create(path, &numbered(number), options).unwrap();
+    for block in 0..BLOCKS {
+        writer.write_block(0, block, &block_of(number, block)).unwrap();
+    }
+    for block in 0..2 {
+        writer.write_block(1, block, &[0; 4096]).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// Its number, when it is whole.
+fn whole(path: &Path) -> u64 {
+    let file = SnapshotFile::open(path).unwrap();
+    file.verify(&|_| {}).unwrap();
+    let number = file.description().created;
+    let mut found = vec![0; 4096];
+    for block in 0..BLOCKS {
+        file.read_block(0, block, &mut found).unwrap();
+        assert_eq!(found, block_of(number, block), "block {block} of snapshot {number}");
+    }
+    number
+}
+
+#[test]
+fn after_each_of_a_hundred_kills_there_is_a_whole_snapshot() {
+    // In memory where there is such a folder: what a disk has got is of no matter where no power is lost, and waiting for
+    // it would be most of what is killed.
+    let folder = Folder::beneath(Path::new("/dev/shm"), "killed");
+    let path = folder.file("a");
+    let partial = folder.file(".a.partial");
+    let began = Instant::now();
+    write_numbered(&path, 1);
+    let mut most = began.elapsed() * 5;
+    let mut random = Random(std::process::id().into());
+    let (mut last, mut halves) = (1, 0);
+    for _ in 0..KILLED {
+        let child = Child::fork(|| {
+            let mut number = last;
+            loop {
+                number += 1;
+                write_numbered(&path, number);
+            }
+        });
+        std::thread::sleep(most.mul_f64(random.below(1000) as f64 / 1000.0));
+        drop(child);
+        halves += usize::from(partial.exists());
+        let number = whole(&path);
+        assert!(number >= last, "snapshot {number} has come back after {last}");
+        // Other tests may be using the machine at one time and not at another.
+        most = if number == last { most * 3 / 2 } else { most * 9 / 10 };
+        most = most.clamp(Duration::from_millis(5), Duration::from_secs(1));
+        last = number;
+    }
+    // It was in the middle of one often enough, and came to the end of some.
+    assert!(halves > KILLED / 10 && last > 10, "{halves} halves, {last} snapshots");
+    // What the last one has left is no hindrance.
+    write_numbered(&path, last + 1);
+    assert_eq!((whole(&path), folder.names()), (last + 1, vec!["a".to_owned()]));
+}

@@ -1,0 +1,190 @@
+//! Files whose checksums are right, and whose contents make no sense. Somebody can make these on purpose.
+
+use super::*;
+use crate::format::{Entry, Stored, hash};
+use crate::fuzz;
+use crate::records::Head;
+
+/// What is changed, and what is said of it.
+type Lie<T> = (fn(&mut T), &'static str);
+
+fn good_head() -> Head {
+    Head { block: BLOCK, description: description(), needed: Vec::new() }
+}
+
+/// One block of bytes, twice compressed.
+fn blocks() -> (Vec<u8>, Vec<Entry>) {
+    let bytes = vec![5; 4096];
+    let plain = Stored { hash: hash(&bytes), offset: 64, length: 4096, file: 0, compressed: None };
+    let mut entries = vec![Entry::Zero; 6];
+    entries[2] = Entry::Stored(plain);
+    (bytes, entries)
+}
+
+fn file(head: &Head, blocks: &[u8], entries: &[Entry]) -> Vec<u8> {
+    let entries: Vec<u8> = entries.iter().flat_map(|entry| entry.write()).collect();
+    fuzz::assembled(blocks, &head.write().unwrap(), &entries)
+}
+
+#[test]
+fn a_file_that_was_put_together_is_read() {
+    let (bytes, entries) = blocks();
+    fuzz::read_all(&file(&good_head(), &bytes, &entries)).unwrap();
+}
+
+#[test]
+fn descriptions_that_lie_are_refused() {
+    let (bytes, entries) = blocks();
+    let changes: [Lie<Head>; 28] = [
+        (|head| head.block = Bytes(0), "in blocks of 0 B"),
+        (|head| head.block = Bytes(4097), "in blocks of 4097 B"),
+        (|head| head.block = Bytes::mib(128), "in blocks of 128 MiB"),
+        (|head| head.block = Bytes::kib(8), "it has 6 blocks, and its memory 3"),
+        (|head| head.description.memories[0].size = Bytes(u64::MAX - 4095), "region 0: a mapping"),
+        (|head| head.description.memories[0].size = Bytes(1), "memory 0: a size of 1 B"),
+        (|head| head.description.memories[0].size = Bytes(0), "memory 0: a size of 0 B"),
+        (|head| head.description.memories[1].properties.device.0 = 1, "memory 1: memory of device 1"),
+        (
+            |head| {
+                head.description.regions.clear();
+                head.description.memories[0].size = Bytes(u64::MAX - 4095);
+            },
+            "its memory in blocks of 4 KiB",
+        ),
+        (|head| head.description.memories.truncate(1), "region 0: there is no memory 1"),
+        (|head| head.description.regions[0].mappings[0].offset = Bytes(1), "region 0: a mapping of 8 KiB"),
+        (|head| head.description.regions[0].mappings[1].offset = BLOCK, "region 0: a mapping of 16 KiB"),
+        (|head| head.description.regions[0].mappings.swap(0, 1), "region 0: a mapping of 8 KiB"),
+        (|head| head.description.regions[0].mappings[1].offset = Bytes::kib(76), "region 0: a mapping at"),
+        (|head| head.description.regions[1].reservations.clear(), "region 1: it has no addresses"),
+        (|head| head.description.regions[1].reservations[0] = Bytes(0), "region 1: a reservation of 0 B"),
+        (
+            |head| head.description.regions[1].reservations = vec![Bytes(1 << 63); 3],
+            "region 1: it is larger than any address space",
+        ),
+        (|head| head.description.regions[0].address = Address(0xffff_ffff_ffff_0000), "region 0: 80 KiB and"),
+        (|head| head.description.regions[0].address = Address(0), "region 0: 80 KiB and a guard of 4 KiB"),
+        (|head| head.description.regions[0].address.0 += 4096, "is not aligned to 64 KiB"),
+        (
+            |head| head.description.regions[1].address.0 = 0x7000_0001_0000,
+            "two regions have the same addresses",
+        ),
+        (
+            |head| head.description.regions[0].guard = Bytes(5),
+            "region 0: an alignment, an extension or a guard",
+        ),
+        (
+            |head| head.description.regions[0].access = AccessMap::NONE.with(DeviceId(1), Access::Read),
+            "region 0: access for device 1",
+        ),
+        (|head| head.description.devices[1].id = DeviceId(0), "devices with the same ordinal"),
+        (|head| head.description.devices[1].id = DeviceId::HOST, "or with one that no device has"),
+        (
+            |head| head.needed.push(Earlier { id: SnapshotId([1; 16]), file: "../a".to_owned() }),
+            "\"../a\" is no name of a file",
+        ),
+        (
+            |head| head.description.parent = Some(Earlier { id: SnapshotId([1; 16]), file: "..".to_owned() }),
+            "\"..\" is no name of a file",
+        ),
+        (
+            |head| head.needed = vec![Earlier { id: SnapshotId([1; 16]), file: "a".to_owned() }; 1025],
+            "needs too many",
+        ),
+    ];
+    for (change, part) in changes {
+        let mut head = good_head();
+        change(&mut head);
+        let what = fuzz::read_all(&file(&head, &bytes, &entries)).unwrap_err().to_string();
+        assert!(what.contains(part), "{part:?} is missing in {what:?}");
+    }
+}
+
+#[test]
+fn entries_that_lie_are_refused() {
+    let stored = |change: fn(&mut Stored)| {
+        let (bytes, mut entries) = blocks();
+        if let Entry::Stored(stored) = &mut entries[2] {
+            change(stored);
+        }
+        fuzz::read_all(&file(&good_head(), &bytes, &entries)).unwrap_err().to_string()
+    };
+    let changes: [Lie<Stored>; 10] = [
+        (|stored| stored.offset = 65, "is said to be"),
+        (|stored| stored.offset = 63, "is said to be"),
+        (|stored| stored.offset = u64::MAX, "is said to be"),
+        (|stored| stored.length = 4095, "is said to be"),
+        (|stored| stored.length = u32::MAX, "is said to be"),
+        (|stored| stored.file = 1, "is said to be"),
+        (|stored| stored.compressed = Some([0; 8]), "is said to be"),
+        (|stored| (stored.length, stored.compressed) = (0, Some([0; 8])), "is said to be"),
+        (|stored| (stored.length, stored.compressed) = (9, Some([0; 8])), "and there are others"),
+        (|stored| stored.hash[31] ^= 1, "is not what was written"),
+    ];
+    for (change, part) in changes {
+        let what = stored(change);
+        assert!(what.contains(part), "{part:?} is missing in {what:?}");
+    }
+    let (bytes, mut entries) = blocks();
+    entries.push(Entry::Zero);
+    let what = fuzz::read_all(&file(&good_head(), &bytes, &entries)).unwrap_err().to_string();
+    assert!(what.contains("it has 7 blocks, and its memory 6"), "{what}");
+    // Kinds that there are not, and bytes that mean nothing.
+    let head = good_head().write().unwrap();
+    for (at, value) in [(54, 3), (55, 1), (0, 1), (40, 1)] {
+        let mut entries = vec![0; 6 * Entry::BYTES];
+        entries[at] = value;
+        let what = fuzz::read_all(&fuzz::assembled(&[], &head, &entries)).unwrap_err().to_string();
+        assert!(what.contains("no blocks of kind") || what.contains("means nothing"), "{what}");
+    }
+}
+
+#[test]
+fn compressed_bytes_that_lie_are_refused() {
+    let contents = vec![5; 4096];
+    let check = |bytes: &[u8], part: &str| {
+        let (_, mut entries) = blocks();
+        let mut check = [0; 8];
+        check.copy_from_slice(&hash(bytes)[..8]);
+        let length = bytes.len() as u32;
+        let stored = Stored { hash: hash(&contents), offset: 64, length, file: 0, compressed: Some(check) };
+        entries[2] = Entry::Stored(stored);
+        let answer = fuzz::read_all(&file(&good_head(), bytes, &entries));
+        let refused = answer.as_ref().err().is_some_and(|error| error.to_string().contains(part));
+        assert_eq!(refused, !part.is_empty(), "{answer:?}");
+    };
+    check(&lz4_flex::block::compress(&contents), "");
+    check(&lz4_flex::block::compress(&contents[1..]), "is not what was written");
+    check(&lz4_flex::block::compress(&[5; 100_000]), "is not what was written");
+    check(&[0xff; 100], "is not what was written");
+    check(&[0], "is not what was written");
+}
+
+#[test]
+fn the_reader_takes_any_bytes() {
+    let mut random = Random(1);
+    let head = good_head().write().unwrap();
+    let (bytes, entries) = blocks();
+    let entries: Vec<u8> = entries.iter().flat_map(|entry| entry.write()).collect();
+    let mut good = 0;
+    // Miri takes a thousand times as long.
+    let rounds = if cfg!(miri) { 6 } else { 20_000 };
+    for _ in 0..rounds {
+        let [mut head, mut entries] = [head.clone(), entries.clone()];
+        for _ in 0..random.below(4) {
+            let changed = if random.below(2) == 0 { &mut head } else { &mut entries };
+            let at = random.below(changed.len());
+            match random.below(3) {
+                0 => changed[at] = random.next() as u8,
+                1 => changed[at] ^= 1 << random.below(8),
+                _ => changed.truncate(at + 1),
+            }
+        }
+        good += usize::from(fuzz::read_all(&fuzz::assembled(&bytes, &head, &entries)).is_ok());
+        fuzz::decode(&random.bytes(300));
+        let with_lengths = [&[255, 0][..], &head].concat();
+        fuzz::decode(&with_lengths);
+    }
+    let is_some = good > rounds / 20 && good < rounds * 3 / 4;
+    assert!(is_some || cfg!(miri), "{good} of {rounds}");
+}

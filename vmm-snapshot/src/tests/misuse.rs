@@ -1,0 +1,158 @@
+//! What a caller can do wrong, and several writers of one snapshot.
+
+use super::*;
+use gpu_vmm_testkit::forked::alone;
+use std::os::unix::fs::symlink;
+
+fn create(path: &Path) -> gpu_vmm_core::Result<SnapshotWriter> {
+    SnapshotWriter::create(path, &description(), plain())
+}
+
+#[test]
+fn blocks_that_are_wrong_are_refused_and_the_rest_goes_on() {
+    let folder = Folder::new("wrong");
+    let path = folder.file("a");
+    let writer = create(&path).unwrap();
+    for (memory, block, length) in [(2, 0, 4096), (0, 4, 4096), (0, u64::MAX, 4096), (0, 0, 4095), (1, 0, 0)]
+    {
+        let bytes = vec![1; length];
+        let error = writer.write_block(memory, block, &bytes).unwrap_err();
+        let size = [Bytes::kib(16), Bytes::kib(8), Bytes::ZERO][memory];
+        assert!(matches!(error, Error::OutOfRange { limit, .. } if limit == size), "{error}");
+    }
+    write_all(&writer, &contents(1)).unwrap();
+    for (memory, block) in [(0, 0), (1, 1)] {
+        let error = writer.write_block(memory, block, &[0; 4096]).unwrap_err();
+        assert_says(&error, &[&format!("block {block} of memory {memory} has been written before")]);
+    }
+    writer.finish().unwrap();
+    let file = SnapshotFile::open(&path).unwrap();
+    for (memory, block, length) in [(2, 0, 4096), (0, 4, 4096), (0, u64::MAX, 4096), (0, 0, 4095), (1, 0, 0)]
+    {
+        let error = file.read_block(memory, block, &mut vec![0; length]).unwrap_err();
+        assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
+    }
+    assert_eq!(read_all(&file).unwrap(), contents(1));
+}
+
+#[test]
+fn a_snapshot_that_lacks_a_block_is_not_finished() {
+    let folder = Folder::new("lacks");
+    let path = folder.file("a");
+    write(&path, &contents(1), plain()).unwrap();
+    let writer = create(&path).unwrap();
+    writer.write_block(0, 0, &[1; 4096]).unwrap();
+    assert_eq!(folder.names(), [".a.partial", "a"]);
+    let error = writer.finish().unwrap_err();
+    assert_says(&error, &["block 1 of memory 0 has not been written"]);
+    drop(create(&path).unwrap());
+    assert_eq!((folder.names(), all_of(&path).unwrap()), (vec!["a".to_owned()], contents(1)));
+}
+
+#[test]
+fn descriptions_and_options_that_make_no_sense_are_refused() {
+    let folder = Folder::new("sense");
+    let path = folder.file("a");
+    let mut bad = description();
+    bad.memories[0].size = Bytes(5);
+    let error = SnapshotWriter::create(&path, &bad, plain()).unwrap_err();
+    assert_says(&error, &["write a snapshot", "memory 0: a size of 5 B"]);
+    for block in [Bytes(0), Bytes(5000), Bytes::kib(2), Bytes::mib(128)] {
+        let options = WriteOptions { block: Some(block), ..plain() };
+        let error = SnapshotWriter::create(&path, &description(), options).unwrap_err();
+        assert_says(&error, &[&format!("blocks of {block}; a power of two from 4 KiB to 64 MiB")]);
+    }
+    let mut large = description();
+    large.regions.clear();
+    large.memories[0].size = Bytes::gib(1 << 30);
+    let error = SnapshotWriter::create(&path, &large, plain()).unwrap_err();
+    assert_says(&error, &["more than 16777216 blocks of 4 KiB; take larger ones"]);
+    assert_eq!(folder.names(), [""; 0]);
+}
+
+#[test]
+fn what_is_no_file_is_not_replaced() {
+    let folder = Folder::new("replaced");
+    fs::create_dir(folder.file("folder")).unwrap();
+    fs::write(folder.file("victim"), b"kept").unwrap();
+    symlink("victim", folder.file(".link.partial")).unwrap();
+    symlink("victim", folder.file("link2")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, folder.file(".pipe.partial"), rustix::fs::Mode::RWXU).unwrap();
+    let missing = folder.file("missing").join("a");
+    for (path, part) in [
+        (folder.file("folder"), "is no regular file, and is not replaced"),
+        (folder.file("link2"), "is no regular file, and is not replaced"),
+        (folder.file("link"), "open answered"),
+        (folder.file("pipe"), "what is there is no regular file"),
+        (missing, "No such file"),
+        (PathBuf::from("/"), "a snapshot needs a file name"),
+        (PathBuf::new(), "a snapshot needs a file name"),
+    ] {
+        let error = create(&path).unwrap_err();
+        assert!(matches!(error, Error::File { .. }), "{error}");
+        assert_says(&error, &[part]);
+    }
+    assert_eq!(fs::read(folder.file("victim")).unwrap(), b"kept");
+}
+
+#[test]
+fn the_second_writer_of_a_snapshot_is_refused_until_the_first_is_done() {
+    let folder = Folder::new("second");
+    let path = folder.file("a");
+    let first = create(&path).unwrap();
+    let refused = |error: Error| assert_says(&error, &["lock answered", "another process", ".a.partial"]);
+    refused(create(&path).map(drop).unwrap_err());
+    alone(|| refused(create(&path).map(drop).unwrap_err()));
+    write_all(&first, &contents(1)).unwrap();
+    first.finish().unwrap();
+    assert_eq!(all_of(&path).unwrap(), contents(1));
+    write(&path, &contents(2), plain()).unwrap();
+    assert_eq!((all_of(&path).unwrap(), folder.names()), (contents(2), vec!["a".to_owned()]));
+}
+
+#[test]
+fn what_a_killed_writer_has_left_is_written_over() {
+    let folder = Folder::new("stale");
+    let path = folder.file("a");
+    fs::write(folder.file(".a.partial"), vec![7; 1 << 20]).unwrap();
+    write(&path, &contents(1), plain()).unwrap();
+    assert_eq!((all_of(&path).unwrap(), folder.names()), (contents(1), vec!["a".to_owned()]));
+}
+
+#[test]
+fn many_writers_at_once_leave_a_whole_snapshot() {
+    let folder = Folder::new("many");
+    let path = folder.file("a");
+    const EACH: u64 = 5;
+    let work = |seed: u64| {
+        for turn in 0..EACH {
+            while let Err(error) = write(&path, &contents(seed * EACH + turn), small()) {
+                assert_says(&error, &["lock answered"]);
+                std::thread::yield_now();
+            }
+        }
+    };
+    std::thread::scope(|scope| (1..5).for_each(|seed| drop(scope.spawn(move || work(seed)))));
+    let found = all_of(&path).unwrap();
+    assert!((1..5).any(|seed| found == contents(seed * EACH + EACH - 1)));
+    assert_eq!(folder.names(), ["a"]);
+}
+
+#[test]
+fn a_forked_child_neither_writes_nor_removes() {
+    let folder = Folder::new("forked");
+    let path = folder.file("a");
+    let writer = create(&path).unwrap();
+    let mut other = Some(create(&folder.file("b")).unwrap());
+    alone(|| {
+        assert!(matches!(writer.write_block(0, 0, &[1; 4096]), Err(Error::Forked { .. })));
+        // The child's; the parent keeps its own.
+        drop(other.take());
+        assert_eq!(folder.names(), [".a.partial", ".b.partial"]);
+    });
+    drop(other);
+    assert_eq!(folder.names(), [".a.partial"]);
+    write_all(&writer, &contents(1)).unwrap();
+    writer.finish().unwrap();
+    assert_eq!(all_of(&path).unwrap(), contents(1));
+}

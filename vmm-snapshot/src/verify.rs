@@ -1,0 +1,65 @@
+//! Reading all of a snapshot, to know that it can be read.
+
+use crate::format::Entry;
+use crate::{SnapshotFile, Tally};
+use gpu_vmm_core::{Bytes, Result};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+/// More threads than that are not faster than memory.
+const MOST_THREADS: usize = 8;
+
+impl SnapshotFile {
+    /// Reads every block, also those that are in other files, and holds it against its checksum. `progress` is told of
+    /// each block, how many bytes of contents it has; it is called by several threads at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`SnapshotFile::read_block`], for the first block that is found bad.
+    pub fn verify(&self, progress: &(dyn Fn(Bytes) + Sync)) -> Result<Tally> {
+        let next = AtomicU64::new(0);
+        let stop = AtomicBool::new(false);
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+        let work = || {
+            let answer = self.verify_some(&next, &stop, progress);
+            if answer.is_err() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            answer
+        };
+        thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            let answers = others
+                .into_iter()
+                .map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            answers.fold(work(), Result::and)
+        })?;
+        Ok(self.tally())
+    }
+
+    /// Reads the blocks that no other thread has taken.
+    fn verify_some(
+        &self,
+        next: &AtomicU64,
+        stop: &AtomicBool,
+        progress: &(dyn Fn(Bytes) + Sync),
+    ) -> Result<()> {
+        let mut buffer = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            if place >= self.parts.cut.blocks {
+                break;
+            }
+            let (memory, block) = self.parts.cut.name(place);
+            let Some((at, length)) = self.parts.cut.place(memory, block) else { break };
+            if !matches!(self.parts.entries.get(at), Some(Entry::Zero)) {
+                if buffer.len() < length {
+                    buffer.resize(length, 0);
+                }
+                self.read_block(memory, block, &mut buffer[..length])?;
+            }
+            progress(Bytes(length as u64));
+        }
+        Ok(())
+    }
+}
