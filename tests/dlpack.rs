@@ -390,17 +390,21 @@ fn a_tensor_is_on_one_device() {
     let (zero, one) = (DeviceId(0), DeviceId(1));
     let mut region = region(&machine, 1);
     region.grow_to_on(one, Bytes(2 * GRANULE.0)).unwrap();
+    region.grow_to_on(zero, Bytes(3 * GRANULE.0)).unwrap();
     let shared = SharedRegion::new(region);
     let (on_zero, on_one) = (bytes_view(0, 8), bytes_view(GRANULE.0, 8));
-    let both = bytes_view(GRANULE.0 - 1, 2);
+    // The second one ends where it begins: on device 0.
+    let both = [2, GRANULE.0 as i64 + 2].map(|length| bytes_view(GRANULE.0 - 1, length));
 
     // The host's own memory is the one CPU's, whichever device it plays.
     let cpu = DLDevice { device_type: DLDeviceType::CPU, device_id: 0 };
     for (device, view) in [(None, &on_zero), (Some(zero), &on_zero), (None, &on_one), (Some(one), &on_one)] {
         assert_eq!(shared.dlpack(device, view).unwrap().dl_tensor().device, cpu);
     }
-    let reason = text(shared.dlpack(None, &both));
-    assert!(reason.contains("memory of device 0, and from offset 2 MiB on of device 1"), "{reason}");
+    for both in &both {
+        let reason = text(shared.dlpack(None, both));
+        assert!(reason.contains("memory of device 0, and from offset 2 MiB on of device 1"), "{reason}");
+    }
     for (device, view, owner) in [(one, &on_zero, zero), (zero, &on_one, one), (DeviceId(7), &on_one, one)] {
         let reason = text(shared.dlpack(Some(device), view));
         assert!(reason.contains(&format!("are memory of {owner}, not of {device}")), "{reason}");

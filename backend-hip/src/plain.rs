@@ -22,7 +22,7 @@ impl Driver {
 
     /// # Safety
     ///
-    /// As for [`Workbench::free_plain`].
+    /// [`allocate_plain`](Self::allocate_plain) allocated the memory, and no work uses it.
     pub(crate) unsafe fn free_plain(
         &self,
         operation: &'static str,

@@ -23,10 +23,15 @@ fn every_length_that_is_cut_off_is_noticed() {
     }
     // Zeros in its place, as a file system may leave them after a loss of power.
     write(&path, &contents(1), small()).unwrap();
+    let whole = fs::read(&path).unwrap();
     let file = fs::File::options().write(true).open(&path).unwrap();
     for length in (0..size).rev() {
         file.set_len(length).unwrap();
         file.set_len(size).unwrap();
+        // What was zero there is no other than before.
+        if whole[length as usize..].iter().all(|byte| *byte == 0) {
+            continue;
+        }
         let error = SnapshotFile::open(&path).map(drop).unwrap_err();
         assert!(matches!(error, Error::BadSnapshot { .. }), "{length}: {error}");
     }

@@ -101,6 +101,15 @@ fn descriptions_that_lie_are_refused() {
 }
 
 #[test]
+fn bytes_behind_the_description_are_refused() {
+    let (bytes, entries) = blocks();
+    let entries: Vec<u8> = entries.iter().flat_map(|entry| entry.write()).collect();
+    let longer = [good_head().write().unwrap(), vec![0]].concat();
+    let what = fuzz::read_all(&fuzz::assembled(&bytes, &longer, &entries)).unwrap_err().to_string();
+    assert!(what.contains("1 bytes are behind its end"), "{what}");
+}
+
+#[test]
 fn entries_that_lie_are_refused() {
     let stored = |change: fn(&mut Stored)| {
         let (bytes, mut entries) = blocks();

@@ -3,7 +3,7 @@
 
 use super::order::{overlap, range, start_behind};
 use super::waits::named;
-use super::{LEAST, builder, is_empty, pool};
+use super::{DEFAULT, Hand, LEAST, alloc, builder, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::subject::{Subject, or_skip};
@@ -20,6 +20,8 @@ cases! { "pool":
     captures_are_not_spoilt,
     /// A pool whose last block is dropped while one of its streams captures is kept, and given back afterwards.
     the_last_block_during_a_capture,
+    /// A fence that was waited for says nothing of a stream that has used the memory and captures.
+    a_fence_beside_a_capture,
     /// While a stream captures, others are served, and find out of memory what they find at other times.
     others_are_served_during_a_capture,
 }
@@ -139,6 +141,23 @@ fn the_last_block_during_a_capture<B: Workbench>(subject: &Subject<B>) {
         }
         assert!(subject.backend.drop_log().take_last().is_none());
     }
+}
+
+fn a_fence_beside_a_capture<B: Workbench>(subject: &Subject<B>) {
+    let busy = own(subject);
+    let page = page(&pool(subject));
+    let pool = builder(subject).budget(Bytes(page.0 * 4)).build().unwrap();
+    let (hand, mut block) = (Hand::new(), alloc(&pool, Bytes(page.0 * 3)));
+    begin(subject, &*busy, CaptureMode::Relaxed);
+    record(subject, &*busy, &block, 9);
+    block.record_use(named(&*busy)).unwrap();
+    block.free_after(hand.fence());
+    hand.set(Hand::WAITED);
+    let next = pool.alloc(Bytes(page.0 * 2), LEAST, DEFAULT);
+    drop(end(subject, &*busy));
+    assert!(next.is_err(), "it has memory that the other stream's capture uses");
+    finish(subject, &*busy);
+    is_empty(&pool);
 }
 
 fn others_are_served_during_a_capture<B: Workbench>(subject: &Subject<B>) {

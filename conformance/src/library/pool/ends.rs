@@ -3,12 +3,13 @@
 use super::{DEFAULT, Hand, LEAST, alloc, builder, check, pool, write};
 use crate::case::cases;
 use crate::fork_server::Ended;
+use crate::library::captures::Announced;
 use crate::library::flights::{own, registered};
 use crate::library::fork::{first_wrong, forked, is_forked};
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Stash};
-use gpu_vmm_pool::{PoolError, PoolResult};
+use gpu_vmm_pool::{Fence, PoolError, PoolResult};
 use gpu_vmm_testkit::Workbench;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,6 +19,8 @@ cases! { "pool":
     the_pool_is_dropped_first,
     /// A pool whose memory waits for a fence is dropped.
     dropped_with_pending_memory,
+    /// A pool that is dropped during a capture waits for the fences all the same: they are not the capture's.
+    dropped_with_a_fence_during_a_capture,
     /// What was never freed is told with where it was allocated, when it is asked for and when the pool is dropped.
     what_was_never_freed,
     /// In a child that is forked while threads use the pool, every call is an error, and nothing waits, dropped or not.
@@ -46,6 +49,31 @@ fn dropped_with_pending_memory<B: Workbench>(subject: &Subject<B>) {
         drop(pool);
         assert_eq!(subject.free_here(), free);
     }
+}
+
+/// A fence that notes that it was waited for.
+#[derive(Debug, Default)]
+struct Noted(AtomicBool);
+
+impl Fence for Noted {
+    fn is_done(&self) -> gpu_vmm_core::Result<bool> {
+        Ok(self.0.load(Ordering::SeqCst))
+    }
+
+    fn wait(&self) -> gpu_vmm_core::Result<()> {
+        self.0.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+fn dropped_with_a_fence_during_a_capture<B: Workbench>(subject: &Subject<B>) {
+    let (pool, fence) = (pool(subject), Arc::new(Noted::default()));
+    alloc(&pool, Bytes::mib(4)).free_after(Arc::clone(&fence) as Arc<dyn Fence>);
+    let announced = Announced::new(&subject.backend);
+    drop(pool);
+    assert!(fence.is_done().unwrap(), "it was not waited for");
+    drop(announced);
+    subject.backend.deferred().collect(&subject.backend).unwrap();
 }
 
 fn what_was_never_freed<B: Workbench>(subject: &Subject<B>) {

@@ -7,7 +7,7 @@ use crate::library::flights::{finish, own};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::{Address, Bytes, Done, Stash};
 use gpu_vmm_pool::{Block, Pool};
-use gpu_vmm_testkit::{WorkStream, Workbench};
+use gpu_vmm_testkit::{FaultInject, WorkStream, Workbench};
 
 cases! { "pool":
     /// What one stream has freed serves another one only when the first has done its work on it.
@@ -22,6 +22,8 @@ cases! { "pool":
     trimming_waits,
     /// Where a budget leaves nothing else, memory that is still worked on is waited for.
     work_is_waited_for_in_need,
+    /// A request that fails gives back what it has claimed as it was: other streams wait for the work on it.
+    what_a_failed_request_had,
     /// Suspending waits for the work on the blocks, whose result comes back.
     suspending_waits,
 }
@@ -101,6 +103,25 @@ fn another_stream_waits_for_the_work<B: Workbench>(subject: &Subject<B>) {
         "the work is done, and the memory serves everybody"
     );
     drop((next, third));
+    is_empty(&pool);
+}
+
+fn what_a_failed_request_had<B: Workbench>(subject: &Subject<B>) {
+    let [busy, other] = [(); 2].map(|()| own(subject));
+    let backend = FaultInject::new(subject.backend.clone());
+    let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
+    let pages = |count| Bytes(count * pool.snapshot().page);
+    let block = pool.alloc(pages(3), LEAST, named(&*busy)).unwrap();
+    start_at(subject, &*busy, (block.address(), block.size()), 5);
+    drop(block);
+    backend.fail_calls(&["create"]);
+    pool.alloc(pages(5), LEAST, named(&*busy)).unwrap_err();
+    backend.stop();
+    let next = pool.alloc(pages(3), LEAST, named(&*other)).unwrap();
+    write_at(&subject.backend, subject.device, next.address(), next.size(), 77);
+    finish(subject, &*busy);
+    assert_eq!(wrong_at(&subject.backend, subject.device, next.address(), next.size(), 77), 0);
+    drop(next);
     is_empty(&pool);
 }
 

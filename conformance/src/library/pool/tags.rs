@@ -33,6 +33,8 @@ cases! { "pool":
     only_what_is_used_is_saved,
     /// Memory that passes to another tag is overwritten with zeros before, and stays as it is within its tag.
     scrubbed_between_tags,
+    /// What a resumed tag has had is scrubbed for a tag whose memory went to the driver before.
+    scrubbed_after_a_resume,
     /// A pool and its blocks can be dropped while a tag is suspended.
     dropped_while_suspended,
 }
@@ -259,6 +261,25 @@ pub(super) fn is_zero<B: Workbench>(subject: &Subject<B>, block: &Block<impl Bac
     // SAFETY: a block's memory is mapped, and its device may read it.
     unsafe { subject.backend.copy_to_host(subject.device, &mut bytes, block.address()) }.unwrap();
     bytes.iter().all(|byte| *byte == 0)
+}
+
+fn scrubbed_after_a_resume<B: Workbench>(subject: &Subject<B>) {
+    let size = Bytes(page(&pool(subject)).0 * 2);
+    let base = builder(subject).scrub().budget(size).build().unwrap();
+    let stash = stash(subject);
+    let [red, blue] = ["red", "blue"].map(|tag| base.tagged(tag).unwrap());
+    let secret = alloc(&red, size);
+    write(subject, &secret, 0x5a5a);
+    base.suspend("red", &stash, idle()).unwrap();
+    drop(alloc(&blue, size));
+    base.trim(Bytes::ZERO).unwrap();
+    base.resume("red").unwrap();
+    check(subject, &secret, 0x5a5a);
+    drop(secret);
+    let block = alloc(&blue, size);
+    assert!(is_zero(subject, &block), "a tenant sees what another has left");
+    drop(block);
+    is_empty(&base);
 }
 
 fn scrubbed_between_tags<B: Workbench>(subject: &Subject<B>) {

@@ -6,7 +6,7 @@ use crate::library::sharing::shareable;
 use crate::library::tools::{has, mapped, told, write};
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, Feature, Properties, Region};
+use gpu_vmm_core::{Bytes, Error, Feature, Properties, Region};
 use gpu_vmm_share::{By, Import, Offer, Offered};
 use gpu_vmm_testkit::Workbench;
 use serde_json::Value;
@@ -145,6 +145,15 @@ const LIES: &[Lie] = &[
     }),
 ];
 
+/// Lies that need nothing else to be seen: bytes that tell them are refused when they are read.
+const CONTRADICTIONS: [&str; 5] = [
+    "two pieces of one name",
+    "a mapping of no piece",
+    "mappings that overlap",
+    "a piece less",
+    "a handle less",
+];
+
 /// Lies about the second piece that no description contradicts: the first one is imported by then.
 const NOTICED_LATE: [&str; 2] = ["a piece is half as large", "a piece is twice as large"];
 
@@ -174,6 +183,10 @@ fn offers_that_lie<B: Workbench>(subject: &Subject<B>) {
         tell(&mut told, subject.unit());
         assert_ne!(told, truth, "{lie}");
         let offer: Offer = serde_json::from_value(told).unwrap();
+        if CONTRADICTIONS.contains(lie) {
+            let answer = Offer::from_bytes(&offer.to_bytes().unwrap());
+            assert!(matches!(answer, Err(Error::BadMessage { .. })), "{lie}: {answer:?}");
+        }
         let answer = offer.import(&subject.backend, &Import::new());
         assert!(answer.is_err(), "{lie}: {answer:?}");
     }

@@ -18,8 +18,12 @@ cases! { "snapshot":
     comes_back_as_it_was,
     /// A restored region goes on as any other: it grows, with the memory and the access that it grew with, and shrinks.
     goes_on_growing,
+    /// What growth brings to a restored region, the devices reach that reached what it brought before.
+    grows_for_the_same_devices,
     /// Memory that is mapped several times, in one region and in two, is one piece again, written once.
     what_is_mapped_twice,
+    /// Pieces have their own contents again where the first one may be written only through its last mapping.
+    what_is_read_only_at_first,
     /// A region of several reservations has the same ones again, at the same addresses.
     of_several_reservations,
     /// A region that holds the memory of two devices holds it again, and each has the access that it had.
@@ -105,6 +109,21 @@ fn goes_on_growing<B: Workbench>(subject: &Subject<B>) {
     assert!(region.mapped().is_zero());
 }
 
+fn grows_for_the_same_devices<B: Workbench>(subject: &Subject<B>) {
+    let (one, other) = subject.two_devices();
+    let folder = Folder::new();
+    let place = Placement::Exact(subject.hole(4));
+    let mut region = subject.region(2).at(place).access(other, Access::Read).build().unwrap();
+    region.grow_to(subject.unit()).unwrap();
+    let (file, _) = save(&folder, "a", &[&region]);
+    drop(region);
+    let mut region = restore_one(&subject.backend, &Restore::new(), &file).region;
+    region.grow_to(subject.units(2)).unwrap();
+    for at in [Bytes(0), subject.unit()] {
+        assert_eq!([one, other].map(|device| region.access(at, device)), [RW, Access::Read], "at {at}");
+    }
+}
+
 fn what_is_mapped_twice<B: Workbench>(subject: &Subject<B>) {
     let folder = Folder::new();
     let granule = subject.granularity();
@@ -137,6 +156,25 @@ fn what_is_mapped_twice<B: Workbench>(subject: &Subject<B>) {
     subject.write(&mut first, granule + granule, granule, 3);
     subject.check(&second, Bytes(0), granule, 3);
     assert_eq!(second.access(Bytes(0), subject.device), Access::Read);
+}
+
+fn what_is_read_only_at_first<B: Workbench>(subject: &Subject<B>) {
+    let folder = Folder::new();
+    let granule = subject.granularity();
+    let mut region = subject.space(3).at(Placement::Exact(subject.hole(4))).build().unwrap();
+    let memory = subject.piece(1);
+    for (at, memory) in [(0, &memory), (1, &subject.piece(1)), (2, &memory)] {
+        subject.open(&mut region, subject.granules(at), memory);
+    }
+    subject.write(&mut region, Bytes(0), granule, 1);
+    subject.write(&mut region, granule, granule, 2);
+    region.set_access(Bytes(0), granule, subject.device, Access::Read).unwrap();
+    let (file, _) = save(&folder, "a", &[&region]);
+    drop((region, memory));
+    let region = restore_one(&subject.backend, &Restore::new(), &file).region;
+    for (at, seed) in [(0, 1), (1, 2), (2, 1)] {
+        subject.check(&region, subject.granules(at), granule, seed);
+    }
 }
 
 fn of_several_reservations<B: Workbench>(subject: &Subject<B>) {

@@ -13,6 +13,8 @@ cases! { "suspend":
     memory_is_free_meanwhile,
     /// Where there is no memory to come back to, the region stays suspended, nothing is taken, and later it comes back whole.
     out_of_memory,
+    /// Where a resume fails after it has mapped memory, that is free again, and the region comes back later.
+    a_failed_resume_gives_back,
     /// A region that is suspended and resumed 20 times comes back whole each time, and nothing is left.
     twenty_times,
     /// A stash has its room back after the resume, and after the end of a region that was never resumed.
@@ -183,6 +185,25 @@ fn pages_go_back_to_the_system<B: Workbench>(subject: &Subject<B>) {
     });
     assert!(seen, "the contents are not in memory, or stay there");
     assert!(has(subject, &region, 3));
+}
+
+fn a_failed_resume_gives_back<B: Workbench>(subject: &Subject<B>) {
+    let backend = FaultInject::new(subject.backend.clone());
+    let stash = Stash::pinned(&backend, subject.granules(2)).unwrap();
+    let builder = Region::builder(&backend).on(subject.device).reserve(subject.granules(2));
+    let mut region = builder.build().unwrap();
+    region.grow_to(subject.granules(2)).unwrap();
+    region.write_pattern(subject.device, Bytes(0), region.end(), 6).unwrap();
+    region.suspend(&stash, idle()).unwrap();
+    let free = subject.free_here();
+    backend.fail_calls(&["set access"]);
+    region.resume().unwrap_err();
+    backend.stop();
+    if counts(subject) {
+        assert_eq!(subject.free_here(), free, "what was mapped stays with this process");
+    }
+    region.resume().unwrap();
+    assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 6).unwrap(), 0);
 }
 
 fn lost_addresses<B: Workbench>(subject: &Subject<B>) {

@@ -27,6 +27,11 @@ pub(crate) const CASES: &[Case] = &[
         short_memory_of_the_host,
     ),
     with(
+        &[("FAIL", "cuMemMap:1:2")],
+        "memory_of_the_host_that_was_not_mapped_is_not_there",
+        memory_of_the_host_that_was_not_mapped_is_not_there,
+    ),
+    with(
         &[("FAIL", "cuMemGetAllocationPropertiesFromHandle:1+:999")],
         "nothing_is_left_where_the_driver_does_not_tell",
         nothing_is_left_where_the_driver_does_not_tell,
@@ -213,6 +218,20 @@ fn memory_that_is_not_compressed_says_so(_: &Cuda) {
             .properties()
             .compressible
     );
+}
+
+fn memory_of_the_host_that_was_not_mapped_is_not_there(cuda: &Cuda) {
+    let backend = open();
+    let hosts = Physical::create(&backend, UNIT, on_the_node()).unwrap();
+    let own = Physical::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
+    let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
+    let error = region.map(Bytes::ZERO, &hosts).unwrap_err();
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    region.map(Bytes::ZERO, &own).unwrap();
+    region.set_access(Bytes::ZERO, UNIT, DEVICE, Access::ReadWrite).unwrap();
+    // Memory of the host would have none.
+    drop(region.dma_bufs(Bytes::ZERO, UNIT).unwrap());
+    assert_eq!(cuda.violations(), 0);
 }
 
 fn a_region_of_the_hosts_memory_is_used_by_both(cuda: &Cuda) {
