@@ -71,7 +71,8 @@ impl Restore {
     /// and [`Physical::properties`](gpu_vmm_core::Physical::properties) tells what came of them.
     ///
     /// ```
-    /// # use gpu_vmm_core::{Properties, snapshot::Restore};
+    /// # use gpu_vmm_core::Properties;
+    /// use gpu_vmm_snapshot::Restore;
     /// // In the devices' own memory, and for this process alone.
     /// let options = Restore::new().memory(|was| Properties::on(was.device));
     /// ```
