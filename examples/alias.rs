@@ -7,7 +7,7 @@
 //! cargo run --example alias
 //! ```
 
-use gpu_vmm::{Access, AnyBackend, Backend, Bytes, DeviceId, Physical, Properties, Region, Result};
+use gpu_vmm::{Access, AnyBackend, Backend, Bytes, DeviceId, PhysicalMemory, Properties, Region, Result};
 
 fn main() -> Result<()> {
     let backend = AnyBackend::open_best()?;
@@ -46,7 +46,7 @@ struct Ring<B: Backend> {
 impl<B: Backend> Ring<B> {
     fn new(backend: &B, device: DeviceId, capacity: Bytes) -> Result<Self> {
         // The memory by itself has no address. Its size is rounded up to the granularity.
-        let memory = Physical::create(backend, capacity, Properties::on(device))?;
+        let memory = PhysicalMemory::create(backend, capacity, Properties::on(device))?;
         let size = memory.size();
         let mut region = Region::builder(backend).on(device).reserve(size + size).build()?;
         region.map(Bytes(0), &memory)?;

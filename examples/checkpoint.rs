@@ -15,7 +15,9 @@
 
 use gpu_vmm::snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm::testkit::{Walked, Workbench};
-use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Done, Error, Placement, Region, Result, Ring, Vendor};
+use gpu_vmm::{
+    AnyBackend, Backend, Bytes, DeviceId, Error, Placement, Region, Result, StagingRing, Vendor, WaitFor,
+};
 use std::path::Path;
 use std::process::Command;
 
@@ -76,16 +78,15 @@ fn write(file: &Path, backend: Option<&str>) -> Result<()> {
 
     // The ring has the page-locked buffers that contents go through; programs make it once. Zeros take no room in the
     // file, and what can be compressed less.
-    let ring = Ring::new(&backend, 2, Bytes::mib(1))?;
-    let written =
-        Snapshot::new(&ring).region(&region).compress(true).write(file, Done::when_devices_idle())?;
+    let ring = StagingRing::new(&backend, 2, Bytes::mib(1))?;
+    let written = Snapshot::new(&ring).region(&region).compress(true).write(file, WaitFor::all_devices())?;
     println!("  {} of memory in {} bytes of {}", written.contents, written.file.0, file.display());
     Ok(())
 }
 
 fn read(file: &Path, backend: Option<&str>) -> Result<()> {
     let backend = open(backend)?;
-    let ring = Ring::new(&backend, 2, Bytes::mib(1))?;
+    let ring = StagingRing::new(&backend, 2, Bytes::mib(1))?;
     // All regions of the file, or none of them. Whose memory the list is in there, on this device it is here.
     let restored = Restore::new().all_on(DEVICE).regions(&SnapshotFile::open(file)?, &ring)?;
     let list = restored.iter().find(|restored| restored.region.tag() == TAG);

@@ -4,7 +4,7 @@
 //! cargo run --example grow
 //! ```
 
-use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, DeviceVec, Done, Region, Result};
+use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, DeviceVec, Region, Result, WaitFor};
 
 fn main() -> Result<()> {
     // The best there is: a GPU, or the host's memory on a machine that has none.
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
     assert_eq!(&text, b"written before the growth");
 
     // Memory goes back from the end. A device might still be at work on it, so say how you know that it is not.
-    let shrunk = region.shrink_to(Bytes::mib(8), Done::when_devices_idle())?;
+    let shrunk = region.shrink_to(Bytes::mib(8), WaitFor::all_devices())?;
     println!("shrunk to {}: {} given back", shrunk.end, shrunk.removed);
 
     // The same as a vector with a type, which grows as it is pushed to.

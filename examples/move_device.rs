@@ -6,7 +6,7 @@
 
 mod two_devices;
 
-use gpu_vmm::{Access, Backend, Bytes, Done, Region, Result, Ring, Via};
+use gpu_vmm::{Access, Backend, Bytes, MovePath, Region, Result, StagingRing, WaitFor};
 use std::time::Instant;
 use two_devices::{FIRST, SECOND};
 
@@ -23,9 +23,9 @@ fn main() -> Result<()> {
 
     // Where the second device can reach the first one's memory it copies out of it. Elsewhere the bytes go through
     // page-locked memory of the host: a ring that is made ahead saves the time that pinning takes.
-    let ring = Ring::new(&backend, 2, Bytes::mib(16))?;
+    let ring = StagingRing::new(&backend, 2, Bytes::mib(16))?;
     let start = Instant::now();
-    let moved = region.move_to_device(SECOND, Via::Fastest(Some(&ring)), Done::when_devices_idle())?;
+    let moved = region.move_to_device(SECOND, MovePath::Fastest(Some(&ring)), WaitFor::all_devices())?;
     println!("{SIZE} at {address} went from {FIRST} to {SECOND} in {:.1?}:", start.elapsed());
     println!("  {} from device to device, {} through the host", moved.by_peer, moved.through_host);
 
@@ -39,7 +39,7 @@ fn main() -> Result<()> {
     assert!(region.mappings().all(|mapping| mapping.memory.device() == SECOND));
 
     // And back, through the host whether it has to or not.
-    region.move_to_device(FIRST, Via::Ring(&ring), Done::when_devices_idle())?;
+    region.move_to_device(FIRST, MovePath::Ring(&ring), WaitFor::all_devices())?;
     assert_eq!(region.count_wrong(FIRST, Bytes(0), SIZE, 7)?, 0);
     assert_eq!(region.address(), address);
     println!("and back to {FIRST}, through the host; the address and every byte are as before");

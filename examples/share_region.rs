@@ -5,9 +5,9 @@
 //! cargo run --release --example share_region
 //! ```
 
-use gpu_vmm::share::{Allowed, Event, Exporter, Import, LetGo, Line};
+use gpu_vmm::share::{Allowed, Channel, Event, Exporter, ImportOptions, ReleaseOutcome};
 use gpu_vmm::{
-    Address, AnyBackend, Backend, Bytes, DeviceId, Done, Error, Placement, Properties, Region, Result,
+    Address, AnyBackend, Backend, Bytes, DeviceId, Error, Placement, Properties, Region, Result, WaitFor,
 };
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
@@ -41,7 +41,7 @@ fn parent(backend: &AnyBackend) -> Result<()> {
 
     // A line is a Unix socket. Here the child inherits one end; processes that do not know each other meet at a
     // `Listener`, which lets nobody in but the same user if nothing else is said.
-    let (ours, theirs) = Line::pair()?;
+    let (ours, theirs) = Channel::pair()?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.env(CHILD, "1").stdin(Stdio::from(theirs.into_socket()));
     let mut process = command.spawn().map_err(failed)?;
@@ -49,18 +49,18 @@ fn parent(backend: &AnyBackend) -> Result<()> {
 
     // The child is told of every piece, its size, its device, and where it is mapped; a descriptor goes with each.
     let mut exporter = Exporter::share(ours, &region)?;
-    exporter.settle(SOON)?;
+    exporter.wait_applied(SOON)?;
 
     // What grows here is published, and the child applies it when it suits it.
     region.grow_to(LARGE)?;
     region.write(SMALL, b"in the new part")?;
     exporter.publish(&region)?;
-    exporter.settle(SOON)?;
+    exporter.wait_applied(SOON)?;
 
     // An importer keeps memory alive for as long as it likes. It can be asked to let go, and says when it has.
     exporter.ask_to_let_go()?;
     let how = exporter.wait_until_let_go(SOON)?;
-    assert_eq!(how, LetGo::Released);
+    assert_eq!(how, ReleaseOutcome::Released);
     let mut answer = [0; 14];
     region.read(Bytes(100), &mut answer)?;
     println!("parent: the child wrote {:?} and has let go", String::from_utf8_lossy(&answer));
@@ -72,11 +72,11 @@ fn parent(backend: &AnyBackend) -> Result<()> {
 
 fn child(backend: &AnyBackend) -> Result<()> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
-    let line = Line::from_socket(socket, Allowed::same_user())?;
+    let line = Channel::from_socket(socket, Allowed::same_user())?;
 
     // At the same address, pointers into the region are good in both processes. Reserving more than is there now leaves
     // room for it to grow.
-    let mut shared = Import::new().same_address().reserve(Bytes::gib(1)).receive(backend, line)?;
+    let mut shared = ImportOptions::new().same_address().reserve(Bytes::gib(1)).receive(backend, line)?;
     let mut text = [0; 15];
     shared.region().read(Bytes(0), &mut text)?;
     println!("child: {:?} at {}", String::from_utf8_lossy(&text), shared.region().address());
@@ -84,12 +84,12 @@ fn child(backend: &AnyBackend) -> Result<()> {
     loop {
         match shared.next(SOON)? {
             Some(Event::Changed(change)) => {
-                let grown = shared.apply(Done::when_devices_idle())?;
+                let grown = shared.apply(WaitFor::all_devices())?;
                 shared.region().read(SMALL, &mut text)?;
                 let text = String::from_utf8_lossy(&text);
                 println!("child: {} now ({}), with {text:?}", change.end, grown.name());
             }
-            Some(Event::LetGo) => return shared.let_go(Done::when_devices_idle()),
+            Some(Event::ReleaseOutcome) => return shared.let_go(WaitFor::all_devices()),
             Some(Event::Gone) => {
                 println!("child: the parent is gone, and its memory is still here");
                 return Ok(());

@@ -6,7 +6,8 @@
 //! ```
 
 use gpu_vmm::{
-    AnyBackend, Backend, Bytes, DeviceId, Done, Region, RegionState, Regions, Result, SharedRegion, Stash,
+    AnyBackend, Backend, BackingStore, Bytes, DeviceId, Region, RegionSet, RegionState, Result, SharedRegion,
+    WaitFor,
 };
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ const CACHE: Bytes = Bytes::mib(64);
 fn main() -> Result<()> {
     let backend = AnyBackend::open_best()?;
     println!("on {}, {}", backend.vendor(), backend.devices()[0].name);
-    let regions = Regions::new();
+    let regions = RegionSet::new();
 
     // The weights, layer by layer in one range, and the cache. The tags say what belongs together.
     let weights = add(&backend, &regions, "weights", LAYER, LAYERS)?;
@@ -32,7 +33,7 @@ fn main() -> Result<()> {
     // Where the weights go to. Page-locked memory is filled at the link's full speed, and is slow to come by: a server
     // makes it once, when it starts.
     let began = Instant::now();
-    let stash = Stash::pinned(&backend, Bytes(LAYER.0 * LAYERS))?;
+    let stash = BackingStore::pinned(&backend, Bytes(LAYER.0 * LAYERS))?;
     let room = Bytes(LAYER.0 * LAYERS);
     println!("{room} of page-locked memory for the weights were made ahead, in {}", ms(began.elapsed()));
 
@@ -41,8 +42,8 @@ fn main() -> Result<()> {
 
     // Nothing is taken away before the devices have finished. What is in the cache is computed again when it is needed.
     let began = Instant::now();
-    let kept = regions.suspend("weights", &stash, Done::when_devices_idle())?;
-    let given_up = regions.suspend("cache", &Stash::nothing(), Done::when_devices_idle())?;
+    let kept = regions.suspend("weights", &stash, WaitFor::all_devices())?;
+    let given_up = regions.suspend("cache", &BackingStore::nothing(), WaitFor::all_devices())?;
     let took = began.elapsed();
     let asleep = free(&backend)?;
     println!("asleep: {asleep} are free, after {}", ms(took));
@@ -78,7 +79,7 @@ fn main() -> Result<()> {
 /// A region with so many pieces of this size.
 fn add<B: Backend>(
     backend: &B,
-    regions: &Regions<B>,
+    regions: &RegionSet<B>,
     tag: &str,
     piece: Bytes,
     count: u64,

@@ -6,7 +6,7 @@
 //! ```
 
 use gpu_vmm::testkit::Workbench;
-use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Done, Region, Result, Slots};
+use gpu_vmm::{AnyBackend, Backend, BankedRegion, Bytes, DeviceId, Region, Result, WaitFor};
 use std::time::Instant;
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -31,7 +31,7 @@ fn two_buffers<B: Workbench>(backend: &B) -> Result<()> {
     let addresses = (front.address(), back.address());
 
     let start = Instant::now();
-    front.swap_all(&mut back, Done::when_devices_idle())?;
+    front.swap_all(&mut back, WaitFor::all_devices())?;
     let took = start.elapsed();
 
     assert_eq!((front.address(), back.address()), addresses);
@@ -47,17 +47,17 @@ fn two_buffers<B: Workbench>(backend: &B) -> Result<()> {
 
 /// One address, three sets of memory. A graph that was captured with the address works on whichever is shown.
 fn several_sets<B: Workbench>(backend: &B) -> Result<()> {
-    let mut slots = Slots::build(Region::builder(backend).on(DEVICE).reserve(SIZE))?;
+    let mut slots = BankedRegion::build(Region::builder(backend).on(DEVICE).reserve(SIZE))?;
     let address = slots.address();
-    let sets = [slots.add_set(SIZE)?, slots.add_set(SIZE)?, slots.add_set(SIZE)?];
+    let sets = [slots.add_bank(SIZE)?, slots.add_bank(SIZE)?, slots.add_bank(SIZE)?];
     for (set, seed) in sets.into_iter().zip(1..) {
-        slots.show(set, Done::when_devices_idle())?;
+        slots.select(set, WaitFor::all_devices())?;
         slots.write_pattern(DEVICE, Bytes(0), SIZE, seed)?;
     }
     println!("one address, {address}, and {} sets of {SIZE} for it:", sets.len());
     // What is not shown keeps its bytes. Name the streams that the graph runs on, instead of waiting for the device.
     for (set, seed) in sets.into_iter().zip(1..) {
-        slots.show(set, Done::when_devices_idle())?;
+        slots.select(set, WaitFor::all_devices())?;
         assert_eq!(slots.region().count_wrong(DEVICE, Bytes(0), SIZE, seed)?, 0);
         println!("  it shows {set}, with the bytes that were written to that one");
     }

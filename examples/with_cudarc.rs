@@ -11,7 +11,7 @@
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use gpu_vmm::cuda::CudaBackend;
-use gpu_vmm::{DeviceId, DevicePtr, DeviceVec, Done};
+use gpu_vmm::{DeviceId, DevicePtr, DeviceVec, WaitFor};
 use std::error::Error;
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     numbers.truncate(1_000);
     let streams = [backend.stream(&stream)?];
     // SAFETY: no other stream has used the numbers.
-    let done = unsafe { Done::when_streams_idle(&streams) };
+    let done = unsafe { WaitFor::streams(&streams) };
     numbers.shrink_to_fit(done)?;
     println!("{} squares are left, in {}", numbers.len(), numbers.region().mapped());
     Ok(())

@@ -11,8 +11,8 @@
 )]
 
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId,
-    DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device,
+    DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Granularity, Handle, InstanceId,
     MemoryInfo, Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor,
 };
 #[cfg(unix)]
@@ -249,8 +249,8 @@ unsafe impl Backend for AnyBackend {
         dispatch!(*self, Self, ref backend => backend.pin(size))
     }
 
-    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
-        dispatch!(*self, Self, ref backend => backend.lane(device))
+    fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
+        dispatch!(*self, Self, ref backend => backend.copy_stream(device))
     }
 
     fn synchronize(&self, device: DeviceId) -> Result<()> {

@@ -9,14 +9,17 @@ use gpu_vmm::dlpack::{
     TensorView,
 };
 use gpu_vmm::host::{HostBackend, HostConfig};
-use gpu_vmm::{Access, Backend, Bytes, DeviceId, Done, Error, Grown, Physical, Properties, Region, Stash};
+use gpu_vmm::{
+    Access, Backend, BackingStore, Bytes, DeviceId, Error, GrowthKind, PhysicalMemory, Properties, Region,
+    WaitFor,
+};
 use gpu_vmm_testkit::FaultInject;
 use std::ptr::NonNull;
 
 type Machine = FaultInject<HostBackend>;
 
 const GRANULE: Bytes = Bytes::mib(2);
-const IDLE: Done<'static> = Done::when_devices_idle();
+const IDLE: WaitFor<'static> = WaitFor::all_devices();
 
 fn machine() -> Machine {
     FaultInject::new(HostConfig::new().devices(2).memory(Bytes::mib(64)).open().unwrap())
@@ -82,7 +85,7 @@ fn a_tensor_outlives_every_owner_of_its_region() {
 
     // The region grows, and the tensor is where it was.
     let grown = shared.grow_to(Bytes(3 * GRANULE.0)).unwrap();
-    assert_eq!((grown.how, grown.end), (Grown::Within, Bytes(3 * GRANULE.0)));
+    assert_eq!((grown.how, grown.end), (GrowthKind::Within, Bytes(3 * GRANULE.0)));
     assert_eq!(&data::<4>(seen.data), b"kept");
     shared.write(Bytes(4096), b"anew").unwrap();
     assert_eq!(&data::<4>(seen.data), b"anew");
@@ -161,7 +164,7 @@ fn memory_is_taken_away_when_no_tensor_is_left() {
 #[test]
 fn a_tensor_is_good_again_after_suspend_and_resume() {
     let machine = machine();
-    let stash = Stash::pinned(&machine, Bytes::mib(4)).unwrap();
+    let stash = BackingStore::pinned(&machine, Bytes::mib(4)).unwrap();
     let shared = shared(&machine, 1);
     shared.grow_to(Bytes(2 * GRANULE.0)).unwrap(); // a handle of its own, which can go alone
     shared.write(Bytes(8), b"kept").unwrap();
@@ -338,7 +341,7 @@ fn views_that_are_wrong_by_themselves() {
 fn views_of_what_is_not_there() {
     let machine = machine();
     let mut region = region(&machine, 2);
-    let memory = Physical::create(&machine, GRANULE, Properties::on(DeviceId(0))).unwrap();
+    let memory = PhysicalMemory::create(&machine, GRANULE, Properties::on(DeviceId(0))).unwrap();
     region.map(Bytes(3 * GRANULE.0), &memory).unwrap();
     region.set_access(Bytes(3 * GRANULE.0), GRANULE, DeviceId(0), Access::ReadWrite).unwrap();
     let shared = SharedRegion::new(region);
@@ -375,11 +378,11 @@ fn a_part_that_is_out_of_use_is_in_no_tensor() {
     machine.fail(1, 1000);
     let failed = region.set_access(Bytes(0), GRANULE, DeviceId(0), Access::None);
     machine.stop();
-    assert!(matches!(failed, Err(Error::UndoFailed { .. }) | Err(Error::Driver { .. })), "{failed:?}");
+    assert!(matches!(failed, Err(Error::RollbackFailed { .. }) | Err(Error::Driver { .. })), "{failed:?}");
     let out_of_use = region.mapping_at(Bytes(0)).is_some_and(|mapping| mapping.out_of_use);
     assert!(out_of_use, "{failed:?}");
     let refused = SharedRegion::new(region).dlpack(None, &bytes_view(0, 1));
-    assert!(matches!(refused, Err(Error::OutOfUse { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
     // SAFETY: the region is gone, and host memory has no devices that use it.
     unsafe { machine.reclaim() }.unwrap();
 }

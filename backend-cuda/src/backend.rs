@@ -6,9 +6,9 @@
 use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle, CudaReservation, host, quirks};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog, Event,
-    FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream,
-    Vendor,
+    Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId, DriverInfo,
+    DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Pinned, Properties, Quirk, Result,
+    Stream, Vendor,
 };
 
 #[cfg(unix)]
@@ -137,7 +137,7 @@ unsafe impl Backend for CudaBackend {
         self.host_alloc(size)
     }
 
-    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
+    fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
         self.open_lane(device)
     }
 

@@ -13,7 +13,7 @@ use crate::device::attribute as ask;
 use crate::host::NO_HOST_ACCESS;
 use crate::{CudaBackend, CudaHandle, CudaReservation};
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Capability, DeviceId, DriverError, Error, Feature, FoundBy, Grant, Properties,
+    Access, Backend, Bytes, Capability, DeviceId, DriverError, Error, Evidence, Feature, Grant, Properties,
     Reservation, Result,
 };
 
@@ -30,7 +30,7 @@ impl CudaBackend {
         }
         let tries_all = self.existing_context(OPERATION, device)?.is_some();
         let found = match &self.devices()[device.0 as usize].unusable {
-            Some(reason) => vec![Capability::no(Feature::VirtualMemory, FoundBy::Attribute, reason)],
+            Some(reason) => vec![Capability::no(Feature::VirtualMemory, Evidence::Attribute, reason)],
             None => Probe { backend: self, device }.all()?,
         };
         Ok(if tries_all { slot.capabilities.get_or_init(|| found).clone() } else { found })
@@ -54,7 +54,7 @@ impl Probe<'_> {
             self.win32_handle()?,
             self.fabric_handle()?,
             self.backend.multicast_capability(self.device),
-            Capability::no(Feature::HostAccess, FoundBy::Design, NO_HOST_ACCESS),
+            Capability::no(Feature::HostAccess, Evidence::Design, NO_HOST_ACCESS),
             self.host_memory()?,
             self.host_node_memory()?,
             self.compression()?,
@@ -77,16 +77,16 @@ impl Probe<'_> {
     /// that the driver does not know says nothing.
     fn excluded(&self, feature: Feature, memory: &Properties, number: u32) -> Result<Option<Capability>> {
         if let Some(reason) = self.backend.why_none(memory) {
-            return Ok(Some(Capability::no(feature, FoundBy::Version, reason)));
+            return Ok(Some(Capability::no(feature, Evidence::Version, reason)));
         }
         let says_no = matches!(self.attribute(number)?, Ok(0));
         let reason = || format!("device attribute {number} is 0");
-        Ok(says_no.then(|| Capability::no(feature, FoundBy::Attribute, reason())))
+        Ok(says_no.then(|| Capability::no(feature, Evidence::Attribute, reason())))
     }
 
     fn virtual_memory(&self) -> Capability {
         let note = format!("granularity {}", self.granule());
-        Capability::yes(Feature::VirtualMemory, FoundBy::Attribute, note)
+        Capability::yes(Feature::VirtualMemory, Evidence::Attribute, note)
     }
 
     /// Maps a granule of such memory for a moment, for those to use that are named, and looks at it.
@@ -122,8 +122,8 @@ impl Probe<'_> {
     /// nothing about it.
     fn tried(feature: Feature, tried: Result<String>) -> Result<Capability> {
         match tried {
-            Ok(note) => Ok(Capability::yes(feature, FoundBy::Trial, note)),
-            Err(error) => said_against(error).map(|said| Capability::no(feature, FoundBy::Trial, said)),
+            Ok(note) => Ok(Capability::yes(feature, Evidence::Trial, note)),
+            Err(error) => said_against(error).map(|said| Capability::no(feature, Evidence::Trial, said)),
         }
     }
 
@@ -141,11 +141,11 @@ impl Probe<'_> {
             let again = reserve(Some(wanted))?.range().base;
             if again == wanted {
                 let note = "a hint that is taken is moved without an error";
-                return Ok(Capability::yes(Feature::FixedAddress, FoundBy::Trial, note));
+                return Ok(Capability::yes(Feature::FixedAddress, Evidence::Trial, note));
             }
             offered = format!("asked for {wanted}, which had just been given back, it gave {again}");
         }
-        Ok(Capability::no(Feature::FixedAddress, FoundBy::Trial, offered))
+        Ok(Capability::no(Feature::FixedAddress, Evidence::Trial, offered))
     }
 
     fn read_only_access(&self) -> Result<Capability> {
@@ -158,7 +158,7 @@ impl Probe<'_> {
         match told {
             Ok(other) if other != Access::Read => {
                 let said = format!("set to read, the driver says that the access is {other}");
-                Ok(Capability::no(feature, FoundBy::Trial, said))
+                Ok(Capability::no(feature, Evidence::Trial, said))
             }
             told => Self::tried(feature, told.map(|_| String::new())),
         }
@@ -173,12 +173,12 @@ impl Probe<'_> {
             }
         }
         Ok(match (peers.is_empty(), self.backend.devices().len()) {
-            (true, 1) => Capability::no(Feature::PeerAccess, FoundBy::Attribute, "there is no other device"),
+            (true, 1) => Capability::no(Feature::PeerAccess, Evidence::Attribute, "there is no other device"),
             (true, _) => {
-                Capability::no(Feature::PeerAccess, FoundBy::Attribute, "no other device can be reached")
+                Capability::no(Feature::PeerAccess, Evidence::Attribute, "no other device can be reached")
             }
             (false, _) => {
-                Capability::yes(Feature::PeerAccess, FoundBy::Attribute, format!("to {}", peers.join(", ")))
+                Capability::yes(Feature::PeerAccess, Evidence::Attribute, format!("to {}", peers.join(", ")))
             }
         })
     }

@@ -166,7 +166,7 @@ impl CudaBackend {
         let result = unsafe { (self.functions().ctx_get_device)(&raw mut raw) };
         self.check(operation, "cuCtxGetDevice", result, || format!("context {context:?}"))?;
         let ordinal = self.inner.driver.slots.iter().position(|slot| slot.raw == raw);
-        ordinal.map(|ordinal| DeviceId(ordinal as u32)).ok_or_else(|| Error::DriverBroke {
+        ordinal.map(|ordinal| DeviceId(ordinal as u32)).ok_or_else(|| Error::DriverContractViolated {
             operation,
             what: format!("it says that context {context:?} is of device {raw}, which it has not listed"),
         })

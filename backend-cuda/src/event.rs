@@ -12,7 +12,7 @@
 use crate::CudaBackend;
 use crate::context::Entered;
 use crate::ffi::{CuContext, CuEvent, CuResult, CuStream, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING};
-use gpu_vmm_core::{DeviceId, Done, Error, Event, Result, Stream};
+use gpu_vmm_core::{DeviceId, Error, Event, Result, Stream, WaitFor};
 
 /// An event, and the context that it is of. In a forked child dropping does nothing.
 #[derive(Debug)]
@@ -185,11 +185,11 @@ unsafe impl Event for CudaEvent {
     }
 
     fn is_done(&self) -> Result<bool> {
-        Done::or_lost(self.query(), true)
+        WaitFor::or_lost(self.query(), true)
     }
 
     fn wait(&self) -> Result<()> {
-        Done::or_lost(self.finish(), ())
+        WaitFor::or_lost(self.finish(), ())
     }
 
     fn hold(&self, stream: Stream<'_>) -> Result<()> {

@@ -151,7 +151,8 @@ impl CudaBackend {
         self.here(operation)?;
         let bytes = granularity_bytes(self.functions(), &prop)
             .map_err(|source| self.not_had(operation, source, properties, properties.to_string()))?;
-        Granularity::new(bytes).ok_or_else(|| Error::DriverBroke { operation, what: no_power_of_two(bytes) })
+        Granularity::new(bytes)
+            .ok_or_else(|| Error::DriverContractViolated { operation, what: no_power_of_two(bytes) })
     }
 
     /// The answer of a call that makes or takes in such memory.

@@ -25,7 +25,7 @@
 //! # What is waited for
 //!
 //! Work is queued in contexts, and CUDA cannot wait for a whole device. [`synchronize`](gpu_vmm_core::Backend::synchronize), and
-//! with it [`Done::when_devices_idle`](gpu_vmm_core::Done::when_devices_idle), waits for these contexts of the device:
+//! with it [`WaitFor::all_devices`](gpu_vmm_core::WaitFor::all_devices), waits for these contexts of the device:
 //!
 //! - the primary one, if it exists;
 //! - every context that a backend of this process was opened with, for as long as that backend lives;

@@ -9,7 +9,7 @@
 
 use crate::error::answer;
 use crate::ffi::{CuResult, DriverGetVersion, Functions, GraphFunctions, MulticastFunctions};
-use gpu_vmm_core::{DriverInfo, Error, Result, Tried, Vendor};
+use gpu_vmm_core::{DriverInfo, Error, LoadAttempt, Result, Vendor};
 use libloading::Error as LoadError;
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString, c_void};
@@ -112,7 +112,7 @@ fn find(names: &[OsString]) -> Result<(ManuallyDrop<Library>, String)> {
         let library = name.to_string_lossy().into_owned();
         match open(name) {
             Ok(opened) => return Ok((ManuallyDrop::new(opened), library)),
-            Err(error) => tried.push(Tried { library, answer: text(&error) }),
+            Err(error) => tried.push(LoadAttempt { library, answer: text(&error) }),
         }
     }
     Err(Error::LibraryNotFound { vendor: Vendor::Cuda, what: WHAT, tried })

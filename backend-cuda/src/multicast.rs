@@ -14,7 +14,7 @@ use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle};
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver, MulticastGranularity};
 use gpu_vmm_core::{
-    Bytes, Capability, DeviceId, Error, FabricHandle, Feature, FoundBy, Granularity, Handle, Properties,
+    Bytes, Capability, DeviceId, Error, Evidence, FabricHandle, Feature, Granularity, Handle, Properties,
     Result,
 };
 #[cfg(unix)]
@@ -53,9 +53,9 @@ impl CudaBackend {
                                    in one can put its GPUs out of service";
         let missing = |found_by, reason| Capability::no(Feature::Multicast, found_by, reason);
         match (self.multicast_functions(), self.says_multicast(device)) {
-            (Err(reason), _) => missing(FoundBy::Version, reason),
-            (Ok(_), Err(reason)) => missing(FoundBy::Attribute, reason),
-            (Ok(_), Ok(())) => Capability::yes(Feature::Multicast, FoundBy::Attribute, NEVER_TRIED),
+            (Err(reason), _) => missing(Evidence::Version, reason),
+            (Ok(_), Err(reason)) => missing(Evidence::Attribute, reason),
+            (Ok(_), Ok(())) => Capability::yes(Feature::Multicast, Evidence::Attribute, NEVER_TRIED),
         }
     }
 }
@@ -147,7 +147,7 @@ unsafe impl MulticastDriver for CudaMulticast {
             self.check(operation, "cuMulticastGetGranularity", result, || {
                 format!("{size} on {devices} devices")
             })?;
-            Granularity::new(Bytes(bytes as u64)).ok_or_else(|| Error::DriverBroke {
+            Granularity::new(Bytes(bytes as u64)).ok_or_else(|| Error::DriverContractViolated {
                 operation,
                 what: format!("it gave the granularity {bytes} for multicast, which is no power of two"),
             })

@@ -64,7 +64,7 @@ impl CudaReservation {
             "it gave the address {base:#x} where an alignment of {} was asked for",
             alignment.bytes()
         );
-        Err(Error::DriverBroke { operation: OPERATION, what })
+        Err(Error::DriverContractViolated { operation: OPERATION, what })
     }
 
     pub(crate) fn part(&self, offset: Bytes, size: Bytes) -> AddressRange {
@@ -160,7 +160,7 @@ unsafe impl Reservation for CudaReservation {
             Ok(ACCESS_NONE) => Ok(Access::None),
             Ok(ACCESS_READ) => Ok(Access::Read),
             Ok(ACCESS_READ_WRITE) => Ok(Access::ReadWrite),
-            _ => Err(Error::DriverBroke {
+            _ => Err(Error::DriverContractViolated {
                 operation: OPERATION,
                 what: format!("it gave the access {flags:#x}"),
             }),

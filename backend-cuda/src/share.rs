@@ -64,7 +64,10 @@ impl CudaHandle {
 /// The descriptor is negative, or open and nobody else's.
 pub(crate) unsafe fn owned(operation: &'static str, fd: RawFd) -> Result<OwnedFd> {
     if fd < 0 {
-        return Err(Error::DriverBroke { operation, what: format!("it gave the descriptor {fd}") });
+        return Err(Error::DriverContractViolated {
+            operation,
+            what: format!("it gave the descriptor {fd}"),
+        });
     }
     // SAFETY: the caller's promise.
     let made = unsafe { OwnedFd::from_raw_fd(fd) };

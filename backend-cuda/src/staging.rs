@@ -10,7 +10,7 @@ use crate::CudaBackend;
 use crate::copy::part;
 use crate::ffi::{CuContext, HOST_ALLOC_PORTABLE, STREAM_NON_BLOCKING};
 use crate::stream::OwnStream;
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Lane, Pinned, Result};
+use gpu_vmm_core::{Address, Backend, Bytes, CopyStream, DeviceId, Error, Pinned, Result};
 use std::ptr::{NonNull, null_mut};
 
 /// Page-locked memory. In a forked child dropping does nothing: the pages are the parent's.
@@ -44,7 +44,7 @@ impl CudaBackend {
             (self.functions().mem_host_alloc)(&raw mut start, size.0 as usize, HOST_ALLOC_PORTABLE)
         };
         self.check(OPERATION, "cuMemHostAlloc", result, || format!("{size} of the host"))?;
-        let start = NonNull::new(start.cast()).ok_or_else(|| Error::DriverBroke {
+        let start = NonNull::new(start.cast()).ok_or_else(|| Error::DriverContractViolated {
             operation: OPERATION,
             what: format!("it says that {size} of the host are at address 0"),
         })?;
@@ -67,7 +67,7 @@ impl CudaBackend {
     }
 
     /// A queue of copies.
-    pub(crate) fn open_lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
+    pub(crate) fn open_lane(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
         const OPERATION: &str = "open a lane";
         Ok(Box::new(OwnStream::new(OPERATION, self, device, STREAM_NON_BLOCKING)?))
     }
@@ -103,7 +103,7 @@ impl Drop for CudaPinned {
 }
 
 // SAFETY: finishing waits for the stream on which all copies are queued.
-unsafe impl Lane for OwnStream {
+unsafe impl CopyStream for OwnStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
         const OPERATION: &str = "queue a copy to host";
         let _entered = self.enter(OPERATION)?;

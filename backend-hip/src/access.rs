@@ -138,7 +138,7 @@ impl Place<'_> {
             "hipMemSetAccess answered success, and at offset {offset} of {} {} has {have} where {} was set",
             self.range, grant.device, grant.access
         );
-        Err(Error::DriverBroke { operation: OPERATION, what })
+        Err(Error::DriverContractViolated { operation: OPERATION, what })
     }
 }
 
@@ -165,7 +165,7 @@ pub(crate) fn get(
             let what = format!(
                 "hipMemGetAccess says {other} at {at} for {device}, which is no access that is known"
             );
-            Err(Error::DriverBroke { operation, what })
+            Err(Error::DriverContractViolated { operation, what })
         }
     }
 }

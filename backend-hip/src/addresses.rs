@@ -117,7 +117,7 @@ pub(crate) fn reserve(
     }
     let limit = Alignment::MAX;
     let room = size.checked_add(alignment.bytes());
-    let room = room.ok_or(Error::TooManyAddresses { operation: "reserve", size, limit })?;
+    let room = room.ok_or(Error::AddressSpaceExhausted { operation: "reserve", size, limit })?;
     let whole = reserve_whole(driver, room, None)?;
     match aligned(whole.base, alignment).filter(|base| holds(whole, *base, size)) {
         Some(base) => {
@@ -130,7 +130,7 @@ pub(crate) fn reserve(
         None => {
             free_or_keep(driver, Reserved { whole, range: whole })?;
             let what = format!("{whole} have no {size} aligned to {}", alignment.bytes());
-            Err(Error::DriverBroke { operation: "reserve", what })
+            Err(Error::DriverContractViolated { operation: "reserve", what })
         }
     }
 }
@@ -148,7 +148,7 @@ fn reserve_whole(driver: &Driver, size: Bytes, hint: Option<Address>) -> Result<
     driver.check(OPERATION, "hipMemAddressReserve", code, context)?;
     if base.is_null() {
         let what = format!("hipMemAddressReserve answered success and a null address for {size}");
-        return Err(Error::DriverBroke { operation: OPERATION, what });
+        return Err(Error::DriverContractViolated { operation: OPERATION, what });
     }
     Ok(AddressRange { base: Address(base.expose_provenance() as u64), size })
 }

@@ -7,9 +7,9 @@ use crate::reservation::HipReservation;
 use crate::{addresses, capabilities, event, kinds, loader, quirks, staging};
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog, Error,
-    Event, FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result,
-    Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId, DriverInfo,
+    DropLog, Error, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Pinned, Properties, Quirk,
+    Result, Stream, Vendor,
 };
 use std::sync::Arc;
 
@@ -179,9 +179,9 @@ unsafe impl Backend for HipBackend {
         staging::pin(&self.driver, size)
     }
 
-    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
+    fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
         self.exists("open a lane", device)?;
-        staging::lane(&self.driver, device)
+        staging::copy_stream(&self.driver, device)
     }
 
     fn synchronize(&self, device: DeviceId) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::driver::Driver;
 use crate::{kinds, trial};
-use gpu_vmm_core::{Access, Capability, Device, Feature, FoundBy, HandleTypes, Result};
+use gpu_vmm_core::{Access, Capability, Device, Evidence, Feature, HandleTypes, Result};
 use std::sync::Arc;
 
 /// Why there is no multicast.
@@ -11,7 +11,7 @@ pub(crate) const NO_MULTICAST: &str = "HIP has no API for it";
 /// All that is known of a device that can be used.
 pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability>> {
     if let Some(reason) = &device.unusable {
-        return Ok(vec![Capability::no(Feature::VirtualMemory, FoundBy::Attribute, reason)]);
+        return Ok(vec![Capability::no(Feature::VirtualMemory, Evidence::Attribute, reason)]);
     }
     Ok(vec![
         virtual_memory(driver, device),
@@ -21,11 +21,11 @@ pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability
         descriptor(driver, device),
         win32_handle(driver, device),
         kinds::fabric(driver, device.id),
-        Capability::no(Feature::Multicast, FoundBy::Design, NO_MULTICAST),
+        Capability::no(Feature::Multicast, Evidence::Design, NO_MULTICAST),
         kinds::host_access(driver, device)?,
         kinds::host_memory(driver, device)?,
         kinds::host_node_memory(driver, device)?,
-        Capability::no(Feature::Compression, FoundBy::Design, kinds::NO_COMPRESSION),
+        Capability::no(Feature::Compression, Evidence::Design, kinds::NO_COMPRESSION),
         kinds::remote_dma(driver, device.id),
         dma_buf(driver, device),
     ])
@@ -35,16 +35,16 @@ fn virtual_memory(driver: &Arc<Driver>, device: &Device) -> Capability {
     match trial::memory_comes_back(driver, device) {
         Ok(true) => Capability::yes(
             Feature::VirtualMemory,
-            FoundBy::Trial,
+            Evidence::Trial,
             "memory that is unmapped and released comes back while its addresses stay reserved",
         ),
         Ok(false) => Capability::yes(
             Feature::VirtualMemory,
-            FoundBy::Trial,
+            Evidence::Trial,
             "memory that is unmapped and released does NOT come back while its addresses stay reserved; closing or \
              suspending a region gives it back",
         ),
-        Err(error) => Capability::no(Feature::VirtualMemory, FoundBy::Trial, error.to_string()),
+        Err(error) => Capability::no(Feature::VirtualMemory, Evidence::Trial, error.to_string()),
     }
 }
 
@@ -53,13 +53,13 @@ fn fixed_address(driver: &Arc<Driver>, device: &Device) -> Capability {
         Ok((true, given, _)) => {
             let note =
                 format!("{} was asked for and given; a hint that is taken gives another address", given.base);
-            Capability::yes(Feature::FixedAddress, FoundBy::Trial, note)
+            Capability::yes(Feature::FixedAddress, Evidence::Trial, note)
         }
         Ok((false, given, hint)) => {
             let reason = format!("{hint} was asked for and {} given", given.base);
-            Capability::no(Feature::FixedAddress, FoundBy::Trial, reason)
+            Capability::no(Feature::FixedAddress, Evidence::Trial, reason)
         }
-        Err(error) => Capability::no(Feature::FixedAddress, FoundBy::Trial, error.to_string()),
+        Err(error) => Capability::no(Feature::FixedAddress, Evidence::Trial, error.to_string()),
     }
 }
 
@@ -67,13 +67,15 @@ fn read_only(driver: &Arc<Driver>, device: &Device) -> Capability {
     match trial::read_only(driver, device) {
         Ok(Access::Read) => Capability::yes(
             Feature::ReadOnlyAccess,
-            FoundBy::Trial,
+            Evidence::Trial,
             "set and told back; a write faults in the hardware and ends the process",
         ),
-        Ok(other) => {
-            Capability::no(Feature::ReadOnlyAccess, FoundBy::Trial, format!("set, and {other} was told back"))
-        }
-        Err(error) => Capability::no(Feature::ReadOnlyAccess, FoundBy::Trial, error.to_string()),
+        Ok(other) => Capability::no(
+            Feature::ReadOnlyAccess,
+            Evidence::Trial,
+            format!("set, and {other} was told back"),
+        ),
+        Err(error) => Capability::no(Feature::ReadOnlyAccess, Evidence::Trial, error.to_string()),
     }
 }
 
@@ -88,10 +90,10 @@ fn peers(driver: &Driver, device: &Device) -> Result<Capability> {
     let others = others.count();
     Ok(if reachable.is_empty() {
         let reason = format!("hipDeviceCanAccessPeer: none of {others} other devices");
-        Capability::no(Feature::PeerAccess, FoundBy::Attribute, reason)
+        Capability::no(Feature::PeerAccess, Evidence::Attribute, reason)
     } else {
         let note = format!("hipDeviceCanAccessPeer: devices {} of {others} others", reachable.join(", "));
-        Capability::yes(Feature::PeerAccess, FoundBy::Attribute, note)
+        Capability::yes(Feature::PeerAccess, Evidence::Attribute, note)
     })
 }
 
@@ -102,16 +104,16 @@ fn descriptor(driver: &Arc<Driver>, device: &Device) -> Capability {
             match trial::export(driver, device) {
                 Ok(()) if driver.quirks.import_form == ImportForm::Unknown => Capability::no(
                     Feature::FileDescriptor,
-                    FoundBy::Version,
+                    Evidence::Version,
                     "exporting works; how this version imports is not known, and a wrong guess crashes",
                 ),
-                Ok(()) => Capability::yes(Feature::FileDescriptor, FoundBy::Trial, "created and exported"),
-                Err(error) => Capability::no(Feature::FileDescriptor, FoundBy::Trial, error.to_string()),
+                Ok(()) => Capability::yes(Feature::FileDescriptor, Evidence::Trial, "created and exported"),
+                Err(error) => Capability::no(Feature::FileDescriptor, Evidence::Trial, error.to_string()),
             }
         } else {
             let _ = (driver, device);
             let reason = HandleTypes::FILE_DESCRIPTOR.missing_here().unwrap_or_default();
-            Capability::no(Feature::FileDescriptor, FoundBy::Design, reason)
+            Capability::no(Feature::FileDescriptor, Evidence::Design, reason)
         }
     }
 }
@@ -122,17 +124,17 @@ fn win32_handle(driver: &Arc<Driver>, device: &Device) -> Capability {
             match crate::win32::works("capabilities", driver, device.id) {
                 Ok(handle_type) => {
                     let note = format!("created as type {}, exported and imported", handle_type.0);
-                    Capability::yes(Feature::Win32Handle, FoundBy::Trial, note)
+                    Capability::yes(Feature::Win32Handle, Evidence::Trial, note)
                 }
                 Err(gpu_vmm_core::Error::Unsupported { reason, .. }) => {
-                    Capability::no(Feature::Win32Handle, FoundBy::Trial, reason)
+                    Capability::no(Feature::Win32Handle, Evidence::Trial, reason)
                 }
-                Err(error) => Capability::no(Feature::Win32Handle, FoundBy::Trial, error.to_string()),
+                Err(error) => Capability::no(Feature::Win32Handle, Evidence::Trial, error.to_string()),
             }
         } else {
             let _ = (driver, device);
             let reason = HandleTypes::WIN32.missing_here().unwrap_or_default();
-            Capability::no(Feature::Win32Handle, FoundBy::Design, reason)
+            Capability::no(Feature::Win32Handle, Evidence::Design, reason)
         }
     }
 }
@@ -141,13 +143,13 @@ fn dma_buf(driver: &Arc<Driver>, device: &Device) -> Capability {
     cfg_if::cfg_if! {
         if #[cfg(unix)] {
             match trial::dma_buf(driver, device) {
-                Ok(()) => Capability::yes(Feature::DmaBuf, FoundBy::Trial, "of one mapping at a time"),
-                Err(error) => Capability::no(Feature::DmaBuf, FoundBy::Trial, error.to_string()),
+                Ok(()) => Capability::yes(Feature::DmaBuf, Evidence::Trial, "of one mapping at a time"),
+                Err(error) => Capability::no(Feature::DmaBuf, Evidence::Trial, error.to_string()),
             }
         } else {
             let _ = (driver, device);
             let reason = HandleTypes::FILE_DESCRIPTOR.missing_here().unwrap_or_default();
-            Capability::no(Feature::DmaBuf, FoundBy::Design, reason)
+            Capability::no(Feature::DmaBuf, Evidence::Design, reason)
         }
     }
 }

@@ -238,7 +238,7 @@ impl Driver {
         let device = self.attributes(operation, at)?.device;
         u32::try_from(device).map(DeviceId).map_err(|_| {
             let what = format!("hipPointerGetAttributes says device {device} for {at}, which is mapped");
-            Error::DriverBroke { operation, what }
+            Error::DriverContractViolated { operation, what }
         })
     }
 

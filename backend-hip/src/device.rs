@@ -70,7 +70,7 @@ fn one(driver: &Driver, operation: &'static str, id: DeviceId) -> Result<Device>
         Ok(reported) => (reported.max(FLOOR), None),
         Err(reason) => (FLOOR, Some(reason.to_string())),
     };
-    let granularity = Granularity::new(unit).ok_or_else(|| Error::DriverBroke {
+    let granularity = Granularity::new(unit).ok_or_else(|| Error::DriverContractViolated {
         operation,
         what: format!("hipMemGetAllocationGranularity says {unit} for {id}, which is no power of two"),
     })?;

@@ -6,7 +6,7 @@ use crate::driver::Driver;
 use crate::ffi::{self, hipError_t, hipEvent_t, hipEventDisableTiming, hipStream_t, hipStreamCaptureStatus};
 use crate::relaxed::is_implicit;
 use crate::stream::{StreamName, needed, raw};
-use gpu_vmm_core::{DeviceId, Done, Error, Event, Result, Stream};
+use gpu_vmm_core::{DeviceId, Error, Event, Result, Stream, WaitFor};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ impl HipEvent {
             }
             Err(_) => {
                 let what = format!("hipStreamGetDevice says device {device} for stream {stream:p}");
-                Err(Error::DriverBroke { operation, what })
+                Err(Error::DriverContractViolated { operation, what })
             }
         }
     }
@@ -177,11 +177,11 @@ unsafe impl Event for HipEvent {
     }
 
     fn is_done(&self) -> Result<bool> {
-        Done::or_lost(self.query(), true)
+        WaitFor::or_lost(self.query(), true)
     }
 
     fn wait(&self) -> Result<()> {
-        Done::or_lost(self.finish(), ())
+        WaitFor::or_lost(self.finish(), ())
     }
 
     fn hold(&self, stream: Stream<'_>) -> Result<()> {

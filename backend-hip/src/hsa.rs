@@ -130,7 +130,7 @@ fn agent(driver: &Driver, hsa: &Hsa, device: DeviceId) -> Result<Agent> {
     check(SET_ACCESS, "hsa_amd_pointer_info", status, || format!("{device}"))?;
     if info.kind != POINTER_TYPE_HSA || info.owner == Agent(0) {
         let what = format!("hsa_amd_pointer_info says kind {} and no owner of memory on {device}", info.kind);
-        return Err(Error::DriverBroke { operation: SET_ACCESS, what });
+        return Err(Error::DriverContractViolated { operation: SET_ACCESS, what });
     }
     Ok(*known.get_or_init(|| info.owner))
 }

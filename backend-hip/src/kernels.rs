@@ -17,7 +17,7 @@ const TEXT: &str = include_str!("kernels.hip");
 
 const THREADS: u32 = 256;
 /// Enough to fill every GPU there is several times over; each thread takes as many words as are needed.
-const MOST_BLOCKS: u64 = 4096;
+const MAX_BLOCKS: u64 = 4096;
 
 /// How a kernel is spread over a device, and on which stream.
 #[derive(Clone, Copy)]
@@ -30,7 +30,7 @@ pub(crate) struct Grid {
 impl Grid {
     /// The whole device, in its null stream.
     fn wide(words: u64) -> Self {
-        let blocks = words.div_ceil(u64::from(THREADS)).clamp(1, MOST_BLOCKS) as u32;
+        let blocks = words.div_ceil(u64::from(THREADS)).clamp(1, MAX_BLOCKS) as u32;
         Self { blocks, threads: THREADS, stream: null_mut() }
     }
 

@@ -9,7 +9,7 @@ use crate::error::is_invalid_value;
 use crate::ffi::hipDeviceAttribute_t;
 use crate::trial;
 use gpu_vmm_core::{
-    Capability, Device, DeviceId, Error, Feature, FoundBy, Granularity, HandleTypes, Location, Properties,
+    Capability, Device, DeviceId, Error, Evidence, Feature, Granularity, HandleTypes, Location, Properties,
     Result,
 };
 use std::path::Path;
@@ -90,7 +90,7 @@ pub(crate) fn granularity_of(
     let reported = granularity(driver, operation, properties)?;
     let granularity = Granularity::new(reported).ok_or_else(|| {
         let what = format!("hipMemGetAllocationGranularity says {reported}, which is no power of two");
-        Error::DriverBroke { operation, what }
+        Error::DriverContractViolated { operation, what }
     })?;
     Ok(granularity.max(device.granularity))
 }
@@ -113,10 +113,10 @@ pub(crate) fn host_access(driver: &Arc<Driver>, device: &Device) -> Result<Capab
     if driver.quirks.no_host_access {
         let reason =
             format!("HIP {} gives the host no access; 7.2 was the first to do it", driver.info().version);
-        return Ok(Capability::no(FEATURE, FoundBy::Version, reason));
+        return Ok(Capability::no(FEATURE, Evidence::Version, reason));
     }
     if let Err(reason) = says(driver, device.id, &LARGE_BAR) {
-        return Ok(Capability::no(FEATURE, FoundBy::Attribute, reason));
+        return Ok(Capability::no(FEATURE, Evidence::Attribute, reason));
     }
     let known = &driver.devices_state(device.id)?.kinds.host_access;
     let note = "the CPU reads and writes over the bus, and HIP does not tell afterwards what it may do";
@@ -147,7 +147,7 @@ fn memory_at(
             "HIP {} has none: 6.x refuses, 7.0 to 7.14 take the device's memory for it, and 7.15 was the first to have it",
             driver.info().version
         );
-        return Capability::no(feature, FoundBy::Version, reason);
+        return Capability::no(feature, Evidence::Version, reason);
     }
     tried(known, feature, "mapped for the device and for the host", || {
         trial::host_memory(driver, device, location)
@@ -159,9 +159,9 @@ pub(crate) fn remote_dma(driver: &Driver, device: DeviceId) -> Capability {
     const BY_DMA_BUF: &str =
         "what a network card takes is a dma-buf of the memory, whether this was asked for or not";
     match says(driver, device, &REMOTE_DMA) {
-        Ok(()) => Capability::yes(Feature::RemoteDma, FoundBy::Attribute, BY_DMA_BUF),
+        Ok(()) => Capability::yes(Feature::RemoteDma, Evidence::Attribute, BY_DMA_BUF),
         Err(reason) => {
-            Capability::no(Feature::RemoteDma, FoundBy::Attribute, format!("{reason}; {BY_DMA_BUF}"))
+            Capability::no(Feature::RemoteDma, Evidence::Attribute, format!("{reason}; {BY_DMA_BUF}"))
         }
     }
 }
@@ -171,7 +171,7 @@ pub(crate) fn fabric(driver: &Driver, device: DeviceId) -> Capability {
     const NOT_USED: &str =
         "HIP says that it has them; they are not used here, as there was no machine to try them on";
     let reason = says(driver, device, &FABRIC).err().unwrap_or_else(|| NOT_USED.to_owned());
-    Capability::no(Feature::FabricHandle, FoundBy::Attribute, reason)
+    Capability::no(Feature::FabricHandle, Evidence::Attribute, reason)
 }
 
 /// The error of whoever wants a fabric handle.
@@ -229,9 +229,9 @@ fn tried(
         return found.clone();
     }
     match trial() {
-        Ok(()) => known.get_or_init(|| Capability::yes(feature, FoundBy::Trial, note)).clone(),
+        Ok(()) => known.get_or_init(|| Capability::yes(feature, Evidence::Trial, note)).clone(),
         Err(error) => {
-            let found = Capability::no(feature, FoundBy::Trial, error.to_string());
+            let found = Capability::no(feature, Evidence::Trial, error.to_string());
             if error.is_out_of_memory() { found } else { known.get_or_init(|| found).clone() }
         }
     }

@@ -11,7 +11,7 @@
 use crate::ffi;
 use crate::hsa::Hsa;
 use crate::quirks;
-use gpu_vmm_core::{Error, Result, Tried, Vendor};
+use gpu_vmm_core::{Error, LoadAttempt, Result, Vendor};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -167,7 +167,7 @@ pub(crate) fn is_loaded() -> bool {
     NAMES.iter().any(|name| already_loaded(&OsString::from(name)).is_some())
 }
 
-fn search(tried: &mut Vec<Tried>) -> Option<(Library, String)> {
+fn search(tried: &mut Vec<LoadAttempt>) -> Option<(Library, String)> {
     if let Some(path) = std::env::var_os(OVERRIDE) {
         return attempt(path, tried);
     }
@@ -183,14 +183,14 @@ fn search(tried: &mut Vec<Tried>) -> Option<(Library, String)> {
 }
 
 /// Loads one library, or records what the loader said.
-pub(crate) fn attempt(name: OsString, tried: &mut Vec<Tried>) -> Option<(Library, String)> {
+pub(crate) fn attempt(name: OsString, tried: &mut Vec<LoadAttempt>) -> Option<(Library, String)> {
     let shown = name.display().to_string();
     match open(&name) {
         Ok(library) => Some((library, shown)),
         Err(error) => {
             // The loader's own text is in the source of libloading's error.
             let cause = std::error::Error::source(&error).map(ToString::to_string);
-            tried.push(Tried { library: shown, answer: cause.unwrap_or_else(|| error.to_string()) });
+            tried.push(LoadAttempt { library: shown, answer: cause.unwrap_or_else(|| error.to_string()) });
             None
         }
     }

@@ -95,7 +95,7 @@ unsafe impl Reservation for HipReservation {
         }
         verified.map(drop).map_err(|error| {
             let what = format!("hipMemMap answered success, and nothing tells that {at} is mapped ({error})");
-            Error::DriverBroke { operation: OPERATION, what }
+            Error::DriverContractViolated { operation: OPERATION, what }
         })
     }
 

@@ -63,7 +63,7 @@ pub(crate) unsafe fn dma_buf(driver: &Driver, range: AddressRange, is_one: bool)
     match size_behind(exported.as_fd()) {
         Some(size) if size != range.size => {
             let what = format!("{} answered success for {range} with a descriptor of {size}", hsa::EXPORT);
-            Err(Error::DriverBroke { operation: OPERATION, what })
+            Err(Error::DriverContractViolated { operation: OPERATION, what })
         }
         _ => Ok(exported),
     }
@@ -77,7 +77,7 @@ pub(crate) unsafe fn dma_buf(driver: &Driver, range: AddressRange, is_one: bool)
 pub(crate) unsafe fn taken(operation: &'static str, call: &'static str, fd: c_int) -> Result<OwnedFd> {
     if fd < 0 {
         let what = format!("{call} answered success and the descriptor {fd}");
-        return Err(Error::DriverBroke { operation, what });
+        return Err(Error::DriverContractViolated { operation, what });
     }
     // SAFETY: each call gives a new descriptor, which is the caller's to close.
     let exported = unsafe { OwnedFd::from_raw_fd(fd) };

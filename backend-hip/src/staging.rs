@@ -4,7 +4,7 @@
 use crate::driver::Driver;
 use crate::ffi::{self, hipHostMallocPortable, hipMemcpyKind, hipStreamNonBlocking};
 use crate::stream::{OwnStream, needed};
-use gpu_vmm_core::{Access, Address, Bytes, DeviceId, Error, Lane, Pinned, Result};
+use gpu_vmm_core::{Access, Address, Bytes, CopyStream, DeviceId, Error, Pinned, Result};
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 use std::slice;
@@ -41,7 +41,7 @@ pub(crate) fn pin(driver: &Arc<Driver>, size: Bytes) -> Result<Box<dyn Pinned>> 
     driver.check(OPERATION, "hipHostMalloc", code, || format!("{size} of the host"))?;
     let start = NonNull::new(start.cast()).ok_or_else(|| {
         let what = format!("hipHostMalloc answered success and a null address for {size}");
-        Error::DriverBroke { operation: OPERATION, what }
+        Error::DriverContractViolated { operation: OPERATION, what }
     })?;
     Ok(Box::new(HipPinned { driver: Arc::clone(driver), start, size, free }))
 }
@@ -79,24 +79,27 @@ impl Drop for HipPinned {
 /// Copies on a stream of their own. Where another device would do them (quirk `pinned-copies-by-first`), they are done when
 /// they are queued, through memory that is not locked.
 #[derive(Debug)]
-struct HipLane {
+struct HipCopyStream {
     stream: OwnStream,
     copy: ffi::hipMemcpyAsync,
 }
 
 /// A queue of copies of a device, which exists.
-pub(crate) fn lane(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<dyn Lane>> {
+pub(crate) fn copy_stream(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<dyn CopyStream>> {
     const OPERATION: &str = "open a lane";
     let copy = needed(OPERATION, "hipMemcpyAsync", driver.hip.hipMemcpyAsync)?;
-    Ok(Box::new(HipLane { stream: OwnStream::new(OPERATION, driver, device, hipStreamNonBlocking)?, copy }))
+    Ok(Box::new(HipCopyStream {
+        stream: OwnStream::new(OPERATION, driver, device, hipStreamNonBlocking)?,
+        copy,
+    }))
 }
 
-impl HipLane {
+impl HipCopyStream {
     /// Queues one copy, of memory that begins at `at` and is the lane's device's own, as on all versions it must be.
     ///
     /// # Safety
     ///
-    /// As for [`Lane::copy_to_host`]; both sides are what the kind of copy says that they are.
+    /// As for [`CopyStream::copy_to_host`]; both sides are what the kind of copy says that they are.
     unsafe fn queue(
         &self,
         operation: &'static str,
@@ -119,7 +122,7 @@ impl HipLane {
 }
 
 // SAFETY: finishing waits for the stream on which all copies are queued.
-unsafe impl Lane for HipLane {
+unsafe impl CopyStream for HipCopyStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
         const OPERATION: &str = "queue a copy to host";
         let (driver, device) = (&self.stream.driver, self.stream.device);

@@ -100,7 +100,7 @@ pub(crate) fn host_memory(driver: &Arc<Driver>, device: &Device, location: Locat
     let meanwhile = mapped(driver, device, &properties, &grants, |_| free())?;
     if meanwhile + size <= before {
         let what = format!("{size} of {properties} took {} of the device's memory", before - meanwhile);
-        return Err(Error::DriverBroke { operation: "create", what });
+        return Err(Error::DriverContractViolated { operation: "create", what });
     }
     Ok(())
 }

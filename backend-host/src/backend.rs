@@ -14,9 +14,9 @@ use crate::{
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::system::refusal;
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog, Error,
-    Event, FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Process, Properties, Quirk,
-    Result, Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId, DriverInfo,
+    DropLog, Error, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Pinned, Process, Properties,
+    Quirk, Result, Stream, Vendor,
 };
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
@@ -237,8 +237,8 @@ unsafe impl Backend for HostBackend {
         staging::pin(&self.0, size)
     }
 
-    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
-        staging::lane(&self.0, device)
+    fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
+        staging::copy_stream(&self.0, device)
     }
 
     /// Waits for what [`start_pattern_on`](gpu_vmm_core::testkit::Workbench::start_pattern_on) has started: all other work is done when

@@ -2,7 +2,7 @@
 
 use crate::HostBackend;
 use crate::{kinds, pages, share};
-use gpu_vmm_core::{Backend, Capability, DeviceId, Feature, FoundBy, HandleTypes, Result};
+use gpu_vmm_core::{Backend, Capability, DeviceId, Evidence, Feature, HandleTypes, Result};
 
 /// Why there is no multicast, for capabilities and errors.
 pub(crate) const NO_MULTICAST: &str = "no hardware writes one store to several places";
@@ -11,15 +11,15 @@ pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capabili
     let operation = "capabilities";
     backend.0.process.check(operation)?;
     let granularity = backend.device(operation, device)?.granularity;
-    let design = |feature, note: &str| Capability::yes(feature, FoundBy::Design, note);
-    let missing = |feature, reason: &str| Capability::no(feature, FoundBy::Design, reason);
+    let design = |feature, note: &str| Capability::yes(feature, Evidence::Design, note);
+    let missing = |feature, reason: &str| Capability::no(feature, Evidence::Design, reason);
     Ok(vec![
         design(Feature::VirtualMemory, "memfd_create, mmap and mprotect"),
         match pages::hint_is_kept(granularity)? {
-            true => Capability::yes(Feature::FixedAddress, FoundBy::Trial, ""),
+            true => Capability::yes(Feature::FixedAddress, Evidence::Trial, ""),
             false => Capability::no(
                 Feature::FixedAddress,
-                FoundBy::Trial,
+                Evidence::Trial,
                 "the kernel gave another address than a free one that was asked for",
             ),
         },

@@ -6,8 +6,8 @@ use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 #[cfg(feature = "testkit")]
 use gpu_vmm_core::testkit::{Walked, WorkStream, Workbench};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId,
-    DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Handle, InstanceId, Lane, MemoryInfo, Pinned,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device,
+    DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Handle, InstanceId, MemoryInfo, Pinned,
     Properties, Quirk, Reservation, Result, Stream, Vendor,
 };
 #[cfg(unix)]
@@ -130,7 +130,7 @@ unsafe impl Backend for HostBackend {
         match *self {}
     }
 
-    fn lane(&self, _: DeviceId) -> Result<Box<dyn Lane>> {
+    fn copy_stream(&self, _: DeviceId) -> Result<Box<dyn CopyStream>> {
         match *self {}
     }
 

@@ -66,7 +66,7 @@ fn reserve_anywhere(size: Bytes, alignment: Alignment) -> Result<AddressRange> {
             if let Err(error) = release(RESERVE, cut) {
                 return Err(match release(RESERVE, rest) {
                     Ok(()) => error,
-                    Err(undo) => Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) },
+                    Err(undo) => Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) },
                 });
             }
         }

@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// As many streams work at the same time; others wait, as for the queues of a GPU.
-const MOST_THREADS: usize = 8;
+const MAX_THREADS: usize = 8;
 
 /// How long a thread waits for more work.
 const IDLE: Duration = Duration::from_millis(200);
@@ -222,7 +222,7 @@ impl Queues {
             .iter()
             .filter(|(name, queue)| **name != stream && !queue.work.is_empty())
             .count();
-        if state.alive < busy.min(MOST_THREADS) {
+        if state.alive < busy.min(MAX_THREADS) {
             state.threads.retain(|thread| !thread.is_finished());
             let shared = Arc::clone(&self.shared);
             let thread = thread::Builder::new().spawn(move || shared.work());

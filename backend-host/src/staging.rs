@@ -3,7 +3,7 @@
 
 use crate::backend::Host;
 use crate::{copy, pages};
-use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Error, Lane, Pinned, Result};
+use gpu_vmm_core::{Address, AddressRange, Bytes, CopyStream, DeviceId, Error, Pinned, Result};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -40,18 +40,18 @@ pub(crate) fn pin(host: &Host, size: Bytes) -> Result<Box<dyn Pinned>> {
 
 /// The CPU, in a device's name.
 #[derive(Debug)]
-struct HostLane {
+struct HostCopyStream {
     host: Arc<Host>,
     device: DeviceId,
 }
 
-pub(crate) fn lane(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn Lane>> {
+pub(crate) fn copy_stream(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn CopyStream>> {
     host.account("open a lane", device)?;
-    Ok(Box::new(HostLane { host: Arc::clone(host), device }))
+    Ok(Box::new(HostCopyStream { host: Arc::clone(host), device }))
 }
 
 // SAFETY: finishing waits for the stream on which all copies are queued.
-unsafe impl Lane for HostLane {
+unsafe impl CopyStream for HostCopyStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
         // SAFETY: pinned memory that nobody else uses meanwhile, by the caller's promise.
         let to = unsafe { std::slice::from_raw_parts_mut(to, length.0 as usize) };

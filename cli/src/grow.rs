@@ -8,7 +8,9 @@ use crate::progress::Progress;
 use crate::report::{Report, Step, micros, opening};
 use crate::steps::Steps;
 use crate::{Answer, choose, machine};
-use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Done, Error, Growth, Placement, Region, Result, Vendor};
+use gpu_vmm::{
+    AnyBackend, Backend, Bytes, DeviceId, Error, Growth, Placement, Region, Result, Vendor, WaitFor,
+};
 use gpu_vmm_testkit::Workbench;
 use std::time::{Duration, Instant};
 
@@ -40,7 +42,7 @@ pub(crate) fn run(asked: &GrowArguments) -> Answer {
     }
     report.total_micros = micros(total);
     check(&region, device, &mut report, &mut progress)?;
-    region.close(Done::when_devices_idle())?;
+    region.close(WaitFor::all_devices())?;
 
     let copying = copying::measure(&backend, device, steps, &mut progress)?;
     drop(progress);
@@ -60,7 +62,7 @@ pub(crate) fn warm_up(backend: &AnyBackend, device: DeviceId) -> Result<()> {
     let mut region = Region::builder(backend).on(device).reserve(granularity).build()?;
     region.grow_to(granularity)?;
     region.write_pattern(device, Bytes::ZERO, granularity, 0)?;
-    region.close(Done::when_devices_idle())
+    region.close(WaitFor::all_devices())
 }
 
 /// Refuses what the device or the machine cannot hold before anything is taken.
@@ -134,7 +136,7 @@ fn grow_and_fill(
     let start = Instant::now();
     let growth = match fixed {
         true => region.grow_to(size),
-        false => region.grow_or_move(size, Done::when_devices_idle()),
+        false => region.grow_or_move(size, WaitFor::all_devices()),
     }?;
     let time = start.elapsed();
     each_piece(before, growth.end, progress, |offset, length, seed| {

@@ -5,7 +5,7 @@ use crate::args::SnapshotArguments;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::snapshot_text;
-use gpu_vmm::snapshot::{Description, Earlier, MappingRecord, RegionRecord, SnapshotFile, Tally};
+use gpu_vmm::snapshot::{Description, Earlier, MappingRecord, RegionRecord, SnapshotFile, SnapshotStats};
 use gpu_vmm::{Access, AccessMap, Bytes, Error, Properties, Result};
 use serde::Serialize;
 
@@ -108,7 +108,7 @@ pub(crate) fn run(asked: &SnapshotArguments) -> Answer {
     Ok(verified.map(drop)?)
 }
 
-fn verify(file: &SnapshotFile, progress: &mut Progress) -> Result<Tally> {
+fn verify(file: &SnapshotFile, progress: &mut Progress) -> Result<SnapshotStats> {
     progress.begin("checking", file.tally().contents);
     let progress = &*progress;
     file.verify(&|done| progress.advance(done))

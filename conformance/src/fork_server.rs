@@ -39,7 +39,7 @@ pub(crate) enum Request {
 }
 
 /// Longer than any request is.
-const MOST_BYTES: usize = 64 << 10;
+const MAX_BYTES: usize = 64 << 10;
 
 /// How long a fork may take.
 const FORK_PATIENCE: Duration = Duration::from_secs(20);
@@ -87,8 +87,8 @@ impl ForkServer {
         let (mut watcher, asker) = UnixStream::pair()?;
         let output = rustix::fs::memfd_create("output of a case", rustix::fs::MemfdFlags::CLOEXEC)?;
         let text = serde_json::to_vec(request)?;
-        if text.len() > MOST_BYTES {
-            return Err(io::Error::other(format!("a request of more than {MOST_BYTES} bytes")));
+        if text.len() > MAX_BYTES {
+            return Err(io::Error::other(format!("a request of more than {MAX_BYTES} bytes")));
         }
         peer::send_with(self.line.as_fd(), &text, &[theirs.as_fd(), asker.as_fd(), output.as_fd()])?;
         drop((theirs, asker));
@@ -123,7 +123,7 @@ fn be_server(line: OwnedFd, server: Arc<ForkServer>, serve: impl FnOnce(Request,
     // SAFETY: no handler is set, only that ended children vanish.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     let own = rustix::process::getpid();
-    let mut bytes = vec![0; MOST_BYTES];
+    let mut bytes = vec![0; MAX_BYTES];
     loop {
         let Ok((length, fds)) = peer::receive_with(line.as_fd(), &mut bytes) else { return };
         let (Ok(request), Ok([socket, asker, output])) =

@@ -83,14 +83,14 @@ impl Peer {
 }
 
 /// As many descriptors as one message takes.
-const MOST_FDS: usize = 4;
+const MAX_FDS: usize = 4;
 
 /// Sends bytes and descriptors in one message.
 pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(io::Error::other(format!("more than {MOST_FDS} descriptors in a message")));
+        return Err(io::Error::other(format!("more than {MAX_FDS} descriptors in a message")));
     }
     let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
     if sent == bytes.len() { Ok(()) } else { Err(io::Error::other("a message was cut")) }
@@ -98,7 +98,7 @@ pub(crate) fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<
 
 /// Waits for bytes and the descriptors beside them; no bytes are the end of the line.
 pub(crate) fn receive_with(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
     let received = loop {

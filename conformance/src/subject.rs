@@ -3,7 +3,7 @@
 use crate::fork_server::{Child, ForkServer, Request};
 use crate::target::Target;
 use gpu_vmm_core::{
-    Access, Address, Bytes, DeviceId, Physical, Placement, Properties, Region, RegionBuilder,
+    Access, Address, Bytes, DeviceId, PhysicalMemory, Placement, Properties, Region, RegionBuilder,
 };
 use gpu_vmm_testkit::Workbench;
 use std::cell::RefCell;
@@ -92,8 +92,8 @@ impl<B: Workbench> Subject<B> {
     }
 
     /// So many units of the chosen device's memory in one piece.
-    pub(crate) fn memory(&self, units: u64) -> Physical<B> {
-        Physical::create(&self.backend, self.units(units), self.properties()).unwrap()
+    pub(crate) fn memory(&self, units: u64) -> PhysicalMemory<B> {
+        PhysicalMemory::create(&self.backend, self.units(units), self.properties()).unwrap()
     }
 
     /// True where this driver's version has the quirk.

@@ -10,21 +10,21 @@
 //!
 //! | type | what it is |
 //! |---|---|
-//! | [`Physical`] | physical memory without an address, shared by its clones |
+//! | [`PhysicalMemory`] | physical memory without an address, shared by its clones |
 //! | [`Region`] | a range of addresses with what is mapped in it: map, set access, grow, shrink, read, write |
 //! | [`DeviceVec`] | a typed vector on a region |
-//! | [`Slots`] | one address for several sets of memory, of which one is shown at a time |
-//! | [`Stash`] | where the contents of suspended regions are kept |
-//! | [`Regions`], [`SharedRegion`] | regions that threads have in common, suspended and resumed by their tag |
-//! | [`Ring`] | page-locked buffers through which contents go, made ahead |
+//! | [`BankedRegion`] | one address for several sets of memory, of which one is shown at a time |
+//! | [`BackingStore`] | where the contents of suspended regions are kept |
+//! | [`RegionSet`], [`SharedRegion`] | regions that threads have in common, suspended and resumed by their tag |
+//! | [`StagingRing`] | page-locked buffers through which contents go, made ahead |
 //! | [`Event`] | a place in the work of a stream, and whether a device has come to it |
-//! | [`Done`] | how it is known that no device uses memory any more that is about to be taken away |
+//! | [`WaitFor`] | how it is known that no device uses memory any more that is about to be taken away |
 //! | [`Error`] | what went wrong, with the numbers and the driver's own words |
 //!
 //! # The same address
 //!
-//! What is behind an address can be changed, and the address stays: [`Region::swap`], [`Slots::show`],
-//! [`Region::move_to_device`] ([`Via`]), [`Region::suspend`] and [`Region::resume`] ([`RegionState`] tells which).
+//! What is behind an address can be changed, and the address stays: [`Region::swap`], [`BankedRegion::select`],
+//! [`Region::move_to_device`] ([`MovePath`]), [`Region::suspend`] and [`Region::resume`] ([`RegionState`] tells which).
 //! [`Placement::Restorable`] chooses addresses that another process can have too, and [`RegionBuilder::guarded`] keeps
 //! addresses free around a region and fills memory that is freed with [`POISON`].
 //!
@@ -55,24 +55,27 @@ pub mod testkit;
 mod types;
 
 pub use driver::{
-    Backend, Deferred, Done, DropLog, Event, Handle, Lane, Pinned, Reservation, Stream, check_same,
+    Backend, CopyStream, Deferred, DropLog, Event, Handle, Pinned, Reservation, Stream, WaitFor, check_same,
 };
 pub use memory::files;
-pub use memory::{ChunkContents, MemoryId, POISON, Physical, Ring, Segment, Stash, StashKind, rounded_size};
+pub use memory::{
+    BackingKind, BackingStore, ChunkContents, MemoryId, POISON, PhysicalMemory, Segment, StagingRing,
+    rounded_size,
+};
 #[cfg(unix)]
 pub use region::DmaBuf;
 #[cfg(feature = "dlpack")]
 pub use region::dlpack;
 pub use region::{
-    ADDRESS_SPACE, ByTag, DevicePtr, DeviceVec, Grown, Growth, MappedMemory, MappingInfo, Moved, Placement,
-    Region, RegionBuilder, RegionSettings, RegionState, Regions, Resumed, SharedRegion, Shrunk, Slots,
-    Suspended, Via, check_reach,
+    ADDRESS_SPACE, BankedRegion, DevicePtr, DeviceVec, Growth, GrowthKind, MappedMemory, MappingInfo,
+    MovePath, Moved, Placement, Region, RegionBuilder, RegionSet, RegionSettings, RegionState, Resumed,
+    SharedRegion, Shrunk, Suspended, TagResult, check_reach,
 };
 #[cfg(unix)]
 pub use types::system;
 pub use types::{
-    Access, AccessMap, Address, AddressRange, Alignment, Bytes, Capability, Device, DeviceId, DeviceUuid,
-    DriverError, DriverInfo, Error, FabricHandle, Feature, FoundBy, Grant, Granularity, HandleTypes,
-    InstanceId, Location, Lock, MemoryInfo, MemoryKind, ParseBytesError, Process, Properties, Quirk, Result,
-    SetId, Tried, Vendor,
+    Access, AccessMap, Address, AddressRange, Alignment, BankId, Bytes, Capability, Device, DeviceId,
+    DeviceUuid, DriverError, DriverInfo, Error, Evidence, FabricHandle, Feature, Grant, Granularity,
+    HandleTypes, InstanceId, LoadAttempt, Location, Lock, MemoryInfo, MemoryKind, ParseBytesError, Process,
+    Properties, Quirk, Result, Vendor,
 };

@@ -6,7 +6,7 @@
 
 use crate::streams::Streams;
 use crate::turn::{StreamIndex, Turn};
-use gpu_vmm_core::{Backend, Physical};
+use gpu_vmm_core::{Backend, PhysicalMemory};
 
 /// A frame's number.
 pub(crate) type FrameIndex = u32;
@@ -41,7 +41,7 @@ struct Use {
 #[derive(Debug)]
 pub(crate) struct Frame<B: Backend> {
     /// None where the number is not in use, or the memory is suspended.
-    pub(crate) memory: Option<Physical<B>>,
+    pub(crate) memory: Option<PhysicalMemory<B>>,
     /// Where it is mapped.
     pub(crate) mapped: Vec<PageAddress>,
 }
@@ -101,7 +101,7 @@ impl<B: Backend> Frames<B> {
     }
 
     /// Takes memory in that nothing is in, as used.
-    pub(crate) fn insert(&mut self, memory: Physical<B>, tenant: u16) -> FrameIndex {
+    pub(crate) fn insert(&mut self, memory: PhysicalMemory<B>, tenant: u16) -> FrameIndex {
         let frame = Frame { memory: Some(memory), mapped: Vec::new() };
         let usage = Use { turn: Turn::FREE, seen: 0, used: true, tenant };
         if let Some(index) = self.vacant.pop() {

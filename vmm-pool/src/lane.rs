@@ -240,7 +240,7 @@ impl<B: Backend> Cache<B> {
         self.bytes += ready.piece.size;
         let all = &mut self.drawers[usize::from(drawer)].by_class[class];
         all.push(ready);
-        all.len() > usize::from(MOST_OF[class]) || self.bytes > MOST
+        all.len() > usize::from(MAX_OF[class]) || self.bytes > MOST
     }
 
     /// Takes the older half of a class out, so that neither the next free nor the next request goes the long way again.
@@ -310,7 +310,7 @@ impl<B: Backend> Cache<B> {
 const SPARE: usize = 64;
 
 /// How many pieces of a class lie in one drawer at most.
-static MOST_OF: [u16; CLASSES] = {
+static MAX_OF: [u16; CLASSES] = {
     let mut most = [4; CLASSES];
     let mut class = 0;
     while class < SMALL_CLASSES {
@@ -323,5 +323,5 @@ static MOST_OF: [u16; CLASSES] = {
 
 /// How many small pieces are fetched at a time.
 pub(crate) fn batch_of(class: usize) -> usize {
-    usize::from(MOST_OF[class] / 4).clamp(1, 32)
+    usize::from(MAX_OF[class] / 4).clamp(1, 32)
 }

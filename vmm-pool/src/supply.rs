@@ -6,7 +6,7 @@ use crate::frames::FrameIndex;
 use crate::space::Spot;
 use crate::trace::{event, span};
 use crate::turn::StreamIndex;
-use gpu_vmm_core::{Backend, Bytes, Error, Physical, Properties};
+use gpu_vmm_core::{Backend, Bytes, Error, PhysicalMemory, Properties};
 use std::ops::Range;
 
 /// Frames that were claimed for a request.
@@ -112,7 +112,8 @@ impl<B: Backend> Core<B> {
 
     pub(crate) fn create(&mut self, tag: u16, chosen: &mut Chosen) -> Result<(), Error> {
         self.calls.create += 1;
-        let memory = Physical::create(&self.backend, Bytes(self.page), Properties::on(self.settings.device))?;
+        let memory =
+            PhysicalMemory::create(&self.backend, Bytes(self.page), Properties::on(self.settings.device))?;
         chosen.frames.push(self.frames.insert(memory, tag));
         Ok(())
     }

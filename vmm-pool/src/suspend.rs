@@ -10,7 +10,7 @@ use crate::tags::Tag;
 use crate::trace::span;
 use crate::turn::Turn;
 use crate::{Pool, PoolError, PoolResult};
-use gpu_vmm_core::{Backend, Bytes, Done, Error, RegionState, Stash};
+use gpu_vmm_core::{Backend, BackingStore, Bytes, Error, RegionState, WaitFor};
 use std::sync::Arc;
 
 /// How often a suspension waits for what other threads free meanwhile.
@@ -27,7 +27,7 @@ impl<B: Backend> Pool<B> {
     ///
     /// [`PoolError::NoSuchTag`], and those of [`Region::suspend`](gpu_vmm_core::Region::suspend). A tag has two ranges of
     /// addresses, for small blocks and for others; where the second fails, the first is resumed.
-    pub fn suspend(&self, tag: &str, stash: &Stash<B>, done: Done<'_>) -> PoolResult<Bytes> {
+    pub fn suspend(&self, tag: &str, stash: &BackingStore<B>, done: WaitFor<'_>) -> PoolResult<Bytes> {
         let operation = "suspend";
         span!("suspend", tag = tag);
         let tag = self.tag_named(operation, tag)?;
@@ -44,8 +44,8 @@ impl<B: Backend> Pool<B> {
         &self,
         operation: &'static str,
         tag: &Tag,
-        stash: &Stash<B>,
-        done: Done<'_>,
+        stash: &BackingStore<B>,
+        done: WaitFor<'_>,
     ) -> PoolResult<Bytes> {
         let inner = &self.owner.inner;
         self.owner.settle(operation, |index, _| index == tag.index)?;
@@ -100,7 +100,7 @@ impl<B: Backend> Pool<B> {
         Ok(self.tag_named("ask whether it is suspended", tag)?.suspended.load(Ordering::Acquire))
     }
 
-    /// How much memory the blocks of a tag lie in: what a [stash](Stash) has to have room for.
+    /// How much memory the blocks of a tag lie in: what a [stash](BackingStore) has to have room for.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl<B: Backend> Core<B> {
     }
 
     /// Suspends a tag's memory, which nothing uses.
-    fn suspend(&mut self, tag: u16, stash: &Stash<B>) -> Result<Bytes, Error> {
+    fn suspend(&mut self, tag: u16, stash: &BackingStore<B>) -> Result<Bytes, Error> {
         let mut total = Bytes::ZERO;
         let mut gone = Vec::new();
         for space in self.tags.spaces(tag) {
@@ -156,7 +156,10 @@ impl<B: Backend> Core<B> {
                 Err(error) => {
                     for space in gone {
                         if let Err(undo) = self.resume_space(space) {
-                            return Err(Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) });
+                            return Err(Error::RollbackFailed {
+                                error: Box::new(error),
+                                undo: Box::new(undo),
+                            });
                         }
                     }
                     return Err(error);
@@ -167,7 +170,7 @@ impl<B: Backend> Core<B> {
         Ok(total)
     }
 
-    fn suspend_space(&mut self, space: usize, stash: &Stash<B>) -> Result<Bytes, Error> {
+    fn suspend_space(&mut self, space: usize, stash: &BackingStore<B>) -> Result<Bytes, Error> {
         if self.space_is_suspended(space) {
             return Ok(Bytes::ZERO);
         }
@@ -189,7 +192,7 @@ impl<B: Backend> Core<B> {
         }
         // SAFETY: all work was waited for before, and what is queued since uses no block of a tag that is being suspended,
         // which is what the caller of `Pool::suspend` sees to.
-        let done = unsafe { Done::promised() };
+        let done = unsafe { WaitFor::nothing() };
         match self.spaces[space].region.suspend(stash, done) {
             Ok(suspended) => {
                 for (page, frame) in frames {

@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::inner::Inner;
 use crate::streams::{Progress, Streams};
 use crate::sync::MutexGuard;
-use gpu_vmm_core::{Backend, Done, Error, Event, Result};
+use gpu_vmm_core::{Backend, Error, Event, Result, WaitFor};
 use std::sync::Arc;
 
 /// What is to be waited for, so that what was freed on streams up to now is done.
@@ -75,7 +75,7 @@ impl<B: Backend> Inner<B> {
         }
         if !waits.others.is_empty() {
             let devices = || backend.devices().iter().filter(|device| device.unusable.is_none());
-            let answer = Done::when_devices_idle().wait(&backend, || devices().map(|device| device.id));
+            let answer = WaitFor::all_devices().wait(&backend, || devices().map(|device| device.id));
             for (index, moment) in waits.others {
                 note(answer.clone(), index, moment)?;
             }

@@ -3,7 +3,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Stash, Stream};
+use gpu_vmm_core::{Access, BackingStore, Bytes, DeviceId, Error, Stream, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Pool, PoolError};
 use gpu_vmm_testkit::{FaultInject, Workbench};
@@ -14,7 +14,7 @@ const PAGE: Bytes = Bytes::mib(2);
 
 struct Program {
     pool: Pool<Faulty>,
-    stash: Stash<Faulty>,
+    stash: BackingStore<Faulty>,
     blocks: Vec<(Block<Faulty>, u64)>,
     next: u64,
     streams: [Stream<'static>; 2],
@@ -23,7 +23,7 @@ struct Program {
 impl Program {
     fn new(backend: &Faulty) -> Self {
         let pool = Pool::builder(backend).scrub().build().unwrap();
-        let stash = Stash::pinned(backend, Bytes::mib(16)).unwrap();
+        let stash = BackingStore::pinned(backend, Bytes::mib(16)).unwrap();
         let own = Box::leak(Box::new(backend.own_stream(DeviceId(0)).unwrap()));
         Self { pool, stash, blocks: Vec::new(), next: 0, streams: [Stream::DEFAULT, own.stream()] }
     }
@@ -97,9 +97,9 @@ impl Program {
     /// The same, with memory that goes elsewhere and comes back.
     fn sleep(&mut self) {
         self.run();
-        let suspended = self.pool.suspend("odd", &self.stash, Done::when_devices_idle());
+        let suspended = self.pool.suspend("odd", &self.stash, WaitFor::all_devices());
         if let Err(PoolError::Core(error)) = suspended
-            && matches!(*error, Error::UndoFailed { .. })
+            && matches!(*error, Error::RollbackFailed { .. })
         {
             // Some of them are without their memory.
             self.blocks.clear();

@@ -2,7 +2,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Done, Stash, Stream};
+use gpu_vmm_core::{Address, Backend, BackingStore, Bytes, DeviceId, Stream, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Pool, PoolError};
 
@@ -84,8 +84,8 @@ fn a_tag_gets_only_its_own_and_none_while_it_is_suspended() {
     assert_ne!(block.address(), address);
     assert_eq!(&*pool.find(block.address()).unwrap().tag, "other");
 
-    let stash = Stash::pinned(&backend, Bytes::mib(16)).unwrap();
-    pool.suspend("other", &stash, Done::when_devices_idle()).unwrap();
+    let stash = BackingStore::pinned(&backend, Bytes::mib(16)).unwrap();
+    pool.suspend("other", &stash, WaitFor::all_devices()).unwrap();
     drop(block);
     let refused = other.alloc(SIZE, A, S).unwrap_err();
     assert!(matches!(refused, PoolError::Suspended { .. }), "{refused}");

@@ -2,7 +2,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::{Backend, Bytes, DeviceId, Done, Error, Result, Stash, Stream};
+use gpu_vmm_core::{Backend, BackingStore, Bytes, DeviceId, Error, Result, Stream, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Fence, Pool, PoolError};
 use gpu_vmm_testkit::{FaultInject, Workbench};
@@ -126,8 +126,8 @@ fn what_comes_back_stays_within_the_budget() {
     let pool = Pool::builder(&backend).budget(Bytes::mib(32)).build().unwrap();
     let asleep = pool.tagged("asleep").unwrap();
     let _theirs = asleep.alloc(Bytes::mib(16), A, S).unwrap();
-    let stash = Stash::pinned(&backend, Bytes::mib(32)).unwrap();
-    pool.suspend("asleep", &stash, Done::when_devices_idle()).unwrap();
+    let stash = BackingStore::pinned(&backend, Bytes::mib(32)).unwrap();
+    pool.suspend("asleep", &stash, WaitFor::all_devices()).unwrap();
     let mine = pool.alloc(Bytes::mib(32), A, S).unwrap();
     let error = pool.resume("asleep").unwrap_err();
     assert!(matches!(error, PoolError::OutOfMemory { operation: "resume", .. }), "{error}");
@@ -220,8 +220,8 @@ fn a_tag_is_suspended_by_several_threads() {
             for size in [Bytes::mib(8), Bytes(4096)] {
                 let (pool, backend) = (&pool, &backend);
                 scope.spawn(move || {
-                    let stash = Stash::pinned(backend, size).unwrap();
-                    let _ = pool.suspend("one", &stash, Done::when_devices_idle());
+                    let stash = BackingStore::pinned(backend, size).unwrap();
+                    let _ = pool.suspend("one", &stash, WaitFor::all_devices());
                 });
             }
         });

@@ -2,7 +2,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use gpu_vmm_core::{Bytes, Done, Stash, Stream};
+use gpu_vmm_core::{BackingStore, Bytes, Stream, WaitFor};
 use gpu_vmm_host::HostConfig;
 use gpu_vmm_pool::Pool;
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ fn a_subscriber_is_told() {
         ("out of memory", "33554432", "\"allocate\"")
     );
 
-    pool.suspend("other", &Stash::nothing(), Done::when_devices_idle()).unwrap();
+    pool.suspend("other", &BackingStore::nothing(), WaitFor::all_devices()).unwrap();
     pool.resume("other").unwrap();
     drop(other);
     pool.trim(Bytes::ZERO).unwrap();

@@ -3,7 +3,7 @@
 //! What is read here was written by another process. It is held against what is expected before any of it is used, and
 //! what is not exactly that is refused with the reason.
 
-use crate::message::{MOST_BYTES, MOST_DESCRIPTORS, Message};
+use crate::message::{MAX_BYTES, MAX_DESCRIPTORS, Message};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -97,12 +97,12 @@ pub(crate) fn encode(
     descriptors: usize,
 ) -> Result<Vec<u8>, String> {
     let most = |what: &str, most: usize| format!("more than the {most} {what} of one message");
-    let descriptors = u16::try_from(descriptors).ok().filter(|count| usize::from(*count) <= MOST_DESCRIPTORS);
-    let descriptors = descriptors.ok_or_else(|| most("descriptors", MOST_DESCRIPTORS))?;
+    let descriptors = u16::try_from(descriptors).ok().filter(|count| usize::from(*count) <= MAX_DESCRIPTORS);
+    let descriptors = descriptors.ok_or_else(|| most("descriptors", MAX_DESCRIPTORS))?;
     let mut packet = Vec::new();
     Header { descriptors, nonce, sequence }.write(&mut packet);
     let packet = postcard::to_extend(message, packet).map_err(|error| error.to_string())?;
-    if packet.len() > MOST_BYTES { Err(most("bytes", MOST_BYTES)) } else { Ok(packet) }
+    if packet.len() > MAX_BYTES { Err(most("bytes", MAX_BYTES)) } else { Ok(packet) }
 }
 
 /// The message in a packet that came with so many descriptors as `expected` says.

@@ -1,10 +1,10 @@
 //! The side of an exchange that has a region and shares it.
 
-use crate::Line;
+use crate::Channel;
+use crate::exporter_state::ExporterState;
 use crate::manifest::{Origin, printable};
 use crate::message::Message;
 use crate::socket::Wait;
-use crate::told::Told;
 use crate::wire::{out_of_turn, receive_whole, send};
 use gpu_vmm_core::{Backend, Error, Region, Result};
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// How it ended with an importer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum LetGo {
+pub enum ReleaseOutcome {
     /// It has unmapped everything and given the memory back, and says so.
     Released,
     /// It goes on with the memory and takes part no more.
@@ -24,7 +24,7 @@ pub enum LetGo {
 
 /// A region that is shared, as one importer is told of it.
 ///
-/// There is one for each importer, on a [`Line`] of its own. The region stays the caller's: it is used, grown and shrunk
+/// There is one for each importer, on a [`Channel`] of its own. The region stays the caller's: it is used, grown and shrunk
 /// as any other, and [`Exporter::publish`] tells the importer what has changed. Nothing here keeps memory: what the region
 /// has dropped is the importer's alone, until that learns of it.
 ///
@@ -32,23 +32,23 @@ pub enum LetGo {
 ///
 /// ```
 /// # use gpu_vmm_core::{Backend, Bytes, Properties, DeviceId, Region, Result};
-/// # use gpu_vmm_share::{Exporter, Line};
+/// # use gpu_vmm_share::{Exporter, Channel};
 /// # use std::time::Duration;
-/// # fn example<B: Backend>(backend: &B, line: Line) -> Result<()> {
+/// # fn example<B: Backend>(backend: &B, line: Channel) -> Result<()> {
 /// let memory = Properties::on(DeviceId(0)).shareable();
 /// let mut region = Region::builder(backend).memory(memory).build()?;
 /// region.grow_to(Bytes::mib(64))?;
 /// let mut exporter = Exporter::share(line, &region)?;
 /// region.grow_to(Bytes::mib(128))?;
 /// exporter.publish(&region)?;
-/// exporter.settle(Duration::from_secs(10))?;
+/// exporter.wait_applied(Duration::from_secs(10))?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
 pub struct Exporter<B: Backend> {
-    line: Line,
-    told: Told<B>,
+    line: Channel,
+    told: ExporterState<B>,
     /// Of what was told last.
     revision: u64,
     /// The last one that the importer has.
@@ -62,28 +62,28 @@ pub struct Exporter<B: Backend> {
 /// Why nothing more is said.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    Said(LetGo),
+    Said(ReleaseOutcome),
     /// A message could not be sent whole, or one came that cannot be used.
     Broken,
 }
 
 impl<B: Backend> Exporter<B> {
     /// Describes a region to the importer at the other end of `line`, with a descriptor for each piece of its memory. It
-    /// does not wait for an answer: [`Exporter::settle`] does.
+    /// does not wait for an answer: [`Exporter::wait_applied`] does.
     ///
     /// Each piece takes a descriptor in both processes until it has been imported, so the limit of open files
     /// (`RLIMIT_NOFILE`) has to be above the number of pieces.
     ///
     /// # Errors
     ///
-    /// Those of [`Physical::export`](gpu_vmm_core::Physical::export) for memory that was not created
+    /// Those of [`PhysicalMemory::export`](gpu_vmm_core::PhysicalMemory::export) for memory that was not created
     /// [shareable](gpu_vmm_core::Properties::shareable), or was itself imported and the driver exports such memory no more
-    /// (CUDA); [`Error::Unsupported`] where a device has no UUID; [`Error::OutOfUse`]. Then nothing was sent.
+    /// (CUDA); [`Error::Unsupported`] where a device has no UUID; [`Error::Poisoned`]. Then nothing was sent.
     /// [`Error::PeerGone`], and [`Error::TimedOut`] where the importer does not read.
-    pub fn share(line: Line, region: &Region<B>) -> Result<Self> {
+    pub fn share(line: Channel, region: &Region<B>) -> Result<Self> {
         let mut exporter = Self {
             line,
-            told: Told::new(),
+            told: ExporterState::new(),
             revision: 0,
             applied: None,
             refused: None,
@@ -122,7 +122,7 @@ impl<B: Backend> Exporter<B> {
     ///
     /// [`Error::PeerRefused`] with the importer's words where it could not; it may try again, and this can be asked again.
     /// [`Error::PeerGone`], [`Error::TimedOut`], [`Error::BadMessage`].
-    pub fn settle(&mut self, wait: Duration) -> Result<()> {
+    pub fn wait_applied(&mut self, wait: Duration) -> Result<()> {
         let operation = "settle";
         let wait = Wait::new(operation, "answer to what was shared", wait);
         self.hear_until(&wait, |it| {
@@ -145,7 +145,7 @@ impl<B: Backend> Exporter<B> {
         let operation = "ask to let go";
         self.check_open(operation)?;
         if !self.asked {
-            self.say(|line| line.send(operation, &Message::LetGo, &[]))?;
+            self.say(|line| line.send(operation, &Message::ReleaseOutcome, &[]))?;
             self.asked = true;
         }
         Ok(())
@@ -157,7 +157,7 @@ impl<B: Backend> Exporter<B> {
     ///
     /// [`Error::TimedOut`] where it has not, [`Error::BadMessage`] for what no importer says; [`Error::PeerGone`] where
     /// the exchange has ended with an error before.
-    pub fn wait_until_let_go(&mut self, wait: Duration) -> Result<LetGo> {
+    pub fn wait_until_let_go(&mut self, wait: Duration) -> Result<ReleaseOutcome> {
         let operation = "wait until let go";
         let wait = Wait::new(operation, "word that the memory was let go", wait);
         self.hear_until(&wait, |it| match it.end {
@@ -168,7 +168,7 @@ impl<B: Backend> Exporter<B> {
 
     /// The line, for who is at its other end, and to wait for what the importer says together with other things.
     #[must_use]
-    pub const fn line(&self) -> &Line {
+    pub const fn line(&self) -> &Channel {
         &self.line
     }
 
@@ -188,7 +188,7 @@ impl<B: Backend> Exporter<B> {
     }
 
     /// Says something; where that fails some of it may have been said, so nothing more is.
-    fn say(&mut self, say: impl FnOnce(&mut Line) -> Result<()>) -> Result<()> {
+    fn say(&mut self, say: impl FnOnce(&mut Channel) -> Result<()>) -> Result<()> {
         say(&mut self.line).inspect_err(|error| self.end = Some(end_of(error)))
     }
 
@@ -196,9 +196,9 @@ impl<B: Backend> Exporter<B> {
     fn check_open(&self, operation: &'static str) -> Result<()> {
         let why = match self.end {
             None => return Ok(()),
-            Some(End::Said(LetGo::Released)) => "it has let go of the memory",
-            Some(End::Said(LetGo::Kept)) => "it keeps the memory and takes part no more",
-            Some(End::Said(LetGo::Gone)) => "",
+            Some(End::Said(ReleaseOutcome::Released)) => "it has let go of the memory",
+            Some(End::Said(ReleaseOutcome::Kept)) => "it keeps the memory and takes part no more",
+            Some(End::Said(ReleaseOutcome::Gone)) => "",
             Some(End::Broken) => "the exchange has ended with an error",
         };
         Err(Error::PeerGone { operation, why: why.to_owned() })
@@ -224,7 +224,7 @@ impl<B: Backend> Exporter<B> {
         let heard =
             receive_whole(&mut self.line, wait).and_then(|(message, _)| self.take(wait.operation, message));
         match heard {
-            Err(Error::PeerGone { .. }) => self.end = Some(End::Said(LetGo::Gone)),
+            Err(Error::PeerGone { .. }) => self.end = Some(End::Said(ReleaseOutcome::Gone)),
             Err(error) => {
                 if !matches!(error, Error::TimedOut { .. }) {
                     self.end = Some(End::Broken);
@@ -248,8 +248,8 @@ impl<B: Backend> Exporter<B> {
                     format!("an answer to revision {revision}; {last} is the last, {applied:?} applied");
                 return Err(Error::BadMessage { operation, why });
             }
-            Message::Released => self.end = Some(End::Said(LetGo::Released)),
-            Message::Kept => self.end = Some(End::Said(LetGo::Kept)),
+            Message::Released => self.end = Some(End::Said(ReleaseOutcome::Released)),
+            Message::Kept => self.end = Some(End::Said(ReleaseOutcome::Kept)),
             other => return out_of_turn(operation, &other, "an answer"),
         }
         Ok(())
@@ -263,7 +263,7 @@ impl<B: Backend> Exporter<B> {
 
 fn end_of(error: &Error) -> End {
     match error {
-        Error::PeerGone { .. } => End::Said(LetGo::Gone),
+        Error::PeerGone { .. } => End::Said(ReleaseOutcome::Gone),
         _ => End::Broken,
     }
 }

@@ -1,8 +1,8 @@
 //! What an importer wants: who may use the memory, where it is to be, how much is to be reserved.
 
 use gpu_vmm_core::{
-    Access, AccessMap, Address, Backend, Bytes, DeviceId, Done, Grant, MappedMemory, Physical, Placement,
-    Region, Result,
+    Access, AccessMap, Address, Backend, Bytes, DeviceId, Grant, MappedMemory, PhysicalMemory, Placement,
+    Region, Result, WaitFor,
 };
 
 /// How another process's region is to be taken in.
@@ -10,7 +10,7 @@ use gpu_vmm_core::{
 /// If nothing is said, the device that owns a piece may read and write it, the region is wherever the driver likes, and
 /// just the addresses are reserved that it takes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Import {
+pub struct ImportOptions {
     access: AccessMap,
     read_only: bool,
     place: Place,
@@ -30,7 +30,7 @@ impl Default for Place {
     }
 }
 
-impl Import {
+impl ImportOptions {
     /// What is described above.
     #[must_use]
     pub fn new() -> Self {
@@ -83,7 +83,7 @@ impl Import {
     }
 
     /// A mapping with the access that is wanted.
-    pub(crate) fn wanted<B: Backend>(&self, offset: Bytes, memory: Physical<B>) -> MappedMemory<B> {
+    pub(crate) fn wanted<B: Backend>(&self, offset: Bytes, memory: PhysicalMemory<B>) -> MappedMemory<B> {
         let owner = memory.device();
         let mut access = self.access;
         if access.get(owner) == Access::None {
@@ -120,7 +120,7 @@ impl Import {
             builder = builder.access(grant.device, grant.access);
         }
         let mut region = builder.build()?;
-        region.apply_layout(operation, wanted, Done::when_devices_idle())?;
+        region.apply_layout(operation, wanted, WaitFor::all_devices())?;
         Ok(region)
     }
 }

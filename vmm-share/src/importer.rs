@@ -5,11 +5,13 @@ use crate::message::Message;
 use crate::socket::Wait;
 use crate::sources::{Sources, import_new, keep, take_in, wanted};
 use crate::wire::{out_of_turn, receive_whole};
-use crate::{Import, Line};
-use gpu_vmm_core::{Address, Backend, Bytes, Done, Error, Grown, MappedMemory, Placement, Region, Result};
+use crate::{Channel, ImportOptions};
+use gpu_vmm_core::{
+    Address, Backend, Bytes, Error, GrowthKind, MappedMemory, Placement, Region, Result, WaitFor,
+};
 use std::time::Duration;
 
-/// A change of the exporter's region, which has been checked and is to be [applied](Imported::apply).
+/// A change of the exporter's region, which has been checked and is to be [applied](ImportedRegion::apply).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
     /// 1 for the first change, one more for each that follows.
@@ -25,26 +27,26 @@ pub struct Change {
 pub enum Event {
     /// Its region has changed.
     Changed(Change),
-    /// It asks to let go of the memory: [`Imported::let_go`].
-    LetGo,
+    /// It asks to let go of the memory: [`ImportedRegion::let_go`].
+    ReleaseOutcome,
     /// It has ended the exchange, or has died. The memory stays as it is.
     Gone,
 }
 
 /// Another process's region in this one: its memory in the same order, at an address of its own.
 ///
-/// [`Imported::region`] is a region as any other, and can be used as one. What the exporter changes comes with
-/// [`Imported::next`], and becomes true here with [`Imported::apply`], when it suits: until then the region is as it was,
+/// [`ImportedRegion::region`] is a region as any other, and can be used as one. What the exporter changes comes with
+/// [`ImportedRegion::next`], and becomes true here with [`ImportedRegion::apply`], when it suits: until then the region is as it was,
 /// and several changes can be applied at once.
 ///
-/// Dropping it gives the memory back and ends the exchange. [`Imported::let_go`] does the same and tells the exporter,
-/// [`Imported::detach`] keeps the memory.
+/// Dropping it gives the memory back and ends the exchange. [`ImportedRegion::let_go`] does the same and tells the exporter,
+/// [`ImportedRegion::detach`] keeps the memory.
 #[derive(Debug)]
-pub struct Imported<B: Backend> {
+pub struct ImportedRegion<B: Backend> {
     // The memory goes before the line is closed, which tells the exporter that it has gone.
     region: Region<B>,
     book: Sources<B>,
-    import: Import,
+    import: ImportOptions,
     /// Of what the exporter has said last.
     revision: u64,
     /// What the region is.
@@ -52,10 +54,10 @@ pub struct Imported<B: Backend> {
     /// What is still to be said, where the exporter did not read in time.
     unsaid: Option<Message>,
     over: bool,
-    line: Line,
+    line: Channel,
 }
 
-impl Import {
+impl ImportOptions {
     /// Takes in the region that the exporter at the other end of `line` shares: within the line's wait, as one
     /// transaction, in one contiguous range. CUDA: `cuMemImportFromShareableHandle`, HIP: `hipMemImportFromShareableHandle`.
     ///
@@ -68,10 +70,10 @@ impl Import {
     /// device of this process has larger units; [`Error::AddressTaken`] where a chosen address is not free;
     /// [`Error::PeerUnreachable`]; what the driver answers. Nothing is left behind, the exporter is told, and the line is
     /// closed.
-    pub fn receive<B: Backend>(&self, backend: &B, mut line: Line) -> Result<Imported<B>> {
+    pub fn receive<B: Backend>(&self, backend: &B, mut line: Channel) -> Result<ImportedRegion<B>> {
         match self.try_receive(backend, &mut line) {
             Ok((region, book)) => {
-                let mut imported = Imported {
+                let mut imported = ImportedRegion {
                     region,
                     book,
                     import: *self,
@@ -92,7 +94,7 @@ impl Import {
         }
     }
 
-    fn try_receive<B: Backend>(&self, backend: &B, line: &mut Line) -> Result<(Region<B>, Sources<B>)> {
+    fn try_receive<B: Backend>(&self, backend: &B, line: &mut Channel) -> Result<(Region<B>, Sources<B>)> {
         let operation = "receive";
         let wait = Wait::new(operation, "shared region", line.wait());
         let (message, _) = receive_whole(line, &wait)?;
@@ -109,7 +111,7 @@ impl Import {
     }
 }
 
-impl<B: Backend> Imported<B> {
+impl<B: Backend> ImportedRegion<B> {
     /// The region.
     #[must_use]
     pub const fn region(&self) -> &Region<B> {
@@ -127,7 +129,7 @@ impl<B: Backend> Imported<B> {
 
     /// The line, for who is at its other end, and to wait for what the exporter says together with other things.
     #[must_use]
-    pub const fn line(&self) -> &Line {
+    pub const fn line(&self) -> &Channel {
         &self.line
     }
 
@@ -175,12 +177,12 @@ impl<B: Backend> Imported<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::AddressTaken`] where the addresses behind the reservation are not free, [`Error::CrossesSeam`] where a new
+    /// [`Error::AddressTaken`] where the addresses behind the reservation are not free, [`Error::CrossesReservation`] where a new
     /// mapping would lie in two reservations, [`Error::Unaligned`] if its memory is of a larger granularity than the
     /// address is a multiple of, [`Error::Mismatch`] where the region is to be [where the exporter's
-    /// is](Import::same_address) and that has moved: for these there is [`Imported::apply_or_move`]. Else what waiting or
+    /// is](ImportOptions::same_address) and that has moved: for these there is [`ImportedRegion::apply_or_move`]. Else what waiting or
     /// the driver answers. The region is as before, and it can be tried again.
-    pub fn apply(&mut self, done: Done<'_>) -> Result<Grown> {
+    pub fn apply(&mut self, done: WaitFor<'_>) -> Result<GrowthKind> {
         let operation = "apply";
         self.apply_by(operation, |it, wanted| it.arrange(operation, wanted, done))
     }
@@ -191,21 +193,21 @@ impl<B: Backend> Imported<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Imported::apply`] but the four that it is for; [`Error::AddressTaken`] where the region has to be at the
+    /// Those of [`ImportedRegion::apply`] but the four that it is for; [`Error::AddressTaken`] where the region has to be at the
     /// exporter's address and cannot.
-    pub fn apply_or_move(&mut self, done: Done<'_>) -> Result<Grown> {
+    pub fn apply_or_move(&mut self, done: WaitFor<'_>) -> Result<GrowthKind> {
         let operation = "apply";
         self.apply_by(operation, |it, wanted| it.arrange_or_move(operation, wanted, done))
     }
 
     /// Unmaps everything, gives the memory and the addresses back, and tells the exporter. Devices are waited for as `done`
-    /// says. A [`Physical`](gpu_vmm_core::Physical) that was cloned from a mapping has its memory still.
+    /// says. A [`PhysicalMemory`](gpu_vmm_core::PhysicalMemory) that was cloned from a mapping has its memory still.
     ///
     /// # Errors
     ///
     /// Those of [`Region::close`]; the exporter is then told that the memory is kept. [`Error::TimedOut`] where the
     /// exporter cannot be told, since it does not read; one that is gone need not know.
-    pub fn let_go(self, done: Done<'_>) -> Result<()> {
+    pub fn let_go(self, done: WaitFor<'_>) -> Result<()> {
         let operation = "let go";
         let Self { region, book, mut line, over, .. } = self;
         let closed = region.close(done);
@@ -238,7 +240,7 @@ impl<B: Backend> Imported<B> {
                 let (address, end) = (self.book.base(), self.book.end());
                 Ok(Event::Changed(Change { revision, address, end }))
             }
-            Message::LetGo => Ok(Event::LetGo),
+            Message::ReleaseOutcome => Ok(Event::ReleaseOutcome),
             other => out_of_turn(operation, &other, "a change"),
         }
     }
@@ -247,10 +249,10 @@ impl<B: Backend> Imported<B> {
     fn apply_by(
         &mut self,
         operation: &'static str,
-        arrange: impl FnOnce(&mut Self, &[MappedMemory<B>]) -> Result<Grown>,
-    ) -> Result<Grown> {
+        arrange: impl FnOnce(&mut Self, &[MappedMemory<B>]) -> Result<GrowthKind>,
+    ) -> Result<GrowthKind> {
         if !self.is_behind() {
-            return Ok(Grown::Within);
+            return Ok(GrowthKind::Within);
         }
         let applied = import_new(self.region.backend(), &self.book).and_then(|new| {
             let wanted = wanted(&self.import, &self.book, &new);
@@ -275,8 +277,8 @@ impl<B: Backend> Imported<B> {
         &mut self,
         operation: &'static str,
         wanted: &[MappedMemory<B>],
-        done: Done<'_>,
-    ) -> Result<Grown> {
+        done: WaitFor<'_>,
+    ) -> Result<GrowthKind> {
         let (address, theirs) = (self.region.address(), self.book.base());
         if self.import.is_as_exported() && address != theirs {
             let (theirs, ours) = (theirs.to_string(), format!("the region here is at {address}"));
@@ -284,28 +286,28 @@ impl<B: Backend> Imported<B> {
         }
         let reserved = self.region.reserved();
         self.region.apply_layout(operation, wanted, done)?;
-        Ok(if self.region.reserved() > reserved { Grown::Extended } else { Grown::Within })
+        Ok(if self.region.reserved() > reserved { GrowthKind::Extended } else { GrowthKind::Within })
     }
 
     fn arrange_or_move(
         &mut self,
         operation: &'static str,
         wanted: &[MappedMemory<B>],
-        done: Done<'_>,
-    ) -> Result<Grown> {
+        done: WaitFor<'_>,
+    ) -> Result<GrowthKind> {
         let placement = match self.arrange(operation, wanted, done) {
             Err(Error::Mismatch { what: "address", .. }) if self.import.is_as_exported() => {
                 Placement::Exact(self.book.base())
             }
             Err(
                 Error::AddressTaken { .. }
-                | Error::CrossesSeam { .. }
+                | Error::CrossesReservation { .. }
                 | Error::Unaligned { what: "address", .. },
             ) if !self.import.is_as_exported() => Placement::Anywhere,
             other => return other,
         };
         self.region.apply_layout_elsewhere(operation, wanted, placement, done)?;
-        Ok(Grown::Remapped)
+        Ok(GrowthKind::Remapped)
     }
 
     /// Says something. What the exporter does not read in time is said later; one that is gone is noticed later.

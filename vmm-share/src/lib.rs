@@ -7,8 +7,8 @@
 //!
 //! | to share | with |
 //! |---|---|
-//! | a region that changes, with processes of this machine | [`Exporter`] and [`Import::receive`], over a [`Line`] |
-//! | one piece of memory | [`Line::send_memory`] and [`Line::receive_memory`] |
+//! | a region that changes, with processes of this machine | [`Exporter`] and [`ImportOptions::receive`], over a [`Channel`] |
+//! | one piece of memory | [`Channel::send_memory`] and [`Channel::receive_memory`] |
 //! | a region or a piece as plain data, over MPI or any network | [`Offered`] and [`Offer`] |
 //!
 //! The memory lives until the last process that holds it has let go of it, whoever made it. Lines are there on Linux;
@@ -17,12 +17,12 @@
 //! ```
 //! # #[cfg(target_os = "linux")]
 //! # fn example<B: gpu_vmm_core::Backend>(backend: &B, region: &gpu_vmm_core::Region<B>) -> gpu_vmm_core::Result<()> {
-//! use gpu_vmm_share::{Exporter, Import, Line};
+//! use gpu_vmm_share::{Exporter, ImportOptions, Channel};
 //!
-//! let (ours, theirs) = Line::pair()?;
+//! let (ours, theirs) = Channel::pair()?;
 //! let mut exporter = Exporter::share(ours, region)?;
 //! // And in the other process:
-//! let imported = Import::new().read_only().receive(backend, theirs)?;
+//! let imported = ImportOptions::new().read_only().receive(backend, theirs)?;
 //! assert_eq!(imported.region().end(), region.end());
 //! # Ok(())
 //! # }
@@ -30,12 +30,12 @@
 
 // Where there are no lines, nobody hears of changes.
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
-mod book;
+mod exporter_state;
 mod import;
+#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
+mod importer_state;
 pub mod manifest;
 mod offer;
-#[cfg_attr(not(target_os = "linux"), allow(dead_code))]
-mod told;
 // What comes after this needs a socket.
 #[cfg(target_os = "linux")]
 mod exporter;
@@ -51,14 +51,14 @@ mod sources;
 mod wire;
 // Linux and not every Unix: a socket of packets with descriptors beside them, and the other end's credentials.
 #[cfg(target_os = "linux")]
+mod channel;
+#[cfg(target_os = "linux")]
 mod codec;
 #[cfg(target_os = "linux")]
 mod credentials;
 #[cfg(all(any(test, fuzzing), target_os = "linux"))]
 #[doc(hidden)]
 pub mod fuzz;
-#[cfg(target_os = "linux")]
-mod line;
 #[cfg(target_os = "linux")]
 mod listener;
 #[cfg(target_os = "linux")]
@@ -67,14 +67,14 @@ mod pidfd;
 mod socket;
 
 #[cfg(target_os = "linux")]
+pub use channel::Channel;
+#[cfg(target_os = "linux")]
 pub use credentials::{Allowed, Credentials};
 #[cfg(target_os = "linux")]
-pub use exporter::{Exporter, LetGo};
-pub use import::Import;
+pub use exporter::{Exporter, ReleaseOutcome};
+pub use import::ImportOptions;
 #[cfg(target_os = "linux")]
-pub use importer::{Change, Event, Imported};
-#[cfg(target_os = "linux")]
-pub use line::Line;
+pub use importer::{Change, Event, ImportedRegion};
 #[cfg(target_os = "linux")]
 pub use listener::Listener;
 pub use offer::{By, Offer, Offered};

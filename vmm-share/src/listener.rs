@@ -1,8 +1,8 @@
 //! Where other processes can connect to.
 
-use crate::line::address;
+use crate::channel::address;
 use crate::socket::Wait;
-use crate::{Allowed, Line};
+use crate::{Allowed, Channel};
 use gpu_vmm_core::system::failed;
 use gpu_vmm_core::{Process, Result};
 use rustix::event::PollFlags;
@@ -77,11 +77,11 @@ impl Listener {
     ///
     /// [`TimedOut`](gpu_vmm_core::Error::TimedOut) where nobody came. [`PeerNotAllowed`](gpu_vmm_core::Error::PeerNotAllowed) where
     /// somebody came who may not; that connection is closed, and the listener can accept others.
-    pub fn accept(&self, allowed: Allowed, wait: Duration) -> Result<Line> {
+    pub fn accept(&self, allowed: Allowed, wait: Duration) -> Result<Channel> {
         let wait = Wait::new(ACCEPT, "connection", wait);
         loop {
             match accept_with(&self.socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => return Line::with(ACCEPT, socket, allowed),
+                Ok(socket) => return Channel::with(ACCEPT, socket, allowed),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => wait.until(self.socket.as_fd(), PollFlags::IN)?,
                 Err(errno) => return Err(failed(ACCEPT, "accept4", errno, self.path.display())),

@@ -5,7 +5,9 @@
 
 pub use gpu_vmm_core::MemoryKind;
 
-use gpu_vmm_core::{Backend, Bytes, DeviceId, DeviceUuid, Error, Granularity, Physical, Properties, Result};
+use gpu_vmm_core::{
+    Backend, Bytes, DeviceId, DeviceUuid, Error, Granularity, PhysicalMemory, Properties, Result,
+};
 use serde::{Deserialize, Serialize};
 
 /// Whose driver and which library is behind shared memory.
@@ -45,11 +47,11 @@ impl Origin {
 }
 
 /// The most characters of another process's words that go into an error.
-const MOST_WORDS: usize = 1000;
+const MAX_WORDS: usize = 1000;
 
 /// Words that another process says or is told, as they can be shown: without what a terminal would obey, and not too long.
 pub(crate) fn printable(words: &str) -> String {
-    words.chars().filter(|char| !char.is_control()).take(MOST_WORDS).collect()
+    words.chars().filter(|char| !char.is_control()).take(MAX_WORDS).collect()
 }
 
 /// One piece of physical memory, as the exporter describes it.
@@ -77,7 +79,7 @@ impl SharedPiece {
         operation: &'static str,
         backend: &B,
         id: u32,
-        memory: &Physical<B>,
+        memory: &PhysicalMemory<B>,
     ) -> Result<Self> {
         let properties = memory.properties();
         let device = backend.device(operation, properties.device)?;

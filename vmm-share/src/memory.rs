@@ -1,25 +1,25 @@
 //! One piece of memory between processes.
 #![allow(unsafe_code)]
 
-use crate::Line;
+use crate::Channel;
 use crate::manifest::{Origin, SharedPiece};
 use crate::message::Message;
 use crate::socket::Wait;
 use crate::wire::{out_of_turn, receive_whole};
-use gpu_vmm_core::{Backend, Bytes, Physical, Properties, Result};
+use gpu_vmm_core::{Backend, Bytes, PhysicalMemory, Properties, Result};
 use std::os::fd::{AsFd, BorrowedFd};
 
-impl Line {
+impl Channel {
     /// Gives the other process a piece of memory, which must have been created [shareable](Properties::shareable). The
-    /// other end takes it with [`Line::receive_memory`]; nothing is answered. CUDA: `cuMemExportToShareableHandle`, HIP:
+    /// other end takes it with [`Channel::receive_memory`]; nothing is answered. CUDA: `cuMemExportToShareableHandle`, HIP:
     /// `hipMemExportToShareableHandle`.
     ///
     /// # Errors
     ///
-    /// Those of [`Physical::export`], [`Error::Unsupported`](gpu_vmm_core::Error::Unsupported) where the device has no UUID,
+    /// Those of [`PhysicalMemory::export`], [`Error::Unsupported`](gpu_vmm_core::Error::Unsupported) where the device has no UUID,
     /// [`Error::PeerGone`](gpu_vmm_core::Error::PeerGone), and [`Error::TimedOut`](gpu_vmm_core::Error::TimedOut) where the other process
     /// does not read.
-    pub fn send_memory<B: Backend>(&mut self, backend: &B, memory: &Physical<B>) -> Result<()> {
+    pub fn send_memory<B: Backend>(&mut self, backend: &B, memory: &PhysicalMemory<B>) -> Result<()> {
         let operation = "send memory";
         memory.check_belongs_to(operation, backend)?;
         let piece = SharedPiece::of(operation, backend, 0, memory)?;
@@ -36,7 +36,7 @@ impl Line {
     /// [`Error::BadMessage`](gpu_vmm_core::Error::BadMessage); [`Error::Mismatch`](gpu_vmm_core::Error::Mismatch) where it is another
     /// vendor's memory, of a device that is not here, or in units that are not those here; what the driver says of the
     /// descriptor.
-    pub fn receive_memory<B: Backend>(&mut self, backend: &B) -> Result<Physical<B>> {
+    pub fn receive_memory<B: Backend>(&mut self, backend: &B) -> Result<PhysicalMemory<B>> {
         let operation = "receive memory";
         let (message, descriptors) =
             receive_whole(self, &Wait::new(operation, "piece of memory", self.wait()))?;
@@ -55,11 +55,11 @@ pub(crate) fn import<B: Backend>(
     descriptor: BorrowedFd<'_>,
     size: Bytes,
     properties: Properties,
-) -> Result<Physical<B>> {
+) -> Result<PhysicalMemory<B>> {
     // SAFETY: the other process is one that the user lets take part; it says that its driver is the same vendor's, and
     // the device has been found here by its UUID. That the descriptor is memory and not something else the driver finds
     // out. Its size is held against what was said: on host memory by `fstat`, on HIP by the length of the dma-buf, on CUDA
     // by `cuMemMap`, which takes a handle's whole size and nothing else. A process that lies about more than that has the
     // memory itself, and could spoil its contents without any lie.
-    unsafe { Physical::import(backend, descriptor, size, properties) }
+    unsafe { PhysicalMemory::import(backend, descriptor, size, properties) }
 }

@@ -8,13 +8,13 @@ use crate::manifest::{Origin, SharedMapping, SharedPiece};
 use serde::{Deserialize, Serialize};
 
 /// The most bytes of one message, its header included.
-pub(crate) const MOST_BYTES: usize = 32 << 10;
+pub(crate) const MAX_BYTES: usize = 32 << 10;
 
 /// The most descriptors beside one message; the kernel takes 253.
-pub(crate) const MOST_DESCRIPTORS: usize = 128;
+pub(crate) const MAX_DESCRIPTORS: usize = 128;
 
 /// The most offsets or mappings in one message: at 15 bytes each, they stay below the limit.
-pub(crate) const MOST_ENTRIES: usize = 2000;
+pub(crate) const MAX_ENTRIES: usize = 2000;
 
 /// One message of the exchange.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ pub(crate) enum Message {
     /// The importer has not, for this reason; it may try again.
     Refused { revision: u64, why: String },
     /// The exporter asks the importer to let go of everything.
-    LetGo,
+    ReleaseOutcome,
     /// The importer has let go of everything.
     Released,
     /// The importer goes on with the memory that it has, and takes part no more.
@@ -67,7 +67,7 @@ impl Message {
             Self::Removed(_) | Self::Pieces(_) | Self::Mappings(_) => "some of a description",
             Self::End => "the end of a description",
             Self::Applied { .. } | Self::Refused { .. } => "an answer to a description",
-            Self::LetGo => "the wish to let go",
+            Self::ReleaseOutcome => "the wish to let go",
             Self::Released | Self::Kept => "a farewell",
         }
     }

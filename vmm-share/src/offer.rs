@@ -1,13 +1,13 @@
 //! Memory as data: what is shared without a socket, over MPI or any other network, or through a file.
 #![allow(unsafe_code)]
 
-use crate::Import;
-use crate::book::{Book, Claim};
+use crate::ImportOptions;
+use crate::exporter_state::ExporterState;
+use crate::importer_state::{Claim, ImporterState};
 use crate::manifest::{Origin, SharedMapping, SharedPiece};
 #[cfg(target_os = "linux")]
 use crate::pidfd::{self, Token};
-use crate::told::Told;
-use gpu_vmm_core::{Backend, Bytes, Error, FabricHandle, Physical, Properties, Region, Result};
+use gpu_vmm_core::{Backend, Bytes, Error, FabricHandle, PhysicalMemory, Properties, Region, Result};
 use serde::{Deserialize, Serialize};
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 const HEADER: [u8; 8] = *b"gpu-vmm\x01";
 
 /// The most bytes of an offer: there is room for the most pieces and mappings that a region can have.
-const MOST_BYTES: usize = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 
 /// How another process gets at the memory of an offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -59,7 +59,7 @@ enum Handles {
 #[derive(Debug)]
 pub struct Offered<B: Backend> {
     offer: Offer,
-    _memory: Vec<Physical<B>>,
+    _memory: Vec<PhysicalMemory<B>>,
     #[cfg(target_os = "linux")]
     _descriptors: Vec<OwnedFd>,
 }
@@ -69,11 +69,11 @@ impl<B: Backend> Offered<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for memory that was not created for it, or where a device has no UUID, [`Error::OutOfUse`], or
+    /// [`Error::Unsupported`] for memory that was not created for it, or where a device has no UUID, [`Error::Poisoned`], or
     /// what the driver or the system answers.
     pub fn new(region: &Region<B>, by: By) -> Result<Self> {
         let operation = "offer";
-        let news = Told::new().news(operation, region)?;
+        let news = ExporterState::new().news(operation, region)?;
         let memory = news.memory.iter().copied().cloned().collect();
         Self::of_claim(operation, region.backend(), news.claim, memory, by)
     }
@@ -83,7 +83,7 @@ impl<B: Backend> Offered<B> {
     /// # Errors
     ///
     /// Those of [`Offered::new`], and [`Error::ForeignHandle`].
-    pub fn of_memory(backend: &B, memory: &Physical<B>, by: By) -> Result<Self> {
+    pub fn of_memory(backend: &B, memory: &PhysicalMemory<B>, by: By) -> Result<Self> {
         let operation = "offer";
         memory.check_belongs_to(operation, backend)?;
         let piece = SharedPiece::of(operation, backend, 0, memory)?;
@@ -100,17 +100,19 @@ impl<B: Backend> Offered<B> {
         operation: &'static str,
         backend: &B,
         claim: Claim,
-        memory: Vec<Physical<B>>,
+        memory: Vec<PhysicalMemory<B>>,
         by: By,
     ) -> Result<Self> {
         let Claim { base, end, pieces, mappings, .. } = claim;
         #[cfg(target_os = "linux")]
         let mut descriptors = Vec::new();
         let handles = match by {
-            By::Fabric => Handles::Fabric(memory.iter().map(Physical::export_fabric).collect::<Result<_>>()?),
+            By::Fabric => {
+                Handles::Fabric(memory.iter().map(PhysicalMemory::export_fabric).collect::<Result<_>>()?)
+            }
             #[cfg(target_os = "linux")]
             By::Process => {
-                descriptors = memory.iter().map(Physical::export).collect::<Result<Vec<OwnedFd>>>()?;
+                descriptors = memory.iter().map(PhysicalMemory::export).collect::<Result<Vec<OwnedFd>>>()?;
                 let tokens = descriptors.iter().map(|fd| pidfd::of_this(operation, fd.as_fd()));
                 Handles::Process(tokens.collect::<Result<_>>()?)
             }
@@ -152,8 +154,8 @@ impl Offer {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let operation = "read an offer";
         let bad = |why: String| Error::BadMessage { operation, why };
-        if bytes.len() > MOST_BYTES {
-            return Err(bad(format!("an offer of {} bytes; {MOST_BYTES} are the most", bytes.len())));
+        if bytes.len() > MAX_BYTES {
+            return Err(bad(format!("an offer of {} bytes; {MAX_BYTES} are the most", bytes.len())));
         }
         let body = bytes.strip_prefix(&HEADER).ok_or_else(|| {
             let found = &bytes[..bytes.len().min(HEADER.len())];
@@ -182,11 +184,11 @@ impl Offer {
     /// [`Error::BadMessage`] for an offer that contradicts itself; [`Error::Mismatch`] where it is another vendor's memory,
     /// of a device that is not here, or in units that are not those here; [`Error::PeerGone`] where the process that
     /// offered it has ended; [`Error::AddressTaken`]; what the driver or the system answers. Nothing is left behind.
-    pub fn import<B: Backend>(&self, backend: &B, import: &Import) -> Result<Region<B>> {
+    pub fn import<B: Backend>(&self, backend: &B, import: &ImportOptions) -> Result<Region<B>> {
         let operation = "import an offer";
         let claim = self.claim(operation)?;
         let memory = self.memories(operation, backend)?;
-        let mut book = Book::default();
+        let mut book = ImporterState::default();
         book.take(&claim, memory);
         let wanted: Vec<_> =
             book.mappings().map(|(offset, _, memory)| import.wanted(offset, memory.clone())).collect();
@@ -198,7 +200,7 @@ impl Offer {
     /// # Errors
     ///
     /// Those of [`Offer::import`], and [`Error::BadMessage`] for an offer of several pieces or of none.
-    pub fn import_memory<B: Backend>(&self, backend: &B) -> Result<Physical<B>> {
+    pub fn import_memory<B: Backend>(&self, backend: &B) -> Result<PhysicalMemory<B>> {
         let operation = "import an offer";
         self.claim(operation)?;
         let count = self.pieces.len();
@@ -227,12 +229,12 @@ impl Offer {
             pieces: self.pieces.clone(),
             mappings: self.mappings.clone(),
         };
-        Book::<()>::default().check(operation, &claim)?;
+        ImporterState::<()>::default().check(operation, &claim)?;
         Ok(claim)
     }
 
     /// The memory of all pieces.
-    fn memories<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<Vec<Physical<B>>> {
+    fn memories<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<Vec<PhysicalMemory<B>>> {
         self.origin.check(operation, backend)?;
         let checked = SharedPiece::check_all(operation, backend, &self.pieces)?;
         match &self.handles {
@@ -240,7 +242,7 @@ impl Offer {
                 let import = |(handle, (size, properties)): (&FabricHandle, (Bytes, Properties))| {
                     // SAFETY: as for a descriptor, but that it comes through whatever network the caller trusts. CUDA
                     // refuses bytes that are no handle of its fabric, and `cuMemMap` another size than the memory's.
-                    unsafe { Physical::import_fabric(backend, handle, size, properties) }
+                    unsafe { PhysicalMemory::import_fabric(backend, handle, size, properties) }
                 };
                 handles.iter().zip(checked).map(import).collect()
             }

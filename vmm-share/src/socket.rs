@@ -3,7 +3,7 @@
 //! The sockets are of the kind `SOCK_SEQPACKET`: connected, in order, and with borders between messages that the kernel
 //! keeps. Whether a socket blocks is left as it is, since it is the same for all processes that have it.
 
-use crate::message::{MOST_BYTES, MOST_DESCRIPTORS};
+use crate::message::{MAX_BYTES, MAX_DESCRIPTORS};
 use gpu_vmm_core::system::failed;
 use gpu_vmm_core::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,7 +17,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Room for the descriptors of one message.
-const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS));
+const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
 
 /// How long until it is asked again whether the kernel takes more descriptors, which it does not tell by itself.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -113,7 +113,7 @@ pub(crate) struct Packet {
 ///
 /// [`Error::PeerGone`] at the end, once all that was sent has been received.
 pub(crate) fn receive(socket: BorrowedFd<'_>, wait: &Wait) -> Result<Packet> {
-    let mut bytes = vec![0; MOST_BYTES];
+    let mut bytes = vec![0; MAX_BYTES];
     let mut reset = None;
     loop {
         let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
@@ -160,11 +160,11 @@ fn is_at_end(socket: BorrowedFd<'_>) -> bool {
 /// Why a packet is not all that was sent, or is more than is taken.
 fn cut(flags: ReturnFlags, came: usize) -> Option<String> {
     if flags.contains(ReturnFlags::TRUNC) {
-        Some(format!("it is longer than {MOST_BYTES} bytes"))
-    } else if came > MOST_DESCRIPTORS || flags.contains(ReturnFlags::CTRUNC) {
+        Some(format!("it is longer than {MAX_BYTES} bytes"))
+    } else if came > MAX_DESCRIPTORS || flags.contains(ReturnFlags::CTRUNC) {
         // The room for descriptors has some more bytes, for alignment.
         Some(format!(
-            "{came} descriptors of it were received: there were more than {MOST_DESCRIPTORS}, or this process has as many \
+            "{came} descriptors of it were received: there were more than {MAX_DESCRIPTORS}, or this process has as many \
              open files as RLIMIT_NOFILE lets it have"
         ))
     } else {

@@ -1,12 +1,12 @@
 //! What an importer has of another process's memory: descriptors first, and the memory once it has been imported.
 
-use crate::book::Book;
+use crate::importer_state::ImporterState;
 use crate::manifest::SharedPiece;
 use crate::memory::import;
 use crate::message::Begin;
 use crate::wire::receive;
-use crate::{Import, Line};
-use gpu_vmm_core::{Backend, Bytes, Error, MappedMemory, Physical, Properties, Result};
+use crate::{Channel, ImportOptions};
+use gpu_vmm_core::{Backend, Bytes, Error, MappedMemory, PhysicalMemory, Properties, Result};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// What there is of a piece.
@@ -18,17 +18,17 @@ pub(crate) enum Source<B: Backend> {
         size: Bytes,
         properties: Properties,
     },
-    Memory(Physical<B>),
+    Memory(PhysicalMemory<B>),
 }
 
 /// What the exporter has said, with what there is of each piece.
-pub(crate) type Sources<B> = Book<Source<B>>;
+pub(crate) type Sources<B> = ImporterState<Source<B>>;
 
 /// Receives what `begin` began, and writes it down if all of it is right.
 pub(crate) fn take_in<B: Backend>(
     operation: &'static str,
     backend: &B,
-    line: &mut Line,
+    line: &mut Channel,
     begin: &Begin,
     revision: u64,
     book: &mut Sources<B>,
@@ -50,7 +50,10 @@ pub(crate) fn take_in<B: Backend>(
 }
 
 /// The memory of all pieces that have not been imported yet, by their numbers, which ascend.
-pub(crate) fn import_new<B: Backend>(backend: &B, book: &Sources<B>) -> Result<Vec<(u32, Physical<B>)>> {
+pub(crate) fn import_new<B: Backend>(
+    backend: &B,
+    book: &Sources<B>,
+) -> Result<Vec<(u32, PhysicalMemory<B>)>> {
     let new = book.pieces().filter_map(|(id, source)| match source {
         Source::Memory(_) => None,
         Source::Descriptor { descriptor, size, properties } => {
@@ -62,9 +65,9 @@ pub(crate) fn import_new<B: Backend>(backend: &B, book: &Sources<B>) -> Result<V
 
 /// The mappings that the book has, in order.
 pub(crate) fn wanted<B: Backend>(
-    import: &Import,
+    import: &ImportOptions,
     book: &Sources<B>,
-    new: &[(u32, Physical<B>)],
+    new: &[(u32, PhysicalMemory<B>)],
 ) -> Vec<MappedMemory<B>> {
     let memory = |id, source: &Source<B>| match source {
         Source::Memory(memory) => Some(memory.clone()),
@@ -78,7 +81,7 @@ pub(crate) fn wanted<B: Backend>(
 }
 
 /// Notes what has been imported; the descriptors are closed.
-pub(crate) fn keep<B: Backend>(book: &mut Sources<B>, new: Vec<(u32, Physical<B>)>) {
+pub(crate) fn keep<B: Backend>(book: &mut Sources<B>, new: Vec<(u32, PhysicalMemory<B>)>) {
     for (id, memory) in new {
         book.replace(id, Source::Memory(memory));
     }

@@ -208,12 +208,12 @@ pub unsafe fn take(value: u64) -> Result<OwnedHandle> {
 ///
 /// # Errors
 ///
-/// [`Error::DriverBroke`] for a number that is no handle's.
+/// [`Error::DriverContractViolated`] for a number that is no handle's.
 pub unsafe fn adopt(operation: &'static str, made: RawHandle) -> Result<OwnedHandle> {
     // SAFETY: the caller's promise.
     unsafe { own(made.addr() as u64) }.map_err(|why| {
         let what = format!("it exported memory, and what it gave cannot be used: {why}");
-        Error::DriverBroke { operation, what }
+        Error::DriverContractViolated { operation, what }
     })
 }
 

@@ -1,9 +1,9 @@
 //! A region, or a change of one, as a row of messages.
 
-use crate::Line;
-use crate::book::{Claim, MOST_MAPPINGS, MOST_PIECES};
+use crate::Channel;
+use crate::importer_state::{Claim, MAX_MAPPINGS, MAX_PIECES};
 use crate::manifest::Origin;
-use crate::message::{Begin, MOST_DESCRIPTORS, MOST_ENTRIES, Message};
+use crate::message::{Begin, MAX_DESCRIPTORS, MAX_ENTRIES, Message};
 use crate::socket::Wait;
 use gpu_vmm_core::{Error, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 ///
 /// Those of the line; the other process then has some of it, and nothing more can be said.
 pub(crate) fn send(
-    line: &mut Line,
+    line: &mut Channel,
     operation: &'static str,
     (origin, revision): (Origin, u64),
     claim: &Claim,
@@ -38,15 +38,15 @@ pub(crate) fn send(
         mappings: count(claim.mappings.len()),
     };
     say(&Message::Begin(begin), &[])?;
-    for removed in claim.removed.chunks(MOST_ENTRIES) {
+    for removed in claim.removed.chunks(MAX_ENTRIES) {
         say(&Message::Removed(removed.to_vec()), &[])?;
     }
-    let pieces = claim.pieces.chunks(MOST_DESCRIPTORS).zip(descriptors.chunks(MOST_DESCRIPTORS));
+    let pieces = claim.pieces.chunks(MAX_DESCRIPTORS).zip(descriptors.chunks(MAX_DESCRIPTORS));
     for (pieces, descriptors) in pieces {
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         say(&Message::Pieces(pieces.to_vec()), &descriptors)?;
     }
-    for mappings in claim.mappings.chunks(MOST_ENTRIES) {
+    for mappings in claim.mappings.chunks(MAX_ENTRIES) {
         say(&Message::Mappings(mappings.to_vec()), &[])?;
     }
     say(&Message::End, &[])
@@ -58,7 +58,7 @@ pub(crate) fn send(
 ///
 /// [`Error::BadMessage`] for what does not belong there, and those of the line.
 pub(crate) fn receive(
-    line: &mut Line,
+    line: &mut Channel,
     operation: &'static str,
     begin: &Begin,
 ) -> Result<(Claim, Vec<OwnedFd>)> {
@@ -66,9 +66,9 @@ pub(crate) fn receive(
         count if count <= most => Ok(count),
         count => bad(operation, format!("{count} {what} are announced; {most} are the most")),
     };
-    let removed = most("mappings to be removed", begin.removed, MOST_MAPPINGS)?;
-    let pieces = most("pieces", begin.pieces, MOST_PIECES)?;
-    let mappings = most("mappings", begin.mappings, MOST_MAPPINGS)?;
+    let removed = most("mappings to be removed", begin.removed, MAX_MAPPINGS)?;
+    let pieces = most("pieces", begin.pieces, MAX_PIECES)?;
+    let mappings = most("mappings", begin.mappings, MAX_MAPPINGS)?;
     let mut claim = Claim { base: begin.base, end: begin.end, ..Claim::default() };
     let mut descriptors = Vec::new();
     let wait = Wait::new(operation, "rest of a description", line.wait());
@@ -99,7 +99,7 @@ pub(crate) fn receive(
 }
 
 /// Waits for a message that has as many descriptors beside it as it is to have.
-pub(crate) fn receive_whole(line: &mut Line, wait: &Wait) -> Result<(Message, Vec<OwnedFd>)> {
+pub(crate) fn receive_whole(line: &mut Channel, wait: &Wait) -> Result<(Message, Vec<OwnedFd>)> {
     let (message, descriptors) = line.receive(wait)?;
     let (came, expected) = (descriptors.len(), message.descriptors());
     if came == expected {

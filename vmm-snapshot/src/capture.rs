@@ -8,11 +8,12 @@
 use crate::chunks::{Stream, blocks};
 use crate::restore::discard;
 use crate::{
-    Description, MappingRecord, MemoryRecord, RegionRecord, SnapshotFile, SnapshotWriter, Tally, WriteOptions,
+    Description, MappingRecord, MemoryRecord, RegionRecord, SnapshotFile, SnapshotStats, SnapshotWriter,
+    WriteOptions,
 };
 use gpu_vmm_core::{
-    Access, AccessMap, Alignment, Backend, Bytes, Done, Error, MappedMemory, MappingInfo, MemoryId, Physical,
-    Region, Result, Ring, Segment, check_same,
+    Access, AccessMap, Alignment, Backend, Bytes, Error, MappedMemory, MappingInfo, MemoryId, PhysicalMemory,
+    Region, Result, Segment, StagingRing, WaitFor, check_same,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -22,18 +23,18 @@ use std::sync::{Mutex, PoisonError};
 ///
 /// ```no_run
 /// # use gpu_vmm_snapshot::Snapshot;
-/// # use gpu_vmm_core::{Backend, Done, Region, Result, Ring};
+/// # use gpu_vmm_core::{Backend, WaitFor, Region, Result, StagingRing};
 /// # fn example<B: Backend>(weights: &Region<B>, cache: &Region<B>) -> Result<()> {
-/// let ring = Ring::new(weights.backend(), 2, Ring::<B>::CHUNK)?;
+/// let ring = StagingRing::new(weights.backend(), 2, StagingRing::<B>::CHUNK)?;
 /// let snapshot = Snapshot::new(&ring).region(weights).region(cache).compress(true);
-/// let written = snapshot.write("model.snapshot", Done::when_devices_idle())?;
+/// let written = snapshot.write("model.snapshot", WaitFor::all_devices())?;
 /// println!("{} of {}", written.file, written.contents);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug)]
 pub struct Snapshot<'a, B: Backend> {
-    ring: &'a Ring<B>,
+    ring: &'a StagingRing<B>,
     regions: Vec<&'a Region<B>>,
     options: WriteOptions<'a>,
 }
@@ -41,7 +42,7 @@ pub struct Snapshot<'a, B: Backend> {
 impl<'a, B: Backend> Snapshot<'a, B> {
     /// A snapshot with no region in it yet, whose contents go through this ring.
     #[must_use]
-    pub fn new(ring: &'a Ring<B>) -> Self {
+    pub fn new(ring: &'a StagingRing<B>) -> Self {
         Self { ring, regions: Vec::new(), options: WriteOptions::default() }
     }
 
@@ -85,10 +86,10 @@ impl<'a, B: Backend> Snapshot<'a, B> {
     /// # Errors
     ///
     /// [`Error::ForeignHandle`] for a region of another backend than the ring's, [`Error::Suspended`],
-    /// [`Error::OutOfUse`]; [`Error::File`] where the disk is full or the file cannot be written, and what
+    /// [`Error::Poisoned`]; [`Error::File`] where the disk is full or the file cannot be written, and what
     /// [`SnapshotWriter::create`] refuses; or what the driver answers. There is no new file then, and the old one is as it
     /// was.
-    pub fn write(&self, path: impl AsRef<Path>, done: Done<'_>) -> Result<Tally> {
+    pub fn write(&self, path: impl AsRef<Path>, done: WaitFor<'_>) -> Result<SnapshotStats> {
         let operation = "snapshot";
         let backend = self.ring.backend();
         let mut capture = Capture { description: Description::of(backend)?, memories: Vec::new() };
@@ -110,7 +111,7 @@ impl<'a, B: Backend> Snapshot<'a, B> {
             (Ok(()), Ok(())) => writer.finish(),
             (Err(error), Ok(())) | (Ok(()), Err(error)) => Err(error),
             (Err(error), Err(undo)) => {
-                Err(Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) })
+                Err(Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) })
             }
         }
     }
@@ -126,7 +127,7 @@ struct Capture<B: Backend> {
 /// Memory that is to be read, and where.
 #[derive(Debug)]
 struct Source<B: Backend> {
-    memory: Physical<B>,
+    memory: PhysicalMemory<B>,
     /// A mapping through which its owner may read it.
     place: Option<Segment>,
 }
@@ -167,7 +168,7 @@ impl<B: Backend> Capture<B> {
     fn read(
         &self,
         operation: &'static str,
-        ring: &Ring<B>,
+        ring: &StagingRing<B>,
         writer: &SnapshotWriter,
         scratch: &mut Vec<Region<B>>,
     ) -> Result<()> {
@@ -190,7 +191,7 @@ impl<B: Backend> Capture<B> {
 fn readable<B: Backend>(
     operation: &'static str,
     backend: &B,
-    memory: &Physical<B>,
+    memory: &PhysicalMemory<B>,
     scratch: &mut Vec<Region<B>>,
 ) -> Result<Segment> {
     let (device, length) = (memory.device(), memory.size());
@@ -198,7 +199,7 @@ fn readable<B: Backend>(
     let mut region = builder.alignment(memory.granularity().bytes()).build()?;
     let access = AccessMap::NONE.with(device, Access::Read);
     let wanted = MappedMemory { offset: Bytes::ZERO, memory: memory.clone(), access };
-    let mapped = region.apply_layout(operation, &[wanted], Done::when_devices_idle());
+    let mapped = region.apply_layout(operation, &[wanted], WaitFor::all_devices());
     let address = region.address();
     scratch.push(region);
     mapped.map(|()| Segment { address, length, device })

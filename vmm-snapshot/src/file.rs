@@ -4,7 +4,7 @@ use crate::disk::open_to_read;
 use crate::format::{Entry, Hash, Header, Stored, Wrong};
 use crate::parts::{Parts, Why, read_header, read_stored};
 use crate::write::out_of_range;
-use crate::{Description, Earlier, Tally};
+use crate::{Description, Earlier, SnapshotStats};
 use gpu_vmm_core::{Bytes, Error, Process, Result};
 use std::collections::HashMap;
 use std::fs::File;
@@ -84,9 +84,9 @@ impl SnapshotFile {
 
     /// What its blocks are, as it says itself: nothing is read for it.
     #[must_use]
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> SnapshotStats {
         let contents = self.parts.head.description.contents();
-        let mut tally = Tally { contents, file: self.size, ..Tally::default() };
+        let mut tally = SnapshotStats { contents, file: self.size, ..SnapshotStats::default() };
         self.parts.entries.iter().for_each(|entry| tally.count(entry));
         tally
     }

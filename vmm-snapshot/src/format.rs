@@ -6,7 +6,7 @@
 //!
 //! All numbers are little-endian. `docs/snapshot-format.md` is the reference; a test holds it against this file.
 
-use crate::{SnapshotId, Tally};
+use crate::{SnapshotId, SnapshotStats};
 use gpu_vmm_core::Bytes;
 
 /// The version of the file that is written, and the newest that is read. It goes up with every change of what a byte
@@ -20,18 +20,18 @@ pub(crate) const MAGIC: [u8; 12] = *b"gpu-vmm snap";
 pub(crate) const END_MAGIC: [u8; 12] = *b"gpu-vmm done";
 
 /// The least and the most that a block can have, and what it has if nothing is said.
-pub(crate) const LEAST_BLOCK: Bytes = Bytes::kib(4);
-pub(crate) const MOST_BLOCK: Bytes = Bytes::mib(64);
+pub(crate) const MIN_BLOCK: Bytes = Bytes::kib(4);
+pub(crate) const MAX_BLOCK: Bytes = Bytes::mib(64);
 pub(crate) const DEFAULT_BLOCK: Bytes = Bytes::mib(1);
 
 /// So that a file that lies costs no more memory than this: 2^24 entries are 896 MiB, for 16 TiB in blocks of a MiB.
-pub(crate) const MOST_BLOCKS: u64 = 1 << 24;
+pub(crate) const MAX_BLOCKS: u64 = 1 << 24;
 
 /// The most bytes of a head.
-pub(crate) const MOST_HEAD: u64 = 32 << 20;
+pub(crate) const MAX_HEAD: u64 = 32 << 20;
 
 /// The most files that one snapshot needs.
-pub(crate) const MOST_NEEDED: usize = 1024;
+pub(crate) const MAX_NEEDED: usize = 1024;
 
 /// What identifies the contents of a block, and proves them.
 pub(crate) type Hash = [u8; 32];
@@ -160,7 +160,7 @@ impl Footer {
         if footer.file != size {
             return Wrong::at(at, format!("it has {size} bytes, and had {file} when it was written"));
         }
-        if entries > MOST_BLOCKS || head > MOST_HEAD {
+        if entries > MAX_BLOCKS || head > MAX_HEAD {
             return Wrong::at(
                 at,
                 format!("an index of {entries} blocks and {head} bytes of head is too large"),
@@ -254,7 +254,7 @@ impl Entry {
     }
 }
 
-impl Tally {
+impl SnapshotStats {
     /// Counts a block.
     pub(crate) fn count(&mut self, entry: &Entry) {
         self.blocks += 1;
@@ -285,14 +285,14 @@ impl Cut {
         let mut pieces = Vec::new();
         for size in sizes {
             pieces.push((size, blocks));
-            blocks = blocks.checked_add(size.0.div_ceil(block.0)).filter(|blocks| *blocks <= MOST_BLOCKS)?;
+            blocks = blocks.checked_add(size.0.div_ceil(block.0)).filter(|blocks| *blocks <= MAX_BLOCKS)?;
         }
         Some(Self { block, pieces, blocks })
     }
 
     /// True for a size that blocks can have.
     pub(crate) fn allows(block: Bytes) -> bool {
-        block.0.is_power_of_two() && (LEAST_BLOCK..=MOST_BLOCK).contains(&block)
+        block.0.is_power_of_two() && (MIN_BLOCK..=MAX_BLOCK).contains(&block)
     }
 
     /// How many blocks a piece has; none where there is no such piece.

@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 
 /// A block may have 64 MiB, which a fuzzer would take for a length that lies.
-const MOST_READ: u64 = 1 << 20;
+const MAX_READ: u64 = 1 << 20;
 
 /// A file that is in memory.
 pub(crate) struct InMemory<'a>(pub(crate) &'a [u8]);
@@ -65,7 +65,7 @@ pub(crate) fn read_all(bytes: &[u8]) -> Result<()> {
         let Parts { cut, entries, .. } = Parts::read(&source, header, size)?;
         for (entry, length) in entries.iter().zip(cut.lengths()) {
             if let Entry::Stored(stored @ Stored { file: 0, .. }) = entry
-                && length <= MOST_READ
+                && length <= MAX_READ
             {
                 read_stored(&source, stored, &mut vec![0; length as usize], "a block")?;
             }

@@ -58,7 +58,7 @@ use gpu_vmm_core::Bytes;
 
 /// What the blocks of a snapshot came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tally {
+pub struct SnapshotStats {
     /// The bytes of all memory, as it is on the devices.
     pub contents: Bytes,
     /// The bytes of the file.

@@ -13,9 +13,9 @@ use crate::{Restored, SnapshotFile};
 ///
 /// ```no_run
 /// # use gpu_vmm_snapshot::{Restore, SnapshotFile};
-/// # use gpu_vmm_core::{Backend, Bytes, DeviceId, Region, Result, Ring};
+/// # use gpu_vmm_core::{Backend, Bytes, DeviceId, Region, Result, StagingRing};
 /// # fn example<B: Backend>(backend: &B) -> Result<()> {
-/// let ring = Ring::new(backend, 2, Ring::<B>::CHUNK)?;
+/// let ring = StagingRing::new(backend, 2, StagingRing::<B>::CHUNK)?;
 /// let file = SnapshotFile::open("model.snapshot")?;
 /// // All of it on one device, wherever it was, and at other addresses where some are taken.
 /// for restored in Restore::new().all_on(DeviceId(0)).relocate().regions(&file, &ring)? {
@@ -68,7 +68,7 @@ impl Restore {
     /// the answer does not count, it is the one that is mapped to. It is asked for the memory of future growth too.
     ///
     /// Kinds of handle and memory of the host are had or are an error; compression and remote DMA are wishes everywhere,
-    /// and [`Physical::properties`](gpu_vmm_core::Physical::properties) tells what came of them.
+    /// and [`PhysicalMemory::properties`](gpu_vmm_core::PhysicalMemory::properties) tells what came of them.
     ///
     /// ```
     /// # use gpu_vmm_core::Properties;

@@ -4,7 +4,7 @@
 //! file has been found to have the bytes for it.
 
 use crate::disk::ReadAt;
-use crate::format::{Cut, Entry, Footer, Header, MOST_NEEDED, Stored, VERSION, Wrong, hash};
+use crate::format::{Cut, Entry, Footer, Header, MAX_NEEDED, Stored, VERSION, Wrong, hash};
 use crate::records::Head;
 use crate::{Earlier, write};
 use gpu_vmm_core::Error;
@@ -85,7 +85,7 @@ impl Parts {
             Head::read(&head).map_err(|what| wrong(format!("its description cannot be read: {what}")))?;
         head.description.check().map_err(|what| wrong(format!("its description: {what}")))?;
         head.needed.iter().try_for_each(Earlier::check).map_err(wrong)?;
-        if head.description.id != header.id || head.needed.len() > MOST_NEEDED {
+        if head.description.id != header.id || head.needed.len() > MAX_NEEDED {
             return Why::at(footer.index, "its description is another snapshot's, or it needs too many");
         }
         let sizes = head.description.memories.iter().map(|memory| memory.size);

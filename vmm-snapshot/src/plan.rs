@@ -135,7 +135,7 @@ impl RegionRecord {
             let size: Bytes = here.iter().copied().sum();
             size <= ADDRESS_SPACE && self.address.checked_add(size).is_some()
         });
-        here.ok_or(Error::TooManyAddresses { operation, size, limit: ADDRESS_SPACE })
+        here.ok_or(Error::AddressSpaceExhausted { operation, size, limit: ADDRESS_SPACE })
     }
 }
 

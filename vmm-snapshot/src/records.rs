@@ -1,7 +1,7 @@
 //! The description as bytes. The records are the file's own: what changes here changes the version, and what changes in
 //! the rest of the library does not change the file.
 
-use crate::format::MOST_HEAD;
+use crate::format::MAX_HEAD;
 use crate::{Description, DeviceRecord, Earlier, MappingRecord, MemoryRecord, RegionRecord, SnapshotId};
 use gpu_vmm_core::MemoryKind;
 use gpu_vmm_core::{
@@ -97,8 +97,8 @@ impl Head {
     /// Why it is too long.
     pub(crate) fn write(&self) -> Result<Vec<u8>, String> {
         let bytes = postcard::to_allocvec(&HeadRecord::from(self)).map_err(|error| error.to_string())?;
-        if bytes.len() as u64 > MOST_HEAD {
-            return Err(format!("a description of {} bytes; {MOST_HEAD} is the most", bytes.len()));
+        if bytes.len() as u64 > MAX_HEAD {
+            return Err(format!("a description of {} bytes; {MAX_HEAD} is the most", bytes.len()));
         }
         Ok(bytes)
     }

@@ -10,8 +10,8 @@ use crate::chunks::{InPiece, Recent, Stream};
 use crate::plan::{Plan, PlannedMapping, PlannedRegion, plan};
 use crate::{Restore, SnapshotFile};
 use gpu_vmm_core::{
-    Access, AddressRange, Backend, ChunkContents, Done, Error, MappedMemory, Physical, Placement, Region,
-    Result, Ring, Segment,
+    Access, AddressRange, Backend, ChunkContents, Error, MappedMemory, PhysicalMemory, Placement, Region,
+    Result, Segment, StagingRing, WaitFor,
 };
 use std::collections::BTreeSet;
 
@@ -52,9 +52,13 @@ impl Restore {
     ///
     /// Then [`Error::AddressTaken`], which is not one where regions [may be elsewhere](Restore::relocate);
     /// [`Error::OutOfMemory`]; [`Error::BadSnapshot`] for a block that is not what was written, [`Error::File`]; or what the
-    /// driver answers. Nothing is left behind, unless giving it back fails too: then it is [`Error::UndoFailed`], and what
+    /// driver answers. Nothing is left behind, unless giving it back fails too: then it is [`Error::RollbackFailed`], and what
     /// is left stays so to the end of the process.
-    pub fn regions<B: Backend>(&self, file: &SnapshotFile, ring: &Ring<B>) -> Result<Vec<Restored<B>>> {
+    pub fn regions<B: Backend>(
+        &self,
+        file: &SnapshotFile,
+        ring: &StagingRing<B>,
+    ) -> Result<Vec<Restored<B>>> {
         let operation = "restore";
         let backend = ring.backend();
         let plan = plan(operation, backend, self, file.description())?;
@@ -110,14 +114,14 @@ fn reserve_all<B: Backend>(
 fn fill_all<B: Backend>(
     operation: &'static str,
     file: &SnapshotFile,
-    ring: &Ring<B>,
+    ring: &StagingRing<B>,
     plan: &Plan,
     regions: &mut [Region<B>],
 ) -> Result<()> {
     let create = |memory: &crate::plan::PlannedMemory| {
-        Physical::create(ring.backend(), memory.size, memory.properties)
+        PhysicalMemory::create(ring.backend(), memory.size, memory.properties)
     };
-    let memories: Vec<Physical<B>> = plan.memories.iter().map(create).collect::<Result<_>>()?;
+    let memories: Vec<PhysicalMemory<B>> = plan.memories.iter().map(create).collect::<Result<_>>()?;
     let ways = ways_in(plan);
     for (at, (region, planned)) in regions.iter_mut().zip(&plan.regions).enumerate() {
         let wanted = |(mapping, way): (&PlannedMapping, &bool)| {
@@ -127,7 +131,7 @@ fn fill_all<B: Backend>(
             Some(MappedMemory { offset: mapping.offset, memory, access })
         };
         let wanted: Vec<_> = planned.mappings.iter().zip(&ways[at]).filter_map(wanted).collect();
-        region.apply_layout(operation, &wanted, Done::when_devices_idle())?;
+        region.apply_layout(operation, &wanted, WaitFor::all_devices())?;
     }
     send(operation, file, ring, plan, &ways, regions)?;
     for (region, planned) in regions.iter_mut().zip(&plan.regions) {
@@ -163,7 +167,7 @@ fn ways_in(plan: &Plan) -> Vec<Vec<bool>> {
 fn send<B: Backend>(
     operation: &'static str,
     file: &SnapshotFile,
-    ring: &Ring<B>,
+    ring: &StagingRing<B>,
     plan: &Plan,
     ways: &[Vec<bool>],
     regions: &[Region<B>],
@@ -185,7 +189,7 @@ fn send<B: Backend>(
         let parts: Vec<_> = stream.parts(offset, bytes.len()).collect();
         if parts.iter().map(|part| part.length).sum::<usize>() != bytes.len() {
             let what = format!("there is nothing for some of {} bytes at offset {offset}", bytes.len());
-            return Err(Error::DriverBroke { operation, what });
+            return Err(Error::DriverContractViolated { operation, what });
         }
         let is_zero =
             |part: &InPiece| part.blocks(unit).all(|here| file.is_zero(sources[part.piece], here.block));
@@ -209,7 +213,7 @@ fn send<B: Backend>(
 fn give_back<B: Backend>(error: Error, regions: Vec<Region<B>>) -> Error {
     match discard(regions) {
         Ok(()) => error,
-        Err(undo) => Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) },
+        Err(undo) => Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) },
     }
 }
 

@@ -129,7 +129,7 @@ fn write_all(writer: &SnapshotWriter, contents: &Contents) -> gpu_vmm_core::Resu
     Ok(())
 }
 
-fn write(path: &Path, contents: &Contents, options: WriteOptions<'_>) -> gpu_vmm_core::Result<Tally> {
+fn write(path: &Path, contents: &Contents, options: WriteOptions<'_>) -> gpu_vmm_core::Result<SnapshotStats> {
     let writer = SnapshotWriter::create(path, &description(), options)?;
     write_all(&writer, contents)?;
     writer.finish()

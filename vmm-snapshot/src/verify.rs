@@ -1,13 +1,13 @@
 //! Reading all of a snapshot, to know that it can be read.
 
 use crate::format::Entry;
-use crate::{SnapshotFile, Tally};
+use crate::{SnapshotFile, SnapshotStats};
 use gpu_vmm_core::{Bytes, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 /// More threads than that are not faster than memory.
-const MOST_THREADS: usize = 8;
+const MAX_THREADS: usize = 8;
 
 impl SnapshotFile {
     /// Reads every block, also those that are in other files, and holds it against its checksum. `progress` is told of
@@ -16,10 +16,10 @@ impl SnapshotFile {
     /// # Errors
     ///
     /// As [`SnapshotFile::read_block`], for the first block that is found bad.
-    pub fn verify(&self, progress: &(dyn Fn(Bytes) + Sync)) -> Result<Tally> {
+    pub fn verify(&self, progress: &(dyn Fn(Bytes) + Sync)) -> Result<SnapshotStats> {
         let next = AtomicU64::new(0);
         let stop = AtomicBool::new(false);
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
         let work = || {
             let answer = self.verify_some(&next, &stop, progress);
             if answer.is_err() {

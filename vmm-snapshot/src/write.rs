@@ -2,11 +2,11 @@
 
 use crate::disk::{Place, Temporary, is_same, temporary_of};
 use crate::format::{
-    Cut, DEFAULT_BLOCK, Entry, Footer, Hash, Header, LEAST_BLOCK, MOST_BLOCK, MOST_BLOCKS, MOST_NEEDED,
-    Stored, hash,
+    Cut, DEFAULT_BLOCK, Entry, Footer, Hash, Header, MAX_BLOCK, MAX_BLOCKS, MAX_NEEDED, MIN_BLOCK, Stored,
+    hash,
 };
 use crate::records::Head;
-use crate::{Description, Earlier, SnapshotFile, Tally};
+use crate::{Description, Earlier, SnapshotFile, SnapshotStats};
 use gpu_vmm_core::Lock;
 use gpu_vmm_core::files::failed;
 use gpu_vmm_core::{Bytes, Error, Result};
@@ -85,7 +85,7 @@ impl SnapshotWriter {
     ) -> Result<Self> {
         let block = options.block.or(options.since.map(SnapshotFile::block_size)).unwrap_or(DEFAULT_BLOCK);
         if !Cut::allows(block) {
-            let reason = format!("blocks of {block}; a power of two from {LEAST_BLOCK} to {MOST_BLOCK}");
+            let reason = format!("blocks of {block}; a power of two from {MIN_BLOCK} to {MAX_BLOCK}");
             return Err(Error::Unsupported { operation: OPERATION, reason });
         }
         let mut head = Head { block, description: description.clone(), needed: Vec::new() };
@@ -108,7 +108,7 @@ impl SnapshotWriter {
         let sizes = head.description.memories.iter().map(|memory| memory.size);
         let cut = Cut::new(block, sizes).ok_or_else(|| Error::Unsupported {
             operation: OPERATION,
-            reason: format!("more than {MOST_BLOCKS} blocks of {block}; take larger ones"),
+            reason: format!("more than {MAX_BLOCKS} blocks of {block}; take larger ones"),
         })?;
         let writer = Self {
             place: place(target)?,
@@ -177,10 +177,11 @@ impl SnapshotWriter {
     /// [`Error::BadSnapshot`] where a block has not been written; [`Error::File`] for what the system answers. What has
     /// the target's name is still what it was, but for the one case that the new name could not be put on the disk:
     /// then it is the new snapshot, until the machine loses power at least.
-    pub fn finish(mut self) -> Result<Tally> {
+    pub fn finish(mut self) -> Result<SnapshotStats> {
         self.state.process().check(OPERATION)?;
         let (entries, end) = self.entries()?;
-        let mut tally = Tally { contents: self.head.description.contents(), ..Tally::default() };
+        let mut tally =
+            SnapshotStats { contents: self.head.description.contents(), ..SnapshotStats::default() };
         entries.iter().for_each(|entry| tally.count(entry));
         let mut index = self.head.write().map_err(|what| self.bad(what))?;
         let head = index.len() as u64;
@@ -295,7 +296,7 @@ impl Drop for SnapshotWriter {
 fn check_needed(target: &Path, needed: &[Earlier]) -> Result<()> {
     let bad =
         |what| Error::BadSnapshot { operation: OPERATION, path: target.display().to_string(), at: 0, what };
-    if needed.len() > MOST_NEEDED {
+    if needed.len() > MAX_NEEDED {
         return Err(bad(format!("it would need {} earlier files; write one that needs none", needed.len())));
     }
     let written = [Some(target.to_owned()), temporary_of(target)];

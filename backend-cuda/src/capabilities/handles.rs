@@ -5,7 +5,7 @@
 use super::OPERATION;
 use super::Probe;
 use crate::ffi::attribute;
-use gpu_vmm_core::{Capability, Feature, FoundBy, Handle, HandleTypes, Properties, Result};
+use gpu_vmm_core::{Capability, Evidence, Feature, Handle, HandleTypes, Properties, Result};
 
 #[cfg(unix)]
 use gpu_vmm_core::{Access, Bytes, Grant, Reservation};
@@ -25,7 +25,7 @@ impl Probe<'_> {
     #[cfg(not(unix))]
     pub(super) fn file_descriptor(&self) -> Result<Capability> {
         let reason = HandleTypes::FILE_DESCRIPTOR.missing_here().unwrap_or_default();
-        Ok(Capability::no(Feature::FileDescriptor, FoundBy::Design, reason))
+        Ok(Capability::no(Feature::FileDescriptor, Evidence::Design, reason))
     }
 
     #[cfg(windows)]
@@ -43,7 +43,7 @@ impl Probe<'_> {
     #[allow(clippy::unnecessary_wraps)] // as it is on Windows
     pub(super) fn win32_handle(&self) -> Result<Capability> {
         let reason = HandleTypes::WIN32.missing_here().unwrap_or_default();
-        Ok(Capability::no(Feature::Win32Handle, FoundBy::Design, reason))
+        Ok(Capability::no(Feature::Win32Handle, Evidence::Design, reason))
     }
 
     /// The attribute says yes where the driver then permits none, for want of an IMEX channel: quirk `fabric-attribute`.
@@ -65,7 +65,7 @@ impl Probe<'_> {
     pub(super) fn dma_buf(&self) -> Result<Capability> {
         let feature = Feature::DmaBuf;
         if self.backend.inner.driver.loaded.mem_get_handle_for_address_range.is_none() {
-            return Ok(Capability::no(feature, FoundBy::Version, crate::dma_buf::NO_FUNCTION));
+            return Ok(Capability::no(feature, Evidence::Version, crate::dma_buf::NO_FUNCTION));
         }
         let memory = Properties::on(self.device);
         if let Some(no) = self.excluded(feature, &memory, attribute::DMA_BUF)? {
@@ -73,7 +73,7 @@ impl Probe<'_> {
         }
         if self.backend.existing_context(OPERATION, self.device)?.is_none() {
             let note = "not tried, since that would make a context on the device";
-            return Ok(Capability::yes(feature, FoundBy::Attribute, note));
+            return Ok(Capability::yes(feature, Evidence::Attribute, note));
         }
         let grant = Grant { device: self.device, access: Access::ReadWrite };
         let exported = self.mapped(&memory, &[grant], |reservation, size| {
@@ -85,6 +85,6 @@ impl Probe<'_> {
 
     #[cfg(not(unix))]
     pub(super) fn dma_buf(&self) -> Result<Capability> {
-        Ok(Capability::no(Feature::DmaBuf, FoundBy::Design, "dma-bufs are Linux's"))
+        Ok(Capability::no(Feature::DmaBuf, Evidence::Design, "dma-bufs are Linux's"))
     }
 }

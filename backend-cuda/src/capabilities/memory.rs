@@ -4,7 +4,7 @@
 use super::{Probe, said_against};
 use crate::ffi::attribute;
 use gpu_vmm_core::{
-    Access, Bytes, Capability, DeviceId, Feature, FoundBy, Grant, Handle, Location, Properties, Reservation,
+    Access, Bytes, Capability, DeviceId, Evidence, Feature, Grant, Handle, Location, Properties, Reservation,
     Result,
 };
 
@@ -18,7 +18,7 @@ impl Probe<'_> {
         match self.create(&memory) {
             Ok(handle) if !handle.properties().compressible => {
                 let note = "asked for it, the driver made memory that is not compressible";
-                Ok(Capability::no(feature, FoundBy::Trial, note))
+                Ok(Capability::no(feature, Evidence::Trial, note))
             }
             created => Self::tried(feature, created.map(|_| String::new())),
         }

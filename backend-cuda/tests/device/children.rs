@@ -137,7 +137,7 @@ fn lost_list(backend: &CudaBackend) {
     let granule = granules(backend, 1);
     let mut reservation = reserve(backend, granules(backend, 2), None);
     map(&mut reservation, Bytes::ZERO, &create(backend, granule));
-    let (pinned, lane) = (backend.pin(granule).unwrap(), backend.lane(DEVICE).unwrap());
+    let (pinned, lane) = (backend.pin(granule).unwrap(), backend.copy_stream(DEVICE).unwrap());
     // The second node is reserved and not mapped.
     let head = at(&reservation, Bytes::ZERO);
     let node = [(head + granule).0, 3].map(u64::to_ne_bytes);

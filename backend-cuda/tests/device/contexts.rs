@@ -30,7 +30,7 @@ fn use_contexts(backend: &CudaBackend) {
     write_pattern(backend, DEVICE, base, size, 51);
     assert_eq!(count_wrong(backend, DEVICE, base, size, 51), 0);
     backend.memory_info(DEVICE).unwrap();
-    let (pinned, mut lane) = (backend.pin(size).unwrap(), backend.lane(DEVICE).unwrap());
+    let (pinned, mut lane) = (backend.pin(size).unwrap(), backend.copy_stream(DEVICE).unwrap());
     // SAFETY: both sides have so many bytes, and are left alone until the lane has finished.
     unsafe { lane.copy_to_host(pinned.start().as_ptr(), base, size) }.unwrap();
     lane.finish().unwrap();

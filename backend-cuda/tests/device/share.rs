@@ -68,7 +68,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
     write_pattern(backend, DEVICE, base, size, 41);
     let fd = handle.export().unwrap();
     let spare = create(backend, size);
-    let (pinned, mut lane) = (backend.pin(size).unwrap(), backend.lane(DEVICE).unwrap());
+    let (pinned, mut lane) = (backend.pin(size).unwrap(), backend.copy_stream(DEVICE).unwrap());
     let failures = backend.drop_log().count();
 
     // SAFETY: the child calls what is to be seen, none of which reaches the driver, and ends without returning.
@@ -94,7 +94,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
                 backend.copy_from_host(DEVICE, base, &[0]),
                 backend.capabilities(DEVICE).map(drop),
                 backend.pin(size).map(drop),
-                backend.lane(DEVICE).map(drop),
+                backend.copy_stream(DEVICE).map(drop),
                 lane.copy_to_host(pinned.start().as_ptr(), base, size),
                 lane.copy_from_host(base, pinned.start().as_ptr(), size),
                 lane.finish(),

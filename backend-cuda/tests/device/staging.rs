@@ -4,7 +4,7 @@
 use crate::contexts::queue_fills;
 use crate::support::*;
 use cudarc::driver::CudaContext;
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Lane, Pinned, Properties, Reservation};
+use gpu_vmm_core::{Address, Backend, Bytes, CopyStream, DeviceId, Error, Pinned, Properties, Reservation};
 use gpu_vmm_cuda::{CudaBackend, CudaReservation, cudarc};
 use gpu_vmm_testkit::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};
 use std::time::Instant;
@@ -38,7 +38,7 @@ fn mapped(backend: &CudaBackend, device: DeviceId, size: Bytes) -> CudaReservati
 }
 
 /// Queues copies of all of it to the host, chunk by chunk.
-fn fetch(lane: &mut dyn Lane, to: &dyn Pinned, from: Address, chunk: Bytes) {
+fn fetch(lane: &mut dyn CopyStream, to: &dyn Pinned, from: Address, chunk: Bytes) {
     for offset in (0..to.size().0).step_by(chunk.0 as usize) {
         let length = Bytes(chunk.0.min(to.size().0 - offset));
         let to = to.start().as_ptr().wrapping_add(offset as usize);
@@ -48,7 +48,7 @@ fn fetch(lane: &mut dyn Lane, to: &dyn Pinned, from: Address, chunk: Bytes) {
 }
 
 /// The same from the host.
-fn send(lane: &mut dyn Lane, to: Address, from: &dyn Pinned, chunk: Bytes) {
+fn send(lane: &mut dyn CopyStream, to: Address, from: &dyn Pinned, chunk: Bytes) {
     for offset in (0..from.size().0).step_by(chunk.0 as usize) {
         let length = Bytes(chunk.0.min(from.size().0 - offset));
         let from = from.start().as_ptr().wrapping_add(offset as usize);
@@ -75,7 +75,7 @@ pub(crate) fn pinned_memory_is_as_large_as_asked(backend: &CudaBackend) {
     println!("{error}");
     assert!(matches!(&error, Error::Driver { source, .. } if source.call == "cuMemHostAlloc"), "{error}");
     let none = DeviceId(backend.devices().len() as u32);
-    assert!(matches!(backend.lane(none), Err(Error::NoSuchDevice { .. })));
+    assert!(matches!(backend.copy_stream(none), Err(Error::NoSuchDevice { .. })));
 }
 
 pub(crate) fn lanes_copy_both_ways(backend: &CudaBackend) {
@@ -83,7 +83,7 @@ pub(crate) fn lanes_copy_both_ways(backend: &CudaBackend) {
     let mut reservation = mapped(backend, DEVICE, size);
     let base = at(&reservation, Bytes::ZERO);
     let pinned = backend.pin(size).unwrap();
-    let mut lane = backend.lane(DEVICE).unwrap();
+    let mut lane = backend.copy_stream(DEVICE).unwrap();
     // In one piece, and in more than a hundred, the last of them shorter.
     for (chunk, seed) in [(size, 1), (Bytes(size.0 / 128 - 8), 2)] {
         write_pattern(backend, DEVICE, base, size, seed);
@@ -119,7 +119,7 @@ pub(crate) fn queuing_waits_for_nothing(backend: &CudaBackend) {
     let (mut reservation, mut other) = (mapped(backend, DEVICE, LONG), mapped(backend, DEVICE, granule));
     let base = at(&reservation, Bytes::ZERO);
     let pinned = backend.pin(LONG).unwrap();
-    let mut lane = backend.lane(DEVICE).unwrap();
+    let mut lane = backend.copy_stream(DEVICE).unwrap();
     let began = Instant::now();
     for _ in 0..4 {
         fetch(&mut *lane, &*pinned, base, LONG);
@@ -142,7 +142,7 @@ pub(crate) fn a_lane_waits_for_no_other_stream(backend: &CudaBackend) {
     let size = granules(backend, 1);
     let (mut busy, mut copied) = (mapped(backend, DEVICE, LONG), mapped(backend, DEVICE, size));
     let pinned = backend.pin(size).unwrap();
-    let mut lane = backend.lane(DEVICE).unwrap();
+    let mut lane = backend.copy_stream(DEVICE).unwrap();
     let mut copy = |seed| {
         write_words(&*pinned, seed);
         send(&mut *lane, at(&copied, Bytes::ZERO), &*pinned, size);
@@ -176,7 +176,7 @@ fn to_and_fro(backend: &CudaBackend, device: DeviceId, rounds: u64) {
     let mut reservation = mapped(backend, device, size);
     let base = at(&reservation, Bytes::ZERO);
     let (there, back) = (backend.pin(size).unwrap(), backend.pin(size).unwrap());
-    let mut lane = backend.lane(device).unwrap();
+    let mut lane = backend.copy_stream(device).unwrap();
     for round in 0..rounds {
         let seed = u64::from(device.0) << 32 | round;
         write_words(&*there, seed);
@@ -208,7 +208,7 @@ pub(crate) fn lanes_of_two_devices_work_at_once(backend: &CudaBackend) {
     let (mut here, mut there) = (mapped(backend, DEVICE, size), mapped(backend, DeviceId(1), size));
     write_pattern(backend, DEVICE, at(&here, Bytes::ZERO), size, 8);
     let pinned = backend.pin(size).unwrap();
-    let mut lanes = [DEVICE, DeviceId(1)].map(|device| backend.lane(device).unwrap());
+    let mut lanes = [DEVICE, DeviceId(1)].map(|device| backend.copy_stream(device).unwrap());
     let (from, to) = (at(&here, Bytes::ZERO), at(&there, Bytes::ZERO));
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -1,6 +1,6 @@
 //! The entries about the host: its access to a device's memory, its own memory, and copies to and from that.
 
-use super::list::{EVER, V6_1, V7_0, V7_2, V7_15, V7_16, quirk};
+use super::list::{SINCE_ALWAYS, V6_1, V7_0, V7_2, V7_15, V7_16, quirk};
 use gpu_vmm_core::Quirk;
 
 pub(super) const ACCESS_APPEARS: Quirk = quirk(
@@ -21,7 +21,7 @@ pub(super) const ON_IMPORTS: Quirk = quirk(
 
 pub(super) const UNTOLD: Quirk = quirk(
     "host-access-untold",
-    (V7_2, EVER),
+    (V7_2, SINCE_ALWAYS),
     "hipMemGetAccess answers hipErrorInvalidValue for the host, whatever it may do",
     "what is set for the host is not asked back; whoever asks gets Unsupported",
     "simulated, 7.2.4",
@@ -29,7 +29,7 @@ pub(super) const UNTOLD: Quirk = quirk(
 
 pub(super) const LEAVES_A_HOLE: Quirk = quirk(
     "host-access-leaves-a-hole",
-    (V7_2, EVER),
+    (V7_2, SINCE_ALWAYS),
     "after hipMemUnmap of memory that the host had access to, nothing is at its addresses: the next mmap of the \
      process may get them, and hipMemAddressFree takes them away from it again",
     "the addresses are closed as soon as hipMemUnmap returns; only another thread's mmap can come between",

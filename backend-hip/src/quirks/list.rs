@@ -16,7 +16,7 @@ const V7_12: u32 = 71_200_000;
 const V7_14: u32 = 71_400_000;
 pub(super) const V7_15: u32 = 71_500_000;
 pub(super) const V7_16: u32 = 71_600_000;
-pub(super) const EVER: u32 = u32::MAX;
+pub(super) const SINCE_ALWAYS: u32 = u32::MAX;
 
 pub(super) const fn quirk(
     id: &'static str,
@@ -62,7 +62,7 @@ pub(super) const COPY_BY_SOURCE: Quirk = quirk(
 
 pub(super) const OWNER_LAST: Quirk = quirk(
     "owner-last",
-    (V7_14, EVER),
+    (V7_14, SINCE_ALWAYS),
     "a mapping is corrupted when a peer is given access after the owner of the memory",
     "one device a call, the owner last; for a peer that comes later the owner's work is waited for, its access taken, and \
      given again after the peer's",
@@ -100,7 +100,7 @@ pub(super) const IMPORT_UNKNOWN: [Quirk; 2] = [
 
 pub(super) const IMPORT_READS_LATER: Quirk = quirk(
     "import-reads-later",
-    (V7_14, EVER),
+    (V7_14, SINCE_ALWAYS),
     "an imported descriptor may be read only when access is set",
     "an imported handle keeps a copy of the descriptor open",
     "ROCm/rocm-systems PR #8304, #8436",
@@ -128,7 +128,7 @@ pub(crate) const LIST: &[Quirk] = &[
     IMPORT_READS_LATER,
     quirk(
         "granularity-too-small",
-        (V6_1, EVER),
+        (V6_1, SINCE_ALWAYS),
         "4 KiB are reported, which is slow, and with which kernels fault on RDNA4",
         "granularity is what HIP reports or 2 MiB, whichever is more",
         "ROCm/rocm-systems PR #9360, PR #1176; simulated, both: 4096",
@@ -136,21 +136,21 @@ pub(crate) const LIST: &[Quirk] = &[
     OWNER_LAST,
     quirk(
         "create-on-current-device",
-        (V7_0, EVER),
+        (V7_0, SINCE_ALWAYS),
         "hipMemCreate takes the memory of the current device and only writes down location.id",
         "the device is made current for the call, and the former one again after it",
         "simulated, 7.2.4: hipMemGetInfo of both devices",
     ),
     quirk(
         "import-on-current-device",
-        (V6_1, EVER),
+        (V6_1, SINCE_ALWAYS),
         "an imported handle is the current device's, and says so",
         "the device is made current for the call; properties come from who exported",
         "simulated, both",
     ),
     quirk(
         "import-descriptor-zero",
-        (V7_1, EVER),
+        (V7_1, SINCE_ALWAYS),
         "descriptor 0 is taken for a null pointer",
         "HIP is given a copy of the descriptor, which is above 2",
         "ROCm/rocm-systems PR #759",
@@ -164,7 +164,7 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "alignment-ignored",
-        (V6_1, EVER),
+        (V6_1, SINCE_ALWAYS),
         "hipMemAddressReserve checks the alignment and does not use it",
         "a larger range is reserved and the aligned part of it used; the whole is freed",
         "simulated, both: asked for 1 GiB, got 2 MiB",
@@ -178,7 +178,7 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "hint-is-a-wish",
-        (V6_1, EVER),
+        (V6_1, SINCE_ALWAYS),
         "with a hint that is taken or unaligned hipMemAddressReserve gives another address and success",
         "the address is compared by the caller, and given back where it had to be exact",
         "simulated, both",
@@ -200,14 +200,14 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "map-offset",
-        (V6_1, EVER),
+        (V6_1, SINCE_ALWAYS),
         "an offset into the handle is refused",
         "whole handles are mapped",
         "simulated, both",
     ),
     quirk(
         "one-reservation",
-        (V6_1, EVER),
+        (V6_1, SINCE_ALWAYS),
         "map, unmap, set access, copies and free work within one reservation; adjacent ones never merge",
         "excluded before the call: ranges are cut at the border",
         "intel/llvm #22671; simulated, both",
@@ -258,14 +258,14 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "access-change-is-a-gap",
-        (V6_1, EVER),
+        (V6_1, SINCE_ALWAYS),
         "a changed access is taken away and given anew: a kernel that runs on that device may fault",
         "none; giving the access that is there changes nothing",
         "read in rocr-runtime of August 2025",
     ),
     quirk(
         "read-only-is-hardware",
-        (V6_1, EVER),
+        (V6_1, SINCE_ALWAYS),
         "no call refuses to use memory that the device has no access to, to write to read-only memory, or to go on behind \
          a mapping; the access faults and ends the process",
         "copies and fills are checked against the core's books; kernels are not",
@@ -273,14 +273,14 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "free-ignores-size",
-        (V6_1, EVER),
+        (V6_1, SINCE_ALWAYS),
         "hipMemAddressFree frees the whole reservation that holds the address, whatever the size",
         "a reservation is freed once, with the base and size that HIP gave",
         "simulated, both",
     ),
     quirk(
         "free-while-mapped",
-        (V6_1, EVER),
+        (V6_1, SINCE_ALWAYS),
         "hipMemAddressFree while something is mapped fails and forgets the range; unmapping then crashes",
         "a reservation with mappings left is not freed, and a free that fails is not tried again",
         "simulated, both",
@@ -316,7 +316,7 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "hipfree-succeeds",
-        (V6_1, EVER),
+        (V6_1, SINCE_ALWAYS),
         "hipFree on mapped memory answers success and ruins the tables",
         "never called on such memory",
         "simulated, both",
@@ -330,7 +330,7 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "ipc-handle-accepted",
-        (V6_1, EVER),
+        (V6_1, SINCE_ALWAYS),
         "hipIpcGetMemHandle takes mapped memory and gives a handle that cannot be used",
         "never called",
         "ROCm/clr #265, #266",
@@ -344,7 +344,7 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "error-sticks",
-        (V7_0, EVER),
+        (V7_0, SINCE_ALWAYS),
         "hipGetLastError tells of a failed call even after others succeeded",
         "it is read once after each failure, so that it is empty for others",
         "openxla/xla #31348",
@@ -365,7 +365,7 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "map-visible-late",
-        (V7_2, EVER),
+        (V7_2, SINCE_ALWAYS),
         "on gfx1201, hipMemMap and hipMemSetAccess return before the mapping is visible: for about 2 ms a kernel reads zeros \
          there, and what it writes is lost, without a fault",
         "none: only time helps, and no version without it is known; a pattern that is written and checked sees it",
@@ -373,7 +373,7 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "set-access-hangs-before-drm-3-64",
-        (V7_14, EVER),
+        (V7_14, SINCE_ALWAYS),
         "hipMemSetAccess never returns on Linux whose amdgpu is older than DRM 3.64: ROCr waits for a point of a timeline \
          that such a kernel ignores",
         "none: the call cannot be taken back; a newer kernel helps",
@@ -407,7 +407,7 @@ pub(crate) const LIST: &[Quirk] = &[
     host::MEMORY_IS_THE_DEVICES,
     quirk(
         "range-is-one-mapping",
-        (V7_0, EVER),
+        (V7_0, SINCE_ALWAYS),
         "hipMemGetHandleForAddressRange over several mappings, or of any length at all, answers success with a \
          descriptor of the first mapping's memory alone",
         "never called; a descriptor is of one whole mapping and must have its size, and of several it is refused",
@@ -415,7 +415,7 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "range-leaks",
-        (V7_0, EVER),
+        (V7_0, SINCE_ALWAYS),
         "hipMemGetHandleForAddressRange takes a reference (hsa_amd_vmem_retain_alloc_handle) that it never gives back: \
          the memory is lost",
         "never called; what it calls of ROCr is called directly, and the reference given back",

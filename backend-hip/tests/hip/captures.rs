@@ -72,7 +72,7 @@ fn spoil_none(rig: &Rig) {
         assert!(other.is_done().unwrap());
         drop(backend.pin(Bytes::kib(4)).unwrap());
         drop(backend.own_stream(ZERO).unwrap());
-        drop(backend.lane(ZERO).unwrap());
+        drop(backend.copy_stream(ZERO).unwrap());
         let plain = backend.allocate_plain(ZERO, Bytes::kib(4)).unwrap();
         // SAFETY: allocated above, and not used.
         unsafe { backend.free_plain(ZERO, plain, Bytes::kib(4)) }.unwrap();

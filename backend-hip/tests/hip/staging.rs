@@ -38,7 +38,7 @@ fn not_pinned(rig: &Rig) {
     let error = rig.backend.pin(Bytes::gib(1 << 20)).map(drop).expect_err("a pebibyte");
     assert_eq!(error.driver_error().map(|source| source.call), Some("hipHostMalloc"), "{error}");
     assert_eq!(rig.hip("hipGetLastError", 0), 0);
-    let error = rig.backend.lane(DeviceId(99)).map(drop).expect_err("no such device");
+    let error = rig.backend.copy_stream(DeviceId(99)).map(drop).expect_err("no such device");
     assert!(matches!(error, Error::NoSuchDevice { device: DeviceId(99), .. }), "{error}");
 }
 
@@ -51,7 +51,7 @@ fn copies(rig: &Rig) {
     // SAFETY: all of it is mapped and the device's; nobody touches the pinned memory before the lane has finished.
     unsafe {
         rig.backend.write_pattern(ZERO, first, size, 5).unwrap();
-        let mut lane = rig.backend.lane(ZERO).unwrap();
+        let mut lane = rig.backend.copy_stream(ZERO).unwrap();
         lane.finish().unwrap();
         lane.copy_to_host(out.start().as_ptr(), first, size).unwrap();
         rig.backend.write_pattern(ZERO, second, size, 6).unwrap();
@@ -85,7 +85,7 @@ fn of_each_device(rig: &Rig) {
             rig.backend.fill(device, at, size, 0).unwrap();
             rig.backend.copy_from_host(device, at, bytes).unwrap();
             assert_eq!(rig.backend.count_wrong(device, at, size, 9).unwrap(), 0);
-            let mut lane = rig.backend.lane(device).unwrap();
+            let mut lane = rig.backend.copy_stream(device).unwrap();
             lane.copy_to_host(pinned.start().as_ptr(), at, size).unwrap();
             lane.finish().unwrap();
             rig.backend.fill(device, at, size, 0).unwrap();
@@ -100,7 +100,7 @@ fn of_each_device(rig: &Rig) {
 
 fn forked(rig: &Rig) {
     let pinned = rig.backend.pin(rig.unit()).unwrap();
-    let mut lane = rig.backend.lane(ZERO).unwrap();
+    let mut lane = rig.backend.copy_stream(ZERO).unwrap();
     let failed = rig.backend.drop_log().count();
     // SAFETY: the child calls what answers without the driver, and leaves at once.
     let child = unsafe { libc::fork() };
@@ -109,7 +109,7 @@ fn forked(rig: &Rig) {
         let is_forked = |error: Error| matches!(error, Error::Forked { .. });
         let answers = [
             rig.backend.pin(rig.unit()).map(drop).is_err_and(is_forked),
-            rig.backend.lane(ZERO).map(drop).is_err_and(is_forked),
+            rig.backend.copy_stream(ZERO).map(drop).is_err_and(is_forked),
             lane.finish().is_err_and(is_forked),
         ];
         drop((pinned, lane));

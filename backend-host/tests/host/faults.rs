@@ -140,7 +140,7 @@ fn addresses_that_the_kernel_keeps_are_written_down() {
         assert_eq!(host.drop_log().count(), 1);
         assert_answer(&host.drop_log().take_last().unwrap(), "munmap", "EINVAL");
         let error = Range::aligned(&host, GRANULE, Bytes::gib(1), None).err().unwrap();
-        assert!(matches!(error, Error::UndoFailed { .. }), "{error}");
+        assert!(matches!(error, Error::RollbackFailed { .. }), "{error}");
     });
 }
 

@@ -3,7 +3,7 @@
 use crate::range::create;
 use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::multicast::Team;
-use gpu_vmm_core::{Backend, Bytes, Capability, DeviceId, Error, Feature, FoundBy, Stream, Vendor};
+use gpu_vmm_core::{Backend, Bytes, Capability, DeviceId, Error, Evidence, Feature, Stream, Vendor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
 #[test]
@@ -73,7 +73,7 @@ fn find(host: &HostBackend, feature: Feature) -> Capability {
 fn capabilities_say_how_they_were_found_out() {
     let host = HostConfig::new().devices(2).open().unwrap();
     let fixed = find(&host, Feature::FixedAddress);
-    assert_eq!((fixed.available, fixed.found_by), (true, FoundBy::Trial), "{fixed:?}");
+    assert_eq!((fixed.available, fixed.found_by), (true, Evidence::Trial), "{fixed:?}");
     for capability in host.capabilities(TWO).unwrap() {
         assert!(capability.available || !capability.note.is_empty(), "{capability:?}");
     }

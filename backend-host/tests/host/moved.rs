@@ -1,11 +1,13 @@
 //! Moves to another device on machines that the conformance suite has not: without peers, and with three devices.
 
 use crate::{ONE, SMALL, TWO};
-use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Done, Error, Location, Moved, Properties, Region, Via};
+use gpu_vmm_core::{
+    Access, Backend, Bytes, DeviceId, Error, Location, MovePath, Moved, Properties, Region, WaitFor,
+};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
 const THREE: DeviceId = DeviceId(2);
-const IDLE: Done<'static> = Done::when_devices_idle();
+const IDLE: WaitFor<'static> = WaitFor::all_devices();
 
 fn machine(config: &HostConfig) -> HostBackend {
     config.clone().devices(3).memory(Bytes::mib(64)).granularity(SMALL).open().unwrap()
@@ -30,7 +32,7 @@ fn check(region: &Region<HostBackend>) {
 fn without_peers_the_bytes_go_through_the_host() {
     let host = machine(&HostConfig::new().without_peers());
     let mut region = filled(&host, Properties::on(ONE));
-    let moved = region.move_to_device(TWO, Via::Fastest(None), IDLE).unwrap();
+    let moved = region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap();
     assert_eq!(moved, Moved { by_peer: Bytes(0), through_host: SMALL + SMALL });
     check(&region);
     assert!(region.mappings().all(|mapping| mapping.memory.device() == TWO));
@@ -45,7 +47,7 @@ fn memory_of_two_devices_goes_to_a_third() {
     region.write(SMALL - Bytes(3), b"over both").unwrap();
     region.set_access(SMALL, SMALL, ONE, Access::Read).unwrap();
     let free = host.memory_info(THREE).unwrap().free;
-    region.move_to_device(THREE, Via::Fastest(None), IDLE).unwrap();
+    region.move_to_device(THREE, MovePath::Fastest(None), IDLE).unwrap();
     check(&region);
     let access = |offset| [ONE, TWO, THREE].map(|device| region.access(offset, device));
     assert_eq!(access(Bytes(0)), [Access::None, Access::None, Access::ReadWrite]);
@@ -60,7 +62,7 @@ fn a_peer_that_could_not_reach_the_new_memory_is_in_the_way() {
     let properties = Properties::on(ONE).located(Location::Host);
     let mut region = filled(&host, properties);
     region.set_access(Bytes(0), SMALL, THREE, Access::Read).unwrap();
-    region.move_to_device(TWO, Via::Fastest(None), IDLE).unwrap();
+    region.move_to_device(TWO, MovePath::Fastest(None), IDLE).unwrap();
     assert_eq!(region.access(Bytes(0), THREE), Access::Read);
     check(&region);
     // What growth is to bring counts as well: a region that is to be open to another device does not go where that one

@@ -4,7 +4,7 @@ use crate::child::{is_child, spawn};
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
 use gpu_vmm_core::{
-    Backend, Bytes, DeviceId, Error, Feature, Handle, HandleTypes, Physical, Properties, Region, Result,
+    Backend, Bytes, DeviceId, Error, Feature, Handle, HandleTypes, PhysicalMemory, Properties, Region, Result,
 };
 use gpu_vmm_host::{HostBackend, HostConfig, HostHandle};
 use std::fs::File;
@@ -64,10 +64,10 @@ fn handles_of_another_system_are_refused_for_the_reason_that_the_capability_tell
     let mut region = Region::builder(&host).reserve(GRANULE).memory(elsewhere).build().unwrap();
     let fd = create_as(&host, GRANULE, SHARED).unwrap().export().unwrap();
     // SAFETY: the memory is what it is said to be, but for how it would be exported.
-    let imported = unsafe { Physical::import(&host, fd.as_fd(), GRANULE, elsewhere) };
+    let imported = unsafe { PhysicalMemory::import(&host, fd.as_fd(), GRANULE, elsewhere) };
     let refusals = [
-        Physical::create(&host, GRANULE, elsewhere).map(drop),
-        Physical::create(&host, GRANULE, elsewhere.shareable()).map(drop),
+        PhysicalMemory::create(&host, GRANULE, elsewhere).map(drop),
+        PhysicalMemory::create(&host, GRANULE, elsewhere.shareable()).map(drop),
         imported.map(drop),
         region.grow_to(GRANULE).map(drop),
     ];
@@ -75,7 +75,7 @@ fn handles_of_another_system_are_refused_for_the_reason_that_the_capability_tell
         let Err(Error::Unsupported { reason, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!((told.available, &told.note), (false, &reason));
     }
-    assert!(Physical::create(&host, GRANULE, SHARED).is_ok());
+    assert!(PhysicalMemory::create(&host, GRANULE, SHARED).is_ok());
 }
 
 /// The child gets the memory as its standard input.

@@ -1,7 +1,8 @@
 //! Snapshots between machines with other units, less memory and fewer links.
 
 use gpu_vmm_core::{
-    Access, Address, Bytes, DeviceId, Done, Error, Location, Physical, Placement, Properties, Region, Ring,
+    Access, Address, Bytes, DeviceId, Error, Location, PhysicalMemory, Placement, Properties, Region,
+    StagingRing, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_snapshot::{Restore, Restored, Snapshot, SnapshotFile};
@@ -34,7 +35,7 @@ impl Case {
 
     fn save(&self, regions: Vec<Region<HostBackend>>) -> SnapshotFile {
         let ring = ring(regions[0].backend());
-        let written = Snapshot::new(&ring).regions(&regions).write(&self.path, Done::when_devices_idle());
+        let written = Snapshot::new(&ring).regions(&regions).write(&self.path, WaitFor::all_devices());
         written.unwrap();
         SnapshotFile::open(&self.path).unwrap()
     }
@@ -50,8 +51,8 @@ fn machine(granularity: Bytes) -> HostBackend {
     HostConfig::new().devices(2).memory(Bytes::mib(64)).granularity(granularity).open().unwrap()
 }
 
-fn ring(backend: &HostBackend) -> Ring<HostBackend> {
-    Ring::new(backend, 1, Bytes::kib(100)).unwrap()
+fn ring(backend: &HostBackend) -> StagingRing<HostBackend> {
+    StagingRing::new(backend, 1, Bytes::kib(100)).unwrap()
 }
 
 fn restore(
@@ -64,7 +65,7 @@ fn restore(
 
 /// Maps a piece that may be read and written.
 fn open(region: &mut Region<HostBackend>, offset: Bytes, size: Bytes) {
-    let memory = Physical::create(region.backend(), size, Properties::on(DEVICE)).unwrap();
+    let memory = PhysicalMemory::create(region.backend(), size, Properties::on(DEVICE)).unwrap();
     region.map(offset, &memory).unwrap();
     region.set_access(offset, size, DEVICE, RW).unwrap();
 }

@@ -1,9 +1,11 @@
 //! Two machines, a region with everything that a region can have, and whether two regions are the same.
 
 use crate::{ONE, TWO, UNIT, units};
-use gpu_vmm_core::{Access, Address, Backend, Bytes, DeviceId, Physical, Placement, Properties, Region};
+use gpu_vmm_core::{
+    Access, Address, Backend, Bytes, DeviceId, PhysicalMemory, Placement, Properties, Region,
+};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_share::{Exporter, Import, Imported, Line};
+use gpu_vmm_share::{Channel, Exporter, ImportOptions, ImportedRegion};
 
 pub(crate) const RW: Access = Access::ReadWrite;
 
@@ -19,12 +21,12 @@ pub(crate) fn machine() -> HostBackend {
 }
 
 /// Memory of so many units that can be shared, with `mark` in its first and its last bytes.
-pub(crate) fn piece<B: Backend>(backend: &B, device: DeviceId, count: u64) -> Physical<B> {
-    Physical::create(backend, units(count), Properties::on(device).shareable()).unwrap()
+pub(crate) fn piece<B: Backend>(backend: &B, device: DeviceId, count: u64) -> PhysicalMemory<B> {
+    PhysicalMemory::create(backend, units(count), Properties::on(device).shareable()).unwrap()
 }
 
 /// Maps a piece and writes `mark` to both its ends.
-pub(crate) fn put<B: Backend>(region: &mut Region<B>, at: u64, memory: &Physical<B>, mark: u8) {
+pub(crate) fn put<B: Backend>(region: &mut Region<B>, at: u64, memory: &PhysicalMemory<B>, mark: u8) {
     region.map(units(at), memory).unwrap();
     region.set_access(units(at), memory.size(), memory.device(), RW).unwrap();
     region.write(units(at), &[mark; 8]).unwrap();
@@ -66,10 +68,10 @@ pub(crate) fn seen<B: Backend>(region: &Region<B>) -> Vec<(Bytes, Bytes, [u8; 8]
 /// Shares a region and takes it in.
 pub(crate) fn shared<A: Backend, B: Backend>(
     region: &Region<A>,
-    import: &Import,
+    import: &ImportOptions,
     importer: &B,
-) -> (Exporter<A>, Imported<B>) {
-    let (ours, theirs) = Line::pair().unwrap();
+) -> (Exporter<A>, ImportedRegion<B>) {
+    let (ours, theirs) = Channel::pair().unwrap();
     let exporter = Exporter::share(ours, region).unwrap();
     (exporter, import.receive(importer, theirs).unwrap())
 }

@@ -2,15 +2,15 @@
 
 use crate::bench::{empty, far, full, machine, piece, put, seen, shared};
 use crate::{LONG, ONE, TWO, units};
-use gpu_vmm_core::{Backend, Bytes, Done, Error, Grown, Placement, Properties, Region};
-use gpu_vmm_share::{Change, Event, Exporter, Import, Imported};
+use gpu_vmm_core::{Backend, Bytes, Error, GrowthKind, Placement, Properties, Region, WaitFor};
+use gpu_vmm_share::{Change, Event, Exporter, ImportOptions, ImportedRegion};
 use gpu_vmm_testkit::FaultInject;
 use std::time::Duration;
 
-const IDLE: Done<'static> = Done::when_devices_idle();
+const IDLE: WaitFor<'static> = WaitFor::all_devices();
 
 /// Takes the next change in, which has to be there.
-fn change<B: Backend>(imported: &mut Imported<B>) -> Change {
+fn change<B: Backend>(imported: &mut ImportedRegion<B>) -> Change {
     match imported.next(LONG).unwrap() {
         Some(Event::Changed(change)) => change,
         other => panic!("{other:?}"),
@@ -21,15 +21,15 @@ fn change<B: Backend>(imported: &mut Imported<B>) -> Change {
 fn follow<A: Backend, B: Backend>(
     exporter: &mut Exporter<A>,
     region: &Region<A>,
-    imported: &mut Imported<B>,
-) -> Grown {
+    imported: &mut ImportedRegion<B>,
+) -> GrowthKind {
     assert!(exporter.publish(region).unwrap());
     let told = change(imported);
     assert_eq!((told.address, told.end), (region.address(), region.end()));
     assert!(imported.is_behind());
     let grown = imported.apply(IDLE).unwrap();
     assert!(!imported.is_behind());
-    exporter.settle(LONG).unwrap();
+    exporter.wait_applied(LONG).unwrap();
     assert_eq!(seen(imported.region()), seen(region));
     grown
 }
@@ -44,10 +44,10 @@ fn wall<B: Backend>(region: &Region<B>) -> Region<B> {
 fn growth_follows_within_the_reservation() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new().reserve(units(32)), &there);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new().reserve(units(32)), &there);
     region.grow_to(units(20)).unwrap();
     region.write(units(19), b"grown").unwrap();
-    assert_eq!(follow(&mut exporter, &region, &mut imported), Grown::Within);
+    assert_eq!(follow(&mut exporter, &region, &mut imported), GrowthKind::Within);
     assert_eq!(imported.region().reservations().len(), 1);
 }
 
@@ -55,11 +55,11 @@ fn growth_follows_within_the_reservation() {
 fn growth_beyond_the_reservation_extends_it_by_what_is_needed() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new().at(far(1)), &there);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new().at(far(1)), &there);
     let address = imported.region().address();
     for end in [10, 11, 30] {
         region.grow_to(units(end)).unwrap();
-        assert_eq!(follow(&mut exporter, &region, &mut imported), Grown::Extended);
+        assert_eq!(follow(&mut exporter, &region, &mut imported), GrowthKind::Extended);
         assert_eq!(imported.region().reserved(), units(end));
         assert_eq!(imported.region().address(), address);
     }
@@ -69,7 +69,7 @@ fn growth_beyond_the_reservation_extends_it_by_what_is_needed() {
 fn growth_into_taken_addresses_is_refused_told_and_moves_if_it_may() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new().at(far(2)), &there);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new().at(far(2)), &there);
     let before = (imported.region().address(), seen(imported.region()));
     let taken = wall(imported.region());
     region.grow_to(units(20)).unwrap();
@@ -80,11 +80,11 @@ fn growth_into_taken_addresses_is_refused_told_and_moves_if_it_may() {
         assert!(matches!(error, Error::AddressTaken { wanted, .. } if wanted == taken.address()), "{error}");
         assert_eq!((imported.region().address(), seen(imported.region())), before);
         assert_eq!(imported.region().reserved(), units(8));
-        let told = exporter.settle(LONG).unwrap_err();
+        let told = exporter.wait_applied(LONG).unwrap_err();
         assert!(matches!(&told, Error::PeerRefused { why, .. } if *why == error.to_string()), "{told}");
     }
-    assert_eq!(imported.apply_or_move(IDLE).unwrap(), Grown::Remapped);
-    exporter.settle(LONG).unwrap();
+    assert_eq!(imported.apply_or_move(IDLE).unwrap(), GrowthKind::Remapped);
+    exporter.wait_applied(LONG).unwrap();
     assert_ne!(imported.region().address(), before.0);
     assert_eq!(seen(imported.region()), seen(&region));
 }
@@ -95,19 +95,19 @@ fn a_mapping_across_two_reservations_moves_if_it_may() {
     let mut region = empty(&here);
     put(&mut region, 0, &piece(&here, ONE, 1), 1);
     put(&mut region, 7, &piece(&here, ONE, 1), 2);
-    let (mut exporter, mut imported) = shared(&region, &Import::new().at(far(3)), &there);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new().at(far(3)), &there);
     put(&mut region, 8, &piece(&here, ONE, 1), 3);
-    assert_eq!(follow(&mut exporter, &region, &mut imported), Grown::Extended);
+    assert_eq!(follow(&mut exporter, &region, &mut imported), GrowthKind::Extended);
     region.unmap(units(7), units(2), IDLE).unwrap();
     put(&mut region, 7, &piece(&here, ONE, 2), 4);
     exporter.publish(&region).unwrap();
     change(&mut imported);
     let error = imported.apply(IDLE).unwrap_err();
-    assert!(matches!(error, Error::CrossesSeam { seam, .. } if seam == units(8)), "{error}");
+    assert!(matches!(error, Error::CrossesReservation { seam, .. } if seam == units(8)), "{error}");
     assert_eq!(imported.region().mappings().count(), 3);
-    assert_eq!(imported.apply_or_move(IDLE).unwrap(), Grown::Remapped);
-    exporter.settle(LONG).unwrap_err();
-    exporter.settle(LONG).unwrap();
+    assert_eq!(imported.apply_or_move(IDLE).unwrap(), GrowthKind::Remapped);
+    exporter.wait_applied(LONG).unwrap_err();
+    exporter.wait_applied(LONG).unwrap();
     assert_eq!(seen(imported.region()), seen(&region));
 }
 
@@ -115,7 +115,7 @@ fn a_mapping_across_two_reservations_moves_if_it_may() {
 fn shrinking_follows_and_gives_the_memory_back() {
     let (here, there) = (machine(), FaultInject::new(machine()));
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
     assert_eq!((there.live().handles, there.live().mappings), (3, 4));
     // The exporter keeps nothing that its region has dropped.
     let free = here.memory_info(TWO).unwrap().free;
@@ -135,7 +135,7 @@ fn shrinking_follows_and_gives_the_memory_back() {
 fn a_piece_that_was_forgotten_comes_back_as_a_new_one() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
     let memory = region.mapping_at(units(3)).unwrap().memory.clone();
     region.unmap(units(3), units(1), IDLE).unwrap();
     follow(&mut exporter, &region, &mut imported);
@@ -147,7 +147,7 @@ fn a_piece_that_was_forgotten_comes_back_as_a_new_one() {
 fn other_memory_in_the_same_place_follows_and_what_stays_is_not_touched() {
     let (here, there) = (machine(), FaultInject::new(machine()));
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
     region.unmap(units(3), units(1), IDLE).unwrap();
     put(&mut region, 3, &piece(&here, TWO, 1), 9);
     exporter.publish(&region).unwrap();
@@ -169,37 +169,37 @@ fn a_move_of_the_exporter_changes_nothing_but_what_it_tells() {
         .build()
         .unwrap();
     put(&mut region, 0, &piece(&here, ONE, 8), 1);
-    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
     let _taken = wall(&region);
     let address = imported.region().address();
-    assert_eq!(region.grow_or_move(units(9), IDLE).unwrap().how, Grown::Remapped);
+    assert_eq!(region.grow_or_move(units(9), IDLE).unwrap().how, GrowthKind::Remapped);
     region.shrink_to(units(8), IDLE).unwrap();
     assert!(exporter.publish(&region).unwrap());
     assert_eq!(change(&mut imported).address, region.address());
     there.fail(u64::MAX, 0);
     imported.apply(IDLE).unwrap();
     assert_eq!((there.stop(), imported.region().address()), (0, address));
-    exporter.settle(LONG).unwrap();
+    exporter.wait_applied(LONG).unwrap();
 }
 
 #[test]
 fn what_is_as_it_was_is_not_published() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
     assert!(!exporter.publish(&region).unwrap());
     put(&mut region, 10, &piece(&here, ONE, 1), 1);
     region.unmap(units(10), units(1), IDLE).unwrap();
     assert!(!exporter.publish(&region).unwrap());
     assert_eq!(imported.next(Duration::from_millis(1)).unwrap(), None);
-    exporter.settle(LONG).unwrap();
+    exporter.wait_applied(LONG).unwrap();
 }
 
 #[test]
 fn several_changes_are_applied_as_one() {
     let (here, there) = (machine(), FaultInject::new(machine()));
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new().reserve(units(32)), &there);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new().reserve(units(32)), &there);
     for at in 10..20 {
         put(&mut region, at, &piece(&here, ONE, 1), at as u8);
         exporter.publish(&region).unwrap();
@@ -215,29 +215,29 @@ fn several_changes_are_applied_as_one() {
     // Five imports, five mappings, one access for the run.
     assert_eq!(there.stop(), 11);
     assert_eq!(seen(imported.region()), seen(&region));
-    exporter.settle(LONG).unwrap();
+    exporter.wait_applied(LONG).unwrap();
 }
 
 #[test]
 fn the_exporter_can_wait_for_no_more_than_it_wants() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
-    exporter.settle(Duration::ZERO).unwrap();
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
+    exporter.wait_applied(Duration::ZERO).unwrap();
     region.unmap(units(3), units(1), IDLE).unwrap();
     exporter.publish(&region).unwrap();
-    let error = exporter.settle(Duration::from_millis(5)).unwrap_err();
+    let error = exporter.wait_applied(Duration::from_millis(5)).unwrap_err();
     assert!(matches!(error, Error::TimedOut { waited, .. } if waited == Duration::from_millis(5)), "{error}");
     change(&mut imported);
     imported.apply(IDLE).unwrap();
-    exporter.settle(LONG).unwrap();
+    exporter.wait_applied(LONG).unwrap();
 }
 
 #[test]
 fn what_is_mapped_by_hand_is_put_right_by_the_next_change() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new().reserve(units(32)), &there);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new().reserve(units(32)), &there);
     let ours = imported.region_mut();
     ours.unmap(units(3), units(1), IDLE).unwrap();
     put(ours, 20, &piece(&there, ONE, 1), 9);
@@ -249,7 +249,7 @@ fn what_is_mapped_by_hand_is_put_right_by_the_next_change() {
 fn a_region_that_was_detached_is_the_callers_own() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
-    let (mut exporter, imported) = shared(&region, &Import::new().reserve(units(32)), &there);
+    let (mut exporter, imported) = shared(&region, &ImportOptions::new().reserve(units(32)), &there);
     let before = seen(&region);
     let mut own = imported.detach();
     region.unmap(Bytes(0), units(2), IDLE).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::bench::{empty, full, machine, piece, put};
 use crate::{ONE, TWO, UNIT, units};
-use gpu_vmm_core::{Bytes, Done, Error, Region};
+use gpu_vmm_core::{Bytes, Error, Region, WaitFor};
 use gpu_vmm_testkit::FaultInject;
 
 #[test]
@@ -49,6 +49,6 @@ fn a_run_that_the_driver_refuses_is_asked_for_one_mapping_at_a_time() {
         1,
         "a mapping before another device's is a run of its own"
     );
-    region.unmap(units(1), UNIT, Done::when_devices_idle()).unwrap();
+    region.unmap(units(1), UNIT, WaitFor::all_devices()).unwrap();
     assert_eq!(asked(&region, units(2), units(1)), 1);
 }

@@ -4,12 +4,12 @@ use crate::bench::{far, full, machine, piece, put, seen, shared};
 use crate::child::alone;
 use crate::left::Left;
 use crate::{LONG, ONE, TWO, units};
-use gpu_vmm_core::{Bytes, Done, Error, Grown, Placement, Region, Result};
+use gpu_vmm_core::{Bytes, Error, GrowthKind, Placement, Region, Result, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_share::{Event, Exporter, Import, Imported, Line};
+use gpu_vmm_share::{Channel, Event, Exporter, ImportOptions, ImportedRegion};
 use gpu_vmm_testkit::FaultInject;
 
-const IDLE: Done<'static> = Done::when_devices_idle();
+const IDLE: WaitFor<'static> = WaitFor::all_devices();
 
 type Faulty = FaultInject<HostBackend>;
 
@@ -29,13 +29,13 @@ fn a_region_that_cannot_be_taken_in_leaves_nothing_behind() {
             let before = Left::now(&there);
             let mut failed = 0;
             loop {
-                let (ours, theirs) = Line::pair().unwrap();
+                let (ours, theirs) = Channel::pair().unwrap();
                 let mut exporter = Exporter::share(ours, &region).unwrap();
                 there.fail(failed, 1);
-                let received = Import::new().access(TWO, crate::bench::RW).receive(&there, theirs);
+                let received = ImportOptions::new().access(TWO, crate::bench::RW).receive(&there, theirs);
                 there.stop();
                 let Err(error) = received else { break };
-                let told = exporter.settle(LONG).unwrap_err();
+                let told = exporter.wait_applied(LONG).unwrap_err();
                 assert!(
                     matches!(&told, Error::PeerRefused { why, .. } if *why == error.to_string()),
                     "{told}"
@@ -52,11 +52,14 @@ fn a_region_that_cannot_be_taken_in_leaves_nothing_behind() {
 }
 
 /// A region and its import, with a change to come that takes mappings away and brings others, beyond the reservation.
-fn pending(there: &Faulty, at: Placement) -> (Region<HostBackend>, Exporter<HostBackend>, Imported<Faulty>) {
+fn pending(
+    there: &Faulty,
+    at: Placement,
+) -> (Region<HostBackend>, Exporter<HostBackend>, ImportedRegion<Faulty>) {
     let here = machine();
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new().at(at), there);
-    exporter.settle(LONG).unwrap();
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new().at(at), there);
+    exporter.wait_applied(LONG).unwrap();
     region.unmap(units(3), units(1), IDLE).unwrap();
     region.unmap(units(6), units(2), IDLE).unwrap();
     put(&mut region, 2, &piece(&here, TWO, 1), 5);
@@ -72,8 +75,8 @@ fn pending(there: &Faulty, at: Placement) -> (Region<HostBackend>, Exporter<Host
 fn each_call_fails(
     there: &Faulty,
     at: Placement,
-    apply: impl Fn(&mut Imported<Faulty>) -> Result<Grown>,
-) -> (u64, Grown) {
+    apply: impl Fn(&mut ImportedRegion<Faulty>) -> Result<GrowthKind>,
+) -> (u64, GrowthKind) {
     let (region, mut exporter, mut imported) = pending(there, at);
     let before = (seen(imported.region()), imported.region().range(), Left::now(there));
     for failed in 0.. {
@@ -82,7 +85,7 @@ fn each_call_fails(
         let calls = there.stop();
         let error = match applied {
             Ok(grown) if calls <= failed => {
-                exporter.settle(LONG).unwrap();
+                exporter.wait_applied(LONG).unwrap();
                 assert_eq!(seen(imported.region()), seen(&region));
                 return (failed, grown);
             }
@@ -90,7 +93,7 @@ fn each_call_fails(
             Ok(grown) => panic!("call {failed} of {calls} failed and it is {grown:?}"),
             Err(error) => error,
         };
-        let told = exporter.settle(LONG).unwrap_err();
+        let told = exporter.wait_applied(LONG).unwrap_err();
         assert!(matches!(&told, Error::PeerRefused { why, .. } if *why == error.to_string()), "{told}");
         let after = (seen(imported.region()), imported.region().range(), Left::now(there));
         assert_eq!(after, before, "call {failed}: {error}");
@@ -108,7 +111,7 @@ fn a_change_that_cannot_be_applied_leaves_the_region_as_it_was() {
                 there.set_access_though_failing(partly);
                 let before = Left::now(&there);
                 let (calls, grown) = each_call_fails(&there, far(6), |imported| imported.apply(IDLE));
-                assert!(calls >= 12 && grown == Grown::Extended, "{calls} {grown:?}");
+                assert!(calls >= 12 && grown == GrowthKind::Extended, "{calls} {grown:?}");
                 assert_eq!(Left::now(&there), before);
             }
         }
@@ -132,12 +135,12 @@ fn a_change_that_cannot_be_applied_elsewhere_leaves_the_region_as_it_was() {
             if let Err(error) = &applied {
                 let after = (seen(imported.region()), imported.region().range(), Left::now(&there));
                 assert_eq!(after, state, "call {failed}: {error}");
-                exporter.settle(LONG).unwrap_err();
+                exporter.wait_applied(LONG).unwrap_err();
                 imported.apply_or_move(IDLE).unwrap();
             }
             // Where twice the size cannot be reserved, just what is needed is.
             assert_eq!(imported.region().reservations().len(), 1);
-            exporter.settle(LONG).unwrap();
+            exporter.wait_applied(LONG).unwrap();
             assert_eq!(seen(imported.region()), seen(&region));
             drop((region, exporter, imported));
             assert_eq!(Left::now(&there), before);
@@ -170,7 +173,7 @@ fn what_cannot_be_undone_is_out_of_use_and_nothing_else() {
                     assert!(end <= mapping.offset, "two mappings overlap at {}", mapping.offset);
                     end = mapping.offset + mapping.length;
                     match imported.region().read(mapping.offset, &mut [0; 8]) {
-                        Ok(()) | Err(Error::OutOfUse { .. }) => {}
+                        Ok(()) | Err(Error::Poisoned { .. }) => {}
                         Err(error) => panic!("{error}"),
                     }
                 }
@@ -191,7 +194,7 @@ fn what_cannot_be_undone_is_out_of_use_and_nothing_else() {
 fn memory_that_cannot_be_exported_is_published_later() {
     let (here, there) = (FaultInject::new(machine()), machine());
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
     put(&mut region, 2, &piece(&here, ONE, 1), 1);
     here.fail(0, 1);
     let error = exporter.publish(&region).unwrap_err();
@@ -200,6 +203,6 @@ fn memory_that_cannot_be_exported_is_published_later() {
     assert!(exporter.publish(&region).unwrap());
     imported.next(LONG).unwrap();
     imported.apply(IDLE).unwrap();
-    exporter.settle(LONG).unwrap();
+    exporter.wait_applied(LONG).unwrap();
     assert_eq!(seen(imported.region()), seen(&region));
 }

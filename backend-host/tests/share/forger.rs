@@ -4,7 +4,7 @@
 
 use gpu_vmm_core::Bytes;
 use gpu_vmm_share::manifest::{Origin, SharedMapping, SharedPiece};
-use gpu_vmm_share::{Allowed, Line};
+use gpu_vmm_share::{Allowed, Channel};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
@@ -26,7 +26,7 @@ pub(crate) enum Say {
     End,
     Applied { revision: u64 },
     Refused { revision: u64, why: String },
-    LetGo,
+    ReleaseOutcome,
     Released,
     Kept,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Begin {
 
 /// Magic, version, number of descriptors, nonce, sequence number.
 const HEADER: usize = 4 + 2 + 2 + 16 + 8;
-const MOST_DESCRIPTORS: usize = 253;
+const MAX_DESCRIPTORS: usize = 253;
 
 #[derive(Debug)]
 pub(crate) struct Forger {
@@ -55,10 +55,10 @@ pub(crate) struct Forger {
 
 impl Forger {
     /// A forger and the real end that talks to it.
-    pub(crate) fn new() -> (Self, Line) {
+    pub(crate) fn new() -> (Self, Channel) {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let line = Line::from_socket(theirs, Allowed::same_user()).unwrap();
+        let line = Channel::from_socket(theirs, Allowed::same_user()).unwrap();
         let mut forger = Self { socket: ours, theirs: [0; 16], sent: 0 };
         let (Say::Hello { nonce }, _) = forger.hear() else { panic!("the line begins with a greeting") };
         forger.say(&Say::Hello { nonce: [7; 16] }, &[]);
@@ -93,7 +93,7 @@ impl Forger {
 
 /// Sends a packet. False where the other end has closed, or has no room.
 pub(crate) fn put(socket: BorrowedFd<'_>, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
@@ -104,7 +104,7 @@ pub(crate) fn put(socket: BorrowedFd<'_>, packet: &[u8], descriptors: &[Borrowed
 
 /// Receives a packet; nothing where the other end has closed.
 pub(crate) fn get(socket: BorrowedFd<'_>, flags: RecvFlags) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = vec![0; 64 << 10];
     let flags = flags | RecvFlags::CMSG_CLOEXEC;

@@ -9,14 +9,14 @@ use crate::child::{alone, role, start_as};
 use crate::forger::{get, put};
 use crate::left::Left;
 use crate::{LONG, UNIT, units};
-use gpu_vmm_core::{Backend, Done, Error, Region, Result};
-use gpu_vmm_share::{Allowed, Event, Exporter, Import, LetGo, Line};
+use gpu_vmm_core::{Backend, Error, Region, Result, WaitFor};
+use gpu_vmm_share::{Allowed, Channel, Event, Exporter, ImportOptions, ReleaseOutcome};
 use gpu_vmm_testkit::FaultInject;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-const IDLE: Done<'static> = Done::when_devices_idle();
+const IDLE: WaitFor<'static> = WaitFor::all_devices();
 const TEST: &str = "killed::a_process_that_is_killed_at_any_message_leaves_the_other_one_whole";
 
 /// A greeting, a description of four messages, one of five, and the wish to let go.
@@ -25,24 +25,24 @@ const BY_EXPORTER: usize = 11;
 const BY_IMPORTER: usize = 4;
 
 /// One exchange from its beginning to its end, as an exporter.
-fn export<B: Backend>(line: Line, region: &mut Region<B>) -> Result<LetGo> {
+fn export<B: Backend>(line: Channel, region: &mut Region<B>) -> Result<ReleaseOutcome> {
     let mut exporter = Exporter::share(line, region)?;
-    exporter.settle(LONG)?;
+    exporter.wait_applied(LONG)?;
     region.unmap(units(3), UNIT, IDLE)?;
     region.grow_to(units(12))?;
     exporter.publish(region)?;
-    exporter.settle(LONG)?;
+    exporter.wait_applied(LONG)?;
     exporter.ask_to_let_go()?;
     exporter.wait_until_let_go(LONG)
 }
 
 /// The same as an importer: whether it was asked to let go.
-fn import<B: Backend>(backend: &B, line: Line) -> Result<bool> {
-    let mut imported = Import::new().reserve(units(16)).receive(backend, line)?;
+fn import<B: Backend>(backend: &B, line: Channel) -> Result<bool> {
+    let mut imported = ImportOptions::new().reserve(units(16)).receive(backend, line)?;
     loop {
         match imported.next(LONG)? {
             Some(Event::Changed(_)) => assert!(imported.apply(IDLE).is_ok()),
-            Some(Event::LetGo) => return imported.let_go(IDLE).map(|()| true),
+            Some(Event::ReleaseOutcome) => return imported.let_go(IDLE).map(|()| true),
             Some(Event::Gone) => {
                 // Whole, as it was first shared or as it was changed.
                 assert_eq!(seen(imported.region()).len(), 4);
@@ -67,7 +67,7 @@ fn be(role: &str) {
 }
 
 /// A line to the parent through a relay.
-fn relayed(messages: usize) -> Line {
+fn relayed(messages: usize) -> Channel {
     let (inner, outer) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let outer = Arc::new(outer);
@@ -81,7 +81,7 @@ fn relayed(messages: usize) -> Line {
         // SAFETY: ends this process, which has been started for that.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     });
-    Line::from_socket(inner, Allowed::same_user()).unwrap()
+    Channel::from_socket(inner, Allowed::same_user()).unwrap()
 }
 
 /// One packet from one socket to another, which has room for all that there is. False at the end.
@@ -91,8 +91,8 @@ fn pass_on(from: &OwnedFd, to: &OwnedFd) -> bool {
 }
 
 /// Runs the other side of a child that is killed after so many messages.
-fn beside<T>(part: &str, messages: usize, other_side: impl FnOnce(Line) -> Result<T>) -> Result<T> {
-    let (ours, theirs) = Line::pair().unwrap();
+fn beside<T>(part: &str, messages: usize, other_side: impl FnOnce(Channel) -> Result<T>) -> Result<T> {
+    let (ours, theirs) = Channel::pair().unwrap();
     let mut child = start_as(TEST, &format!("{part} {messages}"), theirs.into_socket());
     let result = other_side(ours);
     let _ = child.kill();
@@ -122,8 +122,8 @@ fn a_process_that_is_killed_at_any_message_leaves_the_other_one_whole() {
             let shared = Left::now(&host);
             let result = beside("importer", messages, |line| export(line, &mut region));
             match result {
-                Ok(how) if messages == BY_IMPORTER => assert_eq!(how, LetGo::Released),
-                Ok(how) => assert_eq!((how, messages), (LetGo::Gone, 3)),
+                Ok(how) if messages == BY_IMPORTER => assert_eq!(how, ReleaseOutcome::Released),
+                Ok(how) => assert_eq!((how, messages), (ReleaseOutcome::Gone, 3)),
                 Err(Error::PeerGone { .. }) => assert!(messages <= 3, "after {messages} messages"),
                 Err(error) => panic!("after {messages} messages: {error}"),
             }

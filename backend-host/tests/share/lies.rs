@@ -5,10 +5,10 @@ use crate::child::alone;
 use crate::forger::{Description, Forger, Say};
 use crate::left::Left;
 use crate::{LONG, ONE, UNIT, units};
-use gpu_vmm_core::{Bytes, DeviceUuid, Done, Error, Placement};
+use gpu_vmm_core::{Bytes, DeviceUuid, Error, Placement, WaitFor};
 use gpu_vmm_host::HostBackend;
 use gpu_vmm_share::manifest::{SharedMapping, SharedPiece};
-use gpu_vmm_share::{Event, Exporter, Import, Imported};
+use gpu_vmm_share::{Event, Exporter, ImportOptions, ImportedRegion};
 use gpu_vmm_testkit::FaultInject;
 use std::fs::File;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ fn check(error: &Error, words: &str) {
 fn a_description_that_is_true_is_taken() {
     let (mut forger, line) = Forger::new();
     truth().say(&mut forger);
-    let imported = Import::new().receive(&machine(), line).unwrap();
+    let imported = ImportOptions::new().receive(&machine(), line).unwrap();
     assert_eq!(seen(imported.region()), seen(&full(&machine())));
     assert_eq!(forger.hear().0, Say::Applied { revision: 0 });
 }
@@ -125,7 +125,7 @@ fn a_region_that_is_not_what_is_said_of_it_is_refused() {
             let (mut forger, line) = Forger::new();
             told(&truth, *lie, words).say(&mut forger);
             there.fail(u64::MAX, 0);
-            let error = Import::new().receive(&there, line).unwrap_err();
+            let error = ImportOptions::new().receive(&there, line).unwrap_err();
             check(&error, words);
             if !matches!(error, Error::Driver { .. }) {
                 assert_eq!(there.stop(), 0, "the driver was asked: {error}");
@@ -139,10 +139,10 @@ fn a_region_that_is_not_what_is_said_of_it_is_refused() {
 }
 
 /// A region that was taken in, with nothing but three pieces of a unit in the way of what is to come.
-fn taken_in(there: &FaultInject<HostBackend>) -> (Forger, Imported<FaultInject<HostBackend>>) {
+fn taken_in(there: &FaultInject<HostBackend>) -> (Forger, ImportedRegion<FaultInject<HostBackend>>) {
     let (mut forger, line) = Forger::new();
     truth().say(&mut forger);
-    let imported = Import::new().at(far(9)).receive(there, line).unwrap();
+    let imported = ImportOptions::new().at(far(9)).receive(there, line).unwrap();
     forger.hear();
     (forger, imported)
 }
@@ -171,7 +171,7 @@ fn a_change_that_is_not_true_is_refused_and_the_region_stays() {
         let (mut forger, mut imported) = taken_in(&there);
         truth.say(&mut forger);
         imported.next(LONG).unwrap();
-        imported.apply(Done::when_devices_idle()).unwrap();
+        imported.apply(WaitFor::all_devices()).unwrap();
         drop((forger, imported));
 
         let before = Left::now(&there);
@@ -191,7 +191,7 @@ fn a_change_that_is_not_true_is_refused_and_the_region_stays() {
             description.say(&mut forger);
             let told = imported.next(LONG).and_then(|event| {
                 assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
-                imported.apply(Done::when_devices_idle())
+                imported.apply(WaitFor::all_devices())
             });
             let error = told.unwrap_err();
             check(&error, words);
@@ -248,10 +248,10 @@ fn a_message_out_of_turn_ends_the_exchange() {
             let (message, descriptors) = &messages[*place];
             forger.say(message, descriptors);
         }
-        check(&Import::new().receive(&machine(), line).unwrap_err(), words);
+        check(&ImportOptions::new().receive(&machine(), line).unwrap_err(), words);
     }
     for (message, words) in [
-        (Say::LetGo, "the wish to let go came"),
+        (Say::ReleaseOutcome, "the wish to let go came"),
         (Say::Applied { revision: 0 }, "an answer to a description came"),
         (Say::Pieces(Vec::new()), "a message with no pieces"),
         (Say::Mappings(Vec::new()), "a message with no mappings"),
@@ -261,7 +261,7 @@ fn a_message_out_of_turn_ends_the_exchange() {
         let (mut forger, line) = Forger::new();
         forger.say(&truth.messages()[0].0, &[]);
         forger.say(&message, &[]);
-        check(&Import::new().receive(&machine(), line).unwrap_err(), words);
+        check(&ImportOptions::new().receive(&machine(), line).unwrap_err(), words);
     }
 }
 
@@ -275,7 +275,7 @@ fn a_description_that_does_not_end_is_waited_for_no_longer_than_was_said() {
         for (message, descriptors) in &truth.messages()[..whole] {
             forger.say(message, descriptors);
         }
-        let error = Import::new().receive(&machine(), line).unwrap_err();
+        let error = ImportOptions::new().receive(&machine(), line).unwrap_err();
         assert!(matches!(error, Error::TimedOut { waited, .. } if waited == wait), "{error}");
     }
 }
@@ -295,7 +295,7 @@ fn memory_in_units_that_are_not_aligned_here_is_refused() {
         *granularity = UNIT.0 * 2;
     }
     description.say(&mut forger);
-    let error = Import::new().receive(&larger, line).unwrap_err();
+    let error = ImportOptions::new().receive(&larger, line).unwrap_err();
     check(&error, "0x10000 bytes of memory in units of 0x20000");
     // Pieces that fit, in places that do not.
     let host = machine();
@@ -308,7 +308,7 @@ fn memory_in_units_that_are_not_aligned_here_is_refused() {
     description.descriptors = vec![Arc::new(memory.export().unwrap())];
     description.begin.end = UNIT.0 * 3;
     description.counted().say(&mut forger);
-    let error = Import::new().receive(&larger, line).unwrap_err();
+    let error = ImportOptions::new().receive(&larger, line).unwrap_err();
     check(&error, "piece 0 is mapped at offset 0x10000, not in units of 0x20000");
 }
 
@@ -319,7 +319,7 @@ fn an_address_that_no_region_can_have_is_an_error() {
         let mut description = truth();
         description.begin.base = base;
         description.say(&mut forger);
-        let error = Import::new().same_address().receive(&machine(), line).unwrap_err();
+        let error = ImportOptions::new().same_address().receive(&machine(), line).unwrap_err();
         let kind =
             matches!(error, Error::Unaligned { .. } | Error::AddressTaken { .. } | Error::Driver { .. });
         assert!(kind, "{error}");
@@ -329,7 +329,7 @@ fn an_address_that_no_region_can_have_is_an_error() {
     let mut description = truth();
     description.begin.base = 1;
     description.say(&mut forger);
-    let import = Import::new().at(Placement::Anywhere);
+    let import = ImportOptions::new().at(Placement::Anywhere);
     let imported = import.receive(&machine(), line).unwrap();
     assert_eq!(seen(imported.region()).len(), 4);
 }

@@ -3,9 +3,9 @@
 use crate::bench::{empty, machine, piece, put, seen};
 use crate::forger::{Forger, Say};
 use crate::{ONE, TWO, UNIT, units};
-use gpu_vmm_core::{Bytes, Error, Physical, Properties};
+use gpu_vmm_core::{Bytes, Error, PhysicalMemory, Properties};
 use gpu_vmm_host::HostConfig;
-use gpu_vmm_share::Line;
+use gpu_vmm_share::Channel;
 use gpu_vmm_share::manifest::{MemoryKind, Origin, SharedPiece};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ fn one_piece_arrives_with_its_size_device_and_bytes() {
     let memory = piece(&here, TWO, 3);
     let mut region = empty(&here);
     put(&mut region, 0, &memory, 5);
-    let (mut ours, mut theirs) = Line::pair().unwrap();
+    let (mut ours, mut theirs) = Channel::pair().unwrap();
     ours.send_memory(&here, &memory).unwrap();
     let received = theirs.receive_memory(&there).unwrap();
     assert_eq!((received.size(), received.properties()), (units(3), memory.properties()));
@@ -32,8 +32,8 @@ fn one_piece_arrives_with_its_size_device_and_bytes() {
 #[test]
 fn memory_that_stays_in_the_process_is_not_sent() {
     let (here, there) = (machine(), machine());
-    let (mut ours, mut theirs) = Line::pair().unwrap();
-    let alone = Physical::create(&here, UNIT, Properties::on(ONE)).unwrap();
+    let (mut ours, mut theirs) = Channel::pair().unwrap();
+    let alone = PhysicalMemory::create(&here, UNIT, Properties::on(ONE)).unwrap();
     assert!(matches!(ours.send_memory(&here, &alone), Err(Error::Unsupported { .. })));
     let foreign = piece(&there, ONE, 1);
     assert!(matches!(ours.send_memory(&here, &foreign), Err(Error::ForeignHandle { .. })));
@@ -95,7 +95,7 @@ fn a_piece_that_is_not_what_is_said_of_it_is_refused() {
 fn a_machine_with_fewer_devices_does_not_take_memory_of_one_that_it_has_not() {
     let here = machine();
     let small = HostConfig::new().memory(Bytes::mib(1)).granularity(UNIT).open().unwrap();
-    let (mut ours, mut theirs) = Line::pair().unwrap();
+    let (mut ours, mut theirs) = Channel::pair().unwrap();
     ours.send_memory(&here, &piece(&here, TWO, 1)).unwrap();
     let error = theirs.receive_memory(&small).unwrap_err();
     assert!(matches!(error, Error::Mismatch { what: "device", .. }), "{error}");

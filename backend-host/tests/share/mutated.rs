@@ -5,8 +5,8 @@ use crate::child::alone;
 use crate::forger::{Description, Forger, Say};
 use crate::left::Left;
 use crate::{UNIT, units};
-use gpu_vmm_core::Done;
-use gpu_vmm_share::{Exporter, Import};
+use gpu_vmm_core::WaitFor;
+use gpu_vmm_share::{Exporter, ImportOptions};
 use gpu_vmm_testkit::FaultInject;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -79,7 +79,7 @@ fn heard() -> [Description; 2] {
     let mut exporter = Exporter::share(line, &region).unwrap();
     let first = Description::hear(&mut forger);
     forger.say(&Say::Applied { revision: 0 }, &[]);
-    region.unmap(units(3), UNIT, Done::when_devices_idle()).unwrap();
+    region.unmap(units(3), UNIT, WaitFor::all_devices()).unwrap();
     region.grow_to(units(12)).unwrap();
     exporter.publish(&region).unwrap();
     [first, Description::hear(&mut forger)]
@@ -130,7 +130,7 @@ fn importer(
     for (bytes, descriptors) in &first {
         forger.say_raw(bytes, descriptors);
     }
-    let mut imported = Import::new().reserve(units(16)).receive(host, line)?;
+    let mut imported = ImportOptions::new().reserve(units(16)).receive(host, line)?;
     let Some(change) = change else { return Ok(()) };
     let state = seen(imported.region());
     for (bytes, descriptors) in &change {
@@ -139,7 +139,7 @@ fn importer(
     let applied = loop {
         match imported.next(SHORT) {
             Err(error) => break Err(error),
-            Ok(None) => break imported.apply(Done::when_devices_idle()).map(|_| ()),
+            Ok(None) => break imported.apply(WaitFor::all_devices()).map(|_| ()),
             Ok(Some(_)) if !imported.is_behind() => break Ok(()),
             Ok(Some(_)) => {}
         }
@@ -169,6 +169,6 @@ fn exporter(
     for (bytes, descriptors) in spoiled(numbers, vec![(answer, Vec::new())], any) {
         forger.say_raw(&bytes, &descriptors);
     }
-    exporter.settle(SHORT)?;
+    exporter.wait_applied(SHORT)?;
     exporter.wait_until_let_go(SHORT).map(|_| ())
 }

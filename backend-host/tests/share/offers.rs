@@ -4,8 +4,8 @@ use crate::bench::{empty, far, full, machine, piece, put, seen};
 use crate::child::{alone, is_child, spawn};
 use crate::left::Left;
 use crate::{ONE, UNIT, units};
-use gpu_vmm_core::{Access, Bytes, Error, Physical, Properties};
-use gpu_vmm_share::{By, Import, Offer, Offered};
+use gpu_vmm_core::{Access, Bytes, Error, PhysicalMemory, Properties};
+use gpu_vmm_share::{By, ImportOptions, Offer, Offered};
 use gpu_vmm_testkit::FaultInject;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -18,11 +18,12 @@ fn an_offer_is_taken_in_as_the_region_that_it_is_of() {
     let bytes = offered.offer().to_bytes().unwrap();
     let offer = Offer::from_bytes(&bytes).unwrap();
     assert_eq!((&offer, offer.memory()), (offered.offer(), units(5)));
-    let taken = offer.import(&there, &Import::new().read_only().at(far(10)).reserve(units(20))).unwrap();
+    let taken =
+        offer.import(&there, &ImportOptions::new().read_only().at(far(10)).reserve(units(20))).unwrap();
     assert_eq!(seen(&taken), seen(&region));
     assert_eq!((taken.reserved(), taken.access(Bytes(0), ONE)), (units(20), Access::Read));
     // It can be taken in several times, and the memory outlives who offered it.
-    let again = offer.import(&there, &Import::new()).unwrap();
+    let again = offer.import(&there, &ImportOptions::new()).unwrap();
     let state = seen(&region);
     drop((offered, region, here));
     assert_eq!((seen(&taken), seen(&again)), (state.clone(), state));
@@ -35,13 +36,13 @@ fn one_piece_of_memory_is_offered() {
     let offered = Offered::of_memory(&here, &memory, By::Process).unwrap();
     let taken = offered.offer().import_memory(&there).unwrap();
     assert_eq!((taken.size(), taken.properties()), (units(3), memory.properties()));
-    assert_eq!(offered.offer().import(&there, &Import::new()).unwrap().end(), units(3));
+    assert_eq!(offered.offer().import(&there, &ImportOptions::new()).unwrap().end(), units(3));
     let several = Offered::new(&full(&here), By::Process).unwrap();
     let error = several.offer().import_memory(&there).unwrap_err();
     assert!(error.to_string().contains("3 pieces, and not one"), "{error}");
     let none = Offered::new(&empty(&here), By::Process).unwrap();
     assert!(none.offer().import_memory(&there).is_err());
-    assert!(none.offer().import(&there, &Import::new()).unwrap().end().is_zero());
+    assert!(none.offer().import(&there, &ImportOptions::new()).unwrap().end().is_zero());
 }
 
 /// The child gets the offer as a file.
@@ -51,7 +52,7 @@ fn another_process_takes_an_offer_in() {
     if is_child() {
         let mut bytes = Vec::new();
         std::io::stdin().read_to_end(&mut bytes).unwrap();
-        match Offer::from_bytes(&bytes).unwrap().import(&host, &Import::new()) {
+        match Offer::from_bytes(&bytes).unwrap().import(&host, &ImportOptions::new()) {
             Ok(mut region) => region.write(units(6), b"taken").unwrap(),
             // Then the parent finds nothing written, and asks the same of the kernel.
             Err(Error::Unsupported { reason, .. }) => eprintln!("{reason}"),
@@ -81,14 +82,14 @@ fn an_offer_is_good_while_it_is_held() {
     let offered = Offered::new(&region, By::Process).unwrap();
     let offer = offered.offer().clone();
     drop(offered);
-    let error = offer.import(&there, &Import::new()).unwrap_err();
+    let error = offer.import(&there, &ImportOptions::new()).unwrap_err();
     assert!(matches!(error, Error::Mismatch { .. } | Error::Driver { .. }), "{error}");
 }
 
 #[test]
 fn memory_that_cannot_be_offered_is_not() {
     let here = machine();
-    let alone = Physical::create(&here, UNIT, Properties::on(ONE)).unwrap();
+    let alone = PhysicalMemory::create(&here, UNIT, Properties::on(ONE)).unwrap();
     let error = Offered::of_memory(&here, &alone, By::Process).unwrap_err();
     assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("shareable")), "{error}");
     let error = Offered::new(&full(&here), By::Fabric).unwrap_err();
@@ -127,7 +128,8 @@ fn an_offer_with_any_byte_changed_is_refused_or_taken_and_leaves_nothing() {
             for change in [1, 0x10, 0x80, 0xff] {
                 let mut changed = bytes.clone();
                 changed[place] ^= change;
-                let taken = Offer::from_bytes(&changed).and_then(|it| it.import(&host, &Import::new()));
+                let taken =
+                    Offer::from_bytes(&changed).and_then(|it| it.import(&host, &ImportOptions::new()));
                 refused += usize::from(taken.is_err());
                 drop(taken);
                 assert_eq!(Left::now(&host), before, "byte {place} with {change:#x}");
@@ -149,7 +151,7 @@ fn an_offer_that_fails_on_the_way_leaves_nothing_behind() {
         let before = Left::now(&there);
         for failed in 0.. {
             there.fail(failed, 1);
-            let taken = offered.offer().import(&there, &Import::new());
+            let taken = offered.offer().import(&there, &ImportOptions::new());
             if there.stop() <= failed {
                 assert_eq!(seen(&taken.unwrap()), seen(&region));
                 assert!(failed > 10, "{failed} calls");

@@ -5,14 +5,14 @@ use crate::child::{alone, is_child, start};
 use crate::forger::{Forger, Say};
 use crate::left::Left;
 use crate::{LONG, units};
-use gpu_vmm_core::{Done, Error};
-use gpu_vmm_share::{Allowed, Event, Exporter, Import, LetGo, Line};
+use gpu_vmm_core::{Error, WaitFor};
+use gpu_vmm_share::{Allowed, Channel, Event, Exporter, ImportOptions, ReleaseOutcome};
 use gpu_vmm_testkit::FaultInject;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const IDLE: Done<'static> = Done::when_devices_idle();
+const IDLE: WaitFor<'static> = WaitFor::all_devices();
 const SHORT: Duration = Duration::from_millis(5);
 
 #[test]
@@ -21,15 +21,15 @@ fn an_importer_that_is_asked_lets_go_and_says_so() {
         let (here, there) = (machine(), FaultInject::new(machine()));
         let region = full(&here);
         let before = Left::now(&there);
-        let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
+        let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
         exporter.ask_to_let_go().unwrap();
         exporter.ask_to_let_go().unwrap();
         assert!(matches!(exporter.wait_until_let_go(SHORT), Err(Error::TimedOut { .. })));
-        assert_eq!(imported.next(LONG).unwrap(), Some(Event::LetGo));
+        assert_eq!(imported.next(LONG).unwrap(), Some(Event::ReleaseOutcome));
         assert_eq!(imported.next(SHORT).unwrap(), None, "it is asked once");
         imported.let_go(IDLE).unwrap();
-        assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), LetGo::Released);
-        assert_eq!(exporter.wait_until_let_go(SHORT).unwrap(), LetGo::Released);
+        assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Released);
+        assert_eq!(exporter.wait_until_let_go(SHORT).unwrap(), ReleaseOutcome::Released);
         let error = exporter.publish(&region).unwrap_err();
         assert!(matches!(&error, Error::PeerGone { why, .. } if why.contains("has let go")), "{error}");
         drop(exporter);
@@ -41,10 +41,10 @@ fn an_importer_that_is_asked_lets_go_and_says_so() {
 fn an_importer_that_keeps_the_memory_says_so() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
-    let (mut exporter, imported) = shared(&region, &Import::new(), &there);
+    let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
     let own = imported.detach();
-    exporter.settle(LONG).unwrap();
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), LetGo::Kept);
+    exporter.wait_applied(LONG).unwrap();
+    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Kept);
     assert_eq!(seen(&own), seen(&region));
 }
 
@@ -52,12 +52,12 @@ fn an_importer_that_keeps_the_memory_says_so() {
 fn an_importer_that_cannot_let_go_says_that_it_keeps_the_memory() {
     let (here, there) = (machine(), FaultInject::new(machine()));
     let region = full(&here);
-    let (mut exporter, imported) = shared(&region, &Import::new(), &there);
+    let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
     there.fail(0, u64::MAX);
     let error = imported.let_go(IDLE).unwrap_err();
     there.stop();
     assert!(error.to_string().contains("failed by plan"), "{error}");
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), LetGo::Kept);
+    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Kept);
     // SAFETY: the region is gone, and host memory is used by nobody else.
     assert_eq!(unsafe { there.reclaim() }.unwrap(), 1);
 }
@@ -66,10 +66,10 @@ fn an_importer_that_cannot_let_go_says_that_it_keeps_the_memory() {
 fn an_importer_that_drops_what_it_has_is_gone_after_it() {
     let (here, there) = (machine(), FaultInject::new(machine()));
     let region = full(&here);
-    let (mut exporter, imported) = shared(&region, &Import::new(), &there);
+    let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
     drop(imported);
     assert_eq!(there.live().handles, 0);
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), LetGo::Gone);
+    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Gone);
     assert!(matches!(exporter.ask_to_let_go(), Err(Error::PeerGone { .. })));
 }
 
@@ -78,7 +78,7 @@ fn memory_outlives_its_exporter() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
     let before = seen(&region);
-    let (exporter, mut imported) = shared(&region, &Import::new(), &there);
+    let (exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
     drop((exporter, region, here));
     for _ in 0..2 {
         assert_eq!(imported.next(LONG).unwrap(), Some(Event::Gone));
@@ -92,7 +92,7 @@ fn memory_outlives_its_exporter() {
 fn a_change_that_has_come_is_applied_when_the_exporter_is_gone() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new().reserve(units(32)), &there);
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new().reserve(units(32)), &there);
     region.grow_to(units(12)).unwrap();
     exporter.publish(&region).unwrap();
     let told = imported.next(LONG).unwrap();
@@ -111,24 +111,24 @@ fn die() -> ! {
     unreachable!("a process that was killed goes on");
 }
 
-fn childs_line() -> Line {
+fn childs_line() -> Channel {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    Line::from_socket(socket, Allowed::same_user()).unwrap()
+    Channel::from_socket(socket, Allowed::same_user()).unwrap()
 }
 
 #[test]
 fn an_importer_that_is_killed_is_gone() {
     let host = machine();
     if is_child() {
-        let _imported = Import::new().receive(&host, childs_line()).unwrap();
+        let _imported = ImportOptions::new().receive(&host, childs_line()).unwrap();
         die();
     }
     let region = full(&host);
-    let (ours, theirs) = Line::pair().unwrap();
+    let (ours, theirs) = Channel::pair().unwrap();
     let mut child = start("parting::an_importer_that_is_killed_is_gone", theirs.into_socket());
     let mut exporter = Exporter::share(ours, &region).unwrap();
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), LetGo::Gone);
-    exporter.settle(SHORT).unwrap();
+    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Gone);
+    exporter.wait_applied(SHORT).unwrap();
     child.wait().unwrap();
     assert_eq!(seen(&region), seen(&full(&host)));
 }
@@ -139,12 +139,12 @@ fn an_exporter_that_is_killed_leaves_the_memory() {
     if is_child() {
         let region = full(&host);
         let mut exporter = Exporter::share(childs_line(), &region).unwrap();
-        exporter.settle(LONG).unwrap();
+        exporter.wait_applied(LONG).unwrap();
         die();
     }
-    let (ours, theirs) = Line::pair().unwrap();
+    let (ours, theirs) = Channel::pair().unwrap();
     let mut child = start("parting::an_exporter_that_is_killed_leaves_the_memory", theirs.into_socket());
-    let mut imported = Import::new().receive(&host, ours).unwrap();
+    let mut imported = ImportOptions::new().receive(&host, ours).unwrap();
     child.wait().unwrap();
     assert_eq!(imported.next(LONG).unwrap(), Some(Event::Gone));
     assert_eq!(seen(imported.region()), seen(&full(&host)));
@@ -161,17 +161,17 @@ fn an_exporter_does_not_believe_an_answer_that_nobody_gives() {
             Say::Refused { revision: u64::MAX, why: String::new() },
             "an answer to revision 18446744073709551615",
         ),
-        (Say::LetGo, "the wish to let go came instead of an answer"),
+        (Say::ReleaseOutcome, "the wish to let go came instead of an answer"),
         (Say::End, "the end of a description came instead of an answer"),
         (Say::Hello { nonce: [1; 16] }, "a second greeting"),
     ] {
         let (mut forger, line) = Forger::new();
         let mut exporter = Exporter::share(line, &region).unwrap();
         forger.say(&lie, &[]);
-        let error = exporter.settle(LONG).unwrap_err();
+        let error = exporter.wait_applied(LONG).unwrap_err();
         assert!(matches!(error, Error::BadMessage { .. }) && error.to_string().contains(words), "{error}");
         for error in [
-            exporter.settle(LONG).unwrap_err(),
+            exporter.wait_applied(LONG).unwrap_err(),
             exporter.publish(&region).unwrap_err(),
             exporter.ask_to_let_go().unwrap_err(),
             exporter.wait_until_let_go(LONG).unwrap_err(),
@@ -184,20 +184,20 @@ fn an_exporter_does_not_believe_an_answer_that_nobody_gives() {
     let mut exporter = Exporter::share(line, &region).unwrap();
     let why = format!("\x1b[31mno\r\n{}", "!".repeat(2000));
     forger.say(&Say::Refused { revision: 0, why }, &[]);
-    let error = exporter.settle(LONG).unwrap_err().to_string();
+    let error = exporter.wait_applied(LONG).unwrap_err().to_string();
     assert!(error.contains("refused: [31mno!!!") && error.len() < 1100, "{error:?}");
     // An answer to what has been answered already, and one with a descriptor.
     let (mut forger, line) = Forger::new();
     let mut exporter = Exporter::share(line, &region).unwrap();
     forger.say(&Say::Applied { revision: 0 }, &[]);
-    exporter.settle(LONG).unwrap();
+    exporter.wait_applied(LONG).unwrap();
     forger.say(&Say::Applied { revision: 0 }, &[]);
     let error = exporter.wait_until_let_go(LONG).unwrap_err();
     assert!(error.to_string().contains("an answer to revision 0; 0 is the last, Some(0) applied"), "{error}");
     let (mut forger, line) = Forger::new();
     let mut exporter = Exporter::share(line, &region).unwrap();
     forger.say(&Say::Applied { revision: 0 }, &[std::io::stdin().as_fd()]);
-    let error = exporter.settle(LONG).unwrap_err();
+    let error = exporter.wait_applied(LONG).unwrap_err();
     assert!(
         error.to_string().contains("1 descriptors came with an answer to a description, which has 0"),
         "{error}"
@@ -221,7 +221,7 @@ fn an_importer_that_talks_without_end_is_waited_for_no_longer_than_a_silent_one(
                 forger.say(&refused, &[]);
             }
         });
-        let settled = exporter.settle(SHORT);
+        let settled = exporter.wait_applied(SHORT);
         let parted = exporter.wait_until_let_go(SHORT);
         over.store(true, Ordering::Relaxed);
         assert!(matches!(settled, Err(Error::TimedOut { waited: SHORT, .. })), "{settled:?}");

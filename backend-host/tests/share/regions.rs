@@ -3,24 +3,26 @@
 use crate::bench::{RW, empty, far, full, machine, piece, put, seen, shared};
 use crate::child::{is_child, start};
 use crate::{LONG, ONE, TWO, UNIT, units};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Grown, Physical, Placement, Properties, Region};
+use gpu_vmm_core::{
+    Access, Bytes, DeviceId, Error, GrowthKind, PhysicalMemory, Placement, Properties, Region, WaitFor,
+};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_share::{Allowed, Event, Exporter, Import, Imported, LetGo, Line};
+use gpu_vmm_share::{Allowed, Channel, Event, Exporter, ImportOptions, ImportedRegion, ReleaseOutcome};
 use std::os::fd::AsFd;
 
 #[test]
 fn a_region_arrives_with_its_holes_aliases_and_bytes() {
     let (here, there) = (machine(), machine());
     let mut region = full(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
-    exporter.settle(LONG).unwrap();
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
+    exporter.wait_applied(LONG).unwrap();
     assert_eq!(seen(imported.region()), seen(&region));
     assert_eq!(imported.region().reserved(), units(8), "just what is needed");
 
     // The alias is one piece of memory here too, and each side sees what the other one writes.
     let memory: Vec<_> = imported.region().mappings().map(|mapping| mapping.memory.clone()).collect();
     assert!(memory[0].is_same_as(&memory[2]) && !memory[0].is_same_as(&memory[1]));
-    assert_eq!(memory.iter().map(Physical::device).collect::<Vec<_>>(), [ONE, ONE, ONE, TWO]);
+    assert_eq!(memory.iter().map(PhysicalMemory::device).collect::<Vec<_>>(), [ONE, ONE, ONE, TWO]);
     imported.region_mut().write(units(4), b"from there").unwrap();
     region.write(units(6), b"from here").unwrap();
     let mut bytes = [0; 10];
@@ -34,13 +36,13 @@ fn a_region_arrives_with_its_holes_aliases_and_bytes() {
 fn a_region_without_memory_arrives() {
     let (here, there) = (machine(), machine());
     let mut region = empty(&here);
-    let (mut exporter, mut imported) = shared(&region, &Import::new(), &there);
-    exporter.settle(LONG).unwrap();
+    let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
+    exporter.wait_applied(LONG).unwrap();
     assert!(imported.region().end().is_zero() && !imported.region().reserved().is_zero());
     put(&mut region, 0, &piece(&here, ONE, 1), 1);
     assert!(exporter.publish(&region).unwrap());
     imported.next(LONG).unwrap();
-    imported.apply(Done::when_devices_idle()).unwrap();
+    imported.apply(WaitFor::all_devices()).unwrap();
     assert_eq!(seen(imported.region()), seen(&region));
 }
 
@@ -57,8 +59,8 @@ fn more_pieces_than_one_message_carries_arrive() {
         region.map(units(at), &first).unwrap();
     }
     region.set_access(units(300), units(300), ONE, RW).unwrap();
-    let (mut exporter, imported) = shared(&region, &Import::new(), &there);
-    exporter.settle(LONG).unwrap();
+    let (mut exporter, imported) = shared(&region, &ImportOptions::new(), &there);
+    exporter.wait_applied(LONG).unwrap();
     assert_eq!(seen(imported.region()), seen(&region));
 }
 
@@ -66,13 +68,13 @@ fn more_pieces_than_one_message_carries_arrive() {
 fn the_importer_says_who_has_access() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
-    let access = |imported: &Imported<HostBackend>, at| {
+    let access = |imported: &ImportedRegion<HostBackend>, at| {
         [ONE, TWO, DeviceId::HOST].map(|device| imported.region().access(units(at), device))
     };
     let none = Access::None;
-    let (_exporter, owners) = shared(&region, &Import::new(), &there);
+    let (_exporter, owners) = shared(&region, &ImportOptions::new(), &there);
     assert_eq!((access(&owners, 0), access(&owners, 6)), ([RW, none, none], [none, RW, none]));
-    let wide = Import::new().access(TWO, Access::Read).access(DeviceId::HOST, RW);
+    let wide = ImportOptions::new().access(TWO, Access::Read).access(DeviceId::HOST, RW);
     let (_exporter, named) = shared(&region, &wide, &there);
     assert_eq!(access(&named, 0), [RW, Access::Read, RW]);
     assert_eq!(access(&named, 6), [none, Access::Read, RW], "of the owner too, where it is named");
@@ -88,11 +90,11 @@ fn a_peer_that_cannot_reach_the_memory_is_no_importer() {
     let here = machine();
     let apart =
         HostConfig::new().devices(2).memory(Bytes::mib(64)).granularity(UNIT).without_peers().open().unwrap();
-    let (ours, theirs) = Line::pair().unwrap();
+    let (ours, theirs) = Channel::pair().unwrap();
     let mut exporter = Exporter::share(ours, &full(&here)).unwrap();
-    let error = Import::new().access(TWO, RW).receive(&apart, theirs).unwrap_err();
+    let error = ImportOptions::new().access(TWO, RW).receive(&apart, theirs).unwrap_err();
     assert!(matches!(error, Error::PeerUnreachable { device: TWO, owner: ONE, .. }), "{error}");
-    let told = exporter.settle(LONG).unwrap_err();
+    let told = exporter.wait_applied(LONG).unwrap_err();
     assert!(matches!(&told, Error::PeerRefused { why, .. } if *why == error.to_string()), "{told}");
 }
 
@@ -100,7 +102,7 @@ fn a_peer_that_cannot_reach_the_memory_is_no_importer() {
 fn the_importer_says_where_and_how_much_is_reserved() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
-    let (_exporter, imported) = shared(&region, &Import::new().at(far(5)).reserve(units(100)), &there);
+    let (_exporter, imported) = shared(&region, &ImportOptions::new().at(far(5)).reserve(units(100)), &there);
     assert_eq!(Placement::Exact(imported.region().address()), far(5));
     assert_eq!(imported.region().reserved(), units(100));
     assert_eq!(seen(imported.region()), seen(&region));
@@ -110,13 +112,13 @@ fn the_importer_says_where_and_how_much_is_reserved() {
 fn an_address_that_is_taken_is_named_with_the_one_that_was_offered() {
     let (here, there) = (machine(), machine());
     let region = full(&here);
-    let (ours, theirs) = Line::pair().unwrap();
+    let (ours, theirs) = Channel::pair().unwrap();
     let mut exporter = Exporter::share(ours, &region).unwrap();
-    let error = Import::new().same_address().receive(&there, theirs).unwrap_err();
+    let error = ImportOptions::new().same_address().receive(&there, theirs).unwrap_err();
     let Error::AddressTaken { wanted, offered, .. } = error else { panic!("{error}") };
     assert!(wanted == region.address() && offered != wanted, "{wanted} {offered}");
-    assert!(matches!(exporter.settle(LONG), Err(Error::PeerRefused { .. })));
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), LetGo::Gone);
+    assert!(matches!(exporter.wait_applied(LONG), Err(Error::PeerRefused { .. })));
+    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Gone);
 }
 
 #[test]
@@ -124,12 +126,12 @@ fn another_process_has_the_region_at_the_same_address() {
     let host = machine();
     if is_child() {
         let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-        let line = Line::from_socket(socket, Allowed::same_user()).unwrap();
-        let mut imported = Import::new().same_address().receive(&host, line).unwrap();
+        let line = Channel::from_socket(socket, Allowed::same_user()).unwrap();
+        let mut imported = ImportOptions::new().same_address().receive(&host, line).unwrap();
         assert_eq!(Placement::Exact(imported.region().address()), far(0));
         imported.region_mut().write(units(6), b"from the child").unwrap();
-        assert_eq!(imported.next(LONG).unwrap(), Some(Event::LetGo));
-        imported.let_go(Done::when_devices_idle()).unwrap();
+        assert_eq!(imported.next(LONG).unwrap(), Some(Event::ReleaseOutcome));
+        imported.let_go(WaitFor::all_devices()).unwrap();
         return;
     }
     let mut region = Region::builder(&host)
@@ -140,13 +142,13 @@ fn another_process_has_the_region_at_the_same_address() {
         .unwrap();
     put(&mut region, 0, &piece(&host, ONE, 2), 1);
     put(&mut region, 6, &piece(&host, ONE, 2), 2);
-    let (ours, theirs) = Line::pair().unwrap();
+    let (ours, theirs) = Channel::pair().unwrap();
     let test = "regions::another_process_has_the_region_at_the_same_address";
     let mut child = start(test, theirs.into_socket());
     let mut exporter = Exporter::share(ours, &region).unwrap();
-    exporter.settle(LONG).unwrap();
+    exporter.wait_applied(LONG).unwrap();
     exporter.ask_to_let_go().unwrap();
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), LetGo::Released);
+    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Released);
     assert!(child.wait().unwrap().success());
     let mut bytes = [0; 14];
     region.read(units(6), &mut bytes).unwrap();
@@ -157,16 +159,16 @@ fn another_process_has_the_region_at_the_same_address() {
 fn a_region_at_the_same_address_goes_after_the_exporters() {
     let test = "regions::a_region_at_the_same_address_goes_after_the_exporters";
     let host = machine();
-    let done = Done::when_devices_idle();
+    let done = WaitFor::all_devices();
     if is_child() {
         let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-        let line = Line::from_socket(socket, Allowed::same_user()).unwrap();
-        let mut imported = Import::new().same_address().receive(&host, line).unwrap();
+        let line = Channel::from_socket(socket, Allowed::same_user()).unwrap();
+        let mut imported = ImportOptions::new().same_address().receive(&host, line).unwrap();
         let Some(Event::Changed(change)) = imported.next(LONG).unwrap() else { panic!("no change") };
         let error = imported.apply(done).unwrap_err();
         assert!(matches!(error, Error::Mismatch { what: "address", .. }), "{error}");
         assert_eq!(Placement::Exact(imported.region().address()), far(11));
-        assert_eq!(imported.apply_or_move(done).unwrap(), Grown::Remapped);
+        assert_eq!(imported.apply_or_move(done).unwrap(), GrowthKind::Remapped);
         assert_eq!(Placement::Exact(imported.region().address()), far(12));
         assert_eq!(change.address, imported.region().address());
         imported.region_mut().write(units(3), b"moved").unwrap();
@@ -181,14 +183,14 @@ fn a_region_at_the_same_address_goes_after_the_exporters() {
     let (mut first, mut second) = (region(far(11)), region(far(12)));
     put(&mut first, 0, &memory, 1);
     put(&mut second, 3, &memory, 1);
-    let (ours, theirs) = Line::pair().unwrap();
+    let (ours, theirs) = Channel::pair().unwrap();
     let mut child = start(test, theirs.into_socket());
     let mut exporter = Exporter::share(ours, &first).unwrap();
-    exporter.settle(LONG).unwrap();
+    exporter.wait_applied(LONG).unwrap();
     exporter.publish(&second).unwrap();
-    assert!(matches!(exporter.settle(LONG), Err(Error::PeerRefused { .. })));
-    exporter.settle(LONG).unwrap();
-    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), LetGo::Released);
+    assert!(matches!(exporter.wait_applied(LONG), Err(Error::PeerRefused { .. })));
+    exporter.wait_applied(LONG).unwrap();
+    assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Released);
     assert!(child.wait().unwrap().success());
     let mut bytes = [0; 5];
     first.read(Bytes(0), &mut bytes).unwrap();
@@ -199,9 +201,9 @@ fn a_region_at_the_same_address_goes_after_the_exporters() {
 fn memory_that_cannot_leave_the_process_is_not_shared() {
     let here = machine();
     let mut region = full(&here);
-    let alone = Physical::create(&here, UNIT, Properties::on(ONE)).unwrap();
+    let alone = PhysicalMemory::create(&here, UNIT, Properties::on(ONE)).unwrap();
     region.map(units(10), &alone).unwrap();
-    let (ours, mut theirs) = Line::pair().unwrap();
+    let (ours, mut theirs) = Channel::pair().unwrap();
     let error = Exporter::share(ours, &region).unwrap_err();
     assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("shareable")), "{error}");
     // Nothing was said before.
@@ -213,8 +215,8 @@ fn memory_that_cannot_leave_the_process_is_not_shared() {
 fn imported_memory_is_shared_again_where_the_driver_exports_it() {
     let (here, there, third) = (machine(), machine(), machine());
     let region = full(&here);
-    let (_first, imported) = shared(&region, &Import::new(), &there);
-    let (mut second, again) = shared(imported.region(), &Import::new(), &third);
-    second.settle(LONG).unwrap();
+    let (_first, imported) = shared(&region, &ImportOptions::new(), &there);
+    let (mut second, again) = shared(imported.region(), &ImportOptions::new(), &third);
+    second.wait_applied(LONG).unwrap();
     assert_eq!(seen(again.region()), seen(&region));
 }

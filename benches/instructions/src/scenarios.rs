@@ -3,7 +3,7 @@
 use crate::Failed;
 use gpu_vmm::host::{HostBackend, HostConfig};
 use gpu_vmm::pool::{Block, Pool};
-use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Done, Physical, Properties, Region, Stream};
+use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, PhysicalMemory, Properties, Region, Stream, WaitFor};
 use std::hint::black_box;
 
 pub(crate) type Work = Box<dyn FnMut() -> Result<(), Failed>>;
@@ -163,12 +163,12 @@ fn mapping_at<B: Backend>(backend: &B, mappings: usize) -> Result<Work, Failed> 
 /// A granule in the middle, with memory that is there already.
 fn map<B: Backend>(backend: &B, mappings: u64) -> Result<Work, Failed> {
     let (mut region, unit) = region(backend, mappings)?;
-    let memory = Physical::create(backend, unit, Properties::on(DEVICE))?;
+    let memory = PhysicalMemory::create(backend, unit, Properties::on(DEVICE))?;
     let middle = Bytes(unit.0 * (mappings / 2));
-    region.unmap(middle, unit, Done::when_devices_idle())?;
+    region.unmap(middle, unit, WaitFor::all_devices())?;
     Ok(Box::new(move || {
         region.map(black_box(middle), &memory)?;
-        Ok(region.unmap(middle, unit, Done::when_devices_idle())?)
+        Ok(region.unmap(middle, unit, WaitFor::all_devices())?)
     }))
 }
 

@@ -5,7 +5,7 @@ use crate::row::{Curve, Mark, Row, Side, Spread, Unit};
 use crate::stop::{Answer, Stop};
 use crate::turns::{Keep, Times, Turn, Turns, ratios, timed};
 use crate::{Options, Told};
-use gpu_vmm_core::{Bytes, DeviceId, Done, Region, Vendor};
+use gpu_vmm_core::{Bytes, DeviceId, Region, Vendor, WaitFor};
 use gpu_vmm_testkit::Workbench;
 use std::time::{Duration, Instant};
 
@@ -197,11 +197,11 @@ impl<B, A> Drop for Scene<'_, B, A> {
 pub(crate) const OURS: &str = "gpu-vmm";
 
 /// Nothing is queued on any memory of a benchmark when it is taken away.
-pub(crate) fn nothing_runs() -> Done<'static> {
+pub(crate) fn nothing_runs() -> WaitFor<'static> {
     #[allow(unsafe_code)]
     // SAFETY: as said; what is queued is waited for by the side that queued it.
     unsafe {
-        Done::promised()
+        WaitFor::nothing()
     }
 }
 
@@ -236,5 +236,5 @@ fn warm_up<B: Workbench>(backend: &B, device: DeviceId) -> gpu_vmm_core::Result<
     let mut region = Region::builder(backend).on(device).reserve(granule).build()?;
     region.grow_to(granule)?;
     region.write_pattern(device, Bytes::ZERO, granule, 0)?;
-    region.close(Done::when_devices_idle())
+    region.close(WaitFor::all_devices())
 }

@@ -7,12 +7,12 @@ use gpu_vmm_conformance::report::{CaseReport, Environment, Report, Summary, grou
 use gpu_vmm_conformance::{Layer, Verdict};
 
 /// How much of a note is shown where only what is out of the ordinary is, in characters.
-const MOST_CHARACTERS: usize = 300;
+const MAX_CHARACTERS: usize = 300;
 
 const NEW_DEVIATIONS: &str = "NEW DEVIATIONS, of which no quirk of gpu-vmm tells: please report them";
 
 /// So many reasons for skipping are told, and of the rest how many there are.
-const MOST_REASONS: usize = 12;
+const MAX_REASONS: usize = 12;
 
 /// Reports for people, one after the other.
 pub(super) struct Text {
@@ -148,7 +148,7 @@ impl Text {
         }
         reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         self.heading(&format!("skipped in the {layer} layer"))?;
-        let rest = reasons.split_off(reasons.len().min(MOST_REASONS));
+        let rest = reasons.split_off(reasons.len().min(MAX_REASONS));
         for (reason, count) in &reasons {
             self.output.paragraph(&format!("  {count:>4}  "), &shortened(reason))?;
         }
@@ -246,7 +246,7 @@ fn time(seconds: f64) -> String {
 /// The beginning of a note, on lines of its own choice.
 fn shortened(note: &str) -> String {
     let note = note.split_whitespace().collect::<Vec<_>>().join(" ");
-    match note.char_indices().nth(MOST_CHARACTERS) {
+    match note.char_indices().nth(MAX_CHARACTERS) {
         Some((end, _)) => format!("{}...", &note[..end]),
         None => note,
     }

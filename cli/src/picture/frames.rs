@@ -18,7 +18,7 @@ pub(super) struct Frames {
 pub(super) struct Place(pub(super) usize, pub(super) u64, pub(super) bool);
 
 /// More than any pool has, and than a page can show.
-const MOST_PLACES: usize = 4 << 20;
+const MAX_PLACES: usize = 4 << 20;
 
 /// Pages that are mapped, seen from the memory.
 struct Run {
@@ -43,8 +43,8 @@ pub(super) fn frames(picture: &Picture) -> Result<Vec<Frames>, String> {
     for (frame, begins, index) in events {
         if frame > from && !active.is_empty() {
             count += active.len();
-            if count > MOST_PLACES {
-                return Err(format!("its memory is mapped in more than {MOST_PLACES} places"));
+            if count > MAX_PLACES {
+                return Err(format!("its memory is mapped in more than {MAX_PLACES} places"));
             }
             all.push(part(&runs, &active, from, frame, picture.page));
         }

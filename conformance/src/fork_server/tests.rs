@@ -213,6 +213,6 @@ fn a_server_that_is_gone_is_an_error() {
 #[test]
 fn a_request_that_is_too_long_is_refused_and_harms_nothing() {
     let server = started();
-    assert!(server.spawn(&ask(&"x".repeat(MOST_BYTES))).is_err());
+    assert!(server.spawn(&ask(&"x".repeat(MAX_BYTES))).is_err());
     server.spawn(&ask("double all")).unwrap();
 }

@@ -5,7 +5,8 @@ use crate::library::tools::has;
 use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::{
-    Access, Address, Bytes, Capability, DeviceId, DeviceUuid, Error, Feature, Physical, Placement, Region,
+    Access, Address, Bytes, Capability, DeviceId, DeviceUuid, Error, Feature, PhysicalMemory, Placement,
+    Region,
 };
 use gpu_vmm_testkit::Workbench;
 use std::collections::HashSet;
@@ -86,7 +87,8 @@ fn capabilities_stay_the_same<B: Workbench>(subject: &Subject<B>) {
 fn capabilities_are_true<B: Workbench>(subject: &Subject<B>) {
     let capabilities = capabilities(subject);
     let says = |feature| capabilities.iter().any(|found| found.feature == feature && found.available);
-    let shareable = Physical::create(&subject.backend, subject.unit(), subject.properties().shareable());
+    let shareable =
+        PhysicalMemory::create(&subject.backend, subject.unit(), subject.properties().shareable());
     assert_eq!(says(Feature::FileDescriptor), shareable.is_ok_and(|memory| memory.export().is_ok()));
     if says(Feature::FixedAddress) {
         let hole: Address = subject.hole(1);
@@ -191,7 +193,7 @@ fn instances_differ<B: Workbench>(subject: &Subject<B>) {
     };
     assert_ne!(foreign.instance(), subject.backend.instance());
     let on = gpu_vmm_core::Properties::on(DeviceId(0));
-    let memory = Physical::create(&foreign, foreign.granularity().bytes(), on).unwrap();
+    let memory = PhysicalMemory::create(&foreign, foreign.granularity().bytes(), on).unwrap();
     let mut region = subject.region(1).build().unwrap();
     let error = region.map(Bytes(0), &memory).unwrap_err();
     assert!(matches!(error, Error::ForeignHandle { .. }), "{error}");

@@ -5,7 +5,8 @@ use crate::library::flights::{own, registered};
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{
-    Access, Bytes, Deferred, DeviceId, DeviceVec, Error, Physical, Region, Regions, Slots, Stream,
+    Access, BankedRegion, Bytes, Deferred, DeviceId, DeviceVec, Error, PhysicalMemory, Region, RegionSet,
+    Stream,
 };
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::{FaultInject, Workbench};
@@ -276,7 +277,7 @@ fn what_cannot_be_unmapped<B: Workbench>(subject: &Subject<B>) {
             assert_eq!(collected.unwrap(), subject.unit());
             assert_eq!(backend.live().mappings, 0);
         } else {
-            assert!(matches!(collected, Err(Error::UndoFailed { .. })), "{collected:?}");
+            assert!(matches!(collected, Err(Error::RollbackFailed { .. })), "{collected:?}");
             assert_eq!(backend.live().mappings, 1, "left to the driver");
         }
     }
@@ -285,7 +286,7 @@ fn what_cannot_be_unmapped<B: Workbench>(subject: &Subject<B>) {
     backend.fail(1, 2);
     other.unmap(Bytes(0), subject.unit(), idle()).unwrap();
     backend.stop();
-    assert!(matches!(log.take_last(), Some(Error::UndoFailed { .. })), "it concerns what was dropped");
+    assert!(matches!(log.take_last(), Some(Error::RollbackFailed { .. })), "it concerns what was dropped");
     drop(other);
     // SAFETY: no region is left, and no device uses the memory.
     assert_eq!(unsafe { backend.reclaim() }.unwrap(), 2);
@@ -296,7 +297,7 @@ fn memory_runs_out<B: Workbench>(subject: &Subject<B>) {
     drop_captured(&backend, subject.device, region(subject, &backend));
     // More than is free, and all that is when what is kept has been given back.
     let all = subject.free_here() + subject.unit();
-    let create = || Physical::create(&backend, all, subject.properties()).map(drop);
+    let create = || PhysicalMemory::create(&backend, all, subject.properties()).map(drop);
     deferred(&backend).capture_begins();
     backend.fail(0, 0);
     assert!(matches!(create(), Err(Error::OutOfMemory { .. })));
@@ -308,7 +309,7 @@ fn memory_runs_out<B: Workbench>(subject: &Subject<B>) {
         created.unwrap();
     }
     backend.fail(0, 0);
-    let more = Physical::create(&backend, all + subject.unit(), subject.properties());
+    let more = PhysicalMemory::create(&backend, all + subject.unit(), subject.properties());
     assert!(matches!(more, Err(Error::OutOfMemory { .. } | Error::ExceedsDevice { .. })), "{more:?}");
     assert!(backend.stop() <= 1, "there is nothing to wait for");
 }
@@ -331,11 +332,11 @@ fn all_that_owns_a_region<B: Workbench>(subject: &Subject<B>) {
     let builder = || Region::builder(&backend).on(subject.device).reserve(subject.unit());
     let mut vec = DeviceVec::<u32, _>::build(builder()).unwrap();
     vec.push(7).unwrap();
-    let mut slots = Slots::build(builder()).unwrap();
-    let [shown, hidden] = [(); 2].map(|()| slots.add_set(subject.unit()).unwrap());
-    slots.show(hidden, idle()).unwrap();
-    slots.show(shown, idle()).unwrap();
-    let regions = Regions::new();
+    let mut slots = BankedRegion::build(builder()).unwrap();
+    let [shown, hidden] = [(); 2].map(|()| slots.add_bank(subject.unit()).unwrap());
+    slots.select(hidden, idle()).unwrap();
+    slots.select(shown, idle()).unwrap();
+    let regions = RegionSet::new();
     drop(regions.insert(region(subject, &backend)).unwrap());
     let removed = regions.insert(region(subject, &backend)).unwrap();
     let in_vec = vec.region().mapped();

@@ -12,7 +12,7 @@ use crate::library::sharing::{give, shareable, take};
 use crate::library::tools::{has, mapped, write};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::{Access, Address, Bytes, Done, Error, Physical, Region, Vendor};
+use gpu_vmm_core::{Access, Address, Bytes, Error, PhysicalMemory, Region, Vendor, WaitFor};
 use gpu_vmm_testkit::{PATTERN_WORD, Walked, Workbench};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -106,7 +106,7 @@ fn fault<B: Workbench>(
         healthy.read(Bytes(0), &mut other)
     });
     let grown = region.grow_to(subject.units(2)).map(drop);
-    let closed = region.close(Done::when_devices_idle());
+    let closed = region.close(WaitFor::all_devices());
     let dropped = subject.backend.drop_log().take_last();
     peer.send(Survived {
         error,
@@ -202,7 +202,7 @@ fn writing_after_unmap<B: Workbench>(subject: &Subject<B>) {
 
 fn writes_after_unmap<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let mut region = region(subject);
-    region.shrink_to(Bytes(0), Done::when_devices_idle()).unwrap();
+    region.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap();
     fault(subject, peer, region, |backend, region| {
         // SAFETY: nothing is mapped there any more: the fault is what is asked for.
         unsafe { backend.write_pattern(subject.device, region.address(), subject.unit(), SEED) }
@@ -258,7 +258,7 @@ fn shared_memory_outlives_a_fault<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn faults_with_shared_memory<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
-    let memory: Physical<B> = take(subject, peer);
+    let memory: PhysicalMemory<B> = take(subject, peer);
     let mut region = subject.region(2).build().unwrap();
     region.map(Bytes(0), &memory).unwrap();
     region.set_access(Bytes(0), subject.unit(), subject.device, Access::ReadWrite).unwrap();

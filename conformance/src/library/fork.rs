@@ -8,8 +8,8 @@ use crate::library::tools::{has, write};
 use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::{
-    Access, Bytes, DeviceVec, Done, DropLog, Error, Event, Lane, Physical, Pinned, Placement, Properties,
-    Region, Regions, Result, Ring, Stash, Stream,
+    Access, BackingStore, Bytes, CopyStream, DeviceVec, DropLog, Error, Event, PhysicalMemory, Pinned,
+    Placement, Properties, Region, RegionSet, Result, StagingRing, Stream, WaitFor,
 };
 use gpu_vmm_testkit::{PATTERN_WORD, WorkStream, Workbench, pattern_word};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,7 +84,7 @@ fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
 fn first_that_reaches_the_driver<B: Workbench>(
     subject: &Subject<B>,
     region: &mut Region<B>,
-    memory: &Physical<B>,
+    memory: &PhysicalMemory<B>,
     vec: &mut DeviceVec<u32, B>,
     event: &mut dyn Event,
 ) -> i32 {
@@ -93,11 +93,11 @@ fn first_that_reaches_the_driver<B: Workbench>(
     // SAFETY: null is the default stream of all vendors.
     let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
     first_wrong(&[
-        is_forked(Physical::create(backend, unit, Properties::on(device))),
+        is_forked(PhysicalMemory::create(backend, unit, Properties::on(device))),
         is_forked(Region::builder(backend).reserve(unit).build()),
         is_forked(subject.region(1).at(Placement::Prefer(region.address())).build()),
         is_forked(region.grow_to(behind + unit)),
-        is_forked(region.grow_or_move(subject.units(64), Done::when_devices_idle())),
+        is_forked(region.grow_or_move(subject.units(64), WaitFor::all_devices())),
         is_forked(region.map(behind, memory)),
         is_forked(region.set_access(Bytes(0), behind, device, Access::Read)),
         is_forked(region.write(Bytes(0), &[0; 8])),
@@ -105,12 +105,12 @@ fn first_that_reaches_the_driver<B: Workbench>(
         is_forked(region.fill(Bytes(0), unit, 0)),
         is_forked(region.write_pattern(device, Bytes(0), unit, 0)),
         is_forked(region.count_wrong(device, Bytes(0), unit, 0)),
-        is_forked(region.unmap(Bytes(0), behind, Done::when_devices_idle())),
-        is_forked(region.shrink_to(Bytes(0), Done::when_devices_idle())),
-        is_forked(region.suspend(&Stash::nothing(), Done::when_devices_idle())),
+        is_forked(region.unmap(Bytes(0), behind, WaitFor::all_devices())),
+        is_forked(region.shrink_to(Bytes(0), WaitFor::all_devices())),
+        is_forked(region.suspend(&BackingStore::nothing(), WaitFor::all_devices())),
         is_forked(vec.push(1)),
         is_forked(backend.pin(unit)),
-        is_forked(backend.lane(device)),
+        is_forked(backend.copy_stream(device)),
         is_forked(backend.memory_info(device)),
         is_forked(backend.capabilities(device)),
         is_forked(backend.synchronize(device)),
@@ -128,12 +128,12 @@ fn first_that_reaches_the_driver<B: Workbench>(
 /// What is in a process that forks.
 struct Parent<B: Workbench> {
     /// Before what it copies to.
-    lane: Box<dyn Lane>,
+    lane: Box<dyn CopyStream>,
     pinned: Box<dyn Pinned>,
     event: Box<dyn Event>,
     own: Box<dyn WorkStream>,
     region: Region<B>,
-    memory: Physical<B>,
+    memory: PhysicalMemory<B>,
     vec: DeviceVec<u32, B>,
 }
 
@@ -141,12 +141,12 @@ impl<B: Workbench> Parent<B> {
     fn new(subject: &Subject<B>) -> Self {
         let mut vec = DeviceVec::build(subject.region(2)).unwrap();
         vec.extend_from_slice(&[7; 100]).unwrap();
-        let (lane, pinned) = (subject.backend.lane(subject.device), subject.backend.pin(Bytes(8)));
+        let (lane, pinned) = (subject.backend.copy_stream(subject.device), subject.backend.pin(Bytes(8)));
         // Memory that was in a guarded region is poisoned when it is freed: not by a child that is to free nothing.
         let (memory, mut guarded) = (subject.memory(1), subject.region(1).guarded().build().unwrap());
         subject.open(&mut guarded, Bytes(0), &memory);
         write(subject, &mut guarded, SEED + 2);
-        guarded.unmap(Bytes(0), subject.unit(), Done::when_devices_idle()).unwrap();
+        guarded.unmap(Bytes(0), subject.unit(), WaitFor::all_devices()).unwrap();
         let mut event = subject.backend.event(subject.device).unwrap();
         let own = subject.backend.own_stream(subject.device).unwrap();
         event.record(own.stream()).unwrap();
@@ -209,7 +209,7 @@ fn what_a_child_drops_is_the_parents<B: Workbench>(subject: &Subject<B>) {
         let Parent { lane, pinned, event, own, region, memory, vec } =
             parent.take().expect("the copy of the parent's");
         drop((lane, pinned, event, own, memory, vec));
-        let closed = region.close(Done::when_devices_idle());
+        let closed = region.close(WaitFor::all_devices());
         first_wrong(&[is_forked(closed), subject.backend.drop_log().take_last().is_none()])
     });
     assert_eq!(ended, Ended::Exit(0), "the number of what did not hold");
@@ -277,20 +277,20 @@ fn forked_while_threads_are_at_work<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn forked_while_contents_are_copied<B: Workbench>(subject: &Subject<B>) {
-    let ring = Arc::new(Ring::new(&subject.backend, 1, Bytes(4096)).unwrap());
-    let stash = Stash::pageable(Arc::clone(&ring));
-    let room = Stash::pinned(&subject.backend, subject.units(2)).unwrap();
+    let ring = Arc::new(StagingRing::new(&subject.backend, 1, Bytes(4096)).unwrap());
+    let stash = BackingStore::pageable(Arc::clone(&ring));
+    let room = BackingStore::pinned(&subject.backend, subject.units(2)).unwrap();
     let (mut here, mut asleep) = (region(subject), Some(region(subject)));
-    asleep.as_mut().unwrap().suspend(&room, Done::when_devices_idle()).unwrap();
+    asleep.as_mut().unwrap().suspend(&room, WaitFor::all_devices()).unwrap();
     let moving = Mutex::new(region(subject));
     let work = |_| {
         let mut region = moving.lock().unwrap();
-        region.suspend(&stash, Done::when_devices_idle()).unwrap();
+        region.suspend(&stash, WaitFor::all_devices()).unwrap();
         region.resume().unwrap();
     };
     forked_beside(6, 1, work, || {
         // SAFETY: no device uses it.
-        let done = unsafe { Done::promised() };
+        let done = unsafe { WaitFor::nothing() };
         let asleep = asleep.take();
         let free = room.free();
         first_wrong(&[
@@ -306,7 +306,7 @@ fn forked_while_contents_are_copied<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn forked_while_locks_are_held<B: Workbench>(subject: &Subject<B>) {
-    let (backend, log, regions) = (&subject.backend, DropLog::new(), Regions::new());
+    let (backend, log, regions) = (&subject.backend, DropLog::new(), RegionSet::new());
     let new = || {
         let mut region = subject.space(1).tag("all").build().unwrap();
         region.grow_to(subject.granularity()).unwrap();
@@ -321,7 +321,7 @@ fn forked_while_locks_are_held<B: Workbench>(subject: &Subject<B>) {
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         1 => {
-            regions.suspend("all", &Stash::nothing(), Done::when_devices_idle()).unwrap();
+            regions.suspend("all", &BackingStore::nothing(), WaitFor::all_devices()).unwrap();
             regions.resume("all").unwrap();
         }
         2 => drop(regions.tagged("all").unwrap()),
@@ -337,7 +337,7 @@ fn forked_while_locks_are_held<B: Workbench>(subject: &Subject<B>) {
     forked_beside(40, 5, work, || {
         let region = late.take();
         let other = more.take();
-        let suspended = regions.suspend("all", &Stash::nothing(), Done::when_devices_idle());
+        let suspended = regions.suspend("all", &BackingStore::nothing(), WaitFor::all_devices());
         log.record(Error::ZeroSize { operation: "test" });
         first_wrong(&[
             is_forked(shared[0].lock()),
@@ -373,6 +373,6 @@ fn opens_for_itself<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     peer.receive::<()>();
     assert!(has(subject, &region, SEED), "the other process's memory is other memory");
     region.grow_to(subject.units(3)).unwrap();
-    region.close(Done::when_devices_idle()).unwrap();
+    region.close(WaitFor::all_devices()).unwrap();
     assert!(subject.backend.drop_log().take_last().is_none());
 }

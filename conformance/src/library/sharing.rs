@@ -7,7 +7,7 @@ use crate::leaks;
 use crate::library::tools::told;
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, Physical, Properties, Result};
+use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, PhysicalMemory, Properties, Result};
 use gpu_vmm_testkit::Workbench;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -15,12 +15,12 @@ use std::os::fd::{AsFd, OwnedFd};
 type Told = (u32, u64);
 
 /// Either end of the line between two processes.
-pub(crate) trait Line {
+pub(crate) trait Channel {
     fn put(self, told: Told, fd: &OwnedFd);
     fn get(self) -> (Told, OwnedFd);
 }
 
-impl Line for &mut Child {
+impl Channel for &mut Child {
     fn put(self, told: Told, fd: &OwnedFd) {
         self.send(told);
         self.send_fd(fd);
@@ -31,7 +31,7 @@ impl Line for &mut Child {
     }
 }
 
-impl Line for &Peer {
+impl Channel for &Peer {
     fn put(self, told: Told, fd: &OwnedFd) {
         self.send(told);
         self.send_fd(fd);
@@ -53,23 +53,27 @@ pub(crate) fn or_cannot_share<B: Workbench, T>(subject: &Subject<B>, result: Res
 }
 
 /// So many units of a device's memory that can be exported, or the end of the case.
-pub(crate) fn shareable_on<B: Workbench>(subject: &Subject<B>, device: DeviceId, units: u64) -> Physical<B> {
+pub(crate) fn shareable_on<B: Workbench>(
+    subject: &Subject<B>,
+    device: DeviceId,
+    units: u64,
+) -> PhysicalMemory<B> {
     let properties = Properties::on(device).shareable();
-    or_cannot_share(subject, Physical::create(&subject.backend, subject.units(units), properties))
+    or_cannot_share(subject, PhysicalMemory::create(&subject.backend, subject.units(units), properties))
 }
 
 /// The same of the chosen device.
-pub(crate) fn shareable<B: Workbench>(subject: &Subject<B>, units: u64) -> Physical<B> {
+pub(crate) fn shareable<B: Workbench>(subject: &Subject<B>, units: u64) -> PhysicalMemory<B> {
     shareable_on(subject, subject.device, units)
 }
 
 /// Exports memory to another process.
-pub(crate) fn give<B: Workbench>(line: impl Line, memory: &Physical<B>) {
+pub(crate) fn give<B: Workbench>(line: impl Channel, memory: &PhysicalMemory<B>) {
     line.put((memory.device().0, memory.size().0), &or_skip(memory.export()));
 }
 
 /// Imports what another process has [given](give); the descriptor is closed after that.
-pub(crate) fn take<B: Workbench>(subject: &Subject<B>, line: impl Line) -> Physical<B> {
+pub(crate) fn take<B: Workbench>(subject: &Subject<B>, line: impl Channel) -> PhysicalMemory<B> {
     let ((device, size), fd) = line.get();
     or_skip(import(subject, fd, DeviceId(device), Bytes(size)))
 }
@@ -80,11 +84,11 @@ pub(crate) fn import<B: Workbench>(
     fd: impl AsFd,
     device: DeviceId,
     size: Bytes,
-) -> Result<Physical<B>> {
+) -> Result<PhysicalMemory<B>> {
     let properties = Properties::on(device).shareable();
     // SAFETY: device and size are those of whoever exported; where a case gives a descriptor of something else, the driver
     // says so, and there is no memory that could be used.
-    let imported = unsafe { Physical::import(&subject.backend, fd.as_fd(), size, properties) };
+    let imported = unsafe { PhysicalMemory::import(&subject.backend, fd.as_fd(), size, properties) };
     imported.inspect(|_| leaks::counts_import())
 }
 
@@ -92,7 +96,7 @@ pub(crate) fn import<B: Workbench>(
 pub(crate) fn import_of<B: Workbench>(
     subject: &Subject<B>,
     fd: impl AsFd,
-    memory: &Physical<B>,
-) -> Physical<B> {
+    memory: &PhysicalMemory<B>,
+) -> PhysicalMemory<B> {
     or_skip(import(subject, fd, memory.device(), memory.size()))
 }

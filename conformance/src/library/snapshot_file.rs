@@ -7,7 +7,8 @@ use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::{AccessMap, Address, Alignment, Bytes, Error, Granularity, Result};
 use gpu_vmm_snapshot::{
-    Description, MappingRecord, MemoryRecord, RegionRecord, SnapshotFile, SnapshotWriter, Tally, WriteOptions,
+    Description, MappingRecord, MemoryRecord, RegionRecord, SnapshotFile, SnapshotStats, SnapshotWriter,
+    WriteOptions,
 };
 use gpu_vmm_testkit::Workbench;
 use std::fs;
@@ -92,7 +93,12 @@ fn begin<B: Workbench>(
     SnapshotWriter::create(path, &description(subject), options)
 }
 
-fn write<B: Workbench>(subject: &Subject<B>, path: &Path, seed: u64, since: Option<&SnapshotFile>) -> Tally {
+fn write<B: Workbench>(
+    subject: &Subject<B>,
+    path: &Path,
+    seed: u64,
+    since: Option<&SnapshotFile>,
+) -> SnapshotStats {
     let writer = begin(subject, path, since).unwrap();
     write_blocks(&writer, seed, BLOCKS.len()).unwrap();
     writer.finish().unwrap()
@@ -140,7 +146,7 @@ fn what_is_written_is_read<B: Workbench>(subject: &Subject<B>) {
 fn blocks_are_left_out<B: Workbench>(subject: &Subject<B>) {
     let folder = Folder::new();
     let [first, second, third] = ["a", "b", "c"].map(|name| folder.file(name));
-    let counts = |tally: Tally| (tally.zero, tally.unchanged, tally.stored);
+    let counts = |tally: SnapshotStats| (tally.zero, tally.unchanged, tally.stored);
     assert_eq!(counts(write(subject, &first, 1, None)), (1, 0, 3));
     let since = SnapshotFile::open(&first).unwrap();
     assert_eq!(counts(write(subject, &second, 2, Some(&since))), (1, 1, 2));

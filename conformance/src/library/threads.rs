@@ -4,7 +4,8 @@ use crate::case::cases;
 use crate::library::tools::{has, mapped, write};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{
-    Access, AddressRange, Bytes, DeviceVec, Done, Error, Physical, Placement, Region, Regions, Stash,
+    Access, AddressRange, BackingStore, Bytes, DeviceVec, Error, PhysicalMemory, Placement, Region,
+    RegionSet, WaitFor,
 };
 use gpu_vmm_testkit::Workbench;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -39,10 +40,10 @@ fn types_cross_threads<B: Workbench>(_: &Subject<B>) {
     fn both<T: Send + Sync>() {}
     both::<B>();
     both::<Region<B>>();
-    both::<Physical<B>>();
+    both::<PhysicalMemory<B>>();
     both::<DeviceVec<f32, B>>();
-    both::<Stash<B>>();
-    both::<Regions<B>>();
+    both::<BackingStore<B>>();
+    both::<RegionSet<B>>();
     both::<Error>();
 }
 
@@ -73,7 +74,7 @@ fn many_threads<B: Workbench>(subject: &Subject<B>) {
             region.grow_to(subject.units(1 + (thread + round) % 4)).unwrap();
             write(subject, &mut region, thread);
             assert!(has(subject, &region, thread));
-            region.shrink_to(Bytes(0), Done::when_devices_idle()).unwrap();
+            region.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap();
         }
     });
 }
@@ -91,8 +92,8 @@ fn a_fresh_thread_does_everything<B: Workbench>(subject: &Subject<B>) {
         assert_eq!(u64::from_ne_bytes(bytes), gpu_vmm_testkit::pattern_word(3, 0));
         region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
         assert!(has(subject, &region, 3));
-        region.unmap(Bytes(0), subject.unit(), Done::when_devices_idle()).unwrap();
-        region.close(Done::when_devices_idle()).unwrap();
+        region.unmap(Bytes(0), subject.unit(), WaitFor::all_devices()).unwrap();
+        region.close(WaitFor::all_devices()).unwrap();
         drop(memory);
         subject.free_here()
     };
@@ -134,7 +135,7 @@ fn one_memory_in_many_regions<B: Workbench>(subject: &Subject<B>) {
         for _ in 0..4 {
             let region = mapped(subject, &[&memory]);
             assert!(has(subject, &region, 9) && !has(subject, &region, 10));
-            region.close(Done::when_devices_idle()).unwrap();
+            region.close(WaitFor::all_devices()).unwrap();
         }
     });
     assert!(has(subject, &mapped(subject, &[&memory]), 9), "it is whole when all but the handle is gone");
@@ -220,7 +221,7 @@ fn errors_stay_in_their_thread<B: Workbench>(subject: &Subject<B>) {
                 let answer = subject.region(1).at(Placement::Exact(taken.address())).build();
                 assert!(matches!(answer, Err(Error::AddressTaken { .. })), "{answer:?}");
                 // Some of it is taken.
-                let answer = Physical::create(&subject.backend, all, subject.properties());
+                let answer = PhysicalMemory::create(&subject.backend, all, subject.properties());
                 assert!(matches!(answer, Err(Error::OutOfMemory { .. })), "{answer:?}");
             }
         }

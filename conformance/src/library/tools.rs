@@ -3,19 +3,19 @@
 
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{
-    Bytes, Capability, DeviceId, Done, Error, Feature, Physical, Region, RegionBuilder, Stream,
+    Bytes, Capability, DeviceId, Error, Feature, PhysicalMemory, Region, RegionBuilder, Stream, WaitFor,
 };
 use gpu_vmm_testkit::Workbench;
 
 /// Waits for every device that has access.
-pub(crate) fn idle() -> Done<'static> {
-    Done::when_devices_idle()
+pub(crate) fn idle() -> WaitFor<'static> {
+    WaitFor::all_devices()
 }
 
 /// Waits for these streams; the work of a case is on them alone.
-pub(crate) const fn streams_idle<'a>(streams: &'a [Stream<'a>]) -> Done<'a> {
+pub(crate) const fn streams_idle<'a>(streams: &'a [Stream<'a>]) -> WaitFor<'a> {
     // SAFETY: each case names all streams on which it has queued work.
-    unsafe { Done::when_streams_idle(streams) }
+    unsafe { WaitFor::streams(streams) }
 }
 
 impl<B: Workbench> Subject<B> {
@@ -31,20 +31,20 @@ impl<B: Workbench> Subject<B> {
     }
 
     /// So many granules of the chosen device's memory in one piece.
-    pub(crate) fn piece(&self, granules: u64) -> Physical<B> {
+    pub(crate) fn piece(&self, granules: u64) -> PhysicalMemory<B> {
         self.piece_on(self.device, granules)
     }
 
     /// The same of another device's.
     #[track_caller]
-    pub(crate) fn piece_on(&self, device: DeviceId, granules: u64) -> Physical<B> {
+    pub(crate) fn piece_on(&self, device: DeviceId, granules: u64) -> PhysicalMemory<B> {
         let properties = gpu_vmm_core::Properties::on(device);
-        Physical::create(&self.backend, self.granules(granules), properties).unwrap()
+        PhysicalMemory::create(&self.backend, self.granules(granules), properties).unwrap()
     }
 
     /// Maps memory and lets the chosen device read and write it.
     #[track_caller]
-    pub(crate) fn open(&self, region: &mut Region<B>, offset: Bytes, memory: &Physical<B>) {
+    pub(crate) fn open(&self, region: &mut Region<B>, offset: Bytes, memory: &PhysicalMemory<B>) {
         region.map(offset, memory).unwrap();
         region.set_access(offset, memory.size(), self.device, RW).unwrap();
     }
@@ -80,7 +80,7 @@ pub(crate) fn told<B: Workbench>(subject: &Subject<B>, feature: Feature) -> Capa
 }
 
 /// Pieces of memory in a row, which their device may read and write.
-pub(crate) fn mapped<B: Workbench>(subject: &Subject<B>, pieces: &[&Physical<B>]) -> Region<B> {
+pub(crate) fn mapped<B: Workbench>(subject: &Subject<B>, pieces: &[&PhysicalMemory<B>]) -> Region<B> {
     let size: Bytes = pieces.iter().map(|piece| piece.size()).sum();
     let mut region = Region::builder(&subject.backend).reserve(size).build().unwrap();
     for piece in pieces {

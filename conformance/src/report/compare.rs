@@ -52,7 +52,7 @@ pub struct Seen {
 }
 
 /// How much of a note is shown, in characters. The reports have more.
-const MOST_CHARACTERS: usize = 400;
+const MAX_CHARACTERS: usize = 400;
 
 /// What stands where a report has nothing.
 const NOTHING: &str = "-";
@@ -267,7 +267,7 @@ fn notes(reports: Reports<'_>, key: Key<'_>) -> Option<Seen> {
 /// A note as one line that is not too long.
 fn shortened(note: &str) -> String {
     let line = note.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(MOST_CHARACTERS) {
+    match line.char_indices().nth(MAX_CHARACTERS) {
         Some((end, _)) => format!("{}...", &line[..end]),
         None => line,
     }

@@ -60,7 +60,7 @@ pub struct Summary {
 }
 
 /// How much of a note is kept, in characters: captured output can be long.
-const MOST_CHARACTERS: usize = 2000;
+const MAX_CHARACTERS: usize = 2000;
 
 /// What the note of a case begins with that lets calls of the driver fail; how many they were comes next.
 pub(crate) const FAILURE_POINTS: &str = "failure points: ";
@@ -166,7 +166,7 @@ fn kept(note: &str, home: Option<&str>) -> String {
         Some(home) if home.len() > 1 => note.replace(home, "~"),
         _ => note.to_owned(),
     };
-    match note.char_indices().nth(MOST_CHARACTERS) {
+    match note.char_indices().nth(MAX_CHARACTERS) {
         Some((end, _)) => format!("{} [{} bytes more]", &note[..end], note.len() - end),
         None => note,
     }
@@ -179,8 +179,8 @@ mod tests {
     #[test]
     fn a_long_note_is_cut_between_characters_and_says_so() {
         assert_eq!(kept("short", None), "short");
-        let long = "ü".repeat(MOST_CHARACTERS + 3);
-        assert_eq!(kept(&long, None), format!("{} [6 bytes more]", "ü".repeat(MOST_CHARACTERS)));
+        let long = "ü".repeat(MAX_CHARACTERS + 3);
+        assert_eq!(kept(&long, None), format!("{} [6 bytes more]", "ü".repeat(MAX_CHARACTERS)));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! mpirun -n 2 target/release/fabric_over_mpi
 //! ```
 
-use gpu_vmm::share::{By, Import, Offer, Offered};
+use gpu_vmm::share::{By, ImportOptions, Offer, Offered};
 use gpu_vmm::{
     AnyBackend, Backend, Bytes, DeviceId, Error, Feature, HandleTypes, Properties, Region, Result,
 };
@@ -72,7 +72,7 @@ fn first(world: &SimpleCommunicator, backend: &AnyBackend) -> Result<()> {
 
 fn second(world: &SimpleCommunicator, backend: &AnyBackend) -> Result<()> {
     let (bytes, _) = world.process_at_rank(0).receive_vec::<u8>();
-    let mut region = Offer::from_bytes(&bytes)?.import(backend, &Import::new())?;
+    let mut region = Offer::from_bytes(&bytes)?.import(backend, &ImportOptions::new())?;
     let wrong = region.count_wrong(DEVICE, Bytes(0), region.end(), QUESTION)?;
     println!("rank 1: {} mapped in one range, {wrong} wrong words", region.end());
     assert_eq!(wrong, 0);

@@ -9,7 +9,7 @@ use crate::sleep::Stashes;
 use crate::status::{Failure, Status};
 use crate::texts::{bytes, clear, give, give_box, give_if_wanted, object, optional, room, take_box};
 use gpu_vmm::dlpack::SharedRegion;
-use gpu_vmm::{AnyBackend, Bytes, DeviceId, Done, Error, Region as Memory};
+use gpu_vmm::{AnyBackend, Bytes, DeviceId, Error, Region as Memory, WaitFor};
 use std::ffi::{c_char, c_void};
 
 /// An address range of a device that grows in place.
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn gpu_vmm_region_shrink(region: *const Region, size: u64,
     status(|| {
         // SAFETY: as the caller says.
         let region = unsafe { object("region", region) }?;
-        let (size, done) = (Bytes(size), Done::when_devices_idle());
+        let (size, done) = (Bytes(size), WaitFor::all_devices());
         let shrunk = if force {
             region.memory.shrink_exported_to(size, done)
         } else {
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn gpu_vmm_region_suspend(
         let contents = || Ok(region.memory.with(Memory::mapped)?);
         let mut stashes = region.stashes.lock();
         let stash = stashes.stash(&region.backend, keep, contents)?;
-        let done = Done::when_devices_idle();
+        let done = WaitFor::all_devices();
         let suspended = if force {
             region.memory.suspend_exported(&stash, done)
         } else {

@@ -7,7 +7,7 @@ use crate::call::status;
 use crate::pool::Pool;
 use crate::status::{Answer, Failure, Status};
 use crate::texts::{clear, give, give_if_wanted, object, optional, required};
-use gpu_vmm::{AnyBackend, Bytes, Done, Ring, Stash};
+use gpu_vmm::{AnyBackend, BackingStore, Bytes, StagingRing, WaitFor};
 use std::ffi::c_char;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,8 +21,8 @@ pub(crate) struct Stashes(Mutex<Made>);
 
 #[derive(Debug, Default)]
 pub(crate) struct Made {
-    ring: Option<Arc<Ring<AnyBackend>>>,
-    pinned: Vec<Stash<AnyBackend>>,
+    ring: Option<Arc<StagingRing<AnyBackend>>>,
+    pinned: Vec<BackingStore<AnyBackend>>,
 }
 
 impl Stashes {
@@ -39,14 +39,14 @@ impl Made {
         backend: &AnyBackend,
         keep: Option<&str>,
         contents: impl FnOnce() -> Answer<Bytes>,
-    ) -> Answer<Stash<AnyBackend>> {
+    ) -> Answer<BackingStore<AnyBackend>> {
         Ok(match keep {
-            None => Stash::nothing(),
-            Some("host") => Stash::pageable(self.ring(backend)?),
+            None => BackingStore::nothing(),
+            Some("host") => BackingStore::pageable(self.ring(backend)?),
             Some("pinned") => self.pinned(backend, contents()?)?,
-            Some("file") => Stash::file(std::env::temp_dir(), self.ring(backend)?),
+            Some("file") => BackingStore::file(std::env::temp_dir(), self.ring(backend)?),
             Some(other) => match other.strip_prefix("file:") {
-                Some(folder) => Stash::file(PathBuf::from(folder), self.ring(backend)?),
+                Some(folder) => BackingStore::file(PathBuf::from(folder), self.ring(backend)?),
                 None => {
                     return Err(Failure::invalid(format!(
                         "suspend: contents cannot be kept in {other:?}; give null (nowhere), \"host\", \"pinned\", \"file\" or \
@@ -57,24 +57,24 @@ impl Made {
         })
     }
 
-    fn ring(&mut self, backend: &AnyBackend) -> Answer<Arc<Ring<AnyBackend>>> {
+    fn ring(&mut self, backend: &AnyBackend) -> Answer<Arc<StagingRing<AnyBackend>>> {
         if let Some(ring) = &self.ring {
             return Ok(Arc::clone(ring));
         }
-        let made = Arc::new(Ring::new(backend, THREADS, Ring::<AnyBackend>::CHUNK)?);
+        let made = Arc::new(StagingRing::new(backend, THREADS, StagingRing::<AnyBackend>::CHUNK)?);
         Ok(Arc::clone(self.ring.insert(made)))
     }
 
     /// Page-locked memory that has room: the smallest there is, or else new memory. It stays for the next time, since making it
     /// and giving it back take longer than copying.
-    fn pinned(&mut self, backend: &AnyBackend, most: Bytes) -> Answer<Stash<AnyBackend>> {
+    fn pinned(&mut self, backend: &AnyBackend, most: Bytes) -> Answer<BackingStore<AnyBackend>> {
         let fitting = self.pinned.iter().filter(|stash| stash.free() >= Some(most));
         if let Some(stash) = fitting.min_by_key(|stash| stash.free()) {
             return Ok(stash.clone());
         }
         // What nothing is in and was too small goes first: there may not be room for both.
         self.pinned.retain(|stash| stash.free() != stash.capacity());
-        let stash = Stash::pinned(backend, most.max(Bytes(1)))?;
+        let stash = BackingStore::pinned(backend, most.max(Bytes(1)))?;
         self.pinned.push(stash.clone());
         Ok(stash)
     }
@@ -85,7 +85,7 @@ impl Pool {
     pub(crate) fn suspend(&self, tag: &str, keep: Option<&str>) -> Answer<Bytes> {
         let mut stashes = self.stashes.lock();
         let stash = stashes.stash(&self.backend, keep, || Ok(self.blocks.occupied(tag)?))?;
-        Ok(self.blocks.suspend(tag, &stash, Done::when_devices_idle())?)
+        Ok(self.blocks.suspend(tag, &stash, WaitFor::all_devices())?)
     }
 }
 

@@ -85,7 +85,7 @@ impl From<PoolError> for Failure {
 fn of(error: &Error) -> Status {
     match error {
         error if error.is_out_of_memory() => GPU_VMM_OUT_OF_MEMORY,
-        Error::StashFull { .. } => GPU_VMM_OUT_OF_MEMORY,
+        Error::BackingStoreFull { .. } => GPU_VMM_OUT_OF_MEMORY,
         Error::ZeroSize { .. }
         | Error::Unaligned { .. }
         | Error::BadAlignment { .. }
@@ -94,14 +94,14 @@ fn of(error: &Error) -> Status {
         | Error::NotMapped { .. }
         | Error::NoSuchDevice { .. }
         | Error::BadTensor { .. } => GPU_VMM_INVALID_ARGUMENT,
-        Error::TooManyAddresses { .. } | Error::AddressTaken { .. } => GPU_VMM_OUT_OF_ADDRESSES,
+        Error::AddressSpaceExhausted { .. } | Error::AddressTaken { .. } => GPU_VMM_OUT_OF_ADDRESSES,
         Error::Unsupported { .. }
         | Error::LibraryNotFound { .. }
         | Error::LibraryRefused { .. }
         | Error::NoDevice { .. } => GPU_VMM_UNAVAILABLE,
         Error::Suspended { .. } => GPU_VMM_SUSPENDED,
         Error::File { .. } => GPU_VMM_FILE,
-        Error::Exported { .. } | Error::Held { .. } | Error::Capturing { .. } => GPU_VMM_BUSY,
+        Error::Exported { .. } | Error::StillReferenced { .. } | Error::Capturing { .. } => GPU_VMM_BUSY,
         Error::Forked { .. } => GPU_VMM_FORKED,
         Error::DeviceLost { .. } => GPU_VMM_DEVICE_LOST,
         _ => GPU_VMM_DRIVER,

@@ -1,15 +1,15 @@
 //! A backend whose driver calls fail when they are told to, and which knows what is left.
 #![allow(unsafe_code)]
 
+use super::fault_copy_stream::FaultCopyStream;
 use super::fault_event::FaultEvent;
 use super::fault_held::{FaultHandle, FaultReservation, Live, Registry};
-use super::fault_lane::FaultLane;
 use super::fault_plan::Plan;
 use gpu_vmm_core::testkit::{CaptureMode, Graph, Walked, WorkStream, Workbench};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog,
-    Event, FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result,
-    Stream, Vendor,
+    Access, Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId,
+    DriverInfo, DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Pinned, Properties, Quirk,
+    Result, Stream, Vendor,
 };
 use std::sync::Arc;
 
@@ -271,9 +271,9 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
         self.inner.pin(size)
     }
 
-    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
+    fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
         self.plan.call("lane")?;
-        Ok(Box::new(FaultLane::new(self.inner.lane(device)?, &self.plan)))
+        Ok(Box::new(FaultCopyStream::new(self.inner.copy_stream(device)?, &self.plan)))
     }
 
     fn synchronize(&self, device: DeviceId) -> Result<()> {

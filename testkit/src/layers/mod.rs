@@ -1,9 +1,9 @@
 //! Backends that wrap another backend: for tests, and for trying an application against trouble.
 
+mod fault_copy_stream;
 mod fault_event;
 mod fault_held;
 mod fault_inject;
-mod fault_lane;
 mod fault_multicast;
 mod fault_plan;
 

@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(1800);
 const ON_MIRI: [(&str, &[&str]); 4] = [
     ("gpu-vmm-pool", &["space::", "slabs::", "turn::", "block::"]),
     ("gpu-vmm-core", &["region::index", "region::restorable", "access::"]),
-    ("gpu-vmm-share", &["line::tests::malformed::the_decoder"]),
+    ("gpu-vmm-share", &["channel::tests::malformed::the_decoder"]),
     (
         "gpu-vmm-snapshot",
         &["tests::lies::a_file", "tests::lies::the_reader", "merge::tests::what", "options", "plan"],

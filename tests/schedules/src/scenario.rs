@@ -4,7 +4,7 @@ use crate::backend::Simulated;
 use crate::chance::Chance;
 use crate::fence::Signal;
 use crate::machine::{Machine, Task, Tenant};
-use gpu_vmm_core::{AddressRange, Backend as _, Bytes, Done, Stash, Stream};
+use gpu_vmm_core::{AddressRange, Backend as _, BackingStore, Bytes, Stream, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{AheadThread, Block, Pool, PoolError, PoolResult};
 use shuttle::rand::{Rng, thread_rng};
@@ -324,7 +324,7 @@ impl User<'_> {
             return;
         }
         let Ok(_alone) = self.world.awake.try_write() else { return };
-        let _ = self.world.pool.suspend(TAG, &Stash::nothing(), Done::when_devices_idle());
+        let _ = self.world.pool.suspend(TAG, &BackingStore::nothing(), WaitFor::all_devices());
         let resumed = (0..1000).any(|_| self.world.pool.resume(TAG).is_ok());
         assert!(resumed, "what was suspended cannot be resumed");
     }

@@ -35,15 +35,15 @@ pub unsafe trait Pinned: Debug + Send + Sync {
 ///
 /// # Safety
 ///
-/// [`finish`](Lane::finish) returns, and dropping ends, only after no queued copy reads or writes any more, whatever the
+/// [`finish`](CopyStream::finish) returns, and dropping ends, only after no queued copy reads or writes any more, whatever the
 /// result: the buffers are reused and freed then.
-pub unsafe trait Lane: Debug + Send {
+pub unsafe trait CopyStream: Debug + Send {
     /// Queues a copy to the host and returns. CUDA: `cuMemcpyDtoHAsync`, HIP: `hipMemcpyAsync`.
     ///
     /// # Safety
     ///
     /// `to` lies with all `length` bytes in [pinned](Pinned) memory of this backend. `from` and the bytes behind it lie in one
-    /// reservation, are mapped, and the lane's device owns them and may read them. Until [`Lane::finish`] has returned,
+    /// reservation, are mapped, and the lane's device owns them and may read them. Until [`CopyStream::finish`] has returned,
     /// both stay as they are and nobody else writes either.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ pub unsafe trait Lane: Debug + Send {
     ///
     /// # Safety
     ///
-    /// As for [`Lane::copy_to_host`], the other way round: the device may write `to`.
+    /// As for [`CopyStream::copy_to_host`], the other way round: the device may write `to`.
     ///
     /// # Errors
     ///
@@ -72,14 +72,14 @@ pub unsafe trait Lane: Debug + Send {
 
 /// Lanes of several devices, each made when it is first asked for. Dropping them waits.
 #[derive(Debug, Default)]
-pub(crate) struct Lanes(BTreeMap<DeviceId, Box<dyn Lane>>);
+pub(crate) struct CopyStreams(BTreeMap<DeviceId, Box<dyn CopyStream>>);
 
-impl Lanes {
+impl CopyStreams {
     /// The device's.
-    pub(crate) fn of(&mut self, backend: &impl Backend, device: DeviceId) -> Result<&mut dyn Lane> {
+    pub(crate) fn of(&mut self, backend: &impl Backend, device: DeviceId) -> Result<&mut dyn CopyStream> {
         Ok(match self.0.entry(device) {
             Entry::Occupied(lane) => lane.into_mut().as_mut(),
-            Entry::Vacant(free) => free.insert(backend.lane(device)?).as_mut(),
+            Entry::Vacant(free) => free.insert(backend.copy_stream(device)?).as_mut(),
         })
     }
 

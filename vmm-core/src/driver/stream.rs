@@ -90,7 +90,7 @@ const PER_THREAD: usize = 2;
 /// No driver's unmap can be relied on to wait for work that still uses the memory: CUDA's returns while a kernel
 /// runs, and the kernel then faults. So whatever unmaps asks for one of these.
 #[derive(Clone, Copy, Debug)]
-pub struct Done<'a>(Wait<'a>);
+pub struct WaitFor<'a>(Wait<'a>);
 
 #[derive(Clone, Copy, Debug)]
 enum Wait<'a> {
@@ -99,7 +99,7 @@ enum Wait<'a> {
     Nothing,
 }
 
-impl<'a> Done<'a> {
+impl<'a> WaitFor<'a> {
     /// Waits until every device that has access to the memory has finished all work that this process has queued
     /// (`cuCtxSynchronize`, `hipDeviceSynchronize`).
     ///
@@ -109,7 +109,7 @@ impl<'a> Done<'a> {
     ///
     /// While a stream captures, the result is [`Error::Capturing`]; nothing is taken away then.
     #[must_use]
-    pub const fn when_devices_idle() -> Self {
+    pub const fn all_devices() -> Self {
         Self(Wait::Devices)
     }
 
@@ -123,7 +123,7 @@ impl<'a> Done<'a> {
     /// The list is complete: no work on any other stream still uses the memory or will use it.
     #[allow(unsafe_code)]
     #[must_use]
-    pub const unsafe fn when_streams_idle(streams: &'a [Stream<'a>]) -> Self {
+    pub const unsafe fn streams(streams: &'a [Stream<'a>]) -> Self {
         Self(Wait::Streams(streams))
     }
 
@@ -135,7 +135,7 @@ impl<'a> Done<'a> {
     /// more, or what has been put there since.
     #[allow(unsafe_code)]
     #[must_use]
-    pub const unsafe fn promised() -> Self {
+    pub const unsafe fn nothing() -> Self {
         Self(Wait::Nothing)
     }
 

@@ -7,11 +7,11 @@ mod poison;
 mod segment;
 mod staging_ring;
 
-pub(crate) use backing::{Batch, Kept};
-pub use backing::{Stash, StashKind};
-pub use physical::{MemoryId, Physical, rounded_size};
+pub use backing::{BackingKind, BackingStore};
+pub(crate) use backing::{Batch, SavedContents};
+pub use physical::{MemoryId, PhysicalMemory, rounded_size};
 pub use poison::POISON;
 pub(crate) use poison::poison;
 pub use segment::Segment;
-pub use staging_ring::{ChunkContents, Ring};
+pub use staging_ring::{ChunkContents, StagingRing};
 pub(crate) use staging_ring::{join, start_thread};

@@ -23,7 +23,7 @@ use std::os::windows::io::{BorrowedHandle, OwnedHandle};
 /// Two mappings of one piece show the same bytes once the writing operation has completed. Inside one kernel they may
 /// differ: on AMD's RDNA the first-level cache is not coherent between two addresses of the same memory.
 #[derive(Debug)]
-pub struct Physical<B: Backend>(Arc<Owned<B>>);
+pub struct PhysicalMemory<B: Backend>(Arc<Owned<B>>);
 
 /// Which piece of memory something is, without keeping the memory. No other piece has an equal one, now or later.
 #[derive(Debug)]
@@ -70,15 +70,15 @@ struct Leaves {
     poisoned: AtomicBool,
 }
 
-impl<B: Backend> Clone for Physical<B> {
+impl<B: Backend> Clone for PhysicalMemory<B> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<B: Backend> Physical<B> {
+impl<B: Backend> PhysicalMemory<B> {
     /// Creates at least `size` bytes: the size is rounded up to the granularity of such memory, and
-    /// [`Physical::size`] tells what it became. CUDA: `cuMemCreate`, HIP: `hipMemCreate`.
+    /// [`PhysicalMemory::size`] tells what it became. CUDA: `cuMemCreate`, HIP: `hipMemCreate`.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl<B: Backend> Physical<B> {
     ///
     /// # Errors
     ///
-    /// The same as for [`Physical::create`], and what the driver answers to a descriptor of another kind.
+    /// The same as for [`PhysicalMemory::create`], and what the driver answers to a descriptor of another kind.
     #[cfg(unix)]
     pub unsafe fn import(
         backend: &B,
@@ -132,7 +132,7 @@ impl<B: Backend> Physical<B> {
     ///
     /// # Errors
     ///
-    /// The same as for [`Physical::create`], and what the driver answers to a handle of another kind.
+    /// The same as for [`PhysicalMemory::create`], and what the driver answers to a handle of another kind.
     #[cfg(windows)]
     pub unsafe fn import_win32(
         backend: &B,
@@ -154,7 +154,7 @@ impl<B: Backend> Physical<B> {
     ///
     /// # Errors
     ///
-    /// The same as for [`Physical::create`], and what the driver answers to other bytes; [`Error::Unsupported`] where it
+    /// The same as for [`PhysicalMemory::create`], and what the driver answers to other bytes; [`Error::Unsupported`] where it
     /// has no such handles.
     pub unsafe fn import_fabric(
         backend: &B,
@@ -200,7 +200,7 @@ impl<B: Backend> Physical<B> {
     }
 
     /// The backend's handle, for what does not export it: the memory would not be known to be
-    /// [exported](Physical::is_exported).
+    /// [exported](PhysicalMemory::is_exported).
     pub(crate) fn handle(&self) -> &B::Handle {
         &self.0.handle
     }

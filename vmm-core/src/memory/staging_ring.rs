@@ -4,7 +4,7 @@
 //! buffers: while the device fills or empties one, the thread empties or fills the other.
 #![allow(unsafe_code)]
 
-use crate::driver::Lanes;
+use crate::driver::CopyStreams;
 use crate::driver::{Backend, Pinned};
 use crate::memory::Segment;
 use crate::types::Lock;
@@ -17,7 +17,7 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 ///
 /// Making it pins its memory, which is slow (0.3 to 0.5 s a GiB on an H200's host): make it once, ahead of need.
 #[derive(Debug)]
-pub struct Ring<B: Backend> {
+pub struct StagingRing<B: Backend> {
     backend: B,
     chunk: Bytes,
     threads: usize,
@@ -44,11 +44,11 @@ struct Chunk {
 /// A buffer with what is going on in it.
 struct Slot<'a> {
     buffer: &'a dyn Pinned,
-    lanes: Lanes,
+    lanes: CopyStreams,
     chunk: Option<Chunk>,
 }
 
-impl<B: Backend> Ring<B> {
+impl<B: Backend> StagingRing<B> {
     /// As much as one buffer has, if nothing else is said.
     pub const CHUNK: Bytes = Bytes::mib(16);
 
@@ -238,7 +238,7 @@ type Job<'a> =
 
 impl<'a> Slot<'a> {
     fn new(buffer: &'a dyn Pinned) -> Self {
-        Self { buffer, lanes: Lanes::default(), chunk: None }
+        Self { buffer, lanes: CopyStreams::default(), chunk: None }
     }
 
     fn start_fetch(&mut self, backend: &impl Backend, chunk: Option<Chunk>) -> Result<()> {

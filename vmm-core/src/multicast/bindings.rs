@@ -1,7 +1,7 @@
 //! The books of an object: whose memory is bound where.
 
 use crate::driver::Backend;
-use crate::memory::Physical;
+use crate::memory::PhysicalMemory;
 use crate::types::{Bytes, DeviceId, Error, Result};
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub struct Binding<B: Backend> {
     /// How long it is.
     pub length: Bytes,
     /// The memory. It is held as long as it is bound.
-    pub memory: Physical<B>,
+    pub memory: PhysicalMemory<B>,
     /// Where what is bound begins in the memory.
     pub memory_offset: Bytes,
 }

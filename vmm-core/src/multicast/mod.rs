@@ -22,7 +22,7 @@
 //!
 //! ```
 //! use gpu_vmm_core::multicast::{MulticastBackend, Team};
-//! use gpu_vmm_core::{Bytes, DeviceId, Done, Physical, Placement, Properties, Result};
+//! use gpu_vmm_core::{Bytes, DeviceId, WaitFor, PhysicalMemory, Placement, Properties, Result};
 //!
 //! fn on_all<B: MulticastBackend>(backend: &B, devices: &[DeviceId]) -> Result<()> {
 //!     let mut team = Team::builder(backend).size(Bytes::mib(64));
@@ -31,12 +31,12 @@
 //!     }
 //!     let mut object = team.create()?.complete();
 //!     for device in devices {
-//!         let memory = Physical::create(backend, object.size(), Properties::on(*device))?;
+//!         let memory = PhysicalMemory::create(backend, object.size(), Properties::on(*device))?;
 //!         object.bind(Bytes(0), &memory, Bytes(0), object.size())?;
 //!     }
 //!     let range = object.map(Placement::Anywhere)?;
 //!     // … kernels use multimem instructions on range.address() …
-//!     range.close(Done::when_devices_idle())
+//!     range.close(WaitFor::all_devices())
 //! }
 //! ```
 //!

@@ -4,7 +4,7 @@
 use super::bindings::Bindings;
 use super::range::Mapping;
 use super::{Binding, Failed, MulticastBackend, MulticastDriver, MulticastGranularity, MulticastRange};
-use crate::memory::Physical;
+use crate::memory::PhysicalMemory;
 use crate::region::Placement;
 use crate::region::{check_aligned, check_inside};
 use crate::types::{Bytes, DeviceId, Error, Properties, Result};
@@ -53,7 +53,7 @@ impl<B: MulticastBackend> Object<B> {
     fn check_in_use(&self, operation: &'static str) -> Result<()> {
         match self.given_up.get() {
             None => Ok(()),
-            Some(cause) => Err(Error::OutOfUse {
+            Some(cause) => Err(Error::Poisoned {
                 operation,
                 offset: Bytes::ZERO,
                 length: self.size,
@@ -119,7 +119,7 @@ impl<B: MulticastBackend> Multicast<B> {
     pub fn bind(
         &mut self,
         offset: Bytes,
-        memory: &Physical<B>,
+        memory: &PhysicalMemory<B>,
         memory_offset: Bytes,
         length: Bytes,
     ) -> Result<()> {
@@ -190,7 +190,7 @@ impl<B: MulticastBackend> Multicast<B> {
     ///
     /// # Errors
     ///
-    /// What unbinding answers, or [`Error::OutOfUse`]. What could not be unbound is left to the driver until the process ends, and so is the object.
+    /// What unbinding answers, or [`Error::Poisoned`]. What could not be unbound is left to the driver until the process ends, and so is the object.
     pub fn close(mut self) -> Result<()> {
         self.object.check_in_use("close")?;
         self.unbind_all()

@@ -3,7 +3,7 @@
 
 use super::object::Object;
 use super::{Failed, Multicast, MulticastBackend};
-use crate::driver::{Done, Reservation};
+use crate::driver::{Reservation, WaitFor};
 use crate::region::Placement;
 use crate::region::{reserve, rounded};
 use crate::types::{Access, Address, AddressRange, Bytes, Error, Grant, Result};
@@ -40,8 +40,8 @@ impl<B: MulticastBackend> Mapping<B> {
         let mut mapping = Self { object: Arc::clone(object), reservation: Some(reservation), range };
         let Err(error) = mapping.grant() else { return Ok(mapping) };
         // SAFETY: the address was told to no one.
-        let Err(undo) = mapping.unmap(unsafe { Done::promised() }) else { return Err(error) };
-        let failed = Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) };
+        let Err(undo) = mapping.unmap(unsafe { WaitFor::nothing() }) else { return Err(error) };
+        let failed = Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) };
         mapping.give_up(&failed);
         Err(failed)
     }
@@ -56,7 +56,7 @@ impl<B: MulticastBackend> Mapping<B> {
     }
 
     /// Waits, unmaps, and gives the addresses back. Where it fails, everything is as it was.
-    fn unmap(&mut self, done: Done<'_>) -> Result<()> {
+    fn unmap(&mut self, done: WaitFor<'_>) -> Result<()> {
         let Some(reservation) = &mut self.reservation else { return Ok(()) };
         done.wait(&self.object.backend, || self.object.devices.iter().copied())?;
         // SAFETY: this is the one mapping there is, whole; the devices of this process have been waited for, or the caller
@@ -75,7 +75,7 @@ impl<B: MulticastBackend> Mapping<B> {
 
 impl<B: MulticastBackend> Drop for Mapping<B> {
     fn drop(&mut self) {
-        match self.unmap(Done::when_devices_idle()) {
+        match self.unmap(WaitFor::all_devices()) {
             // In a forked child all of it is the parent's.
             Ok(()) | Err(Error::Forked { .. }) => {}
             Err(error) => {
@@ -128,12 +128,12 @@ impl<B: MulticastBackend> MulticastRange<B> {
 
     /// Waits as `done` says and unmaps; the object comes back with what is bound. CUDA: `cuMemUnmap`, `cuMemAddressFree`.
     ///
-    /// [`Done::when_devices_idle`] waits for the devices of this process.
+    /// [`WaitFor::all_devices`] waits for the devices of this process.
     ///
     /// # Errors
     ///
     /// What waiting or unmapping answers; the range comes back then, mapped as before.
-    pub fn unmap(mut self, done: Done<'_>) -> Result<Multicast<B>, Failed<Self>> {
+    pub fn unmap(mut self, done: WaitFor<'_>) -> Result<Multicast<B>, Failed<Self>> {
         match self.mapping.unmap(done) {
             Ok(()) => Ok(self.multicast),
             Err(error) => Err(Failed::new(error, self)),
@@ -146,7 +146,7 @@ impl<B: MulticastBackend> MulticastRange<B> {
     ///
     /// Those of [`unmap`](Self::unmap) and [`Multicast::close`]. What the driver does not let go of is left to it until the
     /// process ends.
-    pub fn close(mut self, done: Done<'_>) -> Result<()> {
+    pub fn close(mut self, done: WaitFor<'_>) -> Result<()> {
         if let Err(error) = self.mapping.unmap(done) {
             self.mapping.give_up(&error);
             return Err(error);

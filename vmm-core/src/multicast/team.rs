@@ -148,7 +148,8 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
             HandleTypes::empty()
         };
         let properties = Properties::on(*first).exported_as(self.handle_types | default);
-        let too_large = || Error::TooManyAddresses { operation, size: self.size, limit: Bytes(u64::MAX) };
+        let too_large =
+            || Error::AddressSpaceExhausted { operation, size: self.size, limit: Bytes(u64::MAX) };
         // The driver is asked about whole granules of memory, as others ask it.
         let asked = self.backend.granularity().round_up(self.size).ok_or_else(too_large)?;
         let granularity = driver.granularity(operation, team, asked, &properties)?;

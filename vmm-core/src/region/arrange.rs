@@ -8,8 +8,8 @@ use super::layout::Part;
 use super::map::{check_addresses, check_reach};
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
-use crate::driver::{Backend, Done};
-use crate::memory::Physical;
+use crate::driver::{Backend, WaitFor};
+use crate::memory::PhysicalMemory;
 use crate::types::{AccessMap, Bytes, Error, Properties, Result};
 
 /// Physical memory at an offset of a region: a mapping that a region is to have.
@@ -18,7 +18,7 @@ pub struct MappedMemory<B: Backend> {
     /// Where the memory begins in the region.
     pub offset: Bytes,
     /// The memory, all of which is mapped.
-    pub memory: Physical<B>,
+    pub memory: PhysicalMemory<B>,
     /// What devices may do there. A mapping that the region has already keeps the access that it has.
     pub access: AccessMap,
 }
@@ -34,7 +34,7 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Suspended`], [`Error::OutOfUse`].
+    /// [`Error::Suspended`], [`Error::Poisoned`].
     pub fn check_usable(&self, operation: &'static str) -> Result<()> {
         self.check_active(operation)?;
         self.layout.check_in_use(operation)
@@ -46,15 +46,15 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::AlreadyMapped`] for mappings that overlap or are out of order, [`Error::TooManyAddresses`],
-    /// [`Error::Unaligned`], [`Error::ForeignHandle`], [`Error::PeerUnreachable`], [`Error::CrossesSeam`],
+    /// [`Error::AlreadyMapped`] for mappings that overlap or are out of order, [`Error::AddressSpaceExhausted`],
+    /// [`Error::Unaligned`], [`Error::ForeignHandle`], [`Error::PeerUnreachable`], [`Error::CrossesReservation`],
     /// [`Error::Suspended`], [`Error::AddressTaken`] if there is no room behind the reservation, or what the driver answers.
     /// The region is as before then.
     pub fn apply_layout(
         &mut self,
         operation: &'static str,
         wanted: &[MappedMemory<B>],
-        done: Done<'_>,
+        done: WaitFor<'_>,
     ) -> Result<()> {
         self.check_active(operation)?;
         check_order(operation, wanted)?;
@@ -79,13 +79,13 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`apply_layout`](Self::apply_layout), and [`Error::OutOfUse`].
+    /// Those of [`apply_layout`](Self::apply_layout), and [`Error::Poisoned`].
     pub fn apply_layout_elsewhere(
         &mut self,
         operation: &'static str,
         wanted: &[MappedMemory<B>],
         placement: Placement,
-        done: Done<'_>,
+        done: WaitFor<'_>,
     ) -> Result<()> {
         self.check_usable(operation)?;
         check_order(operation, wanted)?;
@@ -157,7 +157,7 @@ impl<B: Backend> Region<B> {
         operation: &'static str,
         gone: &[Part],
         new: &[Piece<B>],
-        done: Done<'_>,
+        done: WaitFor<'_>,
     ) -> Result<()> {
         for piece in new {
             self.check_seams(operation, piece.offset, piece.mapping.length())?;
@@ -176,7 +176,7 @@ fn check_order<B: Backend>(operation: &'static str, wanted: &[MappedMemory<B>]) 
         let (offset, length) = (*offset, memory.size());
         let end = Bytes(offset.0.saturating_add(length.0));
         if end > ADDRESS_SPACE {
-            return Err(Error::TooManyAddresses { operation, size: end, limit: ADDRESS_SPACE });
+            return Err(Error::AddressSpaceExhausted { operation, size: end, limit: ADDRESS_SPACE });
         }
         if let Some((mapped_offset, mapped_length)) =
             before.filter(|(begin, length)| *begin + *length > offset)

@@ -3,48 +3,48 @@
 //! A captured graph has addresses in it that cannot change from one launch to the next. With several sets of memory for
 //! one address, the graph works on this one's bytes and then on that one's, and nothing is copied.
 
-use crate::driver::{Backend, Done};
-use crate::memory::Physical;
+use crate::driver::{Backend, WaitFor};
+use crate::memory::PhysicalMemory;
 use crate::memory::rounded_size;
 use crate::region::{MappedMemory, rounded};
 use crate::region::{Region, RegionBuilder};
-use crate::types::{Address, Bytes, Error, Result, SetId};
+use crate::types::{Address, BankId, Bytes, Error, Result};
 use std::collections::BTreeMap;
 
 /// A range of addresses that stays where it is for its life, and several sets of memory of which one at a time is shown
 /// there. What is in the others is kept.
 ///
-/// The sets may differ in size; all begin at [`Slots::address`]. The devices that the region was built for have the same
+/// The sets may differ in size; all begin at [`BankedRegion::address`]. The devices that the region was built for have the same
 /// access to each, as [`RegionBuilder::access`] says it for growth: each piece of memory's own device may read and write
 /// it if nothing else was said.
 ///
 /// ```
-/// # use gpu_vmm_core::{Backend, Bytes, Done, Region, Result, Slots};
+/// # use gpu_vmm_core::{Backend, Bytes, WaitFor, Region, Result, BankedRegion};
 /// # fn example<B: Backend>(backend: &B) -> Result<()> {
-/// let mut slots = Slots::build(Region::builder(backend).reserve(Bytes::mib(64)))?;
-/// let (front, back) = (slots.add_set(Bytes::mib(64))?, slots.add_set(Bytes::mib(64))?);
-/// slots.show(back, Done::when_devices_idle())?;
+/// let mut slots = BankedRegion::build(Region::builder(backend).reserve(Bytes::mib(64)))?;
+/// let (front, back) = (slots.add_bank(Bytes::mib(64))?, slots.add_bank(Bytes::mib(64))?);
+/// slots.select(back, WaitFor::all_devices())?;
 /// slots.write(Bytes(0), b"prepared")?;
-/// slots.show(front, Done::when_devices_idle())?;
+/// slots.select(front, WaitFor::all_devices())?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Slots<B: Backend> {
+pub struct BankedRegion<B: Backend> {
     region: Region<B>,
-    sets: BTreeMap<SetId, Vec<Physical<B>>>,
+    sets: BTreeMap<BankId, Vec<PhysicalMemory<B>>>,
     next: u32,
-    shown: Option<SetId>,
+    selected: Option<BankId>,
 }
 
-impl<B: Backend> Slots<B> {
+impl<B: Backend> BankedRegion<B> {
     /// Reserves the addresses: as many as the largest set will need, which the builder says. There is no set yet.
     ///
     /// # Errors
     ///
     /// Those of [`RegionBuilder::build`].
     pub fn build(builder: RegionBuilder<'_, B>) -> Result<Self> {
-        Ok(Self { region: builder.build()?, sets: BTreeMap::new(), next: 0, shown: None })
+        Ok(Self { region: builder.build()?, sets: BTreeMap::new(), next: 0, selected: None })
     }
 
     /// Adds a set of new memory, in one piece, as the region grows with: at least `size` bytes, rounded up to the
@@ -52,16 +52,16 @@ impl<B: Backend> Slots<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ZeroSize`], [`Error::OutOfRange`] and [`Error::TooManyAddresses`] for more than the addresses,
+    /// [`Error::ZeroSize`], [`Error::OutOfRange`] and [`Error::AddressSpaceExhausted`] for more than the addresses,
     /// [`Error::ExceedsDevice`], [`Error::OutOfMemory`], or what the driver answers.
-    pub fn add_set(&mut self, size: Bytes) -> Result<SetId> {
+    pub fn add_bank(&mut self, size: Bytes) -> Result<BankId> {
         let operation = "add a set";
         let properties = self.region.growing_memory();
         let size = rounded(operation, size, self.region.granularity())?;
         let (size, _) = rounded_size(self.region.backend(), operation, size, &properties)?;
         self.region.check_inside(operation, Bytes::ZERO, size)?;
-        let memory = Physical::create(self.region.backend(), size, properties)?;
-        self.add_set_of(vec![memory])
+        let memory = PhysicalMemory::create(self.region.backend(), size, properties)?;
+        self.add_bank_of(vec![memory])
     }
 
     /// Adds a set of memory that there is already: the pieces come to lie one behind the other. It is not shown yet.
@@ -72,7 +72,7 @@ impl<B: Backend> Slots<B> {
     /// [`Error::Unaligned`] where a piece would not lie at a multiple of the granularity, and
     /// [`Error::PeerUnreachable`] for memory that a device with access cannot reach. No driver is asked to change
     /// anything.
-    pub fn add_set_of(&mut self, memory: Vec<Physical<B>>) -> Result<SetId> {
+    pub fn add_bank_of(&mut self, memory: Vec<PhysicalMemory<B>>) -> Result<BankId> {
         let operation = "add a set";
         let mut end = Bytes::ZERO;
         for piece in &memory {
@@ -81,7 +81,7 @@ impl<B: Backend> Slots<B> {
         }
         self.region.check_inside(operation, Bytes::ZERO, end)?;
         self.region.check_wanted(operation, &self.wanted(&memory))?;
-        let id = SetId(self.next);
+        let id = BankId(self.next);
         let overflow = Error::Overflow { operation, base: u64::from(id.0), length: 1 };
         self.next = self.next.checked_add(1).ok_or(overflow)?;
         self.sets.insert(id, memory);
@@ -96,17 +96,17 @@ impl<B: Backend> Slots<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSet`], or what waiting or the driver answers; then the old one is still shown.
-    pub fn show(&mut self, set: SetId, done: Done<'_>) -> Result<()> {
+    /// [`Error::NoSuchBank`], or what waiting or the driver answers; then the old one is still shown.
+    pub fn select(&mut self, set: BankId, done: WaitFor<'_>) -> Result<()> {
         let operation = "show a set";
         let memory = self.set(operation, set)?;
         self.region.check_usable(operation)?;
-        if self.shown == Some(set) {
+        if self.selected == Some(set) {
             return Ok(());
         }
         let wanted = self.wanted(memory);
         self.region.apply_layout(operation, &wanted, done)?;
-        self.shown = Some(set);
+        self.selected = Some(set);
         Ok(())
     }
 
@@ -115,9 +115,9 @@ impl<B: Backend> Slots<B> {
     /// # Errors
     ///
     /// What waiting or the driver answers; then the set is still shown.
-    pub fn hide(&mut self, done: Done<'_>) -> Result<()> {
+    pub fn hide(&mut self, done: WaitFor<'_>) -> Result<()> {
         self.region.apply_layout("hide a set", &[], done)?;
-        self.shown = None;
+        self.selected = None;
         Ok(())
     }
 
@@ -126,10 +126,10 @@ impl<B: Backend> Slots<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSet`], or those of [`Slots::hide`]; then the set is still there.
-    pub fn remove_set(&mut self, set: SetId, done: Done<'_>) -> Result<Vec<Physical<B>>> {
+    /// [`Error::NoSuchBank`], or those of [`BankedRegion::hide`]; then the set is still there.
+    pub fn remove_bank(&mut self, set: BankId, done: WaitFor<'_>) -> Result<Vec<PhysicalMemory<B>>> {
         self.set("remove a set", set)?;
-        if self.shown == Some(set) {
+        if self.selected == Some(set) {
             self.hide(done)?;
         }
         Ok(self.sets.remove(&set).unwrap_or_default())
@@ -137,13 +137,13 @@ impl<B: Backend> Slots<B> {
 
     /// The set that is shown.
     #[must_use]
-    pub fn shown(&self) -> Option<SetId> {
-        self.shown
+    pub fn selected(&self) -> Option<BankId> {
+        self.selected
     }
 
     /// The sets with their sizes, in the order in which they were added.
-    pub fn sets(&self) -> impl Iterator<Item = (SetId, Bytes)> {
-        self.sets.iter().map(|(id, memory)| (*id, memory.iter().map(Physical::size).sum()))
+    pub fn banks(&self) -> impl Iterator<Item = (BankId, Bytes)> {
+        self.sets.iter().map(|(id, memory)| (*id, memory.iter().map(PhysicalMemory::size).sum()))
     }
 
     /// The first address, which never changes.
@@ -197,17 +197,17 @@ impl<B: Backend> Slots<B> {
     }
 
     /// The memory of a set.
-    fn set(&self, operation: &'static str, set: SetId) -> Result<&[Physical<B>]> {
+    fn set(&self, operation: &'static str, set: BankId) -> Result<&[PhysicalMemory<B>]> {
         self.sets.get(&set).map(Vec::as_slice).ok_or_else(|| {
-            let all: Vec<String> = self.sets.keys().map(SetId::to_string).collect();
+            let all: Vec<String> = self.sets.keys().map(BankId::to_string).collect();
             let there = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
-            Error::NoSuchSet { operation, set, there }
+            Error::NoSuchBank { operation, set, there }
         })
     }
 
     /// The mappings that show this memory.
-    fn wanted(&self, memory: &[Physical<B>]) -> Vec<MappedMemory<B>> {
-        let place = |offset: &mut Bytes, piece: &Physical<B>| {
+    fn wanted(&self, memory: &[PhysicalMemory<B>]) -> Vec<MappedMemory<B>> {
+        let place = |offset: &mut Bytes, piece: &PhysicalMemory<B>| {
             let at = *offset;
             *offset += piece.size();
             let access = self.region.growing_access(piece.device());

@@ -215,7 +215,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     /// # Errors
     ///
     /// [`Error::ZeroSize`], [`Error::BadAlignment`], [`Error::Unaligned`] for a hint that is no multiple of the
-    /// alignment and the granularity, [`Error::Overflow`], [`Error::TooManyAddresses`], [`Error::NoSuchDevice`],
+    /// alignment and the granularity, [`Error::Overflow`], [`Error::AddressSpaceExhausted`], [`Error::NoSuchDevice`],
     /// [`Error::AddressTaken`] where [`Placement::Exact`] could not be had, and [`Error::NotRestorable`] where
     /// [`Placement::Restorable`] could not.
     pub fn build(self) -> Result<Region<B>> {
@@ -260,7 +260,7 @@ pub(crate) fn rounded(operation: &'static str, size: Bytes, granularity: Granula
     }
     match granularity.round_up(size) {
         Some(rounded) if rounded <= ADDRESS_SPACE => Ok(rounded),
-        _ => Err(Error::TooManyAddresses { operation, size, limit: ADDRESS_SPACE }),
+        _ => Err(Error::AddressSpaceExhausted { operation, size, limit: ADDRESS_SPACE }),
     }
 }
 
@@ -313,7 +313,7 @@ pub(crate) fn reserve<B: Backend>(
     if range.size != size || !range.base.is_aligned_to(alignment.bytes()) {
         let what =
             format!("{size} with an alignment of {} were asked for, and {range} came", alignment.bytes());
-        return Err(Error::DriverBroke { operation, what });
+        return Err(Error::DriverContractViolated { operation, what });
     }
     Ok(reservation)
 }

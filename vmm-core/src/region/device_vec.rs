@@ -1,7 +1,7 @@
 //! A typed vector in a device's memory that grows in place.
 
-use crate::driver::{Backend, Done};
-use crate::memory::Stash;
+use crate::driver::{Backend, WaitFor};
+use crate::memory::BackingStore;
 use crate::region::{Region, RegionBuilder, Resumed, Suspended};
 use crate::types::{Address, Bytes, DeviceId, Error, Result};
 use bytemuck::Pod;
@@ -176,7 +176,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     /// # Errors
     ///
     /// Those of [`Region::shrink_to`]; the vector is as before.
-    pub fn shrink_to_fit(&mut self, done: Done<'_>) -> Result<()> {
+    pub fn shrink_to_fit(&mut self, done: WaitFor<'_>) -> Result<()> {
         let needed = Self::bytes("shrink", self.length)?;
         self.region.shrink_to(needed, done).map(drop)
     }
@@ -186,7 +186,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     /// # Errors
     ///
     /// Those of [`Region::suspend`]; the vector is as before.
-    pub fn suspend(&mut self, stash: &Stash<B>, done: Done<'_>) -> Result<Suspended> {
+    pub fn suspend(&mut self, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
         self.region.suspend(stash, done)
     }
 
@@ -263,11 +263,11 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         }
         let generous = needed.max(Bytes(end.0 + end.0 / 8));
         let mut grow = |size| match self.may_move {
-            true => self.region.grow_or_move(size, Done::when_devices_idle()),
+            true => self.region.grow_or_move(size, WaitFor::all_devices()),
             false => self.region.grow_to(size),
         };
         match grow(generous) {
-            Err(error) if generous > needed && !matches!(error, Error::UndoFailed { .. }) => {
+            Err(error) if generous > needed && !matches!(error, Error::RollbackFailed { .. }) => {
                 grow(needed).map(drop)
             }
             answer => answer.map(drop),

@@ -9,14 +9,14 @@ use super::layout::{Layout, Part};
 use super::map::check_reach;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
-use crate::driver::{Backend, Done};
-use crate::memory::Physical;
+use crate::driver::{Backend, WaitFor};
+use crate::memory::PhysicalMemory;
 use crate::memory::rounded_size;
 use crate::types::{Address, Bytes, DeviceId, Error, Result};
 
 /// How a region grew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Grown {
+pub enum GrowthKind {
     /// Inside of what was reserved. The address is the same.
     Within,
     /// By further reservations at exactly the end of the last one. The address is the same.
@@ -25,7 +25,7 @@ pub enum Grown {
     Remapped,
 }
 
-impl Grown {
+impl GrowthKind {
     /// `within`, `extended` or `remapped`, as reports have it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -41,7 +41,7 @@ impl Grown {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Growth {
     /// Which way it went.
-    pub how: Grown,
+    pub how: GrowthKind,
     /// Where the region begins now.
     pub address: Address,
     /// Where it ends now: what was asked for, rounded up to the granularity, or more where it had more.
@@ -70,7 +70,7 @@ impl<B: Backend> Region<B> {
     ///
     /// [`Error::AddressTaken`], with the address that was offered, where the addresses behind the region are not
     /// free; [`Error::Guarded`] where they are the region's own guard; [`Error::OutOfMemory`];
-    /// [`Error::TooManyAddresses`]. The region is as before.
+    /// [`Error::AddressSpaceExhausted`]. The region is as before.
     pub fn grow_to(&mut self, size: Bytes) -> Result<Growth> {
         self.grow_to_on(self.growing.memory.device, size)
     }
@@ -86,10 +86,10 @@ impl<B: Backend> Region<B> {
         let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
         let reserved = self.reserved();
         if target <= reserved {
-            return self.fill_up_to(target, device, Grown::Within);
+            return self.fill_up_to(target, device, GrowthKind::Within);
         }
         self.extend(operation, target)?;
-        self.fill_up_to(target, device, Grown::Extended).inspect_err(|_| self.take_back(reserved))
+        self.fill_up_to(target, device, GrowthKind::Extended).inspect_err(|_| self.take_back(reserved))
     }
 
     /// Grows to at least `size` bytes, at another address if it must be: then a range of at least twice the size is
@@ -102,7 +102,7 @@ impl<B: Backend> Region<B> {
     /// Those of [`Region::grow_to`] but [`Error::AddressTaken`] and [`Error::Guarded`]. [`Error::Unaligned`] if memory of a
     /// larger granularity than the region's is mapped at an offset that is no multiple of it: no aligned address suits it
     /// then. The region is as before, at its old address.
-    pub fn grow_or_move(&mut self, size: Bytes, done: Done<'_>) -> Result<Growth> {
+    pub fn grow_or_move(&mut self, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
         self.grow_or_move_on(self.growing.memory.device, size, done)
     }
 
@@ -111,7 +111,7 @@ impl<B: Backend> Region<B> {
     /// # Errors
     ///
     /// Those of [`Region::grow_to_on`] but [`Error::AddressTaken`] and [`Error::Guarded`]. The region is as before, at its old address.
-    pub fn grow_or_move_on(&mut self, device: DeviceId, size: Bytes, done: Done<'_>) -> Result<Growth> {
+    pub fn grow_or_move_on(&mut self, device: DeviceId, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
         match self.grow_to_on(device, size) {
             Err(Error::AddressTaken { .. } | Error::Guarded { .. }) => self.remap(device, size, done),
             other => other,
@@ -125,7 +125,7 @@ impl<B: Backend> Region<B> {
     ///
     /// [`Error::OutOfRange`] for more than the region has; what waiting or the driver answers. The region is as
     /// before.
-    pub fn shrink_to(&mut self, size: Bytes, done: Done<'_>) -> Result<Shrunk> {
+    pub fn shrink_to(&mut self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
         let operation = "shrink";
         self.check_active(operation)?;
         let end = self.end();
@@ -172,7 +172,7 @@ impl<B: Backend> Region<B> {
     }
 
     fn unchanged(&self) -> Growth {
-        Growth { how: Grown::Within, address: self.address(), end: self.end(), added: Bytes::ZERO }
+        Growth { how: GrowthKind::Within, address: self.address(), end: self.end(), added: Bytes::ZERO }
     }
 
     /// Adds a reservation at exactly the end of the last one, so that the region reaches `target`.
@@ -217,7 +217,7 @@ impl<B: Backend> Region<B> {
     }
 
     /// Maps new memory from the end up to `target`, which is reserved: one handle for each reservation.
-    fn fill_up_to(&mut self, target: Bytes, device: DeviceId, how: Grown) -> Result<Growth> {
+    fn fill_up_to(&mut self, target: Bytes, device: DeviceId, how: GrowthKind) -> Result<Growth> {
         let end = self.end();
         let pieces = self.new_pieces(&self.layout, end, target, device)?;
         self.layout.place(&pieces)?;
@@ -235,14 +235,14 @@ impl<B: Backend> Region<B> {
         let access = self.growing.access_to(device);
         let cuts = layout.spans.cut(from, to - from);
         cuts.map(|cut| {
-            let memory = Physical::create(&self.backend, cut.length, self.growing.memory_of(device))?;
+            let memory = PhysicalMemory::create(&self.backend, cut.length, self.growing.memory_of(device))?;
             Ok(Piece { offset: cut.offset, mapping: Mapping::new(memory, access) })
         })
         .collect()
     }
 
     /// Moves to a larger range: the new one is complete before the old one is touched.
-    fn remap(&mut self, device: DeviceId, size: Bytes, done: Done<'_>) -> Result<Growth> {
+    fn remap(&mut self, device: DeviceId, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
         let operation = "grow";
         let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
         let end = self.end();
@@ -250,7 +250,7 @@ impl<B: Backend> Region<B> {
         let layout = self.reserve_for_move(operation, target, &moved)?;
         moved.extend(self.new_pieces(&layout, end, target, device)?);
         self.move_to(layout, &moved, done)?;
-        Ok(Growth { how: Grown::Remapped, address: self.address(), end: target, added: target - end })
+        Ok(Growth { how: GrowthKind::Remapped, address: self.address(), end: target, added: target - end })
     }
 
     /// Maps pieces in an empty layout, and leaves the old one for it.
@@ -258,7 +258,7 @@ impl<B: Backend> Region<B> {
         &mut self,
         mut layout: Layout<B>,
         moved: &[Piece<B>],
-        done: Done<'_>,
+        done: WaitFor<'_>,
     ) -> Result<()> {
         layout.place(moved)?;
         let emptied = self
@@ -268,7 +268,7 @@ impl<B: Backend> Region<B> {
             // No device has been told of the new addresses, so there is nothing to wait for.
             return Err(match layout.clear() {
                 Ok(()) => error,
-                Err(undo) => Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) },
+                Err(undo) => Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) },
             });
         }
         self.layout = layout;

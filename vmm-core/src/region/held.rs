@@ -34,7 +34,7 @@ impl<B: Backend> Table<B> {
             } else {
                 continue;
             };
-            return Err(Error::Held { operation, offset, length: memory.size(), holder });
+            return Err(Error::StillReferenced { operation, offset, length: memory.size(), holder });
         }
         Ok(())
     }

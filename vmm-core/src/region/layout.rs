@@ -7,7 +7,7 @@
 use super::spans::{Cut, Spans};
 use super::table::{Mapping, Piece, Table};
 use crate::driver::{Backend, Reservation};
-use crate::memory::Physical;
+use crate::memory::PhysicalMemory;
 use crate::types::{Access, AccessMap, Bytes, DeviceId, Error, Grant, Granularity, Result};
 
 /// Some of a region: mappings that follow each other without a hole.
@@ -144,9 +144,9 @@ impl<B: Backend> Layout<B> {
     }
 
     /// Has memory that leaves a guarded region be poisoned when nobody holds it any more.
-    pub(super) fn poison<'a>(&self, memory: impl Iterator<Item = &'a Physical<B>>) {
+    pub(super) fn poison<'a>(&self, memory: impl Iterator<Item = &'a PhysicalMemory<B>>) {
         if !self.spans.guard().is_zero() {
-            memory.for_each(Physical::poison_when_freed);
+            memory.for_each(PhysicalMemory::poison_when_freed);
         }
     }
 
@@ -191,7 +191,7 @@ impl<B: Backend> Layout<B> {
         self.poison_all();
         let Err(error) = self.clear() else { return Ok(()) };
         let again = self.clear();
-        again.map_err(|undo| Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) })
+        again.map_err(|undo| Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) })
     }
 
     /// Refuses where some mapping is out of use.
@@ -224,7 +224,7 @@ impl<B: Backend> Layout<B> {
         for part in parts {
             self.table.change(part, |mapping| mapping.out_of_use = Some(cause.clone()));
         }
-        Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) }
+        Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) }
     }
 
     /// Puts mappings back that were removed before `error` came. What cannot be put back keeps its memory, out of use;
@@ -240,7 +240,7 @@ impl<B: Backend> Layout<B> {
                 self.table.insert(offset, mapping);
             }
         }
-        Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) }
+        Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) }
     }
 
     /// Unmaps what `place` had mapped before `error` came.
@@ -254,7 +254,7 @@ impl<B: Backend> Layout<B> {
         error
     }
 
-    fn map_one(&mut self, offset: Bytes, memory: &Physical<B>) -> Result<()> {
+    fn map_one(&mut self, offset: Bytes, memory: &PhysicalMemory<B>) -> Result<()> {
         let cut = self.cut_of(offset, memory.size());
         let (reservation, at) = self.spans.reservation(cut).ok_or_else(|| no_reservation(cut))?;
         // SAFETY: the caller of `place` has checked that the part is inside one reservation, aligned and free, and
@@ -340,7 +340,7 @@ pub(super) fn runs<B: Backend, K: PartialEq>(
 }
 
 /// What is behind pieces.
-pub(super) fn memories<B: Backend>(pieces: &[Piece<B>]) -> impl Iterator<Item = &Physical<B>> {
+pub(super) fn memories<B: Backend>(pieces: &[Piece<B>]) -> impl Iterator<Item = &PhysicalMemory<B>> {
     pieces.iter().map(|piece| &piece.mapping.memory)
 }
 

@@ -4,8 +4,8 @@ use super::layout::Part;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::driver::wait_for_devices;
-use crate::driver::{Backend, Done};
-use crate::memory::Physical;
+use crate::driver::{Backend, WaitFor};
+use crate::memory::PhysicalMemory;
 use crate::types::{Access, AccessMap, Address, Bytes, DeviceId, Error, Properties, Result};
 
 impl<B: Backend> Region<B> {
@@ -17,8 +17,8 @@ impl<B: Backend> Region<B> {
     /// # Errors
     ///
     /// [`Error::ForeignHandle`], [`Error::Unaligned`], [`Error::OutOfRange`], [`Error::AlreadyMapped`],
-    /// [`Error::CrossesSeam`] where the region is made of several reservations and the piece would lie in two.
-    pub fn map(&mut self, offset: Bytes, memory: &Physical<B>) -> Result<()> {
+    /// [`Error::CrossesReservation`] where the region is made of several reservations and the piece would lie in two.
+    pub fn map(&mut self, offset: Bytes, memory: &PhysicalMemory<B>) -> Result<()> {
         let operation = "map";
         memory.check_belongs_to(operation, &self.backend)?;
         let length = memory.size();
@@ -40,7 +40,7 @@ impl<B: Backend> Region<B> {
     ///
     /// [`Error::ZeroSize`], [`Error::Unaligned`], [`Error::OutOfRange`], [`Error::NotMapped`],
     /// [`Error::PartialMapping`], or what the driver answers; then everything is still mapped.
-    pub fn unmap(&mut self, offset: Bytes, length: Bytes, done: Done<'_>) -> Result<()> {
+    pub fn unmap(&mut self, offset: Bytes, length: Bytes, done: WaitFor<'_>) -> Result<()> {
         let operation = "unmap";
         self.check_part(operation, offset, length)?;
         self.layout.table.check_whole(operation, offset, length)?;
@@ -89,7 +89,7 @@ impl<B: Backend> Region<B> {
     pub(super) fn check_seams(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
         match self.layout.spans.first_cut(offset, length) {
             Some(cut) if cut.length < length => {
-                Err(Error::CrossesSeam { operation, offset, length, seam: offset + cut.length })
+                Err(Error::CrossesReservation { operation, offset, length, seam: offset + cut.length })
             }
             _ => Ok(()),
         }

@@ -51,22 +51,22 @@ mod vacate;
 mod whole;
 
 pub use arrange::MappedMemory;
-pub use banked::Slots;
+pub use banked::BankedRegion;
 pub use builder::{ADDRESS_SPACE, Placement, RegionBuilder};
 pub(crate) use builder::{reserve, rounded};
 pub use device_vec::{DevicePtr, DeviceVec};
 #[cfg(unix)]
 pub use dma_buf::DmaBuf;
-pub use grow::{Grown, Growth, Shrunk};
+pub use grow::{Growth, GrowthKind, Shrunk};
 pub(crate) use map::check_inside;
 pub use map::check_reach;
-pub use move_device::{Moved, Via};
-pub use set::{ByTag, Regions, SharedRegion};
+pub use move_device::{MovePath, Moved};
+pub use set::{RegionSet, SharedRegion, TagResult};
 pub use suspend::{RegionState, Resumed, Suspended};
 pub use whole::RegionSettings;
 
-use crate::driver::{Backend, Done};
-use crate::memory::Physical;
+use crate::driver::{Backend, WaitFor};
+use crate::memory::PhysicalMemory;
 use crate::types::{
     Access, AccessMap, Address, AddressRange, Alignment, Bytes, DeviceId, Error, Granularity, Properties,
     Result,
@@ -121,11 +121,11 @@ pub struct MappingInfo<'a, B: Backend> {
     /// How long it is: the size of the memory, since handles are mapped whole.
     pub length: Bytes,
     /// The memory behind it.
-    pub memory: &'a Physical<B>,
+    pub memory: &'a PhysicalMemory<B>,
     /// What devices may do with it.
     pub access: AccessMap,
     /// True where nobody can vouch for it any more: an operation failed on it, and so did undoing that. All further ones
-    /// are refused ([`Error::OutOfUse`]).
+    /// are refused ([`Error::Poisoned`]).
     pub out_of_use: bool,
 }
 
@@ -253,7 +253,7 @@ impl<B: Backend> Region<B> {
     ///
     /// What waiting or unmapping answers; what could not be given back is left to the end of the process. After
     /// [`Error::Capturing`] the backend [keeps](crate::Deferred) the memory until it can be given back.
-    pub fn close(mut self, done: Done<'_>) -> Result<()> {
+    pub fn close(mut self, done: WaitFor<'_>) -> Result<()> {
         let closed = self.empty(done);
         if let Err(Error::Capturing { .. }) = closed {
             // The destructor would try to wait once more, which spoils captures.
@@ -263,7 +263,7 @@ impl<B: Backend> Region<B> {
     }
 
     /// Removes every mapping that can be vouched for. The first error is returned, the rest is gone on with.
-    fn empty(&mut self, done: Done<'_>) -> Result<()> {
+    fn empty(&mut self, done: WaitFor<'_>) -> Result<()> {
         if self.layout.table.is_empty() {
             return Ok(());
         }
@@ -273,14 +273,14 @@ impl<B: Backend> Region<B> {
     }
 
     /// Sees to it that no device uses a part any more.
-    fn wait(&self, layout: &Layout<B>, offset: Bytes, length: Bytes, done: Done<'_>) -> Result<()> {
+    fn wait(&self, layout: &Layout<B>, offset: Bytes, length: Bytes, done: WaitFor<'_>) -> Result<()> {
         done.wait(&self.backend, || layout.table.devices(offset, length))
     }
 }
 
 impl<B: Backend> Drop for Region<B> {
     fn drop(&mut self) {
-        match self.empty(Done::when_devices_idle()) {
+        match self.empty(WaitFor::all_devices()) {
             // In a forked child all of it is the parent's.
             Ok(()) | Err(Error::Forked { .. }) => {}
             Err(Error::Capturing { .. }) => self.defer(),

@@ -12,28 +12,28 @@ use super::map::check_reach;
 use super::table::{Mapping, Piece};
 use super::{Placement, check_aligned};
 use crate::driver::check_same;
-use crate::driver::{Backend, Done};
-use crate::memory::{MemoryId, Physical, Ring, Segment};
+use crate::driver::{Backend, WaitFor};
+use crate::memory::{MemoryId, PhysicalMemory, Segment, StagingRing};
 use crate::types::{Access, AccessMap, Bytes, DeviceId, Error, Properties, Result};
 use std::collections::HashMap;
 
 /// Which way contents go from one device to another.
 #[derive(Debug)]
-pub enum Via<'a, B: Backend> {
+pub enum MovePath<'a, B: Backend> {
     /// The fastest: the new device copies out of the old one's memory where it can reach it. What it cannot reach goes
     /// through the host's memory: through this ring, or one that is made for the call, which takes 10 ms and more.
-    Fastest(Option<&'a Ring<B>>),
+    Fastest(Option<&'a StagingRing<B>>),
     /// Through this ring, whether the devices can reach each other or not.
-    Ring(&'a Ring<B>),
+    Ring(&'a StagingRing<B>),
 }
 
-impl<B: Backend> Clone for Via<'_, B> {
+impl<B: Backend> Clone for MovePath<'_, B> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<B: Backend> Copy for Via<'_, B> {}
+impl<B: Backend> Copy for MovePath<'_, B> {}
 
 /// What a move to another device did: how many bytes went which way. Memory that is mapped several times counts once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,8 +47,8 @@ pub struct Moved {
 /// A piece of memory with what is to take its place.
 #[derive(Debug)]
 struct Pair<B: Backend> {
-    old: Physical<B>,
-    new: Physical<B>,
+    old: PhysicalMemory<B>,
+    new: PhysicalMemory<B>,
 }
 
 /// What is to happen, when all has been checked.
@@ -77,25 +77,30 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`]; [`Error::ForeignHandle`] for a ring of another backend; [`Error::Held`] for memory that
+    /// [`Error::NoSuchDevice`]; [`Error::ForeignHandle`] for a ring of another backend; [`Error::StillReferenced`] for memory that
     /// has been exported or imported, or is held or mapped outside of this region, since it would be another one there
     /// than here; [`Error::PeerUnreachable`] where a device that has access, or is to have it to what growth brings,
     /// cannot reach the new memory, and [`Error::Unsupported`] where that is the host; [`Error::ExceedsDevice`] and
     /// [`Error::OutOfMemory`]; or what the driver answers. The region is as before.
     ///
     /// ```
-    /// # use gpu_vmm_core::{Backend, DeviceId, Done, Region, Result, Via};
+    /// # use gpu_vmm_core::{Backend, DeviceId, WaitFor, Region, Result, MovePath};
     /// # fn example<B: Backend>(region: &mut Region<B>) -> Result<()> {
     /// let address = region.address();
-    /// region.move_to_device(DeviceId(1), Via::Fastest(None), Done::when_devices_idle())?;
+    /// region.move_to_device(DeviceId(1), MovePath::Fastest(None), WaitFor::all_devices())?;
     /// assert_eq!(region.address(), address);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn move_to_device(&mut self, device: DeviceId, via: Via<'_, B>, done: Done<'_>) -> Result<Moved> {
+    pub fn move_to_device(
+        &mut self,
+        device: DeviceId,
+        via: MovePath<'_, B>,
+        done: WaitFor<'_>,
+    ) -> Result<Moved> {
         let operation = "move to another device";
         self.backend.device(operation, device)?;
-        if let Via::Fastest(Some(ring)) | Via::Ring(ring) = via {
+        if let MovePath::Fastest(Some(ring)) | MovePath::Ring(ring) = via {
             check_same(operation, ring.backend(), &self.backend)?;
         }
         self.check_usable(operation)?;
@@ -150,7 +155,7 @@ impl<B: Backend> Region<B> {
             let place = match places.get(&old.id()) {
                 Some(place) => *place,
                 None => {
-                    let new = Physical::create(&self.backend, old.size(), there(old, device))?;
+                    let new = PhysicalMemory::create(&self.backend, old.size(), there(old, device))?;
                     places.insert(old.id(), plan.pairs.len());
                     plan.pairs.push(Pair { old: old.clone(), new });
                     plan.pairs.len() - 1
@@ -169,13 +174,13 @@ impl<B: Backend> Region<B> {
         operation: &'static str,
         pairs: &[Pair<B>],
         device: DeviceId,
-        via: Via<'_, B>,
+        via: MovePath<'_, B>,
     ) -> Result<Moved> {
         let reading = |pair: &Pair<B>| {
             let own = AccessMap::NONE.with(pair.old.device(), Access::Read);
             let reach = match via {
-                Via::Ring(_) => Access::None,
-                Via::Fastest(_) => {
+                MovePath::Ring(_) => Access::None,
+                MovePath::Fastest(_) => {
                     match check_reach(&self.backend, operation, device, &pair.old.properties()) {
                         Ok(()) => Access::Read,
                         Err(Error::PeerUnreachable { .. }) => Access::None,
@@ -196,7 +201,11 @@ impl<B: Backend> Region<B> {
     }
 
     /// Memory at addresses of its own, one piece behind the other.
-    fn beside(&self, operation: &'static str, memories: Vec<(Physical<B>, AccessMap)>) -> Result<Layout<B>> {
+    fn beside(
+        &self,
+        operation: &'static str,
+        memories: Vec<(PhysicalMemory<B>, AccessMap)>,
+    ) -> Result<Layout<B>> {
         let mut pieces = Vec::new();
         let (mut end, mut unit) = (Bytes::ZERO, self.granularity);
         for (memory, access) in memories {
@@ -215,7 +224,13 @@ impl<B: Backend> Region<B> {
         Ok(layout)
     }
 
-    fn copy_all(&self, from: &Layout<B>, to: &Layout<B>, device: DeviceId, via: Via<'_, B>) -> Result<Moved> {
+    fn copy_all(
+        &self,
+        from: &Layout<B>,
+        to: &Layout<B>,
+        device: DeviceId,
+        via: MovePath<'_, B>,
+    ) -> Result<Moved> {
         let mut moved = Moved::default();
         let (mut fetched, mut sent) = (Vec::new(), Vec::new());
         for ((source, old), (target, new)) in from.table.iter().zip(to.table.iter()) {
@@ -234,10 +249,10 @@ impl<B: Backend> Region<B> {
         }
         match via {
             _ if fetched.is_empty() => {}
-            Via::Fastest(Some(ring)) | Via::Ring(ring) => ring.pass(&fetched, &sent)?,
-            Via::Fastest(None) => {
-                let chunk = Ring::<B>::CHUNK.min(moved.through_host);
-                Ring::new(&self.backend, 2, chunk)?.pass(&fetched, &sent)?;
+            MovePath::Fastest(Some(ring)) | MovePath::Ring(ring) => ring.pass(&fetched, &sent)?,
+            MovePath::Fastest(None) => {
+                let chunk = StagingRing::<B>::CHUNK.min(moved.through_host);
+                StagingRing::new(&self.backend, 2, chunk)?.pass(&fetched, &sent)?;
             }
         }
         Ok(moved)
@@ -245,7 +260,7 @@ impl<B: Backend> Region<B> {
 }
 
 /// What memory is to be in the place of this.
-fn there<B: Backend>(memory: &Physical<B>, device: DeviceId) -> Properties {
+fn there<B: Backend>(memory: &PhysicalMemory<B>, device: DeviceId) -> Properties {
     Properties { device, ..memory.properties() }
 }
 
@@ -265,6 +280,6 @@ fn cleared<B: Backend>(layouts: &mut [&mut Layout<B>], result: Result<Moved>) ->
     };
     match clear() {
         Ok(()) => Err(error),
-        Err(undo) => Err(Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) }),
+        Err(undo) => Err(Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) }),
     }
 }

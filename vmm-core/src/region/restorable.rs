@@ -58,7 +58,8 @@ pub(super) fn reserve<B: Backend>(
 fn chosen(operation: &'static str, size: Bytes, step: Bytes, random: u64) -> Result<Address> {
     let first = WINDOW.base.0.next_multiple_of(step.0);
     let room = Bytes(WINDOW.end().0.saturating_sub(first));
-    let last = room.0.checked_sub(size.0).ok_or(Error::TooManyAddresses { operation, size, limit: room })?;
+    let last =
+        room.0.checked_sub(size.0).ok_or(Error::AddressSpaceExhausted { operation, size, limit: room })?;
     let places = last / step.0 + 1;
     Ok(Address(first + random % places * step.0))
 }
@@ -102,7 +103,7 @@ mod tests {
     #[test]
     fn more_than_the_window_is_refused_with_what_there_is() {
         let limit = |size, step| match place(size, step, 1) {
-            Err(Error::TooManyAddresses { limit, .. }) => limit,
+            Err(Error::AddressSpaceExhausted { limit, .. }) => limit,
             other => panic!("{other:?}"),
         };
         assert_eq!(limit(WINDOW.size + UNIT, UNIT), WINDOW.size);

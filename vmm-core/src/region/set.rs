@@ -1,7 +1,7 @@
 //! Regions that a process has in common, found by their tags: all weights go to sleep, all caches wake.
 
-use crate::driver::{Backend, Done};
-use crate::memory::Stash;
+use crate::driver::{Backend, WaitFor};
+use crate::memory::BackingStore;
 use crate::region::{Region, RegionState, Resumed, Suspended};
 use crate::types::Lock;
 use crate::types::{AddressRange, Bytes, Error, Result};
@@ -38,7 +38,7 @@ impl<B: Backend> SharedRegion<B> {
     }
 
     /// Waits until nobody else works on the region. A thread that has it locked and locks it again waits for itself. One that
-    /// has it locked has the [`Regions`] suspend and resume nothing, whatever the tag, and does not ask for their states:
+    /// has it locked has the [`RegionSet`] suspend and resume nothing, whatever the tag, and does not ask for their states:
     /// they wait for it, or for another thread that does. That a thread has panicked with it is no harm: the region's own
     /// books are always whole.
     ///
@@ -58,7 +58,7 @@ impl<B: Backend> SharedRegion<B> {
 
 /// What was done to all regions with a tag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ByTag {
+pub struct TagResult {
     /// How many have the tag.
     pub regions: usize,
     /// How many of them were changed; the others were as they should be already.
@@ -73,19 +73,19 @@ pub struct ByTag {
 /// of two calls at the same time, all regions are at last as the later one says.
 ///
 /// ```
-/// # use gpu_vmm_core::{Backend, Bytes, Done, Region, Regions, Result, Stash};
+/// # use gpu_vmm_core::{Backend, Bytes, WaitFor, Region, RegionSet, Result, BackingStore};
 /// # fn example<B: Backend>(backend: &B) -> Result<()> {
-/// let regions = Regions::new();
-/// let stash = Stash::pinned(backend, Bytes::gib(32))?;
+/// let regions = RegionSet::new();
+/// let stash = BackingStore::pinned(backend, Bytes::gib(32))?;
 /// let weights = regions.insert(Region::builder(backend).tag("weights").build()?)?;
 /// weights.lock()?.grow_to(Bytes::gib(24))?;
-/// regions.suspend("weights", &stash, Done::when_devices_idle())?;
+/// regions.suspend("weights", &stash, WaitFor::all_devices())?;
 /// regions.resume("weights")?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Regions<B: Backend>(Arc<All<B>>);
+pub struct RegionSet<B: Backend>(Arc<All<B>>);
 
 #[derive(Debug)]
 struct All<B: Backend> {
@@ -94,19 +94,19 @@ struct All<B: Backend> {
     turn: Lock<()>,
 }
 
-impl<B: Backend> Clone for Regions<B> {
+impl<B: Backend> Clone for RegionSet<B> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<B: Backend> Default for Regions<B> {
+impl<B: Backend> Default for RegionSet<B> {
     fn default() -> Self {
         Self(Arc::new(All { members: Lock::default(), turn: Lock::default() }))
     }
 }
 
-impl<B: Backend> Regions<B> {
+impl<B: Backend> RegionSet<B> {
     /// None yet.
     #[must_use]
     pub fn new() -> Self {
@@ -117,7 +117,7 @@ impl<B: Backend> Regions<B> {
         self.0.members.lock(operation)
     }
 
-    /// Adds a region, which stays here until it is [removed](Regions::remove).
+    /// Adds a region, which stays here until it is [removed](RegionSet::remove).
     ///
     /// # Errors
     ///
@@ -174,10 +174,10 @@ impl<B: Backend> Regions<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Partly`] with the first error of a region: those before it are suspended and stay so, those behind it were
-    /// not touched. The same call again goes on there; [`Regions::resume`] takes it back. The region itself is as it was,
+    /// [`Error::Partial`] with the first error of a region: those before it are suspended and stay so, those behind it were
+    /// not touched. The same call again goes on there; [`RegionSet::resume`] takes it back. The region itself is as it was,
     /// but for [`Error::AddressesLost`]: then it is suspended too, and among those that are done.
-    pub fn suspend(&self, tag: &str, stash: &Stash<B>, done: Done<'_>) -> Result<ByTag> {
+    pub fn suspend(&self, tag: &str, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<TagResult> {
         self.each("suspend", tag, |region| {
             let Suspended { memory, already, .. } = region.suspend(stash, done)?;
             Ok((!already).then_some(memory))
@@ -189,10 +189,10 @@ impl<B: Backend> Regions<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Partly`] with the first error of a region: those before it are resumed, and can be used; it and those behind
+    /// [`Error::Partial`] with the first error of a region: those before it are resumed, and can be used; it and those behind
     /// it are still suspended, with their contents. The same call again goes on there, when there is more memory for
     /// example.
-    pub fn resume(&self, tag: &str) -> Result<ByTag> {
+    pub fn resume(&self, tag: &str) -> Result<TagResult> {
         self.each("resume", tag, |region| {
             let Resumed { memory, already, .. } = region.resume()?;
             Ok((!already).then_some(memory))
@@ -206,16 +206,16 @@ impl<B: Backend> Regions<B> {
         operation: &'static str,
         tag: &str,
         act: impl Fn(&mut Region<B>) -> Result<Option<Bytes>>,
-    ) -> Result<ByTag> {
+    ) -> Result<TagResult> {
         let _turn = self.0.turn.lock(operation)?;
         let members = self.tagged(tag)?;
-        let mut all = ByTag { regions: members.len(), ..ByTag::default() };
+        let mut all = TagResult { regions: members.len(), ..TagResult::default() };
         for (done, member) in members.iter().enumerate() {
             let changed = act(&mut *member.lock()?).map_err(|source| {
                 // That region is suspended, with its contents.
                 let done = done + usize::from(matches!(source, Error::AddressesLost { .. }));
                 let (tag, regions, source) = (tag.into(), members.len(), Box::new(source));
-                Error::Partly { operation, tag, done, regions, source }
+                Error::Partial { operation, tag, done, regions, source }
             })?;
             all.changed += usize::from(changed.is_some());
             all.memory += changed.unwrap_or(Bytes::ZERO);

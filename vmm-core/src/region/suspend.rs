@@ -6,8 +6,8 @@
 use super::Region;
 use super::layout::{Layout, Part};
 use super::table::{Mapping, Piece};
-use crate::driver::{Backend, Done};
-use crate::memory::{Batch, Kept, MemoryId, Physical, Segment, Stash, StashKind};
+use crate::driver::{Backend, WaitFor};
+use crate::memory::{BackingKind, BackingStore, Batch, MemoryId, PhysicalMemory, SavedContents, Segment};
 use crate::types::{Access, AccessMap, Bytes, Error, Properties, Result};
 use std::collections::HashMap;
 
@@ -46,7 +46,7 @@ pub enum RegionState {
         /// How much memory it is without.
         memory: Bytes,
         /// Where its contents are.
-        stash: StashKind,
+        stash: BackingKind,
     },
 }
 
@@ -55,7 +55,7 @@ pub enum RegionState {
 pub(super) struct Suspension<B: Backend> {
     missing: Vec<Missing>,
     mappings: Vec<Absent>,
-    kept: Kept<B>,
+    kept: SavedContents<B>,
 }
 
 /// A piece of memory that there was.
@@ -101,12 +101,12 @@ impl<B: Backend> Suspension<B> {
     }
 
     /// All memory anew, before anything is mapped: there is enough, or nothing has happened.
-    fn create(&self, backend: &B) -> Result<Vec<Physical<B>>> {
-        self.missing.iter().map(|one| Physical::create(backend, one.size, one.properties)).collect()
+    fn create(&self, backend: &B) -> Result<Vec<PhysicalMemory<B>>> {
+        self.missing.iter().map(|one| PhysicalMemory::create(backend, one.size, one.properties)).collect()
     }
 
     /// The mappings as they were.
-    fn pieces(&self, memory: &[Physical<B>]) -> Vec<Piece<B>> {
+    fn pieces(&self, memory: &[PhysicalMemory<B>]) -> Vec<Piece<B>> {
         let piece = |one: &Absent| Piece {
             offset: one.offset,
             mapping: Mapping::new(memory[one.memory].clone(), one.access),
@@ -147,15 +147,15 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Held`] where some of the memory is exported, imported, or held by somebody else in this process;
-    /// [`Error::OutOfUse`]; [`Error::StashFull`], [`Error::File`] or what the system answers where there is no room for
+    /// [`Error::StillReferenced`] where some of the memory is exported, imported, or held by somebody else in this process;
+    /// [`Error::Poisoned`]; [`Error::BackingStoreFull`], [`Error::File`] or what the system answers where there is no room for
     /// the contents; [`Error::ForeignHandle`] for a stash of another backend; what waiting or the driver answers. The
     /// region is as before then, and the room is given back.
     ///
     /// But for [`Error::AddressesLost`]: some drivers give memory back with the addresses alone (HIP 7.1 and 7.2), which are
     /// reserved again at once, and somebody else was faster. The region is suspended then, and its contents are kept; it
     /// can be resumed when the addresses are free.
-    pub fn suspend(&mut self, stash: &Stash<B>, done: Done<'_>) -> Result<Suspended> {
+    pub fn suspend(&mut self, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
         let operation = "suspend";
         if let Some(suspended) = &self.suspended {
             let (memory, kept) = (suspended.memory(), suspended.contents());
@@ -193,8 +193,8 @@ impl<B: Backend> Region<B> {
     /// [`Error::AddressTaken`] where its addresses [were lost](Error::AddressesLost) and are not free;
     /// [`Error::OutOfMemory`]; [`Error::File`]; what the driver answers. The region is still suspended then, nothing is
     /// mapped, and the contents are still in the stash: it can be tried again. Where undoing failed too
-    /// ([`Error::UndoFailed`]) and something could not be unmapped, that part is out of use, and the region cannot be
-    /// resumed any more ([`Error::OutOfUse`]).
+    /// ([`Error::RollbackFailed`]) and something could not be unmapped, that part is out of use, and the region cannot be
+    /// resumed any more ([`Error::Poisoned`]).
     pub fn resume(&mut self) -> Result<Resumed> {
         let operation = "resume";
         let Some(suspended) = &self.suspended else {
@@ -265,7 +265,11 @@ impl<B: Backend> Region<B> {
     }
 
     /// Copies the contents and takes everything away, or nothing.
-    fn empty_into(&mut self, kept: &Kept<B>, missing: &[Missing]) -> Result<(Vec<Piece<B>>, Option<Error>)> {
+    fn empty_into(
+        &mut self,
+        kept: &SavedContents<B>,
+        missing: &[Missing],
+    ) -> Result<(Vec<Piece<B>>, Option<Error>)> {
         if kept.is_nothing() {
             return self.layout.vacate();
         }

@@ -7,7 +7,7 @@ use super::check_aligned;
 use super::layout::{Exchange, Layout, Part};
 use super::table::{Mapping, Piece};
 use crate::driver::check_same;
-use crate::driver::{Backend, Done};
+use crate::driver::{Backend, WaitFor};
 use crate::types::{AccessMap, Bytes, DeviceId, Error, Result};
 use std::collections::BTreeSet;
 
@@ -24,16 +24,16 @@ impl<B: Backend> Region<B> {
     ///
     /// [`Error::ForeignHandle`] for a region of another backend. For either part: [`Error::ZeroSize`],
     /// [`Error::Unaligned`], also where memory of a larger granularity would come to lie between its multiples,
-    /// [`Error::OutOfRange`], [`Error::NotMapped`], [`Error::PartialMapping`]. For what would come: [`Error::CrossesSeam`],
+    /// [`Error::OutOfRange`], [`Error::NotMapped`], [`Error::PartialMapping`]. For what would come: [`Error::CrossesReservation`],
     /// [`Error::AccessDiffers`] where one mapping would take the place of several with unequal access, and
     /// [`Error::PeerUnreachable`] where a device that has access to the addresses cannot reach the memory. Or what waiting
     /// or the driver answers; then both regions are as before.
     ///
     /// ```
-    /// # use gpu_vmm_core::{Backend, Bytes, Done, Region, Result};
+    /// # use gpu_vmm_core::{Backend, Bytes, WaitFor, Region, Result};
     /// # fn example<B: Backend>(front: &mut Region<B>, back: &mut Region<B>) -> Result<()> {
     /// // A captured graph knows the addresses of `front` alone; the first 64 MiB were prepared in `back`.
-    /// front.swap(Bytes(0), back, Bytes(0), Bytes::mib(64), Done::when_devices_idle())?;
+    /// front.swap(Bytes(0), back, Bytes(0), Bytes::mib(64), WaitFor::all_devices())?;
     /// # Ok(())
     /// # }
     /// ```
@@ -43,7 +43,7 @@ impl<B: Backend> Region<B> {
         other: &mut Self,
         other_offset: Bytes,
         length: Bytes,
-        done: Done<'_>,
+        done: WaitFor<'_>,
     ) -> Result<()> {
         let operation = "swap";
         check_same(operation, &other.backend, &self.backend)?;
@@ -62,7 +62,7 @@ impl<B: Backend> Region<B> {
     /// # Errors
     ///
     /// Those of [`Region::swap`]: [`Error::NotMapped`] for either region where it has a hole and the other has not.
-    pub fn swap_all(&mut self, other: &mut Self, done: Done<'_>) -> Result<()> {
+    pub fn swap_all(&mut self, other: &mut Self, done: WaitFor<'_>) -> Result<()> {
         let operation = "swap";
         check_same(operation, &other.backend, &self.backend)?;
         for (region, model) in [(&*self, &*other), (&*other, &*self)] {
@@ -86,7 +86,7 @@ impl<B: Backend> Region<B> {
         parts: Vec<Part>,
         other: &mut Self,
         other_parts: Vec<Part>,
-        done: Done<'_>,
+        done: WaitFor<'_>,
     ) -> Result<()> {
         let ours = self.coming(operation, &parts, other, &other_parts)?;
         let theirs = other.coming(operation, &other_parts, self, &parts)?;

@@ -3,14 +3,14 @@
 use super::index::{Found, Index};
 use super::layout::Part;
 use crate::driver::Backend;
-use crate::memory::Physical;
+use crate::memory::PhysicalMemory;
 use crate::types::{AccessMap, Bytes, DeviceId, Error, Granularity, Result};
 use std::ops::Range;
 
 /// One mapping of a whole handle.
 #[derive(Debug)]
 pub(super) struct Mapping<B: Backend> {
-    pub(super) memory: Physical<B>,
+    pub(super) memory: PhysicalMemory<B>,
     pub(super) access: AccessMap,
     /// Why nobody can vouch for this mapping any more: an operation failed on it, and so did undoing that.
     pub(super) out_of_use: Option<Box<str>>,
@@ -23,7 +23,7 @@ impl<B: Backend> Clone for Mapping<B> {
 }
 
 impl<B: Backend> Mapping<B> {
-    pub(super) fn new(memory: Physical<B>, access: AccessMap) -> Self {
+    pub(super) fn new(memory: PhysicalMemory<B>, access: AccessMap) -> Self {
         Self { memory, access, out_of_use: None }
     }
 
@@ -329,7 +329,7 @@ fn check_in_use<B: Backend>(operation: &'static str, offset: Bytes, mapping: &Ma
     match &mapping.out_of_use {
         None => Ok(()),
         Some(cause) => {
-            Err(Error::OutOfUse { operation, offset, length: mapping.length(), cause: cause.clone().into() })
+            Err(Error::Poisoned { operation, offset, length: mapping.length(), cause: cause.clone().into() })
         }
     }
 }

@@ -33,7 +33,9 @@ impl<B: Backend> Layout<B> {
         }
         match self.return_memory() {
             Ok(None) => error,
-            Ok(Some(undo)) | Err(undo) => Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) },
+            Ok(Some(undo)) | Err(undo) => {
+                Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) }
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::{PATTERN_WORD, Workbench};
 use crate::memory::Segment;
-use crate::region::{By, Region, Slots, check_aligned};
+use crate::region::{BankedRegion, By, Region, check_aligned};
 #[cfg(doc)]
 use crate::types::Error;
 use crate::types::{Access, Bytes, DeviceId, Granularity, Result};
@@ -67,7 +67,7 @@ impl<B: Workbench> Region<B> {
     }
 }
 
-impl<B: Workbench> Slots<B> {
+impl<B: Workbench> BankedRegion<B> {
     /// [`Region::write_pattern`] in the set that is shown.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ mod graph;
 pub use graph::{CaptureMode, Graph};
 
 use crate::driver::{Backend, Stream};
-use crate::memory::Physical;
+use crate::memory::PhysicalMemory;
 use crate::types::{Address, Bytes, DeviceId, Error, Result};
 use std::ffi::c_void;
 use std::fmt::Debug;
@@ -71,7 +71,7 @@ impl Count {
     ///
     /// # Errors
     ///
-    /// [`Error::DriverBroke`] if it looked at another number of words.
+    /// [`Error::DriverContractViolated`] if it looked at another number of words.
     pub fn end(self, operation: &'static str, words: u64, ended: [u64; Self::WORDS]) -> Result<u64> {
         let [looked_at, wrong] = ended.map(|word| word.wrapping_sub(self.start));
         Self::compare(operation, words, looked_at, wrong)
@@ -81,7 +81,7 @@ impl Count {
     ///
     /// # Errors
     ///
-    /// [`Error::DriverBroke`] if it looked at another number of words.
+    /// [`Error::DriverContractViolated`] if it looked at another number of words.
     pub fn compare(operation: &'static str, words: u64, looked_at: u64, wrong: u64) -> Result<u64> {
         if looked_at == words && wrong <= words {
             return Ok(wrong);
@@ -90,7 +90,7 @@ impl Count {
         let what = format!(
             "the check of {words} words looked at {counted} of them: its kernel did not run, or not to its end"
         );
-        Err(Error::DriverBroke { operation, what })
+        Err(Error::DriverContractViolated { operation, what })
     }
 }
 
@@ -100,9 +100,9 @@ pub fn round_seeds(seed: u64, rounds: u32) -> impl Iterator<Item = u64> {
 }
 
 /// The backend's handle of memory, for what goes past the library. What is exported by it is not known to be
-/// ([`Physical::is_exported`]): it would be suspended, and poisoned when it is freed, though another process has it.
+/// ([`PhysicalMemory::is_exported`]): it would be suspended, and poisoned when it is freed, though another process has it.
 #[must_use]
-pub fn handle_of<B: Backend>(memory: &Physical<B>) -> &B::Handle {
+pub fn handle_of<B: Backend>(memory: &PhysicalMemory<B>) -> &B::Handle {
     memory.handle()
 }
 
@@ -123,11 +123,11 @@ impl Walked {
     ///
     /// # Errors
     ///
-    /// [`Error::DriverBroke`] if that is [`UNWRITTEN`](Self::UNWRITTEN).
+    /// [`Error::DriverContractViolated`] if that is [`UNWRITTEN`](Self::UNWRITTEN).
     pub fn written(operation: &'static str, [nodes, sum]: [u64; 2]) -> Result<Self> {
         if nodes == u64::MAX {
             let what = "the walk has written no answer: its kernel did not run".to_owned();
-            return Err(Error::DriverBroke { operation, what });
+            return Err(Error::DriverContractViolated { operation, what });
         }
         Ok(Self { nodes, sum })
     }
@@ -179,7 +179,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::DriverBroke`] if not all words were looked at ([`Count`]), or what the driver
+    /// [`Error::DriverContractViolated`] if not all words were looked at ([`Count`]), or what the driver
     /// answers.
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64>;
 
@@ -383,7 +383,7 @@ mod tests {
         for (looked_at, wrong) in [(0, 0), (7, 0), (9, 0), (7, 7), (8, 9), (u64::MAX, 0)] {
             let error = after(looked_at, wrong).unwrap_err();
             assert!(
-                matches!(error, Error::DriverBroke { operation: "check", .. }),
+                matches!(error, Error::DriverContractViolated { operation: "check", .. }),
                 "{looked_at} {wrong}: {error}"
             );
         }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// Which set of [`Slots`](crate::Slots). The number of one that was removed is given to no other.
+/// Which set of [`BankedRegion`](crate::BankedRegion). The number of one that was removed is given to no other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct SetId(pub(crate) u32);
+pub struct BankId(pub(crate) u32);
 
-impl fmt::Display for SetId {
+impl fmt::Display for BankId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("set {}", self.0))
     }

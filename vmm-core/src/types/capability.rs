@@ -67,7 +67,7 @@ impl fmt::Display for Feature {
 
 /// How a capability was found out. Attributes are known to lie; a trial does not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum FoundBy {
+pub enum Evidence {
     /// The driver was asked.
     Attribute,
     /// It was tried on a granule of memory.
@@ -78,7 +78,7 @@ pub enum FoundBy {
     Design,
 }
 
-impl fmt::Display for FoundBy {
+impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Attribute => "asked the driver",
@@ -97,7 +97,7 @@ pub struct Capability {
     /// Whether the device has it.
     pub available: bool,
     /// How that was found out.
-    pub found_by: FoundBy,
+    pub found_by: Evidence,
     /// Why it is missing, or what is to be known of it; empty where there is nothing to say.
     pub note: String,
 }
@@ -105,13 +105,13 @@ pub struct Capability {
 impl Capability {
     /// A feature that is there.
     #[must_use]
-    pub fn yes(feature: Feature, found_by: FoundBy, note: impl Into<String>) -> Self {
+    pub fn yes(feature: Feature, found_by: Evidence, note: impl Into<String>) -> Self {
         Self { feature, available: true, found_by, note: note.into() }
     }
 
     /// A feature that is missing, and why.
     #[must_use]
-    pub fn no(feature: Feature, found_by: FoundBy, reason: impl Into<String>) -> Self {
+    pub fn no(feature: Feature, found_by: Evidence, reason: impl Into<String>) -> Self {
         Self { feature, available: false, found_by, note: reason.into() }
     }
 }

@@ -20,11 +20,11 @@ pub mod system;
 
 pub use access::{Access, AccessMap, Grant};
 pub use address::{Address, AddressRange};
-pub use bank::SetId;
+pub use bank::BankId;
 pub use bytes::{Bytes, ParseBytesError};
-pub use capability::{Capability, Feature, FoundBy};
+pub use capability::{Capability, Evidence, Feature};
 pub use device::{Device, DeviceId, DeviceUuid, DriverInfo, MemoryInfo, Vendor};
-pub use error::{DriverError, Error, Result, Tried};
+pub use error::{DriverError, Error, LoadAttempt, Result};
 pub use fabric::FabricHandle;
 pub use granularity::{Alignment, Granularity};
 pub use instance::InstanceId;

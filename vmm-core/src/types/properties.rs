@@ -102,7 +102,7 @@ pub struct Properties {
     /// As what it can be exported. CUDA and HIP must know when the memory is created.
     pub handle_types: HandleTypes,
     /// Whether the driver may compress it, in order to save bandwidth, not room. It is asked for; what came of it
-    /// [`Physical::properties`](crate::Physical::properties) tells.
+    /// [`PhysicalMemory::properties`](crate::PhysicalMemory::properties) tells.
     pub compressible: bool,
     /// Whether a network card can reach it without the host (CUDA: `gpuDirectRDMACapable`).
     pub remote_dma: bool,

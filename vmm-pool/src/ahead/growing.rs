@@ -5,13 +5,13 @@ use super::guard::{Asks, RegionGuard};
 use super::shared::{Marks, Shared};
 use super::thread::{AheadThread, Foresee, Registration};
 use crate::sync::Arc;
-use gpu_vmm_core::{Address, Backend, Bytes, Done, Error, Grown, Growth, Region, Result, Shrunk};
+use gpu_vmm_core::{Address, Backend, Bytes, Error, Growth, GrowthKind, Region, Result, Shrunk, WaitFor};
 
 /// A region whose next part is mapped before it is asked for, by an [`AheadThread`]: a step of growth that was foreseen
 /// moves a number, and calls no driver.
 ///
 /// ```
-/// # use gpu_vmm_core::{Bytes, Done, Region};
+/// # use gpu_vmm_core::{Bytes, WaitFor, Region};
 /// # use gpu_vmm_pool::{Ahead, AheadThread, GrowingRegion};
 /// # fn main() -> Result<(), gpu_vmm_core::Error> {
 /// # let backend = gpu_vmm_host::HostConfig::new().devices(1).memory(Bytes::mib(64)).open()?;
@@ -27,7 +27,7 @@ use gpu_vmm_core::{Address, Backend, Bytes, Done, Error, Grown, Growth, Region, 
 /// }
 /// cache.lock()?.write(Bytes(0), b"everything that a region can")?;
 /// // What was mapped ahead goes back as well, and nothing is until it grows again.
-/// cache.shrink_to(Bytes::mib(1), Done::when_devices_idle())?;
+/// cache.shrink_to(Bytes::mib(1), WaitFor::all_devices())?;
 /// # Ok(())
 /// # }
 /// ```
@@ -116,7 +116,7 @@ impl<B: Backend> GrowingRegion<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to`]: the region is as before. [`Error::UndoFailed`] where the thread has left something
+    /// Those of [`Region::grow_to`]: the region is as before. [`Error::RollbackFailed`] where the thread has left something
     /// behind that is out of use: it is told once, and growth goes on behind that.
     pub fn grow_to(&self, size: Bytes) -> Result<GrownAhead> {
         self.shared.process.check("grow")?;
@@ -157,7 +157,7 @@ impl<B: Backend> GrowingRegion<B> {
 
     fn grown(&self, before: Bytes, marks: &Marks, foreseen: Foreseen) -> GrownAhead {
         let (address, end) = (self.address(), marks.end);
-        GrownAhead { growth: Growth { how: Grown::Within, address, end, added: end - before }, foreseen }
+        GrownAhead { growth: Growth { how: GrowthKind::Within, address, end, added: end - before }, foreseen }
     }
 
     /// Asks for more, if a step of it has room: at once where less than half is left.
@@ -179,7 +179,7 @@ impl<B: Backend> GrowingRegion<B> {
     /// # Errors
     ///
     /// [`Error::OutOfRange`] for more than the region has; what waiting or the driver answers. The region is as before.
-    pub fn shrink_to(&self, size: Bytes, done: Done<'_>) -> Result<Shrunk> {
+    pub fn shrink_to(&self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
         let operation = "shrink";
         let mut region = self.lock()?;
         let end = self.end();

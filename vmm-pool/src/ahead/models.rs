@@ -6,7 +6,7 @@ use super::budget::Budget;
 use super::thread::{AheadThread, Foresee, Registration, Step};
 use super::{Ahead, GrowingRegion};
 use crate::models::explore;
-use gpu_vmm_core::{Bytes, Done, Region};
+use gpu_vmm_core::{Bytes, Region, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
@@ -268,7 +268,7 @@ fn growth_and_shrinking() {
         let region = Arc::new(region);
         let other = Arc::clone(&region);
         let grows = thread::spawn(move || other.grow_to(granule).unwrap());
-        region.shrink_to(Bytes::ZERO, Done::when_devices_idle()).unwrap();
+        region.shrink_to(Bytes::ZERO, WaitFor::all_devices()).unwrap();
         grows.join().unwrap();
         check(&region, &thread);
     });

@@ -6,7 +6,7 @@ use crate::DriverCalls;
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME};
 use crate::streams::Streams;
 use crate::turn::{StreamIndex, Turn};
-use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Done, Error, Result};
+use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Error, Result, WaitFor};
 
 /// Pages of a part that have no memory of their own yet.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl<B: Backend> Space<B> {
                 // What cannot be unmapped again is perhaps without access.
                 if let Err(undo) = unmap_runs(self, frames, run, calls) {
                     run.iter().for_each(|page| self.lose(frames, *page));
-                    error = Error::UndoFailed { error: Box::new(error), undo: Box::new(undo) };
+                    error = Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) };
                 }
             }
             return Err(error);
@@ -155,7 +155,7 @@ pub(crate) fn unmap_runs<B: Backend>(
     for (first, count) in runs(pages) {
         calls.unmap += 1;
         // SAFETY: the caller has seen to it that what used these addresses is done.
-        let done = unsafe { Done::promised() };
+        let done = unsafe { WaitFor::nothing() };
         let result = space.region.unmap(space.offset_of(first), Bytes(count as u64 * space.page), done);
         for page in first..first + count {
             if result.is_ok() {

@@ -108,7 +108,7 @@ fn two_processes_meet_at_a_path() {
         let listener = Listener::bind(folder.socket()).unwrap();
         let (path, parent) = (folder.socket(), std::process::id());
         let child = Child::fork(move || {
-            let mut line = Line::connect(&path, Allowed::process(parent), LATE).unwrap();
+            let mut line = Channel::connect(&path, Allowed::process(parent), LATE).unwrap();
             assert_eq!(line.peer().pid, parent);
             assert_eq!(line.receive(&Wait::new("receive", "message", LATE)).unwrap().0, Message::End);
         });
@@ -124,13 +124,13 @@ fn who_is_not_allowed_is_closed_and_others_are_accepted() {
     alone(|| {
         let folder = Folder::new();
         let listener = Listener::bind(folder.socket()).unwrap();
-        let _first = Line::connect(folder.socket(), Allowed::same_user(), LATE).unwrap();
-        let second = Line::connect(folder.socket(), Allowed::same_user(), LATE).unwrap();
+        let _first = Channel::connect(folder.socket(), Allowed::same_user(), LATE).unwrap();
+        let second = Channel::connect(folder.socket(), Allowed::same_user(), LATE).unwrap();
         let error = listener.accept(Allowed::process(1), LATE).unwrap_err();
         assert!(matches!(error, Error::PeerNotAllowed { pid, .. } if pid == std::process::id()), "{error}");
         let us = second.peer().uid;
         listener.accept(Allowed::user(us), LATE).unwrap();
-        let error = Line::connect(folder.socket(), Allowed::user(us + 1), LATE).unwrap_err();
+        let error = Channel::connect(folder.socket(), Allowed::user(us + 1), LATE).unwrap_err();
         assert!(matches!(error, Error::PeerNotAllowed { uid, .. } if uid == us), "{error}");
     });
 }
@@ -148,7 +148,7 @@ fn another_user_does_not_get_at_the_socket_and_is_not_the_same_user() {
             let path = folder.socket();
             Child::fork(move || {
                 give_up_root();
-                let error = Line::connect(&path, Allowed::same_user(), LATE).unwrap_err().to_string();
+                let error = Channel::connect(&path, Allowed::same_user(), LATE).unwrap_err().to_string();
                 assert!(error.contains(expected), "{error}");
             })
             .finish();
@@ -166,7 +166,7 @@ fn another_user_does_not_get_at_the_socket_and_is_not_the_same_user() {
 fn nobody_who_comes_and_nobody_who_listens_are_errors_in_time() {
     alone(|| {
         let folder = Folder::new();
-        let missing = Line::connect(folder.socket(), Allowed::same_user(), LATE).unwrap_err().to_string();
+        let missing = Channel::connect(folder.socket(), Allowed::same_user(), LATE).unwrap_err().to_string();
         assert!(missing.contains("connect answered ENOENT"), "{missing}");
         let listener = Listener::bind(folder.socket()).unwrap();
         let error = listener.accept(Allowed::same_user(), SOON).unwrap_err();
@@ -183,13 +183,13 @@ fn nobody_who_comes_and_nobody_who_listens_are_errors_in_time() {
                 Err(errno) => break assert_eq!(errno, Errno::AGAIN),
             }
         }
-        let error = Line::connect(folder.socket(), Allowed::same_user(), SOON).unwrap_err();
+        let error = Channel::connect(folder.socket(), Allowed::same_user(), SOON).unwrap_err();
         assert!(matches!(error, Error::TimedOut { .. }), "{error}");
 
         let stale = folder.0.join("stale");
         fs::rename(folder.socket(), &stale).unwrap();
         drop(listener);
-        let error = Line::connect(&stale, Allowed::same_user(), LATE).unwrap_err().to_string();
+        let error = Channel::connect(&stale, Allowed::same_user(), LATE).unwrap_err().to_string();
         assert!(error.contains("connect answered ECONNREFUSED"), "{error}");
     });
 }

@@ -161,7 +161,7 @@ fn what_a_driver_gives_is_looked_at_before_it_is_owned() {
     for none in [0usize, usize::MAX, 0x4000_0002, 0x7fff_fff0] {
         // SAFETY: none of these is a handle.
         let adopted = unsafe { adopt("test", none as RawHandle) };
-        assert!(matches!(adopted, Err(Error::DriverBroke { .. })), "{none:#x}");
+        assert!(matches!(adopted, Err(Error::DriverContractViolated { .. })), "{none:#x}");
     }
     let file = OwnedHandle::from(file("adopted"));
     // SAFETY: the handle is given up here.

@@ -47,7 +47,11 @@ impl Place for Failing {
 }
 
 /// Writes a snapshot of which so many calls succeed.
-fn write_some(path: &Path, calls: usize, contents: &Contents) -> (gpu_vmm_core::Result<Tally>, usize) {
+fn write_some(
+    path: &Path,
+    calls: usize,
+    contents: &Contents,
+) -> (gpu_vmm_core::Result<SnapshotStats>, usize) {
     let left = Arc::new(AtomicUsize::new(calls));
     let place = |target: &Path| {
         let inner = Temporary::create("test", target)?;

@@ -5,7 +5,7 @@ use crate::raw::Raw;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use crate::turns::Turn;
-use gpu_vmm_core::{Access, Address, Backend, Bytes, DeviceId, Physical, Properties, Region};
+use gpu_vmm_core::{Access, Address, Backend, Bytes, DeviceId, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::Workbench;
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ pub(super) fn through<B: Backend>(
     size: Bytes,
 ) -> Answer<Turn<(), 6>> {
     let start = Instant::now();
-    let memory = Physical::create(backend, size, Properties::on(device))?;
+    let memory = PhysicalMemory::create(backend, size, Properties::on(device))?;
     let created = Instant::now();
     region.map(Bytes::ZERO, &memory)?;
     let mapped = Instant::now();

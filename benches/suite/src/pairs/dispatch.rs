@@ -6,7 +6,9 @@ use crate::allocator::{Pooled, pairs};
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use crate::turns::Turn;
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Physical, Placement, Properties, Region, Stream};
+use gpu_vmm_core::{
+    Address, Backend, Bytes, DeviceId, PhysicalMemory, Placement, Properties, Region, Stream,
+};
 use gpu_vmm_testkit::Workbench;
 
 /// What choosing at run time may take.
@@ -39,8 +41,9 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
         )?;
     }
     let granule = backend.device("bench", device)?.granularity.bytes();
-    let mut one = Full::of(backend, &Physical::create(backend, granule, Properties::on(device))?, 1000)?;
-    let mut chosen = Full::of(any, &Physical::create(any, granule, Properties::on(device))?, 1000)?;
+    let mut one =
+        Full::of(backend, &PhysicalMemory::create(backend, granule, Properties::on(device))?, 1000)?;
+    let mut chosen = Full::of(any, &PhysicalMemory::create(any, granule, Properties::on(device))?, 1000)?;
     let plan = Plan::turns(300).together(Full::<B>::LOOKUPS).at_most(AT_MOST);
     scene.compare_whole("lookup, 1000 mappings", &*beside, plan, || chosen.look(), || one.look())
 }

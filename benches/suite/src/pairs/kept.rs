@@ -6,7 +6,7 @@ use super::fresh::Closing;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::{Answer, Stop};
 use crate::turns::timed;
-use gpu_vmm_core::{Access, Bytes, Physical, Properties, Region};
+use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::Workbench;
 
 /// What kept memory may take of the time that new memory takes, at 1 GiB.
@@ -32,7 +32,7 @@ fn plan(size: Bytes, turns: usize) -> Plan {
 
 fn kept<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: Plan) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
-    let kept = Physical::create(backend, size, Properties::on(device))?;
+    let kept = PhysicalMemory::create(backend, size, Properties::on(device))?;
     let mut at = scene.room(size)?;
     let room = |scene: &Scene<'_, B, A>| scene.room(size);
     // One for each turn, and for the turns that warm up.
@@ -57,7 +57,7 @@ fn kept<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, pl
 /// What is there is given up, and as much is had again.
 fn exchange<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: Plan) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
-    let kept = Physical::create(backend, size, Properties::on(device))?;
+    let kept = PhysicalMemory::create(backend, size, Properties::on(device))?;
     let (mut one, mut other) = (scene.room(size)?, scene.room(size)?);
     let map = |region: &mut Region<B>| -> Answer {
         region.map(Bytes::ZERO, &kept)?;

@@ -4,7 +4,7 @@
 use crate::random::Random;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
-use gpu_vmm_core::{Access, Backend, Bytes, Physical, Properties, Region};
+use gpu_vmm_core::{Access, Backend, Bytes, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::Workbench;
 use std::hint::black_box;
 
@@ -22,7 +22,7 @@ const AT_MOST: f64 = 3.0;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
     let granule = scene.backend.device("bench", scene.device)?.granularity.bytes();
-    let memory = Physical::create(scene.backend, granule, Properties::on(scene.device))?;
+    let memory = PhysicalMemory::create(scene.backend, granule, Properties::on(scene.device))?;
     let mut few = Full::new(scene, &memory, FEW)?;
     for count in COUNTS {
         // The kernel gives a process some 65,530 mappings; behind that nobody can have memory any more.
@@ -61,14 +61,14 @@ pub(super) struct Full<B: Backend> {
 }
 
 impl<B: Backend> Full<B> {
-    fn new<A: Workbench>(scene: &Scene<'_, B, A>, memory: &Physical<B>, count: u64) -> Answer<Self>
+    fn new<A: Workbench>(scene: &Scene<'_, B, A>, memory: &PhysicalMemory<B>, count: u64) -> Answer<Self>
     where
         B: Workbench,
     {
         Self::of(scene.backend, memory, count)
     }
 
-    pub(super) fn of(backend: &B, memory: &Physical<B>, count: u64) -> Answer<Self> {
+    pub(super) fn of(backend: &B, memory: &PhysicalMemory<B>, count: u64) -> Answer<Self> {
         let granule = memory.size();
         let room = Bytes(granule.0 * (count + 1));
         let mut region = Region::builder(backend).on(memory.device()).reserve(room).build()?;
@@ -87,7 +87,7 @@ impl<B: Backend> Full<B> {
 
     pub(super) const LOOKUPS: u64 = LOOKUPS;
 
-    fn change(&mut self, memory: &Physical<B>) -> Answer {
+    fn change(&mut self, memory: &PhysicalMemory<B>) -> Answer {
         let (free, granule) = (Bytes(self.granule.0 * self.count), self.granule);
         for _ in 0..CHANGES {
             self.region.map(free, memory)?;

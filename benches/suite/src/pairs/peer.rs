@@ -5,7 +5,7 @@ use super::fresh::Freeing;
 use super::pieces::{grow_by, has_pattern};
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::{Answer, Stop};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Physical, Properties, Region};
+use gpu_vmm_core::{Access, Bytes, DeviceId, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::Workbench;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
@@ -46,7 +46,7 @@ fn grants<B: Workbench, A: Workbench>(
 ) -> Answer {
     let (backend, owner) = (scene.backend, scene.device);
     let piece = Bytes(size.0 / handles);
-    let create = |_| Ok(Physical::create(backend, piece, Properties::on(owner))?);
+    let create = |_| Ok(PhysicalMemory::create(backend, piece, Properties::on(owner))?);
     let memory = (0..handles).map(create).collect::<Answer<Vec<_>>>()?;
     let cycle = |devices: &[DeviceId]| {
         let mut region = Region::builder(backend).on(owner).reserve(size).build()?;

@@ -5,14 +5,14 @@ use crate::Told;
 use crate::row::{Row, Side, Spread, Unit};
 use crate::scene::{OURS, Scene, nothing_runs};
 use crate::stop::Answer;
-use gpu_vmm_core::{Bytes, Physical, Properties, Region, Stream};
+use gpu_vmm_core::{Bytes, PhysicalMemory, Properties, Region, Stream};
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::Workbench;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
     let granule = backend.device("bench", device)?.granularity.bytes();
-    let memory = Physical::create(backend, granule, Properties::on(device))?;
+    let memory = PhysicalMemory::create(backend, granule, Properties::on(device))?;
     let raw = scene.raw.clone();
     let handle = raw.create(granule)?;
     // What the C library keeps at hand for small allocations counts as given out, so that few of a kind tell nothing.

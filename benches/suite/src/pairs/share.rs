@@ -6,7 +6,7 @@ use crate::raw::Raw;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::{Answer, Stop};
 use gpu_vmm_core::{Bytes, Properties, Region};
-use gpu_vmm_share::{Exporter, Import, Line};
+use gpu_vmm_share::{Channel, Exporter, ImportOptions};
 use gpu_vmm_testkit::Workbench;
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
@@ -39,9 +39,9 @@ fn share<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, piece: Bytes) 
         "driver's own calls, one message",
         Plan::turns(100),
         || {
-            let (ours, theirs) = Line::pair()?;
+            let (ours, theirs) = Channel::pair()?;
             let exporter = Exporter::share(ours, &region)?;
-            let imported = Import::new().receive(backend, theirs)?;
+            let imported = ImportOptions::new().receive(backend, theirs)?;
             drop(exporter);
             Ok(imported.detach().close(nothing_runs())?)
         },

@@ -6,7 +6,7 @@ use crate::raw::{Pinned, Plain, Raw, RawStream};
 use crate::scene::{Plan, Scene, nothing_runs, power_of_two};
 use crate::stop::{Answer, Stop};
 use crate::turns::{Times, timed};
-use gpu_vmm_core::{Bytes, Region, Ring, Stash};
+use gpu_vmm_core::{BackingStore, Bytes, Region, StagingRing};
 use gpu_vmm_testkit::Workbench;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
         return Err(Stop::Skipped(format!("the host has little more than {LEFT}, which are left alone")));
     }
     let size = size.min(in_host);
-    let stash = Stash::pinned(scene.backend, size)?;
+    let stash = BackingStore::pinned(scene.backend, size)?;
     let copies = Copies::new(scene, size)?;
     // What has been freed just now is cleared by the driver before it can be had again: a resume that comes at once waits
     // for that.
@@ -45,12 +45,12 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
     }
     drop((stash, copies));
 
-    let ring = Arc::new(Ring::new(scene.backend, THREADS, Ring::<B>::CHUNK)?);
-    let pageable = Stash::pageable(Arc::clone(&ring));
+    let ring = Arc::new(StagingRing::new(scene.backend, THREADS, StagingRing::<B>::CHUNK)?);
+    let pageable = BackingStore::pageable(Arc::clone(&ring));
     let copies = Copies::new(scene, size.min(Bytes::gib(4)))?;
     with(scene, &copies, (&pageable, "pageable memory"), size.min(GIB), Duration::ZERO)?;
     drop((pageable, copies));
-    let file = Stash::file(std::env::temp_dir(), ring);
+    let file = BackingStore::file(std::env::temp_dir(), ring);
     let copies = Copies::new(scene, size.min(GIB))?;
     with(scene, &copies, (&file, "a file"), size.min(GIB), Duration::ZERO)
 }
@@ -69,7 +69,7 @@ fn without<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes,
     let mut by_hand = ByHand::new(scene, size, piece)?;
     by_hand.create(Raw::create)?;
     by_hand.map()?;
-    let stash = Stash::nothing();
+    let stash = BackingStore::nothing();
     scene.compare_whole(
         format!("{size} in handles of {piece}, without contents: suspend, resume"),
         "driver's own calls",
@@ -91,7 +91,7 @@ fn without<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes,
 fn with<B: Workbench, A: Workbench>(
     scene: &mut Scene<'_, B, A>,
     copies: &Copies,
-    (stash, kept): (&Stash<B>, &str),
+    (stash, kept): (&BackingStore<B>, &str),
     piece: Bytes,
     asleep: Duration,
 ) -> Answer {

@@ -5,7 +5,7 @@ use super::pieces::{ByHand, grow_by, has_pattern};
 use crate::raw::Raw;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
-use gpu_vmm_core::{Bytes, Done};
+use gpu_vmm_core::{Bytes, WaitFor};
 use gpu_vmm_testkit::Workbench;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
@@ -16,7 +16,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
             swap(scene, size, handles, turns, ("nothing waited for", nothing_runs()))?;
         }
     }
-    swap(scene, size, 1, 400, ("the device waited for", Done::when_devices_idle()))
+    swap(scene, size, 1, 400, ("the device waited for", WaitFor::all_devices()))
 }
 
 fn swap<B: Workbench, A: Workbench>(
@@ -24,7 +24,7 @@ fn swap<B: Workbench, A: Workbench>(
     size: Bytes,
     handles: u64,
     turns: usize,
-    (waits, done): (&str, Done<'_>),
+    (waits, done): (&str, WaitFor<'_>),
 ) -> Answer {
     let (device, piece) = (scene.device, Bytes(size.0 / handles));
     let [mut one, mut two] = [scene.room(size)?, scene.room(size)?];

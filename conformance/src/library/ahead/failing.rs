@@ -98,7 +98,7 @@ fn a_step_that_cannot_be_undone<B: Workbench>(subject: &Subject<B>) {
         assert_eq!((region.mapped_ahead(), thread.used()), (Bytes::ZERO, Bytes::ZERO));
         match region.grow_to(subject.granules(9)) {
             Ok(grown) => assert!(matches!(grown.foreseen, Foreseen::Not(Some(_))), "{grown:?}"),
-            Err(Error::UndoFailed { error, .. }) => {
+            Err(Error::RollbackFailed { error, .. }) => {
                 spoiled += 1;
                 assert_eq!(injected(&error), Some(first), "{error}");
                 assert_eq!(region.end(), subject.granules(8));
@@ -109,7 +109,7 @@ fn a_step_that_cannot_be_undone<B: Workbench>(subject: &Subject<B>) {
                 let mut inside = region.lock().unwrap();
                 inside.fill(subject.granules(10), subject.granules(2), 1).unwrap();
                 let answer = inside.fill(subject.granules(8), subject.granules(2), 1);
-                assert!(matches!(answer, Err(Error::OutOfUse { .. })), "{answer:?}");
+                assert!(matches!(answer, Err(Error::Poisoned { .. })), "{answer:?}");
             }
             Err(error) => panic!("{error}"),
         }
@@ -170,7 +170,7 @@ fn out_of_use_after_a_lock<B: Workbench>(subject: &Subject<B>) {
         step_with(subject, &backend, &region, &thread, &[first, first + 1]);
         drop(region.lock().unwrap());
         let answer = region.grow_to(subject.granules(9));
-        spoiled += u32::from(matches!(answer, Err(Error::UndoFailed { .. })));
+        spoiled += u32::from(matches!(answer, Err(Error::RollbackFailed { .. })));
         drop(region);
         subject.backend.drop_log().take_last();
         #[allow(unsafe_code)]

@@ -4,7 +4,7 @@ use super::{by, check, grow, growing, is_ready, settled, thread, write};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error, Grown, Region};
+use gpu_vmm_core::{Bytes, Error, GrowthKind, Region};
 use gpu_vmm_pool::{Foreseen, GrowingRegion};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
@@ -39,7 +39,7 @@ fn a_foreseen_step_calls_no_driver<B: Workbench>(subject: &Subject<B>) {
         let grown = region.grow_to(subject.granules(granules) - Bytes(1)).unwrap();
         assert!(is_ready(&grown.foreseen), "{grown:?}");
         let growth = grown.growth;
-        assert_eq!((growth.how, growth.address), (Grown::Within, region.address()));
+        assert_eq!((growth.how, growth.address), (GrowthKind::Within, region.address()));
         assert_eq!((growth.added, growth.end), (subject.granules(1), before + subject.granules(1)));
         assert_eq!(region.end(), growth.end);
     }
@@ -98,8 +98,8 @@ fn sizes_that_cannot_be<B: Workbench>(subject: &Subject<B>) {
     settled(&region, &thread);
     let reserved = region.lock().unwrap().reserved();
     refused!(region.grow_to(Bytes(0)), Error::ZeroSize { .. });
-    refused!(region.grow_to(Bytes(u64::MAX)), Error::TooManyAddresses { .. });
-    refused!(region.grow_to(Bytes(1 << 50)), Error::TooManyAddresses { .. });
+    refused!(region.grow_to(Bytes(u64::MAX)), Error::AddressSpaceExhausted { .. });
+    refused!(region.grow_to(Bytes(1 << 50)), Error::AddressSpaceExhausted { .. });
     refused!(region.grow_to(reserved + Bytes(1)), Error::Guarded { .. });
     refused!(region.shrink_to(Bytes(1), idle()), Error::OutOfRange { .. });
     assert_eq!((region.end(), region.mapped_ahead()), (Bytes::ZERO, subject.granules(4)));
@@ -111,7 +111,7 @@ fn beyond_the_reservation<B: Workbench>(subject: &Subject<B>) {
     let space = subject.region(2).at(at).extend_by(subject.units(4)).build().unwrap();
     let region = GrowingRegion::new(space, by(subject, 2, 2), &thread);
     let grown = region.grow_to(subject.units(3)).unwrap();
-    assert_eq!((grown.growth.how, region.end()), (Grown::Extended, subject.units(3)));
+    assert_eq!((grown.growth.how, region.end()), (GrowthKind::Extended, subject.units(3)));
     write(subject, &region, 9);
     check(subject, &region, subject.units(3), 9);
     assert_eq!(settled(&region, &thread), subject.granules(2));

@@ -4,7 +4,7 @@ use super::{by, check, grow, growing, is_ready, settled, thread, write};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error, Placement, Stash};
+use gpu_vmm_core::{BackingStore, Bytes, Error, Placement};
 use gpu_vmm_pool::GrowingRegion;
 use gpu_vmm_testkit::Workbench;
 
@@ -70,7 +70,7 @@ fn suspended_inside<B: Workbench>(subject: &Subject<B>) {
     grow(subject, &region, 3);
     write(subject, &region, 6);
     settled(&region, &thread);
-    let stash = Stash::pinned(&subject.backend, subject.granules(16)).unwrap();
+    let stash = BackingStore::pinned(&subject.backend, subject.granules(16)).unwrap();
     region.lock().unwrap().suspend(&stash, idle()).unwrap();
     assert_eq!((region.end(), settled(&region, &thread)), (subject.granules(3), Bytes::ZERO));
     assert_eq!((thread.used(), region.lock().unwrap().mapped()), (Bytes::ZERO, Bytes::ZERO));
@@ -88,7 +88,7 @@ fn suspended_before<B: Workbench>(subject: &Subject<B>) {
     let thread = thread();
     let mut space = subject.space(16).build().unwrap();
     space.grow_to(subject.granules(2)).unwrap();
-    space.suspend(&Stash::nothing(), idle()).unwrap();
+    space.suspend(&BackingStore::nothing(), idle()).unwrap();
     let region = GrowingRegion::new(space, by(subject, 2, 2), &thread);
     assert_eq!(settled(&region, &thread), Bytes::ZERO);
     refused!(region.grow_to(subject.granules(4)), Error::Suspended { .. });

@@ -4,7 +4,7 @@ use super::{Kind, begin_with_work, end, in_all_modes, launch, region};
 use crate::case::cases;
 use crate::library::flights::{finish, own, queue, registered};
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, Done, Error, Physical, Region, Stream, Vendor};
+use gpu_vmm_core::{Bytes, Error, PhysicalMemory, Region, Stream, Vendor, WaitFor};
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::{CaptureMode, FaultInject, Workbench};
 
@@ -49,12 +49,12 @@ fn map_and_unmap<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(4).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     region.grow_to(subject.units(3)).unwrap();
-    let memory = Physical::create(&subject.backend, subject.unit(), subject.properties()).unwrap();
+    let memory = PhysicalMemory::create(&subject.backend, subject.unit(), subject.properties()).unwrap();
     subject.open(&mut region, subject.units(3), &memory);
     // SAFETY: no work was queued on the region.
-    region.unmap(Bytes::ZERO, subject.unit(), unsafe { Done::promised() }).unwrap();
+    region.unmap(Bytes::ZERO, subject.unit(), unsafe { WaitFor::nothing() }).unwrap();
     // SAFETY: the same.
-    region.close(unsafe { Done::promised() }).unwrap();
+    region.close(unsafe { WaitFor::nothing() }).unwrap();
 }
 
 fn virtual_memory_goes_on<B: Workbench>(subject: &Subject<B>) {
@@ -87,7 +87,7 @@ fn ask<B: Workbench>(subject: &Subject<B>) {
         assert!(!backend.is_capturing(stream).unwrap());
     }
     drop(backend.pin(subject.unit()).unwrap());
-    drop(backend.lane(subject.device).unwrap());
+    drop(backend.copy_stream(subject.device).unwrap());
 }
 
 /// Ends the case where asking about any event spoils captures.

@@ -24,7 +24,7 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
         assert!(matches!(region.state(), RegionState::Suspended { .. }), "{at}: {:?}", region.state());
         let is_clean = region.mapped() == Bytes(0);
         match &error {
-            Error::UndoFailed { error, undo } => {
+            Error::RollbackFailed { error, undo } => {
                 assert!(by_plan(error, failing) && by_plan(undo, failing), "{at}: {error}; {undo}");
             }
             error => {
@@ -39,7 +39,7 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
             reference.check(row, &sweep.state(&bench), &at);
             sweep.nothing_is_left(bench, &at);
         } else {
-            assert!(matches!(second, Err(Error::OutOfUse { .. })), "{at}, the second time: {second:?}");
+            assert!(matches!(second, Err(Error::Poisoned { .. })), "{at}, the second time: {second:?}");
             let left = reclaim(sweep, bench, &at);
             assert!(left > 0, "{at}: nothing was left behind, so why is it out of use");
         }

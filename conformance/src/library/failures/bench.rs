@@ -4,8 +4,8 @@ use super::saved::{InFile, Saved};
 use super::start::{Beside, Kind, Start, far};
 use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::{
-    Access, Address, Bytes, DeviceId, DeviceVec, Done, Physical, Placement, Properties, Region, Ring, SetId,
-    Slots, Stash, StashKind,
+    Access, Address, BackingKind, BackingStore, BankId, BankedRegion, Bytes, DeviceId, DeviceVec,
+    PhysicalMemory, Placement, Properties, Region, StagingRing, WaitFor,
 };
 use gpu_vmm_testkit::{FaultInject, Workbench};
 use std::os::fd::OwnedFd;
@@ -36,13 +36,13 @@ pub(super) fn edges(offset: Bytes, length: Bytes) -> [Bytes; 2] {
 #[derive(Debug)]
 #[allow(dead_code)] // held until the bench ends
 pub(super) enum Made<B: Workbench> {
-    Memory(Physical<Faulty<B>>),
+    Memory(PhysicalMemory<Faulty<B>>),
     Region(Region<Faulty<B>>),
     Vector(DeviceVec<u64, Faulty<B>>),
-    Slots(Slots<Faulty<B>>),
+    BankedRegion(BankedRegion<Faulty<B>>),
     Descriptor(OwnedFd),
-    Stash(Stash<Faulty<B>>),
-    Ring(Ring<Faulty<B>>),
+    BackingStore(BackingStore<Faulty<B>>),
+    Ring(StagingRing<Faulty<B>>),
 }
 
 /// The fields are dropped in this order: whoever has memory mapped goes first.
@@ -51,18 +51,18 @@ pub(super) struct Bench<B: Workbench> {
     pub(super) made: Vec<Made<B>>,
     region: Option<Region<Faulty<B>>>,
     vector: Option<DeviceVec<u64, Faulty<B>>>,
-    slots: Option<Slots<Faulty<B>>>,
+    slots: Option<BankedRegion<Faulty<B>>>,
     /// All of one size: the first, one that is cut as it is, and one that is not.
-    pub(super) sets: Vec<SetId>,
+    pub(super) sets: Vec<BankId>,
     beside: Option<Region<Faulty<B>>>,
     /// Behind the region, so that it cannot be extended.
     _wall: Option<Region<Faulty<B>>>,
     /// One granule that is mapped nowhere.
-    pub(super) memory: Physical<Faulty<B>>,
-    shared: Option<(Physical<Faulty<B>>, OwnedFd)>,
-    ring: Option<Ring<Faulty<B>>>,
+    pub(super) memory: PhysicalMemory<Faulty<B>>,
+    shared: Option<(PhysicalMemory<Faulty<B>>, OwnedFd)>,
+    ring: Option<StagingRing<Faulty<B>>>,
     /// With room for all that is in the region or the vector.
-    pub(super) stash: Stash<Faulty<B>>,
+    pub(super) stash: BackingStore<Faulty<B>>,
     saved: Option<Saved<B>>,
     pub(super) backend: Faulty<B>,
     pub(super) device: DeviceId,
@@ -98,23 +98,23 @@ impl<B: Workbench> Bench<B> {
             let behind = Placement::Exact(hole.checked_add(size).unwrap());
             Region::builder(&backend).reserve(subject.unit()).at(behind).build().unwrap()
         });
-        let memory = Physical::create(&backend, granule, subject.properties()).unwrap();
+        let memory = PhysicalMemory::create(&backend, granule, subject.properties()).unwrap();
         let (mut region, mut vector, mut slots) = (None, None, None);
         match start.kind {
             Kind::Region => region = Some(builder.build().unwrap()),
-            Kind::Slots => slots = Some(Slots::build(builder).unwrap()),
+            Kind::BankedRegion => slots = Some(BankedRegion::build(builder).unwrap()),
             _ => vector = Some(DeviceVec::build(builder).unwrap().movable()),
         }
         // Sets begin where their region does.
         let origin = if slots.is_some() { Bytes(0) } else { size - Bytes(granule.0 * GRANULES) };
         // One thread, so that the calls come in the same order each time. There are more chunks than buffers.
         let chunk = if start.sparse { Bytes(granule.0 / 2) + EDGE } else { granule + EDGE };
-        let ring = || Ring::new(&backend, 1, chunk).unwrap();
+        let ring = || StagingRing::new(&backend, 1, chunk).unwrap();
         let stash = match start.stash {
-            StashKind::Pinned => Stash::pinned(&backend, size + size).unwrap(),
-            StashKind::Pageable => Stash::pageable(ring()),
-            StashKind::File => Stash::file(std::env::temp_dir(), ring()),
-            StashKind::Nothing => Stash::nothing(),
+            BackingKind::Pinned => BackingStore::pinned(&backend, size + size).unwrap(),
+            BackingKind::Pageable => BackingStore::pageable(ring()),
+            BackingKind::File => BackingStore::file(std::env::temp_dir(), ring()),
+            BackingKind::Nothing => BackingStore::nothing(),
         };
         let mut bench = Self {
             made: Vec::new(),
@@ -127,7 +127,7 @@ impl<B: Workbench> Bench<B> {
             memory,
             shared: start.shared.then(|| {
                 let properties = subject.properties().shareable();
-                let memory = or_skip(Physical::create(&backend, granule, properties));
+                let memory = or_skip(PhysicalMemory::create(&backend, granule, properties));
                 let fd = or_skip(memory.export());
                 (memory, fd)
             }),
@@ -143,7 +143,7 @@ impl<B: Workbench> Bench<B> {
         };
         match start.kind {
             Kind::Region => bench.fill_region(start),
-            Kind::Slots => bench.fill_slots(),
+            Kind::BankedRegion => bench.fill_slots(),
             kind => bench.fill_vector(kind, size),
         }
         // Not behind the region, where one that grows would want to be.
@@ -170,7 +170,7 @@ impl<B: Workbench> Bench<B> {
         let mut beside = builder.at(at).build().unwrap();
         for (offset, granules) in places {
             let length = self.granules(granules);
-            let memory = Physical::create(&self.backend, length, Properties::on(self.device)).unwrap();
+            let memory = PhysicalMemory::create(&self.backend, length, Properties::on(self.device)).unwrap();
             beside.map(offset, &memory).unwrap();
             beside.set_access(offset, length, self.device, RW).unwrap();
             for edge in edges(offset, length) {
@@ -182,12 +182,12 @@ impl<B: Workbench> Bench<B> {
 
     fn fill_slots(&mut self) {
         let (device, backend, size) = (self.device, self.backend.clone(), self.granules(2));
-        let single = || Physical::create(&backend, self.granule, Properties::on(device)).unwrap();
+        let single = || PhysicalMemory::create(&backend, self.granule, Properties::on(device)).unwrap();
         let pair = vec![single(), single()];
         let slots = self.slots();
-        let sets = [slots.add_set(size), slots.add_set(size), slots.add_set_of(pair)];
+        let sets = [slots.add_bank(size), slots.add_bank(size), slots.add_bank_of(pair)];
         let sets = sets.map(Result::unwrap);
-        slots.show(sets[0], Done::when_devices_idle()).unwrap();
+        slots.select(sets[0], WaitFor::all_devices()).unwrap();
         for edge in edges(Bytes(0), size) {
             slots.write_pattern(device, edge, EDGE, SEED + edge.0 / 8).unwrap();
         }
@@ -199,7 +199,7 @@ impl<B: Workbench> Bench<B> {
         let mapped: &[u64] = if start.sparse { &[4] } else { &[0, 1, 3] };
         for at in mapped.iter().copied() {
             let properties = Properties::on(device);
-            let memory = Physical::create(&self.backend, granule, properties).unwrap();
+            let memory = PhysicalMemory::create(&self.backend, granule, properties).unwrap();
             let offset = self.at(at);
             self.region().map(offset, &memory).unwrap();
             self.region().set_access(offset, granule, device, RW).unwrap();
@@ -273,7 +273,7 @@ impl<B: Workbench> Bench<B> {
 
     /// Suspends the region, or the vector, in the stash.
     pub(super) fn suspend(&mut self) -> gpu_vmm_core::Result<()> {
-        let (stash, done) = (self.stash.clone(), Done::when_devices_idle());
+        let (stash, done) = (self.stash.clone(), WaitFor::all_devices());
         let did = match &mut self.vector {
             Some(vector) => vector.suspend(&stash, done)?,
             None => self.region().suspend(&stash, done)?,
@@ -305,18 +305,18 @@ impl<B: Workbench> Bench<B> {
     }
 
     /// The region that is operated on, with the ring.
-    pub(super) fn region_and_ring(&mut self) -> (&mut Region<Faulty<B>>, &Ring<Faulty<B>>) {
+    pub(super) fn region_and_ring(&mut self) -> (&mut Region<Faulty<B>>, &StagingRing<Faulty<B>>) {
         let region = self.region.as_mut().expect("a bench with a region");
         (region, self.ring.as_ref().expect("a bench with a ring"))
     }
 
     /// The slots that are operated on.
-    pub(super) fn slots(&mut self) -> &mut Slots<Faulty<B>> {
+    pub(super) fn slots(&mut self) -> &mut BankedRegion<Faulty<B>> {
         self.slots.as_mut().expect("a bench with slots")
     }
 
     /// The slots that are operated on, and the region beside.
-    pub(super) fn slots_and_region(&mut self) -> (&mut Slots<Faulty<B>>, &Region<Faulty<B>>) {
+    pub(super) fn slots_and_region(&mut self) -> (&mut BankedRegion<Faulty<B>>, &Region<Faulty<B>>) {
         let slots = self.slots.as_mut().expect("a bench with slots");
         (slots, self.beside.as_ref().expect("a bench with a second region"))
     }
@@ -327,7 +327,7 @@ impl<B: Workbench> Bench<B> {
     }
 
     /// Memory that can be exported, and a descriptor of it.
-    pub(super) fn shared(&self) -> &(Physical<Faulty<B>>, OwnedFd) {
+    pub(super) fn shared(&self) -> &(PhysicalMemory<Faulty<B>>, OwnedFd) {
         self.shared.as_ref().expect("a bench with memory to share")
     }
 
@@ -344,7 +344,7 @@ impl<B: Workbench> Bench<B> {
     /// The region, or the one below the vector or the slots.
     pub(super) fn seen_region(&self) -> Option<&Region<Faulty<B>>> {
         let below = || self.vector.as_ref().map(DeviceVec::region);
-        self.region.as_ref().or_else(below).or_else(|| self.slots.as_ref().map(Slots::region))
+        self.region.as_ref().or_else(below).or_else(|| self.slots.as_ref().map(BankedRegion::region))
     }
 
     /// The second region.
@@ -355,7 +355,7 @@ impl<B: Workbench> Bench<B> {
     /// Takes the region out of the bench, or the one below the vector or the slots.
     pub(super) fn take_region(&mut self) -> Option<Region<Faulty<B>>> {
         let below = self.vector.take().map(DeviceVec::into_region);
-        self.region.take().or(below).or_else(|| self.slots.take().map(Slots::into_region))
+        self.region.take().or(below).or_else(|| self.slots.take().map(BankedRegion::into_region))
     }
 
     /// Takes the second region out of the bench.

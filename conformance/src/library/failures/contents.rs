@@ -3,7 +3,7 @@
 use super::bench::{Bench, Made};
 use super::operations::{Operation, keep};
 use super::start::Start;
-use gpu_vmm_core::{Bytes, Ring, Stash, StashKind};
+use gpu_vmm_core::{BackingKind, BackingStore, Bytes, StagingRing};
 use gpu_vmm_testkit::Workbench;
 
 /// All of them.
@@ -14,23 +14,23 @@ pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {
 fn suspend<B: Workbench>() -> Vec<Operation<B>> {
     const OF: &str = "Region::suspend";
     const BACK: &str = "Region::resume";
-    const PINNED: StashKind = StashKind::Pinned;
-    const PAGEABLE: StashKind = StashKind::Pageable;
+    const PINNED: BackingKind = BackingKind::Pinned;
+    const PAGEABLE: BackingKind = BackingKind::Pageable;
     let ways = [
         ("with page-locked memory", Start::FREE.with(PINNED)),
         ("through a ring, across reservations", Start::SEAM.with(PAGEABLE)),
         ("with what its owner may not read", Start::CLOSED.with(PINNED)),
         ("with what two devices use", Start::PEER.with(PINNED)),
-        ("with a file", Start::SEAM.with(StashKind::File)),
+        ("with a file", Start::SEAM.with(BackingKind::File)),
     ];
     let mut rows = vec![
-        Operation::new("Ring::new", "", Start::FREE, |bench| {
-            let ring = Ring::new(&bench.backend, 2, bench.granules(1)).map(Made::Ring);
+        Operation::new("StagingRing::new", "", Start::FREE, |bench| {
+            let ring = StagingRing::new(&bench.backend, 2, bench.granules(1)).map(Made::Ring);
             keep(bench, ring)
         })
         .looks(),
-        Operation::new("Stash::pinned", "", Start::FREE, |bench| {
-            let stash = Stash::pinned(&bench.backend, Bytes::mib(300)).map(Made::Stash);
+        Operation::new("BackingStore::pinned", "", Start::FREE, |bench| {
+            let stash = BackingStore::pinned(&bench.backend, Bytes::mib(300)).map(Made::BackingStore);
             keep(bench, stash)
         })
         .looks(),

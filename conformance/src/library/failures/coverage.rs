@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 /// Public functions that can fail, and are not in the table; each with the reason.
 const NOT_SWEPT: &[(&str, &str)] = &[
     ("Region::close", "it takes the region; `ends` sweeps it"),
-    ("Physical::export_fabric", "no machine without a fabric has such handles"),
-    ("Physical::export_win32", "it is there on Windows alone, where no backend of the suite is"),
-    ("Physical::import_win32", "as above"),
+    ("PhysicalMemory::export_fabric", "no machine without a fabric has such handles"),
+    ("PhysicalMemory::export_win32", "it is there on Windows alone, where no backend of the suite is"),
+    ("PhysicalMemory::import_win32", "as above"),
     (
-        "Physical::import_fabric",
+        "PhysicalMemory::import_fabric",
         "no machine without a fabric has such handles; importing from a descriptor is swept",
     ),
-    ("Regions::suspend", "it is `Region::suspend`, one after the other; `suspend` has where it stops"),
-    ("Regions::resume", "it is `Region::resume`, one after the other; `suspend` has where it stops"),
-    ("Regions::insert", "it fails in a forked child alone; `fork` has that"),
-    ("Regions::remove", "as above"),
-    ("Regions::tagged", "as above"),
-    ("Regions::states", "as above"),
+    ("RegionSet::suspend", "it is `Region::suspend`, one after the other; `suspend` has where it stops"),
+    ("RegionSet::resume", "it is `Region::resume`, one after the other; `suspend` has where it stops"),
+    ("RegionSet::insert", "it fails in a forked child alone; `fork` has that"),
+    ("RegionSet::remove", "as above"),
+    ("RegionSet::tagged", "as above"),
+    ("RegionSet::states", "as above"),
     ("SharedRegion::lock", "as above"),
     (
         "Region::dma_bufs",
@@ -35,9 +35,9 @@ const NOT_SWEPT: &[(&str, &str)] = &[
     ("Region::set_access_at_once", "as above"),
     ("Region::discard", "as above"),
     ("Region::check_usable", "it makes no call"),
-    ("Physical::check_belongs_to", "as above"),
-    ("Ring::fetch", "`Region::suspend` and `Snapshot::write` sweep it"),
-    ("Ring::send", "`Region::resume` and `Restore::regions` sweep it"),
+    ("PhysicalMemory::check_belongs_to", "as above"),
+    ("StagingRing::fetch", "`Region::suspend` and `Snapshot::write` sweep it"),
+    ("StagingRing::send", "`Region::resume` and `Restore::regions` sweep it"),
 ];
 
 /// The sources in which public operations are.
@@ -88,7 +88,7 @@ fn fallible(source: &str) -> Vec<String> {
 fn every_operation_is_swept() {
     let found: BTreeSet<String> =
         sources().iter().flat_map(|path| fallible(&std::fs::read_to_string(path).unwrap())).collect();
-    assert!(found.contains("Region::grow_or_move") && found.contains("Physical::import"), "{found:?}");
+    assert!(found.contains("Region::grow_or_move") && found.contains("PhysicalMemory::import"), "{found:?}");
     let rows: BTreeSet<String> =
         operations::all::<HostBackend>().iter().map(|row| row.of.to_owned()).collect();
     let except = |name: &str| NOT_SWEPT.iter().any(|(other, _)| *other == name);

@@ -5,7 +5,7 @@ use super::sweep::{Sweep, injected};
 use super::undo::reclaim;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
-use gpu_vmm_core::{Done, Error};
+use gpu_vmm_core::{Error, WaitFor};
 use gpu_vmm_testkit::{Live, Workbench};
 
 /// What is held beside the region: one piece of memory.
@@ -43,7 +43,7 @@ fn closed<B: Workbench>(sweep: &Sweep<'_, B>, failing: &[u64]) -> (Result<(), Er
     let mut bench = sweep.bench(Start::EXTENDED);
     let region = bench.take_region().expect("a region");
     bench.backend.fail_each(failing);
-    let answer = region.close(Done::when_devices_idle());
+    let answer = region.close(WaitFor::all_devices());
     let calls = bench.backend.stop();
     let logged = sweep.subject.backend.drop_log().take_last();
     assert_eq!(logged.is_none(), bench.backend.live() == BESIDE, "{failing:?}: {logged:?}");

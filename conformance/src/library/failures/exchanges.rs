@@ -4,7 +4,7 @@ use super::bench::{Bench, Made};
 use super::operations::{IDLE, Operation, keep};
 use super::start::Start;
 use crate::library::tools::streams_idle;
-use gpu_vmm_core::{Bytes, Done, Region, Result, Slots, Stream, Via};
+use gpu_vmm_core::{BankedRegion, Bytes, MovePath, Region, Result, Stream, WaitFor};
 use gpu_vmm_testkit::Workbench;
 
 /// All of them.
@@ -15,7 +15,7 @@ pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {
 #[allow(unsafe_code)]
 fn swap<B: Workbench>() -> Vec<Operation<B>> {
     const OF: &str = "Region::swap";
-    fn part<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, done: Done<'_>) -> Result<()> {
+    fn part<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, done: WaitFor<'_>) -> Result<()> {
         let (offset, length) = (bench.at(from), bench.granules(count));
         let (region, beside) = bench.both_regions();
         region.swap(offset, beside, Bytes(0), length, done)
@@ -52,7 +52,7 @@ fn move_to_device<B: Workbench>() -> Vec<Operation<B>> {
     const OF: &str = "Region::move_to_device";
     fn fastest<B: Workbench>(bench: &mut Bench<B>) -> Result<()> {
         let device = bench.peer;
-        bench.region().move_to_device(device, Via::Fastest(None), IDLE).map(drop)
+        bench.region().move_to_device(device, MovePath::Fastest(None), IDLE).map(drop)
     }
     vec![
         Operation::new(OF, "by peer copies", Start::PEER, fastest).moves(),
@@ -60,7 +60,7 @@ fn move_to_device<B: Workbench>() -> Vec<Operation<B>> {
         Operation::new(OF, "through a ring", Start::PEER_RING, |bench| {
             let device = bench.peer;
             let (region, ring) = bench.region_and_ring();
-            region.move_to_device(device, Via::Ring(ring), IDLE).map(drop)
+            region.move_to_device(device, MovePath::Ring(ring), IDLE).map(drop)
         })
         .moves(),
     ]
@@ -69,47 +69,60 @@ fn move_to_device<B: Workbench>() -> Vec<Operation<B>> {
 fn sets<B: Workbench>() -> Vec<Operation<B>> {
     fn show<B: Workbench>(bench: &mut Bench<B>, set: usize) -> Result<()> {
         let set = bench.sets[set];
-        bench.slots().show(set, IDLE)
+        bench.slots().select(set, IDLE)
     }
     vec![
-        Operation::new("Slots::build", "", Start::FREE, |bench| {
+        Operation::new("BankedRegion::build", "", Start::FREE, |bench| {
             let builder = Region::builder(&bench.backend).on(bench.device).reserve(bench.granules(1));
-            let slots = Slots::build(builder);
-            keep(bench, slots.map(Made::Slots))
+            let slots = BankedRegion::build(builder);
+            keep(bench, slots.map(Made::BankedRegion))
         }),
-        Operation::new("Slots::add_set", "", Start::SLOTS, |bench| {
+        Operation::new("BankedRegion::add_bank", "", Start::SLOTS, |bench| {
             let size = bench.granules(1);
-            bench.slots().add_set(size).map(drop)
+            bench.slots().add_bank(size).map(drop)
         }),
-        Operation::new("Slots::add_set_of", "memory that two devices use", Start::PEER_SLOTS, |bench| {
-            let memory = vec![bench.memory.clone()];
-            bench.slots().add_set_of(memory).map(drop)
-        })
+        Operation::new(
+            "BankedRegion::add_bank_of",
+            "memory that two devices use",
+            Start::PEER_SLOTS,
+            |bench| {
+                let memory = vec![bench.memory.clone()];
+                bench.slots().add_bank_of(memory).map(drop)
+            },
+        )
         .looks(),
-        Operation::new("Slots::show", "one that is cut the same way", Start::SLOTS, |bench| show(bench, 1)),
-        Operation::new("Slots::show", "one that is cut differently", Start::SLOTS, |bench| show(bench, 2))
-            .cuts(),
-        Operation::new("Slots::show", "for two devices", Start::PEER_SLOTS, |bench| show(bench, 1)),
-        Operation::new("Slots::hide", "", Start::SLOTS, |bench| bench.slots().hide(IDLE)),
-        Operation::new("Slots::remove_set", "the one that is shown", Start::SLOTS, |bench| {
+        Operation::new("BankedRegion::select", "one that is cut the same way", Start::SLOTS, |bench| {
+            show(bench, 1)
+        }),
+        Operation::new("BankedRegion::select", "one that is cut differently", Start::SLOTS, |bench| {
+            show(bench, 2)
+        })
+        .cuts(),
+        Operation::new("BankedRegion::select", "for two devices", Start::PEER_SLOTS, |bench| show(bench, 1)),
+        Operation::new("BankedRegion::hide", "", Start::SLOTS, |bench| bench.slots().hide(IDLE)),
+        Operation::new("BankedRegion::remove_bank", "the one that is shown", Start::SLOTS, |bench| {
             let set = bench.sets[0];
-            bench.slots().remove_set(set, IDLE).map(drop)
+            bench.slots().remove_bank(set, IDLE).map(drop)
         }),
     ]
 }
 
 fn shown<B: Workbench>() -> Vec<Operation<B>> {
     vec![
-        Operation::new("Slots::write", "", Start::SLOTS, |bench| bench.slots().write(Bytes(8), &[7; 200]))
-            .writes(0, 1),
-        Operation::new("Slots::fill", "", Start::SLOTS, |bench| bench.slots().fill(Bytes(8), Bytes(200), 9))
-            .writes(0, 1),
-        Operation::new("Slots::copy_from", "", Start::SLOTS.beside(&[1]), |bench| {
+        Operation::new("BankedRegion::write", "", Start::SLOTS, |bench| {
+            bench.slots().write(Bytes(8), &[7; 200])
+        })
+        .writes(0, 1),
+        Operation::new("BankedRegion::fill", "", Start::SLOTS, |bench| {
+            bench.slots().fill(Bytes(8), Bytes(200), 9)
+        })
+        .writes(0, 1),
+        Operation::new("BankedRegion::copy_from", "", Start::SLOTS.beside(&[1]), |bench| {
             let (slots, beside) = bench.slots_and_region();
             slots.copy_from(Bytes(8), beside, Bytes(0), Bytes(200))
         })
         .writes(0, 1),
-        Operation::new("Slots::write_pattern", "", Start::SLOTS, |bench| {
+        Operation::new("BankedRegion::write_pattern", "", Start::SLOTS, |bench| {
             let (device, length) = (bench.device, bench.granules(1));
             bench.slots().write_pattern(device, Bytes(0), length, 3)
         })

@@ -43,11 +43,11 @@ use gpu_vmm_testkit::Workbench;
 
 cases! { "failures":
     /// A create that fails gives no memory and takes none.
-    physical_create,
+    physical_memory_create,
     /// An export that fails leaves no descriptor and does the memory no harm.
-    physical_export,
+    physical_memory_export,
     /// An import that fails leaves the descriptor good for another try.
-    physical_import,
+    physical_memory_import,
     /// A build that fails leaves no addresses reserved, wherever they were to be.
     region_builder_build,
     /// A map that fails leaves the part free.
@@ -79,9 +79,9 @@ cases! { "failures":
     /// A check of a pattern that fails changes nothing.
     region_count_wrong,
     /// A ring that cannot be made leaves no page-locked memory behind.
-    ring_new,
+    staging_ring_new,
     /// A stash that cannot be made leaves no page-locked memory behind.
-    stash_pinned,
+    backing_store_pinned,
     /// A suspend that fails at any call leaves the region active, with its mappings, access and contents.
     region_suspend,
     /// A resume that fails at any call leaves the region suspended, and a second one brings everything back.
@@ -123,25 +123,25 @@ cases! { "failures":
     /// A move to another device that fails at any call leaves the memory where it was, and nothing on the other device.
     region_move_to_device,
     /// Slots that cannot be made reserve nothing.
-    slots_build,
+    banked_region_build,
     /// A set that cannot be made takes no memory.
-    slots_add_set,
+    banked_region_add_bank,
     /// A set of memory that is there which cannot be added leaves all as it was.
-    slots_add_set_of,
+    banked_region_add_bank_of,
     /// Showing another set that fails at any call leaves the old one shown.
-    slots_show,
+    banked_region_select,
     /// Hiding a set that fails leaves it shown.
-    slots_hide,
+    banked_region_hide,
     /// Removing the set that is shown, where it fails, leaves it shown.
-    slots_remove_set,
+    banked_region_remove_bank,
     /// A write to the set that is shown which fails leaves all mappings and access.
-    slots_write,
+    banked_region_write,
     /// A fill of the set that is shown which fails leaves all mappings and access.
-    slots_fill,
+    banked_region_fill,
     /// A copy into the set that is shown which fails leaves all mappings and access.
-    slots_copy_from,
+    banked_region_copy_from,
     /// A pattern that cannot be written to the set that is shown leaves all mappings and access.
-    slots_write_pattern,
+    banked_region_write_pattern,
     /// A snapshot that cannot be taken leaves no file, no mapping and no addresses.
     snapshot_write,
     /// A restore that fails at any call leaves no region, no memory and no addresses.
@@ -179,7 +179,7 @@ cases! { "failures":
     /// Where undoing a move to another device fails too, nothing but what was exchanged is out of use.
     undoing_move_to_device,
     /// Where the old set cannot be put back either, it is out of use, and the region goes on.
-    undoing_slots_show,
+    undoing_banked_region_select,
     /// A vector that cannot be suspended, nor be put back, has its elements but for what is out of use.
     undoing_device_vec_suspend,
     /// A vector that cannot be resumed, nor be taken back, stays suspended.
@@ -199,9 +199,9 @@ macro_rules! sweeps {
 }
 
 sweeps! {
-    physical_create: single("Physical::create"),
-    physical_export: single("Physical::export"),
-    physical_import: single("Physical::import"),
+    physical_memory_create: single("PhysicalMemory::create"),
+    physical_memory_export: single("PhysicalMemory::export"),
+    physical_memory_import: single("PhysicalMemory::import"),
     region_builder_build: single("RegionBuilder::build"),
     region_map: single("Region::map"),
     region_unmap: single("Region::unmap"),
@@ -217,8 +217,8 @@ sweeps! {
     region_copy_from: single("Region::copy_from"),
     region_write_pattern: single("Region::write_pattern"),
     region_count_wrong: single("Region::count_wrong"),
-    ring_new: single("Ring::new"),
-    stash_pinned: single("Stash::pinned"),
+    staging_ring_new: single("StagingRing::new"),
+    backing_store_pinned: single("BackingStore::pinned"),
     region_suspend: single("Region::suspend"),
     region_resume: single("Region::resume"),
     device_vec_suspend: single("DeviceVec::suspend"),
@@ -237,16 +237,16 @@ sweeps! {
     region_swap: single("Region::swap"),
     region_swap_all: single("Region::swap_all"),
     region_move_to_device: single("Region::move_to_device"),
-    slots_build: single("Slots::build"),
-    slots_add_set: single("Slots::add_set"),
-    slots_add_set_of: single("Slots::add_set_of"),
-    slots_show: single("Slots::show"),
-    slots_hide: single("Slots::hide"),
-    slots_remove_set: single("Slots::remove_set"),
-    slots_write: single("Slots::write"),
-    slots_fill: single("Slots::fill"),
-    slots_copy_from: single("Slots::copy_from"),
-    slots_write_pattern: single("Slots::write_pattern"),
+    banked_region_build: single("BankedRegion::build"),
+    banked_region_add_bank: single("BankedRegion::add_bank"),
+    banked_region_add_bank_of: single("BankedRegion::add_bank_of"),
+    banked_region_select: single("BankedRegion::select"),
+    banked_region_hide: single("BankedRegion::hide"),
+    banked_region_remove_bank: single("BankedRegion::remove_bank"),
+    banked_region_write: single("BankedRegion::write"),
+    banked_region_fill: single("BankedRegion::fill"),
+    banked_region_copy_from: single("BankedRegion::copy_from"),
+    banked_region_write_pattern: single("BankedRegion::write_pattern"),
     snapshot_write: single("Snapshot::write"),
     restore_regions: single("Restore::regions"),
     undoing_unmap: double("Region::unmap"),
@@ -263,7 +263,7 @@ sweeps! {
     undoing_swap: double("Region::swap"),
     undoing_swap_all: double("Region::swap_all"),
     undoing_move_to_device: double("Region::move_to_device"),
-    undoing_slots_show: double("Slots::show"),
+    undoing_banked_region_select: double("BankedRegion::select"),
     undoing_suspend: double("Region::suspend"),
     undoing_resume: asleep("Region::resume"),
     undoing_device_vec_suspend: double("DeviceVec::suspend"),

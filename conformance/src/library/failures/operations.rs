@@ -4,7 +4,7 @@ use super::bench::{Bench, Made};
 use super::start::Start;
 use super::{contents, exchanges, vectors};
 use crate::library::tools::streams_idle;
-use gpu_vmm_core::{Access, Bytes, Done, Physical, Placement, Properties, Region, Result, Stream};
+use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Placement, Properties, Region, Result, Stream, WaitFor};
 use gpu_vmm_testkit::Workbench;
 use std::fmt;
 
@@ -108,7 +108,7 @@ pub(super) const UNDONE: &[&str] = &[
     "Region::swap",
     "Region::swap_all",
     "Region::move_to_device",
-    "Slots::show",
+    "BankedRegion::select",
     "Region::suspend",
     "Region::resume",
     "DeviceVec::reserve",
@@ -147,7 +147,7 @@ pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {
     .collect()
 }
 
-pub(super) const IDLE: Done<'static> = Done::when_devices_idle();
+pub(super) const IDLE: WaitFor<'static> = WaitFor::all_devices();
 
 pub(super) fn keep<B: Workbench>(bench: &mut Bench<B>, made: Result<Made<B>>) -> Result<()> {
     bench.made.push(made?);
@@ -156,23 +156,24 @@ pub(super) fn keep<B: Workbench>(bench: &mut Bench<B>, made: Result<Made<B>>) ->
 
 #[allow(unsafe_code)]
 fn memory<B: Workbench>() -> Vec<Operation<B>> {
-    let mut rows = vec![Operation::new("Physical::create", "", Start::FREE, |bench| {
+    let mut rows = vec![Operation::new("PhysicalMemory::create", "", Start::FREE, |bench| {
         let on = Properties::on(bench.device);
-        let memory = Physical::create(&bench.backend, bench.granules(2), on).map(Made::Memory);
+        let memory = PhysicalMemory::create(&bench.backend, bench.granules(2), on).map(Made::Memory);
         keep(bench, memory)
     })];
     rows.extend([
-        Operation::new("Physical::export", "", Start::SHARED, |bench| {
+        Operation::new("PhysicalMemory::export", "", Start::SHARED, |bench| {
             let fd = bench.shared().0.export().map(Made::Descriptor);
             keep(bench, fd)
         })
         .looks(),
-        Operation::new("Physical::import", "", Start::SHARED, |bench| {
+        Operation::new("PhysicalMemory::import", "", Start::SHARED, |bench| {
             use std::os::fd::AsFd;
             let (memory, fd) = bench.shared();
             let properties = memory.properties();
             // SAFETY: the descriptor was exported from memory of this size and these properties.
-            let memory = unsafe { Physical::import(&bench.backend, fd.as_fd(), memory.size(), properties) };
+            let memory =
+                unsafe { PhysicalMemory::import(&bench.backend, fd.as_fd(), memory.size(), properties) };
             if memory.is_ok() {
                 crate::leaks::counts_import();
             }
@@ -224,7 +225,7 @@ fn map<B: Workbench>() -> Vec<Operation<B>> {
 #[allow(unsafe_code)]
 fn unmap<B: Workbench>() -> Vec<Operation<B>> {
     const OF: &str = "Region::unmap";
-    fn part<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, done: Done<'_>) -> Result<()> {
+    fn part<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, done: WaitFor<'_>) -> Result<()> {
         let (offset, length) = (bench.at(from), bench.granules(count));
         bench.region().unmap(offset, length, done)
     }

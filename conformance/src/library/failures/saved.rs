@@ -4,8 +4,8 @@ use super::bench::{EDGE, Faulty, edges};
 use crate::library::folder::Folder;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Address, Bytes, Physical, Placement, Region, Result, Ring};
-use gpu_vmm_snapshot::{Restore, Restored, Snapshot, SnapshotFile, Tally};
+use gpu_vmm_core::{Access, Address, Bytes, PhysicalMemory, Placement, Region, Result, StagingRing};
+use gpu_vmm_snapshot::{Restore, Restored, Snapshot, SnapshotFile, SnapshotStats};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 use std::path::Path;
 use std::rc::Rc;
@@ -40,7 +40,7 @@ pub(super) struct Saved<B: Workbench> {
     /// Where it is not.
     region: Option<Region<Faulty<B>>>,
     /// With one thread, so that the calls come in the same order each time.
-    ring: Ring<Faulty<B>>,
+    ring: StagingRing<Faulty<B>>,
     folder: Folder,
 }
 
@@ -53,7 +53,7 @@ impl<B: Workbench> Saved<B> {
         from: Option<Rc<InFile>>,
     ) -> Self {
         let region = from.is_none().then(|| Self::region(subject, backend, address));
-        let ring = Ring::new(backend, 1, Bytes::mib(1)).unwrap();
+        let ring = StagingRing::new(backend, 1, Bytes::mib(1)).unwrap();
         let folder = Folder::new();
         std::fs::write(folder.file(BESIDE), []).unwrap();
         Self { from, region, ring, folder }
@@ -69,7 +69,7 @@ impl<B: Workbench> Saved<B> {
         region.grow_to(size + granule).unwrap();
         region.shrink_to(Bytes(0), idle()).unwrap();
         let [twice, read, hidden, behind] =
-            [(); 4].map(|()| Physical::create(backend, granule, subject.properties()).unwrap());
+            [(); 4].map(|()| PhysicalMemory::create(backend, granule, subject.properties()).unwrap());
         let mut at = size - Bytes(granule.0 * 4);
         for (memory, access) in [
             (&twice, RW),
@@ -89,13 +89,13 @@ impl<B: Workbench> Saved<B> {
         region
     }
 
-    fn capture(&self, path: &Path) -> Result<Tally> {
+    fn capture(&self, path: &Path) -> Result<SnapshotStats> {
         let region = self.region.as_ref().expect("a region");
         Snapshot::new(&self.ring).region(region).write(path, idle())
     }
 
     /// Writes the region to a file; where that fails there is none.
-    pub(super) fn write(&self) -> Result<Tally> {
+    pub(super) fn write(&self) -> Result<SnapshotStats> {
         let path = self.folder.file("saved");
         let written = self.capture(&path);
         match &written {

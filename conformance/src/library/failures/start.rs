@@ -1,7 +1,7 @@
 //! What an operation finds: which region or vector, with what, and what beside.
 
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, StashKind};
+use gpu_vmm_core::{Address, BackingKind};
 use gpu_vmm_testkit::Workbench;
 
 /// What an operation finds.
@@ -30,7 +30,7 @@ pub(super) struct Start {
     /// True where no device may do anything with the mapping that else may be read alone.
     pub(super) closed: bool,
     /// What kind of stash there is.
-    pub(super) stash: StashKind,
+    pub(super) stash: BackingKind,
     /// True where the region, or the vector, is suspended, in the stash.
     pub(super) suspended: bool,
     /// Whether there is a region to be captured, or one in a file.
@@ -64,7 +64,7 @@ pub(super) enum Kind {
     /// With memory for one granule more than its elements need.
     SlackVector,
     /// Three sets of two granules, of which the first is shown.
-    Slots,
+    BankedRegion,
 }
 
 impl Start {
@@ -80,7 +80,7 @@ impl Start {
         beside: Beside::Nothing,
         ring: false,
         closed: false,
-        stash: StashKind::Nothing,
+        stash: BackingKind::Nothing,
         suspended: false,
         saved: None,
     };
@@ -101,8 +101,8 @@ impl Start {
     pub(super) const SEAM: Self = Self { sparse: true, ..Self::EXTENDED };
     pub(super) const PEER_SEAM: Self = Self { peer: true, ..Self::SEAM };
     pub(super) const PEER_RING: Self = Self { ring: true, ..Self::PEER_SEAM };
-    pub(super) const SLOTS: Self = Self { kind: Kind::Slots, ..Self::FREE };
-    pub(super) const PEER_SLOTS: Self = Self { kind: Kind::Slots, ..Self::PEER };
+    pub(super) const SLOTS: Self = Self { kind: Kind::BankedRegion, ..Self::FREE };
+    pub(super) const PEER_SLOTS: Self = Self { kind: Kind::BankedRegion, ..Self::PEER };
     pub(super) const CLOSED: Self = Self { closed: true, ..Self::FREE };
 
     /// The same with a second region beside, with mappings of so many granules.
@@ -111,7 +111,7 @@ impl Start {
     }
 
     /// The same with a stash of this kind.
-    pub(super) const fn with(self, stash: StashKind) -> Self {
+    pub(super) const fn with(self, stash: BackingKind) -> Self {
         Self { stash, ..self }
     }
 

@@ -146,7 +146,7 @@ impl Seen {
             })
         };
         let first = count(devices[0]);
-        let out_of_use = matches!(first, Err(Error::OutOfUse { .. }));
+        let out_of_use = matches!(first, Err(Error::Poisoned { .. }));
         let second = if devices[0] == devices[1] { first.clone() } else { count(devices[1]) };
         let seen = Self {
             offset,

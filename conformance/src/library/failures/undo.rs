@@ -7,7 +7,9 @@ use super::operations::Operation;
 use super::state::{Seen, State};
 use super::sweep::{Reference, Sweep, injected, same_state};
 use crate::subject::RW;
-use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Physical, Placement, Region, Stash, StashKind};
+use gpu_vmm_core::{
+    Access, BackingKind, BackingStore, Bytes, DeviceId, Error, PhysicalMemory, Placement, Region, WaitFor,
+};
 use gpu_vmm_testkit::{Live, Workbench};
 
 /// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
@@ -70,7 +72,7 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
                     return Ok(());
                 }
             }
-            Err(Error::UndoFailed { error, undo }) => {
+            Err(Error::RollbackFailed { error, undo }) => {
                 assert!(by_plan(&error, failing) && by_plan(&undo, failing), "{at}: {error}; {undo}");
                 rest_is_as_before(row, &before, &after, &at);
                 rest_works(sweep, row, &mut bench, &after, &at);
@@ -87,7 +89,7 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
                 }
                 bench.resume().unwrap_or_else(|error| panic!("{at}, the resume: {error}"));
                 let after = sweep.state(&bench);
-                if bench.stash.kind() == StashKind::Nothing {
+                if bench.stash.kind() == BackingKind::Nothing {
                     assert_eq!(after.shape(), before.shape(), "{at}, and then resumed");
                 } else {
                     same_state(row, &bench, &before, after, &source, &at)?;
@@ -107,7 +109,7 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
 /// True where all that is told was failed by plan.
 pub(super) fn by_plan(error: &Error, failing: &[u64]) -> bool {
     match error {
-        Error::UndoFailed { error, undo } => by_plan(error, failing) && by_plan(undo, failing),
+        Error::RollbackFailed { error, undo } => by_plan(error, failing) && by_plan(undo, failing),
         error => injected(error).is_some_and(|number| failing.contains(&number)),
     }
 }
@@ -180,7 +182,7 @@ fn mappings_work<B: Workbench>(
     region: &mut Region<Faulty<B>>,
     seen: &[Seen],
     device: DeviceId,
-    memory: &Physical<Faulty<B>>,
+    memory: &PhysicalMemory<Faulty<B>>,
     at: &str,
 ) {
     for Seen { offset, length, out_of_use, access, owner, .. } in seen.iter().cloned() {
@@ -192,19 +194,19 @@ fn mappings_work<B: Workbench>(
                 region.write_pattern(device, offset, length, 0),
                 region.count_wrong(device, offset, length, 0).map(drop),
                 region.set_access(offset, length, device, RW),
-                region.unmap(offset, length, Done::when_devices_idle()),
+                region.unmap(offset, length, WaitFor::all_devices()),
                 region.map(offset, memory),
-                region.shrink_to(offset, Done::when_devices_idle()).map(drop),
-                region.suspend(&Stash::nothing(), Done::when_devices_idle()).map(drop),
+                region.shrink_to(offset, WaitFor::all_devices()).map(drop),
+                region.suspend(&BackingStore::nothing(), WaitFor::all_devices()).map(drop),
             ];
             for (number, answer) in answers.into_iter().enumerate() {
-                assert!(matches!(answer, Err(Error::OutOfUse { .. })), "{at}: answer {number}: {answer:?}");
+                assert!(matches!(answer, Err(Error::Poisoned { .. })), "{at}: answer {number}: {answer:?}");
             }
         } else if access[0] == RW && owner == device {
             region.write_pattern(device, offset, EDGE, 5).unwrap_or_else(|error| panic!("{at}: {error}"));
             assert_eq!(region.count_wrong(device, offset, EDGE, 5).unwrap(), 0, "{at}");
             region.set_access(offset, length, device, Access::Read).unwrap();
-            region.unmap(offset, length, Done::when_devices_idle()).unwrap();
+            region.unmap(offset, length, WaitFor::all_devices()).unwrap();
         }
     }
 }

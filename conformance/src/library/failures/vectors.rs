@@ -62,7 +62,11 @@ fn vector<B: Workbench>() -> Vec<Operation<B>> {
 fn vector_data<B: Workbench>() -> Vec<Operation<B>> {
     fn expect<T: PartialEq>(seen: T, right: T) -> Result<()> {
         let what = "other elements than were written".to_owned();
-        if seen == right { Ok(()) } else { Err(Error::DriverBroke { operation: "read elements", what }) }
+        if seen == right {
+            Ok(())
+        } else {
+            Err(Error::DriverContractViolated { operation: "read elements", what })
+        }
     }
     vec![
         Operation::new("DeviceVec::get", "", Start::VECTOR, |bench| expect(bench.vector().get(2)?, 7))

@@ -4,7 +4,7 @@ use super::{full, walled};
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, Error, Grown, Placement};
+use gpu_vmm_core::{Access, Bytes, Error, GrowthKind, Placement};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "grow":
@@ -33,7 +33,7 @@ fn extended<B: Workbench>(subject: &Subject<B>) {
     subject.write(&mut region, Bytes(0), subject.units(4), 7);
     let address = region.address();
     let growth = region.grow_to(subject.units(6)).unwrap();
-    assert_eq!((growth.how, growth.address, growth.end), (Grown::Extended, address, subject.units(6)));
+    assert_eq!((growth.how, growth.address, growth.end), (GrowthKind::Extended, address, subject.units(6)));
     assert_eq!(region.reservations().len(), 2);
     subject.write(&mut region, subject.units(4), growth.added, 7 + subject.units(4).0 / 8);
     subject.check(&region, Bytes(0), subject.units(6), 7);
@@ -44,7 +44,7 @@ fn extended_many_times<B: Workbench>(subject: &Subject<B>) {
     let address = region.address();
     for units in 2..=65 {
         let growth = region.grow_to(subject.units(units)).unwrap();
-        assert_eq!((growth.how, growth.address), (Grown::Extended, address), "at {units} units");
+        assert_eq!((growth.how, growth.address), (GrowthKind::Extended, address), "at {units} units");
     }
     assert_eq!(region.reservations().len(), 65);
     let length = region.end();
@@ -64,7 +64,7 @@ fn extended_by_as_much_again<B: Workbench>(subject: &Subject<B>) {
     region.grow_to(subject.units(5)).unwrap();
     let sizes: Vec<Bytes> = region.reservations().map(|range| range.size).collect();
     assert_eq!(sizes, [subject.units(4), subject.units(4)]);
-    assert_eq!(region.grow_to(subject.units(8)).unwrap().how, Grown::Within);
+    assert_eq!(region.grow_to(subject.units(8)).unwrap().how, GrowthKind::Within);
 }
 
 fn extended_by_more_than_was_said<B: Workbench>(subject: &Subject<B>) {
@@ -105,7 +105,7 @@ fn extended_once_for_all<B: Workbench>(subject: &Subject<B>) {
         region.shrink_to(Bytes(0), idle()).unwrap();
         assert_eq!((region.reserved(), region.reservations().len()), (subject.units(4), 2));
         let growth = region.grow_to(subject.units(4)).unwrap();
-        assert_eq!((growth.how, growth.added), (Grown::Within, subject.units(4)));
+        assert_eq!((growth.how, growth.added), (GrowthKind::Within, subject.units(4)));
         subject.write(&mut region, Bytes(0), subject.units(4), seed);
         subject.check(&region, Bytes(0), subject.units(4), seed);
     }
@@ -134,7 +134,7 @@ fn up_to_what_is_in_the_way<B: Workbench>(subject: &Subject<B>) {
     assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
     // As much again would be four units; the two that are free are enough.
     let growth = region.grow_to(subject.units(6)).unwrap();
-    assert_eq!((growth.how, region.reserved()), (Grown::Extended, subject.units(6)));
+    assert_eq!((growth.how, region.reserved()), (GrowthKind::Extended, subject.units(6)));
     subject.write(&mut region, Bytes(0), subject.units(6), 1);
     subject.check(&region, Bytes(0), subject.units(6), 1);
 }

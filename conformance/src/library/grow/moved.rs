@@ -4,7 +4,7 @@ use super::{full, walled};
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Error, Grown, Physical, Placement};
+use gpu_vmm_core::{Access, Bytes, Error, GrowthKind, PhysicalMemory, Placement};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "grow":
@@ -35,7 +35,10 @@ fn remapped<B: Workbench>(subject: &Subject<B>) {
     subject.write(&mut region, Bytes(0), subject.units(4), 7);
     let before = region.address();
     let growth = region.grow_or_move(subject.units(9), idle()).unwrap();
-    assert_eq!((growth.how, growth.end, growth.added), (Grown::Remapped, subject.units(9), subject.units(5)));
+    assert_eq!(
+        (growth.how, growth.end, growth.added),
+        (GrowthKind::Remapped, subject.units(9), subject.units(5))
+    );
     assert_ne!(growth.address, before);
     assert_eq!((region.address(), region.reservations().len()), (growth.address, 1));
     assert!(region.reserved() >= subject.units(18), "a move leaves room: {}", region.reserved());
@@ -51,9 +54,9 @@ fn moved_only_if_it_must<B: Workbench>(subject: &Subject<B>) {
     let mut region = full(subject, 2);
     let address = region.address();
     let growth = region.grow_or_move(subject.units(3), idle()).unwrap();
-    assert_eq!((growth.how, growth.address), (Grown::Extended, address));
+    assert_eq!((growth.how, growth.address), (GrowthKind::Extended, address));
     let growth = region.grow_or_move(subject.units(2), idle()).unwrap();
-    assert_eq!((growth.how, growth.address, growth.added), (Grown::Within, address, Bytes(0)));
+    assert_eq!((growth.how, growth.address, growth.added), (GrowthKind::Within, address, Bytes(0)));
 }
 
 fn remapped_keeps_access_and_aliases<B: Workbench>(subject: &Subject<B>) {
@@ -82,7 +85,7 @@ fn moved_into_one_reservation<B: Workbench>(subject: &Subject<B>) {
     let behind = Placement::Exact(region.range().end());
     let _wall = subject.region(1).at(behind).build().unwrap();
     let growth = region.grow_or_move(subject.units(5), idle()).unwrap();
-    assert_eq!((growth.how, region.reservations().len()), (Grown::Remapped, 1));
+    assert_eq!((growth.how, region.reservations().len()), (GrowthKind::Remapped, 1));
     subject.check(&region, Bytes(0), subject.units(4), 3);
     // Access and unmapping go by the handles, of which there are as many as before, and one.
     assert_eq!(region.mappings().count(), 5);
@@ -98,7 +101,7 @@ fn moved_with_a_hole<B: Workbench>(subject: &Subject<B>) {
         subject.write(&mut region, subject.units(at), subject.unit(), at);
     }
     let growth = region.grow_or_move(subject.units(5), idle()).unwrap();
-    assert_eq!((growth.how, growth.added), (Grown::Remapped, subject.unit()));
+    assert_eq!((growth.how, growth.added), (GrowthKind::Remapped, subject.unit()));
     for at in [0, 3] {
         subject.check(&region, subject.units(at), subject.unit(), at);
     }
@@ -121,7 +124,7 @@ fn moved_again_and_again<B: Workbench>(subject: &Subject<B>) {
         let (from, all) = (region.end(), region.reserved());
         let growth = region.grow_or_move(all + subject.unit(), idle()).unwrap();
         // Behind the later ones the addresses may be free by chance.
-        assert!(growth.how == Grown::Remapped || round > 0, "{growth:?}");
+        assert!(growth.how == GrowthKind::Remapped || round > 0, "{growth:?}");
         subject.write(&mut region, from, growth.added, 1 + from.0 / 8);
         subject.check(&region, Bytes(0), growth.end, 1);
         let behind = Placement::Prefer(region.range().end());
@@ -137,7 +140,7 @@ fn alignment_is_kept<B: Workbench>(subject: &Subject<B>) {
     region.grow_to(subject.unit()).unwrap();
     subject.write(&mut region, Bytes(0), subject.unit(), 1);
     let growth = region.grow_or_move(subject.units(3), idle()).unwrap();
-    assert_eq!(growth.how, Grown::Remapped);
+    assert_eq!(growth.how, GrowthKind::Remapped);
     assert!(growth.address.is_aligned_to(alignment), "{} for {alignment}", growth.address);
     subject.check(&region, Bytes(0), subject.unit(), 1);
 }
@@ -161,7 +164,7 @@ fn remapped_by_hand<B: Workbench>(subject: &Subject<B>) {
     }
     subject.write(&mut region, Bytes(0), subject.granules(5), 1);
     let free = subject.free();
-    let pieces: Vec<Physical<B>> = region.mappings().map(|mapping| mapping.memory.clone()).collect();
+    let pieces: Vec<PhysicalMemory<B>> = region.mappings().map(|mapping| mapping.memory.clone()).collect();
     region.unmap(Bytes(0), region.end(), idle()).unwrap();
     region.close(idle()).unwrap();
     assert_eq!(subject.free(), free);

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Grown};
+use gpu_vmm_core::{Bytes, GrowthKind};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "grow":
@@ -33,7 +33,10 @@ fn within<B: Workbench>(subject: &Subject<B>) {
     for units in [1, 2, 5, 16, 64] {
         let from = region.end();
         let growth = region.grow_to(subject.units(units)).unwrap();
-        assert_eq!((growth.how, growth.address, growth.end), (Grown::Within, address, subject.units(units)));
+        assert_eq!(
+            (growth.how, growth.address, growth.end),
+            (GrowthKind::Within, address, subject.units(units))
+        );
         assert_eq!(growth.added, growth.end - from);
         subject.write(&mut region, from, growth.added, 7 + from.0 / 8);
         subject.check(&region, Bytes(0), growth.end, 7);
@@ -67,7 +70,7 @@ fn nothing_to_do<B: Workbench>(subject: &Subject<B>) {
     let free = subject.free();
     for units in [1, 2, 3] {
         let growth = region.grow_to(subject.units(units)).unwrap();
-        assert_eq!((growth.how, growth.end, growth.added), (Grown::Within, subject.units(3), Bytes(0)));
+        assert_eq!((growth.how, growth.end, growth.added), (GrowthKind::Within, subject.units(3), Bytes(0)));
     }
     assert_eq!((subject.free(), region.mappings().count()), (free, 1));
 }
@@ -102,7 +105,7 @@ fn behind_what_was_mapped_by_hand<B: Workbench>(subject: &Subject<B>) {
     subject.open(&mut region, at, &memory);
     subject.write(&mut region, at, memory.size(), 1);
     let growth = region.grow_to(subject.granules(7)).unwrap();
-    assert_eq!((growth.how, growth.added), (Grown::Within, subject.granules(2)));
+    assert_eq!((growth.how, growth.added), (GrowthKind::Within, subject.granules(2)));
     assert!(region.mapping_at(Bytes(0)).is_none());
     subject.check(&region, at, memory.size(), 1);
     subject.write(&mut region, at, subject.granules(4), 2);
@@ -113,7 +116,7 @@ fn up_to_the_last_byte<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     region.grow_to(subject.granularity()).unwrap();
     let growth = region.grow_to(region.reserved()).unwrap();
-    assert_eq!((growth.how, growth.end), (Grown::Within, region.reserved()));
+    assert_eq!((growth.how, growth.end), (GrowthKind::Within, region.reserved()));
     region.write(region.reserved() - Bytes(1), &[7]).unwrap();
     let mut last = [0];
     region.read(region.reserved() - Bytes(1), &mut last).unwrap();

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceVec, Error, Grown, Placement, Region};
+use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceVec, Error, GrowthKind, Placement, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "guard":
@@ -21,7 +21,7 @@ fn no_growth_into_the_guard<B: Workbench>(subject: &Subject<B>) {
     for builder in [subject.region(2), subject.region(2).extend_by(subject.unit())] {
         let mut region = builder.guarded().at(at).build().unwrap();
         let grown = region.grow_to(subject.units(2)).unwrap();
-        assert_eq!((grown.how, grown.end), (Grown::Within, subject.units(2)));
+        assert_eq!((grown.how, grown.end), (GrowthKind::Within, subject.units(2)));
         subject.write(&mut region, Bytes(0), subject.units(2), 1);
         let before = (region.range(), region.end(), region.mappings().count());
         for answer in [
@@ -52,7 +52,7 @@ fn moved_with_its_guard<B: Workbench>(subject: &Subject<B>) {
     region.grow_to(subject.unit()).unwrap();
     subject.write(&mut region, Bytes(0), subject.unit(), 1);
     let growth = region.grow_or_move(subject.units(3), idle()).unwrap();
-    assert_eq!((growth.how, growth.address), (Grown::Remapped, region.address()));
+    assert_eq!((growth.how, growth.address), (GrowthKind::Remapped, region.address()));
     assert_ne!(region.address(), base);
     assert_eq!(region.guard(), subject.units(2));
     assert!(is_shut_in(subject, region.range()), "{}", region.range());

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::sharing::{import_of, shareable};
 use crate::library::tools::{has, idle, mapped, write};
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::{Bytes, Handle, POISON, Physical, Region, Slots, Stash};
+use gpu_vmm_core::{BackingStore, BankedRegion, Bytes, Handle, POISON, PhysicalMemory, Region};
 use gpu_vmm_testkit::{Workbench, handle_of};
 
 cases! { "guard":
@@ -34,7 +34,7 @@ cases! { "guard":
 const SEED: u64 = 70;
 
 /// The same memory as the library does not know it, mapped.
-fn beside<B: Workbench>(subject: &Subject<B>, memory: &Physical<B>) -> Region<B> {
+fn beside<B: Workbench>(subject: &Subject<B>, memory: &PhysicalMemory<B>) -> Region<B> {
     let fd = or_skip(handle_of(memory).export());
     mapped(subject, &[&import_of(subject, fd, memory)])
 }
@@ -75,7 +75,7 @@ fn free<B: Workbench>(mut region: Region<B>, how: Free) -> Option<Region<B>> {
         Free::Unmap => region.unmap(Bytes(0), region.end(), idle()).unwrap(),
         Free::Shrink => assert_eq!(region.shrink_to(Bytes(0), idle()).unwrap().end, Bytes(0)),
         Free::Suspend => {
-            region.suspend(&Stash::nothing(), idle()).unwrap();
+            region.suspend(&BackingStore::nothing(), idle()).unwrap();
             region.resume().unwrap();
             region.unmap(Bytes(0), region.end(), idle()).unwrap();
         }
@@ -152,14 +152,14 @@ fn swapped_and_then_freed<B: Workbench>(subject: &Subject<B>) {
 fn a_set_that_was_shown<B: Workbench>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let beside = beside(subject, &memory);
-    let mut slots = Slots::build(subject.region(1).guarded()).unwrap();
-    let [one, other] = [memory, subject.memory(1)].map(|memory| slots.add_set_of(vec![memory]).unwrap());
-    slots.show(one, idle()).unwrap();
+    let mut slots = BankedRegion::build(subject.region(1).guarded()).unwrap();
+    let [one, other] = [memory, subject.memory(1)].map(|memory| slots.add_bank_of(vec![memory]).unwrap());
+    slots.select(one, idle()).unwrap();
     slots.write_pattern(subject.device, Bytes(0), subject.unit(), SEED).unwrap();
-    slots.show(other, idle()).unwrap();
+    slots.select(other, idle()).unwrap();
     assert!(has(subject, &beside, SEED), "it is hidden");
-    slots.show(one, idle()).unwrap();
-    let kept = slots.remove_set(one, idle()).unwrap();
+    slots.select(one, idle()).unwrap();
+    let kept = slots.remove_bank(one, idle()).unwrap();
     assert!(has(subject, &beside, SEED), "the caller has it");
     drop(kept);
     assert!(is_poison(&beside));

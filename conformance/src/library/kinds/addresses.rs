@@ -5,7 +5,8 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::{
-    Bytes, Error, Granularity, Grown, Location, Physical, Placement, Properties, Region, Slots,
+    BankedRegion, Bytes, Error, Granularity, GrowthKind, Location, PhysicalMemory, Placement, Properties,
+    Region,
 };
 use gpu_vmm_testkit::Workbench;
 
@@ -64,7 +65,7 @@ fn larger_granularity<B: Workbench>(subject: &Subject<B>) {
 
 fn a_move_keeps_the_granularity<B: Workbench>(subject: &Subject<B>) {
     for (properties, own) in larger(subject) {
-        let memory = Physical::create(&subject.backend, own.bytes(), properties).unwrap();
+        let memory = PhysicalMemory::create(&subject.backend, own.bytes(), properties).unwrap();
         for guard in [Bytes::ZERO, Bytes(1)] {
             let size = own.bytes().max(subject.unit());
             let builder = || Region::builder(&subject.backend).on(subject.device).reserve(size).guard(guard);
@@ -79,7 +80,7 @@ fn a_move_keeps_the_granularity<B: Workbench>(subject: &Subject<B>) {
                 let _wall = guard.is_zero().then(|| subject.region(1).at(behind).build());
                 let target = region.reserved() + subject.granules(1);
                 let growth = region.grow_or_move(target, idle()).unwrap();
-                assert_eq!(growth.how, Grown::Remapped);
+                assert_eq!(growth.how, GrowthKind::Remapped);
                 assert!(own.divides(Bytes(growth.address.0)), "{} at {}", own, growth.address);
                 assert_eq!(region.mapping_at(Bytes(0)).unwrap().memory.granularity(), own);
                 subject.check(&region, Bytes(0), memory.size(), SEED);
@@ -95,7 +96,7 @@ fn a_move_that_no_address_suits<B: Workbench>(subject: &Subject<B>) {
         if own.bytes() <= unit {
             skip("all addresses are reserved in units of the largest granularity");
         }
-        let memory = Physical::create(&subject.backend, own.bytes(), properties).unwrap();
+        let memory = PhysicalMemory::create(&subject.backend, own.bytes(), properties).unwrap();
         // One unit before an aligned address.
         let size = own.bytes() + unit;
         let place = subject.hole(4 * size.0 / unit.0).checked_add(own.bytes() - unit).unwrap();
@@ -118,19 +119,19 @@ fn sets_of_a_larger_granularity<B: Workbench>(subject: &Subject<B>) {
         if own.bytes() <= unit {
             skip("all addresses are reserved in units of the largest granularity");
         }
-        let piece = || Physical::create(&subject.backend, own.bytes(), properties).unwrap();
+        let piece = || PhysicalMemory::create(&subject.backend, own.bytes(), properties).unwrap();
         let size = own.bytes() + own.bytes();
         let hole = subject.hole(4 * size.0 / unit.0);
         let slots = |place| {
             let builder = Region::builder(&subject.backend).on(subject.device).reserve(size);
-            Slots::build(builder.at(Placement::Exact(place))).unwrap()
+            BankedRegion::build(builder.at(Placement::Exact(place))).unwrap()
         };
         let mut odd = slots(hole.checked_add(unit).unwrap());
-        assert_unaligned(&odd.add_set_of(vec![piece()]).unwrap_err(), own);
+        assert_unaligned(&odd.add_bank_of(vec![piece()]).unwrap_err(), own);
         drop(odd);
         let mut even = slots(hole);
-        let set = even.add_set_of(vec![piece(), piece()]).unwrap();
-        even.show(set, idle()).unwrap();
+        let set = even.add_bank_of(vec![piece(), piece()]).unwrap();
+        even.select(set, idle()).unwrap();
         even.write_pattern(subject.device, Bytes(0), size, SEED).unwrap();
         subject.check(even.region(), Bytes(0), size, SEED);
     }

@@ -7,7 +7,7 @@ use crate::leaks;
 use crate::library::tools::{has, told, write};
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::{
-    Alignment, Bytes, Error, FabricHandle, Feature, Grant, HandleTypes, Location, Physical, Properties,
+    Alignment, Bytes, Error, FabricHandle, Feature, Grant, HandleTypes, Location, PhysicalMemory, Properties,
     Reservation,
 };
 use gpu_vmm_testkit::Workbench;
@@ -57,13 +57,15 @@ fn only_what_was_asked_for<B: Workbench>(subject: &Subject<B>) {
     is_unsupported(memory.export_fabric());
     if told(subject, Feature::FileDescriptor).available {
         let properties = subject.properties().exported_as(HandleTypes::FILE_DESCRIPTOR);
-        let shareable = Physical::create(&subject.backend, subject.granules(1), properties).unwrap();
+        let shareable = PhysicalMemory::create(&subject.backend, subject.granules(1), properties).unwrap();
         is_unsupported(shareable.export_fabric());
         shareable.export().unwrap();
     }
     if told(subject, Feature::FabricHandle).available {
         let properties = subject.properties().exported_as(HandleTypes::FABRIC);
-        is_unsupported(Physical::create(&subject.backend, subject.granules(1), properties).unwrap().export());
+        is_unsupported(
+            PhysicalMemory::create(&subject.backend, subject.granules(1), properties).unwrap().export(),
+        );
     }
 }
 
@@ -73,9 +75,9 @@ fn imported<B: Workbench>(
     handle: &FabricHandle,
     properties: Properties,
     size: Bytes,
-) -> gpu_vmm_core::Result<Physical<B>> {
+) -> gpu_vmm_core::Result<PhysicalMemory<B>> {
     // SAFETY: the bytes are those of memory of this size, or of nothing, which the driver has to refuse.
-    unsafe { Physical::import_fabric(&subject.backend, handle, size, properties) }
+    unsafe { PhysicalMemory::import_fabric(&subject.backend, handle, size, properties) }
 }
 
 fn fabric_handle<B: Workbench>(subject: &Subject<B>) {
@@ -142,7 +144,7 @@ fn dma_buf_behind_host_memory<B: Workbench>(subject: &Subject<B>) {
     }
     let (before, mut region) = mapped(subject, subject.properties().located(Location::Host));
     let size = before.size();
-    let memory = Physical::create(&subject.backend, size, subject.properties()).unwrap();
+    let memory = PhysicalMemory::create(&subject.backend, size, subject.properties()).unwrap();
     subject.open(&mut region, size, &memory);
     let bufs = region.dma_bufs(size, size).unwrap();
     assert_eq!((bufs.len(), bufs[0].offset, bufs[0].length), (1, size, size));

@@ -7,7 +7,7 @@ use crate::library::tools::{idle, told};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, or_skip, skip};
 use gpu_vmm_core::{
-    Access, Bytes, Capability, DeviceId, Error, Feature, Location, Physical, Properties, Region,
+    Access, Bytes, Capability, DeviceId, Error, Feature, Location, PhysicalMemory, Properties, Region,
 };
 use gpu_vmm_testkit::{Workbench, count_wrong_words, write_pattern_words};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -138,7 +138,7 @@ fn reads_without_access<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
 fn the_host_is_no_device<B: Workbench>(subject: &Subject<B>) {
     let backend = &subject.backend;
     let size = subject.granules(1);
-    let created = Physical::create(backend, size, Properties::on(HOST)).map(drop);
+    let created = PhysicalMemory::create(backend, size, Properties::on(HOST)).map(drop);
     let built = Region::builder(backend).on(HOST).reserve(size).build().map(drop);
     let mut region = subject.space(1).build().unwrap();
     region.grow_to(size).unwrap();

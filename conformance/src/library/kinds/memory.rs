@@ -6,7 +6,7 @@ use crate::library::sharing::import_of;
 use crate::library::tools::told;
 use crate::peer::Peer;
 use crate::subject::{Subject, note, or_skip, skip};
-use gpu_vmm_core::{Bytes, Capability, DeviceId, Error, Feature, Location, Physical, Properties};
+use gpu_vmm_core::{Bytes, Capability, DeviceId, Error, Feature, Location, PhysicalMemory, Properties};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "kinds":
@@ -54,7 +54,7 @@ fn host_node_memory<B: Workbench>(subject: &Subject<B>) {
     let free = subject.free();
     for node in [1 << 20, u32::MAX] {
         let nowhere = subject.properties().located(Location::HostNode(node));
-        let answer = Physical::create(&subject.backend, subject.granules(1), nowhere);
+        let answer = PhysicalMemory::create(&subject.backend, subject.granules(1), nowhere);
         assert!(answer.is_err(), "memory of node {node}");
     }
     assert_eq!(subject.free(), free);
@@ -69,7 +69,7 @@ fn compressible<B: Workbench>(subject: &Subject<B>) {
 fn remote_dma<B: Workbench>(subject: &Subject<B>) {
     let available = told(subject, Feature::RemoteDma).available;
     let asked = subject.properties().remote_dma();
-    match Physical::create(&subject.backend, subject.granules(1), asked) {
+    match PhysicalMemory::create(&subject.backend, subject.granules(1), asked) {
         Ok(memory) => {
             assert_eq!(memory.properties().remote_dma, available);
             drop(memory);
@@ -95,7 +95,7 @@ fn properties_are_told<B: Workbench>(subject: &Subject<B>) {
 
 fn flags_that_exclude_each_other<B: Workbench>(subject: &Subject<B>) {
     let asked = subject.properties().shareable().compressible().remote_dma();
-    let memory = or_skip(Physical::create(&subject.backend, subject.granules(1), asked));
+    let memory = or_skip(PhysicalMemory::create(&subject.backend, subject.granules(1), asked));
     let again = import_of(subject, or_skip(memory.export()), &memory);
     assert_eq!(again.properties().compressible, memory.properties().compressible);
 }
@@ -103,7 +103,7 @@ fn flags_that_exclude_each_other<B: Workbench>(subject: &Subject<B>) {
 fn shareable_host_memory<B: Workbench>(subject: &Subject<B>) {
     for location in [Location::Host, Location::HostNode(0)] {
         let properties = subject.properties().located(location).shareable();
-        match Physical::create(&subject.backend, subject.granules(1), properties) {
+        match PhysicalMemory::create(&subject.backend, subject.granules(1), properties) {
             Ok(memory) => {
                 drop(memory);
                 works(subject, properties);
@@ -120,7 +120,7 @@ fn more_than_the_host_has<B: Workbench>(subject: &Subject<B>) {
     }
     let properties = subject.properties().located(Location::HostNode(0));
     let size = Bytes::gib(1 << 20);
-    let error = Physical::create(&subject.backend, size, properties).unwrap_err();
+    let error = PhysicalMemory::create(&subject.backend, size, properties).unwrap_err();
     if let Error::OutOfMemory { device, requested, free, total, .. } = error {
         assert_eq!((device, requested), (DeviceId::HOST, size));
         assert!(!total.is_zero() && free <= total && total < size, "{free} of {total}");
@@ -144,7 +144,7 @@ fn asks_on_a_full_device<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let mut taken = Vec::new();
     let mut units = subject.free_here().0 / subject.unit().0;
     while units > 0 {
-        match Physical::create(&subject.backend, subject.units(units), subject.properties()) {
+        match PhysicalMemory::create(&subject.backend, subject.units(units), subject.properties()) {
             Ok(memory) => taken.push(memory),
             Err(_) => units /= 2,
         }

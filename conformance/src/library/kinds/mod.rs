@@ -16,7 +16,7 @@ mod memory;
 use crate::case::Case;
 use crate::library::tools::assert_names;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Bytes, Error, Physical, Properties, Region};
+use gpu_vmm_core::{Bytes, Error, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::Workbench;
 
 /// The cases of this group.
@@ -32,9 +32,9 @@ fn some<B: Workbench>(subject: &Subject<B>, properties: &Properties) -> Bytes {
 }
 
 /// Such memory in a region of its own, which the chosen device may read and write.
-fn mapped<B: Workbench>(subject: &Subject<B>, properties: Properties) -> (Physical<B>, Region<B>) {
+fn mapped<B: Workbench>(subject: &Subject<B>, properties: Properties) -> (PhysicalMemory<B>, Region<B>) {
     let size = some(subject, &properties);
-    let memory = Physical::create(&subject.backend, size, properties).unwrap();
+    let memory = PhysicalMemory::create(&subject.backend, size, properties).unwrap();
     assert_eq!(memory.size(), size);
     let builder = Region::builder(&subject.backend).memory(properties);
     let mut region = builder.reserve(Bytes(size.0 * 2)).build().unwrap();
@@ -43,7 +43,7 @@ fn mapped<B: Workbench>(subject: &Subject<B>, properties: Properties) -> (Physic
 }
 
 /// Such memory can be used: in one piece, and by a region that grows with it.
-fn works<B: Workbench>(subject: &Subject<B>, properties: Properties) -> Physical<B> {
+fn works<B: Workbench>(subject: &Subject<B>, properties: Properties) -> PhysicalMemory<B> {
     let (memory, mut region) = mapped(subject, properties);
     let size = memory.size();
     region.grow_to(Bytes(2 * size.0)).unwrap();
@@ -64,7 +64,7 @@ fn refused<B: Workbench>(subject: &Subject<B>, properties: Properties) {
     let grown = || {
         Region::builder(&subject.backend).memory(properties).reserve(size).build()?.grow_to(size).map(drop)
     };
-    let created = Physical::create(&subject.backend, size, properties).map(drop);
+    let created = PhysicalMemory::create(&subject.backend, size, properties).map(drop);
     for answer in [created, grown()] {
         let error = answer.unwrap_err();
         assert!(matches!(&error, Error::Unsupported { reason, .. } if !reason.is_empty()), "{error}");

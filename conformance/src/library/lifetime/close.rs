@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Physical, Placement, Region};
+use gpu_vmm_core::{Bytes, PhysicalMemory, Placement, Region};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "lifetime":
@@ -63,7 +63,7 @@ fn close_tells_what_failed<B: Workbench>(subject: &Subject<B>) {
 
 fn dropping_records_what_failed<B: Workbench>(subject: &Subject<B>) {
     let (backend, region) = full(subject);
-    let pieces: Vec<Physical<FaultInject<B>>> =
+    let pieces: Vec<PhysicalMemory<FaultInject<B>>> =
         region.mappings().map(|mapping| mapping.memory.clone()).collect();
     let count = subject.backend.drop_log().count();
     backend.fail(0, 1);

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Physical, Placement, Properties, Region};
+use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Placement, Properties, Region};
 use gpu_vmm_testkit::Workbench;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -102,7 +102,8 @@ fn region_outlives_the_backend<B: Workbench>(subject: &Subject<B>) {
     let backend = subject.target.open().unwrap();
     let mut region =
         Region::builder(&backend).on(subject.device).reserve(subject.granules(2)).build().unwrap();
-    let memory = Physical::create(&backend, subject.granularity(), Properties::on(subject.device)).unwrap();
+    let memory =
+        PhysicalMemory::create(&backend, subject.granularity(), Properties::on(subject.device)).unwrap();
     drop(backend);
     region.map(Bytes(0), &memory).unwrap();
     drop(memory);
@@ -116,7 +117,7 @@ fn region_outlives_the_backend<B: Workbench>(subject: &Subject<B>) {
 /// Things that hold on to each other.
 fn together<B: Workbench>(subject: &Subject<B>) -> Vec<Box<dyn Any>> {
     let backend = subject.backend.clone();
-    let memory = Physical::create(&backend, subject.granularity(), subject.properties()).unwrap();
+    let memory = PhysicalMemory::create(&backend, subject.granularity(), subject.properties()).unwrap();
     let regions = [(); 2].map(|()| {
         let mut region =
             Region::builder(&backend).on(subject.device).reserve(subject.unit()).build().unwrap();

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Error, Physical, Placement};
+use gpu_vmm_core::{Access, Bytes, Error, PhysicalMemory, Placement};
 use gpu_vmm_testkit::{Workbench, write_pattern_words};
 
 cases! { "map":
@@ -62,7 +62,7 @@ fn multiples_of_the_granularity<B: Workbench>(subject: &Subject<B>) {
 
 fn chunks_that_are_apart<B: Workbench>(subject: &Subject<B>) {
     // What is created between the chunks keeps them apart.
-    let (chunks, between): (Vec<Physical<B>>, Vec<Physical<B>>) =
+    let (chunks, between): (Vec<PhysicalMemory<B>>, Vec<PhysicalMemory<B>>) =
         [2, 1, 3].map(|granules| (subject.piece(granules), subject.piece(1))).into_iter().unzip();
     let mut region = subject.space(6).build().unwrap();
     let mut end = Bytes(0);
@@ -200,7 +200,7 @@ fn across_a_seam<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.reservations().len(), 2);
     region.shrink_to(Bytes(0), idle()).unwrap();
     let memory = subject.memory(2);
-    refused!(region.map(subject.unit(), &memory), Error::CrossesSeam { .. }, subject.units(2));
+    refused!(region.map(subject.unit(), &memory), Error::CrossesReservation { .. }, subject.units(2));
     for offset in [Bytes(0), subject.units(2)] {
         subject.open(&mut region, offset, &memory);
     }

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, Physical, Region};
+use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "map":
@@ -49,7 +49,7 @@ fn in_turn_at_three_addresses<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn three_pieces_in_turn<B: Workbench>(subject: &Subject<B>) {
-    let pieces: Vec<Physical<B>> = (0..3).map(|_| subject.piece(2)).collect();
+    let pieces: Vec<PhysicalMemory<B>> = (0..3).map(|_| subject.piece(2)).collect();
     let mut region = subject.space(2).build().unwrap();
     for writes in [true, false] {
         for (memory, seed) in pieces.iter().zip(0..) {

@@ -4,7 +4,7 @@ use super::{SEED, check, filled, owners, two};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, or_skip};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Physical, Properties, Via};
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error, MovePath, PhysicalMemory, Properties};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "moved":
@@ -30,7 +30,7 @@ fn handed_over<B: Workbench>(subject: &Subject<B>) {
     for (at, access) in (0..).zip(all) {
         region.set_access(subject.granules(at), granule, a, access).unwrap();
     }
-    region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     for (at, access) in (0..).zip(all) {
         let offset = subject.granules(at);
         assert_eq!((region.access(offset, a), region.access(offset, b)), (Access::None, access));
@@ -53,7 +53,7 @@ fn a_peer_becomes_the_owner<B: Workbench>(subject: &Subject<B>) {
         region.set_access(subject.granules(at), granule, b, peer).unwrap();
         region.set_access(subject.granules(at), granule, a, own).unwrap();
     }
-    region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     let access: Vec<Access> = (0..3).map(|at| region.access(subject.granules(at), b)).collect();
     assert_eq!(access, [RW, RW, Access::Read]);
     assert!((0..3).all(|at| region.access(subject.granules(at), a) == Access::None));
@@ -64,7 +64,7 @@ fn the_old_owner_as_a_peer<B: Workbench>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = filled(subject, &[2]);
     let length = region.end();
-    region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     region.set_access(Bytes(0), length, a, Access::Read).unwrap();
     check(&region, a);
     region.write_pattern(b, Bytes(0), length, 3).unwrap();
@@ -80,7 +80,7 @@ fn growth_goes_on_there<B: Workbench>(subject: &Subject<B>) {
     for region in [&mut plain, &mut shared] {
         region.grow_to(one).unwrap();
         let free = subject.free_of(b);
-        region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+        region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
         region.grow_to(two).unwrap();
         assert_eq!(subject.free_of(b), free - two);
         assert_eq!(owners(region), [b, b]);
@@ -98,7 +98,7 @@ fn the_host_keeps_its_access<B: Workbench>(subject: &Subject<B>) {
     let mut region = filled(subject, &[1]);
     let length = region.end();
     or_skip(region.set_access(Bytes(0), length, DeviceId::HOST, Access::Read));
-    or_skip(region.move_to_device(b, Via::Fastest(None), idle()));
+    or_skip(region.move_to_device(b, MovePath::Fastest(None), idle()));
     assert_eq!(region.access(Bytes(0), DeviceId::HOST), Access::Read);
     check(&region, b);
 }
@@ -106,7 +106,7 @@ fn the_host_keeps_its_access<B: Workbench>(subject: &Subject<B>) {
 fn properties_stay<B: Workbench>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let properties = Properties::on(a).shareable();
-    let memory = match Physical::create(&subject.backend, subject.granularity(), properties) {
+    let memory = match PhysicalMemory::create(&subject.backend, subject.granularity(), properties) {
         Ok(memory) => memory,
         Err(Error::Unsupported { .. }) => subject.piece(1),
         Err(error) => panic!("{error}"),
@@ -115,7 +115,7 @@ fn properties_stay<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.space(1).build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
     drop(memory);
-    region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     let after = region.mapping_at(Bytes(0)).unwrap().memory.properties();
     assert_eq!(after, Properties { device: b, ..before });
 }

@@ -5,7 +5,9 @@ use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start, start_longer};
 use crate::library::tools::{idle, streams_idle};
 use crate::subject::{RW, Subject, or_skip};
-use gpu_vmm_core::{Access, Bytes, Location, Moved, Physical, Placement, Region, Ring, Via};
+use gpu_vmm_core::{
+    Access, Bytes, Location, MovePath, Moved, PhysicalMemory, Placement, Region, StagingRing,
+};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "moved":
@@ -36,7 +38,7 @@ cases! { "moved":
 
 fn to_the_other_device<B: Workbench>(subject: &Subject<B>) {
     let (a, b) = two(subject);
-    let ring = Ring::new(&subject.backend, 1, subject.granules(1)).unwrap();
+    let ring = StagingRing::new(&subject.backend, 1, subject.granules(1)).unwrap();
     for via in ways(&ring) {
         let before = [a, b].map(|device| subject.free_of(device));
         let mut region = filled(subject, &[2, 1]);
@@ -62,12 +64,12 @@ fn to_the_other_device<B: Workbench>(subject: &Subject<B>) {
 fn the_way_that_is_told<B: Workbench>(subject: &Subject<B>) {
     let (_, b) = two(subject);
     let peers = subject.backend.can_access(b, subject.device).unwrap();
-    let ring = Ring::new(&subject.backend, 1, subject.granules(1)).unwrap();
+    let ring = StagingRing::new(&subject.backend, 1, subject.granules(1)).unwrap();
     let size = subject.granules(2);
     for via in ways(&ring) {
         let mut region = filled(subject, &[2]);
         let moved = region.move_to_device(b, via, idle()).unwrap();
-        let by_peer = peers && matches!(via, Via::Fastest(_));
+        let by_peer = peers && matches!(via, MovePath::Fastest(_));
         let expected = if by_peer {
             Moved { by_peer: size, through_host: Bytes(0) }
         } else {
@@ -84,12 +86,12 @@ fn through_rings_of_all_sizes<B: Workbench>(subject: &Subject<B>) {
     for (threads, chunk) in
         [(1, granule.0 * 8), (1, granule.0), (2, granule.0 / 4 + 24), (3, granule.0 * 3 / 2)]
     {
-        let ring = Ring::new(&subject.backend, threads, Bytes(chunk)).unwrap();
+        let ring = StagingRing::new(&subject.backend, threads, Bytes(chunk)).unwrap();
         let mut region = filled(subject, &[1, 3, 1, 2]);
-        region.move_to_device(b, Via::Ring(&ring), idle()).unwrap();
+        region.move_to_device(b, MovePath::Ring(&ring), idle()).unwrap();
         check(&region, b);
         // The same ring again, the other way.
-        region.move_to_device(a, Via::Ring(&ring), idle()).unwrap();
+        region.move_to_device(a, MovePath::Ring(&ring), idle()).unwrap();
         check(&region, a);
     }
 }
@@ -100,7 +102,7 @@ fn there_and_back<B: Workbench>(subject: &Subject<B>) {
     let mut region = filled(subject, &[1, 2]);
     let address = region.address();
     for device in [b, a, b, a] {
-        region.move_to_device(device, Via::Fastest(None), idle()).unwrap();
+        region.move_to_device(device, MovePath::Fastest(None), idle()).unwrap();
         check(&region, device);
         assert_eq!((region.address(), owners(&region)), (address, vec![device; 2]));
     }
@@ -123,7 +125,7 @@ fn holes_and_seams<B: Workbench>(subject: &Subject<B>) {
     }
     let before: Vec<_> = region.mappings().map(|mapping| (mapping.offset, mapping.length)).collect();
     let ranges: Vec<_> = region.reservations().collect();
-    region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     assert_eq!(region.mappings().map(|mapping| (mapping.offset, mapping.length)).collect::<Vec<_>>(), before);
     assert_eq!((region.reservations().collect::<Vec<_>>(), owners(&region)), (ranges, vec![b; 3]));
     for (unit, count) in places {
@@ -141,12 +143,12 @@ fn what_is_there_already<B: Workbench>(subject: &Subject<B>) {
     region.grow_to(subject.granules(4)).unwrap();
     region.write_pattern(b, Bytes(0), region.end(), SEED).unwrap();
     let there = region.mapping_at(subject.granules(1)).unwrap().memory.clone();
-    let moved = region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    let moved = region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     assert_eq!(moved.by_peer, subject.granules(2));
     assert_eq!(owners(&region), [b, b, b]);
     assert!(region.mapping_at(subject.granules(1)).unwrap().memory.is_same_as(&there));
     check(&region, b);
-    assert_eq!(region.move_to_device(b, Via::Fastest(None), idle()).unwrap(), Moved::default());
+    assert_eq!(region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap(), Moved::default());
     check(&region, b);
 }
 
@@ -160,7 +162,7 @@ fn aliases_stay_aliases<B: Workbench>(subject: &Subject<B>) {
     }
     subject.write(&mut region, Bytes(0), subject.granules(2), SEED);
     drop(memory);
-    let moved = region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    let moved = region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     assert_eq!(moved.by_peer + moved.through_host, subject.granules(2));
     assert_eq!(subject.free_of(b), free - subject.granules(2));
     let length = subject.granules(2);
@@ -172,7 +174,7 @@ fn aliases_stay_aliases<B: Workbench>(subject: &Subject<B>) {
 fn an_empty_region<B: Workbench>(subject: &Subject<B>) {
     let (_, b) = two(subject);
     let mut region = subject.space(2).build().unwrap();
-    assert_eq!(region.move_to_device(b, Via::Fastest(None), idle()).unwrap(), Moved::default());
+    assert_eq!(region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap(), Moved::default());
     region.grow_to(subject.granules(1)).unwrap();
     assert_eq!((owners(&region), region.access(Bytes(0), b)), (vec![b], RW));
 }
@@ -181,11 +183,11 @@ fn memory_of_the_host<B: Workbench>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let properties = subject.properties().located(Location::Host);
     let size = or_skip(subject.backend.granularity_of("test", &properties)).bytes();
-    drop(or_skip(Physical::create(&subject.backend, size, properties)));
+    drop(or_skip(PhysicalMemory::create(&subject.backend, size, properties)));
     let mut region = Region::builder(&subject.backend).memory(properties).reserve(size).build().unwrap();
     region.grow_to(size).unwrap();
     subject.write(&mut region, Bytes(0), size, SEED);
-    let moved = region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    let moved = region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     assert_eq!(moved.by_peer + moved.through_host, size);
     let now = region.mapping_at(Bytes(0)).unwrap().memory.properties();
     assert_eq!((now.device, now.location), (b, Location::Host));
@@ -199,7 +201,7 @@ fn work_is_waited_for<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(1).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     let flight = start(subject, &region, Bytes(0), AFTER);
-    region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     assert!(flight.is_done().unwrap(), "moved under the work");
     assert_eq!(region.count_wrong(b, Bytes(0), subject.unit(), AFTER).unwrap(), 0);
 }
@@ -216,7 +218,7 @@ fn other_regions_keep_working<B: Workbench>(subject: &Subject<B>) {
         busy.grow_to(subject.unit()).unwrap();
         let mut region = filled(subject, &[1]);
         let long = start_longer(subject, &busy, Bytes(0), AFTER, 2 * times);
-        region.move_to_device(b, Via::Fastest(None), streams_idle(&[])).unwrap();
+        region.move_to_device(b, MovePath::Fastest(None), streams_idle(&[])).unwrap();
         let went_on = !long.is_done().unwrap();
         finish(subject, &*long);
         subject.check(&busy, Bytes(0), subject.unit(), AFTER);

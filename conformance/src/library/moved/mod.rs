@@ -12,7 +12,7 @@ mod refused;
 
 use crate::case::Case;
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{Bytes, DeviceId, Region, Ring, Via};
+use gpu_vmm_core::{Bytes, DeviceId, MovePath, Region, StagingRing};
 use gpu_vmm_testkit::Workbench;
 
 /// The cases of this group.
@@ -54,6 +54,6 @@ fn check<B: Workbench>(region: &Region<B>, device: DeviceId) {
 }
 
 /// Each way in which bytes can go.
-fn ways<B: Workbench>(ring: &Ring<B>) -> [Via<'_, B>; 3] {
-    [Via::Fastest(None), Via::Fastest(Some(ring)), Via::Ring(ring)]
+fn ways<B: Workbench>(ring: &StagingRing<B>) -> [MovePath<'_, B>; 3] {
+    [MovePath::Fastest(None), MovePath::Fastest(Some(ring)), MovePath::Ring(ring)]
 }

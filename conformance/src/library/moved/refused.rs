@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::sharing::{import_of, shareable};
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, DeviceId, Error, Physical, Region, Ring, Via};
+use gpu_vmm_core::{Bytes, DeviceId, Error, MovePath, PhysicalMemory, Region, StagingRing};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "moved":
@@ -27,7 +27,12 @@ cases! { "moved":
 /// Refused, and as before.
 fn stays<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, to: DeviceId, says: &str) {
     let offset = region.mappings().next().unwrap().offset;
-    refused!(region.move_to_device(to, Via::Fastest(None), idle()), Error::Held { .. }, says, offset);
+    refused!(
+        region.move_to_device(to, MovePath::Fastest(None), idle()),
+        Error::StillReferenced { .. },
+        says,
+        offset
+    );
     assert!(owners(region).iter().all(|owner| *owner == subject.device));
     check(region, subject.device);
 }
@@ -42,15 +47,15 @@ fn held_elsewhere<B: Workbench>(subject: &Subject<B>) {
     drop(held);
     stays(subject, &mut region, b, "held by somebody else in this process");
     other.unmap(Bytes(0), subject.granules(1), idle()).unwrap();
-    region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     check(&region, b);
     // What is the device's already may be held by anybody.
     let _held = region.mapping_at(Bytes(0)).unwrap().memory.clone();
-    region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
 }
 
 /// A region with memory that another one may have as well.
-fn of<B: Workbench>(subject: &Subject<B>, memory: &Physical<B>) -> Region<B> {
+fn of<B: Workbench>(subject: &Subject<B>, memory: &PhysicalMemory<B>) -> Region<B> {
     let mut region =
         Region::builder(&subject.backend).on(subject.device).reserve(memory.size()).build().unwrap();
     subject.open(&mut region, Bytes(0), memory);
@@ -81,14 +86,14 @@ fn imported<B: Workbench>(subject: &Subject<B>) {
 fn wrong_arguments<B: Workbench>(subject: &Subject<B>) {
     let mut region = filled(subject, &[1]);
     let none = DeviceId(subject.backend.devices().len() as u32);
-    let answer = region.move_to_device(none, Via::Fastest(None), idle());
+    let answer = region.move_to_device(none, MovePath::Fastest(None), idle());
     refused!(answer, Error::NoSuchDevice { .. }, none);
-    let answer = region.move_to_device(DeviceId::HOST, Via::Fastest(None), idle());
+    let answer = region.move_to_device(DeviceId::HOST, MovePath::Fastest(None), idle());
     refused!(answer, Error::Unsupported { .. });
     let (_, b) = two(subject);
     let Some(foreign) = subject.target.foreign() else { skip("there is no second backend") };
-    let ring = Ring::new(&foreign, 1, Bytes::kib(64)).unwrap();
-    for via in [Via::Fastest(Some(&ring)), Via::Ring(&ring)] {
+    let ring = StagingRing::new(&foreign, 1, Bytes::kib(64)).unwrap();
+    for via in [MovePath::Fastest(Some(&ring)), MovePath::Ring(&ring)] {
         refused!(region.move_to_device(b, via, idle()), Error::ForeignHandle { .. });
     }
     assert_eq!(owners(&region), [subject.device]);
@@ -97,18 +102,18 @@ fn wrong_arguments<B: Workbench>(subject: &Subject<B>) {
 
 fn too_little_memory<B: Workbench>(subject: &Subject<B>) {
     let (a, b) = two(subject);
-    let mut held: Vec<Physical<B>> = Vec::new();
+    let mut held: Vec<PhysicalMemory<B>> = Vec::new();
     let mut size = subject.free_of(b);
     while size >= subject.granularity() {
         let on = gpu_vmm_core::Properties::on(b);
-        match Physical::create(&subject.backend, Bytes(size.0 - size.0 % subject.granularity().0), on) {
+        match PhysicalMemory::create(&subject.backend, Bytes(size.0 - size.0 % subject.granularity().0), on) {
             Ok(memory) => held.push(memory),
             Err(_) => size = Bytes(size.0 / 2),
         }
     }
     let mut region = filled(subject, &[1, 3, 2]);
     let before = ([a, b].map(|device| subject.free_of(device)), region.range());
-    let error = region.move_to_device(b, Via::Fastest(None), idle()).unwrap_err();
+    let error = region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
     assert_eq!(([a, b].map(|device| subject.free_of(device)), region.range()), before);
     assert_eq!(owners(&region), [a; 3]);
@@ -116,15 +121,15 @@ fn too_little_memory<B: Workbench>(subject: &Subject<B>) {
     region.grow_to(subject.granules(7)).unwrap();
     assert_eq!(owners(&region), [a; 4], "it grows as it did");
     drop(held);
-    region.move_to_device(b, Via::Fastest(None), idle()).unwrap();
+    region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap();
     assert_eq!(region.count_wrong(b, Bytes(0), subject.granules(6), SEED).unwrap(), 0);
 }
 
 fn each_call_fails<B: Workbench>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let backend = FaultInject::new(subject.backend.clone());
-    let ring = Ring::new(&backend, 1, Bytes(subject.granularity().0 / 2)).unwrap();
-    for via in [Via::Fastest(Some(&ring)), Via::Ring(&ring)] {
+    let ring = StagingRing::new(&backend, 1, Bytes(subject.granularity().0 / 2)).unwrap();
+    for via in [MovePath::Fastest(Some(&ring)), MovePath::Ring(&ring)] {
         let (mut points, mut calls) = (0, Vec::new());
         loop {
             let builder = Region::builder(&backend).on(a).reserve(subject.granules(4));

@@ -6,7 +6,7 @@ use crate::library::flights::{finish, goes_on, start_on};
 use crate::library::tools::{idle, streams_idle};
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, Done, Error, Region, Result, Stream};
+use gpu_vmm_core::{Bytes, Error, Region, Result, Stream, WaitFor};
 use gpu_vmm_testkit::{WorkStream, Workbench};
 use std::sync::Arc;
 
@@ -140,7 +140,7 @@ fn events_cover_the_default_streams_of_all_contexts<B: Workbench>(subject: &Subj
         event.record(Stream::DEFAULT).unwrap();
         event.wait().unwrap();
         // SAFETY: the event is done, and all work was before it, which is what the case looks at.
-        region.close(unsafe { Done::promised() }).unwrap();
+        region.close(unsafe { WaitFor::nothing() }).unwrap();
     });
 }
 

@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start, start_longer};
 use crate::library::tools::streams_idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Done, Grown, Physical, Placement, Region};
+use gpu_vmm_core::{Access, Bytes, GrowthKind, PhysicalMemory, Placement, Region, WaitFor};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "order":
@@ -58,7 +58,7 @@ fn filled<B: Workbench>(subject: &Subject<B>, units: u64) -> Region<B> {
 }
 
 /// A region with memory that can be looked at when the region is gone.
-pub(super) fn mapped<B: Workbench>(subject: &Subject<B>, memory: &Physical<B>) -> Region<B> {
+pub(super) fn mapped<B: Workbench>(subject: &Subject<B>, memory: &PhysicalMemory<B>) -> Region<B> {
     let mut region = subject.region(2).build().unwrap();
     region.map(Bytes(0), memory).unwrap();
     region.set_access(Bytes(0), memory.size(), subject.device, RW).unwrap();
@@ -75,7 +75,7 @@ fn unmap_waits_for_work<B: Workbench>(subject: &Subject<B>) {
     let memory = subject.memory(1);
     let mut region = mapped(subject, &memory);
     let flight = start(subject, &region, Bytes(0), AFTER);
-    region.unmap(Bytes(0), subject.unit(), Done::when_devices_idle()).unwrap();
+    region.unmap(Bytes(0), subject.unit(), WaitFor::all_devices()).unwrap();
     assert!(flight.is_done().unwrap(), "unmapped under the work");
     check(subject, &mapped(subject, &memory), Bytes(0));
 }
@@ -110,7 +110,7 @@ fn a_promise_waits_for_no_work<B: Workbench>(subject: &Subject<B>) {
         region.grow_to(subject.units(2)).unwrap();
         let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
         // SAFETY: the work is on the first unit, and this is the second.
-        region.unmap(subject.unit(), subject.unit(), unsafe { Done::promised() }).unwrap();
+        region.unmap(subject.unit(), subject.unit(), unsafe { WaitFor::nothing() }).unwrap();
         let went_on = !flight.is_done().unwrap();
         finish(subject, &*flight);
         check(subject, &region, Bytes(0));
@@ -122,7 +122,7 @@ fn a_promise_waits_for_no_work<B: Workbench>(subject: &Subject<B>) {
 fn grow_beside_work<B: Workbench>(
     subject: &Subject<B>,
     mut region: Region<B>,
-    how: Grown,
+    how: GrowthKind,
     times: u32,
 ) -> bool {
     let (address, from) = (region.address(), region.end());
@@ -141,7 +141,7 @@ fn grow_beside_work<B: Workbench>(
 }
 
 fn growth_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
-    goes_on(subject, |times| grow_beside_work(subject, filled(subject, 2), Grown::Within, times));
+    goes_on(subject, |times| grow_beside_work(subject, filled(subject, 2), GrowthKind::Within, times));
 }
 
 fn extension_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
@@ -149,7 +149,7 @@ fn extension_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
     goes_on(subject, |times| {
         let mut region = subject.region(2).at(base).extend_by(subject.unit()).build().unwrap();
         region.grow_to(subject.units(2)).unwrap();
-        grow_beside_work(subject, region, Grown::Extended, times)
+        grow_beside_work(subject, region, GrowthKind::Extended, times)
     });
 }
 
@@ -160,9 +160,9 @@ fn moving_waits_for_work<B: Workbench>(subject: &Subject<B>) {
     let _in_the_way = subject.region(1).at(Placement::Exact(behind)).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     let flight = start(subject, &region, Bytes(0), AFTER);
-    let growth = region.grow_or_move(subject.units(2), Done::when_devices_idle()).unwrap();
+    let growth = region.grow_or_move(subject.units(2), WaitFor::all_devices()).unwrap();
     assert!(flight.is_done().unwrap(), "the old addresses were taken away under the work");
-    assert_eq!(growth.how, Grown::Remapped);
+    assert_eq!(growth.how, GrowthKind::Remapped);
     check(subject, &region, Bytes(0));
 }
 
@@ -170,7 +170,7 @@ fn shrinking_waits_for_work<B: Workbench>(subject: &Subject<B>) {
     let mut region = filled(subject, 1);
     region.grow_to(subject.units(2)).unwrap();
     let flight = start(subject, &region, subject.unit(), AFTER);
-    region.shrink_to(subject.unit(), Done::when_devices_idle()).unwrap();
+    region.shrink_to(subject.unit(), WaitFor::all_devices()).unwrap();
     assert!(flight.is_done().unwrap(), "taken away under the work");
     assert_eq!(region.count_wrong(subject.device, Bytes(0), subject.unit(), BEFORE).unwrap(), 0);
 }
@@ -258,7 +258,7 @@ fn other_regions_come_and_go_beside_work<B: Workbench>(subject: &Subject<B>) {
             let mut other = filled(subject, 1);
             other.grow_to(subject.units(3)).unwrap();
             // SAFETY: all work on this region has ended when its calls returned.
-            other.close(unsafe { Done::promised() }).unwrap();
+            other.close(unsafe { WaitFor::nothing() }).unwrap();
         }
         let went_on = !flight.is_done().unwrap();
         finish(subject, &*flight);

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::streams_idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, Done, Error, Physical, Placement, Region, Stream};
+use gpu_vmm_core::{Access, Bytes, Error, PhysicalMemory, Placement, Region, Stream, WaitFor};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "order":
@@ -43,13 +43,13 @@ fn region_at<B: Workbench>(
 fn a_failed_wait_for_devices_changes_nothing<B: Workbench>(subject: &Subject<B>) {
     let (backend, mut region) = region(subject);
     backend.fail(0, 1);
-    let error = region.unmap(Bytes(0), subject.units(2), Done::when_devices_idle()).unwrap_err();
+    let error = region.unmap(Bytes(0), subject.units(2), WaitFor::all_devices()).unwrap_err();
     assert_eq!(error.driver_error().unwrap().call, "synchronize");
     assert_eq!(backend.stop(), 1, "nothing else was tried");
     assert_eq!(region.mapped(), subject.units(2));
     region.write(Bytes(0), b"still there").unwrap();
     backend.fail(0, 1);
-    let error = region.shrink_to(Bytes(0), Done::when_devices_idle()).unwrap_err();
+    let error = region.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap_err();
     assert_eq!(error.driver_error().unwrap().call, "synchronize");
     backend.stop();
     assert_eq!(region.end(), subject.units(2));
@@ -63,7 +63,7 @@ fn every_device_is_waited_for<B: Workbench>(subject: &Subject<B>) {
     region.grow_to(subject.granularity()).unwrap();
     for (failing, tried) in [(0, 1), (1, 2)] {
         backend.fail(failing, 1);
-        let error = region.unmap(Bytes(0), subject.granularity(), Done::when_devices_idle()).unwrap_err();
+        let error = region.unmap(Bytes(0), subject.granularity(), WaitFor::all_devices()).unwrap_err();
         assert_eq!(error.driver_error().unwrap().call, "synchronize");
         assert_eq!(backend.stop(), tried, "nothing else was tried");
         assert_eq!(region.mapped(), subject.granularity());
@@ -95,7 +95,7 @@ fn a_failed_wait_does_not_move<B: Workbench>(subject: &Subject<B>) {
         region.write_pattern(subject.device, Bytes(0), region.end(), 1).unwrap();
         let before = (region.range(), subject.free_here());
         backend.fail(number, 1);
-        let grown = region.grow_or_move(subject.units(6), Done::when_devices_idle());
+        let grown = region.grow_or_move(subject.units(6), WaitFor::all_devices());
         backend.stop();
         let is_the_wait =
             |error: Error| error.driver_error().is_some_and(|source| source.call == "synchronize");
@@ -114,17 +114,17 @@ fn a_promise_waits_for_nothing<B: Workbench>(subject: &Subject<B>) {
     let (backend, mut region) = region(subject);
     backend.fail(0, 0);
     // SAFETY: no work was queued on the memory.
-    region.unmap(Bytes(0), subject.units(2), unsafe { Done::promised() }).unwrap();
+    region.unmap(Bytes(0), subject.units(2), unsafe { WaitFor::nothing() }).unwrap();
     assert_eq!(backend.stop(), 1, "one call, the unmap");
 }
 
 fn no_access_needs_no_wait<B: Workbench>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     let mut region = Region::builder(&backend).reserve(subject.units(2)).build().unwrap();
-    let memory = Physical::create(&backend, subject.unit(), subject.properties()).unwrap();
+    let memory = PhysicalMemory::create(&backend, subject.unit(), subject.properties()).unwrap();
     region.map(Bytes(0), &memory).unwrap();
     backend.fail(0, 0);
-    region.unmap(Bytes(0), subject.unit(), Done::when_devices_idle()).unwrap();
+    region.unmap(Bytes(0), subject.unit(), WaitFor::all_devices()).unwrap();
     assert_eq!(backend.stop(), 1, "no device could have used it");
 }
 

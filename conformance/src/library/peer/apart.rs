@@ -4,7 +4,9 @@ use crate::case::cases;
 use crate::library::folder::Folder;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Physical, Properties, Region, Result, Ring, Slots};
+use gpu_vmm_core::{
+    Access, BankedRegion, Bytes, DeviceId, Error, PhysicalMemory, Properties, Region, Result, StagingRing,
+};
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
@@ -43,8 +45,9 @@ fn pieces<B: Workbench>(
     subject: &Subject<B>,
     backend: &FaultInject<B>,
     devices: [DeviceId; 2],
-) -> [Physical<FaultInject<B>>; 2] {
-    devices.map(|device| Physical::create(backend, subject.granules(1), Properties::on(device)).unwrap())
+) -> [PhysicalMemory<FaultInject<B>>; 2] {
+    devices
+        .map(|device| PhysicalMemory::create(backend, subject.granules(1), Properties::on(device)).unwrap())
 }
 
 fn access_to_mixed_memory<B: Workbench>(subject: &Subject<B>) {
@@ -81,11 +84,11 @@ fn a_set_of_mixed_memory<B: Workbench>(subject: &Subject<B>) {
     }
     // So that the access is the same to both.
     let builder = Region::builder(&backend).on(here).access(here, RW).access(there, RW);
-    let mut slots = Slots::build(builder.reserve(subject.granules(2))).unwrap();
-    unreachable(slots.add_set_of(pieces(subject, &backend, [here, there]).into()), here, there);
-    assert_eq!(slots.sets().count(), 0);
-    let set = slots.add_set_of(pieces(subject, &backend, [here, here]).into()).unwrap();
-    slots.show(set, idle()).unwrap();
+    let mut slots = BankedRegion::build(builder.reserve(subject.granules(2))).unwrap();
+    unreachable(slots.add_bank_of(pieces(subject, &backend, [here, there]).into()), here, there);
+    assert_eq!(slots.banks().count(), 0);
+    let set = slots.add_bank_of(pieces(subject, &backend, [here, here]).into()).unwrap();
+    slots.select(set, idle()).unwrap();
 }
 
 fn a_snapshot_of_mixed_memory<B: Workbench>(subject: &Subject<B>) {
@@ -94,7 +97,7 @@ fn a_snapshot_of_mixed_memory<B: Workbench>(subject: &Subject<B>) {
         skip("nothing can be written that is to be refused");
     }
     let folder = Folder::new();
-    let ring = |backend| Ring::new(backend, 2, Bytes::mib(3)).unwrap();
+    let ring = |backend| StagingRing::new(backend, 2, Bytes::mib(3)).unwrap();
     backend.hide_memory(there, false);
     let builder = Region::builder(&backend).on(here).access(here, RW).access(there, RW);
     let mut region = builder.reserve(subject.granules(2)).build().unwrap();

@@ -4,7 +4,7 @@ use super::pass_on;
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, DeviceId, DeviceVec, Error, Grown, Placement, Region};
+use gpu_vmm_core::{Access, Bytes, DeviceId, DeviceVec, Error, GrowthKind, Placement, Region};
 use gpu_vmm_testkit::{Workbench, write_pattern_words};
 
 cases! { "peer":
@@ -143,7 +143,7 @@ fn moved_with_both<B: Workbench>(subject: &Subject<B>) {
     let length = region.end();
     region.write_pattern(a, Bytes(0), length, 1).unwrap();
     let growth = region.grow_or_move_on(b, subject.units(3), idle()).unwrap();
-    assert_eq!(growth.how, Grown::Remapped);
+    assert_eq!(growth.how, GrowthKind::Remapped);
     let owners: Vec<DeviceId> = region.mappings().map(|mapping| mapping.memory.device()).collect();
     assert_eq!(owners, [a, b, b]);
     for device in [a, b] {

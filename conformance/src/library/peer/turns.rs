@@ -4,7 +4,7 @@ use super::pass_on;
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Bytes, DeviceId, Physical, Region};
+use gpu_vmm_core::{Bytes, DeviceId, PhysicalMemory, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "peer":
@@ -19,7 +19,7 @@ cases! { "peer":
 }
 
 /// Pieces of memory of both devices in turn.
-fn pieces<B: Workbench>(subject: &Subject<B>, devices: [DeviceId; 2]) -> Vec<Physical<B>> {
+fn pieces<B: Workbench>(subject: &Subject<B>, devices: [DeviceId; 2]) -> Vec<PhysicalMemory<B>> {
     (0..4).map(|place| subject.piece_on(devices[place % 2], 2)).collect()
 }
 
@@ -35,7 +35,7 @@ fn in_turn_for_the_owner<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Maps memory in an empty region and opens it to both devices.
-fn open_to<B: Workbench>(region: &mut Region<B>, memory: &Physical<B>, devices: [DeviceId; 2]) {
+fn open_to<B: Workbench>(region: &mut Region<B>, memory: &PhysicalMemory<B>, devices: [DeviceId; 2]) {
     region.map(Bytes(0), memory).unwrap();
     for device in devices {
         region.set_access(Bytes(0), memory.size(), device, RW).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error, Physical, Region};
+use gpu_vmm_core::{Bytes, Error, PhysicalMemory, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "physical":
@@ -46,7 +46,7 @@ fn multiples_of_the_granularity<B: Workbench>(subject: &Subject<B>) {
 
 fn many_handles<B: Workbench>(subject: &Subject<B>) {
     let before = subject.free_here();
-    let mut pieces: Vec<Physical<B>> = (0..256).map(|_| subject.piece(1)).collect();
+    let mut pieces: Vec<PhysicalMemory<B>> = (0..256).map(|_| subject.piece(1)).collect();
     assert_eq!(subject.free_here(), before - subject.granules(256));
     pieces.truncate(100);
     assert_eq!(subject.free_here(), before - subject.granules(100));
@@ -68,7 +68,7 @@ fn clones_are_counted_once<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Some memory that is held, and a size that is more than is left and no more than there is.
-fn too_much<B: Workbench>(subject: &Subject<B>) -> (Physical<B>, Bytes) {
+fn too_much<B: Workbench>(subject: &Subject<B>) -> (PhysicalMemory<B>, Bytes) {
     let total = subject.backend.device("test", subject.device).unwrap().total_memory;
     let most = Bytes(total.0 - total.0 % subject.unit().0);
     (subject.memory(4), most)
@@ -76,7 +76,7 @@ fn too_much<B: Workbench>(subject: &Subject<B>) -> (Physical<B>, Bytes) {
 
 fn out_of_memory_has_the_numbers<B: Workbench>(subject: &Subject<B>) {
     let (_held, most) = too_much(subject);
-    let error = Physical::create(&subject.backend, most, subject.properties()).unwrap_err();
+    let error = PhysicalMemory::create(&subject.backend, most, subject.properties()).unwrap_err();
     let Error::OutOfMemory { requested, free, total, device, ref source, .. } = error else {
         panic!("{error:?}")
     };

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, Handle, Physical, Vendor};
+use gpu_vmm_core::{Bytes, Handle, PhysicalMemory, Vendor};
 use gpu_vmm_testkit::{Workbench, handle_of};
 
 cases! { "physical":
@@ -23,7 +23,7 @@ fn is_rounded<B: Workbench>(subject: &Subject<B>) {
     for (asked, granules) in
         [(Bytes(1), 1), (subject.granularity(), 1), (subject.granularity() + Bytes(1), 2)]
     {
-        let memory = Physical::create(&subject.backend, asked, subject.properties()).unwrap();
+        let memory = PhysicalMemory::create(&subject.backend, asked, subject.properties()).unwrap();
         assert_eq!(memory.size(), subject.granules(granules), "for {asked}");
     }
 }
@@ -32,7 +32,7 @@ fn properties_are_kept<B: Workbench>(subject: &Subject<B>) {
     let own = subject.properties();
     for properties in [own, own.shareable()] {
         // Not every version can share.
-        let memory = or_skip(Physical::create(&subject.backend, subject.granularity(), properties));
+        let memory = or_skip(PhysicalMemory::create(&subject.backend, subject.granularity(), properties));
         assert_eq!((memory.device(), handle_of(&memory).properties()), (subject.device, properties));
         assert_eq!(handle_of(&memory).size(), memory.size());
     }

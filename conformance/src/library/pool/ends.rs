@@ -8,7 +8,7 @@ use crate::library::flights::{own, registered};
 use crate::library::fork::{first_wrong, forked, is_forked};
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Stash};
+use gpu_vmm_core::{BackingStore, Bytes};
 use gpu_vmm_pool::{Fence, PoolError, PoolResult};
 use gpu_vmm_testkit::Workbench;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -111,7 +111,7 @@ fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {
     let own = own(subject);
     let base = super::builder(subject).debug().build().unwrap();
     let stream = registered(&base, &*own);
-    let stash = Stash::pinned(&subject.backend, Bytes::mib(4)).unwrap();
+    let stash = BackingStore::pinned(&subject.backend, Bytes::mib(4)).unwrap();
     let block = alloc(&base, Bytes::mib(3));
     write(subject, &block, 5);
     let kept = base.keep(alloc(&base, Bytes(500))).unwrap();

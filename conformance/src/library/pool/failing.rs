@@ -9,7 +9,7 @@ use crate::library::flights::own;
 use crate::library::tools::idle;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
-use gpu_vmm_core::{Bytes, Error, Stash, Stream};
+use gpu_vmm_core::{BackingStore, Bytes, Error, Stream};
 use gpu_vmm_pool::{Block, Pool, PoolError, PoolResult};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
@@ -47,7 +47,7 @@ struct Bench<'a, B: Workbench> {
     subject: &'a Subject<B>,
     backend: Faulty<B>,
     pool: Pool<Faulty<B>>,
-    stash: Stash<Faulty<B>>,
+    stash: BackingStore<Faulty<B>>,
     blocks: Vec<Block<Faulty<B>>>,
     other: Stream<'static>,
 }
@@ -56,7 +56,8 @@ impl<'a, B: Workbench> Bench<'a, B> {
     fn new(subject: &'a Subject<B>, other: Stream<'static>, keep: Bytes) -> Self {
         let backend = FaultInject::new(subject.backend.clone());
         let builder = Pool::builder(&backend).device(subject.device).keep(keep).scrub();
-        let (pool, stash) = (builder.build().unwrap(), Stash::pinned(&backend, Bytes::mib(32)).unwrap());
+        let (pool, stash) =
+            (builder.build().unwrap(), BackingStore::pinned(&backend, Bytes::mib(32)).unwrap());
         Self { subject, pool, stash, blocks: Vec::new(), backend, other }
     }
 
@@ -242,7 +243,7 @@ fn sweep_suspended<B: Workbench>(
         if let Err(error) = answer {
             points += 1;
             let PoolError::Core(error) = &error else { panic!("{error}") };
-            assert!(!matches!(**error, Error::UndoFailed { .. }), "{error}");
+            assert!(!matches!(**error, Error::RollbackFailed { .. }), "{error}");
             assert_eq!(injected(error), Some(failing), "{error}");
             let now = is_consistent(&bench.pool).account;
             assert_eq!((now.live, now.live_blocks), (before.live, before.live_blocks));
@@ -329,7 +330,8 @@ fn undoing_a_mapping<B: Workbench>(subject: &Subject<B>) {
         let before = pool.account();
         bench.backend.fail_calls(&["set access", "unmap"]);
         let error = bench.add(&pool, bench.pages(pages)).unwrap_err();
-        let is_undo = matches!(&error, PoolError::Core(error) if matches!(**error, Error::UndoFailed { .. }));
+        let is_undo =
+            matches!(&error, PoolError::Core(error) if matches!(**error, Error::RollbackFailed { .. }));
         assert!(is_undo, "{error}");
         bench.backend.stop();
         let now = pool.account();

@@ -3,7 +3,7 @@
 use super::{DEFAULT, LEAST, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write};
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Physical};
+use gpu_vmm_core::{Bytes, PhysicalMemory};
 use gpu_vmm_pool::{Account, OutOf, Pool, PoolError};
 use gpu_vmm_testkit::Workbench;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -149,13 +149,13 @@ fn caches_are_brought_in<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// All of the device's memory but so much.
-fn hog<B: Workbench>(subject: &Subject<B>, but: Bytes) -> Physical<B> {
+fn hog<B: Workbench>(subject: &Subject<B>, but: Bytes) -> PhysicalMemory<B> {
     let free = subject.free_here() - but;
     let size = Bytes(free.0 / subject.granularity().0 * subject.granularity().0);
     let mut size = Bytes(size.0 / (2 << 20) * (2 << 20));
     // A driver may have less to give than it says is free.
     loop {
-        match Physical::create(&subject.backend, size, subject.properties()) {
+        match PhysicalMemory::create(&subject.backend, size, subject.properties()) {
             Ok(memory) => return memory,
             Err(error) if error.is_out_of_memory() && size.0 > but.0 => size = size - Bytes::mib(64),
             Err(error) => panic!("{error}"),

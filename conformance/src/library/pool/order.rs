@@ -5,7 +5,7 @@ use super::{LEAST, alloc, builder, is_empty, pool, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::flights::{finish, own};
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::{Address, Bytes, Done, Stash};
+use gpu_vmm_core::{Address, BackingStore, Bytes, WaitFor};
 use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::{FaultInject, WorkStream, Workbench};
 
@@ -225,8 +225,8 @@ fn suspending_waits<B: Workbench>(subject: &Subject<B>) {
     let block = pool.alloc(Bytes::mib(4), LEAST, named(&*busy)).unwrap();
     let small = alloc(&pool, Bytes(5000));
     start(subject, &*busy, &block, 5);
-    let stash = Stash::pinned(&subject.backend, Bytes::mib(16)).unwrap();
-    pool.suspend("weights", &stash, Done::when_devices_idle()).unwrap();
+    let stash = BackingStore::pinned(&subject.backend, Bytes::mib(16)).unwrap();
+    pool.suspend("weights", &stash, WaitFor::all_devices()).unwrap();
     assert!(busy.is_done().unwrap(), "taken away under the work");
     pool.resume("weights").unwrap();
     assert_eq!(wrong_at(&subject.backend, subject.device, block.address(), block.size(), 5), 0);

@@ -7,7 +7,7 @@ use crate::case::cases;
 use crate::library::flights::own;
 use crate::library::tools::{idle, setting};
 use crate::subject::{Subject, note};
-use gpu_vmm_core::{Backend, Bytes, Stash, Stream};
+use gpu_vmm_core::{Backend, BackingStore, Bytes, Stream};
 use gpu_vmm_pool::Block;
 use gpu_vmm_testkit::Workbench;
 use std::collections::BTreeMap;
@@ -83,7 +83,7 @@ fn random_operations<B: Workbench>(subject: &Subject<B>) {
     let owns = [(); 2].map(|()| own(subject));
     let streams = [Stream::DEFAULT, named(&*owns[0]), named(&*owns[1])];
     let base = pool(subject);
-    let stash = Stash::pinned(&subject.backend, Bytes::mib(160)).unwrap();
+    let stash = BackingStore::pinned(&subject.backend, Bytes::mib(160)).unwrap();
     let tags = ["", "weights", "cache"];
     let pools = tags.map(|tag| base.tagged(tag).unwrap());
     let mut random = Random::new(seed);

@@ -13,7 +13,7 @@ use crate::library::failures::injected;
 use crate::library::flights::own;
 use crate::library::tools::{idle, setting};
 use crate::subject::{Subject, note};
-use gpu_vmm_core::{Bytes, Stash, Stream};
+use gpu_vmm_core::{BackingStore, Bytes, Stream};
 use gpu_vmm_pool::{Block, Pool, PoolError, PoolResult};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +41,7 @@ const FULL: u64 = 50_000;
 const ROUNDS: u64 = 3;
 
 /// So many blocks wait for another thread at most.
-const MOST_PASSED: usize = 256;
+const MAX_PASSED: usize = 256;
 
 type Held<B> = Block<FaultInject<B>>;
 
@@ -53,7 +53,7 @@ struct Soak<'a, B: Workbench> {
     /// The tag that is suspended now and then. Whoever uses its blocks reads; who suspends it writes.
     parked: Pool<FaultInject<B>>,
     gate: RwLock<()>,
-    stash: Stash<FaultInject<B>>,
+    stash: BackingStore<FaultInject<B>>,
     streams: [Stream<'static>; 3],
     /// Of so many blocks one is looked at, and so many times as rare is what takes long.
     rarity: u64,
@@ -84,7 +84,7 @@ impl<B: Workbench> Soak<'_, B> {
     /// Hands a block to whichever thread takes it, or frees it where many wait.
     fn pass(&self, block: Held<B>, seed: u64) {
         let mut passed = self.passed();
-        if passed.len() < MOST_PASSED {
+        if passed.len() < MAX_PASSED {
             passed.push((block, seed));
         }
     }
@@ -234,7 +234,7 @@ fn round<B: Workbench>(subject: &Subject<B>, operations: u64, seed: u64) -> u64 
         parked: pool.tagged("parked").unwrap(),
         pool,
         gate: RwLock::new(()),
-        stash: Stash::pinned(&backend, Bytes::mib(96)).unwrap(),
+        stash: BackingStore::pinned(&backend, Bytes::mib(96)).unwrap(),
         streams: [Stream::DEFAULT, named(&*owns[0]), named(&*owns[1])],
         rarity: operations.div_ceil(FULL).max(1),
         passed: Mutex::default(),

@@ -7,7 +7,7 @@ use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{Bytes, Error, Stash, Vendor};
+use gpu_vmm_core::{BackingStore, Bytes, Error, Vendor};
 use gpu_vmm_pool::{Block, PoolError};
 use gpu_vmm_testkit::Workbench;
 
@@ -253,7 +253,7 @@ fn a_stream_of_another_device<B: Workbench>(subject: &Subject<B>) {
     for _ in 0..3 {
         let next = alloc(&pool, size);
         assert!(!overlap(&next, at) || pool.account().pending == 0, "it is waited for, or kept");
-        pool.suspend("", &Stash::nothing(), idle()).unwrap();
+        pool.suspend("", &BackingStore::nothing(), idle()).unwrap();
         pool.resume("").unwrap();
         pool.trim(Bytes(u64::MAX)).unwrap();
     }

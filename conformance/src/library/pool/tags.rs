@@ -6,7 +6,7 @@ use super::{
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Backend, Bytes, Physical, Stash};
+use gpu_vmm_core::{Backend, BackingStore, Bytes, PhysicalMemory};
 use gpu_vmm_pool::{Block, Pool, PoolError};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
@@ -40,8 +40,8 @@ cases! { "pool":
 }
 
 /// Enough for any of these cases.
-fn stash<B: Workbench>(subject: &Subject<B>) -> Stash<B> {
-    Stash::pinned(&subject.backend, Bytes::mib(64)).unwrap()
+fn stash<B: Workbench>(subject: &Subject<B>) -> BackingStore<B> {
+    BackingStore::pinned(&subject.backend, Bytes::mib(64)).unwrap()
 }
 
 /// Blocks of all kinds with their patterns.
@@ -153,7 +153,7 @@ fn no_such_tag_and_twice<B: Workbench>(subject: &Subject<B>) {
 fn suspended_again_in_vain<B: Workbench>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
-    let stash = Stash::pinned(&backend, Bytes(page(&pool).0 * 2)).unwrap();
+    let stash = BackingStore::pinned(&backend, Bytes(page(&pool).0 * 2)).unwrap();
     let block = alloc(&pool, page(&pool));
     write(subject, &block, 9);
     pool.suspend("", &stash, idle()).unwrap();
@@ -179,7 +179,7 @@ fn a_stash_that_is_too_small<B: Workbench>(subject: &Subject<B>) {
     let blocks = some(subject, &pool);
     // Enough for small blocks alone, and for nothing.
     for size in [page, Bytes(page.0 / 2)] {
-        let stash = Stash::pinned(&subject.backend, size).unwrap();
+        let stash = BackingStore::pinned(&subject.backend, size).unwrap();
         base.trim(Bytes(u64::MAX)).unwrap();
         let before = adds_up(&base);
         let error = base.suspend("weights", &stash, idle()).unwrap_err();
@@ -210,7 +210,7 @@ fn resumed_on_a_full_device<B: Workbench>(subject: &Subject<B>) {
     let free = subject.free_here() - Bytes::mib(16);
     let granule = subject.granularity().0;
     let left = Bytes(free.0 / granule * granule);
-    let hog = Physical::create(&subject.backend, left, subject.properties());
+    let hog = PhysicalMemory::create(&subject.backend, left, subject.properties());
     let hog = match hog {
         Ok(memory) => memory,
         Err(error) => crate::subject::skip(format!("not all that is free can be had: {error}")),
@@ -243,7 +243,7 @@ fn only_what_is_used_is_saved<B: Workbench>(subject: &Subject<B>) {
     let mut blocks = blocks.into_iter();
     drop(blocks.next_back());
     let blocks: Vec<_> = blocks.collect();
-    let stash = Stash::pinned(&subject.backend, pages(4)).unwrap();
+    let stash = BackingStore::pinned(&subject.backend, pages(4)).unwrap();
     assert_eq!(base.suspend("weights", &stash, idle()).unwrap(), pages(4));
     let other = alloc(&base, pages(6));
     write(subject, &other, 1);

@@ -4,7 +4,7 @@ use super::half_full;
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Physical, Properties, Region};
+use gpu_vmm_core::{Access, Bytes, DeviceId, Error, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "refused":
@@ -23,7 +23,10 @@ cases! { "refused":
 }
 
 fn zero_sizes<B: Workbench>(subject: &Subject<B>) {
-    refused!(Physical::create(&subject.backend, Bytes(0), subject.properties()), Error::ZeroSize { .. });
+    refused!(
+        PhysicalMemory::create(&subject.backend, Bytes(0), subject.properties()),
+        Error::ZeroSize { .. }
+    );
     let mut region = half_full(subject);
     refused!(region.grow_to(Bytes(0)), Error::ZeroSize { .. });
     refused!(region.grow_or_move(Bytes(0), idle()), Error::ZeroSize { .. });
@@ -53,8 +56,13 @@ fn more_than_the_device<B: Workbench>(subject: &Subject<B>) {
     let total = subject.backend.device("test", subject.device).unwrap().total_memory;
     let too_much = total + Bytes(1);
     let on = subject.properties();
-    refused!(Physical::create(&subject.backend, too_much, on), Error::ExceedsDevice { .. }, too_much, total);
-    refused!(Physical::create(&subject.backend, Bytes(u64::MAX), on), Error::ExceedsDevice { .. });
+    refused!(
+        PhysicalMemory::create(&subject.backend, too_much, on),
+        Error::ExceedsDevice { .. },
+        too_much,
+        total
+    );
+    refused!(PhysicalMemory::create(&subject.backend, Bytes(u64::MAX), on), Error::ExceedsDevice { .. });
     let builder = Region::builder(&subject.backend).on(subject.device).reserve(total + total);
     let mut region = builder.build().unwrap();
     refused!(region.grow_to(total + subject.unit()), Error::ExceedsDevice { .. });
@@ -77,7 +85,7 @@ fn overflow<B: Workbench>(subject: &Subject<B>) {
 fn no_such_device<B: Workbench>(subject: &Subject<B>) {
     let count = subject.backend.devices().len() as u32;
     for device in [DeviceId(count), DeviceId(126), DeviceId(128), DeviceId(u32::MAX)] {
-        let created = Physical::create(&subject.backend, subject.unit(), Properties::on(device));
+        let created = PhysicalMemory::create(&subject.backend, subject.unit(), Properties::on(device));
         refused!(created, Error::NoSuchDevice { .. }, device, count);
         refused!(subject.region(1).on(device).build(), Error::NoSuchDevice { .. }, device);
         let mut region = half_full(subject);
@@ -92,7 +100,7 @@ fn no_such_device<B: Workbench>(subject: &Subject<B>) {
 
 fn foreign_memory<B: Workbench>(subject: &Subject<B>) {
     let Some(other) = subject.target.foreign() else { skip("there is no other backend") };
-    let theirs = Physical::create(&other, subject.unit(), Properties::on(DeviceId(0))).unwrap();
+    let theirs = PhysicalMemory::create(&other, subject.unit(), Properties::on(DeviceId(0))).unwrap();
     let mut region = half_full(subject);
     refused!(region.map(subject.units(2), &theirs), Error::ForeignHandle { .. }, other.vendor());
     let mut foreign = Region::builder(&other).reserve(subject.units(1)).build().unwrap();

@@ -29,11 +29,11 @@ fn more_than_addresses<B: Workbench>(subject: &Subject<B>) {
     for size in [Bytes(u64::MAX), Bytes(u64::MAX - subject.unit().0), Bytes(1 << 48)] {
         refused!(
             Region::builder(&subject.backend).reserve(size).build(),
-            Error::TooManyAddresses { .. },
+            Error::AddressSpaceExhausted { .. },
             size
         );
         let mut region = subject.region(1).build().unwrap();
-        refused!(region.grow_to(size), Error::TooManyAddresses { .. }, size);
+        refused!(region.grow_to(size), Error::AddressSpaceExhausted { .. }, size);
     }
 }
 

@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::peer::Peer;
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{Address, AddressRange, Bytes, Error, Grown, Placement, Region, RegionBuilder};
+use gpu_vmm_core::{Address, AddressRange, Bytes, Error, GrowthKind, Placement, Region, RegionBuilder};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "reserve":
@@ -155,7 +155,7 @@ fn restorable_and_extended<B: Workbench>(subject: &Subject<B>) {
     used(subject, &mut region);
     let (address, reserved) = (region.address(), region.reserved());
     let growth = region.grow_to(reserved + Bytes(1)).unwrap();
-    assert_eq!((growth.how, growth.address), (Grown::Extended, address));
+    assert_eq!((growth.how, growth.address), (GrowthKind::Extended, address));
     assert_eq!(growth.end, reserved + region.granularity().bytes());
     assert_portable(subject, &region);
     subject.check(&region, Bytes(0), region.granularity().bytes(), 1);
@@ -167,7 +167,7 @@ fn restorable_and_moved<B: Workbench>(subject: &Subject<B>) {
     let behind = Placement::Exact(region.range().end());
     let _wall = subject.region(1).at(behind).build().unwrap();
     let growth = region.grow_or_move(region.reserved() + Bytes(1), idle()).unwrap();
-    assert_eq!(growth.how, Grown::Remapped);
+    assert_eq!(growth.how, GrowthKind::Remapped);
     assert!(is_in_window(region.range()), "{}", region.range());
     assert_portable(subject, &region);
     subject.check(&region, Bytes(0), region.granularity().bytes(), 1);
@@ -201,10 +201,10 @@ fn restorable_and_aligned<B: Workbench>(subject: &Subject<B>) {
 
 fn restorable_beyond_the_window<B: Workbench>(subject: &Subject<B>) {
     let size = WINDOW.size + Bytes(1);
-    refused!(restorable(subject, size).build(), Error::TooManyAddresses { .. }, WINDOW.size);
+    refused!(restorable(subject, size).build(), Error::AddressSpaceExhausted { .. }, WINDOW.size);
     let guard = Bytes::gib(12 << 10);
     let guarded = restorable(subject, Bytes(1)).guard(guard).build();
-    refused!(guarded, Error::TooManyAddresses { .. }, WINDOW.size);
+    refused!(guarded, Error::AddressSpaceExhausted { .. }, WINDOW.size);
 }
 
 fn restorable_where_all_is_taken<B: Workbench>(subject: &Subject<B>) {

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Physical, Region};
+use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Region};
 use gpu_vmm_testkit::Workbench;
 use std::panic::resume_unwind;
 
@@ -77,7 +77,11 @@ fn on_a_fresh_thread<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Reserves with an alignment, and has the device use memory there.
-fn use_aligned<B: Workbench>(subject: &Subject<B>, alignment: Bytes, memory: &Physical<B>) -> Region<B> {
+fn use_aligned<B: Workbench>(
+    subject: &Subject<B>,
+    alignment: Bytes,
+    memory: &PhysicalMemory<B>,
+) -> Region<B> {
     let mut region = subject.region(3).alignment(alignment).build().unwrap();
     assert!(region.address().is_aligned_to(alignment), "{} for {alignment}", region.address());
     let last = region.reserved() - memory.size();

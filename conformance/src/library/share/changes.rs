@@ -8,8 +8,8 @@ use crate::library::sharing::{or_cannot_share, shareable, shareable_on};
 use crate::library::tools::{has, idle, mapped, write};
 use crate::peer::Peer;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, DeviceId, Error, Grown, Placement, Properties};
-use gpu_vmm_share::{Allowed, Event, Import, Line};
+use gpu_vmm_core::{Bytes, DeviceId, Error, GrowthKind, Placement, Properties};
+use gpu_vmm_share::{Allowed, Channel, Event, ImportOptions};
 use gpu_vmm_testkit::Workbench;
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -37,17 +37,17 @@ fn stays_at_one_address<B: Workbench>(subject: &Subject<B>) {
     or_cannot_share(subject, region.grow_to(subject.units(2)));
     write(subject, &mut region, SEED);
     exporter.publish(&region).unwrap();
-    let refused = exporter.settle(SOON).unwrap_err();
+    let refused = exporter.wait_applied(SOON).unwrap_err();
     assert!(matches!(refused, Error::PeerRefused { .. }), "{refused}");
     child.send(());
-    exporter.settle(SOON).unwrap();
+    exporter.wait_applied(SOON).unwrap();
     assert!(child.receive::<bool>(), "it has the bytes");
     drop(exporter);
     child.finish();
 }
 
 fn applies_at_one_address<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, Import::new().same_address(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new().same_address(), line_from(peer));
     let place = imported.region().address();
     let wall = subject.region(1).at(Placement::Exact(place + subject.unit())).build().unwrap();
     peer.send(());
@@ -59,7 +59,7 @@ fn applies_at_one_address<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!((imported.region().address(), imported.region().end()), (place, subject.unit()));
     drop(wall);
     peer.receive::<()>();
-    assert_eq!(imported.apply_or_move(idle()).unwrap(), Grown::Extended);
+    assert_eq!(imported.apply_or_move(idle()).unwrap(), GrowthKind::Extended);
     leaks::counts_import();
     assert_eq!((imported.region().address(), imported.region().end()), (place, subject.units(2)));
     peer.send(has(subject, imported.region(), SEED));
@@ -83,7 +83,7 @@ fn pieces_of_two_devices<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn imports_from_two_devices<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, Import::new(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
     let owners = peer.receive::<[u32; 3]>().map(DeviceId);
     let found: Vec<DeviceId> = imported.region().mappings().map(|one| one.memory.device()).collect();
     assert_eq!(found, owners);
@@ -123,13 +123,13 @@ fn more_than_the_socket_holds<B: Workbench>(subject: &Subject<B>) {
             assert!(exporter.publish(&region).unwrap());
         }
     });
-    exporter.settle(SOON).unwrap();
+    exporter.wait_applied(SOON).unwrap();
     drop(exporter);
     child.finish();
 }
 
 fn reads_when_it_is_full<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, Import::new(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
     peer.receive::<()>();
     for revision in 1..=CHANGES {
         let event = imported.next(SOON).unwrap();
@@ -141,13 +141,13 @@ fn reads_when_it_is_full<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
 }
 
 /// A line to the second process whose socket takes little, and that socket.
-fn narrow_line_to(child: &mut Child) -> (Line, OwnedFd) {
-    let (ours, theirs) = Line::pair().unwrap();
+fn narrow_line_to(child: &mut Child) -> (Channel, OwnedFd) {
+    let (ours, theirs) = Channel::pair().unwrap();
     child.send_fd(theirs.into_socket());
     let socket = ours.into_socket();
     set_socket_send_buffer_size(&socket, ROOM).unwrap();
     let same = socket.try_clone().unwrap();
-    (Line::from_socket(socket, Allowed::same_user()).unwrap(), same)
+    (Channel::from_socket(socket, Allowed::same_user()).unwrap(), same)
 }
 
 /// Waits until a socket has no room for another message, as Linux counts it. On a system that counts in another way this

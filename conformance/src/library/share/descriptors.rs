@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::sharing::{import, import_of, shareable};
 use crate::library::tools::{has, idle, mapped, told, write};
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, Physical, Vendor};
+use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, PhysicalMemory, Vendor};
 use gpu_vmm_testkit::Workbench;
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -39,7 +39,7 @@ cases! { "share":
 
 const SEED: u64 = 300;
 
-fn export<B: Workbench>(memory: &Physical<B>) -> OwnedFd {
+fn export<B: Workbench>(memory: &PhysicalMemory<B>) -> OwnedFd {
     or_skip(memory.export())
 }
 
@@ -69,7 +69,7 @@ fn export_must_be_asked_for<B: Workbench>(subject: &Subject<B>) {
 fn as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
     let told = told(subject, Feature::FileDescriptor);
     let properties = subject.properties().shareable();
-    let done = Physical::create(&subject.backend, subject.granularity(), properties)
+    let done = PhysicalMemory::create(&subject.backend, subject.granularity(), properties)
         .and_then(|memory| memory.export());
     match done {
         Ok(_) => assert!(told.available, "it can be done, and {told:?}"),

@@ -6,7 +6,7 @@ use crate::library::sharing::or_cannot_share;
 use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::{Placement, Properties, Region};
-use gpu_vmm_share::{Allowed, Exporter, Import, Imported, Line};
+use gpu_vmm_share::{Allowed, Channel, Exporter, ImportOptions, ImportedRegion};
 use gpu_vmm_testkit::Workbench;
 use std::time::Duration;
 
@@ -14,19 +14,23 @@ use std::time::Duration;
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
 /// Gives the second process one end of a line.
-pub(super) fn line_to(child: &mut Child) -> Line {
-    let (ours, theirs) = Line::pair().unwrap();
+pub(super) fn line_to(child: &mut Child) -> Channel {
+    let (ours, theirs) = Channel::pair().unwrap();
     child.send_fd(theirs.into_socket());
     ours
 }
 
 /// The end of a line that the first process gives.
-pub(super) fn line_from(peer: &Peer) -> Line {
-    Line::from_socket(peer.receive_fd(), Allowed::same_user()).unwrap()
+pub(super) fn line_from(peer: &Peer) -> Channel {
+    Channel::from_socket(peer.receive_fd(), Allowed::same_user()).unwrap()
 }
 
 /// Takes a region in.
-pub(super) fn receive<B: Workbench>(subject: &Subject<B>, import: Import, line: Line) -> Imported<B> {
+pub(super) fn receive<B: Workbench>(
+    subject: &Subject<B>,
+    import: ImportOptions,
+    line: Channel,
+) -> ImportedRegion<B> {
     let imported = or_cannot_share(subject, import.receive(&subject.backend, line));
     count_imports(imported.region());
     imported
@@ -50,8 +54,8 @@ pub(super) fn shareable_region<B: Workbench>(subject: &Subject<B>, handles: &[u6
 }
 
 /// Shares a region and waits until it has arrived.
-pub(super) fn share<B: Workbench>(subject: &Subject<B>, line: Line, region: &Region<B>) -> Exporter<B> {
+pub(super) fn share<B: Workbench>(subject: &Subject<B>, line: Channel, region: &Region<B>) -> Exporter<B> {
     let mut exporter = or_cannot_share(subject, Exporter::share(line, region));
-    exporter.settle(SOON).unwrap();
+    exporter.wait_applied(SOON).unwrap();
     exporter
 }

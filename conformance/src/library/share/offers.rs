@@ -7,7 +7,7 @@ use crate::library::tools::{has, mapped, told, write};
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Bytes, Error, Feature, Properties, Region};
-use gpu_vmm_share::{By, Import, Offer, Offered};
+use gpu_vmm_share::{By, ImportOptions, Offer, Offered};
 use gpu_vmm_testkit::Workbench;
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
 }
 
 /// Takes a region in; a process that may not reach into another one ends the case.
-fn import<B: Workbench>(subject: &Subject<B>, offer: &Offer, import: &Import) -> Region<B> {
+fn import<B: Workbench>(subject: &Subject<B>, offer: &Offer, import: &ImportOptions) -> Region<B> {
     let region = or_skip(offer.import(&subject.backend, import));
     region.mappings().for_each(|_| leaks::counts_import());
     region
@@ -62,7 +62,7 @@ fn an_offer_between_processes<B: Workbench>(subject: &Subject<B>) {
 fn takes_an_offer<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let offer = Offer::from_bytes(&peer.receive::<Vec<u8>>()).unwrap();
     assert_eq!(offer.memory(), subject.units(3));
-    let mut region = import(subject, &offer, &Import::new().same_address());
+    let mut region = import(subject, &offer, &ImportOptions::new().same_address());
     assert!(has(subject, &region, SEED));
     write(subject, &mut region, SEED + 1);
     peer.send(());
@@ -82,9 +82,9 @@ fn an_offer_ends<B: Workbench>(subject: &Subject<B>) {
     let region = region(subject);
     let offered = or_skip(Offered::new(&region, By::Process));
     let offer = offered.offer().clone();
-    drop(import(subject, &offer, &Import::new()));
+    drop(import(subject, &offer, &ImportOptions::new()));
     drop((offered, region));
-    offer.import(&subject.backend, &Import::new()).map(drop).unwrap_err();
+    offer.import(&subject.backend, &ImportOptions::new()).map(drop).unwrap_err();
 }
 
 fn fabric_as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
@@ -95,7 +95,7 @@ fn fabric_as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
         Ok(offered) => {
             assert!(told.available, "it can be done, and {told:?}");
             write(subject, &mut region, SEED);
-            assert!(has(subject, &import(subject, offered.offer(), &Import::new()), SEED));
+            assert!(has(subject, &import(subject, offered.offer(), &ImportOptions::new()), SEED));
         }
         Err(error) => {
             assert!(!told.available && !told.note.is_empty(), "{error}, and {told:?}");
@@ -174,7 +174,7 @@ fn offers_that_lie<B: Workbench>(subject: &Subject<B>) {
     write(subject, &mut region, SEED);
     let offered = or_skip(Offered::new(&region, By::Process));
     let truth = serde_json::to_value(offered.offer()).unwrap();
-    drop(import(subject, &serde_json::from_value(truth.clone()).unwrap(), &Import::new()));
+    drop(import(subject, &serde_json::from_value(truth.clone()).unwrap(), &ImportOptions::new()));
     let (free, open) = (subject.free_here(), descriptors());
     // Where an import is never given back, one that comes before the lie is noticed would be missed below.
     let leaks = subject.has_quirk("import-leaks");
@@ -187,7 +187,7 @@ fn offers_that_lie<B: Workbench>(subject: &Subject<B>) {
             let answer = Offer::from_bytes(&offer.to_bytes().unwrap());
             assert!(matches!(answer, Err(Error::BadMessage { .. })), "{lie}: {answer:?}");
         }
-        let answer = offer.import(&subject.backend, &Import::new());
+        let answer = offer.import(&subject.backend, &ImportOptions::new());
         assert!(answer.is_err(), "{lie}: {answer:?}");
     }
     if subject.backend.vendor() != gpu_vmm_core::Vendor::Host {

@@ -8,8 +8,10 @@ use crate::library::sharing::{or_cannot_share, shareable};
 use crate::library::tools::{has, idle, write};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, note};
-use gpu_vmm_core::{Access, Address, Bytes, Error, Grown, Physical, Placement, Properties, Region};
-use gpu_vmm_share::{Allowed, Event, Exporter, Import, LetGo, Line, Listener};
+use gpu_vmm_core::{
+    Access, Address, Bytes, Error, GrowthKind, PhysicalMemory, Placement, Properties, Region,
+};
+use gpu_vmm_share::{Allowed, Channel, Event, Exporter, ImportOptions, Listener, ReleaseOutcome};
 use gpu_vmm_testkit::Workbench;
 use std::fs;
 use std::time::Duration;
@@ -82,7 +84,7 @@ fn a_gigabyte_at_one_address<B: Workbench>(subject: &Subject<B>) {
     let line = line_to(&mut child);
     child.receive::<()>();
     let created = subject.free_here();
-    let mut imported = receive(subject, Import::new().same_address(), line);
+    let mut imported = receive(subject, ImportOptions::new().same_address(), line);
     assert_eq!((imported.region().address(), imported.region().end()), (place, size));
     assert_eq!(imported.region().mappings().count() as u64, HANDLES);
     assert!(has_edges(subject, imported.region(), SEED), "what the exporter wrote");
@@ -156,7 +158,7 @@ fn imports_elsewhere<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let elsewhere = subject.hole(6);
     let mut imported = or_cannot_share(
         subject,
-        Import::new().at(Placement::Exact(elsewhere)).receive(&subject.backend, line),
+        ImportOptions::new().at(Placement::Exact(elsewhere)).receive(&subject.backend, line),
     );
     // Two pieces, however many mappings they have.
     (0..2).for_each(|_| leaks::counts_import());
@@ -169,7 +171,7 @@ fn imports_elsewhere<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let mappings: Vec<_> =
         region.mappings().map(|one| (one.offset.0 / unit.0, one.length.0 / unit.0)).collect();
     assert_eq!(mappings, [(0, 1), (2, 2), (5, 1)]);
-    let memory: Vec<&Physical<B>> = region.mappings().map(|one| one.memory).collect();
+    let memory: Vec<&PhysicalMemory<B>> = region.mappings().map(|one| one.memory).collect();
     assert!(memory[0].is_same_as(memory[2]) && !memory[0].is_same_as(memory[1]));
     assert_eq!(region.count_wrong(subject.device, Bytes(0), unit, SEED).unwrap(), 0);
     assert_eq!(region.count_wrong(subject.device, subject.units(2), subject.units(2), SEED + 1).unwrap(), 0);
@@ -194,7 +196,7 @@ fn changes_are_published<B: Workbench>(subject: &Subject<B>) {
             region.shrink_to(subject.units(units), idle()).unwrap();
         }
         assert!(exporter.publish(&region).unwrap(), "there is something to say");
-        exporter.settle(SOON).unwrap();
+        exporter.wait_applied(SOON).unwrap();
         assert!(child.receive::<bool>(), "the importer has {units} units with the bytes");
     }
     drop(exporter);
@@ -203,11 +205,11 @@ fn changes_are_published<B: Workbench>(subject: &Subject<B>) {
 
 fn applies_changes<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let line = line_from(peer);
-    let mut imported = receive(subject, Import::new().at(Placement::Exact(subject.hole(16))), line);
+    let mut imported = receive(subject, ImportOptions::new().at(Placement::Exact(subject.hole(16))), line);
     let address = imported.region().address();
     assert_eq!(imported.region().reserved(), subject.units(2), "just what is needed");
     peer.send(has(subject, imported.region(), SEED));
-    for (units, grown) in [(3, Grown::Extended), (6, Grown::Extended), (1, Grown::Within)] {
+    for (units, grown) in [(3, GrowthKind::Extended), (6, GrowthKind::Extended), (1, GrowthKind::Within)] {
         let Some(Event::Changed(change)) = imported.next(SOON).unwrap() else { panic!("no change came") };
         assert_eq!(change.end, subject.units(units));
         assert!(imported.is_behind());
@@ -230,15 +232,15 @@ fn what_came_before_stays<B: Workbench>(subject: &Subject<B>) {
     for units in [2, 3] {
         or_cannot_share(subject, region.grow_to(subject.units(units)));
         exporter.publish(&region).unwrap();
-        exporter.settle(SOON).unwrap();
+        exporter.wait_applied(SOON).unwrap();
     }
     drop(exporter);
     child.finish();
 }
 
 fn follows_growth<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, Import::new(), line_from(peer));
-    let mut known: Vec<Physical<B>> = Vec::new();
+    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
+    let mut known: Vec<PhysicalMemory<B>> = Vec::new();
     for units in [2, 3] {
         known.extend(imported.region().mappings().skip(known.len()).map(|one| one.memory.clone()));
         let event = imported.next(SOON).unwrap();
@@ -269,7 +271,7 @@ fn what_left_comes_back<B: Workbench>(subject: &Subject<B>) {
         }
         memory.into_iter().for_each(|memory| subject.open(&mut region, subject.unit(), memory));
         exporter.publish(&region).unwrap();
-        exporter.settle(SOON).unwrap();
+        exporter.wait_applied(SOON).unwrap();
     }
     assert!(child.receive::<bool>(), "the importer has all bytes again");
     drop(exporter);
@@ -277,7 +279,7 @@ fn what_left_comes_back<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn follows_what_left<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, Import::new(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
     for units in [1, 2, 2, 2] {
         let event = imported.next(SOON).unwrap();
         assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
@@ -305,17 +307,17 @@ fn emptied_and_moved<B: Workbench>(subject: &Subject<B>) {
     drop(wall);
     region.shrink_to(Bytes(0), idle()).unwrap();
     exporter.publish(&region).unwrap();
-    exporter.settle(SOON).unwrap();
+    exporter.wait_applied(SOON).unwrap();
     assert_eq!(child.receive::<u64>(), region.address().0);
     drop(exporter);
     child.finish();
 }
 
 fn follows_an_empty_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, Import::new().same_address(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new().same_address(), line_from(peer));
     let event = imported.next(SOON).unwrap();
     let Some(Event::Changed(change)) = event else { panic!("{event:?}") };
-    assert_eq!(imported.apply_or_move(idle()).unwrap(), Grown::Remapped);
+    assert_eq!(imported.apply_or_move(idle()).unwrap(), GrowthKind::Remapped);
     assert_eq!((imported.region().address(), imported.region().end()), (change.address, Bytes(0)));
     peer.send(imported.region().address().0);
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
@@ -330,13 +332,13 @@ fn growth_into_a_wall<B: Workbench>(subject: &Subject<B>) {
     or_cannot_share(subject, region.grow_to(subject.units(2)));
     write(subject, &mut region, SEED + 1);
     exporter.publish(&region).unwrap();
-    let refused = exporter.settle(SOON).unwrap_err();
+    let refused = exporter.wait_applied(SOON).unwrap_err();
     assert!(
         matches!(&refused, Error::PeerRefused { why, .. } if why.contains("instead of the address")),
         "{refused}"
     );
     child.send(());
-    exporter.settle(SOON).unwrap();
+    exporter.wait_applied(SOON).unwrap();
     assert!(child.receive::<bool>(), "it has the bytes, at another address");
     drop(exporter);
     child.finish();
@@ -345,7 +347,7 @@ fn growth_into_a_wall<B: Workbench>(subject: &Subject<B>) {
 fn applies_behind_a_wall<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let line = line_from(peer);
     let place = subject.hole(8);
-    let mut imported = receive(subject, Import::new().at(Placement::Exact(place)), line);
+    let mut imported = receive(subject, ImportOptions::new().at(Placement::Exact(place)), line);
     imported.region_mut().set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
     let _wall = subject.region(1).at(Placement::Exact(place + subject.unit())).build().unwrap();
     peer.send(());
@@ -356,7 +358,7 @@ fn applies_behind_a_wall<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!((imported.region().address(), imported.region().end()), (place, subject.unit()));
     assert!(imported.is_behind());
     peer.receive::<()>();
-    assert_eq!(imported.apply_or_move(idle()).unwrap(), Grown::Remapped);
+    assert_eq!(imported.apply_or_move(idle()).unwrap(), GrowthKind::Remapped);
     leaks::counts_import();
     assert_ne!(imported.region().address(), place);
     let access = [Bytes(0), subject.unit()].map(|at| imported.region().access(at, subject.device));
@@ -380,7 +382,7 @@ fn a_region_to_read<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn imports_to_read<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, Import::new().read_only(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new().read_only(), line_from(peer));
     assert_eq!(imported.region().access(Bytes(0), subject.device), Access::Read);
     assert!(has(subject, imported.region(), SEED));
     let refused = imported.region_mut().write(Bytes(0), &[0; 8]).unwrap_err();
@@ -399,16 +401,16 @@ fn asked_to_let_go<B: Workbench>(subject: &Subject<B>) {
     let mut exporter = share(subject, line_to(&mut child), &region);
     assert!(matches!(exporter.wait_until_let_go(Duration::from_millis(1)), Err(Error::TimedOut { .. })));
     exporter.ask_to_let_go().unwrap();
-    assert_eq!(exporter.wait_until_let_go(SOON).unwrap(), LetGo::Released);
+    assert_eq!(exporter.wait_until_let_go(SOON).unwrap(), ReleaseOutcome::Released);
     child.receive::<()>();
     child.finish();
     assert!(has(subject, &region, SEED), "the exporter has it as before");
 }
 
 fn lets_go<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, Import::new(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
     let before = subject.free_here();
-    assert_eq!(imported.next(SOON).unwrap(), Some(Event::LetGo));
+    assert_eq!(imported.next(SOON).unwrap(), Some(Event::ReleaseOutcome));
     imported.let_go(idle()).unwrap();
     assert!(subject.free_here() + subject.unit() > before);
     peer.send(());
@@ -424,7 +426,7 @@ fn an_importer_is_killed<B: Workbench>(subject: &Subject<B>) {
         child.receive::<()>();
         child.kill();
         child.finish_by(libc::SIGKILL);
-        assert_eq!(exporter.wait_until_let_go(SOON).unwrap(), LetGo::Gone);
+        assert_eq!(exporter.wait_until_let_go(SOON).unwrap(), ReleaseOutcome::Gone);
         let refused = exporter.publish(&region).unwrap_err();
         assert!(matches!(refused, Error::PeerGone { .. }), "{refused}");
         assert!(has(subject, &region, SEED + round), "what the importer wrote before its end");
@@ -432,7 +434,7 @@ fn an_importer_is_killed<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn holds_until_killed<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
-    let mut imported = receive(subject, Import::new(), line_from(peer));
+    let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
     let round = peer.receive::<u64>();
     assert!(has(subject, imported.region(), SEED + round - 1));
     write(subject, imported.region_mut(), SEED + round);
@@ -451,8 +453,8 @@ fn what_cannot_be_shared<B: Workbench>(subject: &Subject<B>) {
 
 fn waits_for_nothing<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     // Where the exporter was quick, there is not even a line.
-    let line = Line::from_socket(peer.receive_fd(), Allowed::same_user());
-    let error = line.and_then(|line| Import::new().receive(&subject.backend, line)).unwrap_err();
+    let line = Channel::from_socket(peer.receive_fd(), Allowed::same_user());
+    let error = line.and_then(|line| ImportOptions::new().receive(&subject.backend, line)).unwrap_err();
     assert!(matches!(error, Error::PeerGone { .. }), "{error}");
 }
 
@@ -478,7 +480,7 @@ fn refused_once<B: Workbench>(subject: &Subject<B>) {
     child.receive::<()>();
     region.shrink_to(subject.unit(), idle()).unwrap();
     exporter.publish(&region).unwrap();
-    exporter.settle(SOON).unwrap();
+    exporter.wait_applied(SOON).unwrap();
     drop(exporter);
     child.finish();
 }
@@ -486,7 +488,7 @@ fn refused_once<B: Workbench>(subject: &Subject<B>) {
 fn refuses_once<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let line = line_from(peer);
     let place = subject.hole(8);
-    let mut imported = receive(subject, Import::new().at(Placement::Exact(place)), line);
+    let mut imported = receive(subject, ImportOptions::new().at(Placement::Exact(place)), line);
     let _wall = subject.region(1).at(Placement::Exact(place + subject.unit())).build().unwrap();
     peer.send(());
     for fits in [false, true] {

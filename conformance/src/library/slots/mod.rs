@@ -11,7 +11,7 @@ mod shown;
 use crate::case::Case;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, SetId, Slots};
+use gpu_vmm_core::{BankId, BankedRegion, Bytes};
 use gpu_vmm_testkit::Workbench;
 
 /// The cases of this group.
@@ -20,13 +20,13 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
 }
 
 /// Sets of so many granules, each with a pattern whose seed is 1000 times its place.
-fn filled<B: Workbench>(subject: &Subject<B>, granules: &[u64]) -> (Slots<B>, Vec<SetId>) {
+fn filled<B: Workbench>(subject: &Subject<B>, granules: &[u64]) -> (BankedRegion<B>, Vec<BankId>) {
     let most = granules.iter().max().copied().unwrap_or(1);
-    let mut slots = Slots::build(subject.space(most)).unwrap();
-    let sets: Vec<SetId> =
-        granules.iter().map(|count| slots.add_set(subject.granules(*count)).unwrap()).collect();
+    let mut slots = BankedRegion::build(subject.space(most)).unwrap();
+    let sets: Vec<BankId> =
+        granules.iter().map(|count| slots.add_bank(subject.granules(*count)).unwrap()).collect();
     for (place, set) in (0..).zip(&sets) {
-        slots.show(*set, idle()).unwrap();
+        slots.select(*set, idle()).unwrap();
         let length = slots.region().end();
         slots.write_pattern(subject.device, Bytes(0), length, seed(place)).unwrap();
     }
@@ -39,6 +39,6 @@ fn seed(place: u64) -> u64 {
 
 /// All of the set that is shown has the pattern of its place.
 #[track_caller]
-fn check<B: Workbench>(subject: &Subject<B>, slots: &Slots<B>, place: u64) {
+fn check<B: Workbench>(subject: &Subject<B>, slots: &BankedRegion<B>, place: u64) {
     subject.check(slots.region(), Bytes(0), slots.region().end(), seed(place));
 }

@@ -4,7 +4,7 @@ use super::{check, filled};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::{Bytes, Error, Physical, Slots};
+use gpu_vmm_core::{BankedRegion, Bytes, Error, PhysicalMemory};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "slots":
@@ -24,12 +24,12 @@ cases! { "slots":
 
 fn memory_of_a_set<B: Workbench>(subject: &Subject<B>) {
     let before = subject.free_here();
-    let mut slots = Slots::build(subject.space(4)).unwrap();
+    let mut slots = BankedRegion::build(subject.space(4)).unwrap();
     assert_eq!(subject.free_here(), before);
-    let sets = [1, 4].map(|granules| slots.add_set(subject.granules(granules) - Bytes(1)).unwrap());
+    let sets = [1, 4].map(|granules| slots.add_bank(subject.granules(granules) - Bytes(1)).unwrap());
     assert_eq!(subject.free_here(), before - subject.granules(5));
-    assert_eq!(slots.sets().map(|(_, size)| size).sum::<Bytes>(), subject.granules(5));
-    let memory = slots.remove_set(sets[1], idle()).unwrap();
+    assert_eq!(slots.banks().map(|(_, size)| size).sum::<Bytes>(), subject.granules(5));
+    let memory = slots.remove_bank(sets[1], idle()).unwrap();
     assert_eq!((memory.len(), memory[0].size()), (1, subject.granules(4)));
     assert_eq!(subject.free_here(), before - subject.granules(5), "it is still held");
     drop(memory);
@@ -40,35 +40,35 @@ fn memory_of_a_set<B: Workbench>(subject: &Subject<B>) {
 
 fn removed<B: Workbench>(subject: &Subject<B>) {
     let (mut slots, sets) = filled(subject, &[1, 1]);
-    assert_eq!(slots.shown(), Some(sets[1]));
-    drop(slots.remove_set(sets[1], idle()).unwrap());
-    assert_eq!((slots.shown(), slots.region().mapped(), slots.sets().count()), (None, Bytes(0), 1));
-    for answer in [slots.show(sets[1], idle()), slots.remove_set(sets[1], idle()).map(drop)] {
-        refused!(answer, Error::NoSuchSet { .. }, sets[1], sets[0]);
+    assert_eq!(slots.selected(), Some(sets[1]));
+    drop(slots.remove_bank(sets[1], idle()).unwrap());
+    assert_eq!((slots.selected(), slots.region().mapped(), slots.banks().count()), (None, Bytes(0), 1));
+    for answer in [slots.select(sets[1], idle()), slots.remove_bank(sets[1], idle()).map(drop)] {
+        refused!(answer, Error::NoSuchBank { .. }, sets[1], sets[0]);
     }
-    let third = slots.add_set(subject.granules(1)).unwrap();
+    let third = slots.add_bank(subject.granules(1)).unwrap();
     assert!(!sets.contains(&third), "a number is given twice");
-    slots.show(sets[0], idle()).unwrap();
-    drop(slots.remove_set(third, idle()).unwrap());
-    assert_eq!(slots.shown(), Some(sets[0]), "another set is removed");
+    slots.select(sets[0], idle()).unwrap();
+    drop(slots.remove_bank(third, idle()).unwrap());
+    assert_eq!(slots.selected(), Some(sets[0]), "another set is removed");
     check(subject, &slots, 0);
-    drop(slots.remove_set(sets[0], idle()).unwrap());
-    refused!(slots.show(sets[0], idle()), Error::NoSuchSet { .. }, "none");
+    drop(slots.remove_bank(sets[0], idle()).unwrap());
+    refused!(slots.select(sets[0], idle()), Error::NoSuchBank { .. }, "none");
 }
 
 fn of_memory_that_is_there<B: Workbench>(subject: &Subject<B>) {
     let [shared, first, second] = [2, 1, 1].map(|granules| subject.piece(granules));
-    let mut slots = Slots::build(subject.space(3)).unwrap();
-    let one = slots.add_set_of(vec![shared.clone(), first]).unwrap();
-    let two = slots.add_set_of(vec![shared, second]).unwrap();
+    let mut slots = BankedRegion::build(subject.space(3)).unwrap();
+    let one = slots.add_bank_of(vec![shared.clone(), first]).unwrap();
+    let two = slots.add_bank_of(vec![shared, second]).unwrap();
     let behind = subject.granules(2);
     for (set, seed) in [(one, 1), (two, 2)] {
-        slots.show(set, idle()).unwrap();
+        slots.select(set, idle()).unwrap();
         slots.write_pattern(subject.device, behind, subject.granules(1), seed).unwrap();
     }
     slots.write_pattern(subject.device, Bytes(0), behind, 5).unwrap();
     for (set, seed) in [(one, 1), (two, 2), (one, 1)] {
-        slots.show(set, idle()).unwrap();
+        slots.select(set, idle()).unwrap();
         assert_eq!(slots.region().mappings().count(), 2);
         subject.check(slots.region(), Bytes(0), behind, 5);
         subject.check(slots.region(), behind, subject.granules(1), seed);
@@ -77,16 +77,16 @@ fn of_memory_that_is_there<B: Workbench>(subject: &Subject<B>) {
 
 fn of_another_device<B: Workbench>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
-    let mut slots = Slots::build(subject.space(1).on(a)).unwrap();
-    let ours = slots.add_set(subject.granules(1)).unwrap();
-    let theirs = slots.add_set_of(vec![subject.piece_on(b, 1)]).unwrap();
+    let mut slots = BankedRegion::build(subject.space(1).on(a)).unwrap();
+    let ours = slots.add_bank(subject.granules(1)).unwrap();
+    let theirs = slots.add_bank_of(vec![subject.piece_on(b, 1)]).unwrap();
     for (set, owner, seed) in [(ours, a, 1), (theirs, b, 2)] {
-        slots.show(set, idle()).unwrap();
+        slots.select(set, idle()).unwrap();
         assert_eq!(slots.region().access(Bytes(0), owner), RW);
         slots.write_pattern(owner, Bytes(0), subject.granules(1), seed).unwrap();
     }
     for (set, owner, seed) in [(ours, a, 1), (theirs, b, 2)] {
-        slots.show(set, idle()).unwrap();
+        slots.select(set, idle()).unwrap();
         assert_eq!(slots.region().count_wrong(owner, Bytes(0), subject.granules(1), seed).unwrap(), 0);
     }
 }
@@ -95,29 +95,29 @@ fn refused_sets<B: Workbench>(subject: &Subject<B>) {
     let (mut slots, sets) = filled(subject, &[1]);
     let (free, reserved) = (subject.free(), slots.region().reserved());
     let more = reserved + subject.granularity();
-    refused!(slots.add_set(Bytes(0)), Error::ZeroSize { .. });
-    refused!(slots.add_set_of(Vec::new()), Error::ZeroSize { .. });
-    refused!(slots.add_set(more), Error::OutOfRange { .. }, more, reserved);
-    refused!(slots.add_set(Bytes(u64::MAX)), Error::TooManyAddresses { .. });
-    let memory = Physical::create(&subject.backend, more, subject.properties()).unwrap();
-    refused!(slots.add_set_of(vec![memory]), Error::OutOfRange { .. }, more, reserved);
-    assert_eq!((subject.free(), slots.sets().count()), (free, 1));
+    refused!(slots.add_bank(Bytes(0)), Error::ZeroSize { .. });
+    refused!(slots.add_bank_of(Vec::new()), Error::ZeroSize { .. });
+    refused!(slots.add_bank(more), Error::OutOfRange { .. }, more, reserved);
+    refused!(slots.add_bank(Bytes(u64::MAX)), Error::AddressSpaceExhausted { .. });
+    let memory = PhysicalMemory::create(&subject.backend, more, subject.properties()).unwrap();
+    refused!(slots.add_bank_of(vec![memory]), Error::OutOfRange { .. }, more, reserved);
+    assert_eq!((subject.free(), slots.banks().count()), (free, 1));
     if let Some(foreign) = subject.target.foreign() {
         let properties = gpu_vmm_core::Properties::on(gpu_vmm_core::DeviceId(0));
-        let memory = Physical::create(&foreign, Bytes(1), properties).unwrap();
+        let memory = PhysicalMemory::create(&foreign, Bytes(1), properties).unwrap();
         if memory.size() <= reserved {
-            refused!(slots.add_set_of(vec![memory]), Error::ForeignHandle { .. });
+            refused!(slots.add_bank_of(vec![memory]), Error::ForeignHandle { .. });
         }
     } else {
         skip("there is no second backend");
     }
-    assert_eq!((slots.shown(), slots.sets().count()), (Some(sets[0]), 1));
+    assert_eq!((slots.selected(), slots.banks().count()), (Some(sets[0]), 1));
     check(subject, &slots, 0);
 }
 
 fn as_a_region<B: Workbench>(subject: &Subject<B>) {
     let (mut slots, sets) = filled(subject, &[1, 2]);
-    slots.show(sets[0], idle()).unwrap();
+    slots.select(sets[0], idle()).unwrap();
     let (address, free) = (slots.address(), subject.free_here());
     let region = slots.into_region();
     assert_eq!((region.address(), region.end()), (address, subject.granules(1)));

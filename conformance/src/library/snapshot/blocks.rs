@@ -5,8 +5,8 @@ use crate::case::cases;
 use crate::library::folder::Folder;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error, Physical, Placement, Region, Ring};
-use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile, Tally};
+use gpu_vmm_core::{Bytes, Error, PhysicalMemory, Placement, Region, StagingRing};
+use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile, SnapshotStats};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "snapshot":
@@ -31,7 +31,7 @@ const SIZE: Bytes = Bytes::mib(8);
 
 /// A region of memory of [`SIZE`], or a little more, all of one piece.
 fn large<B: Workbench>(subject: &Subject<B>) -> Region<B> {
-    let memory = Physical::create(&subject.backend, SIZE, subject.properties()).unwrap();
+    let memory = PhysicalMemory::create(&subject.backend, SIZE, subject.properties()).unwrap();
     let builder = Region::builder(&subject.backend).on(subject.device).reserve(memory.size());
     let mut region = builder.at(Placement::Exact(subject.hole(4))).build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
@@ -43,7 +43,7 @@ fn write<B: Workbench>(
     name: &str,
     region: &Region<B>,
     since: Option<&SnapshotFile>,
-) -> (SnapshotFile, Tally) {
+) -> (SnapshotFile, SnapshotStats) {
     let ring = ring(region.backend());
     let snapshot = Snapshot::new(&ring).region(region);
     let snapshot = since.into_iter().fold(snapshot, Snapshot::since);
@@ -158,7 +158,7 @@ fn pieces_in_small_chunks<B: Workbench>(subject: &Subject<B>) {
     let size = region.end();
     subject.write(&mut region, Bytes(0), size, 1);
     // One thread, so that the pieces come one after the other, and chunks that end inside of blocks.
-    let ring = Ring::new(&subject.backend, 1, Bytes(granule.0 / 24 * 8)).unwrap();
+    let ring = StagingRing::new(&subject.backend, 1, Bytes(granule.0 / 24 * 8)).unwrap();
     Snapshot::new(&ring).region(&region).write(folder.file("a"), idle()).unwrap();
     drop(region);
     let file = SnapshotFile::open(folder.file("a")).unwrap();

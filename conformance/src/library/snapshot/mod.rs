@@ -18,8 +18,8 @@ use crate::case::Case;
 use crate::library::folder::Folder;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Backend, Bytes, Placement, Region, Ring};
-use gpu_vmm_snapshot::{Restore, Restored, Snapshot, SnapshotFile, Tally};
+use gpu_vmm_core::{Backend, Bytes, Placement, Region, StagingRing};
+use gpu_vmm_snapshot::{Restore, Restored, Snapshot, SnapshotFile, SnapshotStats};
 use gpu_vmm_testkit::Workbench;
 
 /// The cases of this group.
@@ -28,13 +28,13 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
 }
 
 /// Buffers of less than most cases have to copy, and of another size than the file's blocks.
-fn ring<B: Backend>(backend: &B) -> Ring<B> {
-    Ring::new(backend, 2, Bytes::mib(3)).unwrap()
+fn ring<B: Backend>(backend: &B) -> StagingRing<B> {
+    StagingRing::new(backend, 2, Bytes::mib(3)).unwrap()
 }
 
 /// Writes regions to a file.
 #[track_caller]
-fn save<B: Backend>(folder: &Folder, name: &str, regions: &[&Region<B>]) -> (SnapshotFile, Tally) {
+fn save<B: Backend>(folder: &Folder, name: &str, regions: &[&Region<B>]) -> (SnapshotFile, SnapshotStats) {
     let ring = ring(regions[0].backend());
     let snapshot = Snapshot::new(&ring).regions(regions.iter().copied());
     let tally = snapshot.write(folder.file(name), idle()).unwrap();

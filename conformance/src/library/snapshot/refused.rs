@@ -5,7 +5,9 @@ use crate::case::cases;
 use crate::library::folder::Folder;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Done, Error, Physical, Placement, Region, Stash};
+use gpu_vmm_core::{
+    Access, BackingStore, Bytes, DeviceId, Error, PhysicalMemory, Placement, Region, WaitFor,
+};
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 use std::fs::OpenOptions;
@@ -82,7 +84,7 @@ fn device_too_small<B: Workbench>(subject: &Subject<B>) {
     let ring = ring(&subject.backend);
     let left = subject.free_here() - subject.units(3);
     let held = Bytes(left.0 - left.0 % subject.unit().0);
-    let held = Physical::create(&subject.backend, held, subject.properties()).unwrap();
+    let held = PhysicalMemory::create(&subject.backend, held, subject.properties()).unwrap();
     let free = subject.free();
     let error = Restore::new().regions(&file, &ring).unwrap_err();
     assert!(
@@ -97,7 +99,7 @@ fn device_too_small<B: Workbench>(subject: &Subject<B>) {
 
 fn a_corrupted_block<B: Workbench>(subject: &Subject<B>) {
     let folder = Folder::new();
-    let memory = Physical::create(&subject.backend, Bytes::mib(5), subject.properties()).unwrap();
+    let memory = PhysicalMemory::create(&subject.backend, Bytes::mib(5), subject.properties()).unwrap();
     let builder = Region::builder(&subject.backend).on(subject.device).reserve(memory.size());
     let mut region = builder.at(Placement::Exact(subject.hole(4))).build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
@@ -178,7 +180,7 @@ fn what_is_out_of_use<B: Workbench>(subject: &Subject<B>) {
     let mut region =
         Region::builder(&backend).on(subject.device).reserve(subject.units(2)).at(place).build().unwrap();
     for at in [Bytes(0), granule] {
-        let memory = Physical::create(&backend, granule, subject.properties()).unwrap();
+        let memory = PhysicalMemory::create(&backend, granule, subject.properties()).unwrap();
         region.map(at, &memory).unwrap();
         region.set_access(at, granule, subject.device, RW).unwrap();
     }
@@ -188,20 +190,20 @@ fn what_is_out_of_use<B: Workbench>(subject: &Subject<B>) {
     // SAFETY: no work uses the memory.
     let failed = region.set_access(Bytes(0), granule, subject.device, Access::Read).unwrap_err();
     backend.stop();
-    if !matches!(failed, Error::UndoFailed { .. }) {
+    if !matches!(failed, Error::RollbackFailed { .. }) {
         // The first call was another one: waiting.
         backend.fail(1, 2);
         let failed = region.set_access(Bytes(0), granule, subject.device, Access::Read).unwrap_err();
         backend.stop();
-        assert!(matches!(failed, Error::UndoFailed { .. }), "{failed}");
+        assert!(matches!(failed, Error::RollbackFailed { .. }), "{failed}");
     }
     let ring = ring(&backend);
     let answer = Snapshot::new(&ring).region(&region).write(folder.file("a"), idle());
-    refused!(answer, Error::OutOfUse { .. }, "snapshot", granule);
+    refused!(answer, Error::Poisoned { .. }, "snapshot", granule);
     assert_eq!(std::fs::read(folder.file("a")).unwrap(), bytes);
     assert_eq!(folder.names(), ["a"]);
     // SAFETY: no work uses the memory.
-    drop(region.close(unsafe { Done::promised() }));
+    drop(region.close(unsafe { WaitFor::nothing() }));
     // SAFETY: the region is gone.
     unsafe { backend.reclaim() }.unwrap();
 }
@@ -211,7 +213,7 @@ fn what_is_suspended<B: Workbench>(subject: &Subject<B>) {
     let mut region = filled(subject, 1, 1);
     save(&folder, "a", &[&region]);
     let bytes = std::fs::read(folder.file("a")).unwrap();
-    let stash = Stash::pageable(ring(&subject.backend));
+    let stash = BackingStore::pageable(ring(&subject.backend));
     region.suspend(&stash, idle()).unwrap();
     let ring = ring(&subject.backend);
     let whole = filled(subject, 1, 2);

@@ -7,7 +7,8 @@ use crate::library::folder::Folder;
 use crate::library::tools::{idle, refused, streams_idle};
 use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::{
-    Access, Address, Bytes, DeviceId, Done, Error, Grown, Physical, Placement, Properties, Region, Ring,
+    Access, Address, Bytes, DeviceId, Error, GrowthKind, PhysicalMemory, Placement, Properties, Region,
+    StagingRing, WaitFor,
 };
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm_testkit::Workbench;
@@ -192,7 +193,7 @@ fn of_several_reservations<B: Workbench>(subject: &Subject<B>) {
     let mut region = restore_one(&subject.backend, &Restore::new(), &file).region;
     assert_eq!(region.reservations().collect::<Vec<_>>(), before);
     subject.check(&region, Bytes(0), subject.units(5), 1);
-    assert_eq!(region.grow_to(subject.units(6)).unwrap().how, Grown::Extended);
+    assert_eq!(region.grow_to(subject.units(6)).unwrap().how, GrowthKind::Extended);
 }
 
 fn of_two_devices<B: Workbench>(subject: &Subject<B>) {
@@ -325,7 +326,8 @@ fn of_a_portable_region<B: Workbench>(subject: &Subject<B>) {
 fn with_any_ring<B: Workbench>(subject: &Subject<B>) {
     let folder = Folder::new();
     // So that there are several blocks, and a last one that is not whole.
-    let memory = Physical::create(&subject.backend, Bytes::mib(4) + Bytes::kib(4), subject.properties());
+    let memory =
+        PhysicalMemory::create(&subject.backend, Bytes::mib(4) + Bytes::kib(4), subject.properties());
     let memory = memory.unwrap();
     let place = Placement::Exact(subject.hole(4));
     let builder = Region::builder(&subject.backend).on(subject.device).reserve(memory.size()).at(place);
@@ -339,7 +341,7 @@ fn with_any_ring<B: Workbench>(subject: &Subject<B>) {
     subject.write(&mut region, behind, size - behind, 2);
     let rings =
         [(1, Bytes::mib(16)), (2, Bytes::mib(1)), (3, Bytes::kib(768)), (2, Bytes::kib(4) + Bytes(24))];
-    let rings = rings.map(|(threads, chunk)| Ring::new(&subject.backend, threads, chunk).unwrap());
+    let rings = rings.map(|(threads, chunk)| StagingRing::new(&subject.backend, threads, chunk).unwrap());
     drop(memory);
     for (number, ring) in rings.iter().enumerate() {
         let path = folder.file(number.to_string());
@@ -384,7 +386,7 @@ fn after_the_work_that_writes<B: Workbench>(subject: &Subject<B>) {
     let folder = Folder::new();
     let mut region = filled(subject, 1, 1);
     let ring = ring(&subject.backend);
-    let snapshot = |done: Done<'_>, region: &Region<B>, name: &str| {
+    let snapshot = |done: WaitFor<'_>, region: &Region<B>, name: &str| {
         Snapshot::new(&ring).region(region).write(folder.file(name), done).unwrap();
         SnapshotFile::open(folder.file(name)).unwrap()
     };

@@ -6,7 +6,7 @@ use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start_longer};
 use crate::library::tools::refused;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, DeviceId, Error, Lane, Pinned, Region};
+use gpu_vmm_core::{Bytes, CopyStream, DeviceId, Error, Pinned, Region};
 use gpu_vmm_testkit::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};
 
 cases! { "staging":
@@ -40,8 +40,8 @@ fn pin<B: Workbench>(subject: &Subject<B>, size: Bytes) -> Box<dyn Pinned> {
     subject.backend.pin(size).unwrap()
 }
 
-fn lane<B: Workbench>(subject: &Subject<B>, device: DeviceId) -> Box<dyn Lane> {
-    subject.backend.lane(device).unwrap()
+fn lane<B: Workbench>(subject: &Subject<B>, device: DeviceId) -> Box<dyn CopyStream> {
+    subject.backend.copy_stream(device).unwrap()
 }
 
 fn words_of(pinned: &dyn Pinned) -> usize {
@@ -68,7 +68,7 @@ fn wrong(pinned: &dyn Pinned, seed: u64, first: u64) -> u64 {
 
 /// Queues a copy of a part of a region into a part of page-locked memory.
 fn fetch<B: Workbench>(
-    lane: &mut dyn Lane,
+    lane: &mut dyn CopyStream,
     (to, place): (&dyn Pinned, Bytes),
     (from, offset): (&Region<B>, Bytes),
     length: Bytes,
@@ -81,7 +81,7 @@ fn fetch<B: Workbench>(
 
 /// The other way round.
 fn send<B: Workbench>(
-    lane: &mut dyn Lane,
+    lane: &mut dyn CopyStream,
     (to, offset): (&Region<B>, Bytes),
     (from, place): (&dyn Pinned, Bytes),
     length: Bytes,
@@ -120,7 +120,7 @@ fn pinned_memory<B: Workbench>(subject: &Subject<B>) {
 fn nothing_to_pin<B: Workbench>(subject: &Subject<B>) {
     refused!(subject.backend.pin(Bytes::ZERO), Error::ZeroSize { operation: "pin" });
     for missing in [DeviceId(subject.backend.devices().len() as u32), DeviceId::HOST] {
-        refused!(subject.backend.lane(missing), Error::NoSuchDevice { operation: "open a lane", .. });
+        refused!(subject.backend.copy_stream(missing), Error::NoSuchDevice { operation: "open a lane", .. });
     }
 }
 

@@ -2,8 +2,8 @@
 #![allow(unsafe_code)] // passes a backend's calls on
 
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId,
-    DriverInfo, DropLog, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, Lane, MemoryInfo,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device,
+    DeviceId, DriverInfo, DropLog, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, MemoryInfo,
     Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor,
 };
 use gpu_vmm_host::{HostBackend, HostHandle, HostReservation};
@@ -145,8 +145,8 @@ unsafe impl Backend for Broken {
         self.host.pin(size)
     }
 
-    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
-        self.host.lane(device)
+    fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
+        self.host.copy_stream(device)
     }
 
     fn synchronize(&self, device: DeviceId) -> Result<()> {

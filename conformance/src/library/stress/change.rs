@@ -4,7 +4,7 @@ use super::model::{Answer, Placed, Range};
 use super::run::{Checked, Run, Slot, Watched};
 use super::step::{Place, Size, Step};
 use crate::subject::RW;
-use gpu_vmm_core::{Access, Bytes, Done, Error, Grown, Growth, Region};
+use gpu_vmm_core::{Access, Bytes, Error, Growth, GrowthKind, Region, WaitFor};
 use gpu_vmm_testkit::Workbench;
 
 impl<B: Workbench> Run<'_, B> {
@@ -18,7 +18,7 @@ impl<B: Workbench> Run<'_, B> {
                 let call = format!(
                     "region{number}.unmap(Bytes({offset}), Bytes({length}), Done::when_devices_idle())"
                 );
-                let came = region.unmap(Bytes(offset), Bytes(length), Done::when_devices_idle());
+                let came = region.unmap(Bytes(offset), Bytes(length), WaitFor::all_devices());
                 if self.answered(&call, right, came)?.is_some() {
                     range.mapped.retain(|start, _| *start < offset || offset + length <= *start);
                 }
@@ -53,7 +53,7 @@ impl<B: Workbench> Run<'_, B> {
                 let size = self.size(range, size);
                 let right = if size > self.model.end(range) { Err("OutOfRange") } else { Ok(()) };
                 let call = format!("region{number}.shrink_to(Bytes({size}), Done::when_devices_idle())");
-                let came = region.shrink_to(Bytes(size), Done::when_devices_idle());
+                let came = region.shrink_to(Bytes(size), WaitFor::all_devices());
                 if self.answered(&call, right, came)?.is_some() {
                     range.mapped.retain(|start, _| *start < size);
                 }
@@ -135,7 +135,7 @@ impl<B: Workbench> Run<'_, B> {
         let (id, end, reserved, before) =
             (self.devices[device], self.model.end(range), range.reserved(), region.address());
         let (call, came) = if may_move {
-            let came = region.grow_or_move_on(id, Bytes(size), Done::when_devices_idle());
+            let came = region.grow_or_move_on(id, Bytes(size), WaitFor::all_devices());
             (format!("grow_or_move_on(DeviceId({}), Bytes({size}), Done::when_devices_idle())", id.0), came)
         } else {
             (format!("grow_to_on(DeviceId({}), Bytes({size}))", id.0), region.grow_to_on(id, Bytes(size)))
@@ -152,9 +152,9 @@ impl<B: Workbench> Run<'_, B> {
         };
         let size = size.next_multiple_of(self.model.granule);
         let how = match growth.how {
-            Grown::Remapped => may_move && size > reserved && region.address() != before,
-            Grown::Extended => size > reserved && region.address() == before,
-            Grown::Within => size <= reserved && region.address() == before,
+            GrowthKind::Remapped => may_move && size > reserved && region.address() != before,
+            GrowthKind::Extended => size > reserved && region.address() == before,
+            GrowthKind::Within => size <= reserved && region.address() == before,
         };
         let added = size.saturating_sub(end);
         let right = Growth {
@@ -170,9 +170,9 @@ impl<B: Workbench> Run<'_, B> {
         }
         let reservations: Vec<u64> = region.reservations().map(|range| range.size.0).collect();
         let grown = match growth.how {
-            Grown::Within => reservations == range.reservations,
-            Grown::Extended => reservations.starts_with(&range.reservations),
-            Grown::Remapped => reservations.len() == 1,
+            GrowthKind::Within => reservations == range.reservations,
+            GrowthKind::Extended => reservations.starts_with(&range.reservations),
+            GrowthKind::Remapped => reservations.len() == 1,
         };
         let contiguous =
             region.reservations().zip(region.reservations().skip(1)).all(|(a, b)| a.end() == b.base);

@@ -5,7 +5,7 @@ use super::model::{Answer, Model, Placed, Range};
 use super::step::{MEMORIES, REGIONS, Spot, Step};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{
-    Access, Address, Bytes, DeviceId, Error, Physical, Placement, Properties, Region, Result,
+    Access, Address, Bytes, DeviceId, Error, PhysicalMemory, Placement, Properties, Region, Result,
 };
 use gpu_vmm_testkit::{FaultInject, Workbench};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -33,7 +33,7 @@ pub(super) struct Slot<B: Workbench> {
 /// A program that runs.
 pub(super) struct Run<'a, B: Workbench> {
     pub(super) regions: [Option<Slot<B>>; REGIONS],
-    pub(super) memories: [Option<(Physical<Watched<B>>, usize)>; MEMORIES],
+    pub(super) memories: [Option<(PhysicalMemory<Watched<B>>, usize)>; MEMORIES],
     pub(super) places: [Option<Address>; REGIONS],
     pub(super) subject: &'a Subject<B>,
     pub(super) backend: Watched<B>,
@@ -176,7 +176,7 @@ impl<B: Workbench> Run<'_, B> {
             "let memory{memory} = Physical::create(&backend, Bytes({size}), Properties::on(DeviceId({})))",
             id.0
         );
-        let came = Physical::create(&self.backend, Bytes(size), Properties::on(id));
+        let came = PhysicalMemory::create(&self.backend, Bytes(size), Properties::on(id));
         if let Some(created) = self.answered(&call, Ok(()), came)? {
             let piece = self.model.create(device, size);
             self.memories[memory] = Some((created, piece));

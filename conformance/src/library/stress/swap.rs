@@ -3,7 +3,7 @@
 use super::model::{Model, Placed, Range};
 use super::run::{Checked, Run, Slot};
 use super::step::{Part, REGIONS};
-use gpu_vmm_core::{Bytes, Done, Error};
+use gpu_vmm_core::{Bytes, Error, WaitFor};
 use gpu_vmm_testkit::Workbench;
 
 impl<B: Workbench> Run<'_, B> {
@@ -30,10 +30,10 @@ impl<B: Workbench> Run<'_, B> {
         let right = self.model.swap((&one.range, offset), (&two.range, other_offset), length);
         let call = format!(
             "region{}.swap(Bytes({offset}), &mut region{}, Bytes({other_offset}), Bytes({length}), \
-             Done::when_devices_idle())",
+             WaitFor::all_devices())",
             numbers[0], numbers[1]
         );
-        let done = Done::when_devices_idle();
+        let done = WaitFor::all_devices();
         let came = one.region.swap(Bytes(offset), &mut two.region, Bytes(other_offset), Bytes(length), done);
         let refused = matches!(came, Err(Error::Unsupported { .. }));
         let right = match right {

@@ -4,7 +4,7 @@ use super::{check_mappings, check_varied, keeping, pinned, resume, ring, suspend
 use crate::case::cases;
 use crate::library::tools::{has, idle, streams_idle, write};
 use crate::subject::{RW, Subject, or_skip};
-use gpu_vmm_core::{Access, Bytes, DeviceVec, Physical, Placement, Stash, StashKind};
+use gpu_vmm_core::{Access, BackingKind, BackingStore, Bytes, DeviceVec, PhysicalMemory, Placement};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "suspend":
@@ -51,7 +51,7 @@ fn comes_back<B: Workbench>(subject: &Subject<B>) {
 fn comes_back_without_contents<B: Workbench>(subject: &Subject<B>) {
     let mut region = varied(subject);
     let range = region.range();
-    let did = suspend(&mut region, &Stash::nothing());
+    let did = suspend(&mut region, &BackingStore::nothing());
     assert_eq!((did.memory, did.kept), (subject.granules(super::MEMORY), Bytes(0)));
     let did = resume(&mut region);
     assert_eq!((did.memory, did.contents), (subject.granules(super::MEMORY), Bytes(0)));
@@ -124,7 +124,7 @@ fn more_than_is_mapped_at_once<B: Workbench>(subject: &Subject<B>) {
     write(subject, &mut region, 9);
     let (second, length) = (subject.granules(granules), subject.granules(granules));
     region.set_access(second, length, subject.device, Access::Read).unwrap();
-    for stash in [pinned(subject, 3 * granules), Stash::pageable(ring(subject))] {
+    for stash in [pinned(subject, 3 * granules), BackingStore::pageable(ring(subject))] {
         suspend(&mut region, &stash);
         resume(&mut region);
         assert!(has(subject, &region, 9), "{:?}", stash.kind());
@@ -176,7 +176,7 @@ fn of_a_vector<B: Workbench>(subject: &Subject<B>) {
 
 fn of_memory_that_can_be_shared<B: Workbench>(subject: &Subject<B>) {
     let properties = subject.properties().shareable();
-    let memory = or_skip(Physical::create(&subject.backend, subject.granularity(), properties));
+    let memory = or_skip(PhysicalMemory::create(&subject.backend, subject.granularity(), properties));
     let mut region = subject.space(1).build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
     drop(memory);
@@ -195,7 +195,7 @@ const AFTER: u64 = 1 << 40;
 /// Suspends a region under work, which has to be waited for, and looks at its result.
 fn under_work<B: Workbench>(subject: &Subject<B>, on_its_stream: bool) {
     let units = subject.unit().0 / subject.granularity().0;
-    for stash in [pinned(subject, units), Stash::nothing()] {
+    for stash in [pinned(subject, units), BackingStore::nothing()] {
         let mut region = subject.region(1).build().unwrap();
         region.grow_to(subject.unit()).unwrap();
         let flight = crate::library::flights::start(subject, &region, Bytes(0), AFTER);
@@ -204,7 +204,7 @@ fn under_work<B: Workbench>(subject: &Subject<B>, on_its_stream: bool) {
         region.suspend(&stash, done).unwrap();
         assert!(flight.is_done().unwrap(), "suspended under the work");
         resume(&mut region);
-        if stash.kind() != StashKind::Nothing {
+        if stash.kind() != BackingKind::Nothing {
             assert!(has(subject, &region, AFTER), "copied under the work");
         }
     }

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::counts::take_freed;
 use crate::library::tools::{has, idle, write};
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{Bytes, Error, Physical, Region, RegionState, Stash, StashKind};
+use gpu_vmm_core::{BackingKind, BackingStore, Bytes, Error, PhysicalMemory, Region, RegionState};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "suspend":
@@ -37,7 +37,7 @@ fn counts<B: Workbench>(subject: &Subject<B>) -> bool {
 }
 
 fn memory_is_free_meanwhile<B: Workbench>(subject: &Subject<B>) {
-    for stash in keeping(subject, super::MEMORY).into_iter().chain([Stash::nothing()]) {
+    for stash in keeping(subject, super::MEMORY).into_iter().chain([BackingStore::nothing()]) {
         let before = subject.free_here();
         let mut region = varied(subject);
         let with = subject.free_here();
@@ -51,11 +51,11 @@ fn memory_is_free_meanwhile<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Takes all memory of the device, in as few pieces as can be.
-pub(super) fn take_all<B: Workbench>(subject: &Subject<B>) -> Vec<Physical<B>> {
+pub(super) fn take_all<B: Workbench>(subject: &Subject<B>) -> Vec<PhysicalMemory<B>> {
     let mut taken = Vec::new();
     let mut size = subject.free_here();
     while size >= subject.granularity() {
-        match Physical::create(&subject.backend, size, subject.properties()) {
+        match PhysicalMemory::create(&subject.backend, size, subject.properties()) {
             Ok(memory) => taken.push(memory),
             Err(_) => size = Bytes(size.0 / 2),
         }
@@ -98,7 +98,7 @@ fn twenty_times<B: Workbench>(subject: &Subject<B>) {
 fn room_comes_back<B: Workbench>(subject: &Subject<B>) {
     let stash = pinned(subject, 10);
     let room = |granules| Some(subject.granules(granules));
-    assert_eq!((stash.kind(), stash.capacity(), stash.free()), (StashKind::Pinned, room(10), room(10)));
+    assert_eq!((stash.kind(), stash.capacity(), stash.free()), (BackingKind::Pinned, room(10), room(10)));
     for end in ["resumed", "closed", "dropped"] {
         let mut region = varied(subject);
         suspend(&mut region, &stash);
@@ -110,7 +110,7 @@ fn room_comes_back<B: Workbench>(subject: &Subject<B>) {
         }
         assert_eq!(stash.free(), room(10), "{end}");
     }
-    assert_eq!((Stash::<B>::nothing().capacity(), Stash::<B>::nothing().free()), (None, None));
+    assert_eq!((BackingStore::<B>::nothing().capacity(), BackingStore::<B>::nothing().free()), (None, None));
 }
 
 /// A region with so many granules and the pattern of a seed.
@@ -171,7 +171,7 @@ fn resident() -> u64 {
 fn pages_go_back_to_the_system<B: Workbench>(subject: &Subject<B>) {
     // Other cases run meanwhile, which have memory too: much more than theirs, and several times.
     const SIZE: Bytes = Bytes::mib(192);
-    let stash = Stash::pageable(super::ring(subject));
+    let stash = BackingStore::pageable(super::ring(subject));
     let granules = SIZE.0.div_ceil(subject.granularity().0);
     let mut region = filled(subject, granules, 3);
     let seen = (0..4).any(|_| {
@@ -189,7 +189,7 @@ fn pages_go_back_to_the_system<B: Workbench>(subject: &Subject<B>) {
 
 fn a_failed_resume_gives_back<B: Workbench>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
-    let stash = Stash::pinned(&backend, subject.granules(2)).unwrap();
+    let stash = BackingStore::pinned(&backend, subject.granules(2)).unwrap();
     let builder = Region::builder(&backend).on(subject.device).reserve(subject.granules(2));
     let mut region = builder.build().unwrap();
     region.grow_to(subject.granules(2)).unwrap();
@@ -223,7 +223,7 @@ fn addresses_of_somebody_else<B: Workbench>(subject: &Subject<B>) {
 
 /// A region cannot keep its addresses while `lose` has been called with true.
 fn loses_addresses<B: Workbench, L: Workbench>(subject: &Subject<B>, backend: &L, lose: impl Fn(bool)) {
-    let stash = Stash::pinned(backend, subject.granules(2)).unwrap();
+    let stash = BackingStore::pinned(backend, subject.granules(2)).unwrap();
     let builder = Region::builder(backend).on(subject.device).reserve(subject.granules(2));
     let mut region = builder.build().unwrap();
     region.grow_to(subject.granules(2)).unwrap();
@@ -235,7 +235,7 @@ fn loses_addresses<B: Workbench, L: Workbench>(subject: &Subject<B>, backend: &L
     for part in ["is suspended", &region.address().to_string()] {
         assert!(error.to_string().contains(part), "{error}");
     }
-    let state = RegionState::Suspended { memory: subject.granules(2), stash: StashKind::Pinned };
+    let state = RegionState::Suspended { memory: subject.granules(2), stash: BackingKind::Pinned };
     assert_eq!((region.state(), stash.free()), (state, Some(Bytes(0))));
     if counts(subject) && subject.gives_back_at_once() {
         assert_eq!(subject.free_here(), held + subject.granules(2));

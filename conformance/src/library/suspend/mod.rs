@@ -17,7 +17,7 @@ mod tags;
 use crate::case::Case;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Physical, Region, Resumed, Ring, Stash, Suspended};
+use gpu_vmm_core::{Access, BackingStore, Bytes, PhysicalMemory, Region, Resumed, StagingRing, Suspended};
 use gpu_vmm_testkit::Workbench;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ const MAPPINGS: [(u64, usize, Access); 7] = [
 /// and there are holes.
 fn varied<B: Workbench>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.space(12).tag("varied").build().unwrap();
-    let pieces: Vec<Physical<B>> = [2, 1, 1, 1, 2].map(|granules| subject.piece(granules)).into();
+    let pieces: Vec<PhysicalMemory<B>> = [2, 1, 1, 1, 2].map(|granules| subject.piece(granules)).into();
     for (at, piece, access) in MAPPINGS {
         let (offset, memory) = (subject.granules(at), &pieces[piece]);
         subject.open(&mut region, offset, memory);
@@ -94,24 +94,28 @@ fn directory() -> PathBuf {
 }
 
 /// A ring of two threads, whose buffers are no multiple of anything.
-fn ring<B: Workbench>(subject: &Subject<B>) -> Arc<Ring<B>> {
-    Arc::new(Ring::new(&subject.backend, 2, Bytes(100_001)).unwrap())
+fn ring<B: Workbench>(subject: &Subject<B>) -> Arc<StagingRing<B>> {
+    Arc::new(StagingRing::new(&subject.backend, 2, Bytes(100_001)).unwrap())
 }
 
 /// Page-locked memory for so many granules.
-fn pinned<B: Workbench>(subject: &Subject<B>, granules: u64) -> Stash<B> {
-    Stash::pinned(&subject.backend, subject.granules(granules)).unwrap()
+fn pinned<B: Workbench>(subject: &Subject<B>, granules: u64) -> BackingStore<B> {
+    BackingStore::pinned(&subject.backend, subject.granules(granules)).unwrap()
 }
 
 /// One stash of each kind that keeps contents, with room for so many granules.
-fn keeping<B: Workbench>(subject: &Subject<B>, granules: u64) -> [Stash<B>; 3] {
+fn keeping<B: Workbench>(subject: &Subject<B>, granules: u64) -> [BackingStore<B>; 3] {
     let ring = ring(subject);
-    [pinned(subject, granules), Stash::pageable(Arc::clone(&ring)), Stash::file(directory(), ring)]
+    [
+        pinned(subject, granules),
+        BackingStore::pageable(Arc::clone(&ring)),
+        BackingStore::file(directory(), ring),
+    ]
 }
 
 /// Suspends a region that is active.
 #[track_caller]
-fn suspend<B: Workbench>(region: &mut Region<B>, stash: &Stash<B>) -> Suspended {
+fn suspend<B: Workbench>(region: &mut Region<B>, stash: &BackingStore<B>) -> Suspended {
     let did = region.suspend(stash, idle()).unwrap();
     assert!(!did.already);
     did

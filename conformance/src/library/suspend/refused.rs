@@ -5,7 +5,9 @@ use super::{check_varied, directory, pinned, resume, ring, suspend, varied};
 use crate::case::cases;
 use crate::library::tools::{has, idle, refused, write};
 use crate::subject::{RW, Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, DeviceId, Error, Physical, Properties, Region, RegionState, Ring, Stash};
+use gpu_vmm_core::{
+    BackingStore, Bytes, DeviceId, Error, PhysicalMemory, Properties, Region, RegionState, StagingRing,
+};
 use gpu_vmm_testkit::Workbench;
 use std::os::fd::AsFd;
 
@@ -38,14 +40,14 @@ fn is_active<B: Workbench>(region: &Region<B>) {
 
 fn exported_memory<B: Workbench>(subject: &Subject<B>) {
     let properties = subject.properties().shareable();
-    let memory = or_skip(Physical::create(&subject.backend, subject.granularity(), properties));
+    let memory = or_skip(PhysicalMemory::create(&subject.backend, subject.granularity(), properties));
     drop(or_skip(memory.export()));
     let mut region = varied(subject);
     subject.open(&mut region, subject.granules(3), &memory);
     drop(memory);
     refused!(
-        region.suspend(&Stash::nothing(), idle()),
-        Error::Held { .. },
+        region.suspend(&BackingStore::nothing(), idle()),
+        Error::StillReferenced { .. },
         "has been exported",
         subject.granules(3),
     );
@@ -58,17 +60,22 @@ fn exported_memory<B: Workbench>(subject: &Subject<B>) {
 
 fn imported_memory<B: Workbench>(subject: &Subject<B>) {
     let properties = subject.properties().shareable();
-    let memory = or_skip(Physical::create(&subject.backend, subject.granularity(), properties));
+    let memory = or_skip(PhysicalMemory::create(&subject.backend, subject.granularity(), properties));
     let descriptor = or_skip(memory.export());
     // SAFETY: the descriptor was exported from memory of this size and these properties.
-    let imported =
-        unsafe { Physical::import(&subject.backend, descriptor.as_fd(), memory.size(), memory.properties()) };
+    let imported = unsafe {
+        PhysicalMemory::import(&subject.backend, descriptor.as_fd(), memory.size(), memory.properties())
+    };
     let imported = or_skip(imported);
     crate::leaks::counts_import();
     let mut region = subject.space(1).build().unwrap();
     subject.open(&mut region, Bytes(0), &imported);
     drop(imported);
-    refused!(region.suspend(&Stash::nothing(), idle()), Error::Held { .. }, "another process's");
+    refused!(
+        region.suspend(&BackingStore::nothing(), idle()),
+        Error::StillReferenced { .. },
+        "another process's"
+    );
     is_active(&region);
 }
 
@@ -77,12 +84,12 @@ fn held_memory<B: Workbench>(subject: &Subject<B>) {
     let mut region = varied(subject);
     let clone = region.mapping_at(subject.granules(8)).unwrap().memory.clone();
     let at = subject.granules(8);
-    refused!(region.suspend(&stash, idle()), Error::Held { .. }, "held by somebody else", at);
+    refused!(region.suspend(&stash, idle()), Error::StillReferenced { .. }, "held by somebody else", at);
     let mut other = subject.space(2).build().unwrap();
     other.map(Bytes(0), &clone).unwrap();
     drop(clone);
-    refused!(region.suspend(&stash, idle()), Error::Held { .. }, "in another region", at);
-    refused!(other.suspend(&stash, idle()), Error::Held { .. });
+    refused!(region.suspend(&stash, idle()), Error::StillReferenced { .. }, "in another region", at);
+    refused!(other.suspend(&stash, idle()), Error::StillReferenced { .. });
     is_active(&region);
     assert_eq!(stash.free(), stash.capacity());
     drop(other);
@@ -98,12 +105,12 @@ fn memory_with_a_dma_buf<B: Workbench>(subject: &Subject<B>) {
     match made {
         Ok(made) => {
             drop(made);
-            let error = region.suspend(&Stash::nothing(), idle()).unwrap_err();
-            assert!(matches!(error, Error::Held { .. }), "{error}");
+            let error = region.suspend(&BackingStore::nothing(), idle()).unwrap_err();
+            assert!(matches!(error, Error::StillReferenced { .. }), "{error}");
             is_active(&region);
         }
         // What was refused has left nothing.
-        Err(_) => drop(suspend(&mut region, &Stash::nothing())),
+        Err(_) => drop(suspend(&mut region, &BackingStore::nothing())),
     }
 }
 
@@ -111,14 +118,14 @@ fn a_full_stash<B: Workbench>(subject: &Subject<B>) {
     let stash = pinned(subject, super::MEMORY - 1);
     let (needed, free) = (subject.granules(super::MEMORY), subject.granules(super::MEMORY - 1));
     let mut region = varied(subject);
-    refused!(region.suspend(&stash, idle()), Error::StashFull { .. }, needed, free);
+    refused!(region.suspend(&stash, idle()), Error::BackingStoreFull { .. }, needed, free);
     check_varied(subject, &mut region);
     assert_eq!(stash.free(), stash.capacity());
     let mut other = subject.space(1).build().unwrap();
     other.grow_to(subject.granularity()).unwrap();
     let stash = pinned(subject, super::MEMORY);
     suspend(&mut other, &stash);
-    refused!(region.suspend(&stash, idle()), Error::StashFull { .. }, needed, free);
+    refused!(region.suspend(&stash, idle()), Error::BackingStoreFull { .. }, needed, free);
     resume(&mut other);
     suspend(&mut region, &stash);
     resume(&mut region);
@@ -127,7 +134,7 @@ fn a_full_stash<B: Workbench>(subject: &Subject<B>) {
 
 fn no_such_directory<B: Workbench>(subject: &Subject<B>) {
     let directory = directory().join(format!("gpu-vmm-no-such-directory-{}", std::process::id()));
-    let stash = Stash::file(&directory, ring(subject));
+    let stash = BackingStore::file(&directory, ring(subject));
     let mut region = varied(subject);
     let error = region.suspend(&stash, idle()).unwrap_err();
     assert!(matches!(error, Error::File { .. }), "{error}");
@@ -148,7 +155,7 @@ fn limit_files(most: u64) {
 }
 
 fn a_full_disk<B: Workbench>(subject: &Subject<B>) {
-    let stash = Stash::file(directory(), ring(subject));
+    let stash = BackingStore::file(directory(), ring(subject));
     let mut region = varied(subject);
     limit_files(subject.granules(4).0);
     let error = region.suspend(&stash, idle()).unwrap_err();
@@ -163,8 +170,8 @@ fn a_full_disk<B: Workbench>(subject: &Subject<B>) {
 
 fn a_foreign_stash<B: Workbench>(subject: &Subject<B>) {
     let Some(other) = subject.target.foreign() else { skip("there is no other backend") };
-    let ring = Ring::new(&other, 1, Bytes::kib(64)).unwrap();
-    let stashes = [Stash::pinned(&other, subject.granules(4)).unwrap(), Stash::pageable(ring)];
+    let ring = StagingRing::new(&other, 1, Bytes::kib(64)).unwrap();
+    let stashes = [BackingStore::pinned(&other, subject.granules(4)).unwrap(), BackingStore::pageable(ring)];
     let mut region = subject.space(1).build().unwrap();
     region.grow_to(subject.granularity()).unwrap();
     write(subject, &mut region, 1);
@@ -174,7 +181,7 @@ fn a_foreign_stash<B: Workbench>(subject: &Subject<B>) {
     }
     let mut foreign = Region::builder(&other).reserve(other.granularity().bytes()).build().unwrap();
     let theirs = other.granularity().bytes();
-    let memory = Physical::create(&other, theirs, Properties::on(DeviceId(0))).unwrap();
+    let memory = PhysicalMemory::create(&other, theirs, Properties::on(DeviceId(0))).unwrap();
     foreign.map(Bytes(0), &memory).unwrap();
     foreign.set_access(Bytes(0), theirs, DeviceId(0), RW).unwrap();
     drop(memory);
@@ -183,5 +190,5 @@ fn a_foreign_stash<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn a_stash_of_nothing<B: Workbench>(subject: &Subject<B>) {
-    refused!(Stash::pinned(&subject.backend, Bytes(0)), Error::ZeroSize { .. });
+    refused!(BackingStore::pinned(&subject.backend, Bytes(0)), Error::ZeroSize { .. });
 }

@@ -4,7 +4,7 @@ use super::{check_varied, directory, keeping, pinned, resume, ring, suspend, var
 use crate::case::cases;
 use crate::library::tools::{has, idle, refused, write};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Bytes, DeviceVec, Error, Region, RegionState, Stash, StashKind, Via};
+use gpu_vmm_core::{BackingKind, BackingStore, Bytes, DeviceVec, Error, MovePath, Region, RegionState};
 use gpu_vmm_snapshot::Snapshot;
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
@@ -26,8 +26,8 @@ cases! { "suspend":
 }
 
 fn state_is_told<B: Workbench>(subject: &Subject<B>) {
-    let kinds = [StashKind::Pinned, StashKind::Pageable, StashKind::File, StashKind::Nothing];
-    let stashes = keeping(subject, super::MEMORY).into_iter().chain([Stash::nothing()]);
+    let kinds = [BackingKind::Pinned, BackingKind::Pageable, BackingKind::File, BackingKind::Nothing];
+    let stashes = keeping(subject, super::MEMORY).into_iter().chain([BackingStore::nothing()]);
     let mut region = varied(subject);
     for (stash, kind) in stashes.zip(kinds) {
         assert_eq!(region.state(), RegionState::Active);
@@ -39,7 +39,7 @@ fn state_is_told<B: Workbench>(subject: &Subject<B>) {
         assert_eq!(region.tag(), "varied");
         resume(&mut region);
     }
-    assert_eq!(kinds.map(StashKind::name), ["pinned", "pageable", "file", "nothing"]);
+    assert_eq!(kinds.map(BackingKind::name), ["pinned", "pageable", "file", "nothing"]);
 }
 
 fn everything_else_is_refused<B: Workbench>(subject: &Subject<B>) {
@@ -78,12 +78,12 @@ fn everything_else_is_refused<B: Workbench>(subject: &Subject<B>) {
         other.swap(Bytes(0), &mut region, Bytes(0), one, idle()),
         region.swap_all(&mut other, idle()),
         other.swap_all(&mut region, idle()),
-        region.move_to_device(device, Via::Fastest(None), idle()),
+        region.move_to_device(device, MovePath::Fastest(None), idle()),
         Snapshot::new(&ring).region(&region).write(directory().join("never"), idle()),
     );
     let mut vector = DeviceVec::<u32, B>::build(subject.space(1)).unwrap();
     vector.extend_from_slice(&[1, 2, 3]).unwrap();
-    vector.suspend(&Stash::nothing(), idle()).unwrap();
+    vector.suspend(&BackingStore::nothing(), idle()).unwrap();
     let address = vector.as_device_ptr().address();
     macro_rules! is_refused {
         ($($call:expr),* $(,)?) => { $(refused!($call, Error::Suspended { .. }, address);)* };
@@ -112,7 +112,7 @@ fn a_second_time_does_nothing<B: Workbench>(subject: &Subject<B>) {
     let did = suspend(&mut region, &first);
     let again = region.suspend(&second, idle()).unwrap();
     assert_eq!((again.memory, again.kept, again.already), (did.memory, did.kept, true));
-    assert!(region.suspend(&Stash::nothing(), idle()).unwrap().already);
+    assert!(region.suspend(&BackingStore::nothing(), idle()).unwrap().already);
     assert_eq!(second.free(), second.capacity());
     resume(&mut region);
     assert!(region.resume().unwrap().already);
@@ -123,7 +123,7 @@ fn a_failed_wait_changes_nothing<B: Workbench>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     let mut region = Region::builder(&backend).on(subject.device).reserve(subject.unit()).build().unwrap();
     region.grow_to(subject.granularity()).unwrap();
-    for stash in [Stash::pinned(&backend, subject.granularity()).unwrap(), Stash::nothing()] {
+    for stash in [BackingStore::pinned(&backend, subject.granularity()).unwrap(), BackingStore::nothing()] {
         backend.fail(0, 1);
         let error = region.suspend(&stash, idle()).unwrap_err();
         assert_eq!(error.driver_error().unwrap().call, "synchronize");
@@ -135,7 +135,7 @@ fn a_failed_wait_changes_nothing<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn without_memory<B: Workbench>(subject: &Subject<B>) {
-    for stash in keeping(subject, 1).into_iter().chain([Stash::nothing()]) {
+    for stash in keeping(subject, 1).into_iter().chain([BackingStore::nothing()]) {
         let mut region = subject.space(2).build().unwrap();
         assert_eq!(suspend(&mut region, &stash).memory, Bytes(0));
         let state = RegionState::Suspended { memory: Bytes(0), stash: stash.kind() };
@@ -168,7 +168,7 @@ fn goes_on_afterwards<B: Workbench>(subject: &Subject<B>) {
 
 fn keeps_its_addresses<B: Workbench>(subject: &Subject<B>) {
     let mut region = varied(subject);
-    suspend(&mut region, &Stash::nothing());
+    suspend(&mut region, &BackingStore::nothing());
     let others: Vec<_> = (0..4).map(|_| subject.space(12).build().unwrap()).collect();
     for other in &others {
         let apart = other.range().end() <= region.address() || region.range().end() <= other.address();

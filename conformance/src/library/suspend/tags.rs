@@ -5,7 +5,9 @@ use super::{pinned, suspend};
 use crate::case::cases;
 use crate::library::tools::{has, idle, write};
 use crate::subject::Subject;
-use gpu_vmm_core::{ByTag, Bytes, Error, Region, RegionState, Regions, SharedRegion, Stash, StashKind};
+use gpu_vmm_core::{
+    BackingKind, BackingStore, Bytes, Error, Region, RegionSet, RegionState, SharedRegion, TagResult,
+};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -31,7 +33,7 @@ cases! { "suspend":
 /// A region of one granule with a pattern.
 fn add<B: Workbench>(
     subject: &Subject<B>,
-    regions: &Regions<B>,
+    regions: &RegionSet<B>,
     tag: &'static str,
     seed: u64,
 ) -> SharedRegion<B> {
@@ -48,7 +50,7 @@ fn is_active<B: Workbench>(region: &SharedRegion<B>) -> bool {
 }
 
 fn by_tag<B: Workbench>(subject: &Subject<B>) {
-    let (regions, stash, one) = (Regions::new(), pinned(subject, 4), subject.granularity());
+    let (regions, stash, one) = (RegionSet::new(), pinned(subject, 4), subject.granularity());
     let weights: Vec<_> = (1..4).map(|seed| add(subject, &regions, "weights", seed)).collect();
     let cache = add(subject, &regions, "cache", 9);
     assert!(
@@ -56,11 +58,11 @@ fn by_tag<B: Workbench>(subject: &Subject<B>) {
     );
     suspend(&mut weights[1].lock().unwrap(), &stash);
     let did = regions.clone().suspend("weights", &stash, idle()).unwrap();
-    assert_eq!(did, ByTag { regions: 3, changed: 2, memory: one + one });
+    assert_eq!(did, TagResult { regions: 3, changed: 2, memory: one + one });
     assert!(weights.iter().all(|region| !is_active(region)) && is_active(&cache));
     assert!(has(subject, &cache.lock().unwrap(), 9));
     assert_eq!(regions.suspend("weights", &stash, idle()).unwrap().changed, 0);
-    let away = RegionState::Suspended { memory: one, stash: StashKind::Pinned };
+    let away = RegionState::Suspended { memory: one, stash: BackingKind::Pinned };
     let states = regions.states().unwrap().into_iter().map(|(tag, range, state)| {
         assert_eq!(range.size, cache.lock().unwrap().reserved());
         (tag.to_string(), state)
@@ -69,20 +71,20 @@ fn by_tag<B: Workbench>(subject: &Subject<B>) {
     let all: Vec<_> = weights_are.into_iter().chain([("cache".to_owned(), RegionState::Active)]).collect();
     assert_eq!(states.collect::<Vec<_>>(), all);
     let did = regions.resume("weights").unwrap();
-    assert_eq!(did, ByTag { regions: 3, changed: 3, memory: one + one + one });
+    assert_eq!(did, TagResult { regions: 3, changed: 3, memory: one + one + one });
     for (region, seed) in weights.iter().zip(1..) {
         assert!(has(subject, &region.lock().unwrap(), seed));
     }
-    assert_eq!(regions.suspend("nothing has this", &stash, idle()).unwrap(), ByTag::default());
+    assert_eq!(regions.suspend("nothing has this", &stash, idle()).unwrap(), TagResult::default());
 }
 
 fn by_tag_up_to_what_fails<B: Workbench>(subject: &Subject<B>) {
-    let (regions, stash) = (Regions::new(), pinned(subject, 3));
+    let (regions, stash) = (RegionSet::new(), pinned(subject, 3));
     let all: Vec<_> = (1..4).map(|seed| add(subject, &regions, "all", seed)).collect();
     let held = all[1].lock().unwrap().mapping_at(Bytes(0)).unwrap().memory.clone();
     let error = regions.suspend("all", &stash, idle()).unwrap_err();
-    let Error::Partly { done: 1, regions: 3, ref source, .. } = error else { panic!("{error:?}") };
-    assert!(matches!(**source, Error::Held { .. }), "{source}");
+    let Error::Partial { done: 1, regions: 3, ref source, .. } = error else { panic!("{error:?}") };
+    assert!(matches!(**source, Error::StillReferenced { .. }), "{source}");
     for part in ["3 regions", "\"all\"", "1 are done", "held by somebody else"] {
         assert!(error.to_string().contains(part), "{error} does not say {part}");
     }
@@ -96,12 +98,12 @@ fn by_tag_up_to_what_fails<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn by_tag_without_memory<B: Workbench>(subject: &Subject<B>) {
-    let (regions, stash) = (Regions::new(), pinned(subject, 2));
+    let (regions, stash) = (RegionSet::new(), pinned(subject, 2));
     let all = [1, 2].map(|seed| add(subject, &regions, "all", seed));
     regions.suspend("all", &stash, idle()).unwrap();
     let taken = take_all(subject);
     let error = regions.resume("all").unwrap_err();
-    assert!(matches!(error, Error::Partly { done: 0, regions: 2, .. }), "{error}");
+    assert!(matches!(error, Error::Partial { done: 0, regions: 2, .. }), "{error}");
     assert!(error.is_out_of_memory() && error.driver_error().is_some(), "{error}");
     drop(taken);
     assert_eq!(regions.resume("all").unwrap().changed, 2);
@@ -111,8 +113,8 @@ fn by_tag_without_memory<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn by_tag_with_lost_addresses<B: Workbench>(subject: &Subject<B>) {
-    let (backend, regions) = (FaultInject::new(subject.backend.clone()), Regions::new());
-    let stash = Stash::pinned(&backend, subject.granules(3)).unwrap();
+    let (backend, regions) = (FaultInject::new(subject.backend.clone()), RegionSet::new());
+    let stash = BackingStore::pinned(&backend, subject.granules(3)).unwrap();
     let all: Vec<_> = (1..4)
         .map(|seed| {
             let size = subject.granularity();
@@ -127,7 +129,7 @@ fn by_tag_with_lost_addresses<B: Workbench>(subject: &Subject<B>) {
     backend.lose_addresses(true);
     let error = regions.suspend("all", &stash, idle()).unwrap_err();
     backend.lose_addresses(false);
-    let Error::Partly { done: 2, regions: 3, ref source, .. } = error else { panic!("{error:?}") };
+    let Error::Partial { done: 2, regions: 3, ref source, .. } = error else { panic!("{error:?}") };
     assert!(matches!(**source, Error::AddressesLost { .. }), "{source}");
     let text = error.to_string();
     assert!(text.contains("2 are done, the last of them without its addresses"), "{text}");
@@ -145,7 +147,7 @@ fn by_tag_with_lost_addresses<B: Workbench>(subject: &Subject<B>) {
 
 fn by_many_threads<B: Workbench>(subject: &Subject<B>) {
     const ROUNDS: u64 = 6;
-    let (regions, stash) = (Regions::new(), pinned(subject, 3));
+    let (regions, stash) = (RegionSet::new(), pinned(subject, 3));
     let all: Vec<_> = (1..4).map(|seed| add(subject, &regions, "all", seed << 32)).collect();
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -177,7 +179,7 @@ fn by_many_threads<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn opposite_calls_at_once<B: Workbench>(subject: &Subject<B>) {
-    let (regions, stash) = (Regions::new(), pinned(subject, 4));
+    let (regions, stash) = (RegionSet::new(), pinned(subject, 4));
     let all: Vec<_> = (1..5).map(|seed| add(subject, &regions, "all", seed)).collect();
     for _ in 0..8 {
         std::thread::scope(|scope| {
@@ -190,7 +192,7 @@ fn opposite_calls_at_once<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn after_a_panic<B: Workbench>(subject: &Subject<B>) {
-    let regions = Regions::new();
+    let regions = RegionSet::new();
     let region = add(subject, &regions, "one", 1);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let _locked = region.lock().unwrap();
@@ -203,11 +205,11 @@ fn after_a_panic<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn removed<B: Workbench>(subject: &Subject<B>) {
-    let regions = Regions::new();
+    let regions = RegionSet::new();
     let [one, other] = [1, 2].map(|seed| add(subject, &regions, "all", seed));
     assert!(regions.remove(&one).unwrap());
     assert!(!regions.remove(&one).unwrap());
-    let did = regions.suspend("all", &Stash::nothing(), idle()).unwrap();
+    let did = regions.suspend("all", &BackingStore::nothing(), idle()).unwrap();
     assert_eq!((did.regions, did.changed), (1, 1));
     assert!(is_active(&one) && !is_active(&other));
     assert!(has(subject, &one.lock().unwrap(), 1));

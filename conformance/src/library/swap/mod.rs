@@ -12,7 +12,7 @@ mod refused;
 
 use crate::case::Case;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Bytes, Physical, Region};
+use gpu_vmm_core::{Bytes, PhysicalMemory, Region};
 use gpu_vmm_testkit::Workbench;
 
 /// The cases of this group.
@@ -26,8 +26,8 @@ const SEEDS: [u64; 2] = [1, 1 << 40];
 /// A region with mappings of so many granules, one behind the other, that the chosen device may read and write; and the
 /// pattern of a seed from its beginning on.
 fn filled<B: Workbench>(subject: &Subject<B>, pieces: &[u64], seed: u64) -> Region<B> {
-    let pieces: Vec<Physical<B>> = pieces.iter().map(|granules| subject.piece(*granules)).collect();
-    let size: Bytes = pieces.iter().map(Physical::size).sum();
+    let pieces: Vec<PhysicalMemory<B>> = pieces.iter().map(|granules| subject.piece(*granules)).collect();
+    let size: Bytes = pieces.iter().map(PhysicalMemory::size).sum();
     let mut region =
         Region::builder(&subject.backend).on(subject.device).reserve(size + size).build().unwrap();
     for piece in &pieces {

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start, start_longer};
 use crate::library::tools::{idle, streams_idle};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Done, Physical, Region};
+use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Region, WaitFor};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "swap":
@@ -93,7 +93,7 @@ fn the_users_of_both_are_waited_for<B: Workbench>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     // Where the memory has come from does not matter: the second region is open to its peer alone.
     let mut regions = [a, b].map(|user| {
-        let memory = Physical::create(&backend, subject.granularity(), subject.properties()).unwrap();
+        let memory = PhysicalMemory::create(&backend, subject.granularity(), subject.properties()).unwrap();
         let mut region = Region::builder(&backend).reserve(memory.size()).build().unwrap();
         region.map(Bytes(0), &memory).unwrap();
         region.set_access(Bytes(0), memory.size(), user, RW).unwrap();
@@ -122,7 +122,7 @@ fn few_calls<B: Workbench>(subject: &Subject<B>) {
         let unmaps = if subject.backend.unmaps_runs() { 2 } else { 2 * mappings };
         backend.fail(0, 0);
         // SAFETY: no work was queued on the memory.
-        one.swap_all(&mut other, unsafe { Done::promised() }).unwrap();
+        one.swap_all(&mut other, unsafe { WaitFor::nothing() }).unwrap();
         assert_eq!(backend.stop(), unmaps + 2 * mappings + 2, "with {mappings} mappings each");
         backend.fail(0, 0);
         one.swap_all(&mut other, idle()).unwrap();

@@ -4,7 +4,7 @@ use super::{SEEDS, cuts, filled};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Access, Bytes, Error, Location, Physical, Placement, Region};
+use gpu_vmm_core::{Access, Bytes, Error, Location, PhysicalMemory, Placement, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "swap":
@@ -98,8 +98,12 @@ fn over_a_border<B: Workbench>(subject: &Subject<B>) {
     subject.write(&mut one, Bytes(0), subject.units(2), SEEDS[0]);
     subject.write(&mut other, Bytes(0), subject.units(2), SEEDS[1]);
     let (length, seam) = (subject.units(2), subject.unit());
-    refused!(one.swap(Bytes(0), &mut other, Bytes(0), length, idle()), Error::CrossesSeam { .. }, seam);
-    refused!(other.swap_all(&mut one, idle()), Error::CrossesSeam { .. }, seam);
+    refused!(
+        one.swap(Bytes(0), &mut other, Bytes(0), length, idle()),
+        Error::CrossesReservation { .. },
+        seam
+    );
+    refused!(other.swap_all(&mut one, idle()), Error::CrossesReservation { .. }, seam);
     unchanged(subject, &one, &other);
 }
 
@@ -109,7 +113,7 @@ fn larger_granularity<B: Workbench>(subject: &Subject<B>) {
     if large <= subject.granularity() {
         skip("memory of the host has the granularity of the device's");
     }
-    let memory = or_skip(Physical::create(&subject.backend, large, properties));
+    let memory = or_skip(PhysicalMemory::create(&subject.backend, large, properties));
     let builder = Region::builder(&subject.backend).memory(properties).reserve(large);
     let mut other = or_skip(builder.build());
     subject.open(&mut other, Bytes(0), &memory);

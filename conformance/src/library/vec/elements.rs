@@ -136,6 +136,6 @@ fn counts_that_do_not_fit<B: Workbench>(subject: &Subject<B>) {
     }
     numbers.push(1).unwrap();
     refused!(numbers.reserve(usize::MAX), Error::TooManyElements { .. });
-    refused!(numbers.reserve(1 << 58), Error::TooManyAddresses { .. } | Error::ExceedsDevice { .. });
+    refused!(numbers.reserve(1 << 58), Error::AddressSpaceExhausted { .. } | Error::ExceedsDevice { .. });
     assert_eq!(numbers.to_vec().unwrap(), [1]);
 }

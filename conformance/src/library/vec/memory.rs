@@ -4,7 +4,7 @@ use super::{count, empty};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, DeviceVec, Error, Grown, Placement, Region};
+use gpu_vmm_core::{Access, Bytes, DeviceVec, Error, GrowthKind, Placement, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "vec":
@@ -173,7 +173,7 @@ fn taken_out_and_given_back<B: Workbench>(subject: &Subject<B>) {
     let mut bytes = [0; 12];
     region.read(Bytes(0), &mut bytes).unwrap();
     assert_eq!(bytemuck::cast_slice::<u8, u32>(&bytes), [1, 2, 3]);
-    assert_eq!(region.grow_to(subject.granules(2)).unwrap().how, Grown::Within);
+    assert_eq!(region.grow_to(subject.granules(2)).unwrap().how, GrowthKind::Within);
     drop(region);
     let mut numbers = empty::<u32, B>(subject, 4);
     numbers.resize(count::<u32, B>(subject, 3), 1).unwrap();

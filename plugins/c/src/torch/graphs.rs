@@ -9,7 +9,7 @@
 use crate::pool::Pool;
 use crate::status::Answer;
 use gpu_vmm::pool::Block;
-use gpu_vmm::{Address, AnyBackend, Bytes, Done, Process, Stream};
+use gpu_vmm::{Address, AnyBackend, Bytes, Process, Stream, WaitFor};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -134,7 +134,7 @@ impl Graphs {
             return Ok(());
         }
         let device = || std::iter::once(self.pool.device);
-        if let Err(error) = Done::when_devices_idle().wait(&self.pool.backend, device) {
+        if let Err(error) = WaitFor::all_devices().wait(&self.pool.backend, device) {
             self.books().gone.extend(gone);
             return Err(error.into());
         }

@@ -4,8 +4,8 @@
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
-    Backend, Bytes, Device, DeviceId, Done, Error, Feature, Lane, Physical, Pinned, Properties, Region,
-    Result,
+    Backend, Bytes, CopyStream, Device, DeviceId, Error, Feature, PhysicalMemory, Pinned, Properties, Region,
+    Result, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::sync::Mutex;
@@ -137,12 +137,12 @@ fn a_device_without_virtual_memory(_: &Cuda) {
     let backend = open();
     let reason = backend.devices()[0].unusable.clone().expect("a reason");
     assert_has(&reason, &["VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED is 0"]);
-    assert!(Physical::create(&backend, UNIT, Properties::on(DEVICE)).is_err());
+    assert!(PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).is_err());
 }
 
 fn short_memory_has_numbers(_: &Cuda) {
     let backend = open();
-    let error = Physical::create(&backend, UNIT, Properties::on(DEVICE)).unwrap_err();
+    let error = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap_err();
     let Error::OutOfMemory { requested, free, total, source, .. } = &error else { panic!("{error}") };
     assert_eq!((*requested, *total), (UNIT, Bytes::gib(4)));
     assert!(*free > Bytes::gib(3) && *free < *total);
@@ -152,8 +152,8 @@ fn short_memory_has_numbers(_: &Cuda) {
 /// A device of which nothing is left for a context has no numbers to ask for.
 fn short_memory_without_a_context(cuda: &Cuda) {
     let backend = open();
-    let held = Physical::create(&backend, Bytes::mib(32), Properties::on(DEVICE)).unwrap();
-    let error = Physical::create(&backend, Bytes::mib(64), Properties::on(DEVICE)).unwrap_err();
+    let held = PhysicalMemory::create(&backend, Bytes::mib(32), Properties::on(DEVICE)).unwrap();
+    let error = PhysicalMemory::create(&backend, Bytes::mib(64), Properties::on(DEVICE)).unwrap_err();
     let Error::OutOfMemory { free, total, .. } = &error else { panic!("{error}") };
     assert_eq!((*free, *total), (Bytes::ZERO, Bytes::mib(64)));
     drop(held);
@@ -201,7 +201,7 @@ fn nothing_is_left(cuda: &Cuda) {
 
 fn a_destructor_that_fails_is_logged(cuda: &Cuda) {
     let backend = open();
-    let memory = Physical::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
+    let memory = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
     drop(memory);
     let error = backend.drop_log().take_last().expect("an entry");
     assert_has(&error.to_string(), &["release", "cuMemRelease", "CUDA_ERROR_INVALID_VALUE"]);
@@ -225,14 +225,14 @@ fn each_call_waits_for_what_it_starts(_: &Cuda) {
     done(region.write(Bytes::ZERO, b"bytes"));
     done(region.write_pattern(DEVICE, Bytes::ZERO, UNIT, 1));
     // Unmapping right after it is no fault.
-    region.shrink_to(Bytes::ZERO, Done::when_devices_idle()).unwrap();
+    region.shrink_to(Bytes::ZERO, WaitFor::all_devices()).unwrap();
     backend.synchronize(DEVICE).unwrap();
 }
 
 /// Static variables of C and C++ programs, and exit handlers, run when the driver has shut down: it answers that then, and
 /// whoever drops something hears nothing of it.
 fn what_ends_after_the_driver_is_no_failure(cuda: &Cuda) {
-    type Left = (Physical<CudaBackend>, Box<dyn Pinned>, Box<dyn Lane>, CudaBackend);
+    type Left = (PhysicalMemory<CudaBackend>, Box<dyn Pinned>, Box<dyn CopyStream>, CudaBackend);
     static LEFT: Mutex<Option<Left>> = Mutex::new(None);
     extern "C" fn at_exit() {
         let left = LEFT.lock().unwrap().take();
@@ -249,8 +249,8 @@ fn what_ends_after_the_driver_is_no_failure(cuda: &Cuda) {
     // SAFETY: the handler is a function of this program.
     unsafe { libc::atexit(at_exit) };
     let backend = open();
-    let memory = Physical::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
-    let (pinned, lane) = (backend.pin(UNIT).unwrap(), backend.lane(DEVICE).unwrap());
+    let memory = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
+    let (pinned, lane) = (backend.pin(UNIT).unwrap(), backend.copy_stream(DEVICE).unwrap());
     *LEFT.lock().unwrap() = Some((memory, pinned, lane, backend));
     let counts = cuda.counts();
     assert_eq!([counts.handles, counts.pinned, counts.streams], [1; 3]);

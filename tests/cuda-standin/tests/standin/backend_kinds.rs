@@ -4,8 +4,8 @@
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Capability, DeviceId, Error, Feature, FoundBy, HandleTypes, Location, Physical,
-    Placement, Properties, Region, Reservation,
+    Access, Backend, Bytes, Capability, DeviceId, Error, Evidence, Feature, HandleTypes, Location,
+    PhysicalMemory, Placement, Properties, Region, Reservation,
 };
 use gpu_vmm_cuda::CudaBackend;
 
@@ -59,7 +59,7 @@ fn capability(backend: &CudaBackend, feature: Feature) -> Capability {
 }
 
 #[track_caller]
-fn missing(backend: &CudaBackend, feature: Feature, words: &str) -> FoundBy {
+fn missing(backend: &CudaBackend, feature: Feature, words: &str) -> Evidence {
     let told = capability(backend, feature);
     assert!(!told.available && told.note.contains(words), "{told:?}");
     told.found_by
@@ -72,7 +72,7 @@ fn on_the_node() -> Properties {
 /// The reason why there is no such memory.
 #[track_caller]
 fn refused(backend: &CudaBackend, properties: Properties) -> String {
-    match Physical::create(backend, UNIT, properties).unwrap_err() {
+    match PhysicalMemory::create(backend, UNIT, properties).unwrap_err() {
         Error::Unsupported { reason, .. } => reason,
         error => panic!("{error}"),
     }
@@ -94,7 +94,7 @@ fn an_unknown_attribute(cuda: &Cuda) {
     let backend = open();
     for feature in [Feature::HostMemory, Feature::HostNodeMemory] {
         let told = capability(&backend, feature);
-        assert!(told.available && told.found_by == FoundBy::Trial, "{told:?}");
+        assert!(told.available && told.found_by == Evidence::Trial, "{told:?}");
     }
     assert_eq!(cuda.violations(), 0);
 }
@@ -116,7 +116,7 @@ fn dma_bufs_are_of_11_7(_: &Cuda) {
     let backend = open();
     let error = dma_buf(&backend, Properties::on(DEVICE));
     let Error::Unsupported { reason, .. } = error else { panic!("{error}") };
-    assert_eq!(missing(&backend, Feature::DmaBuf, &reason), FoundBy::Version);
+    assert_eq!(missing(&backend, Feature::DmaBuf, &reason), Evidence::Version);
 }
 
 fn dma_bufs_that_are_not_supported_say_so(_: &Cuda) {
@@ -129,7 +129,7 @@ fn dma_bufs_that_are_not_supported_say_so(_: &Cuda) {
 
 fn short_memory_of_the_host(cuda: &Cuda) {
     let backend = open();
-    let error = Physical::create(&backend, UNIT, on_the_node()).unwrap_err();
+    let error = PhysicalMemory::create(&backend, UNIT, on_the_node()).unwrap_err();
     assert!(error.to_string().contains("the host has "), "{error}");
     let Error::OutOfMemory { device, requested, free, total, .. } = error else { panic!("{error}") };
     assert_eq!((device, requested), (DeviceId::HOST, UNIT));
@@ -140,11 +140,11 @@ fn short_memory_of_the_host(cuda: &Cuda) {
 fn nothing_is_left_where_the_driver_does_not_tell(cuda: &Cuda) {
     use std::os::fd::AsFd;
     let backend = open();
-    let compressible = Physical::create(&backend, UNIT, Properties::on(DEVICE).compressible());
-    let memory = Physical::create(&backend, UNIT, Properties::on(DEVICE).shareable()).unwrap();
+    let compressible = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE).compressible());
+    let memory = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE).shareable()).unwrap();
     let fd = memory.export().unwrap();
     // SAFETY: the memory is of this size and these properties.
-    let imported = unsafe { Physical::import(&backend, fd.as_fd(), UNIT, memory.properties()) };
+    let imported = unsafe { PhysicalMemory::import(&backend, fd.as_fd(), UNIT, memory.properties()) };
     for answer in [compressible, imported] {
         let error = answer.unwrap_err();
         let call = error.driver_error().expect("an answer of the driver's").call;
@@ -158,7 +158,7 @@ fn a_failed_trial_has_a_reason_and_leaves_nothing(cuda: &Cuda) {
     // With a context, without which a dma-buf is not tried.
     backend.memory_info(DEVICE).unwrap();
     for feature in [Feature::ReadOnlyAccess, Feature::HostMemory, Feature::HostNodeMemory, Feature::DmaBuf] {
-        assert_eq!(missing(&backend, feature, "CUDA_ERROR_NOT_SUPPORTED (801)"), FoundBy::Trial);
+        assert_eq!(missing(&backend, feature, "CUDA_ERROR_NOT_SUPPORTED (801)"), Evidence::Trial);
     }
     cuda.check_what_is_left();
     assert_eq!((cuda.violations(), backend.drop_log().count()), (0, 0));
@@ -168,7 +168,7 @@ fn a_failed_trial_has_a_reason_and_leaves_nothing(cuda: &Cuda) {
 fn a_dma_buf_is_not_tried_without_a_context(cuda: &Cuda) {
     let backend = open();
     let told = capability(&backend, Feature::DmaBuf);
-    assert!(told.available && told.found_by == FoundBy::Attribute, "{told:?}");
+    assert!(told.available && told.found_by == Evidence::Attribute, "{told:?}");
     assert_eq!(told.note, "not tried, since that would make a context on the device");
     assert_eq!((cuda.counts().contexts, cuda.violations()), (0, 0));
 }
@@ -177,7 +177,7 @@ fn a_dma_buf_is_tried_in_the_programs_context(cuda: &Cuda) {
     cuda.init();
     cuda.enter(0);
     let told = capability(&open(), Feature::DmaBuf);
-    assert!(told.available && told.found_by == FoundBy::Trial, "{told:?}");
+    assert!(told.available && told.found_by == Evidence::Trial, "{told:?}");
     assert_eq!((cuda.counts().contexts, cuda.violations()), (1, 0));
 }
 
@@ -196,11 +196,11 @@ fn what_is_permitted_is_found(cuda: &Cuda) {
     let backend = open();
     assert!(capability(&backend, Feature::FabricHandle).available);
     let both = Properties::on(DEVICE).shareable().exported_as(HandleTypes::FABRIC);
-    let memory = Physical::create(&backend, UNIT, both).unwrap();
+    let memory = PhysicalMemory::create(&backend, UNIT, both).unwrap();
     let (bytes, _fd) = (memory.export_fabric().unwrap(), memory.export().unwrap());
     // SAFETY: the memory is of this size; where it is not of this device, that is an error.
     let wrong = unsafe {
-        Physical::import_fabric(&backend, &bytes, UNIT, Properties { device: DeviceId(1), ..both })
+        PhysicalMemory::import_fabric(&backend, &bytes, UNIT, Properties { device: DeviceId(1), ..both })
     };
     let error = wrong.unwrap_err();
     assert!(matches!(&error, Error::Mismatch { what: "location", .. }), "{error}");
@@ -210,10 +210,10 @@ fn what_is_permitted_is_found(cuda: &Cuda) {
 fn memory_that_is_not_compressed_says_so(_: &Cuda) {
     let backend = open();
     let asked = on_the_node().compressible();
-    let memory = Physical::create(&backend, UNIT, asked).unwrap();
+    let memory = PhysicalMemory::create(&backend, UNIT, asked).unwrap();
     assert_eq!(memory.properties(), on_the_node());
     assert!(
-        Physical::create(&backend, UNIT, Properties::on(DEVICE).compressible())
+        PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE).compressible())
             .unwrap()
             .properties()
             .compressible
@@ -222,8 +222,8 @@ fn memory_that_is_not_compressed_says_so(_: &Cuda) {
 
 fn memory_of_the_host_that_was_not_mapped_is_not_there(cuda: &Cuda) {
     let backend = open();
-    let hosts = Physical::create(&backend, UNIT, on_the_node()).unwrap();
-    let own = Physical::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
+    let hosts = PhysicalMemory::create(&backend, UNIT, on_the_node()).unwrap();
+    let own = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
     let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
     let error = region.map(Bytes::ZERO, &hosts).unwrap_err();
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");

@@ -303,7 +303,7 @@ fn no_question_spoils_a_capture(cuda: &Cuda) {
         assert!(event.is_done().unwrap() && own.is_done().unwrap());
         backend.synchronize_stream(DEVICE, Stream::DEFAULT).unwrap();
         drop(backend.pin(SIZE).unwrap());
-        drop(backend.lane(DEVICE).unwrap());
+        drop(backend.copy_stream(DEVICE).unwrap());
         let memory = plain(&backend, DEVICE);
         // SAFETY: the memory is mapped.
         unsafe { backend.fill(DEVICE, memory.2, SIZE, 1) }.unwrap();

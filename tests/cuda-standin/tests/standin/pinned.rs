@@ -190,7 +190,7 @@ fn a_lane_copies_beside_the_program(cuda: &Cuda) {
         region.write_pattern(device, Bytes::ZERO, SIZE, 1).unwrap();
         // Made in device 0's context, whichever device copies.
         let pinned = backend.pin(SIZE).unwrap();
-        let mut lane = backend.lane(device).unwrap();
+        let mut lane = backend.copy_stream(device).unwrap();
         let at = pinned.start().as_ptr();
         set(at.expose_provenance(), SIZE.0 as usize, 0xEE);
         // SAFETY: both sides are of this size and left alone until the lane has finished.
@@ -218,7 +218,10 @@ fn pinning_makes_no_context_where_there_is_one(cuda: &Cuda) {
     assert_eq!((cuda.counts().contexts, cuda.counts().pinned), (1, 1));
     drop(pinned);
     assert!(matches!(backend.pin(Bytes::ZERO), Err(Error::ZeroSize { operation: "pin" })));
-    assert!(matches!(backend.lane(DeviceId(2)), Err(Error::NoSuchDevice { operation: "open a lane", .. })));
+    assert!(matches!(
+        backend.copy_stream(DeviceId(2)),
+        Err(Error::NoSuchDevice { operation: "open a lane", .. })
+    ));
     assert_eq!(backend.drop_log().count(), 0);
 }
 
@@ -237,14 +240,14 @@ fn a_pin_that_fails_says_so(_: &Cuda) {
 
 fn a_lane_that_fails_says_so(_: &Cuda) {
     let backend = CudaBackend::open().unwrap();
-    assert_eq!(answered(&backend.lane(DEVICE).unwrap_err()), ("cuStreamCreate", 2));
-    backend.lane(DEVICE).unwrap();
+    assert_eq!(answered(&backend.copy_stream(DEVICE).unwrap_err()), ("cuStreamCreate", 2));
+    backend.copy_stream(DEVICE).unwrap();
 }
 
 fn a_copy_that_fails_says_so(_: &Cuda) {
     let backend = CudaBackend::open().unwrap();
     let (region, pinned) = (region(&backend, DEVICE), backend.pin(SIZE).unwrap());
-    let mut lane = backend.lane(DEVICE).unwrap();
+    let mut lane = backend.copy_stream(DEVICE).unwrap();
     // SAFETY: both sides are of this size and left alone until the lane has finished.
     let error = unsafe { lane.copy_to_host(pinned.start().as_ptr(), region.address(), SIZE) }.unwrap_err();
     assert_eq!(answered(&error), ("cuMemcpyDtoHAsync_v2", 1));
@@ -266,7 +269,7 @@ fn giving_back_that_fails(cuda: &Cuda) {
 fn a_list_that_leaves_its_memory(cuda: &Cuda) {
     let backend = CudaBackend::open().unwrap();
     let mut region = region(&backend, DEVICE);
-    let (pinned, lane) = (backend.pin(SIZE).unwrap(), backend.lane(DEVICE).unwrap());
+    let (pinned, lane) = (backend.pin(SIZE).unwrap(), backend.copy_stream(DEVICE).unwrap());
     let nowhere = region.address() + SIZE;
     let bytes: Vec<u8> = [nowhere.0, 5].iter().flat_map(|word| word.to_ne_bytes()).collect();
     region.write(Bytes::ZERO, &bytes).unwrap();
@@ -279,7 +282,7 @@ fn a_list_that_leaves_its_memory(cuda: &Cuda) {
     let error = walk(region.address(), 2).unwrap_err();
     assert!(matches!(error, Error::DeviceLost { operation: "walk a list", .. }), "{error}");
     // With the context, what is page-locked and what it copies on goes quietly.
-    assert!(matches!(backend.lane(DEVICE), Err(Error::DeviceLost { .. })));
+    assert!(matches!(backend.copy_stream(DEVICE), Err(Error::DeviceLost { .. })));
     drop((pinned, lane));
     assert_eq!((backend.drop_log().count(), cuda.counts().pinned), (0, 0));
     // The word for the result could not be given back.

@@ -3,8 +3,8 @@
 use crate::child::Case;
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, DeviceId, Done, Error, Feature, Grown, Physical, Placement,
-    Properties, Region, Reservation,
+    Access, Address, Alignment, Backend, Bytes, DeviceId, Error, Feature, GrowthKind, PhysicalMemory,
+    Placement, Properties, Region, Reservation, WaitFor,
 };
 use gpu_vmm_hip::HipBackend;
 use gpu_vmm_testkit::Workbench;
@@ -67,9 +67,9 @@ fn life(rig: &mut Rig) {
     region.fill(units(4), Bytes(16), 7).must("filled");
     region.set_access(units(4), units(2), ZERO, Access::Read).must("less access");
     assert!(matches!(region.write(units(4), b"x"), Err(Error::NoAccess { .. })));
-    region.unmap(units(4), units(2), Done::when_devices_idle()).must("unmapped");
+    region.unmap(units(4), units(2), WaitFor::all_devices()).must("unmapped");
     assert_eq!(region.mapped(), Bytes::ZERO);
-    region.close(Done::when_devices_idle()).must("closed");
+    region.close(WaitFor::all_devices()).must("closed");
     if !rig.has("release-frees-nothing") {
         assert_eq!(rig.free(ZERO), before);
     }
@@ -80,15 +80,15 @@ pub(crate) fn unequal_steps(rig: &mut Rig) {
     let mut region = rig.region(64).build().must("addresses");
     for (step, end) in [1, 2, 5, 6, 13].into_iter().enumerate() {
         let growth = region.grow_to(units(end)).unwrap_or_else(|error| panic!("step {step}: {error}"));
-        assert_eq!(growth.how, Grown::Within);
+        assert_eq!(growth.how, GrowthKind::Within);
         check(&mut region, ZERO, Bytes::ZERO, units(end), step as u64);
     }
     // Rights that differ, and a hole, take calls for single mappings.
     region.set_access(units(2), units(3), ZERO, Access::Read).must("access of one mapping");
-    region.unmap(units(1), units(1), Done::when_devices_idle()).must("a hole");
+    region.unmap(units(1), units(1), WaitFor::all_devices()).must("a hole");
     region.grow_to(units(16)).must("growth behind a hole");
     check(&mut region, ZERO, units(5), units(11), 9);
-    let shrunk = region.shrink_to(units(6), Done::when_devices_idle()).must("shrunk");
+    let shrunk = region.shrink_to(units(6), WaitFor::all_devices()).must("shrunk");
     assert_eq!(shrunk.end, units(6));
     region.grow_to(units(11)).must("and grown again");
     check(&mut region, ZERO, units(5), units(6), 10);
@@ -107,7 +107,7 @@ fn aliases(rig: &mut Rig) {
     for offset in [0, 5] {
         assert_eq!(region.count_wrong(ZERO, units(offset), units(2), 3).must("read"), 0, "an alias");
     }
-    region.unmap(Bytes::ZERO, units(4), Done::when_devices_idle()).must("two of them unmapped");
+    region.unmap(Bytes::ZERO, units(4), WaitFor::all_devices()).must("two of them unmapped");
     assert_eq!(region.count_wrong(ZERO, units(5), units(2), 3).must("read"), 0);
 }
 
@@ -118,8 +118,8 @@ fn remapped(rig: &mut Rig) {
     region.grow_to(units(1)).must("growth");
     region.grow_to(units(4)).must("growth");
     region.write_pattern(ZERO, Bytes::ZERO, units(4), 5).must("written");
-    let growth = region.grow_or_move(units(9), Done::when_devices_idle()).must("moved");
-    assert_eq!(growth.how, Grown::Remapped);
+    let growth = region.grow_or_move(units(9), WaitFor::all_devices()).must("moved");
+    assert_eq!(growth.how, GrowthKind::Remapped);
     assert_eq!(region.count_wrong(ZERO, Bytes::ZERO, units(4), 5).must("read"), 0);
     check(&mut region, ZERO, units(4), units(5), 6);
     drop(other);
@@ -128,7 +128,7 @@ fn remapped(rig: &mut Rig) {
     let free = Placement::Exact(Address(FAR.0 << 1));
     let mut full = rig.region(4).at(free).build().must("addresses");
     full.grow_to(units(4)).must("growth");
-    assert_eq!(full.grow_to(units(6)).must("growth across").how, Grown::Extended);
+    assert_eq!(full.grow_to(units(6)).must("growth across").how, GrowthKind::Extended);
     check(&mut full, ZERO, units(2), units(4), 8);
 }
 
@@ -198,7 +198,7 @@ pub(crate) fn between(rig: &mut Rig) {
 /// Memory goes out as a descriptor and comes in again, and the descriptor is closed at once.
 pub(crate) fn shared(rig: &mut Rig) {
     let properties = Properties::on(ONE).shareable();
-    let memory = match Physical::create(&rig.backend, units(2), properties) {
+    let memory = match PhysicalMemory::create(&rig.backend, units(2), properties) {
         Ok(memory) => memory,
         Err(Error::Unsupported { .. }) if rig.version().starts_with("6.1.") => return,
         Err(error) => panic!("{error}"),
@@ -209,7 +209,7 @@ pub(crate) fn shared(rig: &mut Rig) {
     region.write_pattern(ONE, Bytes::ZERO, units(2), 6).must("written");
     let fd = memory.export().must("exported");
     // SAFETY: memory of this size and device, as just exported.
-    let imported = unsafe { Physical::import(&rig.backend, fd.as_fd(), units(2), properties) };
+    let imported = unsafe { PhysicalMemory::import(&rig.backend, fd.as_fd(), units(2), properties) };
     drop(fd);
     if rig.has("import-form-unknown") {
         let error = imported.expect_err("which form it takes is not known");
@@ -230,8 +230,8 @@ pub(crate) fn shared(rig: &mut Rig) {
 fn out_of_memory(rig: &mut Rig) {
     let before = rig.backend.memory_info(ZERO).must("numbers");
     let most = Bytes(before.free.0 - units(4).0);
-    let memory = Physical::create(&rig.backend, most, Properties::on(ZERO)).must("nearly all");
-    let error = Physical::create(&rig.backend, units(8), Properties::on(ZERO)).expect_err("no more");
+    let memory = PhysicalMemory::create(&rig.backend, most, Properties::on(ZERO)).must("nearly all");
+    let error = PhysicalMemory::create(&rig.backend, units(8), Properties::on(ZERO)).expect_err("no more");
     let Error::OutOfMemory { requested, free, total, .. } = error else { panic!("{error}") };
     assert_eq!((requested, free, total), (units(8), units(4), before.total));
     let mut region = rig.region(16).build().must("addresses");
@@ -299,7 +299,7 @@ pub(crate) fn staged(rig: &mut Rig) {
         region.write(Bytes::ZERO, bytes).must("written");
         let plain = bytes.to_vec();
         bytes.fill(0);
-        let mut lane = rig.backend.lane(device).must("a lane");
+        let mut lane = rig.backend.copy_stream(device).must("a lane");
         // SAFETY: all of it is mapped and the device's.
         unsafe {
             lane.copy_to_host(start, region.address(), units(2)).must("queued");

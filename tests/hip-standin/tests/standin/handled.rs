@@ -4,7 +4,7 @@ use crate::child::Case;
 use crate::flow;
 use crate::host;
 use crate::rig::{Must, ONE, Rig, UNIT, ZERO, units};
-use gpu_vmm_core::{Access, Backend, Bytes, Done, Error, Physical, Properties};
+use gpu_vmm_core::{Access, Backend, Bytes, Error, PhysicalMemory, Properties, WaitFor};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub(crate) struct Row {
@@ -107,7 +107,7 @@ fn one_byte(rig: &mut Rig) {
 
 fn descriptor_zero(rig: &mut Rig) {
     let properties = Properties::on(ZERO).shareable();
-    let memory = Physical::create(&rig.backend, units(1), properties).must("memory");
+    let memory = PhysicalMemory::create(&rig.backend, units(1), properties).must("memory");
     let fd = memory.export().must("exported");
     // SAFETY: the child's standard input is nobody's.
     let zero = unsafe {
@@ -115,7 +115,7 @@ fn descriptor_zero(rig: &mut Rig) {
         BorrowedFd::borrow_raw(0)
     };
     // SAFETY: memory of this size and device, as just exported.
-    let imported = unsafe { Physical::import(&rig.backend, zero, units(1), properties) };
+    let imported = unsafe { PhysicalMemory::import(&rig.backend, zero, units(1), properties) };
     drop(imported.must("imported from descriptor 0"));
 }
 
@@ -160,7 +160,7 @@ fn several_unmapped(rig: &mut Rig) {
     for end in [1, 3, 6] {
         region.grow_to(units(end)).must("growth");
     }
-    region.unmap(Bytes::ZERO, units(6), Done::when_devices_idle()).must("unmapped");
+    region.unmap(Bytes::ZERO, units(6), WaitFor::all_devices()).must("unmapped");
     assert_eq!(rig.free(ZERO), before, "memory did not come back");
 }
 
@@ -173,15 +173,15 @@ fn queued(rig: &mut Rig) {
     rig.call("hipMemset", &[region.address().0 as usize, 7, UNIT]);
     rig.call("hipSetDevice", &[0]);
     // SAFETY: what is queued is done by the unmapping itself on these versions.
-    let done = unsafe { Done::promised() };
+    let done = unsafe { WaitFor::nothing() };
     region.unmap(Bytes::ZERO, units(2), done).must("unmapped");
     rig.backend.synchronize(ONE).must("nothing is left to do");
 }
 
 fn no_error_is_left(rig: &mut Rig) {
     let free = rig.free(ZERO);
-    let memory = Physical::create(&rig.backend, free, Properties::on(ZERO)).must("all of it");
-    Physical::create(&rig.backend, units(1), Properties::on(ZERO)).expect_err("no more");
+    let memory = PhysicalMemory::create(&rig.backend, free, Properties::on(ZERO)).must("all of it");
+    PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO)).expect_err("no more");
     drop(memory);
     drop(rig.memory(ZERO, 1));
     assert_eq!(rig.hip("hipGetLastError", &[]), 0, "hipGetLastError tells others of our failure");

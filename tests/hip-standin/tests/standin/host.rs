@@ -5,8 +5,8 @@ use crate::child::Case;
 use crate::flow::check;
 use crate::rig::{INVALID_VALUE, Must, ONE, READ_WRITE, Rig, SUCCESS, UNIT, ZERO, units};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, DeviceId, Done, Error, Grant, Location, Physical, Properties,
-    Reservation,
+    Access, Address, Alignment, Backend, Bytes, DeviceId, Error, Grant, Location, PhysicalMemory, Properties,
+    Reservation, WaitFor,
 };
 use std::os::fd::AsRawFd;
 
@@ -51,7 +51,7 @@ pub(crate) fn access(rig: &mut Rig) {
     region.read(units(2), &mut bytes).must("read");
     assert_eq!(&bytes, b"from the host");
     region.set_access(units(1), units(2), HOST, Access::None).must("taken away");
-    region.close(Done::when_devices_idle()).must("closed");
+    region.close(WaitFor::all_devices()).must("closed");
 }
 
 /// Addresses stay closed for everything else when memory that the host had access to is unmapped.
@@ -61,7 +61,7 @@ pub(crate) fn closed_again(rig: &mut Rig) {
         region.grow_to(units(2)).must("growth");
         region.set_access(Bytes::ZERO, units(2), HOST, RW).must("the host's access");
         region.set_access(Bytes::ZERO, units(2), HOST, access).must("and what it has at the end");
-        region.shrink_to(Bytes::ZERO, Done::when_devices_idle()).must("shrunk");
+        region.shrink_to(Bytes::ZERO, WaitFor::all_devices()).must("shrunk");
         let range = region.range();
         assert!(is_taken(range.base, range.size), "nothing is at the addresses, with {access} at the end");
     }
@@ -78,7 +78,7 @@ fn memory(rig: &mut Rig) {
     for location in [Location::Host, Location::HostNode(0)] {
         let before = [ZERO, ONE].map(|device| rig.free(device));
         let properties = Properties::on(ONE).located(location);
-        let created = Physical::create(&rig.backend, units(3), properties);
+        let created = PhysicalMemory::create(&rig.backend, units(3), properties);
         assert_eq!([ZERO, ONE].map(|device| rig.free(device)), before, "no device's memory is taken");
         if rig.has("host-memory-is-the-devices") {
             let error = created.expect_err("this version has none");
@@ -97,7 +97,7 @@ fn memory(rig: &mut Rig) {
         unsafe { region.address().as_ptr::<u64>().write(7) };
     }
     let nowhere = Properties::on(ZERO).located(Location::HostNode(12_345));
-    let error = Physical::create(&rig.backend, units(1), nowhere).expect_err("there is no such node");
+    let error = PhysicalMemory::create(&rig.backend, units(1), nowhere).expect_err("there is no such node");
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
 }
 

@@ -1,6 +1,6 @@
 //! What cases have in common: the backend, HIP's own functions, and what may be left at the end.
 
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Physical, Properties, Region, RegionBuilder};
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, PhysicalMemory, Properties, Region, RegionBuilder};
 use gpu_vmm_hip::HipBackend;
 use gpu_vmm_hip_standin::Counts;
 use libloading::os::unix::{Library, RTLD_LAZY};
@@ -102,8 +102,8 @@ impl Rig {
         Region::builder(&self.backend).reserve(units(count))
     }
 
-    pub(crate) fn memory(&self, device: DeviceId, count: u64) -> Physical<HipBackend> {
-        Physical::create(&self.backend, units(count), Properties::on(device)).expect("memory")
+    pub(crate) fn memory(&self, device: DeviceId, count: u64) -> PhysicalMemory<HipBackend> {
+        PhysicalMemory::create(&self.backend, units(count), Properties::on(device)).expect("memory")
     }
 
     /// Calls a function of HIP's with integers and pointers, of which it takes the first few.

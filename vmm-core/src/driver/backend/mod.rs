@@ -3,7 +3,7 @@
 //! [`Backend`] is a loaded driver, [`Handle`] a piece of physical memory, [`Reservation`] a range of addresses. Their
 //! methods that reach the driver are `unsafe` where a wrong argument would be undefined there: HIP answers some wrong
 //! calls with success and some with a crash. The one caller is this crate ([`Region`](crate::Region),
-//! [`Physical`](crate::Physical)), which keeps the books and has checked everything first.
+//! [`PhysicalMemory`](crate::PhysicalMemory)), which keeps the books and has checked everything first.
 //!
 //! # For authors of a backend
 //!
@@ -19,7 +19,7 @@ mod safe;
 pub use handle::Handle;
 pub use reservation::Reservation;
 
-use crate::driver::{Deferred, DropLog, Event, Lane, Pinned, Stream};
+use crate::driver::{CopyStream, Deferred, DropLog, Event, Pinned, Stream};
 use crate::types::{
     Address, Alignment, Bytes, Capability, Device, DeviceId, DriverInfo, Error, FabricHandle, Granularity,
     InstanceId, MemoryInfo, Properties, Quirk, Result, Vendor,
@@ -43,7 +43,7 @@ use std::os::windows::io::BorrowedHandle;
 ///   and what is a multiple of them is what the driver accepts.
 /// - [`synchronize`](Backend::synchronize) and [`synchronize_stream`](Backend::synchronize_stream) return `Ok` only after
 ///   the work that they name has finished, and [`Error::DeviceLost`] only if that work cannot run any more.
-/// - [`pin`](Backend::pin), [`lane`](Backend::lane) and [`event`](Backend::event) return objects that keep what their
+/// - [`pin`](Backend::pin), [`copy_stream`](Backend::copy_stream) and [`event`](Backend::event) return objects that keep what their
 ///   traits promise, for this driver and the device that was given.
 /// - [`check_host_access`](Backend::check_host_access) returns `Ok` only for memory that the CPU can read and write at the
 ///   addresses of its mappings.
@@ -259,7 +259,7 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// [`Error::NoSuchDevice`], or what the driver answers.
-    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>>;
+    fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>>;
 
     /// Waits until a device has finished everything that this process has queued. CUDA: `cuCtxSynchronize` in each context
     /// that the backend knows, HIP: `hipDeviceSynchronize`.

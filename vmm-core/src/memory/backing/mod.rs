@@ -2,21 +2,21 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `locked` | page-locked memory that was made ahead, handed out in extents |
+//! | `pinned_arena` | page-locked memory that was made ahead, handed out in extents |
 //! | `store` | ordinary memory, and files |
-//! | `kept` | one region's contents: on their way there and back |
+//! | `saved_contents` | one region's contents: on their way there and back |
 
-mod kept;
-mod locked;
+mod pinned_arena;
+mod saved_contents;
 mod store;
 
-pub(crate) use kept::{Batch, Kept};
+pub(crate) use saved_contents::{Batch, SavedContents};
 
 use crate::driver::Backend;
 use crate::driver::check_same;
-use crate::memory::Ring;
+use crate::memory::StagingRing;
 use crate::types::{Bytes, Result};
-use locked::Locked;
+use pinned_arena::PinnedArena;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{File, Pages};
@@ -26,19 +26,19 @@ use store::{File, Pages};
 ///
 /// | | where contents are | how they get there |
 /// |---|---|---|
-/// | [`pinned`](Stash::pinned) | page-locked memory of this size, allocated now | straight, at the link's full speed |
-/// | [`pageable`](Stash::pageable) | ordinary memory, as much as is needed, until the resume | through a [`Ring`] |
-/// | [`file`](Stash::file) | a file for each region, until the resume | through a [`Ring`] |
-/// | [`nothing`](Stash::nothing) | nowhere: they are given up | |
+/// | [`pinned`](BackingStore::pinned) | page-locked memory of this size, allocated now | straight, at the link's full speed |
+/// | [`pageable`](BackingStore::pageable) | ordinary memory, as much as is needed, until the resume | through a [`StagingRing`] |
+/// | [`file`](BackingStore::file) | a file for each region, until the resume | through a [`StagingRing`] |
+/// | [`nothing`](BackingStore::nothing) | nowhere: they are given up | |
 ///
 /// ```
-/// # use gpu_vmm_core::{Backend, Bytes, Done, Region, Result, Ring, Stash};
+/// # use gpu_vmm_core::{Backend, Bytes, WaitFor, Region, Result, StagingRing, BackingStore};
 /// # fn example<B: Backend>(backend: &B, weights: &mut Region<B>, cache: &mut Region<B>) -> Result<()> {
 /// // Once, when the process starts: pinning is slow.
-/// let stash = Stash::pageable(Ring::new(backend, 2, Ring::<B>::CHUNK)?);
+/// let stash = BackingStore::pageable(StagingRing::new(backend, 2, StagingRing::<B>::CHUNK)?);
 /// // The process goes to sleep.
-/// weights.suspend(&stash, Done::when_devices_idle())?;
-/// cache.suspend(&Stash::nothing(), Done::when_devices_idle())?;
+/// weights.suspend(&stash, WaitFor::all_devices())?;
+/// cache.suspend(&BackingStore::nothing(), WaitFor::all_devices())?;
 /// // And wakes: at the same addresses, with the same access.
 /// weights.resume()?;
 /// cache.resume()?;
@@ -46,20 +46,20 @@ use store::{File, Pages};
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Stash<B: Backend>(Kind<B>);
+pub struct BackingStore<B: Backend>(Kind<B>);
 
 #[derive(Debug)]
 enum Kind<B: Backend> {
     /// With the backend whose devices copy there.
-    Pinned(B, Arc<Locked>),
-    Pageable(Arc<Ring<B>>),
-    File(Arc<Path>, Arc<Ring<B>>),
+    Pinned(B, Arc<PinnedArena>),
+    Pageable(Arc<StagingRing<B>>),
+    File(Arc<Path>, Arc<StagingRing<B>>),
     Nothing,
 }
 
-/// What kind of [`Stash`] something is.
+/// What kind of [`BackingStore`] something is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum StashKind {
+pub enum BackingKind {
     /// Page-locked memory.
     Pinned,
     /// Ordinary memory.
@@ -70,7 +70,7 @@ pub enum StashKind {
     Nothing,
 }
 
-impl StashKind {
+impl BackingKind {
     /// `pinned`, `pageable`, `file` or `nothing`, as reports have it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -83,7 +83,7 @@ impl StashKind {
     }
 }
 
-impl<B: Backend> Clone for Stash<B> {
+impl<B: Backend> Clone for BackingStore<B> {
     fn clone(&self) -> Self {
         Self(match &self.0 {
             Kind::Pinned(owner, locked) => Kind::Pinned(owner.clone(), Arc::clone(locked)),
@@ -94,7 +94,7 @@ impl<B: Backend> Clone for Stash<B> {
     }
 }
 
-impl<B: Backend> Stash<B> {
+impl<B: Backend> BackingStore<B> {
     /// Page-locked memory for `capacity` bytes of contents, allocated here and now. That is slow (0.3 to 0.5 s a GiB on an H200's
     /// host); what it buys is that contents go straight there and back, at the link's full speed. CUDA:
     /// `cuMemHostAlloc`, HIP: `hipHostMalloc`.
@@ -103,20 +103,21 @@ impl<B: Backend> Stash<B> {
     ///
     /// [`Error::ZeroSize`](crate::Error::ZeroSize), or what the driver answers.
     pub fn pinned(backend: &B, capacity: Bytes) -> Result<Self> {
-        Locked::new(backend, capacity).map(|locked| Self(Kind::Pinned(backend.clone(), Arc::new(locked))))
+        PinnedArena::new(backend, capacity)
+            .map(|locked| Self(Kind::Pinned(backend.clone(), Arc::new(locked))))
     }
 
     /// Ordinary memory, taken from the system when a region is suspended and given back to it at the resume. Contents go
     /// through the ring, which other stashes may use too.
     #[must_use]
-    pub fn pageable(ring: impl Into<Arc<Ring<B>>>) -> Self {
+    pub fn pageable(ring: impl Into<Arc<StagingRing<B>>>) -> Self {
         Self(Kind::Pageable(ring.into()))
     }
 
     /// A file for each suspended region in this directory. It is there without a name, so that it goes with the process at
     /// the latest. Contents go through the ring, which other stashes may use too. A suspend returns when the disk has them.
     #[must_use]
-    pub fn file(directory: impl Into<PathBuf>, ring: impl Into<Arc<Ring<B>>>) -> Self {
+    pub fn file(directory: impl Into<PathBuf>, ring: impl Into<Arc<StagingRing<B>>>) -> Self {
         Self(Kind::File(directory.into().into(), ring.into()))
     }
 
@@ -128,23 +129,23 @@ impl<B: Backend> Stash<B> {
 
     /// What kind it is.
     #[must_use]
-    pub const fn kind(&self) -> StashKind {
+    pub const fn kind(&self) -> BackingKind {
         match self.0 {
-            Kind::Pinned(..) => StashKind::Pinned,
-            Kind::Pageable(_) => StashKind::Pageable,
-            Kind::File(..) => StashKind::File,
-            Kind::Nothing => StashKind::Nothing,
+            Kind::Pinned(..) => BackingKind::Pinned,
+            Kind::Pageable(_) => BackingKind::Pageable,
+            Kind::File(..) => BackingKind::File,
+            Kind::Nothing => BackingKind::Nothing,
         }
     }
 
-    /// How many bytes of contents a [pinned](Stash::pinned) stash has room for in all; the others have no such limit.
+    /// How many bytes of contents a [pinned](BackingStore::pinned) stash has room for in all; the others have no such limit.
     #[must_use]
     pub fn capacity(&self) -> Option<Bytes> {
         let Kind::Pinned(_, locked) = &self.0 else { return None };
         Some(locked.capacity())
     }
 
-    /// How many more bytes of contents a [pinned](Stash::pinned) stash has room for now.
+    /// How many more bytes of contents a [pinned](BackingStore::pinned) stash has room for now.
     #[must_use]
     pub fn free(&self) -> Option<Bytes> {
         let Kind::Pinned(_, locked) = &self.0 else { return None };
@@ -152,7 +153,12 @@ impl<B: Backend> Stash<B> {
     }
 
     /// Room for the contents of one region. Dropping it gives it back.
-    pub(crate) fn room(&self, operation: &'static str, backend: &B, needed: Bytes) -> Result<Kept<B>> {
+    pub(crate) fn room(
+        &self,
+        operation: &'static str,
+        backend: &B,
+        needed: Bytes,
+    ) -> Result<SavedContents<B>> {
         match &self.0 {
             Kind::Pinned(owner, _) => check_same(operation, owner, backend)?,
             Kind::Pageable(ring) | Kind::File(_, ring) => {
@@ -161,13 +167,15 @@ impl<B: Backend> Stash<B> {
             Kind::Nothing => {}
         }
         if needed.is_zero() {
-            return Ok(Kept::nothing(self.kind()));
+            return Ok(SavedContents::nothing(self.kind()));
         }
         Ok(match &self.0 {
-            Kind::Pinned(_, locked) => Kept::locked(locked.room(operation, needed)?),
-            Kind::Pageable(ring) => Kept::stored(ring, self.kind(), Pages::new(operation, needed)?),
-            Kind::File(directory, ring) => Kept::stored(ring, self.kind(), File::new(operation, directory)?),
-            Kind::Nothing => Kept::nothing(self.kind()),
+            Kind::Pinned(_, locked) => SavedContents::locked(locked.room(operation, needed)?),
+            Kind::Pageable(ring) => SavedContents::stored(ring, self.kind(), Pages::new(operation, needed)?),
+            Kind::File(directory, ring) => {
+                SavedContents::stored(ring, self.kind(), File::new(operation, directory)?)
+            }
+            Kind::Nothing => SavedContents::nothing(self.kind()),
         })
     }
 }

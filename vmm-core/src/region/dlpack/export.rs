@@ -26,7 +26,7 @@ impl<B: Backend> SharedRegion<B> {
     /// # Errors
     ///
     /// [`Error::BadTensor`] for a view that is wrong by itself, lies in memory of several devices, or of another one than
-    /// `device`; [`Error::OutOfRange`], [`Error::NotMapped`], [`Error::NoAccess`], [`Error::OutOfUse`], where the part between
+    /// `device`; [`Error::OutOfRange`], [`Error::NotMapped`], [`Error::NoAccess`], [`Error::Poisoned`], where the part between
     /// the first element and the last is not what it must be; [`Error::Suspended`]; [`Error::Forked`].
     pub fn dlpack(&self, device: Option<DeviceId>, view: &TensorView) -> Result<Tensor> {
         let exported: NonNull<DLManagedTensorVersioned> = self.exported(device, view)?;

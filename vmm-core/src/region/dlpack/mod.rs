@@ -5,7 +5,7 @@
 //!
 //! ```
 //! # use gpu_vmm_core::dlpack::{DataType, SharedRegion, TensorView};
-//! # use gpu_vmm_core::{Backend, Bytes, Done, Error, Region, Result};
+//! # use gpu_vmm_core::{Backend, Bytes, WaitFor, Error, Region, Result};
 //! # fn example<B: Backend>(backend: &B) -> Result<()> {
 //! let shared = SharedRegion::new(Region::builder(backend).reserve(Bytes::gib(64)).build()?);
 //! shared.grow_to(Bytes::mib(2))?;
@@ -15,7 +15,7 @@
 //! // More memory behind what is there: the tensor stays good. It keeps the region, whoever else has dropped it.
 //! shared.grow_to(Bytes::mib(64))?;
 //! assert_eq!(tensor.dl_tensor().data, data);
-//! let refused = shared.shrink_to(Bytes(0), Done::when_devices_idle());
+//! let refused = shared.shrink_to(Bytes(0), WaitFor::all_devices());
 //! assert!(matches!(refused, Err(Error::Exported { count: 1, .. })));
 //!
 //! let raw = tensor.into_raw(); // for a consumer, who calls the deleter

@@ -1,7 +1,7 @@
 //! A region that several have, tensors among them.
 
-use crate::driver::{Backend, Done};
-use crate::memory::Stash;
+use crate::driver::{Backend, WaitFor};
+use crate::memory::BackingStore;
 use crate::region::{Growth, Region, Resumed, Shrunk, Suspended};
 use crate::types::Lock;
 use crate::types::{Bytes, Error, Result};
@@ -61,7 +61,7 @@ impl<B: Backend> SharedRegion<B> {
     ///
     /// [`Error::Exported`] while a tensor of the region exists, whichever part it shows; those of [`Region::shrink_to`];
     /// [`Error::Forked`]. The region is as before.
-    pub fn shrink_to(&self, size: Bytes, done: Done<'_>) -> Result<Shrunk> {
+    pub fn shrink_to(&self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
         self.lock_unexported("shrink")?.shrink_to(size, done)
     }
 
@@ -70,7 +70,7 @@ impl<B: Backend> SharedRegion<B> {
     /// # Errors
     ///
     /// Those of [`Region::shrink_to`]; [`Error::Forked`].
-    pub fn shrink_exported_to(&self, size: Bytes, done: Done<'_>) -> Result<Shrunk> {
+    pub fn shrink_exported_to(&self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
         self.lock("shrink")?.shrink_to(size, done)
     }
 
@@ -79,7 +79,7 @@ impl<B: Backend> SharedRegion<B> {
     /// # Errors
     ///
     /// [`Error::Exported`] while a tensor of the region exists; those of [`Region::suspend`]; [`Error::Forked`].
-    pub fn suspend(&self, stash: &Stash<B>, done: Done<'_>) -> Result<Suspended> {
+    pub fn suspend(&self, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
         self.lock_unexported("suspend")?.suspend(stash, done)
     }
 
@@ -89,7 +89,7 @@ impl<B: Backend> SharedRegion<B> {
     /// # Errors
     ///
     /// Those of [`Region::suspend`]; [`Error::Forked`].
-    pub fn suspend_exported(&self, stash: &Stash<B>, done: Done<'_>) -> Result<Suspended> {
+    pub fn suspend_exported(&self, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
         self.lock("suspend")?.suspend(stash, done)
     }
 

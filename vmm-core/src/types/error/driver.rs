@@ -46,14 +46,14 @@ impl fmt::Debug for DriverError {
 
 /// One place where a library was looked for, and what the loader said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
+pub struct LoadAttempt {
     /// The name or path that was given to the loader.
     pub library: String,
     /// The loader's answer.
     pub answer: String,
 }
 
-pub(super) fn list(tried: &[Tried]) -> String {
+pub(super) fn list(tried: &[LoadAttempt]) -> String {
     tried.iter().map(|one| format!("\n  {}: {}", one.library, one.answer)).collect()
 }
 

@@ -1,7 +1,7 @@
 //! The kinds of errors, with their texts.
 
-use super::driver::{DriverError, Tried, list};
-use crate::types::{Access, Address, AddressRange, Alignment, Bytes, DeviceId, Granularity, SetId, Vendor};
+use super::driver::{DriverError, LoadAttempt, list};
+use crate::types::{Access, Address, AddressRange, Alignment, BankId, Bytes, DeviceId, Granularity, Vendor};
 use std::time::Duration;
 
 /// An error of gpu-vmm.
@@ -67,7 +67,7 @@ pub enum Error {
     },
     /// A reservation larger than any address space.
     #[error("{operation}: {size} of addresses are more than a process can have ({limit})")]
-    TooManyAddresses {
+    AddressSpaceExhausted {
         /// What was asked for.
         operation: &'static str,
         /// How much.
@@ -145,7 +145,7 @@ pub enum Error {
         "{operation}: {length} at offset {offset} cross the border of two reservations at offset {seam}; \
          map one handle up to it and another from it on"
     )]
-    CrossesSeam {
+    CrossesReservation {
         /// What was asked for.
         operation: &'static str,
         /// Where the part begins.
@@ -332,11 +332,11 @@ pub enum Error {
     },
     /// A set of memory that is not there, or not any more.
     #[error("{operation}: there is no {set}; there are {there}")]
-    NoSuchSet {
+    NoSuchBank {
         /// What was asked for.
         operation: &'static str,
         /// Which one.
-        set: SetId,
+        set: BankId,
         /// Those that are.
         there: String,
     },
@@ -372,7 +372,7 @@ pub enum Error {
         /// What the library is.
         what: &'static str,
         /// Where it was looked for, in order, with what the loader said.
-        tried: Vec<Tried>,
+        tried: Vec<LoadAttempt>,
     },
     /// A library was loaded and cannot be used.
     #[error("the {vendor} backend cannot use {library}: {reason}")]
@@ -463,7 +463,7 @@ pub enum Error {
     #[error(
         "{operation}: the part of {length} at offset {offset} is out of use since undoing failed: {cause}"
     )]
-    OutOfUse {
+    Poisoned {
         /// What was asked for.
         operation: &'static str,
         /// Where the part begins.
@@ -475,7 +475,7 @@ pub enum Error {
     },
     /// An operation failed, and putting back what it had done failed too; that part is out of use.
     #[error("{error}; and undoing it failed: {undo}")]
-    UndoFailed {
+    RollbackFailed {
         /// Why the operation failed.
         error: Box<Self>,
         /// Why it could not be undone.
@@ -513,7 +513,7 @@ pub enum Error {
         "{operation}: of the {regions} regions tagged {tag:?}, {done} are done{}; do it again to go on there: {source}",
         if matches!(**source, Self::AddressesLost { .. }) { ", the last of them without its addresses" } else { ", and the next failed" }
     )]
-    Partly {
+    Partial {
         /// What was asked for.
         operation: &'static str,
         /// What they are tagged with.
@@ -527,7 +527,7 @@ pub enum Error {
     },
     /// Memory that somebody else has too, so that it could not be given back, or would not come back as the same.
     #[error("{operation}: the memory of {length} at offset {offset} {holder}")]
-    Held {
+    StillReferenced {
         /// What was asked for.
         operation: &'static str,
         /// Where it is mapped in the region.
@@ -571,7 +571,7 @@ pub enum Error {
     },
     /// What is to keep the contents of suspended memory has not that much room.
     #[error("{operation}: {needed} are to be kept, and {free} of {capacity} are free for that")]
-    StashFull {
+    BackingStoreFull {
         /// What was asked for.
         operation: &'static str,
         /// How much is to be kept.
@@ -633,7 +633,7 @@ pub enum Error {
     },
     /// A driver answered success and did something else.
     #[error("{operation}: the driver did not do what it said: {what}")]
-    DriverBroke {
+    DriverContractViolated {
         /// What was asked for.
         operation: &'static str,
         /// What it did instead.

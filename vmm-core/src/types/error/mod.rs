@@ -7,7 +7,7 @@
 mod driver;
 mod kinds;
 
-pub use driver::{DriverError, Tried};
+pub use driver::{DriverError, LoadAttempt};
 pub use kinds::Error;
 
 use crate::types::AddressRange;
@@ -21,7 +21,7 @@ impl Error {
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::OutOfMemory { .. } | Self::ExceedsDevice { .. } => true,
-            Self::Partly { source, .. } => source.is_out_of_memory(),
+            Self::Partial { source, .. } => source.is_out_of_memory(),
             _ => false,
         }
     }
@@ -41,9 +41,9 @@ impl Error {
             | Self::File { source, .. }
             | Self::Driver { source, .. }
             | Self::Capturing { source: Some(source), .. } => Some(source),
-            Self::UndoFailed { error: source, .. }
+            Self::RollbackFailed { error: source, .. }
             | Self::AddressesLost { source, .. }
-            | Self::Partly { source, .. } => source.driver_error(),
+            | Self::Partial { source, .. } => source.driver_error(),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{MulticastBackend, Team};
 use gpu_vmm_core::{
-    Backend, Bytes, Capability, DeviceId, Error, Feature, FoundBy, HandleTypes, Physical, Placement,
+    Backend, Bytes, Capability, DeviceId, Error, Evidence, Feature, HandleTypes, PhysicalMemory, Placement,
     Properties,
 };
 
@@ -101,7 +101,7 @@ fn what_can_be_exported_takes_shareable_memory(cuda: &Cuda) {
         Error::Unsupported { .. },
         "create it as shareable"
     );
-    let shareable = Physical::create(&backend, SIZE, Properties::on(ONE).shareable()).unwrap();
+    let shareable = PhysicalMemory::create(&backend, SIZE, Properties::on(ONE).shareable()).unwrap();
     object.bind(Bytes::ZERO, &shareable, Bytes::ZERO, SIZE).unwrap();
     // It is the other way round no matter.
     unshared.complete().bind(Bytes::ZERO, &shareable, Bytes::ZERO, SIZE).unwrap();
@@ -144,13 +144,13 @@ fn capability(backend: &CudaBackend) -> Capability {
 fn the_capability_is_the_drivers_word(cuda: &Cuda) {
     let backend = open(cuda);
     let Capability { available, found_by, note, .. } = capability(&backend);
-    assert!(available && found_by == FoundBy::Attribute);
+    assert!(available && found_by == Evidence::Attribute);
     assert!(note.contains("never tried"), "{note}");
     check_nothing_is_left(cuda, &backend);
 }
 
 /// Each call gives the reason that the capability has.
-fn check_unsupported(backend: &CudaBackend, found_by: FoundBy, reason: &str) {
+fn check_unsupported(backend: &CudaBackend, found_by: Evidence, reason: &str) {
     let found = capability(backend);
     assert!(!found.available && found.found_by == found_by, "{found:?}");
     assert!(found.note.contains(reason), "{found:?}");
@@ -166,14 +166,14 @@ fn check_unsupported(backend: &CudaBackend, found_by: FoundBy, reason: &str) {
 
 fn a_device_without_it_says_so(cuda: &Cuda) {
     let backend = open(cuda);
-    check_unsupported(&backend, FoundBy::Attribute, "MULTICAST_SUPPORTED is 0");
+    check_unsupported(&backend, Evidence::Attribute, "MULTICAST_SUPPORTED is 0");
     check_nothing_is_left(cuda, &backend);
 }
 
 fn a_driver_without_says_so(cuda: &Cuda) {
     assert!(!cuda.has("cuMulticastCreate"));
     let backend = open(cuda);
-    check_unsupported(&backend, FoundBy::Version, "cuMulticastCreate");
+    check_unsupported(&backend, Evidence::Version, "cuMulticastCreate");
     assert!(backend.multicast("test").is_err());
     check_nothing_is_left(cuda, &backend);
 }

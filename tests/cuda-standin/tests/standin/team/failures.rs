@@ -4,7 +4,7 @@ use super::{BOTH, CudaBackend, ONE, SIZE, TWO, both, bound, check_nothing_is_lef
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, MulticastRange};
-use gpu_vmm_core::{Backend, Bytes, Error, Physical, Placement, Result};
+use gpu_vmm_core::{Backend, Bytes, Error, PhysicalMemory, Placement, Result};
 use gpu_vmm_testkit::{FaultInject, Live};
 
 type Faulty = FaultInject<CudaBackend>;
@@ -42,7 +42,7 @@ pub(crate) const CASES: &[Case] = &[
 /// Everything from the object to its address.
 fn build<B: gpu_vmm_core::multicast::MulticastBackend>(
     backend: &B,
-    memory: &[Physical<B>],
+    memory: &[PhysicalMemory<B>],
 ) -> Result<MulticastRange<B>> {
     let mut object = both(backend).create()?.complete();
     for memory in memory {
@@ -154,17 +154,17 @@ fn what_cannot_be_undone_is_left_to_the_driver(cuda: &Cuda) {
     faulty.fail(2, 2);
     let failed = object.map(Placement::Anywhere).unwrap_err();
     faulty.stop();
-    assert!(matches!(failed.error(), Error::UndoFailed { .. }), "{failed}");
+    assert!(matches!(failed.error(), Error::RollbackFailed { .. }), "{failed}");
     // Nothing can be done with the object any more.
     let mut object: Multicast<_> = failed.into_kept();
     let more = memory(&faulty, ONE);
     for answer in [object.unbind(ONE, Bytes::ZERO), object.bind(Bytes::ZERO, &more, Bytes::ZERO, SIZE)] {
-        assert!(matches!(answer, Err(Error::OutOfUse { .. })), "{answer:?}");
+        assert!(matches!(answer, Err(Error::Poisoned { .. })), "{answer:?}");
     }
     let failed = object.map(Placement::Anywhere).unwrap_err();
-    assert!(matches!(failed.error(), Error::OutOfUse { .. }), "{failed}");
+    assert!(matches!(failed.error(), Error::Poisoned { .. }), "{failed}");
     let error = failed.into_kept().close().unwrap_err();
-    assert!(matches!(error, Error::OutOfUse { .. }), "{error}");
+    assert!(matches!(error, Error::Poisoned { .. }), "{error}");
     drop(more);
     assert_eq!(faulty.live(), Live { handles: 3, reservations: 1, mappings: 1, bindings: 2 });
     // SAFETY: nothing of this backend is left, and no device works.

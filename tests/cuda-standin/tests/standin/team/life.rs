@@ -7,7 +7,7 @@ use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastRange, Team};
-use gpu_vmm_core::{Backend, Bytes, Done, Physical, Placement};
+use gpu_vmm_core::{Backend, Bytes, PhysicalMemory, Placement, WaitFor};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 pub(crate) const CASES: &[Case] = &[
@@ -74,10 +74,10 @@ fn sizes_are_rounded(cuda: &Cuda) {
     let mut object = builder.create().unwrap().complete();
     assert_eq!((object.size(), object.granularity()), (UNIT, granularity));
     // Memory that was rounded up by its own granularity is too small; by the object's it is not.
-    let small = Physical::create(&backend, Bytes(1), super::Properties::on(ONE)).unwrap();
+    let small = PhysicalMemory::create(&backend, Bytes(1), super::Properties::on(ONE)).unwrap();
     assert_eq!(small.size(), GRANULE);
     object.bind(Bytes::ZERO, &small, Bytes::ZERO, UNIT).unwrap_err();
-    let right = Physical::create(&backend, object.size(), super::Properties::on(ONE)).unwrap();
+    let right = PhysicalMemory::create(&backend, object.size(), super::Properties::on(ONE)).unwrap();
     object.bind(Bytes::ZERO, &right, Bytes::ZERO, UNIT).unwrap();
     let range = object.map(Placement::Anywhere).unwrap();
     assert!(range.address().is_aligned_to(granularity.recommended.bytes()));
@@ -178,5 +178,5 @@ fn dropping_waits(cuda: &Cuda) {
 }
 
 fn unmapping_waits(cuda: &Cuda) {
-    while_work_runs(cuda, |range| range.unmap(Done::when_devices_idle()).map(drop).unwrap());
+    while_work_runs(cuda, |range| range.unmap(WaitFor::all_devices()).map(drop).unwrap());
 }

@@ -16,7 +16,7 @@ pub(crate) mod processes;
 use crate::child::library;
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, MulticastBackend, Team, TeamBuilder};
-use gpu_vmm_core::{Backend, Bytes, DeviceId, Done, Physical, Properties, Region};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, PhysicalMemory, Properties, Region, WaitFor};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::Workbench;
 
@@ -39,8 +39,8 @@ fn open(cuda: &Cuda) -> CudaBackend {
     backend
 }
 
-fn idle() -> Done<'static> {
-    Done::when_devices_idle()
+fn idle() -> WaitFor<'static> {
+    WaitFor::all_devices()
 }
 
 /// A team of both devices that is to be made.
@@ -49,8 +49,8 @@ fn both<B: MulticastBackend>(backend: &B) -> TeamBuilder<'_, B> {
 }
 
 /// Memory of a device.
-fn memory<B: Backend>(backend: &B, device: DeviceId) -> Physical<B> {
-    Physical::create(backend, SIZE, Properties::on(device)).unwrap()
+fn memory<B: Backend>(backend: &B, device: DeviceId) -> PhysicalMemory<B> {
+    PhysicalMemory::create(backend, SIZE, Properties::on(device)).unwrap()
 }
 
 /// An object to which both devices have bound memory, all of it.
@@ -63,7 +63,7 @@ fn bound<B: MulticastBackend>(backend: &B) -> Multicast<B> {
 }
 
 /// What has arrived in memory, looked at by its own device: how many words are not the pattern's from `seed` on.
-fn wrong_words<B: Workbench>(backend: &B, memory: &Physical<B>, seed: u64) -> u64 {
+fn wrong_words<B: Workbench>(backend: &B, memory: &PhysicalMemory<B>, seed: u64) -> u64 {
     let mut region = Region::builder(backend).reserve(memory.size()).build().unwrap();
     region.map(Bytes::ZERO, memory).unwrap();
     region.set_access(Bytes::ZERO, memory.size(), memory.device(), gpu_vmm_core::Access::ReadWrite).unwrap();

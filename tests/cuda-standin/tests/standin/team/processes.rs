@@ -4,7 +4,7 @@ use super::{ONE, SIZE, TWO, bound, check_nothing_is_left, idle, open, wrong_word
 use crate::child::{Case, DONE, case, start};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, Team};
-use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Physical, Placement, Properties};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, PhysicalMemory, Placement, Properties};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::Workbench;
 use std::io::{BufRead, BufReader, Write};
@@ -29,8 +29,8 @@ fn bind(
     object: &mut Multicast<CudaBackend>,
     backend: &CudaBackend,
     device: DeviceId,
-) -> Physical<CudaBackend> {
-    let memory = Physical::create(backend, SIZE, Properties::on(device).shareable()).unwrap();
+) -> PhysicalMemory<CudaBackend> {
+    let memory = PhysicalMemory::create(backend, SIZE, Properties::on(device).shareable()).unwrap();
     object.bind(Bytes::ZERO, &memory, Bytes::ZERO, SIZE).unwrap();
     memory
 }

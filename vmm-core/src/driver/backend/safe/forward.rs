@@ -32,7 +32,7 @@ unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) ->
 unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> { unsafe { self.0.copy(device, to, from, length) } }
 unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> { unsafe { self.0.fill(device, at, length, value) } }
 fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>> { self.0.pin(size) }
-fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> { self.0.lane(device) }
+fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> { self.0.copy_stream(device) }
 fn synchronize(&self, device: DeviceId) -> Result<()> { self.0.synchronize(device) }
 fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> { self.0.synchronize_stream(device, stream) }
 fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> { self.0.event(device) }

@@ -1,13 +1,13 @@
 //! One region's contents in a stash, on their way there and back.
 #![allow(unsafe_code)]
 
-use super::StashKind;
-use super::locked::Room;
+use super::BackingKind;
+use super::pinned_arena::PinnedExtent;
 use super::store::Store;
 use crate::driver::Backend;
-use crate::driver::Lanes;
-use crate::memory::Ring;
+use crate::driver::CopyStreams;
 use crate::memory::Segment;
+use crate::memory::StagingRing;
 use crate::memory::{ChunkContents, join, start_thread};
 use crate::types::{Bytes, Result};
 use std::sync::{Arc, mpsc};
@@ -15,15 +15,15 @@ use std::thread;
 
 /// The contents of one suspended region, one stream of bytes. Dropping it gives the room back.
 #[derive(Debug)]
-pub(crate) struct Kept<B: Backend> {
-    kind: StashKind,
+pub(crate) struct SavedContents<B: Backend> {
+    kind: BackingKind,
     place: Place<B>,
 }
 
 #[derive(Debug)]
 enum Place<B: Backend> {
-    Locked(Room),
-    Stored(Arc<Ring<B>>, Box<dyn Store>),
+    Locked(PinnedExtent),
+    Stored(Arc<StagingRing<B>>, Box<dyn Store>),
     Nothing,
 }
 
@@ -34,20 +34,20 @@ pub(crate) struct Batch {
     pub(crate) segments: Vec<Segment>,
 }
 
-impl<B: Backend> Kept<B> {
-    pub(super) const fn nothing(kind: StashKind) -> Self {
+impl<B: Backend> SavedContents<B> {
+    pub(super) const fn nothing(kind: BackingKind) -> Self {
         Self { kind, place: Place::Nothing }
     }
 
-    pub(super) fn locked(room: Room) -> Self {
-        Self { kind: StashKind::Pinned, place: Place::Locked(room) }
+    pub(super) fn locked(room: PinnedExtent) -> Self {
+        Self { kind: BackingKind::Pinned, place: Place::Locked(room) }
     }
 
-    pub(super) fn stored(ring: &Arc<Ring<B>>, kind: StashKind, store: impl Store + 'static) -> Self {
+    pub(super) fn stored(ring: &Arc<StagingRing<B>>, kind: BackingKind, store: impl Store + 'static) -> Self {
         Self { kind, place: Place::Stored(Arc::clone(ring), Box::new(store)) }
     }
 
-    pub(crate) fn kind(&self) -> StashKind {
+    pub(crate) fn kind(&self) -> BackingKind {
         self.kind
     }
 
@@ -60,7 +60,7 @@ impl<B: Backend> Kept<B> {
     pub(crate) fn fetch(&self, backend: &B, segments: &[Segment]) -> Result<()> {
         match &self.place {
             Place::Locked(room) => {
-                let mut lanes = Lanes::default();
+                let mut lanes = CopyStreams::default();
                 let queued = each_run(room, Bytes::ZERO, segments, |to, from| {
                     let lane = lanes.of(backend, from.device)?;
                     // SAFETY: the segment is as the caller says; the room is this one's alone, and what is queued has ended
@@ -80,11 +80,11 @@ impl<B: Backend> Kept<B> {
 
     /// Copies contents back while memory is being mapped: asking for the next batch maps it, meanwhile the contents of the
     /// last one are on their way. All copies have ended when this returns, however it went. Segments are as for
-    /// [`Kept::fetch`], and to be written.
+    /// [`SavedContents::fetch`], and to be written.
     pub(crate) fn send(&self, backend: &B, mut batches: impl Iterator<Item = Result<Batch>>) -> Result<()> {
         match &self.place {
             Place::Locked(room) => {
-                let mut lanes = Lanes::default();
+                let mut lanes = CopyStreams::default();
                 let queued = batches.try_for_each(|batch| {
                     let Batch { from, segments } = batch?;
                     each_run(room, from, &segments, |from, to| {
@@ -107,7 +107,7 @@ impl<B: Backend> Kept<B> {
 
 /// Goes over the room of a part of the stream and the segments that it belongs to, in runs that lie in one of each.
 fn each_run(
-    room: &Room,
+    room: &PinnedExtent,
     from: Bytes,
     segments: &[Segment],
     mut copy: impl FnMut(*mut u8, Segment) -> Result<()>,

@@ -2,23 +2,23 @@
 #![allow(unsafe_code)]
 
 use super::fault_plan::Plan;
-use gpu_vmm_core::{Address, Bytes, Lane, Result};
+use gpu_vmm_core::{Address, Bytes, CopyStream, Result};
 use std::sync::Arc;
 
 #[derive(Debug)]
-pub(super) struct FaultLane {
-    inner: Box<dyn Lane>,
+pub(super) struct FaultCopyStream {
+    inner: Box<dyn CopyStream>,
     plan: Arc<Plan>,
 }
 
-impl FaultLane {
-    pub(super) fn new(inner: Box<dyn Lane>, plan: &Arc<Plan>) -> Self {
+impl FaultCopyStream {
+    pub(super) fn new(inner: Box<dyn CopyStream>, plan: &Arc<Plan>) -> Self {
         Self { inner, plan: Arc::clone(plan) }
     }
 }
 
 // SAFETY: every call goes to the inner backend's, or fails without one.
-unsafe impl Lane for FaultLane {
+unsafe impl CopyStream for FaultCopyStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
         self.plan.call("queue a copy to host")?;
         // SAFETY: the caller's promises are passed on; so below.

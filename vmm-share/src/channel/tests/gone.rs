@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 #[test]
 fn a_side_that_says_nothing_is_told_of_by_what_did_not_come() {
     alone(|| {
-        let (mut one, mut other) = Line::pair().unwrap();
+        let (mut one, mut other) = Channel::pair().unwrap();
         let error = one.receive(&Wait::new("import", "description of a region", SOON)).unwrap_err();
         assert_eq!(error.to_string(), "import: no description of a region within 20ms");
         let error = one.receive(&Wait::new("import", "description of a region", Duration::ZERO)).unwrap_err();
@@ -21,7 +21,7 @@ fn a_side_that_says_nothing_is_told_of_by_what_did_not_come() {
 #[test]
 fn a_limit_can_be_longer_than_any_clock_counts() {
     alone(|| {
-        let (mut one, mut other) = Line::pair().unwrap();
+        let (mut one, mut other) = Channel::pair().unwrap();
         std::thread::scope(|scope| {
             let waiting =
                 scope.spawn(|| one.receive(&Wait::new("import", "message", Duration::MAX)).unwrap().0);
@@ -45,7 +45,7 @@ fn a_side_that_does_not_greet_is_not_sent_anything() {
 #[test]
 fn a_side_that_does_not_read_is_waited_for_until_the_limit() {
     alone(|| {
-        let (mut one, mut other) = Line::pair().unwrap();
+        let (mut one, mut other) = Channel::pair().unwrap();
         one.set_wait(SOON);
         let message = Message::Removed(vec![u64::MAX; 3000]);
         let mut sent = 0;
@@ -70,7 +70,7 @@ fn a_side_that_does_not_read_is_waited_for_until_the_limit() {
 fn a_side_that_does_not_take_its_descriptors_is_waited_for_as_well() {
     alone(|| {
         give_up_root();
-        let (mut one, mut other) = Line::pair().unwrap();
+        let (mut one, mut other) = Channel::pair().unwrap();
         one.set_wait(SOON);
         let tracer = Tracer::new();
         let fds = [tracer.writing.as_fd(); 10];
@@ -92,7 +92,7 @@ fn a_side_that_does_not_take_its_descriptors_is_waited_for_as_well() {
 #[test]
 fn a_side_that_reads_late_gets_everything() {
     alone(|| {
-        let (mut one, mut other) = Line::pair().unwrap();
+        let (mut one, mut other) = Channel::pair().unwrap();
         let message = Message::Removed(vec![u64::MAX; 3000]);
         std::thread::scope(|scope| {
             scope.spawn(|| (0..100).for_each(|_| one.send("export", &message, &[]).unwrap()));
@@ -107,7 +107,7 @@ fn a_side_that_reads_late_gets_everything() {
 fn a_side_that_closed_is_gone_once_all_of_it_was_received() {
     alone(|| {
         for unread in [false, true] {
-            let (mut one, mut other) = Line::pair().unwrap();
+            let (mut one, mut other) = Channel::pair().unwrap();
             if unread {
                 one.send("send", &revision(8), &[]).unwrap();
             }
@@ -126,7 +126,7 @@ fn a_side_that_closed_is_gone_once_all_of_it_was_received() {
 #[test]
 fn what_it_said_last_is_received_after_sending_has_failed() {
     alone(|| {
-        let (mut one, mut other) = Line::pair().unwrap();
+        let (mut one, mut other) = Channel::pair().unwrap();
         one.send("send", &revision(8), &[]).unwrap();
         other.send("send", &revision(1), &[]).unwrap();
         drop(other);
@@ -139,7 +139,7 @@ fn what_it_said_last_is_received_after_sending_has_failed() {
 #[test]
 fn descriptors_that_were_not_received_are_closed() {
     alone(|| {
-        let (mut one, other) = Line::pair().unwrap();
+        let (mut one, other) = Channel::pair().unwrap();
         let tracer = Tracer::new();
         one.send("send", &Message::End, &[tracer.writing.as_fd()]).unwrap();
         drop((one, other));
@@ -152,7 +152,7 @@ fn descriptors_that_were_not_received_are_closed() {
 fn a_process_that_is_killed_is_gone_and_leaves_nothing_open() {
     alone(|| {
         for steps in 0..4 {
-            let (mut ours, mut theirs) = Line::pair().unwrap();
+            let (mut ours, mut theirs) = Channel::pair().unwrap();
             let tracer = Tracer::new();
             let child = Child::fork(|| {
                 for _ in 0..steps {

@@ -54,12 +54,12 @@ const CASES: [(Make, &str); 18] = [
     (|nonce| with_body(nonce, &[]), "its content is no message"),
     (|nonce| with_body(nonce, &[200]), "its content is no message"),
     (|nonce| with_body(nonce, &LIE), "its content is no message"),
-    (|nonce| [good(nonce), vec![0; MOST_BYTES]].concat(), "it is longer than 32768 bytes"),
+    (|nonce| [good(nonce), vec![0; MAX_BYTES]].concat(), "it is longer than 32768 bytes"),
     (|nonce| codec::encode(&Message::Hello { nonce: [7; 16] }, nonce, 1, 1).unwrap(), "a second greeting"),
 ];
 
 #[track_caller]
-fn assert_refused(mut line: Line, other: &OwnedFd, part: &str) {
+fn assert_refused(mut line: Channel, other: &OwnedFd, part: &str) {
     let error = receive(&mut line).unwrap_err();
     let Error::BadMessage { why, .. } = &error else { panic!("{part:?}: {error}") };
     assert!(why.contains(part), "{part:?} is missing in {why:?}");
@@ -103,7 +103,7 @@ fn an_empty_message_is_not_the_end() {
 fn more_descriptors_than_fit_are_all_closed() {
     alone(|| {
         // The last is the most that the kernel takes.
-        for count in [MOST_DESCRIPTORS + 1, MOST_DESCRIPTORS + 2, 253] {
+        for count in [MAX_DESCRIPTORS + 1, MAX_DESCRIPTORS + 2, 253] {
             let (line, other) = greeted_line_and_socket();
             let tracer = Tracer::new();
             let fds = vec![tracer.writing.as_fd(); count];

@@ -41,9 +41,9 @@ const GREETING: &str = "greeting of the other process";
 /// get at the socket. Every wait has a limit, 30 seconds where [`set_wait`](Self::set_wait) does not set another one.
 ///
 /// ```
-/// use gpu_vmm_share::Line;
+/// use gpu_vmm_share::Channel;
 ///
-/// let (ours, theirs) = Line::pair()?;
+/// let (ours, theirs) = Channel::pair()?;
 /// assert_eq!(ours.peer().pid, std::process::id());
 /// # drop(theirs);
 /// # Ok::<(), gpu_vmm_core::Error>(())
@@ -55,7 +55,7 @@ const GREETING: &str = "greeting of the other process";
 /// processes uses it, and the other one drops its copy. Where both use it, the other side sees numbers that repeat, and
 /// refuses them. As long as a copy is open anywhere, the other side does not learn that this one is gone.
 #[derive(Debug)]
-pub struct Line {
+pub struct Channel {
     socket: OwnedFd,
     peer: Credentials,
     wait: Duration,
@@ -72,26 +72,26 @@ pub struct Line {
     broken: Option<String>,
 }
 
-impl Line {
+impl Channel {
     /// Both ends of a line, for a child process or another thread.
     ///
     /// A child that is forked keeps one end. A child that executes a program is given the socket of one end, before
     /// either was used, and makes a line of it with [`from_socket`](Self::from_socket):
     ///
     /// ```
-    /// use gpu_vmm_share::{Allowed, Line};
+    /// use gpu_vmm_share::{Allowed, Channel};
     /// use std::os::fd::AsFd;
     /// use std::process::{Command, Stdio};
     ///
-    /// let (ours, theirs) = Line::pair()?;
+    /// let (ours, theirs) = Channel::pair()?;
     /// // The command has the socket too, until it is dropped.
     /// let mut child = Command::new("true").stdin(Stdio::from(theirs.into_socket())).spawn().unwrap();
     /// child.wait().unwrap();
     ///
     /// // And in the child:
-    /// fn line() -> gpu_vmm_core::Result<Line> {
+    /// fn line() -> gpu_vmm_core::Result<Channel> {
     ///     let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    ///     Line::from_socket(socket, Allowed::same_user())
+    ///     Channel::from_socket(socket, Allowed::same_user())
     /// }
     /// # drop(ours);
     /// # Ok::<(), gpu_vmm_core::Error>(())
@@ -299,7 +299,7 @@ impl Line {
     }
 }
 
-impl AsFd for Line {
+impl AsFd for Channel {
     /// The socket, to poll it: readable when the other side has said something or has gone.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -1,14 +1,14 @@
 //! What another process has been told of a region, and what there is to tell after a change.
 
-use crate::book::{Claim, MOST_MAPPINGS, MOST_PIECES};
+use crate::importer_state::{Claim, MAX_MAPPINGS, MAX_PIECES};
 use crate::manifest::{SharedMapping, SharedPiece};
-use gpu_vmm_core::{Address, Backend, Bytes, Error, MemoryId, Physical, Region, Result};
+use gpu_vmm_core::{Address, Backend, Bytes, Error, MemoryId, PhysicalMemory, Region, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What was told: the mappings, and the pieces behind them. Their memory is not kept: a region that has dropped it has given
 /// it back.
 #[derive(Debug)]
-pub(crate) struct Told<B: Backend> {
+pub(crate) struct ExporterState<B: Backend> {
     base: Address,
     pieces: HashMap<MemoryId<B>, u32>,
     mappings: BTreeMap<Bytes, u32>,
@@ -20,11 +20,11 @@ pub(crate) struct Told<B: Backend> {
 pub(crate) struct News<'a, B: Backend> {
     pub(crate) claim: Claim,
     /// The memory of the claim's pieces.
-    pub(crate) memory: Vec<&'a Physical<B>>,
+    pub(crate) memory: Vec<&'a PhysicalMemory<B>>,
     mappings: BTreeMap<Bytes, u32>,
 }
 
-impl<B: Backend> Told<B> {
+impl<B: Backend> ExporterState<B> {
     /// Nothing.
     pub(crate) fn new() -> Self {
         Self { base: Address(0), pieces: HashMap::new(), mappings: BTreeMap::new(), next: 0 }
@@ -62,8 +62,8 @@ impl<B: Backend> Told<B> {
         news.claim.removed =
             differs(&self.mappings, &news.mappings).iter().map(|mapping| mapping.offset).collect();
         news.claim.mappings = differs(&news.mappings, &self.mappings);
-        check_count(operation, "mappings", news.mappings.len(), MOST_MAPPINGS)?;
-        check_count(operation, "pieces", self.pieces.len() + news.memory.len(), MOST_PIECES)?;
+        check_count(operation, "mappings", news.mappings.len(), MAX_MAPPINGS)?;
+        check_count(operation, "pieces", self.pieces.len() + news.memory.len(), MAX_PIECES)?;
         Ok(news)
     }
 

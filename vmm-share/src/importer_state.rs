@@ -8,10 +8,10 @@ use gpu_vmm_core::{ADDRESS_SPACE, Address, Bytes, Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most pieces of a region. Each is a descriptor of its own while it travels; 256 GiB in units of 2 MiB.
-pub(crate) const MOST_PIECES: usize = 1 << 17;
+pub(crate) const MAX_PIECES: usize = 1 << 17;
 
 /// The most mappings of a region: each piece twice, which is four times what Linux lets a process map.
-pub(crate) const MOST_MAPPINGS: usize = 1 << 18;
+pub(crate) const MAX_MAPPINGS: usize = 1 << 18;
 
 /// A region, or a change of one, as somebody says it is. Nothing is checked.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ struct Piece<P> {
 
 /// What has been said of a region so far. `P` is what there is of a piece.
 #[derive(Debug)]
-pub(crate) struct Book<P> {
+pub(crate) struct ImporterState<P> {
     base: u64,
     end: u64,
     pieces: BTreeMap<u32, Piece<P>>,
@@ -47,7 +47,7 @@ pub(crate) struct Book<P> {
     next: u64,
 }
 
-impl<P> Default for Book<P> {
+impl<P> Default for ImporterState<P> {
     fn default() -> Self {
         Self { base: 0, end: 0, pieces: BTreeMap::new(), mappings: BTreeMap::new(), next: 0 }
     }
@@ -67,7 +67,7 @@ struct Place {
     end: u64,
 }
 
-impl<P> Book<P> {
+impl<P> ImporterState<P> {
     /// Where the exporter has the region.
     pub(crate) fn base(&self) -> Address {
         Address(self.base)
@@ -117,7 +117,7 @@ impl<P> Book<P> {
         if let Some(idle) = new.iter().find(|piece| !piece.is_used) {
             return said(operation, format!("piece {} is mapped nowhere", idle.id));
         }
-        check_count(operation, "mappings", places.len(), MOST_MAPPINGS)?;
+        check_count(operation, "mappings", places.len(), MAX_MAPPINGS)?;
         check_places(operation, places, claim.base, claim.end)
     }
 
@@ -140,7 +140,7 @@ impl<P> Book<P> {
 
     /// The pieces that come, in order of their numbers.
     fn new_pieces(&self, operation: &'static str, claim: &Claim) -> Result<Vec<New>> {
-        check_count(operation, "pieces", self.pieces.len() + claim.pieces.len(), MOST_PIECES)?;
+        check_count(operation, "pieces", self.pieces.len() + claim.pieces.len(), MAX_PIECES)?;
         let mut next = self.next;
         let mut new = Vec::with_capacity(claim.pieces.len());
         for piece in &claim.pieces {

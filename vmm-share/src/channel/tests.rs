@@ -5,7 +5,7 @@ mod gone;
 mod malformed;
 
 use super::*;
-use crate::message::{MOST_BYTES, MOST_DESCRIPTORS};
+use crate::message::{MAX_BYTES, MAX_DESCRIPTORS};
 use gpu_vmm_testkit::forked::{Child, alone};
 use rustix::io::fcntl_getfd;
 use rustix::net::{listen, socket};
@@ -17,14 +17,14 @@ const LATE: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_millis(20);
 
 /// A line that has greeted, and the socket at its other end.
-fn line_and_socket() -> (Line, OwnedFd) {
+fn line_and_socket() -> (Channel, OwnedFd) {
     let (one, other) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    (Line::from_socket(one, Allowed::same_user()).unwrap(), other)
+    (Channel::from_socket(one, Allowed::same_user()).unwrap(), other)
 }
 
 /// The same, with the other end's greeting on its way.
-fn greeted_line_and_socket() -> (Line, OwnedFd) {
+fn greeted_line_and_socket() -> (Channel, OwnedFd) {
     let (line, other) = line_and_socket();
     let hello = codec::encode(&Message::Hello { nonce: [7; 16] }, TO_ANYBODY, 0, 0).unwrap();
     put(&other, &hello, &[]);
@@ -36,7 +36,7 @@ fn put(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) {
     socket::send(socket.as_fd(), packet, fds, &Wait::new("put", "reading", LATE)).unwrap();
 }
 
-fn receive(line: &mut Line) -> Result<(Message, Vec<OwnedFd>)> {
+fn receive(line: &mut Channel) -> Result<(Message, Vec<OwnedFd>)> {
     line.receive(&Wait::new("receive", "message", LATE))
 }
 
@@ -67,14 +67,14 @@ fn revision(revision: u64) -> Message {
 #[test]
 fn messages_and_descriptors_arrive_in_order_both_ways() {
     alone(|| {
-        let (mut one, mut other) = Line::pair().unwrap();
-        let tracers: Vec<Tracer> = (0..MOST_DESCRIPTORS).map(|_| Tracer::new()).collect();
-        for count in [0, 1, 2, MOST_DESCRIPTORS] {
+        let (mut one, mut other) = Channel::pair().unwrap();
+        let tracers: Vec<Tracer> = (0..MAX_DESCRIPTORS).map(|_| Tracer::new()).collect();
+        for count in [0, 1, 2, MAX_DESCRIPTORS] {
             let fds: Vec<_> = tracers[..count].iter().map(|tracer| tracer.writing.as_fd()).collect();
             one.send("send", &revision(count as u64), &fds).unwrap();
             other.send("send", &Message::Removed(vec![count as u64; 1000]), &fds).unwrap();
         }
-        for count in [0, 1, 2, MOST_DESCRIPTORS] {
+        for count in [0, 1, 2, MAX_DESCRIPTORS] {
             let (message, fds) = receive(&mut other).unwrap();
             assert_eq!((message, fds.len()), (revision(count as u64), count));
             let (message, fds) = receive(&mut one).unwrap();
@@ -93,7 +93,7 @@ fn messages_and_descriptors_arrive_in_order_both_ways() {
 fn lines_of_a_socket_pair_greet_each_other() {
     alone(|| {
         let (mut one, socket) = line_and_socket();
-        let mut other = Line::from_socket(socket, Allowed::process(std::process::id())).unwrap();
+        let mut other = Channel::from_socket(socket, Allowed::process(std::process::id())).unwrap();
         other.send("send", &revision(1), &[]).unwrap();
         one.send("send", &revision(2), &[]).unwrap();
         assert_eq!(receive(&mut one).unwrap().0, revision(1));
@@ -104,20 +104,20 @@ fn lines_of_a_socket_pair_greet_each_other() {
 #[test]
 fn an_end_of_a_pair_can_be_moved_before_it_is_used() {
     alone(|| {
-        let (mut ours, theirs) = Line::pair().unwrap();
+        let (mut ours, theirs) = Channel::pair().unwrap();
         let socket = theirs.into_socket();
         // What a child inherits is not closed when an exec happens.
         rustix::io::fcntl_setfd(&socket, FdFlags::empty()).unwrap();
-        let mut theirs = Line::from_socket(socket, Allowed::same_user()).unwrap();
+        let mut theirs = Channel::from_socket(socket, Allowed::same_user()).unwrap();
         assert_eq!(fcntl_getfd(&theirs).unwrap(), FdFlags::CLOEXEC);
         ours.send("send", &revision(1), &[]).unwrap();
         theirs.send("send", &revision(2), &[]).unwrap();
         assert_eq!(receive(&mut theirs).unwrap().0, revision(1));
         assert_eq!(receive(&mut ours).unwrap().0, revision(2));
 
-        let (mut ours, theirs) = Line::pair().unwrap();
+        let (mut ours, theirs) = Channel::pair().unwrap();
         ours.send("send", &revision(1), &[]).unwrap();
-        let mut theirs = Line::from_socket(theirs.into_socket(), Allowed::same_user()).unwrap();
+        let mut theirs = Channel::from_socket(theirs.into_socket(), Allowed::same_user()).unwrap();
         let error = ours.send("send", &revision(2), &[]).unwrap_err().to_string();
         assert!(error.contains("after this end had been used"), "{error}");
         receive(&mut theirs).unwrap_err();
@@ -127,7 +127,7 @@ fn an_end_of_a_pair_can_be_moved_before_it_is_used() {
 #[test]
 fn a_forked_child_can_use_its_end() {
     alone(|| {
-        let (mut ours, mut theirs) = Line::pair().unwrap();
+        let (mut ours, mut theirs) = Channel::pair().unwrap();
         let child = Child::fork(|| {
             let (message, _) = receive(&mut theirs).unwrap();
             theirs.send("send", &message, &[]).unwrap();
@@ -152,7 +152,7 @@ fn no_other_socket_makes_a_line() {
             (open(AddressFamily::UNIX, SocketType::SEQPACKET), "ENOTCONN"),
             (listening, "ENOTCONN"),
         ] {
-            let error = Line::from_socket(socket, Allowed::anyone()).unwrap_err().to_string();
+            let error = Channel::from_socket(socket, Allowed::anyone()).unwrap_err().to_string();
             assert!(error.contains(part) && error.contains("a connected Unix socket"), "{error}");
         }
     });
@@ -163,7 +163,7 @@ fn a_line_to_who_is_not_allowed_is_closed() {
     alone(|| {
         let (one, other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        let error = Line::from_socket(one, Allowed::process(1)).unwrap_err();
+        let error = Channel::from_socket(one, Allowed::process(1)).unwrap_err();
         assert!(matches!(error, Error::PeerNotAllowed { pid, .. } if pid == std::process::id()), "{error}");
         // Not even a greeting.
         let error = socket::receive(other.as_fd(), &Wait::new("receive", "end", LATE)).unwrap_err();
@@ -174,10 +174,10 @@ fn a_line_to_who_is_not_allowed_is_closed() {
 #[test]
 fn what_is_too_large_is_not_sent_and_ends_nothing() {
     alone(|| {
-        let (mut one, mut other) = Line::pair().unwrap();
-        let error = one.send("send", &Message::Removed(vec![u64::MAX; MOST_BYTES / 10]), &[]).unwrap_err();
+        let (mut one, mut other) = Channel::pair().unwrap();
+        let error = one.send("send", &Message::Removed(vec![u64::MAX; MAX_BYTES / 10]), &[]).unwrap_err();
         assert!(error.to_string().contains("more than the 32768 bytes of one message"), "{error}");
-        let fds = vec![other.as_fd(); MOST_DESCRIPTORS + 1];
+        let fds = vec![other.as_fd(); MAX_DESCRIPTORS + 1];
         let error = one.send("send", &Message::End, &fds).unwrap_err();
         assert!(error.to_string().contains("more than the 128 descriptors of one message"), "{error}");
         one.send("send", &revision(1), &[]).unwrap();

@@ -20,7 +20,7 @@ struct Extent {
 
 /// The memory, and what of it is free.
 #[derive(Debug)]
-pub(super) struct Locked {
+pub(super) struct PinnedArena {
     pieces: Vec<Box<dyn Pinned>>,
     /// In order; no two that touch.
     extents: Lock<Vec<Extent>>,
@@ -28,7 +28,7 @@ pub(super) struct Locked {
     free: AtomicU64,
 }
 
-impl Locked {
+impl PinnedArena {
     pub(super) fn new(backend: &impl Backend, capacity: Bytes) -> Result<Self> {
         if capacity.is_zero() {
             return Err(Error::ZeroSize { operation: "make a stash" });
@@ -54,11 +54,16 @@ impl Locked {
     }
 
     /// So many bytes, or none.
-    pub(super) fn room(self: &Arc<Self>, operation: &'static str, needed: Bytes) -> Result<Room> {
+    pub(super) fn room(self: &Arc<Self>, operation: &'static str, needed: Bytes) -> Result<PinnedExtent> {
         let mut free = self.extents.lock(operation)?;
         let there = self.free();
         if there < needed {
-            return Err(Error::StashFull { operation, needed, free: there, capacity: self.capacity() });
+            return Err(Error::BackingStoreFull {
+                operation,
+                needed,
+                free: there,
+                capacity: self.capacity(),
+            });
         }
         let mut left = needed;
         let mut extents = Vec::new();
@@ -74,7 +79,7 @@ impl Locked {
             !extent.length.is_zero()
         });
         self.free.fetch_sub(needed.0, Ordering::Relaxed);
-        Ok(Room { locked: Arc::clone(self), extents })
+        Ok(PinnedExtent { locked: Arc::clone(self), extents })
     }
 
     fn take_back(&self, extents: &[Extent]) {
@@ -96,12 +101,12 @@ impl Locked {
 
 /// Extents that make up a stream of bytes. Dropping it gives them back.
 #[derive(Debug)]
-pub(super) struct Room {
-    locked: Arc<Locked>,
+pub(super) struct PinnedExtent {
+    locked: Arc<PinnedArena>,
     extents: Vec<Extent>,
 }
 
-impl Room {
+impl PinnedExtent {
     /// Where the bytes of a part of the stream are, in runs.
     pub(super) fn runs(&self, from: Bytes, length: Bytes) -> impl Iterator<Item = (*mut u8, Bytes)> {
         let to = from + length;
@@ -120,7 +125,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for PinnedExtent {
     fn drop(&mut self) {
         self.locked.take_back(&self.extents);
     }
