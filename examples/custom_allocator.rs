@@ -31,7 +31,7 @@ fn main() -> PoolResult<()> {
         assert_eq!(list.to_vec()?, vec![number; length]);
     }
 
-    let account = pool.account();
+    let account = pool.stats();
     let regions = backend.granularity().bytes().0 * lists.len() as u64;
     println!("{} lists: {account}", lists.len());
     println!("  a region for each of them would take {}", Bytes(regions));
@@ -43,7 +43,7 @@ fn main() -> PoolResult<()> {
     }
 
     drop(lists);
-    assert_eq!(pool.account().live_blocks, 0);
+    assert_eq!(pool.stats().live_blocks, 0);
     Ok(())
 }
 

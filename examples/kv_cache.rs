@@ -49,7 +49,7 @@ fn main() -> PoolResult<()> {
         }
     }
 
-    let account = pool.account();
+    let account = pool.stats();
     let naive = Bytes(TOKEN.0 * LONGEST * AT_A_TIME as u64);
     let held = Bytes(account.peak_held);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);

@@ -25,8 +25,8 @@ fn main() -> PoolResult<()> {
 
     // Memory in which nothing lies serves the next request, or goes back to the driver.
     let given_back = pool.trim(Bytes::ZERO)?;
-    println!("{given_back} went back to the driver: {}", pool.account());
-    assert_eq!((pool.account().live, pool.account().kept), (0, 0));
+    println!("{given_back} went back to the driver: {}", pool.stats());
+    assert_eq!((pool.stats().live, pool.stats().kept), (0, 0));
     Ok(())
 }
 
@@ -42,9 +42,9 @@ fn alloc_and_free<B: Backend>(pool: &Pool<B>) -> PoolResult<()> {
         assert!(block.address().is_aligned_to(ANY));
         blocks.push(block);
     }
-    println!("{}", pool.account());
+    println!("{}", pool.stats());
     let asked: Bytes = sizes.into_iter().sum();
-    assert_eq!(pool.account().live, asked.0);
+    assert_eq!(pool.stats().live, asked.0);
 
     // Any address in a block leads to it.
     let inside = blocks[2].address() + Bytes::mib(1);
@@ -57,9 +57,9 @@ fn alloc_and_free<B: Backend>(pool: &Pool<B>) -> PoolResult<()> {
 
     // The same again asks the driver for nothing.
     blocks.clear();
-    let before = pool.account().driver_calls;
+    let before = pool.stats().driver_calls;
     let again = pool.alloc(Bytes::mib(100), ANY, Stream::DEFAULT)?;
-    assert_eq!(pool.account().driver_calls, before);
+    assert_eq!(pool.stats().driver_calls, before);
     println!("{} again, at {}, without a call of the driver", again.size(), again.address());
 
     // Code that keeps addresses and no owners frees by them.

@@ -14,7 +14,7 @@ use crate::driver::Driver;
 use crate::ffi::{self, hipError_t, hipMemAccessDesc};
 use crate::hsa;
 use crate::mappings::{Mappings, Part};
-use crate::quirks::handles;
+use crate::quirks::{HOST_ACCESS_UNTOLD, OWNER_LAST, workaround_enabled};
 use gpu_vmm_core::{Access, AddressRange, Bytes, DeviceId, Error, Grant, Result};
 
 const OPERATION: &str = "set access";
@@ -69,12 +69,12 @@ impl Place<'_> {
 
     /// Sets the access to memory of one owner: the peers', then the owner's own.
     fn set_run(&mut self, run: Part, owner: DeviceId, grants: &[Grant]) -> Result<()> {
-        let is_last = |grant: &&Grant| grant.device == owner && handles("owner-last");
+        let is_last = |grant: &&Grant| grant.device == owner && workaround_enabled(&OWNER_LAST);
         let (own, peers): (Vec<Grant>, Vec<Grant>) = grants.iter().partition(is_last);
         for grant in peers.into_iter().chain(own) {
             self.set_and_note(run, grant)?;
         }
-        let told = |grant: &&Grant| !(grant.device.is_host() && handles("host-access-untold"));
+        let told = |grant: &&Grant| !(grant.device.is_host() && workaround_enabled(&HOST_ACCESS_UNTOLD));
         for grant in grants.iter().filter(told) {
             self.verify(run.offset, *grant)?;
             self.verify(run.end() - Bytes(1), *grant)?;

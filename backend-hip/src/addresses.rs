@@ -5,7 +5,7 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
-use crate::quirks::handles;
+use crate::quirks::{ALIGNMENT_IGNORED, workaround_enabled};
 use gpu_vmm_core::{Address, AddressRange, Alignment, Bytes, Error, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -108,9 +108,9 @@ pub(crate) fn reserve(
     if let Some(kept) = driver.kept.take(size, alignment, hint) {
         return Ok(kept);
     }
-    if hint.is_some() || alignment.bytes() <= NATURAL || !handles("alignment-ignored") {
+    if hint.is_some() || alignment.bytes() <= NATURAL || !workaround_enabled(&ALIGNMENT_IGNORED) {
         let whole = reserve_whole(driver, size, hint)?;
-        if whole.base.is_aligned_to(alignment.bytes()) || !handles("alignment-ignored") {
+        if whole.base.is_aligned_to(alignment.bytes()) || !workaround_enabled(&ALIGNMENT_IGNORED) {
             return Ok(Reserved { whole, range: whole });
         }
         free_or_keep(driver, Reserved { whole, range: whole })?;

@@ -111,7 +111,7 @@ unsafe impl Backend for HipBackend {
 
     /// Never: HIP 6 loses all but the first, and one mapping a call works on all versions.
     fn unmaps_runs(&self) -> bool {
-        !quirks::handles("unmap-one-mapping")
+        !quirks::workaround_enabled(&quirks::UNMAP_ONE_MAPPING)
     }
 
     fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {

@@ -10,7 +10,7 @@ use crate::driver::Driver;
 use crate::ffi::{
     self, hipMemcpyKind, hipMemoryType, hipPointerAttribute_t, hipStream_t, hipStreamNonBlocking,
 };
-use crate::quirks::handles;
+use crate::quirks::{NULL_STREAM_SPOILS_CAPTURES, workaround_enabled};
 use crate::stream::{StreamName, raw};
 use gpu_vmm_core::{Access, Address, AddressRange, Bytes, DeviceId, Error, Result, Stream};
 use std::ffi::{c_int, c_void};
@@ -35,7 +35,7 @@ impl Driver {
         else {
             return Ok(None);
         };
-        if !handles("null-stream-spoils-captures") {
+        if !workaround_enabled(&NULL_STREAM_SPOILS_CAPTURES) {
             return Ok(None);
         }
         let place = &self.devices_state(device)?.copies;

@@ -6,7 +6,7 @@ use crate::ffi::{self, hipDeviceAttribute_t, hipMemAllocationGranularity_flags, 
 use crate::hsa::Agent;
 use crate::kernels::Kernels;
 use crate::kinds::Kinds;
-use crate::quirks::handles;
+use crate::quirks::{GRANULARITY_TOO_SMALL, workaround_enabled};
 use crate::stream::StreamName;
 use gpu_vmm_core::{
     Bytes, Device, DeviceId, DeviceUuid, DriverError, Error, Granularity, MemoryInfo, Properties, Result,
@@ -66,7 +66,7 @@ fn one(driver: &Driver, operation: &'static str, id: DeviceId) -> Result<Device>
     driver.check(operation, "hipDeviceTotalMem", code, || id.to_string())?;
     let reported = supported(driver, id).and_then(|()| granularity(driver, operation, &Properties::on(id)));
     let (unit, unusable) = match reported {
-        Ok(reported) if !handles("granularity-too-small") => (reported, None),
+        Ok(reported) if !workaround_enabled(&GRANULARITY_TOO_SMALL) => (reported, None),
         Ok(reported) => (reported.max(FLOOR), None),
         Err(reason) => (FLOOR, Some(reason.to_string())),
     };

@@ -3,7 +3,7 @@
 
 use crate::driver::Driver;
 use crate::ffi::hipError_t;
-use crate::quirks::handles;
+use crate::quirks::{ERROR_STICKS, workaround_enabled};
 use gpu_vmm_core::{Bytes, DeviceId, DriverError, Error, Result};
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
@@ -58,7 +58,7 @@ impl Driver {
         if code == hipError_t::hipSuccess {
             return Ok(());
         }
-        if handles("error-sticks") {
+        if workaround_enabled(&ERROR_STICKS) {
             // SAFETY: the function takes nothing and gives a number.
             unsafe { (self.hip.hipGetLastError)() };
         }

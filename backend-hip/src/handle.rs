@@ -6,7 +6,7 @@ use crate::driver::Driver;
 use crate::ffi;
 use crate::ffi::{hipError_t, hipMemAllocationProp, hipMemGenericAllocationHandle_t};
 use crate::kinds;
-use crate::quirks::handles;
+use crate::quirks::{CREATE_ON_CURRENT_DEVICE, workaround_enabled};
 use gpu_vmm_core::{Bytes, Error, FabricHandle, Handle, HandleTypes, Properties, Result};
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ impl HipHandle {
     ) -> Result<Self> {
         const OPERATION: &str = "create";
         let _entered = driver.enter(OPERATION)?;
-        let _current = handles("create-on-current-device")
+        let _current = workaround_enabled(&CREATE_ON_CURRENT_DEVICE)
             .then(|| driver.on(OPERATION, properties.device))
             .transpose()?;
         let mut raw = std::ptr::null_mut();

@@ -10,13 +10,21 @@ mod host;
 mod list;
 mod switch;
 
+pub(crate) use captures::{
+    DEVICE_WAIT_SPOILS_CAPTURES, NULL_STREAM_SPOILS_CAPTURES, SPOILT_CAPTURE_STAYS, WAITS_SPOIL_CAPTURES,
+};
 use gpu_vmm_core::Quirk;
+pub(crate) use host::{HOST_ACCESS_LEAVES_A_HOLE, HOST_ACCESS_UNTOLD};
 pub(crate) use list::LIST;
 use list::{
     ACCESS_SUMS, COPY_BY_SOURCE, FREE_RACES, IMPORT_READS_LATER, IMPORT_UNKNOWN, IMPORT_WANTS_POINTER,
-    MEMORY_STAYS, OWNER_LAST,
+    MEMORY_STAYS,
 };
-pub(crate) use switch::handles;
+pub(crate) use list::{
+    ALIGNMENT_IGNORED, CREATE_ON_CURRENT_DEVICE, ERROR_STICKS, GRANULARITY_TOO_SMALL, IMPORT_DESCRIPTOR_ZERO,
+    IMPORT_ON_CURRENT_DEVICE, MAP_REPORTS_NOTHING, OWNER_LAST, UNMAP_ON_CURRENT_DEVICE, UNMAP_ONE_MAPPING,
+};
+pub(crate) use switch::workaround_enabled;
 
 /// The first version whose virtual memory works on Linux.
 pub(crate) const OLDEST: u32 = 60_100_000;
@@ -66,7 +74,7 @@ pub(crate) struct Quirks {
 
 impl Quirks {
     pub(crate) fn of(version: u32) -> Self {
-        let has = |quirk: &Quirk| quirk.is_in(version) && handles(quirk.id);
+        let has = |quirk: &Quirk| quirk.is_in(version) && workaround_enabled(quirk);
         let import_form = if has(&IMPORT_WANTS_POINTER) {
             ImportForm::Pointer
         } else if IMPORT_UNKNOWN.iter().any(has) {

@@ -21,7 +21,7 @@
 
 use crate::driver::Driver;
 use crate::ffi::{hipError_t, hipStreamCaptureMode};
-use crate::quirks::handles;
+use crate::quirks::{DEVICE_WAIT_SPOILS_CAPTURES, WAITS_SPOIL_CAPTURES, workaround_enabled};
 use gpu_vmm_core::{DeviceId, Result};
 use std::ptr::null_mut;
 
@@ -34,7 +34,7 @@ pub(crate) struct Relaxed<'a> {
 impl Driver {
     /// True if a thread can be put into relaxed capture mode.
     pub(crate) fn can_relax(&self) -> bool {
-        handles("waits-spoil-captures") && self.hip.hipThreadExchangeStreamCaptureMode.is_some()
+        workaround_enabled(&WAITS_SPOIL_CAPTURES) && self.hip.hipThreadExchangeStreamCaptureMode.is_some()
     }
 
     /// Puts the calling thread into relaxed capture mode.
@@ -64,7 +64,7 @@ impl Driver {
     /// AMD's header, and spoils none in relaxed mode. If no memory is left to free, the device is waited for directly.
     pub(crate) fn synchronize(&self, operation: &'static str, device: DeviceId) -> Result<()> {
         let _current = self.on(operation, device)?;
-        let frees = handles("device-wait-spoils-captures") && self.can_relax();
+        let frees = workaround_enabled(&DEVICE_WAIT_SPOILS_CAPTURES) && self.can_relax();
         if frees && self.wait_by_freeing(operation)? {
             return Ok(());
         }

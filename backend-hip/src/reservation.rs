@@ -7,7 +7,9 @@ use crate::driver::Driver;
 use crate::error::is_invalid_value;
 use crate::handle::HipHandle;
 use crate::mappings::{Mappings, Part};
-use crate::quirks::handles;
+use crate::quirks::{
+    HOST_ACCESS_LEAVES_A_HOLE, MAP_REPORTS_NOTHING, UNMAP_ON_CURRENT_DEVICE, workaround_enabled,
+};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Bytes, DeviceId, Error, Grant, Handle, Reservation, Result,
 };
@@ -82,7 +84,7 @@ unsafe impl Reservation for HipReservation {
         let code =
             unsafe { (driver.hip.hipMemMap)(at.base.as_ptr(), at.size.0 as usize, 0, handle.raw(), 0) };
         driver.check(OPERATION, "hipMemMap", code, || at.to_string())?;
-        if !handles("map-reports-nothing") {
+        if !workaround_enabled(&MAP_REPORTS_NOTHING) {
             self.mappings.insert(Part { offset, length: at.size }, owner);
             return Ok(());
         }
@@ -111,11 +113,12 @@ unsafe impl Reservation for HipReservation {
         };
         let _entered = driver.enter(OPERATION)?;
         // HIP 7.0 to 7.2 unmap in the order of the current device's null stream.
-        let _current = handles("unmap-on-current-device").then(|| driver.on(OPERATION, owner)).transpose()?;
+        let _current =
+            workaround_enabled(&UNMAP_ON_CURRENT_DEVICE).then(|| driver.on(OPERATION, owner)).transpose()?;
         // SAFETY: one whole mapping, which no device uses any more, as the caller promises.
         let code = unsafe { (driver.hip.hipMemUnmap)(at.base.as_ptr(), at.size.0 as usize) };
         driver.check(OPERATION, "hipMemUnmap", code, || at.to_string())?;
-        if self.mappings.was_shown_to_host(offset) && handles("host-access-leaves-a-hole") {
+        if self.mappings.was_shown_to_host(offset) && workaround_enabled(&HOST_ACCESS_LEAVES_A_HOLE) {
             addresses::close(at);
         }
         self.mappings.remove(offset);

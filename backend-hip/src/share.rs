@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::ffi::hipMemAllocationHandleType;
 use crate::handle::HipHandle;
 use crate::hsa;
-use crate::quirks::{ImportForm, handles};
+use crate::quirks::{IMPORT_DESCRIPTOR_ZERO, IMPORT_ON_CURRENT_DEVICE, ImportForm, workaround_enabled};
 use gpu_vmm_core::{AddressRange, Bytes, DriverError, Error, Handle, HandleTypes, Properties, Result};
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -132,11 +132,12 @@ pub(crate) fn import(
     let _entered = driver.enter(OPERATION)?;
     check_size(OPERATION, fd, size)?;
     // An import is the current device's.
-    let _current =
-        handles("import-on-current-device").then(|| driver.on(OPERATION, properties.device)).transpose()?;
+    let _current = workaround_enabled(&IMPORT_ON_CURRENT_DEVICE)
+        .then(|| driver.on(OPERATION, properties.device))
+        .transpose()?;
     // HIP takes descriptor 0 for a null pointer, so it never gets the caller's own: copies are above 2.
     let copy = fd.try_clone_to_owned().map_err(|error| system(OPERATION, "dup", &error))?;
-    let given = if handles("import-descriptor-zero") { copy.as_fd() } else { fd };
+    let given = if workaround_enabled(&IMPORT_DESCRIPTOR_ZERO) { copy.as_fd() } else { fd };
     let mut number: c_int = given.as_raw_fd();
     let os_handle = match form {
         ImportForm::Pointer => (&raw mut number).cast::<c_void>(),

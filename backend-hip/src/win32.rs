@@ -15,7 +15,7 @@
 use crate::driver::Driver;
 use crate::ffi::{self, hipMemAllocationHandleType, hipMemAllocationProp};
 use crate::handle::HipHandle;
-use crate::quirks::handles;
+use crate::quirks::{IMPORT_ON_CURRENT_DEVICE, workaround_enabled};
 use gpu_vmm_core::{
     Bytes, DeviceId, DriverError, Error, Granularity, Handle, HandleTypes, Properties, Result, share,
 };
@@ -128,8 +128,9 @@ fn import_as(
     const OPERATION: &str = "import";
     let _entered = driver.enter(OPERATION)?;
     // An import is the current device's.
-    let _current =
-        handles("import-on-current-device").then(|| driver.on(OPERATION, properties.device)).transpose()?;
+    let _current = workaround_enabled(&IMPORT_ON_CURRENT_DEVICE)
+        .then(|| driver.on(OPERATION, properties.device))
+        .transpose()?;
     let kept = driver.quirks.import_reads_later.then(|| from.try_clone_to_owned()).transpose();
     let kept = kept.map_err(|error| Error::Driver {
         operation: OPERATION,

@@ -5,7 +5,7 @@ use crate::destination::{Destination, checked};
 use crate::output::{Output, about};
 use crate::progress::Progress;
 use crate::{Answer, choose, grow, replay_text};
-use gpu_vmm::pool::Picture;
+use gpu_vmm::pool::PoolSnapshot;
 use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Vendor};
 use gpu_vmm_replay::{Allocator, Options, Outcome, Plain, Pooled, Streams, Trace};
 use serde::Serialize;
@@ -109,7 +109,7 @@ fn on_a_pool(
     let pooled = Pooled::new(backend, device, &streams)?;
     let Some(file) = snapshot else { return rounds(trace, &pooled, asked, progress, &|| {}) };
     let mut file = Output::to(Some(file));
-    let picture = Mutex::new(Picture::default());
+    let picture = Mutex::new(PoolSnapshot::default());
     let take = || *picture.lock().unwrap_or_else(PoisonError::into_inner) = pooled.pool().snapshot();
     let outcome = rounds(trace, &pooled, asked, progress, &take)?;
     file.json(&picture.into_inner().unwrap_or_else(PoisonError::into_inner))?;

@@ -5,11 +5,11 @@
 
 use crate::classes::Class;
 use crate::inner::Inner;
-use crate::lane::{DrawerIndex, LaneRef};
 use crate::last::Freed;
 use crate::pending::Waiting;
 use crate::piece::Piece;
 use crate::stack::Ready;
+use crate::thread_cache::{BinIndex, ThreadCacheRef};
 use crate::turn::StreamIndex;
 use crate::{Fence, PoolResult};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Stream};
@@ -32,7 +32,7 @@ pub struct Block<B: Backend> {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Body<B: Backend> {
-    pub(crate) lane: LaneRef<B>,
+    pub(crate) lane: ThreadCacheRef<B>,
     pub(crate) piece: Piece,
     pub(crate) stream: Stream<'static>,
     /// By how much less was asked for than it takes: what requests are rounded up by.
@@ -40,7 +40,7 @@ pub(crate) struct Body<B: Backend> {
     /// The stream's number.
     pub(crate) index: StreamIndex,
     /// Where it goes back to in the lane, if it does.
-    pub(crate) place: Option<(DrawerIndex, Class)>,
+    pub(crate) place: Option<(BinIndex, Class)>,
     /// What it has to wait for beside its own stream; hardly any block does.
     pub(crate) others: Option<Box<Others>>,
     /// The next one where it lies in a [`Stack`](crate::stack::Stack).
@@ -146,11 +146,11 @@ impl<B: Backend> Block<B> {
 impl<B: Backend> Body<B> {
     /// Of a block of so many bytes in a piece, with its class if it has one.
     pub(crate) fn new(
-        lane: &LaneRef<B>,
+        lane: &ThreadCacheRef<B>,
         Freed { piece, index }: Freed,
         stream: Stream<'static>,
         size: u64,
-        place: Option<(DrawerIndex, Class)>,
+        place: Option<(BinIndex, Class)>,
     ) -> Self {
         let unused = (piece.size - size) as u16;
         Self { lane: lane.for_block(), piece, stream, unused, index, place, others: None, below: None }
@@ -169,15 +169,15 @@ impl<B: Backend> Body<B> {
         if tracking.is_on() {
             tracking.forget(Address(self.piece.address));
         }
-        let Some((drawer, class)) = self.place else { return self.give_back() };
+        let Some((bin, class)) = self.place else { return self.give_back() };
         let mut cache = lane.lock();
         if self.others.is_some() || !cache.is_owned() {
             drop(cache);
             return self.give_back();
         }
-        if cache.push(drawer, class, self) {
+        if cache.push(bin, class, self) {
             drop(cache);
-            give_old(&lane, drawer, class);
+            give_old(&lane, bin, class);
             cache = lane.lock();
         }
         // As long as the block is counted, the lane is there.
@@ -219,9 +219,9 @@ impl<B: Backend> Body<B> {
 
 /// Takes what is too much of a class out of a lane.
 #[inline(never)]
-fn give_old<B: Backend>(lane: &LaneRef<B>, drawer: DrawerIndex, class: Class) {
+fn give_old<B: Backend>(lane: &ThreadCacheRef<B>, bin: BinIndex, class: Class) {
     let mut cache = lane.lock();
-    let (old, stream) = (cache.take_old(drawer, class), cache.stream_of(drawer));
+    let (old, stream) = (cache.take_old(bin, class), cache.stream_of(bin));
     drop(cache);
     // As above.
     let Ok(mut core) = lane.inner.core("free") else { return };

@@ -1,6 +1,6 @@
 //! How a pool comes to be.
 
-use crate::{Account, AheadThread, Pool, PoolResult, Unfreed};
+use crate::{Pool, PoolResult, PoolStats, PremapThread, Unfreed};
 use gpu_vmm_core::{Alignment, Backend, Bytes, DeviceId, Error};
 use std::fmt;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct PoolBuilder<'a, B: Backend> {
     addresses: Option<Bytes>,
     scrub: bool,
     debug: bool,
-    ahead: Option<(AheadThread, Bytes)>,
+    ahead: Option<(PremapThread, Bytes)>,
     calls: Callbacks,
 }
 
@@ -55,7 +55,7 @@ impl Settings {
     }
 }
 
-type OutOfMemory = dyn Fn(&Account, Bytes) -> bool + Send + Sync;
+type OutOfMemory = dyn Fn(&PoolStats, Bytes) -> bool + Send + Sync;
 type ReportUnfreed = dyn Fn(&[Unfreed]) + Send + Sync;
 
 /// What a pool calls.
@@ -166,7 +166,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
     /// Has a thread see to it that `by` bytes behind the highest large block of each tag have memory behind them, before they
     /// are needed: so a pool that grows hardly waits for the driver. The memory counts as kept, and is within the budget.
     #[must_use]
-    pub fn ahead(mut self, thread: &AheadThread, by: Bytes) -> Self {
+    pub fn ahead(mut self, thread: &PremapThread, by: Bytes) -> Self {
         self.ahead = Some((thread.clone(), by));
         self
     }
@@ -178,12 +178,12 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
         self.debug()
     }
 
-    /// What is called when memory is short, with the account and what was asked for: it may free blocks of this pool, or
+    /// What is called when memory is short, with the statistics and what was asked for: it may free blocks of this pool, or
     /// other memory, and answers whether it is worth trying again.
     #[must_use]
     pub fn on_out_of_memory(
         mut self,
-        free: impl Fn(&Account, Bytes) -> bool + Send + Sync + 'static,
+        free: impl Fn(&PoolStats, Bytes) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.calls.out_of_memory = Some(Arc::new(free));
         self

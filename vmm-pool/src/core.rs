@@ -1,6 +1,5 @@
 //! The common books of a pool, under one lock: where memory is, whose it is, and after which work it is free.
 
-use crate::account::DriverCalls;
 use crate::builder::Settings;
 use crate::classes::{SMALL_CLASSES, size_of};
 use crate::error::OutOf;
@@ -10,6 +9,7 @@ use crate::pending::Pending;
 use crate::piece::{Origin, Piece};
 use crate::slabs::{Given, Slab, Slabs, slab_size};
 use crate::space::{Space, Spot, Wanted, rounded};
+use crate::stats::DriverCalls;
 use crate::streams::Streams;
 use crate::tags::Tags;
 use crate::turn::{CLEAN, StreamIndex, Turn};

@@ -1,6 +1,6 @@
 //! What can go wrong with a pool.
 
-use crate::Account;
+use crate::PoolStats;
 use gpu_vmm_core::{Address, Bytes, DeviceId, Error};
 
 /// What the fallible functions of a pool give.
@@ -12,7 +12,7 @@ pub type PoolResult<T> = Result<T, PoolError>;
 pub enum PoolError {
     /// There is no memory left: nothing kept serves, nothing is about to come free, nothing can be given back, and the driver
     /// has none.
-    #[error("{operation} {requested} on {device} tagged {tag:?}: out of memory ({source}); {account}")]
+    #[error("{operation} {requested} on {device} tagged {tag:?}: out of memory ({source}); {stats}")]
     OutOfMemory {
         /// What was to be done.
         operation: &'static str,
@@ -23,14 +23,14 @@ pub enum PoolError {
         /// What it is tagged with.
         tag: Box<str>,
         /// Where the memory is.
-        account: Box<Account>,
+        stats: Box<PoolStats>,
         /// What stopped it: the driver's answer, or the budget.
         source: Box<OutOf>,
     },
     /// There are no addresses left, though there may be memory.
     #[error(
         "allocate {requested} tagged {tag:?}: out of addresses: {used} of the {reserved} that are reserved for them are \
-         in use, and the pool may reserve {limit} in all; {account}"
+         in use, and the pool may reserve {limit} in all; {stats}"
     )]
     OutOfAddresses {
         /// How much was asked for.
@@ -44,7 +44,7 @@ pub enum PoolError {
         /// How many the pool may have.
         limit: Bytes,
         /// Where the memory is.
-        account: Box<Account>,
+        stats: Box<PoolStats>,
     },
     /// An address that is no block's first one.
     #[error("{operation}: {address} is not the address of a block{}", inside.map(|at| format!("; it lies in the one at {at}")).unwrap_or_default())]

@@ -1,6 +1,6 @@
 //! How a pool came to be what it is: points in time, thinned out as they get more.
 
-use crate::picture::Moment;
+use crate::snapshot::Moment;
 use crate::sync::Instant;
 
 /// So many points are kept at most; then every second one goes.

@@ -20,7 +20,7 @@
 //! | `lane`, `classes`, `piece` | what lies in front of threads |
 //! | `last` | the large piece that was freed last, beside the books |
 //! | `core` | the common books under one lock |
-//! | `supply`, `trim`, `suspend`, `foresee` | memory that comes and goes, also before it is needed |
+//! | `supply`, `trim`, `suspend`, `premap_pool` | memory that comes and goes, also before it is needed |
 //! | `space` | addresses: which are taken, what is behind them |
 //! | `frames` | physical memory |
 //! | `slabs` | slots of small sizes |
@@ -28,7 +28,7 @@
 //! | `waits` | waiting for that, without a lock |
 //! | `tags` | tags, and their addresses |
 //! | `sync` | where locks, atomics, threads and time come from |
-//! | `queries`, `account`, `picture`, `history`, `tracking`, `trace` | what a pool tells of itself |
+//! | `queries`, `stats`, `snapshot`, `history`, `tracking`, `trace` | what a pool tells of itself |
 //!
 //! # Tracing
 //!
@@ -36,53 +36,56 @@
 //! `resume` as spans, and as events of memory that is `mapped` (with how much of it was free elsewhere and how much is new),
 //! `given back`, and of being `out of memory`. Subscribers are called under the pool's lock: they must not call the pool.
 
-mod account;
-mod ahead;
 mod block;
 mod builder;
 mod classes;
 mod core;
 mod error;
 mod fence;
-mod foresee;
 mod frames;
 mod history;
 mod inner;
-mod lane;
 mod last;
 #[cfg(all(test, loom))]
 mod models;
 mod owner;
 mod pending;
-mod picture;
 mod piece;
 mod pool;
 mod pool_stream;
+mod premap;
+mod premap_pool;
 mod queries;
 mod raw;
 mod slabs;
+mod snapshot;
 mod space;
 mod stack;
+mod stats;
 mod streams;
 mod supply;
 mod suspend;
 mod sync;
 mod tags;
+mod thread_cache;
 mod trace;
 mod tracking;
 mod trim;
 mod turn;
 mod waits;
 
-pub use account::{Account, BinAccount, DriverCalls};
-pub use ahead::{
-    Ahead, AheadThread, Foresee, Foreseen, GrowingRegion, GrownAhead, RegionGuard, Registration, Step,
-};
 pub use block::{Block, BlockInfo};
 pub use builder::PoolBuilder;
 pub use error::{OutOf, PoolError, PoolResult};
 pub use fence::Fence;
-pub use picture::{BlockPicture, BlockState, FramesPicture, Moment, PagesPicture, Picture, SpacePicture};
 pub use pool::Pool;
 pub use pool_stream::PoolStream;
+pub use premap::{
+    GrowingRegion, Premap, PremapGrowth, PremapOutcome, PremapThread, PremapWork, RegionGuard, Registration,
+    Step,
+};
+pub use snapshot::{
+    BlockSnapshot, BlockState, FramesSnapshot, Moment, PagesSnapshot, PoolSnapshot, SpaceSnapshot,
+};
+pub use stats::{BinStats, DriverCalls, PoolStats};
 pub use tracking::Unfreed;

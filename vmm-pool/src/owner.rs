@@ -4,13 +4,13 @@ use crate::builder::Callbacks;
 use crate::core::Shortage;
 use crate::error::OutOf;
 use crate::inner::Inner;
-use crate::lane::LaneRef;
 use crate::raw::Raw;
 use crate::sync::thread::available_parallelism;
 use crate::tags::Tag;
+use crate::thread_cache::ThreadCacheRef;
 use crate::trace::event;
 use crate::turn::StreamIndex;
-use crate::{AheadThread, PoolError, Registration, Unfreed};
+use crate::{PoolError, PremapThread, Registration, Unfreed};
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Error};
 use std::sync::{Arc, Weak};
 
@@ -24,7 +24,7 @@ pub(crate) struct Owner<B: Backend> {
     pub(crate) device: DeviceId,
     /// All memory of the device.
     pub(crate) total: Bytes,
-    lanes: Box<[LaneRef<B>]>,
+    lanes: Box<[ThreadCacheRef<B>]>,
     calls: Callbacks,
     /// With the thread that maps ahead.
     ahead: Option<Registration>,
@@ -38,12 +38,12 @@ impl<B: Backend> Owner<B> {
         inner: Inner<B>,
         (device, total): (DeviceId, Bytes),
         calls: Callbacks,
-        ahead: Option<&AheadThread>,
+        ahead: Option<&PremapThread>,
     ) -> Self {
         let (inner, backend) = (Arc::new(inner), backend.clone());
         let threads = available_parallelism().map_or(1, usize::from);
         let count = threads.next_power_of_two().min(LANES);
-        let lanes = (0..count).map(|_| LaneRef::new(&inner)).collect();
+        let lanes = (0..count).map(|_| ThreadCacheRef::new(&inner)).collect();
         let foresee: Weak<Inner<B>> = Arc::downgrade(&inner);
         let ahead = ahead.map(|thread| thread.register(foresee));
         Self { inner, backend, device, total, lanes, calls, ahead, raw: Raw::new() }
@@ -51,11 +51,11 @@ impl<B: Backend> Owner<B> {
 
     /// A thread's lane.
     #[inline]
-    pub(crate) fn lane(&self, thread: usize) -> &LaneRef<B> {
+    pub(crate) fn lane(&self, thread: usize) -> &ThreadCacheRef<B> {
         &self.lanes[thread & (self.lanes.len() - 1)]
     }
 
-    pub(crate) fn lanes(&self) -> impl Iterator<Item = &LaneRef<B>> {
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &ThreadCacheRef<B>> {
         self.lanes.iter()
     }
 
@@ -96,7 +96,7 @@ impl<B: Backend> Owner<B> {
 
     /// Asks the user for memory. True where it is worth trying again.
     pub(crate) fn call_for_memory(&self, size: Bytes) -> bool {
-        self.calls.out_of_memory.as_ref().is_some_and(|call| call(&self.account(), size))
+        self.calls.out_of_memory.as_ref().is_some_and(|call| call(&self.stats(), size))
     }
 
     /// The error of a request that could not be served.
@@ -107,8 +107,8 @@ impl<B: Backend> Owner<B> {
         requested: Bytes,
         tag: &Tag,
     ) -> PoolError {
-        let (device, name, account) = (self.device, tag.name.clone(), Box::new(self.account()));
-        // Not asked for beside the account, which takes the same lock.
+        let (device, name, stats) = (self.device, tag.name.clone(), Box::new(self.stats()));
+        // Not asked for beside the statistics, which takes the same lock.
         let (budget, limit) = match self.inner.core(operation) {
             Ok(core) => (core.settings.budget, core.settings.addresses),
             Err(error) => return error.into(),
@@ -120,12 +120,12 @@ impl<B: Backend> Owner<B> {
                     "out of memory",
                     operation = operation,
                     requested = requested.0,
-                    live = account.live,
-                    kept = account.kept,
-                    held = account.held
+                    live = stats.live,
+                    kept = stats.kept,
+                    held = stats.held
                 );
                 let source = Box::new(source);
-                PoolError::OutOfMemory { operation, requested, device, tag: name, account, source }
+                PoolError::OutOfMemory { operation, requested, device, tag: name, stats, source }
             }
             Shortage::Addresses { used, reserved } => PoolError::OutOfAddresses {
                 requested,
@@ -133,7 +133,7 @@ impl<B: Backend> Owner<B> {
                 used: Bytes(used),
                 reserved: Bytes(reserved),
                 limit,
-                account,
+                stats,
             },
             Shortage::Suspended => PoolError::Suspended { operation, tag: name },
             Shortage::Other(error) => error.into(),
@@ -142,7 +142,7 @@ impl<B: Backend> Owner<B> {
                 requested,
                 device,
                 tag: name,
-                account,
+                stats,
                 source: Box::new(OutOf::Budget(budget)),
             },
         }
@@ -169,7 +169,7 @@ impl<B: Backend> Drop for Owner<B> {
         if self.inner.process.is_this() {
             // It is this process.
             let _ = self.settle("drop a pool", |_, _| true);
-            self.lanes.iter().for_each(LaneRef::give_up);
+            self.lanes.iter().for_each(ThreadCacheRef::give_up);
         }
     }
 }

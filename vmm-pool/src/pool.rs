@@ -5,7 +5,6 @@ use crate::builder::{Callbacks, Settings};
 use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, class_of, size_of};
 use crate::core::{Core, PAGE, Request, Shortage};
 use crate::inner::Inner;
-use crate::lane::{Cache, LaneRef, batch_of, of_this_thread};
 use crate::last::Freed;
 use crate::owner::Owner;
 use crate::piece::{Origin, Piece};
@@ -13,9 +12,10 @@ use crate::space::{UNIT, rounded};
 use crate::stack::Ready;
 use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
+use crate::thread_cache::{Cache, ThreadCacheRef, batch_of, of_this_thread};
 use crate::turn::StreamIndex;
 use crate::waits::Ladder;
-use crate::{AheadThread, Block, PoolBuilder, PoolResult};
+use crate::{Block, PoolBuilder, PoolResult, PremapThread};
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Error, Stream};
 use std::panic::Location;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ const OPERATION: &str = "allocate";
 /// What a caller asks for, with the lane of its thread.
 #[derive(Debug)]
 struct Asked<'a, B: Backend> {
-    lane: &'a LaneRef<B>,
+    lane: &'a ThreadCacheRef<B>,
     size: Bytes,
     alignment: Bytes,
     stream: Stream<'static>,
@@ -73,7 +73,7 @@ impl<B: Backend> Pool<B> {
         backend: &B,
         settings: Settings,
         calls: Callbacks,
-        ahead: Option<AheadThread>,
+        ahead: Option<PremapThread>,
     ) -> PoolResult<Self> {
         let of = (settings.device, settings.total);
         let mut core = Core::new(backend, settings)?;
@@ -144,7 +144,7 @@ impl<B: Backend> Pool<B> {
     #[inline(never)]
     fn alloc_from_books(
         &self,
-        lane: &LaneRef<B>,
+        lane: &ThreadCacheRef<B>,
         class: Option<Option<usize>>,
         size: Bytes,
         alignment: Bytes,
@@ -192,7 +192,7 @@ impl<B: Backend> Pool<B> {
         let &Asked { lane, size, alignment, stream, captures, .. } = asked;
         let rounded = rounded(size.0).filter(|rounded| *rounded > MEDIUM && !captures)?;
         let mut cache = lane.lock();
-        let own = cache.stream_of(cache.drawer(self.tag.index, stream)?);
+        let own = cache.stream_of(cache.bin(self.tag.index, stream)?);
         let freed = self.owner.inner.last.take(|Freed { piece, index }| {
             // Asked under the lock: who suspends says so first, and has it put into the books then.
             piece.size == rounded
@@ -237,7 +237,7 @@ impl<B: Backend> Pool<B> {
 
     fn try_take(&self, asked: &Asked<'_, B>, settled: bool) -> Result<Ready<B>, Shortage> {
         let &Asked { lane, size, alignment, stream, class, captures } = asked;
-        let (drawer, index) = self.drawer(lane, stream)?;
+        let (bin, index) = self.bin(lane, stream)?;
         // Slots and pieces before threads are in the order of their stream, which a graph is not in.
         let class = class.filter(|_| !captures);
         let tag = self.tag.index;
@@ -245,7 +245,7 @@ impl<B: Backend> Pool<B> {
         let small = size.0 <= MEDIUM && alignment.0 <= PAGE.0;
         let rounded = class.map_or(size.0, size_of);
         let request = Request { size: rounded, alignment: alignment.0, tag, stream: index, captures, small };
-        let place = class.map(|class| (drawer, Class::new(class)));
+        let place = class.map(|class| (bin, Class::new(class)));
         let body = |piece: Piece| Body::new(lane, Freed { piece, index }, stream, size.0, place);
         let mut pieces = Vec::new();
         let piece = match class.filter(|class| *class < SMALL_CLASSES) {
@@ -259,18 +259,17 @@ impl<B: Backend> Pool<B> {
             }
         };
         let mut cache = lane.lock();
-        if let Some((drawer, class)) = place {
-            pieces.into_iter().for_each(|piece| cache.add(drawer, class, body(piece)));
+        if let Some((bin, class)) = place {
+            pieces.into_iter().for_each(|piece| cache.add(bin, class, body(piece)));
         }
         cache.count_out(size.0);
         Ok(cache.boxed(body(piece)))
     }
 
     /// The lane's drawer for a stream, made where there is none, and the stream's number.
-    fn drawer(&self, lane: &LaneRef<B>, stream: Stream<'static>) -> Result<(u16, StreamIndex), Shortage> {
+    fn bin(&self, lane: &ThreadCacheRef<B>, stream: Stream<'static>) -> Result<(u16, StreamIndex), Shortage> {
         let tag = self.tag.index;
-        let known =
-            |cache: &Cache<B>| cache.drawer(tag, stream).map(|drawer| (drawer, cache.stream_of(drawer)));
+        let known = |cache: &Cache<B>| cache.bin(tag, stream).map(|bin| (bin, cache.stream_of(bin)));
         if let Some(known) = known(&lane.lock()) {
             return Ok(known);
         }
@@ -279,7 +278,7 @@ impl<B: Backend> Pool<B> {
         // Another thread may have made it meanwhile.
         match known(&cache) {
             Some(known) => Ok(known),
-            None => Ok((cache.add_drawer(tag, stream, index)?, index)),
+            None => Ok((cache.add_bin(tag, stream, index)?, index)),
         }
     }
 }

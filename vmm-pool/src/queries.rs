@@ -1,12 +1,14 @@
-//! What a pool tells of itself: the block behind an address, the account, a picture.
+//! What a pool tells of itself: the block behind an address, the statistics, a picture.
 
 use crate::core::Core;
 use crate::owner::Owner;
-use crate::picture::{BlockPicture, BlockState, FramesPicture, PagesPicture, Picture, SpacePicture};
 use crate::piece::Origin;
+use crate::snapshot::{
+    BlockSnapshot, BlockState, FramesSnapshot, PagesSnapshot, PoolSnapshot, SpaceSnapshot,
+};
 use crate::space::{Seen, Space};
 use crate::sync::atomic::Ordering;
-use crate::{Account, BinAccount, BlockInfo, Pool, Unfreed};
+use crate::{BinStats, BlockInfo, Pool, PoolStats, Unfreed};
 use gpu_vmm_core::{Address, Backend, Bytes};
 use std::collections::{BTreeMap, HashSet};
 
@@ -21,24 +23,24 @@ impl<B: Backend> Pool<B> {
 
     /// Where the memory is. Nobody waits for it longer than for an allocation.
     #[must_use]
-    pub fn account(&self) -> Account {
-        self.owner.account()
+    pub fn stats(&self) -> PoolStats {
+        self.owner.stats()
     }
 
     /// What the pool looks like now; as JSON it is what `gpu-vmm report` draws.
     #[must_use]
-    pub fn snapshot(&self) -> Picture {
-        let account = self.owner.account();
+    pub fn snapshot(&self) -> PoolSnapshot {
+        let stats = self.owner.stats();
         if !self.owner.inner.process.is_this() {
-            return Picture { version: Picture::VERSION, account, ..Picture::default() };
+            return PoolSnapshot { version: PoolSnapshot::VERSION, stats, ..PoolSnapshot::default() };
         }
         let mut cached = HashSet::new();
         for lane in self.owner.lanes() {
             cached.extend(lane.lock().pieces().map(|piece| piece.address));
         }
         match self.owner.inner.core("take a snapshot") {
-            Ok(core) => core.picture(account, &cached),
-            Err(_) => Picture { version: Picture::VERSION, account, ..Picture::default() },
+            Ok(core) => core.picture(stats, &cached),
+            Err(_) => PoolSnapshot { version: PoolSnapshot::VERSION, stats, ..PoolSnapshot::default() },
         }
     }
 
@@ -51,44 +53,44 @@ impl<B: Backend> Pool<B> {
 }
 
 impl<B: Backend> Owner<B> {
-    pub(crate) fn account(&self) -> Account {
-        let mut account = Account::default();
+    pub(crate) fn stats(&self) -> PoolStats {
+        let mut stats = PoolStats::default();
         if !self.inner.process.is_this() {
-            return account;
+            return stats;
         }
         let mut ready = BTreeMap::<u64, u64>::new();
         for lane in self.lanes() {
             let cache = lane.lock();
-            account.live += cache.live;
-            account.live_blocks += cache.live_blocks;
-            account.allocations += cache.allocations;
-            account.cached += cache.bytes;
+            stats.live += cache.live;
+            stats.live_blocks += cache.live_blocks;
+            stats.allocations += cache.allocations;
+            stats.cached += cache.bytes;
             for piece in cache.pieces().filter(|piece| matches!(piece.origin, Origin::Slot(..))) {
                 *ready.entry(piece.size).or_default() += 1;
             }
         }
-        if let Ok(core) = self.inner.core("account") {
-            core.add_to(&mut account, &ready);
+        if let Ok(core) = self.inner.core("stats") {
+            core.add_to(&mut stats, &ready);
         }
-        account
+        stats
     }
 }
 
 impl<B: Backend> Core<B> {
-    fn add_to(&self, account: &mut Account, ready: &BTreeMap<u64, u64>) {
-        account.pending = self.pending.bytes();
-        account.kept = self.frames.free() as u64 * self.page;
-        account.held = self.held();
-        account.mapped = self.spaces.iter().map(|space| space.mapped * self.page).sum();
-        account.reserved = self.spaces.iter().map(|space| space.region.reserved().0).sum();
-        account.peak_live = self.peak_taken;
-        account.peak_held = self.peak_held;
-        account.driver_calls = self.calls;
-        account.driver_calls.other += self.streams.calls;
-        let mut bins = BTreeMap::<u64, BinAccount>::new();
+    fn add_to(&self, stats: &mut PoolStats, ready: &BTreeMap<u64, u64>) {
+        stats.pending = self.pending.bytes();
+        stats.kept = self.frames.free() as u64 * self.page;
+        stats.held = self.held();
+        stats.mapped = self.spaces.iter().map(|space| space.mapped * self.page).sum();
+        stats.reserved = self.spaces.iter().map(|space| space.region.reserved().0).sum();
+        stats.peak_live = self.peak_taken;
+        stats.peak_held = self.peak_held;
+        stats.driver_calls = self.calls;
+        stats.driver_calls.other += self.streams.calls;
+        let mut bins = BTreeMap::<u64, BinStats>::new();
         for slab in self.slabs.iter() {
             let size = slab.slot_size();
-            let bin = bins.entry(size).or_insert(BinAccount { size, ..BinAccount::default() });
+            let bin = bins.entry(size).or_insert(BinStats { size, ..BinStats::default() });
             bin.free += u64::from(slab.free());
             bin.live += u64::from(slab.slots() - slab.free());
         }
@@ -98,7 +100,7 @@ impl<B: Backend> Core<B> {
                 bin.live = bin.live.saturating_sub(*count);
             }
         }
-        account.bins = bins.into_values().collect();
+        stats.bins = bins.into_values().collect();
     }
 
     /// The block in which an address lies, be it live or in front of a thread.
@@ -132,15 +134,15 @@ impl<B: Backend> Core<B> {
         })
     }
 
-    fn picture(&self, account: Account, cached: &HashSet<u64>) -> Picture {
+    fn picture(&self, stats: PoolStats, cached: &HashSet<u64>) -> PoolSnapshot {
         let device = self.backend.devices().get(self.settings.device.0 as usize);
         let device = device.map(|device| format!("{} {}: {}", self.backend.vendor(), device.id, device.name));
-        Picture {
-            version: Picture::VERSION,
+        PoolSnapshot {
+            version: PoolSnapshot::VERSION,
             device: device.unwrap_or_default(),
             at: self.history.now(),
             page: self.page,
-            account,
+            stats,
             spaces: self.spaces.iter().map(|space| self.picture_of(space, cached)).collect(),
             unmapped: self.unmapped(),
             timeline: self.history.moments().to_vec(),
@@ -148,18 +150,18 @@ impl<B: Backend> Core<B> {
     }
 
     /// The frames that are mapped nowhere, in runs.
-    fn unmapped(&self) -> Vec<FramesPicture> {
-        let mut runs: Vec<FramesPicture> = Vec::new();
+    fn unmapped(&self) -> Vec<FramesSnapshot> {
+        let mut runs: Vec<FramesSnapshot> = Vec::new();
         for frame in self.frames.free_ones().filter(|frame| self.frames.get(*frame).mapped.is_empty()) {
             match runs.last_mut() {
                 Some(run) if u64::from(run.frame) + run.count == u64::from(frame) => run.count += 1,
-                _ => runs.push(FramesPicture { frame, count: 1 }),
+                _ => runs.push(FramesSnapshot { frame, count: 1 }),
             }
         }
         runs
     }
 
-    fn picture_of(&self, space: &Space<B>, cached: &HashSet<u64>) -> SpacePicture {
+    fn picture_of(&self, space: &Space<B>, cached: &HashSet<u64>) -> SpaceSnapshot {
         let tag = self.tags.get(space.tag);
         let pending: HashSet<_> = self.pending.iter().map(|waiting| waiting.piece.address).collect();
         let bins: HashSet<_> =
@@ -174,9 +176,9 @@ impl<B: Backend> Core<B> {
                 true => BlockState::Live,
             };
             let stream = self.streams.stream(seen.stream).as_raw().addr() as u64;
-            BlockPicture { offset: seen.offset, size: seen.size, state, stream }
+            BlockSnapshot { offset: seen.offset, size: seen.size, state, stream }
         };
-        SpacePicture {
+        SpaceSnapshot {
             tag: tag.name.to_string(),
             base: space.base,
             reserved: space.region.reserved().0,
@@ -188,8 +190,8 @@ impl<B: Backend> Core<B> {
 }
 
 /// What is mapped in a space, in runs.
-fn pages_of<B: Backend>(space: &Space<B>) -> Vec<PagesPicture> {
-    let mut runs: Vec<PagesPicture> = Vec::new();
+fn pages_of<B: Backend>(space: &Space<B>) -> Vec<PagesSnapshot> {
+    let mut runs: Vec<PagesSnapshot> = Vec::new();
     for (index, page) in space.pages.iter().enumerate() {
         if !page.is_mapped() {
             continue;
@@ -203,7 +205,7 @@ fn pages_of<B: Backend>(space: &Space<B>) -> Vec<PagesPicture> {
             {
                 run.count += 1;
             }
-            _ => runs.push(PagesPicture { offset, count: 1, frame: page.frame, used }),
+            _ => runs.push(PagesSnapshot { offset, count: 1, frame: page.frame, used }),
         }
     }
     runs

@@ -141,7 +141,7 @@ fn with(failing: &[u64], program: fn(&mut Program), twice: bool) -> u64 {
         at.check_all();
     }
     // It goes on as if nothing had been.
-    let before = at.pool.account();
+    let before = at.pool.stats();
     assert_eq!(before.live, at.blocks.iter().map(|(block, _)| block.size().0).sum::<u64>());
     assert!(before.peak_live <= 60 * PAGE.0, "{failing:?}: {before:?}");
     // Where addresses were refused again and again, there are few of them from then on.
@@ -152,7 +152,7 @@ fn with(failing: &[u64], program: fn(&mut Program), twice: bool) -> u64 {
     }
     at.blocks.clear();
     at.pool.trim(Bytes::ZERO).unwrap();
-    let account = at.pool.account();
+    let account = at.pool.stats();
     assert_eq!((account.live, account.pending, account.kept), (0, 0, 0), "{failing:?}: {account:?}");
     if !twice {
         assert_eq!((account.held, account.mapped), (0, 0), "{failing:?}: {account:?}");

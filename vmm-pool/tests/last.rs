@@ -28,18 +28,18 @@ fn it_serves_what_is_just_as_large() {
     let backend = host();
     let pool = pool(&backend);
     let address = freed(&pool, SIZE);
-    let before = pool.account().driver_calls;
+    let before = pool.stats().driver_calls;
     // Asking for the account has it put into the books: once from there, and once from beside them.
     for size in [SIZE, SIZE - Bytes(511), SIZE - Bytes(7)] {
         let block = pool.alloc(size, A, S).unwrap();
         assert_eq!((block.address(), block.size(), block.capacity()), (address, size, SIZE));
     }
-    assert_eq!(pool.account().driver_calls, before);
+    assert_eq!(pool.stats().driver_calls, before);
     // Half of it is found in it, and the other half beside that.
     let half = Bytes(SIZE.0 / 2);
     let (one, other) = (pool.alloc(half, A, S).unwrap(), pool.alloc(half, A, S).unwrap());
     assert_eq!((one.address(), other.address()), (address, address + half));
-    assert_eq!(pool.account().held, SIZE.0);
+    assert_eq!(pool.stats().held, SIZE.0);
 }
 
 #[test]
@@ -49,13 +49,13 @@ fn it_is_free_memory_like_all_other() {
     let address = freed(&pool, SIZE);
     assert_eq!(pool.find(address), None);
     freed(&pool, SIZE);
-    let account = pool.account();
+    let account = pool.stats();
     assert_eq!((account.kept, account.held, account.live, account.peak_live), (SIZE.0, SIZE.0, 0, SIZE.0));
     // Another thread, another size, and all memory that there is.
     freed(&pool, SIZE);
     let all = std::thread::scope(|scope| scope.spawn(|| pool.alloc(Bytes::mib(64), A, S)).join()).unwrap();
     drop(all.unwrap());
-    assert_eq!(pool.account().peak_live, Bytes::mib(64).0);
+    assert_eq!(pool.stats().peak_live, Bytes::mib(64).0);
     assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes::mib(64));
 }
 
@@ -126,6 +126,6 @@ fn threads_never_have_it_at_the_same_time() {
             });
         }
     });
-    let account = pool.account();
+    let account = pool.stats();
     assert_eq!((account.live, account.kept), (0, account.held));
 }

@@ -50,7 +50,7 @@ fn a_fence_that_cannot_be_asked_stands_in_nobodys_way() {
     assert!(matches!(error, PoolError::OutOfMemory { .. }), "{error}");
     assert!(called.load(Ordering::Relaxed));
     pool.trim(Bytes::ZERO).unwrap();
-    assert_eq!(pool.account().pending, Bytes::mib(16).0);
+    assert_eq!(pool.stats().pending, Bytes::mib(16).0);
     drop(block);
     done.store(true, Ordering::Relaxed);
     pool.alloc(Bytes::mib(64), A, S).unwrap();
@@ -89,12 +89,12 @@ fn what_the_budget_does_not_have_is_refused_before_anything_is_created() {
     let backend = host(Bytes::mib(256));
     let pool = Pool::builder(&backend).budget(Bytes::mib(32)).build().unwrap();
     let block = pool.alloc(Bytes::mib(8), A, S).unwrap();
-    let before = pool.account();
+    let before = pool.stats();
     for size in [Bytes::mib(64), Bytes::mib(26)] {
         let error = pool.alloc(size, A, S).unwrap_err();
         assert!(matches!(error, PoolError::OutOfMemory { .. }), "{error}");
     }
-    let after = pool.account();
+    let after = pool.stats();
     assert_eq!(after.driver_calls.create, before.driver_calls.create);
     assert_eq!(
         (after.held, after.peak_held, after.peak_live),
@@ -111,10 +111,10 @@ fn what_the_driver_does_not_have_leaves_the_pool_as_it_was() {
     let _theirs = other.alloc(Bytes::mib(32), A, S).unwrap();
     let pool = Pool::builder(&backend).build().unwrap();
     let block = pool.alloc(Bytes::mib(8), A, S).unwrap();
-    let before = pool.account();
+    let before = pool.stats();
     let error = pool.alloc(Bytes::mib(48), A, S).unwrap_err();
     assert!(matches!(error, PoolError::OutOfMemory { .. }), "{error}");
-    let after = pool.account();
+    let after = pool.stats();
     assert_eq!((after.held, after.peak_live, after.kept), (before.held, before.peak_live, 0));
     let _more = other.alloc(Bytes::mib(24), A, S).unwrap();
     drop(block);
@@ -134,7 +134,7 @@ fn what_comes_back_stays_within_the_budget() {
     assert!(matches!(asleep.alloc(A, A, S), Err(PoolError::Suspended { .. })));
     drop(mine);
     assert_eq!(pool.resume("asleep").unwrap(), Bytes::mib(16));
-    assert_eq!(pool.account().held, Bytes::mib(32).0);
+    assert_eq!(pool.stats().held, Bytes::mib(32).0);
     asleep.alloc(A, A, S).unwrap();
 }
 
@@ -186,7 +186,7 @@ fn few_addresses_serve_small_and_large_blocks_and_several_tags() {
     let _small = pool.alloc(Bytes(100), A, S).unwrap();
     let _large = pool.alloc(Bytes::mib(16), A, S).unwrap();
     let _other = pool.tagged("other").unwrap().alloc(Bytes::mib(16), A, S).unwrap();
-    assert!(pool.account().reserved <= Bytes::mib(256).0);
+    assert!(pool.stats().reserved <= Bytes::mib(256).0);
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn absurd_requests_are_refused() {
     ] {
         assert!(pool.alloc(Bytes(size), Bytes(alignment), S).is_err(), "{size} at {alignment}");
     }
-    assert_eq!(pool.account().held, 0);
+    assert_eq!(pool.stats().held, 0);
 }
 
 /// A suspend that fails beside one that succeeds does not say that the tag can be used.

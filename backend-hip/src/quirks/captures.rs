@@ -1,12 +1,12 @@
 //! The entries about captures: calls that spoil the capture of a stream that they do not name. `relaxed` has the table of
 //! what was seen.
 
-use super::list::{SINCE_ALWAYS, V6_1, V7_0, quirk};
+use super::list::{UNFIXED, V6_1, V7_0, quirk};
 use gpu_vmm_core::Quirk;
 
-pub(super) const WAITS: Quirk = quirk(
+pub(crate) const WAITS_SPOIL_CAPTURES: Quirk = quirk(
     "waits-spoil-captures",
-    (V6_1, SINCE_ALWAYS),
+    (V6_1, UNFIXED),
     "hipEventSynchronize, hipStreamSynchronize, hipStreamQuery, hipMalloc, hipFree, hipHostMalloc and hipHostFree, and from \
      7.0 on hipEventQuery, fail and spoil a capture in global mode of any thread, and one in thread-local mode of the calling \
      thread",
@@ -14,27 +14,27 @@ pub(super) const WAITS: Quirk = quirk(
     "simulated, both: tests/hsa-sim/checks/capture.c",
 );
 
-pub(super) const DEVICE_WAIT: Quirk = quirk(
+pub(crate) const DEVICE_WAIT_SPOILS_CAPTURES: Quirk = quirk(
     "device-wait-spoils-captures",
-    (V6_1, SINCE_ALWAYS),
+    (V6_1, UNFIXED),
     "hipDeviceSynchronize fails and spoils every capture of the process, in relaxed mode as well, whichever device it is for",
     "a small allocation is made and freed in relaxed mode: hipFree waits for the device too, by AMD's header, and spoils \
      none; hipDeviceSynchronize if no memory is left for that",
     "simulated, both: tests/hsa-sim/checks/capture.c; that hipFree waits: backend-hip/tests/hip/captures.rs",
 );
 
-pub(super) const SPOILT_STAYS: Quirk = quirk(
+pub(crate) const SPOILT_CAPTURE_STAYS: Quirk = quirk(
     "spoilt-capture-stays",
-    (V6_1, SINCE_ALWAYS),
+    (V6_1, UNFIXED),
     "after hipStreamEndCapture has reported a spoilt capture, the stream still says that it captures (invalidated) and \
      refuses to be waited for, until another capture of it has begun and ended; hipStreamEndCapture once more crashes",
     "the workbench captures nothing for a moment; of a program's stream it is believed that it captures",
     "simulated, both: backend-hip/tests/hip/captures.rs",
 );
 
-pub(super) const NULL_STREAM: Quirk = quirk(
+pub(crate) const NULL_STREAM_SPOILS_CAPTURES: Quirk = quirk(
     "null-stream-spoils-captures",
-    (V6_1, SINCE_ALWAYS),
+    (V6_1, UNFIXED),
     "hipMemcpy and hipMemset fail and spoil every capture of the process, in relaxed mode as well, though the stream that \
      captures is a non-blocking one; hipStreamIsCapturing of the null stream reports blocking streams alone",
     "the null stream is waited for in relaxed mode, and copies and fills are done by a stream that is apart from it",

@@ -1,6 +1,6 @@
 //! The entries about the host: its access to a device's memory, its own memory, and copies to and from that.
 
-use super::list::{SINCE_ALWAYS, V6_1, V7_0, V7_2, V7_15, V7_16, quirk};
+use super::list::{UNFIXED, V6_1, V7_0, V7_2, V7_15, V7_16, quirk};
 use gpu_vmm_core::Quirk;
 
 pub(super) const ACCESS_APPEARS: Quirk = quirk(
@@ -19,17 +19,17 @@ pub(super) const ON_IMPORTS: Quirk = quirk(
     "ROCm/rocm-systems #11185, PR #10879",
 );
 
-pub(super) const UNTOLD: Quirk = quirk(
+pub(crate) const HOST_ACCESS_UNTOLD: Quirk = quirk(
     "host-access-untold",
-    (V7_2, SINCE_ALWAYS),
+    (V7_2, UNFIXED),
     "hipMemGetAccess answers hipErrorInvalidValue for the host, whatever it may do",
     "what is set for the host is not asked back; whoever asks gets Unsupported",
     "simulated, 7.2.4",
 );
 
-pub(super) const LEAVES_A_HOLE: Quirk = quirk(
+pub(crate) const HOST_ACCESS_LEAVES_A_HOLE: Quirk = quirk(
     "host-access-leaves-a-hole",
-    (V7_2, SINCE_ALWAYS),
+    (V7_2, UNFIXED),
     "after hipMemUnmap of memory that the host had access to, nothing is at its addresses: the next mmap of the \
      process may get them, and hipMemAddressFree takes them away from it again",
     "the addresses are closed as soon as hipMemUnmap returns; only another thread's mmap can come between",

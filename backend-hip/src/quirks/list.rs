@@ -16,7 +16,7 @@ const V7_12: u32 = 71_200_000;
 const V7_14: u32 = 71_400_000;
 pub(super) const V7_15: u32 = 71_500_000;
 pub(super) const V7_16: u32 = 71_600_000;
-pub(super) const SINCE_ALWAYS: u32 = u32::MAX;
+pub(super) const UNFIXED: u32 = u32::MAX;
 
 pub(super) const fn quirk(
     id: &'static str,
@@ -60,9 +60,9 @@ pub(super) const COPY_BY_SOURCE: Quirk = quirk(
     "simulated, 6.4.3; 7.2.4 takes the current device",
 );
 
-pub(super) const OWNER_LAST: Quirk = quirk(
+pub(crate) const OWNER_LAST: Quirk = quirk(
     "owner-last",
-    (V7_14, SINCE_ALWAYS),
+    (V7_14, UNFIXED),
     "a mapping is corrupted when a peer is given access after the owner of the memory",
     "one device a call, the owner last; for a peer that comes later the owner's work is waited for, its access taken, and \
      given again after the peer's",
@@ -100,7 +100,7 @@ pub(super) const IMPORT_UNKNOWN: [Quirk; 2] = [
 
 pub(super) const IMPORT_READS_LATER: Quirk = quirk(
     "import-reads-later",
-    (V7_14, SINCE_ALWAYS),
+    (V7_14, UNFIXED),
     "an imported descriptor may be read only when access is set",
     "an imported handle keeps a copy of the descriptor open",
     "ROCm/rocm-systems PR #8304, #8436",
@@ -117,6 +117,80 @@ pub(super) const MEMORY_STAYS: Quirk = quirk(
     "ROCm/legacy-rocm-build #6021; ROCm/rocm-systems PR #4363; vllm-project/vllm #37533; fzyzcjy/torch_memory_saver #83",
 );
 
+pub(crate) const MAP_REPORTS_NOTHING: Quirk = quirk(
+    "map-reports-nothing",
+    (V6_1, V7_14),
+    "hipMemMap answers success when nothing was mapped: too few descriptors, a failure below, bad arguments",
+    "hipMemGetAccess on the first byte must succeed, or the map failed; HIP then still holds a reference to the handle, whose \
+     memory stays; bad arguments are excluded before the call",
+    "simulated, both",
+);
+
+pub(crate) const UNMAP_ON_CURRENT_DEVICE: Quirk = quirk(
+    "unmap-on-current-device",
+    (V7_0, V7_14),
+    "hipMemUnmap is ordered by the null stream of the current device",
+    "the owner of the memory is made current for the call",
+    "read in clr 7.0",
+);
+
+pub(crate) const IMPORT_ON_CURRENT_DEVICE: Quirk = quirk(
+    "import-on-current-device",
+    (V6_1, UNFIXED),
+    "an imported handle is the current device's, and says so",
+    "the device is made current for the call; properties come from who exported",
+    "simulated, both",
+);
+
+pub(crate) const ERROR_STICKS: Quirk = quirk(
+    "error-sticks",
+    (V7_0, UNFIXED),
+    "hipGetLastError tells of a failed call even after others succeeded",
+    "it is read once after each failure, so that it is empty for others",
+    "openxla/xla #31348",
+);
+
+pub(crate) const IMPORT_DESCRIPTOR_ZERO: Quirk = quirk(
+    "import-descriptor-zero",
+    (V7_1, UNFIXED),
+    "descriptor 0 is taken for a null pointer",
+    "HIP is given a copy of the descriptor, which is above 2",
+    "ROCm/rocm-systems PR #759",
+);
+
+pub(crate) const ALIGNMENT_IGNORED: Quirk = quirk(
+    "alignment-ignored",
+    (V6_1, UNFIXED),
+    "hipMemAddressReserve checks the alignment and does not use it",
+    "a larger range is reserved and the aligned part of it used; the whole is freed",
+    "simulated, both: asked for 1 GiB, got 2 MiB",
+);
+
+pub(crate) const UNMAP_ONE_MAPPING: Quirk = quirk(
+    "unmap-one-mapping",
+    (V6_1, V7_0),
+    "hipMemUnmap of several mappings leaks the memory of all but the first; of a part of one, it forgets the mapping \
+     and leaves it",
+    "one whole mapping a call, on all versions",
+    "ROCm/ROCR-Runtime #285; simulated, 6.4.3",
+);
+
+pub(crate) const CREATE_ON_CURRENT_DEVICE: Quirk = quirk(
+    "create-on-current-device",
+    (V7_0, UNFIXED),
+    "hipMemCreate takes the memory of the current device and only writes down location.id",
+    "the device is made current for the call, and the former one again after it",
+    "simulated, 7.2.4: hipMemGetInfo of both devices",
+);
+
+pub(crate) const GRANULARITY_TOO_SMALL: Quirk = quirk(
+    "granularity-too-small",
+    (V6_1, UNFIXED),
+    "4 KiB are reported, which is slow, and with which kernels fault on RDNA4",
+    "granularity is what HIP reports or 2 MiB, whichever is more",
+    "ROCm/rocm-systems PR #9360, PR #1176; simulated, both: 4096",
+);
+
 /// All entries.
 pub(crate) const LIST: &[Quirk] = &[
     FREE_RACES,
@@ -126,35 +200,11 @@ pub(crate) const LIST: &[Quirk] = &[
     IMPORT_UNKNOWN[0],
     IMPORT_UNKNOWN[1],
     IMPORT_READS_LATER,
-    quirk(
-        "granularity-too-small",
-        (V6_1, SINCE_ALWAYS),
-        "4 KiB are reported, which is slow, and with which kernels fault on RDNA4",
-        "granularity is what HIP reports or 2 MiB, whichever is more",
-        "ROCm/rocm-systems PR #9360, PR #1176; simulated, both: 4096",
-    ),
+    GRANULARITY_TOO_SMALL,
     OWNER_LAST,
-    quirk(
-        "create-on-current-device",
-        (V7_0, SINCE_ALWAYS),
-        "hipMemCreate takes the memory of the current device and only writes down location.id",
-        "the device is made current for the call, and the former one again after it",
-        "simulated, 7.2.4: hipMemGetInfo of both devices",
-    ),
-    quirk(
-        "import-on-current-device",
-        (V6_1, SINCE_ALWAYS),
-        "an imported handle is the current device's, and says so",
-        "the device is made current for the call; properties come from who exported",
-        "simulated, both",
-    ),
-    quirk(
-        "import-descriptor-zero",
-        (V7_1, SINCE_ALWAYS),
-        "descriptor 0 is taken for a null pointer",
-        "HIP is given a copy of the descriptor, which is above 2",
-        "ROCm/rocm-systems PR #759",
-    ),
+    CREATE_ON_CURRENT_DEVICE,
+    IMPORT_ON_CURRENT_DEVICE,
+    IMPORT_DESCRIPTOR_ZERO,
     quirk(
         "import-leaks",
         (V6_1, V7_0),
@@ -162,13 +212,7 @@ pub(crate) const LIST: &[Quirk] = &[
         "none: the process that ends frees it",
         "ROCm/clr PR #193; simulated, 6.4.3",
     ),
-    quirk(
-        "alignment-ignored",
-        (V6_1, SINCE_ALWAYS),
-        "hipMemAddressReserve checks the alignment and does not use it",
-        "a larger range is reserved and the aligned part of it used; the whole is freed",
-        "simulated, both: asked for 1 GiB, got 2 MiB",
-    ),
+    ALIGNMENT_IGNORED,
     quirk(
         "reserve-says-no-memory",
         (V6_1, V7_0),
@@ -178,19 +222,12 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "hint-is-a-wish",
-        (V6_1, SINCE_ALWAYS),
+        (V6_1, UNFIXED),
         "with a hint that is taken or unaligned hipMemAddressReserve gives another address and success",
         "the address is compared by the caller, and given back where it had to be exact",
         "simulated, both",
     ),
-    quirk(
-        "map-reports-nothing",
-        (V6_1, V7_14),
-        "hipMemMap answers success when nothing was mapped: too few descriptors, a failure below, bad arguments",
-        "hipMemGetAccess on the first byte must succeed, or the map failed; HIP then still holds a reference to the handle, whose \
-         memory stays; bad arguments are excluded before the call",
-        "simulated, both",
-    ),
+    MAP_REPORTS_NOTHING,
     quirk(
         "map-beyond-reservation",
         (V6_1, V7_14),
@@ -200,26 +237,19 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "map-offset",
-        (V6_1, SINCE_ALWAYS),
+        (V6_1, UNFIXED),
         "an offset into the handle is refused",
         "whole handles are mapped",
         "simulated, both",
     ),
     quirk(
         "one-reservation",
-        (V6_1, SINCE_ALWAYS),
+        (V6_1, UNFIXED),
         "map, unmap, set access, copies and free work within one reservation; adjacent ones never merge",
         "excluded before the call: ranges are cut at the border",
         "intel/llvm #22671; simulated, both",
     ),
-    quirk(
-        "unmap-one-mapping",
-        (V6_1, V7_0),
-        "hipMemUnmap of several mappings leaks the memory of all but the first; of a part of one, it forgets the mapping \
-         and leaves it",
-        "one whole mapping a call, on all versions",
-        "ROCm/ROCR-Runtime #285; simulated, 6.4.3",
-    ),
+    UNMAP_ONE_MAPPING,
     quirk(
         "unmap-of-nothing",
         (V6_1, V7_0),
@@ -234,13 +264,7 @@ pub(crate) const LIST: &[Quirk] = &[
         "excluded before the call: whoever unmaps proves that devices are done",
         "read in clr 6.4.1 and 7.0",
     ),
-    quirk(
-        "unmap-on-current-device",
-        (V7_0, V7_14),
-        "hipMemUnmap is ordered by the null stream of the current device",
-        "the owner of the memory is made current for the call",
-        "read in clr 7.0",
-    ),
+    UNMAP_ON_CURRENT_DEVICE,
     quirk(
         "access-rounds-up",
         (V6_1, V7_0),
@@ -258,14 +282,14 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "access-change-is-a-gap",
-        (V6_1, SINCE_ALWAYS),
+        (V6_1, UNFIXED),
         "a changed access is taken away and given anew: a kernel that runs on that device may fault",
         "none; giving the access that is there changes nothing",
         "read in rocr-runtime of August 2025",
     ),
     quirk(
         "read-only-is-hardware",
-        (V6_1, SINCE_ALWAYS),
+        (V6_1, UNFIXED),
         "no call refuses to use memory that the device has no access to, to write to read-only memory, or to go on behind \
          a mapping; the access faults and ends the process",
         "copies and fills are checked against the core's books; kernels are not",
@@ -273,14 +297,14 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "free-ignores-size",
-        (V6_1, SINCE_ALWAYS),
+        (V6_1, UNFIXED),
         "hipMemAddressFree frees the whole reservation that holds the address, whatever the size",
         "a reservation is freed once, with the base and size that HIP gave",
         "simulated, both",
     ),
     quirk(
         "free-while-mapped",
-        (V6_1, SINCE_ALWAYS),
+        (V6_1, UNFIXED),
         "hipMemAddressFree while something is mapped fails and forgets the range; unmapping then crashes",
         "a reservation with mappings left is not freed, and a free that fails is not tried again",
         "simulated, both",
@@ -316,7 +340,7 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "hipfree-succeeds",
-        (V6_1, SINCE_ALWAYS),
+        (V6_1, UNFIXED),
         "hipFree on mapped memory answers success and ruins the tables",
         "never called on such memory",
         "simulated, both",
@@ -330,7 +354,7 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "ipc-handle-accepted",
-        (V6_1, SINCE_ALWAYS),
+        (V6_1, UNFIXED),
         "hipIpcGetMemHandle takes mapped memory and gives a handle that cannot be used",
         "never called",
         "ROCm/clr #265, #266",
@@ -342,13 +366,7 @@ pub(crate) const LIST: &[Quirk] = &[
         "fills are the owner's, who has it",
         "simulated, 7.2.4",
     ),
-    quirk(
-        "error-sticks",
-        (V7_0, SINCE_ALWAYS),
-        "hipGetLastError tells of a failed call even after others succeeded",
-        "it is read once after each failure, so that it is empty for others",
-        "openxla/xla #31348",
-    ),
+    ERROR_STICKS,
     quirk(
         "large-creates",
         (V6_1, V7_0),
@@ -365,7 +383,7 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "map-visible-late",
-        (V7_2, SINCE_ALWAYS),
+        (V7_2, UNFIXED),
         "on gfx1201, hipMemMap and hipMemSetAccess return before the mapping is visible: for about 2 ms a kernel reads zeros \
          there, and what it writes is lost, without a fault",
         "none: only time helps, and no version without it is known; a pattern that is written and checked sees it",
@@ -373,7 +391,7 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "set-access-hangs-before-drm-3-64",
-        (V7_14, SINCE_ALWAYS),
+        (V7_14, UNFIXED),
         "hipMemSetAccess never returns on Linux whose amdgpu is older than DRM 3.64: ROCr waits for a point of a timeline \
          that such a kernel ignores",
         "none: the call cannot be taken back; a newer kernel helps",
@@ -394,20 +412,20 @@ pub(crate) const LIST: &[Quirk] = &[
         "none",
         "ROCm/hip #3763",
     ),
-    captures::WAITS,
-    captures::DEVICE_WAIT,
-    captures::SPOILT_STAYS,
-    captures::NULL_STREAM,
+    captures::WAITS_SPOIL_CAPTURES,
+    captures::DEVICE_WAIT_SPOILS_CAPTURES,
+    captures::SPOILT_CAPTURE_STAYS,
+    captures::NULL_STREAM_SPOILS_CAPTURES,
     captures::RECORDED_THERE,
     host::PINNED_BY_FIRST,
     host::ON_IMPORTS,
     host::ACCESS_APPEARS,
-    host::UNTOLD,
-    host::LEAVES_A_HOLE,
+    host::HOST_ACCESS_UNTOLD,
+    host::HOST_ACCESS_LEAVES_A_HOLE,
     host::MEMORY_IS_THE_DEVICES,
     quirk(
         "range-is-one-mapping",
-        (V7_0, SINCE_ALWAYS),
+        (V7_0, UNFIXED),
         "hipMemGetHandleForAddressRange over several mappings, or of any length at all, answers success with a \
          descriptor of the first mapping's memory alone",
         "never called; a descriptor is of one whole mapping and must have its size, and of several it is refused",
@@ -415,7 +433,7 @@ pub(crate) const LIST: &[Quirk] = &[
     ),
     quirk(
         "range-leaks",
-        (V7_0, SINCE_ALWAYS),
+        (V7_0, UNFIXED),
         "hipMemGetHandleForAddressRange takes a reference (hsa_amd_vmem_retain_alloc_handle) that it never gives back: \
          the memory is lost",
         "never called; what it calls of ROCr is called directly, and the reference given back",

@@ -4,16 +4,17 @@
 //! the quirks whose handling is left out. It is asked in two places: where what a version needs is put together, and where
 //! something is done for all versions alike.
 
+use gpu_vmm_core::Quirk;
+
 #[cfg(not(feature = "quirk-switch"))]
-pub(crate) const fn handles(_id: &str) -> bool {
+pub(crate) const fn workaround_enabled(_quirk: &Quirk) -> bool {
     true
 }
 
 #[cfg(feature = "quirk-switch")]
-pub(crate) fn handles(id: &str) -> bool {
+pub(crate) fn workaround_enabled(quirk: &Quirk) -> bool {
     use std::sync::LazyLock;
     static LEFT_OUT: LazyLock<String> =
         LazyLock::new(|| std::env::var("GPU_VMM_HIP_WITHOUT_QUIRK").unwrap_or_default());
-    debug_assert!(super::LIST.iter().any(|quirk| quirk.id == id), "{id} is no quirk");
-    !LEFT_OUT.split(',').any(|left_out| left_out == id)
+    !LEFT_OUT.split(',').any(|left_out| left_out == quirk.id)
 }

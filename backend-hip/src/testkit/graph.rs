@@ -3,7 +3,7 @@
 
 use crate::driver::Driver;
 use crate::ffi::{self, hipError_t, hipGraphExec_t, hipStreamCaptureMode};
-use crate::quirks::handles;
+use crate::quirks::{SPOILT_CAPTURE_STAYS, workaround_enabled};
 use crate::stream::{needed, raw};
 use gpu_vmm_core::testkit::{CaptureMode, Graph};
 use gpu_vmm_core::{DeviceId, Result, Stream};
@@ -56,7 +56,7 @@ pub(crate) fn end(driver: &Arc<Driver>, device: DeviceId, stream: Stream<'_>) ->
     // SAFETY: the stream is alive, and HIP writes one graph.
     let code = unsafe { end(raw(stream), &raw mut graph) };
     if let Err(error) = driver.check(OPERATION, "hipStreamEndCapture", code, || format!("{stream:?}")) {
-        if code == hipError_t::hipErrorStreamCaptureInvalidated && handles("spoilt-capture-stays") {
+        if code == hipError_t::hipErrorStreamCaptureInvalidated && workaround_enabled(&SPOILT_CAPTURE_STAYS) {
             revive(driver, OPERATION, stream)?;
         }
         return Err(error);

@@ -134,7 +134,7 @@ fn account<B: Backend>(backend: &B) -> Result<Work, Failed> {
     let pool = pool(backend)?;
     let blocks = blocks(&pool, &MIXED)?;
     Ok(Box::new(move || {
-        black_box((pool.account(), &blocks));
+        black_box((pool.stats(), &blocks));
         Ok(())
     }))
 }

@@ -1,6 +1,6 @@
 //! The physical memory of a picture, in order, and behind which addresses each piece is.
 
-use gpu_vmm::pool::Picture;
+use gpu_vmm::pool::PoolSnapshot;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ struct Run {
 }
 
 /// Goes through all frames that are held, by number. Fails where there are more mappings than can be shown.
-pub(super) fn frames(picture: &Picture) -> Result<Vec<Frames>, String> {
+pub(super) fn frames(picture: &PoolSnapshot) -> Result<Vec<Frames>, String> {
     let runs = runs(picture);
     // By number; at the same one those that end go before those that begin.
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * runs.len());
@@ -58,7 +58,7 @@ pub(super) fn frames(picture: &Picture) -> Result<Vec<Frames>, String> {
     Ok(all)
 }
 
-fn runs(picture: &Picture) -> Vec<Run> {
+fn runs(picture: &PoolSnapshot) -> Vec<Run> {
     let mapped = picture.spaces.iter().enumerate().flat_map(|(space, of)| {
         of.pages.iter().map(move |pages| {
             let first = u64::from(pages.frame);

@@ -4,7 +4,7 @@
 use super::frames::{Frames, frames};
 use super::{largest, mapped, state_name, unused};
 use crate::output::{about, counted};
-use gpu_vmm::pool::{Moment, Picture, SpacePicture};
+use gpu_vmm::pool::{Moment, PoolSnapshot, SpaceSnapshot};
 use gpu_vmm::{Address, Bytes};
 use serde::Serialize;
 use std::fmt::Write;
@@ -41,7 +41,7 @@ struct Space<'a> {
 }
 
 /// The page, or why there can be none.
-pub(super) fn page(picture: &Picture) -> Result<String, String> {
+pub(super) fn page(picture: &PoolSnapshot) -> Result<String, String> {
     let data = Data {
         page: picture.page,
         spaces: picture.spaces.iter().map(Space::new).collect(),
@@ -72,7 +72,7 @@ pub(super) fn page(picture: &Picture) -> Result<String, String> {
 }
 
 impl<'a> Space<'a> {
-    fn new(space: &'a SpacePicture) -> Self {
+    fn new(space: &'a SpaceSnapshot) -> Self {
         let mut streams: Vec<u64> = space.blocks.iter().map(|block| block.stream).collect();
         streams.sort_unstable();
         streams.dedup();
@@ -131,8 +131,8 @@ fn amount(bytes: u64) -> String {
     format!("<span title=\"{bytes} bytes\">{}</span>", about(Bytes(bytes)))
 }
 
-fn account(picture: &Picture) -> String {
-    let account = &picture.account;
+fn account(picture: &PoolSnapshot) -> String {
+    let account = &picture.stats;
     let calls = &account.driver_calls;
     let of_calls = format!(
         "{} create, {} map, {} unmap, {} set access, {} other",
@@ -161,12 +161,12 @@ fn account(picture: &Picture) -> String {
     list
 }
 
-fn tag(space: &SpacePicture) -> String {
+fn tag(space: &SpaceSnapshot) -> String {
     if space.tag.is_empty() { "<i>without a tag</i>".to_owned() } else { escaped(&space.tag) }
 }
 
 /// A place for each range, that the script draws into.
-fn spaces(picture: &Picture) -> String {
+fn spaces(picture: &PoolSnapshot) -> String {
     let mut sections = String::new();
     for (index, space) in picture.spaces.iter().enumerate() {
         let (base, tag) = (Address(space.base), tag(space));
@@ -183,9 +183,9 @@ fn spaces(picture: &Picture) -> String {
     if sections.is_empty() { "<p class=\"none\">No addresses are reserved.</p>".to_owned() } else { sections }
 }
 
-fn bins(picture: &Picture) -> String {
+fn bins(picture: &PoolSnapshot) -> String {
     let mut rows = String::new();
-    for bin in &picture.account.bins {
+    for bin in &picture.stats.bins {
         let all = bin.live.saturating_add(bin.free);
         let part = if all == 0 { 0.0 } else { 100.0 * bin.live as f64 / all as f64 };
         let (size, taken) = (amount(bin.size), amount(bin.size.saturating_mul(bin.live)));
@@ -203,7 +203,7 @@ fn bins(picture: &Picture) -> String {
     }
 }
 
-fn largest_blocks(picture: &Picture) -> String {
+fn largest_blocks(picture: &PoolSnapshot) -> String {
     let mut rows = String::new();
     for (space, block) in largest(picture) {
         // What was read fits.

@@ -16,7 +16,7 @@ use crate::Answer;
 use crate::args::ReportArguments;
 use crate::destination::checked;
 use crate::output::Output;
-use gpu_vmm::pool::{BlockPicture, BlockState, Picture, SpacePicture};
+use gpu_vmm::pool::{BlockSnapshot, BlockState, PoolSnapshot, SpaceSnapshot};
 
 pub(crate) fn run(asked: &ReportArguments) -> Answer {
     let page = checked("report", "--html", asked.html.as_deref(), &[&asked.file])?;
@@ -41,7 +41,7 @@ fn state_name(state: BlockState) -> &'static str {
 const LARGEST: usize = 20;
 
 /// The largest blocks that are not free, each with its range; of the same size that which comes first.
-fn largest(picture: &Picture) -> Vec<(&SpacePicture, &BlockPicture)> {
+fn largest(picture: &PoolSnapshot) -> Vec<(&SpaceSnapshot, &BlockSnapshot)> {
     let all = picture.spaces.iter().flat_map(|space| space.blocks.iter().map(move |block| (space, block)));
     let mut taken: Vec<_> = all.filter(|(_, block)| block.state != BlockState::Free).collect();
     taken.sort_by_key(|(_, block)| std::cmp::Reverse(block.size));
@@ -50,14 +50,14 @@ fn largest(picture: &Picture) -> Vec<(&SpacePicture, &BlockPicture)> {
 }
 
 /// How much of a range is mapped.
-fn mapped(space: &SpacePicture, page: u64) -> u64 {
+fn mapped(space: &SpaceSnapshot, page: u64) -> u64 {
     // What was read fits.
     space.pages.iter().map(|pages| pages.count).sum::<u64>().saturating_mul(page)
 }
 
 /// The part of the held memory that no block takes, in percent.
-fn unused(picture: &Picture) -> String {
-    format!("{:.1} %", 100.0 * picture.account.unused().max(0.0))
+fn unused(picture: &PoolSnapshot) -> String {
+    format!("{:.1} %", 100.0 * picture.stats.unused().max(0.0))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use crate::output::counted;
 use crate::{Answer, input};
 use gpu_vmm::Bytes;
-use gpu_vmm::pool::{Picture, SpacePicture};
+use gpu_vmm::pool::{PoolSnapshot, SpaceSnapshot};
 use serde::Deserialize;
 use std::path::Path;
 
@@ -14,7 +14,7 @@ struct Versioned {
 }
 
 /// Reads and checks.
-pub(super) fn read(file: &Path) -> Answer<Picture> {
+pub(super) fn read(file: &Path) -> Answer<PoolSnapshot> {
     let text = input::read(file)?;
     content(&text).map_err(|why| refused(file, &why))
 }
@@ -25,19 +25,19 @@ pub(super) fn refused(file: &Path, why: &str) -> Box<dyn std::error::Error> {
 }
 
 /// What is in a file, or why it is nothing.
-pub(super) fn content(text: &[u8]) -> Result<Picture, String> {
+pub(super) fn content(text: &[u8]) -> Result<PoolSnapshot, String> {
     let Versioned { version } = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    if version != u64::from(Picture::VERSION) {
-        let known = Picture::VERSION;
+    if version != u64::from(PoolSnapshot::VERSION) {
+        let known = PoolSnapshot::VERSION;
         return Err(format!("it is of version {version}, and this gpu-vmm reads version {known}"));
     }
-    let picture: Picture = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let picture: PoolSnapshot = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     check(&picture)?;
     Ok(picture)
 }
 
 /// Parts lie behind each other in their range, and no number is past what can be.
-fn check(picture: &Picture) -> Result<(), String> {
+fn check(picture: &PoolSnapshot) -> Result<(), String> {
     for (index, space) in picture.spaces.iter().enumerate() {
         space_is_right(space, picture.page)
             .map_err(|why| format!("{why}, in range {index}, tagged {:?}", space.tag))?;
@@ -48,7 +48,7 @@ fn check(picture: &Picture) -> Result<(), String> {
     Ok(())
 }
 
-fn space_is_right(space: &SpacePicture, page: u64) -> Result<(), String> {
+fn space_is_right(space: &SpaceSnapshot, page: u64) -> Result<(), String> {
     let Some(_) = space.base.checked_add(space.reserved) else {
         return Err(format!("{} of addresses are more than there can be", Bytes(space.reserved)));
     };

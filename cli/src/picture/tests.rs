@@ -3,21 +3,21 @@
 use super::frames::{Frames, Place, frames};
 use super::read::content;
 use super::*;
-use gpu_vmm::pool::{Account, FramesPicture, PagesPicture};
+use gpu_vmm::pool::{FramesSnapshot, PagesSnapshot, PoolStats};
 
 const MIB: u64 = 1 << 20;
 
-fn block(offset: u64, size: u64, state: BlockState) -> BlockPicture {
-    BlockPicture { offset: offset * MIB, size: size * MIB, state, stream: 0 }
+fn block(offset: u64, size: u64, state: BlockState) -> BlockSnapshot {
+    BlockSnapshot { offset: offset * MIB, size: size * MIB, state, stream: 0 }
 }
 
-fn pages(offset: u64, count: u64, frame: u32, used: bool) -> PagesPicture {
-    PagesPicture { offset: offset * MIB, count, frame, used }
+fn pages(offset: u64, count: u64, frame: u32, used: bool) -> PagesSnapshot {
+    PagesSnapshot { offset: offset * MIB, count, frame, used }
 }
 
 /// Two ranges; frames 4 to 7 are free and behind addresses of both.
-fn picture() -> Picture {
-    let space = |tag: &str, base, blocks, pages| SpacePicture {
+fn picture() -> PoolSnapshot {
+    let space = |tag: &str, base, blocks, pages| SpaceSnapshot {
         tag: tag.to_owned(),
         base,
         reserved: 1 << 30,
@@ -32,17 +32,17 @@ fn picture() -> Picture {
         vec![pages(0, 4, 0, true), pages(8, 4, 4, false)],
     );
     let two = space("two", 2 << 40, vec![block(4, 4, BlockState::Pending)], vec![pages(0, 3, 5, false)]);
-    Picture {
-        version: Picture::VERSION,
+    PoolSnapshot {
+        version: PoolSnapshot::VERSION,
         page: 2 * MIB,
-        account: Account { live: 8 * MIB, held: 20 * MIB, ..Account::default() },
+        stats: PoolStats { live: 8 * MIB, held: 20 * MIB, ..PoolStats::default() },
         spaces: vec![one, two],
-        unmapped: vec![FramesPicture { frame: 9, count: 2 }],
-        ..Picture::default()
+        unmapped: vec![FramesSnapshot { frame: 9, count: 2 }],
+        ..PoolSnapshot::default()
     }
 }
 
-fn reread(picture: &Picture) -> Result<Picture, String> {
+fn reread(picture: &PoolSnapshot) -> Result<PoolSnapshot, String> {
     content(&serde_json::to_vec(picture).unwrap())
 }
 
@@ -72,7 +72,7 @@ fn memory_in_too_many_places_is_refused_and_not_waited_for() {
     let mut picture = picture();
     // Each of them begins at a frame of its own and goes on to the end: half of a square in all.
     picture.page = 1;
-    let run = |index: u64| PagesPicture {
+    let run = |index: u64| PagesSnapshot {
         offset: index * 100_000,
         count: 10_000 - index,
         frame: index as u32,
@@ -93,7 +93,7 @@ fn the_largest_blocks_are_those_that_are_taken() {
 
 #[test]
 fn numbers_that_cannot_be_are_told_with_their_place() {
-    let wrong = |change: &dyn Fn(&mut Picture), expected: &str| {
+    let wrong = |change: &dyn Fn(&mut PoolSnapshot), expected: &str| {
         let mut picture = picture();
         change(&mut picture);
         let why = reread(&picture).unwrap_err();

@@ -4,21 +4,21 @@
 use super::{largest, mapped, state_name, unused};
 use crate::Answer;
 use crate::output::{Output, about, counted, shown};
-use gpu_vmm::pool::{Account, BlockState, Picture, SpacePicture};
+use gpu_vmm::pool::{BlockState, PoolSnapshot, PoolStats, SpaceSnapshot};
 use gpu_vmm::{Address, Bytes};
 
-pub(super) fn print(picture: &Picture, output: &mut Output) -> Answer {
+pub(super) fn print(picture: &PoolSnapshot, output: &mut Output) -> Answer {
     output.paragraph("pool on ", &shown(&picture.device))?;
     let page = Bytes(picture.page);
     output.paragraph("  ", &format!("{:.3} s after it was made, pages of {page}", picture.at))?;
     account(picture, output)?;
     picture.spaces.iter().try_for_each(|one| space(one, picture.page, output))?;
-    bins(&picture.account, output)?;
+    bins(&picture.stats, output)?;
     blocks(picture, output)
 }
 
-fn account(picture: &Picture, output: &mut Output) -> Answer {
-    let account = &picture.account;
+fn account(picture: &PoolSnapshot, output: &mut Output) -> Answer {
+    let account = &picture.stats;
     let calls = &account.driver_calls;
     let of_calls = format!(
         "{} ({} create, {} map, {} unmap, {} set access, {} other)",
@@ -47,7 +47,7 @@ fn account(picture: &Picture, output: &mut Output) -> Answer {
     Ok(())
 }
 
-fn space(space: &SpacePicture, page: u64, output: &mut Output) -> Answer {
+fn space(space: &SpaceSnapshot, page: u64, output: &mut Output) -> Answer {
     let tag = if space.tag.is_empty() { "without a tag".to_owned() } else { shown(&space.tag) };
     let suspended = if space.suspended { ", suspended" } else { "" };
     output.line("")?;
@@ -69,7 +69,7 @@ fn space(space: &SpacePicture, page: u64, output: &mut Output) -> Answer {
     Ok(())
 }
 
-fn bins(account: &Account, output: &mut Output) -> Answer {
+fn bins(account: &PoolStats, output: &mut Output) -> Answer {
     if account.bins.is_empty() {
         return Ok(());
     }
@@ -81,7 +81,7 @@ fn bins(account: &Account, output: &mut Output) -> Answer {
     Ok(())
 }
 
-fn blocks(picture: &Picture, output: &mut Output) -> Answer {
+fn blocks(picture: &PoolSnapshot, output: &mut Output) -> Answer {
     let largest = largest(picture);
     if largest.is_empty() {
         return Ok(());

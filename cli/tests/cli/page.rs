@@ -4,13 +4,13 @@
 use crate::browser::Browser;
 use crate::report::{EVIL, large, picture, write};
 use crate::rig::{Folder, command, stderr};
-use gpu_vmm::pool::Picture;
+use gpu_vmm::pool::PoolSnapshot;
 use serde_json::Value;
 use std::path::Path;
 use std::time::Instant;
 
 /// The page of a picture, opened; none where there is no browser.
-fn opened(test: &str, folder: &Folder, picture: &Picture) -> Option<Browser> {
+fn opened(test: &str, folder: &Folder, picture: &PoolSnapshot) -> Option<Browser> {
     let mut browser = Browser::start(test, folder)?;
     let out = folder.file("out.html");
     let output = command(&["report", &write(folder, picture), "--html", &out]).output().unwrap();
@@ -248,7 +248,7 @@ fn a_hundred_thousand_blocks_are_drawn() {
 #[test]
 fn an_empty_pool_has_a_page() {
     let folder = Folder::new("page-empty");
-    let empty = Picture { version: Picture::VERSION, ..Picture::default() };
+    let empty = PoolSnapshot { version: PoolSnapshot::VERSION, ..PoolSnapshot::default() };
     let Some(mut browser) = opened("page", &folder, &empty) else { return };
     let said = browser.text("[...document.querySelectorAll('.none')].map(one => one.textContent).join('|')");
     assert_eq!(

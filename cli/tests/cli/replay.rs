@@ -133,8 +133,8 @@ fn a_snapshot_shows_the_pool_when_most_is_asked_for() {
     json(&replay(&[&file, "--json", "--snapshot", &to]));
     let picture: Value = serde_json::from_slice(&std::fs::read(&to).unwrap()).unwrap();
     assert_eq!(picture["version"], 1);
-    assert_eq!(picture["account"]["live_blocks"], 2, "{picture}");
-    assert!(number(&picture["account"], "live") >= PEAK, "{picture}");
+    assert_eq!(picture["stats"]["live_blocks"], 2, "{picture}");
+    assert!(number(&picture["stats"], "live") >= PEAK, "{picture}");
 }
 
 #[test]

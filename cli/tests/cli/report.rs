@@ -2,8 +2,8 @@
 
 use crate::rig::{Folder, command, fails, stderr, stdout};
 use gpu_vmm::pool::{
-    Account, BinAccount, BlockPicture, BlockState, DriverCalls, FramesPicture, Moment, PagesPicture, Picture,
-    SpacePicture,
+    BinStats, BlockSnapshot, BlockState, DriverCalls, FramesSnapshot, Moment, PagesSnapshot, PoolSnapshot,
+    PoolStats, SpaceSnapshot,
 };
 
 const MIB: u64 = 1 << 20;
@@ -11,20 +11,20 @@ const MIB: u64 = 1 << 20;
 /// A tag that ends the script, and one that is a place of the template.
 pub(crate) const EVIL: &str = "</script><b id=evil>\u{1b}[2J<!--<script>{{data}}&lt;'\"";
 
-fn block(offset: u64, size: u64, state: BlockState, stream: u64) -> BlockPicture {
-    BlockPicture { offset: offset * MIB, size: size * MIB, state, stream }
+fn block(offset: u64, size: u64, state: BlockState, stream: u64) -> BlockSnapshot {
+    BlockSnapshot { offset: offset * MIB, size: size * MIB, state, stream }
 }
 
-fn pages(offset: u64, count: u64, frame: u32, used: bool) -> PagesPicture {
-    PagesPicture { offset: offset * MIB, count, frame, used }
+fn pages(offset: u64, count: u64, frame: u32, used: bool) -> PagesSnapshot {
+    PagesSnapshot { offset: offset * MIB, count, frame, used }
 }
 
-fn space(tag: &str, base: u64, blocks: Vec<BlockPicture>, pages: Vec<PagesPicture>) -> SpacePicture {
-    SpacePicture { tag: tag.to_owned(), base, reserved: 64 << 30, suspended: false, blocks, pages }
+fn space(tag: &str, base: u64, blocks: Vec<BlockSnapshot>, pages: Vec<PagesSnapshot>) -> SpaceSnapshot {
+    SpaceSnapshot { tag: tag.to_owned(), base, reserved: 64 << 30, suspended: false, blocks, pages }
 }
 
 /// A pool of three tags with all states, whose free frames 40 to 47 are behind addresses of two of them.
-pub(crate) fn picture() -> Picture {
+pub(crate) fn picture() -> PoolSnapshot {
     use BlockState::{Bins, Cached, Free, Live, Pending};
     let weights = space(
         "weights",
@@ -47,7 +47,7 @@ pub(crate) fn picture() -> Picture {
     );
     let mut asleep = space("", 0x7200_0000_0000, vec![block(0, 4, Live, 0)], Vec::new());
     asleep.suspended = true;
-    let account = Account {
+    let stats = PoolStats {
         live: 85 * MIB + 300_000,
         live_blocks: 17,
         cached: 6 * MIB,
@@ -60,29 +60,26 @@ pub(crate) fn picture() -> Picture {
         peak_held: 150 * MIB,
         allocations: 123_456,
         driver_calls: DriverCalls { create: 65, map: 70, unmap: 5, set_access: 40, other: 9 },
-        bins: vec![
-            BinAccount { size: 1024, live: 3, free: 61 },
-            BinAccount { size: 65536, live: 12, free: 4 },
-        ],
+        bins: vec![BinStats { size: 1024, live: 3, free: 61 }, BinStats { size: 65536, live: 12, free: 4 }],
     };
     let moment = |at: u64| {
         let live = (at * 7919) % 90 * MIB;
         Moment { at: at as f64 * 0.05, live, pending: (at * 31) % 20 * MIB, held: 90 * MIB + at * MIB / 4 }
     };
-    Picture {
-        version: Picture::VERSION,
+    PoolSnapshot {
+        version: PoolSnapshot::VERSION,
         device: "cuda 13.0, device 0: a <fast> GPU & \u{1b}[2Jmore".to_owned(),
         at: 8.125,
         page: 2 * MIB,
-        account,
+        stats,
         spaces: vec![weights, evil, asleep],
-        unmapped: vec![FramesPicture { frame: 64, count: 4 }],
+        unmapped: vec![FramesSnapshot { frame: 64, count: 4 }],
         timeline: (0..160).map(moment).collect(),
     }
 }
 
 /// Many blocks, as a pool has after a long time.
-pub(crate) fn large(blocks: u64) -> Picture {
+pub(crate) fn large(blocks: u64) -> PoolSnapshot {
     let states =
         [BlockState::Live, BlockState::Free, BlockState::Pending, BlockState::Live, BlockState::Cached];
     let one =
@@ -99,7 +96,7 @@ pub(crate) fn large(blocks: u64) -> Picture {
 }
 
 /// The picture in a file.
-pub(crate) fn write(folder: &Folder, picture: &Picture) -> String {
+pub(crate) fn write(folder: &Folder, picture: &PoolSnapshot) -> String {
     let file = folder.file("pool.json");
     std::fs::write(&file, serde_json::to_vec(picture).unwrap()).unwrap();
     file
@@ -166,7 +163,7 @@ fn a_pipe_or_a_device_is_written_to_and_not_replaced() {
 #[test]
 fn an_empty_pool_has_a_summary_and_a_page() {
     let folder = Folder::new("report-empty");
-    let file = write(&folder, &Picture { version: Picture::VERSION, ..Picture::default() });
+    let file = write(&folder, &PoolSnapshot { version: PoolSnapshot::VERSION, ..PoolSnapshot::default() });
     for arguments in [&["report", &file][..], &["report", &file, "--html", "-"]] {
         let output = command(arguments).output().unwrap();
         assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));

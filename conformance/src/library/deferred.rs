@@ -175,11 +175,11 @@ fn announced_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
     free_on_the_default_stream();
     announce_during(&backend, "record event", &mut ask);
     free_on_the_default_stream();
-    let held = pool.account().held;
+    let held = pool.stats().held;
     deferred(&backend).capture_begins();
     ask();
     deferred(&backend).capture_ends();
-    assert_eq!(pool.account().held, held + page.0, "the pool recorded an event on the default stream");
+    assert_eq!(pool.stats().held, held + page.0, "the pool recorded an event on the default stream");
 }
 
 fn the_next_wait_gives_back<B: Workbench>(subject: &Subject<B>) {

@@ -88,7 +88,7 @@ int main(int count, char **arguments) {
 
     check(gpu_vmm_trim(pool, 0, &bytes), "trim");
     char *account = NULL;
-    check(gpu_vmm_account(pool, &account), "account");
+    check(gpu_vmm_pool_stats(pool, &account), "account");
     printf("the account: %s\n", account);
     gpu_vmm_string_free(account);
     gpu_vmm_pool_free(weights);

@@ -91,7 +91,7 @@ typedef struct {
 // What was given cannot be: null, a size of zero, an alignment that is no power of two, no such device, a bad tensor.
 #define GPU_VMM_INVALID_ARGUMENT 1
 
-// There is too little memory; the text has the pool's account.
+// There is too little memory; the text has the pool's statistics.
 #define GPU_VMM_OUT_OF_MEMORY 2
 
 // There are too few addresses.
@@ -295,15 +295,15 @@ gpu_vmm_status gpu_vmm_forget_stream(const gpu_vmm_pool *pool,
 // # Safety
 //
 // `pool` is null or a pool; `json` is null or room for a pointer, to be freed with gpu_vmm_string_free.
-gpu_vmm_status gpu_vmm_account(const gpu_vmm_pool *pool,
-                               char **json);
+gpu_vmm_status gpu_vmm_pool_stats(const gpu_vmm_pool *pool,
+                                  char **json);
 
 // What the pool looks like now, as JSON: what `gpu-vmm report FILE.json --html OUT` draws.
 //
 // # Safety
 //
-// As for gpu_vmm_account.
-gpu_vmm_status gpu_vmm_snapshot(const gpu_vmm_pool *pool, char **json);
+// As for gpu_vmm_pool_stats.
+gpu_vmm_status gpu_vmm_pool_snapshot(const gpu_vmm_pool *pool, char **json);
 
 // Reserves addresses for memory of a device; there is none yet behind them. `reserve` is how many bytes it can grow to, 0 for
 // as much as the device has.
@@ -533,7 +533,7 @@ gpu_vmm_status gpu_vmm_torch_configure(const char *backend,
 // `tag` is null or a string.
 gpu_vmm_status gpu_vmm_torch_set_tag(const char *tag);
 
-// The process's pool for a device, for its account, and to suspend and resume its tags. To be freed with gpu_vmm_pool_free,
+// The process's pool for a device, for its statistics, and to suspend and resume its tags. To be freed with gpu_vmm_pool_free,
 // which leaves the memory as it is.
 //
 // # Safety

@@ -381,12 +381,12 @@ pub unsafe extern "C" fn gpu_vmm_forget_stream(pool: *const Pool, stream: *mut c
 ///
 /// `pool` is null or a pool; `json` is null or room for a pointer, to be freed with gpu_vmm_string_free.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpu_vmm_account(pool: *const Pool, json: *mut *mut c_char) -> Status {
+pub unsafe extern "C" fn gpu_vmm_pool_stats(pool: *const Pool, json: *mut *mut c_char) -> Status {
     // SAFETY: null or room for a pointer, as the caller says.
     unsafe { clear(json) };
     status(|| {
         // SAFETY: as the caller says.
-        unsafe { give_json(json, &object("pool", pool)?.blocks.account()) }
+        unsafe { give_json(json, &object("pool", pool)?.blocks.stats()) }
     })
 }
 
@@ -394,9 +394,9 @@ pub unsafe extern "C" fn gpu_vmm_account(pool: *const Pool, json: *mut *mut c_ch
 ///
 /// # Safety
 ///
-/// As for gpu_vmm_account.
+/// As for gpu_vmm_pool_stats.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn gpu_vmm_snapshot(pool: *const Pool, json: *mut *mut c_char) -> Status {
+pub unsafe extern "C" fn gpu_vmm_pool_snapshot(pool: *const Pool, json: *mut *mut c_char) -> Status {
     // SAFETY: null or room for a pointer, as the caller says.
     unsafe { clear(json) };
     status(|| {

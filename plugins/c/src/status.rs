@@ -16,7 +16,7 @@ pub type Status = i32;
 pub const GPU_VMM_OK: Status = 0;
 /// What was given cannot be: null, a size of zero, an alignment that is no power of two, no such device, a bad tensor.
 pub const GPU_VMM_INVALID_ARGUMENT: Status = 1;
-/// There is too little memory; the text has the pool's account.
+/// There is too little memory; the text has the pool's statistics.
 pub const GPU_VMM_OUT_OF_MEMORY: Status = 2;
 /// There are too few addresses.
 pub const GPU_VMM_OUT_OF_ADDRESSES: Status = 3;

@@ -61,8 +61,8 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
     FAILS(number, gpu_vmm_alloc(NULL, 1, 0, NULL, &number));
     FAILS(block, gpu_vmm_find(pool, 4711, &block));
     FAILS(number, gpu_vmm_trim(NULL, 0, &number));
-    FAILS(text, gpu_vmm_account(NULL, &text));
-    FAILS(text, gpu_vmm_snapshot(NULL, &text));
+    FAILS(text, gpu_vmm_pool_stats(NULL, &text));
+    FAILS(text, gpu_vmm_pool_snapshot(NULL, &text));
     FAILS(object.region, gpu_vmm_region_new(backend, 4711, 0, &object.region));
     FAILS(number, gpu_vmm_region_address(NULL, &number));
     FAILS(number, gpu_vmm_region_size(NULL, &number));
@@ -81,7 +81,7 @@ static void results(const gpu_vmm_backend *backend, const gpu_vmm_pool *pool, co
 
 static long long held(const gpu_vmm_pool *pool) {
     char *account = NULL;
-    demand(gpu_vmm_account(pool, &account) == GPU_VMM_OK, "the account");
+    demand(gpu_vmm_pool_stats(pool, &account) == GPU_VMM_OK, "the account");
     const char *number = strstr(account, "\"held\":");
     demand(number != NULL, account);
     const long long bytes = strtoll(number + strlen("\"held\":"), NULL, 10);

@@ -181,7 +181,7 @@ int main(int count, char **arguments) {
     demand(says(gpu_vmm_last_error(), "is not the address of a block"), "a foreign pointer is told");
     gpu_vmm_torch_empty_cache();
     char *account = nullptr;
-    demand(gpu_vmm_account(pool, &account) == GPU_VMM_OK, "the account");
+    demand(gpu_vmm_pool_stats(pool, &account) == GPU_VMM_OK, "the account");
     demand(says(account, "\"live\":0") && says(account, "\"held\":0"), account);
     gpu_vmm_string_free(account);
     gpu_vmm_pool_free(pool);

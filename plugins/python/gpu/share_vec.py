@@ -177,7 +177,7 @@ def cupy_pool(checks: Checks) -> None:
     count, streams = 1 << 22, [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
 
     def account() -> dict[str, Any]:
-        return dict(plugin.pool().account())
+        return dict(plugin.pool().stats())
 
     parts = []
     most = 0
@@ -259,7 +259,7 @@ def errors(checks: Checks) -> None:
     checks.equal("the vector is as it was", [1.0, 2.0, 3.0], list(vec.tolist()))
     with pool.alloc(1 << 20) as block:
         checks.check("the pool goes on", "an address", hex(block.address), block.address != 0)
-    checks.equal("nothing of it is live", 0, pool.account()["live"])
+    checks.equal("nothing of it is live", 0, pool.stats()["live"])
     checks.equal("PyTorch's memory is as it was", 1024.0, foreign.sum().item())
 
 

@@ -97,7 +97,7 @@ _retired: List[_Allocator] = []
 
 
 def pool(device: Optional[SupportsIndex] = None) -> Pool:
-    """The pool of a device, None for CuPy's current one: for its account, tags and trim. Raises Error where CuPy is not served."""
+    """The pool of a device, None for CuPy's current one: for its statistics, tags and trim. Raises Error where CuPy is not served."""
     if _enabled is None:
         raise Error("ask for CuPy's pool: call gpu_vmm.cupy.enable() first")
     return _enabled.pool(int(_enabled.cupy.cuda.runtime.getDevice()) if device is None else int(device))

@@ -46,7 +46,7 @@ class InvalidArgument(Error, ValueError):
 
 
 class OutOfMemory(Error, MemoryError):
-    """There is too little memory. The text of a pool has its whole account."""
+    """There is too little memory. The text of a pool has its statistics."""
 
     status = Status.OUT_OF_MEMORY
 

@@ -194,7 +194,7 @@ class Pool(Owner):
     def alloc(self, size: SupportsIndex, alignment: SupportsIndex = 256, stream: SupportsIndex = 0) -> Block:
         """Memory of ``size`` bytes at a multiple of ``alignment`` bytes, a power of two, for a stream by the vendor's handle.
 
-        Raises InvalidArgument (a size of zero, a bad alignment), OutOfMemory with the pool's account, OutOfAddresses, Suspended
+        Raises InvalidArgument (a size of zero, a bad alignment), OutOfMemory with the pool's statistics, OutOfAddresses, Suspended
         where the tag sleeps.
         """
         bytes_, handle = unsigned("size", size), unsigned("stream", stream)
@@ -288,13 +288,13 @@ class Pool(Owner):
         """Forgets a stream that is to be destroyed, without waiting. Raises Busy while the stream captures."""
         check(library().gpu_vmm_forget_stream(self._handle, unsigned("stream", stream)))
 
-    def account(self) -> Dict[str, Any]:
+    def stats(self) -> Dict[str, Any]:
         """Where the memory is, in bytes: live, kept, pending, mapped, reserved, held, peak_live, peak_held, and more."""
-        return self._json("gpu_vmm_account")
+        return self._json("gpu_vmm_pool_stats")
 
     def snapshot(self) -> Dict[str, Any]:
-        """The whole picture: ranges, blocks, pages, the account and how it came about."""
-        return self._json("gpu_vmm_snapshot")
+        """The whole picture: ranges, blocks, pages, the statistics and how they came about."""
+        return self._json("gpu_vmm_pool_snapshot")
 
     def tags(self) -> List[str]:
         """The tags that have had memory so far."""

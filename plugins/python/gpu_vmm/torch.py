@@ -273,8 +273,8 @@ def wake(tag: Optional[str] = None, device: Any = None) -> int:
 
 
 def stats(device: Any = None) -> Dict[str, Any]:
-    """Where a device's memory is: ``Pool.account``, in bytes."""
-    return device_pool(device).account()
+    """Where a device's memory is: ``Pool.stats``, in bytes."""
+    return device_pool(device).stats()
 
 
 def report(path: Union[str, "os.PathLike[str]"], device: Any = None) -> None:

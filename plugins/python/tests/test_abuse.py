@@ -113,7 +113,7 @@ class Abuse(Case):
                 self.refused(call, tag)
         for path in (5.5, None, [], "report.html"):
             self.refused(pool.report, path)
-        self.assertEqual(pool.account()["live"], 0)
+        self.assertEqual(pool.stats()["live"], 0)
 
     def test_blocks(self):
         with self.backend.pool().alloc(16) as block:

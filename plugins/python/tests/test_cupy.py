@@ -55,10 +55,10 @@ class Cupy(Case):
         memory = allocate(1000)
         self.assertEqual((memory.mem.size, memory.mem.device_id), (1000, 0))
         self.assertEqual(gpu_vmm.cupy.pool().find(memory.ptr).base, memory.ptr)
-        self.assertEqual(gpu_vmm.cupy.pool(0).account()["live"], 1000)
+        self.assertEqual(gpu_vmm.cupy.pool(0).stats()["live"], 1000)
         del memory
         gc.collect()
-        self.assertEqual(gpu_vmm.cupy.pool().account()["live"], 0)
+        self.assertEqual(gpu_vmm.cupy.pool().stats()["live"], 0)
         nothing = allocate(0)
         self.assertEqual((nothing.ptr, nothing.mem.size), (0, 0))
         with self.raises(gpu_vmm.OutOfMemory, "may hold 64 MiB"):

@@ -57,7 +57,7 @@ class Copies(Case):
                     pickle.dumps(owner, protocol)
         gc.collect()
         self.assertEqual(block.read(0, 4), b"kept")
-        self.assertEqual(pool.account()["live"], 64)
+        self.assertEqual(pool.stats()["live"], 64)
 
     def test_errors_can_be_pickled(self):
         try:
@@ -81,7 +81,7 @@ class Made(Case):
                 owner.__init__(*arguments)
         self.assertEqual((vec.tolist(), vec.address, view.tolist()), ([1, 2], address, [1, 2]))
         block.free()
-        self.assertEqual(pool.account()["live"], 0)
+        self.assertEqual(pool.stats()["live"], 0)
 
     def test_of_what_is_something_else(self):
         opened = backend()
@@ -112,9 +112,9 @@ class Made(Case):
         del other
         with self.assertRaises(TypeError):
             gpu_vmm.Block(pool, [], 1, 0)
-        self.assertEqual(pool.account()["live"], 64)
+        self.assertEqual(pool.stats()["live"], 64)
         block.free()
-        self.assertEqual(pool.account()["live"], 0)
+        self.assertEqual(pool.stats()["live"], 0)
 
     def test_half_made(self):
         # What __del__ finds there is not worth a word.

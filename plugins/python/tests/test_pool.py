@@ -42,7 +42,7 @@ class Backends(Case):
             backend().pool(page=3 * MIB)
         pool = backend().pool(page=8 * MIB, slack=5)
         with pool.alloc(1):
-            self.assertEqual(pool.account()["held"], 8 * MIB)
+            self.assertEqual(pool.stats()["held"], 8 * MIB)
 
     def test_the_best_there_is(self):
         self.assertIn(gpu_vmm.open().name, ("cuda", "hip", "host"))
@@ -64,10 +64,10 @@ class Pools(Case):
         found = self.pool.find(block.address + 7)
         self.assertEqual((found.base, found.offset, found.device, found.stream, found.tag), (block.address, 7, 0, 0, ""))
         self.assertGreaterEqual(found.size, 1000)
-        self.assertEqual(self.pool.account()["live"], 1000)
+        self.assertEqual(self.pool.stats()["live"], 1000)
         address = block.address
         block.free()
-        self.assertEqual(self.pool.account()["live"], 0)
+        self.assertEqual(self.pool.stats()["live"], 0)
         with self.raises(gpu_vmm.NotABlock):
             self.pool.find(address)
         with self.raises(gpu_vmm.NotABlock, "freed already"):
@@ -79,18 +79,18 @@ class Pools(Case):
 
     def test_freed_when_nobody_has_it(self):
         block = self.pool.alloc(5000)
-        self.assertEqual(self.pool.account()["live"], 5000)
+        self.assertEqual(self.pool.stats()["live"], 5000)
         del block
-        self.assertEqual(self.pool.account()["live"], 0)
+        self.assertEqual(self.pool.stats()["live"], 0)
         with self.pool.alloc(10) as block:
-            self.assertEqual(self.pool.account()["live"], 10)
-        self.assertEqual(self.pool.account()["live"], 0)
+            self.assertEqual(self.pool.stats()["live"], 10)
+        self.assertEqual(self.pool.stats()["live"], 0)
         with self.pool.alloc(10) as block:
             block.free()  # and not once more
         with self.assertRaises(KeyError):
             with self.pool.alloc(10):
                 raise KeyError
-        self.assertEqual(self.pool.account()["live"], 0)
+        self.assertEqual(self.pool.stats()["live"], 0)
 
     def test_garbage_together(self):
         class Holder:
@@ -105,7 +105,7 @@ class Pools(Case):
                     holder.__dict__ = dict(reversed(list(holder.__dict__.items())))
             del holder
             gc.collect()
-        self.assertEqual(self.pool.account()["live"], 0)
+        self.assertEqual(self.pool.stats()["live"], 0)
         self.assertEqual(closed.calls, 50)
 
     def test_what_is_kept(self):
@@ -116,7 +116,7 @@ class Pools(Case):
                 block.free()
             # Memory goes with a later free, once the device has finished with it.
             while len(held) < 200 and min(held, default=160 * MIB) >= 160 * MIB:
-                held.append(pool.account()["held"])
+                held.append(pool.stats()["held"])
                 pool.alloc(16 * MIB).free()
             self.assertEqual(min(held) >= 160 * MIB, is_all, keep)
 
@@ -126,7 +126,7 @@ class Pools(Case):
         del block
         self.assertEqual(self.pool.find(address).base, address)
         self.pool.free(address)
-        self.assertEqual(self.pool.account()["live"], 0)
+        self.assertEqual(self.pool.stats()["live"], 0)
         # A block that is freed by its address is freed as an object, too.
         block = self.pool.alloc(100)
         self.pool.tagged("other").free(block.address)
@@ -134,7 +134,7 @@ class Pools(Case):
             block.address
         again = self.pool.alloc(100)
         del block
-        self.assertEqual(self.pool.account()["live"], 100)
+        self.assertEqual(self.pool.stats()["live"], 100)
         again.free()
 
     def test_keeps_its_pool(self):
@@ -163,7 +163,7 @@ class Pools(Case):
                 block.read(8, 9)
             with self.raises(gpu_vmm.InvalidArgument, "the block has 16"):
                 block.write(b"x" * 17)
-        self.assertEqual(self.pool.account()["live"], 0)
+        self.assertEqual(self.pool.stats()["live"], 0)
 
     def test_out_of_budget(self):
         pool = backend().pool(budget=16 * MIB)
@@ -220,11 +220,11 @@ class Pools(Case):
             block.record_use(0)
         self.pool.forget_stream(0)
         self.assertGreaterEqual(self.pool.trim(), 8 * MIB)
-        self.assertEqual(self.pool.account()["held"], 0)
+        self.assertEqual(self.pool.stats()["held"], 0)
 
     def test_account_and_report(self):
         with self.pool.tagged("cache").alloc(3 * MIB):
-            account = self.pool.account()
+            account = self.pool.stats()
             for name in ("live", "kept", "pending", "mapped", "reserved", "held", "peak_live", "peak_held"):
                 self.assertIn(name, account)
             self.assertEqual(account["live"], 3 * MIB)
@@ -254,7 +254,7 @@ class Pools(Case):
 
         self.assertEqual(in_threads(6, work), [])
         gc.collect()
-        self.assertEqual(pool.account()["live"], 0)
+        self.assertEqual(pool.stats()["live"], 0)
 
     def test_one_of_two_threads_frees(self):
         for _ in range(200):

@@ -182,7 +182,7 @@ class Lent(Case):
         with self.raises(gpu_vmm.NotABlock):
             block.free()
         del block, self.memory
-        self.assertEqual(self.pool.account()["live"], 0)
+        self.assertEqual(self.pool.stats()["live"], 0)
 
     def test_other_tags_are_not_asked_for_force(self):
         with self.pool.tagged("other").alloc(MIB):
@@ -191,7 +191,7 @@ class Lent(Case):
 
     def test_a_block_of_an_array_that_is_gone_is_free(self):
         del self.memory
-        self.assertEqual(self.pool.account()["live"], 0)
+        self.assertEqual(self.pool.stats()["live"], 0)
         self.pool.suspend("")
 
 

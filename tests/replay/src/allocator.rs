@@ -119,11 +119,11 @@ impl<B: Backend> Allocator for Pooled<'_, B> {
     }
 
     fn driver_calls(&self) -> u64 {
-        self.pool.account().driver_calls.total()
+        self.pool.stats().driver_calls.total()
     }
 
     fn held(&self) -> Option<Held> {
-        let account = self.pool.account();
+        let account = self.pool.stats();
         Some(Held { now: Bytes(account.held), peak: Bytes(account.peak_held) })
     }
 

@@ -26,7 +26,7 @@ fn on_a_pool(trace: &Trace, threads: usize) -> Outcome {
     let streams = Streams::of(&backend, DEVICE, trace.streams()).unwrap();
     let pooled = Pooled::new(&backend, DEVICE, &streams).unwrap();
     let outcome = replay(trace, &pooled, Options { threads, rounds: 1, ..Options::default() }).unwrap();
-    let account = pooled.pool().account();
+    let account = pooled.pool().stats();
     assert_eq!((account.live, account.live_blocks), (0, 0), "{account:?}");
     // The account is what the driver says: nothing else is on this device.
     assert_eq!(backend.memory_info(DEVICE).unwrap().free, MEMORY - Bytes(account.held), "{account:?}");

@@ -6,7 +6,7 @@ use crate::fence::Signal;
 use crate::machine::{Machine, Task, Tenant};
 use gpu_vmm_core::{AddressRange, Backend as _, BackingStore, Bytes, Stream, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_pool::{AheadThread, Block, Pool, PoolError, PoolResult};
+use gpu_vmm_pool::{Block, Pool, PoolError, PoolResult, PremapThread};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::{Arc, Mutex, RwLock};
 use shuttle::thread;
@@ -119,7 +119,7 @@ impl Scenario {
         let machine = Arc::new(Machine::new());
         let host = HostConfig::new().devices(1).memory(Bytes::mib(512)).open().unwrap();
         let backend = Simulated::new(host, &machine, self.chance);
-        let ahead = self.ahead.then(|| AheadThread::start(Bytes::mib(64)).unwrap());
+        let ahead = self.ahead.then(|| PremapThread::start(Bytes::mib(64)).unwrap());
         let mut builder = Pool::builder(&backend);
         if let Some(thread) = &ahead {
             builder = builder.ahead(thread, Bytes::mib(4));
@@ -195,7 +195,7 @@ impl User<'_> {
                 Doing::Free => self.free(),
                 Doing::FreeBehindAFence => self.free_behind_a_fence(),
                 Doing::PassOn => self.pass_on(),
-                Doing::Ask => drop((self.world.pool.account(), self.world.pool.snapshot())),
+                Doing::Ask => drop((self.world.pool.stats(), self.world.pool.snapshot())),
                 Doing::Trim => self.trim(),
                 Doing::Suspend => self.suspend(),
                 Doing::Capture => self.capture(),

@@ -5,7 +5,7 @@ use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use crate::turns::{Turn, timed};
 use gpu_vmm_core::Bytes;
-use gpu_vmm_pool::{Ahead, AheadThread, GrowingRegion};
+use gpu_vmm_pool::{GrowingRegion, Premap, PremapThread};
 use gpu_vmm_testkit::Workbench;
 use std::time::{Duration, Instant};
 
@@ -36,9 +36,9 @@ fn grow<B: Workbench, A: Workbench>(
     wait: Duration,
     turns: usize,
 ) -> Answer {
-    let thread = AheadThread::start(by)?;
+    let thread = PremapThread::start(by)?;
     let mut plain = scene.room(space + by)?;
-    let growing = GrowingRegion::new(scene.room(space + by)?, Ahead { by, step }, &thread);
+    let growing = GrowingRegion::new(scene.room(space + by)?, Premap { by, step }, &thread);
     begin(&growing, step)?;
     let ours = || {
         if growing.end() >= space {

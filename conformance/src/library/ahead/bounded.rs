@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::Bytes;
-use gpu_vmm_pool::{Ahead, AheadThread, GrowingRegion};
+use gpu_vmm_pool::{GrowingRegion, Premap, PremapThread};
 use gpu_vmm_testkit::Workbench;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,7 +32,7 @@ fn rounded_to_the_granularity<B: Workbench>(subject: &Subject<B>) {
     let thread = thread();
     let of = |by, step| {
         let space = subject.space(16).build().unwrap();
-        GrowingRegion::new(space, Ahead { by, step }, &thread).ahead()
+        GrowingRegion::new(space, Premap { by, step }, &thread).ahead()
     };
     let granules = |count| subject.granules(count);
     assert_eq!(of(granules(3) + Bytes(1), Bytes(0)), by(subject, 4, 1));
@@ -82,14 +82,14 @@ fn not_beyond_the_reservation<B: Workbench>(subject: &Subject<B>) {
     let region = GrowingRegion::new(space, by(subject, 8, 3), &thread);
     region.grow_to(reserved - subject.granules(4)).unwrap();
     assert_eq!(settled(&region, &thread), subject.granules(4));
-    assert!(is_ready(&region.grow_to(reserved).unwrap().foreseen));
+    assert!(is_ready(&region.grow_to(reserved).unwrap().outcome));
     assert_eq!(settled(&region, &thread), Bytes::ZERO);
     let inside = region.lock().unwrap();
     assert_eq!((inside.end(), inside.reserved(), inside.reservations().len()), (reserved, reserved, 1));
 }
 
 fn within_the_budget<B: Workbench>(subject: &Subject<B>) {
-    let thread = AheadThread::start(subject.granules(5)).unwrap();
+    let thread = PremapThread::start(subject.granules(5)).unwrap();
     let make = || GrowingRegion::new(subject.space(64).build().unwrap(), by(subject, 4, 2), &thread);
     let one = make();
     assert_eq!(settled(&one, &thread), subject.granules(4));

@@ -8,7 +8,7 @@ use crate::library::tools::idle;
 use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::Bytes;
-use gpu_vmm_pool::{AheadThread, GrowingRegion};
+use gpu_vmm_pool::{GrowingRegion, PremapThread};
 use gpu_vmm_testkit::Workbench;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -106,7 +106,7 @@ fn the_process_ends_while_it_works<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn ends_while_it_works<B: Workbench>(subject: &Subject<B>, _: &Peer) {
-    let thread = AheadThread::start(super::ENOUGH).unwrap();
+    let thread = PremapThread::start(super::ENOUGH).unwrap();
     let space = subject.space(64).build().unwrap();
     let region = Box::leak(Box::new(GrowingRegion::new(space, by(subject, 64, 1), &thread)));
     std::mem::forget(thread);

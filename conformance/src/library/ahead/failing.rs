@@ -6,7 +6,7 @@ use crate::library::failures::injected;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
 use gpu_vmm_core::{Bytes, Error, Region};
-use gpu_vmm_pool::{AheadThread, Foreseen, GrowingRegion};
+use gpu_vmm_pool::{GrowingRegion, PremapOutcome, PremapThread};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "ahead":
@@ -26,7 +26,7 @@ cases! { "ahead":
 fn ready<B: Workbench>(
     subject: &Subject<B>,
     backend: &FaultInject<B>,
-    thread: &AheadThread,
+    thread: &PremapThread,
 ) -> GrowingRegion<FaultInject<B>> {
     let space = Region::builder(backend).on(subject.device).reserve(subject.granules(32)).build().unwrap();
     let region = GrowingRegion::new(space, by(subject, 2, 2), thread);
@@ -41,12 +41,12 @@ fn step_with<B: Workbench>(
     subject: &Subject<B>,
     backend: &FaultInject<B>,
     region: &GrowingRegion<FaultInject<B>>,
-    thread: &AheadThread,
+    thread: &PremapThread,
     failing: &[u64],
 ) -> u64 {
     backend.fail_each(failing);
     let grown = region.grow_to(subject.granules(8)).unwrap();
-    assert!(matches!(grown.foreseen, Foreseen::Ready), "{grown:?}");
+    assert!(matches!(grown.outcome, PremapOutcome::Ready), "{grown:?}");
     settled(region, thread);
     let calls = backend.stop();
     assert_eq!(region.end(), subject.granules(8));
@@ -71,12 +71,12 @@ fn a_step_that_fails<B: Workbench>(subject: &Subject<B>) {
         assert_eq!(same.unwrap(), 0);
         // It is told once.
         let grown = region.grow_to(subject.granules(9)).unwrap();
-        let Foreseen::Not(Some(error)) = grown.foreseen else { panic!("{grown:?}") };
+        let PremapOutcome::Not(Some(error)) = grown.outcome else { panic!("{grown:?}") };
         assert_eq!(injected(&error), Some(failing), "{error}");
         // In time the thread tries again, when it is asked.
         until(|| {
             let grown = region.grow_to(region.end() + Bytes(1)).unwrap();
-            assert!(!matches!(grown.foreseen, Foreseen::Not(Some(_))), "{grown:?}");
+            assert!(!matches!(grown.outcome, PremapOutcome::Not(Some(_))), "{grown:?}");
             region.shrink_to(subject.granules(9), crate::library::tools::idle()).unwrap();
             region.grow_to(subject.granules(10)).unwrap();
             settled(&region, &thread) == subject.granules(2)
@@ -97,7 +97,7 @@ fn a_step_that_cannot_be_undone<B: Workbench>(subject: &Subject<B>) {
         }
         assert_eq!((region.mapped_ahead(), thread.used()), (Bytes::ZERO, Bytes::ZERO));
         match region.grow_to(subject.granules(9)) {
-            Ok(grown) => assert!(matches!(grown.foreseen, Foreseen::Not(Some(_))), "{grown:?}"),
+            Ok(grown) => assert!(matches!(grown.outcome, PremapOutcome::Not(Some(_))), "{grown:?}"),
             Err(Error::RollbackFailed { error, .. }) => {
                 spoiled += 1;
                 assert_eq!(injected(&error), Some(first), "{error}");
@@ -136,8 +136,8 @@ fn growth_that_fails_itself<B: Workbench>(subject: &Subject<B>) {
         assert_eq!((region.end(), region.mapped_ahead()), (subject.granules(6), subject.granules(2)));
         assert_eq!(thread.used(), subject.granules(2));
     }
-    assert!(matches!(region.grow_to(subject.granules(8)).unwrap().foreseen, Foreseen::Ready));
-    assert!(matches!(region.grow_to(subject.granules(20)).unwrap().foreseen, Foreseen::Not(None)));
+    assert!(matches!(region.grow_to(subject.granules(8)).unwrap().outcome, PremapOutcome::Ready));
+    assert!(matches!(region.grow_to(subject.granules(20)).unwrap().outcome, PremapOutcome::Not(None)));
 }
 
 fn no_memory_to_map_ahead<B: Workbench>(subject: &Subject<B>) {
@@ -147,13 +147,13 @@ fn no_memory_to_map_ahead<B: Workbench>(subject: &Subject<B>) {
     // There is a piece of it that is not to be had.
     let _taken = subject.memory(1);
     let space = gpu_vmm_core::Region::builder(&subject.backend).on(subject.device).reserve(all + all);
-    let ahead = gpu_vmm_pool::Ahead { by: all, step: all };
+    let ahead = gpu_vmm_pool::Premap { by: all, step: all };
     let region = GrowingRegion::new(space.build().unwrap(), ahead, &thread);
     let free = subject.free_here();
     assert_eq!(settled(&region, &thread), Bytes::ZERO);
     assert_eq!((subject.free_here(), thread.used()), (free, Bytes::ZERO));
     let grown = region.grow_to(subject.granules(2)).unwrap();
-    let Foreseen::Not(Some(error)) = grown.foreseen else { panic!("{grown:?}") };
+    let PremapOutcome::Not(Some(error)) = grown.outcome else { panic!("{grown:?}") };
     assert!(error.is_out_of_memory(), "{error}");
     write(subject, &region, 3);
     check(subject, &region, subject.granules(2), 3);

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Error, GrowthKind, Region};
-use gpu_vmm_pool::{Foreseen, GrowingRegion};
+use gpu_vmm_pool::{GrowingRegion, PremapOutcome};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "ahead":
@@ -37,7 +37,7 @@ fn a_foreseen_step_calls_no_driver<B: Workbench>(subject: &Subject<B>) {
     for granules in 1..=3 {
         let before = region.end();
         let grown = region.grow_to(subject.granules(granules) - Bytes(1)).unwrap();
-        assert!(is_ready(&grown.foreseen), "{grown:?}");
+        assert!(is_ready(&grown.outcome), "{grown:?}");
         let growth = grown.growth;
         assert_eq!((growth.how, growth.address), (GrowthKind::Within, region.address()));
         assert_eq!((growth.added, growth.end), (subject.granules(1), before + subject.granules(1)));
@@ -54,7 +54,7 @@ fn an_unforeseen_step_maps_itself<B: Workbench>(subject: &Subject<B>) {
     let region = growing(subject, by(subject, 2, 2), &thread);
     let address = region.address();
     let grown = region.grow_to(subject.granules(7)).unwrap();
-    assert!(matches!(grown.foreseen, Foreseen::Not(None)), "{grown:?}");
+    assert!(matches!(grown.outcome, PremapOutcome::Not(None)), "{grown:?}");
     assert_eq!((grown.growth.added, grown.growth.address), (subject.granules(7), address));
     assert_eq!(region.end(), subject.granules(7));
     write(subject, &region, 3);
@@ -87,7 +87,7 @@ fn a_size_that_is_there_already<B: Workbench>(subject: &Subject<B>) {
     let region = growing(subject, by(subject, 4, 2), &thread);
     grow(subject, &region, 3);
     let grown = region.grow_to(subject.granules(2)).unwrap();
-    assert!(is_ready(&grown.foreseen));
+    assert!(is_ready(&grown.outcome));
     assert_eq!((grown.growth.added, grown.growth.end), (Bytes::ZERO, subject.granules(3)));
     assert_eq!(region.end(), subject.granules(3));
 }
@@ -135,8 +135,8 @@ fn waits_for_whoever_has_the_region<B: Workbench>(subject: &Subject<B>) {
             drop(inside);
             let grown = other.join().unwrap();
             settled(region, &thread);
-            assert!(!matches!(grown.foreseen, Foreseen::Not(_)), "{grown:?}");
-            matches!(grown.foreseen, Foreseen::Waited)
+            assert!(!matches!(grown.outcome, PremapOutcome::Not(_)), "{grown:?}");
+            matches!(grown.outcome, PremapOutcome::Waited)
         })
     });
     assert!(waited);

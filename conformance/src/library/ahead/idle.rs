@@ -4,7 +4,7 @@ use super::{Counted, by, grow, growing, is_ready, thread, until};
 use crate::case::cases;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Stream};
-use gpu_vmm_pool::{Foreseen, Pool, Step};
+use gpu_vmm_pool::{Pool, PremapOutcome, Step};
 use gpu_vmm_testkit::Workbench;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn a_region_that_was_idle<B: Workbench>(subject: &Subject<B>) {
     let thread = thread();
     let region = growing(subject, by(subject, 4, 2), &thread);
     fall_asleep();
-    assert!(matches!(grow(subject, &region, 7), Foreseen::Not(None)));
+    assert!(matches!(grow(subject, &region, 7), PremapOutcome::Not(None)));
     for granules in 8..20 {
         // Then no other step of two granules has room.
         until(|| region.mapped_ahead() > subject.granules(2));
@@ -60,8 +60,8 @@ fn a_pool_that_was_idle<B: Workbench>(subject: &Subject<B>) {
         // More than is mapped ahead, so that the request maps memory itself.
         blocks.push(pool.alloc(Bytes(2 * page.0), Bytes(256), Stream::DEFAULT).unwrap());
         until(|| {
-            let account = pool.account();
-            account.held == account.live + page.0
+            let stats = pool.stats();
+            stats.held == stats.live + page.0
         });
     }
 }
@@ -72,10 +72,10 @@ fn a_pool_with_a_budget<B: Workbench>(subject: &Subject<B>) {
     let builder = Pool::builder(&subject.backend).device(subject.device).budget(Bytes(page * 4));
     let pool = builder.ahead(&thread, Bytes(page * 16)).build().unwrap();
     let block = pool.alloc(Bytes(page * 2), Bytes(256), Stream::DEFAULT).unwrap();
-    until(|| pool.account().held >= page * 4);
+    until(|| pool.stats().held >= page * 4);
     drop(block);
     let all = pool.alloc(Bytes(page * 4), Bytes(256), Stream::DEFAULT).unwrap();
-    assert_eq!(pool.account().peak_held, page * 4);
+    assert_eq!(pool.stats().peak_held, page * 4);
     drop(all);
 }
 
@@ -86,6 +86,6 @@ fn a_pool_of_small_blocks<B: Workbench>(subject: &Subject<B>) {
     let pool = builder.ahead(&thread, Bytes(page * 4)).build().unwrap();
     let block = pool.alloc(Bytes(100), Bytes(256), Stream::DEFAULT).unwrap();
     Counted::ask(&thread, 80, Step::More).1.wait(80);
-    assert_eq!(pool.account().held, page);
+    assert_eq!(pool.stats().held, page);
     drop(block);
 }

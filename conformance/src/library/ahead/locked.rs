@@ -59,7 +59,7 @@ fn moved_inside<B: Workbench>(subject: &Subject<B>) {
     let growth = region.lock().unwrap().grow_or_move(subject.units(3), idle()).unwrap();
     assert_ne!(growth.address, before);
     assert_eq!((region.address(), region.end()), (growth.address, end));
-    assert!(is_ready(&region.grow_to(subject.units(3)).unwrap().foreseen));
+    assert!(is_ready(&region.grow_to(subject.units(3)).unwrap().outcome));
     check(subject, &region, end, 2);
     assert_eq!(settled(&region, &thread), subject.granules(2));
 }

@@ -21,7 +21,7 @@ mod thread;
 use crate::case::Case;
 use crate::subject::Subject;
 use gpu_vmm_core::{Backend, Bytes, Region};
-use gpu_vmm_pool::{Ahead, AheadThread, Foresee, Foreseen, GrowingRegion, Registration, Step};
+use gpu_vmm_pool::{GrowingRegion, Premap, PremapOutcome, PremapThread, PremapWork, Registration, Step};
 use gpu_vmm_testkit::Workbench;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -44,40 +44,40 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
 /// No budget.
 const ENOUGH: Bytes = Bytes(u64::MAX);
 
-fn thread() -> AheadThread {
-    AheadThread::start(ENOUGH).unwrap()
+fn thread() -> PremapThread {
+    PremapThread::start(ENOUGH).unwrap()
 }
 
 /// So many granules ahead, in steps of so many.
-fn by<B: Workbench>(subject: &Subject<B>, by: u64, step: u64) -> Ahead {
-    Ahead { by: subject.granules(by), step: subject.granules(step) }
+fn by<B: Workbench>(subject: &Subject<B>, by: u64, step: u64) -> Premap {
+    Premap { by: subject.granules(by), step: subject.granules(step) }
 }
 
 /// A region with addresses for 64 granules that is mapped ahead, and has been.
-fn growing<B: Workbench>(subject: &Subject<B>, ahead: Ahead, thread: &AheadThread) -> GrowingRegion<B> {
+fn growing<B: Workbench>(subject: &Subject<B>, ahead: Premap, thread: &PremapThread) -> GrowingRegion<B> {
     let region = GrowingRegion::new(subject.space(64).build().unwrap(), ahead, thread);
     assert_eq!(settled(&region, thread), region.ahead().by);
     region
 }
 
 /// Lets a thread do all that it has been asked for: how much is mapped ahead then.
-fn settled<B: Backend>(region: &GrowingRegion<B>, thread: &AheadThread) -> Bytes {
+fn settled<B: Backend>(region: &GrowingRegion<B>, thread: &PremapThread) -> Bytes {
     // More often than any case has steps, each of which goes to the queue's end.
     Counted::ask(thread, 80, Step::More).1.wait(80);
     region.mapped_ahead()
 }
 
 /// Is what a step of growth found what it should have been?
-fn is_ready(foreseen: &Foreseen) -> bool {
-    matches!(foreseen, Foreseen::Ready)
+fn is_ready(foreseen: &PremapOutcome) -> bool {
+    matches!(foreseen, PremapOutcome::Ready)
 }
 
 /// Grows in a case.
 #[track_caller]
-fn grow<B: Workbench>(subject: &Subject<B>, region: &GrowingRegion<B>, granules: u64) -> Foreseen {
+fn grow<B: Workbench>(subject: &Subject<B>, region: &GrowingRegion<B>, granules: u64) -> PremapOutcome {
     let grown = region.grow_to(subject.granules(granules)).unwrap();
     assert_eq!((grown.growth.end, grown.growth.address), (subject.granules(granules), region.address()));
-    grown.foreseen
+    grown.outcome
 }
 
 /// Writes or checks a pattern in what the user of a growing region has.
@@ -100,7 +100,7 @@ struct Counted {
 
 impl Counted {
     /// Asks for it now. Of `left` steps each but the last answers `came`.
-    fn ask(thread: &AheadThread, left: u32, came: Step) -> (Registration, Arc<Self>) {
+    fn ask(thread: &PremapThread, left: u32, came: Step) -> (Registration, Arc<Self>) {
         let this = Arc::new(Self { left: AtomicU32::new(left), steps: AtomicU32::new(0), came });
         let weak: Weak<Self> = Arc::downgrade(&this);
         let registration = thread.register(weak);
@@ -119,7 +119,7 @@ impl Counted {
     }
 }
 
-impl Foresee for Counted {
+impl PremapWork for Counted {
     fn step(&self) -> Step {
         self.steps.fetch_add(1, Ordering::SeqCst);
         let left = self.left.fetch_sub(1, Ordering::SeqCst);

@@ -3,7 +3,7 @@
 use super::{Counted, ENOUGH, thread, until};
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_pool::{AheadThread, Foresee, Registration, Step};
+use gpu_vmm_pool::{PremapThread, PremapWork, Registration, Step};
 use gpu_vmm_testkit::Workbench;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -83,7 +83,7 @@ struct Slow {
     over: AtomicBool,
 }
 
-impl Foresee for Slow {
+impl PremapWork for Slow {
     fn step(&self) -> Step {
         self.over.store(false, Ordering::SeqCst);
         self.begun.store(true, Ordering::SeqCst);
@@ -113,11 +113,11 @@ fn dropping_waits_for_the_step<B: Workbench>(_: &Subject<B>) {
 #[derive(Debug, Default)]
 struct Own {
     itself: Mutex<Option<Arc<Self>>>,
-    parts: Mutex<Option<(Registration, AheadThread)>>,
+    parts: Mutex<Option<(Registration, PremapThread)>>,
     gone: Arc<AtomicBool>,
 }
 
-impl Foresee for Own {
+impl PremapWork for Own {
     fn step(&self) -> Step {
         drop(self.itself.lock().unwrap().take());
         Step::More
@@ -132,7 +132,7 @@ impl Drop for Own {
 }
 
 fn dropped_by_the_thread_itself<B: Workbench>(_: &Subject<B>) {
-    let thread = AheadThread::start(ENOUGH).unwrap();
+    let thread = PremapThread::start(ENOUGH).unwrap();
     let own = Arc::new(Own::default());
     let gone = Arc::clone(&own.gone);
     let weak: Weak<Own> = Arc::downgrade(&own);

@@ -193,7 +193,7 @@ fn begun_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
         drop(ended.unwrap_or_else(|error| panic!("{mode:?}: {error}")));
         drop((blocks, ours, theirs));
         pool.trim(Bytes::ZERO).unwrap();
-        assert_eq!(pool.account().held, 0, "{mode:?}");
+        assert_eq!(pool.stats().held, 0, "{mode:?}");
     }
 }
 

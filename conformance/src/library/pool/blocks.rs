@@ -79,7 +79,7 @@ fn aligned<B: Workbench>(subject: &Subject<B>) {
     }
     are_apart(&blocks);
     blocks.iter().for_each(|(block, seed)| check(subject, block, *seed));
-    let held = pool.account().held;
+    let held = pool.stats().held;
     assert!(held < 300 << 20, "addresses between blocks have no memory behind them, and {held} are held");
     drop(blocks);
     is_empty(&pool);
@@ -104,8 +104,8 @@ fn refused_sizes_and_alignments<B: Workbench>(subject: &Subject<B>) {
     }
     let none = pool.alloc(Bytes(8), Bytes(1 << 45), DEFAULT).unwrap_err();
     assert!(matches!(none, PoolError::OutOfAddresses { .. }), "{none}");
-    let account = adds_up(&pool);
-    assert_eq!((account.held, account.live_blocks, account.driver_calls.create), (0, 0, 0));
+    let stats = adds_up(&pool);
+    assert_eq!((stats.held, stats.live_blocks, stats.driver_calls.create), (0, 0, 0));
     alloc(&pool, Bytes(8));
 }
 
@@ -117,12 +117,9 @@ fn little_is_lost_by_rounding<B: Workbench>(subject: &Subject<B>) {
         assert!(lost <= size / 8 || lost <= LEAST.0, "{lost} of {size}");
     }
     let all: Vec<_> = (0..1000).map(|_| alloc(&pool, LEAST)).collect();
-    let account = adds_up(&pool);
-    assert_eq!((account.live, account.live_blocks), (256_000, 1000));
-    assert!(
-        account.held - account.kept <= 2 * page(&pool).0,
-        "a thousand small blocks share a page: {account:?}"
-    );
+    let stats = adds_up(&pool);
+    assert_eq!((stats.live, stats.live_blocks), (256_000, 1000));
+    assert!(stats.held - stats.kept <= 2 * page(&pool).0, "a thousand small blocks share a page: {stats:?}");
     drop(all);
 }
 

@@ -157,7 +157,7 @@ fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {
                     is_a_childs(pool.record_use_at(kept, DEFAULT)),
                     pool.unfreed().is_empty(),
                     pool.find(block.address()).is_none(),
-                    pool.account().held == 0,
+                    pool.stats().held == 0,
                     pool.snapshot().spaces.is_empty(),
                 ]);
                 drop(stream);

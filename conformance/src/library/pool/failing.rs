@@ -1,4 +1,4 @@
-//! Every driver call that fails once: the account is right, and so are the bytes; a second try succeeds; nothing is left.
+//! Every driver call that fails once: the stats is right, and so are the bytes; a second try succeeds; nothing is left.
 
 use super::told::is_consistent;
 use super::waits::named;
@@ -121,7 +121,7 @@ fn sweep<B: Workbench>(
         let mut bench = Bench::new(subject, named(&*own), keep);
         prepare(&mut bench);
         bench.check();
-        let before = bench.pool.account();
+        let before = bench.pool.stats();
         bench.backend.fail(failing, 1);
         let answer = act(&mut bench);
         let calls = bench.backend.stop();
@@ -135,7 +135,7 @@ fn sweep<B: Workbench>(
                 let PoolError::Core(error) = &error else { panic!("{error}") };
                 assert_eq!(injected(error), Some(failing), "{error}");
                 assert!(after != After::Told, "{error}");
-                let now = bench.pool.account();
+                let now = bench.pool.stats();
                 assert_eq!((now.live, now.live_blocks), (before.live, before.live_blocks));
                 if after == After::AsBefore {
                     assert_eq!(now.allocations, before.allocations);
@@ -233,7 +233,7 @@ fn sweep_suspended<B: Workbench>(
     for failing in 0.. {
         let mut bench = Bench::new(subject, Stream::DEFAULT, ALL);
         prepare(&mut bench);
-        let before = bench.pool.account();
+        let before = bench.pool.stats();
         bench.backend.fail(failing, 1);
         let answer = act(&mut bench);
         bench.backend.stop();
@@ -245,7 +245,7 @@ fn sweep_suspended<B: Workbench>(
             let PoolError::Core(error) = &error else { panic!("{error}") };
             assert!(!matches!(**error, Error::RollbackFailed { .. }), "{error}");
             assert_eq!(injected(error), Some(failing), "{error}");
-            let now = is_consistent(&bench.pool).account;
+            let now = is_consistent(&bench.pool).stats;
             assert_eq!((now.live, now.live_blocks), (before.live, before.live_blocks));
             act(&mut bench).unwrap_or_else(|error| panic!("again after call {failing}: {error}"));
         }
@@ -327,14 +327,14 @@ fn undoing_a_mapping<B: Workbench>(subject: &Subject<B>) {
     let pool = bench.pool.clone();
     for pages in [1, 3, 2] {
         bench.add(&pool, bench.pages(2)).unwrap();
-        let before = pool.account();
+        let before = pool.stats();
         bench.backend.fail_calls(&["set access", "unmap"]);
         let error = bench.add(&pool, bench.pages(pages)).unwrap_err();
         let is_undo =
             matches!(&error, PoolError::Core(error) if matches!(**error, Error::RollbackFailed { .. }));
         assert!(is_undo, "{error}");
         bench.backend.stop();
-        let now = pool.account();
+        let now = pool.stats();
         assert_eq!((now.live, now.held, now.mapped), (before.live, before.held, before.mapped));
         bench.check();
         bench.add(&pool, bench.pages(pages)).unwrap();

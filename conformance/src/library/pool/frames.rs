@@ -93,14 +93,14 @@ fn warm_rounds_make_no_driver_calls<B: Workbench>(subject: &Subject<B>) {
         check(subject, &large, seed);
         let some: Vec<_> = (0..300).map(|index| alloc(&pool, Bytes(index * 100 + 1))).collect();
         drop((large, some));
-        pool.account().driver_calls
+        pool.stats().driver_calls
     };
     (0..4).for_each(|seed| {
         round(seed);
     });
     let before = round(4);
     assert_eq!(round(5), before);
-    assert!(adds_up(&pool).held <= Bytes::mib(36).0, "{}", pool.account());
+    assert!(adds_up(&pool).held <= Bytes::mib(36).0, "{}", pool.stats());
     is_empty(&pool);
 }
 
@@ -164,8 +164,8 @@ fn pages_of_another_size<B: Workbench>(subject: &Subject<B>) {
     let pool = builder(subject).page(four).budget(Bytes(four.0 * 3)).build().unwrap();
     let block = alloc(&pool, Bytes(four.0 * 2 + 1));
     write(subject, &block, 1);
-    let account = adds_up(&pool);
-    assert_eq!((page(&pool), account.held, account.driver_calls.create), (four, four.0 * 3, 3));
+    let stats = adds_up(&pool);
+    assert_eq!((page(&pool), stats.held, stats.driver_calls.create), (four, four.0 * 3, 3));
     assert!(pool.alloc(four, LEAST, DEFAULT).unwrap_err().is_out_of_memory());
     check(subject, &block, 1);
     drop(block);
@@ -223,7 +223,7 @@ fn memory_serves_one_block_at_a_time<B: Workbench>(subject: &Subject<B>) {
         // The first stays, while the rest is looked for elsewhere.
         let first = blocks.next().unwrap();
         drop(blocks);
-        let held = pool.account().kept;
+        let held = pool.stats().kept;
         let all = pool.alloc(Bytes(held.max(1)), LEAST, DEFAULT).unwrap();
         write(subject, &all, 3);
         check(subject, &first, first.address().0);
@@ -240,10 +240,10 @@ fn tags_share_memory<B: Workbench>(subject: &Subject<B>) {
     let address = block.address();
     write(subject, &block, 1);
     drop(block);
-    let created = pool.account().driver_calls.create;
+    let created = pool.stats().driver_calls.create;
     let block = alloc(&other, Bytes::mib(16));
     assert_ne!(block.address(), address);
-    assert_eq!(pool.account().driver_calls.create, created);
+    assert_eq!(pool.stats().driver_calls.create, created);
     write(subject, &block, 2);
     let again = alloc(&one, Bytes::mib(4));
     write(subject, &again, 3);

@@ -4,13 +4,13 @@ use super::{DEFAULT, LEAST, adds_up, alloc, builder, check, counts_at_once, is_e
 use crate::case::cases;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, PhysicalMemory};
-use gpu_vmm_pool::{Account, OutOf, Pool, PoolError};
+use gpu_vmm_pool::{OutOf, Pool, PoolError, PoolStats};
 use gpu_vmm_testkit::Workbench;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 cases! { "pool":
-    /// A pool holds no more than its budget, says so with its account, and goes on with what comes free.
+    /// A pool holds no more than its budget, says so with its stats, and goes on with what comes free.
     within_the_budget,
     /// What a budget refuses takes nothing: what was there serves as before.
     a_refused_request_takes_nothing,
@@ -20,7 +20,7 @@ cases! { "pool":
     trimmed,
     /// What lies in front of threads is brought in where it is what is missing.
     caches_are_brought_in,
-    /// Where the driver has no more, the error shows the account, and the pool goes on.
+    /// Where the driver has no more, the error shows the stats, and the pool goes on.
     out_of_memory,
     /// Where there is no more, the callback is told how much is needed, and what it answers is kept to.
     the_callback_is_asked,
@@ -41,8 +41,8 @@ fn within_the_budget<B: Workbench>(subject: &Subject<B>) {
     let mut blocks: Vec<_> = (0..4).map(|_| alloc(&pool, Bytes(page.0 * 2))).collect();
     let error = pool.alloc(Bytes(page.0), LEAST, DEFAULT).unwrap_err();
     let text = error.to_string();
-    let PoolError::OutOfMemory { requested, device, account, source, .. } = error else { panic!("{text}") };
-    assert_eq!((requested, device, account.held, account.live), (page, subject.device, budget.0, budget.0));
+    let PoolError::OutOfMemory { requested, device, stats, source, .. } = error else { panic!("{text}") };
+    assert_eq!((requested, device, stats.held, stats.live), (page, subject.device, budget.0, budget.0));
     assert!(matches!(*source, OutOf::Budget(most) if most == budget), "{source:?}");
     assert!(text.contains(&page.to_string()) && text.contains(&budget.to_string()), "{text}");
     blocks.pop();
@@ -61,8 +61,8 @@ fn a_refused_request_takes_nothing<B: Workbench>(subject: &Subject<B>) {
     write(subject, &stays, 1);
     for pages in [6, 9, 100] {
         assert!(pool.alloc(Bytes(page.0 * pages), LEAST, DEFAULT).unwrap_err().is_out_of_memory());
-        let account = adds_up(&pool);
-        assert_eq!((account.live, account.held - account.kept), (page.0 * 3, page.0 * 3));
+        let stats = adds_up(&pool);
+        assert_eq!((stats.live, stats.held - stats.kept), (page.0 * 3, page.0 * 3));
     }
     let rest = alloc(&pool, Bytes(page.0 * 5));
     write(subject, &rest, 2);
@@ -79,10 +79,10 @@ fn keeps_no_more_than_was_said<B: Workbench>(subject: &Subject<B>) {
     let (one, other) = (alloc(&pool, Bytes(page.0 * 10)), alloc(&pool, Bytes(page.0 * 3)));
     write(subject, &other, 4);
     drop(one);
-    let account = gives_back(&pool, page.0 * 2);
-    assert_eq!(account.held, account.kept + page.0 * 3);
+    let stats = gives_back(&pool, page.0 * 2);
+    assert_eq!(stats.held, stats.kept + page.0 * 3);
     if counts_at_once(subject) {
-        assert_eq!(subject.free_here(), free - Bytes(account.held));
+        assert_eq!(subject.free_here(), free - Bytes(stats.held));
     }
     check(subject, &other, 4);
     let again = alloc(&pool, Bytes(page.0 * 10));
@@ -94,16 +94,16 @@ fn keeps_no_more_than_was_said<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Frees until no more than so much is kept: what a device has not come past yet goes back with a later free.
-fn gives_back<B: Workbench>(pool: &Pool<B>, keep: u64) -> Account {
+fn gives_back<B: Workbench>(pool: &Pool<B>, keep: u64) -> PoolStats {
     for _ in 0..1000 {
-        let account = adds_up(pool);
-        if account.kept <= keep {
-            return account;
+        let stats = adds_up(pool);
+        if stats.kept <= keep {
+            return stats;
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
         drop(alloc(pool, page(pool)));
     }
-    panic!("it keeps more than it may: {}", pool.account())
+    panic!("it keeps more than it may: {}", pool.stats())
 }
 
 fn trimmed<B: Workbench>(subject: &Subject<B>) {
@@ -122,14 +122,14 @@ fn trimmed<B: Workbench>(subject: &Subject<B>) {
         [(pages(20), 0), (pages(9), 0), (pages(7), 2), (pages(6) + Bytes(1), 1), (Bytes::ZERO, 6)]
     {
         assert_eq!(pool.trim(keep).unwrap(), pages(gone), "down to {keep}");
-        let account = adds_up(&pool);
-        assert_eq!(account.held, pages(3).0 + account.kept);
-        assert!(account.kept <= keep.0);
+        let stats = adds_up(&pool);
+        assert_eq!(stats.held, pages(3).0 + stats.kept);
+        assert!(stats.kept <= keep.0);
         if counts {
-            assert_eq!(subject.free_here(), free - Bytes(account.held));
+            assert_eq!(subject.free_here(), free - Bytes(stats.held));
         }
     }
-    assert_eq!(pool.account().mapped, pages(3).0);
+    assert_eq!(pool.stats().mapped, pages(3).0);
     check(subject, &stays, 6);
     drop(stays);
     is_empty(&pool);
@@ -141,9 +141,9 @@ fn caches_are_brought_in<B: Workbench>(subject: &Subject<B>) {
     let medium = page.0 / 4;
     let blocks: Vec<_> = (0..4).map(|_| alloc(&pool, Bytes(medium.min(1 << 20)))).collect();
     drop(blocks);
-    assert!(pool.account().cached > 0);
+    assert!(pool.stats().cached > 0);
     let whole = alloc(&pool, page);
-    assert_eq!((adds_up(&pool).held, pool.account().cached), (page.0, 0));
+    assert_eq!((adds_up(&pool).held, pool.stats().cached), (page.0, 0));
     drop(whole);
     is_empty(&pool);
 }
@@ -177,9 +177,9 @@ fn out_of_memory<B: Workbench>(subject: &Subject<B>) {
         assert!(blocks.len() < 40, "there is no end of it");
     };
     let text = error.to_string();
-    let PoolError::OutOfMemory { account, source, .. } = error else { panic!("{text}") };
+    let PoolError::OutOfMemory { stats, source, .. } = error else { panic!("{text}") };
     assert!(matches!(*source, OutOf::Driver(_)), "{source:?}");
-    assert_eq!(account.live, (4 << 20) + ((blocks.len() as u64) << 24));
+    assert_eq!(stats.live, (4 << 20) + ((blocks.len() as u64) << 24));
     adds_up(&pool);
     drop(hog);
     let next = alloc(&pool, Bytes::mib(16));
@@ -194,8 +194,8 @@ fn the_callback_is_asked<B: Workbench>(subject: &Subject<B>) {
     let asked = Arc::new(AtomicU32::new(0));
     let (inside, counts) = (Arc::clone(&held), Arc::clone(&asked));
     let pool = builder(subject)
-        .on_out_of_memory(move |account, needed| {
-            assert_eq!((needed, account.live), (Bytes::mib(300), 0));
+        .on_out_of_memory(move |stats, needed| {
+            assert_eq!((needed, stats.live), (Bytes::mib(300), 0));
             counts.fetch_add(1, Ordering::SeqCst);
             inside.lock().unwrap().take().is_some()
         })
@@ -239,11 +239,11 @@ fn out_of_addresses<B: Workbench>(subject: &Subject<B>) {
     write(subject, &block, 1);
     let error = pool.alloc(Bytes(unit * 8), LEAST, DEFAULT).unwrap_err();
     let text = error.to_string();
-    let PoolError::OutOfAddresses { requested, used, reserved, limit, account, .. } = error else {
+    let PoolError::OutOfAddresses { requested, used, reserved, limit, stats, .. } = error else {
         panic!("{text}")
     };
     assert_eq!((requested, limit), (Bytes(unit * 8), all));
-    assert!(reserved <= all && used >= block.size() && account.reserved <= all.0, "{text}");
+    assert!(reserved <= all && used >= block.size() && stats.reserved <= all.0, "{text}");
     // Another tag has what is left, which may be nothing.
     let (tagged, mut others) = (pool.tagged("other").unwrap(), Vec::new());
     let other = loop {

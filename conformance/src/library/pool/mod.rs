@@ -39,7 +39,7 @@ mod waits;
 use crate::case::Case;
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Stream};
-use gpu_vmm_pool::{Account, Block, Fence, Pool, PoolBuilder};
+use gpu_vmm_pool::{Block, Fence, Pool, PoolBuilder, PoolStats};
 use gpu_vmm_testkit::Workbench;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -119,29 +119,26 @@ fn check<B: Workbench>(subject: &Subject<B>, block: &Block<impl Backend>, seed: 
     assert_eq!(wrong, 0, "words that differ in {} at {}", block.size(), block.address());
 }
 
-/// Fails where an account contradicts itself.
+/// Fails where an stats contradicts itself.
 #[track_caller]
-fn adds_up<B: Backend>(pool: &Pool<B>) -> Account {
+fn adds_up<B: Backend>(pool: &Pool<B>) -> PoolStats {
     let picture = pool.snapshot();
-    let (account, page) = (pool.account(), picture.page);
+    let (stats, page) = (pool.stats(), picture.page);
     // Suspended blocks are live and have no memory.
     if picture.spaces.iter().all(|space| !space.suspended) {
-        assert!(
-            account.live + account.cached + account.pending <= account.held - account.kept,
-            "{account:?}"
-        );
+        assert!(stats.live + stats.cached + stats.pending <= stats.held - stats.kept, "{stats:?}");
     }
-    assert!(account.kept <= account.held && account.held.is_multiple_of(page), "{account:?}");
-    assert!(account.mapped.is_multiple_of(page) && account.mapped <= account.reserved, "{account:?}");
-    assert!(account.held <= account.peak_held && account.live_blocks <= account.allocations, "{account:?}");
-    account
+    assert!(stats.kept <= stats.held && stats.held.is_multiple_of(page), "{stats:?}");
+    assert!(stats.mapped.is_multiple_of(page) && stats.mapped <= stats.reserved, "{stats:?}");
+    assert!(stats.held <= stats.peak_held && stats.live_blocks <= stats.allocations, "{stats:?}");
+    stats
 }
 
 /// Frees what lies in front of threads and gives all that is kept back: nothing is left then.
 #[track_caller]
 fn is_empty<B: Backend>(pool: &Pool<B>) {
     pool.trim(Bytes::ZERO).unwrap();
-    let Account { live, live_blocks, cached, pending, kept, held, mapped, .. } = adds_up(pool);
+    let PoolStats { live, live_blocks, cached, pending, kept, held, mapped, .. } = adds_up(pool);
     assert_eq!([live, live_blocks, cached, pending, kept, held, mapped], [0; 7]);
 }
 

@@ -95,10 +95,10 @@ fn another_stream_waits_for_the_work<B: Workbench>(subject: &Subject<B>) {
     write_at(&subject.backend, subject.device, next.address(), next.size(), 77);
     finish(subject, &*busy);
     assert_eq!(wrong_at(&subject.backend, subject.device, next.address(), next.size(), 77), 0);
-    let created = pool.account().driver_calls.create;
+    let created = pool.stats().driver_calls.create;
     let third = pool.alloc(Bytes::mib(4), LEAST, named(&*other)).unwrap();
     assert_eq!(
-        pool.account().driver_calls.create,
+        pool.stats().driver_calls.create,
         created,
         "the work is done, and the memory serves everybody"
     );
@@ -154,14 +154,14 @@ fn record_use_holds_memory<B: Workbench>(subject: &Subject<B>) {
     let next = pool.alloc(Bytes::mib(4), LEAST, named(&*first)).unwrap();
     if !second.is_done().unwrap() {
         assert!(!overlap(&next, at), "the other stream still uses it");
-        assert_eq!(pool.account().pending, 4 << 20);
+        assert_eq!(pool.stats().pending, 4 << 20);
     }
     write_at(&subject.backend, subject.device, next.address(), next.size(), 78);
     finish(subject, &*second);
     assert_eq!(wrong_at(&subject.backend, subject.device, next.address(), next.size(), 78), 0);
     drop(next);
     pool.trim(Bytes(u64::MAX)).unwrap();
-    assert_eq!(pool.account().pending, 0);
+    assert_eq!(pool.stats().pending, 0);
     is_empty(&pool);
 }
 
@@ -204,7 +204,7 @@ fn trimming_waits<B: Workbench>(subject: &Subject<B>) {
     drop(block);
     let gone = pool.trim(Bytes::ZERO).unwrap();
     assert!(busy.is_done().unwrap(), "unmapped under the work");
-    assert_eq!((gone, pool.account().held), (Bytes::mib(8), 0));
+    assert_eq!((gone, pool.stats().held), (Bytes::mib(8), 0));
 }
 
 fn work_is_waited_for_in_need<B: Workbench>(subject: &Subject<B>) {

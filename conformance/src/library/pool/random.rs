@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 cases! { "pool":
     /// Random requests, frees, trims, suspends and resumes of all sizes on several streams and tags: blocks lie apart, keep
-    /// their bytes, are found, and the account is right at each step.
+    /// their bytes, are found, and the stats is right at each step.
     random_operations,
 }
 
@@ -135,8 +135,8 @@ fn random_operations<B: Workbench>(subject: &Subject<B>) {
                 }
             },
             _ => {
-                let account = adds_up(&base);
-                assert_eq!((account.live, account.live_blocks), (live, blocks.len() as u64));
+                let stats = adds_up(&base);
+                assert_eq!((stats.live, stats.live_blocks), (live, blocks.len() as u64));
                 if operation % 8 == 0 {
                     is_consistent(&base);
                 }

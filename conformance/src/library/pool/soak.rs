@@ -254,8 +254,8 @@ fn round<B: Workbench>(subject: &Subject<B>, operations: u64, seed: u64) -> u64 
     super::told::is_consistent(&soak.pool);
     // Streams that have come further let go of what waited for them.
     soak.pool.trim(Bytes::ZERO).unwrap();
-    let account = soak.pool.account();
-    assert!(account.pending == 0 || account.live == 0, "{account}");
+    let stats = soak.pool.stats();
+    assert!(stats.pending == 0 || stats.live == 0, "{stats}");
     let Soak { backend, pool, parked, stash, failed, .. } = soak;
     drop((parked, stash));
     // Failures of what drops are told there.

@@ -140,7 +140,7 @@ fn a_fence_set_by_a_user_of_the_pool<B: Workbench>(subject: &Subject<B>) {
             scope.spawn(move || {
                 thread::sleep(Duration::from_millis(30));
                 // As a program does that says what it has done.
-                assert_eq!(setter.account().pending, 3 * size);
+                assert_eq!(setter.stats().pending, 3 * size);
                 assert_eq!(setter.snapshot().page, size);
                 drop(setter.alloc(Bytes(size), LEAST, super::DEFAULT).unwrap());
                 set.store(true, Ordering::SeqCst);
@@ -168,7 +168,7 @@ fn others_are_served_while_one_waits<B: Workbench>(subject: &Subject<B>) {
             let mut longest = Duration::ZERO;
             while !waiting.is_finished() {
                 let asked = Instant::now();
-                assert!(pool.account().live_blocks >= 1);
+                assert!(pool.stats().live_blocks >= 1);
                 longest = longest.max(asked.elapsed());
             }
             waiting.join().unwrap();

@@ -197,8 +197,8 @@ fn a_block_outlives_its_stream<B: Workbench>(subject: &Subject<B>) {
         }
         finish(subject, &*busy);
         pool.trim(Bytes::ZERO).unwrap();
-        let account = pool.account();
-        assert_eq!((account.kept, account.cached), (0, 0), "of {size}: the work is done");
+        let stats = pool.stats();
+        assert_eq!((stats.kept, stats.cached), (0, 0), "of {size}: the work is done");
         drop(next);
     }
     pool.forget_stream(named(&*other)).unwrap();
@@ -252,7 +252,7 @@ fn a_stream_of_another_device<B: Workbench>(subject: &Subject<B>) {
     drop(block);
     for _ in 0..3 {
         let next = alloc(&pool, size);
-        assert!(!overlap(&next, at) || pool.account().pending == 0, "it is waited for, or kept");
+        assert!(!overlap(&next, at) || pool.stats().pending == 0, "it is waited for, or kept");
         pool.suspend("", &BackingStore::nothing(), idle()).unwrap();
         pool.resume("").unwrap();
         pool.trim(Bytes(u64::MAX)).unwrap();

@@ -96,7 +96,7 @@ fn freed_while_suspended<B: Workbench>(subject: &Subject<B>) {
     drop((goes, small));
     pending.free_after(hand.fence());
     hand.set(Hand::DONE);
-    assert_eq!((adds_up(&pool).live, pool.account().held), (page.0 * 3, 0));
+    assert_eq!((adds_up(&pool).live, pool.stats().held), (page.0 * 3, 0));
     pool.resume("weights").unwrap();
     check(subject, &stays, 8);
     pool.trim(Bytes::ZERO).unwrap();
@@ -289,7 +289,7 @@ fn scrubbed_between_tags<B: Workbench>(subject: &Subject<B>) {
     for round in 0..3 {
         for (tenant, size) in [(&red, page.0 * 8), (&blue, page.0 * 6), (&red, page.0 * 7)] {
             let block = alloc(tenant, Bytes(size));
-            let came = pool.account().driver_calls;
+            let came = pool.stats().driver_calls;
             // What is left of its own is its own, and the rest was another's.
             if round == 0 && std::ptr::eq(tenant, &raw const blue) {
                 assert!(is_zero(subject, &block), "a tenant sees what another has left");
@@ -297,7 +297,7 @@ fn scrubbed_between_tags<B: Workbench>(subject: &Subject<B>) {
             write(subject, &block, 0x5a5a);
             drop(block);
             let again = alloc(tenant, Bytes(size));
-            assert_eq!(pool.account().driver_calls, came, "within a tag nothing is done");
+            assert_eq!(pool.stats().driver_calls, came, "within a tag nothing is done");
             check(subject, &again, 0x5a5a);
         }
         pool.trim(Bytes(u64::MAX)).unwrap();
@@ -332,8 +332,8 @@ fn a_resume_leaves_what_is_kept<B: Workbench>(subject: &Subject<B>) {
     drop(alloc(&base, Bytes(page * 8)));
     assert_eq!(adds_up(&base).kept, page * 8);
     base.resume("weights").unwrap();
-    let account = adds_up(&base);
-    assert_eq!((account.held, account.kept), (page * 8, page * 6));
+    let stats = adds_up(&base);
+    assert_eq!((stats.held, stats.kept), (page * 8, page * 6));
     drop(block);
     is_empty(&base);
 }

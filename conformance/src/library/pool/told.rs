@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::flights::own;
 use crate::subject::Subject;
 use gpu_vmm_core::{Backend, BackingStore, Bytes, WaitFor};
-use gpu_vmm_pool::{BlockState, Picture, Pool};
+use gpu_vmm_pool::{BlockState, Pool, PoolSnapshot};
 use gpu_vmm_testkit::Workbench;
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ cases! { "pool":
     only_live_blocks_are_found,
     /// A small block that is free is no block, though one beside it is.
     a_free_slot_is_no_block,
-    /// The account follows each block, and is zero at the end.
+    /// The stats follows each block, and is zero at the end.
     the_account_follows,
     /// The timeline of a picture rises and falls with what is live, what waits and what is held.
     the_timeline_follows,
@@ -24,7 +24,7 @@ cases! { "pool":
     a_timeline_is_thinned_out,
     /// The small blocks are counted by their sizes.
     counted_by_size,
-    /// A picture agrees with the account: blocks and pages in order, apart, inside of what is reserved, and none used twice.
+    /// A picture agrees with the stats: blocks and pages in order, apart, inside of what is reserved, and none used twice.
     a_picture_is_consistent,
 }
 
@@ -91,24 +91,24 @@ fn the_account_follows<B: Workbench>(subject: &Subject<B>) {
     for size in [1, 1000, 70_000, 1 << 20, 5 << 20, 3 << 20] {
         blocks.push(alloc(&pool, Bytes(size)));
         live += size;
-        let account = adds_up(&pool);
-        assert_eq!((account.live, account.live_blocks), (live, blocks.len() as u64));
-        assert_eq!(account.allocations, blocks.len() as u64);
-        assert!(account.held >= live && account.peak_live >= live);
+        let stats = adds_up(&pool);
+        assert_eq!((stats.live, stats.live_blocks), (live, blocks.len() as u64));
+        assert_eq!(stats.allocations, blocks.len() as u64);
+        assert!(stats.held >= live && stats.peak_live >= live);
     }
-    let most = pool.account();
+    let most = pool.stats();
     while let Some(block) = blocks.pop() {
         live -= block.size().0;
         drop(block);
-        let account = adds_up(&pool);
-        assert_eq!((account.live, account.live_blocks), (live, blocks.len() as u64));
-        assert_eq!((account.held, account.peak_live), (most.held, most.peak_live), "all is kept");
+        let stats = adds_up(&pool);
+        assert_eq!((stats.live, stats.live_blocks), (live, blocks.len() as u64));
+        assert_eq!((stats.held, stats.peak_live), (most.held, most.peak_live), "all is kept");
     }
-    assert!(pool.account().unused() > 0.99);
+    assert!(pool.stats().unused() > 0.99);
     is_empty(&pool);
-    let account = pool.account();
-    assert_eq!((account.peak_held, account.allocations), (most.peak_held, 6));
-    assert!(account.bins.iter().all(|bin| bin.live == 0), "{:?}", account.bins);
+    let stats = pool.stats();
+    assert_eq!((stats.peak_held, stats.allocations), (most.peak_held, 6));
+    assert!(stats.bins.iter().all(|bin| bin.live == 0), "{:?}", stats.bins);
 }
 
 fn the_timeline_follows<B: Workbench>(subject: &Subject<B>) {
@@ -143,12 +143,12 @@ fn a_timeline_is_thinned_out<B: Workbench>(subject: &Subject<B>) {
     let mut blocks = vec![block()];
     let first = pool.snapshot().timeline[0];
     blocks.extend((1..10_000).map(|_| block()));
-    let Picture { timeline, account, .. } = pool.snapshot();
+    let PoolSnapshot { timeline, stats, .. } = pool.snapshot();
     assert!((1000..=2048).contains(&timeline.len()), "{} points", timeline.len());
     assert_eq!(timeline[0], first, "it begins where the pool did");
-    let all = timeline.iter().map(|moment| moment.live).chain([account.peak_live]).collect::<Vec<_>>();
+    let all = timeline.iter().map(|moment| moment.live).chain([stats.peak_live]).collect::<Vec<_>>();
     let apart = all.windows(2).map(|two| two[1] - two[0]).max().unwrap();
-    assert!(apart <= account.peak_live / 1000, "{apart} of {} without a point", account.peak_live);
+    assert!(apart <= stats.peak_live / 1000, "{apart} of {} without a point", stats.peak_live);
     drop(blocks);
     is_empty(&pool);
 }
@@ -156,7 +156,7 @@ fn a_timeline_is_thinned_out<B: Workbench>(subject: &Subject<B>) {
 fn counted_by_size<B: Workbench>(subject: &Subject<B>) {
     let pool = pool(subject);
     let live = |pool: &Pool<B>| -> HashMap<u64, u64> {
-        let bins = pool.account().bins.into_iter().filter(|bin| bin.live > 0);
+        let bins = pool.stats().bins.into_iter().filter(|bin| bin.live > 0);
         bins.map(|bin| (bin.size, bin.live)).collect()
     };
     let blocks: Vec<_> = [256, 256, 512, 1000, 4096, 4000].map(|size| alloc(&pool, Bytes(size))).into();
@@ -166,9 +166,9 @@ fn counted_by_size<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-/// Fails where a picture contradicts itself or the account in it.
+/// Fails where a picture contradicts itself or the stats in it.
 #[track_caller]
-pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> Picture {
+pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
     let picture = pool.snapshot();
     let (mut used, mut frames) = (HashMap::new(), std::collections::HashSet::new());
     let (mut mapped, mut reserved) = (0, 0);
@@ -209,10 +209,10 @@ pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> Picture {
         }
     }
     let unmapped: u64 = picture.unmapped.iter().map(|run| run.count).sum();
-    let account = &picture.account;
-    assert_eq!((account.mapped, account.reserved), (mapped, reserved));
-    assert_eq!(account.held, (frames.len() as u64 + unmapped) * picture.page);
-    assert_eq!(account.held - account.kept, used.len() as u64 * picture.page);
+    let stats = &picture.stats;
+    assert_eq!((stats.mapped, stats.reserved), (mapped, reserved));
+    assert_eq!(stats.held, (frames.len() as u64 + unmapped) * picture.page);
+    assert_eq!(stats.held - stats.kept, used.len() as u64 * picture.page);
     picture
 }
 
@@ -249,7 +249,7 @@ fn a_picture_is_consistent<B: Workbench>(subject: &Subject<B>) {
     pool.resume("weights").unwrap();
     let picture = is_consistent(&pool);
     let text = serde_json::to_string(&picture).unwrap();
-    assert_eq!(serde_json::from_str::<Picture>(&text).unwrap(), picture, "as JSON it is the same");
+    assert_eq!(serde_json::from_str::<PoolSnapshot>(&text).unwrap(), picture, "as JSON it is the same");
     drop((blocks, large));
     is_consistent(&pool);
     is_empty(&pool);

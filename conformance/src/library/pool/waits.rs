@@ -38,7 +38,7 @@ fn the_same_address_again<B: Workbench>(subject: &Subject<B>) {
             assert_eq!(first.stream(), stream);
             let address = first.address();
             let mapped = |pool: &gpu_vmm_pool::Pool<B>| {
-                let calls = pool.account().driver_calls;
+                let calls = pool.stats().driver_calls;
                 [calls.create, calls.map, calls.unmap, calls.set_access]
             };
             let calls = mapped(&pool);
@@ -56,15 +56,15 @@ fn a_fence_holds_memory<B: Workbench>(subject: &Subject<B>) {
         let (hand, block) = (Hand::new(), alloc(&pool, Bytes(size)));
         let (address, capacity) = (block.address(), block.capacity());
         block.free_after(hand.fence());
-        let account = adds_up(&pool);
-        assert_eq!((account.pending, account.live), (capacity.0, 0));
+        let stats = adds_up(&pool);
+        assert_eq!((stats.pending, stats.live), (capacity.0, 0));
         assert!(pool.find(address).is_none(), "nobody has it");
         let others: Vec<_> = (0..9).map(|_| alloc(&pool, Bytes(size))).collect();
         assert!(others.iter().all(|other| {
             other.address() >= address + capacity || other.address() + other.capacity() <= address
         }));
         pool.trim(Bytes::ZERO).unwrap();
-        assert_eq!(pool.account().pending, capacity.0, "trimming does not free it");
+        assert_eq!(pool.stats().pending, capacity.0, "trimming does not free it");
         drop(others);
         hand.set(Hand::DONE);
         pool.trim(Bytes::ZERO).unwrap();
@@ -97,10 +97,10 @@ fn a_fence_is_waited_for_in_need<B: Workbench>(subject: &Subject<B>) {
     block.free_after(hand.fence());
     let error = pool.alloc(Bytes(page.0 * 2), LEAST, Stream::DEFAULT).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
-    assert_eq!(pool.account().pending, page.0 * 3);
+    assert_eq!(pool.stats().pending, page.0 * 3);
     hand.set(Hand::WAITED);
     let next = alloc(&pool, Bytes(page.0 * 2));
-    assert_eq!((adds_up(&pool).pending, pool.account().held <= page.0 * 4), (0, true));
+    assert_eq!((adds_up(&pool).pending, pool.stats().held <= page.0 * 4), (0, true));
     drop(next);
     is_empty(&pool);
 }
@@ -131,9 +131,9 @@ fn a_forgotten_stream<B: Workbench>(subject: &Subject<B>) {
     pool.forget_stream(named(&*own)).unwrap();
     // Forgetting waits for nothing: what was freed on it serves others once its work is done.
     subject.backend.synchronize_stream(subject.device, own.stream()).unwrap();
-    let created = pool.account().driver_calls.create;
+    let created = pool.stats().driver_calls.create;
     let next = alloc(&pool, Bytes::mib(8));
-    assert_eq!(pool.account().driver_calls.create, created, "all of it serves another stream");
+    assert_eq!(pool.stats().driver_calls.create, created, "all of it serves another stream");
     drop(next);
     is_empty(&pool);
 }

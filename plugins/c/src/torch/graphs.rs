@@ -279,7 +279,7 @@ mod tests {
         assert!(graphs.free(first).unwrap());
         let other = graphs.pool.blocks.alloc(SIZE, Bytes(512), STREAM).unwrap();
         assert_ne!(other.address(), first);
-        assert_eq!(graphs.pool.blocks.account().live_blocks, 3);
+        assert_eq!(graphs.pool.blocks.stats().live_blocks, 3);
     }
 
     #[test]
@@ -293,15 +293,11 @@ mod tests {
         graphs.begin(ONE);
         graphs.end(ONE);
         graphs.release(ONE).unwrap();
-        assert_eq!(graphs.pool.blocks.account().live_blocks, 2);
+        assert_eq!(graphs.pool.blocks.stats().live_blocks, 2);
         graphs.release(ONE).unwrap();
-        assert_eq!(
-            graphs.pool.blocks.account().live_blocks,
-            1,
-            "the output of a graph that is gone lives on"
-        );
+        assert_eq!(graphs.pool.blocks.stats().live_blocks, 1, "the output of a graph that is gone lives on");
         assert!(graphs.free(kept).unwrap());
-        assert_eq!(graphs.pool.blocks.account().live_blocks, 0);
+        assert_eq!(graphs.pool.blocks.stats().live_blocks, 0);
         assert!(!graphs.free(kept).unwrap());
         graphs.release(ONE).unwrap();
     }
@@ -339,9 +335,9 @@ mod tests {
         graphs.end(ONE);
         graphs.end(TWO);
         graphs.release(ONE).unwrap();
-        assert_eq!(graphs.pool.blocks.account().live_blocks, 2, "the second graph may use it");
+        assert_eq!(graphs.pool.blocks.stats().live_blocks, 2, "the second graph may use it");
         graphs.release(TWO).unwrap();
-        assert_eq!(graphs.pool.blocks.account().live_blocks, 1);
+        assert_eq!(graphs.pool.blocks.stats().live_blocks, 1);
     }
 
     #[test]
@@ -360,7 +356,7 @@ mod tests {
         assert!(!pool.backend.deferred().is_capturing());
         drop(pool.blocks.alloc(Bytes::mib(50), Bytes(512), STREAM).unwrap());
         pool.blocks.trim(Bytes::ZERO).unwrap();
-        assert_eq!(pool.blocks.account().held, 0);
+        assert_eq!(pool.blocks.stats().held, 0);
         graphs.end(ONE);
     }
 
@@ -373,10 +369,10 @@ mod tests {
         graphs.end(ONE);
         graphs.begin(TWO);
         graphs.release(ONE).unwrap();
-        assert_eq!(graphs.pool.blocks.account().live_blocks, 1, "it waits");
+        assert_eq!(graphs.pool.blocks.stats().live_blocks, 1, "it waits");
         graphs.end(TWO);
         graphs.clear().unwrap();
-        assert_eq!(graphs.pool.blocks.account().live_blocks, 0);
+        assert_eq!(graphs.pool.blocks.stats().live_blocks, 0);
         graphs.pool.blocks.trim(Bytes::ZERO).unwrap();
     }
 }

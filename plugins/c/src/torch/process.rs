@@ -185,7 +185,7 @@ pub unsafe extern "C" fn gpu_vmm_torch_set_tag(tag: *const c_char) -> Status {
     })
 }
 
-/// The process's pool for a device, for its account, and to suspend and resume its tags. To be freed with gpu_vmm_pool_free,
+/// The process's pool for a device, for its statistics, and to suspend and resume its tags. To be freed with gpu_vmm_pool_free,
 /// which leaves the memory as it is.
 ///
 /// # Safety

@@ -1,29 +1,29 @@
 //! A region that grows into what is mapped already, as its user sees it.
 
-use super::Ahead;
+use super::Premap;
 use super::guard::{Asks, RegionGuard};
 use super::shared::{Marks, Shared};
-use super::thread::{AheadThread, Foresee, Registration};
+use super::thread::{PremapThread, PremapWork, Registration};
 use crate::sync::Arc;
 use gpu_vmm_core::{Address, Backend, Bytes, Error, Growth, GrowthKind, Region, Result, Shrunk, WaitFor};
 
-/// A region whose next part is mapped before it is asked for, by an [`AheadThread`]: a step of growth that was foreseen
+/// A region whose next part is mapped before it is asked for, by an [`PremapThread`]: a step of growth that was outcome
 /// moves a number, and calls no driver.
 ///
 /// ```
 /// # use gpu_vmm_core::{Bytes, WaitFor, Region};
-/// # use gpu_vmm_pool::{Ahead, AheadThread, GrowingRegion};
+/// # use gpu_vmm_pool::{Premap, PremapThread, GrowingRegion};
 /// # fn main() -> Result<(), gpu_vmm_core::Error> {
 /// # let backend = gpu_vmm_host::HostConfig::new().devices(1).memory(Bytes::mib(64)).open()?;
 /// // One thread for all caches, which may have 32 MiB mapped ahead between them.
-/// let thread = AheadThread::start(Bytes::mib(32))?;
+/// let thread = PremapThread::start(Bytes::mib(32))?;
 /// let region = Region::builder(&backend).reserve(Bytes::mib(64)).build()?;
-/// let ahead = Ahead { by: Bytes::mib(16), step: Bytes::mib(4) };
+/// let ahead = Premap { by: Bytes::mib(16), step: Bytes::mib(4) };
 /// let cache = GrowingRegion::new(region, ahead, &thread);
 /// for token in 1..=100 {
 ///     // Most of these find their memory mapped.
 ///     let grown = cache.grow_to(Bytes::kib(100 * token))?;
-///     println!("at {} up to {}: {:?}", cache.address(), grown.growth.end, grown.foreseen);
+///     println!("at {} up to {}: {:?}", cache.address(), grown.growth.end, grown.outcome);
 /// }
 /// cache.lock()?.write(Bytes(0), b"everything that a region can")?;
 /// // What was mapped ahead goes back as well, and nothing is until it grows again.
@@ -44,16 +44,16 @@ pub struct GrowingRegion<B: Backend> {
 
 /// What a step of growth did, and who had mapped the memory.
 #[derive(Clone, Debug)]
-pub struct GrownAhead {
+pub struct PremapGrowth {
     /// What it did: the end is what was asked for, rounded up to the granularity, though more may be mapped.
     pub growth: Growth,
     /// Who had mapped it.
-    pub foreseen: Foreseen,
+    pub outcome: PremapOutcome,
 }
 
 /// Who has mapped the memory that a region has grown by.
 #[derive(Clone, Debug)]
-pub enum Foreseen {
+pub enum PremapOutcome {
     /// It was mapped: no driver was called.
     Ready,
     /// The thread was mapping it, or somebody had the region, and the call waited for that.
@@ -66,9 +66,9 @@ pub enum Foreseen {
 impl<B: Backend> GrowingRegion<B> {
     /// Lets `thread` map `region` ahead, from now on. Where a region is suspended, nothing is done until it is resumed.
     #[must_use]
-    pub fn new(region: Region<B>, ahead: Ahead, thread: &AheadThread) -> Self {
+    pub fn new(region: Region<B>, ahead: Premap, thread: &PremapThread) -> Self {
         let shared = Arc::new(Shared::new(region, ahead, thread));
-        let as_work: Arc<dyn Foresee> = Arc::<Shared<B>>::clone(&shared);
+        let as_work: Arc<dyn PremapWork> = Arc::<Shared<B>>::clone(&shared);
         let registration = thread.register(Arc::downgrade(&as_work));
         registration.ask_now();
         Self { registration, shared }
@@ -94,7 +94,7 @@ impl<B: Backend> GrowingRegion<B> {
 
     /// How far it is mapped ahead, rounded to the region's granularity.
     #[must_use]
-    pub fn ahead(&self) -> Ahead {
+    pub fn ahead(&self) -> Premap {
         self.shared.ahead()
     }
 
@@ -118,22 +118,22 @@ impl<B: Backend> GrowingRegion<B> {
     ///
     /// Those of [`Region::grow_to`]: the region is as before. [`Error::RollbackFailed`] where the thread has left something
     /// behind that is out of use: it is told once, and growth goes on behind that.
-    pub fn grow_to(&self, size: Bytes) -> Result<GrownAhead> {
+    pub fn grow_to(&self, size: Bytes) -> Result<PremapGrowth> {
         self.shared.process.check("grow")?;
         let target = self.shared.granularity.round_up(size).filter(|target| !target.is_zero());
-        let foreseen = target.and_then(|target| self.shared.take(target));
-        let Some((before, marks)) = foreseen else { return self.grow_slowly(size, target) };
+        let outcome = target.and_then(|target| self.shared.take(target));
+        let Some((before, marks)) = outcome else { return self.grow_slowly(size, target) };
         self.ask(&marks);
-        Ok(self.grown(before, &marks, Foreseen::Ready))
+        Ok(self.grown(before, &marks, PremapOutcome::Ready))
     }
 
     /// With the region locked.
-    fn grow_slowly(&self, size: Bytes, target: Option<Bytes>) -> Result<GrownAhead> {
+    fn grow_slowly(&self, size: Bytes, target: Option<Bytes>) -> Result<PremapGrowth> {
         // When the region is free again.
         let _ask = Asks(&self.registration);
         let mut inside = self.shared.inside();
         if let Some((before, marks)) = target.and_then(|target| self.shared.take(target)) {
-            return Ok(self.grown(before, &marks, Foreseen::Waited));
+            return Ok(self.grown(before, &marks, PremapOutcome::Waited));
         }
         if std::mem::take(&mut inside.spoiled) {
             self.shared.settle(&inside);
@@ -151,18 +151,21 @@ impl<B: Backend> GrowingRegion<B> {
         // Somebody may have grown further meanwhile, into what was mapped.
         let end = target.unwrap_or(growth.end).clamp(before, mapped);
         self.shared.set(&mut marks, end, mapped, Bytes::ZERO);
-        let grown = self.grown(before, &marks, Foreseen::Not(inside.failed.take()));
-        Ok(GrownAhead { growth: Growth { how: growth.how, ..grown.growth }, ..grown })
+        let grown = self.grown(before, &marks, PremapOutcome::Not(inside.failed.take()));
+        Ok(PremapGrowth { growth: Growth { how: growth.how, ..grown.growth }, ..grown })
     }
 
-    fn grown(&self, before: Bytes, marks: &Marks, foreseen: Foreseen) -> GrownAhead {
+    fn grown(&self, before: Bytes, marks: &Marks, outcome: PremapOutcome) -> PremapGrowth {
         let (address, end) = (self.address(), marks.end);
-        GrownAhead { growth: Growth { how: GrowthKind::Within, address, end, added: end - before }, foreseen }
+        PremapGrowth {
+            growth: Growth { how: GrowthKind::Within, address, end, added: end - before },
+            outcome,
+        }
     }
 
     /// Asks for more, if a step of it has room: at once where less than half is left.
     fn ask(&self, marks: &Marks) {
-        let Ahead { by, step } = self.ahead();
+        let Premap { by, step } = self.ahead();
         let left = marks.mapped - marks.end;
         if left + step > by {
             return;

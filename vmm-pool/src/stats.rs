@@ -6,7 +6,7 @@ use std::fmt;
 
 /// Where a pool's memory is. All sizes are bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Account {
+pub struct PoolStats {
     /// What live blocks asked for.
     pub live: u64,
     /// How many blocks are live.
@@ -32,7 +32,7 @@ pub struct Account {
     /// What drivers were asked to do.
     pub driver_calls: DriverCalls,
     /// Small blocks by their size.
-    pub bins: Vec<BinAccount>,
+    pub bins: Vec<BinStats>,
 }
 
 /// How often a pool has called the driver.
@@ -61,7 +61,7 @@ impl DriverCalls {
 
 /// Blocks of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BinAccount {
+pub struct BinStats {
     /// The size that requests are rounded up to.
     pub size: u64,
     /// How many are given out.
@@ -70,7 +70,7 @@ pub struct BinAccount {
     pub free: u64,
 }
 
-impl Account {
+impl PoolStats {
     /// The part of the held memory that no live block takes: 0 for none, 1 for all.
     #[must_use]
     pub fn unused(&self) -> f64 {
@@ -78,7 +78,7 @@ impl Account {
     }
 }
 
-impl fmt::Display for Account {
+impl fmt::Display for PoolStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { live, live_blocks, cached, pending, kept, held, reserved, .. } = self;
         write!(

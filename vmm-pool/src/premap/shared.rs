@@ -4,8 +4,8 @@
 //! nanoseconds and never while another is waited for, so that growing into what is mapped waits for nothing.
 
 use super::budget::Budget;
-use super::thread::{AheadThread, Foresee, Step};
-use super::{Ahead, lock};
+use super::thread::{PremapThread, PremapWork, Step};
+use super::{Premap, lock};
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, TryLockError};
 use gpu_vmm_core::{Address, Backend, Bytes, Error, Granularity, Process, Region, RegionState};
@@ -21,10 +21,10 @@ pub(super) struct Shared<B: Backend> {
     address: AtomicU64,
     end: AtomicU64,
     mapped: AtomicU64,
-    ahead: Ahead,
+    ahead: Premap,
     pub(super) granularity: Granularity,
     /// Keeps the budget.
-    thread: AheadThread,
+    thread: PremapThread,
     pub(super) process: Process,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Marks {
 }
 
 impl<B: Backend> Shared<B> {
-    pub(super) fn new(region: Region<B>, ahead: Ahead, thread: &AheadThread) -> Self {
+    pub(super) fn new(region: Region<B>, ahead: Premap, thread: &PremapThread) -> Self {
         let granularity = region.granularity();
         let round = |size| granularity.round_up(size).unwrap_or(region.reserved());
         let by = round(ahead.by);
@@ -65,7 +65,7 @@ impl<B: Backend> Shared<B> {
             inside: Mutex::new(Inside { region, failed: None, spoiled: false }),
             marks: Mutex::new(Marks { end, mapped: end, open: true, grows: true }),
             waiting: AtomicUsize::new(0),
-            ahead: Ahead { by, step },
+            ahead: Premap { by, step },
             granularity,
             thread: thread.clone(),
             process: Process::current(),
@@ -76,7 +76,7 @@ impl<B: Backend> Shared<B> {
         self.thread.budget()
     }
 
-    pub(super) fn ahead(&self) -> Ahead {
+    pub(super) fn ahead(&self) -> Premap {
         self.ahead
     }
 
@@ -154,7 +154,7 @@ impl<B: Backend> Shared<B> {
     }
 }
 
-impl<B: Backend> Foresee for Shared<B> {
+impl<B: Backend> PremapWork for Shared<B> {
     fn step(&self) -> Step {
         // Who waits for the region, or has it, asks for this afterwards.
         if self.waiting.load(Ordering::Relaxed) > 0 {

@@ -65,10 +65,10 @@ fn a_block_is_handed_out_once() {
                 let theirs = frees.join().unwrap();
                 let end = own.address().0.max(theirs.address().0);
                 assert!(end - own.address().0.min(theirs.address().0) >= size.0, "they overlap");
-                let account = pool.account();
-                assert_eq!((account.live, account.live_blocks), (2 * size.0, 2));
+                let stats = pool.stats();
+                assert_eq!((stats.live, stats.live_blocks), (2 * size.0, 2));
                 drop((own, theirs));
-                assert_eq!(pool.account().live, 0);
+                assert_eq!(pool.stats().live, 0);
             });
             whole.join().unwrap();
         });

@@ -3,8 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::budget::Budget;
-use super::thread::{AheadThread, Foresee, Registration, Step};
-use super::{Ahead, GrowingRegion};
+use super::thread::{PremapThread, PremapWork, Registration, Step};
+use super::{GrowingRegion, Premap};
 use crate::models::explore;
 use gpu_vmm_core::{Bytes, Region, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
@@ -27,7 +27,7 @@ struct Looks {
 }
 
 impl Looks {
-    fn register(thread: &AheadThread, came: Step) -> (Registration, Arc<Self>) {
+    fn register(thread: &PremapThread, came: Step) -> (Registration, Arc<Self>) {
         let this = Self { wanted: AtomicU32::new(0), seen: Mutex::new(0), looked: Condvar::new(), came };
         let this = Arc::new(this);
         let weak: Weak<Self> = Arc::downgrade(&this);
@@ -49,7 +49,7 @@ impl Looks {
     }
 }
 
-impl Foresee for Looks {
+impl PremapWork for Looks {
     fn step(&self) -> Step {
         let wanted = self.wanted.load(Ordering::Relaxed);
         let mut seen = self.seen.lock().unwrap();
@@ -65,7 +65,7 @@ impl Foresee for Looks {
 #[test]
 fn no_request_is_lost() {
     explore("no_request_is_lost", 3, || {
-        let thread = AheadThread::start(ENOUGH).unwrap();
+        let thread = PremapThread::start(ENOUGH).unwrap();
         let (asks, work) = Looks::register(&thread, Step::Done);
         work.want(&asks, 1);
         work.want(&asks, 2);
@@ -79,7 +79,7 @@ fn no_request_is_lost() {
 #[test]
 fn no_request_of_two_threads_is_lost() {
     explore("no_request_of_two_threads_is_lost", 2, || {
-        let ahead = AheadThread::start(ENOUGH).unwrap();
+        let ahead = PremapThread::start(ENOUGH).unwrap();
         let (asks, work) = Looks::register(&ahead, Step::Done);
         let other_ahead = ahead.clone();
         let other = thread::spawn(move || {
@@ -98,7 +98,7 @@ fn no_request_of_two_threads_is_lost() {
 fn what_is_not_done_is_tried_again() {
     for came in [Step::Busy, Step::More] {
         explore("what_is_not_done_is_tried_again", 3, move || {
-            let thread = AheadThread::start(ENOUGH).unwrap();
+            let thread = PremapThread::start(ENOUGH).unwrap();
             let (asks, work) = Again::register(&thread, came);
             asks.ask();
             work.wait();
@@ -115,7 +115,7 @@ struct Again {
 }
 
 impl Again {
-    fn register(thread: &AheadThread, came: Step) -> (Registration, Arc<Self>) {
+    fn register(thread: &PremapThread, came: Step) -> (Registration, Arc<Self>) {
         let this = Arc::new(Self { tries: Mutex::new(0), done: Condvar::new(), came });
         let weak: Weak<Self> = Arc::downgrade(&this);
         (thread.register(weak), this)
@@ -129,7 +129,7 @@ impl Again {
     }
 }
 
-impl Foresee for Again {
+impl PremapWork for Again {
     fn step(&self) -> Step {
         let mut tries = self.tries.lock().unwrap();
         *tries += 1;
@@ -158,7 +158,7 @@ impl Writes {
     }
 }
 
-impl Foresee for Writes {
+impl PremapWork for Writes {
     fn step(&self) -> Step {
         if self.write() < self.steps { Step::More } else { Step::Done }
     }
@@ -168,7 +168,7 @@ impl Foresee for Writes {
 #[test]
 fn dropping_a_registration_waits_for_the_step() {
     explore("dropping_a_registration_waits_for_the_step", 3, || {
-        let thread = AheadThread::start(ENOUGH).unwrap();
+        let thread = PremapThread::start(ENOUGH).unwrap();
         let work = Arc::new(Writes { to: UnsafeCell::new(0), steps: 3 });
         let weak: Weak<Writes> = Arc::downgrade(&work);
         let registration = thread.register(weak);
@@ -184,7 +184,7 @@ fn dropping_a_registration_waits_for_the_step() {
 #[test]
 fn the_thread_ends() {
     explore("the_thread_ends", 4, || {
-        let thread = AheadThread::start(ENOUGH).unwrap();
+        let thread = PremapThread::start(ENOUGH).unwrap();
         let (asks, work) = Looks::register(&thread, Step::Done);
         drop(thread);
         work.want(&asks, 1);
@@ -221,14 +221,14 @@ fn backend() -> &'static HostBackend {
 }
 
 /// A region of 8 granules with one granule mapped ahead at a time, and the size of one.
-fn growing(thread: &AheadThread, by: u64) -> (GrowingRegion<HostBackend>, Bytes) {
+fn growing(thread: &PremapThread, by: u64) -> (GrowingRegion<HostBackend>, Bytes) {
     let region = Region::builder(backend()).reserve(Bytes::mib(16)).build().unwrap();
     let granule = region.granularity().bytes();
-    (GrowingRegion::new(region, Ahead { by: Bytes(by * granule.0), step: granule }, thread), granule)
+    (GrowingRegion::new(region, Premap { by: Bytes(by * granule.0), step: granule }, thread), granule)
 }
 
 /// What a growing region says of itself is what its region is, and what is mapped ahead is what the budget counts.
-fn check(region: &GrowingRegion<HostBackend>, thread: &AheadThread) {
+fn check(region: &GrowingRegion<HostBackend>, thread: &PremapThread) {
     let inside = region.lock().unwrap();
     let (end, ahead) = (region.end(), region.mapped_ahead());
     assert_eq!(inside.end(), end + ahead);
@@ -241,7 +241,7 @@ fn check(region: &GrowingRegion<HostBackend>, thread: &AheadThread) {
 #[test]
 fn growth_and_steps() {
     explore("growth_and_steps", 2, || {
-        let thread = AheadThread::start(ENOUGH).unwrap();
+        let thread = PremapThread::start(ENOUGH).unwrap();
         let (region, granule) = growing(&thread, 1);
         let region = Arc::new(region);
         let other = Arc::clone(&region);
@@ -263,7 +263,7 @@ fn growth_and_steps() {
 #[test]
 fn growth_and_shrinking() {
     explore("growth_and_shrinking", 2, || {
-        let thread = AheadThread::start(ENOUGH).unwrap();
+        let thread = PremapThread::start(ENOUGH).unwrap();
         let (region, granule) = growing(&thread, 1);
         let region = Arc::new(region);
         let other = Arc::clone(&region);
@@ -278,7 +278,7 @@ fn growth_and_shrinking() {
 #[test]
 fn growth_waits_for_who_has_the_region() {
     explore("growth_waits_for_who_has_the_region", 2, || {
-        let thread = AheadThread::start(ENOUGH).unwrap();
+        let thread = PremapThread::start(ENOUGH).unwrap();
         let (region, granule) = growing(&thread, 1);
         region.grow_to(granule).unwrap();
         let region = Arc::new(region);

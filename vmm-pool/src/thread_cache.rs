@@ -45,7 +45,7 @@ pub(crate) fn of_this_thread() -> usize {
 /// A lane, on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Lane<B: Backend> {
+pub(crate) struct ThreadCache<B: Backend> {
     pub(crate) inner: Arc<Inner<B>>,
     /// Held for as long as it takes to push or pop, and never while anything else is waited for.
     cache: SpinMutex<Cache<B>>,
@@ -54,23 +54,23 @@ pub(crate) struct Lane<B: Backend> {
 /// A lane as its pool and its blocks have it: counted under the lane's own lock, since an atomic counter would cost as much
 /// as all the rest of an allocation.
 #[derive(Debug)]
-pub(crate) struct LaneRef<B: Backend>(NonNull<Lane<B>>);
+pub(crate) struct ThreadCacheRef<B: Backend>(NonNull<ThreadCache<B>>);
 
 // SAFETY: it is a shared reference to a lane that is not freed before the last of them has said so; a lane can be shared
 // by threads and dropped by any.
-unsafe impl<B: Backend> Send for LaneRef<B> {}
+unsafe impl<B: Backend> Send for ThreadCacheRef<B> {}
 // SAFETY: as above.
-unsafe impl<B: Backend> Sync for LaneRef<B> {}
+unsafe impl<B: Backend> Sync for ThreadCacheRef<B> {}
 
-impl<B: Backend> LaneRef<B> {
-    /// A new lane, which is its pool's: [`LaneRef::give_up`] ends that.
+impl<B: Backend> ThreadCacheRef<B> {
+    /// A new lane, which is its pool's: [`ThreadCacheRef::give_up`] ends that.
     pub(crate) fn new(inner: &Arc<Inner<B>>) -> Self {
         let cache = SpinMutex::new(Cache::new());
-        let lane = Box::new(Lane { inner: Arc::clone(inner), cache });
+        let lane = Box::new(ThreadCache { inner: Arc::clone(inner), cache });
         Self(NonNull::from(Box::leak(lane)))
     }
 
-    /// For a block that is counted as live in the lane, and as long as it is: [`LaneRef::release`] ends that.
+    /// For a block that is counted as live in the lane, and as long as it is: [`ThreadCacheRef::release`] ends that.
     #[inline]
     pub(crate) fn for_block(&self) -> Self {
         Self(self.0)
@@ -102,11 +102,11 @@ impl<B: Backend> LaneRef<B> {
     }
 }
 
-impl<B: Backend> std::ops::Deref for LaneRef<B> {
-    type Target = Lane<B>;
+impl<B: Backend> std::ops::Deref for ThreadCacheRef<B> {
+    type Target = ThreadCache<B>;
 
     #[inline]
-    fn deref(&self) -> &Lane<B> {
+    fn deref(&self) -> &ThreadCache<B> {
         // SAFETY: the lane is there as long as its pool or a live block is.
         unsafe { self.0.as_ref() }
     }
@@ -115,7 +115,7 @@ impl<B: Backend> std::ops::Deref for LaneRef<B> {
 /// What is in a lane.
 #[derive(Debug)]
 pub(crate) struct Cache<B: Backend> {
-    drawers: Vec<Drawer<B>>,
+    bins: Vec<Bin<B>>,
     /// For blocks that are to come, so that nothing has to be allocated for them.
     spare: Stack<B>,
     pub(crate) bytes: u64,
@@ -130,7 +130,7 @@ pub(crate) struct Cache<B: Backend> {
 /// What is ready of one tag and stream. On cache lines of its own, as its lane is: other lanes have theirs beside it.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Drawer<B: Backend> {
+struct Bin<B: Backend> {
     tag: u16,
     /// [`FORGOTTEN`] when the stream was: what comes back then waits until the number serves another stream.
     stream: Stream<'static>,
@@ -143,9 +143,9 @@ struct Drawer<B: Backend> {
 const FORGOTTEN: Stream<'static> = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(usize::MAX)) };
 
 /// A drawer's number in its lane.
-pub(crate) type DrawerIndex = u16;
+pub(crate) type BinIndex = u16;
 
-impl<B: Backend> Lane<B> {
+impl<B: Backend> ThreadCache<B> {
     #[inline]
     pub(crate) fn lock(&self) -> SpinMutexGuard<'_, Cache<B>> {
         self.cache.lock()
@@ -154,8 +154,8 @@ impl<B: Backend> Lane<B> {
 
 impl<B: Backend> Cache<B> {
     fn new() -> Self {
-        let (drawers, spare) = (Vec::new(), Stack::new());
-        Self { drawers, spare, bytes: 0, owned: true, live: 0, live_blocks: 0, allocations: 0 }
+        let (bins, spare) = (Vec::new(), Stack::new());
+        Self { bins, spare, bytes: 0, owned: true, live: 0, live_blocks: 0, allocations: 0 }
     }
 
     /// Counts a block that is given out.
@@ -182,36 +182,36 @@ impl<B: Backend> Cache<B> {
 
     /// The drawer of a tag and stream, if there is one.
     #[inline]
-    pub(crate) fn drawer(&self, tag: u16, stream: Stream<'static>) -> Option<DrawerIndex> {
-        let index = self.drawers.iter().position(|drawer| drawer.tag == tag && drawer.stream == stream)?;
-        Some(index as DrawerIndex)
+    pub(crate) fn bin(&self, tag: u16, stream: Stream<'static>) -> Option<BinIndex> {
+        let index = self.bins.iter().position(|bin| bin.tag == tag && bin.stream == stream)?;
+        Some(index as BinIndex)
     }
 
     /// A drawer for a tag and stream: one that was a forgotten stream's with the same number, all of whose work is done by
     /// now, or a new one.
-    pub(crate) fn add_drawer(
+    pub(crate) fn add_bin(
         &mut self,
         tag: u16,
         stream: Stream<'static>,
         index: StreamIndex,
-    ) -> Result<DrawerIndex> {
-        let is_left = |one: &Drawer<B>| one.tag == tag && one.index == index && one.stream == FORGOTTEN;
-        if let Some(left) = self.drawers.iter().position(is_left) {
-            self.drawers[left].stream = stream;
-            return Ok(left as DrawerIndex);
+    ) -> Result<BinIndex> {
+        let is_left = |one: &Bin<B>| one.tag == tag && one.index == index && one.stream == FORGOTTEN;
+        if let Some(left) = self.bins.iter().position(is_left) {
+            self.bins[left].stream = stream;
+            return Ok(left as BinIndex);
         }
-        let drawer = DrawerIndex::try_from(self.drawers.len()).map_err(|_| Error::Unsupported {
+        let bin = BinIndex::try_from(self.bins.len()).map_err(|_| Error::Unsupported {
             operation: "allocate",
-            reason: format!("a pool serves {} pairs of a tag and a stream", DrawerIndex::MAX),
+            reason: format!("a pool serves {} pairs of a tag and a stream", BinIndex::MAX),
         })?;
         let by_class = [const { Stack::new() }; CLASSES];
-        self.drawers.push(Drawer { tag, stream, index, by_class });
-        Ok(drawer)
+        self.bins.push(Bin { tag, stream, index, by_class });
+        Ok(bin)
     }
 
     #[inline]
-    pub(crate) fn stream_of(&self, drawer: DrawerIndex) -> StreamIndex {
-        self.drawers[usize::from(drawer)].index
+    pub(crate) fn stream_of(&self, bin: BinIndex) -> StreamIndex {
+        self.bins[usize::from(bin)].index
     }
 
     /// Takes out what serves a block of so many bytes, and counts it.
@@ -223,8 +223,8 @@ impl<B: Backend> Cache<B> {
         class: usize,
         size: u64,
     ) -> Option<Ready<B>> {
-        let drawer = self.drawer(tag, stream)?;
-        let mut ready = self.drawers[usize::from(drawer)].by_class[class].pop()?;
+        let bin = self.bin(tag, stream)?;
+        let mut ready = self.bins[usize::from(bin)].by_class[class].pop()?;
         self.bytes -= ready.piece.size;
         ready.unused = (ready.piece.size - size) as u16;
         // A forgotten stream with the same number may have had it.
@@ -235,18 +235,18 @@ impl<B: Backend> Cache<B> {
 
     /// Puts in what a block has left. True where there is too much then: [`Cache::take_old`] is to follow.
     #[inline]
-    pub(crate) fn push(&mut self, drawer: DrawerIndex, class: Class, ready: Ready<B>) -> bool {
+    pub(crate) fn push(&mut self, bin: BinIndex, class: Class, ready: Ready<B>) -> bool {
         let class = class.index();
         self.bytes += ready.piece.size;
-        let all = &mut self.drawers[usize::from(drawer)].by_class[class];
+        let all = &mut self.bins[usize::from(bin)].by_class[class];
         all.push(ready);
         all.len() > usize::from(MAX_OF[class]) || self.bytes > MOST
     }
 
     /// Takes the older half of a class out, so that neither the next free nor the next request goes the long way again.
     #[cold]
-    pub(crate) fn take_old(&mut self, drawer: DrawerIndex, class: Class) -> Vec<Piece> {
-        let all = &mut self.drawers[usize::from(drawer)].by_class[class.index()];
+    pub(crate) fn take_old(&mut self, bin: BinIndex, class: Class) -> Vec<Piece> {
+        let all = &mut self.bins[usize::from(bin)].by_class[class.index()];
         let kept = all.len() / 2;
         let old: Vec<_> = all.split_off_old(kept).drain().map(|ready| ready.piece).collect();
         self.bytes -= old.iter().map(|piece| piece.size).sum::<u64>();
@@ -254,9 +254,9 @@ impl<B: Backend> Cache<B> {
     }
 
     /// Puts a piece in that was fetched with others.
-    pub(crate) fn add(&mut self, drawer: DrawerIndex, class: Class, body: Body<B>) {
+    pub(crate) fn add(&mut self, bin: BinIndex, class: Class, body: Body<B>) {
         let ready = self.boxed(body);
-        self.push(drawer, class, ready);
+        self.push(bin, class, ready);
     }
 
     /// A body in its place, of those that were kept if there is one.
@@ -279,16 +279,16 @@ impl<B: Backend> Cache<B> {
 
     /// Forgets a stream: nothing is taken from its drawers until its number serves another one.
     pub(crate) fn forget(&mut self, index: StreamIndex) {
-        let of_stream = self.drawers.iter_mut().filter(|drawer| drawer.index == index);
-        of_stream.for_each(|drawer| drawer.stream = FORGOTTEN);
+        let of_stream = self.bins.iter_mut().filter(|bin| bin.index == index);
+        of_stream.for_each(|bin| bin.stream = FORGOTTEN);
     }
 
     /// Takes everything out that `wanted` says, by tag and stream, with its stream.
     pub(crate) fn empty(&mut self, wanted: impl Fn(u16, StreamIndex) -> bool) -> Vec<(Piece, StreamIndex)> {
         let mut all = Vec::new();
-        for drawer in self.drawers.iter_mut().filter(|drawer| wanted(drawer.tag, drawer.index)) {
-            let ready = drawer.by_class.iter_mut().flat_map(Stack::drain);
-            all.extend(ready.map(|ready| (ready.piece, drawer.index)));
+        for bin in self.bins.iter_mut().filter(|bin| wanted(bin.tag, bin.index)) {
+            let ready = bin.by_class.iter_mut().flat_map(Stack::drain);
+            all.extend(ready.map(|ready| (ready.piece, bin.index)));
         }
         self.bytes -= all.iter().map(|(piece, _)| piece.size).sum::<u64>();
         all
@@ -301,7 +301,7 @@ impl<B: Backend> Cache<B> {
 
     /// All pieces.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = &Piece> {
-        let bodies = self.drawers.iter().flat_map(|drawer| drawer.by_class.iter().flat_map(Stack::iter));
+        let bodies = self.bins.iter().flat_map(|bin| bin.by_class.iter().flat_map(Stack::iter));
         bodies.map(|body| &body.piece)
     }
 }

@@ -30,8 +30,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Work that can be done before somebody needs it, by an [`AheadThread`].
-pub trait Foresee: Debug + Send + Sync {
+/// Work that can be done before somebody needs it, by an [`PremapThread`].
+pub trait PremapWork: Debug + Send + Sync {
     /// Does a part of it, as small as makes sense: whoever needs the result of this step, or of another one's, waits for
     /// it. It is called by one thread at a time, without a lock of anybody's held. What fails in it is kept by whoever does
     /// the work, and told to whoever needs it.
@@ -62,7 +62,7 @@ pub enum Step {
 /// It naps for at most 2 ms at a time, and sleeps once nothing was to do for a second. In a process that was forked it is
 /// not there, and nothing waits for it.
 #[derive(Clone, Debug)]
-pub struct AheadThread(Arc<Owner>);
+pub struct PremapThread(Arc<Owner>);
 
 /// The last of its owners ends the thread.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ struct Queue {
 #[derive(Debug)]
 struct Work {
     /// Who does it; not kept alive, since it has the registration.
-    what: Weak<dyn Foresee>,
+    what: Weak<dyn PremapWork>,
     /// Whether it is in the queue.
     asked: AtomicBool,
     /// Set before the turn is waited for: who has one step after the other to do takes the next turn before anybody who
@@ -118,7 +118,7 @@ pub struct Registration {
     work: Arc<Work>,
 }
 
-impl AheadThread {
+impl PremapThread {
     /// Starts the thread. All [regions](super::GrowingRegion) that have it may together have `budget` of memory mapped
     /// behind their ends.
     ///
@@ -145,7 +145,7 @@ impl AheadThread {
     /// Adds work. It is not begun until it is [asked for](Registration::ask), and no reason for `what` to stay: the
     /// registration may be a part of it.
     #[must_use]
-    pub fn register(&self, what: Weak<dyn Foresee>) -> Registration {
+    pub fn register(&self, what: Weak<dyn PremapWork>) -> Registration {
         exit::watch();
         let work = Work {
             what,

@@ -1,11 +1,11 @@
 //! What a pool looks like at a moment: what is written as JSON and drawn by `gpu-vmm report`.
 
-use crate::Account;
+use crate::PoolStats;
 use serde::{Deserialize, Serialize};
 
 /// A pool at a moment. All sizes and offsets are bytes, all times seconds since the pool was made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Picture {
+pub struct PoolSnapshot {
     /// The version of this form: [`VERSION`](Self::VERSION).
     pub version: u32,
     /// The backend, its driver and the device, for people.
@@ -15,24 +15,25 @@ pub struct Picture {
     /// The size of one piece of physical memory.
     pub page: u64,
     /// Where the memory is, in numbers.
-    pub account: Account,
+    #[serde(alias = "account")]
+    pub stats: PoolStats,
     /// The address ranges.
-    pub spaces: Vec<SpacePicture>,
+    pub spaces: Vec<SpaceSnapshot>,
     /// Physical memory that is held and lies behind no address, by its number.
     #[serde(default)]
-    pub unmapped: Vec<FramesPicture>,
+    pub unmapped: Vec<FramesSnapshot>,
     /// How it came to be, oldest first.
     pub timeline: Vec<Moment>,
 }
 
-impl Picture {
+impl PoolSnapshot {
     /// The version of the form that is written.
     pub const VERSION: u32 = 1;
 }
 
 /// One range of addresses: all of one tag.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct SpacePicture {
+pub struct SpaceSnapshot {
     /// The tag; empty where nothing was said.
     pub tag: String,
     /// The first address.
@@ -42,14 +43,14 @@ pub struct SpacePicture {
     /// True where the memory is elsewhere until it is resumed.
     pub suspended: bool,
     /// The blocks, by their offset.
-    pub blocks: Vec<BlockPicture>,
+    pub blocks: Vec<BlockSnapshot>,
     /// What is mapped, by its offset: pages that follow each other and are alike.
-    pub pages: Vec<PagesPicture>,
+    pub pages: Vec<PagesSnapshot>,
 }
 
 /// A part of a range.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct BlockPicture {
+pub struct BlockSnapshot {
     /// Where it begins in the range.
     pub offset: u64,
     /// How long it is.
@@ -78,7 +79,7 @@ pub enum BlockState {
 
 /// Pages that follow each other and are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PagesPicture {
+pub struct PagesSnapshot {
     /// Where they begin in the range.
     pub offset: u64,
     /// How many there are.
@@ -91,7 +92,7 @@ pub struct PagesPicture {
 
 /// Pieces of physical memory, one page each, whose numbers follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FramesPicture {
+pub struct FramesSnapshot {
     /// The first one's number.
     pub frame: u32,
     /// How many there are.

@@ -19,16 +19,16 @@ mod models;
 mod shared;
 mod thread;
 
-pub use growing::{Foreseen, GrowingRegion, GrownAhead};
+pub use growing::{GrowingRegion, PremapGrowth, PremapOutcome};
 pub use guard::RegionGuard;
-pub use thread::{AheadThread, Foresee, Registration, Step};
+pub use thread::{PremapThread, PremapWork, Registration, Step};
 
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 use gpu_vmm_core::Bytes;
 
 /// How far ahead of its end a [`GrowingRegion`] is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ahead {
+pub struct Premap {
     /// The most that is mapped behind the end, rounded up to the region's granularity; zero for nothing. Some steps of the
     /// growth that is to be foreseen: what the thread needs to map one has to be less than what the caller needs to use
     /// the others up.

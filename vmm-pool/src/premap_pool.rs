@@ -1,8 +1,8 @@
 //! A pool's memory that is mapped before it is asked for: behind the highest block, where growth goes.
 
-use crate::ahead::{Foresee, Step};
 use crate::core::Core;
 use crate::inner::Inner;
+use crate::premap::{PremapWork, Step};
 use crate::supply::Chosen;
 use crate::turn::{CLEAN, Turn};
 use gpu_vmm_core::{Backend, Error};
@@ -10,7 +10,7 @@ use gpu_vmm_core::{Backend, Error};
 /// So many pages are mapped in one step: whoever needs memory meanwhile waits for it.
 const STEP: usize = 8;
 
-impl<B: Backend> Foresee for Inner<B> {
+impl<B: Backend> PremapWork for Inner<B> {
     fn step(&self) -> Step {
         // Most holders of the books do not ask for more when they release them.
         let Some(mut core) = self.try_core() else { return Step::Busy };
