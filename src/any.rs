@@ -48,10 +48,12 @@ macro_rules! dispatch {
     };
 }
 
+#[cfg(feature = "experimental-multicast")]
 mod multicast;
 #[cfg(feature = "testkit")]
 mod testkit;
 
+#[cfg(feature = "experimental-multicast")]
 pub use multicast::AnyMulticast;
 
 macro_rules! any {

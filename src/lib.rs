@@ -5,7 +5,9 @@
 mod any;
 mod open;
 
-pub use any::{AnyBackend, AnyHandle, AnyMulticast, AnyReservation};
+#[cfg(feature = "experimental-multicast")]
+pub use any::AnyMulticast;
+pub use any::{AnyBackend, AnyHandle, AnyReservation};
 pub use gpu_vmm_core::*;
 pub use open::Found;
 

@@ -1,13 +1,14 @@
 //! What a device can do, each thing found out by asking the driver and, where its answer alone is not to be trusted,
 //! by trying it on one granule.
 //!
-//! Multicast is never tried (`multicast`): its objects are few and belong to the whole host.
+//! Multicast is never tried: its objects are few and belong to the whole host.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
 mod handles;
 mod memory;
+mod multicast;
 
 use crate::device::attribute as ask;
 use crate::host::NO_HOST_ACCESS;

@@ -70,8 +70,8 @@
 //! `copy` and `testkit` are what runs on a device, `event` are places in its streams, `staging` copies that go on meanwhile and page-locked memory for
 //! them, `stream` what both run on; `relaxed` keeps calls from spoiling captures, `graph` and `own_context` are captures and
 //! contexts for tests; `capabilities` and `quirks` are what to expect, `interop` is cudarc.
-// What the testkit alone uses is not used without it.
-#![cfg_attr(not(feature = "testkit"), allow(dead_code))]
+// What an optional feature alone uses is not used without it.
+#![cfg_attr(not(all(feature = "testkit", feature = "experimental-multicast")), allow(dead_code))]
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("NVIDIA's driver exists for 64-bit processes alone");
@@ -97,6 +97,7 @@ mod kernels;
 mod kinds;
 mod lease;
 mod loader;
+#[cfg(feature = "experimental-multicast")]
 mod multicast;
 mod own_context;
 mod quirks;
@@ -113,6 +114,7 @@ mod win32;
 
 pub use cudarc;
 pub use handle::CudaHandle;
+#[cfg(feature = "experimental-multicast")]
 pub use multicast::CudaMulticast;
 pub use reservation::CudaReservation;
 

@@ -6,17 +6,13 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::device::attribute as ask;
 use crate::ffi::{
-    CuResult, MULTICAST_MINIMUM, MULTICAST_RECOMMENDED, MulticastFunctions, MulticastObjectProp, attribute,
+    CuResult, MULTICAST_MINIMUM, MULTICAST_RECOMMENDED, MulticastFunctions, MulticastObjectProp,
 };
 use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle};
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver, MulticastGranularity};
-use gpu_vmm_core::{
-    Bytes, Capability, DeviceId, Error, Evidence, FabricHandle, Feature, Granularity, Handle, Properties,
-    Result,
-};
+use gpu_vmm_core::{Bytes, DeviceId, Error, FabricHandle, Granularity, Handle, Properties, Result};
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
@@ -25,39 +21,6 @@ use std::os::fd::BorrowedFd;
 pub struct CudaMulticast {
     backend: CudaBackend,
     functions: &'static MulticastFunctions,
-}
-
-impl CudaBackend {
-    fn multicast_functions(&self) -> Result<&'static MulticastFunctions, String> {
-        self.inner.driver.loaded.multicast.as_ref().map_err(|said| {
-            format!("the driver has not all functions for multicast, which came with CUDA 12.1: {said}")
-        })
-    }
-
-    /// Whether a device says that it can be in a team; why not where it cannot.
-    fn says_multicast(&self, device: DeviceId) -> Result<(), String> {
-        let slot = self.slot("capabilities", device).map_err(|error| error.to_string())?;
-        match ask(self.functions(), slot.raw, attribute::MULTICAST) {
-            Ok(0) => {
-                Err("CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0: it needs GPUs that are joined by NVSwitch"
-                    .into())
-            }
-            Ok(_) => Ok(()),
-            Err(error) => Err(format!("asked for CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, {error}")),
-        }
-    }
-
-    /// What is known without trying.
-    pub(crate) fn multicast_capability(&self, device: DeviceId) -> Capability {
-        const NEVER_TRIED: &str = "the driver's word, never tried: an object takes resources of the whole host, and a fault \
-                                   in one can put its GPUs out of service";
-        let missing = |found_by, reason| Capability::no(Feature::Multicast, found_by, reason);
-        match (self.multicast_functions(), self.says_multicast(device)) {
-            (Err(reason), _) => missing(Evidence::Version, reason),
-            (Ok(_), Err(reason)) => missing(Evidence::Attribute, reason),
-            (Ok(_), Ok(())) => Capability::yes(Feature::Multicast, Evidence::Attribute, NEVER_TRIED),
-        }
-    }
 }
 
 // SAFETY: the objects are the driver's own.

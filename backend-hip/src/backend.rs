@@ -5,11 +5,14 @@ use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
 use crate::{addresses, capabilities, event, kinds, loader, quirks, staging};
+#[cfg(any(doc, feature = "experimental-multicast"))]
+use gpu_vmm_core::Error;
+#[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId, DriverInfo,
-    DropLog, Error, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Pinned, Properties, Quirk,
-    Result, Stream, Vendor,
+    DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Pinned, Properties, Quirk, Result,
+    Stream, Vendor,
 };
 use std::sync::Arc;
 
@@ -216,11 +219,13 @@ unsafe impl Backend for HipBackend {
     }
 }
 
-// SAFETY: the objects are the driver's own.
+// SAFETY: there are no objects.
+#[cfg(feature = "experimental-multicast")]
 unsafe impl MulticastBackend for HipBackend {
     type Driver = NoMulticast<HipHandle>;
 
     fn multicast(&self, operation: &'static str) -> Result<Self::Driver> {
-        Err(Error::Unsupported { operation, reason: capabilities::NO_MULTICAST.to_owned() })
+        let reason = capabilities::NO_MULTICAST.to_owned();
+        Err(Error::Unsupported { operation, reason })
     }
 }

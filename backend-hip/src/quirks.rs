@@ -10,9 +10,9 @@ mod host;
 mod list;
 mod switch;
 
-pub(crate) use captures::{
-    DEVICE_WAIT_SPOILS_CAPTURES, NULL_STREAM_SPOILS_CAPTURES, SPOILT_CAPTURE_STAYS, WAITS_SPOIL_CAPTURES,
-};
+#[cfg(feature = "testkit")]
+pub(crate) use captures::SPOILT_CAPTURE_STAYS;
+pub(crate) use captures::{DEVICE_WAIT_SPOILS_CAPTURES, NULL_STREAM_SPOILS_CAPTURES, WAITS_SPOIL_CAPTURES};
 use gpu_vmm_core::Quirk;
 pub(crate) use host::{HOST_ACCESS_LEAVES_A_HOLE, HOST_ACCESS_UNTOLD};
 pub(crate) use list::LIST;

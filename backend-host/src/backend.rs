@@ -11,6 +11,7 @@ use crate::store::Store;
 use crate::{
     HostConfig, HostHandle, HostReservation, capabilities, copy, event, kinds, quirks, share, staging, stream,
 };
+#[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::system::refusal;
 use gpu_vmm_core::{
@@ -290,7 +291,8 @@ unsafe impl Backend for HostBackend {
     }
 }
 
-// SAFETY: the objects are the driver's own.
+// SAFETY: there are no objects.
+#[cfg(feature = "experimental-multicast")]
 unsafe impl MulticastBackend for HostBackend {
     type Driver = NoMulticast<HostHandle>;
 

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::HostConfig;
+#[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 #[cfg(feature = "testkit")]
 use gpu_vmm_core::testkit::{Walked, WorkStream, Workbench};
@@ -164,6 +165,7 @@ unsafe impl Backend for HostBackend {
 }
 
 // SAFETY: no value of the type exists.
+#[cfg(feature = "experimental-multicast")]
 unsafe impl MulticastBackend for HostBackend {
     type Driver = NoMulticast<HostHandle>;
 

@@ -42,12 +42,13 @@
 //!
 //! Parts of a region go to other libraries as tensors by `dlpack`, with the feature of that name.
 //!
-//! What one vendor alone has is an extension beside the seam: [`multicast`].
+//! What one vendor alone has is an extension beside the seam: `multicast`, with the feature `experimental-multicast`.
 //!
 //! [`testkit`] is what tests and benchmarks need beside virtual memory.
 
 mod driver;
 mod memory;
+#[cfg(feature = "experimental-multicast")]
 pub mod multicast;
 mod region;
 #[cfg(feature = "testkit")]

@@ -52,12 +52,15 @@ mod whole;
 
 pub use arrange::MappedMemory;
 pub use banked::BankedRegion;
+#[cfg(feature = "experimental-multicast")]
+pub(crate) use builder::reserve;
+pub(crate) use builder::rounded;
 pub use builder::{ADDRESS_SPACE, Placement, RegionBuilder};
-pub(crate) use builder::{reserve, rounded};
 pub use device_vec::{DevicePtr, DeviceVec};
 #[cfg(unix)]
 pub use dma_buf::DmaBuf;
 pub use grow::{Growth, GrowthKind, Shrunk};
+#[cfg(feature = "experimental-multicast")]
 pub(crate) use map::check_inside;
 pub use map::check_reach;
 pub use move_device::{MovePath, Moved};

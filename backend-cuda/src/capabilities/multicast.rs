@@ -1,0 +1,39 @@
+//! Whether a device can be in a multicast object, by what it says alone.
+
+use crate::CudaBackend;
+use crate::device::attribute as ask;
+use crate::ffi::{MulticastFunctions, attribute};
+use gpu_vmm_core::{Capability, DeviceId, Evidence, Feature, Result};
+
+impl CudaBackend {
+    pub(crate) fn multicast_functions(&self) -> Result<&'static MulticastFunctions, String> {
+        self.inner.driver.loaded.multicast.as_ref().map_err(|said| {
+            format!("the driver has not all functions for multicast, which came with CUDA 12.1: {said}")
+        })
+    }
+
+    /// Whether a device says that it can be in a team; why not where it cannot.
+    pub(crate) fn says_multicast(&self, device: DeviceId) -> Result<(), String> {
+        let slot = self.slot("capabilities", device).map_err(|error| error.to_string())?;
+        match ask(self.functions(), slot.raw, attribute::MULTICAST) {
+            Ok(0) => {
+                Err("CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0: it needs GPUs that are joined by NVSwitch"
+                    .into())
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("asked for CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, {error}")),
+        }
+    }
+
+    /// What is known without trying.
+    pub(crate) fn multicast_capability(&self, device: DeviceId) -> Capability {
+        const NEVER_TRIED: &str = "the driver's word, never tried: an object takes resources of the whole host, and a fault \
+                                   in one can put its GPUs out of service";
+        let missing = |found_by, reason| Capability::no(Feature::Multicast, found_by, reason);
+        match (self.multicast_functions(), self.says_multicast(device)) {
+            (Err(reason), _) => missing(Evidence::Version, reason),
+            (Ok(_), Err(reason)) => missing(Evidence::Attribute, reason),
+            (Ok(_), Ok(())) => Capability::yes(Feature::Multicast, Evidence::Attribute, NEVER_TRIED),
+        }
+    }
+}
