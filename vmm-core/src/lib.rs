@@ -44,7 +44,7 @@
 //!
 //! What one vendor alone has is an extension beside the seam: `multicast`, with the feature `experimental-multicast`.
 //!
-//! [`testkit`] is what tests and benchmarks need beside virtual memory.
+//! `testkit`, with the feature of that name, is what tests and benchmarks need beside virtual memory.
 
 mod driver;
 mod memory;
