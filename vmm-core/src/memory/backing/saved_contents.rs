@@ -3,7 +3,7 @@
 
 use super::BackingKind;
 use super::pinned_arena::PinnedExtent;
-use super::store::Store;
+use super::store::{AnyStore, Store};
 use crate::driver::Backend;
 use crate::driver::CopyStreams;
 use crate::memory::Segment;
@@ -23,7 +23,7 @@ pub(crate) struct SavedContents<B: Backend> {
 #[derive(Debug)]
 enum Place<B: Backend> {
     Locked(PinnedExtent),
-    Stored(Arc<StagingRing<B>>, Box<dyn Store>),
+    Stored(Arc<StagingRing<B>>, AnyStore),
     Nothing,
 }
 
@@ -43,8 +43,8 @@ impl<B: Backend> SavedContents<B> {
         Self { kind: BackingKind::Pinned, place: Place::Locked(room) }
     }
 
-    pub(super) fn stored(ring: &Arc<StagingRing<B>>, kind: BackingKind, store: impl Store + 'static) -> Self {
-        Self { kind, place: Place::Stored(Arc::clone(ring), Box::new(store)) }
+    pub(super) fn stored(ring: &Arc<StagingRing<B>>, kind: BackingKind, store: impl Into<AnyStore>) -> Self {
+        Self { kind, place: Place::Stored(Arc::clone(ring), store.into()) }
     }
 
     pub(crate) fn kind(&self) -> BackingKind {

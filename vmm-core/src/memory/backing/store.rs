@@ -3,14 +3,15 @@
 
 use crate::memory::files::{failed, read_exact_at, write_all_at};
 use crate::types::{Bytes, Error, Result};
-use std::fmt::Debug;
+use enum_dispatch::enum_dispatch;
 use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A stream of bytes that several threads write and read, each a part of its own.
-pub(super) trait Store: Debug + Send + Sync {
+#[enum_dispatch]
+pub(super) trait Store {
     fn write(&self, at: Bytes, bytes: &[u8]) -> Result<()>;
 
     fn read(&self, at: Bytes, bytes: &mut [u8]) -> Result<()>;
@@ -19,6 +20,14 @@ pub(super) trait Store: Debug + Send + Sync {
     fn settle(&self) -> Result<()> {
         Ok(())
     }
+}
+
+/// The stores that there are.
+#[enum_dispatch(Store)]
+#[derive(Debug)]
+pub(super) enum AnyStore {
+    Pages,
+    File,
 }
 
 pub(super) use pages::Pages;
