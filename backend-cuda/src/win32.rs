@@ -11,7 +11,7 @@ mod security;
 use crate::ffi::MemAllocationProp;
 use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle};
-use gpu_vmm_core::{Bytes, Handle, HandleTypes, Properties, Result, share};
+use gpu_vmm_core::{Bytes, Handle, HandleTypes, Properties, Result, handles};
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, OwnedHandle, RawHandle};
 use std::ptr::{from_mut, null_mut};
 
@@ -37,7 +37,7 @@ impl CudaHandle {
         let context = || format!("{} of {}", self.size(), self.properties().device);
         self.backend.check(OPERATION, "cuMemExportToShareableHandle", result, context)?;
         // SAFETY: the driver makes a new handle in each call and leaves it to the caller.
-        unsafe { share::win32::adopt(OPERATION, made) }
+        unsafe { handles::adopt(OPERATION, made) }
     }
 
     /// Takes in memory.

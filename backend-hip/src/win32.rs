@@ -17,7 +17,7 @@ use crate::ffi::{self, hipMemAllocationHandleType, hipMemAllocationProp};
 use crate::handle::HipHandle;
 use crate::quirks::{IMPORT_ON_CURRENT_DEVICE, workaround_enabled};
 use gpu_vmm_core::{
-    Bytes, DeviceId, DriverError, Error, Granularity, Handle, HandleTypes, Properties, Result, share,
+    Bytes, DeviceId, DriverError, Error, Granularity, Handle, HandleTypes, Properties, Result, handles,
 };
 use std::os::windows::io::{AsHandle, AsRawHandle, BorrowedHandle, OwnedHandle, RawHandle};
 use std::ptr::null_mut;
@@ -104,7 +104,7 @@ fn export_as(handle: &HipHandle, handle_type: hipMemAllocationHandleType) -> Res
     let context = || format!("{} on {}", handle.size(), handle.properties().device);
     driver.check(OPERATION, "hipMemExportToShareableHandle", code, context)?;
     // SAFETY: each export gives a new handle, which is the caller's to close, or no handle at all.
-    unsafe { share::win32::adopt(OPERATION, made) }
+    unsafe { handles::adopt(OPERATION, made) }
 }
 
 /// Takes in memory from a handle, which stays the caller's.

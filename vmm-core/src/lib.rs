@@ -72,6 +72,8 @@ pub use region::{
     MovePath, Moved, Placement, Region, RegionBuilder, RegionSet, RegionSettings, RegionState, Resumed,
     SharedRegion, Shrunk, Suspended, TagResult, check_reach,
 };
+#[cfg(windows)]
+pub use types::handles;
 #[cfg(unix)]
 pub use types::system;
 pub use types::{

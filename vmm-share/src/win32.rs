@@ -20,14 +20,15 @@
 //! No part of gpu-vmm has run on Windows so far. Of this module the tests have run under Wine.
 #![allow(unsafe_code)] // calls into Windows
 
+use gpu_vmm_core::handles::{number, own};
 use gpu_vmm_core::{DriverError, Error, Result};
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::os::windows::io::{AsRawHandle, BorrowedHandle, FromRawHandle, OwnedHandle, RawHandle};
+use std::os::windows::io::{AsRawHandle, BorrowedHandle, FromRawHandle, OwnedHandle};
 use std::ptr::null_mut;
 use windows_sys::Win32::Foundation::{
     DUPLICATE_CLOSE_SOURCE, DUPLICATE_HANDLE_OPTIONS, DUPLICATE_SAME_ACCESS, DuplicateHandle,
-    ERROR_INVALID_PARAMETER, FILETIME, HANDLE, HANDLE_FLAG_INHERIT, SetHandleInformation,
+    ERROR_INVALID_PARAMETER, FILETIME, HANDLE,
 };
 use windows_sys::Win32::System::Threading::{
     GetCurrentProcess, GetCurrentProcessId, GetProcessTimes, OpenProcess, PROCESS_DUP_HANDLE,
@@ -195,50 +196,6 @@ impl Drop for Given {
 pub unsafe fn take(value: u64) -> Result<OwnedHandle> {
     // SAFETY: the caller's promise.
     unsafe { own(value) }.map_err(|why| Error::BadMessage { operation: "take a handle", why })
-}
-
-/// Takes over a handle that a driver says it has made for this process. For authors of a backend.
-///
-/// A driver may give the graphics kernel's own number of the memory (`D3DKMT_HANDLE`), which is no handle that could be
-/// closed or duplicated; so it is looked at first. Child processes do not inherit what comes back.
-///
-/// # Safety
-///
-/// If the number is a handle's, then that of one which the driver has made just now, and which is the caller's to close.
-///
-/// # Errors
-///
-/// [`Error::DriverContractViolated`] for a number that is no handle's.
-pub unsafe fn adopt(operation: &'static str, made: RawHandle) -> Result<OwnedHandle> {
-    // SAFETY: the caller's promise.
-    unsafe { own(made.addr() as u64) }.map_err(|why| {
-        let what = format!("it exported memory, and what it gave cannot be used: {why}");
-        Error::DriverContractViolated { operation, what }
-    })
-}
-
-/// A handle of this process by its number, or why it is none. Child processes do not inherit it.
-///
-/// # Safety
-///
-/// If it is a handle, it is the caller's.
-unsafe fn own(value: u64) -> Result<OwnedHandle, String> {
-    let handle = number(value)?;
-    // SAFETY: for a number that is no handle's this is an error and nothing else.
-    match unsafe { SetHandleInformation(handle, HANDLE_FLAG_INHERIT, 0) } {
-        0 => Err(format!("{value:#x} is no handle of this process: {}", io::Error::last_os_error())),
-        // SAFETY: it is a handle, and so the caller's.
-        _ => Ok(unsafe { OwnedHandle::from_raw_handle(handle) }),
-    }
-}
-
-/// A number as a handle of some table. Handles have 31 bits; the negative ones stand for the process or the thread that
-/// uses them, and are not to be passed on.
-fn number(value: u64) -> Result<HANDLE, String> {
-    match i32::try_from(value) {
-        Ok(1..) => Ok(value as usize as HANDLE),
-        _ => Err(format!("{value:#x} is no handle's number")),
-    }
 }
 
 /// When an opened process was created.

@@ -15,12 +15,20 @@ pub fn failed(operation: &'static str, call: &'static str, path: &Path, error: &
 use std::os::unix::fs::FileExt;
 
 /// Writes all bytes at a place of the file.
+///
+/// # Errors
+///
+/// What the system answers.
 #[cfg(unix)]
 pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
     file.write_all_at(bytes, offset)
 }
 
-/// Fills all of `bytes` from a place on; [`io::ErrorKind::UnexpectedEof`] where there are not so many.
+/// Fills all of `bytes` from a place on.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::UnexpectedEof`] if the file ends before, or what the system answers.
 #[cfg(unix)]
 pub fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     file.read_exact_at(bytes, offset)
@@ -29,6 +37,11 @@ pub fn read_exact_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<(
 #[cfg(windows)]
 use std::os::windows::fs::FileExt;
 
+/// Writes all bytes at a place of the file.
+///
+/// # Errors
+///
+/// What the system answers.
 #[cfg(windows)]
 pub fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
@@ -45,6 +58,11 @@ pub fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Resul
     Ok(())
 }
 
+/// Fills all of `bytes` from a place on.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::UnexpectedEof`] if the file ends before, or what the system answers.
 #[cfg(windows)]
 pub fn read_exact_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {

@@ -9,6 +9,8 @@ mod device;
 mod error;
 mod fabric;
 mod granularity;
+#[cfg(windows)]
+pub mod handles;
 mod instance;
 mod lock;
 mod memory_kind;

@@ -1,9 +1,11 @@
 //! These run on Windows alone: `cargo test -p gpu-vmm-core` there.
 
 use super::*;
+use gpu_vmm_core::handles::adopt;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::windows::fs::OpenOptionsExt;
+use std::os::windows::io::RawHandle;
 use std::os::windows::io::{AsHandle, IntoRawHandle};
 use std::process::{Child, Command, Stdio};
 
