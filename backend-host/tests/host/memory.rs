@@ -168,6 +168,22 @@ fn a_hundred_thousand_mappings_of_handles_created_in_a_row() {
 }
 
 #[test]
+fn a_stash_that_is_page_locked_in_several_pieces_keeps_all_bytes() {
+    // More than is page-locked in one call.
+    let size = Bytes::mib(256) + GRANULE;
+    let host = HostConfig::new().memory(Bytes::gib(1)).open().unwrap();
+    let mut region = gpu_vmm_core::Region::builder(&host).on(ONE).reserve(size).build().unwrap();
+    region.grow_to(size).unwrap();
+    region.write(size - Bytes(4), b"last").unwrap();
+    let stash = gpu_vmm_core::BackingStore::pinned(&host, size).unwrap();
+    region.suspend(&stash, gpu_vmm_core::WaitFor::all_devices()).unwrap();
+    region.resume().unwrap();
+    let mut bytes = [0; 4];
+    region.read(size - Bytes(4), &mut bytes).unwrap();
+    assert_eq!(&bytes, b"last");
+}
+
+#[test]
 fn what_is_mapped_can_be_shown() {
     let backend = gpu_vmm_host::HostBackend::open().unwrap();
     let mut region = gpu_vmm_core::Region::builder(&backend).on(ONE).reserve(GRANULE).build().unwrap();

@@ -43,6 +43,7 @@ const LIES: &[(Lie, &str)] = &[
     (|it| it.pieces[0].granularity = 0, "in units of 0x0"),
     (|it| it.pieces[0].granularity = 3, "in units of 0x3"),
     (|it| it.pieces[0].granularity = 4096, "granularity is 4 KiB; here it is 64 KiB"),
+    (|it| it.pieces[0].granularity = UNIT.0 * 2, "granularity is 128 KiB; here it is 64 KiB"),
     (|it| it.pieces[2].device = DeviceUuid([1; 16]), "this process does not see it"),
     (|it| it.pieces[0].kind.handle_types |= 1 << 20, "kinds of handle"),
     (|it| it.mappings[1].offset = it.mappings[0].offset, "overlaps that from"),
@@ -202,6 +203,7 @@ fn a_change_that_is_not_true_is_refused_and_the_region_stays() {
                 assert_eq!(after, None);
             } else {
                 assert_eq!((after, forger.hear().0), (Some(Event::Gone), Say::Kept));
+                assert!(!imported.is_behind(), "there is nothing to apply: {error}");
             }
             drop((forger, imported, description));
             assert_eq!(Left::now(&there), before, "{error}");

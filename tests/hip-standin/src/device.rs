@@ -138,10 +138,11 @@ unsafe extern "C" fn hipMemGetInfo(free: *mut usize, total: *mut usize) -> HipEr
 #[unsafe(no_mangle)]
 unsafe extern "C" fn hipDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> HipError {
     call(|state| {
-        state.ordinal(device)?;
+        let device = state.ordinal(device)?;
         require(matches!(attribute, VIRTUAL_MEMORY | LARGE_BAR))?;
+        let answer = attribute != VIRTUAL_MEMORY || device >= state.without_vmm;
         // SAFETY: the caller's promise.
-        unsafe { give(value, 1) }
+        unsafe { give(value, answer.into()) }
     })
 }
 

@@ -16,6 +16,8 @@ pub(crate) struct State {
     pub(crate) version: u32,
     pub(crate) bucket: Bucket,
     pub(crate) devices: Vec<Device>,
+    /// So many of the first devices say that they have no virtual memory management.
+    pub(crate) without_vmm: usize,
     /// By number.
     pub(crate) physical: HashMap<u64, Physical>,
     /// By HIP's pointer.
@@ -146,12 +148,13 @@ pub(crate) fn holding(table: &BTreeMap<usize, Reservation>, address: usize) -> O
 
 impl State {
     fn new() -> Self {
-        let Settings { version, bucket, devices, memory } = Settings::read();
+        let Settings { version, bucket, devices, without_vmm, memory } = Settings::read();
         let devices = (0..devices).map(|_| Device { total: memory, used: 0, queue: VecDeque::new() });
         Self {
             version,
             bucket,
             devices: devices.collect(),
+            without_vmm,
             physical: HashMap::new(),
             handles: HashMap::new(),
             reservations: BTreeMap::new(),

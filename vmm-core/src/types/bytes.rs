@@ -206,6 +206,8 @@ mod tests {
         assert_eq!("2M".parse(), Ok(Bytes::mib(2)));
         assert_eq!(" 0.5 gib ".parse(), Ok(Bytes::mib(512)));
         assert_eq!(".5k".parse(), Ok(Bytes(512)));
+        assert_eq!("1.0625MiB".parse(), Ok(Bytes::kib(1088)));
+        assert_eq!("1.50GiB".parse(), Ok(Bytes::mib(1536)));
         for bad in ["", "x", "2 parsecs", "-1", "1.2.3", "99999999999999999999", "17179869184GiB", "."] {
             let answer = bad.parse::<Bytes>();
             assert!(answer.is_err(), "{bad:?} gave {answer:?}");

@@ -7,13 +7,14 @@ use gpu_vmm_testkit::forked::alone;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A place where one of the calls fails, and all after it.
 #[derive(Debug)]
 struct Failing {
     inner: Temporary,
     left: Arc<AtomicUsize>,
+    published: AtomicBool,
 }
 
 impl Failing {
@@ -34,7 +35,9 @@ impl Place for Failing {
     }
 
     fn publish(&self) -> io::Result<()> {
-        self.may().and_then(|()| self.inner.publish())
+        self.may().and_then(|()| self.inner.publish())?;
+        self.published.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     fn sync_folder(&self) -> io::Result<()> {
@@ -42,6 +45,7 @@ impl Place for Failing {
     }
 
     fn discard(&self) {
+        assert!(!self.published.load(Ordering::Relaxed), "another writer may have the name by now");
         self.inner.discard();
     }
 }
@@ -55,7 +59,8 @@ fn write_some(
     let left = Arc::new(AtomicUsize::new(calls));
     let place = |target: &Path| {
         let inner = Temporary::create("test", target)?;
-        Ok(Box::new(Failing { inner, left: Arc::clone(&left) }) as Box<dyn Place>)
+        Ok(Box::new(Failing { inner, left: Arc::clone(&left), published: AtomicBool::new(false) })
+            as Box<dyn Place>)
     };
     let writer = SnapshotWriter::create_in(path, &description(), small(), place);
     let answer = writer.and_then(|writer| {

@@ -21,6 +21,9 @@ cases! { "order":
     no_access_needs_no_wait,
     /// Taking access waits for that device: where that fails, it has the access still. The same access needs no wait.
     a_failed_wait_leaves_the_access,
+    /// Taking access of several mappings waits where one of them has it, whichever that is: where that fails, nothing has
+    /// changed.
+    any_mapping_needs_the_wait,
     /// The null stream can be named as one that is waited for.
     the_null_stream,
 }
@@ -137,6 +140,24 @@ fn a_failed_wait_leaves_the_access<B: Workbench>(subject: &Subject<B>) {
     backend.fail(0, 0);
     region.set_access(Bytes(0), subject.units(2), subject.device, Access::ReadWrite).unwrap();
     assert!(backend.stop() <= 1, "the same access takes nothing away");
+}
+
+fn any_mapping_needs_the_wait<B: Workbench>(subject: &Subject<B>) {
+    let (unit, device) = (subject.unit(), subject.device);
+    for offset in [Bytes(0), unit] {
+        let backend = FaultInject::new(subject.backend.clone());
+        let mut region = Region::builder(&backend).reserve(subject.units(2)).build().unwrap();
+        for place in [Bytes(0), unit] {
+            let memory = PhysicalMemory::create(&backend, unit, subject.properties()).unwrap();
+            region.map(place, &memory).unwrap();
+        }
+        region.set_access(offset, unit, device, Access::ReadWrite).unwrap();
+        backend.fail(0, 1);
+        let error = region.set_access(Bytes(0), subject.units(2), device, Access::None).unwrap_err();
+        assert_eq!(error.driver_error().unwrap().call, "synchronize");
+        assert_eq!(backend.stop(), 1, "nothing else was tried");
+        assert_eq!(region.access(offset, device), Access::ReadWrite);
+    }
 }
 
 #[allow(unsafe_code)]

@@ -25,6 +25,8 @@ cases! { "pool":
     what_was_never_freed,
     /// In a child that is forked while threads use the pool, every call is an error, and nothing waits, dropped or not.
     forked_while_it_is_used,
+    /// In a forked child what the parent has freed last serves no request.
+    forked_behind_a_free,
 }
 
 fn the_pool_is_dropped_first<B: Workbench>(subject: &Subject<B>) {
@@ -104,6 +106,16 @@ fn is_a_childs<T>(answer: PoolResult<T>) -> bool {
         Err(PoolError::Core(error)) => is_forked::<()>(Err(*error)),
         _ => false,
     }
+}
+
+fn forked_behind_a_free<B: Workbench>(subject: &Subject<B>) {
+    let pool = pool(subject);
+    let block = alloc(&pool, Bytes::mib(3));
+    let address = block.address();
+    drop(block);
+    let ended = forked(|| first_wrong(&[is_a_childs(pool.alloc(Bytes::mib(3), LEAST, DEFAULT))]));
+    assert_eq!(ended, Ended::Exit(0));
+    assert_eq!(alloc(&pool, Bytes::mib(3)).address(), address, "the parent has it still");
 }
 
 fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {

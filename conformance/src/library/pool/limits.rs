@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex};
 cases! { "pool":
     /// A pool holds no more than its budget, says so with its stats, and goes on with what comes free.
     within_the_budget,
+    /// A budget of just one page serves one, and one of less than that is refused.
+    a_budget_of_one_page,
     /// What a budget refuses takes nothing: what was there serves as before.
     a_refused_request_takes_nothing,
     /// What is kept goes back to the driver beyond what was said, when blocks are freed.
@@ -52,6 +54,17 @@ fn within_the_budget<B: Workbench>(subject: &Subject<B>) {
     drop(blocks);
     alloc(&pool, budget);
     is_empty(&pool);
+}
+
+fn a_budget_of_one_page<B: Workbench>(subject: &Subject<B>) {
+    let page = page(&pool(subject));
+    let pool = builder(subject).page(page).budget(page).build().unwrap();
+    let block = alloc(&pool, page);
+    assert!(pool.alloc(LEAST, LEAST, DEFAULT).unwrap_err().is_out_of_memory());
+    drop(block);
+    is_empty(&pool);
+    let error = builder(subject).page(page).budget(Bytes(page.0 - 1)).build().unwrap_err();
+    assert!(error.to_string().contains("nothing fits"), "{error}");
 }
 
 fn a_refused_request_takes_nothing<B: Workbench>(subject: &Subject<B>) {

@@ -31,6 +31,8 @@ cases! { "pool":
     a_resume_leaves_what_is_kept,
     /// Memory that is free, or mapped at other addresses too, is not saved with a tag.
     only_what_is_used_is_saved,
+    /// What was freed to be used after a fence that is done by now is not saved.
+    what_a_fence_is_done_with_is_not_saved,
     /// Memory that passes to another tag is overwritten with zeros before, and stays as it is within its tag.
     scrubbed_between_tags,
     /// What a resumed tag has had is scrubbed for a tag whose memory went to the driver before.
@@ -251,6 +253,20 @@ fn only_what_is_used_is_saved<B: Workbench>(subject: &Subject<B>) {
     blocks.iter().for_each(|block| check(subject, block, block.address().0));
     check(subject, &other, 1);
     drop((blocks, other));
+    is_empty(&base);
+}
+
+fn what_a_fence_is_done_with_is_not_saved<B: Workbench>(subject: &Subject<B>) {
+    let (base, stash) = (pool(subject), stash(subject));
+    let (pool, page) = (base.tagged("weights").unwrap(), page(&base));
+    let (hand, stays, goes) = (Hand::new(), alloc(&pool, page), alloc(&pool, Bytes(page.0 * 3)));
+    write(subject, &stays, 3);
+    goes.free_after(hand.fence());
+    hand.set(Hand::DONE);
+    assert_eq!(base.suspend("weights", &stash, idle()).unwrap(), page);
+    base.resume("weights").unwrap();
+    check(subject, &stays, 3);
+    drop(stays);
     is_empty(&base);
 }
 

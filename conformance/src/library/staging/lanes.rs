@@ -6,7 +6,7 @@ use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start_longer};
 use crate::library::tools::refused;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, CopyStream, DeviceId, Error, Pinned, Region};
+use gpu_vmm_core::{Bytes, CopyStream, DeviceId, Error, Pinned, Region, StagingRing};
 use gpu_vmm_testkit::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};
 
 cases! { "staging":
@@ -14,6 +14,8 @@ cases! { "staging":
     pinned_memory,
     /// No bytes cannot be page-locked, a device that is not there has no lane, and no driver is asked.
     nothing_to_pin,
+    /// A ring without threads, or without bytes in its buffers, is refused.
+    an_empty_ring,
     /// Where the host has not as much, it is an error, and less can be had after it.
     too_much_to_pin,
     /// A lane copies to the host and back, what its device has written and what the device then finds.
@@ -121,6 +123,15 @@ fn nothing_to_pin<B: Workbench>(subject: &Subject<B>) {
     refused!(subject.backend.pin(Bytes::ZERO), Error::ZeroSize { operation: "pin" });
     for missing in [DeviceId(subject.backend.devices().len() as u32), DeviceId::HOST] {
         refused!(subject.backend.copy_stream(missing), Error::NoSuchDevice { operation: "open a lane", .. });
+    }
+}
+
+fn an_empty_ring<B: Workbench>(subject: &Subject<B>) {
+    for (threads, chunk) in [(0, Bytes::kib(64)), (1, Bytes::ZERO), (0, Bytes::ZERO)] {
+        refused!(
+            StagingRing::new(&subject.backend, threads, chunk),
+            Error::ZeroSize { operation: "make a ring" }
+        );
     }
 }
 

@@ -51,6 +51,11 @@ fn library() -> PathBuf {
 
 /// Runs a case in a child, on a version, with the handling of a quirk left out.
 pub(crate) fn run(case: &Case, version: &str, without: &str) -> Outcome {
+    run_with(case, version, without, &[])
+}
+
+/// The same with further settings of the stand-in.
+pub(crate) fn run_with(case: &Case, version: &str, without: &str, settings: &[(&str, &str)]) -> Outcome {
     let output = Command::new(std::env::current_exe().expect("this program's path"))
         .env(CASE, case.name)
         .env("HIP_STANDIN_VERSION", version)
@@ -58,6 +63,7 @@ pub(crate) fn run(case: &Case, version: &str, without: &str) -> Outcome {
         .env("HIP_STANDIN_MEMORY_MB", "512")
         .env("GPU_VMM_HIP_LIBRARY", library())
         .env("GPU_VMM_HIP_WITHOUT_QUIRK", without)
+        .envs(settings.iter().copied())
         .stdin(Stdio::null())
         .output()
         .expect("a child");

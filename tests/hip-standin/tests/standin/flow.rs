@@ -51,6 +51,22 @@ pub(crate) fn check(region: &mut Region<HipBackend>, by: DeviceId, offset: Bytes
     }
 }
 
+/// On a machine whose first device cannot be used.
+pub(crate) const BESIDE: Case = Case { name: "beside_a_device_without_virtual_memory", run: beside };
+
+fn beside(rig: &mut Rig) {
+    let reason = rig.backend.devices()[0].unusable.clone().expect("a reason");
+    assert!(reason.contains("hipDeviceAttributeVirtualMemoryManagementSupported (89) is 0"), "{reason}");
+    let error =
+        PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO)).expect_err("memory of it");
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    // The other one has its own state, and works.
+    let mut region = Region::builder(&rig.backend).on(ONE).reserve(units(2)).build().must("addresses");
+    region.grow_to(units(2)).must("growth");
+    check(&mut region, ONE, Bytes::ZERO, units(2), 1);
+    region.close(WaitFor::all_devices()).must("closed");
+}
+
 fn life(rig: &mut Rig) {
     let before = rig.free(ZERO);
     let mut region = rig.region(32).at(Placement::Exact(FAR)).build().must("addresses at the hint");

@@ -86,6 +86,14 @@ fn goes_well(case: &Case, version: &str) -> Result<(), Failed> {
     }
 }
 
+/// The first of the two devices has no virtual memory management.
+fn goes_well_beside(version: &str) -> Result<(), Failed> {
+    match child::run_with(&flow::BESIDE, version, "", &[("HIP_STANDIN_WITHOUT_VMM", "1")]) {
+        Outcome::Well(_) => Ok(()),
+        Outcome::Failed(how) => Err(format!("on {version}: {how}").into()),
+    }
+}
+
 fn goes_wrong(case: &Case, version: &str, without: &str, expected: &str) -> Result<String, Failed> {
     match child::run(case, version, without) {
         Outcome::Well(_) => Err(format!("on {version} it went well").into()),
@@ -101,6 +109,8 @@ fn trials(seen: &Seen) -> Vec<Trial> {
             let name = format!("{version}::flow::{}", case.name);
             trials.push(Trial::test(name, move || goes_well(case, version)));
         }
+        let name = format!("{version}::flow::{}", flow::BESIDE.name);
+        trials.push(Trial::test(name, move || goes_well_beside(version)));
         trials.push(Trial::test(format!("{version}::every_quirk_is_shown"), move || every_quirk(version)));
     }
     for row in handled::ROWS {
@@ -150,7 +160,7 @@ fn every_quirk(version: &str) -> Result<(), Failed> {
 
 fn main() -> ExitCode {
     if let Some(name) = child::asked_for() {
-        let all = flow::CASES.iter().chain(host::CASES).chain([&flow::QUIRKS]);
+        let all = flow::CASES.iter().chain(host::CASES).chain([&flow::QUIRKS, &flow::BESIDE]);
         let all = all.chain(handled::ROWS.iter().map(|row| &row.case));
         let case = all.chain(excluded::ROWS.iter().map(|row| &row.case)).find(|case| name == case.name);
         case.expect("a case of that name").run_here();

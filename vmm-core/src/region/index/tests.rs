@@ -134,6 +134,19 @@ fn nothing_is_found_where_nothing_was_ever_mapped() {
     }
 }
 
+#[test]
+fn a_tree_that_was_full_before_it_rose_leaves_an_empty_block() {
+    let mut index = Index::new();
+    // All of the root, an entry for each granule. As the tree rises these come to lie below one entry.
+    index.set(0..64, 0);
+    index.set(64..65, 1);
+    index.clear(0..64);
+    check_blocks(&index);
+    index.set(5..6, 2);
+    assert_eq!((index.at(5).map(|found| found.slot), index.at(6)), (Some(2), None));
+    check_blocks(&index);
+}
+
 /// So many bytes are in blocks.
 fn bytes(mappings: impl Iterator<Item = Range<u64>>) -> usize {
     let mut index = Index::new();
