@@ -78,7 +78,7 @@ pub use types::handles;
 pub use types::system;
 pub use types::{
     Access, AccessMap, Address, AddressRange, Alignment, BankId, Bytes, Capability, Device, DeviceId,
-    DeviceUuid, DriverError, DriverInfo, Error, Evidence, FabricHandle, Feature, Grant, Granularity,
-    HandleTypes, InstanceId, LoadAttempt, Location, Lock, MemoryInfo, MemoryKind, ParseBytesError, Process,
-    Properties, Quirk, Result, Vendor,
+    DeviceUuid, DriverError, DriverInfo, Error, ErrorKind, Evidence, FabricHandle, Feature, Grant,
+    Granularity, HandleTypes, InstanceId, LoadAttempt, Location, Lock, MemoryInfo, MemoryKind,
+    ParseBytesError, Process, Properties, Quirk, Result, Vendor,
 };

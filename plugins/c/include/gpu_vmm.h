@@ -88,7 +88,7 @@ typedef struct {
 // All went well.
 #define GPU_VMM_OK 0
 
-// What was given cannot be: null, a size of zero, an alignment that is no power of two, no such device, a bad tensor.
+// What was given cannot be: null, a size of zero, an alignment that is no power of two, a bad tensor.
 #define GPU_VMM_INVALID_ARGUMENT 1
 
 // There is too little memory; the text has the pool's statistics.
@@ -97,7 +97,7 @@ typedef struct {
 // There are too few addresses.
 #define GPU_VMM_OUT_OF_ADDRESSES 3
 
-// No library, no device, a driver that is too old or cannot do this; the text says what was looked for.
+// No library, or a driver that is too old or cannot do this; the text says what was looked for.
 #define GPU_VMM_UNAVAILABLE 4
 
 // An address at which no block of the pool begins, or a block that was freed already.
@@ -126,6 +126,36 @@ typedef struct {
 
 // A defect of the library was stopped at its border.
 #define GPU_VMM_INTERNAL 13
+
+// A size, offset or address that is not a multiple of the granularity.
+#define GPU_VMM_UNALIGNED 14
+
+// A part that ends outside of the region or the vector.
+#define GPU_VMM_OUT_OF_RANGE 15
+
+// Memory is mapped there already.
+#define GPU_VMM_ALREADY_MAPPED 16
+
+// No memory is mapped there.
+#define GPU_VMM_NOT_MAPPED 17
+
+// The addresses are in use or cannot be had.
+#define GPU_VMM_ADDRESS_TAKEN 18
+
+// No device has this number, or there is no device.
+#define GPU_VMM_NO_SUCH_DEVICE 19
+
+// The device cannot reach the memory of the other one.
+#define GPU_VMM_PEER_UNREACHABLE 20
+
+// A device or a process does not have the right that the call needs.
+#define GPU_VMM_ACCESS_DENIED 21
+
+// An operation failed and so did its rollback; the part cannot be used any more.
+#define GPU_VMM_POISONED 22
+
+// Another process is gone, refused, came late, or sent something that cannot be.
+#define GPU_VMM_PEER 23
 
 #ifdef __cplusplus
 extern "C" {

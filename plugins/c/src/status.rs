@@ -3,8 +3,8 @@
 //! Unsafe, since it exports functions by their names.
 #![allow(unsafe_code)]
 
-use gpu_vmm::Error;
 use gpu_vmm::pool::PoolError;
+use gpu_vmm::{Error, ErrorKind};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
@@ -14,13 +14,13 @@ pub type Status = i32;
 
 /// All went well.
 pub const GPU_VMM_OK: Status = 0;
-/// What was given cannot be: null, a size of zero, an alignment that is no power of two, no such device, a bad tensor.
+/// What was given cannot be: null, a size of zero, an alignment that is no power of two, a bad tensor.
 pub const GPU_VMM_INVALID_ARGUMENT: Status = 1;
 /// There is too little memory; the text has the pool's statistics.
 pub const GPU_VMM_OUT_OF_MEMORY: Status = 2;
 /// There are too few addresses.
 pub const GPU_VMM_OUT_OF_ADDRESSES: Status = 3;
-/// No library, no device, a driver that is too old or cannot do this; the text says what was looked for.
+/// No library, or a driver that is too old or cannot do this; the text says what was looked for.
 pub const GPU_VMM_UNAVAILABLE: Status = 4;
 /// An address at which no block of the pool begins, or a block that was freed already.
 pub const GPU_VMM_NOT_A_BLOCK: Status = 5;
@@ -40,6 +40,27 @@ pub const GPU_VMM_DEVICE_LOST: Status = 11;
 pub const GPU_VMM_DRIVER: Status = 12;
 /// A defect of the library was stopped at its border.
 pub const GPU_VMM_INTERNAL: Status = 13;
+
+/// A size, offset or address that is not a multiple of the granularity.
+pub const GPU_VMM_UNALIGNED: Status = 14;
+/// A part that ends outside of the region or the vector.
+pub const GPU_VMM_OUT_OF_RANGE: Status = 15;
+/// Memory is mapped there already.
+pub const GPU_VMM_ALREADY_MAPPED: Status = 16;
+/// No memory is mapped there.
+pub const GPU_VMM_NOT_MAPPED: Status = 17;
+/// The addresses are in use or cannot be had.
+pub const GPU_VMM_ADDRESS_TAKEN: Status = 18;
+/// No device has this number, or there is no device.
+pub const GPU_VMM_NO_SUCH_DEVICE: Status = 19;
+/// The device cannot reach the memory of the other one.
+pub const GPU_VMM_PEER_UNREACHABLE: Status = 20;
+/// A device or a process does not have the right that the call needs.
+pub const GPU_VMM_ACCESS_DENIED: Status = 21;
+/// An operation failed and so did its rollback; the part cannot be used any more.
+pub const GPU_VMM_POISONED: Status = 22;
+/// Another process is gone, refused, came late, or sent something that cannot be.
+pub const GPU_VMM_PEER: Status = 23;
 
 /// What went wrong, for the caller.
 #[derive(Clone, Debug)]
@@ -81,29 +102,29 @@ impl From<PoolError> for Failure {
     }
 }
 
-/// The status of an error of the core.
+/// The status of an error of the core: one for each kind.
 fn of(error: &Error) -> Status {
-    match error {
-        error if error.is_out_of_memory() => GPU_VMM_OUT_OF_MEMORY,
-        Error::BackingStoreFull { .. } => GPU_VMM_OUT_OF_MEMORY,
-        Error::ZeroSize { .. }
-        | Error::Unaligned { .. }
-        | Error::BadAlignment { .. }
-        | Error::Overflow { .. }
-        | Error::OutOfRange { .. }
-        | Error::NotMapped { .. }
-        | Error::NoSuchDevice { .. }
-        | Error::BadTensor { .. } => GPU_VMM_INVALID_ARGUMENT,
-        Error::AddressSpaceExhausted { .. } | Error::AddressTaken { .. } => GPU_VMM_OUT_OF_ADDRESSES,
-        Error::Unsupported { .. }
-        | Error::LibraryNotFound { .. }
-        | Error::LibraryRefused { .. }
-        | Error::NoDevice { .. } => GPU_VMM_UNAVAILABLE,
-        Error::Suspended { .. } => GPU_VMM_SUSPENDED,
-        Error::File { .. } => GPU_VMM_FILE,
-        Error::Exported { .. } | Error::StillReferenced { .. } | Error::Capturing { .. } => GPU_VMM_BUSY,
-        Error::Forked { .. } => GPU_VMM_FORKED,
-        Error::DeviceLost { .. } => GPU_VMM_DEVICE_LOST,
+    match error.kind() {
+        ErrorKind::OutOfMemory => GPU_VMM_OUT_OF_MEMORY,
+        ErrorKind::OutOfAddressSpace => GPU_VMM_OUT_OF_ADDRESSES,
+        ErrorKind::InvalidArgument => GPU_VMM_INVALID_ARGUMENT,
+        ErrorKind::Unaligned => GPU_VMM_UNALIGNED,
+        ErrorKind::OutOfRange => GPU_VMM_OUT_OF_RANGE,
+        ErrorKind::AlreadyMapped => GPU_VMM_ALREADY_MAPPED,
+        ErrorKind::NotMapped => GPU_VMM_NOT_MAPPED,
+        ErrorKind::AddressTaken => GPU_VMM_ADDRESS_TAKEN,
+        ErrorKind::NoSuchDevice => GPU_VMM_NO_SUCH_DEVICE,
+        ErrorKind::PeerUnreachable => GPU_VMM_PEER_UNREACHABLE,
+        ErrorKind::AccessDenied => GPU_VMM_ACCESS_DENIED,
+        ErrorKind::Unsupported => GPU_VMM_UNAVAILABLE,
+        ErrorKind::Busy => GPU_VMM_BUSY,
+        ErrorKind::Suspended => GPU_VMM_SUSPENDED,
+        ErrorKind::Poisoned => GPU_VMM_POISONED,
+        ErrorKind::Forked => GPU_VMM_FORKED,
+        ErrorKind::DeviceLost => GPU_VMM_DEVICE_LOST,
+        ErrorKind::Peer => GPU_VMM_PEER,
+        ErrorKind::File => GPU_VMM_FILE,
+        // Kinds that are new have no number yet.
         _ => GPU_VMM_DRIVER,
     }
 }

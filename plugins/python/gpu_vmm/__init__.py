@@ -8,6 +8,9 @@ from . import cupy, torch
 from .backend import Backend, open
 from .device_vec import DeviceVec, ReadOnlyVec
 from .errors import (
+    AccessDenied,
+    AddressTaken,
+    AlreadyMapped,
     Busy,
     DeviceLost,
     DriverError,
@@ -16,13 +19,20 @@ from .errors import (
     Forked,
     InternalError,
     InvalidArgument,
+    NoSuchDevice,
     NoSuchTag,
     NotABlock,
     NotInstalled,
+    NotMapped,
     OutOfAddresses,
     OutOfMemory,
+    OutOfRange,
+    PeerError,
+    PeerUnreachable,
+    Poisoned,
     Status,
     Suspended,
+    Unaligned,
     Unavailable,
 )
 from .pool import Block, BlockInfo, Pool
@@ -30,7 +40,8 @@ from .pool import Block, BlockInfo, Pool
 __version__ = "0.1.0"
 
 __all__ = [
-    "Backend", "Block", "BlockInfo", "Busy", "DeviceLost", "DeviceVec", "DriverError", "Error", "FileError", "Forked", "InternalError",
-    "InvalidArgument", "NoSuchTag", "NotABlock", "NotInstalled", "OutOfAddresses", "OutOfMemory", "Pool",
-    "ReadOnlyVec", "Status", "Suspended", "Unavailable", "cupy", "open", "torch",
+    "AccessDenied", "AddressTaken", "AlreadyMapped", "Backend", "Block", "BlockInfo", "Busy", "DeviceLost", "DeviceVec",
+    "DriverError", "Error", "FileError", "Forked", "InternalError", "InvalidArgument", "NoSuchDevice", "NoSuchTag",
+    "NotABlock", "NotInstalled", "NotMapped", "OutOfAddresses", "OutOfMemory", "OutOfRange", "PeerError", "PeerUnreachable",
+    "Poisoned", "Pool", "ReadOnlyVec", "Status", "Suspended", "Unaligned", "Unavailable", "cupy", "open", "torch",
 ]  # fmt: skip

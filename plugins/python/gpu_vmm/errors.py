@@ -23,6 +23,16 @@ class Status(IntEnum):
     DEVICE_LOST = 11
     DRIVER = 12
     INTERNAL = 13
+    UNALIGNED = 14
+    OUT_OF_RANGE = 15
+    ALREADY_MAPPED = 16
+    NOT_MAPPED = 17
+    ADDRESS_TAKEN = 18
+    NO_SUCH_DEVICE = 19
+    PEER_UNREACHABLE = 20
+    ACCESS_DENIED = 21
+    POISONED = 22
+    PEER = 23
 
     def __str__(self) -> str:  # as newer Pythons do
         return str(int(self))
@@ -40,7 +50,7 @@ class Error(RuntimeError):
 
 
 class InvalidArgument(Error, ValueError):
-    """What was given cannot be: a size of zero, an alignment that is no power of two, no such device."""
+    """What was given cannot be: a size of zero, an alignment that is no power of two."""
 
     status = Status.INVALID_ARGUMENT
 
@@ -121,11 +131,72 @@ class InternalError(Error):
     status = Status.INTERNAL
 
 
+class Unaligned(InvalidArgument):
+    """A size, offset or address is not a multiple of the granularity."""
+
+    status = Status.UNALIGNED
+
+
+class OutOfRange(InvalidArgument, IndexError):
+    """A part ends outside of the region or the vector."""
+
+    status = Status.OUT_OF_RANGE
+
+
+class AlreadyMapped(InvalidArgument):
+    """Memory is mapped there already."""
+
+    status = Status.ALREADY_MAPPED
+
+
+class NotMapped(InvalidArgument):
+    """No memory is mapped there."""
+
+    status = Status.NOT_MAPPED
+
+
+class AddressTaken(OutOfAddresses):
+    """The addresses are in use or cannot be had."""
+
+    status = Status.ADDRESS_TAKEN
+
+
+class NoSuchDevice(InvalidArgument):
+    """No device has this number, or there is no device."""
+
+    status = Status.NO_SUCH_DEVICE
+
+
+class PeerUnreachable(Error):
+    """The device cannot reach the memory of the other one."""
+
+    status = Status.PEER_UNREACHABLE
+
+
+class AccessDenied(Error, PermissionError):
+    """A device or a process does not have the right that the call needs."""
+
+    status = Status.ACCESS_DENIED
+
+
+class Poisoned(Error):
+    """An operation failed and so did its rollback; the part cannot be used any more."""
+
+    status = Status.POISONED
+
+
+class PeerError(Error):
+    """Another process is gone, refused, came late, or sent something that cannot be."""
+
+    status = Status.PEER
+
+
 _BY_STATUS: Dict[int, Type[Error]] = {
     int(kind.status): kind
     for kind in (
         InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable, NotABlock, Suspended, FileError, NoSuchTag, Busy, Forked,
-        DeviceLost, DriverError, InternalError,
+        DeviceLost, DriverError, InternalError, Unaligned, OutOfRange, AlreadyMapped, NotMapped, AddressTaken, NoSuchDevice,
+        PeerUnreachable, AccessDenied, Poisoned, PeerError,
     )
 }  # fmt: skip
 

@@ -6,9 +6,9 @@ use crate::event::SimulatedEvent;
 use crate::machine::Machine;
 use crate::reservation::{SimulatedHandle, SimulatedReservation};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, Deferred, Device, DeviceId, DriverInfo, DropLog, Event,
-    FabricHandle, Granularity, InstanceId, Lane, MemoryInfo, Pinned, Properties, Quirk, Result, Stream,
-    Vendor,
+    Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId, DriverInfo,
+    DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Pinned, Properties, Quirk, Result,
+    Stream, Vendor,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -151,8 +151,8 @@ unsafe impl<B: Backend> Backend for Simulated<B> {
         self.inner.pin(size)
     }
 
-    fn lane(&self, device: DeviceId) -> Result<Box<dyn Lane>> {
-        self.inner.lane(device)
+    fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
+        self.inner.copy_stream(device)
     }
 
     fn synchronize(&self, _: DeviceId) -> Result<()> {

@@ -172,7 +172,7 @@ fn run_device(machine: &Machine, pool: &Mutex<Option<Pool<Backend>>>) {
         (0..pick(delay)).for_each(|_| machine.switch());
         if matches!(task, Task::Fence(_)) {
             // Borrowed: the last owner of the pool waits for its fences.
-            drop(pool.lock().unwrap().as_ref().map(Pool::account));
+            drop(pool.lock().unwrap().as_ref().map(Pool::stats));
         }
         machine.finish(task);
     }

@@ -26,7 +26,7 @@ pub use bank::BankId;
 pub use bytes::{Bytes, ParseBytesError};
 pub use capability::{Capability, Evidence, Feature};
 pub use device::{Device, DeviceId, DeviceUuid, DriverInfo, MemoryInfo, Vendor};
-pub use error::{DriverError, Error, LoadAttempt, Result};
+pub use error::{DriverError, Error, ErrorKind, LoadAttempt, Result};
 pub use fabric::FabricHandle;
 pub use granularity::{Alignment, Granularity};
 pub use instance::InstanceId;

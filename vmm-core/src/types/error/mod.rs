@@ -5,9 +5,11 @@
 //! [`Error::NotBound`] mean that no driver was asked and nothing has changed.
 
 mod driver;
+mod kind;
 mod kinds;
 
 pub use driver::{DriverError, LoadAttempt};
+pub use kind::ErrorKind;
 pub use kinds::Error;
 
 use crate::types::AddressRange;
