@@ -7,8 +7,8 @@ use crate::CudaBackend;
 use crate::driver::Slot;
 use crate::error::{answer, failed};
 use crate::ffi::{CuResult, Functions, attribute};
-use crate::kinds;
 use crate::loader::{Loaded, no_device};
+use crate::memory_types;
 use gpu_vmm_core::{Bytes, Device, DeviceId, DeviceUuid, DriverError, Granularity, Properties, Result};
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
@@ -115,10 +115,10 @@ fn granularity(functions: &Functions, id: DeviceId, raw: c_int) -> Result<Granul
         Ok(_) => {}
         Err(error) => return Err(error.to_string()),
     }
-    let prop = kinds::allocation_prop(&Properties::on(id));
-    let bytes = kinds::granularity_bytes(functions, &prop).map_err(|error| error.to_string())?;
+    let prop = memory_types::allocation_prop(&Properties::on(id));
+    let bytes = memory_types::granularity_bytes(functions, &prop).map_err(|error| error.to_string())?;
     Granularity::new(bytes)
-        .ok_or_else(|| format!("cuMemGetAllocationGranularity: {}", kinds::no_power_of_two(bytes)))
+        .ok_or_else(|| format!("cuMemGetAllocationGranularity: {}", memory_types::no_power_of_two(bytes)))
 }
 
 impl CudaBackend {

@@ -5,7 +5,7 @@
 
 use crate::CudaBackend;
 use crate::ffi::{COMPRESSION_GENERIC, LOCATION_DEVICE, LOCATION_INVISIBLE, MemAllocationProp, MemLocation};
-use crate::kinds::{Told, allocation_prop, location};
+use crate::memory_types::{Told, allocation_prop, location};
 use gpu_vmm_core::{Backend, Bytes, Error, FabricHandle, Handle, HandleTypes, Properties, Result};
 use std::ffi::c_void;
 

@@ -64,7 +64,7 @@
 //! # Which file has what
 //!
 //! `loader` finds and starts the driver, `ffi` is what is used of `cuda.h`, `driver` what the process keeps,
-//! `device` its devices, `context` where work runs, `lease` the contexts that programs gave, `idle` waiting for work; `backend` says which of it answers which method. `kinds` is what memory
+//! `device` its devices, `context` where work runs, `lease` the contexts that programs gave, `idle` waiting for work; `backend` says which of it answers which method. `memory_types` is what memory
 //! there can be, `host` that of the host, `handle` and `reservation` are memory and addresses, `share` (on Windows `win32`),
 //! `fabric` (with `imex`) and `dma_buf` how both leave the process, `multicast` is objects that write to several devices.
 //! `copy` and `testkit` are what runs on a device, `event` are places in its streams, `staging` copies that go on meanwhile and page-locked memory for
@@ -94,9 +94,9 @@ mod idle;
 mod imex;
 mod interop;
 mod kernels;
-mod kinds;
 mod lease;
 mod loader;
+mod memory_types;
 #[cfg(feature = "experimental-multicast")]
 mod multicast;
 mod own_context;

@@ -7,7 +7,7 @@
 
 use crate::ffi::{ACCESS_NONE, ACCESS_READ, ACCESS_READ_WRITE, MemAccessDesc};
 use crate::host::{self, HostMappings};
-use crate::kinds::{device_location, owner};
+use crate::memory_types::{device_location, owner};
 use crate::{CudaBackend, CudaHandle};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Bytes, DeviceId, Error, Grant, Handle, Reservation, Result,

@@ -4,7 +4,7 @@
 use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
-use crate::{addresses, capabilities, event, kinds, loader, quirks, staging};
+use crate::{addresses, capabilities, event, loader, memory_types, quirks, staging};
 #[cfg(any(doc, feature = "experimental-multicast"))]
 use gpu_vmm_core::Error;
 #[cfg(feature = "experimental-multicast")]
@@ -119,11 +119,11 @@ unsafe impl Backend for HipBackend {
 
     fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
         let device = self.device(operation, properties.device)?;
-        kinds::granularity_of(&self.driver, operation, device, properties)
+        memory_types::granularity_of(&self.driver, operation, device, properties)
     }
 
     fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
-        kinds::check_host_access(&self.driver, operation, properties)
+        memory_types::check_host_access(&self.driver, operation, properties)
     }
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HipHandle> {
@@ -146,7 +146,7 @@ unsafe impl Backend for HipBackend {
     }
 
     unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, properties: &Properties) -> Result<HipHandle> {
-        Err(kinds::no_fabric(&self.driver, "import", properties.device))
+        Err(memory_types::no_fabric(&self.driver, "import", properties.device))
     }
 
     unsafe fn reserve(

@@ -1,7 +1,7 @@
 //! What a device can do, and how that was found out.
 
 use crate::driver::Driver;
-use crate::{kinds, trial};
+use crate::{memory_types, probe};
 use gpu_vmm_core::{Access, Capability, Device, Evidence, Feature, HandleTypes, Result};
 use std::sync::Arc;
 
@@ -20,19 +20,19 @@ pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability
         peers(driver, device)?,
         descriptor(driver, device),
         win32_handle(driver, device),
-        kinds::fabric(driver, device.id),
+        memory_types::fabric(driver, device.id),
         Capability::no(Feature::Multicast, Evidence::Design, NO_MULTICAST),
-        kinds::host_access(driver, device)?,
-        kinds::host_memory(driver, device)?,
-        kinds::host_node_memory(driver, device)?,
-        Capability::no(Feature::Compression, Evidence::Design, kinds::NO_COMPRESSION),
-        kinds::remote_dma(driver, device.id),
+        memory_types::host_access(driver, device)?,
+        memory_types::host_memory(driver, device)?,
+        memory_types::host_node_memory(driver, device)?,
+        Capability::no(Feature::Compression, Evidence::Design, memory_types::NO_COMPRESSION),
+        memory_types::remote_dma(driver, device.id),
         dma_buf(driver, device),
     ])
 }
 
 fn virtual_memory(driver: &Arc<Driver>, device: &Device) -> Capability {
-    match trial::memory_comes_back(driver, device) {
+    match probe::memory_comes_back(driver, device) {
         Ok(true) => Capability::yes(
             Feature::VirtualMemory,
             Evidence::Trial,
@@ -49,7 +49,7 @@ fn virtual_memory(driver: &Arc<Driver>, device: &Device) -> Capability {
 }
 
 fn fixed_address(driver: &Arc<Driver>, device: &Device) -> Capability {
-    match trial::fixed_address(driver, device) {
+    match probe::fixed_address(driver, device) {
         Ok((true, given, _)) => {
             let note =
                 format!("{} was asked for and given; a hint that is taken gives another address", given.base);
@@ -64,7 +64,7 @@ fn fixed_address(driver: &Arc<Driver>, device: &Device) -> Capability {
 }
 
 fn read_only(driver: &Arc<Driver>, device: &Device) -> Capability {
-    match trial::read_only(driver, device) {
+    match probe::read_only(driver, device) {
         Ok(Access::Read) => Capability::yes(
             Feature::ReadOnlyAccess,
             Evidence::Trial,
@@ -101,7 +101,7 @@ fn descriptor(driver: &Arc<Driver>, device: &Device) -> Capability {
     cfg_if::cfg_if! {
         if #[cfg(unix)] {
             use crate::quirks::ImportForm;
-            match trial::export(driver, device) {
+            match probe::export(driver, device) {
                 Ok(()) if driver.quirks.import_form == ImportForm::Unknown => Capability::no(
                     Feature::FileDescriptor,
                     Evidence::Version,
@@ -142,7 +142,7 @@ fn win32_handle(driver: &Arc<Driver>, device: &Device) -> Capability {
 fn dma_buf(driver: &Arc<Driver>, device: &Device) -> Capability {
     cfg_if::cfg_if! {
         if #[cfg(unix)] {
-            match trial::dma_buf(driver, device) {
+            match probe::dma_buf(driver, device) {
                 Ok(()) => Capability::yes(Feature::DmaBuf, Evidence::Trial, "of one mapping at a time"),
                 Err(error) => Capability::no(Feature::DmaBuf, Evidence::Trial, error.to_string()),
             }

@@ -5,7 +5,7 @@ use crate::driver::Driver;
 use crate::ffi::{self, hipDeviceAttribute_t, hipMemAllocationGranularity_flags, hipUUID};
 use crate::hsa::Agent;
 use crate::kernels::Kernels;
-use crate::kinds::Kinds;
+use crate::memory_types::Kinds;
 use crate::quirks::{GRANULARITY_TOO_SMALL, workaround_enabled};
 use crate::stream::StreamName;
 use gpu_vmm_core::{

@@ -5,7 +5,7 @@ use crate::driver::Driver;
 #[cfg(unix)]
 use crate::ffi;
 use crate::ffi::{hipError_t, hipMemAllocationProp, hipMemGenericAllocationHandle_t};
-use crate::kinds;
+use crate::memory_types;
 use crate::quirks::{CREATE_ON_CURRENT_DEVICE, workaround_enabled};
 use gpu_vmm_core::{Bytes, Error, FabricHandle, Handle, HandleTypes, Properties, Result};
 use std::sync::Arc;
@@ -37,8 +37,8 @@ impl HipHandle {
     pub(crate) fn create(driver: &Arc<Driver>, size: Bytes, properties: &Properties) -> Result<Self> {
         const OPERATION: &str = "create";
         driver.process.check(OPERATION)?;
-        kinds::check(driver, OPERATION, properties)?;
-        Self::create_any(driver, size, &kinds::given(driver, properties))
+        memory_types::check(driver, OPERATION, properties)?;
+        Self::create_any(driver, size, &memory_types::given(driver, properties))
     }
 
     /// Asks HIP for memory of any kind, which may be a trial of it.
@@ -118,7 +118,7 @@ unsafe impl Handle for HipHandle {
     }
 
     fn export_fabric(&self) -> Result<FabricHandle> {
-        Err(kinds::no_fabric(&self.driver, "export", self.properties.device))
+        Err(memory_types::no_fabric(&self.driver, "export", self.properties.device))
     }
 }
 

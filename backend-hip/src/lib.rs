@@ -8,12 +8,12 @@
 //! |---|---|
 //! | `loader`, `ffi`, `hsa` | the library, its functions and structures |
 //! | `driver`, `error`, `device` | the one loaded runtime, its answers, its devices |
-//! | `handle`, `kinds` | physical memory, and the kinds of it |
+//! | `handle`, `memory_types` | physical memory, and the kinds of it |
 //! | `share`, `win32` | memory as a file descriptor, or as a handle of Windows |
 //! | `reservation`, `addresses`, `mappings`, `access` | address ranges, what is mapped there, who may use it |
 //! | `copy`, `staging`, `stream`, `event` | moving data; page-locked memory, and copies on streams of their own; places in streams |
 //! | `testkit`, `kernels`, `compiler` | a pattern written and checked, by kernels or by copies |
-//! | `quirks`, `trial`, `capabilities` | what versions and devices can do |
+//! | `quirks`, `probe`, `capabilities` | what versions and devices can do |
 //!
 //! HIP is one for the process, so a backend is too: all that [`HipBackend::open`] gives is the same. Its virtual memory
 //! calls go through one lock, since HIP has none around its tables. It does not work in a forked child.
@@ -34,10 +34,11 @@ mod ffi;
 mod handle;
 mod hsa;
 mod kernels;
-mod kinds;
 mod loader;
 mod mappings;
+mod memory_types;
 mod plain;
+mod probe;
 mod quirks;
 mod relaxed;
 mod reservation;
@@ -46,7 +47,6 @@ mod staging;
 mod stream;
 #[cfg(feature = "testkit")]
 mod testkit;
-mod trial;
 #[cfg(windows)]
 mod win32;
 

@@ -6,10 +6,11 @@ use crate::device::{self, Account};
 use crate::mappings::Mappings;
 use crate::memory::{CREATE, Memory};
 use crate::queues::Queues;
-use crate::spare::Spare;
+use crate::reserve_mappings::Spare;
 use crate::store::Store;
 use crate::{
-    HostConfig, HostHandle, HostReservation, capabilities, copy, event, kinds, quirks, share, staging, stream,
+    HostConfig, HostHandle, HostReservation, capabilities, copy, event, memory_types, quirks, share, staging,
+    stream,
 };
 #[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
@@ -168,7 +169,7 @@ unsafe impl Backend for HostBackend {
     }
 
     fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
-        kinds::check_place(operation, properties.location)?;
+        memory_types::check_place(operation, properties.location)?;
         let device = self.device(operation, properties.device)?;
         let is_hosts = properties.location.is_host();
         Ok(if is_hosts { self.0.host_granularity } else { device.granularity })
@@ -188,12 +189,15 @@ unsafe impl Backend for HostBackend {
             return Err(Error::Driver { operation: CREATE, source, context: properties.to_string() });
         }
         let memory = Memory::create(&self.0, size, properties)?;
-        Ok(HostHandle { memory, properties: kinds::given(properties) })
+        Ok(HostHandle { memory, properties: memory_types::given(properties) })
     }
 
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<HostHandle> {
         self.0.account("import physical memory", properties.device)?;
-        Ok(HostHandle { memory: Memory::import(&self.0, fd, size)?, properties: kinds::given(properties) })
+        Ok(HostHandle {
+            memory: Memory::import(&self.0, fd, size)?,
+            properties: memory_types::given(properties),
+        })
     }
 
     unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, _: &Properties) -> Result<HostHandle> {

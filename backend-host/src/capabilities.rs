@@ -1,7 +1,7 @@
 //! What a device of the host can do.
 
 use crate::HostBackend;
-use crate::{kinds, pages, share};
+use crate::{memory_types, pages, share};
 use gpu_vmm_core::{Backend, Capability, DeviceId, Evidence, Feature, HandleTypes, Result};
 
 /// Why there is no multicast, for capabilities and errors.
@@ -38,7 +38,7 @@ pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capabili
         missing(Feature::Multicast, NO_MULTICAST),
         design(Feature::HostAccess, "the addresses are the process's own"),
         design(Feature::HostMemory, "all of a device's memory is the host's"),
-        missing(Feature::HostNodeMemory, kinds::NO_NODES),
+        missing(Feature::HostNodeMemory, memory_types::NO_NODES),
         missing(Feature::Compression, "the kernel does not compress memory that is in use"),
         missing(
             Feature::RemoteDma,

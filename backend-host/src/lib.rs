@@ -32,9 +32,10 @@
 //!
 //! [`HostConfig`] describes the machine to be played and opens a [`HostBackend`]. `store` is the one file behind all
 //! handles that stay in this process and `extents` its free list; `memory` is a piece of it, or a file of its own
-//! where it is to be shared. `pages` holds the system calls on addresses; `spare` keeps unmapping possible at the
-//! kernel's limit of mappings. `queues` has the streams, `work` what is on them, and `captures` what goes into graphs. `kinds` says what memory there is beside a device's plain own. `mappings` knows what is mapped where and who may use it, for the checks of `copy` and
-//! `testkit`.
+//! where it is to be shared. `pages` holds the system calls on addresses; `reserve_mappings` keeps unmapping possible at the
+//! kernel's limit of mappings. `queues` has the streams, `work` what is on them, and `captures` what goes into graphs.
+//! `memory_types` says what memory there is beside a device's plain own. `mappings` knows what is mapped where and who may
+//! use it, for the checks of `copy` and `testkit`.
 //!
 //! On systems other than 64-bit Linux the crate compiles, and opening answers
 //! [`Unsupported`](gpu_vmm_core::Error::Unsupported).
@@ -53,7 +54,7 @@ cfg_if::cfg_if! {
         mod event;
         mod extents;
         mod handle;
-        mod kinds;
+        mod memory_types;
         mod mappings;
         mod memory;
         mod pages;
@@ -61,7 +62,7 @@ cfg_if::cfg_if! {
         mod queues;
         mod reservation;
         mod share;
-        mod spare;
+        mod reserve_mappings;
         mod staging;
         mod store;
         mod stream;
@@ -73,9 +74,9 @@ cfg_if::cfg_if! {
         pub use handle::HostHandle;
         pub use reservation::HostReservation;
     } else {
-        mod elsewhere;
+        mod unsupported;
 
-        pub use elsewhere::{HostBackend, HostHandle, HostReservation};
+        pub use unsupported::{HostBackend, HostHandle, HostReservation};
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::backend::Host;
 use crate::device::{Account, Charge};
-use crate::{kinds, share};
+use crate::{memory_types, share};
 use gpu_vmm_core::system::{is_no_memory, refusal};
 use gpu_vmm_core::{Bytes, DeviceId, Error, Properties, Result};
 use rustix::io::Errno;
@@ -38,7 +38,7 @@ impl fmt::Debug for Memory {
 
 impl Memory {
     pub(crate) fn create(host: &Arc<Host>, size: Bytes, properties: &Properties) -> Result<Arc<Self>> {
-        kinds::check(CREATE, properties)?;
+        memory_types::check(CREATE, properties)?;
         let device = properties.device;
         let account = host.account(CREATE, device)?;
         let charge = charge(CREATE, account, device, size)?;

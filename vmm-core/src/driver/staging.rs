@@ -70,7 +70,7 @@ pub unsafe trait CopyStream: Debug + Send {
     fn finish(&mut self) -> Result<()>;
 }
 
-/// Lanes of several devices, each made when it is first asked for. Dropping them waits.
+/// Copy streams of several devices, each made when it is first asked for. Dropping them waits.
 #[derive(Debug, Default)]
 pub(crate) struct CopyStreams(BTreeMap<DeviceId, Box<dyn CopyStream>>);
 

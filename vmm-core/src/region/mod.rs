@@ -15,13 +15,13 @@
 //! | `arrange` | a whole set of mappings at once, as another process has them |
 //! | `swap` | two regions exchange what is behind their addresses |
 //! | `move_device` | another device's memory behind the same addresses |
-//! | `held` | memory that somebody else has as well |
-//! | `whole` | what a region is, and a region made again from that |
+//! | `sharing` | memory that somebody else has as well |
+//! | `settings` | what a region is, and a region made again from that |
 //! | `data` | reading, writing and filling through the devices |
 //! | `copy` | copying from region to region |
 //! | `dma_buf` | the descriptors that network cards are given |
 //! | `suspend` | giving memory back and keeping the addresses |
-//! | `vacate` | what that asks of the layout |
+//! | `evict` | what that asks of the layout |
 
 mod arrange;
 mod banked;
@@ -33,9 +33,9 @@ mod device_vec;
 pub mod dlpack;
 #[cfg(unix)]
 mod dma_buf;
+mod evict;
 mod grow;
 mod guard;
-mod held;
 mod index;
 mod late;
 mod layout;
@@ -43,12 +43,12 @@ mod map;
 mod move_device;
 mod restorable;
 mod set;
+mod settings;
+mod sharing;
 mod spans;
 mod suspend;
 mod swap;
 mod table;
-mod vacate;
-mod whole;
 
 pub use arrange::MappedMemory;
 pub use banked::BankedRegion;
@@ -65,8 +65,8 @@ pub(crate) use map::check_inside;
 pub use map::check_reach;
 pub use move_device::{MovePath, Moved};
 pub use set::{RegionSet, SharedRegion, TagResult};
+pub use settings::RegionSettings;
 pub use suspend::{RegionState, Resumed, Suspended};
-pub use whole::RegionSettings;
 
 use crate::driver::{Backend, WaitFor};
 use crate::memory::PhysicalMemory;

@@ -122,7 +122,7 @@ cases! { "failures":
     region_swap_all,
     /// A move to another device that fails at any call leaves the memory where it was, and nothing on the other device.
     region_move_to_device,
-    /// Slots that cannot be made reserve nothing.
+    /// Banked regions that cannot be made reserve nothing.
     banked_region_build,
     /// A set that cannot be made takes no memory.
     banked_region_add_bank,

@@ -30,9 +30,9 @@ cases! { "staging":
     finished_again_and_again,
     /// Dropping a lane waits for its copies.
     dropping_waits,
-    /// Lanes of one device work at once, each by a thread.
+    /// Copy streams of one device work at once, each by a thread.
     on_threads,
-    /// Lanes of two devices work at once, with one piece of page-locked memory, and hand bytes from one to the other.
+    /// Copy streams of two devices work at once, with one piece of page-locked memory, and hand bytes from one to the other.
     two_devices,
     /// A lane waits for no work on another stream.
     beside_work,

@@ -7,7 +7,7 @@ use crate::device::{attribute, granularity};
 use crate::driver::Driver;
 use crate::error::is_invalid_value;
 use crate::ffi::hipDeviceAttribute_t;
-use crate::trial;
+use crate::probe;
 use gpu_vmm_core::{
     Capability, Device, DeviceId, Error, Evidence, Feature, Granularity, HandleTypes, Location, Properties,
     Result,
@@ -120,7 +120,7 @@ pub(crate) fn host_access(driver: &Arc<Driver>, device: &Device) -> Result<Capab
     }
     let known = &driver.devices_state(device.id)?.kinds.host_access;
     let note = "the CPU reads and writes over the bus, and HIP does not tell afterwards what it may do";
-    Ok(tried(known, FEATURE, note, || trial::host_access(driver, device)))
+    Ok(tried(known, FEATURE, note, || probe::host_access(driver, device)))
 }
 
 /// Whether there is memory of the host, wherever the driver likes.
@@ -150,7 +150,7 @@ fn memory_at(
         return Capability::no(feature, Evidence::Version, reason);
     }
     tried(known, feature, "mapped for the device and for the host", || {
-        trial::host_memory(driver, device, location)
+        probe::host_memory(driver, device, location)
     })
 }
 
