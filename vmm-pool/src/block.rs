@@ -4,13 +4,13 @@
 #![allow(unsafe_code)]
 
 use crate::classes::Class;
-use crate::inner::Inner;
-use crate::last::Freed;
+use crate::last_freed::Freed;
 use crate::pending::Waiting;
 use crate::piece::Piece;
+use crate::shared::Inner;
 use crate::stack::Ready;
+use crate::stream_order::StreamIndex;
 use crate::thread_cache::{BinIndex, ThreadCacheRef};
-use crate::turn::StreamIndex;
 use crate::{Fence, PoolResult};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Stream};
 use std::fmt;

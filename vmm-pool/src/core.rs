@@ -10,9 +10,9 @@ use crate::piece::{Origin, Piece};
 use crate::slabs::{Given, Slab, Slabs, slab_size};
 use crate::space::{Space, Spot, Wanted, rounded};
 use crate::stats::DriverCalls;
+use crate::stream_order::{CLEAN, StreamIndex, Turn};
 use crate::streams::Streams;
 use crate::tags::Tags;
-use crate::turn::{CLEAN, StreamIndex, Turn};
 use gpu_vmm_core::{Backend, Bytes, Error, Properties};
 
 /// The size of a frame, where the granularity is smaller: 2 MiB, as on GPUs.

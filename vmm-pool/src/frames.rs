@@ -4,8 +4,8 @@
 //! addresses, and whoever needs memory first has it: so memory moves to where it is needed without being unmapped, and
 //! comes back without any driver call.
 
+use crate::stream_order::{StreamIndex, Turn};
 use crate::streams::Streams;
-use crate::turn::{StreamIndex, Turn};
 use gpu_vmm_core::{Backend, PhysicalMemory};
 
 /// A frame's number.

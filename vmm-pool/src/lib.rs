@@ -16,15 +16,15 @@
 //! |---|---|
 //! | `pool`, `block`, `pool_stream`, `raw` | what a user has |
 //! | `builder` | settings |
-//! | `owner`, `inner` | what ends with the pool, and what lives as long as a block |
-//! | `lane`, `classes`, `piece` | what lies in front of threads |
-//! | `last` | the large piece that was freed last, beside the books |
+//! | `owner`, `shared` | what ends with the pool, and what lives as long as a block |
+//! | `thread_cache`, `classes`, `piece` | what lies in front of threads |
+//! | `last_freed` | the large piece that was freed last, beside the books |
 //! | `core` | the common books under one lock |
 //! | `supply`, `trim`, `suspend`, `premap_pool` | memory that comes and goes, also before it is needed |
 //! | `space` | addresses: which are taken, what is behind them |
 //! | `frames` | physical memory |
 //! | `slabs` | slots of small sizes |
-//! | `turn`, `streams`, `pending`, `fence` | after which work memory is free |
+//! | `stream_order`, `streams`, `pending`, `fence` | after which work memory is free |
 //! | `waits` | waiting for that, without a lock |
 //! | `tags` | tags, and their addresses |
 //! | `sync` | where locks, atomics, threads and time come from |
@@ -44,8 +44,7 @@ mod error;
 mod fence;
 mod frames;
 mod history;
-mod inner;
-mod last;
+mod last_freed;
 #[cfg(all(test, loom))]
 mod models;
 mod owner;
@@ -57,11 +56,13 @@ mod premap;
 mod premap_pool;
 mod queries;
 mod raw;
+mod shared;
 mod slabs;
 mod snapshot;
 mod space;
 mod stack;
 mod stats;
+mod stream_order;
 mod streams;
 mod supply;
 mod suspend;
@@ -71,7 +72,6 @@ mod thread_cache;
 mod trace;
 mod tracking;
 mod trim;
-mod turn;
 mod waits;
 
 pub use block::{Block, BlockInfo};

@@ -3,13 +3,13 @@
 use crate::builder::Callbacks;
 use crate::core::Shortage;
 use crate::error::OutOf;
-use crate::inner::Inner;
 use crate::raw::Raw;
+use crate::shared::Inner;
+use crate::stream_order::StreamIndex;
 use crate::sync::thread::available_parallelism;
 use crate::tags::Tag;
 use crate::thread_cache::ThreadCacheRef;
 use crate::trace::event;
-use crate::turn::StreamIndex;
 use crate::{PoolError, PremapThread, Registration, Unfreed};
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Error};
 use std::sync::{Arc, Weak};

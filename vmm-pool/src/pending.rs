@@ -3,7 +3,7 @@
 use crate::Fence;
 use crate::core::Core;
 use crate::piece::Piece;
-use crate::turn::Turn;
+use crate::stream_order::Turn;
 use gpu_vmm_core::Backend;
 use std::sync::Arc;
 

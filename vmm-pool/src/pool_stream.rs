@@ -1,7 +1,7 @@
 //! A stream that a pool serves for as long as it is registered.
 #![allow(unsafe_code)] // the stream's life is the caller's promise
 
-use crate::turn::StreamIndex;
+use crate::stream_order::StreamIndex;
 use crate::{Block, Pool, PoolResult};
 use gpu_vmm_core::{Backend, Bytes, Error, Stream};
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! A pool's memory that is mapped before it is asked for: behind the highest block, where growth goes.
 
 use crate::core::Core;
-use crate::inner::Inner;
 use crate::premap::{PremapWork, Step};
+use crate::shared::Inner;
+use crate::stream_order::{CLEAN, Turn};
 use crate::supply::Chosen;
-use crate::turn::{CLEAN, Turn};
 use gpu_vmm_core::{Backend, Error};
 
 /// So many pages are mapped in one step: whoever needs memory meanwhile waits for it.

@@ -2,7 +2,7 @@
 
 use crate::classes::size_of;
 use crate::space::RangeIndex;
-use crate::turn::StreamIndex;
+use crate::stream_order::StreamIndex;
 use std::collections::HashMap;
 
 /// A slab's number.

@@ -6,7 +6,7 @@
 //! A stream that cannot be asked or recorded on is not done, and that is all: no other stream's request fails for it. The
 //! error goes to the backend's drop log.
 
-use crate::turn::{CLEAN, MIXED, StreamIndex, Turn};
+use crate::stream_order::{CLEAN, MIXED, StreamIndex, Turn};
 use gpu_vmm_core::{Backend, DeviceId, Error, Event, Result, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -4,8 +4,8 @@ use crate::core::{Core, Request, Shortage};
 use crate::error::OutOf;
 use crate::frames::FrameIndex;
 use crate::space::Spot;
+use crate::stream_order::StreamIndex;
 use crate::trace::{event, span};
-use crate::turn::StreamIndex;
 use gpu_vmm_core::{Backend, Bytes, Error, PhysicalMemory, Properties};
 use std::ops::Range;
 

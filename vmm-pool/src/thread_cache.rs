@@ -12,12 +12,12 @@ mod models;
 
 use crate::block::Body;
 use crate::classes::{CLASSES, Class, SMALL_CLASSES, size_of};
-use crate::inner::Inner;
 use crate::piece::Piece;
+use crate::shared::Inner;
 use crate::stack::{Ready, Stack};
+use crate::stream_order::StreamIndex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, SpinMutex, SpinMutexGuard, per_thread, shared_static};
-use crate::turn::StreamIndex;
 use gpu_vmm_core::{Backend, Error, Result, Stream};
 use std::cell::Cell;
 use std::ptr::NonNull;

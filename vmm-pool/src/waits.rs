@@ -2,7 +2,7 @@
 
 use crate::Fence;
 use crate::core::Core;
-use crate::inner::Inner;
+use crate::shared::Inner;
 use crate::streams::{Progress, Streams};
 use crate::sync::MutexGuard;
 use gpu_vmm_core::{Backend, Error, Event, Result, WaitFor};

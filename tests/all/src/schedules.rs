@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(1800);
 
 /// What Miri runs: packages, and parts of the names of tests that make no system calls which it does not have.
 const ON_MIRI: [(&str, &[&str]); 4] = [
-    ("gpu-vmm-pool", &["space::", "slabs::", "turn::", "block::"]),
+    ("gpu-vmm-pool", &["space::", "slabs::", "stream_order::", "block::"]),
     ("gpu-vmm-core", &["region::index", "region::restorable", "access::"]),
     ("gpu-vmm-share", &["channel::tests::malformed::the_decoder"]),
     (

@@ -18,8 +18,8 @@ pub(crate) use search::{Spot, Wanted};
 pub(crate) use supply::unmap_runs;
 
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME, PageAddress};
+use crate::stream_order::{StreamIndex, Turn};
 use crate::streams::Streams;
-use crate::turn::{StreamIndex, Turn};
 use gpu_vmm_core::{Backend, Bytes, Region};
 use ranges::{RangeState, Ranges};
 

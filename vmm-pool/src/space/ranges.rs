@@ -4,7 +4,7 @@
 //! found under the stream that has freed most of it. The last range is the rest that was never taken, or the end of it.
 
 use super::bins::{Bins, NONE, UNIT};
-use crate::turn::{CLEAN, StreamIndex};
+use crate::stream_order::{CLEAN, StreamIndex};
 
 /// A range's number.
 pub(crate) type RangeIndex = u32;

@@ -4,8 +4,8 @@ use super::Space;
 use super::bins::UNIT;
 use super::ranges::RangeIndex;
 use crate::frames::{Frames, LOST, NO_FRAME};
+use crate::stream_order::StreamIndex;
 use crate::streams::Streams;
-use crate::turn::StreamIndex;
 use gpu_vmm_core::Backend;
 
 /// So many fitting ranges are looked at before mapping is thought of. More find more that is mapped, and leave more odd

@@ -4,8 +4,8 @@
 use super::{Page, Space};
 use crate::DriverCalls;
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME};
+use crate::stream_order::{StreamIndex, Turn};
 use crate::streams::Streams;
-use crate::turn::{StreamIndex, Turn};
 use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Error, Result, WaitFor};
 
 /// Pages of a part that have no memory of their own yet.

@@ -1,8 +1,8 @@
 //! Models of what lies in front of threads: blocks that are freed by other threads, and the pool's end.
 #![allow(clippy::unwrap_used)] // tests
 
-use crate::inner::Inner;
 use crate::models::{explore, spawn};
+use crate::shared::Inner;
 use crate::{Block, Pool};
 use gpu_vmm_core::{Bytes, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};

@@ -1,7 +1,7 @@
 //! What a pool and its blocks have in common.
 
 use crate::core::Core;
-use crate::last::{Freed, Last};
+use crate::last_freed::{Freed, Last};
 use crate::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use crate::tracking::Tracking;
 use gpu_vmm_core::{Backend, Error, Process};

@@ -1,13 +1,13 @@
 //! The large piece that was freed last. It lies beside the common books, since the next request may be for just that: then
 //! neither has to do anything in them, nor to wait for whoever has them.
 //!
-//! Whoever has the books has it in them too: it is put there [whenever they are locked](crate::inner::Inner::core), so that
+//! Whoever has the books has it in them too: it is put there [whenever they are locked](crate::shared::Inner::core), so that
 //! nobody finds less free memory than there is.
 
 use crate::classes::MEDIUM;
 use crate::piece::Piece;
+use crate::stream_order::StreamIndex;
 use crate::sync::SpinMutex;
-use crate::turn::StreamIndex;
 
 /// A piece that was used on a stream last.
 #[derive(Clone, Copy, Debug)]
