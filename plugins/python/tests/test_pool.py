@@ -24,9 +24,9 @@ class Backends(Case):
     def test_what_is_not_there(self):
         with self.raises(gpu_vmm.InvalidArgument, "no backend \"metal\""):
             gpu_vmm.open("metal")
-        with self.raises(gpu_vmm.InvalidArgument):
+        with self.raises(gpu_vmm.NoSuchDevice):
             backend().memory(10_000)
-        with self.raises(gpu_vmm.InvalidArgument):
+        with self.raises(gpu_vmm.NoSuchDevice):
             backend().pool(device=10_000)
         for device in (-1, 1 << 32):
             with self.raises(gpu_vmm.InvalidArgument, "device"):

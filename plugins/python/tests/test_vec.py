@@ -99,7 +99,7 @@ class Vectors(Case):
                 vec.resize(n)
         with self.raises(gpu_vmm.InvalidArgument):
             self.vec("int32", reserve=0)
-        with self.raises(gpu_vmm.InvalidArgument):
+        with self.raises(gpu_vmm.NoSuchDevice):
             self.vec("int32", device=10_000)
         self.assertEqual(vec.tolist(), [1, 2, 3])
 

@@ -16,7 +16,7 @@ impl<B: Workbench> Run<'_, B> {
                 let (offset, length) = self.model.resolve(range, part);
                 let right = self.whole(range, offset, length);
                 let call = format!(
-                    "region{number}.unmap(Bytes({offset}), Bytes({length}), Done::when_devices_idle())"
+                    "region{number}.unmap(Bytes({offset}), Bytes({length}), WaitFor::all_devices())"
                 );
                 let came = region.unmap(Bytes(offset), Bytes(length), WaitFor::all_devices());
                 if self.answered(&call, right, came)?.is_some() {
@@ -52,7 +52,7 @@ impl<B: Workbench> Run<'_, B> {
             Step::Shrink { size, .. } => {
                 let size = self.size(range, size);
                 let right = if size > self.model.end(range) { Err("OutOfRange") } else { Ok(()) };
-                let call = format!("region{number}.shrink_to(Bytes({size}), Done::when_devices_idle())");
+                let call = format!("region{number}.shrink_to(Bytes({size}), WaitFor::all_devices())");
                 let came = region.shrink_to(Bytes(size), WaitFor::all_devices());
                 if self.answered(&call, right, came)?.is_some() {
                     range.mapped.retain(|start, _| *start < size);
@@ -136,7 +136,7 @@ impl<B: Workbench> Run<'_, B> {
             (self.devices[device], self.model.end(range), range.reserved(), region.address());
         let (call, came) = if may_move {
             let came = region.grow_or_move_on(id, Bytes(size), WaitFor::all_devices());
-            (format!("grow_or_move_on(DeviceId({}), Bytes({size}), Done::when_devices_idle())", id.0), came)
+            (format!("grow_or_move_on(DeviceId({}), Bytes({size}), WaitFor::all_devices())", id.0), came)
         } else {
             (format!("grow_to_on(DeviceId({}), Bytes({size}))", id.0), region.grow_to_on(id, Bytes(size)))
         };

@@ -195,7 +195,7 @@ impl Model {
     /// Whether a part lies in one reservation.
     pub(super) fn in_one(range: &Range, offset: u64, length: u64) -> Answer {
         let crosses = range.seams().any(|seam| offset < seam && seam < offset + length);
-        if crosses { Err("CrossesSeam") } else { Ok(()) }
+        if crosses { Err("CrossesReservation") } else { Ok(()) }
     }
 
     pub(super) fn mapped(&self, range: &Range, offset: u64, length: u64) -> Answer {

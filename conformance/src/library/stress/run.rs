@@ -173,7 +173,7 @@ impl<B: Workbench> Run<'_, B> {
     fn create(&mut self, memory: usize, device: usize, granules: u64) -> Checked {
         let (size, id) = (self.granules(granules), self.devices[device]);
         let call = format!(
-            "let memory{memory} = Physical::create(&backend, Bytes({size}), Properties::on(DeviceId({})))",
+            "let memory{memory} = PhysicalMemory::create(&backend, Bytes({size}), Properties::on(DeviceId({})))",
             id.0
         );
         let came = PhysicalMemory::create(&self.backend, Bytes(size), Properties::on(id));
