@@ -15,9 +15,8 @@ impl<B: Workbench> Run<'_, B> {
             Step::Unmap { part, .. } => {
                 let (offset, length) = self.model.resolve(range, part);
                 let right = self.whole(range, offset, length);
-                let call = format!(
-                    "region{number}.unmap(Bytes({offset}), Bytes({length}), WaitFor::all_devices())"
-                );
+                let call =
+                    format!("region{number}.unmap(Bytes({offset}), Bytes({length}), WaitFor::all_devices())");
                 let came = region.unmap(Bytes(offset), Bytes(length), WaitFor::all_devices());
                 if self.answered(&call, right, came)?.is_some() {
                     range.mapped.retain(|start, _| *start < offset || offset + length <= *start);
