@@ -147,7 +147,7 @@ impl<B: Backend> Capture<B> {
                 let (address, length) = (region.address() + offset, memory.size());
                 self.memories[at].place = Some(Segment { address, length, device: memory.device() });
             }
-            mappings.push(MappingRecord { offset, memory: at, access });
+            mappings.push(MappingRecord { offset, memory: at, access: *access });
         }
         let settings = region.settings();
         self.description.regions.push(RegionRecord {
