@@ -12,8 +12,8 @@ use crate::{
     WriteOptions,
 };
 use gpu_vmm_core::{
-    Access, AccessMap, Alignment, Backend, Bytes, Error, MappedMemory, MappingInfo, MemoryId, PhysicalMemory,
-    Region, Result, Segment, StagingRing, WaitFor, check_same,
+    Access, AccessMap, Alignment, Backend, Bytes, Error, MappedMemory, MemoryId, PhysicalMemory, Region,
+    Result, Segment, StagingRing, WaitFor, check_same,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -100,7 +100,7 @@ impl<'a, B: Backend> Snapshot<'a, B> {
             capture.add(region, &mut places);
         }
         let writer = SnapshotWriter::create(path, &capture.description, self.options)?;
-        let used = self.regions.iter().flat_map(|region| region.mappings());
+        let used = self.regions.iter().flat_map(|region| region.layout());
         let used: AccessMap = used.flat_map(|mapping| mapping.access.grants().collect::<Vec<_>>()).collect();
         let devices = used.grants().map(|grant| grant.device).filter(|device| !device.is_host());
         done.wait(backend, || devices)?;
@@ -135,7 +135,7 @@ struct Source<B: Backend> {
 impl<B: Backend> Capture<B> {
     fn add(&mut self, region: &Region<B>, places: &mut HashMap<MemoryId<B>, usize>) {
         let mut mappings = Vec::new();
-        for MappingInfo { offset, memory, access, .. } in region.mappings() {
+        for MappedMemory { offset, memory, access } in region.layout() {
             let at = *places.entry(memory.id()).or_insert_with(|| {
                 let (size, granularity, properties) =
                     (memory.size(), memory.granularity(), memory.properties());
@@ -147,7 +147,7 @@ impl<B: Backend> Capture<B> {
                 let (address, length) = (region.address() + offset, memory.size());
                 self.memories[at].place = Some(Segment { address, length, device: memory.device() });
             }
-            mappings.push(MappingRecord { offset, memory: at, access: *access });
+            mappings.push(MappingRecord { offset, memory: at, access });
         }
         let settings = region.settings();
         self.description.regions.push(RegionRecord {

@@ -125,8 +125,6 @@ pub struct MappingInfo<'a, B: Backend> {
     pub length: Bytes,
     /// The memory behind it.
     pub memory: &'a PhysicalMemory<B>,
-    /// What devices may do with it.
-    pub access: &'a AccessMap,
     /// True where nobody can vouch for it any more: an operation failed on it, and so did undoing that. All further ones
     /// are refused ([`Error::Poisoned`]).
     pub out_of_use: bool,
@@ -135,7 +133,7 @@ pub struct MappingInfo<'a, B: Backend> {
 impl<'a, B: Backend> MappingInfo<'a, B> {
     fn new(offset: Bytes, mapping: &'a Mapping<B>) -> Self {
         let (length, out_of_use) = (mapping.length(), mapping.out_of_use.is_some());
-        Self { offset, length, memory: &mapping.memory, access: &mapping.access, out_of_use }
+        Self { offset, length, memory: &mapping.memory, out_of_use }
     }
 }
 
@@ -239,7 +237,6 @@ impl<B: Backend> Region<B> {
             offset,
             length,
             memory: &mapping.memory,
-            access: &mapping.access,
             out_of_use: table.is_out_of_use(mapping),
         })
     }

@@ -1,7 +1,7 @@
 //! A region as a whole: what it is beside what is mapped, and made again from that at the same addresses.
 
 use super::layout::Part;
-use super::{Placement, Region, RegionBuilder};
+use super::{MappedMemory, Placement, Region, RegionBuilder};
 use crate::driver::Backend;
 use crate::types::{AccessMap, Bytes, DeviceId, Properties, Result};
 
@@ -37,6 +37,16 @@ impl<B: Backend> Region<B> {
             guard: self.guard(),
             portable: self.is_portable(),
         }
+    }
+
+    /// The mappings in order of their offsets, each with its memory and access, as [`apply_layout`](Self::apply_layout) takes
+    /// them. A suspended region has none.
+    pub fn layout(&self) -> impl Iterator<Item = MappedMemory<B>> {
+        self.layout.table.iter().map(|(offset, mapping)| MappedMemory {
+            offset,
+            memory: mapping.memory.clone(),
+            access: mapping.access,
+        })
     }
 
     /// Reserves a region with nothing mapped in it. Its reservations have these sizes, each a multiple of the
