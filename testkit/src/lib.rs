@@ -1,6 +1,6 @@
 //! What tests and benchmarks of [gpu-vmm](https://docs.rs/gpu-vmm) are made of.
 //!
-//! | module | what |
+//! | item | what |
 //! |---|---|
 //! | [`FaultInject`] | a backend around a backend, whose driver calls fail on demand |
 //! | [`Workbench`] | a backend with kernels that write and check memory, streams, captures |
@@ -11,8 +11,8 @@
 #[cfg(target_os = "linux")]
 pub mod forked;
 mod layers;
-// Memory is shared by descriptors, and libraries are found as Unix has them.
 mod random;
+// Memory is shared by descriptors, and libraries are found as Unix has them.
 #[cfg(unix)]
 pub mod raw;
 mod short;

@@ -108,7 +108,7 @@ impl<B: Backend> Owner<B> {
         tag: &Tag,
     ) -> PoolError {
         let (device, name, stats) = (self.device, tag.name.clone(), Box::new(self.stats()));
-        // Not asked for beside the statistics, which takes the same lock.
+        // Not asked for beside the statistics, which take the same lock.
         let (budget, limit) = match self.inner.core(operation) {
             Ok(core) => (core.settings.budget, core.settings.addresses),
             Err(error) => return error.into(),

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `HIP_STANDIN_VERSION` | `7.0`, `6.4.1`, or the whole number that `hipRuntimeGetVersion` answers | `7.1` |
 //! | `HIP_STANDIN_DEVICES` | how many devices | 2 |
-//! | `HIP_STANDIN_WITHOUT_VMM` | so many of the first devices have no virtual memory management | 0 |
+//! | `HIP_STANDIN_WITHOUT_VMM` | the number of devices, from the first on, without virtual memory management | 0 |
 //! | `HIP_STANDIN_MEMORY_MB` | memory of each in MiB | 512 |
 //! | `HIP_STANDIN_IMPORT` | `pointer` or `value`: how descriptors are taken, against what the version says | by version |
 
@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     pub(crate) version: u32,
     pub(crate) bucket: Bucket,
     pub(crate) devices: usize,
-    /// So many of the first ones have no virtual memory management.
+    /// The number of devices, from the first on, without virtual memory management.
     pub(crate) without_vmm: usize,
     /// Bytes of each device.
     pub(crate) memory: u64,

@@ -16,7 +16,7 @@ pub(crate) struct State {
     pub(crate) version: u32,
     pub(crate) bucket: Bucket,
     pub(crate) devices: Vec<Device>,
-    /// So many of the first devices say that they have no virtual memory management.
+    /// The number of devices, from the first on, that report no virtual memory management.
     pub(crate) without_vmm: usize,
     /// By number.
     pub(crate) physical: HashMap<u64, Physical>,

@@ -1,8 +1,7 @@
 //! What destructors could not give back yet: a device could not be waited for while a stream was captured.
 
 use crate::driver::Backend;
-use crate::types::Lock;
-use crate::types::{Bytes, DeviceId, Error, Result};
+use crate::types::{Bytes, DeviceId, Error, Lock, Result};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,7 +1,6 @@
 //! What failed while something was dropped, where no error can be returned.
 
-use crate::types::Error;
-use crate::types::Lock;
+use crate::types::{Error, Lock};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The failures of one backend's destructors. Dropping never panics; what fails in it is written down here, and

@@ -1,7 +1,6 @@
 //! A vendor's stream, and the proof that a device is done with memory.
 
-use crate::driver::Backend;
-use crate::driver::wait_for_devices;
+use crate::driver::{Backend, wait_for_devices};
 use crate::types::{DeviceId, Error, Result};
 use std::ffi::c_void;
 use std::marker::PhantomData;

@@ -1,8 +1,7 @@
 //! Physical memory as a user holds it: shared ownership of a backend's handle.
 #![allow(unsafe_code)]
 
-use crate::driver::check_same;
-use crate::driver::{Backend, Handle};
+use crate::driver::{Backend, Handle, check_same};
 use crate::memory::poison;
 use crate::types::{Bytes, DeviceId, Error, FabricHandle, Granularity, Properties, Result};
 use std::hash::{Hash, Hasher};

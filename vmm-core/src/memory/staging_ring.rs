@@ -4,11 +4,9 @@
 //! buffers: while the device fills or empties one, the thread empties or fills the other.
 #![allow(unsafe_code)]
 
-use crate::driver::CopyStreams;
-use crate::driver::{Backend, Pinned};
+use crate::driver::{Backend, CopyStreams, Pinned};
 use crate::memory::Segment;
-use crate::types::Lock;
-use crate::types::{Bytes, DriverError, Error, Result};
+use crate::types::{Bytes, DriverError, Error, Lock, Result};
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};

@@ -4,8 +4,7 @@
 use super::object::Object;
 use super::{Failed, Multicast, MulticastBackend};
 use crate::driver::{Reservation, WaitFor};
-use crate::region::Placement;
-use crate::region::{reserve, rounded};
+use crate::region::{Placement, reserve, rounded};
 use crate::types::{Access, Address, AddressRange, Bytes, Error, Grant, Result};
 use std::mem::forget;
 use std::sync::Arc;

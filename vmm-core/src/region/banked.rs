@@ -4,10 +4,8 @@
 //! one address, the graph works on this one's bytes and then on that one's, and nothing is copied.
 
 use crate::driver::{Backend, WaitFor};
-use crate::memory::PhysicalMemory;
-use crate::memory::rounded_size;
-use crate::region::{MappedMemory, rounded};
-use crate::region::{Region, RegionBuilder};
+use crate::memory::{PhysicalMemory, rounded_size};
+use crate::region::{MappedMemory, Region, RegionBuilder, rounded};
 use crate::types::{Address, BankId, Bytes, Error, Result};
 use std::collections::BTreeMap;
 

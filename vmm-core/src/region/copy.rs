@@ -3,8 +3,7 @@
 
 use super::Region;
 use super::data::By;
-use crate::driver::Backend;
-use crate::driver::check_same;
+use crate::driver::{Backend, check_same};
 use crate::memory::Segment;
 #[cfg(doc)]
 use crate::types::Error;

@@ -10,8 +10,7 @@ use super::map::check_reach;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::driver::{Backend, WaitFor};
-use crate::memory::PhysicalMemory;
-use crate::memory::rounded_size;
+use crate::memory::{PhysicalMemory, rounded_size};
 use crate::types::{Address, Bytes, DeviceId, Error, Result};
 
 /// How a region grew.

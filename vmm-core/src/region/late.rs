@@ -2,8 +2,7 @@
 
 use super::Region;
 use super::layout::Layout;
-use crate::driver::Backend;
-use crate::driver::Release;
+use crate::driver::{Backend, Release};
 use crate::types::{Bytes, Error, Result};
 use std::collections::BTreeSet;
 

@@ -3,8 +3,7 @@
 use super::layout::Part;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
-use crate::driver::wait_for_devices;
-use crate::driver::{Backend, WaitFor};
+use crate::driver::{Backend, WaitFor, wait_for_devices};
 use crate::memory::PhysicalMemory;
 use crate::types::{Access, AccessMap, Address, Bytes, DeviceId, Error, Properties, Result};
 

@@ -3,8 +3,7 @@
 use crate::driver::{Backend, WaitFor};
 use crate::memory::BackingStore;
 use crate::region::{Region, RegionState, Resumed, Suspended};
-use crate::types::Lock;
-use crate::types::{AddressRange, Bytes, Error, Result};
+use crate::types::{AddressRange, Bytes, Error, Lock, Result};
 use std::sync::{Arc, MutexGuard};
 
 /// A region that several threads have. Clones are the same region; it is dropped with the last of them.

@@ -6,8 +6,7 @@ use super::Region;
 use super::check_aligned;
 use super::layout::{Exchange, Layout, Part};
 use super::table::{Mapping, Piece};
-use crate::driver::check_same;
-use crate::driver::{Backend, WaitFor};
+use crate::driver::{Backend, WaitFor, check_same};
 use crate::types::{AccessMap, Bytes, DeviceId, Error, Result};
 use std::collections::BTreeSet;
 

@@ -22,7 +22,7 @@ cases! { "pool":
     trimming_waits,
     /// Where a budget leaves nothing else, memory that is still worked on is waited for.
     work_is_waited_for_in_need,
-    /// A request that fails gives back what it has claimed as it was: other streams wait for the work on it.
+    /// A failed request returns its claim unchanged: other streams still wait for the work on it.
     what_a_failed_request_had,
     /// Suspending waits for the work on the blocks, whose result comes back.
     suspending_waits,

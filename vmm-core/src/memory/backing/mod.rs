@@ -12,8 +12,7 @@ mod store;
 
 pub(crate) use saved_contents::{Batch, SavedContents};
 
-use crate::driver::Backend;
-use crate::driver::check_same;
+use crate::driver::{Backend, check_same};
 use crate::memory::StagingRing;
 use crate::types::{Bytes, Result};
 use pinned_arena::PinnedArena;

@@ -2,8 +2,7 @@
 //! whatever is free can be used.
 
 use crate::driver::{Backend, Pinned};
-use crate::types::Lock;
-use crate::types::{Bytes, Error, Result};
+use crate::types::{Bytes, Error, Lock, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -4,11 +4,8 @@
 use super::BackingKind;
 use super::pinned_arena::PinnedExtent;
 use super::store::{AnyStore, Store};
-use crate::driver::Backend;
-use crate::driver::CopyStreams;
-use crate::memory::Segment;
-use crate::memory::StagingRing;
-use crate::memory::{ChunkContents, join, start_thread};
+use crate::driver::{Backend, CopyStreams};
+use crate::memory::{ChunkContents, Segment, StagingRing, join, start_thread};
 use crate::types::{Bytes, Result};
 use std::sync::{Arc, mpsc};
 use std::thread;

@@ -3,8 +3,7 @@
 use crate::driver::{Backend, WaitFor};
 use crate::memory::BackingStore;
 use crate::region::{Growth, Region, Resumed, Shrunk, Suspended};
-use crate::types::Lock;
-use crate::types::{Bytes, Error, Result};
+use crate::types::{Bytes, Error, Lock, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 
