@@ -16,7 +16,8 @@
 use gpu_vmm::snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm::testkit::{Walked, Workbench};
 use gpu_vmm::{
-    AnyBackend, Backend, Bytes, DeviceId, Error, Placement, Region, Result, StagingRing, Vendor, WaitFor,
+    AnyBackend, Backend, Bytes, Detail, DeviceId, Error, Operation, Placement, Region, Result, StagingRing,
+    Vendor, WaitFor,
 };
 use std::path::Path;
 use std::process::Command;
@@ -131,7 +132,7 @@ fn open(name: Option<&str>) -> Result<AnyBackend> {
 }
 
 fn failed(reason: impl ToString) -> Error {
-    Error::Unsupported { operation: "checkpoint", reason: reason.to_string() }
+    Error::new(Operation::TakeSnapshot, Detail::Unsupported { reason: reason.to_string() })
 }
 
 #[test]

@@ -7,13 +7,13 @@
 #![allow(unsafe_code)] // copies from address to address
 
 use bytemuck::Pod;
-use gpu_vmm::pool::{Block, Pool, PoolResult};
-use gpu_vmm::{Address, AnyBackend, Backend, Bytes, DeviceId, Stream};
+use gpu_vmm::pool::{Block, Pool};
+use gpu_vmm::{Address, AnyBackend, Backend, Bytes, DeviceId, Result, Stream};
 use std::marker::PhantomData;
 
 const DEVICE: DeviceId = DeviceId(0);
 
-fn main() -> PoolResult<()> {
+fn main() -> Result<()> {
     let backend = AnyBackend::open_best()?;
     println!("on {}, {}", backend.vendor(), backend.devices()[0].name);
     // The vectors' memory is told apart from all else in the pool.
@@ -74,7 +74,7 @@ impl<T: Pod, B: Backend> PoolVec<T, B> {
         Bytes((self.length * size_of::<T>()) as u64)
     }
 
-    fn extend_from_slice(&mut self, values: &[T]) -> PoolResult<()> {
+    fn extend_from_slice(&mut self, values: &[T]) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let needed = self.bytes() + Bytes(bytes.len() as u64);
         if needed > self.capacity() {
@@ -87,7 +87,7 @@ impl<T: Pod, B: Backend> PoolVec<T, B> {
         Ok(())
     }
 
-    fn move_to(&mut self, capacity: Bytes) -> PoolResult<()> {
+    fn move_to(&mut self, capacity: Bytes) -> Result<()> {
         let block = self.pool.alloc(capacity, Bytes(align_of::<T>() as u64), Stream::DEFAULT)?;
         if let Some(at) = self.address() {
             // SAFETY: both blocks are live, and have so many bytes.
@@ -97,7 +97,7 @@ impl<T: Pod, B: Backend> PoolVec<T, B> {
         Ok(())
     }
 
-    fn to_vec(&self) -> PoolResult<Vec<T>> {
+    fn to_vec(&self) -> Result<Vec<T>> {
         let mut values = vec![T::zeroed(); self.length];
         if let Some(at) = self.address() {
             // SAFETY: the block is live, and so many bytes of it have been written.
@@ -108,6 +108,6 @@ impl<T: Pod, B: Backend> PoolVec<T, B> {
 }
 
 #[test]
-fn runs() -> PoolResult<()> {
+fn runs() -> Result<()> {
     main()
 }

@@ -8,8 +8,8 @@
 //! ```
 #![allow(unsafe_code)] // copies from address to address
 
-use gpu_vmm::pool::{Block, Pool, PoolResult};
-use gpu_vmm::{Address, AnyBackend, Backend, Bytes, DeviceId, Stream};
+use gpu_vmm::pool::{Block, Pool};
+use gpu_vmm::{Address, AnyBackend, Backend, Bytes, DeviceId, Result, Stream};
 
 const DEVICE: DeviceId = DeviceId(0);
 /// What one token takes: keys and values of 12 layers with 768 numbers of two bytes each.
@@ -21,7 +21,7 @@ const STEP: u64 = 128;
 const AT_A_TIME: usize = 8;
 const REQUESTS: u64 = 24;
 
-fn main() -> PoolResult<()> {
+fn main() -> Result<()> {
     let backend = AnyBackend::open_best()?;
     println!("on {}, {}", backend.vendor(), backend.devices()[0].name);
     let pool = Pool::builder(&backend).device(DEVICE).build()?;
@@ -94,7 +94,7 @@ struct Cache<B: Backend> {
 }
 
 impl<B: Backend> Cache<B> {
-    fn new(backend: &B, pool: &Pool<B>, request: Request) -> PoolResult<Self> {
+    fn new(backend: &B, pool: &Pool<B>, request: Request) -> Result<Self> {
         let block = pool.alloc(Bytes(STEP * TOKEN.0), Bytes(256), Stream::DEFAULT)?;
         let cache = Self { request, block, tokens: STEP };
         cache.write(backend, 0)?;
@@ -102,7 +102,7 @@ impl<B: Backend> Cache<B> {
     }
 
     /// A longer block takes the place of the one that is full, which is at once free for whoever asks next.
-    fn grow(&mut self, backend: &B, pool: &Pool<B>) -> PoolResult<()> {
+    fn grow(&mut self, backend: &B, pool: &Pool<B>) -> Result<()> {
         let tokens = self.tokens + STEP;
         let longer = pool.alloc(Bytes(tokens * TOKEN.0), Bytes(256), Stream::DEFAULT)?;
         // SAFETY: both blocks are live, and the old one has so many bytes.
@@ -122,7 +122,7 @@ impl<B: Backend> Cache<B> {
     }
 
     /// The keys and values of the tokens from this one on; here, the first bytes of each.
-    fn write(&self, backend: &B, from: u64) -> PoolResult<()> {
+    fn write(&self, backend: &B, from: u64) -> Result<()> {
         for token in from..self.tokens {
             // SAFETY: the block is live and has room for the token.
             unsafe { backend.copy_from_host(DEVICE, self.at(token), &self.mark(token)) }?;
@@ -131,7 +131,7 @@ impl<B: Backend> Cache<B> {
     }
 
     /// All of it is still there, and nobody else's.
-    fn check(&self, backend: &B) -> PoolResult<()> {
+    fn check(&self, backend: &B) -> Result<()> {
         for token in 0..self.tokens {
             let mut mark = [0; 16];
             // SAFETY: the block is live and has the token.
@@ -143,6 +143,6 @@ impl<B: Backend> Cache<B> {
 }
 
 #[test]
-fn runs() -> PoolResult<()> {
+fn runs() -> Result<()> {
     main()
 }

@@ -6,7 +6,7 @@
 
 mod two_devices;
 
-use gpu_vmm::{Access, Backend, Bytes, Error, Region, Result};
+use gpu_vmm::{Access, Backend, Bytes, Detail, Error, Region, Result};
 use std::time::Instant;
 use two_devices::{FIRST, SECOND};
 
@@ -26,7 +26,7 @@ fn main() -> Result<()> {
     // Access is given by name, region by region: nobody has it who was not asked for. It costs time, nearly 10 ms for 1 GiB
     // on an H200, so it is given once and not for each copy.
     let refused = target.copy_from(Bytes(0), &source, Bytes(0), SIZE);
-    assert!(matches!(refused, Err(Error::NoAccess { .. })), "{refused:?}");
+    assert!(matches!(refused.as_ref().map_err(Error::detail), Err(Detail::NoAccess { .. })), "{refused:?}");
     println!("before: {}", refused.err().map(|error| error.to_string()).unwrap_or_default());
     source.set_access(Bytes(0), SIZE, SECOND, Access::Read)?;
 

@@ -5,15 +5,15 @@
 //! ```
 #![allow(unsafe_code)] // work on a stream uses memory, which cannot be checked
 
-use gpu_vmm::pool::{Pool, PoolResult};
+use gpu_vmm::pool::Pool;
 use gpu_vmm::testkit::Workbench;
-use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Error, Stream};
+use gpu_vmm::{AnyBackend, Backend, Bytes, Detail, DeviceId, Result, Stream};
 
 const DEVICE: DeviceId = DeviceId(0);
 /// The least that every block is aligned to in any case.
 const ANY: Bytes = Bytes(256);
 
-fn main() -> PoolResult<()> {
+fn main() -> Result<()> {
     let backend = AnyBackend::open_best()?;
     println!("on {}, {}", backend.vendor(), backend.devices()[0].name);
     // It holds no memory before some is asked for. A clone is the same pool, for another thread or owner.
@@ -31,7 +31,7 @@ fn main() -> PoolResult<()> {
 }
 
 /// Blocks are owned: dropping one frees it.
-fn alloc_and_free<B: Backend>(pool: &Pool<B>) -> PoolResult<()> {
+fn alloc_and_free<B: Backend>(pool: &Pool<B>) -> Result<()> {
     // The stream is the one whose work will use the memory: what is freed serves its next request at once, with nothing
     // to wait for.
     let sizes = [Bytes(1000), Bytes::kib(48), Bytes::mib(3), Bytes::mib(100)];
@@ -68,14 +68,14 @@ fn alloc_and_free<B: Backend>(pool: &Pool<B>) -> PoolResult<()> {
 }
 
 /// A block that a second stream uses too is not given out before that stream is done with it.
-fn another_stream(backend: &AnyBackend, pool: &Pool<AnyBackend>) -> PoolResult<()> {
+fn another_stream(backend: &AnyBackend, pool: &Pool<AnyBackend>) -> Result<()> {
     let size = Bytes::mib(16);
     let mut block = pool.alloc(size, ANY, Stream::DEFAULT)?;
     let address = block.address();
     // Some work on a stream of its own; a program has kernels there.
     // SAFETY: the block is mapped and the device's, and is given out again when this work is done and not before.
     let work = match unsafe { backend.start_pattern(DEVICE, address, size, 1, 200) } {
-        Err(Error::Unsupported { .. }) => {
+        Err(error) if matches!(error.detail(), Detail::Unsupported { .. }) => {
             println!("there are no streams on {}", backend.vendor());
             return Ok(());
         }
@@ -98,7 +98,7 @@ fn another_stream(backend: &AnyBackend, pool: &Pool<AnyBackend>) -> PoolResult<(
 }
 
 /// Mistakes are errors, and nothing has changed.
-fn what_does_not_work<B: Backend>(pool: &Pool<B>) -> PoolResult<()> {
+fn what_does_not_work<B: Backend>(pool: &Pool<B>) -> Result<()> {
     let address = pool.keep(pool.alloc(Bytes::mib(1), ANY, Stream::DEFAULT)?)?;
     pool.free_at(address)?;
     for (what, address) in [("a block twice", address), ("what is no block's", address + Bytes(8))] {
@@ -115,6 +115,6 @@ fn what_does_not_work<B: Backend>(pool: &Pool<B>) -> PoolResult<()> {
 }
 
 #[test]
-fn runs() -> PoolResult<()> {
+fn runs() -> Result<()> {
     main()
 }

@@ -7,7 +7,8 @@
 
 use gpu_vmm::share::{Allowed, Channel, Event, Exporter, ImportOptions, ReleaseOutcome};
 use gpu_vmm::{
-    Address, AnyBackend, Backend, Bytes, DeviceId, Error, Placement, Properties, Region, Result, WaitFor,
+    Address, AnyBackend, Backend, Bytes, Detail, DeviceId, Error, Operation, Placement, Properties, Region,
+    Result, WaitFor,
 };
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
@@ -100,7 +101,7 @@ fn child(backend: &AnyBackend) -> Result<()> {
 }
 
 fn failed(error: std::io::Error) -> Error {
-    Error::Unsupported { operation: "start a child", reason: error.to_string() }
+    Error::new(Operation::Connect, Detail::Unsupported { reason: error.to_string() })
 }
 
 #[test]

@@ -11,9 +11,9 @@
 )]
 
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device,
-    DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Granularity, Handle, InstanceId,
-    MemoryInfo, Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Detail,
+    Device, DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Granularity, Handle,
+    InstanceId, MemoryInfo, Operation, Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -165,11 +165,11 @@ unsafe impl Backend for AnyBackend {
         dispatch!(*self, Self, ref backend => backend.granularity())
     }
 
-    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+    fn granularity_of(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
         dispatch!(*self, Self, ref backend => backend.granularity_of(operation, properties))
     }
 
-    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
+    fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> {
         dispatch!(*self, Self, ref backend => backend.check_host_access(operation, properties))
     }
 
@@ -329,11 +329,10 @@ unsafe impl Reservation for AnyReservation {
             // SAFETY: the caller's promises are the ones that the vendor's function asks for.
             (Self::Host(reservation), AnyHandle::Host(handle)) => unsafe { reservation.map(offset, handle) },
             #[allow(unreachable_patterns)] // with one vendor built in
-            (reservation, handle) => Err(Error::ForeignHandle {
-                operation: "map",
-                theirs: format!("{handle:?}"),
-                ours: format!("{reservation:?}"),
-            }),
+            (reservation, handle) => Err(Error::new(
+                Operation::Map,
+                Detail::ForeignHandle { theirs: format!("{handle:?}"), ours: format!("{reservation:?}") },
+            )),
         }
     }
 

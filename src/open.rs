@@ -1,7 +1,7 @@
 //! Finds the backends that are built in and work on this machine.
 
 use crate::AnyBackend;
-use gpu_vmm_core::{Backend, Error, Result, Vendor};
+use gpu_vmm_core::{Backend, Detail, Error, Operation, Result, Vendor};
 
 /// What became of opening one vendor's backend.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ impl AnyBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::LibraryNotFound`], [`Error::LibraryRefused`], [`Error::NoDevice`] with the reason;
-    /// [`Error::Unsupported`] for a vendor that is not built in.
+    /// [`Detail::LibraryNotFound`], [`Detail::LibraryRefused`], [`Detail::NoDevice`] with the reason;
+    /// [`Detail::Unsupported`] for a vendor that is not built in.
     pub fn open(vendor: Vendor) -> Result<Self> {
         match vendor {
             #[cfg(feature = "cuda")]
@@ -37,10 +37,12 @@ impl AnyBackend {
             Vendor::Hip => gpu_vmm_hip::HipBackend::open().map(Self::Hip),
             #[cfg(feature = "host")]
             Vendor::Host => gpu_vmm_host::HostBackend::open().map(Self::Host),
-            other => Err(Error::Unsupported {
-                operation: "open backend",
-                reason: format!("this program was built without the feature `{other}`"),
-            }),
+            other => Err(Error::new(
+                Operation::Open,
+                Detail::Unsupported {
+                    reason: format!("this program was built without the feature `{other}`"),
+                },
+            )),
         }
     }
 
@@ -57,11 +59,14 @@ impl AnyBackend {
     ///
     /// The last vendor's error where none could be opened.
     pub fn open_best() -> Result<Self> {
-        let mut answer = Err(Error::Unsupported {
-            operation: "open backend",
-            reason: "this program was built without any backend; turn on the feature `cuda`, `hip` or `host`"
-                .into(),
-        });
+        let mut answer = Err(Error::new(
+            Operation::Open,
+            Detail::Unsupported {
+                reason:
+                    "this program was built without any backend; turn on the feature `cuda`, `hip` or `host`"
+                        .into(),
+            },
+        ));
         let mut vendors = Self::BUILT_IN.to_vec();
         vendors.sort_by_key(|vendor| !is_loaded(*vendor));
         for vendor in vendors {

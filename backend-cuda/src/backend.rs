@@ -7,8 +7,8 @@ use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle, CudaReservation, host, quirks};
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId, DriverInfo,
-    DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Pinned, Properties, Quirk, Result,
-    Stream, Vendor,
+    DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Operation, Pinned, Properties, Quirk,
+    Result, Stream, Vendor,
 };
 
 #[cfg(unix)]
@@ -58,11 +58,11 @@ unsafe impl Backend for CudaBackend {
         true
     }
 
-    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+    fn granularity_of(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
         self.granularity_of_kind(operation, properties)
     }
 
-    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
+    fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> {
         host::check_access(operation, properties)
     }
 

@@ -14,11 +14,11 @@ use crate::device::attribute as ask;
 use crate::host::NO_HOST_ACCESS;
 use crate::{CudaBackend, CudaHandle, CudaReservation};
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Capability, DeviceId, DriverError, Error, Evidence, Feature, Grant, Properties,
-    Reservation, Result,
+    Access, Backend, Bytes, Capability, Detail, DeviceId, DriverError, Error, Evidence, Feature, Grant,
+    Operation, Properties, Reservation, Result,
 };
 
-const OPERATION: &str = "capabilities";
+const OPERATION: Operation = Operation::QueryCapabilities;
 
 impl CudaBackend {
     /// The device's capabilities, found out by the first call that can try all of them: one thing is not tried where the
@@ -187,9 +187,9 @@ impl Probe<'_> {
 
 /// What a failed trial says against a feature.
 fn said_against(error: Error) -> Result<String> {
-    match error {
-        Error::Driver { source, .. } => Ok(source.to_string()),
-        Error::Unsupported { reason, .. } => Ok(reason),
-        error => Err(error),
+    match error.detail() {
+        Detail::Driver { source, .. } => Ok(source.to_string()),
+        Detail::Unsupported { reason } => Ok(reason.clone()),
+        _ => Err(error),
     }
 }

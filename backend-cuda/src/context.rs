@@ -11,7 +11,7 @@ use crate::ffi::{CuContext, CuResult, CuStream};
 use crate::kernels::Kernels;
 use crate::lease::Lease;
 use crate::{CudaBackend, Inner};
-use gpu_vmm_core::{Bytes, DeviceId, Error, MemoryInfo, Result};
+use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, MemoryInfo, Operation, Result};
 use std::sync::{Arc, Mutex};
 
 /// A context, and what has been loaded into it.
@@ -50,11 +50,12 @@ impl Drop for Entered<'_> {
         // SAFETY: the pointer is good for one context; what is popped is what `enter` pushed, since all that is
         // called between the two leaves the stack of contexts as it is.
         let result = unsafe { (self.backend.functions().ctx_pop_current)(&raw mut popped) };
-        let checked =
-            self.backend.check("leave the context", "cuCtxPopCurrent_v2", result, || format!("{popped:?}"));
+        let checked = self
+            .backend
+            .check(Operation::EnterContext, "cuCtxPopCurrent_v2", result, || format!("{popped:?}"));
         // A dead context is popped all the same, and whoever entered it has been told.
         if let Err(error) = checked
-            && !matches!(error, Error::DeviceLost { .. })
+            && !matches!(error.detail(), Detail::DeviceLost { .. })
         {
             self.backend.inner.drop_log.record(error);
         }
@@ -63,7 +64,7 @@ impl Drop for Entered<'_> {
 
 impl CudaBackend {
     /// Makes a context current.
-    pub(crate) fn enter(&self, operation: &'static str, context: CuContext) -> Result<Entered<'_>> {
+    pub(crate) fn enter(&self, operation: Operation, context: CuContext) -> Result<Entered<'_>> {
         // SAFETY: the context is a primary one that is retained and never released, or one that its owner has
         // promised, or holds, for as long as this backend lives.
         let result = unsafe { (self.functions().ctx_push_current)(context) };
@@ -72,13 +73,13 @@ impl CudaBackend {
     }
 
     /// Makes the device's context current.
-    pub(crate) fn enter_device(&self, operation: &'static str, device: DeviceId) -> Result<Entered<'_>> {
+    pub(crate) fn enter_device(&self, operation: Operation, device: DeviceId) -> Result<Entered<'_>> {
         let context = self.context(operation, device)?.raw;
         self.enter(operation, context)
     }
 
     /// The context that this backend uses for a device.
-    pub(crate) fn context(&self, operation: &'static str, device: DeviceId) -> Result<&Context> {
+    pub(crate) fn context(&self, operation: Operation, device: DeviceId) -> Result<&Context> {
         self.here(operation)?;
         match self.attached(device) {
             Some(attached) => Ok(attached),
@@ -87,7 +88,7 @@ impl CudaBackend {
     }
 
     /// The device's primary context, made if there is none.
-    fn primary(&self, operation: &'static str, device: DeviceId) -> Result<&Context> {
+    fn primary(&self, operation: Operation, device: DeviceId) -> Result<&Context> {
         let slot = self.slot(operation, device)?;
         if let Some(primary) = slot.primary.get() {
             return Ok(primary);
@@ -111,7 +112,7 @@ impl CudaBackend {
     /// The same where it exists already, in this process at all; otherwise nothing can be running in it.
     pub(crate) fn existing_context(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
     ) -> Result<Option<&Context>> {
         match self.attached(device) {
@@ -123,7 +124,7 @@ impl CudaBackend {
     /// The device's primary context, if it exists.
     pub(crate) fn existing_primary(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
     ) -> Result<Option<&Context>> {
         self.here(operation)?;
@@ -140,7 +141,7 @@ impl CudaBackend {
     }
 
     pub(crate) fn context_memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
-        const OPERATION: &str = "memory information";
+        const OPERATION: Operation = Operation::QueryMemory;
         let _entered = self.enter_device(OPERATION, device)?;
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: the pointers are good for one size each, and the device's context is current.
@@ -150,7 +151,7 @@ impl CudaBackend {
     }
 
     /// The context of a stream that is no default one.
-    pub(crate) fn context_of(&self, operation: &'static str, stream: CuStream) -> Result<CuContext> {
+    pub(crate) fn context_of(&self, operation: Operation, stream: CuStream) -> Result<CuContext> {
         let mut context = CuContext::NULL;
         // SAFETY: the stream is a live one by the promise of `Stream`, and the pointer is good for one context.
         let result = unsafe { (self.functions().stream_get_ctx)(stream, &raw mut context) };
@@ -159,16 +160,22 @@ impl CudaBackend {
     }
 
     /// The device of a context.
-    pub(crate) fn device_of(&self, operation: &'static str, context: CuContext) -> Result<DeviceId> {
+    pub(crate) fn device_of(&self, operation: Operation, context: CuContext) -> Result<DeviceId> {
         let _entered = self.enter(operation, context)?;
         let mut raw = -1;
         // SAFETY: the pointer is good for one CUdevice, and a context is current.
         let result = unsafe { (self.functions().ctx_get_device)(&raw mut raw) };
         self.check(operation, "cuCtxGetDevice", result, || format!("context {context:?}"))?;
         let ordinal = self.inner.driver.slots.iter().position(|slot| slot.raw == raw);
-        ordinal.map(|ordinal| DeviceId(ordinal as u32)).ok_or_else(|| Error::DriverContractViolated {
-            operation,
-            what: format!("it says that context {context:?} is of device {raw}, which it has not listed"),
+        ordinal.map(|ordinal| DeviceId(ordinal as u32)).ok_or_else(|| {
+            Error::new(
+                operation,
+                Detail::DriverContractViolated {
+                    what: format!(
+                        "it says that context {context:?} is of device {raw}, which it has not listed"
+                    ),
+                },
+            )
         })
     }
 }

@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use crate::CudaBackend;
-use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Result};
+use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Operation, Result};
 
 impl CudaBackend {
     /// Copies from the host.
@@ -18,7 +18,7 @@ impl CudaBackend {
     ///
     /// As [`Backend::copy_from_host`](gpu_vmm_core::Backend::copy_from_host).
     pub(crate) unsafe fn memcpy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
-        const OPERATION: &str = "copy from host";
+        const OPERATION: Operation = Operation::CopyFromHost;
         let _entered = self.enter_device(OPERATION, device)?;
         if from.is_empty() {
             return Ok(());
@@ -37,7 +37,7 @@ impl CudaBackend {
     ///
     /// As [`Backend::copy_to_host`](gpu_vmm_core::Backend::copy_to_host).
     pub(crate) unsafe fn memcpy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
-        const OPERATION: &str = "copy to host";
+        const OPERATION: Operation = Operation::CopyToHost;
         let _entered = self.enter_device(OPERATION, device)?;
         if to.is_empty() {
             return Ok(());
@@ -61,7 +61,7 @@ impl CudaBackend {
         from: Address,
         length: Bytes,
     ) -> Result<()> {
-        const OPERATION: &str = "copy";
+        const OPERATION: Operation = Operation::Copy;
         let _entered = self.enter_device(OPERATION, device)?;
         if length.is_zero() {
             return Ok(());
@@ -85,7 +85,7 @@ impl CudaBackend {
         length: Bytes,
         value: u8,
     ) -> Result<()> {
-        const OPERATION: &str = "fill";
+        const OPERATION: Operation = Operation::Fill;
         let _entered = self.enter_device(OPERATION, device)?;
         if length.is_zero() {
             return Ok(());

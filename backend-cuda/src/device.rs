@@ -9,11 +9,13 @@ use crate::error::{answer, failed};
 use crate::ffi::{CuResult, Functions, attribute};
 use crate::loader::{Loaded, no_device};
 use crate::memory_types;
-use gpu_vmm_core::{Bytes, Device, DeviceId, DeviceUuid, DriverError, Granularity, Properties, Result};
+use gpu_vmm_core::{
+    Bytes, Device, DeviceId, DeviceUuid, DriverError, Granularity, Operation, Properties, Result,
+};
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::OnceLock;
 
-const OPERATION: &str = "list devices";
+const OPERATION: Operation = Operation::QueryDevice;
 
 /// What a device that cannot be used is listed with: no memory is made of it.
 const NO_GRANULARITY: Granularity = match Granularity::new(Bytes::mib(2)) {
@@ -123,7 +125,7 @@ fn granularity(functions: &Functions, id: DeviceId, raw: c_int) -> Result<Granul
 
 impl CudaBackend {
     pub(crate) fn can_access_peer(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
-        const OPERATION: &str = "peer access";
+        const OPERATION: Operation = Operation::QueryPeerAccess;
         self.here(OPERATION)?;
         let (from, to) = (self.slot(OPERATION, device)?, self.slot(OPERATION, owner)?);
         if device == owner {

@@ -7,7 +7,7 @@ use crate::CudaReservation;
 use crate::error::answer;
 use crate::ffi::{CuResult, RANGE_HANDLE_DMA_BUF};
 use crate::share::owned;
-use gpu_vmm_core::{AddressRange, Bytes, DeviceId, Error, Reservation, Result};
+use gpu_vmm_core::{AddressRange, Bytes, Detail, DeviceId, Error, Operation, Reservation, Result};
 use std::os::fd::{OwnedFd, RawFd};
 use std::ptr::from_mut;
 
@@ -22,9 +22,9 @@ const NO_HOST_MEMORY: &str =
 impl CudaReservation {
     /// Exports what is mapped in a part. The driver checks the addresses itself.
     pub(crate) fn export_dma_buf(&self, owner: DeviceId, part: AddressRange) -> Result<OwnedFd> {
-        const OPERATION: &str = "export a dma-buf";
+        const OPERATION: Operation = Operation::ExportDmaBuf;
         const CALL: &str = "cuMemGetHandleForAddressRange";
-        let unsupported = |reason| Err(Error::Unsupported { operation: OPERATION, reason });
+        let unsupported = |reason| Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         self.backend.here(OPERATION)?;
         if self.host.has(Bytes(part.base.0 - self.range().base.0)) {
             return unsupported(NO_HOST_MEMORY.to_owned());

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::device;
 use crate::lease::Leases;
 use crate::loader::Loaded;
-use gpu_vmm_core::{Capability, Deferred, Device, InstanceId, Process, Result};
+use gpu_vmm_core::{Capability, Deferred, Device, InstanceId, Operation, Process, Result};
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
@@ -39,7 +39,7 @@ impl Driver {
     /// The driver, started by the first call. A call that fails leaves nothing behind, and the next one tries again.
     pub(crate) fn get() -> Result<&'static Self> {
         if let Some(driver) = DRIVER.get() {
-            driver.process.check("open")?;
+            driver.process.check(Operation::Open)?;
             return Ok(driver);
         }
         let process = Process::current();

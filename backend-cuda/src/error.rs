@@ -5,7 +5,9 @@
 
 use crate::ffi::{CuResult, Functions};
 use crate::{CudaBackend, host};
-use gpu_vmm_core::{AddressRange, Backend, Bytes, DeviceId, DriverError, Error, MemoryInfo, Result};
+use gpu_vmm_core::{
+    AddressRange, Backend, Bytes, Detail, DeviceId, DriverError, Error, MemoryInfo, Operation, Result,
+};
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
 
@@ -37,13 +39,13 @@ fn describe(function: Describe, result: CuResult) -> Option<Cow<'static, str>> {
 
 /// An answer as an error: a dead device and a capture in the way are told from the rest.
 #[cold]
-pub(crate) fn failed(operation: &'static str, source: DriverError, context: String) -> Error {
+pub(crate) fn failed(operation: Operation, source: DriverError, context: String) -> Error {
     if CuResult::LOST.iter().any(|lost| i64::from(lost.0) == source.code) {
-        Error::DeviceLost { operation, source }
+        Error::new(operation, Detail::DeviceLost { source })
     } else if CuResult::CAPTURING.iter().any(|code| i64::from(code.0) == source.code) {
-        Error::Capturing { operation, source: Some(source) }
+        Error::new(operation, Detail::Capturing { source: Some(source) })
     } else {
-        Error::Driver { operation, source, context }
+        Error::new(operation, Detail::Driver { source, context })
     }
 }
 
@@ -52,7 +54,7 @@ impl CudaBackend {
     #[inline]
     pub(crate) fn check(
         &self,
-        operation: &'static str,
+        operation: Operation,
         call: &'static str,
         result: CuResult,
         context: impl FnOnce() -> String,
@@ -68,7 +70,7 @@ impl CudaBackend {
     #[inline]
     pub(crate) fn check_memory(
         &self,
-        operation: &'static str,
+        operation: Operation,
         call: &'static str,
         result: CuResult,
         device: DeviceId,
@@ -84,7 +86,7 @@ impl CudaBackend {
     #[inline]
     pub(crate) fn check_memory_at(
         &self,
-        operation: &'static str,
+        operation: Operation,
         call: &'static str,
         result: CuResult,
         device: DeviceId,
@@ -99,7 +101,7 @@ impl CudaBackend {
     #[cold]
     fn memory_error(
         &self,
-        operation: &'static str,
+        operation: Operation,
         call: &'static str,
         result: CuResult,
         (device, requested): (DeviceId, Bytes),
@@ -112,7 +114,7 @@ impl CudaBackend {
         if device.is_host() {
             return match host::memory_info() {
                 Some(MemoryInfo { free, total }) => {
-                    Error::OutOfMemory { operation, device, requested, free, total, source }
+                    Error::new(operation, Detail::OutOfMemory { device, requested, free, total, source })
                 }
                 None => failed(operation, source, context),
             };
@@ -122,7 +124,7 @@ impl CudaBackend {
             free: Bytes::ZERO,
             total: self.devices().get(device.0 as usize).map_or(Bytes::ZERO, |device| device.total_memory),
         });
-        Error::OutOfMemory { operation, device, requested, free, total, source }
+        Error::new(operation, Detail::OutOfMemory { device, requested, free, total, source })
     }
 
     /// The answer of a call in a destructor, for the log. A driver that has been shut down, at the end of the process,
@@ -130,7 +132,7 @@ impl CudaBackend {
     #[inline]
     pub(crate) fn log(
         &self,
-        operation: &'static str,
+        operation: Operation,
         call: &'static str,
         result: CuResult,
         context: impl FnOnce() -> String,
@@ -150,7 +152,7 @@ impl CudaBackend {
     pub(crate) fn log_end(&self, ended: Result<()>) {
         let Err(error) = ended else { return };
         let is_shut_down = |source: &DriverError| source.code == i64::from(CuResult::DEINITIALIZED.0);
-        let is_gone = matches!(error, Error::Forked { .. } | Error::DeviceLost { .. });
+        let is_gone = matches!(error.detail(), Detail::Forked | Detail::DeviceLost { .. });
         if !is_gone && !error.driver_error().is_some_and(is_shut_down) {
             self.inner.drop_log.record(error);
         }
@@ -168,12 +170,18 @@ mod tests {
     #[test]
     fn a_dead_device_is_told_from_other_answers() {
         for code in [214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 911] {
-            assert!(matches!(failed("map", source(code), String::new()), Error::DeviceLost { .. }), "{code}");
+            assert!(
+                matches!(
+                    failed(Operation::Map, source(code), String::new()).detail(),
+                    Detail::DeviceLost { .. }
+                ),
+                "{code}"
+            );
         }
         // 720 is a kernel that was not started, 999 says nothing, and 123456 no driver has yet.
         for code in [1, 2, 201, 400, 720, 800, 801, 999, 123_456] {
-            let error = failed("map", source(code), "4 MiB".into());
-            assert!(matches!(&error, Error::Driver { context, .. } if context == "4 MiB"), "{code}");
+            let error = failed(Operation::Map, source(code), "4 MiB".into());
+            assert!(matches!(error.detail(), Detail::Driver { context, .. } if context == "4 MiB"), "{code}");
             assert_eq!(error.driver_error().map(|source| source.code), Some(i64::from(code)));
         }
     }

@@ -12,7 +12,7 @@
 use crate::CudaBackend;
 use crate::context::Entered;
 use crate::ffi::{CuContext, CuEvent, CuResult, CuStream, EVENT_DISABLE_TIMING, STREAM_NON_BLOCKING};
-use gpu_vmm_core::{DeviceId, Error, Event, Result, Stream, WaitFor};
+use gpu_vmm_core::{Detail, DeviceId, Error, Event, Operation, Result, Stream, WaitFor};
 
 /// An event, and the context that it is of. In a forked child dropping does nothing.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ struct CudaEvent {
 
 impl CudaBackend {
     pub(crate) fn create_event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
-        const OPERATION: &str = "make an event";
+        const OPERATION: Operation = Operation::CreateEvent;
         let context = self.context(OPERATION, device)?.raw;
         let _entered = self.enter(OPERATION, context)?;
         let event = self.new_event(OPERATION, device)?;
@@ -35,7 +35,7 @@ impl CudaBackend {
     }
 
     /// Makes an event of the current context.
-    fn new_event(&self, operation: &'static str, device: DeviceId) -> Result<CuEvent> {
+    fn new_event(&self, operation: Operation, device: DeviceId) -> Result<CuEvent> {
         let mut event = CuEvent::NULL;
         // SAFETY: the pointer is good for one event, and a context is current.
         let result = unsafe { (self.functions().event_create)(&raw mut event, EVENT_DISABLE_TIMING) };
@@ -46,42 +46,41 @@ impl CudaBackend {
 
 impl CudaEvent {
     /// Makes a context current, the event's or that of a stream.
-    fn enter(&self, operation: &'static str, context: CuContext) -> Result<Entered<'_>> {
+    fn enter(&self, operation: Operation, context: CuContext) -> Result<Entered<'_>> {
         self.backend.here(operation)?;
         self.backend.enter(operation, context)
     }
 
     /// The context of a stream, where a default one is the event's.
-    fn context_of(&self, operation: &'static str, stream: CuStream) -> Result<CuContext> {
+    fn context_of(&self, operation: Operation, stream: CuStream) -> Result<CuContext> {
         self.backend.here(operation)?;
         if stream.is_default() { Ok(self.context) } else { self.backend.context_of(operation, stream) }
     }
 
-    fn foreign(&self, operation: &'static str, context: CuContext) -> Error {
+    fn foreign(&self, operation: Operation, context: CuContext) -> Error {
         let theirs = match self.backend.device_of(operation, context) {
             Ok(device) => format!("{device}, context {context:?}"),
             Err(_) => format!("context {context:?}"),
         };
-        Error::ForeignStream {
+        Error::new(
             operation,
-            theirs,
-            ours: format!("{}, context {:?}", self.device, self.context),
-        }
+            Detail::ForeignStream { theirs, ours: format!("{}, context {:?}", self.device, self.context) },
+        )
     }
 
-    fn check(&self, operation: &'static str, call: &'static str, result: CuResult) -> Result<()> {
+    fn check(&self, operation: Operation, call: &'static str, result: CuResult) -> Result<()> {
         self.backend.check(operation, call, result, || format!("event {:?} of {}", self.event, self.device))
     }
 
     /// Records the event on a stream of its context, which is current.
-    fn record_on(&self, operation: &'static str, stream: CuStream) -> Result<()> {
+    fn record_on(&self, operation: Operation, stream: CuStream) -> Result<()> {
         // SAFETY: the event and the stream are live, and of the context that is current.
         let result = unsafe { (self.backend.functions().event_record)(self.event, stream) };
         self.check(operation, "cuEventRecord", result)
     }
 
     /// Marks what is on the default streams of all contexts of the device.
-    fn record_default(&mut self, operation: &'static str) -> Result<()> {
+    fn record_default(&mut self, operation: Operation) -> Result<()> {
         let mut others = false;
         self.backend.for_contexts_of(operation, self.device, |context| {
             others |= context != self.context;
@@ -96,7 +95,7 @@ impl CudaEvent {
     }
 
     /// The same where there are several contexts.
-    fn record_joint(&mut self, operation: &'static str) -> Result<()> {
+    fn record_joint(&mut self, operation: Operation) -> Result<()> {
         let joint = self.joint(operation)?;
         self.backend.in_contexts_of(operation, self.device, |_| self.join_default(operation, joint))?;
         let _entered = self.enter(operation, self.context)?;
@@ -104,7 +103,7 @@ impl CudaEvent {
     }
 
     /// The stream that waits for the default streams.
-    fn joint(&mut self, operation: &'static str) -> Result<CuStream> {
+    fn joint(&mut self, operation: Operation) -> Result<CuStream> {
         if let Some(joint) = self.joint {
             return Ok(joint);
         }
@@ -116,7 +115,7 @@ impl CudaEvent {
     }
 
     /// Has a stream of the event's context wait for what is on the current context's default stream.
-    fn join_default(&self, operation: &'static str, joint: CuStream) -> Result<()> {
+    fn join_default(&self, operation: Operation, joint: CuStream) -> Result<()> {
         self.backend.check_default(operation)?;
         let functions = self.backend.functions();
         let mark = self.backend.new_event(operation, self.device)?;
@@ -134,7 +133,7 @@ impl CudaEvent {
     }
 
     fn query(&self) -> Result<bool> {
-        const OPERATION: &str = "ask an event";
+        const OPERATION: Operation = Operation::QueryEvent;
         let _entered = self.enter(OPERATION, self.context)?;
         let _relaxed = self.backend.relax(OPERATION)?;
         // SAFETY: the event is live, and its context is current.
@@ -145,7 +144,7 @@ impl CudaEvent {
     }
 
     fn finish(&self) -> Result<()> {
-        const OPERATION: &str = "wait for an event";
+        const OPERATION: Operation = Operation::WaitForEvent;
         let _entered = self.enter(OPERATION, self.context)?;
         let _relaxed = self.backend.relax(OPERATION)?;
         // SAFETY: as above.
@@ -155,7 +154,7 @@ impl CudaEvent {
 
     /// Gives the event back, which does not wait: what it marks and holds goes on.
     fn end(&self) -> Result<()> {
-        const OPERATION: &str = "give back an event";
+        const OPERATION: Operation = Operation::DestroyEvent;
         let _entered = self.enter(OPERATION, self.context)?;
         // SAFETY: the event was made in this context and is destroyed once, here.
         let result = unsafe { (self.backend.functions().event_destroy)(self.event) };
@@ -170,7 +169,7 @@ impl CudaEvent {
 // SAFETY: done means that the driver said so, or that the device has died.
 unsafe impl Event for CudaEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
-        const OPERATION: &str = "record an event";
+        const OPERATION: Operation = Operation::RecordEvent;
         self.backend.here(OPERATION)?;
         if stream.is_default() {
             return self.record_default(OPERATION);
@@ -193,7 +192,7 @@ unsafe impl Event for CudaEvent {
     }
 
     fn hold(&self, stream: Stream<'_>) -> Result<()> {
-        const OPERATION: &str = "hold a stream";
+        const OPERATION: Operation = Operation::StreamWaitEvent;
         self.backend.here(OPERATION)?;
         let hold = |stream| {
             // SAFETY: both are live, and the stream is of the context that is current; there are no flags.

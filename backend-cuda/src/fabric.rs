@@ -6,12 +6,12 @@
 use crate::ffi::HANDLE_FABRIC;
 use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle};
-use gpu_vmm_core::{Bytes, FabricHandle, Handle, HandleTypes, Properties, Result};
+use gpu_vmm_core::{Bytes, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
 use std::ptr::from_mut;
 
 impl CudaHandle {
     pub(crate) fn export_for_fabric(&self) -> Result<FabricHandle> {
-        const OPERATION: &str = "export";
+        const OPERATION: Operation = Operation::ExportMemory;
         self.check_exported_as(OPERATION, HandleTypes::FABRIC)?;
         let mut handle = FabricHandle([0; FabricHandle::LENGTH]);
         // SAFETY: the pointer is good for 64 bytes, which is what this kind of handle is; the handle is the driver's.

@@ -6,7 +6,9 @@
 use crate::CudaBackend;
 use crate::ffi::{COMPRESSION_GENERIC, LOCATION_DEVICE, LOCATION_INVISIBLE, MemAllocationProp, MemLocation};
 use crate::memory_types::{Told, allocation_prop, location};
-use gpu_vmm_core::{Backend, Bytes, Error, FabricHandle, Handle, HandleTypes, Properties, Result};
+use gpu_vmm_core::{
+    Backend, Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result,
+};
 use std::ffi::c_void;
 
 /// A piece of memory of one device, or of the host: what CUDA calls `CUmemGenericAllocationHandle`.
@@ -41,7 +43,7 @@ impl CudaHandle {
     ///
     /// As [`Backend::create`].
     pub(crate) unsafe fn create(backend: &CudaBackend, size: Bytes, properties: &Properties) -> Result<Self> {
-        const OPERATION: &str = "create";
+        const OPERATION: Operation = Operation::CreateMemory;
         backend.here(OPERATION)?;
         let prop = backend.prop(OPERATION, properties)?;
         #[cfg(windows)]
@@ -74,7 +76,7 @@ impl CudaHandle {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self> {
-        const OPERATION: &str = "import";
+        const OPERATION: Operation = Operation::ImportMemory;
         backend.here(OPERATION)?;
         backend.prop(OPERATION, properties)?;
         let mut raw = 0;
@@ -88,12 +90,14 @@ impl CudaHandle {
         let told = handle.told(OPERATION)?;
         let is_elsewhere = whence == Whence::Fabric && backend.does_not_see(told.location);
         if told.location != location(properties) && !is_elsewhere {
-            return Err(Error::Mismatch {
-                operation: OPERATION,
-                what: "location",
-                theirs: Told(told.location).to_string(),
-                ours: format!("the importer was told {}", Told(location(properties))),
-            });
+            return Err(Error::new(
+                OPERATION,
+                Detail::Mismatch {
+                    what: "location",
+                    theirs: Told(told.location).to_string(),
+                    ours: format!("the importer was told {}", Told(location(properties))),
+                },
+            ));
         }
         handle.properties.compressible = is_compressible(&told);
         Ok(handle)
@@ -111,7 +115,7 @@ impl CudaHandle {
     }
 
     /// What the driver says of the memory.
-    fn told(&self, operation: &'static str) -> Result<MemAllocationProp> {
+    fn told(&self, operation: Operation) -> Result<MemAllocationProp> {
         let mut told = allocation_prop(&self.properties);
         // SAFETY: the pointer is good for the properties, and the handle is the driver's.
         let result =
@@ -122,7 +126,7 @@ impl CudaHandle {
     }
 
     /// Refuses to export what CUDA would not.
-    pub(crate) fn check_exported_as(&self, operation: &'static str, kind: HandleTypes) -> Result<()> {
+    pub(crate) fn check_exported_as(&self, operation: Operation, kind: HandleTypes) -> Result<()> {
         self.backend.here(operation)?;
         let reason = if self.imported {
             format!("CUDA does not export memory that was imported; pass on the {kind} that it came by")
@@ -133,7 +137,7 @@ impl CudaHandle {
         } else {
             return Ok(());
         };
-        Err(Error::Unsupported { operation, reason })
+        Err(Error::new(operation, Detail::Unsupported { reason }))
     }
 }
 
@@ -176,12 +180,13 @@ unsafe impl Handle for CudaHandle {
 
 impl Drop for CudaHandle {
     fn drop(&mut self) {
-        if self.backend.here("release").is_err() {
+        if self.backend.here(Operation::ReleaseMemory).is_err() {
             return;
         }
         // SAFETY: the handle is the driver's, and this is the one place where it is released.
         let result = unsafe { (self.backend.functions().mem_release)(self.raw) };
-        self.backend
-            .log("release", "cuMemRelease", result, || format!("{} of {}", self.size, self.properties));
+        self.backend.log(Operation::ReleaseMemory, "cuMemRelease", result, || {
+            format!("{} of {}", self.size, self.properties)
+        });
     }
 }

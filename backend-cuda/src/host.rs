@@ -8,19 +8,21 @@
 
 use crate::ffi::{LOCATION_HOST_NUMA, MemAccessDesc, MemLocation};
 use crate::{CudaHandle, CudaReservation};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Handle, MemoryInfo, Properties, Result};
+use gpu_vmm_core::{
+    Access, Bytes, Detail, DeviceId, Error, Handle, MemoryInfo, Operation, Properties, Result,
+};
 use std::collections::BTreeMap;
 
 /// Why the CPU is given no access to a device's memory.
 pub(crate) const NO_HOST_ACCESS: &str = "a device's memory is mapped for devices alone: copy it, or create the memory on the host (Location::HostNode)";
 
 /// Whether the CPU can be given access to such memory.
-pub(crate) fn check_access(operation: &'static str, properties: &Properties) -> Result<()> {
+pub(crate) fn check_access(operation: Operation, properties: &Properties) -> Result<()> {
     if properties.location.is_host() { Ok(()) } else { Err(no_access(operation)) }
 }
 
-fn no_access(operation: &'static str) -> Error {
-    Error::Unsupported { operation, reason: NO_HOST_ACCESS.to_owned() }
+fn no_access(operation: Operation) -> Error {
+    Error::new(operation, Detail::Unsupported { reason: NO_HOST_ACCESS.to_owned() })
 }
 
 /// By what the CPU is named where access is set or asked for, whichever memory of the host it is: quirk
@@ -74,7 +76,7 @@ impl CudaReservation {
         length: Bytes,
         access: Access,
     ) -> Result<()> {
-        const OPERATION: &str = "set access";
+        const OPERATION: Operation = Operation::SetAccess;
         if !self.host.cover(offset, length) {
             return Err(no_access(OPERATION));
         }

@@ -8,7 +8,7 @@
 
 use crate::CudaBackend;
 use crate::ffi::{CAPTURE_NONE, CuContext, CuResult, CuStream};
-use gpu_vmm_core::{DeviceId, Error, Result, Stream};
+use gpu_vmm_core::{Detail, DeviceId, Error, ErrorKind, Operation, Result, Stream};
 
 /// What came of calls in several contexts of a device.
 ///
@@ -22,7 +22,7 @@ struct Answers {
 impl Answers {
     fn add(&mut self, context: CuContext, answer: Result<()>) -> Result<()> {
         match answer {
-            Err(error @ Error::DeviceLost { .. }) => {
+            Err(error) if error.kind() == ErrorKind::DeviceLost => {
                 if self.own == Some(context) {
                     self.lost = Some(error);
                 }
@@ -41,7 +41,7 @@ impl CudaBackend {
     /// Calls `act` in each context of a device that this process can have work in, each being the current one then.
     pub(crate) fn in_contexts_of(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         mut act: impl FnMut(CuContext) -> Result<()>,
     ) -> Result<()> {
@@ -54,7 +54,7 @@ impl CudaBackend {
     /// Calls `act` for each of these contexts, which stay alive until it returns.
     pub(crate) fn for_contexts_of(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         mut act: impl FnMut(CuContext) -> Result<()>,
     ) -> Result<()> {
@@ -86,7 +86,7 @@ impl CudaBackend {
     }
 
     /// The calling thread's current context, if it is one of the device.
-    fn current_of(&self, operation: &'static str, device: DeviceId) -> Result<Option<CuContext>> {
+    fn current_of(&self, operation: Operation, device: DeviceId) -> Result<Option<CuContext>> {
         let mut current = CuContext::NULL;
         // SAFETY: the pointer is good for one context.
         let result = unsafe { (self.functions().ctx_get_current)(&raw mut current) };
@@ -105,7 +105,7 @@ impl CudaBackend {
     }
 
     pub(crate) fn wait_for_device(&self, device: DeviceId) -> Result<()> {
-        const OPERATION: &str = "synchronize";
+        const OPERATION: Operation = Operation::WaitForDevice;
         self.in_contexts_of(OPERATION, device, |context| {
             self.check_default(OPERATION)?;
             // SAFETY: a context is current.
@@ -115,13 +115,13 @@ impl CudaBackend {
     }
 
     pub(crate) fn wait_for_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
-        const OPERATION: &str = "wait for a stream";
+        const OPERATION: Operation = Operation::WaitForStream;
         self.here(OPERATION)?;
         self.slot(OPERATION, device)?;
         let stream = CuStream(stream.as_raw());
         let wait = |_| {
             if self.captures_here(OPERATION, stream)? {
-                return Err(Error::Capturing { operation: OPERATION, source: None });
+                return Err(Error::new(OPERATION, Detail::Capturing { source: None }));
             }
             self.finish(OPERATION, stream)
         };
@@ -136,7 +136,7 @@ impl CudaBackend {
     /// Whether a stream captures. For a default one: in any context in which it can be meant, and whether work on it would
     /// break the capture of another stream.
     pub(crate) fn captures(&self, stream: Stream<'_>) -> Result<bool> {
-        const OPERATION: &str = "ask whether a stream captures";
+        const OPERATION: Operation = Operation::QueryCapture;
         self.here(OPERATION)?;
         let stream = CuStream(stream.as_raw());
         if !stream.is_default() {
@@ -152,7 +152,7 @@ impl CudaBackend {
             }
             // The driver may not tell the context of a stream whose capture was spoilt.
             let context = match self.context_of(OPERATION, stream) {
-                Err(Error::Capturing { .. }) => return Ok(true),
+                Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => return Ok(true),
                 other => other?,
             };
             let _entered = self.enter(OPERATION, context)?;
@@ -169,22 +169,22 @@ impl CudaBackend {
     }
 
     /// Whether a stream of the current context captures, or work on it would break a capture.
-    fn would_break(&self, operation: &'static str, stream: CuStream) -> Result<bool> {
+    fn would_break(&self, operation: Operation, stream: CuStream) -> Result<bool> {
         match self.captures_here(operation, stream) {
-            Err(Error::Capturing { .. }) => Ok(true),
+            Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => Ok(true),
             answer => answer,
         }
     }
 
     /// Refuses work on the current context's default stream while it would break the capture of a blocking stream. Asking breaks
     /// none.
-    pub(crate) fn check_default(&self, operation: &'static str) -> Result<()> {
+    pub(crate) fn check_default(&self, operation: Operation) -> Result<()> {
         self.captures_here(operation, CuStream::NULL).map(drop)
     }
 
-    /// Whether a stream of the current context captures. For the default stream that is [`Error::Capturing`] while a blocking
+    /// Whether a stream of the current context captures. For the default stream that is [`Detail::Capturing`] while a blocking
     /// stream of the context captures (`CUDA_ERROR_STREAM_CAPTURE_IMPLICIT`).
-    fn captures_here(&self, operation: &'static str, stream: CuStream) -> Result<bool> {
+    fn captures_here(&self, operation: Operation, stream: CuStream) -> Result<bool> {
         let mut status = CAPTURE_NONE;
         // SAFETY: the stream is live, or the default one of the context that is current; the pointer is good for one number.
         let result = unsafe { (self.functions().stream_is_capturing)(stream, &raw mut status) };
@@ -193,7 +193,7 @@ impl CudaBackend {
     }
 
     /// Waits for a stream of the current context.
-    pub(crate) fn finish(&self, operation: &'static str, stream: CuStream) -> Result<()> {
+    pub(crate) fn finish(&self, operation: Operation, stream: CuStream) -> Result<()> {
         let _relaxed = self.relax(operation)?;
         // SAFETY: the stream is live, or the default one of the context that is current.
         let result = unsafe { (self.functions().stream_synchronize)(stream) };
@@ -201,7 +201,7 @@ impl CudaBackend {
     }
 
     /// Waits for what a call of this backend has just put into the current context's default stream.
-    pub(crate) fn finish_default(&self, operation: &'static str) -> Result<()> {
+    pub(crate) fn finish_default(&self, operation: Operation) -> Result<()> {
         self.finish(operation, CuStream::NULL)
     }
 }

@@ -8,7 +8,7 @@ use crate::context::{Attached, Context};
 use crate::driver::Driver;
 use crate::ffi::CuContext;
 use cudarc::driver::{CudaContext, CudaStream};
-use gpu_vmm_core::{DeviceId, Error, Result, Stream};
+use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result, Stream};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl CudaBackend {
     ///
     /// # Errors
     ///
-    /// As for [`open`](CudaBackend::open); [`Error::Unsupported`] where the context is another device's; what the
+    /// As for [`open`](CudaBackend::open); [`Detail::Unsupported`] where the context is another device's; what the
     /// driver answers about the context.
     pub unsafe fn with_context(device: DeviceId, context: *mut c_void) -> Result<Self> {
         // SAFETY: the promise is the same.
@@ -51,13 +51,13 @@ impl CudaBackend {
     ///
     /// As for [`with_context`](CudaBackend::with_context), or `keep` keeps the context alive.
     unsafe fn attach(device: DeviceId, raw: CuContext, keep: Option<Arc<CudaContext>>) -> Result<Self> {
-        const OPERATION: &str = "open with a context";
+        const OPERATION: Operation = Operation::Open;
         let plain = Self::open()?;
         plain.slot(OPERATION, device)?;
         let owner = plain.device_of(OPERATION, raw)?;
         if owner != device {
             let reason = format!("the context is of {owner} and not of {device}");
-            return Err(Error::Unsupported { operation: OPERATION, reason });
+            return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         let driver = Driver::get()?;
         let lease = driver.leases.add(device, raw);
@@ -69,12 +69,12 @@ impl CudaBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for the [per-thread default stream](Stream::is_per_thread), which is another stream in each
+    /// [`Detail::Unsupported`] for the [per-thread default stream](Stream::is_per_thread), which is another stream in each
     /// thread; and for the default stream of a context that this backend does not use: such a stream has
-    /// no name of its own, so waiting for it would be waiting for another one. [`Error::NoSuchDevice`] cannot
+    /// no name of its own, so waiting for it would be waiting for another one. [`Detail::NoSuchDevice`] cannot
     /// happen while both use one driver.
     pub fn stream<'a>(&self, stream: &'a CudaStream) -> Result<Stream<'a>> {
-        const OPERATION: &str = "stream";
+        const OPERATION: Operation = Operation::CreateStream;
         // SAFETY: the stream lives as long as it is borrowed.
         let named = unsafe { Stream::from_raw(stream.cu_stream().cast()) };
         named.check_shared(OPERATION)?;
@@ -86,7 +86,7 @@ impl CudaBackend {
                     "it is the default stream of a context for {device} that this backend does not use; open the \
                      backend with that context, or make a stream"
                 );
-                return Err(Error::Unsupported { operation: OPERATION, reason });
+                return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
             }
         }
         Ok(named)

@@ -43,7 +43,7 @@
 //!
 //! While a stream captures, `cuCtxSynchronize` fails in its context, and the attempt spoils the capture. The driver tells
 //! beforehand of blocking streams alone (`cuStreamIsCapturing` of the legacy stream), and the result is
-//! [`Error::Capturing`] without an attempt. Of a capture on a non-blocking stream the program must tell
+//! [`Detail::Capturing`] without an attempt. Of a capture on a non-blocking stream the program must tell
 //! ([`Deferred::capture_begins`](gpu_vmm_core::Deferred::capture_begins)): without that, the first call that waits for the device
 //! spoils it. Its memory is kept all the same. Other calls of this crate are made with the thread in relaxed capture mode and
 //! spoil no capture of another stream.
@@ -121,7 +121,7 @@ pub use reservation::CudaReservation;
 use context::Attached;
 use driver::{Driver, Slot};
 use ffi::Functions;
-use gpu_vmm_core::{DeviceId, DropLog, Error, Result, Vendor};
+use gpu_vmm_core::{Detail, DeviceId, DropLog, Error, Operation, Result, Vendor};
 use std::sync::Arc;
 
 /// NVIDIA's CUDA driver.
@@ -150,9 +150,9 @@ impl CudaBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::LibraryNotFound`] with every name that was tried; [`Error::LibraryRefused`] where a library is no
-    /// CUDA driver, is the toolkit's stub, is older than 11.4 or does not start; [`Error::NoDevice`];
-    /// [`Error::Forked`] in a child of the process that had opened it. A later call tries again.
+    /// [`Detail::LibraryNotFound`] with every name that was tried; [`Detail::LibraryRefused`] where a library is no
+    /// CUDA driver, is the toolkit's stub, is older than 11.4 or does not start; [`Detail::NoDevice`];
+    /// [`Detail::Forked`] in a child of the process that had opened it. A later call tries again.
     pub fn open() -> Result<Self> {
         Driver::get().map(|driver| Self::new(driver, None))
     }
@@ -174,18 +174,18 @@ impl CudaBackend {
 
     /// The error of a call in a forked child.
     #[inline]
-    fn here(&self, operation: &'static str) -> Result<()> {
+    fn here(&self, operation: Operation) -> Result<()> {
         self.inner.driver.process.check(operation)
     }
 
     /// What the process keeps for a device, usable or not.
-    fn slot(&self, operation: &'static str, device: DeviceId) -> Result<&'static Slot> {
+    fn slot(&self, operation: Operation, device: DeviceId) -> Result<&'static Slot> {
         let slots = &self.inner.driver.slots;
-        slots.get(device.0 as usize).ok_or(Error::NoSuchDevice {
-            operation,
-            device,
-            vendor: Vendor::Cuda,
-            count: slots.len() as u32,
+        slots.get(device.0 as usize).ok_or_else(|| {
+            Error::new(
+                operation,
+                Detail::NoSuchDevice { device, vendor: Vendor::Cuda, count: slots.len() as u32 },
+            )
         })
     }
 }

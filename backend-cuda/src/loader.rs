@@ -9,7 +9,7 @@
 
 use crate::error::answer;
 use crate::ffi::{CuResult, DriverGetVersion, Functions, GraphFunctions, MulticastFunctions};
-use gpu_vmm_core::{DriverInfo, Error, LoadAttempt, Result, Vendor};
+use gpu_vmm_core::{Detail, DriverInfo, Error, LoadAttempt, Operation, Result, Vendor};
 use libloading::Error as LoadError;
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString, c_void};
@@ -115,11 +115,16 @@ fn find(names: &[OsString]) -> Result<(ManuallyDrop<Library>, String)> {
             Err(error) => tried.push(LoadAttempt { library, answer: text(&error) }),
         }
     }
-    Err(Error::LibraryNotFound { vendor: Vendor::Cuda, what: WHAT, tried })
+    Err(Error::new(Operation::Open, Detail::LibraryNotFound { vendor: Vendor::Cuda, what: WHAT, tried }))
 }
 
 fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {
-    let refused = |reason| Error::LibraryRefused { vendor: Vendor::Cuda, library: name.clone(), reason };
+    let refused = |reason| {
+        Error::new(
+            Operation::Open,
+            Detail::LibraryRefused { vendor: Vendor::Cuda, library: name.clone(), reason },
+        )
+    };
     let lacks = |reason: String| refused(format!("it is no CUDA driver of version 11.4 or later: {reason}"));
 
     let version_number = version(&library).map_err(|failure| match failure {
@@ -184,7 +189,10 @@ pub(crate) fn no_device(said: &str) -> Error {
         Some(value) => format!("; CUDA_VISIBLE_DEVICES is {value:?}"),
         None => String::new(),
     };
-    Error::NoDevice { vendor: Vendor::Cuda, reason: format!("{said}{module}{visible}") }
+    Error::new(
+        Operation::Open,
+        Detail::NoDevice { vendor: Vendor::Cuda, reason: format!("{said}{module}{visible}") },
+    )
 }
 
 fn is_missing(path: &&str) -> bool {
@@ -262,7 +270,10 @@ mod tests {
     fn a_library_that_is_no_driver_is_refused_by_name_and_symbol() {
         let (library, name) = find(&[OsString::from("libm.so.6")]).unwrap();
         let error = start(library, name).unwrap_err();
-        assert!(matches!(&error, Error::LibraryRefused { library, .. } if library == "libm.so.6"), "{error}");
+        assert!(
+            matches!(error.detail(), Detail::LibraryRefused { library, .. } if library == "libm.so.6"),
+            "{error}"
+        );
         assert!(error.to_string().contains("undefined symbol: cuDriverGetVersion"), "{error}");
     }
 
@@ -274,7 +285,7 @@ mod tests {
         let (library, name) = find(std::slice::from_ref(&system)).unwrap();
         let error = start(library, name).unwrap_err();
         assert!(
-            matches!(&error, Error::LibraryRefused { library, .. } if library == "version.dll"),
+            matches!(error.detail(), Detail::LibraryRefused { library, .. } if library == "version.dll"),
             "{error}"
         );
         let folder = std::env::current_exe().unwrap().with_file_name("");
@@ -282,7 +293,10 @@ mod tests {
         std::fs::copy(r"C:\Windows\System32\version.dll", &planted).unwrap();
         let by_name = find(&[planted.file_name().unwrap().to_owned()]).map(drop);
         let in_full = find(&[planted.clone().into_os_string()]).map(drop);
-        assert!(matches!(by_name, Err(Error::LibraryNotFound { .. })), "{by_name:?}");
+        assert!(
+            matches!(by_name.as_ref().map_err(Error::detail), Err(Detail::LibraryNotFound { .. })),
+            "{by_name:?}"
+        );
         assert!(in_full.is_ok(), "{in_full:?}");
     }
 

@@ -11,7 +11,8 @@ use crate::ffi::{
 };
 use crate::{CudaBackend, imex};
 use gpu_vmm_core::{
-    Backend, Bytes, DeviceId, DriverError, Error, Granularity, HandleTypes, Location, Properties, Result,
+    Backend, Bytes, Detail, DeviceId, DriverError, Error, Granularity, HandleTypes, Location, Operation,
+    Properties, Result,
 };
 use std::ffi::c_int;
 use std::fmt;
@@ -85,11 +86,11 @@ pub(crate) fn no_power_of_two(bytes: Bytes) -> String {
 
 impl CudaBackend {
     /// What the driver is told of such memory, unless there can be none.
-    pub(crate) fn prop(&self, operation: &'static str, properties: &Properties) -> Result<MemAllocationProp> {
+    pub(crate) fn prop(&self, operation: Operation, properties: &Properties) -> Result<MemAllocationProp> {
         if !is_plain(properties)
             && let Some(reason) = self.why_none(properties)
         {
-            return Err(Error::Unsupported { operation, reason });
+            return Err(Error::new(operation, Detail::Unsupported { reason }));
         }
         Ok(allocation_prop(properties))
     }
@@ -140,7 +141,7 @@ impl CudaBackend {
     /// about any other.
     pub(crate) fn granularity_of_kind(
         &self,
-        operation: &'static str,
+        operation: Operation,
         properties: &Properties,
     ) -> Result<Granularity> {
         let device = self.device(operation, properties.device)?;
@@ -151,14 +152,15 @@ impl CudaBackend {
         self.here(operation)?;
         let bytes = granularity_bytes(self.functions(), &prop)
             .map_err(|source| self.not_had(operation, source, properties, properties.to_string()))?;
-        Granularity::new(bytes)
-            .ok_or_else(|| Error::DriverContractViolated { operation, what: no_power_of_two(bytes) })
+        Granularity::new(bytes).ok_or_else(|| {
+            Error::new(operation, Detail::DriverContractViolated { what: no_power_of_two(bytes) })
+        })
     }
 
     /// The answer of a call that makes or takes in such memory.
     pub(crate) fn check_kind(
         &self,
-        operation: &'static str,
+        operation: Operation,
         call: &'static str,
         result: CuResult,
         size: Bytes,
@@ -179,7 +181,7 @@ impl CudaBackend {
     #[cold]
     fn not_had(
         &self,
-        operation: &'static str,
+        operation: Operation,
         source: DriverError,
         properties: &Properties,
         context: String,
@@ -192,7 +194,7 @@ impl CudaBackend {
         }
         let fabric = properties.handle_types.contains(HandleTypes::FABRIC);
         let channels = if fabric { format!("; {}", imex::channels()) } else { String::new() };
-        Error::Unsupported { operation, reason: format!("{properties}: {source}{channels}") }
+        Error::new(operation, Detail::Unsupported { reason: format!("{properties}: {source}{channels}") })
     }
 }
 

@@ -12,7 +12,9 @@ use crate::ffi::{
 use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle};
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver, MulticastGranularity};
-use gpu_vmm_core::{Bytes, DeviceId, Error, FabricHandle, Granularity, Handle, Properties, Result};
+use gpu_vmm_core::{
+    Bytes, Detail, DeviceId, Error, FabricHandle, Granularity, Handle, Operation, Properties, Result,
+};
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
@@ -27,11 +29,11 @@ pub struct CudaMulticast {
 unsafe impl MulticastBackend for CudaBackend {
     type Driver = CudaMulticast;
 
-    fn multicast(&self, operation: &'static str) -> Result<CudaMulticast> {
+    fn multicast(&self, operation: Operation) -> Result<CudaMulticast> {
         self.here(operation)?;
         match self.multicast_functions() {
             Ok(functions) => Ok(CudaMulticast { backend: self.clone(), functions }),
-            Err(reason) => Err(Error::Unsupported { operation, reason }),
+            Err(reason) => Err(Error::new(operation, Detail::Unsupported { reason })),
         }
     }
 }
@@ -61,7 +63,7 @@ fn advice(result: CuResult) -> &'static str {
 impl CudaMulticast {
     fn check(
         &self,
-        operation: &'static str,
+        operation: Operation,
         call: &'static str,
         result: CuResult,
         context: impl FnOnce() -> String,
@@ -69,7 +71,7 @@ impl CudaMulticast {
         self.backend.check(operation, call, result, || context() + advice(result))
     }
 
-    fn raw(&self, operation: &'static str, device: DeviceId) -> Result<i32> {
+    fn raw(&self, operation: Operation, device: DeviceId) -> Result<i32> {
         self.backend.slot(operation, device).map(|slot| slot.raw)
     }
 }
@@ -87,16 +89,16 @@ fn describe(devices: u32, size: Bytes, properties: &Properties) -> MulticastObje
 unsafe impl MulticastDriver for CudaMulticast {
     type Handle = CudaHandle;
 
-    fn check_device(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+    fn check_device(&self, operation: Operation, device: DeviceId) -> Result<()> {
         self.backend.here(operation)?;
-        self.backend
-            .says_multicast(device)
-            .map_err(|reason| Error::Unsupported { operation, reason: format!("{device}: {reason}") })
+        self.backend.says_multicast(device).map_err(|reason| {
+            Error::new(operation, Detail::Unsupported { reason: format!("{device}: {reason}") })
+        })
     }
 
     fn granularity(
         &self,
-        operation: &'static str,
+        operation: Operation,
         devices: u32,
         size: Bytes,
         properties: &Properties,
@@ -110,9 +112,15 @@ unsafe impl MulticastDriver for CudaMulticast {
             self.check(operation, "cuMulticastGetGranularity", result, || {
                 format!("{size} on {devices} devices")
             })?;
-            Granularity::new(Bytes(bytes as u64)).ok_or_else(|| Error::DriverContractViolated {
-                operation,
-                what: format!("it gave the granularity {bytes} for multicast, which is no power of two"),
+            Granularity::new(Bytes(bytes as u64)).ok_or_else(|| {
+                Error::new(
+                    operation,
+                    Detail::DriverContractViolated {
+                        what: format!(
+                            "it gave the granularity {bytes} for multicast, which is no power of two"
+                        ),
+                    },
+                )
             })
         };
         Ok(MulticastGranularity {
@@ -122,7 +130,7 @@ unsafe impl MulticastDriver for CudaMulticast {
     }
 
     unsafe fn create(&self, devices: u32, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
-        const OPERATION: &str = "create multicast object";
+        const OPERATION: Operation = Operation::CreateMulticast;
         self.backend.here(OPERATION)?;
         let prop = describe(devices, size, properties);
         let mut raw = 0;
@@ -149,7 +157,7 @@ unsafe impl MulticastDriver for CudaMulticast {
     }
 
     unsafe fn add(&self, object: &CudaHandle, device: DeviceId) -> Result<()> {
-        const OPERATION: &str = "add device to multicast object";
+        const OPERATION: Operation = Operation::AddDevice;
         self.backend.here(OPERATION)?;
         let raw = self.raw(OPERATION, device)?;
         // SAFETY: the handle is the driver's for an object, and the device was not added, by the caller's promise.
@@ -165,7 +173,7 @@ unsafe impl MulticastDriver for CudaMulticast {
         memory_offset: Bytes,
         length: Bytes,
     ) -> Result<()> {
-        const OPERATION: &str = "bind";
+        const OPERATION: Operation = Operation::Bind;
         self.backend.here(OPERATION)?;
         // SAFETY: both handles are the driver's, and the numbers are right, by the caller's promise; flags must be zero.
         let result = unsafe {
@@ -188,7 +196,7 @@ unsafe impl MulticastDriver for CudaMulticast {
         offset: Bytes,
         length: Bytes,
     ) -> Result<()> {
-        const OPERATION: &str = "unbind";
+        const OPERATION: Operation = Operation::Unbind;
         self.backend.here(OPERATION)?;
         let raw = self.raw(OPERATION, device)?;
         // SAFETY: the handle is the driver's for an object, and this was bound as one, by the caller's promise.

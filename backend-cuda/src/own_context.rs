@@ -5,7 +5,7 @@
 
 use crate::CudaBackend;
 use crate::ffi::{CuContext, GraphFunctions};
-use gpu_vmm_core::{Backend, DeviceId, Error, Result};
+use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Operation, Result};
 
 /// A context that was made here and is destroyed here. In a forked child dropping does nothing.
 #[derive(Debug)]
@@ -16,16 +16,16 @@ pub(crate) struct OwnContext {
 
 impl CudaBackend {
     /// The functions of captures and contexts, if the driver has all of them.
-    pub(crate) fn graph_functions(&self, operation: &'static str) -> Result<&'static GraphFunctions> {
+    pub(crate) fn graph_functions(&self, operation: Operation) -> Result<&'static GraphFunctions> {
         self.here(operation)?;
-        let missing = |said: &String| Error::Unsupported { operation, reason: said.clone() };
+        let missing = |said: &String| Error::new(operation, Detail::Unsupported { reason: said.clone() });
         self.inner.driver.loaded.graphs.as_ref().map_err(missing)
     }
 }
 
 impl OwnContext {
     /// Makes another context of a device. The thread's current one stays what it was.
-    pub(crate) fn new(operation: &'static str, backend: &CudaBackend, device: DeviceId) -> Result<Self> {
+    pub(crate) fn new(operation: Operation, backend: &CudaBackend, device: DeviceId) -> Result<Self> {
         let functions = backend.graph_functions(operation)?;
         backend.device(operation, device)?;
         let slot = backend.slot(operation, device)?;
@@ -40,7 +40,7 @@ impl OwnContext {
         Ok(own)
     }
 
-    fn end(&self, operation: &'static str) -> Result<()> {
+    fn end(&self, operation: Operation) -> Result<()> {
         let functions = self.backend.graph_functions(operation)?;
         // SAFETY: the context was made here and is destroyed once; its stream has been waited for and destroyed.
         let result = unsafe { (functions.ctx_destroy)(self.raw) };
@@ -50,6 +50,6 @@ impl OwnContext {
 
 impl Drop for OwnContext {
     fn drop(&mut self) {
-        self.backend.log_end(self.end("destroy a context"));
+        self.backend.log_end(self.end(Operation::DestroyContext));
     }
 }

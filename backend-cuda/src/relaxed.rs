@@ -10,7 +10,7 @@
 
 use crate::CudaBackend;
 use crate::ffi::CAPTURE_RELAXED;
-use gpu_vmm_core::{Error, Result};
+use gpu_vmm_core::{Detail, Operation, Result};
 
 /// While this lives, the calling thread is in relaxed capture mode.
 #[derive(Debug)]
@@ -21,13 +21,13 @@ pub(crate) struct Relaxed<'a> {
 
 impl CudaBackend {
     /// Puts the calling thread into relaxed capture mode.
-    pub(crate) fn relax(&self, operation: &'static str) -> Result<Relaxed<'_>> {
+    pub(crate) fn relax(&self, operation: Operation) -> Result<Relaxed<'_>> {
         let before = self.exchange_mode(operation, CAPTURE_RELAXED)?;
         Ok(Relaxed { backend: self, before })
     }
 
     /// Sets the thread's capture mode, and returns what it was.
-    fn exchange_mode(&self, operation: &'static str, mut mode: u32) -> Result<u32> {
+    fn exchange_mode(&self, operation: Operation, mut mode: u32) -> Result<u32> {
         // SAFETY: the pointer is good for one mode.
         let result = unsafe { (self.functions().thread_exchange_capture_mode)(&raw mut mode) };
         self.check(operation, "cuThreadExchangeStreamCaptureMode", result, || "this thread".into())?;
@@ -37,10 +37,10 @@ impl CudaBackend {
 
 impl Drop for Relaxed<'_> {
     fn drop(&mut self) {
-        let restored = self.backend.exchange_mode("restore the capture mode", self.before);
+        let restored = self.backend.exchange_mode(Operation::BeginCapture, self.before);
         // A device that has died is reported by the call in between.
         if let Err(error) = restored
-            && !matches!(error, Error::DeviceLost { .. })
+            && !matches!(error.detail(), Detail::DeviceLost { .. })
         {
             self.backend.inner.drop_log.record(error);
         }

@@ -10,7 +10,8 @@ use crate::host::{self, HostMappings};
 use crate::memory_types::{device_location, owner};
 use crate::{CudaBackend, CudaHandle};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Bytes, DeviceId, Error, Grant, Handle, Reservation, Result,
+    Access, Address, AddressRange, Alignment, Bytes, Detail, DeviceId, Error, Grant, Handle, Operation,
+    Reservation, Result,
 };
 
 /// A range of addresses, which all devices and the host have in common.
@@ -38,7 +39,7 @@ impl CudaReservation {
         alignment: Alignment,
         hint: Option<Address>,
     ) -> Result<Self> {
-        const OPERATION: &str = "reserve";
+        const OPERATION: Operation = Operation::Reserve;
         backend.here(OPERATION)?;
         let hint = hint.unwrap_or(Address(0));
         let mut base = 0;
@@ -64,7 +65,7 @@ impl CudaReservation {
             "it gave the address {base:#x} where an alignment of {} was asked for",
             alignment.bytes()
         );
-        Err(Error::DriverContractViolated { operation: OPERATION, what })
+        Err(Error::new(OPERATION, Detail::DriverContractViolated { what }))
     }
 
     pub(crate) fn part(&self, offset: Bytes, size: Bytes) -> AddressRange {
@@ -81,7 +82,7 @@ unsafe impl Reservation for CudaReservation {
     }
 
     unsafe fn map(&mut self, offset: Bytes, handle: &CudaHandle) -> Result<()> {
-        const OPERATION: &str = "map";
+        const OPERATION: Operation = Operation::Map;
         self.backend.here(OPERATION)?;
         let part = self.part(offset, handle.size());
         // SAFETY: the part lies in the reservation and is free, and the handle is the driver's, by the caller's
@@ -96,7 +97,7 @@ unsafe impl Reservation for CudaReservation {
     }
 
     unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
-        const OPERATION: &str = "unmap";
+        const OPERATION: Operation = Operation::Unmap;
         self.backend.here(OPERATION)?;
         let part = self.part(offset, length);
         // SAFETY: the part is whole mappings that nothing uses any more, by the caller's promise.
@@ -107,7 +108,7 @@ unsafe impl Reservation for CudaReservation {
     }
 
     unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
-        const OPERATION: &str = "set access";
+        const OPERATION: Operation = Operation::SetAccess;
         self.backend.here(OPERATION)?;
         let part = self.part(offset, length);
         // The CPU is let at memory of the host alone.
@@ -140,7 +141,7 @@ unsafe impl Reservation for CudaReservation {
     }
 
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
-        const OPERATION: &str = "access";
+        const OPERATION: Operation = Operation::QueryAccess;
         self.backend.here(OPERATION)?;
         let part = self.part(offset, Bytes::ZERO);
         let location = match device.is_host() {
@@ -160,10 +161,10 @@ unsafe impl Reservation for CudaReservation {
             Ok(ACCESS_NONE) => Ok(Access::None),
             Ok(ACCESS_READ) => Ok(Access::Read),
             Ok(ACCESS_READ_WRITE) => Ok(Access::ReadWrite),
-            _ => Err(Error::DriverContractViolated {
-                operation: OPERATION,
-                what: format!("it gave the access {flags:#x}"),
-            }),
+            _ => Err(Error::new(
+                OPERATION,
+                Detail::DriverContractViolated { what: format!("it gave the access {flags:#x}") },
+            )),
         }
     }
 
@@ -197,12 +198,12 @@ fn describe(grant: Grant) -> MemAccessDesc {
 
 impl Drop for CudaReservation {
     fn drop(&mut self) {
-        if self.backend.here("free addresses").is_err() {
+        if self.backend.here(Operation::FreeReservation).is_err() {
             return;
         }
         let AddressRange { base, size } = self.range;
         // SAFETY: base and size are those of the one call that reserved, and this is the one place that frees.
         let result = unsafe { (self.backend.functions().mem_address_free)(base.0, size.0 as usize) };
-        self.backend.log("free addresses", "cuMemAddressFree", result, || self.range.to_string());
+        self.backend.log(Operation::FreeReservation, "cuMemAddressFree", result, || self.range.to_string());
     }
 }

@@ -7,13 +7,13 @@
 use crate::ffi::HANDLE_FILE_DESCRIPTOR;
 use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle};
-use gpu_vmm_core::{Bytes, Error, Handle, HandleTypes, Properties, Result};
+use gpu_vmm_core::{Bytes, Detail, Error, Handle, HandleTypes, Operation, Properties, Result};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{from_mut, without_provenance_mut};
 
 impl CudaHandle {
     pub(crate) fn export_descriptor(&self) -> Result<OwnedFd> {
-        const OPERATION: &str = "export";
+        const OPERATION: Operation = Operation::ExportMemory;
         self.check_exported_as(OPERATION, HandleTypes::FILE_DESCRIPTOR)?;
         let mut fd: RawFd = -1;
         // SAFETY: the pointer is good for one int, which is what this kind of handle is; the handle is the driver's.
@@ -45,7 +45,7 @@ impl CudaHandle {
     ) -> Result<Self> {
         // The driver takes the descriptor by value in a pointer, and takes descriptor 0 for no pointer at all.
         let above_zero = match fd.as_raw_fd() {
-            0 => Some(duplicate("import", fd.try_clone_to_owned())?),
+            0 => Some(duplicate(Operation::ImportMemory, fd.try_clone_to_owned())?),
             _ => None,
         };
         let number = above_zero.as_ref().map_or(fd.as_raw_fd(), AsRawFd::as_raw_fd);
@@ -62,21 +62,23 @@ impl CudaHandle {
 /// # Safety
 ///
 /// The descriptor is negative, or open and nobody else's.
-pub(crate) unsafe fn owned(operation: &'static str, fd: RawFd) -> Result<OwnedFd> {
+pub(crate) unsafe fn owned(operation: Operation, fd: RawFd) -> Result<OwnedFd> {
     if fd < 0 {
-        return Err(Error::DriverContractViolated {
+        return Err(Error::new(
             operation,
-            what: format!("it gave the descriptor {fd}"),
-        });
+            Detail::DriverContractViolated { what: format!("it gave the descriptor {fd}") },
+        ));
     }
     // SAFETY: the caller's promise.
     let made = unsafe { OwnedFd::from_raw_fd(fd) };
     duplicate(operation, made.try_clone())
 }
 
-fn duplicate(operation: &'static str, made: std::io::Result<OwnedFd>) -> Result<OwnedFd> {
-    made.map_err(|error| Error::Unsupported {
-        operation,
-        reason: format!("the descriptor cannot be duplicated: {error}"),
+fn duplicate(operation: Operation, made: std::io::Result<OwnedFd>) -> Result<OwnedFd> {
+    made.map_err(|error| {
+        Error::new(
+            operation,
+            Detail::Unsupported { reason: format!("the descriptor cannot be duplicated: {error}") },
+        )
     })
 }

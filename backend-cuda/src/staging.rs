@@ -10,7 +10,7 @@ use crate::CudaBackend;
 use crate::copy::part;
 use crate::ffi::{CuContext, HOST_ALLOC_PORTABLE, STREAM_NON_BLOCKING};
 use crate::stream::OwnStream;
-use gpu_vmm_core::{Address, Backend, Bytes, CopyStream, DeviceId, Error, Pinned, Result};
+use gpu_vmm_core::{Address, Backend, Bytes, CopyStream, Detail, DeviceId, Error, Operation, Pinned, Result};
 use std::ptr::{NonNull, null_mut};
 
 /// Page-locked memory. In a forked child dropping does nothing: the pages are the parent's.
@@ -31,9 +31,9 @@ unsafe impl Sync for CudaPinned {}
 impl CudaBackend {
     /// Memory of the host that all devices copy to and from at full speed.
     pub(crate) fn host_alloc(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
-        const OPERATION: &str = "pin";
+        const OPERATION: Operation = Operation::PinMemory;
         if size.is_zero() {
-            return Err(Error::ZeroSize { operation: OPERATION });
+            return Err(Error::new(OPERATION, Detail::ZeroSize));
         }
         let context = self.any_context(OPERATION)?;
         let _entered = self.enter(OPERATION, context)?;
@@ -44,16 +44,20 @@ impl CudaBackend {
             (self.functions().mem_host_alloc)(&raw mut start, size.0 as usize, HOST_ALLOC_PORTABLE)
         };
         self.check(OPERATION, "cuMemHostAlloc", result, || format!("{size} of the host"))?;
-        let start = NonNull::new(start.cast()).ok_or_else(|| Error::DriverContractViolated {
-            operation: OPERATION,
-            what: format!("it says that {size} of the host are at address 0"),
+        let start = NonNull::new(start.cast()).ok_or_else(|| {
+            Error::new(
+                OPERATION,
+                Detail::DriverContractViolated {
+                    what: format!("it says that {size} of the host are at address 0"),
+                },
+            )
         })?;
         Ok(Box::new(CudaPinned { backend: self.clone(), context, start, size }))
     }
 
     /// A context that exists, or else the first device's that can be used: none is made where the program works on
     /// another device.
-    fn any_context(&self, operation: &'static str) -> Result<CuContext> {
+    fn any_context(&self, operation: Operation) -> Result<CuContext> {
         self.here(operation)?;
         let usable = || self.devices().iter().filter(|device| device.unusable.is_none());
         for device in usable() {
@@ -68,7 +72,7 @@ impl CudaBackend {
 
     /// A queue of copies.
     pub(crate) fn open_lane(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
-        const OPERATION: &str = "open a lane";
+        const OPERATION: Operation = Operation::CreateStream;
         Ok(Box::new(OwnStream::new(OPERATION, self, device, STREAM_NON_BLOCKING)?))
     }
 }
@@ -85,7 +89,7 @@ unsafe impl Pinned for CudaPinned {
 }
 
 impl CudaPinned {
-    fn free(&self, operation: &'static str) -> Result<()> {
+    fn free(&self, operation: Operation) -> Result<()> {
         self.backend.here(operation)?;
         let _entered = self.backend.enter(operation, self.context)?;
         let _relaxed = self.backend.relax(operation)?;
@@ -98,14 +102,14 @@ impl CudaPinned {
 
 impl Drop for CudaPinned {
     fn drop(&mut self) {
-        self.backend.log_end(self.free("give back pinned memory"));
+        self.backend.log_end(self.free(Operation::FreePinned));
     }
 }
 
 // SAFETY: finishing waits for the stream on which all copies are queued.
 unsafe impl CopyStream for OwnStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
-        const OPERATION: &str = "queue a copy to host";
+        const OPERATION: Operation = Operation::CopyToHost;
         let _entered = self.enter(OPERATION)?;
         if length.is_zero() {
             return Ok(());
@@ -119,7 +123,7 @@ unsafe impl CopyStream for OwnStream {
     }
 
     unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()> {
-        const OPERATION: &str = "queue a copy from host";
+        const OPERATION: Operation = Operation::CopyFromHost;
         let _entered = self.enter(OPERATION)?;
         if length.is_zero() {
             return Ok(());
@@ -132,6 +136,6 @@ unsafe impl CopyStream for OwnStream {
     }
 
     fn finish(&mut self) -> Result<()> {
-        self.wait("finish copies")
+        self.wait(Operation::WaitForStream)
     }
 }

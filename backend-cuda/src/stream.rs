@@ -7,7 +7,7 @@ use crate::CudaBackend;
 use crate::context::Entered;
 use crate::ffi::{CuContext, CuStream};
 use crate::own_context::OwnContext;
-use gpu_vmm_core::{DeviceId, Result};
+use gpu_vmm_core::{DeviceId, Operation, Result};
 
 /// The stream, and the context that it is in. Dropping it waits. In a forked child dropping does nothing.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct OwnStream {
 
 impl CudaBackend {
     /// Makes a stream in the current context, with these flags (`CUstream_flags`).
-    pub(crate) fn new_stream(&self, operation: &'static str, flags: u32) -> Result<CuStream> {
+    pub(crate) fn new_stream(&self, operation: Operation, flags: u32) -> Result<CuStream> {
         let mut stream = CuStream::NULL;
         // SAFETY: the pointer is good for one stream, and a context is current.
         let result = unsafe { (self.functions().stream_create)(&raw mut stream, flags) };
@@ -33,7 +33,7 @@ impl CudaBackend {
 impl OwnStream {
     /// Makes a stream in the device's context, with these flags (`CUstream_flags`).
     pub(crate) fn new(
-        operation: &'static str,
+        operation: Operation,
         backend: &CudaBackend,
         device: DeviceId,
         flags: u32,
@@ -43,13 +43,13 @@ impl OwnStream {
     }
 
     /// Makes a stream in a context that ends with the stream.
-    pub(crate) fn elsewhere(operation: &'static str, own: OwnContext, flags: u32) -> Result<Self> {
+    pub(crate) fn elsewhere(operation: Operation, own: OwnContext, flags: u32) -> Result<Self> {
         let (backend, context) = (own.backend.clone(), own.raw);
         Self::inside(operation, &backend, context, flags, Some(own))
     }
 
     fn inside(
-        operation: &'static str,
+        operation: Operation,
         backend: &CudaBackend,
         context: CuContext,
         flags: u32,
@@ -65,19 +65,19 @@ impl OwnStream {
     }
 
     /// Makes its context current, as all calls want it that are given the stream.
-    pub(crate) fn enter(&self, operation: &'static str) -> Result<Entered<'_>> {
+    pub(crate) fn enter(&self, operation: Operation) -> Result<Entered<'_>> {
         self.backend.here(operation)?;
         self.backend.enter(operation, self.context)
     }
 
     /// Waits for all that is queued on it.
-    pub(crate) fn wait(&self, operation: &'static str) -> Result<()> {
+    pub(crate) fn wait(&self, operation: Operation) -> Result<()> {
         let _entered = self.enter(operation)?;
         self.backend.finish(operation, self.stream)
     }
 
     /// Waits, and gives the stream back.
-    fn end(&self, operation: &'static str) -> Result<()> {
+    fn end(&self, operation: Operation) -> Result<()> {
         let _entered = self.enter(operation)?;
         let finished = self.backend.finish(operation, self.stream);
         // SAFETY: the stream was made in this context and is destroyed once, here.
@@ -88,6 +88,6 @@ impl OwnStream {
 
 impl Drop for OwnStream {
     fn drop(&mut self) {
-        self.backend.log_end(self.end("finish work"));
+        self.backend.log_end(self.end(Operation::WaitForStream));
     }
 }

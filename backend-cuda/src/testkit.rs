@@ -19,7 +19,9 @@ use crate::stream::OwnStream;
 use gpu_vmm_core::testkit::{
     CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, round_seeds,
 };
-use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream};
+use gpu_vmm_core::{
+    Address, AddressRange, Bytes, Detail, DeviceId, Error, Granularity, Operation, Result, Stream,
+};
 use std::ffi::{CStr, c_void};
 use std::ptr::{from_mut, null_mut, without_provenance_mut};
 use std::sync::PoisonError;
@@ -59,7 +61,7 @@ impl Grid {
 
 impl CudaBackend {
     /// The kernels of the device's context, which is current.
-    fn kernels(&self, operation: &'static str, device: DeviceId) -> Result<Kernels> {
+    fn kernels(&self, operation: Operation, device: DeviceId) -> Result<Kernels> {
         let mut loaded =
             self.context(operation, device)?.kernels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernels) = *loaded {
@@ -72,7 +74,7 @@ impl CudaBackend {
 
     /// The kernels of the current context, which is the device's or another one. For another one they are loaded at each call and
     /// end with it.
-    fn kernels_in(&self, operation: &'static str, device: DeviceId, context: CuContext) -> Result<Kernels> {
+    fn kernels_in(&self, operation: Operation, device: DeviceId, context: CuContext) -> Result<Kernels> {
         if self.context(operation, device)?.raw == context {
             self.kernels(operation, device)
         } else {
@@ -81,7 +83,7 @@ impl CudaBackend {
     }
 
     /// Loads the kernels into the current context.
-    fn load_kernels(&self, operation: &'static str) -> Result<Kernels> {
+    fn load_kernels(&self, operation: Operation) -> Result<Kernels> {
         let module = self.compile(operation)?;
         Ok(Kernels {
             module,
@@ -92,7 +94,7 @@ impl CudaBackend {
     }
 
     /// Has the driver compile the text for the current context's device.
-    fn compile(&self, operation: &'static str) -> Result<CuModule> {
+    fn compile(&self, operation: Operation) -> Result<CuModule> {
         let mut log = [0u8; 4096];
         let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_SIZE];
         let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), without_provenance_mut(log.len())];
@@ -117,7 +119,7 @@ impl CudaBackend {
         Ok(module)
     }
 
-    fn function(&self, operation: &'static str, module: CuModule, name: &'static CStr) -> Result<CuFunction> {
+    fn function(&self, operation: Operation, module: CuModule, name: &'static CStr) -> Result<CuFunction> {
         let mut function = CuFunction::NULL;
         // SAFETY: the pointer is good for one function, the module is loaded, and the name ends in a zero.
         let result =
@@ -133,7 +135,7 @@ impl CudaBackend {
     /// The kernel and the stream are of the current context; it takes these parameters, and may reach what they point to.
     unsafe fn launch(
         &self,
-        operation: &'static str,
+        operation: Operation,
         function: CuFunction,
         Grid { blocks, threads, stream }: Grid,
         parameters: &mut [u64],
@@ -170,7 +172,7 @@ impl CudaBackend {
     /// The device's context is current, and what `start` puts into its default stream may be run.
     unsafe fn ask<const WORDS: usize>(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         before: [u64; WORDS],
         start: impl FnOnce([Address; WORDS]) -> Result<()>,
@@ -204,7 +206,7 @@ impl Workbench for CudaBackend {
     }
 
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
-        const OPERATION: &str = "write pattern";
+        const OPERATION: Operation = Operation::WritePattern;
         let words = words(OPERATION, at, length)?;
         let _entered = self.enter_device(OPERATION, device)?;
         let kernels = self.kernels(OPERATION, device)?;
@@ -216,7 +218,7 @@ impl Workbench for CudaBackend {
     }
 
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
-        const OPERATION: &str = "check pattern";
+        const OPERATION: Operation = Operation::CheckPattern;
         let words = words(OPERATION, at, length)?;
         let _entered = self.enter_device(OPERATION, device)?;
         let kernels = self.kernels(OPERATION, device)?;
@@ -233,7 +235,7 @@ impl Workbench for CudaBackend {
     }
 
     unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
-        const OPERATION: &str = "walk a list";
+        const OPERATION: Operation = Operation::WalkList;
         words(OPERATION, head, Bytes::ZERO)?;
         let _entered = self.enter_device(OPERATION, device)?;
         let kernels = self.kernels(OPERATION, device)?;
@@ -249,21 +251,21 @@ impl Workbench for CudaBackend {
     }
 
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
-        Ok(Box::new(OwnStream::new("make a stream", self, device, STREAM_NON_BLOCKING)?))
+        Ok(Box::new(OwnStream::new(Operation::CreateStream, self, device, STREAM_NON_BLOCKING)?))
     }
 
     fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
-        Ok(Box::new(OwnStream::new("make a stream", self, device, STREAM_BLOCKING)?))
+        Ok(Box::new(OwnStream::new(Operation::CreateStream, self, device, STREAM_BLOCKING)?))
     }
 
     fn stream_elsewhere(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
-        const OPERATION: &str = "make a context";
+        const OPERATION: Operation = Operation::CreateContext;
         let context = OwnContext::new(OPERATION, self, device)?;
         Ok(Box::new(OwnStream::elsewhere(OPERATION, context, STREAM_NON_BLOCKING)?))
     }
 
     fn in_context_of(&self, stream: &dyn WorkStream, act: &mut dyn FnMut()) -> Result<()> {
-        const OPERATION: &str = "enter a context";
+        const OPERATION: Operation = Operation::EnterContext;
         self.here(OPERATION)?;
         let _entered = self.enter(OPERATION, own_context(OPERATION, stream)?)?;
         act();
@@ -271,7 +273,7 @@ impl Workbench for CudaBackend {
     }
 
     unsafe fn open_in_context_of(&self, device: DeviceId, stream: &dyn WorkStream) -> Result<Self> {
-        let context = own_context("open with a context", stream)?;
+        let context = own_context(Operation::Open, stream)?;
         // SAFETY: the context lives as long as the stream, which outlives the backend by the caller's promise.
         unsafe { Self::with_context(device, context.0) }
     }
@@ -294,7 +296,7 @@ impl Workbench for CudaBackend {
         seed: u64,
         rounds: u32,
     ) -> Result<()> {
-        const OPERATION: &str = "start pattern";
+        const OPERATION: Operation = Operation::CheckPattern;
         let words = words(OPERATION, at, length)?;
         let stream = CuStream(stream.as_raw());
         let context = self.context_for(OPERATION, device, stream)?;
@@ -309,7 +311,7 @@ impl Workbench for CudaBackend {
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
-        const OPERATION: &str = "allocate";
+        const OPERATION: Operation = Operation::Allocate;
         let _entered = self.enter_device(OPERATION, device)?;
         let _relaxed = self.relax(OPERATION)?;
         let mut address = 0;
@@ -320,7 +322,7 @@ impl Workbench for CudaBackend {
     }
 
     unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
-        const OPERATION: &str = "free";
+        const OPERATION: Operation = Operation::Free;
         let _entered = self.enter_device(OPERATION, device)?;
         let _relaxed = self.relax(OPERATION)?;
         // SAFETY: the address is a plain allocation's that is not used any more, by the caller's promise.
@@ -330,16 +332,18 @@ impl Workbench for CudaBackend {
 }
 
 /// The context that was made for a stream.
-fn own_context(operation: &'static str, stream: &dyn WorkStream) -> Result<CuContext> {
-    let missing = || Error::Unsupported { operation, reason: "the stream has no context of its own".into() };
+fn own_context(operation: Operation, stream: &dyn WorkStream) -> Result<CuContext> {
+    let missing = || {
+        Error::new(operation, Detail::Unsupported { reason: "the stream has no context of its own".into() })
+    };
     stream.context().map(CuContext).ok_or_else(missing)
 }
 
 /// How many words of the pattern a part has. One that does not begin and end between words would be a fault on the
 /// device, which ends its context.
-fn words(operation: &'static str, at: Address, length: Bytes) -> Result<u64> {
+fn words(operation: Operation, at: Address, length: Bytes) -> Result<u64> {
     let unaligned = |what, value| match Granularity::new(PATTERN_WORD) {
-        Some(granularity) => Err(Error::Unaligned { operation, what, value, granularity }),
+        Some(granularity) => Err(Error::new(operation, Detail::Unaligned { what, value, granularity })),
         None => Ok(0),
     };
     if !at.is_aligned_to(PATTERN_WORD) {
@@ -362,7 +366,7 @@ impl WorkStream for OwnStream {
     }
 
     fn is_done(&self) -> Result<bool> {
-        const OPERATION: &str = "ask a stream";
+        const OPERATION: Operation = Operation::QueryStream;
         let _entered = self.enter(OPERATION)?;
         let _relaxed = self.backend.relax(OPERATION)?;
         // SAFETY: the stream is live, and its context is current.

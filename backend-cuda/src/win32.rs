@@ -11,7 +11,7 @@ mod security;
 use crate::ffi::MemAllocationProp;
 use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle};
-use gpu_vmm_core::{Bytes, Handle, HandleTypes, Properties, Result, handles};
+use gpu_vmm_core::{Bytes, Handle, HandleTypes, Operation, Properties, Result, handles};
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, OwnedHandle, RawHandle};
 use std::ptr::{from_mut, null_mut};
 
@@ -19,7 +19,7 @@ use std::ptr::{from_mut, null_mut};
 const WIN32: u32 = HandleTypes::WIN32.bits();
 
 /// The same memory with what Windows wants besides, where it is to be exported as a handle: who may have that.
-pub(crate) fn with_attributes(operation: &'static str, prop: MemAllocationProp) -> Result<MemAllocationProp> {
+pub(crate) fn with_attributes(operation: Operation, prop: MemAllocationProp) -> Result<MemAllocationProp> {
     if prop.requested_handle_types & WIN32 == 0 {
         return Ok(prop);
     }
@@ -28,7 +28,7 @@ pub(crate) fn with_attributes(operation: &'static str, prop: MemAllocationProp) 
 
 impl CudaHandle {
     pub(crate) fn export_handle(&self) -> Result<OwnedHandle> {
-        const OPERATION: &str = "export";
+        const OPERATION: Operation = Operation::ExportMemory;
         self.check_exported_as(OPERATION, HandleTypes::WIN32)?;
         let mut made: RawHandle = null_mut();
         // SAFETY: the pointer is good for one handle of Windows, which is what this type is; the memory is the driver's.

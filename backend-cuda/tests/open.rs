@@ -18,7 +18,7 @@ fn says() {
         unsafe { std::env::set_var(VARIABLE, library) };
         match CudaBackend::open() {
             Ok(backend) => println!("<opened {backend:?}>"),
-            Err(error) => println!("<{error:?}\n{error}>"),
+            Err(error) => println!("<{:?}\n{error}>", error.detail()),
         }
     }
 }

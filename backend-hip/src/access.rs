@@ -15,9 +15,9 @@ use crate::ffi::{self, hipError_t, hipMemAccessDesc};
 use crate::hsa;
 use crate::mappings::{Mappings, Part};
 use crate::quirks::{HOST_ACCESS_UNTOLD, OWNER_LAST, workaround_enabled};
-use gpu_vmm_core::{Access, AddressRange, Bytes, DeviceId, Error, Grant, Result};
+use gpu_vmm_core::{Access, AddressRange, Bytes, Detail, DeviceId, Error, Grant, Operation, Result};
 
-const OPERATION: &str = "set access";
+const OPERATION: Operation = Operation::SetAccess;
 
 /// One reservation's addresses and what is mapped there.
 pub(crate) struct Place<'a> {
@@ -112,7 +112,7 @@ impl Place<'_> {
             part.offset,
             refused.err().map_or_else(String::new, |error| error.to_string()),
         );
-        Err(Error::Unsupported { operation: OPERATION, reason })
+        Err(Error::new(OPERATION, Detail::Unsupported { reason }))
     }
 
     fn call(&self, part: Part, grant: Grant) -> (hipError_t, Result<()>) {
@@ -138,7 +138,7 @@ impl Place<'_> {
             "hipMemSetAccess answered success, and at offset {offset} of {} {} has {have} where {} was set",
             self.range, grant.device, grant.access
         );
-        Err(Error::DriverContractViolated { operation: OPERATION, what })
+        Err(Error::new(OPERATION, Detail::DriverContractViolated { what }))
     }
 }
 
@@ -146,7 +146,7 @@ impl Place<'_> {
 /// nothing is mapped there, and for the host, of which HIP does not tell (quirk `host-access-untold`).
 pub(crate) fn get(
     driver: &Driver,
-    operation: &'static str,
+    operation: Operation,
     range: AddressRange,
     offset: Bytes,
     device: DeviceId,
@@ -165,7 +165,7 @@ pub(crate) fn get(
             let what = format!(
                 "hipMemGetAccess says {other} at {at} for {device}, which is no access that is known"
             );
-            Err(Error::DriverContractViolated { operation, what })
+            Err(Error::new(operation, Detail::DriverContractViolated { what }))
         }
     }
 }

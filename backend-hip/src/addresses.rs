@@ -6,7 +6,7 @@
 
 use crate::driver::Driver;
 use crate::quirks::{ALIGNMENT_IGNORED, workaround_enabled};
-use gpu_vmm_core::{Address, AddressRange, Alignment, Bytes, Error, Result};
+use gpu_vmm_core::{Address, AddressRange, Alignment, Bytes, Detail, Error, Operation, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ pub(crate) fn reserve(
     alignment: Alignment,
     hint: Option<Address>,
 ) -> Result<Reserved> {
-    let _entered = driver.enter("reserve")?;
+    let _entered = driver.enter(Operation::Reserve)?;
     if let Some(kept) = driver.kept.take(size, alignment, hint) {
         return Ok(kept);
     }
@@ -117,7 +117,8 @@ pub(crate) fn reserve(
     }
     let limit = Alignment::MAX;
     let room = size.checked_add(alignment.bytes());
-    let room = room.ok_or(Error::AddressSpaceExhausted { operation: "reserve", size, limit })?;
+    let room =
+        room.ok_or_else(|| Error::new(Operation::Reserve, Detail::AddressSpaceExhausted { size, limit }))?;
     let whole = reserve_whole(driver, room, None)?;
     match aligned(whole.base, alignment).filter(|base| holds(whole, *base, size)) {
         Some(base) => {
@@ -130,13 +131,13 @@ pub(crate) fn reserve(
         None => {
             free_or_keep(driver, Reserved { whole, range: whole })?;
             let what = format!("{whole} have no {size} aligned to {}", alignment.bytes());
-            Err(Error::DriverContractViolated { operation: "reserve", what })
+            Err(Error::new(Operation::Reserve, Detail::DriverContractViolated { what }))
         }
     }
 }
 
 fn reserve_whole(driver: &Driver, size: Bytes, hint: Option<Address>) -> Result<AddressRange> {
-    const OPERATION: &str = "reserve";
+    const OPERATION: Operation = Operation::Reserve;
     let mut base = std::ptr::null_mut();
     let wish = hint.map_or(std::ptr::null_mut(), Address::as_ptr);
     // SAFETY: HIP writes one address; the hint is compared with what is free and never followed.
@@ -148,7 +149,7 @@ fn reserve_whole(driver: &Driver, size: Bytes, hint: Option<Address>) -> Result<
     driver.check(OPERATION, "hipMemAddressReserve", code, context)?;
     if base.is_null() {
         let what = format!("hipMemAddressReserve answered success and a null address for {size}");
-        return Err(Error::DriverContractViolated { operation: OPERATION, what });
+        return Err(Error::new(OPERATION, Detail::DriverContractViolated { what }));
     }
     Ok(AddressRange { base: Address(base.expose_provenance() as u64), size })
 }
@@ -156,7 +157,7 @@ fn reserve_whole(driver: &Driver, size: Bytes, hint: Option<Address>) -> Result<
 /// Gives a reservation back, in which nothing may be mapped. A free that fails is not tried again: HIP has then
 /// forgotten the range and would crash.
 pub(crate) fn give_back(driver: &Driver, reserved: Reserved) -> Result<()> {
-    let _entered = driver.enter("free")?;
+    let _entered = driver.enter(Operation::Free)?;
     free_or_keep(driver, reserved)
 }
 
@@ -171,19 +172,19 @@ fn free_or_keep(driver: &Driver, reserved: Reserved) -> Result<()> {
 fn free_now(driver: &Driver, whole: AddressRange) -> Result<()> {
     // SAFETY: the base and size are those that HIP gave, nothing is mapped there, and it is given back once.
     let code = unsafe { (driver.hip.hipMemAddressFree)(whole.base.as_ptr(), whole.size.0 as usize) };
-    driver.check("free", "hipMemAddressFree", code, || whole.to_string())
+    driver.check(Operation::Free, "hipMemAddressFree", code, || whole.to_string())
 }
 
 /// Frees a range in which nothing is mapped, and reserves it again. The caller holds the lock of HIP's calls, so that no
 /// other reservation of ours comes to lie there between; somebody else's may, and then, as after any other error, the
 /// range is gone.
-pub(crate) fn renew(driver: &Driver, operation: &'static str, whole: AddressRange) -> Result<()> {
+pub(crate) fn renew(driver: &Driver, operation: Operation, whole: AddressRange) -> Result<()> {
     free_now(driver, whole)?;
     reserve_again(driver, operation, whole)
 }
 
 /// Reserves a range again that was lost, all of it where it was. The caller holds the lock of HIP's calls.
-pub(crate) fn reserve_again(driver: &Driver, operation: &'static str, whole: AddressRange) -> Result<()> {
+pub(crate) fn reserve_again(driver: &Driver, operation: Operation, whole: AddressRange) -> Result<()> {
     let offered = reserve_whole(driver, whole.size, Some(whole.base))?;
     if offered == whole {
         return Ok(());
@@ -191,7 +192,7 @@ pub(crate) fn reserve_again(driver: &Driver, operation: &'static str, whole: Add
     if let Err(error) = free_now(driver, offered) {
         driver.drop_log.record(error);
     }
-    Err(Error::AddressTaken { operation, wanted: whole.base, offered: offered.base })
+    Err(Error::new(operation, Detail::AddressTaken { wanted: whole.base, offered: offered.base }))
 }
 
 /// Closes addresses of a reservation at which the runtime below has left nothing, so that no other mapping of the process
@@ -218,7 +219,7 @@ pub(crate) fn close(range: AddressRange) {
 
 /// Frees what was kept, once HIP's threads have had time to let go of it. The count of ranges that were freed.
 pub(crate) fn release_kept(driver: &Driver) -> Result<usize> {
-    const OPERATION: &str = "release kept addresses";
+    const OPERATION: Operation = Operation::FreeReservation;
     /// 20 ms were enough where the crash was studied.
     const PAUSE: Duration = Duration::from_millis(100);
     for device in driver.devices().iter().filter(|device| device.unusable.is_none()) {

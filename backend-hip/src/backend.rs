@@ -5,15 +5,15 @@ use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
 use crate::{addresses, capabilities, event, loader, memory_types, quirks, staging};
-#[cfg(any(doc, feature = "experimental-multicast"))]
-use gpu_vmm_core::Error;
 #[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId, DriverInfo,
-    DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Pinned, Properties, Quirk, Result,
-    Stream, Vendor,
+    DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Operation, Pinned, Properties, Quirk,
+    Result, Stream, Vendor,
 };
+#[cfg(any(doc, feature = "experimental-multicast"))]
+use gpu_vmm_core::{Detail, Error};
 use std::sync::Arc;
 
 #[cfg(unix)]
@@ -37,8 +37,8 @@ impl HipBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::LibraryNotFound`] with all that was tried, [`Error::LibraryRefused`] for HIP before 6.1,
-    /// [`Error::NoDevice`], [`Error::Forked`], or what HIP answers.
+    /// [`Detail::LibraryNotFound`] with all that was tried, [`Detail::LibraryRefused`] for HIP before 6.1,
+    /// [`Detail::NoDevice`], [`Detail::Forked`], or what HIP answers.
     pub fn open() -> Result<Self> {
         Ok(Self { driver: Driver::open()? })
     }
@@ -58,12 +58,12 @@ impl HipBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceLost`], [`Error::Forked`], or what HIP answers; ranges that it refused are lost.
+    /// [`Detail::DeviceLost`], [`Detail::Forked`], or what HIP answers; ranges that it refused are lost.
     pub fn release_kept_addresses(&self) -> Result<usize> {
         addresses::release_kept(&self.driver)
     }
 
-    pub(crate) fn exists(&self, operation: &'static str, device: DeviceId) -> Result<&Device> {
+    pub(crate) fn exists(&self, operation: Operation, device: DeviceId) -> Result<&Device> {
         let found = self.driver.devices().get(device.0 as usize);
         found.ok_or_else(|| self.driver.no_such_device(operation, device))
     }
@@ -91,18 +91,18 @@ unsafe impl Backend for HipBackend {
     }
 
     fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
-        self.exists("memory info", device)?;
+        self.exists(Operation::QueryMemory, device)?;
         self.driver.memory_info(device)
     }
 
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
-        self.exists("can access", device)?;
-        self.exists("can access", owner)?;
+        self.exists(Operation::QueryPeerAccess, device)?;
+        self.exists(Operation::QueryPeerAccess, owner)?;
         self.driver.can_access(device, owner)
     }
 
     fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
-        const OPERATION: &str = "capabilities";
+        const OPERATION: Operation = Operation::QueryCapabilities;
         self.driver.process.check(OPERATION)?;
         capabilities::of(&self.driver, self.exists(OPERATION, device)?)
     }
@@ -117,12 +117,12 @@ unsafe impl Backend for HipBackend {
         !quirks::workaround_enabled(&quirks::UNMAP_ONE_MAPPING)
     }
 
-    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+    fn granularity_of(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
         let device = self.device(operation, properties.device)?;
         memory_types::granularity_of(&self.driver, operation, device, properties)
     }
 
-    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
+    fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> {
         memory_types::check_host_access(&self.driver, operation, properties)
     }
 
@@ -146,7 +146,7 @@ unsafe impl Backend for HipBackend {
     }
 
     unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, properties: &Properties) -> Result<HipHandle> {
-        Err(memory_types::no_fabric(&self.driver, "import", properties.device))
+        Err(memory_types::no_fabric(&self.driver, Operation::ImportMemory, properties.device))
     }
 
     unsafe fn reserve(
@@ -183,13 +183,13 @@ unsafe impl Backend for HipBackend {
     }
 
     fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
-        self.exists("open a lane", device)?;
+        self.exists(Operation::CreateStream, device)?;
         staging::copy_stream(&self.driver, device)
     }
 
     fn synchronize(&self, device: DeviceId) -> Result<()> {
-        self.exists("synchronize", device)?;
-        self.driver.synchronize("synchronize", device)
+        self.exists(Operation::WaitForDevice, device)?;
+        self.driver.synchronize(Operation::WaitForDevice, device)
     }
 
     fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
@@ -197,7 +197,7 @@ unsafe impl Backend for HipBackend {
     }
 
     fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
-        self.exists("make an event", device)?;
+        self.exists(Operation::CreateEvent, device)?;
         event::create(&self.driver, device)
     }
 
@@ -224,8 +224,8 @@ unsafe impl Backend for HipBackend {
 unsafe impl MulticastBackend for HipBackend {
     type Driver = NoMulticast<HipHandle>;
 
-    fn multicast(&self, operation: &'static str) -> Result<Self::Driver> {
+    fn multicast(&self, operation: Operation) -> Result<Self::Driver> {
         let reason = capabilities::NO_MULTICAST.to_owned();
-        Err(Error::Unsupported { operation, reason })
+        Err(Error::new(operation, Detail::Unsupported { reason }))
     }
 }

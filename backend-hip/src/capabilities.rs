@@ -121,15 +121,18 @@ fn descriptor(driver: &Arc<Driver>, device: &Device) -> Capability {
 fn win32_handle(driver: &Arc<Driver>, device: &Device) -> Capability {
     cfg_if::cfg_if! {
         if #[cfg(windows)] {
-            match crate::win32::works("capabilities", driver, device.id) {
+            match crate::win32::works(gpu_vmm_core::Operation::QueryCapabilities, driver, device.id) {
                 Ok(handle_type) => {
                     let note = format!("created as type {}, exported and imported", handle_type.0);
                     Capability::yes(Feature::Win32Handle, Evidence::Trial, note)
                 }
-                Err(gpu_vmm_core::Error::Unsupported { reason, .. }) => {
+                Err(error) => {
+                    let reason = match error.detail() {
+                        gpu_vmm_core::Detail::Unsupported { reason } => reason.clone(),
+                        _ => error.to_string(),
+                    };
                     Capability::no(Feature::Win32Handle, Evidence::Trial, reason)
                 }
-                Err(error) => Capability::no(Feature::Win32Handle, Evidence::Trial, error.to_string()),
             }
         } else {
             let _ = (driver, device);

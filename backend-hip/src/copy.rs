@@ -12,7 +12,9 @@ use crate::ffi::{
 };
 use crate::quirks::{NULL_STREAM_SPOILS_CAPTURES, workaround_enabled};
 use crate::stream::{StreamName, raw};
-use gpu_vmm_core::{Access, Address, AddressRange, Bytes, DeviceId, Error, Result, Stream};
+use gpu_vmm_core::{
+    Access, Address, AddressRange, Bytes, Detail, DeviceId, Error, Operation, Result, Stream,
+};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
@@ -29,7 +31,7 @@ const CHUNK: Bytes = Bytes::mib(16);
 
 impl Driver {
     /// The stream of a device, which is current, for its copies and fills, if this HIP has all that they need.
-    fn apart(&self, operation: &'static str, device: DeviceId) -> Result<Option<Apart>> {
+    fn apart(&self, operation: Operation, device: DeviceId) -> Result<Option<Apart>> {
         let (Some(copy), Some(fill), Some(create)) =
             (self.hip.hipMemcpyAsync, self.hip.hipMemsetAsync, self.hip.hipStreamCreateWithFlags)
         else {
@@ -60,7 +62,7 @@ impl Driver {
     /// Both sides are as long as `length`, and what the kind of copy says that they are; `device` may read and write them.
     unsafe fn hip_copy(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         to: *mut c_void,
         from: *const c_void,
@@ -96,11 +98,11 @@ impl Driver {
     pub(crate) unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         let length = Bytes(from.len() as u64);
         let kind = hipMemcpyKind::hipMemcpyHostToDevice;
-        let owner = self.check_owner("copy from host", device, to, Access::ReadWrite)?;
+        let owner = self.check_owner(Operation::CopyFromHost, device, to, Access::ReadWrite)?;
         // SAFETY: `from` is as long as is said, and `to` by the caller's promise, as far as the offset says.
         let copy = |offset: Bytes, from: &[u8], length| unsafe {
             let to = (to + offset).as_ptr();
-            self.hip_copy("copy from host", device, to, from.as_ptr().cast(), length, kind)
+            self.hip_copy(Operation::CopyFromHost, device, to, from.as_ptr().cast(), length, kind)
         };
         if !self.goes_astray(owner, from.as_ptr().cast()) {
             return copy(Bytes::ZERO, from, length);
@@ -122,11 +124,11 @@ impl Driver {
     pub(crate) unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
         let length = Bytes(to.len() as u64);
         let kind = hipMemcpyKind::hipMemcpyDeviceToHost;
-        let owner = self.check_owner("copy to host", device, from, Access::Read)?;
+        let owner = self.check_owner(Operation::CopyToHost, device, from, Access::Read)?;
         // SAFETY: as above, the other way round.
         let copy = |to: &mut [u8], offset: Bytes, length| unsafe {
             let from = (from + offset).as_ptr();
-            self.hip_copy("copy to host", device, to.as_mut_ptr().cast(), from, length, kind)
+            self.hip_copy(Operation::CopyToHost, device, to.as_mut_ptr().cast(), from, length, kind)
         };
         if !self.goes_astray(owner, to.as_ptr().cast()) {
             return copy(to, Bytes::ZERO, length);
@@ -152,7 +154,7 @@ impl Driver {
         from: Address,
         length: Bytes,
     ) -> Result<()> {
-        const OPERATION: &str = "copy";
+        const OPERATION: Operation = Operation::Copy;
         let kind = hipMemcpyKind::hipMemcpyDeviceToDevice;
         if self.quirks.copy_by_source && !length.is_zero() {
             let source = self.owner(OPERATION, from)?;
@@ -193,7 +195,7 @@ impl Driver {
     /// the device that will do it.
     pub(crate) fn check_owner(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         at: Address,
         need: Access,
@@ -214,7 +216,7 @@ impl Driver {
         let reason = format!(
             "HIP {version} has {owner} copy its memory at {at}, which has {have} there, not {device}"
         );
-        Err(Error::Unsupported { operation, reason })
+        Err(Error::new(operation, Detail::Unsupported { reason }))
     }
 
     /// True where the first device would do a copy of another one's memory, since the host's side is page-locked (quirk
@@ -222,7 +224,7 @@ impl Driver {
     fn goes_astray(&self, owner: DeviceId, host: *const c_void) -> bool {
         let is_locked = || {
             let host = Address(host.expose_provenance() as u64);
-            let attributes = self.attributes("copy", host);
+            let attributes = self.attributes(Operation::Copy, host);
             attributes.is_ok_and(|attributes| attributes.type_ == hipMemoryType::hipMemoryTypeHost)
         };
         self.copies_astray(owner) && is_locked()
@@ -234,16 +236,16 @@ impl Driver {
     }
 
     /// Whose memory an address is.
-    fn owner(&self, operation: &'static str, at: Address) -> Result<DeviceId> {
+    fn owner(&self, operation: Operation, at: Address) -> Result<DeviceId> {
         let device = self.attributes(operation, at)?.device;
         u32::try_from(device).map(DeviceId).map_err(|_| {
             let what = format!("hipPointerGetAttributes says device {device} for {at}, which is mapped");
-            Error::DriverContractViolated { operation, what }
+            Error::new(operation, Detail::DriverContractViolated { what })
         })
     }
 
     /// What HIP knows of an address.
-    fn attributes(&self, operation: &'static str, at: Address) -> Result<hipPointerAttribute_t> {
+    fn attributes(&self, operation: Operation, at: Address) -> Result<hipPointerAttribute_t> {
         self.process.check(operation)?;
         let mut attributes = MaybeUninit::<hipPointerAttribute_t>::zeroed();
         // SAFETY: the function looks the address up, and writes one structure.
@@ -257,7 +259,7 @@ impl Driver {
     ///
     /// As for [`Backend::fill`](gpu_vmm_core::Backend::fill).
     pub(crate) unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
-        const OPERATION: &str = "fill";
+        const OPERATION: Operation = Operation::Fill;
         let _current = self.on(OPERATION, device)?;
         if length.is_zero() {
             return Ok(());
@@ -278,12 +280,12 @@ impl Driver {
     }
 
     /// Waits for the current device's null stream.
-    pub(crate) fn wait_for_null(&self, operation: &'static str) -> Result<()> {
+    pub(crate) fn wait_for_null(&self, operation: Operation) -> Result<()> {
         self.wait_for(operation, std::ptr::null_mut())
     }
 
     /// Waits for a stream, which is null or of the current device.
-    pub(crate) fn wait_for(&self, operation: &'static str, stream: hipStream_t) -> Result<()> {
+    pub(crate) fn wait_for(&self, operation: Operation, stream: hipStream_t) -> Result<()> {
         let _relaxed = self.relax(operation)?;
         // SAFETY: the stream is null or alive.
         let code = unsafe { (self.hip.hipStreamSynchronize)(stream) };
@@ -293,7 +295,7 @@ impl Driver {
     /// The null stream and the calling thread's own (`hipStreamPerThread`) are the current device's, so the device is made
     /// current.
     pub(crate) fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
-        const STREAM: &str = "synchronize stream";
+        const STREAM: Operation = Operation::WaitForStream;
         let _current = self.on(STREAM, device)?;
         self.wait_for(STREAM, raw(stream))
     }

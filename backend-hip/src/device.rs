@@ -9,8 +9,8 @@ use crate::memory_types::Kinds;
 use crate::quirks::{GRANULARITY_TOO_SMALL, workaround_enabled};
 use crate::stream::StreamName;
 use gpu_vmm_core::{
-    Bytes, Device, DeviceId, DeviceUuid, DriverError, Error, Granularity, MemoryInfo, Properties, Result,
-    Vendor,
+    Bytes, Detail, Device, DeviceId, DeviceUuid, DriverError, Error, Granularity, MemoryInfo, Operation,
+    Properties, Result, Vendor,
 };
 use std::ffi::{CStr, c_int};
 use std::sync::OnceLock;
@@ -34,8 +34,8 @@ pub(crate) struct DeviceState {
 
 /// All of HIP's devices. HIP is initialised by this.
 pub(crate) fn all(driver: &Driver) -> Result<Vec<Device>> {
-    const OPERATION: &str = "open";
-    let none = |reason: String| Error::NoDevice { vendor: Vendor::Hip, reason };
+    const OPERATION: Operation = Operation::Open;
+    let none = |reason: String| Error::new(Operation::Open, Detail::NoDevice { vendor: Vendor::Hip, reason });
     let absent = |source: DriverError| none(source.to_string());
     // SAFETY: the argument is reserved and zero.
     let code = unsafe { (driver.hip.hipInit)(0) };
@@ -52,7 +52,7 @@ pub(crate) fn all(driver: &Driver) -> Result<Vec<Device>> {
     (0..count).map(|ordinal| one(driver, OPERATION, DeviceId(ordinal))).collect()
 }
 
-fn one(driver: &Driver, operation: &'static str, id: DeviceId) -> Result<Device> {
+fn one(driver: &Driver, operation: Operation, id: DeviceId) -> Result<Device> {
     let mut name = [0u8; 256];
     // SAFETY: the function writes a text with its zero byte, of at most the length that it is given.
     let code = unsafe {
@@ -70,9 +70,15 @@ fn one(driver: &Driver, operation: &'static str, id: DeviceId) -> Result<Device>
         Ok(reported) => (reported.max(FLOOR), None),
         Err(reason) => (FLOOR, Some(reason.to_string())),
     };
-    let granularity = Granularity::new(unit).ok_or_else(|| Error::DriverContractViolated {
-        operation,
-        what: format!("hipMemGetAllocationGranularity says {unit} for {id}, which is no power of two"),
+    let granularity = Granularity::new(unit).ok_or_else(|| {
+        Error::new(
+            operation,
+            Detail::DriverContractViolated {
+                what: format!(
+                    "hipMemGetAllocationGranularity says {unit} for {id}, which is no power of two"
+                ),
+            },
+        )
     })?;
     let uuid = uuid(driver, id);
     Ok(Device { id, name, uuid, total_memory: Bytes(total as u64), granularity, unusable })
@@ -80,7 +86,7 @@ fn one(driver: &Driver, operation: &'static str, id: DeviceId) -> Result<Device>
 
 /// Whether HIP says that the device can do virtual memory management at all.
 fn supported(driver: &Driver, id: DeviceId) -> Result<()> {
-    const OPERATION: &str = "virtual memory management";
+    const OPERATION: Operation = Operation::QueryCapabilities;
     let attribute = hipDeviceAttribute_t::hipDeviceAttributeVirtualMemoryManagementSupported;
     let answer = self::attribute(driver, OPERATION, id, attribute)?;
     if answer == 1 {
@@ -91,13 +97,13 @@ fn supported(driver: &Driver, id: DeviceId) -> Result<()> {
          libdrm with amdgpu_device_get_fd, and HIP_VMEM_MANAGE_SUPPORT not set to 0",
         attribute.0
     );
-    Err(Error::Unsupported { operation: OPERATION, reason })
+    Err(Error::new(OPERATION, Detail::Unsupported { reason }))
 }
 
 /// What HIP answers to one question about a device.
 pub(crate) fn attribute(
     driver: &Driver,
-    operation: &'static str,
+    operation: Operation,
     id: DeviceId,
     attribute: hipDeviceAttribute_t,
 ) -> Result<c_int> {
@@ -126,11 +132,7 @@ fn is_unique(uuid: &[u8; 16]) -> bool {
 }
 
 /// The least granularity that HIP reports for such memory.
-pub(crate) fn granularity(
-    driver: &Driver,
-    operation: &'static str,
-    properties: &Properties,
-) -> Result<Bytes> {
+pub(crate) fn granularity(driver: &Driver, operation: Operation, properties: &Properties) -> Result<Bytes> {
     let _current = driver.on(operation, properties.device)?;
     let allocation = ffi::allocation(properties);
     let minimum = hipMemAllocationGranularity_flags::hipMemAllocationGranularityMinimum;
@@ -148,7 +150,7 @@ impl Driver {
     ///
     /// It decides more than HIP's documentation says: from 7.0 on whose memory `hipMemCreate` takes, on all versions whose
     /// an import is, and which device copies, fills and waits.
-    pub(crate) fn on(&self, operation: &'static str, device: DeviceId) -> Result<Current<'_>> {
+    pub(crate) fn on(&self, operation: Operation, device: DeviceId) -> Result<Current<'_>> {
         self.process.check(operation)?;
         let mut previous: c_int = 0;
         // SAFETY: the function writes one integer, to the one that it is given.
@@ -161,14 +163,14 @@ impl Driver {
         Ok(Current { driver: self, previous, changed: previous != wanted })
     }
 
-    fn set_current(&self, operation: &'static str, device: c_int) -> Result<()> {
+    fn set_current(&self, operation: Operation, device: c_int) -> Result<()> {
         // SAFETY: a number is given; HIP checks it.
         let code = unsafe { (self.hip.hipSetDevice)(device) };
         self.check(operation, "hipSetDevice", code, || format!("device {device}"))
     }
 
     pub(crate) fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
-        const OPERATION: &str = "memory info";
+        const OPERATION: Operation = Operation::QueryMemory;
         let _current = self.on(OPERATION, device)?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: the function writes two sizes, to those that it is given.
@@ -178,7 +180,7 @@ impl Driver {
     }
 
     pub(crate) fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
-        const OPERATION: &str = "can access";
+        const OPERATION: Operation = Operation::QueryPeerAccess;
         self.process.check(OPERATION)?;
         if device == owner {
             return Ok(true);
@@ -203,7 +205,7 @@ pub(crate) struct Current<'a> {
 impl Drop for Current<'_> {
     fn drop(&mut self) {
         if self.changed
-            && let Err(error) = self.driver.set_current("put the current device back", self.previous)
+            && let Err(error) = self.driver.set_current(Operation::EnterContext, self.previous)
         {
             self.driver.drop_log.record(error);
         }

@@ -6,7 +6,9 @@ use crate::kernels::Compiled;
 use crate::loader::{Loaded, Symbols};
 use crate::quirks::{self, Quirks};
 use crate::{device, loader};
-use gpu_vmm_core::{Deferred, DeviceId, DriverInfo, DropLog, Error, InstanceId, Process, Result, Vendor};
+use gpu_vmm_core::{
+    Deferred, Detail, DeviceId, DriverInfo, DropLog, Error, InstanceId, Operation, Process, Result, Vendor,
+};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -40,7 +42,7 @@ pub(crate) struct Driver {
 impl Driver {
     /// The process's one driver: loaded at the first call that succeeds.
     pub(crate) fn open() -> Result<Arc<Self>> {
-        const OPERATION: &str = "open";
+        const OPERATION: Operation = Operation::Open;
         if let Some(process) = LOADED_IN.get() {
             process.check(OPERATION)?;
         }
@@ -82,7 +84,7 @@ impl Driver {
 
     /// Begins an operation of virtual memory management: in the process that loaded the runtime, and one at a time.
     /// HIP itself has no lock around them, and looks objects up without holding them.
-    pub(crate) fn enter(&self, operation: &'static str) -> Result<MutexGuard<'_, ()>> {
+    pub(crate) fn enter(&self, operation: Operation) -> Result<MutexGuard<'_, ()>> {
         // Before the lock: in a forked child another thread may hold it for ever.
         self.process.check(operation)?;
         Ok(self.calls.lock().unwrap_or_else(PoisonError::into_inner))
@@ -106,12 +108,15 @@ impl Driver {
 
     /// What is found out later about a device.
     pub(crate) fn devices_state(&self, device: DeviceId) -> Result<&DeviceState> {
-        self.states.get(device.0 as usize).ok_or_else(|| self.no_such_device("device", device))
+        self.states.get(device.0 as usize).ok_or_else(|| self.no_such_device(Operation::QueryDevice, device))
     }
 
     /// The error about a device that is not there.
-    pub(crate) fn no_such_device(&self, operation: &'static str, device: DeviceId) -> Error {
-        Error::NoSuchDevice { operation, device, vendor: Vendor::Hip, count: self.devices.len() as u32 }
+    pub(crate) fn no_such_device(&self, operation: Operation, device: DeviceId) -> Error {
+        Error::new(
+            operation,
+            Detail::NoSuchDevice { device, vendor: Vendor::Hip, count: self.devices.len() as u32 },
+        )
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::driver::Driver;
 use crate::ffi::hipError_t;
 use crate::quirks::{ERROR_STICKS, workaround_enabled};
-use gpu_vmm_core::{Bytes, DeviceId, DriverError, Error, Result};
+use gpu_vmm_core::{Bytes, Detail, DeviceId, DriverError, Error, Operation, Result};
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
 
@@ -71,18 +71,18 @@ impl Driver {
     /// The same, as an error of an operation with what it was asked for.
     pub(crate) fn check(
         &self,
-        operation: &'static str,
+        operation: Operation,
         call: &'static str,
         code: hipError_t,
         context: impl FnOnce() -> String,
     ) -> Result<()> {
         self.answer(call, code).map_err(|source| {
             if is_lost(source.code) {
-                Error::DeviceLost { operation, source }
+                Error::new(operation, Detail::DeviceLost { source })
             } else if is_capture(source.code) {
-                Error::Capturing { operation, source: Some(source) }
+                Error::new(operation, Detail::Capturing { source: Some(source) })
             } else {
-                Error::Driver { operation, source, context: context() }
+                Error::new(operation, Detail::Driver { source, context: context() })
             }
         })
     }
@@ -91,7 +91,8 @@ impl Driver {
     /// died.
     pub(crate) fn log_end(&self, ended: Result<()>) {
         match ended {
-            Ok(()) | Err(Error::Forked { .. } | Error::DeviceLost { .. }) => {}
+            Ok(()) => {}
+            Err(error) if matches!(error.detail(), Detail::Forked | Detail::DeviceLost { .. }) => {}
             Err(error) => self.drop_log.record(error),
         }
     }
@@ -99,33 +100,28 @@ impl Driver {
     /// The same for a call that asks for memory.
     pub(crate) fn check_memory(
         &self,
-        operation: &'static str,
+        operation: Operation,
         call: &'static str,
         code: hipError_t,
         device: DeviceId,
         requested: Bytes,
     ) -> Result<()> {
-        self.check(operation, call, code, || format!("{requested} on {device}")).map_err(
-            |error| match error {
-                Error::Driver { source, context, .. } if code == hipError_t::hipErrorOutOfMemory => {
-                    match self.memory_info(device) {
-                        Ok(info) => Error::OutOfMemory {
-                            operation,
-                            device,
-                            requested,
-                            free: info.free,
-                            total: info.total,
-                            source,
-                        },
-                        Err(unknown) => {
-                            let context = format!("{context}; how much is free cannot be told: {unknown}");
-                            Error::Driver { operation, source, context }
-                        }
+        let with_numbers = |detail| match detail {
+            Detail::Driver { source, context } if code == hipError_t::hipErrorOutOfMemory => {
+                match self.memory_info(device) {
+                    Ok(info) => {
+                        Detail::OutOfMemory { device, requested, free: info.free, total: info.total, source }
+                    }
+                    Err(unknown) => {
+                        let context = format!("{context}; how much is free cannot be told: {unknown}");
+                        Detail::Driver { source, context }
                     }
                 }
-                other => other,
-            },
-        )
+            }
+            other => other,
+        };
+        self.check(operation, call, code, || format!("{requested} on {device}"))
+            .map_err(|error| error.map_detail(with_numbers))
     }
 }
 

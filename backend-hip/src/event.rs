@@ -6,7 +6,7 @@ use crate::driver::Driver;
 use crate::ffi::{self, hipError_t, hipEvent_t, hipEventDisableTiming, hipStream_t, hipStreamCaptureStatus};
 use crate::relaxed::is_implicit;
 use crate::stream::{StreamName, needed, raw};
-use gpu_vmm_core::{DeviceId, Error, Event, Result, Stream, WaitFor};
+use gpu_vmm_core::{Detail, DeviceId, Error, Event, Operation, Result, Stream, WaitFor};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ unsafe impl Sync for HipEvent {}
 
 /// An event for streams of a device, which exists.
 pub(crate) fn create(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<dyn Event>> {
-    const OPERATION: &str = "make an event";
+    const OPERATION: Operation = Operation::CreateEvent;
     let hip = &driver.hip;
     let create = needed(OPERATION, "hipEventCreateWithFlags", hip.hipEventCreateWithFlags)?;
     let calls = Calls {
@@ -59,7 +59,7 @@ pub(crate) fn create(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<dyn E
 /// Whether a stream captures. The null stream never does: for that one the answer is whether a blocking stream captures,
 /// which work on it would break. Work on it breaks captures of non-blocking streams too, of which HIP says nothing.
 pub(crate) fn is_capturing(driver: &Driver, stream: Stream<'_>) -> Result<bool> {
-    const OPERATION: &str = "ask whether a stream captures";
+    const OPERATION: Operation = Operation::QueryCapture;
     driver.process.check(OPERATION)?;
     // SAFETY: the stream is alive, by the promise of `Stream`.
     unsafe { ask(driver, OPERATION, raw(stream)) }
@@ -70,7 +70,7 @@ pub(crate) fn is_capturing(driver: &Driver, stream: Stream<'_>) -> Result<bool> 
 /// # Safety
 ///
 /// The stream is alive, or this HIP looks for it among its streams before it follows the pointer.
-unsafe fn ask(driver: &Driver, operation: &'static str, stream: hipStream_t) -> Result<bool> {
+unsafe fn ask(driver: &Driver, operation: Operation, stream: hipStream_t) -> Result<bool> {
     let ask = needed(operation, "hipStreamIsCapturing", driver.hip.hipStreamIsCapturing)?;
     let mut status = hipStreamCaptureStatus::hipStreamCaptureStatusNone;
     // SAFETY: the caller's promise; HIP writes one number.
@@ -85,16 +85,16 @@ unsafe fn ask(driver: &Driver, operation: &'static str, stream: hipStream_t) -> 
 
 impl HipEvent {
     /// Makes its device current, whose null stream is then the one that is meant.
-    fn enter(&self, operation: &'static str) -> Result<Current<'_>> {
+    fn enter(&self, operation: Operation) -> Result<Current<'_>> {
         self.driver.on(operation, self.device)
     }
 
-    fn check(&self, operation: &'static str, call: &'static str, code: hipError_t) -> Result<()> {
+    fn check(&self, operation: Operation, call: &'static str, code: hipError_t) -> Result<()> {
         self.driver.check(operation, call, code, || format!("event {:p} of {}", self.event, self.device))
     }
 
     /// Refuses a stream of another device, where HIP can tell whose it is.
-    fn check_device(&self, operation: &'static str, stream: Stream<'_>) -> Result<()> {
+    fn check_device(&self, operation: Operation, stream: Stream<'_>) -> Result<()> {
         // The null stream and the calling thread's own are those of the current device, which is the event's.
         let is_named = !stream.is_default() && !stream.is_per_thread();
         let Some(device_of) = self.driver.hip.hipStreamGetDevice.filter(|_| is_named) else {
@@ -109,18 +109,18 @@ impl HipEvent {
             Ok(device) if device == self.device => Ok(()),
             Ok(device) => {
                 let (theirs, ours) = (device.to_string(), self.device.to_string());
-                Err(Error::ForeignStream { operation, theirs, ours })
+                Err(Error::new(operation, Detail::ForeignStream { theirs, ours }))
             }
             Err(_) => {
                 let what = format!("hipStreamGetDevice says device {device} for stream {stream:p}");
-                Err(Error::DriverContractViolated { operation, what })
+                Err(Error::new(operation, Detail::DriverContractViolated { what }))
             }
         }
     }
 
     /// True while HIP would spoil a capture for a question about the event (quirk `events-spoil-captures`). The null stream
     /// never captures.
-    fn is_spoiling(&self, operation: &'static str) -> bool {
+    fn is_spoiling(&self, operation: Operation) -> bool {
         let named = self.recorded.filter(|StreamName(stream)| !stream.is_null());
         // SAFETY: versions with the quirk answer with an error for a stream that is gone.
         let captures = |StreamName(stream)| unsafe { ask(&self.driver, operation, stream) }.unwrap_or(false);
@@ -128,7 +128,7 @@ impl HipEvent {
     }
 
     fn query(&self) -> Result<bool> {
-        const OPERATION: &str = "ask an event";
+        const OPERATION: Operation = Operation::QueryEvent;
         let _current = self.enter(OPERATION)?;
         if self.is_spoiling(OPERATION) {
             return Ok(false);
@@ -143,10 +143,10 @@ impl HipEvent {
     }
 
     fn finish(&self) -> Result<()> {
-        const OPERATION: &str = "wait for an event";
+        const OPERATION: Operation = Operation::WaitForEvent;
         let _current = self.enter(OPERATION)?;
         if self.is_spoiling(OPERATION) {
-            return Err(Error::Capturing { operation: OPERATION, source: None });
+            return Err(Error::new(OPERATION, Detail::Capturing { source: None }));
         }
         let _relaxed = self.driver.relax(OPERATION)?;
         // SAFETY: the event is alive.
@@ -156,7 +156,7 @@ impl HipEvent {
 
     /// Gives the event back, which does not wait: what it marks and holds goes on.
     fn end(&self) -> Result<()> {
-        const OPERATION: &str = "give back an event";
+        const OPERATION: Operation = Operation::DestroyEvent;
         let _current = self.enter(OPERATION)?;
         // SAFETY: the event was made by this and is destroyed once, here.
         let code = unsafe { (self.calls.destroy)(self.event) };
@@ -167,7 +167,7 @@ impl HipEvent {
 // SAFETY: done means that the runtime said so, or that the device has died.
 unsafe impl Event for HipEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
-        const OPERATION: &str = "record an event";
+        const OPERATION: Operation = Operation::RecordEvent;
         self.recorded = Some(StreamName(raw(stream)));
         let _current = self.enter(OPERATION)?;
         self.check_device(OPERATION, stream)?;
@@ -185,7 +185,7 @@ unsafe impl Event for HipEvent {
     }
 
     fn hold(&self, stream: Stream<'_>) -> Result<()> {
-        const OPERATION: &str = "hold a stream";
+        const OPERATION: Operation = Operation::StreamWaitEvent;
         let stream = raw(stream);
         let _current = self.enter(OPERATION)?;
         // SAFETY: both are alive; there are no flags.

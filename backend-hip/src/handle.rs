@@ -7,7 +7,7 @@ use crate::ffi;
 use crate::ffi::{hipError_t, hipMemAllocationProp, hipMemGenericAllocationHandle_t};
 use crate::memory_types;
 use crate::quirks::{CREATE_ON_CURRENT_DEVICE, workaround_enabled};
-use gpu_vmm_core::{Bytes, Error, FabricHandle, Handle, HandleTypes, Properties, Result};
+use gpu_vmm_core::{Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
 use std::sync::Arc;
 
 /// What memory leaves the process as.
@@ -35,7 +35,7 @@ unsafe impl Sync for HipHandle {}
 impl HipHandle {
     /// Creates memory, where HIP has such. The caller has checked the size and the device.
     pub(crate) fn create(driver: &Arc<Driver>, size: Bytes, properties: &Properties) -> Result<Self> {
-        const OPERATION: &str = "create";
+        const OPERATION: Operation = Operation::CreateMemory;
         driver.process.check(OPERATION)?;
         memory_types::check(driver, OPERATION, properties)?;
         Self::create_any(driver, size, &memory_types::given(driver, properties))
@@ -57,7 +57,7 @@ impl HipHandle {
         properties: &Properties,
         allocation: &hipMemAllocationProp,
     ) -> Result<Self> {
-        const OPERATION: &str = "create";
+        const OPERATION: Operation = Operation::CreateMemory;
         let _entered = driver.enter(OPERATION)?;
         let _current = workaround_enabled(&CREATE_ON_CURRENT_DEVICE)
             .then(|| driver.on(OPERATION, properties.device))
@@ -74,7 +74,7 @@ impl HipHandle {
         if code == hipError_t::hipErrorNotSupported && as_descriptor {
             let version = driver.info().version;
             let reason = format!("HIP {version} has no memory that can be shared, as 6.2 and later have");
-            return Err(Error::Unsupported { operation: OPERATION, reason });
+            return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         created?;
         Ok(Self { driver: Arc::clone(driver), raw, size, properties: *properties, _imported_from: None })
@@ -118,13 +118,13 @@ unsafe impl Handle for HipHandle {
     }
 
     fn export_fabric(&self) -> Result<FabricHandle> {
-        Err(memory_types::no_fabric(&self.driver, "export", self.properties.device))
+        Err(memory_types::no_fabric(&self.driver, Operation::ExportMemory, self.properties.device))
     }
 }
 
 impl Drop for HipHandle {
     fn drop(&mut self) {
-        const OPERATION: &str = "release";
+        const OPERATION: Operation = Operation::ReleaseMemory;
         // In a forked child the memory is the parent's.
         let Ok(_entered) = self.driver.enter(OPERATION) else { return };
         // SAFETY: the handle is HIP's and released once, here. Its mappings hold references of their own.

@@ -8,7 +8,7 @@
 
 use crate::driver::Driver;
 use crate::loader::Library;
-use gpu_vmm_core::{Access, AddressRange, Bytes, DeviceId, DriverError, Error, Result};
+use gpu_vmm_core::{Access, AddressRange, Bytes, Detail, DeviceId, DriverError, Error, Operation, Result};
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::ptr::{null, null_mut};
@@ -76,7 +76,7 @@ type GetAgentInfo = unsafe extern "C" fn(Agent, u32, *mut Agent) -> HsaStatus;
 
 /// What gives a descriptor of memory.
 pub(crate) const EXPORT: &str = "hsa_amd_vmem_export_shareable_handle";
-const SET_ACCESS: &str = "set access";
+const SET_ACCESS: Operation = Operation::SetAccess;
 const SUCCESS: HsaStatus = HsaStatus(0);
 /// `HSA_AMD_AGENT_INFO_NEAREST_CPU`, whose value is an agent.
 const NEAREST_CPU: u32 = 0xA113;
@@ -130,7 +130,7 @@ fn agent(driver: &Driver, hsa: &Hsa, device: DeviceId) -> Result<Agent> {
     check(SET_ACCESS, "hsa_amd_pointer_info", status, || format!("{device}"))?;
     if info.kind != POINTER_TYPE_HSA || info.owner == Agent(0) {
         let what = format!("hsa_amd_pointer_info says kind {} and no owner of memory on {device}", info.kind);
-        return Err(Error::DriverContractViolated { operation: SET_ACCESS, what });
+        return Err(Error::new(SET_ACCESS, Detail::DriverContractViolated { what }));
     }
     Ok(*known.get_or_init(|| info.owner))
 }
@@ -176,7 +176,7 @@ pub(crate) unsafe fn set_access(
 ///
 /// `mapping` is one whole mapping.
 #[cfg(unix)]
-pub(crate) unsafe fn export(operation: &'static str, hsa: &Hsa, mapping: AddressRange) -> Result<OwnedFd> {
+pub(crate) unsafe fn export(operation: Operation, hsa: &Hsa, mapping: AddressRange) -> Result<OwnedFd> {
     let mut memory = MemoryHandle(0);
     // SAFETY: a mapping begins there, whose memory gets a reference more.
     let status = unsafe { (hsa.retain)(&raw mut memory, mapping.base.as_ptr()) };
@@ -194,7 +194,7 @@ pub(crate) unsafe fn export(operation: &'static str, hsa: &Hsa, mapping: Address
 }
 
 fn check(
-    operation: &'static str,
+    operation: Operation,
     call: &'static str,
     status: HsaStatus,
     context: impl FnOnce() -> String,
@@ -204,5 +204,5 @@ fn check(
     }
     let name = format!("HSA status {:#x}", status.0).into();
     let source = DriverError { call, code: i64::from(status.0), name, description: "".into() };
-    Err(Error::Driver { operation, source, context: context() })
+    Err(Error::new(operation, Detail::Driver { source, context: context() }))
 }

@@ -6,7 +6,7 @@
 use crate::compiler::{Compiler, Reason};
 use crate::driver::Driver;
 use crate::ffi::{self, hipDeviceProp_tR0600, hipError_t, hipFunction_t, hipStream_t};
-use gpu_vmm_core::{DeviceId, Result};
+use gpu_vmm_core::{DeviceId, Operation, Result};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -68,7 +68,7 @@ impl Driver {
     /// The kernels of a device, or why there are none; an error where the device cannot be used at all.
     pub(crate) fn kernels(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
     ) -> Result<&std::result::Result<Kernels, Reason>> {
         let _current = self.on(operation, device)?;
@@ -140,7 +140,7 @@ impl Driver {
     /// As for [`launch`](Self::launch).
     pub(crate) unsafe fn run(
         &self,
-        operation: &'static str,
+        operation: Operation,
         kernels: &Kernels,
         function: Function,
         words: u64,
@@ -159,7 +159,7 @@ impl Driver {
     /// and may reach what they point to.
     pub(crate) unsafe fn launch(
         &self,
-        operation: &'static str,
+        operation: Operation,
         kernels: &Kernels,
         function: Function,
         Grid { blocks, threads, stream }: Grid,

@@ -11,7 +11,7 @@
 use crate::ffi;
 use crate::hsa::Hsa;
 use crate::quirks;
-use gpu_vmm_core::{Error, LoadAttempt, Result, Vendor};
+use gpu_vmm_core::{Detail, Error, LoadAttempt, Operation, Result, Vendor};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -138,12 +138,18 @@ pub(crate) struct Loaded {
 /// Loads the first library of the search order that is there, and refuses it where it is too old.
 pub(crate) fn load() -> Result<Loaded> {
     let mut tried = Vec::new();
-    let (library, name) = search(&mut tried).ok_or(Error::LibraryNotFound {
-        vendor: Vendor::Hip,
-        what: "AMD's HIP runtime, 6.1 or later",
-        tried,
+    let (library, name) = search(&mut tried).ok_or_else(|| {
+        Error::new(
+            Operation::Open,
+            Detail::LibraryNotFound { vendor: Vendor::Hip, what: "AMD's HIP runtime, 6.1 or later", tried },
+        )
     })?;
-    let refuse = |reason| Error::LibraryRefused { vendor: Vendor::Hip, library: name.clone(), reason };
+    let refuse = |reason| {
+        Error::new(
+            Operation::Open,
+            Detail::LibraryRefused { vendor: Vendor::Hip, library: name.clone(), reason },
+        )
+    };
     let found = Symbols::find(&library);
     // Never unloaded, refused or not.
     std::mem::forget(library);

@@ -9,8 +9,8 @@ use crate::error::is_invalid_value;
 use crate::ffi::hipDeviceAttribute_t;
 use crate::probe;
 use gpu_vmm_core::{
-    Capability, Device, DeviceId, Error, Evidence, Feature, Granularity, HandleTypes, Location, Properties,
-    Result,
+    Capability, Detail, Device, DeviceId, Error, Evidence, Feature, Granularity, HandleTypes, Location,
+    Operation, Properties, Result,
 };
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -53,7 +53,7 @@ pub(crate) struct Kinds {
 }
 
 /// Refuses memory that HIP does not have.
-pub(crate) fn check(driver: &Arc<Driver>, operation: &'static str, properties: &Properties) -> Result<()> {
+pub(crate) fn check(driver: &Arc<Driver>, operation: Operation, properties: &Properties) -> Result<()> {
     let device = known(driver, operation, properties.device)?;
     check_handle_types(driver, operation, device, properties.handle_types)?;
     match properties.location {
@@ -65,7 +65,7 @@ pub(crate) fn check(driver: &Arc<Driver>, operation: &'static str, properties: &
                 return Ok(());
             }
             let reason = format!("this machine has no NUMA node {node}");
-            Err(Error::Unsupported { operation, reason })
+            Err(Error::new(operation, Detail::Unsupported { reason }))
         }
     }
 }
@@ -79,7 +79,7 @@ pub(crate) fn given(driver: &Driver, properties: &Properties) -> Properties {
 /// What such memory is created in: a device's as [`Device::granularity`] says, the host's in that or more.
 pub(crate) fn granularity_of(
     driver: &Arc<Driver>,
-    operation: &'static str,
+    operation: Operation,
     device: &Device,
     properties: &Properties,
 ) -> Result<Granularity> {
@@ -90,7 +90,7 @@ pub(crate) fn granularity_of(
     let reported = granularity(driver, operation, properties)?;
     let granularity = Granularity::new(reported).ok_or_else(|| {
         let what = format!("hipMemGetAllocationGranularity says {reported}, which is no power of two");
-        Error::DriverContractViolated { operation, what }
+        Error::new(operation, Detail::DriverContractViolated { what })
     })?;
     Ok(granularity.max(device.granularity))
 }
@@ -98,7 +98,7 @@ pub(crate) fn granularity_of(
 /// Refuses access for the host where HIP does not give it. To the host's own memory it has it wherever there is such.
 pub(crate) fn check_host_access(
     driver: &Arc<Driver>,
-    operation: &'static str,
+    operation: Operation,
     properties: &Properties,
 ) -> Result<()> {
     if properties.location.is_host() {
@@ -175,19 +175,19 @@ pub(crate) fn fabric(driver: &Driver, device: DeviceId) -> Capability {
 }
 
 /// The error of whoever wants a fabric handle.
-pub(crate) fn no_fabric(driver: &Driver, operation: &'static str, device: DeviceId) -> Error {
-    Error::Unsupported { operation, reason: fabric(driver, device).note }
+pub(crate) fn no_fabric(driver: &Driver, operation: Operation, device: DeviceId) -> Error {
+    Error::new(operation, Detail::Unsupported { reason: fabric(driver, device).note })
 }
 
 fn check_handle_types(
     driver: &Driver,
-    operation: &'static str,
+    operation: Operation,
     device: &Device,
     types: HandleTypes,
 ) -> Result<()> {
     if types.bits().count_ones() > 1 {
         let reason = format!("HIP exports a piece of memory in one way, and {types} were asked for");
-        return Err(Error::Unsupported { operation, reason });
+        return Err(Error::new(operation, Detail::Unsupported { reason }));
     }
     if types.contains(HandleTypes::FABRIC) {
         return Err(no_fabric(driver, operation, device.id));
@@ -196,18 +196,22 @@ fn check_handle_types(
 }
 
 /// A device that the caller has checked, as far as the books of this backend are concerned.
-fn known<'a>(driver: &'a Driver, operation: &'static str, device: DeviceId) -> Result<&'a Device> {
+fn known(driver: &Driver, operation: Operation, device: DeviceId) -> Result<&Device> {
     driver.devices().get(device.0 as usize).ok_or_else(|| driver.no_such_device(operation, device))
 }
 
-fn required(operation: &'static str, found: Capability) -> Result<()> {
-    if found.available { Ok(()) } else { Err(Error::Unsupported { operation, reason: found.note }) }
+fn required(operation: Operation, found: Capability) -> Result<()> {
+    if found.available {
+        Ok(())
+    } else {
+        Err(Error::new(operation, Detail::Unsupported { reason: found.note }))
+    }
 }
 
 /// Whether the answer to a question about a device is yes; if not, what the answer was.
 fn says(driver: &Driver, device: DeviceId, question: &Question) -> Result<(), String> {
     let Question { attribute: number, name, since } = question;
-    match attribute(driver, "capabilities", device, *number) {
+    match attribute(driver, Operation::QueryCapabilities, device, *number) {
         Ok(0) => Err(format!("{name} ({}) is 0", number.0)),
         Ok(_) => Ok(()),
         Err(error) if is_invalid_value(&error) => {

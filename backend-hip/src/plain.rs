@@ -2,12 +2,12 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
-use gpu_vmm_core::{Address, Bytes, DeviceId, Result};
+use gpu_vmm_core::{Address, Bytes, DeviceId, Operation, Result};
 
 impl Driver {
     pub(crate) fn allocate_plain(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         size: Bytes,
     ) -> Result<Address> {
@@ -25,7 +25,7 @@ impl Driver {
     /// [`allocate_plain`](Self::allocate_plain) allocated the memory, and no work uses it.
     pub(crate) unsafe fn free_plain(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         at: Address,
         size: Bytes,

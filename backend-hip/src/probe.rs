@@ -5,8 +5,8 @@ use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Bytes, Device, DeviceId, Error, Grant, Location, Properties,
-    Reservation, Result,
+    Access, Address, AddressRange, Alignment, Bytes, Detail, Device, DeviceId, Error, Grant, Location,
+    Operation, Properties, Reservation, Result,
 };
 use std::sync::Arc;
 
@@ -100,7 +100,7 @@ pub(crate) fn host_memory(driver: &Arc<Driver>, device: &Device, location: Locat
     let meanwhile = mapped(driver, device, &properties, &grants, |_| free())?;
     if meanwhile + size <= before {
         let what = format!("{size} of {properties} took {} of the device's memory", before - meanwhile);
-        return Err(Error::DriverContractViolated { operation: "create", what });
+        return Err(Error::new(Operation::CreateMemory, Detail::DriverContractViolated { what }));
     }
     Ok(())
 }

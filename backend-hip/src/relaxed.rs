@@ -22,7 +22,7 @@
 use crate::driver::Driver;
 use crate::ffi::{hipError_t, hipStreamCaptureMode};
 use crate::quirks::{DEVICE_WAIT_SPOILS_CAPTURES, WAITS_SPOIL_CAPTURES, workaround_enabled};
-use gpu_vmm_core::{DeviceId, Result};
+use gpu_vmm_core::{DeviceId, Operation, Result};
 use std::ptr::null_mut;
 
 /// While this lives, the calling thread is in relaxed capture mode, if this HIP has such modes.
@@ -38,7 +38,7 @@ impl Driver {
     }
 
     /// Puts the calling thread into relaxed capture mode.
-    pub(crate) fn relax(&self, operation: &'static str) -> Result<Relaxed<'_>> {
+    pub(crate) fn relax(&self, operation: Operation) -> Result<Relaxed<'_>> {
         let relaxed = hipStreamCaptureMode::hipStreamCaptureModeRelaxed;
         let before = if self.can_relax() { self.exchange_mode(operation, relaxed)? } else { None };
         Ok(Relaxed { driver: self, before })
@@ -47,7 +47,7 @@ impl Driver {
     /// Sets the thread's capture mode, and returns what it was.
     fn exchange_mode(
         &self,
-        operation: &'static str,
+        operation: Operation,
         mut mode: hipStreamCaptureMode,
     ) -> Result<Option<hipStreamCaptureMode>> {
         let Some(exchange) = self.hip.hipThreadExchangeStreamCaptureMode else { return Ok(None) };
@@ -62,7 +62,7 @@ impl Driver {
     /// `hipDeviceSynchronize` spoils every capture of the process, whichever device it waits for and whichever mode the
     /// thread is in (quirk `device-wait-spoils-captures`). `hipFree` "performs an implicit hipDeviceSynchronize() call", by
     /// AMD's header, and spoils none in relaxed mode. If no memory is left to free, the device is waited for directly.
-    pub(crate) fn synchronize(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+    pub(crate) fn synchronize(&self, operation: Operation, device: DeviceId) -> Result<()> {
         let _current = self.on(operation, device)?;
         let frees = workaround_enabled(&DEVICE_WAIT_SPOILS_CAPTURES) && self.can_relax();
         if frees && self.wait_by_freeing(operation)? {
@@ -74,7 +74,7 @@ impl Driver {
     }
 
     /// Waits for the current device by freeing an allocation. False if that could not be done.
-    fn wait_by_freeing(&self, operation: &'static str) -> Result<bool> {
+    fn wait_by_freeing(&self, operation: Operation) -> Result<bool> {
         let _relaxed = self.relax(operation)?;
         let mut at = null_mut();
         // SAFETY: HIP writes one address.
@@ -91,7 +91,7 @@ impl Driver {
 impl Drop for Relaxed<'_> {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            let restored = self.driver.exchange_mode("restore the capture mode", before);
+            let restored = self.driver.exchange_mode(Operation::BeginCapture, before);
             self.driver.log_end(restored.map(drop));
         }
     }

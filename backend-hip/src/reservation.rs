@@ -11,7 +11,8 @@ use crate::quirks::{
     HOST_ACCESS_LEAVES_A_HOLE, MAP_REPORTS_NOTHING, UNMAP_ON_CURRENT_DEVICE, workaround_enabled,
 };
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Bytes, DeviceId, Error, Grant, Handle, Reservation, Result,
+    Access, Address, AddressRange, Alignment, Bytes, Detail, DeviceId, Error, Grant, Handle, Operation,
+    Reservation, Result,
 };
 use std::sync::Arc;
 
@@ -50,7 +51,7 @@ impl HipReservation {
     }
 
     /// Refuses to work on addresses that are somebody else's.
-    fn check_held(&self, operation: &'static str) -> Result<()> {
+    fn check_held(&self, operation: Operation) -> Result<()> {
         if !self.lost {
             return Ok(());
         }
@@ -58,7 +59,7 @@ impl HipReservation {
             "{} went to somebody else while their memory was given back; regain them first",
             self.reserved.whole
         );
-        Err(Error::Unsupported { operation, reason })
+        Err(Error::new(operation, Detail::Unsupported { reason }))
     }
 }
 
@@ -71,7 +72,7 @@ unsafe impl Reservation for HipReservation {
     }
 
     unsafe fn map(&mut self, offset: Bytes, handle: &HipHandle) -> Result<()> {
-        const OPERATION: &str = "map";
+        const OPERATION: Operation = Operation::Map;
         self.check_held(OPERATION)?;
         let driver = &self.driver;
         let owner = handle.properties().device;
@@ -97,19 +98,19 @@ unsafe impl Reservation for HipReservation {
         }
         verified.map(drop).map_err(|error| {
             let what = format!("hipMemMap answered success, and nothing tells that {at} is mapped ({error})");
-            Error::DriverContractViolated { operation: OPERATION, what }
+            Error::new(OPERATION, Detail::DriverContractViolated { what })
         })
     }
 
     unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
-        const OPERATION: &str = "unmap";
+        const OPERATION: Operation = Operation::Unmap;
         self.check_held(OPERATION)?;
         let driver = &self.driver;
         let at = AddressRange { base: self.address(offset), size: length };
         let Some(owner) = self.mappings.owner(offset) else {
             // HIP 6 would crash.
             let reason = format!("no mapping begins at offset {offset}");
-            return Err(Error::Unsupported { operation: OPERATION, reason });
+            return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         };
         let _entered = driver.enter(OPERATION)?;
         // HIP 7.0 to 7.2 unmap in the order of the current device's null stream.
@@ -126,7 +127,7 @@ unsafe impl Reservation for HipReservation {
     }
 
     unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
-        const OPERATION: &str = "set access";
+        const OPERATION: Operation = Operation::SetAccess;
         self.check_held(OPERATION)?;
         let _entered = self.driver.enter(OPERATION)?;
         let range = self.reserved.range;
@@ -135,18 +136,18 @@ unsafe impl Reservation for HipReservation {
     }
 
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
-        const OPERATION: &str = "access";
+        const OPERATION: Operation = Operation::QueryAccess;
         self.check_held(OPERATION)?;
         if device.is_host() {
             let reason = "HIP does not tell what the host may do".to_owned();
-            return Err(Error::Unsupported { operation: OPERATION, reason });
+            return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         let _entered = self.driver.enter(OPERATION)?;
         access::get(&self.driver, OPERATION, self.reserved.range, offset, device)
     }
 
     unsafe fn return_memory(&mut self) -> Result<()> {
-        const OPERATION: &str = "return memory";
+        const OPERATION: Operation = Operation::ReturnMemory;
         self.check_held(OPERATION)?;
         if !self.driver.quirks.memory_stays || !self.was_mapped {
             return Ok(());
@@ -154,7 +155,7 @@ unsafe impl Reservation for HipReservation {
         let _entered = self.driver.enter(OPERATION)?;
         if !self.mappings.is_empty() {
             // HIP would forget the range and leave the mappings, and crash at their unmapping.
-            return Err(Error::Unsupported { operation: OPERATION, reason: self.what_is_left() });
+            return Err(Error::new(OPERATION, Detail::Unsupported { reason: self.what_is_left() }));
         }
         // Whatever goes wrong, HIP has them no more.
         self.lost = true;
@@ -164,7 +165,7 @@ unsafe impl Reservation for HipReservation {
     }
 
     fn regain(&mut self) -> Result<()> {
-        const OPERATION: &str = "regain addresses";
+        const OPERATION: Operation = Operation::RegainAddresses;
         if !self.lost {
             return Ok(());
         }
@@ -176,7 +177,7 @@ unsafe impl Reservation for HipReservation {
 
     #[cfg(unix)]
     unsafe fn dma_buf(&self, _: DeviceId, offset: Bytes, length: Bytes) -> Result<std::os::fd::OwnedFd> {
-        const OPERATION: &str = "export a dma-buf";
+        const OPERATION: Operation = Operation::ExportDmaBuf;
         self.check_held(OPERATION)?;
         let _entered = self.driver.enter(OPERATION)?;
         let range = AddressRange { base: self.address(offset), size: length };
@@ -196,7 +197,7 @@ impl Drop for HipReservation {
             addresses::give_back(&self.driver, self.reserved)
         } else {
             // HIP would forget the range and leave the mappings, and crash at their unmapping.
-            Err(Error::Unsupported { operation: "free", reason: self.what_is_left() })
+            Err(Error::new(Operation::Free, Detail::Unsupported { reason: self.what_is_left() }))
         };
         if let Err(error) = given_back {
             self.driver.drop_log.record(error);

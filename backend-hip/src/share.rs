@@ -8,7 +8,9 @@ use crate::ffi::hipMemAllocationHandleType;
 use crate::handle::HipHandle;
 use crate::hsa;
 use crate::quirks::{IMPORT_DESCRIPTOR_ZERO, IMPORT_ON_CURRENT_DEVICE, ImportForm, workaround_enabled};
-use gpu_vmm_core::{AddressRange, Bytes, DriverError, Error, Handle, HandleTypes, Properties, Result};
+use gpu_vmm_core::{
+    AddressRange, Bytes, Detail, DriverError, Error, Handle, HandleTypes, Operation, Properties, Result,
+};
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -22,11 +24,11 @@ const POSIX_FD: hipMemAllocationHandleType = hipMemAllocationHandleType::hipMemH
 
 /// A new descriptor for a handle's memory. It is closed on exec.
 pub(crate) fn export(handle: &HipHandle) -> Result<OwnedFd> {
-    const OPERATION: &str = "export";
+    const OPERATION: Operation = Operation::ExportMemory;
     let driver = &handle.driver;
     if !handle.properties().handle_types.contains(HandleTypes::FILE_DESCRIPTOR) {
         let reason = "the memory was not created as shareable, which HIP must know from the start".to_owned();
-        return Err(Error::Unsupported { operation: OPERATION, reason });
+        return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
     }
     let _entered = driver.enter(OPERATION)?;
     let mut fd: c_int = -1;
@@ -50,8 +52,8 @@ pub(crate) fn export(handle: &HipHandle) -> Result<OwnedFd> {
 ///
 /// The range is mapped.
 pub(crate) unsafe fn dma_buf(driver: &Driver, range: AddressRange, is_one: bool) -> Result<OwnedFd> {
-    const OPERATION: &str = "export a dma-buf";
-    let refuse = |reason: String| Err(Error::Unsupported { operation: OPERATION, reason });
+    const OPERATION: Operation = Operation::ExportDmaBuf;
+    let refuse = |reason: String| Err(Error::new(OPERATION, Detail::Unsupported { reason }));
     let Some(hsa) = &driver.hip.hsa else { return refuse(NO_DMA_BUF.to_owned()) };
     if !is_one {
         return refuse(format!(
@@ -63,7 +65,7 @@ pub(crate) unsafe fn dma_buf(driver: &Driver, range: AddressRange, is_one: bool)
     match size_behind(exported.as_fd()) {
         Some(size) if size != range.size => {
             let what = format!("{} answered success for {range} with a descriptor of {size}", hsa::EXPORT);
-            Err(Error::DriverContractViolated { operation: OPERATION, what })
+            Err(Error::new(OPERATION, Detail::DriverContractViolated { what }))
         }
         _ => Ok(exported),
     }
@@ -74,10 +76,10 @@ pub(crate) unsafe fn dma_buf(driver: &Driver, range: AddressRange, is_one: bool)
 /// # Safety
 ///
 /// It was written as the answer to this call that succeeded, so that it is nobody else's.
-pub(crate) unsafe fn taken(operation: &'static str, call: &'static str, fd: c_int) -> Result<OwnedFd> {
+pub(crate) unsafe fn taken(operation: Operation, call: &'static str, fd: c_int) -> Result<OwnedFd> {
     if fd < 0 {
         let what = format!("{call} answered success and the descriptor {fd}");
-        return Err(Error::DriverContractViolated { operation, what });
+        return Err(Error::new(operation, Detail::DriverContractViolated { what }));
     }
     // SAFETY: each call gives a new descriptor, which is the caller's to close.
     let exported = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -100,13 +102,16 @@ fn size_behind(fd: BorrowedFd<'_>) -> Option<Bytes> {
 }
 
 /// Refuses a descriptor that has not as much memory behind it as was said.
-fn check_size(operation: &'static str, fd: BorrowedFd<'_>, said: Bytes) -> Result<()> {
+fn check_size(operation: Operation, fd: BorrowedFd<'_>, said: Bytes) -> Result<()> {
     match size_behind(fd) {
         Some(size) if size != said => {
             let description = format!("the descriptor has {size} behind it, and {said} were to be imported");
             let (code, name) = (libc::EINVAL.into(), "EINVAL".into());
             let source = DriverError { call: "lseek", code, name, description: description.into() };
-            Err(Error::Driver { operation, source, context: format!("descriptor {}", fd.as_raw_fd()) })
+            Err(Error::new(
+                operation,
+                Detail::Driver { source, context: format!("descriptor {}", fd.as_raw_fd()) },
+            ))
         }
         _ => Ok(()),
     }
@@ -119,7 +124,7 @@ pub(crate) fn import(
     size: Bytes,
     properties: &Properties,
 ) -> Result<HipHandle> {
-    const OPERATION: &str = "import";
+    const OPERATION: Operation = Operation::ImportMemory;
     let form = driver.quirks.import_form;
     if form == ImportForm::Unknown {
         let reason = format!(
@@ -127,7 +132,7 @@ pub(crate) fn import(
              6.4, 7.0.2 from build 51831 on, and 7.1 are known",
             driver.info().version
         );
-        return Err(Error::Unsupported { operation: OPERATION, reason });
+        return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
     }
     let _entered = driver.enter(OPERATION)?;
     check_size(OPERATION, fd, size)?;
@@ -153,7 +158,10 @@ pub(crate) fn import(
 }
 
 /// An error of the system about a descriptor.
-fn system(operation: &'static str, call: &'static str, error: &io::Error) -> Error {
+fn system(operation: Operation, call: &'static str, error: &io::Error) -> Error {
     let source = DriverError::system(call, error);
-    Error::Driver { operation, source, context: "a file descriptor of exported memory".to_owned() }
+    Error::new(
+        operation,
+        Detail::Driver { source, context: "a file descriptor of exported memory".to_owned() },
+    )
 }

@@ -4,7 +4,7 @@
 use crate::driver::Driver;
 use crate::ffi::{self, hipHostMallocPortable, hipMemcpyKind, hipStreamNonBlocking};
 use crate::stream::{OwnStream, needed};
-use gpu_vmm_core::{Access, Address, Bytes, CopyStream, DeviceId, Error, Pinned, Result};
+use gpu_vmm_core::{Access, Address, Bytes, CopyStream, Detail, DeviceId, Error, Operation, Pinned, Result};
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
 use std::slice;
@@ -27,9 +27,9 @@ unsafe impl Sync for HipPinned {}
 
 /// Memory of the host that all devices copy to and from at full speed.
 pub(crate) fn pin(driver: &Arc<Driver>, size: Bytes) -> Result<Box<dyn Pinned>> {
-    const OPERATION: &str = "pin";
+    const OPERATION: Operation = Operation::PinMemory;
     if size.is_zero() {
-        return Err(Error::ZeroSize { operation: OPERATION });
+        return Err(Error::new(OPERATION, Detail::ZeroSize));
     }
     driver.process.check(OPERATION)?;
     let allocate = needed(OPERATION, "hipHostMalloc", driver.hip.hipHostMalloc)?;
@@ -41,7 +41,7 @@ pub(crate) fn pin(driver: &Arc<Driver>, size: Bytes) -> Result<Box<dyn Pinned>> 
     driver.check(OPERATION, "hipHostMalloc", code, || format!("{size} of the host"))?;
     let start = NonNull::new(start.cast()).ok_or_else(|| {
         let what = format!("hipHostMalloc answered success and a null address for {size}");
-        Error::DriverContractViolated { operation: OPERATION, what }
+        Error::new(OPERATION, Detail::DriverContractViolated { what })
     })?;
     Ok(Box::new(HipPinned { driver: Arc::clone(driver), start, size, free }))
 }
@@ -59,7 +59,7 @@ unsafe impl Pinned for HipPinned {
 
 impl Drop for HipPinned {
     fn drop(&mut self) {
-        const OPERATION: &str = "give back pinned memory";
+        const OPERATION: Operation = Operation::FreePinned;
         // In a forked child it is the parent's.
         if !self.driver.process.is_this() {
             return;
@@ -86,7 +86,7 @@ struct HipCopyStream {
 
 /// A queue of copies of a device, which exists.
 pub(crate) fn copy_stream(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<dyn CopyStream>> {
-    const OPERATION: &str = "open a lane";
+    const OPERATION: Operation = Operation::CreateStream;
     let copy = needed(OPERATION, "hipMemcpyAsync", driver.hip.hipMemcpyAsync)?;
     Ok(Box::new(HipCopyStream {
         stream: OwnStream::new(OPERATION, driver, device, hipStreamNonBlocking)?,
@@ -102,7 +102,7 @@ impl HipCopyStream {
     /// As for [`CopyStream::copy_to_host`]; both sides are what the kind of copy says that they are.
     unsafe fn queue(
         &self,
-        operation: &'static str,
+        operation: Operation,
         (to, from): (*mut c_void, *const c_void),
         length: Bytes,
         kind: hipMemcpyKind,
@@ -124,7 +124,7 @@ impl HipCopyStream {
 // SAFETY: finishing waits for the stream on which all copies are queued.
 unsafe impl CopyStream for HipCopyStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
-        const OPERATION: &str = "queue a copy to host";
+        const OPERATION: Operation = Operation::CopyToHost;
         let (driver, device) = (&self.stream.driver, self.stream.device);
         if driver.copies_astray(device) {
             // SAFETY: both sides are good for the length, and nobody else uses them, by the caller's promise.
@@ -139,7 +139,7 @@ unsafe impl CopyStream for HipCopyStream {
     }
 
     unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()> {
-        const OPERATION: &str = "queue a copy from host";
+        const OPERATION: Operation = Operation::CopyFromHost;
         let (driver, device) = (&self.stream.driver, self.stream.device);
         if driver.copies_astray(device) {
             // SAFETY: as above.
@@ -154,6 +154,6 @@ unsafe impl CopyStream for HipCopyStream {
     }
 
     fn finish(&mut self) -> Result<()> {
-        self.stream.wait("finish copies")
+        self.stream.wait(Operation::WaitForStream)
     }
 }

@@ -4,7 +4,7 @@
 use crate::device::Current;
 use crate::driver::Driver;
 use crate::ffi::hipStream_t;
-use gpu_vmm_core::{DeviceId, Error, Result, Stream};
+use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result, Stream};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ unsafe impl Sync for OwnStream {}
 impl OwnStream {
     /// A stream of the device, with these flags (`hipStreamDefault`, `hipStreamNonBlocking`).
     pub(crate) fn new(
-        operation: &'static str,
+        operation: Operation,
         driver: &Arc<Driver>,
         device: DeviceId,
         flags: u32,
@@ -46,18 +46,18 @@ impl OwnStream {
     }
 
     /// Makes its device current, as the calls want it that are given the stream.
-    pub(crate) fn enter(&self, operation: &'static str) -> Result<Current<'_>> {
+    pub(crate) fn enter(&self, operation: Operation) -> Result<Current<'_>> {
         self.driver.on(operation, self.device)
     }
 
     /// Waits for all that is queued on it.
-    pub(crate) fn wait(&self, operation: &'static str) -> Result<()> {
+    pub(crate) fn wait(&self, operation: Operation) -> Result<()> {
         let _current = self.enter(operation)?;
         self.driver.wait_for(operation, self.stream)
     }
 
     /// Waits, and gives the stream back.
-    fn end(&self, operation: &'static str) -> Result<()> {
+    fn end(&self, operation: Operation) -> Result<()> {
         let _current = self.enter(operation)?;
         let finished = self.driver.wait_for(operation, self.stream);
         let destroy = needed(operation, "hipStreamDestroy", self.driver.hip.hipStreamDestroy)?;
@@ -69,7 +69,7 @@ impl OwnStream {
 
 impl Drop for OwnStream {
     fn drop(&mut self) {
-        self.driver.log_end(self.end("finish work"));
+        self.driver.log_end(self.end(Operation::WaitForStream));
     }
 }
 
@@ -89,8 +89,10 @@ pub(crate) fn raw(stream: Stream<'_>) -> hipStream_t {
 }
 
 /// A function that not every version of HIP has, or the error that names it.
-pub(crate) fn needed<T>(operation: &'static str, name: &str, function: Option<T>) -> Result<T> {
-    function.ok_or_else(|| Error::Unsupported { operation, reason: format!("this HIP has no {name}") })
+pub(crate) fn needed<T>(operation: Operation, name: &str, function: Option<T>) -> Result<T> {
+    function.ok_or_else(|| {
+        Error::new(operation, Detail::Unsupported { reason: format!("this HIP has no {name}") })
+    })
 }
 
 #[cfg(test)]
@@ -99,9 +101,13 @@ mod tests {
 
     #[test]
     fn a_function_that_is_missing_is_named() {
-        assert_eq!(needed("pin", "hipHostMalloc", Some(7)).unwrap(), 7);
-        let error = needed::<()>("pin", "hipHostMalloc", None).unwrap_err();
-        assert!(matches!(error, Error::Unsupported { operation: "pin", .. }), "{error:?}");
+        assert_eq!(needed(Operation::PinMemory, "hipHostMalloc", Some(7)).unwrap(), 7);
+        let error = needed::<()>(Operation::PinMemory, "hipHostMalloc", None).unwrap_err();
+        assert!(
+            (matches!(error.detail(), Detail::Unsupported { .. })
+                && error.operation() == Operation::PinMemory),
+            "{error:?}"
+        );
         assert!(error.to_string().contains("hipHostMalloc"), "{error}");
     }
 }

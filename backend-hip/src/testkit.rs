@@ -15,7 +15,7 @@ use gpu_vmm_core::testkit::{
     CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, round_seeds,
     write_pattern_words,
 };
-use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Result, Stream};
+use gpu_vmm_core::{Address, Bytes, Detail, DeviceId, Error, Operation, Result, Stream};
 
 /// How much goes in one copy: enough for a copy engine's full speed.
 const CHUNK: Bytes = Bytes::mib(16);
@@ -40,9 +40,9 @@ impl HipBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`], [`Error::Forked`], or what HIP answers.
+    /// [`Detail::NoSuchDevice`], [`Detail::Forked`], or what HIP answers.
     pub fn no_kernels_because(&self, device: DeviceId) -> Result<Option<&str>> {
-        let kernels = self.driver.kernels("compile kernels", device)?;
+        let kernels = self.driver.kernels(Operation::CompileKernels, device)?;
         Ok(kernels.as_ref().err().map(String::as_str))
     }
 
@@ -73,7 +73,7 @@ impl HipBackend {
             looked_at += words.len() as u64;
             wrong += count_wrong_words(words, seed, first);
         }
-        Count::compare("check pattern", length.0 / PATTERN_WORD.0, looked_at, wrong)
+        Count::compare(Operation::CheckPattern, length.0 / PATTERN_WORD.0, looked_at, wrong)
     }
 
     /// Follows the list from node to node, each in one copy.
@@ -99,14 +99,14 @@ impl HipBackend {
 impl Workbench for HipBackend {
     /// By the first device; what others do may differ where their architectures do.
     fn pattern_by(&self) -> &'static str {
-        match self.driver.kernels("compile kernels", DeviceId(0)) {
+        match self.driver.kernels(Operation::CompileKernels, DeviceId(0)) {
             Ok(Ok(_)) => "a kernel",
             Ok(Err(_)) | Err(_) => "copies",
         }
     }
 
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
-        const OPERATION: &str = "write pattern";
+        const OPERATION: Operation = Operation::WritePattern;
         let Ok(kernels) = self.driver.kernels(OPERATION, device)? else {
             // SAFETY: the caller's promise.
             return unsafe { self.write_by_copies(device, at, length, seed) };
@@ -118,7 +118,7 @@ impl Workbench for HipBackend {
     }
 
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
-        const OPERATION: &str = "check pattern";
+        const OPERATION: Operation = Operation::CheckPattern;
         let Ok(kernels) = self.driver.kernels(OPERATION, device)? else {
             // SAFETY: the caller's promise.
             return unsafe { self.count_by_copies(device, at, length, seed) };
@@ -136,7 +136,7 @@ impl Workbench for HipBackend {
     }
 
     unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
-        const OPERATION: &str = "walk a list";
+        const OPERATION: Operation = Operation::WalkList;
         let Ok(kernels) = self.driver.kernels(OPERATION, device)? else {
             // SAFETY: the caller's promise.
             return unsafe { self.walk_by_copies(device, head, most) };
@@ -152,25 +152,25 @@ impl Workbench for HipBackend {
     }
 
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
-        const OPERATION: &str = "make a stream";
+        const OPERATION: Operation = Operation::CreateStream;
         self.exists(OPERATION, device)?;
         Ok(Box::new(OwnStream::new(OPERATION, &self.driver, device, hipStreamNonBlocking)?))
     }
 
     fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
-        const OPERATION: &str = "make a stream";
+        const OPERATION: Operation = Operation::CreateStream;
         self.exists(OPERATION, device)?;
         Ok(Box::new(OwnStream::new(OPERATION, &self.driver, device, hipStreamDefault)?))
     }
 
     unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
-        self.exists("begin a capture", device)?;
+        self.exists(Operation::BeginCapture, device)?;
         // SAFETY: the promise is the same.
         unsafe { graph::begin(&self.driver, device, stream, mode) }
     }
 
     fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
-        self.exists("end a capture", device)?;
+        self.exists(Operation::EndCapture, device)?;
         graph::end(&self.driver, device, stream)
     }
 
@@ -183,10 +183,10 @@ impl Workbench for HipBackend {
         seed: u64,
         rounds: u32,
     ) -> Result<()> {
-        const OPERATION: &str = "start pattern";
+        const OPERATION: Operation = Operation::CheckPattern;
         let kernels = self.driver.kernels(OPERATION, device)?.as_ref();
-        let kernels =
-            kernels.map_err(|reason| Error::Unsupported { operation: OPERATION, reason: reason.clone() })?;
+        let kernels = kernels
+            .map_err(|reason| Error::new(OPERATION, Detail::Unsupported { reason: reason.clone() }))?;
         let words = length.0 / PATTERN_WORD.0;
         let _current = self.driver.on(OPERATION, device)?;
         let grid = Grid::slow(raw(stream));
@@ -199,12 +199,12 @@ impl Workbench for HipBackend {
     }
 
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
-        self.driver.allocate_plain("allocate", device, size)
+        self.driver.allocate_plain(Operation::Allocate, device, size)
     }
 
     unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.driver.free_plain("free", device, at, size) }
+        unsafe { self.driver.free_plain(Operation::Free, device, at, size) }
     }
 }
 
@@ -213,7 +213,7 @@ impl Driver {
     /// the host, so that what is left where the work did not run is known.
     fn answer_of<const N: usize>(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         before: [u64; N],
         work: impl FnOnce(Address) -> Result<()>,
@@ -240,7 +240,7 @@ impl WorkStream for OwnStream {
     }
 
     fn is_done(&self) -> Result<bool> {
-        const OPERATION: &str = "ask a stream";
+        const OPERATION: Operation = Operation::QueryStream;
         let query = needed(OPERATION, "hipStreamQuery", self.driver.hip.hipStreamQuery)?;
         let _current = self.enter(OPERATION)?;
         let _relaxed = self.driver.relax(OPERATION)?;

@@ -17,7 +17,8 @@ use crate::ffi::{self, hipMemAllocationHandleType, hipMemAllocationProp};
 use crate::handle::HipHandle;
 use crate::quirks::{IMPORT_ON_CURRENT_DEVICE, workaround_enabled};
 use gpu_vmm_core::{
-    Bytes, DeviceId, DriverError, Error, Granularity, Handle, HandleTypes, Properties, Result, handles,
+    Bytes, Detail, DeviceId, DriverError, Error, ErrorKind, Granularity, Handle, HandleTypes, Operation,
+    Properties, Result, handles,
 };
 use std::os::windows::io::{AsHandle, AsRawHandle, BorrowedHandle, OwnedHandle, RawHandle};
 use std::ptr::null_mut;
@@ -35,7 +36,7 @@ static WORKS: OnceLock<hipMemAllocationHandleType> = OnceLock::new();
 /// HIP's description of memory, with the type under which it can be exported where that was asked for.
 pub(crate) fn allocation(driver: &Arc<Driver>, properties: &Properties) -> Result<hipMemAllocationProp> {
     if properties.handle_types.contains(HandleTypes::WIN32) {
-        let handle_type = works("create", driver, properties.device)?;
+        let handle_type = works(Operation::CreateMemory, driver, properties.device)?;
         return Ok(described(properties, handle_type));
     }
     Ok(ffi::allocation(properties))
@@ -49,7 +50,7 @@ fn described(properties: &Properties, handle_type: hipMemAllocationHandleType) -
 
 /// The type that works, found by trying a granule of the device's memory; or why neither does.
 pub(crate) fn works(
-    operation: &'static str,
+    operation: Operation,
     driver: &Arc<Driver>,
     device: DeviceId,
 ) -> Result<hipMemAllocationHandleType> {
@@ -61,13 +62,18 @@ pub(crate) fn works(
     for handle_type in TYPES {
         match attempt(driver, device, handle_type) {
             Ok(()) => return Ok(*WORKS.get_or_init(|| handle_type)),
-            Err(error @ (Error::OutOfMemory { .. } | Error::DeviceLost { .. } | Error::Forked { .. })) => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::OutOfMemory | ErrorKind::DeviceLost | ErrorKind::Forked
+                ) =>
+            {
                 return Err(error);
             }
             Err(error) => reason += &format!(" type {}: {error};", handle_type.0),
         }
     }
-    Err(Error::Unsupported { operation, reason: reason.trim_end_matches(';').to_owned() })
+    Err(Error::new(operation, Detail::Unsupported { reason: reason.trim_end_matches(';').to_owned() }))
 }
 
 /// Creates a granule, exports it and takes it in again.
@@ -87,13 +93,13 @@ pub(crate) fn export(handle: &HipHandle) -> Result<OwnedHandle> {
     let Some(handle_type) = known else {
         let reason =
             "the memory was not created to be exported as a Win32 handle, which HIP must know from the start";
-        return Err(Error::Unsupported { operation: "export", reason: reason.to_owned() });
+        return Err(Error::new(Operation::ExportMemory, Detail::Unsupported { reason: reason.to_owned() }));
     };
     export_as(handle, *handle_type)
 }
 
 fn export_as(handle: &HipHandle, handle_type: hipMemAllocationHandleType) -> Result<OwnedHandle> {
-    const OPERATION: &str = "export";
+    const OPERATION: Operation = Operation::ExportMemory;
     let driver = &handle.driver;
     let _entered = driver.enter(OPERATION)?;
     let mut made: RawHandle = null_mut();
@@ -114,7 +120,7 @@ pub(crate) fn import(
     size: Bytes,
     properties: &Properties,
 ) -> Result<HipHandle> {
-    let handle_type = works("import", driver, properties.device)?;
+    let handle_type = works(Operation::ImportMemory, driver, properties.device)?;
     import_as(driver, from, size, properties, handle_type)
 }
 
@@ -125,17 +131,21 @@ fn import_as(
     properties: &Properties,
     handle_type: hipMemAllocationHandleType,
 ) -> Result<HipHandle> {
-    const OPERATION: &str = "import";
+    const OPERATION: Operation = Operation::ImportMemory;
     let _entered = driver.enter(OPERATION)?;
     // An import is the current device's.
     let _current = workaround_enabled(&IMPORT_ON_CURRENT_DEVICE)
         .then(|| driver.on(OPERATION, properties.device))
         .transpose()?;
     let kept = driver.quirks.import_reads_later.then(|| from.try_clone_to_owned()).transpose();
-    let kept = kept.map_err(|error| Error::Driver {
-        operation: OPERATION,
-        source: DriverError::system("DuplicateHandle", &error),
-        context: "a handle of exported memory".to_owned(),
+    let kept = kept.map_err(|error| {
+        Error::new(
+            OPERATION,
+            Detail::Driver {
+                source: DriverError::system("DuplicateHandle", &error),
+                context: "a handle of exported memory".to_owned(),
+            },
+        )
     })?;
     let mut given = from.as_raw_handle();
     let mut raw = null_mut();

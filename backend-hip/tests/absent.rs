@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // sets environment variables
 #![allow(clippy::expect_used)] // a test may panic
 
-use gpu_vmm_core::{Error, Vendor};
+use gpu_vmm_core::{Detail, Error, Vendor};
 use gpu_vmm_hip::HipBackend;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
@@ -20,7 +20,7 @@ fn with_override(path: &str) -> Error {
 fn a_missing_file_is_named() -> Result<Completion, Failed> {
     let path = "/nonexistent/libamdhip64.so.7";
     let error = with_override(path);
-    let Error::LibraryNotFound { vendor: Vendor::Hip, tried, .. } = &error else {
+    let Detail::LibraryNotFound { vendor: Vendor::Hip, tried, .. } = error.detail() else {
         return Err(format!("{error:?}").into());
     };
     assert_eq!(tried.len(), 1, "what is named explicitly is all that is tried: {tried:?}");
@@ -32,7 +32,7 @@ fn a_missing_file_is_named() -> Result<Completion, Failed> {
 
 fn another_library_is_refused() -> Result<Completion, Failed> {
     let error = with_override("libm.so.6");
-    let Error::LibraryRefused { library, reason, .. } = &error else {
+    let Detail::LibraryRefused { library, reason, .. } = error.detail() else {
         return Err(format!("{error:?}").into());
     };
     assert_eq!(library, "libm.so.6");
@@ -41,14 +41,14 @@ fn another_library_is_refused() -> Result<Completion, Failed> {
 }
 
 fn all_places_are_listed() -> Result<Completion, Failed> {
-    let error = match HipBackend::open() {
+    let error = match HipBackend::open().map_err(Error::into_detail) {
         Ok(backend) => return Ok(Completion::ignored_with(format!("HIP is here: {backend:?}"))),
-        Err(Error::NoDevice { reason, .. }) => {
+        Err(Detail::NoDevice { reason, .. }) => {
             return Ok(Completion::ignored_with(format!("HIP is here, without a device: {reason}")));
         }
         Err(error) => error,
     };
-    let Error::LibraryNotFound { tried, .. } = &error else {
+    let Detail::LibraryNotFound { tried, .. } = &error else {
         return Err(format!("{error:?}").into());
     };
     let names: Vec<_> = tried.iter().map(|one| one.library.as_str()).collect();

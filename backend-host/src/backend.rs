@@ -16,9 +16,9 @@ use crate::{
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::system::refusal;
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId, DriverInfo,
-    DropLog, Error, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Pinned, Process, Properties,
-    Quirk, Result, Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Detail, Device, DeviceId,
+    DriverInfo, DropLog, Error, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Operation, Pinned,
+    Process, Properties, Quirk, Result, Stream, Vendor,
 };
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
@@ -50,10 +50,11 @@ impl Host {
         Ok(Self {
             process,
             queues: Queues::new(process, &mappings),
-            store: Store::open().map_err(|source| Error::Driver {
-                operation: "open",
-                source,
-                context: "the file behind physical memory".to_owned(),
+            store: Store::open().map_err(|source| {
+                Error::new(
+                    Operation::Open,
+                    Detail::Driver { source, context: "the file behind physical memory".to_owned() },
+                )
             })?,
             spare: Spare::new(),
             mappings,
@@ -70,19 +71,16 @@ impl Host {
     }
 
     /// The account of a device, in the process that opened the backend.
-    pub(crate) fn account(&self, operation: &'static str, device: DeviceId) -> Result<&Arc<Account>> {
+    pub(crate) fn account(&self, operation: Operation, device: DeviceId) -> Result<&Arc<Account>> {
         self.process.check(operation)?;
         let count = self.devices.len() as u32;
-        self.accounts.get(device.0 as usize).ok_or(Error::NoSuchDevice {
-            operation,
-            device,
-            vendor: Vendor::Host,
-            count,
+        self.accounts.get(device.0 as usize).ok_or_else(|| {
+            Error::new(operation, Detail::NoSuchDevice { device, vendor: Vendor::Host, count })
         })
     }
 
     /// Waits for what is on a device's default stream, where its copies, fills and kernels are that a caller waits for.
-    pub(crate) fn after_default_stream(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+    pub(crate) fn after_default_stream(&self, operation: Operation, device: DeviceId) -> Result<()> {
         self.account(operation, device)?;
         self.queues.wait_for_default(operation, device)
     }
@@ -146,12 +144,12 @@ unsafe impl Backend for HostBackend {
 
     /// What this backend has given out and not got back; what else the machine does with its memory is not counted.
     fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
-        self.0.account("memory info", device).map(|account| account.info())
+        self.0.account(Operation::QueryMemory, device).map(|account| account.info())
     }
 
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
         for one in [device, owner] {
-            self.0.account("peer access", one)?;
+            self.0.account(Operation::QueryPeerAccess, one)?;
         }
         Ok(device == owner || self.0.peers)
     }
@@ -168,7 +166,7 @@ unsafe impl Backend for HostBackend {
         self.0.unmaps_runs
     }
 
-    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+    fn granularity_of(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
         memory_types::check_place(operation, properties.location)?;
         let device = self.device(operation, properties.device)?;
         let is_hosts = properties.location.is_host();
@@ -176,7 +174,7 @@ unsafe impl Backend for HostBackend {
     }
 
     /// The addresses are the process's own.
-    fn check_host_access(&self, _operation: &'static str, _properties: &Properties) -> Result<()> {
+    fn check_host_access(&self, _operation: Operation, _properties: &Properties) -> Result<()> {
         Ok(())
     }
 
@@ -186,14 +184,14 @@ unsafe impl Backend for HostBackend {
         if !unit.divides(size) {
             let why = format!("{size} is no multiple of the granularity {unit}");
             let source = refusal("the host backend", Errno::INVAL, why);
-            return Err(Error::Driver { operation: CREATE, source, context: properties.to_string() });
+            return Err(Error::new(CREATE, Detail::Driver { source, context: properties.to_string() }));
         }
         let memory = Memory::create(&self.0, size, properties)?;
         Ok(HostHandle { memory, properties: memory_types::given(properties) })
     }
 
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<HostHandle> {
-        self.0.account("import physical memory", properties.device)?;
+        self.0.account(Operation::ImportMemory, properties.device)?;
         Ok(HostHandle {
             memory: Memory::import(&self.0, fd, size)?,
             properties: memory_types::given(properties),
@@ -201,7 +199,7 @@ unsafe impl Backend for HostBackend {
     }
 
     unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, _: &Properties) -> Result<HostHandle> {
-        Err(share::no_fabric("import physical memory"))
+        Err(share::no_fabric(Operation::ImportMemory))
     }
 
     unsafe fn reserve(
@@ -210,30 +208,30 @@ unsafe impl Backend for HostBackend {
         alignment: Alignment,
         hint: Option<Address>,
     ) -> Result<HostReservation> {
-        self.0.process.check("reserve")?;
+        self.0.process.check(Operation::Reserve)?;
         HostReservation::new(&self.0, size, alignment, hint)
     }
 
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
-        self.0.after_default_stream("copy from host", device)?;
+        self.0.after_default_stream(Operation::CopyFromHost, device)?;
         // SAFETY: the caller promises what the trait says, here and below.
         unsafe { copy::from_host(&self.0, device, to, from) }
     }
 
     unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
-        self.0.after_default_stream("copy to host", device)?;
+        self.0.after_default_stream(Operation::CopyToHost, device)?;
         // SAFETY: as above.
         unsafe { copy::to_host(&self.0, device, to, from) }
     }
 
     unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> {
-        self.0.after_default_stream("copy", device)?;
+        self.0.after_default_stream(Operation::Copy, device)?;
         // SAFETY: as above.
         unsafe { copy::between(&self.0, device, to, from, length) }
     }
 
     unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
-        self.0.after_default_stream("fill", device)?;
+        self.0.after_default_stream(Operation::Fill, device)?;
         // SAFETY: as above.
         unsafe { copy::fill(&self.0, device, at, length, value) }
     }
@@ -249,14 +247,14 @@ unsafe impl Backend for HostBackend {
     /// Waits for what [`start_pattern_on`](gpu_vmm_core::testkit::Workbench::start_pattern_on) has started: all other work is done when
     /// its call returns.
     fn synchronize(&self, device: DeviceId) -> Result<()> {
-        let operation = "synchronize";
+        let operation = Operation::WaitForDevice;
         self.0.account(operation, device)?;
         self.0.queues.wait_for_device(operation, device)?;
         self.0.queues.check_alive(operation, device)
     }
 
     fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
-        let operation = "synchronize a stream";
+        let operation = Operation::WaitForStream;
         let (device, name) = stream::of(&self.0, operation, device, stream)?;
         if name == stream::default_of(device) {
             self.0.queues.wait_for_default(operation, device)?;
@@ -272,7 +270,7 @@ unsafe impl Backend for HostBackend {
     }
 
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
-        let operation = "ask whether a stream captures";
+        let operation = Operation::QueryCapture;
         match stream::check(&self.0, operation, stream)? {
             Some(_) => self.0.queues.is_capturing(operation, stream.as_raw().addr()),
             None => {
@@ -300,7 +298,7 @@ unsafe impl Backend for HostBackend {
 unsafe impl MulticastBackend for HostBackend {
     type Driver = NoMulticast<HostHandle>;
 
-    fn multicast(&self, operation: &'static str) -> Result<Self::Driver> {
-        Err(Error::Unsupported { operation, reason: capabilities::NO_MULTICAST.to_owned() })
+    fn multicast(&self, operation: Operation) -> Result<Self::Driver> {
+        Err(Error::new(operation, Detail::Unsupported { reason: capabilities::NO_MULTICAST.to_owned() }))
     }
 }

@@ -2,13 +2,13 @@
 
 use crate::HostBackend;
 use crate::{memory_types, pages, share};
-use gpu_vmm_core::{Backend, Capability, DeviceId, Evidence, Feature, HandleTypes, Result};
+use gpu_vmm_core::{Backend, Capability, DeviceId, Evidence, Feature, HandleTypes, Operation, Result};
 
 /// Why there is no multicast, for capabilities and errors.
 pub(crate) const NO_MULTICAST: &str = "no hardware writes one store to several places";
 
 pub(crate) fn of(backend: &HostBackend, device: DeviceId) -> Result<Vec<Capability>> {
-    let operation = "capabilities";
+    let operation = Operation::QueryCapabilities;
     backend.0.process.check(operation)?;
     let granularity = backend.device(operation, device)?.granularity;
     let design = |feature, note: &str| Capability::yes(feature, Evidence::Design, note);

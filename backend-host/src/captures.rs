@@ -8,7 +8,7 @@ use crate::queues::Queues;
 use crate::stream;
 use crate::work::Work;
 use gpu_vmm_core::system::refusal;
-use gpu_vmm_core::{DeviceId, Error, Result};
+use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 
@@ -32,7 +32,7 @@ pub(crate) enum Waiting {
 
 impl Queues {
     /// Refuses to wait for what captures, which that has spoilt.
-    pub(crate) fn check_waiting(&self, operation: &'static str, waiting: Waiting) -> Result<()> {
+    pub(crate) fn check_waiting(&self, operation: Operation, waiting: Waiting) -> Result<()> {
         self.process.check(operation)?;
         if self.shared.captures.load(Ordering::Acquire) == 0 {
             return Ok(());
@@ -54,7 +54,7 @@ impl Queues {
             return Ok(());
         }
         let source = refusal("the host backend", Errno::BUSY, "a stream captures");
-        Err(Error::Capturing { operation, source: Some(source) })
+        Err(Error::new(operation, Detail::Capturing { source: Some(source) }))
     }
 
     /// The number of the capture that a stream is in.
@@ -66,7 +66,7 @@ impl Queues {
     }
 
     /// Refuses to tell of an event that was recorded in a capture, which that has spoilt.
-    pub(crate) fn check_asking(&self, operation: &'static str, captured: Option<u64>) -> Result<()> {
+    pub(crate) fn check_asking(&self, operation: Operation, captured: Option<u64>) -> Result<()> {
         let Some(number) = captured else { return Ok(()) };
         self.process.check(operation)?;
         let mut state = self.shared.state();
@@ -78,7 +78,7 @@ impl Queues {
     }
 
     /// Whether a stream captures, or would disturb one that does.
-    pub(crate) fn is_capturing(&self, operation: &'static str, name: usize) -> Result<bool> {
+    pub(crate) fn is_capturing(&self, operation: Operation, name: usize) -> Result<bool> {
         self.process.check(operation)?;
         if self.shared.captures.load(Ordering::Acquire) == 0 {
             return Ok(false);
@@ -90,7 +90,7 @@ impl Queues {
         }))
     }
 
-    pub(crate) fn begin_capture(&self, operation: &'static str, device: DeviceId, name: usize) -> Result<()> {
+    pub(crate) fn begin_capture(&self, operation: Operation, device: DeviceId, name: usize) -> Result<()> {
         self.process.check(operation)?;
         if name == stream::default_of(device) {
             return Err(invalid(operation, "the default stream cannot capture"));
@@ -108,7 +108,7 @@ impl Queues {
         Ok(())
     }
 
-    pub(crate) fn end_capture(&self, operation: &'static str, name: usize) -> Result<Vec<Work>> {
+    pub(crate) fn end_capture(&self, operation: Operation, name: usize) -> Result<Vec<Work>> {
         self.process.check(operation)?;
         let mut state = self.shared.state();
         let capture = state.queues.get_mut(&name).and_then(|queue| queue.capture.take());
@@ -116,13 +116,13 @@ impl Queues {
         self.shared.captures.fetch_sub(1, Ordering::AcqRel);
         if capture.is_spoilt {
             let source = refusal("the host backend", Errno::CANCELED, "a call has spoilt the capture");
-            return Err(Error::Capturing { operation, source: Some(source) });
+            return Err(Error::new(operation, Detail::Capturing { source: Some(source) }));
         }
         Ok(capture.work)
     }
 }
 
-fn invalid(operation: &'static str, why: &'static str) -> Error {
+fn invalid(operation: Operation, why: &'static str) -> Error {
     let source = refusal("the host backend", Errno::INVAL, why);
-    Error::Driver { operation, source, context: String::new() }
+    Error::new(operation, Detail::Driver { source, context: String::new() })
 }

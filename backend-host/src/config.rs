@@ -1,6 +1,8 @@
 //! What machine a host backend plays: how many devices, with how much memory, in which units.
 
 use crate::HostBackend;
+#[cfg(doc)]
+use gpu_vmm_core::Detail;
 use gpu_vmm_core::{Bytes, Result};
 
 /// A machine to be played by the host's memory. What is not set is as in [`HostConfig::new`].
@@ -83,8 +85,8 @@ impl HostConfig {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](gpu_vmm_core::Error::Unsupported) for numbers that no machine here can have, and on
-    /// systems other than 64-bit Linux; [`Error::Driver`](gpu_vmm_core::Error::Driver) where the kernel gives no
+    /// [`Detail::Unsupported`](gpu_vmm_core::Detail::Unsupported) for numbers that no machine here can have, and on
+    /// systems other than 64-bit Linux; [`Detail::Driver`](gpu_vmm_core::Detail::Driver) where the kernel gives no
     /// memfd.
     pub fn open(&self) -> Result<HostBackend> {
         HostBackend::with(self)

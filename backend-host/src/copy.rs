@@ -7,7 +7,7 @@
 use crate::backend::Host;
 use crate::mappings::Refusal;
 use gpu_vmm_core::system::refusal;
-use gpu_vmm_core::{Access, Address, AddressRange, Bytes, DeviceId, Error, Result};
+use gpu_vmm_core::{Access, Address, AddressRange, Bytes, Detail, DeviceId, Error, Operation, Result};
 use rustix::io::Errno;
 use std::ptr;
 
@@ -15,7 +15,7 @@ impl Host {
     /// That `device` exists and may do `need` with all of the memory: with it, the pages are there and allow it.
     pub(crate) fn check_access(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         at: Address,
         length: Bytes,
@@ -25,7 +25,7 @@ impl Host {
         self.queues.check_alive(operation, device)?;
         let range = AddressRange { base: at, size: length };
         if at.checked_add(length).is_none() {
-            return Err(Error::Overflow { operation, base: at.0, length: length.0 });
+            return Err(Error::new(operation, Detail::Overflow { base: at.0, length: length.0 }));
         }
         let (errno, why) = match self.mappings.check(range, device, need) {
             Ok(()) => return Ok(()),
@@ -42,7 +42,7 @@ impl Host {
 ///
 /// As for `Backend::copy_from_host`.
 pub(crate) unsafe fn from_host(host: &Host, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
-    host.check_access("copy from host", device, to, Bytes(from.len() as u64), Access::ReadWrite)?;
+    host.check_access(Operation::CopyFromHost, device, to, Bytes(from.len() as u64), Access::ReadWrite)?;
     // SAFETY: the pages are mapped for writing, as was checked, and stay so while the caller keeps its promise. A
     // slice of the caller's is not memory that the caller lets a device write at the same time.
     unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), from.len()) };
@@ -53,7 +53,7 @@ pub(crate) unsafe fn from_host(host: &Host, device: DeviceId, to: Address, from:
 ///
 /// As for `Backend::copy_to_host`.
 pub(crate) unsafe fn to_host(host: &Host, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
-    host.check_access("copy to host", device, from, Bytes(to.len() as u64), Access::Read)?;
+    host.check_access(Operation::CopyToHost, device, from, Bytes(to.len() as u64), Access::Read)?;
     // SAFETY: as above, for reading.
     unsafe { ptr::copy_nonoverlapping(from.as_ptr::<u8>(), to.as_mut_ptr(), to.len()) };
     Ok(())
@@ -69,8 +69,8 @@ pub(crate) unsafe fn between(
     from: Address,
     length: Bytes,
 ) -> Result<()> {
-    host.check_access("copy", device, to, length, Access::ReadWrite)?;
-    host.check_access("copy", device, from, length, Access::Read)?;
+    host.check_access(Operation::Copy, device, to, length, Access::ReadWrite)?;
+    host.check_access(Operation::Copy, device, from, length, Access::Read)?;
     // SAFETY: both sides are mapped for what is done there, as was checked, and stay so while the caller keeps its
     // promise. Two addresses can be the same memory, so this is the copy that allows it.
     unsafe { ptr::copy(from.as_ptr::<u8>(), to.as_ptr::<u8>(), length.0 as usize) };
@@ -87,7 +87,7 @@ pub(crate) unsafe fn fill(
     length: Bytes,
     value: u8,
 ) -> Result<()> {
-    host.check_access("fill", device, at, length, Access::ReadWrite)?;
+    host.check_access(Operation::Fill, device, at, length, Access::ReadWrite)?;
     // SAFETY: the pages are mapped for writing, as was checked, and stay so while the caller keeps its promise.
     unsafe { ptr::write_bytes(at.as_ptr::<u8>(), value, length.0 as usize) };
     Ok(())

@@ -1,7 +1,10 @@
 //! Devices as the host plays them: a name, a granularity, and an amount of memory that is counted.
 
 use crate::HostConfig;
-use gpu_vmm_core::{Bytes, Device, DeviceId, DeviceUuid, DriverInfo, Error, Granularity, MemoryInfo, Result};
+use gpu_vmm_core::{
+    Bytes, Detail, Device, DeviceId, DeviceUuid, DriverInfo, Error, Granularity, MemoryInfo, Operation,
+    Result,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -55,7 +58,7 @@ pub(crate) fn page_size() -> Bytes {
 
 /// The devices of a configuration.
 pub(crate) fn devices(config: &HostConfig) -> Result<Vec<Device>> {
-    let refuse = |reason| Err(Error::Unsupported { operation: "open", reason });
+    let refuse = |reason| Err(Error::new(Operation::Open, Detail::Unsupported { reason }));
     if config.devices == 0 || config.devices > DeviceId::LIMIT {
         return refuse(format!("{} devices; there can be 1 to {}", config.devices, DeviceId::LIMIT));
     }
@@ -95,7 +98,7 @@ pub(crate) fn host_granularity(config: &HostConfig) -> Result<Granularity> {
         let reason = format!(
             "a granularity of {host} for the host's memory; it must be {device} or a larger power of two"
         );
-        Error::Unsupported { operation: "open", reason }
+        Error::new(Operation::Open, Detail::Unsupported { reason })
     })
 }
 

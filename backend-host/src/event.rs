@@ -4,7 +4,7 @@
 use crate::backend::Host;
 use crate::stream;
 use crate::work::{Place, Work};
-use gpu_vmm_core::{DeviceId, Event, Result, Stream};
+use gpu_vmm_core::{DeviceId, Event, Operation, Result, Stream};
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -18,14 +18,14 @@ struct HostEvent {
 }
 
 pub(crate) fn create(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn Event>> {
-    host.account("make an event", device)?;
+    host.account(Operation::CreateEvent, device)?;
     Ok(Box::new(HostEvent { host: Arc::clone(host), device, marked: None, captured: None }))
 }
 
 // SAFETY: the queues tell what is done.
 unsafe impl Event for HostEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
-        let operation = "record an event";
+        let operation = Operation::RecordEvent;
         let name = stream::on(&self.host, operation, self.device, stream)?;
         self.marked = self.host.queues.place(operation, name)?;
         self.captured = self.host.queues.capture_of(name);
@@ -33,20 +33,20 @@ unsafe impl Event for HostEvent {
     }
 
     fn is_done(&self) -> Result<bool> {
-        let operation = "ask an event";
+        let operation = Operation::QueryEvent;
         self.host.queues.check_asking(operation, self.captured)?;
         self.host.queues.is_done(operation, self.marked)
     }
 
     fn wait(&self) -> Result<()> {
-        let operation = "wait for an event";
+        let operation = Operation::WaitForEvent;
         self.host.queues.check_asking(operation, self.captured)?;
         self.host.queues.wait(operation, self.marked)
     }
 
     /// The default stream is that of the event's device.
     fn hold(&self, stream: Stream<'_>) -> Result<()> {
-        let operation = "hold a stream";
+        let operation = Operation::StreamWaitEvent;
         let (device, name) = stream::of(&self.host, operation, self.device, stream)?;
         match self.marked {
             None => Ok(()),

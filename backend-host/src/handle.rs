@@ -3,7 +3,7 @@
 
 use crate::memory::Memory;
 use crate::share;
-use gpu_vmm_core::{Bytes, Error, FabricHandle, Handle, HandleTypes, Properties, Result};
+use gpu_vmm_core::{Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -30,16 +30,16 @@ unsafe impl Handle for HostHandle {
     }
 
     fn export(&self) -> Result<OwnedFd> {
-        let operation = "export physical memory";
+        let operation = Operation::ExportMemory;
         self.memory.host().process.check(operation)?;
         if !self.properties.handle_types.contains(HandleTypes::FILE_DESCRIPTOR) {
             let reason = "the memory was not created as shareable".to_owned();
-            return Err(Error::Unsupported { operation, reason });
+            return Err(Error::new(operation, Detail::Unsupported { reason }));
         }
         share::export(self.memory.pages().0, self.size())
     }
 
     fn export_fabric(&self) -> Result<FabricHandle> {
-        Err(share::no_fabric("export physical memory"))
+        Err(share::no_fabric(Operation::ExportMemory))
     }
 }

@@ -38,7 +38,7 @@
 //! use it, for the checks of `copy` and `testkit`.
 //!
 //! On systems other than 64-bit Linux the crate compiles, and opening answers
-//! [`Unsupported`](gpu_vmm_core::Error::Unsupported).
+//! [`Unsupported`](gpu_vmm_core::Detail::Unsupported).
 // What the testkit alone uses is not used without it.
 #![cfg_attr(not(feature = "testkit"), allow(dead_code))]
 

@@ -4,13 +4,13 @@ use crate::backend::Host;
 use crate::device::{Account, Charge};
 use crate::{memory_types, share};
 use gpu_vmm_core::system::{is_no_memory, refusal};
-use gpu_vmm_core::{Bytes, DeviceId, Error, Properties, Result};
+use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, Operation, Properties, Result};
 use rustix::io::Errno;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-pub(crate) const CREATE: &str = "create physical memory";
+pub(crate) const CREATE: Operation = Operation::CreateMemory;
 
 /// Pages of a memfd, and what they take from their device's amount.
 pub(crate) struct Memory {
@@ -53,7 +53,7 @@ impl Memory {
                 drop(charge);
                 let context = format!("{size} on {device}");
                 Err(or_out_of_memory(
-                    Error::Driver { operation: CREATE, source, context },
+                    Error::new(CREATE, Detail::Driver { source, context }),
                     account,
                     device,
                     size,
@@ -94,7 +94,7 @@ impl Drop for Memory {
             && let Err(source) = self.host.store.give_back(offset, self.size)
         {
             let context = format!("{} at offset {offset:#x} of the store", self.size);
-            self.host.log.record(Error::Driver { operation: "release physical memory", source, context });
+            self.host.log.record(Error::new(Operation::ReleaseMemory, Detail::Driver { source, context }));
             if let Some(charge) = self.charge.take() {
                 charge.keep();
             }
@@ -104,7 +104,7 @@ impl Drop for Memory {
 
 /// Takes from a device's amount, or says how much there is.
 pub(crate) fn charge(
-    operation: &'static str,
+    operation: Operation,
     account: &Arc<Account>,
     device: DeviceId,
     size: Bytes,
@@ -112,18 +112,18 @@ pub(crate) fn charge(
     account.take(size).ok_or_else(|| {
         let why = "the amount that was set for the device is used up";
         let source = refusal("the host backend", Errno::NOMEM, why);
-        let error = Error::Driver { operation, source, context: String::new() };
+        let error = Error::new(operation, Detail::Driver { source, context: String::new() });
         or_out_of_memory(error, account, device, size)
     })
 }
 
 /// The same error, with the numbers of the device where the answer is that memory is used up.
 pub(crate) fn or_out_of_memory(error: Error, account: &Account, device: DeviceId, requested: Bytes) -> Error {
-    match error {
-        Error::Driver { operation, source, .. } if is_no_memory(&source) => {
+    error.map_detail(|detail| match detail {
+        Detail::Driver { source, .. } if is_no_memory(&source) => {
             let info = account.info();
-            Error::OutOfMemory { operation, device, requested, free: info.free, total: info.total, source }
+            Detail::OutOfMemory { device, requested, free: info.free, total: info.total, source }
         }
         other => other,
-    }
+    })
 }

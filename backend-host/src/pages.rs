@@ -4,14 +4,14 @@
 
 use crate::device::page_size;
 use gpu_vmm_core::system::failed;
-use gpu_vmm_core::{Access, Address, AddressRange, Alignment, Bytes, Error, Granularity, Result};
+use gpu_vmm_core::{Access, Address, AddressRange, Alignment, Bytes, Granularity, Operation, Result};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-const RESERVE: &str = "reserve";
+const RESERVE: Operation = Operation::Reserve;
 
 /// With no right to read or write, addresses that cost no memory.
 const RESERVED: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
@@ -66,7 +66,7 @@ fn reserve_anywhere(size: Bytes, alignment: Alignment) -> Result<AddressRange> {
             if let Err(error) = release(RESERVE, cut) {
                 return Err(match release(RESERVE, rest) {
                     Ok(()) => error,
-                    Err(undo) => Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) },
+                    Err(undo) => error.rollback_failed(undo),
                 });
             }
         }
@@ -98,7 +98,7 @@ pub(crate) fn hint_is_kept(granularity: Granularity) -> Result<bool> {
 /// # Safety
 ///
 /// The range belongs to the caller, who uses it no more.
-pub(crate) unsafe fn release(operation: &'static str, range: AddressRange) -> Result<()> {
+pub(crate) unsafe fn release(operation: Operation, range: AddressRange) -> Result<()> {
     // SAFETY: as the caller promises.
     unsafe { munmap(range.base.as_ptr(), length(range.size)) }
         .map_err(|errno| failed(operation, "munmap", errno, range))
@@ -114,7 +114,7 @@ pub(crate) unsafe fn map(range: AddressRange, file: BorrowedFd<'_>, offset: u64)
     // SAFETY: what is replaced is a reserved range of the caller's, where nothing could be read or written.
     unsafe { mmap(range.base.as_ptr(), length(range.size), ProtFlags::empty(), flags, file, offset) }
         .map(|_| ())
-        .map_err(|errno| failed("map", "mmap", errno, range))
+        .map_err(|errno| failed(Operation::Map, "mmap", errno, range))
 }
 
 /// Takes the pages away; the addresses stay reserved.
@@ -130,7 +130,7 @@ pub(crate) unsafe fn vacate(range: AddressRange) -> Result<()> {
     // SAFETY: what is replaced is the caller's and is not used any more.
     unsafe { mmap_anonymous(range.base.as_ptr(), length(range.size), ProtFlags::empty(), flags) }
         .map(|_| ())
-        .map_err(|errno| failed("unmap", "mmap", errno, range))
+        .map_err(|errno| failed(Operation::Unmap, "mmap", errno, range))
 }
 
 /// Says what the CPU may do with mapped pages.
@@ -146,7 +146,7 @@ pub(crate) unsafe fn protect(range: AddressRange, access: Access) -> Result<()> 
     };
     // SAFETY: as the caller promises.
     unsafe { mprotect(range.base.as_ptr(), length(range.size), flags) }
-        .map_err(|errno| failed("set access", "mprotect", errno, range))
+        .map_err(|errno| failed(Operation::SetAccess, "mprotect", errno, range))
 }
 
 /// Plain memory, zeroed, for reading and writing.
@@ -155,7 +155,7 @@ pub(crate) fn allocate(size: Bytes) -> Result<AddressRange> {
     let base = unsafe {
         mmap_anonymous(ptr::null_mut(), length(size), ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }
-    .map_err(|errno: Errno| failed("allocate", "mmap", errno, size))?;
+    .map_err(|errno: Errno| failed(Operation::Allocate, "mmap", errno, size))?;
     Ok(AddressRange { base: address(base), size })
 }
 
@@ -165,14 +165,14 @@ pub(crate) fn spare_mappings() -> Result<AddressRange> {
     let size = Bytes(page.0 * 5);
     // SAFETY: the kernel chooses addresses at which nothing is.
     let base = unsafe { mmap_anonymous(ptr::null_mut(), length(size), ProtFlags::READ, RESERVED) }
-        .map_err(|errno| failed("open", "mmap", errno, size))?;
+        .map_err(|errno| failed(Operation::Open, "mmap", errno, size))?;
     let range = AddressRange { base: address(base), size };
     for odd in [1, 3] {
         let one = AddressRange { base: range.base + Bytes(page.0 * odd), size: page };
         // SAFETY: a page of what was mapped just now, which nobody uses; here and below.
         if let Err(error) = unsafe { protect(one, Access::None) } {
             // SAFETY: as above.
-            return Err(unsafe { release("open", range) }.err().unwrap_or(error));
+            return Err(unsafe { release(Operation::Open, range) }.err().unwrap_or(error));
         }
     }
     Ok(range)
@@ -203,7 +203,7 @@ mod tests {
             assert!(range.base.is_aligned_to(bytes), "{range} is not aligned to {bytes}");
             assert_eq!(range.size, Bytes::mib(2));
             // SAFETY: reserved above and used by nobody.
-            unsafe { release("test", range) }.unwrap();
+            unsafe { release(Operation::Allocate, range) }.unwrap();
         }
     }
 

@@ -9,7 +9,7 @@ use crate::mappings::Mappings;
 use crate::stream;
 use crate::work::{Place, Work};
 use gpu_vmm_core::system::refusal;
-use gpu_vmm_core::{DeviceId, DriverError, Error, Process, Result};
+use gpu_vmm_core::{Detail, DeviceId, DriverError, Error, Operation, Process, Result};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -190,7 +190,7 @@ impl Queues {
     }
 
     /// The state, if anything is queued or was lost; nothing is waited for else.
-    fn busy(&self, operation: &'static str) -> Result<Option<MutexGuard<'_, State>>> {
+    fn busy(&self, operation: Operation) -> Result<Option<MutexGuard<'_, State>>> {
         self.process.check(operation)?;
         let is_idle = self.shared.pending.load(Ordering::Acquire) == 0;
         Ok(if is_idle { None } else { Some(self.shared.state()) })
@@ -199,7 +199,7 @@ impl Queues {
     /// Queues work on a stream of a device.
     pub(crate) fn push(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         stream: usize,
         work: Work,
@@ -226,10 +226,14 @@ impl Queues {
             state.threads.retain(|thread| !thread.is_finished());
             let shared = Arc::clone(&self.shared);
             let thread = thread::Builder::new().spawn(move || shared.work());
-            let thread = thread.map_err(|error| Error::Driver {
-                operation,
-                source: DriverError::system("start a thread", &error),
-                context: "for the work of streams".to_owned(),
+            let thread = thread.map_err(|error| {
+                Error::new(
+                    operation,
+                    Detail::Driver {
+                        source: DriverError::system("start a thread", &error),
+                        context: "for the work of streams".to_owned(),
+                    },
+                )
             })?;
             state.threads.push(thread);
             state.alive += 1;
@@ -246,20 +250,20 @@ impl Queues {
     }
 
     /// Where a stream ends now; none if all of it is done.
-    pub(crate) fn place(&self, operation: &'static str, stream: usize) -> Result<Option<Place>> {
+    pub(crate) fn place(&self, operation: Operation, stream: usize) -> Result<Option<Place>> {
         let Some(state) = self.busy(operation)? else { return Ok(None) };
         let queue = state.queues.get(&stream).filter(|queue| queue.done < queue.queued);
         Ok(queue.map(|queue| Place { stream, count: queue.queued }))
     }
 
     /// Whether all before a place is done.
-    pub(crate) fn is_done(&self, operation: &'static str, place: Option<Place>) -> Result<bool> {
+    pub(crate) fn is_done(&self, operation: Operation, place: Option<Place>) -> Result<bool> {
         let state = self.busy(operation)?;
         Ok(state.zip(place).is_none_or(|(state, place)| state.is_done(place)))
     }
 
     /// Waits until all before a place is done.
-    pub(crate) fn wait(&self, operation: &'static str, place: Option<Place>) -> Result<()> {
+    pub(crate) fn wait(&self, operation: Operation, place: Option<Place>) -> Result<()> {
         let (Some(mut state), Some(place)) = (self.busy(operation)?, place) else { return Ok(()) };
         while !state.is_done(place) {
             state = self.shared.wait(state);
@@ -268,12 +272,7 @@ impl Queues {
     }
 
     /// Has a stream be a blocking one.
-    pub(crate) fn make_blocking(
-        &self,
-        operation: &'static str,
-        device: DeviceId,
-        stream: usize,
-    ) -> Result<()> {
+    pub(crate) fn make_blocking(&self, operation: Operation, device: DeviceId, stream: usize) -> Result<()> {
         self.process.check(operation)?;
         let mut state = self.shared.state();
         let queue = state.queues.entry(stream).or_default();
@@ -282,7 +281,7 @@ impl Queues {
     }
 
     /// Waits for what is on a device's default stream and on those that it waits for.
-    pub(crate) fn wait_for_default(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+    pub(crate) fn wait_for_default(&self, operation: Operation, device: DeviceId) -> Result<()> {
         self.check_waiting(operation, Waiting::Default(device))?;
         let Some(mut state) = self.busy(operation)? else { return Ok(()) };
         let default = stream::default_of(device);
@@ -295,7 +294,7 @@ impl Queues {
     }
 
     /// Waits for all that is queued on the streams of a device now.
-    pub(crate) fn wait_for_device(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+    pub(crate) fn wait_for_device(&self, operation: Operation, device: DeviceId) -> Result<()> {
         self.check_waiting(operation, Waiting::Device(device))?;
         let Some(mut state) = self.busy(operation)? else { return Ok(()) };
         let queues = state.queues.iter().filter(|(_, queue)| queue.device == device);
@@ -309,7 +308,7 @@ impl Queues {
 
     /// Waits for a stream and ends it. A forked child leaves it alone, as its parent's.
     pub(crate) fn remove(&self, stream: usize) {
-        let operation = "drop a stream";
+        let operation = Operation::DestroyStream;
         let waited = self.place(operation, stream).and_then(|place| self.wait(operation, place));
         if waited.is_ok() {
             let removed = self.shared.state().queues.remove(&stream);
@@ -320,7 +319,7 @@ impl Queues {
     }
 
     /// Refuses a device whose work was ended.
-    pub(crate) fn check_alive(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+    pub(crate) fn check_alive(&self, operation: Operation, device: DeviceId) -> Result<()> {
         self.process.check(operation)?;
         if !self.shared.has_lost.load(Ordering::Acquire) {
             return Ok(());
@@ -329,7 +328,7 @@ impl Queues {
             None => Ok(()),
             Some(why) => {
                 let source = refusal("the host backend", Errno::FAULT, why.clone());
-                Err(Error::DeviceLost { operation, source })
+                Err(Error::new(operation, Detail::DeviceLost { source }))
             }
         }
     }

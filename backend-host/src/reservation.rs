@@ -6,7 +6,9 @@ use crate::backend::Host;
 use crate::mappings::{Kept, Mapping};
 use crate::{pages, share};
 use gpu_vmm_core::system::refusal;
-use gpu_vmm_core::{Access, AccessMap, AddressRange, Alignment, Bytes, Error, Grant, Reservation, Result};
+use gpu_vmm_core::{
+    Access, AccessMap, AddressRange, Alignment, Bytes, Detail, Error, Grant, Operation, Reservation, Result,
+};
 use gpu_vmm_core::{Address, DeviceId};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -33,7 +35,7 @@ impl HostReservation {
     }
 
     /// The addresses of a part that lies in this reservation, in a process where that means something.
-    fn part(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<AddressRange> {
+    fn part(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<AddressRange> {
         self.host.process.check(operation)?;
         let part = AddressRange { base: self.range.base + offset, size: length };
         let fits = offset.checked_add(length).is_some_and(|end| end <= self.range.size);
@@ -44,7 +46,7 @@ impl HostReservation {
     }
 
     /// The mappings that make up a part.
-    fn mapped(&self, operation: &'static str, part: AddressRange) -> Result<Vec<(AddressRange, AccessMap)>> {
+    fn mapped(&self, operation: Operation, part: AddressRange) -> Result<Vec<(AddressRange, AccessMap)>> {
         self.host.mappings.whole(part).ok_or_else(|| {
             invalid(operation, part, "the part is not one or several whole mappings".to_owned())
         })
@@ -52,7 +54,7 @@ impl HostReservation {
 }
 
 /// What a driver calls an invalid value.
-fn invalid(operation: &'static str, part: AddressRange, why: String) -> Error {
+fn invalid(operation: Operation, part: AddressRange, why: String) -> Error {
     Error::driver(operation, refusal("the host backend", Errno::INVAL, why), part)
 }
 
@@ -70,9 +72,9 @@ unsafe impl Reservation for HostReservation {
     }
 
     unsafe fn map(&mut self, offset: Bytes, handle: &HostHandle) -> Result<()> {
-        let part = self.part("map", offset, handle.memory.size())?;
+        let part = self.part(Operation::Map, offset, handle.memory.size())?;
         if let Some(other) = self.host.mappings.first_in(part) {
-            return Err(invalid("map", part, format!("something is mapped at {other}")));
+            return Err(invalid(Operation::Map, part, format!("something is mapped at {other}")));
         }
         let (file, start) = handle.memory.pages();
         // SAFETY: the part lies in this reservation, nothing is mapped there, and `&mut self` keeps it so.
@@ -83,8 +85,8 @@ unsafe impl Reservation for HostReservation {
     }
 
     unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
-        let part = self.part("unmap", offset, length)?;
-        self.mapped("unmap", part)?;
+        let part = self.part(Operation::Unmap, offset, length)?;
+        self.mapped(Operation::Unmap, part)?;
         let _untouched = self.host.mappings.untouched();
         // SAFETY: the part lies in this reservation, and the caller promises that nothing uses it any more.
         self.host.spare.help(|| unsafe { pages::vacate(part) })?;
@@ -93,8 +95,8 @@ unsafe impl Reservation for HostReservation {
     }
 
     unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
-        let part = self.part("set access", offset, length)?;
-        let mut mapped = self.mapped("set access", part)?;
+        let part = self.part(Operation::SetAccess, offset, length)?;
+        let mut mapped = self.mapped(Operation::SetAccess, part)?;
         for (_, access) in &mut mapped {
             *access = grants.iter().fold(*access, |map, grant| map.with(grant.device, grant.access));
         }
@@ -112,11 +114,11 @@ unsafe impl Reservation for HostReservation {
     }
 
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
-        let part = self.part("access", offset, Bytes(1))?;
+        let part = self.part(Operation::QueryAccess, offset, Bytes(1))?;
         self.host
             .mappings
             .access(part.base, device)
-            .ok_or_else(|| invalid("access", part, "nothing is mapped there".to_owned()))
+            .ok_or_else(|| invalid(Operation::QueryAccess, part, "nothing is mapped there".to_owned()))
     }
 
     unsafe fn return_memory(&mut self) -> Result<()> {
@@ -128,7 +130,7 @@ unsafe impl Reservation for HostReservation {
     }
 
     unsafe fn dma_buf(&self, _owner: DeviceId, _offset: Bytes, _length: Bytes) -> Result<OwnedFd> {
-        Err(Error::Unsupported { operation: "export a dma-buf", reason: share::NO_DMA_BUF.to_owned() })
+        Err(Error::new(Operation::ExportDmaBuf, Detail::Unsupported { reason: share::NO_DMA_BUF.to_owned() }))
     }
 }
 
@@ -137,7 +139,7 @@ impl Drop for HostReservation {
         if !self.host.process.is_this() {
             return;
         }
-        let operation = "free addresses";
+        let operation = Operation::FreeReservation;
         let result = match self.host.mappings.first_in(self.range) {
             // Whoever mapped it may still use it: addresses that are lost are the smaller harm.
             Some(left) => Err(invalid(operation, self.range, format!("{left} is still mapped"))),

@@ -8,7 +8,7 @@
 
 use crate::pages;
 use gpu_vmm_core::system::is_no_memory;
-use gpu_vmm_core::{AddressRange, Result};
+use gpu_vmm_core::{AddressRange, Operation, Result};
 use std::sync::{Mutex, PoisonError};
 
 /// The reserve; empty where the kernel did not give it.
@@ -38,12 +38,12 @@ impl Spare {
     pub(crate) fn release(&self) -> Result<()> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         // SAFETY: nothing is ever done with these addresses.
-        taken.map_or(Ok(()), |range| unsafe { pages::release("close", range) })
+        taken.map_or(Ok(()), |range| unsafe { pages::release(Operation::ReleaseMemory, range) })
     }
 }
 
 /// True where there was a reserve and it is given up now.
 fn give_up(spare: &mut Option<AddressRange>) -> bool {
     // SAFETY: nothing is ever done with these addresses.
-    spare.take().is_some_and(|range| unsafe { pages::release("unmap", range) }.is_ok())
+    spare.take().is_some_and(|range| unsafe { pages::release(Operation::Unmap, range) }.is_ok())
 }

@@ -5,7 +5,7 @@
 //! descriptor from any other.
 
 use gpu_vmm_core::system::{answer, failed, refusal};
-use gpu_vmm_core::{Bytes, DriverError, Error, Result};
+use gpu_vmm_core::{Bytes, Detail, DriverError, Error, Operation, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ pub(crate) const NO_FABRIC: &str = "memory of the host is shared within one mach
 /// Why there are no dma-bufs.
 pub(crate) const NO_DMA_BUF: &str = "a handle's descriptor is a memfd, which is no dma-buf";
 
-const IMPORT: &str = "import physical memory";
+const IMPORT: Operation = Operation::ImportMemory;
 
 /// The size can be changed no more, and neither can that.
 const SEALED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -38,10 +38,8 @@ pub(crate) fn new_shared_file(size: Bytes) -> Result<OwnedFd, DriverError> {
 
 /// A descriptor of the caller's own for an exported one, if it is that and has this size.
 pub(crate) fn import(fd: BorrowedFd<'_>, size: Bytes) -> Result<OwnedFd> {
-    let refuse = |call, errno, why: String| Error::Driver {
-        operation: IMPORT,
-        source: refusal(call, errno, why),
-        context: size.to_string(),
+    let refuse = |call, errno, why: String| {
+        Error::new(IMPORT, Detail::Driver { source: refusal(call, errno, why), context: size.to_string() })
     };
     let seals = fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
     if !seals.contains(SEALED_SIZE) {
@@ -60,7 +58,7 @@ pub(crate) fn import(fd: BorrowedFd<'_>, size: Bytes) -> Result<OwnedFd> {
 /// A new descriptor for the same memory; it is closed on exec.
 pub(crate) fn export(fd: impl AsFd, size: Bytes) -> Result<OwnedFd> {
     duplicate(fd.as_fd())
-        .map_err(|errno| failed("export physical memory", "fcntl(F_DUPFD_CLOEXEC)", errno, size))
+        .map_err(|errno| failed(Operation::ExportMemory, "fcntl(F_DUPFD_CLOEXEC)", errno, size))
 }
 
 /// Above the three standard streams, in case one of them is closed.
@@ -69,6 +67,6 @@ fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 }
 
 /// Why there are no fabric handles.
-pub(crate) fn no_fabric(operation: &'static str) -> Error {
-    Error::Unsupported { operation, reason: NO_FABRIC.to_owned() }
+pub(crate) fn no_fabric(operation: Operation) -> Error {
+    Error::new(operation, Detail::Unsupported { reason: NO_FABRIC.to_owned() })
 }

@@ -3,7 +3,9 @@
 
 use crate::backend::Host;
 use crate::{copy, pages};
-use gpu_vmm_core::{Address, AddressRange, Bytes, CopyStream, DeviceId, Error, Pinned, Result};
+use gpu_vmm_core::{
+    Address, AddressRange, Bytes, CopyStream, Detail, DeviceId, Error, Operation, Pinned, Result,
+};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -25,15 +27,15 @@ unsafe impl Pinned for HostPinned {
 impl Drop for HostPinned {
     fn drop(&mut self) {
         // SAFETY: the pages were mapped for this alone. Should it fail, they are lost and nothing else.
-        let _ = unsafe { pages::release("give back pinned memory", self.0) };
+        let _ = unsafe { pages::release(Operation::FreePinned, self.0) };
     }
 }
 
 pub(crate) fn pin(host: &Host, size: Bytes) -> Result<Box<dyn Pinned>> {
-    const OPERATION: &str = "pin";
+    const OPERATION: Operation = Operation::PinMemory;
     host.process.check(OPERATION)?;
     if size.is_zero() {
-        return Err(Error::ZeroSize { operation: OPERATION });
+        return Err(Error::new(OPERATION, Detail::ZeroSize));
     }
     Ok(Box::new(HostPinned(pages::allocate(size)?)))
 }
@@ -46,7 +48,7 @@ struct HostCopyStream {
 }
 
 pub(crate) fn copy_stream(host: &Arc<Host>, device: DeviceId) -> Result<Box<dyn CopyStream>> {
-    host.account("open a lane", device)?;
+    host.account(Operation::CreateStream, device)?;
     Ok(Box::new(HostCopyStream { host: Arc::clone(host), device }))
 }
 
@@ -67,6 +69,6 @@ unsafe impl CopyStream for HostCopyStream {
     }
 
     fn finish(&mut self) -> Result<()> {
-        self.host.process.check("finish copies")
+        self.host.process.check(Operation::WaitForStream)
     }
 }

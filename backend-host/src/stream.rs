@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::backend::Host;
-use gpu_vmm_core::{DeviceId, Error, Result, Stream};
+use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result, Stream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How many names have one number: one for each device that there can be.
@@ -28,7 +28,7 @@ pub(crate) const fn device_of(name: usize) -> DeviceId {
 /// The device and the name of a stream, which is `device`'s if it is the default one.
 pub(crate) fn of(
     host: &Host,
-    operation: &'static str,
+    operation: Operation,
     device: DeviceId,
     stream: Stream<'_>,
 ) -> Result<(DeviceId, usize)> {
@@ -40,22 +40,18 @@ pub(crate) fn of(
 }
 
 /// The same for a stream that must be the device's.
-pub(crate) fn on(
-    host: &Host,
-    operation: &'static str,
-    device: DeviceId,
-    stream: Stream<'_>,
-) -> Result<usize> {
+pub(crate) fn on(host: &Host, operation: Operation, device: DeviceId, stream: Stream<'_>) -> Result<usize> {
     match of(host, operation, device, stream)? {
-        (own, _) if own != device => {
-            Err(Error::ForeignStream { operation, theirs: own.to_string(), ours: device.to_string() })
-        }
+        (own, _) if own != device => Err(Error::new(
+            operation,
+            Detail::ForeignStream { theirs: own.to_string(), ours: device.to_string() },
+        )),
         (_, name) => Ok(name),
     }
 }
 
 /// The device of a stream, which is any for the default one; an error for what is no stream of this backend.
-pub(crate) fn check(host: &Host, operation: &'static str, stream: Stream<'_>) -> Result<Option<DeviceId>> {
+pub(crate) fn check(host: &Host, operation: Operation, stream: Stream<'_>) -> Result<Option<DeviceId>> {
     host.process.check(operation)?;
     let name = stream.as_raw().addr();
     if name == 0 {
@@ -63,7 +59,7 @@ pub(crate) fn check(host: &Host, operation: &'static str, stream: Stream<'_>) ->
     }
     if name < DEVICES {
         let reason = format!("{name:#x} is no stream of host memory, which has only its own");
-        return Err(Error::Unsupported { operation, reason });
+        return Err(Error::new(operation, Detail::Unsupported { reason }));
     }
     let device = device_of(name);
     host.account(operation, device).map(|_| Some(device))

@@ -15,7 +15,8 @@ use gpu_vmm_core::testkit::{
     write_pattern_words,
 };
 use gpu_vmm_core::{
-    Access, AccessMap, Address, AddressRange, Bytes, DeviceId, Error, Granularity, Result, Stream,
+    Access, AccessMap, Address, AddressRange, Bytes, Detail, DeviceId, Error, Granularity, Operation, Result,
+    Stream,
 };
 use rustix::io::Errno;
 use std::ptr::without_provenance_mut;
@@ -25,7 +26,7 @@ impl HostBackend {
     /// How many words the memory has, if `device` may do `need` with all of them.
     fn words(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         at: Address,
         length: Bytes,
@@ -44,7 +45,7 @@ impl Workbench for HostBackend {
     }
 
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
-        let count = self.words("write pattern", device, at, length, Access::ReadWrite)?;
+        let count = self.words(Operation::WritePattern, device, at, length, Access::ReadWrite)?;
         if count > 0 {
             // SAFETY: the memory is aligned, mapped, and may be written, as was checked; the caller lets nobody
             // else use it meanwhile, and any bytes are a `u64`.
@@ -54,7 +55,7 @@ impl Workbench for HostBackend {
     }
 
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
-        const OPERATION: &str = "check pattern";
+        const OPERATION: Operation = Operation::CheckPattern;
         let count = self.words(OPERATION, device, at, length, Access::Read)?;
         if count == 0 {
             return Ok(0);
@@ -69,7 +70,7 @@ impl Workbench for HostBackend {
         let mut walked = Walked::default();
         let mut at = head;
         while at.0 != 0 && walked.nodes < most {
-            self.words("walk a list", device, at, Bytes(2 * PATTERN_WORD.0), Access::Read)?;
+            self.words(Operation::WalkList, device, at, Bytes(2 * PATTERN_WORD.0), Access::Read)?;
             // SAFETY: two words that are aligned, mapped, and may be read, as was checked.
             let [next, value] = unsafe { at.as_ptr::<[u64; 2]>().read() };
             walked.nodes += 1;
@@ -89,13 +90,13 @@ impl Workbench for HostBackend {
 
     /// The mode does not matter: nothing is forbidden but to wait for what captures.
     unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, _: CaptureMode) -> Result<()> {
-        let operation = "begin a capture";
+        let operation = Operation::BeginCapture;
         let name = stream::on(&self.0, operation, device, stream)?;
         self.0.queues.begin_capture(operation, device, name)
     }
 
     fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
-        let operation = "end a capture";
+        let operation = Operation::EndCapture;
         let name = stream::on(&self.0, operation, device, stream)?;
         let work = self.0.queues.end_capture(operation, name)?;
         Ok(Box::new(HostGraph { host: Arc::clone(&self.0), device, work }))
@@ -110,12 +111,12 @@ impl Workbench for HostBackend {
         seed: u64,
         rounds: u32,
     ) -> Result<()> {
-        let operation = "start pattern";
+        let operation = Operation::CheckPattern;
         let name = stream::on(&self.0, operation, device, stream)?;
         check_words(operation, at, length)?;
         self.0.queues.check_alive(operation, device)?;
         if at.checked_add(length).is_none() {
-            return Err(Error::Overflow { operation, base: at.0, length: length.0 });
+            return Err(Error::new(operation, Detail::Overflow { base: at.0, length: length.0 }));
         }
         let (range, seeds) = (AddressRange { base: at, size: length }, round_seeds(seed, rounds).collect());
         self.0.queues.push(
@@ -129,11 +130,11 @@ impl Workbench for HostBackend {
     /// An anonymous mapping of the process, which counts against the device's amount in whole pages. Only `device`
     /// may use it, as after `cuMemAlloc`.
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address> {
-        let operation = "allocate";
+        let operation = Operation::Allocate;
         let host = &self.0;
         let account = host.account(operation, device)?;
         if size.is_zero() {
-            return Err(Error::ZeroSize { operation });
+            return Err(Error::new(operation, Detail::ZeroSize));
         }
         let size = in_pages(operation, size)?;
         let charge = charge(operation, account, device, size)?;
@@ -144,7 +145,7 @@ impl Workbench for HostBackend {
     }
 
     unsafe fn free_plain(&self, device: DeviceId, at: Address, size: Bytes) -> Result<()> {
-        let operation = "free";
+        let operation = Operation::Free;
         self.0.account(operation, device)?;
         let range = AddressRange { base: at, size: in_pages(operation, size)? };
         let _untouched = self.0.mappings.untouched();
@@ -162,10 +163,10 @@ impl Workbench for HostBackend {
 }
 
 fn own_stream(host: &Arc<Host>, device: DeviceId, is_blocking: bool) -> Result<Box<dyn WorkStream>> {
-    host.account("make a stream", device)?;
+    host.account(Operation::CreateStream, device)?;
     let name = stream::new_name(device);
     if is_blocking {
-        host.queues.make_blocking("make a stream", device, name)?;
+        host.queues.make_blocking(Operation::CreateStream, device, name)?;
     }
     Ok(Box::new(HostStream { host: Arc::clone(host), name }))
 }
@@ -183,7 +184,7 @@ impl WorkStream for HostStream {
     }
 
     fn is_done(&self) -> Result<bool> {
-        let operation = "ask a stream";
+        let operation = Operation::QueryStream;
         let queues = &self.host.queues;
         queues.check_waiting(operation, Waiting::Stream(self.name))?;
         let is_done = queues.place(operation, self.name)?.is_none();
@@ -208,7 +209,7 @@ struct HostGraph {
 
 impl Graph for HostGraph {
     unsafe fn launch(&self, stream: Stream<'_>) -> Result<()> {
-        let operation = "launch a graph";
+        let operation = Operation::LaunchGraph;
         let name = stream::on(&self.host, operation, self.device, stream)?;
         self.host.queues.check_alive(operation, self.device)?;
         self.work
@@ -218,23 +219,22 @@ impl Graph for HostGraph {
 }
 
 /// Refuses what is not made of whole words.
-fn check_words(operation: &'static str, at: Address, length: Bytes) -> Result<()> {
+fn check_words(operation: Operation, at: Address, length: Bytes) -> Result<()> {
     for (what, value) in [("address", at.0), ("length", length.0)] {
         if let Some(granularity) = Granularity::new(PATTERN_WORD)
             && !granularity.divides(Bytes(value))
         {
-            return Err(Error::Unaligned { operation, what, value, granularity });
+            return Err(Error::new(operation, Detail::Unaligned { what, value, granularity }));
         }
     }
     Ok(())
 }
 
 /// Whole pages, which is what the kernel gives.
-fn in_pages(operation: &'static str, size: Bytes) -> Result<Bytes> {
+fn in_pages(operation: Operation, size: Bytes) -> Result<Bytes> {
     let page = page_size().0;
-    size.0.checked_next_multiple_of(page).map(Bytes).ok_or(Error::Overflow {
-        operation,
-        base: size.0,
-        length: page,
-    })
+    size.0
+        .checked_next_multiple_of(page)
+        .map(Bytes)
+        .ok_or_else(|| Error::new(operation, Detail::Overflow { base: size.0, length: page }))
 }

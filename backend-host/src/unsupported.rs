@@ -7,9 +7,9 @@ use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 #[cfg(feature = "testkit")]
 use gpu_vmm_core::testkit::{Walked, WorkStream, Workbench};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device,
-    DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Handle, InstanceId, MemoryInfo, Pinned,
-    Properties, Quirk, Reservation, Result, Stream, Vendor,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Detail,
+    Device, DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Handle, InstanceId, MemoryInfo,
+    Operation, Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -33,14 +33,14 @@ impl HostBackend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`], always.
+    /// [`Detail::Unsupported`], always.
     pub fn open() -> Result<Self> {
         Self::with(&HostConfig::new())
     }
 
     pub(crate) fn with(config: &HostConfig) -> Result<Self> {
         let reason = format!("the host backend needs 64-bit Linux; {config:?} cannot be opened");
-        Err(Error::Unsupported { operation: "open", reason })
+        Err(Error::new(Operation::Open, Detail::Unsupported { reason }))
     }
 }
 
@@ -85,7 +85,7 @@ unsafe impl Backend for HostBackend {
         match *self {}
     }
 
-    fn check_host_access(&self, _: &'static str, _: &Properties) -> Result<()> {
+    fn check_host_access(&self, _: Operation, _: &Properties) -> Result<()> {
         match *self {}
     }
 

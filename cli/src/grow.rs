@@ -9,7 +9,8 @@ use crate::report::{Report, Step, micros, opening};
 use crate::steps::Steps;
 use crate::{Answer, choose, machine};
 use gpu_vmm::{
-    AnyBackend, Backend, Bytes, DeviceId, Error, Growth, Placement, Region, Result, Vendor, WaitFor,
+    AnyBackend, Backend, Bytes, Detail, DeviceId, Error, Growth, Operation, Placement, Region, Result,
+    Vendor, WaitFor,
 };
 use gpu_vmm_testkit::Workbench;
 use std::time::{Duration, Instant};
@@ -58,7 +59,7 @@ pub(crate) fn run(asked: &GrowArguments) -> Answer {
 /// Drivers do much of their work at the first call of a kind (CUDA makes a context, HIP compiles its kernels); that is
 /// not growth, so each is called once before.
 pub(crate) fn warm_up(backend: &AnyBackend, device: DeviceId) -> Result<()> {
-    let granularity = backend.device("grow", device)?.granularity.bytes();
+    let granularity = backend.device(Operation::Grow, device)?.granularity.bytes();
     let mut region = Region::builder(backend).on(device).reserve(granularity).build()?;
     region.grow_to(granularity)?;
     region.write_pattern(device, Bytes::ZERO, granularity, 0)?;
@@ -67,10 +68,10 @@ pub(crate) fn warm_up(backend: &AnyBackend, device: DeviceId) -> Result<()> {
 
 /// Refuses what the device or the machine cannot hold before anything is taken.
 fn check_room(backend: &AnyBackend, device: DeviceId, to: Bytes) -> Answer {
-    let operation = "grow";
+    let operation = Operation::Grow;
     let total = backend.device(operation, device)?.total_memory;
     if to > total {
-        return Err(Error::ExceedsDevice { operation, requested: to, device, total }.into());
+        return Err(Error::new(operation, Detail::ExceedsDevice { requested: to, device, total }).into());
     }
     // A GPU's driver answers for itself. The kernel ends a program that takes more than there is.
     let free = machine::free(backend, device)?;
@@ -90,7 +91,7 @@ fn reserve(
     device: DeviceId,
     asked: &GrowArguments,
 ) -> Answer<(Region<AnyBackend>, Report)> {
-    let found = backend.device("grow", device)?;
+    let found = backend.device(Operation::Grow, device)?;
     let mut builder = Region::builder(backend).on(device);
     if let Some(size) = asked.reserve {
         builder = builder.reserve(size);

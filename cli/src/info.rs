@@ -78,7 +78,7 @@ fn backend(found: Found) -> BackendInfo {
         Err(error) => BackendInfo {
             backend: name,
             found: false,
-            error: Some(error.to_string()),
+            error: Some(error.detail().to_string()),
             driver: None,
             devices: Vec::new(),
             quirks: Vec::new(),

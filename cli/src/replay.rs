@@ -6,7 +6,7 @@ use crate::output::{Output, about};
 use crate::progress::Progress;
 use crate::{Answer, choose, grow, replay_text};
 use gpu_vmm::pool::PoolSnapshot;
-use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Vendor};
+use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Operation, Vendor};
 use gpu_vmm_replay::{Allocator, Options, Outcome, Plain, Pooled, Streams, Trace};
 use serde::Serialize;
 use std::path::Path;
@@ -32,7 +32,7 @@ pub(crate) fn run(asked: &ReplayArguments) -> Answer {
     let trace = read(&asked.trace, &mut progress)?;
     let backend = open(asked)?;
     let device = choose::device(&backend, asked.on.device);
-    let device_name = backend.device("replay", device)?.name.clone();
+    let device_name = backend.device(Operation::QueryDevice, device)?.name.clone();
     if !asked.force {
         check_room(&backend, device, &trace, asked.threads)?;
     }

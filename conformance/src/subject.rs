@@ -3,7 +3,8 @@
 use crate::fork_server::{Child, ForkServer, Request};
 use crate::target::Target;
 use gpu_vmm_core::{
-    Access, Address, Bytes, DeviceId, PhysicalMemory, Placement, Properties, Region, RegionBuilder,
+    Access, Address, Bytes, Detail, DeviceId, Error, PhysicalMemory, Placement, Properties, Region,
+    RegionBuilder,
 };
 use gpu_vmm_testkit::Workbench;
 use std::cell::RefCell;
@@ -17,9 +18,9 @@ pub(crate) fn skip(reason: impl Into<String>) -> ! {
 
 /// What not every device or version can do ends the case as skipped, with the reason.
 pub(crate) fn or_skip<T>(result: gpu_vmm_core::Result<T>) -> T {
-    match result {
+    match result.map_err(Error::into_detail) {
         Ok(value) => value,
-        Err(gpu_vmm_core::Error::Unsupported { reason, .. }) => skip(reason),
+        Err(Detail::Unsupported { reason, .. }) => skip(reason),
         Err(error) => panic!("{error}"),
     }
 }

@@ -7,7 +7,7 @@ use crate::peer::Peer;
 use crate::report::Environment;
 use crate::suite::Suite;
 use crate::target::Target;
-use gpu_vmm_core::DeviceId;
+use gpu_vmm_core::{DeviceId, Operation};
 use gpu_vmm_testkit::Workbench;
 use gpu_vmm_testkit::raw::Missing;
 use serde::{Deserialize, Serialize};
@@ -90,7 +90,7 @@ pub(crate) fn open<B: Workbench>(target: &Arc<dyn Target<B>>, device: DeviceId) 
 }
 
 fn usable<B: Workbench>(backend: B, device: DeviceId) -> Result<B, String> {
-    backend.device("conformance", device).map_err(|error| error.to_string())?;
+    backend.device(Operation::QueryDevice, device).map_err(|error| error.to_string())?;
     Ok(backend)
 }
 

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)] // the suite forks before anything else
 #![allow(clippy::expect_used)] // a test program may panic
 
-use gpu_vmm::{AnyBackend, Backend, DeviceId, Vendor};
+use gpu_vmm::{AnyBackend, Backend, DeviceId, Operation, Vendor};
 use gpu_vmm_conformance::{Event, Item, Layer, Outcome, Suite, Target, Verdict, targets};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use std::collections::HashMap;
@@ -126,7 +126,7 @@ fn chosen(suite: &Suite<AnyBackend>) -> Vec<Chosen> {
         if wanted == Some(false) {
             continue;
         }
-        let opened = target.open().and_then(|backend| match backend.device("test", DEVICE) {
+        let opened = target.open().and_then(|backend| match backend.device(Operation::Allocate, DEVICE) {
             Ok(_) => Ok(backend),
             Err(error) => Err(error.to_string()),
         });

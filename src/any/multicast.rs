@@ -5,7 +5,7 @@
 
 use super::{AnyBackend, AnyHandle};
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver, MulticastGranularity};
-use gpu_vmm_core::{Bytes, DeviceId, Error, FabricHandle, Properties, Result};
+use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, FabricHandle, Operation, Properties, Result};
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 
@@ -35,14 +35,14 @@ pub enum AnyMulticast {
 unsafe impl MulticastBackend for AnyBackend {
     type Driver = AnyMulticast;
 
-    fn multicast(&self, operation: &'static str) -> Result<AnyMulticast> {
+    fn multicast(&self, operation: Operation) -> Result<AnyMulticast> {
         dispatch!(*self, Self, ref backend, AnyMulticast as wrap => backend.multicast(operation).map(wrap))
     }
 }
 
 /// One branch for each vendor that is built in, where the calls and all of the handles are its own.
 macro_rules! of_one_vendor {
-    ($operation:literal, $driver:expr, [$($handle:ident),+], $inner:ident => $body:expr) => {
+    ($operation:expr, $driver:expr, [$($handle:ident),+], $inner:ident => $body:expr) => {
         match ($driver, $($handle),+) {
             #[cfg(feature = "cuda")]
             (AnyMulticast::Cuda($inner), $(AnyHandle::Cuda($handle)),+) => $body,
@@ -51,11 +51,7 @@ macro_rules! of_one_vendor {
             #[cfg(feature = "host")]
             (AnyMulticast::Host($inner), $(AnyHandle::Host($handle)),+) => $body,
             #[allow(unreachable_patterns)] // with one vendor built in
-            (driver, $($handle),+) => Err(Error::ForeignHandle {
-                operation: $operation,
-                theirs: format!("{:?}", ($($handle),+)),
-                ours: format!("{driver:?}"),
-            }),
+            (driver, $($handle),+) => Err(Error::new($operation, Detail::ForeignHandle { theirs: format!("{:?}", ($($handle),+)), ours: format!("{driver:?}") })),
         }
     };
 }
@@ -64,13 +60,13 @@ macro_rules! of_one_vendor {
 unsafe impl MulticastDriver for AnyMulticast {
     type Handle = AnyHandle;
 
-    fn check_device(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+    fn check_device(&self, operation: Operation, device: DeviceId) -> Result<()> {
         dispatch!(*self, Self, ref driver => driver.check_device(operation, device))
     }
 
     fn granularity(
         &self,
-        operation: &'static str,
+        operation: Operation,
         devices: u32,
         size: Bytes,
         properties: &Properties,
@@ -107,7 +103,7 @@ unsafe impl MulticastDriver for AnyMulticast {
 
     unsafe fn add(&self, object: &AnyHandle, device: DeviceId) -> Result<()> {
         // SAFETY: as in `create`.
-        of_one_vendor!("add device", self, [object], driver => unsafe { driver.add(object, device) })
+        of_one_vendor!(Operation::AddDevice, self, [object], driver => unsafe { driver.add(object, device) })
     }
 
     unsafe fn bind(
@@ -118,7 +114,7 @@ unsafe impl MulticastDriver for AnyMulticast {
         memory_offset: Bytes,
         length: Bytes,
     ) -> Result<()> {
-        of_one_vendor!("bind", self, [object, memory], driver => {
+        of_one_vendor!(Operation::Bind, self, [object, memory], driver => {
             // SAFETY: as in `create`.
             unsafe { driver.bind(object, offset, memory, memory_offset, length) }
         })
@@ -131,7 +127,7 @@ unsafe impl MulticastDriver for AnyMulticast {
         offset: Bytes,
         length: Bytes,
     ) -> Result<()> {
-        of_one_vendor!("unbind", self, [object], driver => {
+        of_one_vendor!(Operation::Unbind, self, [object], driver => {
             // SAFETY: as in `create`.
             unsafe { driver.unbind(object, device, offset, length) }
         })

@@ -77,8 +77,8 @@ pub use types::handles;
 #[cfg(unix)]
 pub use types::system;
 pub use types::{
-    Access, AccessMap, Address, AddressRange, Alignment, BankId, Bytes, Capability, Device, DeviceId,
-    DeviceUuid, DriverError, DriverInfo, Error, ErrorKind, Evidence, FabricHandle, Feature, Grant,
-    Granularity, HandleTypes, InstanceId, LoadAttempt, Location, Lock, MemoryInfo, MemoryKind,
-    ParseBytesError, Process, Properties, Quirk, Result, Vendor,
+    Access, AccessMap, Address, AddressRange, Alignment, BankId, Bytes, Capability, Detail, Device, DeviceId,
+    DeviceUuid, DriverError, DriverInfo, Error, ErrorKind, Evidence, ExtensionError, FabricHandle, Feature,
+    Grant, Granularity, HandleTypes, InstanceId, LoadAttempt, Location, Lock, MemoryInfo, MemoryKind,
+    Operation, ParseBytesError, Process, Properties, Quirk, Result, Vendor,
 };

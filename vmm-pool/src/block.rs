@@ -3,6 +3,7 @@
 //! Unsafe, since a block's body is taken out of it while it is dropped.
 #![allow(unsafe_code)]
 
+use crate::Fence;
 use crate::classes::Class;
 use crate::last_freed::Freed;
 use crate::pending::Waiting;
@@ -11,8 +12,7 @@ use crate::shared::Inner;
 use crate::stack::Ready;
 use crate::stream_order::StreamIndex;
 use crate::thread_cache::{BinIndex, ThreadCacheRef};
-use crate::{Fence, PoolResult};
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Stream};
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Operation, Result, Stream};
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -105,10 +105,10 @@ impl<B: Backend> Block<B> {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](gpu_vmm_core::Error::Unsupported) for the [per-thread default stream](Stream::is_per_thread), and
-    /// for more streams than a pool can serve; [`Forked`](gpu_vmm_core::Error::Forked).
-    pub fn record_use(&mut self, stream: Stream<'static>) -> PoolResult<()> {
-        let operation = "record a use";
+    /// [`Unsupported`](gpu_vmm_core::Detail::Unsupported) for the [per-thread default stream](Stream::is_per_thread), and
+    /// for more streams than a pool can serve; [`Forked`](gpu_vmm_core::Detail::Forked).
+    pub fn record_use(&mut self, stream: Stream<'static>) -> Result<()> {
+        let operation = Operation::RecordUse;
         let index = self.body.lane.inner.core(operation)?.streams.index(operation, stream)?;
         self.note_use(index);
         Ok(())
@@ -205,7 +205,7 @@ impl<B: Backend> Body<B> {
     /// Has it wait for the other streams that have used it, or for its fence.
     fn wait_for(&self, others: Others) {
         // A block is freed in the process that made it.
-        let Ok(mut core) = self.lane.inner.core("free") else { return };
+        let Ok(mut core) = self.lane.inner.core(Operation::Free) else { return };
         let mut turns = Vec::with_capacity(others.streams.len());
         for index in others.streams {
             turns.push(core.streams.free(index));
@@ -224,7 +224,7 @@ fn give_old<B: Backend>(lane: &ThreadCacheRef<B>, bin: BinIndex, class: Class) {
     let (old, stream) = (cache.take_old(bin, class), cache.stream_of(bin));
     drop(cache);
     // As above.
-    let Ok(mut core) = lane.inner.core("free") else { return };
+    let Ok(mut core) = lane.inner.core(Operation::Free) else { return };
     old.into_iter().for_each(|piece| core.give(piece, stream));
     core.keep_to_limit();
 }

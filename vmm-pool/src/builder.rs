@@ -1,7 +1,7 @@
 //! How a pool comes to be.
 
-use crate::{Pool, PoolResult, PoolStats, PremapThread, Unfreed};
-use gpu_vmm_core::{Alignment, Backend, Bytes, DeviceId, Error};
+use crate::{Pool, PoolStats, PremapThread, Unfreed};
+use gpu_vmm_core::{Alignment, Backend, Bytes, Detail, DeviceId, Error, Operation, Result};
 use std::fmt;
 use std::sync::Arc;
 
@@ -193,26 +193,26 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
     ///
     /// # Errors
     ///
-    /// [`NoSuchDevice`](gpu_vmm_core::Error::NoSuchDevice), or why the device is not usable;
-    /// [`BadAlignment`](gpu_vmm_core::Error::BadAlignment) for a page that is no power of two,
-    /// [`ExceedsDevice`](gpu_vmm_core::Error::ExceedsDevice) and [`Unsupported`](gpu_vmm_core::Error::Unsupported) for one
+    /// [`NoSuchDevice`](gpu_vmm_core::Detail::NoSuchDevice), or why the device is not usable;
+    /// [`BadAlignment`](gpu_vmm_core::Detail::BadAlignment) for a page that is no power of two,
+    /// [`ExceedsDevice`](gpu_vmm_core::Detail::ExceedsDevice) and [`Unsupported`](gpu_vmm_core::Detail::Unsupported) for one
     /// that is larger than the device's memory or the budget.
-    pub fn build(self) -> PoolResult<Pool<B>> {
+    pub fn build(self) -> Result<Pool<B>> {
         let Self { backend, device, budget, keep, page, slack, addresses, scrub, debug, ahead, calls } = self;
         if !page.is_zero() {
-            let operation = "make a pool";
-            let bad = |_| Error::BadAlignment { operation, alignment: page };
+            let operation = Operation::CreatePool;
+            let bad = |_| Error::new(operation, Detail::BadAlignment { alignment: page });
             Alignment::new(page).map_err(bad)?;
         }
-        let total = backend.device("make a pool", device)?.total_memory;
+        let total = backend.device(Operation::CreatePool, device)?.total_memory;
         if page > total {
-            let operation = "make a pool";
-            return Err(Error::ExceedsDevice { operation, requested: page, device, total }.into());
+            let operation = Operation::CreatePool;
+            return Err(Error::new(operation, Detail::ExceedsDevice { requested: page, device, total }));
         }
         if page > budget {
             let reason =
                 format!("nothing fits: the budget is {budget}, and memory is created in pages of {page}");
-            return Err(Error::Unsupported { operation: "make a pool", reason }.into());
+            return Err(Error::new(Operation::CreatePool, Detail::Unsupported { reason }));
         }
         let settings = Settings {
             device,

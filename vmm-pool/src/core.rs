@@ -13,7 +13,7 @@ use crate::stats::DriverCalls;
 use crate::stream_order::{CLEAN, StreamIndex, Turn};
 use crate::streams::Streams;
 use crate::tags::Tags;
-use gpu_vmm_core::{Backend, Bytes, Error, Properties};
+use gpu_vmm_core::{Backend, Bytes, Error, Operation, Properties};
 
 /// The size of a frame, where the granularity is smaller: 2 MiB, as on GPUs.
 pub(crate) const PAGE: Bytes = Bytes::mib(2);
@@ -93,7 +93,8 @@ impl<B: Backend> Core<B> {
     pub(crate) fn new(backend: &B, settings: Settings) -> Result<Self, Error> {
         let properties = Properties::on(settings.device);
         // A frame is mapped in a region, whose parts are multiples of the largest granularity there is.
-        let granularity = backend.granularity_of("make a pool", &properties)?.max(backend.granularity());
+        let granularity =
+            backend.granularity_of(Operation::CreatePool, &properties)?.max(backend.granularity());
         let page = granularity.bytes().0.max(PAGE.0).max(settings.page.0);
         Ok(Self {
             backend: backend.clone(),

@@ -11,7 +11,7 @@ use crate::tags::Tag;
 use crate::thread_cache::ThreadCacheRef;
 use crate::trace::event;
 use crate::{PoolError, PremapThread, Registration, Unfreed};
-use gpu_vmm_core::{Backend, Bytes, DeviceId, Error};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Operation};
 use std::sync::{Arc, Weak};
 
 /// The most lanes of a pool.
@@ -62,7 +62,7 @@ impl<B: Backend> Owner<B> {
     /// Brings what lies in front of threads into the common books, of the tags and streams that are wanted.
     pub(crate) fn settle(
         &self,
-        operation: &'static str,
+        operation: Operation,
         wanted: impl Fn(u16, StreamIndex) -> bool,
     ) -> Result<(), Error> {
         self.inner.process.check(operation)?;
@@ -77,7 +77,7 @@ impl<B: Backend> Owner<B> {
     }
 
     /// Serves a stream no longer.
-    pub(crate) fn retire(&self, operation: &'static str, index: StreamIndex) -> Result<(), Error> {
+    pub(crate) fn retire(&self, operation: Operation, index: StreamIndex) -> Result<(), Error> {
         self.inner.process.check(operation)?;
         for lane in &self.lanes {
             lane.lock().forget(index);
@@ -102,49 +102,57 @@ impl<B: Backend> Owner<B> {
     /// The error of a request that could not be served.
     pub(crate) fn tell(
         &self,
-        operation: &'static str,
+        operation: Operation,
         shortage: Shortage,
         requested: Bytes,
         tag: &Tag,
-    ) -> PoolError {
+    ) -> Error {
         let (device, name, stats) = (self.device, tag.name.clone(), Box::new(self.stats()));
         // Not asked for beside the statistics, which take the same lock.
         let (budget, limit) = match self.inner.core(operation) {
             Ok(core) => (core.settings.budget, core.settings.addresses),
-            Err(error) => return error.into(),
+            Err(error) => return error,
         };
         match shortage {
             Shortage::Memory(source) => {
                 event!(
                     WARN,
                     "out of memory",
-                    operation = operation,
+                    operation = operation.name(),
                     requested = requested.0,
                     live = stats.live,
                     kept = stats.kept,
                     held = stats.held
                 );
                 let source = Box::new(source);
-                PoolError::OutOfMemory { operation, requested, device, tag: name, stats, source }
+                Error::of_extension(
+                    operation,
+                    PoolError::OutOfMemory { requested, device, tag: name, stats, source },
+                )
             }
-            Shortage::Addresses { used, reserved } => PoolError::OutOfAddresses {
-                requested,
-                tag: name,
-                used: Bytes(used),
-                reserved: Bytes(reserved),
-                limit,
-                stats,
-            },
-            Shortage::Suspended => PoolError::Suspended { operation, tag: name },
-            Shortage::Other(error) => error.into(),
-            Shortage::Caches => PoolError::OutOfMemory {
+            Shortage::Addresses { used, reserved } => Error::of_extension(
                 operation,
-                requested,
-                device,
-                tag: name,
-                stats,
-                source: Box::new(OutOf::Budget(budget)),
-            },
+                PoolError::OutOfAddresses {
+                    requested,
+                    tag: name,
+                    used: Bytes(used),
+                    reserved: Bytes(reserved),
+                    limit,
+                    stats,
+                },
+            ),
+            Shortage::Suspended => Error::of_extension(operation, PoolError::Suspended { tag: name }),
+            Shortage::Other(error) => error,
+            Shortage::Caches => Error::of_extension(
+                operation,
+                PoolError::OutOfMemory {
+                    requested,
+                    device,
+                    tag: name,
+                    stats,
+                    source: Box::new(OutOf::Budget(budget)),
+                },
+            ),
         }
     }
 
@@ -168,7 +176,7 @@ impl<B: Backend> Drop for Owner<B> {
         self.raw.clear();
         if self.inner.process.is_this() {
             // It is this process.
-            let _ = self.settle("drop a pool", |_, _| true);
+            let _ = self.settle(Operation::DropPool, |_, _| true);
             self.lanes.iter().for_each(ThreadCacheRef::give_up);
         }
     }

@@ -15,8 +15,8 @@ use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
 use crate::thread_cache::{Cache, ThreadCacheRef, batch_of, of_this_thread};
 use crate::waits::Ladder;
-use crate::{Block, PoolBuilder, PoolResult, PremapThread};
-use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Error, Stream};
+use crate::{Block, PoolBuilder, PremapThread};
+use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, Operation, Result, Stream};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -26,9 +26,9 @@ use std::sync::Arc;
 /// device does the one after the other, and other streams when an event says that it is done.
 ///
 /// ```
-/// # use gpu_vmm_core::{Backend, Bytes, Stream};
-/// # use gpu_vmm_pool::{Pool, PoolResult};
-/// # fn example<B: Backend>(backend: &B) -> PoolResult<()> {
+/// # use gpu_vmm_core::{Backend, Bytes, Result, Stream};
+/// # use gpu_vmm_pool::Pool;
+/// # fn example<B: Backend>(backend: &B) -> Result<()> {
 /// let pool = Pool::builder(backend).build()?;
 /// let block = pool.alloc(Bytes::mib(3), Bytes(256), Stream::DEFAULT)?;
 /// let address = block.address();
@@ -49,7 +49,7 @@ impl<B: Backend> Clone for Pool<B> {
     }
 }
 
-const OPERATION: &str = "allocate";
+const OPERATION: Operation = Operation::Allocate;
 
 /// What a caller asks for, with the lane of its thread.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl<B: Backend> Pool<B> {
         settings: Settings,
         calls: Callbacks,
         ahead: Option<PremapThread>,
-    ) -> PoolResult<Self> {
+    ) -> Result<Self> {
         let of = (settings.device, settings.total);
         let mut core = Core::new(backend, settings)?;
         let tag = core.tags.named("")?;
@@ -85,9 +85,9 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](Error::Unsupported) for more than 65,535 tags, [`Forked`](Error::Forked) in a forked child.
-    pub fn tagged(&self, tag: &str) -> PoolResult<Self> {
-        let tag = self.owner.inner.core("tag memory of a pool")?.tags.named(tag)?;
+    /// [`Unsupported`](Detail::Unsupported) for more than 65,535 tags, [`Forked`](Detail::Forked) in a forked child.
+    pub fn tagged(&self, tag: &str) -> Result<Self> {
+        let tag = self.owner.inner.core(Operation::TagMemory)?.tags.named(tag)?;
         Ok(Self { owner: Arc::clone(&self.owner), tag })
     }
 
@@ -102,14 +102,14 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](Error::Unsupported) for the [per-thread default stream](Stream::is_per_thread);
+    /// [`Unsupported`](Detail::Unsupported) for the [per-thread default stream](Stream::is_per_thread);
     /// [`OutOfMemory`](crate::PoolError::OutOfMemory), [`OutOfAddresses`](crate::PoolError::OutOfAddresses),
     /// [`Suspended`](crate::PoolError::Suspended); or of the core:
-    /// [`ZeroSize`](Error::ZeroSize), [`BadAlignment`](Error::BadAlignment), [`ExceedsDevice`](Error::ExceedsDevice), or
+    /// [`ZeroSize`](Detail::ZeroSize), [`BadAlignment`](Detail::BadAlignment), [`ExceedsDevice`](Detail::ExceedsDevice), or
     /// what the driver answers. Then the pool is as before.
     #[track_caller]
     #[inline]
-    pub fn alloc(&self, size: Bytes, alignment: Bytes, stream: Stream<'static>) -> PoolResult<Block<B>> {
+    pub fn alloc(&self, size: Bytes, alignment: Bytes, stream: Stream<'static>) -> Result<Block<B>> {
         let lane = self.owner.lane(of_this_thread());
         let class = fit(size.0, alignment.0);
         let is_here = self.owner.inner.process.is_this();
@@ -149,7 +149,7 @@ impl<B: Backend> Pool<B> {
         size: Bytes,
         alignment: Bytes,
         (stream, captures): (Stream<'static>, bool),
-    ) -> PoolResult<Block<B>> {
+    ) -> Result<Block<B>> {
         let class = match class {
             Some(class) => class,
             None => self.check(size, alignment)?,
@@ -175,14 +175,14 @@ impl<B: Backend> Pool<B> {
     }
 
     /// What is wrong with a request, or that it has no class.
-    fn check(&self, size: Bytes, alignment: Bytes) -> PoolResult<Option<usize>> {
+    fn check(&self, size: Bytes, alignment: Bytes) -> Result<Option<usize>> {
         if size.is_zero() {
-            return Err(Error::ZeroSize { operation: OPERATION }.into());
+            return Err(Error::new(OPERATION, Detail::ZeroSize));
         }
-        Alignment::new(alignment).map_err(|_| Error::BadAlignment { operation: OPERATION, alignment })?;
+        Alignment::new(alignment).map_err(|_| Error::new(OPERATION, Detail::BadAlignment { alignment }))?;
         let (device, total) = (self.owner.device, self.owner.total);
         if size > total {
-            return Err(Error::ExceedsDevice { operation: OPERATION, requested: size, device, total }.into());
+            return Err(Error::new(OPERATION, Detail::ExceedsDevice { requested: size, device, total }));
         }
         Ok(None)
     }
@@ -206,7 +206,7 @@ impl<B: Backend> Pool<B> {
     }
 
     /// Takes from the common books, and tries what there is to be tried where there is not enough.
-    fn take(&self, asked: &Asked<'_, B>) -> PoolResult<Ready<B>> {
+    fn take(&self, asked: &Asked<'_, B>) -> Result<Ready<B>> {
         let size = asked.size;
         let mut settled = false;
         let mut ladder = Ladder::Streams;

@@ -2,8 +2,8 @@
 #![allow(unsafe_code)] // the stream's life is the caller's promise
 
 use crate::stream_order::StreamIndex;
-use crate::{Block, Pool, PoolResult};
-use gpu_vmm_core::{Backend, Bytes, Error, Stream};
+use crate::{Block, Pool};
+use gpu_vmm_core::{Backend, Bytes, Detail, Error, Operation, Result, Stream};
 use std::sync::Arc;
 
 /// A stream that a pool serves until this is dropped. Then the stream may be destroyed, and its number in the pool serves
@@ -25,10 +25,10 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](Error::Unsupported) for the [per-thread default stream](Stream::is_per_thread), and for more than
-    /// 65,534 streams at a time; [`Forked`](Error::Forked).
-    pub unsafe fn register_stream(&self, stream: Stream<'_>) -> PoolResult<PoolStream<B>> {
-        let operation = "register a stream";
+    /// [`Unsupported`](Detail::Unsupported) for the [per-thread default stream](Stream::is_per_thread), and for more than
+    /// 65,534 streams at a time; [`Forked`](Detail::Forked).
+    pub unsafe fn register_stream(&self, stream: Stream<'_>) -> Result<PoolStream<B>> {
+        let operation = Operation::RegisterStream;
         // SAFETY: the caller keeps the stream until the registration ends, and nothing here uses it afterwards.
         let stream: Stream<'static> = unsafe { Stream::from_raw(stream.as_raw()) };
         let index = self.owner.inner.core(operation)?.streams.register(operation, stream)?;
@@ -43,9 +43,9 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`Capturing`](Error::Capturing) if the stream captures: it is not forgotten then.
-    pub fn forget_stream(&self, stream: Stream<'static>) -> PoolResult<()> {
-        let operation = "forget a stream";
+    /// [`Capturing`](Detail::Capturing) if the stream captures: it is not forgotten then.
+    pub fn forget_stream(&self, stream: Stream<'static>) -> Result<()> {
+        let operation = Operation::UnregisterStream;
         let index = {
             let mut core = self.owner.inner.core(operation)?;
             let Some(index) = core.streams.known(stream) else { return Ok(()) };
@@ -53,11 +53,11 @@ impl<B: Backend> Pool<B> {
                 return Ok(());
             }
             if !stream.is_default() && core.streams.captures(usize::from(index)) {
-                return Err(Error::Capturing { operation, source: None }.into());
+                return Err(Error::new(operation, Detail::Capturing { source: None }));
             }
             index
         };
-        Ok(self.owner.retire(operation, index)?)
+        self.owner.retire(operation, index)
     }
 }
 
@@ -81,7 +81,7 @@ impl<B: Backend> PoolStream<B> {
     /// Those of [`Pool::alloc`].
     #[track_caller]
     #[inline]
-    pub fn alloc(&self, size: Bytes, alignment: Bytes) -> PoolResult<Block<B>> {
+    pub fn alloc(&self, size: Bytes, alignment: Bytes) -> Result<Block<B>> {
         self.pool.alloc(size, alignment, self.stream)
     }
 
@@ -89,13 +89,13 @@ impl<B: Backend> PoolStream<B> {
     ///
     /// # Errors
     ///
-    /// [`ForeignHandle`](Error::ForeignHandle) for a block of another pool; [`Forked`](Error::Forked).
-    pub fn record_use(&self, block: &mut Block<B>) -> PoolResult<()> {
-        let (operation, inner) = ("record a use", &self.pool.owner.inner);
+    /// [`ForeignHandle`](Detail::ForeignHandle) for a block of another pool; [`Forked`](Detail::Forked).
+    pub fn record_use(&self, block: &mut Block<B>) -> Result<()> {
+        let (operation, inner) = (Operation::RecordUse, &self.pool.owner.inner);
         inner.process.check(operation)?;
         if !Arc::ptr_eq(inner, block.inner()) {
             let (theirs, ours) = ("another pool".to_owned(), "the pool of the stream".to_owned());
-            return Err(Error::ForeignHandle { operation, theirs, ours }.into());
+            return Err(Error::new(operation, Detail::ForeignHandle { theirs, ours }));
         }
         block.note_use(self.index);
         Ok(())
@@ -104,7 +104,7 @@ impl<B: Backend> PoolStream<B> {
 
 impl<B: Backend> Drop for PoolStream<B> {
     fn drop(&mut self) {
-        let operation = "end a registration";
+        let operation = Operation::UnregisterStream;
         let inner = &self.pool.owner.inner;
         let is_last = inner.core(operation).is_ok_and(|mut core| core.streams.unregister(self.index));
         if is_last {

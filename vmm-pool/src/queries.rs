@@ -9,14 +9,14 @@ use crate::snapshot::{
 use crate::space::{Seen, Space};
 use crate::sync::atomic::Ordering;
 use crate::{BinStats, BlockInfo, Pool, PoolStats, Unfreed};
-use gpu_vmm_core::{Address, Backend, Bytes};
+use gpu_vmm_core::{Address, Backend, Bytes, Operation};
 use std::collections::{BTreeMap, HashSet};
 
 impl<B: Backend> Pool<B> {
     /// The live block in which an address lies. For questions now and then: it asks every lane.
     #[must_use]
     pub fn find(&self, address: Address) -> Option<BlockInfo> {
-        let info = self.owner.inner.core("find a block").ok()?.find_block(address)?;
+        let info = self.owner.inner.core(Operation::FindBlock).ok()?.find_block(address)?;
         let cached = self.owner.lanes().any(|lane| lane.lock().holds(info.base.0));
         (!cached).then_some(info)
     }
@@ -38,7 +38,7 @@ impl<B: Backend> Pool<B> {
         for lane in self.owner.lanes() {
             cached.extend(lane.lock().pieces().map(|piece| piece.address));
         }
-        match self.owner.inner.core("take a snapshot") {
+        match self.owner.inner.core(Operation::TakeSnapshot) {
             Ok(core) => core.picture(stats, &cached),
             Err(_) => PoolSnapshot { version: PoolSnapshot::VERSION, stats, ..PoolSnapshot::default() },
         }
@@ -69,7 +69,7 @@ impl<B: Backend> Owner<B> {
                 *ready.entry(piece.size).or_default() += 1;
             }
         }
-        if let Ok(core) = self.inner.core("stats") {
+        if let Ok(core) = self.inner.core(Operation::QueryTag) {
             core.add_to(&mut stats, &ready);
         }
         stats

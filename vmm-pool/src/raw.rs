@@ -1,8 +1,10 @@
 //! Blocks that are known by their addresses alone, for callers from other languages.
 
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use crate::{Block, Fence, Pool, PoolError, PoolResult};
-use gpu_vmm_core::{Address, Backend, Error, Process, Stream};
+use crate::{Block, Fence, Pool, PoolError};
+#[cfg(doc)]
+use gpu_vmm_core::Detail;
+use gpu_vmm_core::{Address, Backend, Error, Operation, Process, Result, Stream};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
@@ -47,7 +49,7 @@ impl<B: Backend> Raw<B> {
     fn part(
         &self,
         process: Process,
-        operation: &'static str,
+        operation: Operation,
         address: Address,
     ) -> Result<MutexGuard<'_, Part<B>>, Error> {
         process.check(operation)?;
@@ -77,17 +79,17 @@ impl<B: Backend> Pool<B> {
     ///
     /// # Errors
     ///
-    /// [`Forked`](Error::Forked) in a forked child.
-    pub fn keep(&self, block: Block<B>) -> PoolResult<Address> {
+    /// [`Forked`](Detail::Forked) in a forked child.
+    pub fn keep(&self, block: Block<B>) -> Result<Address> {
         let address = block.address();
-        let mut part = self.kept("keep a block", address)?;
+        let mut part = self.kept(Operation::Free, address)?;
         part.last_freed.remove(&address);
         part.blocks.insert(address, block);
         Ok(address)
     }
 
-    fn kept(&self, operation: &'static str, address: Address) -> PoolResult<MutexGuard<'_, Part<B>>> {
-        Ok(self.owner.raw.part(self.owner.inner.process, operation, address)?)
+    fn kept(&self, operation: Operation, address: Address) -> Result<MutexGuard<'_, Part<B>>> {
+        self.owner.raw.part(self.owner.inner.process, operation, address)
     }
 
     /// Frees a block that the pool [keeps](Pool::keep).
@@ -96,8 +98,8 @@ impl<B: Backend> Pool<B> {
     ///
     /// [`PoolError::FreedTwice`] where it was freed lately and nothing has come to be there since;
     /// [`PoolError::NotABlock`] for any other address. Nothing has changed then.
-    pub fn free_at(&self, address: Address) -> PoolResult<()> {
-        self.let_go("free", address).map(drop)
+    pub fn free_at(&self, address: Address) -> Result<()> {
+        self.let_go(Operation::Free, address).map(drop)
     }
 
     /// Frees a block that the pool [keeps](Pool::keep), to be used again when `fence` is done.
@@ -105,8 +107,8 @@ impl<B: Backend> Pool<B> {
     /// # Errors
     ///
     /// Those of [`Pool::free_at`].
-    pub fn free_at_after(&self, address: Address, fence: Arc<dyn Fence>) -> PoolResult<()> {
-        self.let_go("free", address).map(|block| block.free_after(fence))
+    pub fn free_at_after(&self, address: Address, fence: Arc<dyn Fence>) -> Result<()> {
+        self.let_go(Operation::Free, address).map(|block| block.free_after(fence))
     }
 
     /// [Notes](Block::record_use) that work on another stream uses a block that the pool [keeps](Pool::keep).
@@ -114,17 +116,17 @@ impl<B: Backend> Pool<B> {
     /// # Errors
     ///
     /// Those of [`Pool::free_at`] and [`Block::record_use`].
-    pub fn record_use_at(&self, address: Address, stream: Stream<'static>) -> PoolResult<()> {
-        let mut part = self.kept("record a use", address)?;
+    pub fn record_use_at(&self, address: Address, stream: Stream<'static>) -> Result<()> {
+        let mut part = self.kept(Operation::RecordUse, address)?;
         if let Some(block) = part.blocks.get_mut(&address) {
             return block.record_use(stream);
         }
         let freed = part.last_freed.contains_key(&address);
         drop(part);
-        Err(self.not_kept("record a use", address, freed))
+        Err(self.not_kept(Operation::RecordUse, address, freed))
     }
 
-    fn let_go(&self, operation: &'static str, address: Address) -> PoolResult<Block<B>> {
+    fn let_go(&self, operation: Operation, address: Address) -> Result<Block<B>> {
         let mut part = self.kept(operation, address)?;
         if let Some(block) = part.blocks.remove(&address) {
             part.remember(address);
@@ -135,11 +137,11 @@ impl<B: Backend> Pool<B> {
         Err(self.not_kept(operation, address, freed))
     }
 
-    fn not_kept(&self, operation: &'static str, address: Address, freed: bool) -> PoolError {
+    fn not_kept(&self, operation: Operation, address: Address, freed: bool) -> Error {
         if freed {
-            return PoolError::FreedTwice { operation, address };
+            return Error::of_extension(operation, PoolError::FreedTwice { address });
         }
         let inside = self.find(address).map(|info| info.base).filter(|base| *base != address);
-        PoolError::NotABlock { operation, address, inside }
+        Error::of_extension(operation, PoolError::NotABlock { address, inside })
     }
 }

@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::last_freed::{Freed, Last};
 use crate::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use crate::tracking::Tracking;
-use gpu_vmm_core::{Backend, Error, Process};
+use gpu_vmm_core::{Backend, Detail, Error, Operation, Process};
 
 /// Lives as long as the pool or one of its blocks does.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl<B: Backend> Inner<B> {
     /// The books, in the process that made the pool: in a forked child another thread may have had them. What was freed last
     /// is in them then.
     #[inline]
-    pub(crate) fn core(&self, operation: &'static str) -> Result<MutexGuard<'_, Core<B>>, Error> {
+    pub(crate) fn core(&self, operation: Operation) -> Result<MutexGuard<'_, Core<B>>, Error> {
         self.process.check(operation)?;
         Ok(self.lock())
     }
@@ -72,7 +72,7 @@ impl<B: Backend> Drop for Inner<B> {
             // Something may still use the memory: it stays until the process ends.
             core.spaces.drain(..).for_each(std::mem::forget);
             let reason = "a fence was not done and could not be waited for, so that all memory stays".into();
-            core.backend.drop_log().record(Error::Unsupported { operation: "drop a pool", reason });
+            core.backend.drop_log().record(Error::new(Operation::DropPool, Detail::Unsupported { reason }));
         } else if core.streams.is_any_capturing() {
             core.spaces.drain(..).for_each(|space| space.region.release_later());
         }

@@ -7,7 +7,7 @@
 //! error goes to the backend's drop log.
 
 use crate::stream_order::{CLEAN, MIXED, StreamIndex, Turn};
-use gpu_vmm_core::{Backend, DeviceId, Error, Event, Result, Stream};
+use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Event, Operation, Result, Stream};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ impl<B: Backend> Streams<B> {
     }
 
     /// The stream's number: one that served another stream before, if all work of that one is done.
-    pub(crate) fn index(&mut self, operation: &'static str, stream: Stream<'static>) -> Result<StreamIndex> {
+    pub(crate) fn index(&mut self, operation: Operation, stream: Stream<'static>) -> Result<StreamIndex> {
         stream.check_shared(operation)?;
         if let Some(index) = self.known(stream) {
             return Ok(index);
@@ -107,7 +107,7 @@ impl<B: Backend> Streams<B> {
         }
         if count >= limit {
             let reason = format!("a pool serves {} streams at a time; forget some", limit - 1);
-            return Err(Error::Unsupported { operation, reason });
+            return Err(Error::new(operation, Detail::Unsupported { reason }));
         }
         self.list.push(Progress::new(stream));
         Ok(count as StreamIndex)
@@ -128,11 +128,7 @@ impl<B: Backend> Streams<B> {
     }
 
     /// Counts a registration of a stream.
-    pub(crate) fn register(
-        &mut self,
-        operation: &'static str,
-        stream: Stream<'static>,
-    ) -> Result<StreamIndex> {
+    pub(crate) fn register(&mut self, operation: Operation, stream: Stream<'static>) -> Result<StreamIndex> {
         let index = self.index(operation, stream)?;
         self.list[usize::from(index)].registrations += 1;
         Ok(index)
@@ -268,14 +264,14 @@ impl<B: Backend> Streams<B> {
         let recorded = if self.list[index].stream.is_default() {
             // On CUDA that spoils the capture of a blocking stream.
             let backend = self.backend.clone();
-            backend.deferred().unless_capturing("record an event", || self.record(index))
+            backend.deferred().unless_capturing(Operation::RecordEvent, || self.record(index))
         } else {
             self.record(index)
         };
         match recorded {
             Ok(is_recorded) => is_recorded,
-            Err(Error::Capturing { .. }) => false,
-            Err(Error::ForeignStream { .. }) => {
+            Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => false,
+            Err(error) if matches!(error.detail(), Detail::ForeignStream { .. }) => {
                 self.list[index].is_foreign = true;
                 false
             }

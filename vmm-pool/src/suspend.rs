@@ -9,8 +9,8 @@ use crate::stream_order::Turn;
 use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
 use crate::trace::span;
-use crate::{Pool, PoolError, PoolResult};
-use gpu_vmm_core::{Backend, BackingStore, Bytes, Error, RegionState, WaitFor};
+use crate::{Pool, PoolError};
+use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Operation, RegionState, Result, WaitFor};
 use std::sync::Arc;
 
 /// How often a suspension waits for what other threads free meanwhile.
@@ -27,8 +27,8 @@ impl<B: Backend> Pool<B> {
     ///
     /// [`PoolError::NoSuchTag`], and those of [`Region::suspend`](gpu_vmm_core::Region::suspend). A tag has two ranges of
     /// addresses, for small blocks and for others; where the second fails, the first is resumed.
-    pub fn suspend(&self, tag: &str, stash: &BackingStore<B>, done: WaitFor<'_>) -> PoolResult<Bytes> {
-        let operation = "suspend";
+    pub fn suspend(&self, tag: &str, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<Bytes> {
+        let operation = Operation::Suspend;
         span!("suspend", tag = tag);
         let tag = self.tag_named(operation, tag)?;
         tag.suspended.store(true, Ordering::Release);
@@ -42,11 +42,11 @@ impl<B: Backend> Pool<B> {
     /// Suspends what no more is allocated from. All waiting is done before the books are locked.
     fn suspend_now(
         &self,
-        operation: &'static str,
+        operation: Operation,
         tag: &Tag,
         stash: &BackingStore<B>,
         done: WaitFor<'_>,
-    ) -> PoolResult<Bytes> {
+    ) -> Result<Bytes> {
         let inner = &self.owner.inner;
         self.owner.settle(operation, |index, _| index == tag.index)?;
         let backend = inner.core(operation)?.backend.clone();
@@ -57,12 +57,12 @@ impl<B: Backend> Pool<B> {
             let mut core = inner.core(operation)?;
             core.collect_pending();
             if core.is_idle_all(tag.index) {
-                return Ok(core.suspend(tag.index, stash)?);
+                return core.suspend(tag.index, stash);
             }
             waited?;
         }
         let reason = format!("blocks tagged {:?} are freed all the time; let that end first", tag.name);
-        Err(Error::Unsupported { operation, reason }.into())
+        Err(Error::new(operation, Detail::Unsupported { reason }))
     }
 
     /// Brings the memory of all blocks with a tag back, with their contents. Gives how much memory came; zero where they
@@ -73,8 +73,8 @@ impl<B: Backend> Pool<B> {
     /// [`PoolError::NoSuchTag`]; [`PoolError::OutOfMemory`] where the pool would hold more than its budget; and those of
     /// [`Region::resume`](gpu_vmm_core::Region::resume): where there is too little memory, what is not back yet stays
     /// suspended and its contents safe.
-    pub fn resume(&self, tag: &str) -> PoolResult<Bytes> {
-        let operation = "resume";
+    pub fn resume(&self, tag: &str) -> Result<Bytes> {
+        let operation = Operation::Resume;
         span!("resume", tag = tag);
         let (tag, inner) = (self.tag_named(operation, tag)?, &self.owner.inner);
         let mut core = inner.core(operation)?;
@@ -96,8 +96,8 @@ impl<B: Backend> Pool<B> {
     /// # Errors
     ///
     /// [`PoolError::NoSuchTag`].
-    pub fn is_suspended(&self, tag: &str) -> PoolResult<bool> {
-        Ok(self.tag_named("ask whether it is suspended", tag)?.suspended.load(Ordering::Acquire))
+    pub fn is_suspended(&self, tag: &str) -> Result<bool> {
+        Ok(self.tag_named(Operation::QueryTag, tag)?.suspended.load(Ordering::Acquire))
     }
 
     /// How much memory the blocks of a tag lie in: what a [stash](BackingStore) has to have room for.
@@ -105,20 +105,20 @@ impl<B: Backend> Pool<B> {
     /// # Errors
     ///
     /// [`PoolError::NoSuchTag`].
-    pub fn occupied(&self, tag: &str) -> PoolResult<Bytes> {
-        let tag = self.tag_named("ask how much memory it has", tag)?;
-        let operation = "ask how much memory a tag has";
+    pub fn occupied(&self, tag: &str) -> Result<Bytes> {
+        let tag = self.tag_named(Operation::QueryTag, tag)?;
+        let operation = Operation::QueryTag;
         self.owner.settle(operation, |index, _| index == tag.index)?;
         let core = self.owner.inner.core(operation)?;
         let pages = core.tags.spaces(tag.index).flat_map(|space| core.spaces[space].pages.iter());
         Ok(Bytes(pages.filter(|page| page.is_used()).count() as u64 * core.page))
     }
 
-    fn tag_named(&self, operation: &'static str, name: &str) -> PoolResult<Arc<Tag>> {
+    fn tag_named(&self, operation: Operation, name: &str) -> Result<Arc<Tag>> {
         let core = self.owner.inner.core(operation)?;
         core.tags.find(name).ok_or_else(|| {
             let there: Vec<_> = core.tags.iter().map(|tag| format!("{:?}", tag.name)).collect();
-            PoolError::NoSuchTag { operation, tag: name.into(), there: there.join(", ") }
+            Error::of_extension(operation, PoolError::NoSuchTag { tag: name.into(), there: there.join(", ") })
         })
     }
 }
@@ -156,10 +156,7 @@ impl<B: Backend> Core<B> {
                 Err(error) => {
                     for space in gone {
                         if let Err(undo) = self.resume_space(space) {
-                            return Err(Error::RollbackFailed {
-                                error: Box::new(error),
-                                undo: Box::new(undo),
-                            });
+                            return Err(error.rollback_failed(undo));
                         }
                     }
                     return Err(error);

@@ -4,7 +4,7 @@ use crate::core::{Core, Request, Shortage};
 use crate::space::Space;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Arc, OnceLock};
-use gpu_vmm_core::{Backend, Bytes, Error, Region};
+use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Region};
 
 /// What all views of a tag have in common.
 #[derive(Debug)]
@@ -38,9 +38,11 @@ impl Tags {
         if let Some(tag) = self.find(name) {
             return Ok(tag);
         }
-        let index = u16::try_from(self.list.len()).map_err(|_| Error::Unsupported {
-            operation: "tag memory of a pool",
-            reason: format!("a pool has {} tags at most", u16::MAX),
+        let index = u16::try_from(self.list.len()).map_err(|_| {
+            Error::new(
+                Operation::TagMemory,
+                Detail::Unsupported { reason: format!("a pool has {} tags at most", u16::MAX) },
+            )
         })?;
         let (suspended, large) = (AtomicBool::new(false), OnceLock::new());
         let tag = Arc::new(Tag { index, name: name.into(), suspended, large });
@@ -79,9 +81,13 @@ impl<B: Backend> Core<B> {
             return Ok(space);
         }
         let space = self.spaces.len();
-        let index = u16::try_from(space).map_err(|_| Error::Unsupported {
-            operation: "allocate",
-            reason: format!("a pool has {} ranges of addresses, two for each tag", u16::MAX),
+        let index = u16::try_from(space).map_err(|_| {
+            Error::new(
+                Operation::Allocate,
+                Detail::Unsupported {
+                    reason: format!("a pool has {} ranges of addresses, two for each tag", u16::MAX),
+                },
+            )
         })?;
         let region = self.reserve(request)?;
         let (page, scrub) = (self.page, self.settings.scrub);
@@ -112,8 +118,12 @@ impl<B: Backend> Core<B> {
             let builder = Region::builder(&self.backend).tag(name).alignment(Bytes(self.page));
             match builder.reserve(Bytes(size)).build() {
                 Ok(region) => return Ok(region),
-                Err(error @ (Error::Forked { .. } | Error::NoSuchDevice { .. })) => return Err(error.into()),
-                Err(error) if size / 2 < least => return Err(error.into()),
+                Err(error)
+                    if size / 2 < least
+                        || matches!(error.kind(), ErrorKind::Forked | ErrorKind::NoSuchDevice) =>
+                {
+                    return Err(error.into());
+                }
                 Err(_) => size = size / 2 / self.page * self.page,
             }
         }

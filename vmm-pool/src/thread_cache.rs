@@ -18,7 +18,7 @@ use crate::stack::{Ready, Stack};
 use crate::stream_order::StreamIndex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Arc, SpinMutex, SpinMutexGuard, per_thread, shared_static};
-use gpu_vmm_core::{Backend, Error, Result, Stream};
+use gpu_vmm_core::{Backend, Detail, Error, Operation, Result, Stream};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
@@ -200,9 +200,13 @@ impl<B: Backend> Cache<B> {
             self.bins[left].stream = stream;
             return Ok(left as BinIndex);
         }
-        let bin = BinIndex::try_from(self.bins.len()).map_err(|_| Error::Unsupported {
-            operation: "allocate",
-            reason: format!("a pool serves {} pairs of a tag and a stream", BinIndex::MAX),
+        let bin = BinIndex::try_from(self.bins.len()).map_err(|_| {
+            Error::new(
+                Operation::Allocate,
+                Detail::Unsupported {
+                    reason: format!("a pool serves {} pairs of a tag and a stream", BinIndex::MAX),
+                },
+            )
         })?;
         let by_class = [const { Stack::new() }; CLASSES];
         self.bins.push(Bin { tag, stream, index, by_class });

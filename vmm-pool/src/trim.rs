@@ -1,11 +1,11 @@
 //! Memory that goes back to the driver.
 
+use crate::Pool;
 use crate::core::Core;
 use crate::frames::{FrameIndex, PageAddress};
 use crate::space::{Page, unmap_runs};
 use crate::trace::{event, span};
-use crate::{Pool, PoolResult};
-use gpu_vmm_core::{Backend, Bytes, Error};
+use gpu_vmm_core::{Backend, Bytes, Error, Operation, Result};
 
 impl<B: Backend> Pool<B> {
     /// Gives memory back to the driver in which nothing is, until the pool keeps no more than `keep` of it; gives how much
@@ -18,10 +18,10 @@ impl<B: Backend> Pool<B> {
     /// # Errors
     ///
     /// What the driver answers; what has gone until then is gone.
-    pub fn trim(&self, keep: Bytes) -> PoolResult<Bytes> {
-        let (operation, inner) = ("trim", &self.owner.inner);
+    pub fn trim(&self, keep: Bytes) -> Result<Bytes> {
+        let (operation, inner) = (Operation::Trim, &self.owner.inner);
         self.owner.settle(operation, |_, _| true)?;
-        Ok(inner.core_after_work(operation)?.trim(keep.0)?)
+        inner.core_after_work(operation)?.trim(keep.0)
     }
 }
 

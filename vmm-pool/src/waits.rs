@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::shared::Inner;
 use crate::streams::{Progress, Streams};
 use crate::sync::MutexGuard;
-use gpu_vmm_core::{Backend, Error, Event, Result, WaitFor};
+use gpu_vmm_core::{Backend, Detail, Error, Event, Operation, Result, WaitFor};
 use std::sync::Arc;
 
 /// What is to be waited for, so that what was freed on streams up to now is done.
@@ -25,7 +25,7 @@ impl<B: Backend> Streams<B> {
         if busy.is_empty() {
             return Ok(waits);
         }
-        let capturing = || Error::Capturing { operation: "wait for streams", source: None };
+        let capturing = || Error::new(Operation::WaitForStream, Detail::Capturing { source: None });
         if !self.can_ask() {
             return Err(capturing());
         }
@@ -57,7 +57,7 @@ impl<B: Backend> Inner<B> {
     /// # Errors
     ///
     /// The first error of a stream.
-    pub(crate) fn wait_for_streams(&self, operation: &'static str) -> Result<()> {
+    pub(crate) fn wait_for_streams(&self, operation: Operation) -> Result<()> {
         let (waits, backend) = {
             let mut core = self.core(operation)?;
             (core.streams.begin_wait()?, core.backend.clone())
@@ -92,8 +92,8 @@ impl<B: Backend> Inner<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`] alone.
-    pub(crate) fn core_after_work(&self, operation: &'static str) -> Result<MutexGuard<'_, Core<B>>> {
+    /// [`Detail::Forked`] alone.
+    pub(crate) fn core_after_work(&self, operation: Operation) -> Result<MutexGuard<'_, Core<B>>> {
         for _ in 0..ROUNDS {
             // What came of it shows in the books.
             let _ = self.wait_for_streams(operation);
@@ -119,7 +119,7 @@ pub(crate) enum Ladder {
 impl Ladder {
     /// Waits for the next thing. False if there is nothing left. What cannot be waited for is no reason to refuse a
     /// request, which may be served without.
-    pub(crate) fn climb<B: Backend>(&mut self, inner: &Inner<B>, operation: &'static str) -> Result<bool> {
+    pub(crate) fn climb<B: Backend>(&mut self, inner: &Inner<B>, operation: Operation) -> Result<bool> {
         match self {
             Self::Streams => {
                 let core = inner.core_after_work(operation)?;

@@ -3,9 +3,9 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #![allow(clippy::unwrap_used, missing_docs, unsafe_code)]
 
-use gpu_vmm_core::{Access, BackingStore, Bytes, DeviceId, Error, Stream, WaitFor};
+use gpu_vmm_core::{Access, BackingStore, Bytes, Detail, DeviceId, Error, ErrorKind, Stream, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_pool::{Block, Pool, PoolError};
+use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 type Faulty = FaultInject<HostBackend>;
@@ -98,9 +98,7 @@ impl Program {
     fn sleep(&mut self) {
         self.run();
         let suspended = self.pool.suspend("odd", &self.stash, WaitFor::all_devices());
-        if let Err(PoolError::Core(error)) = suspended
-            && matches!(*error, Error::RollbackFailed { .. })
-        {
+        if let Err(Detail::RollbackFailed { .. }) = suspended.as_ref().map_err(Error::detail) {
             // Some of them are without their memory.
             self.blocks.clear();
         }
@@ -135,7 +133,7 @@ fn with(failing: &[u64], program: fn(&mut Program), twice: bool) -> u64 {
     program(&mut at);
     let calls = backend.stop();
     // Where undoing a resume fails as well, the tag is suspended for good.
-    let awake = !matches!(at.pool.resume("odd"), Err(PoolError::Core(_)));
+    let awake = at.pool.resume("odd").map_or_else(|error| error.kind() == ErrorKind::NotFound, |_| true);
     assert!(awake || twice, "{failing:?}");
     if awake {
         at.check_all();

@@ -88,7 +88,7 @@ fn a_tag_gets_only_its_own_and_none_while_it_is_suspended() {
     pool.suspend("other", &stash, WaitFor::all_devices()).unwrap();
     drop(block);
     let refused = other.alloc(SIZE, A, S).unwrap_err();
-    assert!(matches!(refused, PoolError::Suspended { .. }), "{refused}");
+    assert!(matches!(refused.extension(), Some(PoolError::Suspended { .. })), "{refused}");
     pool.resume("other").unwrap();
     drop((held, other.alloc(SIZE, A, S).unwrap()));
 }

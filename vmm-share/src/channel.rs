@@ -4,12 +4,13 @@
 //! the side that it is for, and its number in that direction: what was recorded in another exchange, or sent twice, is
 //! not taken. After one message that is not as it must be, nothing is taken from that socket any more.
 
+use crate::PeerError;
 use crate::codec::{self, Header, Nonce, TO_ANYBODY};
 use crate::message::Message;
 use crate::socket::{self, Packet, Wait};
 use crate::{Allowed, Credentials};
 use gpu_vmm_core::system::{failed, refusal};
-use gpu_vmm_core::{Error, Result};
+use gpu_vmm_core::{Detail, Error, Operation, Result};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_domain, socket_type};
 use rustix::net::{
@@ -25,9 +26,9 @@ use std::time::Duration;
 /// The limit of every wait, where no other is set.
 const WAIT: Duration = Duration::from_secs(30);
 
-const PAIR: &str = "make a pair of lines";
-const CONNECT: &str = "connect to another process";
-const TAKE: &str = "make a line of a socket";
+const PAIR: Operation = Operation::Connect;
+const CONNECT: Operation = Operation::Connect;
+const TAKE: Operation = Operation::Connect;
 
 /// What is waited for where the other side does not read.
 const READING: &str = "reading of what was sent";
@@ -99,7 +100,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`] with what the kernel answers, when too many files are open for example.
+    /// [`Detail::Driver`] with what the kernel answers, when too many files are open for example.
     pub fn pair() -> Result<(Self, Self)> {
         let sockets = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (one, other) = sockets.map_err(|errno| failed(PAIR, "socketpair", errno, "SOCK_SEQPACKET"))?;
@@ -117,7 +118,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`Error::PeerNotAllowed`]; [`Error::TimedOut`]; [`Error::Driver`] where no process listens at the path, or the
+    /// [`PeerError::NotAllowed`]; [`PeerError::TimedOut`]; [`Detail::Driver`] where no process listens at the path, or the
     /// path does not belong to this user.
     pub fn connect(path: impl AsRef<Path>, allowed: Allowed, wait: Duration) -> Result<Self> {
         let path = path.as_ref();
@@ -144,14 +145,18 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`Error::Driver`] where it is not a connected Unix socket of kind `SOCK_SEQPACKET`, [`Error::PeerNotAllowed`],
+    /// [`Detail::Driver`] where it is not a connected Unix socket of kind `SOCK_SEQPACKET`, [`PeerError::NotAllowed`],
     /// and what sending a greeting gives. The socket is closed.
     pub fn from_socket(socket: OwnedFd, allowed: Allowed) -> Result<Self> {
         let fail = |call, errno| failed(TAKE, call, errno, "a connected Unix socket is needed");
-        let wrong = |call, errno, description: String| Error::Driver {
-            operation: TAKE,
-            source: refusal(call, errno, description),
-            context: "a connected Unix socket of kind SOCK_SEQPACKET is needed".to_owned(),
+        let wrong = |call, errno, description: String| {
+            Error::new(
+                TAKE,
+                Detail::Driver {
+                    source: refusal(call, errno, description),
+                    context: "a connected Unix socket of kind SOCK_SEQPACKET is needed".to_owned(),
+                },
+            )
         };
         let kind = socket_type(&socket).map_err(|errno| fail("getsockopt(SO_TYPE)", errno))?;
         if kind != SocketType::SEQPACKET {
@@ -203,7 +208,7 @@ impl Channel {
     /// time was not sent at all, and can be sent again.
     pub(crate) fn send(
         &mut self,
-        operation: &'static str,
+        operation: Operation,
         message: &Message,
         fds: &[BorrowedFd<'_>],
     ) -> Result<()> {
@@ -224,14 +229,14 @@ impl Channel {
     }
 
     /// A line over a socket that is sure to be of the right kind, with the greeting of this side sent.
-    pub(crate) fn with(operation: &'static str, socket: OwnedFd, allowed: Allowed) -> Result<Self> {
+    pub(crate) fn with(operation: Operation, socket: OwnedFd, allowed: Allowed) -> Result<Self> {
         let mut line = Self::new(operation, socket)?;
         allowed.check(operation, line.peer)?;
         line.greet(&Wait::new(operation, READING, line.wait))?;
         Ok(line)
     }
 
-    fn new(operation: &'static str, socket: OwnedFd) -> Result<Self> {
+    fn new(operation: Operation, socket: OwnedFd) -> Result<Self> {
         let peer = Credentials::of_peer(operation, socket.as_fd())?;
         let ours = codec::new_nonce().map_err(|errno| failed(operation, "getrandom", errno, "16 bytes"))?;
         let (theirs, moved, broken) = (None, None, None);
@@ -242,7 +247,7 @@ impl Channel {
     fn greeted(&mut self, wait: &Wait) -> Result<Nonce> {
         if let Some(why) = &self.broken {
             let why = format!("nothing is taken from it any more since an earlier message: {why}");
-            return Err(Error::BadMessage { operation: wait.operation, why });
+            return Err(Error::of_extension(wait.operation, PeerError::BadMessage { why }));
         }
         if self.moved.take_if(|moved| moved.load(Ordering::Acquire)).is_some() {
             if (self.sent, self.received) != (1, 1) {
@@ -269,10 +274,14 @@ impl Channel {
 
     /// Sends one message to whom it is addressed.
     fn put(&mut self, nonce: Nonce, message: &Message, fds: &[BorrowedFd<'_>], wait: &Wait) -> Result<()> {
-        let packet = codec::encode(message, nonce, self.sent, fds.len()).map_err(|why| Error::Driver {
-            operation: wait.operation,
-            source: refusal("sendmsg", Errno::MSGSIZE, why),
-            context: format!("{} descriptors", fds.len()),
+        let packet = codec::encode(message, nonce, self.sent, fds.len()).map_err(|why| {
+            Error::new(
+                wait.operation,
+                Detail::Driver {
+                    source: refusal("sendmsg", Errno::MSGSIZE, why),
+                    context: format!("{} descriptors", fds.len()),
+                },
+            )
         })?;
         socket::send(self.socket.as_fd(), &packet, fds, wait)?;
         self.sent += 1;
@@ -291,11 +300,11 @@ impl Channel {
     }
 
     /// Ends the exchange: the other side learns it as soon as it sends or receives.
-    fn refuse(&mut self, operation: &'static str, why: String) -> Error {
+    fn refuse(&mut self, operation: Operation, why: String) -> Error {
         // Fails where the other side is gone, which is as good.
         let _ = shutdown(&self.socket, Shutdown::Both);
         self.broken = Some(why.clone());
-        Error::BadMessage { operation, why }
+        Error::of_extension(operation, PeerError::BadMessage { why })
     }
 }
 
@@ -311,7 +320,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// The address of a path. One of no length would be an abstract name that the kernel makes up, which no permission guards.
-pub(crate) fn address(operation: &'static str, path: &Path) -> Result<SocketAddrUnix> {
+pub(crate) fn address(operation: Operation, path: &Path) -> Result<SocketAddrUnix> {
     let fail =
         |errno, limit: &str| Err(failed(operation, "the path", errno, format!("{}{limit}", path.display())));
     if path.as_os_str().is_empty() {

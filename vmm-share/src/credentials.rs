@@ -1,8 +1,9 @@
 //! Who is at the other end of a line, and who may be.
 #![allow(unsafe_code)]
 
+use crate::PeerError;
 use gpu_vmm_core::system::failed;
-use gpu_vmm_core::{Error, Result};
+use gpu_vmm_core::{Error, Operation, Result};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::mem::size_of;
@@ -21,7 +22,7 @@ pub struct Credentials {
 
 impl Credentials {
     /// Those of the other end of a connected Unix socket.
-    pub(crate) fn of_peer(operation: &'static str, socket: BorrowedFd<'_>) -> Result<Self> {
+    pub(crate) fn of_peer(operation: Operation, socket: BorrowedFd<'_>) -> Result<Self> {
         // Not through rustix, whose process number cannot be 0.
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut size = size_of::<libc::ucred>() as libc::socklen_t;
@@ -90,7 +91,7 @@ impl Allowed {
     }
 
     /// Refuses who is not allowed.
-    pub(crate) fn check(self, operation: &'static str, peer: Credentials) -> Result<()> {
+    pub(crate) fn check(self, operation: Operation, peer: Credentials) -> Result<()> {
         let Credentials { pid, uid, .. } = peer;
         let us = geteuid().as_raw();
         let why = match self.0 {
@@ -101,7 +102,7 @@ impl Allowed {
             }
             _ => return Ok(()),
         };
-        Err(Error::PeerNotAllowed { operation, pid, uid, why })
+        Err(Error::of_extension(operation, PeerError::NotAllowed { pid, uid, why }))
     }
 }
 
@@ -113,7 +114,7 @@ mod tests {
     fn only_those_who_are_allowed_are() {
         let us = geteuid().as_raw();
         let peer = |pid, uid| Credentials { pid, uid, gid: 0 };
-        let check = |allowed: Allowed, peer| allowed.check("accept", peer);
+        let check = |allowed: Allowed, peer| allowed.check(Operation::Accept, peer);
         for (allowed, other) in [
             (Allowed::same_user(), peer(7, us + 1)),
             (Allowed::user(us + 1), peer(7, us)),
@@ -121,8 +122,8 @@ mod tests {
             (Allowed::process(7), peer(7, us + 1)),
         ] {
             let error = check(allowed, other).unwrap_err();
-            let Error::PeerNotAllowed { pid, uid, .. } = error else { panic!("{error}") };
-            assert_eq!((pid, uid), (other.pid, other.uid));
+            let Some(PeerError::NotAllowed { pid, uid, .. }) = error.extension() else { panic!("{error}") };
+            assert_eq!((*pid, *uid), (other.pid, other.uid));
         }
         for (allowed, other) in [
             (Allowed::same_user(), peer(7, us)),

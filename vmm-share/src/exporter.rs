@@ -1,12 +1,15 @@
 //! The side of an exchange that has a region and shares it.
 
 use crate::Channel;
+use crate::PeerError;
 use crate::exporter_state::ExporterState;
 use crate::manifest::{Origin, printable};
 use crate::message::Message;
 use crate::socket::Wait;
 use crate::wire::{out_of_turn, receive_whole, send};
-use gpu_vmm_core::{Backend, Error, Region, Result};
+#[cfg(doc)]
+use gpu_vmm_core::Detail;
+use gpu_vmm_core::{Backend, Error, Operation, Region, Result};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -78,8 +81,8 @@ impl<B: Backend> Exporter<B> {
     ///
     /// Those of [`PhysicalMemory::export`](gpu_vmm_core::PhysicalMemory::export) for memory that was not created
     /// [shareable](gpu_vmm_core::Properties::shareable), or was itself imported and the driver exports such memory no more
-    /// (CUDA); [`Error::Unsupported`] where a device has no UUID; [`Error::Poisoned`]. Then nothing was sent.
-    /// [`Error::PeerGone`], and [`Error::TimedOut`] where the importer does not read.
+    /// (CUDA); [`Detail::Unsupported`] where a device has no UUID; [`Detail::Poisoned`]. Then nothing was sent.
+    /// [`PeerError::Gone`], and [`PeerError::TimedOut`] where the importer does not read.
     pub fn share(line: Channel, region: &Region<B>) -> Result<Self> {
         let mut exporter = Self {
             line,
@@ -90,7 +93,7 @@ impl<B: Backend> Exporter<B> {
             asked: false,
             end: None,
         };
-        exporter.tell("share", region, 0)?;
+        exporter.tell(Operation::Offer, region, 0)?;
         Ok(exporter)
     }
 
@@ -101,14 +104,14 @@ impl<B: Backend> Exporter<B> {
     ///
     /// Those of [`Exporter::share`]. Where nothing was sent, it can be published again.
     pub fn publish(&mut self, region: &Region<B>) -> Result<bool> {
-        let operation = "publish";
+        let operation = Operation::Publish;
         self.check_open(operation)?;
         // What has been answered is taken in, so that the importer has room to answer.
         let all = Wait::new(operation, "end of the answers", self.line.wait());
         loop {
             match self.hear(&Wait::new(operation, "answer", Duration::ZERO)) {
                 Ok(()) => all.left()?,
-                Err(Error::TimedOut { .. }) => break,
+                Err(error) if matches!(error.extension(), Some(PeerError::TimedOut { .. })) => break,
                 Err(error) => return Err(error),
             };
             self.check_open(operation)?;
@@ -120,17 +123,17 @@ impl<B: Backend> Exporter<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::PeerRefused`] with the importer's words where it could not; it may try again, and this can be asked again.
-    /// [`Error::PeerGone`], [`Error::TimedOut`], [`Error::BadMessage`].
+    /// [`PeerError::Refused`] with the importer's words where it could not; it may try again, and this can be asked again.
+    /// [`PeerError::Gone`], [`PeerError::TimedOut`], [`PeerError::BadMessage`].
     pub fn wait_applied(&mut self, wait: Duration) -> Result<()> {
-        let operation = "settle";
+        let operation = Operation::WaitApplied;
         let wait = Wait::new(operation, "answer to what was shared", wait);
         self.hear_until(&wait, |it| {
             if it.applied == Some(it.revision) {
                 return Ok(Some(()));
             }
             match it.refused.take_if(|(revision, _)| *revision == it.revision) {
-                Some((_, why)) => Err(Error::PeerRefused { operation, why }),
+                Some((_, why)) => Err(Error::of_extension(operation, PeerError::Refused { why })),
                 None => Ok(None),
             }
         })
@@ -140,9 +143,9 @@ impl<B: Backend> Exporter<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::PeerGone`], and [`Error::TimedOut`] where the importer does not read.
+    /// [`PeerError::Gone`], and [`PeerError::TimedOut`] where the importer does not read.
     pub fn ask_to_let_go(&mut self) -> Result<()> {
-        let operation = "ask to let go";
+        let operation = Operation::RequestRelease;
         self.check_open(operation)?;
         if !self.asked {
             self.say(|line| line.send(operation, &Message::ReleaseOutcome, &[]))?;
@@ -155,10 +158,10 @@ impl<B: Backend> Exporter<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] where it has not, [`Error::BadMessage`] for what no importer says; [`Error::PeerGone`] where
+    /// [`PeerError::TimedOut`] where it has not, [`PeerError::BadMessage`] for what no importer says; [`PeerError::Gone`] where
     /// the exchange has ended with an error before.
     pub fn wait_until_let_go(&mut self, wait: Duration) -> Result<ReleaseOutcome> {
-        let operation = "wait until let go";
+        let operation = Operation::WaitReleased;
         let wait = Wait::new(operation, "word that the memory was let go", wait);
         self.hear_until(&wait, |it| match it.end {
             Some(End::Said(how)) => Ok(Some(how)),
@@ -173,7 +176,7 @@ impl<B: Backend> Exporter<B> {
     }
 
     /// Describes what is new as this revision.
-    fn tell(&mut self, operation: &'static str, region: &Region<B>, revision: u64) -> Result<bool> {
+    fn tell(&mut self, operation: Operation, region: &Region<B>, revision: u64) -> Result<bool> {
         let news = self.told.news(operation, region)?;
         if revision > 0 && self.told.has_all(&news) {
             return Ok(false);
@@ -193,7 +196,7 @@ impl<B: Backend> Exporter<B> {
     }
 
     /// Refuses to go on where the exchange is over.
-    fn check_open(&self, operation: &'static str) -> Result<()> {
+    fn check_open(&self, operation: Operation) -> Result<()> {
         let why = match self.end {
             None => return Ok(()),
             Some(End::Said(ReleaseOutcome::Released)) => "it has let go of the memory",
@@ -201,7 +204,7 @@ impl<B: Backend> Exporter<B> {
             Some(End::Said(ReleaseOutcome::Gone)) => "",
             Some(End::Broken) => "the exchange has ended with an error",
         };
-        Err(Error::PeerGone { operation, why: why.to_owned() })
+        Err(Error::of_extension(operation, PeerError::Gone { why: why.to_owned() }))
     }
 
     /// Takes messages in until there is what is waited for.
@@ -224,9 +227,11 @@ impl<B: Backend> Exporter<B> {
         let heard =
             receive_whole(&mut self.line, wait).and_then(|(message, _)| self.take(wait.operation, message));
         match heard {
-            Err(Error::PeerGone { .. }) => self.end = Some(End::Said(ReleaseOutcome::Gone)),
+            Err(error) if matches!(error.extension(), Some(PeerError::Gone { .. })) => {
+                self.end = Some(End::Said(ReleaseOutcome::Gone))
+            }
             Err(error) => {
-                if !matches!(error, Error::TimedOut { .. }) {
+                if !matches!(error.extension(), Some(PeerError::TimedOut { .. })) {
                     self.end = Some(End::Broken);
                 }
                 return Err(error);
@@ -236,7 +241,7 @@ impl<B: Backend> Exporter<B> {
         Ok(())
     }
 
-    fn take(&mut self, operation: &'static str, message: Message) -> Result<()> {
+    fn take(&mut self, operation: Operation, message: Message) -> Result<()> {
         match message {
             Message::Applied { revision } if self.is_awaited(revision) => self.applied = Some(revision),
             Message::Refused { revision, why } if self.is_awaited(revision) => {
@@ -246,7 +251,7 @@ impl<B: Backend> Exporter<B> {
                 let (applied, last) = (self.applied, self.revision);
                 let why =
                     format!("an answer to revision {revision}; {last} is the last, {applied:?} applied");
-                return Err(Error::BadMessage { operation, why });
+                return Err(Error::of_extension(operation, PeerError::BadMessage { why }));
             }
             Message::Released => self.end = Some(End::Said(ReleaseOutcome::Released)),
             Message::Kept => self.end = Some(End::Said(ReleaseOutcome::Kept)),
@@ -262,8 +267,8 @@ impl<B: Backend> Exporter<B> {
 }
 
 fn end_of(error: &Error) -> End {
-    match error {
-        Error::PeerGone { .. } => End::Said(ReleaseOutcome::Gone),
+    match error.extension() {
+        Some(PeerError::Gone { .. }) => End::Said(ReleaseOutcome::Gone),
         _ => End::Broken,
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::importer_state::{Claim, MAX_MAPPINGS, MAX_PIECES};
 use crate::manifest::{SharedMapping, SharedPiece};
-use gpu_vmm_core::{Address, Backend, Bytes, Error, MemoryId, PhysicalMemory, Region, Result};
+use gpu_vmm_core::{
+    Address, Backend, Bytes, Detail, Error, MemoryId, Operation, PhysicalMemory, Region, Result,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What was told: the mappings, and the pieces behind them. Their memory is not kept: a region that has dropped it has given
@@ -31,7 +33,7 @@ impl<B: Backend> ExporterState<B> {
     }
 
     /// What differs in a region from what was told. Each piece comes once, however many mappings it has.
-    pub(crate) fn news<'a>(&self, operation: &'static str, region: &'a Region<B>) -> Result<News<'a, B>> {
+    pub(crate) fn news<'a>(&self, operation: Operation, region: &'a Region<B>) -> Result<News<'a, B>> {
         region.check_usable(operation)?;
         let mut new: HashMap<MemoryId<B>, u32> = HashMap::new();
         let mut news = News {
@@ -68,11 +70,16 @@ impl<B: Backend> ExporterState<B> {
     }
 
     /// What the next piece is called, with `more` new ones before it.
-    fn id_of_new(&self, operation: &'static str, more: usize) -> Result<u32> {
+    fn id_of_new(&self, operation: Operation, more: usize) -> Result<u32> {
         let id = u32::try_from(more).ok().and_then(|more| self.next.checked_add(more));
-        id.filter(|id| *id < u32::MAX).ok_or_else(|| Error::Unsupported {
-            operation,
-            reason: "2^32 - 1 pieces of memory have been shared in one exchange; begin a new one".to_owned(),
+        id.filter(|id| *id < u32::MAX).ok_or_else(|| {
+            Error::new(
+                operation,
+                Detail::Unsupported {
+                    reason: "2^32 - 1 pieces of memory have been shared in one exchange; begin a new one"
+                        .to_owned(),
+                },
+            )
         })
     }
 
@@ -97,12 +104,12 @@ impl<B: Backend> ExporterState<B> {
     }
 }
 
-fn check_count(operation: &'static str, what: &str, count: usize, most: usize) -> Result<()> {
+fn check_count(operation: Operation, what: &str, count: usize, most: usize) -> Result<()> {
     if count <= most {
         return Ok(());
     }
-    Err(Error::Unsupported {
+    Err(Error::new(
         operation,
-        reason: format!("the region has {count} {what}; {most} are the most"),
-    })
+        Detail::Unsupported { reason: format!("the region has {count} {what}; {most} are the most") },
+    ))
 }

@@ -1,8 +1,8 @@
 //! What an importer wants: who may use the memory, where it is to be, how much is to be reserved.
 
 use gpu_vmm_core::{
-    Access, AccessMap, Address, Backend, Bytes, DeviceId, Grant, MappedMemory, PhysicalMemory, Placement,
-    Region, Result, WaitFor,
+    Access, AccessMap, Address, Backend, Bytes, DeviceId, Grant, MappedMemory, Operation, PhysicalMemory,
+    Placement, Region, Result, WaitFor,
 };
 
 /// How another process's region is to be taken in.
@@ -98,7 +98,7 @@ impl ImportOptions {
     /// A region of these mappings, which the exporter has at `base`.
     pub(crate) fn region<B: Backend>(
         &self,
-        operation: &'static str,
+        operation: Operation,
         backend: &B,
         base: Address,
         wanted: &[MappedMemory<B>],

@@ -1,5 +1,6 @@
 //! The side of an exchange that takes another process's region in.
 
+use crate::PeerError;
 use crate::manifest::printable;
 use crate::message::Message;
 use crate::socket::Wait;
@@ -7,7 +8,8 @@ use crate::sources::{Sources, import_new, keep, take_in, wanted};
 use crate::wire::{out_of_turn, receive_whole};
 use crate::{Channel, ImportOptions};
 use gpu_vmm_core::{
-    Address, Backend, Bytes, Error, GrowthKind, MappedMemory, Placement, Region, Result, WaitFor,
+    Address, Backend, Bytes, Detail, Error, GrowthKind, MappedMemory, Operation, Placement, Region, Result,
+    WaitFor,
 };
 use std::time::Duration;
 
@@ -65,10 +67,10 @@ impl ImportOptions {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`], [`Error::PeerGone`], [`Error::BadMessage`]; [`Error::Mismatch`] where it is another vendor's
-    /// memory, of a device that is not here, or in units that are not those here, and [`Error::Unaligned`] where another
-    /// device of this process has larger units; [`Error::AddressTaken`] where a chosen address is not free;
-    /// [`Error::PeerUnreachable`]; what the driver answers. Nothing is left behind, the exporter is told, and the line is
+    /// [`PeerError::TimedOut`], [`PeerError::Gone`], [`PeerError::BadMessage`]; [`Detail::Mismatch`] where it is another vendor's
+    /// memory, of a device that is not here, or in units that are not those here, and [`Detail::Unaligned`] where another
+    /// device of this process has larger units; [`Detail::AddressTaken`] where a chosen address is not free;
+    /// [`Detail::PeerUnreachable`]; what the driver answers. Nothing is left behind, the exporter is told, and the line is
     /// closed.
     pub fn receive<B: Backend>(&self, backend: &B, mut line: Channel) -> Result<ImportedRegion<B>> {
         match self.try_receive(backend, &mut line) {
@@ -83,19 +85,19 @@ impl ImportOptions {
                     over: false,
                     line,
                 };
-                imported.say("receive", Message::Applied { revision: 0 });
+                imported.say(Operation::Receive, Message::Applied { revision: 0 });
                 Ok(imported)
             }
             Err(error) => {
                 // If the exporter cannot be told, it sees the line closed.
-                let _ = line.send("receive", &refusal(0, &error), &[]);
+                let _ = line.send(Operation::Receive, &refusal(0, &error), &[]);
                 Err(error)
             }
         }
     }
 
     fn try_receive<B: Backend>(&self, backend: &B, line: &mut Channel) -> Result<(Region<B>, Sources<B>)> {
-        let operation = "receive";
+        let operation = Operation::Receive;
         let wait = Wait::new(operation, "shared region", line.wait());
         let (message, _) = receive_whole(line, &wait)?;
         let Message::Begin(begin) = message else {
@@ -138,23 +140,23 @@ impl<B: Backend> ImportedRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::BadMessage`] and [`Error::Mismatch`] for a change that cannot be, [`Error::TimedOut`] where only some of a
+    /// [`PeerError::BadMessage`] and [`Detail::Mismatch`] for a change that cannot be, [`PeerError::TimedOut`] where only some of a
     /// change came within the line's wait. The region is as before, with the memory that it has, and the exchange is over.
     pub fn next(&mut self, wait: Duration) -> Result<Option<Event>> {
-        let operation = "next";
+        let operation = Operation::Receive;
         self.say_again(operation);
         if self.over {
             return Ok(Some(Event::Gone));
         }
         let wait = Wait::new(operation, "word of the exporter", wait);
         let heard = match receive_whole(&mut self.line, &wait) {
-            Err(Error::TimedOut { .. }) => return Ok(None),
+            Err(error) if matches!(error.extension(), Some(PeerError::TimedOut { .. })) => return Ok(None),
             Err(error) => Err(error),
             Ok((message, _)) => self.hear(operation, message),
         };
         match heard {
             Ok(event) => Ok(Some(event)),
-            Err(Error::PeerGone { .. }) => {
+            Err(error) if matches!(error.extension(), Some(PeerError::Gone { .. })) => {
                 self.over = true;
                 Ok(Some(Event::Gone))
             }
@@ -177,13 +179,13 @@ impl<B: Backend> ImportedRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::AddressTaken`] where the addresses behind the reservation are not free, [`Error::CrossesReservation`] where a new
-    /// mapping would lie in two reservations, [`Error::Unaligned`] if its memory is of a larger granularity than the
-    /// address is a multiple of, [`Error::Mismatch`] where the region is to be [where the exporter's
+    /// [`Detail::AddressTaken`] where the addresses behind the reservation are not free, [`Detail::CrossesReservation`] where a new
+    /// mapping would lie in two reservations, [`Detail::Unaligned`] if its memory is of a larger granularity than the
+    /// address is a multiple of, [`Detail::Mismatch`] where the region is to be [where the exporter's
     /// is](ImportOptions::same_address) and that has moved: for these there is [`ImportedRegion::apply_or_move`]. Else what waiting or
     /// the driver answers. The region is as before, and it can be tried again.
     pub fn apply(&mut self, done: WaitFor<'_>) -> Result<GrowthKind> {
-        let operation = "apply";
+        let operation = Operation::ApplyChange;
         self.apply_by(operation, |it, wanted| it.arrange(operation, wanted, done))
     }
 
@@ -193,10 +195,10 @@ impl<B: Backend> ImportedRegion<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`ImportedRegion::apply`] but the four that it is for; [`Error::AddressTaken`] where the region has to be at the
+    /// Those of [`ImportedRegion::apply`] but the four that it is for; [`Detail::AddressTaken`] where the region has to be at the
     /// exporter's address and cannot.
     pub fn apply_or_move(&mut self, done: WaitFor<'_>) -> Result<GrowthKind> {
-        let operation = "apply";
+        let operation = Operation::ApplyChange;
         self.apply_by(operation, |it, wanted| it.arrange_or_move(operation, wanted, done))
     }
 
@@ -205,10 +207,10 @@ impl<B: Backend> ImportedRegion<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::close`]; the exporter is then told that the memory is kept. [`Error::TimedOut`] where the
+    /// Those of [`Region::close`]; the exporter is then told that the memory is kept. [`PeerError::TimedOut`] where the
     /// exporter cannot be told, since it does not read; one that is gone need not know.
     pub fn let_go(self, done: WaitFor<'_>) -> Result<()> {
-        let operation = "let go";
+        let operation = Operation::ReleaseImport;
         let Self { region, book, mut line, over, .. } = self;
         let closed = region.close(done);
         drop(book);
@@ -218,7 +220,7 @@ impl<B: Backend> ImportedRegion<B> {
         let message = if closed.is_ok() { Message::Released } else { Message::Kept };
         let told = line.send(operation, &message, &[]);
         closed.and(match told {
-            Err(Error::PeerGone { .. }) => Ok(()),
+            Err(error) if matches!(error.extension(), Some(PeerError::Gone { .. })) => Ok(()),
             other => other,
         })
     }
@@ -227,11 +229,11 @@ impl<B: Backend> ImportedRegion<B> {
     /// lost.
     #[must_use]
     pub fn detach(mut self) -> Region<B> {
-        self.leave("detach");
+        self.leave(Operation::ReleaseImport);
         self.region
     }
 
-    fn hear(&mut self, operation: &'static str, message: Message) -> Result<Event> {
+    fn hear(&mut self, operation: Operation, message: Message) -> Result<Event> {
         match message {
             Message::Begin(begin) => {
                 let revision = self.revision + 1;
@@ -248,7 +250,7 @@ impl<B: Backend> ImportedRegion<B> {
     /// Applies what was told last, by `arrange`, and tells the exporter of the outcome.
     fn apply_by(
         &mut self,
-        operation: &'static str,
+        operation: Operation,
         arrange: impl FnOnce(&mut Self, &[MappedMemory<B>]) -> Result<GrowthKind>,
     ) -> Result<GrowthKind> {
         if !self.is_behind() {
@@ -275,14 +277,14 @@ impl<B: Backend> ImportedRegion<B> {
 
     fn arrange(
         &mut self,
-        operation: &'static str,
+        operation: Operation,
         wanted: &[MappedMemory<B>],
         done: WaitFor<'_>,
     ) -> Result<GrowthKind> {
         let (address, theirs) = (self.region.address(), self.book.base());
         if self.import.is_as_exported() && address != theirs {
             let (theirs, ours) = (theirs.to_string(), format!("the region here is at {address}"));
-            return Err(Error::Mismatch { operation, what: "address", theirs, ours });
+            return Err(Error::new(operation, Detail::Mismatch { what: "address", theirs, ours }));
         }
         let reserved = self.region.reserved();
         self.region.apply_layout(operation, wanted, done)?;
@@ -291,41 +293,44 @@ impl<B: Backend> ImportedRegion<B> {
 
     fn arrange_or_move(
         &mut self,
-        operation: &'static str,
+        operation: Operation,
         wanted: &[MappedMemory<B>],
         done: WaitFor<'_>,
     ) -> Result<GrowthKind> {
-        let placement = match self.arrange(operation, wanted, done) {
-            Err(Error::Mismatch { what: "address", .. }) if self.import.is_as_exported() => {
+        let arranged = self.arrange(operation, wanted, done);
+        let as_exported = self.import.is_as_exported();
+        let placement = match arranged.as_ref().map_err(Error::detail) {
+            Err(Detail::Mismatch { what: "address", .. }) if as_exported => {
                 Placement::Exact(self.book.base())
             }
             Err(
-                Error::AddressTaken { .. }
-                | Error::CrossesReservation { .. }
-                | Error::Unaligned { what: "address", .. },
-            ) if !self.import.is_as_exported() => Placement::Anywhere,
-            other => return other,
+                Detail::AddressTaken { .. }
+                | Detail::CrossesReservation { .. }
+                | Detail::Unaligned { what: "address", .. },
+            ) if !as_exported => Placement::Anywhere,
+            _ => return arranged,
         };
         self.region.apply_layout_elsewhere(operation, wanted, placement, done)?;
         Ok(GrowthKind::Remapped)
     }
 
     /// Says something. What the exporter does not read in time is said later; one that is gone is noticed later.
-    fn say(&mut self, operation: &'static str, message: Message) {
+    fn say(&mut self, operation: Operation, message: Message) {
         self.unsaid = Some(message);
         self.say_again(operation);
     }
 
-    fn say_again(&mut self, operation: &'static str) {
+    fn say_again(&mut self, operation: Operation) {
         if let Some(message) = self.unsaid.take_if(|_| !self.over)
-            && let Err(Error::TimedOut { .. }) = self.line.send(operation, &message, &[])
+            && let Err(Some(PeerError::TimedOut { .. })) =
+                self.line.send(operation, &message, &[]).as_ref().map_err(Error::extension)
         {
             self.unsaid = Some(message);
         }
     }
 
     /// Ends the exchange with the memory kept.
-    fn leave(&mut self, operation: &'static str) {
+    fn leave(&mut self, operation: Operation) {
         if !self.over {
             self.say(operation, Message::Kept);
             self.over = true;

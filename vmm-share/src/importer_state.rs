@@ -3,8 +3,9 @@
 //! All of it is data from outside. A claim is held against itself and against what was said before it; what passes is
 //! written down, and is what a region can be made of.
 
+use crate::PeerError;
 use crate::manifest::{SharedMapping, SharedPiece};
-use gpu_vmm_core::{ADDRESS_SPACE, Address, Bytes, Error, Result};
+use gpu_vmm_core::{ADDRESS_SPACE, Address, Bytes, Error, Operation, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most pieces of a region. Each is a descriptor of its own while it travels; 256 GiB in units of 2 MiB.
@@ -102,8 +103,8 @@ impl<P> ImporterState<P> {
     ///
     /// # Errors
     ///
-    /// [`Error::BadMessage`] with the numbers.
-    pub(crate) fn check(&self, operation: &'static str, claim: &Claim) -> Result<()> {
+    /// [`PeerError::BadMessage`] with the numbers.
+    pub(crate) fn check(&self, operation: Operation, claim: &Claim) -> Result<()> {
         let removed = self.removed(operation, claim)?;
         let mut new = self.new_pieces(operation, claim)?;
         let mut places: Vec<Place> = Vec::new();
@@ -122,7 +123,7 @@ impl<P> ImporterState<P> {
     }
 
     /// The offsets of mappings that go.
-    fn removed(&self, operation: &'static str, claim: &Claim) -> Result<BTreeSet<u64>> {
+    fn removed(&self, operation: Operation, claim: &Claim) -> Result<BTreeSet<u64>> {
         let mut removed = BTreeSet::new();
         for offset in &claim.removed {
             if !self.mappings.contains_key(offset) {
@@ -139,7 +140,7 @@ impl<P> ImporterState<P> {
     }
 
     /// The pieces that come, in order of their numbers.
-    fn new_pieces(&self, operation: &'static str, claim: &Claim) -> Result<Vec<New>> {
+    fn new_pieces(&self, operation: Operation, claim: &Claim) -> Result<Vec<New>> {
         check_count(operation, "pieces", self.pieces.len() + claim.pieces.len(), MAX_PIECES)?;
         let mut next = self.next;
         let mut new = Vec::with_capacity(claim.pieces.len());
@@ -156,7 +157,7 @@ impl<P> ImporterState<P> {
     }
 
     /// Where a new mapping is, if its piece is known and can be there.
-    fn place(&self, operation: &'static str, new: &mut [New], mapping: &SharedMapping) -> Result<Place> {
+    fn place(&self, operation: Operation, new: &mut [New], mapping: &SharedMapping) -> Result<Place> {
         let SharedMapping { offset, piece: id } = *mapping;
         let shape = match new.binary_search_by_key(&id, |piece| piece.id) {
             Ok(at) => {
@@ -203,11 +204,11 @@ impl<P> ImporterState<P> {
     }
 }
 
-fn said<T>(operation: &'static str, why: String) -> Result<T> {
-    Err(Error::BadMessage { operation, why })
+fn said<T>(operation: Operation, why: String) -> Result<T> {
+    Err(Error::of_extension(operation, PeerError::BadMessage { why }))
 }
 
-fn check_count(operation: &'static str, what: &str, count: usize, most: usize) -> Result<()> {
+fn check_count(operation: Operation, what: &str, count: usize, most: usize) -> Result<()> {
     if count <= most {
         return Ok(());
     }
@@ -215,7 +216,7 @@ fn check_count(operation: &'static str, what: &str, count: usize, most: usize) -
 }
 
 /// Refuses mappings that overlap, and an end or a base that cannot be.
-fn check_places(operation: &'static str, mut places: Vec<Place>, base: u64, end: u64) -> Result<()> {
+fn check_places(operation: Operation, mut places: Vec<Place>, base: u64, end: u64) -> Result<()> {
     places.sort_unstable_by_key(|place| place.offset);
     for (one, next) in places.iter().zip(places.iter().skip(1)) {
         if next.offset < one.end {

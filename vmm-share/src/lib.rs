@@ -29,6 +29,7 @@
 //! ```
 
 // Where there are no lines, nobody hears of changes.
+mod error;
 #[cfg_attr(not(target_os = "linux"), allow(dead_code))]
 mod exporter_state;
 mod import;
@@ -70,6 +71,7 @@ mod socket;
 pub use channel::Channel;
 #[cfg(target_os = "linux")]
 pub use credentials::{Allowed, Credentials};
+pub use error::PeerError;
 #[cfg(target_os = "linux")]
 pub use exporter::{Exporter, ReleaseOutcome};
 pub use import::ImportOptions;

@@ -1,10 +1,12 @@
 //! Where other processes can connect to.
 
+#[cfg(doc)]
+use crate::PeerError;
 use crate::channel::address;
 use crate::socket::Wait;
 use crate::{Allowed, Channel};
 use gpu_vmm_core::system::failed;
-use gpu_vmm_core::{Process, Result};
+use gpu_vmm_core::{Operation, Process, Result};
 use rustix::event::PollFlags;
 use rustix::fs::{AtFlags, CWD, Mode, fchmod, statat, unlink};
 use rustix::io::Errno;
@@ -13,8 +15,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf, absolute};
 use std::time::Duration;
 
-const LISTEN: &str = "listen for other processes";
-const ACCEPT: &str = "accept another process";
+const LISTEN: Operation = Operation::Listen;
+const ACCEPT: Operation = Operation::Accept;
 
 /// How many processes can wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -38,7 +40,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`Driver`](gpu_vmm_core::Error::Driver) where the path exists, is longer than 108 bytes, or the kernel refuses it.
+    /// [`Driver`](gpu_vmm_core::Detail::Driver) where the path exists, is longer than 108 bytes, or the kernel refuses it.
     pub fn bind(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let fail = |call, errno| failed(LISTEN, call, errno, path.display());
@@ -75,7 +77,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`TimedOut`](gpu_vmm_core::Error::TimedOut) where nobody came. [`PeerNotAllowed`](gpu_vmm_core::Error::PeerNotAllowed) where
+    /// [`TimedOut`](PeerError::TimedOut) where nobody came. [`PeerNotAllowed`](PeerError::NotAllowed) where
     /// somebody came who may not; that connection is closed, and the listener can accept others.
     pub fn accept(&self, allowed: Allowed, wait: Duration) -> Result<Channel> {
         let wait = Wait::new(ACCEPT, "connection", wait);

@@ -5,8 +5,10 @@
 
 pub use gpu_vmm_core::MemoryKind;
 
+use crate::PeerError;
 use gpu_vmm_core::{
-    Backend, Bytes, DeviceId, DeviceUuid, Error, Granularity, PhysicalMemory, Properties, Result,
+    Backend, Bytes, Detail, DeviceId, DeviceUuid, Error, Granularity, Operation, PhysicalMemory, Properties,
+    Result,
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,12 +31,12 @@ impl Origin {
     ///
     /// # Errors
     ///
-    /// [`Error::Mismatch`].
-    pub fn check<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<()> {
+    /// [`Detail::Mismatch`].
+    pub fn check<B: Backend>(&self, operation: Operation, backend: &B) -> Result<()> {
         let ours = Self::of(backend);
         let differs = |what, theirs: &str, ours: String| {
             let (theirs, ours) = (printable(theirs), format!("here it is {ours}"));
-            Err(Error::Mismatch { operation, what, theirs, ours })
+            Err(Error::new(operation, Detail::Mismatch { what, theirs, ours }))
         };
         if self.vendor != ours.vendor {
             return differs("vendor", &self.vendor, ours.vendor);
@@ -74,9 +76,9 @@ impl SharedPiece {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where the device has no UUID by which another process could find it.
+    /// [`Detail::Unsupported`] where the device has no UUID by which another process could find it.
     pub fn of<B: Backend>(
-        operation: &'static str,
+        operation: Operation,
         backend: &B,
         id: u32,
         memory: &PhysicalMemory<B>,
@@ -84,7 +86,8 @@ impl SharedPiece {
         let properties = memory.properties();
         let device = backend.device(operation, properties.device)?;
         let reason = || format!("the driver gives no UUID for {}", properties.device);
-        let device = device.uuid.ok_or_else(|| Error::Unsupported { operation, reason: reason() })?;
+        let device =
+            device.uuid.ok_or_else(|| Error::new(operation, Detail::Unsupported { reason: reason() }))?;
         Ok(Self {
             id,
             size: memory.size().0,
@@ -98,24 +101,29 @@ impl SharedPiece {
     ///
     /// # Errors
     ///
-    /// [`Error::BadMessage`] for numbers that no memory has, [`Error::Mismatch`] for a device that this process does
+    /// [`PeerError::BadMessage`] for numbers that no memory has, [`Detail::Mismatch`] for a device that this process does
     /// not see, or a granularity that is not the one here.
-    pub fn check<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<(Bytes, Properties)> {
+    pub fn check<B: Backend>(&self, operation: Operation, backend: &B) -> Result<(Bytes, Properties)> {
         let granularity = self.unit(operation)?;
-        let bad = |what| Error::BadMessage { operation, why: format!("piece {}: {what}", self.id) };
+        let bad = |what| {
+            Error::of_extension(
+                operation,
+                PeerError::BadMessage { why: format!("piece {}: {what}", self.id) },
+            )
+        };
         let device = self.device(operation, backend)?;
         let properties = self.kind.of_device(device).map_err(bad)?;
         let ours = backend.granularity_of(operation, &properties)?;
         if granularity != ours {
             let (theirs, ours) = (granularity.to_string(), format!("here it is {ours}"));
-            return Err(Error::Mismatch { operation, what: "granularity", theirs, ours });
+            return Err(Error::new(operation, Detail::Mismatch { what: "granularity", theirs, ours }));
         }
         Ok((Bytes(self.size), properties))
     }
 
     /// The same for each of several; what several have in common is checked once.
     pub(crate) fn check_all<B: Backend>(
-        operation: &'static str,
+        operation: Operation,
         backend: &B,
         pieces: &[Self],
     ) -> Result<Vec<(Bytes, Properties)>> {
@@ -134,13 +142,13 @@ impl SharedPiece {
     }
 
     /// What its places are a multiple of, if its size is one as well.
-    pub(crate) fn unit(&self, operation: &'static str) -> Result<Granularity> {
+    pub(crate) fn unit(&self, operation: Operation) -> Result<Granularity> {
         Granularity::new(Bytes(self.granularity))
             .filter(|unit| self.size != 0 && unit.divides(Bytes(self.size)))
             .ok_or_else(|| {
                 let (id, size, unit) = (self.id, self.size, self.granularity);
                 let why = format!("piece {id}: {size:#x} bytes of memory in units of {unit:#x}");
-                Error::BadMessage { operation, why }
+                Error::of_extension(operation, PeerError::BadMessage { why })
             })
     }
 
@@ -150,13 +158,17 @@ impl SharedPiece {
     }
 
     /// The device of this UUID in this process.
-    fn device<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<DeviceId> {
+    fn device<B: Backend>(&self, operation: Operation, backend: &B) -> Result<DeviceId> {
         let found = backend.devices().iter().find(|device| device.uuid == Some(self.device));
-        let missing = || Error::Mismatch {
-            operation,
-            what: "device",
-            theirs: self.device.to_string(),
-            ours: "this process does not see it".to_owned(),
+        let missing = || {
+            Error::new(
+                operation,
+                Detail::Mismatch {
+                    what: "device",
+                    theirs: self.device.to_string(),
+                    ours: "this process does not see it".to_owned(),
+                },
+            )
         };
         found.map(|device| device.id).ok_or_else(missing)
     }

@@ -2,11 +2,15 @@
 #![allow(unsafe_code)]
 
 use crate::Channel;
+#[cfg(doc)]
+use crate::PeerError;
 use crate::manifest::{Origin, SharedPiece};
 use crate::message::Message;
 use crate::socket::Wait;
 use crate::wire::{out_of_turn, receive_whole};
-use gpu_vmm_core::{Backend, Bytes, PhysicalMemory, Properties, Result};
+#[cfg(doc)]
+use gpu_vmm_core::Detail;
+use gpu_vmm_core::{Backend, Bytes, Operation, PhysicalMemory, Properties, Result};
 use std::os::fd::{AsFd, BorrowedFd};
 
 impl Channel {
@@ -16,11 +20,11 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// Those of [`PhysicalMemory::export`], [`Error::Unsupported`](gpu_vmm_core::Error::Unsupported) where the device has no UUID,
-    /// [`Error::PeerGone`](gpu_vmm_core::Error::PeerGone), and [`Error::TimedOut`](gpu_vmm_core::Error::TimedOut) where the other process
+    /// Those of [`PhysicalMemory::export`], [`Detail::Unsupported`](gpu_vmm_core::Detail::Unsupported) where the device has no UUID,
+    /// [`PeerError::Gone`](PeerError::Gone), and [`PeerError::TimedOut`](PeerError::TimedOut) where the other process
     /// does not read.
     pub fn send_memory<B: Backend>(&mut self, backend: &B, memory: &PhysicalMemory<B>) -> Result<()> {
-        let operation = "send memory";
+        let operation = Operation::SendMemory;
         memory.check_belongs_to(operation, backend)?;
         let piece = SharedPiece::of(operation, backend, 0, memory)?;
         let descriptor = memory.export()?;
@@ -32,12 +36,12 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`](gpu_vmm_core::Error::TimedOut), [`Error::PeerGone`](gpu_vmm_core::Error::PeerGone),
-    /// [`Error::BadMessage`](gpu_vmm_core::Error::BadMessage); [`Error::Mismatch`](gpu_vmm_core::Error::Mismatch) where it is another
+    /// [`PeerError::TimedOut`](PeerError::TimedOut), [`PeerError::Gone`](PeerError::Gone),
+    /// [`PeerError::BadMessage`](PeerError::BadMessage); [`Detail::Mismatch`](gpu_vmm_core::Detail::Mismatch) where it is another
     /// vendor's memory, of a device that is not here, or in units that are not those here; what the driver says of the
     /// descriptor.
     pub fn receive_memory<B: Backend>(&mut self, backend: &B) -> Result<PhysicalMemory<B>> {
-        let operation = "receive memory";
+        let operation = Operation::ReceiveMemory;
         let (message, descriptors) =
             receive_whole(self, &Wait::new(operation, "piece of memory", self.wait()))?;
         let (Message::Memory { origin, piece }, [descriptor]) = (&message, descriptors.as_slice()) else {

@@ -2,12 +2,15 @@
 #![allow(unsafe_code)]
 
 use crate::ImportOptions;
+use crate::PeerError;
 use crate::exporter_state::ExporterState;
 use crate::importer_state::{Claim, ImporterState};
 use crate::manifest::{Origin, SharedMapping, SharedPiece};
 #[cfg(target_os = "linux")]
 use crate::pidfd::{self, Token};
-use gpu_vmm_core::{Backend, Bytes, Error, FabricHandle, PhysicalMemory, Properties, Region, Result};
+use gpu_vmm_core::{
+    Backend, Bytes, Detail, Error, FabricHandle, Operation, PhysicalMemory, Properties, Region, Result,
+};
 use serde::{Deserialize, Serialize};
 #[cfg(target_os = "linux")]
 use std::os::fd::{AsFd, OwnedFd};
@@ -69,10 +72,10 @@ impl<B: Backend> Offered<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for memory that was not created for it, or where a device has no UUID, [`Error::Poisoned`], or
+    /// [`Detail::Unsupported`] for memory that was not created for it, or where a device has no UUID, [`Detail::Poisoned`], or
     /// what the driver or the system answers.
     pub fn new(region: &Region<B>, by: By) -> Result<Self> {
-        let operation = "offer";
+        let operation = Operation::Offer;
         let news = ExporterState::new().news(operation, region)?;
         let memory = news.memory.iter().copied().cloned().collect();
         Self::of_claim(operation, region.backend(), news.claim, memory, by)
@@ -82,9 +85,9 @@ impl<B: Backend> Offered<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Offered::new`], and [`Error::ForeignHandle`].
+    /// Those of [`Offered::new`], and [`Detail::ForeignHandle`].
     pub fn of_memory(backend: &B, memory: &PhysicalMemory<B>, by: By) -> Result<Self> {
-        let operation = "offer";
+        let operation = Operation::Offer;
         memory.check_belongs_to(operation, backend)?;
         let piece = SharedPiece::of(operation, backend, 0, memory)?;
         let claim = Claim {
@@ -97,7 +100,7 @@ impl<B: Backend> Offered<B> {
     }
 
     fn of_claim(
-        operation: &'static str,
+        operation: Operation,
         backend: &B,
         claim: Claim,
         memory: Vec<PhysicalMemory<B>>,
@@ -139,21 +142,21 @@ impl Offer {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where the serialiser refuses, which for this data it does not.
+    /// [`Detail::Unsupported`] where the serialiser refuses, which for this data it does not.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         postcard::to_extend(self, HEADER.to_vec())
-            .map_err(|error| Error::Unsupported { operation: "offer", reason: error.to_string() })
+            .map_err(|error| Error::new(Operation::Offer, Detail::Unsupported { reason: error.to_string() }))
     }
 
     /// Reads an offer.
     ///
     /// # Errors
     ///
-    /// [`Error::BadMessage`] for bytes that are not an offer of this form, all of it and nothing else, and for one that
+    /// [`PeerError::BadMessage`] for bytes that are not an offer of this form, all of it and nothing else, and for one that
     /// contradicts itself.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let operation = "read an offer";
-        let bad = |why: String| Error::BadMessage { operation, why };
+        let operation = Operation::ImportOffer;
+        let bad = |why: String| Error::of_extension(operation, PeerError::BadMessage { why });
         if bytes.len() > MAX_BYTES {
             return Err(bad(format!("an offer of {} bytes; {MAX_BYTES} are the most", bytes.len())));
         }
@@ -181,11 +184,11 @@ impl Offer {
     ///
     /// # Errors
     ///
-    /// [`Error::BadMessage`] for an offer that contradicts itself; [`Error::Mismatch`] where it is another vendor's memory,
-    /// of a device that is not here, or in units that are not those here; [`Error::PeerGone`] where the process that
-    /// offered it has ended; [`Error::AddressTaken`]; what the driver or the system answers. Nothing is left behind.
+    /// [`PeerError::BadMessage`] for an offer that contradicts itself; [`Detail::Mismatch`] where it is another vendor's memory,
+    /// of a device that is not here, or in units that are not those here; [`PeerError::Gone`] where the process that
+    /// offered it has ended; [`Detail::AddressTaken`]; what the driver or the system answers. Nothing is left behind.
     pub fn import<B: Backend>(&self, backend: &B, import: &ImportOptions) -> Result<Region<B>> {
-        let operation = "import an offer";
+        let operation = Operation::ImportOffer;
         let claim = self.claim(operation)?;
         let memory = self.memories(operation, backend)?;
         let mut book = ImporterState::default();
@@ -199,12 +202,17 @@ impl Offer {
     ///
     /// # Errors
     ///
-    /// Those of [`Offer::import`], and [`Error::BadMessage`] for an offer of several pieces or of none.
+    /// Those of [`Offer::import`], and [`PeerError::BadMessage`] for an offer of several pieces or of none.
     pub fn import_memory<B: Backend>(&self, backend: &B) -> Result<PhysicalMemory<B>> {
-        let operation = "import an offer";
+        let operation = Operation::ImportOffer;
         self.claim(operation)?;
         let count = self.pieces.len();
-        let several = || Error::BadMessage { operation, why: format!("{count} pieces, and not one") };
+        let several = || {
+            Error::of_extension(
+                operation,
+                PeerError::BadMessage { why: format!("{count} pieces, and not one") },
+            )
+        };
         if count != 1 {
             return Err(several());
         }
@@ -212,7 +220,7 @@ impl Offer {
     }
 
     /// What the offer says, if it does not contradict itself.
-    fn claim(&self, operation: &'static str) -> Result<Claim> {
+    fn claim(&self, operation: Operation) -> Result<Claim> {
         let handles = match &self.handles {
             Handles::Fabric(handles) => handles.len(),
             #[cfg(target_os = "linux")]
@@ -220,7 +228,7 @@ impl Offer {
         };
         if handles != self.pieces.len() {
             let why = format!("{handles} handles for {} pieces", self.pieces.len());
-            return Err(Error::BadMessage { operation, why });
+            return Err(Error::of_extension(operation, PeerError::BadMessage { why }));
         }
         let claim = Claim {
             base: self.base,
@@ -234,7 +242,7 @@ impl Offer {
     }
 
     /// The memory of all pieces.
-    fn memories<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<Vec<PhysicalMemory<B>>> {
+    fn memories<B: Backend>(&self, operation: Operation, backend: &B) -> Result<Vec<PhysicalMemory<B>>> {
         self.origin.check(operation, backend)?;
         let checked = SharedPiece::check_all(operation, backend, &self.pieces)?;
         match &self.handles {

@@ -2,8 +2,9 @@
 //!
 //! What is needed for this is a few numbers, which can go through anything, and no socket.
 
+use crate::PeerError;
 use gpu_vmm_core::system::failed;
-use gpu_vmm_core::{Error, Result};
+use gpu_vmm_core::{Detail, Error, Operation, Result};
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -34,7 +35,7 @@ pub(crate) struct FileId {
 }
 
 impl FileId {
-    fn of(operation: &'static str, fd: BorrowedFd<'_>) -> Result<Self> {
+    fn of(operation: Operation, fd: BorrowedFd<'_>) -> Result<Self> {
         let found = fstat(fd).map_err(|errno| failed(operation, "fstat", errno, "a descriptor"))?;
         Ok(Self { device: found.st_dev, inode: found.st_ino })
     }
@@ -51,7 +52,7 @@ const NOT_PERMITTED: &str = "pidfd_getfd needs the right to trace the other proc
     dumped, with kernel.yama.ptrace_scope 0 (or PR_SET_PTRACER there), or else CAP_SYS_PTRACE; a socket works without";
 
 /// What another process needs to fetch this descriptor of this one.
-pub(crate) fn of_this(operation: &'static str, fd: BorrowedFd<'_>) -> Result<Token> {
+pub(crate) fn of_this(operation: Operation, fd: BorrowedFd<'_>) -> Result<Token> {
     let pid = std::process::id();
     let start_time = start_time(operation, pid)?;
     Ok(Token { pid, start_time, number: fd.as_raw_fd(), file: FileId::of(operation, fd)? })
@@ -61,23 +62,28 @@ pub(crate) fn of_this(operation: &'static str, fd: BorrowedFd<'_>) -> Result<Tok
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] where the kernel cannot do it or does not permit it, [`Error::PeerGone`], and
-/// [`Error::Mismatch`] where another process has the number now, or another file.
-pub(crate) fn fetch(operation: &'static str, token: &Token) -> Result<OwnedFd> {
+/// [`Detail::Unsupported`] where the kernel cannot do it or does not permit it, [`PeerError::Gone`], and
+/// [`Detail::Mismatch`] where another process has the number now, or another file.
+pub(crate) fn fetch(operation: Operation, token: &Token) -> Result<OwnedFd> {
     let Token { pid, start_time: started, number, file } = *token;
-    let unsupported = |reason: String| Error::Unsupported { operation, reason };
+    let unsupported = |reason: String| Error::new(operation, Detail::Unsupported { reason });
     let fail = |call, errno| match errno {
         Errno::SRCH => gone(operation, pid),
         Errno::NOSYS => unsupported(format!("{call} is in Linux from 5.6 on; a socket works without")),
         Errno::PERM => unsupported(format!("process {pid}: {NOT_PERMITTED}")),
         _ => failed(operation, call, errno, format!("descriptor {number} of process {pid}")),
     };
-    let id = i32::try_from(pid)
-        .ok()
-        .and_then(Pid::from_raw)
-        .ok_or_else(|| Error::BadMessage { operation, why: format!("no process has the number {pid}") })?;
+    let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| {
+        Error::of_extension(
+            operation,
+            PeerError::BadMessage { why: format!("no process has the number {pid}") },
+        )
+    })?;
     if number < 0 {
-        return Err(Error::BadMessage { operation, why: format!("no descriptor has the number {number}") });
+        return Err(Error::of_extension(
+            operation,
+            PeerError::BadMessage { why: format!("no descriptor has the number {number}") },
+        ));
     }
     let process = pidfd_open(id, PidfdFlags::empty()).map_err(|errno| fail("pidfd_open", errno))?;
     // The process that was meant had started before its number was opened here. If it has the number still, then it is
@@ -86,26 +92,29 @@ pub(crate) fn fetch(operation: &'static str, token: &Token) -> Result<OwnedFd> {
     if found != started {
         let (theirs, ours) =
             (format!("{pid}, started at tick {started}"), format!("that one started at {found}"));
-        return Err(Error::Mismatch { operation, what: "process", theirs, ours });
+        return Err(Error::new(operation, Detail::Mismatch { what: "process", theirs, ours }));
     }
     let fd = pidfd_getfd(&process, number, PidfdGetfdFlags::empty())
         .map_err(|errno| fail("pidfd_getfd", errno))?;
     let found = FileId::of(operation, fd.as_fd())?;
     if found != file {
         let (theirs, ours) = (format!("{number}, open on {file}"), format!("that one is open on {found}"));
-        return Err(Error::Mismatch { operation, what: "descriptor", theirs, ours });
+        return Err(Error::new(operation, Detail::Mismatch { what: "descriptor", theirs, ours }));
     }
     Ok(fd)
 }
 
-fn gone(operation: &'static str, pid: u32) -> Error {
-    Error::PeerGone { operation, why: format!("there is no process {pid} in this PID namespace") }
+fn gone(operation: Operation, pid: u32) -> Error {
+    Error::of_extension(
+        operation,
+        PeerError::Gone { why: format!("there is no process {pid} in this PID namespace") },
+    )
 }
 
 /// When a process started, in ticks since boot.
-fn start_time(operation: &'static str, pid: u32) -> Result<u64> {
+fn start_time(operation: Operation, pid: u32) -> Result<u64> {
     let path = format!("/proc/{pid}/stat");
-    let unsupported = |reason: String| Error::Unsupported { operation, reason };
+    let unsupported = |reason: String| Error::new(operation, Detail::Unsupported { reason });
     match std::fs::read(&path) {
         Ok(stat) => parse_start_time(&stat).ok_or_else(|| unsupported(format!("{path} has no start time"))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && is_proc_there() => {

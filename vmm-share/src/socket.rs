@@ -3,9 +3,10 @@
 //! The sockets are of the kind `SOCK_SEQPACKET`: connected, in order, and with borders between messages that the kernel
 //! keeps. Whether a socket blocks is left as it is, since it is the same for all processes that have it.
 
+use crate::PeerError;
 use crate::message::{MAX_BYTES, MAX_DESCRIPTORS};
 use gpu_vmm_core::system::failed;
-use gpu_vmm_core::{Error, Result};
+use gpu_vmm_core::{Error, Operation, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
@@ -25,15 +26,15 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// What is waited for, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
-    pub(crate) operation: &'static str,
-    /// As in [`Error::TimedOut`].
+    pub(crate) operation: Operation,
+    /// As in [`PeerError::TimedOut`].
     what: &'static str,
     limit: Duration,
     since: Instant,
 }
 
 impl Wait {
-    pub(crate) fn new(operation: &'static str, what: &'static str, limit: Duration) -> Self {
+    pub(crate) fn new(operation: Operation, what: &'static str, limit: Duration) -> Self {
         Self { operation, what, limit, since: Instant::now() }
     }
 
@@ -46,7 +47,7 @@ impl Wait {
     pub(crate) fn left(&self) -> Result<Duration> {
         let Self { operation, what, limit, since } = *self;
         let left = limit.checked_sub(since.elapsed()).filter(|left| !left.is_zero());
-        left.ok_or(Error::TimedOut { operation, what, waited: limit })
+        left.ok_or_else(|| Error::of_extension(operation, PeerError::TimedOut { what, waited: limit }))
     }
 
     /// Waits until one of these holds for the socket, or it is at its end.
@@ -63,7 +64,7 @@ impl Wait {
     }
 
     fn gone(&self, errno: Errno) -> Error {
-        Error::PeerGone { operation: self.operation, why: errno.to_string() }
+        Error::of_extension(self.operation, PeerError::Gone { why: errno.to_string() })
     }
 }
 
@@ -111,7 +112,7 @@ pub(crate) struct Packet {
 ///
 /// # Errors
 ///
-/// [`Error::PeerGone`] at the end, once all that was sent has been received.
+/// [`PeerError::Gone`] at the end, once all that was sent has been received.
 pub(crate) fn receive(socket: BorrowedFd<'_>, wait: &Wait) -> Result<Packet> {
     let mut bytes = vec![0; MAX_BYTES];
     let mut reset = None;
@@ -143,7 +144,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, wait: &Wait) -> Result<Packet> {
             .collect();
         if received.bytes == 0 && fds.is_empty() && is_at_end(socket) {
             let why = reset.map(|errno| errno.to_string()).unwrap_or_default();
-            return Err(Error::PeerGone { operation: wait.operation, why });
+            return Err(Error::of_extension(wait.operation, PeerError::Gone { why }));
         }
         bytes.truncate(received.bytes);
         return Ok(Packet { bytes, cut: cut(received.flags, fds.len()), fds });

@@ -1,12 +1,13 @@
 //! What an importer has of another process's memory: descriptors first, and the memory once it has been imported.
 
+use crate::PeerError;
 use crate::importer_state::ImporterState;
 use crate::manifest::SharedPiece;
 use crate::memory::import;
 use crate::message::Begin;
 use crate::wire::receive;
 use crate::{Channel, ImportOptions};
-use gpu_vmm_core::{Backend, Bytes, Error, MappedMemory, PhysicalMemory, Properties, Result};
+use gpu_vmm_core::{Backend, Bytes, Error, MappedMemory, Operation, PhysicalMemory, Properties, Result};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// What there is of a piece.
@@ -26,7 +27,7 @@ pub(crate) type Sources<B> = ImporterState<Source<B>>;
 
 /// Receives what `begin` began, and writes it down if all of it is right.
 pub(crate) fn take_in<B: Backend>(
-    operation: &'static str,
+    operation: Operation,
     backend: &B,
     line: &mut Channel,
     begin: &Begin,
@@ -36,7 +37,7 @@ pub(crate) fn take_in<B: Backend>(
     begin.origin.check(operation, backend)?;
     if begin.revision != revision {
         let why = format!("revision {} came where {revision} is next", begin.revision);
-        return Err(Error::BadMessage { operation, why });
+        return Err(Error::of_extension(operation, PeerError::BadMessage { why }));
     }
     let (claim, descriptors) = receive(line, operation, begin)?;
     book.check(operation, &claim)?;

@@ -20,8 +20,9 @@
 //! No part of gpu-vmm has run on Windows so far. Of this module the tests have run under Wine.
 #![allow(unsafe_code)] // calls into Windows
 
+use crate::PeerError;
 use gpu_vmm_core::handles::{number, own};
-use gpu_vmm_core::{DriverError, Error, Result};
+use gpu_vmm_core::{Detail, DriverError, Error, Operation, Result};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, FromRawHandle, OwnedHandle};
@@ -53,12 +54,12 @@ impl ProcessId {
     pub fn current() -> Result<Self> {
         // SAFETY: both take nothing; the handle stands for this process and needs no closing.
         let (pid, process) = unsafe { (GetCurrentProcessId(), GetCurrentProcess()) };
-        created("name this process", process).map(|created| Self { pid, created })
+        created(Operation::Connect, process).map(|created| Self { pid, created })
     }
 
     /// The process itself, for duplicating; it is this one and no other for as long as it is open.
-    fn open(self, operation: &'static str) -> Result<OwnedHandle> {
-        let gone = |why: String| Error::PeerGone { operation, why };
+    fn open(self, operation: Operation) -> Result<OwnedHandle> {
+        let gone = |why: String| Error::of_extension(operation, PeerError::Gone { why });
         // SAFETY: numbers alone go in; what comes back is null or a handle of the caller's.
         let opened = unsafe {
             let process = OpenProcess(PROCESS_DUP_HANDLE | PROCESS_QUERY_LIMITED_INFORMATION, 0, self.pid);
@@ -104,11 +105,12 @@ impl Offer {
     ///
     /// # Errors
     ///
-    /// [`Error::PeerGone`] where the exporter is no more, whoever has its number now; [`Error::BadMessage`] for a number
+    /// [`PeerError::Gone`] where the exporter is no more, whoever has its number now; [`PeerError::BadMessage`] for a number
     /// that no handle has; else what Windows answers, as where the exporter may not be opened or the handle is closed.
     pub fn fetch(&self) -> Result<OwnedHandle> {
-        const OPERATION: &str = "fetch a handle";
-        let value = number(self.value).map_err(|why| Error::BadMessage { operation: OPERATION, why })?;
+        const OPERATION: Operation = Operation::DuplicateHandle;
+        let value = number(self.value)
+            .map_err(|why| Error::of_extension(OPERATION, PeerError::BadMessage { why }))?;
         let exporter = self.exporter.open(OPERATION)?;
         // SAFETY: the exporter is open, and gives the number away as it stands.
         let made = unsafe {
@@ -127,9 +129,9 @@ impl Offer {
 ///
 /// # Errors
 ///
-/// [`Error::PeerGone`] where the process is no more; else what Windows answers, as where it may not be opened.
+/// [`PeerError::Gone`] where the process is no more; else what Windows answers, as where it may not be opened.
 pub fn give(handle: BorrowedHandle<'_>, to: ProcessId) -> Result<Given> {
-    const OPERATION: &str = "give a handle";
+    const OPERATION: Operation = Operation::DuplicateHandle;
     let receiver = to.open(OPERATION)?;
     let source = handle.as_raw_handle();
     // SAFETY: the handle is borrowed and so open, and the receiver is open as well.
@@ -192,14 +194,15 @@ impl Drop for Given {
 ///
 /// # Errors
 ///
-/// [`Error::BadMessage`] for a number that is no handle's.
+/// [`PeerError::BadMessage`] for a number that is no handle's.
 pub unsafe fn take(value: u64) -> Result<OwnedHandle> {
     // SAFETY: the caller's promise.
-    unsafe { own(value) }.map_err(|why| Error::BadMessage { operation: "take a handle", why })
+    unsafe { own(value) }
+        .map_err(|why| Error::of_extension(Operation::DuplicateHandle, PeerError::BadMessage { why }))
 }
 
 /// When an opened process was created.
-fn created(operation: &'static str, process: HANDLE) -> Result<u64> {
+fn created(operation: Operation, process: HANDLE) -> Result<u64> {
     let mut times = [FILETIME::default(); 4];
     let [created, exited, kernel, user] = &mut times;
     // SAFETY: the process is open, and the pointers are good for one time each.
@@ -228,8 +231,8 @@ unsafe fn duplicate(
     }
 }
 
-fn failed(operation: &'static str, call: &'static str, error: &io::Error, context: String) -> Error {
-    Error::Driver { operation, source: DriverError::system(call, error), context }
+fn failed(operation: Operation, call: &'static str, error: &io::Error, context: String) -> Error {
+    Error::new(operation, Detail::Driver { source: DriverError::system(call, error), context })
 }
 
 #[cfg(test)]

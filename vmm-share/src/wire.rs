@@ -1,11 +1,12 @@
 //! A region, or a change of one, as a row of messages.
 
 use crate::Channel;
+use crate::PeerError;
 use crate::importer_state::{Claim, MAX_MAPPINGS, MAX_PIECES};
 use crate::manifest::Origin;
 use crate::message::{Begin, MAX_DESCRIPTORS, MAX_ENTRIES, Message};
 use crate::socket::Wait;
-use gpu_vmm_core::{Error, Result};
+use gpu_vmm_core::{Error, Operation, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Says all of it, with a descriptor for each piece, within the line's wait.
@@ -15,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Those of the line; the other process then has some of it, and nothing more can be said.
 pub(crate) fn send(
     line: &mut Channel,
-    operation: &'static str,
+    operation: Operation,
     (origin, revision): (Origin, u64),
     claim: &Claim,
     descriptors: &[OwnedFd],
@@ -56,10 +57,10 @@ pub(crate) fn send(
 ///
 /// # Errors
 ///
-/// [`Error::BadMessage`] for what does not belong there, and those of the line.
+/// [`PeerError::BadMessage`] for what does not belong there, and those of the line.
 pub(crate) fn receive(
     line: &mut Channel,
-    operation: &'static str,
+    operation: Operation,
     begin: &Begin,
 ) -> Result<(Claim, Vec<OwnedFd>)> {
     let most = |what, count: u32, most: usize| match count as usize {
@@ -109,17 +110,17 @@ pub(crate) fn receive_whole(line: &mut Channel, wait: &Wait) -> Result<(Message,
 }
 
 /// The error for a message that is not to come now.
-pub(crate) fn out_of_turn<T>(operation: &'static str, message: &Message, instead_of: &str) -> Result<T> {
+pub(crate) fn out_of_turn<T>(operation: Operation, message: &Message, instead_of: &str) -> Result<T> {
     bad(operation, format!("{} came instead of {instead_of}", message.name()))
 }
 
-fn bad<T>(operation: &'static str, why: String) -> Result<T> {
-    Err(Error::BadMessage { operation, why })
+fn bad<T>(operation: Operation, why: String) -> Result<T> {
+    Err(Error::of_extension(operation, PeerError::BadMessage { why }))
 }
 
 /// Adds what came to what is there: something, and no more than was announced.
 fn append<T>(
-    operation: &'static str,
+    operation: Operation,
     what: &str,
     to: &mut Vec<T>,
     list: Vec<T>,

@@ -11,8 +11,10 @@ use crate::{
     Description, MappingRecord, MemoryRecord, RegionRecord, SnapshotFile, SnapshotStats, SnapshotWriter,
     WriteOptions,
 };
+#[cfg(doc)]
+use gpu_vmm_core::Detail;
 use gpu_vmm_core::{
-    Access, AccessMap, Alignment, Backend, Bytes, Error, MappedMemory, MemoryId, PhysicalMemory, Region,
+    Access, AccessMap, Alignment, Backend, Bytes, MappedMemory, MemoryId, Operation, PhysicalMemory, Region,
     Result, Segment, StagingRing, WaitFor, check_same,
 };
 use std::collections::{BTreeMap, HashMap};
@@ -85,12 +87,12 @@ impl<'a, B: Backend> Snapshot<'a, B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignHandle`] for a region of another backend than the ring's, [`Error::Suspended`],
-    /// [`Error::Poisoned`]; [`Error::File`] where the disk is full or the file cannot be written, and what
+    /// [`Detail::ForeignHandle`] for a region of another backend than the ring's, [`Detail::Suspended`],
+    /// [`Detail::Poisoned`]; [`Detail::File`] where the disk is full or the file cannot be written, and what
     /// [`SnapshotWriter::create`] refuses; or what the driver answers. There is no new file then, and the old one is as it
     /// was.
     pub fn write(&self, path: impl AsRef<Path>, done: WaitFor<'_>) -> Result<SnapshotStats> {
-        let operation = "snapshot";
+        let operation = Operation::TakeSnapshot;
         let backend = self.ring.backend();
         let mut capture = Capture { description: Description::of(backend)?, memories: Vec::new() };
         let mut places = HashMap::new();
@@ -110,9 +112,7 @@ impl<'a, B: Backend> Snapshot<'a, B> {
         match (read, discard(scratch)) {
             (Ok(()), Ok(())) => writer.finish(),
             (Err(error), Ok(())) | (Ok(()), Err(error)) => Err(error),
-            (Err(error), Err(undo)) => {
-                Err(Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) })
-            }
+            (Err(error), Err(undo)) => Err(error.rollback_failed(undo)),
         }
     }
 }
@@ -167,7 +167,7 @@ impl<B: Backend> Capture<B> {
 
     fn read(
         &self,
-        operation: &'static str,
+        operation: Operation,
         ring: &StagingRing<B>,
         writer: &SnapshotWriter,
         scratch: &mut Vec<Region<B>>,
@@ -189,7 +189,7 @@ impl<B: Backend> Capture<B> {
 
 /// Maps memory to other addresses, where its owner may read it.
 fn readable<B: Backend>(
-    operation: &'static str,
+    operation: Operation,
     backend: &B,
     memory: &PhysicalMemory<B>,
     scratch: &mut Vec<Region<B>>,

@@ -236,7 +236,8 @@ mod tests {
     fn what_cannot_be_read_is_tried_again() {
         let (recent, stream) = (Recent::default(), Stream::new([BLOCK]));
         let part = stream.parts(Bytes::ZERO, 1).next().unwrap();
-        let error = || Err(gpu_vmm_core::Error::ZeroSize { operation: "read" });
+        let error =
+            || Err(gpu_vmm_core::Error::new(gpu_vmm_core::Operation::Read, gpu_vmm_core::Detail::ZeroSize));
         recent.fill(part, BLOCK, &mut [0], |_, _| error()).unwrap_err();
         recent.fill(part, BLOCK, &mut [0], |_, _| error()).unwrap_err();
         recent.fill(part, BLOCK, &mut [0], |_, _| Ok(())).unwrap();

@@ -1,8 +1,8 @@
 //! What a snapshot says of the regions in it: all but the contents.
 
 use gpu_vmm_core::{
-    AccessMap, Address, Alignment, Backend, Bytes, DeviceId, DeviceUuid, Error, Granularity, Properties,
-    Result,
+    AccessMap, Address, Alignment, Backend, Bytes, Detail, DeviceId, DeviceUuid, Error, Granularity,
+    Operation, Properties, Result,
 };
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,12 +16,14 @@ impl SnapshotId {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where the system gives no random bytes.
+    /// [`Detail::Unsupported`] where the system gives no random bytes.
     pub fn new() -> Result<Self> {
         let mut id = [0; 16];
-        getrandom::fill(&mut id).map_err(|error| Error::Unsupported {
-            operation: "snapshot",
-            reason: format!("the system gives no random bytes: {error}"),
+        getrandom::fill(&mut id).map_err(|error| {
+            Error::new(
+                Operation::TakeSnapshot,
+                Detail::Unsupported { reason: format!("the system gives no random bytes: {error}") },
+            )
         })?;
         Ok(Self(id))
     }
@@ -149,7 +151,7 @@ impl Description {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where the system gives no random bytes.
+    /// [`Detail::Unsupported`] where the system gives no random bytes.
     pub fn of<B: Backend>(backend: &B) -> Result<Self> {
         let device = |device: &gpu_vmm_core::Device| DeviceRecord {
             id: device.id,

@@ -1,8 +1,8 @@
 //! What is asked of the system: a temporary file beside the target that one writer has at a time, and bytes at a place
 //! of a file.
 
-use gpu_vmm_core::Result;
 use gpu_vmm_core::files::{failed, read_exact_at, write_all_at};
+use gpu_vmm_core::{Operation, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
 
 impl Temporary {
     /// The temporary file of a target, for this writer alone, empty.
-    pub(crate) fn create(operation: &'static str, target: &Path) -> Result<Self> {
+    pub(crate) fn create(operation: Operation, target: &Path) -> Result<Self> {
         let refused = |path: &Path, kind, why: &'static str| {
             failed(operation, "open", path, &io::Error::new(kind, why))
         };

@@ -1,18 +1,21 @@
 //! Opening a snapshot and reading its blocks.
 
+use crate::SnapshotError;
 use crate::disk::open_to_read;
 use crate::format::{Entry, Hash, Header, Stored, Wrong};
 use crate::parts::{Parts, Why, read_header, read_stored};
 use crate::write::out_of_range;
 use crate::{Description, Earlier, SnapshotStats};
-use gpu_vmm_core::{Bytes, Error, Process, Result};
+#[cfg(doc)]
+use gpu_vmm_core::Detail;
+use gpu_vmm_core::{Bytes, Error, Operation, Process, Result};
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-const OPEN: &str = "open a snapshot";
-pub(crate) const READ: &str = "read a snapshot";
+const OPEN: Operation = Operation::ReadSnapshot;
+pub(crate) const READ: Operation = Operation::ReadSnapshot;
 
 /// A snapshot in a file.
 ///
@@ -35,8 +38,8 @@ impl SnapshotFile {
     ///
     /// # Errors
     ///
-    /// [`Error::File`] where it cannot be read, [`Error::NewerSnapshot`] for one that a newer gpu-vmm has written, and
-    /// [`Error::BadSnapshot`] for what is none, or has been changed or cut off.
+    /// [`Detail::File`] where it cannot be read, [`SnapshotError::Newer`] for one that a newer gpu-vmm has written, and
+    /// [`SnapshotError::Invalid`] for what is none, or has been changed or cut off.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let (file, header, size) = open(OPEN, path)?;
@@ -96,9 +99,9 @@ impl SnapshotFile {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for a block that there is not, or room for more or fewer bytes than it has;
-    /// [`Error::BadSnapshot`] where it is not what was written, or the earlier snapshot that it is in is missing or has
-    /// been replaced; [`Error::Forked`]; [`Error::File`] for what the system answers.
+    /// [`Detail::OutOfRange`] for a block that there is not, or room for more or fewer bytes than it has;
+    /// [`SnapshotError::Invalid`] where it is not what was written, or the earlier snapshot that it is in is missing or has
+    /// been replaced; [`Detail::Forked`]; [`Detail::File`] for what the system answers.
     pub fn read_block(&self, memory: usize, block: u64, bytes: &mut [u8]) -> Result<()> {
         self.process.check(READ)?;
         let place = self.parts.cut.place(memory, block).filter(|(_, length)| bytes.len() == *length);
@@ -139,8 +142,13 @@ impl SnapshotFile {
     }
 
     /// The file of an earlier snapshot that the one at `path` needs.
-    pub(crate) fn open_needed(operation: &'static str, path: &Path, earlier: &Earlier) -> Result<File> {
-        let bad = |what| Error::BadSnapshot { operation, path: path.display().to_string(), at: 0, what };
+    pub(crate) fn open_needed(operation: Operation, path: &Path, earlier: &Earlier) -> Result<File> {
+        let bad = |what| {
+            Error::of_extension(
+                operation,
+                SnapshotError::Invalid { path: path.display().to_string(), at: 0, what },
+            )
+        };
         let Earlier { id, file } = earlier;
         match open(operation, &path.with_file_name(file)) {
             Ok((opened, header, _)) if header.id == *id => Ok(opened),
@@ -155,19 +163,23 @@ impl SnapshotFile {
     }
 
     /// This one, as a later one names it.
-    pub(crate) fn as_earlier(&self, operation: &'static str) -> Result<Earlier> {
+    pub(crate) fn as_earlier(&self, operation: Operation) -> Result<Earlier> {
         let name = self.path.file_name().and_then(|name| name.to_str());
         let earlier = name.map(|file| Earlier { id: self.parts.head.description.id, file: file.to_owned() });
-        earlier.filter(|earlier| earlier.check().is_ok()).ok_or_else(|| Error::BadSnapshot {
-            operation,
-            path: self.path.display().to_string(),
-            at: 0,
-            what: "its name cannot be written down in a later one".to_owned(),
+        earlier.filter(|earlier| earlier.check().is_ok()).ok_or_else(|| {
+            Error::of_extension(
+                operation,
+                SnapshotError::Invalid {
+                    path: self.path.display().to_string(),
+                    at: 0,
+                    what: "its name cannot be written down in a later one".to_owned(),
+                },
+            )
         })
     }
 
     /// This one and those that it needs.
-    pub(crate) fn with_needed(&self, operation: &'static str) -> Result<Vec<Earlier>> {
+    pub(crate) fn with_needed(&self, operation: Operation) -> Result<Vec<Earlier>> {
         let mut all = vec![self.as_earlier(operation)?];
         all.extend_from_slice(&self.parts.head.needed);
         Ok(all)
@@ -184,7 +196,7 @@ impl SnapshotFile {
 }
 
 /// A file with the header of a snapshot, and its size.
-fn open(operation: &'static str, path: &Path) -> Result<(File, Header, u64)> {
+fn open(operation: Operation, path: &Path) -> Result<(File, Header, u64)> {
     let inner = || {
         let file = open_to_read(path).map_err(|error| Why::System("open", error))?;
         let metadata = file.metadata().map_err(|error| Why::System("stat", error))?;

@@ -5,7 +5,7 @@ use crate::disk::ReadAt;
 use crate::format::{Entry, Footer, Header, Stored, hash};
 use crate::parts::{Parts, Why, read_header, read_stored};
 use crate::records::Head;
-use gpu_vmm_core::Result;
+use gpu_vmm_core::{Operation, Result};
 use std::io;
 use std::path::Path;
 
@@ -72,5 +72,5 @@ pub(crate) fn read_all(bytes: &[u8]) -> Result<()> {
         }
         Ok(())
     };
-    inner().map_err(|why: Why| why.error("fuzz", Path::new("memory")))
+    inner().map_err(|why: Why| why.error(Operation::ReadSnapshot, Path::new("memory")))
 }

@@ -27,6 +27,7 @@ mod check;
 mod chunks;
 mod description;
 mod disk;
+mod error;
 mod file;
 mod format;
 #[cfg(any(test, fuzzing))]
@@ -48,6 +49,7 @@ pub use capture::Snapshot;
 pub use description::{
     Description, DeviceRecord, Earlier, MappingRecord, MemoryRecord, RegionRecord, SnapshotId,
 };
+pub use error::SnapshotError;
 pub use file::SnapshotFile;
 pub use format::VERSION;
 pub use options::Restore;

@@ -6,7 +6,7 @@
 
 use crate::RegionRecord;
 use crate::plan::{PlannedMapping, PlannedMemory};
-use gpu_vmm_core::{AccessMap, Bytes, Error, Granularity, Properties, Result};
+use gpu_vmm_core::{AccessMap, Bytes, Detail, Error, Granularity, Operation, Properties, Result};
 use std::collections::BTreeMap;
 
 /// A mapping of the snapshot, with what it is to be here.
@@ -42,7 +42,7 @@ impl Piece {
 /// The mappings of a region as they are to be here. The memory that they need is added to `memories`; `made` has which of
 /// the file's memories is which of these, for what is mapped several times.
 pub(crate) fn merge(
-    operation: &'static str,
+    operation: Operation,
     record: &RegionRecord,
     pieces: &[Piece],
     memories: &mut Vec<PlannedMemory>,
@@ -73,7 +73,7 @@ fn fitting(pieces: &[Piece]) -> Option<usize> {
     pieces[..=place].windows(2).all(|pair| pair[0].takes(&pair[1])).then_some(place + 1)
 }
 
-fn does_not_fit(operation: &'static str, record: &RegionRecord, piece: &Piece) -> Error {
+fn does_not_fit(operation: Operation, record: &RegionRecord, piece: &Piece) -> Error {
     let Piece { offset, size, unit, properties, is_alias, .. } = piece;
     let why = if *is_alias {
         "it is mapped elsewhere too, so nothing can be added to it"
@@ -85,7 +85,7 @@ fn does_not_fit(operation: &'static str, record: &RegionRecord, piece: &Piece) -
          write the snapshot of mappings that are multiples of {unit}",
         record.tag, record.address
     );
-    Error::Unsupported { operation, reason }
+    Error::new(operation, Detail::Unsupported { reason })
 }
 
 #[cfg(test)]
@@ -123,7 +123,7 @@ mod tests {
             mappings: Vec::new(),
         };
         let mut memories = Vec::new();
-        let mappings = merge("restore", &record, pieces, &mut memories, &mut BTreeMap::new())?;
+        let mappings = merge(Operation::Restore, &record, pieces, &mut memories, &mut BTreeMap::new())?;
         let size = |memory: &PlannedMemory| memory.size.0 % UNIT;
         assert!(memories.iter().all(|memory| size(memory) == 0), "{memories:?}");
         Ok(mappings.iter().map(|one| (one.offset.0, memories[one.memory].sources.clone())).collect())

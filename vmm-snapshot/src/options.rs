@@ -1,6 +1,6 @@
 //! How a snapshot is to be restored: on which devices, as what memory, where.
 
-use gpu_vmm_core::{AccessMap, DeviceId, Error, Properties, Result};
+use gpu_vmm_core::{AccessMap, Detail, DeviceId, Error, Operation, Properties, Result};
 use std::collections::BTreeMap;
 
 #[cfg(doc)]
@@ -101,13 +101,17 @@ impl Restore {
     }
 
     /// Memory as it is to be made.
-    pub(crate) fn properties(&self, operation: &'static str, was: &Properties) -> Result<Properties> {
-        let device = self.place_of(was.device).ok_or_else(|| Error::Unsupported {
-            operation,
-            reason: format!(
-                "the snapshot has memory of {}, which is left out; say whose it is to be instead",
-                was.device
-            ),
+    pub(crate) fn properties(&self, operation: Operation, was: &Properties) -> Result<Properties> {
+        let device = self.place_of(was.device).ok_or_else(|| {
+            Error::new(
+                operation,
+                Detail::Unsupported {
+                    reason: format!(
+                        "the snapshot has memory of {}, which is left out; say whose it is to be instead",
+                        was.device
+                    ),
+                },
+            )
         })?;
         let moved = Properties { device, ..*was };
         Ok(Properties { device, ..self.memory.map_or(moved, |of| of(moved)) })
@@ -153,7 +157,9 @@ mod tests {
     #[test]
     fn memory_is_somebodys() {
         let was = Properties::on(DeviceId(1)).located(Location::Host).shareable();
-        let of = |options: Restore| options.properties("restore", &was).map_err(|error| error.to_string());
+        let of = |options: Restore| {
+            options.properties(Operation::Restore, &was).map_err(|error| error.to_string())
+        };
         assert_eq!(of(Restore::new()), Ok(was));
         let bare = Restore::new().all_on(DeviceId(2)).memory(|_| Properties::on(DeviceId(9)));
         assert_eq!(of(bare), Ok(Properties::on(DeviceId(2))));

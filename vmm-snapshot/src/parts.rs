@@ -3,12 +3,13 @@
 //! The file may be anybody's. No number in it makes room for more than `format` allows, and no room is made before the
 //! file has been found to have the bytes for it.
 
+use crate::SnapshotError;
 use crate::disk::ReadAt;
 use crate::format::{Cut, Entry, Footer, Header, MAX_NEEDED, Stored, VERSION, Wrong, hash};
 use crate::records::Head;
 use crate::{Earlier, write};
-use gpu_vmm_core::Error;
 use gpu_vmm_core::files::failed;
+use gpu_vmm_core::{Error, Operation};
 use std::io;
 use std::path::Path;
 
@@ -33,13 +34,15 @@ impl Why {
         Ok(Wrong::at(at, what)?)
     }
 
-    pub(crate) fn error(self, operation: &'static str, path: &Path) -> Error {
+    pub(crate) fn error(self, operation: Operation, path: &Path) -> Error {
         let shown = path.display().to_string();
         match self {
             Self::System(call, error) => failed(operation, call, path, &error),
-            Self::Wrong(Wrong::Bad { at, what }) => Error::BadSnapshot { operation, path: shown, at, what },
+            Self::Wrong(Wrong::Bad { at, what }) => {
+                Error::of_extension(operation, SnapshotError::Invalid { path: shown, at, what })
+            }
             Self::Wrong(Wrong::Newer { version }) => {
-                Error::NewerSnapshot { operation, path: shown, version, newest: VERSION }
+                Error::of_extension(operation, SnapshotError::Newer { path: shown, version, newest: VERSION })
             }
         }
     }

@@ -3,8 +3,8 @@
 use crate::merge::{Piece, merge};
 use crate::{Description, RegionRecord, Restore};
 use gpu_vmm_core::{
-    ADDRESS_SPACE, AccessMap, Address, AddressRange, Backend, Bytes, DeviceId, Error, Granularity,
-    Properties, RegionSettings, Result, check_reach, rounded_size,
+    ADDRESS_SPACE, AccessMap, Address, AddressRange, Backend, Bytes, Detail, DeviceId, Error, Granularity,
+    Operation, Properties, RegionSettings, Result, check_reach, rounded_size,
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -52,7 +52,7 @@ struct Kinds<'a, B: Backend> {
 }
 
 impl<B: Backend> Kinds<'_, B> {
-    fn unit(&mut self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+    fn unit(&mut self, operation: Operation, properties: &Properties) -> Result<Granularity> {
         if let Some(unit) = self.units.get(properties) {
             return Ok(*unit);
         }
@@ -68,7 +68,7 @@ impl<B: Backend> Kinds<'_, B> {
 ///
 /// Those of [`Restore::regions`] that need no driver.
 pub(crate) fn plan<B: Backend>(
-    operation: &'static str,
+    operation: Operation,
     backend: &B,
     options: &Restore,
     description: &Description,
@@ -129,13 +129,15 @@ pub(crate) fn plan<B: Backend>(
 
 impl RegionRecord {
     /// The sizes of its reservations here.
-    fn here(&self, operation: &'static str, unit: Granularity) -> Result<Vec<Bytes>> {
+    fn here(&self, operation: Operation, unit: Granularity) -> Result<Vec<Bytes>> {
         let size = self.reserved();
         let here = in_units(&self.reservations, unit).filter(|here| {
             let size: Bytes = here.iter().copied().sum();
             size <= ADDRESS_SPACE && self.address.checked_add(size).is_some()
         });
-        here.ok_or(Error::AddressSpaceExhausted { operation, size, limit: ADDRESS_SPACE })
+        here.ok_or_else(|| {
+            Error::new(operation, Detail::AddressSpaceExhausted { size, limit: ADDRESS_SPACE })
+        })
     }
 }
 
@@ -158,7 +160,7 @@ fn in_units(sizes: &[Bytes], unit: Granularity) -> Option<Vec<Bytes>> {
 
 impl Plan {
     /// Refuses access for devices that are not there, or do not reach the memory.
-    fn check_reach<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<()> {
+    fn check_reach<B: Backend>(&self, operation: Operation, backend: &B) -> Result<()> {
         let mut checked = None;
         for mapping in self.regions.iter().flat_map(|region| &region.mappings) {
             let Some(memory) = self.memories.get(mapping.memory) else { continue };
@@ -173,7 +175,7 @@ impl Plan {
     }
 
     /// Refuses more memory than a device has, free or not.
-    fn check_room<B: Backend>(&self, operation: &'static str, backend: &B) -> Result<()> {
+    fn check_room<B: Backend>(&self, operation: Operation, backend: &B) -> Result<()> {
         let mut needed: BTreeMap<DeviceId, Bytes> = BTreeMap::new();
         for memory in self.memories.iter().filter(|memory| !memory.properties.location.is_host()) {
             *needed.entry(memory.properties.device).or_default() += memory.size;
@@ -181,7 +183,7 @@ impl Plan {
         for (device, requested) in needed {
             let total = backend.device(operation, device)?.total_memory;
             if requested > total {
-                return Err(Error::ExceedsDevice { operation, requested, device, total });
+                return Err(Error::new(operation, Detail::ExceedsDevice { requested, device, total }));
             }
         }
         Ok(())
@@ -189,13 +191,16 @@ impl Plan {
 
     /// Refuses addresses that are not aligned as they have to be here, and regions that would overlap, since addresses are
     /// handed out here in larger units than there.
-    fn check_addresses(&self, operation: &'static str, unit: Granularity) -> Result<()> {
+    fn check_addresses(&self, operation: Operation, unit: Granularity) -> Result<()> {
         let mut ranges = Vec::with_capacity(self.regions.len());
         for region in &self.regions {
             let base = region.was.base;
             if !region.is_aligned() {
                 let granularity = Granularity::new(region.settings.alignment).unwrap_or(unit);
-                return Err(Error::Unaligned { operation, what: "address", value: base.0, granularity });
+                return Err(Error::new(
+                    operation,
+                    Detail::Unaligned { what: "address", value: base.0, granularity },
+                ));
             }
             let guard = region.settings.guard;
             let size: Bytes = region.reservations.iter().copied().sum();
@@ -209,7 +214,7 @@ impl Plan {
              reserve that much in the snapshot, or let regions be elsewhere",
             one.0, next.0
         );
-        Err(Error::Unsupported { operation, reason })
+        Err(Error::new(operation, Detail::Unsupported { reason }))
     }
 }
 
@@ -263,7 +268,7 @@ mod tests {
         let check = |regions: Vec<PlannedRegion>| {
             let plan = Plan { regions, memories: Vec::new() };
             let unit = Granularity::new(Bytes(32)).unwrap();
-            plan.check_addresses("restore", unit).map_err(|error| error.to_string())
+            plan.check_addresses(Operation::Restore, unit).map_err(|error| error.to_string())
         };
         assert_eq!(check(vec![region(0x60, &[0x20]), region(0x20, &[0x20, 0x20])]), Ok(()), "side by side");
         let text = check(vec![region(0x5c, &[0x20]), region(0x20, &[0x20, 0x20])]).unwrap_err();

@@ -6,12 +6,14 @@
 //! access that it had.
 #![allow(unsafe_code)] // the ring writes by addresses
 
+#[cfg(doc)]
+use crate::SnapshotError;
 use crate::chunks::{InPiece, Recent, Stream};
 use crate::plan::{Plan, PlannedMapping, PlannedRegion, plan};
 use crate::{Restore, SnapshotFile};
 use gpu_vmm_core::{
-    Access, AddressRange, Backend, ChunkContents, Error, MappedMemory, PhysicalMemory, Placement, Region,
-    Result, Segment, StagingRing, WaitFor,
+    Access, AddressRange, Backend, ChunkContents, Detail, Error, MappedMemory, Operation, PhysicalMemory,
+    Placement, Region, Result, Segment, StagingRing, WaitFor,
 };
 use std::collections::BTreeSet;
 
@@ -46,20 +48,20 @@ impl Restore {
     ///
     /// # Errors
     ///
-    /// Before a driver is asked: [`Error::NoSuchDevice`], [`Error::PeerUnreachable`], [`Error::ExceedsDevice`];
-    /// [`Error::Unsupported`] for memory that the target does not have, and for mappings and regions that do not fit its
-    /// units; [`Error::Unaligned`] for an address that does not.
+    /// Before a driver is asked: [`Detail::NoSuchDevice`], [`Detail::PeerUnreachable`], [`Detail::ExceedsDevice`];
+    /// [`Detail::Unsupported`] for memory that the target does not have, and for mappings and regions that do not fit its
+    /// units; [`Detail::Unaligned`] for an address that does not.
     ///
-    /// Then [`Error::AddressTaken`], which is not one where regions [may be elsewhere](Restore::relocate);
-    /// [`Error::OutOfMemory`]; [`Error::BadSnapshot`] for a block that is not what was written, [`Error::File`]; or what the
-    /// driver answers. Nothing is left behind, unless giving it back fails too: then it is [`Error::RollbackFailed`], and what
+    /// Then [`Detail::AddressTaken`], which is not one where regions [may be elsewhere](Restore::relocate);
+    /// [`Detail::OutOfMemory`]; [`SnapshotError::Invalid`] for a block that is not what was written, [`Detail::File`]; or what the
+    /// driver answers. Nothing is left behind, unless giving it back fails too: then it is [`Detail::RollbackFailed`], and what
     /// is left stays so to the end of the process.
     pub fn regions<B: Backend>(
         &self,
         file: &SnapshotFile,
         ring: &StagingRing<B>,
     ) -> Result<Vec<Restored<B>>> {
-        let operation = "restore";
+        let operation = Operation::Restore;
         let backend = ring.backend();
         let plan = plan(operation, backend, self, file.description())?;
         let mut regions = Vec::with_capacity(plan.regions.len());
@@ -78,7 +80,7 @@ impl Restore {
 /// Reserves the addresses of all regions: first of those that come back where they were, so that none of the others is in
 /// their way.
 fn reserve_all<B: Backend>(
-    operation: &'static str,
+    operation: Operation,
     backend: &B,
     options: &Restore,
     plan: &Plan,
@@ -93,7 +95,9 @@ fn reserve_all<B: Backend>(
         }
         let place = Placement::Exact(planned.was.base);
         match Region::with_settings(operation, backend, &planned.settings, place, &planned.reservations) {
-            Err(Error::AddressTaken { .. }) if options.may_relocate() => elsewhere.push((at, planned)),
+            Err(error) if matches!(error.detail(), Detail::AddressTaken { .. }) && options.may_relocate() => {
+                elsewhere.push((at, planned))
+            }
             Err(error) => return Err(error),
             Ok(region) => reserved.push((at, region)),
         }
@@ -112,7 +116,7 @@ fn reserve_all<B: Backend>(
 
 /// Creates and maps the memory of all regions, and brings the contents.
 fn fill_all<B: Backend>(
-    operation: &'static str,
+    operation: Operation,
     file: &SnapshotFile,
     ring: &StagingRing<B>,
     plan: &Plan,
@@ -165,7 +169,7 @@ fn ways_in(plan: &Plan) -> Vec<Vec<bool>> {
 
 /// Brings the contents of all memory.
 fn send<B: Backend>(
-    operation: &'static str,
+    operation: Operation,
     file: &SnapshotFile,
     ring: &StagingRing<B>,
     plan: &Plan,
@@ -189,7 +193,7 @@ fn send<B: Backend>(
         let parts: Vec<_> = stream.parts(offset, bytes.len()).collect();
         if parts.iter().map(|part| part.length).sum::<usize>() != bytes.len() {
             let what = format!("there is nothing for some of {} bytes at offset {offset}", bytes.len());
-            return Err(Error::DriverContractViolated { operation, what });
+            return Err(Error::new(operation, Detail::DriverContractViolated { what }));
         }
         let is_zero =
             |part: &InPiece| part.blocks(unit).all(|here| file.is_zero(sources[part.piece], here.block));
@@ -213,7 +217,7 @@ fn send<B: Backend>(
 fn give_back<B: Backend>(error: Error, regions: Vec<Region<B>>) -> Error {
     match discard(regions) {
         Ok(()) => error,
-        Err(undo) => Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) },
+        Err(undo) => error.rollback_failed(undo),
     }
 }
 

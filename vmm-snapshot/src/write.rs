@@ -1,5 +1,6 @@
 //! Writing a snapshot: blocks from several threads, in a temporary file that gets the target's name when it is whole.
 
+use crate::SnapshotError;
 use crate::disk::{Place, Temporary, is_same, temporary_of};
 use crate::format::{
     Cut, DEFAULT_BLOCK, Entry, Footer, Hash, Header, MAX_BLOCK, MAX_BLOCKS, MAX_NEEDED, MIN_BLOCK, Stored,
@@ -9,13 +10,13 @@ use crate::records::Head;
 use crate::{Description, Earlier, SnapshotFile, SnapshotStats};
 use gpu_vmm_core::Lock;
 use gpu_vmm_core::files::failed;
-use gpu_vmm_core::{Bytes, Error, Result};
+use gpu_vmm_core::{Bytes, Detail, Error, Operation, Result};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::MutexGuard;
 
-pub(crate) const OPERATION: &str = "write a snapshot";
+pub(crate) const OPERATION: Operation = Operation::WriteSnapshot;
 
 /// How a snapshot is written.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,9 +64,9 @@ impl SnapshotWriter {
     ///
     /// # Errors
     ///
-    /// [`Error::BadSnapshot`] for a description that contradicts itself, or an earlier snapshot that is not in the same
-    /// folder, or whose own file would be replaced; [`Error::Unsupported`] for a size that blocks cannot have, or too
-    /// many of them; [`Error::File`] for what the system answers, also where another process writes the same snapshot.
+    /// [`SnapshotError::Invalid`] for a description that contradicts itself, or an earlier snapshot that is not in the same
+    /// folder, or whose own file would be replaced; [`Detail::Unsupported`] for a size that blocks cannot have, or too
+    /// many of them; [`Detail::File`] for what the system answers, also where another process writes the same snapshot.
     pub fn create(
         path: impl AsRef<Path>,
         description: &Description,
@@ -86,7 +87,7 @@ impl SnapshotWriter {
         let block = options.block.or(options.since.map(SnapshotFile::block_size)).unwrap_or(DEFAULT_BLOCK);
         if !Cut::allows(block) {
             let reason = format!("blocks of {block}; a power of two from {MIN_BLOCK} to {MAX_BLOCK}");
-            return Err(Error::Unsupported { operation: OPERATION, reason });
+            return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         let mut head = Head { block, description: description.clone(), needed: Vec::new() };
         let mut known = HashMap::new();
@@ -97,18 +98,22 @@ impl SnapshotWriter {
             known = since.known();
             check_needed(target, &head.needed)?;
         }
-        let bad = |what| Error::BadSnapshot {
-            operation: OPERATION,
-            path: target.display().to_string(),
-            at: 0,
-            what,
+        let bad = |what| {
+            Error::of_extension(
+                OPERATION,
+                SnapshotError::Invalid { path: target.display().to_string(), at: 0, what },
+            )
         };
         head.description.check().map_err(bad)?;
         head.write().map_err(bad)?;
         let sizes = head.description.memories.iter().map(|memory| memory.size);
-        let cut = Cut::new(block, sizes).ok_or_else(|| Error::Unsupported {
-            operation: OPERATION,
-            reason: format!("more than {MAX_BLOCKS} blocks of {block}; take larger ones"),
+        let cut = Cut::new(block, sizes).ok_or_else(|| {
+            Error::new(
+                OPERATION,
+                Detail::Unsupported {
+                    reason: format!("more than {MAX_BLOCKS} blocks of {block}; take larger ones"),
+                },
+            )
         })?;
         let writer = Self {
             place: place(target)?,
@@ -145,8 +150,8 @@ impl SnapshotWriter {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for a block that there is not, or bytes that are more or fewer than it has;
-    /// [`Error::BadSnapshot`] where it has been written before; [`Error::Forked`]; [`Error::File`] for what the system
+    /// [`Detail::OutOfRange`] for a block that there is not, or bytes that are more or fewer than it has;
+    /// [`SnapshotError::Invalid`] where it has been written before; [`Detail::Forked`]; [`Detail::File`] for what the system
     /// answers, for a full disk above all. After the latter every call fails in the same way.
     pub fn write_block(&self, memory: usize, block: u64, bytes: &[u8]) -> Result<()> {
         self.state.process().check(OPERATION)?;
@@ -174,7 +179,7 @@ impl SnapshotWriter {
     ///
     /// # Errors
     ///
-    /// [`Error::BadSnapshot`] where a block has not been written; [`Error::File`] for what the system answers. What has
+    /// [`SnapshotError::Invalid`] where a block has not been written; [`Detail::File`] for what the system answers. What has
     /// the target's name is still what it was, but for the one case that the new name could not be put on the disk:
     /// then it is the new snapshot, until the machine loses power at least.
     pub fn finish(mut self) -> Result<SnapshotStats> {
@@ -275,7 +280,10 @@ impl SnapshotWriter {
     }
 
     fn bad(&self, what: String) -> Error {
-        Error::BadSnapshot { operation: OPERATION, path: self.target.display().to_string(), at: 0, what }
+        Error::of_extension(
+            OPERATION,
+            SnapshotError::Invalid { path: self.target.display().to_string(), at: 0, what },
+        )
     }
 
     fn state(&self) -> Result<MutexGuard<'_, State>> {
@@ -294,8 +302,12 @@ impl Drop for SnapshotWriter {
 
 /// Refuses earlier files that the new one would not find beside itself, or would replace.
 fn check_needed(target: &Path, needed: &[Earlier]) -> Result<()> {
-    let bad =
-        |what| Error::BadSnapshot { operation: OPERATION, path: target.display().to_string(), at: 0, what };
+    let bad = |what| {
+        Error::of_extension(
+            OPERATION,
+            SnapshotError::Invalid { path: target.display().to_string(), at: 0, what },
+        )
+    };
     if needed.len() > MAX_NEEDED {
         return Err(bad(format!("it would need {} earlier files; write one that needs none", needed.len())));
     }
@@ -315,14 +327,17 @@ fn check_needed(target: &Path, needed: &[Earlier]) -> Result<()> {
 
 /// The block, or the bytes that are given for it, are not among those that there are.
 pub(crate) fn out_of_range(
-    operation: &'static str,
+    operation: Operation,
     cut: &Cut,
     memory: usize,
     block: u64,
     length: usize,
 ) -> Error {
     let offset = Bytes(block.saturating_mul(cut.block.0));
-    Error::OutOfRange { operation, offset, length: Bytes(length as u64), limit: cut.size_of(memory) }
+    Error::new(
+        operation,
+        Detail::OutOfRange { offset, length: Bytes(length as u64), limit: cut.size_of(memory) },
+    )
 }
 
 fn is_zero(bytes: &[u8]) -> bool {

@@ -3,7 +3,7 @@
 use crate::CudaBackend;
 use crate::device::attribute as ask;
 use crate::ffi::{MulticastFunctions, attribute};
-use gpu_vmm_core::{Capability, DeviceId, Evidence, Feature, Result};
+use gpu_vmm_core::{Capability, DeviceId, Evidence, Feature, Operation, Result};
 
 impl CudaBackend {
     pub(crate) fn multicast_functions(&self) -> Result<&'static MulticastFunctions, String> {
@@ -14,7 +14,7 @@ impl CudaBackend {
 
     /// Whether a device says that it can be in a team; why not where it cannot.
     pub(crate) fn says_multicast(&self, device: DeviceId) -> Result<(), String> {
-        let slot = self.slot("capabilities", device).map_err(|error| error.to_string())?;
+        let slot = self.slot(Operation::QueryCapabilities, device).map_err(|error| error.to_string())?;
         match ask(self.functions(), slot.raw, attribute::MULTICAST) {
             Ok(0) => {
                 Err("CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0: it needs GPUs that are joined by NVSwitch"

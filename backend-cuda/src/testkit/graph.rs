@@ -6,7 +6,7 @@
 use crate::CudaBackend;
 use crate::ffi::{CuContext, CuGraph, CuGraphExec, CuStream};
 use gpu_vmm_core::testkit::{CaptureMode, Graph};
-use gpu_vmm_core::{DeviceId, Error, Result, Stream};
+use gpu_vmm_core::{Detail, DeviceId, Operation, Result, Stream};
 
 /// A graph that can be launched. In a forked child dropping does nothing.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl CudaBackend {
     /// The context of a stream, where a default one is that of the device's.
     pub(crate) fn context_for(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         stream: CuStream,
     ) -> Result<CuContext> {
@@ -44,7 +44,7 @@ impl CudaBackend {
         stream: Stream<'_>,
         mode: CaptureMode,
     ) -> Result<()> {
-        const OPERATION: &str = "begin a capture";
+        const OPERATION: Operation = Operation::BeginCapture;
         let functions = self.graph_functions(OPERATION)?;
         let stream = CuStream(stream.as_raw());
         let _entered = self.enter(OPERATION, self.context_for(OPERATION, device, stream)?)?;
@@ -55,12 +55,14 @@ impl CudaBackend {
 
     /// Ends a capture, and makes its graph ready to be launched.
     pub(crate) fn finish_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
-        const OPERATION: &str = "end a capture";
+        const OPERATION: Operation = Operation::EndCapture;
         let functions = self.graph_functions(OPERATION)?;
         let stream = CuStream(stream.as_raw());
         // The driver may not tell the context of a stream whose capture was spoilt, which has to end all the same.
         let context = match self.context_for(OPERATION, device, stream) {
-            Err(Error::Capturing { .. }) => self.context(OPERATION, device)?.raw,
+            Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => {
+                self.context(OPERATION, device)?.raw
+            }
             other => other?,
         };
         let _entered = self.enter(OPERATION, context)?;
@@ -84,7 +86,7 @@ impl CudaBackend {
 
 impl Graph for CudaGraph {
     unsafe fn launch(&self, stream: Stream<'_>) -> Result<()> {
-        const OPERATION: &str = "launch a graph";
+        const OPERATION: Operation = Operation::LaunchGraph;
         let functions = self.backend.graph_functions(OPERATION)?;
         let stream = CuStream(stream.as_raw());
         let context =
@@ -98,7 +100,7 @@ impl Graph for CudaGraph {
 
 impl CudaGraph {
     fn end(&self) -> Result<()> {
-        const OPERATION: &str = "destroy a graph";
+        const OPERATION: Operation = Operation::DestroyGraph;
         let functions = self.backend.graph_functions(OPERATION)?;
         let _entered = self.backend.enter(OPERATION, self.context)?;
         // SAFETY: the graph was made here and is destroyed once; what was launched has ended, by the promise of the launch.

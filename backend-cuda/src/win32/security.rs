@@ -13,7 +13,7 @@
 //! has it.
 #![allow(unsafe_code)]
 
-use gpu_vmm_core::{DriverError, Error, Result};
+use gpu_vmm_core::{Detail, DriverError, Error, Operation, Result};
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::ptr::{NonNull, null, null_mut};
@@ -28,15 +28,16 @@ use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken}
 
 /// The attributes for this process's user. They stay as long as the process: the user does not change, and CUDA does not
 /// say whether it reads them once more when memory is exported.
-pub(super) fn attributes(operation: &'static str) -> Result<*mut OBJECT_ATTRIBUTES> {
+pub(super) fn attributes(operation: Operation) -> Result<*mut OBJECT_ATTRIBUTES> {
     static MADE: OnceLock<Attributes> = OnceLock::new();
     if let Some(made) = MADE.get() {
         return Ok(made.object.as_ptr());
     }
-    let made = Attributes::new().map_err(|source| Error::Driver {
-        operation,
-        source,
-        context: "who may have the handles of the memory".to_owned(),
+    let made = Attributes::new().map_err(|source| {
+        Error::new(
+            operation,
+            Detail::Driver { source, context: "who may have the handles of the memory".to_owned() },
+        )
     })?;
     Ok(MADE.get_or_init(|| made).object.as_ptr())
 }

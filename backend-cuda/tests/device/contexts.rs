@@ -5,7 +5,7 @@ use crate::children::spawn;
 use crate::support::*;
 use crate::walk::walk;
 use cudarc::driver::{CudaContext, CudaStream, sys};
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Reservation, Stream};
+use gpu_vmm_core::{Address, Backend, Bytes, Detail, DeviceId, Operation, Reservation, Stream};
 use gpu_vmm_cuda::{CudaBackend, CudaReservation, cudarc};
 
 pub(crate) fn virtual_memory_needs_none(_: &CudaBackend) {
@@ -142,8 +142,12 @@ pub(crate) fn a_per_thread_stream_is_refused(backend: &CudaBackend) {
     let stream = context.per_thread_stream();
     for backend in [backend, &CudaBackend::with_cudarc(&context).unwrap()] {
         let error = backend.stream(&stream).unwrap_err();
-        assert!(matches!(error, Error::Unsupported { operation: "stream", .. }), "{error}");
-        let same = Stream::PER_THREAD.check_shared("stream").unwrap_err();
+        assert!(
+            (matches!(error.detail(), Detail::Unsupported { .. })
+                && error.operation() == Operation::CreateStream),
+            "{error}"
+        );
+        let same = Stream::PER_THREAD.check_shared(Operation::CreateStream).unwrap_err();
         assert_eq!(error.to_string(), same.to_string());
     }
 }
@@ -157,12 +161,12 @@ pub(crate) fn a_raw_context_is_used(backend: &CudaBackend) {
     let none = DeviceId(backend.devices().len() as u32);
     // SAFETY: as above.
     let error = unsafe { CudaBackend::with_context(none, context.cu_ctx().cast()) }.unwrap_err();
-    assert!(matches!(error, Error::NoSuchDevice { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::NoSuchDevice { .. }), "{error}");
 }
 
 pub(crate) fn a_context_of_another_device_is_refused(_: &CudaBackend) {
     let context = CudaContext::new(1).unwrap();
     // SAFETY: the context is alive.
     let error = unsafe { CudaBackend::with_context(DeviceId(0), context.cu_ctx().cast()) }.unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
 }

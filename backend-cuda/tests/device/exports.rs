@@ -6,8 +6,8 @@ use crate::children::{ANSWER, QUESTION, SHARED, spawn};
 use crate::kinds::capability;
 use crate::support::*;
 use gpu_vmm_core::{
-    Backend, Bytes, DeviceId, Error, FabricHandle, Feature, Handle, HandleTypes, Location, Properties,
-    Reservation,
+    Backend, Bytes, Detail, DeviceId, FabricHandle, Feature, Handle, HandleTypes, Location, Operation,
+    Properties, Reservation,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::io::Write;
@@ -25,14 +25,14 @@ pub(crate) fn a_fabric_handle_is_the_same_memory(backend: &CudaBackend) {
         // SAFETY: granules, of a device that exists.
         let error = unsafe { backend.create(size, &for_fabric()) }.unwrap_err();
         println!("{error}");
-        let Error::Unsupported { reason, .. } = error else { panic!("another error") };
-        assert!(told.note.ends_with(&reason), "{} and {reason}", told.note);
+        let Detail::Unsupported { reason, .. } = error.detail() else { panic!("another error") };
+        assert!(told.note.ends_with(reason), "{} and {reason}", told.note);
         return;
     }
     let handle = create_with(backend, size, for_fabric());
     let bytes = handle.export_fabric().unwrap();
     let descriptor = handle.export().unwrap_err();
-    assert!(matches!(descriptor, Error::Unsupported { .. }), "{descriptor}");
+    assert!(matches!(descriptor.detail(), Detail::Unsupported { .. }), "{descriptor}");
     let mut reservation = reserve(backend, size, None);
     map(&mut reservation, Bytes::ZERO, &handle);
     let base = at(&reservation, Bytes::ZERO);
@@ -44,7 +44,7 @@ pub(crate) fn a_fabric_handle_is_the_same_memory(backend: &CudaBackend) {
     map(&mut other, Bytes::ZERO, &import);
     assert_eq!(count_wrong(backend, DEVICE, at(&other, Bytes::ZERO), size, QUESTION), 0);
     let again = import.export_fabric().unwrap_err();
-    assert!(matches!(again, Error::Unsupported { .. }), "{again}");
+    assert!(matches!(again.detail(), Detail::Unsupported { .. }), "{again}");
     unmap(&mut other, Bytes::ZERO, size);
 
     let (reader, mut writer) = std::io::pipe().unwrap();
@@ -61,10 +61,10 @@ pub(crate) fn bytes_that_name_nothing_are_an_error(backend: &CudaBackend) {
         // SAFETY: the driver has to check what it is given by other machines.
         let error = unsafe { backend.import_fabric(&FabricHandle(bytes), size, &for_fabric()) }.unwrap_err();
         println!("{error}");
-        assert!(matches!(error, Error::Unsupported { .. } | Error::Driver { .. }), "{error}");
+        assert!(matches!(error.detail(), Detail::Unsupported { .. } | Detail::Driver { .. }), "{error}");
     }
     let error = create(backend, size).export_fabric().unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
 }
 
 /// The driver tells the importer where the memory is: what somebody says against it is refused, and nothing is left.
@@ -81,8 +81,8 @@ pub(crate) fn an_import_is_where_it_was_said_to_be(backend: &CudaBackend) {
         // SAFETY: the memory is of this size; that it is elsewhere is checked.
         let error = unsafe { backend.import(fd.as_fd(), size, &lie) }.unwrap_err();
         println!("{error}");
-        let Error::Mismatch { what, theirs, ours, .. } = error else { panic!("{error}") };
-        assert_eq!((what, &*theirs), ("location", "memory of device 0"));
+        let Detail::Mismatch { what, theirs, ours, .. } = error.detail() else { panic!("{error}") };
+        assert_eq!((*what, theirs.as_str()), ("location", "memory of device 0"));
         assert!(ours.starts_with("the importer was told memory of "), "{ours}");
     }
     assert_eq!(free(backend), before);
@@ -95,7 +95,7 @@ pub(crate) fn memory_of_a_node_is_shared(backend: &CudaBackend) {
         println!("{}", told.note);
         return;
     }
-    let size = backend.granularity_of("test", &properties).unwrap().bytes();
+    let size = backend.granularity_of(Operation::Allocate, &properties).unwrap().bytes();
     let handle = create_with(backend, size, properties);
     let fd = handle.export().unwrap();
     // SAFETY: the memory is of this size and these properties.

@@ -3,8 +3,8 @@
 
 use crate::support::*;
 use gpu_vmm_core::{
-    Access, Address, Backend, Bytes, Capability, DeviceId, Error, Feature, Handle, HandleTypes, Location,
-    Properties, Reservation, Result,
+    Access, Address, Backend, Bytes, Capability, Detail, DeviceId, Feature, Handle, HandleTypes, Location,
+    Operation, Properties, Reservation, Result,
 };
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
 use gpu_vmm_testkit::{count_wrong_words, write_pattern_words};
@@ -24,7 +24,7 @@ fn create_if_there(
     feature: Feature,
 ) -> Option<CudaHandle> {
     let told = capability(backend, feature);
-    let created = backend.granularity_of("test", &properties).and_then(|granularity| {
+    let created = backend.granularity_of(Operation::Allocate, &properties).and_then(|granularity| {
         // SAFETY: so many granules, of a device that exists.
         unsafe { backend.create(Bytes(granularity.bytes().0 * count), &properties) }
     });
@@ -91,7 +91,7 @@ fn used_by_the_device(backend: &CudaBackend, handle: &CudaHandle) {
 
 pub(crate) fn what_was_asked_to_be_compressible_says_whether_it_is(backend: &CudaBackend) {
     let asked = Properties::on(DEVICE).compressible();
-    let size = backend.granularity_of("test", &asked).unwrap().bytes();
+    let size = backend.granularity_of(Operation::Allocate, &asked).unwrap().bytes();
     let handle = create_with(backend, size, asked);
     let told = capability(backend, Feature::Compression);
     assert_eq!(handle.properties().compressible, told.available, "{told:?}");
@@ -104,7 +104,7 @@ pub(crate) fn the_cpu_reads_and_writes_memory_of_the_host(backend: &CudaBackend)
         [(Location::Host, Feature::HostMemory), (node(backend), Feature::HostNodeMemory)]
     {
         let properties = Properties::on(DEVICE).located(location);
-        backend.check_host_access("test", &properties).unwrap();
+        backend.check_host_access(Operation::Allocate, &properties).unwrap();
         let before = free(backend);
         let Some(handle) = create_if_there(backend, 16, properties, feature) else { continue };
         let size = handle.size();
@@ -188,8 +188,10 @@ pub(crate) fn the_cpu_is_never_let_at_memory_of_a_device(backend: &CudaBackend) 
     map(&mut reservation, Bytes::ZERO, &handle);
     // SAFETY: one mapping; the driver is not asked.
     let set = unsafe { reservation.set_access(Bytes::ZERO, granule, &[grant(DeviceId::HOST, Access::Read)]) };
-    for answer in [backend.check_host_access("test", &handle.properties()), set] {
-        let Error::Unsupported { reason, .. } = answer.unwrap_err() else { panic!("another error") };
+    for answer in [backend.check_host_access(Operation::Allocate, &handle.properties()), set] {
+        let Detail::Unsupported { reason, .. } = answer.unwrap_err().into_detail() else {
+            panic!("another error")
+        };
         assert_eq!((reason, false), (told.note.clone(), told.available));
     }
     assert_eq!(host_access(&reservation), Access::None);
@@ -206,10 +208,10 @@ pub(crate) fn what_cannot_be_is_refused_before_the_driver_is_asked(backend: &Cud
     ] {
         let refused = |answer: Result<()>| {
             let error = answer.unwrap_err();
-            assert!(matches!(&error, Error::Unsupported { .. }), "{error}");
+            assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
             assert!(error.to_string().contains(reason), "{error}");
         };
-        refused(backend.granularity_of("test", &properties).map(drop));
+        refused(backend.granularity_of(Operation::Allocate, &properties).map(drop));
         // SAFETY: one granule of a device that exists.
         refused(unsafe { backend.create(granules(backend, 1), &properties) }.map(drop));
     }

@@ -3,7 +3,8 @@
 
 use crate::support::*;
 use gpu_vmm_core::{
-    Access, Alignment, Backend, Bytes, DeviceId, Error, Feature, Handle, Properties, Reservation,
+    Access, Alignment, Backend, Bytes, Detail, DeviceId, Error, Feature, Handle, Operation, Properties,
+    Reservation,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::collections::HashSet;
@@ -21,10 +22,22 @@ pub(crate) fn devices_are_described(backend: &CudaBackend) {
         assert!(backend.can_access(device.id, device.id).unwrap());
     }
     let none = DeviceId(backend.devices().len() as u32);
-    assert!(matches!(backend.memory_info(none), Err(Error::NoSuchDevice { .. })));
-    assert!(matches!(backend.capabilities(none), Err(Error::NoSuchDevice { .. })));
-    assert!(matches!(backend.can_access(DEVICE, none), Err(Error::NoSuchDevice { .. })));
-    assert!(matches!(backend.synchronize(none), Err(Error::NoSuchDevice { .. })));
+    assert!(matches!(
+        backend.memory_info(none).as_ref().map_err(Error::detail),
+        Err(Detail::NoSuchDevice { .. })
+    ));
+    assert!(matches!(
+        backend.capabilities(none).as_ref().map_err(Error::detail),
+        Err(Detail::NoSuchDevice { .. })
+    ));
+    assert!(matches!(
+        backend.can_access(DEVICE, none).as_ref().map_err(Error::detail),
+        Err(Detail::NoSuchDevice { .. })
+    ));
+    assert!(matches!(
+        backend.synchronize(none).as_ref().map_err(Error::detail),
+        Err(Detail::NoSuchDevice { .. })
+    ));
     assert!(!backend.quirks().is_empty());
     assert_eq!(CudaBackend::open().unwrap().instance(), backend.instance());
 }
@@ -101,7 +114,7 @@ pub(crate) fn access_is_what_was_set(backend: &CudaBackend) {
     // The driver itself refuses a copy to what cannot be written, and lives on.
     // SAFETY: the driver is known to check this.
     let refused = unsafe { backend.copy_from_host(DEVICE, at(&reservation, Bytes::ZERO), &[1]) }.unwrap_err();
-    assert!(matches!(refused, Error::Driver { .. }), "{refused}");
+    assert!(matches!(refused.detail(), Detail::Driver { .. }), "{refused}");
     println!("{refused}");
     assert_eq!(read(backend, at(&reservation, Bytes::ZERO), 1).len(), 1);
     unmap(&mut reservation, Bytes::ZERO, granule);
@@ -187,7 +200,7 @@ pub(crate) fn failed_calls_change_and_leak_nothing(backend: &CudaBackend) {
             for answer in answers {
                 let error = answer.unwrap_err();
                 assert!(
-                    matches!(&error, Error::Driver { source, .. } if source.name.starts_with("CUDA_ERROR")),
+                    matches!(error.detail(), Detail::Driver { source, .. } if source.name.starts_with("CUDA_ERROR")),
                     "{error}"
                 );
             }
@@ -222,15 +235,17 @@ pub(crate) fn a_map_past_the_end_can_be_undone(backend: &CudaBackend) {
 }
 
 pub(crate) fn too_much_is_an_error_with_numbers(backend: &CudaBackend) {
-    let device = backend.device("test", DEVICE).unwrap();
+    let device = backend.device(Operation::Allocate, DEVICE).unwrap();
     let all = device.granularity.round_up(device.total_memory).unwrap();
     // SAFETY: the size is a multiple of the granularity.
     let error = unsafe { backend.create(all, &Properties::on(DEVICE)) }.unwrap_err();
     println!("{error}");
     assert!(error.is_out_of_memory());
-    let Error::OutOfMemory { device, requested, free, total, source, .. } = error else { unreachable!() };
-    assert_eq!((device, requested), (DEVICE, all));
-    assert!(!free.is_zero() && free < total && free < all);
+    let Detail::OutOfMemory { device, requested, free, total, source, .. } = error.detail() else {
+        unreachable!()
+    };
+    assert_eq!((*device, *requested), (DEVICE, all));
+    assert!(!free.is_zero() && free < total && *free < all);
     assert_eq!((source.call, source.code, &*source.name), ("cuMemCreate", 2, "CUDA_ERROR_OUT_OF_MEMORY"));
     // And the device is as good as before.
     a_whole_cycle(backend);

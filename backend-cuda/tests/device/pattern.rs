@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::support::*;
-use gpu_vmm_core::{Backend, Bytes, Error, Handle, Reservation};
+use gpu_vmm_core::{Backend, Bytes, Detail, Error, Handle, Reservation};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};
 
@@ -104,7 +104,10 @@ pub(crate) fn half_words_are_refused(backend: &CudaBackend) {
         ]
     };
     for answer in answers {
-        assert!(matches!(answer, Err(Error::Unaligned { .. })), "{answer:?}");
+        assert!(
+            matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Unaligned { .. })),
+            "{answer:?}"
+        );
     }
     unmap(&mut reservation, Bytes::ZERO, handle.size());
     assert_eq!(reservation.range().size, size);

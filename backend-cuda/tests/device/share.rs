@@ -4,7 +4,8 @@
 use crate::children::{ANSWER, QUESTION, SHARED, spawn};
 use crate::support::*;
 use gpu_vmm_core::{
-    Backend, Bytes, DeviceId, Error, FabricHandle, Handle, Properties, Reservation, Result, Stream,
+    Backend, Bytes, Detail, DeviceId, Error, FabricHandle, Handle, Operation, Properties, Reservation,
+    Result, Stream,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::os::fd::{AsFd, AsRawFd};
@@ -33,18 +34,18 @@ pub(crate) fn an_import_is_the_same_memory(backend: &CudaBackend) {
     drop(handle);
     assert_eq!(count_wrong(backend, DEVICE, at(&reservation, size), size, 31), 0);
     let error = import.export().unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
     unmap(&mut reservation, size, size);
 }
 
 pub(crate) fn what_cannot_be_exported_says_why(backend: &CudaBackend) {
     let error = create(backend, granules(backend, 1)).export().unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
     let file = std::fs::File::open("/dev/null").unwrap();
     // SAFETY: the driver is known to check that the descriptor is one of its own.
     let error = unsafe { backend.import(file.as_fd(), granules(backend, 1), &shareable()) }.unwrap_err();
     println!("{error}");
-    assert!(matches!(&error, Error::Driver { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
 }
 
 pub(crate) fn another_process_gets_the_memory_by_descriptor_zero(backend: &CudaBackend) {
@@ -84,7 +85,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
                 handle.export().map(drop),
                 handle.export_fabric().map(drop),
                 backend.import_fabric(&FabricHandle([0; 64]), size, &shareable()).map(drop),
-                backend.granularity_of("test", &shareable()).map(drop),
+                backend.granularity_of(Operation::Allocate, &shareable()).map(drop),
                 reservation.dma_buf(DEVICE, Bytes::ZERO, size).map(drop),
                 reservation.unmap(Bytes::ZERO, size),
                 reservation.map(Bytes::ZERO, &handle),
@@ -102,7 +103,9 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
                 backend.synchronize_stream(DeviceId(0), Stream::from_raw(std::ptr::null_mut())),
             ]
         };
-        let wrong = answers.iter().position(|answer| !matches!(answer, Err(Error::Forked { .. })));
+        let wrong = answers
+            .iter()
+            .position(|answer| !matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Forked)));
         drop((spare, handle, reservation, pinned, lane));
         let code = match (wrong, backend.drop_log().count() == failures) {
             (None, true) => 0,

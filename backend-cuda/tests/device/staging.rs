@@ -4,7 +4,9 @@
 use crate::contexts::queue_fills;
 use crate::support::*;
 use cudarc::driver::CudaContext;
-use gpu_vmm_core::{Address, Backend, Bytes, CopyStream, DeviceId, Error, Pinned, Properties, Reservation};
+use gpu_vmm_core::{
+    Address, Backend, Bytes, CopyStream, Detail, DeviceId, Error, Pinned, Properties, Reservation,
+};
 use gpu_vmm_cuda::{CudaBackend, CudaReservation, cudarc};
 use gpu_vmm_testkit::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};
 use std::time::Instant;
@@ -70,12 +72,18 @@ pub(crate) fn pinned_memory_is_as_large_as_asked(backend: &CudaBackend) {
         let last = |pinned: &dyn Pinned| unsafe { pinned.start().add(size.0 as usize - 1).read() };
         assert_eq!((last(&*one), last(&*other)), (1, 2));
     }
-    assert!(matches!(backend.pin(Bytes::ZERO), Err(Error::ZeroSize { .. })));
+    assert!(matches!(backend.pin(Bytes::ZERO).as_ref().map_err(Error::detail), Err(Detail::ZeroSize)));
     let error = backend.pin(Bytes(1 << 60)).unwrap_err();
     println!("{error}");
-    assert!(matches!(&error, Error::Driver { source, .. } if source.call == "cuMemHostAlloc"), "{error}");
+    assert!(
+        matches!(error.detail(), Detail::Driver { source, .. } if source.call == "cuMemHostAlloc"),
+        "{error}"
+    );
     let none = DeviceId(backend.devices().len() as u32);
-    assert!(matches!(backend.copy_stream(none), Err(Error::NoSuchDevice { .. })));
+    assert!(matches!(
+        backend.copy_stream(none).as_ref().map_err(Error::detail),
+        Err(Detail::NoSuchDevice { .. })
+    ));
 }
 
 pub(crate) fn lanes_copy_both_ways(backend: &CudaBackend) {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, DeviceId, Grant, Handle, Properties, Reservation,
+    Access, Address, Alignment, Backend, Bytes, DeviceId, Grant, Handle, Operation, Properties, Reservation,
 };
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
 use gpu_vmm_testkit::Workbench;
@@ -12,7 +12,7 @@ pub(crate) const DEVICE: DeviceId = DeviceId(0);
 
 /// The device's granularity, times `count`.
 pub(crate) fn granules(backend: &CudaBackend, count: u64) -> Bytes {
-    Bytes(backend.device("test", DEVICE).unwrap().granularity.bytes().0 * count)
+    Bytes(backend.device(Operation::Allocate, DEVICE).unwrap().granularity.bytes().0 * count)
 }
 
 /// Reserves addresses that begin at a granule.

@@ -3,7 +3,7 @@
 
 use crate::children::spawn;
 use crate::support::*;
-use gpu_vmm_core::{Address, Bytes, Error, Reservation};
+use gpu_vmm_core::{Address, Bytes, Detail, Reservation};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{Walked, Workbench, pattern_word};
 
@@ -49,7 +49,7 @@ pub(crate) fn lists_are_walked(backend: &CudaBackend) {
     write(backend, place(NODES - 1), &place(0).0.to_ne_bytes());
     assert_eq!(walk(backend, place(0), 3 * NODES).unwrap().nodes, 3 * NODES);
     let error = walk(backend, base + Bytes(4), 1).unwrap_err();
-    assert!(matches!(error, Error::Unaligned { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Unaligned { .. }), "{error}");
     unmap(&mut reservation, Bytes::ZERO, size);
     assert_eq!(reservation.range().size, size);
 }

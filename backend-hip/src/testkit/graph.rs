@@ -6,7 +6,7 @@ use crate::ffi::{self, hipError_t, hipGraphExec_t, hipStreamCaptureMode};
 use crate::quirks::{SPOILT_CAPTURE_STAYS, workaround_enabled};
 use crate::stream::{needed, raw};
 use gpu_vmm_core::testkit::{CaptureMode, Graph};
-use gpu_vmm_core::{DeviceId, Result, Stream};
+use gpu_vmm_core::{DeviceId, Operation, Result, Stream};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) unsafe fn begin(
     stream: Stream<'_>,
     mode: CaptureMode,
 ) -> Result<()> {
-    const OPERATION: &str = "begin a capture";
+    const OPERATION: Operation = Operation::BeginCapture;
     let begin = needed(OPERATION, "hipStreamBeginCapture", driver.hip.hipStreamBeginCapture)?;
     let _current = driver.on(OPERATION, device)?;
     // SAFETY: the stream is alive; the end of the capture is the caller's promise.
@@ -44,7 +44,7 @@ pub(crate) unsafe fn begin(
 
 /// Ends a capture, and makes its graph ready to be launched.
 pub(crate) fn end(driver: &Arc<Driver>, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
-    const OPERATION: &str = "end a capture";
+    const OPERATION: Operation = Operation::EndCapture;
     let hip = &driver.hip;
     let end = needed(OPERATION, "hipStreamEndCapture", hip.hipStreamEndCapture)?;
     let instantiate = needed(OPERATION, "hipGraphInstantiateWithFlags", hip.hipGraphInstantiateWithFlags)?;
@@ -72,7 +72,7 @@ pub(crate) fn end(driver: &Arc<Driver>, device: DeviceId, stream: Stream<'_>) ->
 
 /// Has a stream work again whose capture was spoilt and has been ended (quirk `spoilt-capture-stays`): it captures nothing
 /// once more.
-fn revive(driver: &Driver, operation: &'static str, stream: Stream<'_>) -> Result<()> {
+fn revive(driver: &Driver, operation: Operation, stream: Stream<'_>) -> Result<()> {
     let begin = needed(operation, "hipStreamBeginCapture", driver.hip.hipStreamBeginCapture)?;
     let end = needed(operation, "hipStreamEndCapture", driver.hip.hipStreamEndCapture)?;
     let destroy = needed(operation, "hipGraphDestroy", driver.hip.hipGraphDestroy)?;
@@ -90,7 +90,7 @@ fn revive(driver: &Driver, operation: &'static str, stream: Stream<'_>) -> Resul
 
 impl Graph for HipGraph {
     unsafe fn launch(&self, stream: Stream<'_>) -> Result<()> {
-        const OPERATION: &str = "launch a graph";
+        const OPERATION: Operation = Operation::LaunchGraph;
         let _current = self.driver.on(OPERATION, self.device)?;
         // SAFETY: the graph and the stream are alive; what the work uses is the caller's promise.
         let code = unsafe { (self.launch)(self.exec, raw(stream)) };
@@ -100,7 +100,7 @@ impl Graph for HipGraph {
 
 impl HipGraph {
     fn end(&self) -> Result<()> {
-        const OPERATION: &str = "destroy a graph";
+        const OPERATION: Operation = Operation::DestroyGraph;
         let _current = self.driver.on(OPERATION, self.device)?;
         // SAFETY: the graph was made here and is destroyed once; what was launched has ended, by the promise of the launch.
         let code = unsafe { (self.destroy)(self.exec) };

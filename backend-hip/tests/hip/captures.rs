@@ -2,7 +2,7 @@
 
 use crate::rig::{ONE, Rig, ZERO};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Reservation, Stream};
+use gpu_vmm_core::{Backend, Bytes, Detail, DeviceId, Error, Reservation, Stream};
 use gpu_vmm_testkit::{CaptureMode, WorkStream, Workbench, pattern_word};
 use std::ptr::without_provenance_mut;
 use std::thread;
@@ -97,9 +97,9 @@ fn start(rig: &Rig, device: DeviceId, stream: Stream<'_>, reservation: &impl Res
         // SAFETY: mapped for the device, and waited for by the tests.
         let started =
             unsafe { rig.backend.start_pattern_on(device, stream, at, rig.unit(), seed, 32 << tried) };
-        match started {
+        match started.map_err(Error::into_detail) {
             Ok(()) => {}
-            Err(Error::Unsupported { reason, .. }) => {
+            Err(Detail::Unsupported { reason, .. }) => {
                 eprintln!("skipped: {reason}");
                 return true;
             }
@@ -222,7 +222,7 @@ fn spoilt(rig: &Rig) {
         assert_ne!(rig.hip("hipDeviceSynchronize", 0), 0, "HIP refuses to wait");
         rig.hip("hipGetLastError", 0);
         let ended = backend.end_capture(ZERO, own.stream()).unwrap_err();
-        assert!(matches!(ended, Error::Capturing { .. }), "{ended}");
+        assert!(matches!(ended.detail(), Detail::Capturing { .. }), "{ended}");
         assert!(!backend.is_capturing(own.stream()).unwrap(), "it has ended");
         backend.synchronize_stream(ZERO, own.stream()).unwrap();
     }

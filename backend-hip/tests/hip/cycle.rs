@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Backend, Bytes, Error, Handle, Properties, Reservation};
+use gpu_vmm_core::{Backend, Bytes, Detail, Error, Handle, Properties, Reservation};
 use gpu_vmm_testkit::Workbench;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -133,13 +133,16 @@ fn out_of_memory(rig: &Rig) {
     let size = Bytes(info.free.0 / rig.unit().0 * rig.unit().0) + rig.unit();
     // SAFETY: a multiple of the granularity.
     let error = unsafe { rig.backend.create(size, &Properties::on(ZERO)) }.expect_err("more than there is");
-    let Error::OutOfMemory { requested, free, total, source, .. } = &error else {
+    let Detail::OutOfMemory { requested, free, total, source, .. } = error.detail() else {
         panic!("{error:?}");
     };
     assert_eq!((*requested, *free, *total), (size, info.free, info.total));
     assert_eq!((source.call, source.code), ("hipMemCreate", 2));
     assert_eq!(rig.hip("hipGetLastError", 0), 0, "the failure is told once");
-    assert!(matches!(rig.backend.allocate_plain(ZERO, size), Err(Error::OutOfMemory { .. })));
+    assert!(matches!(
+        rig.backend.allocate_plain(ZERO, size).as_ref().map_err(Error::detail),
+        Err(Detail::OutOfMemory { .. })
+    ));
 }
 
 fn long_pattern(rig: &Rig) {

@@ -3,7 +3,7 @@
 use crate::rig::{ONE, Rig, ZERO, read, read_write, simulated_without};
 use crate::{Needs, Test};
 use gpu_vmm_core::multicast::Team;
-use gpu_vmm_core::{Access, Backend, Bytes, Error, Feature, Properties, Reservation};
+use gpu_vmm_core::{Access, Backend, Bytes, Detail, Error, Feature, Properties, Reservation};
 use gpu_vmm_testkit::Workbench;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -48,7 +48,7 @@ fn missing(rig: &Rig) {
         rig.backend.capabilities(device).expect_err("none"),
         rig.backend.synchronize(device).expect_err("none"),
     ] {
-        assert!(matches!(error, Error::NoSuchDevice { count: c, .. } if c == count), "{error:?}");
+        assert!(matches!(error.detail(), Detail::NoSuchDevice { count: c, .. } if *c == count), "{error:?}");
     }
 }
 
@@ -190,8 +190,10 @@ fn capabilities(rig: &Rig) {
     assert!(has(Feature::VirtualMemory) && has(Feature::FixedAddress) && has(Feature::ReadOnlyAccess));
     assert!(!has(Feature::Multicast) && !has(Feature::FabricHandle));
     let team = Team::builder(&rig.backend).size(Bytes::mib(2)).device(ZERO).create();
-    let Err(Error::Unsupported { reason, .. }) = team else { panic!("{team:?}") };
-    assert!(all.iter().any(|one| one.feature == Feature::Multicast && one.note == reason), "{reason}");
+    let Err(Detail::Unsupported { reason, .. }) = team.as_ref().map_err(Error::detail) else {
+        panic!("{team:?}")
+    };
+    assert!(all.iter().any(|one| one.feature == Feature::Multicast && one.note == *reason), "{reason}");
     if rig.lacks(Needs::TwoDevices).is_some() {
         assert!(!has(Feature::PeerAccess));
     }

@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Backend, DeviceId, Error, Stream};
+use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Stream};
 use gpu_vmm_testkit::Workbench;
 use std::ptr::null_mut;
 
@@ -48,7 +48,10 @@ fn left(rig: &Rig) {
         while !event.is_done().unwrap() {}
         event.wait().unwrap();
     }
-    assert!(matches!(event.record(foreign.stream()), Err(Error::ForeignStream { .. })));
+    assert!(matches!(
+        event.record(foreign.stream()).as_ref().map_err(Error::detail),
+        Err(Detail::ForeignStream { .. })
+    ));
     drop((event, own, foreign));
     assert_eq!((rig.current_device(), rig.hip("hipGetLastError", 0)), (0, 0));
 }

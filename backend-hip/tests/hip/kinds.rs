@@ -3,8 +3,8 @@
 use crate::rig::{Rig, ZERO, read, read_write, simulated_without};
 use crate::{Needs, Test};
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Capability, DeviceId, Error, Feature, Grant, Handle, HandleTypes, Location,
-    Properties, Reservation,
+    Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Feature, Grant, Handle, HandleTypes,
+    Location, Operation, Properties, Reservation,
 };
 use std::fs;
 
@@ -33,9 +33,9 @@ fn reason(rig: &Rig, properties: &Properties) -> String {
     let before = rig.free(ZERO);
     // SAFETY: a unit.
     let error = unsafe { rig.backend.create(rig.unit(), properties) }.expect_err("HIP has none");
-    let Error::Unsupported { reason, .. } = error else { panic!("{error}") };
+    let Detail::Unsupported { reason, .. } = error.detail() else { panic!("{error}") };
     assert_eq!(rig.free(ZERO), before);
-    reason
+    reason.to_string()
 }
 
 fn refused(rig: &Rig) {
@@ -50,7 +50,7 @@ fn refused(rig: &Rig) {
     let several = reason(rig, &on.shareable().exported_as(HandleTypes::FABRIC));
     assert!(several.contains("file descriptor and fabric handle"), "{several}");
     let error = rig.create(ZERO, rig.unit()).export_fabric().expect_err("not created for it");
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
 }
 
 fn ignored(rig: &Rig) {
@@ -72,8 +72,11 @@ fn host_memory(rig: &Rig) {
         assert_eq!(told.available, !rig.has_quirk("host-memory-is-the-devices"), "{told:?}");
         if !told.available {
             assert_eq!(reason(rig, &properties), told.note);
-            let error = rig.backend.granularity_of("test", &properties).expect_err("of what is not there");
-            assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+            let error = rig
+                .backend
+                .granularity_of(Operation::Allocate, &properties)
+                .expect_err("of what is not there");
+            assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
         }
     }
 }
@@ -83,10 +86,12 @@ fn has_host_access(rig: &Rig) -> bool {
     let told = capability(rig, Feature::HostAccess);
     let has_it = !rig.has_quirk("host-access-appears") && !simulated_without("LARGE_BAR");
     assert_eq!(told.available, has_it, "{told:?}");
-    let checked = rig.backend.check_host_access("test", &Properties::on(ZERO));
-    match &checked {
+    let checked = rig.backend.check_host_access(Operation::Allocate, &Properties::on(ZERO));
+    match checked.as_ref().map_err(Error::detail) {
         Ok(()) => assert!(told.available),
-        Err(Error::Unsupported { reason, .. }) => assert_eq!(*reason, told.note),
+        Err(Detail::Unsupported { reason, .. }) => {
+            assert_eq!(*reason, told.note)
+        }
         Err(error) => panic!("{error}"),
     }
     told.available
@@ -109,7 +114,7 @@ fn host_access(rig: &Rig) {
         rig.backend.copy_to_host(ZERO, &mut bytes, at).unwrap();
         assert_eq!(&bytes, b"from the CPU   ");
         let error = reservation.access(Bytes::ZERO, HOST).expect_err("HIP does not tell");
-        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
         assert_eq!(reservation.access(Bytes::ZERO, ZERO).unwrap(), Access::ReadWrite);
         for (grant, rights) in [(read(HOST), "r--"), (Grant { device: HOST, access: Access::None }, "---")] {
             reservation.set_access(Bytes::ZERO, unit, &[grant]).unwrap();

@@ -3,7 +3,7 @@
 use crate::counts::take_freed;
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Error, Reservation};
+use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, Operation, Reservation};
 use gpu_vmm_hip::HipReservation;
 use gpu_vmm_testkit::raw::loaded;
 use std::ffi::CStr;
@@ -101,7 +101,11 @@ fn still_mapped(rig: &Rig) {
     if rig.has_quirk(QUIRK) {
         // SAFETY: HIP is not called while something is mapped, which is what this looks at.
         let error = unsafe { reservation.return_memory() }.expect_err("something is mapped");
-        assert!(matches!(error, Error::Unsupported { operation: "return memory", .. }), "{error}");
+        assert!(
+            (matches!(error.detail(), Detail::Unsupported { .. })
+                && error.operation() == Operation::ReleaseMemory),
+            "{error}"
+        );
     }
     rig.works(ZERO, &reservation, Bytes::ZERO, rig.unit(), 1);
     // SAFETY: one whole mapping, not used any more.
@@ -118,15 +122,15 @@ fn lost(rig: &Rig) -> Option<HipReservation> {
     let wanted = reservation.range().base;
     // SAFETY: nothing is mapped.
     let error = unsafe { reservation.return_memory() }.expect_err("somebody else was there first");
-    is_taken(&error, "return memory", wanted);
+    is_taken(&error, Operation::ReturnMemory, wanted);
     Some(reservation)
 }
 
 #[track_caller]
-fn is_taken(error: &Error, operation: &str, address: Address) {
-    match error {
-        Error::AddressTaken { operation: said, wanted, offered } => {
-            assert_eq!((*said, *wanted), (operation, address));
+fn is_taken(error: &Error, operation: Operation, address: Address) {
+    match error.detail() {
+        Detail::AddressTaken { wanted, offered } => {
+            assert_eq!((error.operation(), *wanted), (operation, address));
             assert_ne!(offered, wanted);
         }
         other => panic!("{other}"),
@@ -156,7 +160,7 @@ fn taken(rig: &Rig) {
         assert!(error.driver_error().is_none(), "{number}: {error}");
     }
     let at = reservation.range().base;
-    is_taken(&reservation.regain().expect_err("they are still taken"), "regain addresses", at);
+    is_taken(&reservation.regain().expect_err("they are still taken"), Operation::RegainAddresses, at);
     take_freed(false);
     reservation.regain().unwrap();
     reservation.regain().unwrap();

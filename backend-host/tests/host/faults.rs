@@ -3,7 +3,7 @@
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
-use gpu_vmm_core::{Backend, Bytes, Error, Properties};
+use gpu_vmm_core::{Backend, Bytes, Detail, Error, Properties};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use libc::{c_long, sock_filter, sock_fprog};
 
@@ -62,8 +62,8 @@ fn a_kernel_out_of_memory_is_out_of_memory() {
         for properties in [Properties::on(ONE), Properties::on(ONE).shareable()] {
             let error = create_as(&host, GRANULE, properties).unwrap_err();
             assert_answer(&error, "ftruncate", "ENOMEM");
-            let Error::OutOfMemory { free, total, .. } = error else { panic!("{error:?}") };
-            assert_eq!((free, total), (Bytes::mib(64), Bytes::mib(64)));
+            let Detail::OutOfMemory { free, total, .. } = error.detail() else { panic!("{error:?}") };
+            assert_eq!((*free, *total), (Bytes::mib(64), Bytes::mib(64)));
         }
     });
 }
@@ -140,7 +140,7 @@ fn addresses_that_the_kernel_keeps_are_written_down() {
         assert_eq!(host.drop_log().count(), 1);
         assert_answer(&host.drop_log().take_last().unwrap(), "munmap", "EINVAL");
         let error = Range::aligned(&host, GRANULE, Bytes::gib(1), None).err().unwrap();
-        assert!(matches!(error, Error::RollbackFailed { .. }), "{error}");
+        assert!(matches!(error.detail(), Detail::RollbackFailed { .. }), "{error}");
     });
 }
 

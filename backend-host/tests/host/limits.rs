@@ -3,7 +3,7 @@
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free, properties_of};
 use crate::{ONE, SMALL};
-use gpu_vmm_core::{Access, Backend, Bytes, Error, Properties, Reservation};
+use gpu_vmm_core::{Access, Backend, Bytes, Detail, Properties, Reservation};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_testkit::Workbench;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -99,7 +99,7 @@ fn too_little_address_space_is_an_error() {
         let error = Range::aligned(&host, Bytes::gib(2), SMALL, None).err().unwrap();
         assert_eq!(error.driver_error().unwrap().name, "ENOMEM", "{error}");
         let error = host.allocate_plain(ONE, Bytes::gib(2)).unwrap_err();
-        assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+        assert!(matches!(error.detail(), Detail::OutOfMemory { .. }), "{error}");
         assert_eq!(free(&host, ONE), Bytes::gib(16));
         Range::new(&host, Bytes::mib(256));
     });

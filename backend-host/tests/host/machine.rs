@@ -3,7 +3,7 @@
 use crate::range::create;
 use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::multicast::Team;
-use gpu_vmm_core::{Backend, Bytes, Capability, DeviceId, Error, Evidence, Feature, Stream, Vendor};
+use gpu_vmm_core::{Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, Feature, Stream, Vendor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
 #[test]
@@ -54,7 +54,7 @@ fn what_no_machine_can_have_is_refused() {
         (base().memory(Bytes::mib(1)), "at least the granularity, 2 MiB"),
     ] {
         let error = config.open().unwrap_err();
-        assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+        assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error:?}");
         assert!(error.to_string().contains(part), "{part:?} is missing in {error}");
     }
     let most =
@@ -62,7 +62,7 @@ fn what_no_machine_can_have_is_refused() {
     assert_eq!(most.devices().len(), 127);
     assert_eq!(most.memory_info(DeviceId(126)).unwrap().total, Bytes(page.0 * 5));
     let error = most.memory_info(DeviceId(127)).unwrap_err();
-    assert!(matches!(error, Error::NoSuchDevice { count: 127, .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::NoSuchDevice { count: 127, .. }), "{error}");
 }
 
 fn find(host: &HostBackend, feature: Feature) -> Capability {
@@ -81,15 +81,18 @@ fn capabilities_say_how_they_were_found_out() {
     let apart = HostConfig::new().devices(2).without_peers().open().unwrap();
     assert!(find(&apart, Feature::PeerAccess).note.contains("without peers"));
     assert!(find(&HostBackend::open().unwrap(), Feature::PeerAccess).note.contains("no other device"));
-    assert!(matches!(host.capabilities(DeviceId(2)), Err(Error::NoSuchDevice { .. })));
+    assert!(matches!(
+        host.capabilities(DeviceId(2)).as_ref().map_err(Error::detail),
+        Err(Detail::NoSuchDevice { .. })
+    ));
 }
 
 #[test]
 fn multicast_is_refused_with_the_capabilitys_reason() {
     let host = HostConfig::new().devices(2).open().unwrap();
     let error = Team::builder(&host).size(GRANULE).device(ONE).device(TWO).create().unwrap_err();
-    let Error::Unsupported { reason, .. } = error else { panic!("{error}") };
-    assert_eq!(reason, find(&host, Feature::Multicast).note);
+    let Detail::Unsupported { reason, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!(*reason, find(&host, Feature::Multicast).note);
 }
 
 #[test]
@@ -98,7 +101,10 @@ fn peers_are_as_configured() {
         let host = config.devices(2).open().unwrap();
         assert!(host.can_access(TWO, TWO).unwrap());
         assert_eq!(host.can_access(ONE, TWO).unwrap(), reach);
-        assert!(matches!(host.can_access(ONE, DeviceId(2)), Err(Error::NoSuchDevice { .. })));
+        assert!(matches!(
+            host.can_access(ONE, DeviceId(2)).as_ref().map_err(Error::detail),
+            Err(Detail::NoSuchDevice { .. })
+        ));
     }
 }
 
@@ -106,12 +112,18 @@ fn peers_are_as_configured() {
 fn there_is_nothing_to_wait_for() {
     let host = HostBackend::open().unwrap();
     host.synchronize(ONE).unwrap();
-    assert!(matches!(host.synchronize(TWO), Err(Error::NoSuchDevice { .. })));
+    assert!(matches!(
+        host.synchronize(TWO).as_ref().map_err(Error::detail),
+        Err(Detail::NoSuchDevice { .. })
+    ));
     // SAFETY: null is the default stream of every vendor.
     host.synchronize_stream(DeviceId(0), unsafe { Stream::from_raw(std::ptr::null_mut()) }).unwrap();
     // SAFETY: the host backend looks at no more than the number, which none of its streams has.
     let other = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(8)) };
-    assert!(matches!(host.synchronize_stream(DeviceId(0), other), Err(Error::Unsupported { .. })));
+    assert!(matches!(
+        host.synchronize_stream(DeviceId(0), other).as_ref().map_err(Error::detail),
+        Err(Detail::Unsupported { .. })
+    ));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::range::{Range, create, create_as, free, properties_of};
 use crate::{GRANULE, ONE, SMALL, TWO};
-use gpu_vmm_core::{Access, Bytes, Error, Handle, Properties};
+use gpu_vmm_core::{Access, Bytes, Detail, Handle, Properties};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
 fn machine(memory: Bytes) -> HostBackend {
@@ -116,7 +116,7 @@ fn out_of_memory_has_the_numbers_and_takes_nothing() {
         let properties = properties_of(TWO, shareable);
         let held = create_as(&host, Bytes::mib(6), properties).unwrap();
         let error = create_as(&host, Bytes::mib(4), properties).unwrap_err();
-        let Error::OutOfMemory { device, requested, free: left, total, source, .. } = &error else {
+        let Detail::OutOfMemory { device, requested, free: left, total, source, .. } = error.detail() else {
             panic!("{error:?}")
         };
         assert_eq!((*device, *requested, *left, *total), (TWO, Bytes::mib(4), Bytes::mib(2), Bytes::mib(8)));

@@ -2,7 +2,7 @@
 
 use crate::{ONE, SMALL, TWO};
 use gpu_vmm_core::{
-    Access, Backend, Bytes, DeviceId, Error, Location, MovePath, Moved, Properties, Region, WaitFor,
+    Access, Backend, Bytes, Detail, DeviceId, Error, Location, MovePath, Moved, Properties, Region, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 
@@ -68,5 +68,11 @@ fn a_peer_that_could_not_reach_the_new_memory_is_in_the_way() {
     // What growth is to bring counts as well: a region that is to be open to another device does not go where that one
     // cannot reach.
     let alone = Region::builder(&host).on(ONE).access(THREE, Access::Read).reserve(SMALL).build();
-    assert!(matches!(alone, Err(Error::PeerUnreachable { device: THREE, owner: ONE, .. })), "{alone:?}");
+    assert!(
+        matches!(
+            alone.as_ref().map_err(Error::detail),
+            Err(Detail::PeerUnreachable { device: THREE, owner: ONE, .. })
+        ),
+        "{alone:?}"
+    );
 }

@@ -3,7 +3,7 @@
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
-use gpu_vmm_core::{Access, Address, Backend, Bytes, Error, Handle, Properties};
+use gpu_vmm_core::{Access, Address, Backend, Bytes, Detail, Error, Handle, Properties};
 use gpu_vmm_host::HostConfig;
 use gpu_vmm_testkit::Workbench;
 
@@ -32,7 +32,7 @@ fn is_taken(at: Address) -> bool {
 }
 
 fn assert_forked<T: std::fmt::Debug>(result: Result<T, Error>) {
-    assert!(matches!(result, Err(Error::Forked { .. })), "{result:?}");
+    assert!(matches!(result.as_ref().map_err(Error::detail), Err(Detail::Forked)), "{result:?}");
 }
 
 #[test]

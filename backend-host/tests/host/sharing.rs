@@ -4,7 +4,8 @@ use crate::child::{is_child, spawn};
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
 use gpu_vmm_core::{
-    Backend, Bytes, DeviceId, Error, Feature, Handle, HandleTypes, PhysicalMemory, Properties, Region, Result,
+    Backend, Bytes, Detail, DeviceId, Error, Feature, Handle, HandleTypes, PhysicalMemory, Properties,
+    Region, Result,
 };
 use gpu_vmm_host::{HostBackend, HostConfig, HostHandle};
 use std::fs::File;
@@ -72,8 +73,10 @@ fn handles_of_another_system_are_refused_for_the_reason_that_the_capability_tell
         region.grow_to(GRANULE).map(drop),
     ];
     for refused in refusals {
-        let Err(Error::Unsupported { reason, .. }) = refused else { panic!("{refused:?}") };
-        assert_eq!((told.available, &told.note), (false, &reason));
+        let Err(Detail::Unsupported { reason, .. }) = refused.as_ref().map_err(Error::detail) else {
+            panic!("{refused:?}")
+        };
+        assert_eq!((told.available, &told.note), (false, reason));
     }
     assert!(PhysicalMemory::create(&host, GRANULE, SHARED).is_ok());
 }
@@ -104,7 +107,10 @@ fn another_process_has_the_same_memory() {
 fn memory_that_was_not_created_for_it_is_not_exported() {
     let host = machine();
     let error = create(&host, ONE, GRANULE).unwrap().export().unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("shareable")), "{error}");
+    assert!(
+        matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("shareable")),
+        "{error}"
+    );
 }
 
 #[test]
@@ -138,5 +144,5 @@ fn what_is_no_exported_memory_is_refused() {
     }
     // SAFETY: as in import.
     let result = unsafe { host.import(std::io::stdin().as_fd(), GRANULE, &Properties::on(DeviceId(7))) };
-    assert!(matches!(result, Err(Error::NoSuchDevice { .. })));
+    assert!(matches!(result.as_ref().map_err(Error::detail), Err(Detail::NoSuchDevice { .. })));
 }

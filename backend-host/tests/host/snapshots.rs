@@ -1,8 +1,8 @@
 //! Snapshots between machines with other units, less memory and fewer links.
 
 use gpu_vmm_core::{
-    Access, Address, Bytes, DeviceId, Error, Location, PhysicalMemory, Placement, Properties, Region,
-    StagingRing, WaitFor,
+    Access, Address, Bytes, Detail, DeviceId, Error, Location, Operation, PhysicalMemory, Placement,
+    Properties, Region, StagingRing, WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_snapshot::{Restore, Restored, Snapshot, SnapshotFile};
@@ -115,7 +115,7 @@ fn what_does_not_fit_the_target_is_refused_with_the_place() {
         let target = machine(LARGE);
         let error = restore(&target, &Restore::new(), &file).unwrap_err();
         let text = error.to_string();
-        assert!(matches!(error, Error::Unsupported { .. }), "{text}");
+        assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{text}");
         for part in ["units", "1 MiB at offset", "2 MiB here", &case.address.to_string()] {
             assert!(text.contains(part), "{text:?} does not say {part:?}");
         }
@@ -133,7 +133,10 @@ fn an_address_between_the_targets_units() {
     let target = machine(LARGE);
     let error = restore(&target, &Restore::new(), &file).unwrap_err();
     let is_said = |value: u64| value == (case.address + SMALL).0;
-    assert!(matches!(error, Error::Unaligned { what: "address", value, .. } if is_said(value)), "{error}");
+    assert!(
+        matches!(error.detail(), Detail::Unaligned { what: "address", value, .. } if is_said(*value)),
+        "{error}"
+    );
     let moved = restore(&target, &Restore::new().relocate(), &file).unwrap().remove(0);
     assert!(moved.has_moved() && moved.was.base == case.address + SMALL);
     assert_eq!(moved.region.count_wrong(DEVICE, Bytes(0), LARGE, 6).unwrap(), 0);
@@ -151,17 +154,20 @@ fn more_than_one_device_has() {
     region.grow_to_on(SECOND, Bytes::mib(80)).unwrap();
     let file = case.save(vec![region]);
     let error = restore(&source, &Restore::new().all_on(SECOND), &file).unwrap_err();
-    let Error::ExceedsDevice { operation, requested, device, total } = error else { panic!("{error}") };
-    let expected = ("restore", Bytes::mib(80), SECOND, Bytes::mib(64));
-    assert_eq!((operation, requested, device, total), expected);
+    let Detail::ExceedsDevice { requested, device, total } = error.detail() else { panic!("{error}") };
+    let expected = (Operation::Restore, Bytes::mib(80), SECOND, Bytes::mib(64));
+    assert_eq!((error.operation(), *requested, *device, *total), expected);
     // Devices that do not reach each other.
     let apart = HostConfig::new().devices(2).memory(Bytes::mib(64)).without_peers().open().unwrap();
     let error = restore(&apart, &Restore::new(), &file).unwrap_err();
-    assert!(matches!(error, Error::PeerUnreachable { operation: "restore", .. }), "{error}");
+    assert!(
+        (matches!(error.detail(), Detail::PeerUnreachable { .. }) && error.operation() == Operation::Restore),
+        "{error}"
+    );
     // One device alone.
     let alone = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
     let error = restore(&alone, &Restore::new(), &file).unwrap_err();
-    assert!(matches!(error, Error::NoSuchDevice { device: SECOND, .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::NoSuchDevice { device: SECOND, .. }), "{error}");
     let enough = HostConfig::new().memory(Bytes::mib(128)).open().unwrap();
     let region = restore(&enough, &Restore::new().all_on(DEVICE), &file).unwrap().remove(0).region;
     assert_eq!(region.mappings().map(|mapping| mapping.memory.device()).collect::<Vec<_>>(), [DEVICE; 2]);
@@ -179,7 +185,10 @@ fn memory_that_is_of_another_unit_there() {
     let file = case.save(vec![region]);
     let target = HostConfig::new().host_granularity(Bytes::mib(4)).open().unwrap();
     let error = restore(&target, &Restore::new(), &file).unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("4 MiB here")), "{error}");
+    assert!(
+        matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("4 MiB here")),
+        "{error}"
+    );
     let options = Restore::new().memory(|was| Properties { location: Location::Device, ..was });
     let mut region = restore(&target, &options, &file).unwrap().remove(0).region;
     region.grow_to(LARGE + LARGE).unwrap();

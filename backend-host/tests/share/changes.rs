@@ -2,7 +2,8 @@
 
 use crate::bench::{empty, far, full, machine, piece, put, seen, shared};
 use crate::{LONG, ONE, TWO, units};
-use gpu_vmm_core::{Backend, Bytes, Error, GrowthKind, Placement, Properties, Region, WaitFor};
+use gpu_vmm_core::{Backend, Bytes, Detail, GrowthKind, Placement, Properties, Region, WaitFor};
+use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{Change, Event, Exporter, ImportOptions, ImportedRegion};
 use gpu_vmm_testkit::FaultInject;
 use std::time::Duration;
@@ -77,11 +78,17 @@ fn growth_into_taken_addresses_is_refused_told_and_moves_if_it_may() {
     change(&mut imported);
     for _ in 0..2 {
         let error = imported.apply(IDLE).unwrap_err();
-        assert!(matches!(error, Error::AddressTaken { wanted, .. } if wanted == taken.address()), "{error}");
+        assert!(
+            matches!(error.detail(), Detail::AddressTaken { wanted, .. } if *wanted == taken.address()),
+            "{error}"
+        );
         assert_eq!((imported.region().address(), seen(imported.region())), before);
         assert_eq!(imported.region().reserved(), units(8));
         let told = exporter.wait_applied(LONG).unwrap_err();
-        assert!(matches!(&told, Error::PeerRefused { why, .. } if *why == error.to_string()), "{told}");
+        assert!(
+            matches!(told.extension(), Some(PeerError::Refused { why, .. }) if *why == error.to_string()),
+            "{told}"
+        );
     }
     assert_eq!(imported.apply_or_move(IDLE).unwrap(), GrowthKind::Remapped);
     exporter.wait_applied(LONG).unwrap();
@@ -103,7 +110,10 @@ fn a_mapping_across_two_reservations_moves_if_it_may() {
     exporter.publish(&region).unwrap();
     change(&mut imported);
     let error = imported.apply(IDLE).unwrap_err();
-    assert!(matches!(error, Error::CrossesReservation { seam, .. } if seam == units(8)), "{error}");
+    assert!(
+        matches!(error.detail(), Detail::CrossesReservation { seam, .. } if *seam == units(8)),
+        "{error}"
+    );
     assert_eq!(imported.region().mappings().count(), 3);
     assert_eq!(imported.apply_or_move(IDLE).unwrap(), GrowthKind::Remapped);
     exporter.wait_applied(LONG).unwrap_err();
@@ -227,7 +237,10 @@ fn the_exporter_can_wait_for_no_more_than_it_wants() {
     region.unmap(units(3), units(1), IDLE).unwrap();
     exporter.publish(&region).unwrap();
     let error = exporter.wait_applied(Duration::from_millis(5)).unwrap_err();
-    assert!(matches!(error, Error::TimedOut { waited, .. } if waited == Duration::from_millis(5)), "{error}");
+    assert!(
+        matches!(error.extension(), Some(PeerError::TimedOut { waited, .. }) if *waited == Duration::from_millis(5)),
+        "{error}"
+    );
     change(&mut imported);
     imported.apply(IDLE).unwrap();
     exporter.wait_applied(LONG).unwrap();
@@ -254,7 +267,10 @@ fn a_region_that_was_detached_is_the_callers_own() {
     let mut own = imported.detach();
     region.unmap(Bytes(0), units(2), IDLE).unwrap();
     let error = exporter.publish(&region).unwrap_err();
-    assert!(matches!(&error, Error::PeerGone { why, .. } if why.contains("keeps the memory")), "{error}");
+    assert!(
+        matches!(error.extension(), Some(PeerError::Gone { why, .. }) if why.contains("keeps the memory")),
+        "{error}"
+    );
     drop((exporter, region));
     assert_eq!(seen(&own), before);
     own.grow_to(units(12)).unwrap();

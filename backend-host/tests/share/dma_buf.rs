@@ -2,14 +2,17 @@
 
 use crate::bench::{empty, full, machine, piece, put};
 use crate::{ONE, TWO, UNIT, units};
-use gpu_vmm_core::{Bytes, Error, Region, WaitFor};
+use gpu_vmm_core::{Bytes, Detail, Error, Region, WaitFor};
 use gpu_vmm_testkit::FaultInject;
 
 #[test]
 fn a_driver_without_dma_bufs_says_why() {
     let region = full(&machine());
     let error = region.dma_bufs(Bytes(0), units(2)).unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("memfd")), "{error}");
+    assert!(
+        matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("memfd")),
+        "{error}"
+    );
 }
 
 #[test]
@@ -17,11 +20,26 @@ fn a_part_with_a_hole_or_half_a_mapping_never_reaches_the_driver() {
     let host = FaultInject::new(machine());
     let region = full(&host);
     host.fail(u64::MAX, 0);
-    assert!(matches!(region.dma_bufs(Bytes(0), Bytes(0)), Err(Error::ZeroSize { .. })));
-    assert!(matches!(region.dma_bufs(Bytes(1), UNIT), Err(Error::Unaligned { .. })));
-    assert!(matches!(region.dma_bufs(Bytes(0), UNIT), Err(Error::PartialMapping { .. })));
-    assert!(matches!(region.dma_bufs(Bytes(0), units(4)), Err(Error::NotMapped { .. })));
-    assert!(matches!(region.dma_bufs(Bytes(0), units(100)), Err(Error::OutOfRange { .. })));
+    assert!(matches!(
+        region.dma_bufs(Bytes(0), Bytes(0)).as_ref().map_err(Error::detail),
+        Err(Detail::ZeroSize)
+    ));
+    assert!(matches!(
+        region.dma_bufs(Bytes(1), UNIT).as_ref().map_err(Error::detail),
+        Err(Detail::Unaligned { .. })
+    ));
+    assert!(matches!(
+        region.dma_bufs(Bytes(0), UNIT).as_ref().map_err(Error::detail),
+        Err(Detail::PartialMapping { .. })
+    ));
+    assert!(matches!(
+        region.dma_bufs(Bytes(0), units(4)).as_ref().map_err(Error::detail),
+        Err(Detail::NotMapped { .. })
+    ));
+    assert!(matches!(
+        region.dma_bufs(Bytes(0), units(100)).as_ref().map_err(Error::detail),
+        Err(Detail::OutOfRange { .. })
+    ));
     assert_eq!(host.stop(), 0);
 }
 

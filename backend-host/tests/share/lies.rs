@@ -5,8 +5,9 @@ use crate::child::alone;
 use crate::forger::{Description, Forger, Say};
 use crate::left::Left;
 use crate::{LONG, ONE, UNIT, units};
-use gpu_vmm_core::{Bytes, DeviceUuid, Error, Placement, WaitFor};
+use gpu_vmm_core::{Bytes, Detail, DeviceUuid, Error, Operation, Placement, WaitFor};
 use gpu_vmm_host::HostBackend;
+use gpu_vmm_share::PeerError;
 use gpu_vmm_share::manifest::{SharedMapping, SharedPiece};
 use gpu_vmm_share::{Event, Exporter, ImportOptions, ImportedRegion};
 use gpu_vmm_testkit::FaultInject;
@@ -103,7 +104,8 @@ fn told(truth: &Description, lie: Lie, words: &str) -> Description {
 }
 
 fn check(error: &Error, words: &str) {
-    let kind = matches!(error, Error::BadMessage { .. } | Error::Mismatch { .. } | Error::Driver { .. });
+    let kind = matches!(error.extension(), Some(PeerError::BadMessage { .. }))
+        || matches!(error.detail(), Detail::Mismatch { .. } | Detail::Driver { .. });
     assert!(kind && error.to_string().contains(words), "{error:?} has no {words:?}");
 }
 
@@ -128,7 +130,7 @@ fn a_region_that_is_not_what_is_said_of_it_is_refused() {
             there.fail(u64::MAX, 0);
             let error = ImportOptions::new().receive(&there, line).unwrap_err();
             check(&error, words);
-            if !matches!(error, Error::Driver { .. }) {
+            if !matches!(error.detail(), Detail::Driver { .. }) {
                 assert_eq!(there.stop(), 0, "the driver was asked: {error}");
             }
             let (answer, _) = forger.hear();
@@ -198,7 +200,7 @@ fn a_change_that_is_not_true_is_refused_and_the_region_stays() {
             check(&error, words);
             assert_eq!(seen(imported.region()), state);
             let after = imported.next(Duration::from_millis(1)).unwrap();
-            if matches!(error, Error::Driver { .. }) {
+            if matches!(error.detail(), Detail::Driver { .. }) {
                 // It was no lie of the description, so the exchange goes on.
                 assert_eq!(after, None);
             } else {
@@ -278,7 +280,10 @@ fn a_description_that_does_not_end_is_waited_for_no_longer_than_was_said() {
             forger.say(message, descriptors);
         }
         let error = ImportOptions::new().receive(&machine(), line).unwrap_err();
-        assert!(matches!(error, Error::TimedOut { waited, .. } if waited == wait), "{error}");
+        assert!(
+            matches!(error.extension(), Some(PeerError::TimedOut { waited, .. }) if *waited == wait),
+            "{error}"
+        );
     }
 }
 
@@ -303,8 +308,10 @@ fn memory_in_units_that_are_not_aligned_here_is_refused() {
     let host = machine();
     let (mut forger, line) = Forger::new();
     let memory = piece(&host, ONE, 2);
-    let piece =
-        SharedPiece { granularity: UNIT.0 * 2, ..SharedPiece::of("test", &host, 0, &memory).unwrap() };
+    let piece = SharedPiece {
+        granularity: UNIT.0 * 2,
+        ..SharedPiece::of(Operation::Allocate, &host, 0, &memory).unwrap()
+    };
     description.pieces = vec![piece];
     description.mappings = vec![SharedMapping { offset: UNIT.0, piece: 0 }];
     description.descriptors = vec![Arc::new(memory.export().unwrap())];
@@ -322,8 +329,10 @@ fn an_address_that_no_region_can_have_is_an_error() {
         description.begin.base = base;
         description.say(&mut forger);
         let error = ImportOptions::new().same_address().receive(&machine(), line).unwrap_err();
-        let kind =
-            matches!(error, Error::Unaligned { .. } | Error::AddressTaken { .. } | Error::Driver { .. });
+        let kind = matches!(
+            error.detail(),
+            Detail::Unaligned { .. } | Detail::AddressTaken { .. } | Detail::Driver { .. }
+        );
         assert!(kind, "{error}");
     }
     // Where the region may lie elsewhere, it does not matter.

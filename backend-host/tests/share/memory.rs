@@ -3,9 +3,10 @@
 use crate::bench::{empty, machine, piece, put, seen};
 use crate::forger::{Forger, Say};
 use crate::{ONE, TWO, UNIT, units};
-use gpu_vmm_core::{Bytes, Error, PhysicalMemory, Properties};
+use gpu_vmm_core::{Bytes, Detail, Error, Operation, PhysicalMemory, Properties};
 use gpu_vmm_host::HostConfig;
 use gpu_vmm_share::Channel;
+use gpu_vmm_share::PeerError;
 use gpu_vmm_share::manifest::{MemoryKind, Origin, SharedPiece};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -34,11 +35,20 @@ fn memory_that_stays_in_the_process_is_not_sent() {
     let (here, there) = (machine(), machine());
     let (mut ours, mut theirs) = Channel::pair().unwrap();
     let alone = PhysicalMemory::create(&here, UNIT, Properties::on(ONE)).unwrap();
-    assert!(matches!(ours.send_memory(&here, &alone), Err(Error::Unsupported { .. })));
+    assert!(matches!(
+        ours.send_memory(&here, &alone).as_ref().map_err(Error::detail),
+        Err(Detail::Unsupported { .. })
+    ));
     let foreign = piece(&there, ONE, 1);
-    assert!(matches!(ours.send_memory(&here, &foreign), Err(Error::ForeignHandle { .. })));
+    assert!(matches!(
+        ours.send_memory(&here, &foreign).as_ref().map_err(Error::detail),
+        Err(Detail::ForeignHandle { .. })
+    ));
     drop(ours);
-    assert!(matches!(theirs.receive_memory(&there), Err(Error::PeerGone { .. })));
+    assert!(matches!(
+        theirs.receive_memory(&there).as_ref().map_err(Error::extension),
+        Err(Some(PeerError::Gone { .. }))
+    ));
 }
 
 /// What the importer says to a message, whose descriptors are these.
@@ -55,7 +65,7 @@ fn a_piece_that_is_not_what_is_said_of_it_is_refused() {
     let memory = piece(&here, ONE, 2);
     let fd = || memory.export().unwrap();
     let origin = Origin::of(&here);
-    let piece = SharedPiece::of("test", &here, 0, &memory).unwrap();
+    let piece = SharedPiece::of(Operation::Allocate, &here, 0, &memory).unwrap();
     let said = |piece| Say::Memory { origin: origin.clone(), piece };
     let refused = |message: &Say, descriptors: &[OwnedFd], words: &str| {
         let error = answer(message, descriptors).to_string();
@@ -98,5 +108,5 @@ fn a_machine_with_fewer_devices_does_not_take_memory_of_one_that_it_has_not() {
     let (mut ours, mut theirs) = Channel::pair().unwrap();
     ours.send_memory(&here, &piece(&here, TWO, 1)).unwrap();
     let error = theirs.receive_memory(&small).unwrap_err();
-    assert!(matches!(error, Error::Mismatch { what: "device", .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Mismatch { what: "device", .. }), "{error}");
 }

@@ -4,7 +4,8 @@ use crate::bench::{empty, far, full, machine, piece, put, seen};
 use crate::child::{alone, is_child, spawn};
 use crate::left::Left;
 use crate::{ONE, UNIT, units};
-use gpu_vmm_core::{Access, Bytes, Error, PhysicalMemory, Properties};
+use gpu_vmm_core::{Access, Bytes, Detail, Error, PhysicalMemory, Properties};
+use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{By, ImportOptions, Offer, Offered};
 use gpu_vmm_testkit::FaultInject;
 use std::fs::File;
@@ -52,10 +53,16 @@ fn another_process_takes_an_offer_in() {
     if is_child() {
         let mut bytes = Vec::new();
         std::io::stdin().read_to_end(&mut bytes).unwrap();
-        match Offer::from_bytes(&bytes).unwrap().import(&host, &ImportOptions::new()) {
+        match Offer::from_bytes(&bytes)
+            .unwrap()
+            .import(&host, &ImportOptions::new())
+            .map_err(Error::into_detail)
+        {
             Ok(mut region) => region.write(units(6), b"taken").unwrap(),
             // Then the parent finds nothing written, and asks the same of the kernel.
-            Err(Error::Unsupported { reason, .. }) => eprintln!("{reason}"),
+            Err(Detail::Unsupported { reason, .. }) => {
+                eprintln!("{reason}")
+            }
             Err(error) => panic!("{error}"),
         }
         return;
@@ -83,7 +90,7 @@ fn an_offer_is_good_while_it_is_held() {
     let offer = offered.offer().clone();
     drop(offered);
     let error = offer.import(&there, &ImportOptions::new()).unwrap_err();
-    assert!(matches!(error, Error::Mismatch { .. } | Error::Driver { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Mismatch { .. } | Detail::Driver { .. }), "{error}");
 }
 
 #[test]
@@ -91,11 +98,17 @@ fn memory_that_cannot_be_offered_is_not() {
     let here = machine();
     let alone = PhysicalMemory::create(&here, UNIT, Properties::on(ONE)).unwrap();
     let error = Offered::of_memory(&here, &alone, By::Process).unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("shareable")), "{error}");
+    assert!(
+        matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("shareable")),
+        "{error}"
+    );
     let error = Offered::new(&full(&here), By::Fabric).unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("one machine")), "{error}");
+    assert!(
+        matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("one machine")),
+        "{error}"
+    );
     let foreign = Offered::of_memory(&machine(), &alone, By::Process).unwrap_err();
-    assert!(matches!(foreign, Error::ForeignHandle { .. }), "{foreign}");
+    assert!(matches!(foreign.detail(), Detail::ForeignHandle { .. }), "{foreign}");
 }
 
 #[test]
@@ -103,7 +116,7 @@ fn an_offer_that_is_cut_anywhere_is_refused() {
     let bytes = Offered::new(&full(&machine()), By::Process).unwrap().offer().to_bytes().unwrap();
     for length in 0..bytes.len() {
         let error = Offer::from_bytes(&bytes[..length]).unwrap_err();
-        assert!(matches!(error, Error::BadMessage { .. }), "{length}: {error}");
+        assert!(matches!(error.extension(), Some(PeerError::BadMessage { .. })), "{length}: {error}");
     }
     for (offer, words) in [
         ([&bytes[..], &[0]].concat(), "1 bytes are behind the offer"),

@@ -6,6 +6,7 @@ use crate::forger::{Forger, Say};
 use crate::left::Left;
 use crate::{LONG, units};
 use gpu_vmm_core::{Error, WaitFor};
+use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{Allowed, Channel, Event, Exporter, ImportOptions, ReleaseOutcome};
 use gpu_vmm_testkit::FaultInject;
 use std::os::fd::AsFd;
@@ -24,14 +25,20 @@ fn an_importer_that_is_asked_lets_go_and_says_so() {
         let (mut exporter, mut imported) = shared(&region, &ImportOptions::new(), &there);
         exporter.ask_to_let_go().unwrap();
         exporter.ask_to_let_go().unwrap();
-        assert!(matches!(exporter.wait_until_let_go(SHORT), Err(Error::TimedOut { .. })));
+        assert!(matches!(
+            exporter.wait_until_let_go(SHORT).as_ref().map_err(Error::extension),
+            Err(Some(PeerError::TimedOut { .. }))
+        ));
         assert_eq!(imported.next(LONG).unwrap(), Some(Event::ReleaseOutcome));
         assert_eq!(imported.next(SHORT).unwrap(), None, "it is asked once");
         imported.let_go(IDLE).unwrap();
         assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Released);
         assert_eq!(exporter.wait_until_let_go(SHORT).unwrap(), ReleaseOutcome::Released);
         let error = exporter.publish(&region).unwrap_err();
-        assert!(matches!(&error, Error::PeerGone { why, .. } if why.contains("has let go")), "{error}");
+        assert!(
+            matches!(error.extension(), Some(PeerError::Gone { why, .. }) if why.contains("has let go")),
+            "{error}"
+        );
         drop(exporter);
         assert_eq!(Left::now(&there), before);
     });
@@ -70,7 +77,10 @@ fn an_importer_that_drops_what_it_has_is_gone_after_it() {
     drop(imported);
     assert_eq!(there.live().handles, 0);
     assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Gone);
-    assert!(matches!(exporter.ask_to_let_go(), Err(Error::PeerGone { .. })));
+    assert!(matches!(
+        exporter.ask_to_let_go().as_ref().map_err(Error::extension),
+        Err(Some(PeerError::Gone { .. }))
+    ));
 }
 
 #[test]
@@ -169,14 +179,18 @@ fn an_exporter_does_not_believe_an_answer_that_nobody_gives() {
         let mut exporter = Exporter::share(line, &region).unwrap();
         forger.say(&lie, &[]);
         let error = exporter.wait_applied(LONG).unwrap_err();
-        assert!(matches!(error, Error::BadMessage { .. }) && error.to_string().contains(words), "{error}");
+        assert!(
+            matches!(error.extension(), Some(PeerError::BadMessage { .. }))
+                && error.to_string().contains(words),
+            "{error}"
+        );
         for error in [
             exporter.wait_applied(LONG).unwrap_err(),
             exporter.publish(&region).unwrap_err(),
             exporter.ask_to_let_go().unwrap_err(),
             exporter.wait_until_let_go(LONG).unwrap_err(),
         ] {
-            assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+            assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
         }
     }
     // Words that a terminal would obey, and more of them than anybody reads.
@@ -224,7 +238,19 @@ fn an_importer_that_talks_without_end_is_waited_for_no_longer_than_a_silent_one(
         let settled = exporter.wait_applied(SHORT);
         let parted = exporter.wait_until_let_go(SHORT);
         over.store(true, Ordering::Relaxed);
-        assert!(matches!(settled, Err(Error::TimedOut { waited: SHORT, .. })), "{settled:?}");
-        assert!(matches!(parted, Err(Error::TimedOut { waited: SHORT, .. })), "{parted:?}");
+        assert!(
+            matches!(
+                settled.as_ref().map_err(Error::extension),
+                Err(Some(PeerError::TimedOut { waited: SHORT, .. }))
+            ),
+            "{settled:?}"
+        );
+        assert!(
+            matches!(
+                parted.as_ref().map_err(Error::extension),
+                Err(Some(PeerError::TimedOut { waited: SHORT, .. }))
+            ),
+            "{parted:?}"
+        );
     });
 }

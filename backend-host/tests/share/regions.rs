@@ -4,9 +4,11 @@ use crate::bench::{RW, empty, far, full, machine, piece, put, seen, shared};
 use crate::child::{is_child, start};
 use crate::{LONG, ONE, TWO, UNIT, units};
 use gpu_vmm_core::{
-    Access, Bytes, DeviceId, Error, GrowthKind, PhysicalMemory, Placement, Properties, Region, WaitFor,
+    Access, Bytes, Detail, DeviceId, Error, GrowthKind, PhysicalMemory, Placement, Properties, Region,
+    WaitFor,
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{Allowed, Channel, Event, Exporter, ImportOptions, ImportedRegion, ReleaseOutcome};
 use std::os::fd::AsFd;
 
@@ -82,7 +84,7 @@ fn the_importer_says_who_has_access() {
     assert_eq!(access(&reader, 0), [Access::Read; 3]);
     assert_eq!(seen(reader.region()), seen(&region));
     let error = reader.region_mut().write(Bytes(0), b"x").unwrap_err();
-    assert!(matches!(error, Error::NoAccess { have: Access::Read, .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::NoAccess { have: Access::Read, .. }), "{error}");
 }
 
 #[test]
@@ -93,9 +95,12 @@ fn a_peer_that_cannot_reach_the_memory_is_no_importer() {
     let (ours, theirs) = Channel::pair().unwrap();
     let mut exporter = Exporter::share(ours, &full(&here)).unwrap();
     let error = ImportOptions::new().access(TWO, RW).receive(&apart, theirs).unwrap_err();
-    assert!(matches!(error, Error::PeerUnreachable { device: TWO, owner: ONE, .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::PeerUnreachable { device: TWO, owner: ONE, .. }), "{error}");
     let told = exporter.wait_applied(LONG).unwrap_err();
-    assert!(matches!(&told, Error::PeerRefused { why, .. } if *why == error.to_string()), "{told}");
+    assert!(
+        matches!(told.extension(), Some(PeerError::Refused { why, .. }) if *why == error.to_string()),
+        "{told}"
+    );
 }
 
 #[test]
@@ -115,9 +120,12 @@ fn an_address_that_is_taken_is_named_with_the_one_that_was_offered() {
     let (ours, theirs) = Channel::pair().unwrap();
     let mut exporter = Exporter::share(ours, &region).unwrap();
     let error = ImportOptions::new().same_address().receive(&there, theirs).unwrap_err();
-    let Error::AddressTaken { wanted, offered, .. } = error else { panic!("{error}") };
-    assert!(wanted == region.address() && offered != wanted, "{wanted} {offered}");
-    assert!(matches!(exporter.wait_applied(LONG), Err(Error::PeerRefused { .. })));
+    let Detail::AddressTaken { wanted, offered, .. } = error.detail() else { panic!("{error}") };
+    assert!(*wanted == region.address() && offered != wanted, "{wanted} {offered}");
+    assert!(matches!(
+        exporter.wait_applied(LONG).as_ref().map_err(Error::extension),
+        Err(Some(PeerError::Refused { .. }))
+    ));
     assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Gone);
 }
 
@@ -166,7 +174,7 @@ fn a_region_at_the_same_address_goes_after_the_exporters() {
         let mut imported = ImportOptions::new().same_address().receive(&host, line).unwrap();
         let Some(Event::Changed(change)) = imported.next(LONG).unwrap() else { panic!("no change") };
         let error = imported.apply(done).unwrap_err();
-        assert!(matches!(error, Error::Mismatch { what: "address", .. }), "{error}");
+        assert!(matches!(error.detail(), Detail::Mismatch { what: "address", .. }), "{error}");
         assert_eq!(Placement::Exact(imported.region().address()), far(11));
         assert_eq!(imported.apply_or_move(done).unwrap(), GrowthKind::Remapped);
         assert_eq!(Placement::Exact(imported.region().address()), far(12));
@@ -188,7 +196,10 @@ fn a_region_at_the_same_address_goes_after_the_exporters() {
     let mut exporter = Exporter::share(ours, &first).unwrap();
     exporter.wait_applied(LONG).unwrap();
     exporter.publish(&second).unwrap();
-    assert!(matches!(exporter.wait_applied(LONG), Err(Error::PeerRefused { .. })));
+    assert!(matches!(
+        exporter.wait_applied(LONG).as_ref().map_err(Error::extension),
+        Err(Some(PeerError::Refused { .. }))
+    ));
     exporter.wait_applied(LONG).unwrap();
     assert_eq!(exporter.wait_until_let_go(LONG).unwrap(), ReleaseOutcome::Released);
     assert!(child.wait().unwrap().success());
@@ -205,10 +216,13 @@ fn memory_that_cannot_leave_the_process_is_not_shared() {
     region.map(units(10), &alone).unwrap();
     let (ours, mut theirs) = Channel::pair().unwrap();
     let error = Exporter::share(ours, &region).unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("shareable")), "{error}");
+    assert!(
+        matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("shareable")),
+        "{error}"
+    );
     // Nothing was said before.
     let heard = theirs.receive_memory(&here).unwrap_err();
-    assert!(matches!(heard, Error::PeerGone { .. }), "{heard}");
+    assert!(matches!(heard.extension(), Some(PeerError::Gone { .. })), "{heard}");
 }
 
 #[test]

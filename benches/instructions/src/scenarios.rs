@@ -3,7 +3,9 @@
 use crate::Failed;
 use gpu_vmm::host::{HostBackend, HostConfig};
 use gpu_vmm::pool::{Block, Pool};
-use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, PhysicalMemory, Properties, Region, Stream, WaitFor};
+use gpu_vmm::{
+    AnyBackend, Backend, Bytes, DeviceId, Operation, PhysicalMemory, Properties, Region, Stream, WaitFor,
+};
 use std::hint::black_box;
 
 pub(crate) type Work = Box<dyn FnMut() -> Result<(), Failed>>;
@@ -141,7 +143,7 @@ fn account<B: Backend>(backend: &B) -> Result<Work, Failed> {
 
 /// A region that has grown by one granule so many times, with addresses for as many more as are ever counted.
 fn region<B: Backend>(backend: &B, mappings: u64) -> Result<(Region<B>, Bytes), Failed> {
-    let unit = backend.granularity_of("count", &Properties::on(DEVICE))?.bytes();
+    let unit = backend.granularity_of(Operation::QueryDevice, &Properties::on(DEVICE))?.bytes();
     let mut region =
         Region::builder(backend).on(DEVICE).reserve(Bytes(unit.0 * (mappings + 4000))).build()?;
     for number in 1..=mappings {

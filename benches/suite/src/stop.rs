@@ -1,7 +1,6 @@
 //! Why a pair ends before its end.
 
-use gpu_vmm_core::Error;
-use gpu_vmm_pool::PoolError;
+use gpu_vmm_core::{Detail, Error};
 use gpu_vmm_testkit::raw::Missing;
 use std::any::Any;
 
@@ -33,16 +32,10 @@ impl Stop {
 
 impl From<Error> for Stop {
     fn from(error: Error) -> Self {
-        match error {
-            Error::Unsupported { .. } => Self::Skipped(error.to_string()),
+        match error.detail() {
+            Detail::Unsupported { .. } => Self::Skipped(error.to_string()),
             _ => Self::Failed(error.to_string()),
         }
-    }
-}
-
-impl From<PoolError> for Stop {
-    fn from(error: PoolError) -> Self {
-        Self::Failed(error.to_string())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::destination::{Destination, checked};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::{Answer, choose, machine};
-use gpu_vmm::{AnyBackend, Backend, DeviceId, Vendor};
+use gpu_vmm::{AnyBackend, Backend, DeviceId, Operation, Vendor};
 use gpu_vmm_bench::{About, Options, Told, about};
 use gpu_vmm_conformance::report::Environment;
 use report::{Measured, Report};
@@ -56,7 +56,7 @@ pub(crate) fn run(asked: &BenchArguments) -> Answer {
         );
     }
     let device = choose::device(&backend, asked.on.device);
-    backend.device("bench", device)?;
+    backend.device(Operation::CreateMemory, device)?;
     let mut environment = Environment::of(backend.vendor().name(), &backend, device);
     environment.filter = asked.filter.clone();
     let report = measure(&backend, device, environment, wanted.len(), asked, files.out)?;

@@ -134,7 +134,7 @@ fn a_snapshot_in_json_has_every_member() {
 fn a_bad_snapshot_is_an_error_that_says_where() {
     let folder = Folder::new("snapshot-bad");
     let [first, second] = ["a", "b"].map(|name| folder.file(name));
-    fails(&["snapshot", &first], 1, "open a snapshot: ");
+    fails(&["snapshot", &first], 1, "read snapshot: ");
     write(&first, 3, None);
     write(&second, 4, Some(&first));
 
@@ -144,7 +144,7 @@ fn a_bad_snapshot_is_an_error_that_says_where() {
         assert_eq!(output.status.code(), Some(1));
         let expected =
             format!("{first} is no good snapshot: block 1 of memory 0 is not what was written (at byte 64)");
-        assert_eq!(stderr(&output), format!("gpu-vmm: error: read a snapshot: {expected}\n"));
+        assert_eq!(stderr(&output), format!("gpu-vmm: error: read snapshot: {expected}\n"));
         let text = stdout(&output);
         assert!(text.contains("weights") && !text.contains("checked"), "{text}");
         let output = command(&["snapshot", "--json", file]).output().unwrap();

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Error, Region};
+use gpu_vmm_core::{Access, Bytes, Detail, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "alias":
@@ -69,8 +69,8 @@ fn access_is_each_mapping_s_own<B: Workbench>(subject: &Subject<B>) {
     }
     subject.write(&mut region, Bytes(0), granule, 1);
     subject.check(&region, granule, granule, 1);
-    refused!(region.write(granule, b"x"), Error::NoAccess { have: Access::Read, .. }, granule);
-    refused!(region.read(granule + granule, &mut [0]), Error::NoAccess { have: Access::None, .. });
+    refused!(region.write(granule, b"x"), Detail::NoAccess { have: Access::Read, .. }, granule);
+    refused!(region.read(granule + granule, &mut [0]), Detail::NoAccess { have: Access::None, .. });
     subject.check(&region, Bytes(0), granule, 1);
 }
 

@@ -5,8 +5,8 @@ use crate::library::tools::has;
 use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::{
-    Access, Address, Bytes, Capability, DeviceId, DeviceUuid, Error, Feature, PhysicalMemory, Placement,
-    Region,
+    Access, Address, Bytes, Capability, Detail, DeviceId, DeviceUuid, Error, Feature, Operation,
+    PhysicalMemory, Placement, Region,
 };
 use gpu_vmm_testkit::Workbench;
 use std::collections::HashSet;
@@ -177,12 +177,12 @@ fn questions_about_devices<B: Workbench>(subject: &Subject<B>) {
     assert!(backend.can_access(subject.device, subject.device).unwrap());
     let is_missing = |answer: Option<Error>| {
         let error = answer.expect("an error");
-        let Error::NoSuchDevice { device, count, .. } = error else { panic!("{error}") };
-        assert_eq!((device, count), (missing, backend.devices().len() as u32));
+        let Detail::NoSuchDevice { device, count, .. } = error.detail() else { panic!("{error}") };
+        assert_eq!((*device, *count), (missing, backend.devices().len() as u32));
     };
     is_missing(backend.memory_info(missing).err());
     is_missing(backend.capabilities(missing).err());
-    is_missing(backend.device("test", missing).err());
+    is_missing(backend.device(Operation::Allocate, missing).err());
     is_missing(backend.synchronize(missing).err());
     is_missing(Region::builder(backend).on(missing).reserve(subject.unit()).build().err());
 }
@@ -196,6 +196,6 @@ fn instances_differ<B: Workbench>(subject: &Subject<B>) {
     let memory = PhysicalMemory::create(&foreign, foreign.granularity().bytes(), on).unwrap();
     let mut region = subject.region(1).build().unwrap();
     let error = region.map(Bytes(0), &memory).unwrap_err();
-    assert!(matches!(error, Error::ForeignHandle { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::ForeignHandle { .. }), "{error}");
     assert_eq!(region.mapped(), Bytes(0));
 }

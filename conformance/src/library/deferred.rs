@@ -5,8 +5,8 @@ use crate::library::flights::{own, registered};
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{
-    Access, BankedRegion, Bytes, Deferred, DeviceId, DeviceVec, Error, PhysicalMemory, Region, RegionSet,
-    Stream,
+    Access, BankedRegion, Bytes, Deferred, Detail, DeviceId, DeviceVec, Error, Operation, PhysicalMemory,
+    Region, RegionSet, Stream,
 };
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::{FaultInject, Workbench};
@@ -88,7 +88,10 @@ fn kept_and_collected<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((deferred(&backend).kept(), subject.free_here()), (unit, free));
     assert_eq!(backend.live().mappings, 1, "it is still mapped");
     let error = collect(&backend).unwrap_err();
-    assert!(matches!(error, Error::Capturing { operation: "synchronize", .. }), "{error}");
+    assert!(
+        (matches!(error.detail(), Detail::Capturing { .. }) && error.operation() == Operation::WaitForDevice),
+        "{error}"
+    );
     assert_eq!((deferred(&backend).kept(), backend.live().mappings), (unit, 1));
     backend.capture_on(subject.device, false);
     assert_eq!(collect(&backend).unwrap(), unit);
@@ -114,7 +117,10 @@ fn announced_captures_are_not_disturbed<B: Workbench>(subject: &Subject<B>) {
         left.shrink_to(Bytes(0), idle()).map(drop),
         collect(&backend).map(drop),
     ] {
-        assert!(matches!(answer, Err(Error::Capturing { source: None, .. })), "{answer:?}");
+        assert!(
+            matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Capturing { source: None, .. })),
+            "{answer:?}"
+        );
     }
     assert_eq!(backend.stop(), 0, "the driver was asked");
     assert_eq!((known.kept(), left.mapped(), left.access(Bytes(0), subject.device)), (unit, unit, RW));
@@ -130,7 +136,7 @@ fn announced_captures_are_not_disturbed<B: Workbench>(subject: &Subject<B>) {
 
 /// Calls `act`, and has another thread announce a capture during the first call of this kind that `act` makes. Checks that the
 /// announcement returns after that call, not before.
-fn announce_during<B: Workbench>(backend: &FaultInject<B>, call: &'static str, act: impl FnOnce()) {
+fn announce_during<B: Workbench>(backend: &FaultInject<B>, call: Operation, act: impl FnOnce()) {
     let (tell, told) = channel::<()>();
     let announcing = Arc::new(Mutex::new(None));
     let (meanwhile, thread) = (backend.clone(), Arc::clone(&announcing));
@@ -146,8 +152,11 @@ fn announce_during<B: Workbench>(backend: &FaultInject<B>, call: &'static str, a
         let early = told.recv_timeout(Duration::from_millis(20));
         assert_eq!(early, Err(RecvTimeoutError::Timeout), "the driver is still being waited for");
         // A caller that waited for the announcement here would hold its locks until the driver returns.
-        let refused = deferred(&meanwhile).unless_capturing("beside it", || Ok(()));
-        assert!(matches!(refused, Err(Error::Capturing { .. })), "{refused:?}");
+        let refused = deferred(&meanwhile).unless_capturing(Operation::Unmap, || Ok(()));
+        assert!(
+            matches!(refused.as_ref().map_err(Error::detail), Err(Detail::Capturing { .. })),
+            "{refused:?}"
+        );
     });
     act();
     announcing.lock().unwrap().take().expect("it was called").join().unwrap();
@@ -157,7 +166,7 @@ fn announce_during<B: Workbench>(backend: &FaultInject<B>, call: &'static str, a
 fn announced_during_a_wait<B: Workbench>(subject: &Subject<B>) {
     let backend = faulty(subject);
     let mut region = region(subject, &backend);
-    announce_during(&backend, "synchronize", || {
+    announce_during(&backend, Operation::WaitForDevice, || {
         region.unmap(Bytes(0), subject.unit(), idle()).unwrap();
     });
 }
@@ -173,7 +182,7 @@ fn announced_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
     let mut ask = || blocks.push(stream.alloc(page, Bytes(256)).unwrap());
     let free_on_the_default_stream = || drop(pool.alloc(page, Bytes(256), Stream::DEFAULT).unwrap());
     free_on_the_default_stream();
-    announce_during(&backend, "record event", &mut ask);
+    announce_during(&backend, Operation::RecordEvent, &mut ask);
     free_on_the_default_stream();
     let held = pool.stats().held;
     deferred(&backend).capture_begins();
@@ -237,7 +246,7 @@ fn each_device_is_waited_for<B: Workbench>(subject: &Subject<B>) {
         drop_captured(&backend, one, [both, alone]);
         backend.capture_on(other, true);
         let error = collect(&backend).unwrap_err();
-        assert!(matches!(error, Error::Capturing { .. }), "{error}");
+        assert!(matches!(error.detail(), Detail::Capturing { .. }), "{error}");
         assert_eq!(deferred(&backend).kept(), subject.unit());
         backend.capture_on(other, false);
         assert_eq!(collect(&backend).unwrap(), subject.unit());
@@ -249,7 +258,7 @@ fn kept_during_a_wait<B: Workbench>(subject: &Subject<B>) {
     // What is kept before makes the wait one that gives something back.
     drop_captured(&backend, subject.device, region(subject, &backend));
     let late = Mutex::new(Some(region(subject, &backend)));
-    backend.during("synchronize", move || {
+    backend.during(Operation::WaitForDevice, move || {
         if let Some(region) = late.lock().unwrap().take() {
             region.release_later();
         }
@@ -277,7 +286,10 @@ fn what_cannot_be_unmapped<B: Workbench>(subject: &Subject<B>) {
             assert_eq!(collected.unwrap(), subject.unit());
             assert_eq!(backend.live().mappings, 0);
         } else {
-            assert!(matches!(collected, Err(Error::RollbackFailed { .. })), "{collected:?}");
+            assert!(
+                matches!(collected.as_ref().map_err(Error::detail), Err(Detail::RollbackFailed { .. })),
+                "{collected:?}"
+            );
             assert_eq!(backend.live().mappings, 1, "left to the driver");
         }
     }
@@ -286,7 +298,10 @@ fn what_cannot_be_unmapped<B: Workbench>(subject: &Subject<B>) {
     backend.fail(1, 2);
     other.unmap(Bytes(0), subject.unit(), idle()).unwrap();
     backend.stop();
-    assert!(matches!(log.take_last(), Some(Error::RollbackFailed { .. })), "it concerns what was dropped");
+    assert!(
+        matches!(log.take_last().unwrap().detail(), Detail::RollbackFailed { .. }),
+        "it concerns what was dropped"
+    );
     drop(other);
     // SAFETY: no region is left, and no device uses the memory.
     assert_eq!(unsafe { backend.reclaim() }.unwrap(), 2);
@@ -300,7 +315,7 @@ fn memory_runs_out<B: Workbench>(subject: &Subject<B>) {
     let create = || PhysicalMemory::create(&backend, all, subject.properties()).map(drop);
     deferred(&backend).capture_begins();
     backend.fail(0, 0);
-    assert!(matches!(create(), Err(Error::OutOfMemory { .. })));
+    assert!(matches!(create().as_ref().map_err(Error::detail), Err(Detail::OutOfMemory { .. })));
     assert_eq!((backend.stop(), deferred(&backend).kept()), (1, subject.unit()), "tried once");
     deferred(&backend).capture_ends();
     let created = create();
@@ -310,7 +325,13 @@ fn memory_runs_out<B: Workbench>(subject: &Subject<B>) {
     }
     backend.fail(0, 0);
     let more = PhysicalMemory::create(&backend, all + subject.unit(), subject.properties());
-    assert!(matches!(more, Err(Error::OutOfMemory { .. } | Error::ExceedsDevice { .. })), "{more:?}");
+    assert!(
+        matches!(
+            more.as_ref().map_err(Error::detail),
+            Err(Detail::OutOfMemory { .. } | Detail::ExceedsDevice { .. })
+        ),
+        "{more:?}"
+    );
     assert!(backend.stop() <= 1, "there is nothing to wait for");
 }
 
@@ -320,7 +341,7 @@ fn closed_under_a_capture<B: Workbench>(subject: &Subject<B>) {
     backend.capture_on(subject.device, true);
     backend.fail(0, 0);
     let error = region.close(idle()).unwrap_err();
-    assert!(matches!(error, Error::Capturing { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Capturing { .. }), "{error}");
     assert_eq!(backend.stop(), 1, "each attempt spoils a capture");
     assert_eq!(deferred(&backend).kept(), subject.unit());
     backend.capture_on(subject.device, false);
@@ -400,7 +421,9 @@ fn by_many_threads<B: Workbench>(subject: &Subject<B>) {
                         2 => backend.capture_on(device, round % 2 == 0),
                         _ => match collect(backend) {
                             Ok(size) => *collected.lock().unwrap() += size,
-                            Err(error) => assert!(matches!(error, Error::Capturing { .. }), "{error}"),
+                            Err(error) => {
+                                assert!(matches!(error.detail(), Detail::Capturing { .. }), "{error}")
+                            }
                         },
                     }
                 }

@@ -12,7 +12,7 @@ use crate::library::sharing::{give, shareable, take};
 use crate::library::tools::{has, mapped, write};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::{Access, Address, Bytes, Error, PhysicalMemory, Region, Vendor, WaitFor};
+use gpu_vmm_core::{Access, Address, Bytes, Detail, Error, PhysicalMemory, Region, Vendor, WaitFor};
 use gpu_vmm_testkit::{PATTERN_WORD, Walked, Workbench};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,7 @@ fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
 
 /// True for an answer that tells of the device's loss.
 fn is_lost<T>(answer: &gpu_vmm_core::Result<T>) -> bool {
-    matches!(answer, Err(Error::DeviceLost { .. }))
+    matches!(answer.as_ref().map_err(Error::detail), Err(Detail::DeviceLost { .. }))
 }
 
 /// A fault that ends the process is to leave no file behind.
@@ -396,7 +396,7 @@ fn regions_refuse_before_the_device_does<B: Workbench>(subject: &Subject<B>) {
     let (device, unit) = (subject.device, subject.unit());
     let no_access = |answer: gpu_vmm_core::Result<()>| {
         let error = answer.unwrap_err();
-        assert!(matches!(error, Error::NoAccess { .. }), "{error}");
+        assert!(matches!(error.detail(), Detail::NoAccess { .. }), "{error}");
     };
     no_access(region.write_pattern(device, Bytes(0), unit, SEED));
     no_access(region.write(Bytes(0), &[0; 8]));
@@ -407,7 +407,7 @@ fn regions_refuse_before_the_device_does<B: Workbench>(subject: &Subject<B>) {
     no_access(region.count_wrong(device, Bytes(0), unit + unit, SEED).map(drop));
     let not_mapped = |answer: gpu_vmm_core::Result<()>| {
         let error = answer.unwrap_err();
-        assert!(matches!(error, Error::NotMapped { .. }), "{error}");
+        assert!(matches!(error.detail(), Detail::NotMapped { .. }), "{error}");
     };
     not_mapped(region.count_wrong(device, unit + unit, unit, SEED).map(drop));
     not_mapped(region.write_pattern(device, unit + unit, unit, SEED));

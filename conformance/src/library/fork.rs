@@ -8,8 +8,8 @@ use crate::library::tools::{has, write};
 use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::{
-    Access, BackingStore, Bytes, CopyStream, DeviceVec, DropLog, Error, Event, PhysicalMemory, Pinned,
-    Placement, Properties, Region, RegionSet, Result, StagingRing, Stream, WaitFor,
+    Access, BackingStore, Bytes, CopyStream, Detail, DeviceVec, DropLog, Error, Event, Operation,
+    PhysicalMemory, Pinned, Placement, Properties, Region, RegionSet, Result, StagingRing, Stream, WaitFor,
 };
 use gpu_vmm_testkit::{PATTERN_WORD, WorkStream, Workbench, pattern_word};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,7 +70,7 @@ pub(crate) fn first_wrong(checks: &[bool]) -> i32 {
 }
 
 pub(crate) fn is_forked<T>(answer: Result<T>) -> bool {
-    matches!(answer, Err(Error::Forked { .. }))
+    matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Forked))
 }
 
 fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
@@ -326,7 +326,7 @@ fn forked_while_locks_are_held<B: Workbench>(subject: &Subject<B>) {
         }
         2 => drop(regions.tagged("all").unwrap()),
         3 => {
-            log.record(Error::ZeroSize { operation: "test" });
+            log.record(Error::new(Operation::Allocate, Detail::ZeroSize));
             drop(log.take_last());
         }
         _ => {
@@ -338,7 +338,7 @@ fn forked_while_locks_are_held<B: Workbench>(subject: &Subject<B>) {
         let region = late.take();
         let other = more.take();
         let suspended = regions.suspend("all", &BackingStore::nothing(), WaitFor::all_devices());
-        log.record(Error::ZeroSize { operation: "test" });
+        log.record(Error::new(Operation::Allocate, Detail::ZeroSize));
         first_wrong(&[
             is_forked(shared[0].lock()),
             is_forked(suspended),

@@ -7,7 +7,7 @@ use crate::leaks;
 use crate::library::tools::told;
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, PhysicalMemory, Properties, Result};
+use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, Feature, PhysicalMemory, Properties, Result};
 use gpu_vmm_testkit::Workbench;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -44,8 +44,8 @@ impl Channel for &Peer {
 
 /// What comes of sharing memory, or the end of the case where the device's capabilities say that it cannot.
 pub(crate) fn or_cannot_share<B: Workbench, T>(subject: &Subject<B>, result: Result<T>) -> T {
-    match result {
-        Err(Error::Unsupported { reason, .. }) if !told(subject, Feature::FileDescriptor).available => {
+    match result.map_err(Error::into_detail) {
+        Err(Detail::Unsupported { reason, .. }) if !told(subject, Feature::FileDescriptor).available => {
             skip(reason)
         }
         other => other.unwrap(),

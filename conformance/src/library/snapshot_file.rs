@@ -5,7 +5,8 @@ use crate::case::cases;
 use crate::library::folder::Folder;
 use crate::peer::Peer;
 use crate::subject::Subject;
-use gpu_vmm_core::{AccessMap, Address, Alignment, Bytes, Error, Granularity, Result};
+use gpu_vmm_core::{AccessMap, Address, Alignment, Bytes, Detail, Error, Granularity, Result};
+use gpu_vmm_snapshot::SnapshotError;
 use gpu_vmm_snapshot::{
     Description, MappingRecord, MemoryRecord, RegionRecord, SnapshotFile, SnapshotStats, SnapshotWriter,
     WriteOptions,
@@ -123,7 +124,10 @@ fn check(path: &Path, seed: u64) -> Result<()> {
 
 #[track_caller]
 fn is_bad(answer: Result<()>, what: &str) {
-    let Err(Error::BadSnapshot { what: said, .. }) = &answer else { panic!("{what}: {answer:?}") };
+    let Err(Some(SnapshotError::Invalid { what: said, .. })) = answer.as_ref().map_err(Error::extension)
+    else {
+        panic!("{what}: {answer:?}")
+    };
     assert!(said.contains(what), "{what:?} is not in {said:?}");
 }
 
@@ -190,8 +194,10 @@ fn every_byte_is_proved<B: Workbench>(subject: &Subject<B>) {
         for bit in [0, at % 7 + 1] {
             file.write_all_at(&[bytes[at] ^ 1 << bit], at as u64).unwrap();
             match read(&path, 1).map(drop) {
-                Err(Error::BadSnapshot { .. }) => {}
-                Err(Error::NewerSnapshot { .. }) if (12..16).contains(&at) => {}
+                Err(error) if matches!(error.extension(), Some(SnapshotError::Invalid { .. })) => {}
+                Err(error)
+                    if matches!(error.extension(), Some(SnapshotError::Newer { .. }))
+                        && (12..16).contains(&at) => {}
                 answer => panic!("byte {at} of {} is another one, and {answer:?}", bytes.len()),
             }
         }
@@ -234,7 +240,7 @@ fn one_writer_at_a_time<B: Workbench>(subject: &Subject<B>) {
     fs::write(folder.file(".a.partial"), vec![9; 100_000]).unwrap();
     let first = begin(subject, &path, None).unwrap();
     let second = begin(subject, &path, None);
-    assert!(matches!(&second, Err(Error::File { .. })), "{second:?}");
+    assert!(matches!(second.as_ref().map_err(Error::detail), Err(Detail::File { .. })), "{second:?}");
     write_blocks(&first, 1, BLOCKS.len()).unwrap();
     first.finish().unwrap();
     check(&path, 1).unwrap();

@@ -114,7 +114,7 @@ pub(crate) fn assert_names(error: &Error, parts: &[String]) {
 macro_rules! refused {
     ($result:expr, $kind:pat $(, $part:expr)* $(,)?) => {{
         let error = $result.map(drop).unwrap_err();
-        assert!(matches!(error, $kind), "another kind: {error:?}");
+        assert!(matches!(error.detail(), $kind), "another kind: {error:?}");
         assert!(error.driver_error().is_none(), "a driver was asked: {error}");
         crate::library::tools::assert_names(&error, &[$($part.to_string()),*]);
     }};

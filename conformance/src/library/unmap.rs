@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::{Access, Bytes, Error, Placement, Region};
+use gpu_vmm_core::{Access, Bytes, Detail, Placement, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "unmap":
@@ -94,7 +94,7 @@ fn one_of_several<B: Workbench>(subject: &Subject<B>) {
 fn some_of_a_run<B: Workbench>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[1, 2, 2, 1]);
     for cut in [(0, 2), (2, 1), (2, 3), (1, 3), (4, 2)] {
-        refused!(unmap(subject, &mut region, cut), Error::PartialMapping { .. });
+        refused!(unmap(subject, &mut region, cut), Detail::PartialMapping { .. });
     }
     assert_eq!(region.mapped(), subject.granules(6));
     unmap(subject, &mut region, (1, 4)).unwrap();
@@ -114,13 +114,13 @@ fn gone_after_unmap<B: Workbench>(subject: &Subject<B>) {
     // At the same address.
     region.map(Bytes(0), &other).unwrap();
     assert_eq!(region.access(Bytes(0), subject.device), Access::None);
-    refused!(region.count_wrong(subject.device, Bytes(0), other.size(), 1), Error::NoAccess { .. });
+    refused!(region.count_wrong(subject.device, Bytes(0), other.size(), 1), Detail::NoAccess { .. });
     region.set_access(Bytes(0), other.size(), subject.device, RW).unwrap();
     subject.write(&mut region, Bytes(0), other.size(), 2);
     // At another.
     let behind = memory.size();
     region.map(behind, &memory).unwrap();
-    refused!(region.read(behind, &mut [0]), Error::NoAccess { .. });
+    refused!(region.read(behind, &mut [0]), Detail::NoAccess { .. });
     region.set_access(behind, behind, subject.device, Access::Read).unwrap();
     subject.check(&region, behind, behind, 1);
 }
@@ -129,30 +129,30 @@ fn nothing_is_reached_any_more<B: Workbench>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2]);
     unmap(subject, &mut region, (0, 2)).unwrap();
     let (start, granule) = (Bytes(0), subject.granularity());
-    refused!(region.read(start, &mut [0]), Error::NotMapped { .. });
-    refused!(region.write(start, &[0]), Error::NotMapped { .. });
-    refused!(region.fill(start, granule, 0), Error::NotMapped { .. });
-    refused!(region.write_pattern(subject.device, start, granule, 0), Error::NotMapped { .. });
-    refused!(region.count_wrong(subject.device, start, granule, 0), Error::NotMapped { .. });
-    refused!(region.set_access(start, granule, subject.device, RW), Error::NotMapped { .. });
+    refused!(region.read(start, &mut [0]), Detail::NotMapped { .. });
+    refused!(region.write(start, &[0]), Detail::NotMapped { .. });
+    refused!(region.fill(start, granule, 0), Detail::NotMapped { .. });
+    refused!(region.write_pattern(subject.device, start, granule, 0), Detail::NotMapped { .. });
+    refused!(region.count_wrong(subject.device, start, granule, 0), Detail::NotMapped { .. });
+    refused!(region.set_access(start, granule, subject.device, RW), Detail::NotMapped { .. });
 }
 
 fn twice_is_an_error<B: Workbench>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2, 2]);
     unmap(subject, &mut region, (0, 2)).unwrap();
-    refused!(unmap(subject, &mut region, (0, 2)), Error::NotMapped { .. });
+    refused!(unmap(subject, &mut region, (0, 2)), Detail::NotMapped { .. });
     // Together with what is mapped, too.
-    refused!(unmap(subject, &mut region, (0, 4)), Error::NotMapped { .. });
+    refused!(unmap(subject, &mut region, (0, 4)), Detail::NotMapped { .. });
     subject.check(&region, subject.granules(2), subject.granules(2), 1);
     unmap(subject, &mut region, (2, 2)).unwrap();
-    refused!(unmap(subject, &mut region, (2, 2)), Error::NotMapped { .. });
+    refused!(unmap(subject, &mut region, (2, 2)), Detail::NotMapped { .. });
 }
 
 fn never_mapped<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
-    refused!(unmap(subject, &mut region, (0, 1)), Error::NotMapped { .. });
-    refused!(region.unmap(Bytes(0), subject.units(2), idle()), Error::NotMapped { .. }, subject.units(2));
-    refused!(region.unmap(subject.units(2), subject.unit(), idle()), Error::OutOfRange { .. });
+    refused!(unmap(subject, &mut region, (0, 1)), Detail::NotMapped { .. });
+    refused!(region.unmap(Bytes(0), subject.units(2), idle()), Detail::NotMapped { .. }, subject.units(2));
+    refused!(region.unmap(subject.units(2), subject.unit(), idle()), Detail::OutOfRange { .. });
 }
 
 fn addresses_stay_reserved<B: Workbench>(subject: &Subject<B>) {
@@ -162,7 +162,7 @@ fn addresses_stay_reserved<B: Workbench>(subject: &Subject<B>) {
     for units in [0, 1] {
         let wanted = Placement::Exact(region.address() + subject.units(units));
         let error = subject.region(1).at(wanted).build().unwrap_err();
-        assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
+        assert!(matches!(error.detail(), Detail::AddressTaken { .. }), "{error}");
     }
 }
 

@@ -11,7 +11,8 @@
 
 use gpu_vmm::share::{By, ImportOptions, Offer, Offered};
 use gpu_vmm::{
-    AnyBackend, Backend, Bytes, DeviceId, Error, Feature, HandleTypes, Properties, Region, Result,
+    AnyBackend, Backend, Bytes, Detail, DeviceId, Error, Feature, HandleTypes, Operation, Properties, Region,
+    Result,
 };
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives, Destination, Source};
@@ -25,7 +26,8 @@ const QUESTION: u64 = 1;
 const ANSWER: u64 = 2;
 
 fn main() -> Result<()> {
-    let unusable = |reason: &str| Error::Unsupported { operation: "start", reason: reason.to_owned() };
+    let unusable =
+        |reason: &str| Error::new(Operation::Connect, Detail::Unsupported { reason: reason.to_owned() });
     let universe = mpi::initialize().ok_or_else(|| unusable("MPI does not start"))?;
     let world = universe.world();
     if world.size() != 2 {

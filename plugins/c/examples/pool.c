@@ -81,9 +81,9 @@ int main(int count, char **arguments) {
     printf("an error: %s\n", gpu_vmm_last_error());
     demand(gpu_vmm_alloc(pool, 2ull << 30, 0, NULL, &none) == GPU_VMM_OUT_OF_MEMORY, "the budget is kept to");
     printf("an error: %s\n", gpu_vmm_last_error());
-    demand(gpu_vmm_suspend(pool, "weight", "host", NULL) == GPU_VMM_NO_SUCH_TAG, "a tag that is not there is an error");
+    demand(gpu_vmm_suspend(pool, "weight", "host", NULL) == GPU_VMM_NOT_FOUND, "a tag that is not there is an error");
     check(gpu_vmm_free(pool, block), "free");
-    demand(gpu_vmm_free(pool, block) == GPU_VMM_NOT_A_BLOCK, "freeing twice is an error");
+    demand(gpu_vmm_free(pool, block) == GPU_VMM_NOT_FOUND, "freeing twice is an error");
     printf("an error: %s\n", gpu_vmm_last_error());
 
     check(gpu_vmm_trim(pool, 0, &bytes), "trim");

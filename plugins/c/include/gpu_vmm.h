@@ -100,17 +100,14 @@ typedef struct {
 // No library, or a driver that is too old or cannot do this; the text says what was looked for.
 #define GPU_VMM_UNAVAILABLE 4
 
-// An address at which no block of the pool begins, or a block that was freed already.
-#define GPU_VMM_NOT_A_BLOCK 5
+// No block has the address, or it was freed already; or nothing has this tag.
+#define GPU_VMM_NOT_FOUND 5
 
 // The memory is suspended.
 #define GPU_VMM_SUSPENDED 6
 
 // A file for contents cannot be made, written or read; the text has its path and what the system answered.
 #define GPU_VMM_FILE 7
-
-// Nothing has this tag.
-#define GPU_VMM_NO_SUCH_TAG 8
 
 // The memory is in use: a region cannot shrink or be suspended while a tensor of it exists.
 #define GPU_VMM_BUSY 9

@@ -11,7 +11,7 @@ use crate::texts::{
     bytes, check_place, clear, give, give_box, give_if_wanted, give_json, object, required, room, take_box,
 };
 use gpu_vmm::pool::{BlockInfo as Found, Pool as Blocks, PoolError};
-use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, DeviceId, Stream};
+use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, DeviceId, Error, Operation, Stream};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
@@ -111,10 +111,12 @@ impl Pool {
     }
 
     /// Where all `size` bytes from an address on lie in one live block whose memory is there.
-    fn place(&self, operation: &'static str, address: u64, size: u64) -> Answer<Address> {
+    fn place(&self, operation: Operation, address: u64, size: u64) -> Answer<Address> {
         let address = Address(address);
-        let found =
-            self.blocks.find(address).ok_or(PoolError::NotABlock { operation, address, inside: None })?;
+        let found = self
+            .blocks
+            .find(address)
+            .ok_or_else(|| Error::of_extension(operation, PoolError::NotABlock { address, inside: None }))?;
         if size > found.size.0 - found.offset.0 {
             return Err(Failure::invalid(format!(
                 "{operation}: {} at {address} are more than the block at {} has from there on, {}",
@@ -124,7 +126,7 @@ impl Pool {
             )));
         }
         if self.blocks.is_suspended(&found.tag)? {
-            return Err(PoolError::Suspended { operation, tag: found.tag }.into());
+            return Err(Error::of_extension(operation, PoolError::Suspended { tag: found.tag }).into());
         }
         Ok(address)
     }
@@ -297,8 +299,9 @@ pub unsafe extern "C" fn gpu_vmm_find(pool: *const Pool, address: u64, block: *m
         // SAFETY: as the caller says.
         let pool = unsafe { object("pool", pool) }?;
         let address = Address(address);
-        let missing = PoolError::NotABlock { operation: "find", address, inside: None };
-        let found = pool.blocks.find(address).ok_or(missing)?;
+        let missing =
+            || Error::of_extension(Operation::FindBlock, PoolError::NotABlock { address, inside: None });
+        let found = pool.blocks.find(address).ok_or_else(missing)?;
         // SAFETY: as the caller says.
         unsafe { give("block", block, found.into()) }
     })
@@ -314,7 +317,7 @@ pub unsafe extern "C" fn gpu_vmm_read(pool: *const Pool, address: u64, to: *mut 
     status(|| {
         // SAFETY: as the caller says.
         let pool = unsafe { object("pool", pool) }?;
-        let from = pool.place("read", address, size)?;
+        let from = pool.place(Operation::Read, address, size)?;
         // SAFETY: there is room for so many bytes, as the caller says, and the block has them, which was looked at.
         unsafe { Ok(pool.backend.copy_to_host(pool.device, room("to", to, size)?, from)?) }
     })
@@ -335,7 +338,7 @@ pub unsafe extern "C" fn gpu_vmm_write(
     status(|| {
         // SAFETY: as the caller says.
         let pool = unsafe { object("pool", pool) }?;
-        let to = pool.place("write", address, size)?;
+        let to = pool.place(Operation::Write, address, size)?;
         // SAFETY: the bytes are there, as the caller says, and the block has room for them, which was looked at.
         unsafe { Ok(pool.backend.copy_from_host(pool.device, to, bytes("from", from, size)?)?) }
     })

@@ -9,7 +9,7 @@ use crate::sleep::Stashes;
 use crate::status::{Failure, Status};
 use crate::texts::{bytes, clear, give, give_box, give_if_wanted, object, optional, room, take_box};
 use gpu_vmm::dlpack::SharedRegion;
-use gpu_vmm::{AnyBackend, Bytes, DeviceId, Error, Region as Memory, WaitFor};
+use gpu_vmm::{AnyBackend, Bytes, Detail, DeviceId, Error, Region as Memory, WaitFor};
 use std::ffi::{c_char, c_void};
 
 /// An address range of a device that grows in place.
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn gpu_vmm_region_grow(region: *const Region, size: u64) -
 
 /// The failure of a call that takes memory away, with the way to insist.
 fn taken_away(error: Error) -> Failure {
-    let is_exported = matches!(error, Error::Exported { .. });
+    let is_exported = matches!(error.detail(), Detail::Exported { .. });
     let mut failure = Failure::from(error);
     if is_exported {
         failure.text = format!("{}, or insist with force", failure.text).into();

@@ -3,7 +3,6 @@
 //! Unsafe, since it exports functions by their names.
 #![allow(unsafe_code)]
 
-use gpu_vmm::pool::PoolError;
 use gpu_vmm::{Error, ErrorKind};
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -22,14 +21,12 @@ pub const GPU_VMM_OUT_OF_MEMORY: Status = 2;
 pub const GPU_VMM_OUT_OF_ADDRESSES: Status = 3;
 /// No library, or a driver that is too old or cannot do this; the text says what was looked for.
 pub const GPU_VMM_UNAVAILABLE: Status = 4;
-/// An address at which no block of the pool begins, or a block that was freed already.
-pub const GPU_VMM_NOT_A_BLOCK: Status = 5;
+/// No block has the address, or it was freed already; or nothing has this tag.
+pub const GPU_VMM_NOT_FOUND: Status = 5;
 /// The memory is suspended.
 pub const GPU_VMM_SUSPENDED: Status = 6;
 /// A file for contents cannot be made, written or read; the text has its path and what the system answered.
 pub const GPU_VMM_FILE: Status = 7;
-/// Nothing has this tag.
-pub const GPU_VMM_NO_SUCH_TAG: Status = 8;
 /// The memory is in use: a region cannot shrink or be suspended while a tensor of it exists.
 pub const GPU_VMM_BUSY: Status = 9;
 /// The process was forked: no driver works in the child.
@@ -87,22 +84,7 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<PoolError> for Failure {
-    fn from(error: PoolError) -> Self {
-        let status = match &error {
-            PoolError::OutOfMemory { .. } => GPU_VMM_OUT_OF_MEMORY,
-            PoolError::OutOfAddresses { .. } => GPU_VMM_OUT_OF_ADDRESSES,
-            PoolError::NotABlock { .. } | PoolError::FreedTwice { .. } => GPU_VMM_NOT_A_BLOCK,
-            PoolError::Suspended { .. } => GPU_VMM_SUSPENDED,
-            PoolError::NoSuchTag { .. } => GPU_VMM_NO_SUCH_TAG,
-            PoolError::Core(error) => of(error),
-            _ => GPU_VMM_DRIVER,
-        };
-        Self::new(status, error.to_string())
-    }
-}
-
-/// The status of an error of the core: one for each kind.
+/// The status of an error: one for each kind.
 fn of(error: &Error) -> Status {
     match error.kind() {
         ErrorKind::OutOfMemory => GPU_VMM_OUT_OF_MEMORY,
@@ -113,6 +95,7 @@ fn of(error: &Error) -> Status {
         ErrorKind::AlreadyMapped => GPU_VMM_ALREADY_MAPPED,
         ErrorKind::NotMapped => GPU_VMM_NOT_MAPPED,
         ErrorKind::AddressTaken => GPU_VMM_ADDRESS_TAKEN,
+        ErrorKind::NotFound => GPU_VMM_NOT_FOUND,
         ErrorKind::NoSuchDevice => GPU_VMM_NO_SUCH_DEVICE,
         ErrorKind::PeerUnreachable => GPU_VMM_PEER_UNREACHABLE,
         ErrorKind::AccessDenied => GPU_VMM_ACCESS_DENIED,

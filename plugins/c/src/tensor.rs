@@ -9,7 +9,7 @@ use crate::region::Region;
 use crate::status::{Failure, Status};
 use crate::texts::{clear, give_if_wanted, object};
 use gpu_vmm::dlpack::{DLDataTypeCode, DLDevice, DataType, LegacyTensor, Tensor, TensorView};
-use gpu_vmm::{Backend as _, Bytes, DeviceId};
+use gpu_vmm::{Backend as _, Bytes, DeviceId, Operation};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn gpu_vmm_dlpack_device(
     status(|| {
         // SAFETY: as the caller says.
         let backend = unsafe { object("backend", backend) }?;
-        backend.0.device("name a device", DeviceId(device))?;
+        backend.0.device(Operation::QueryDevice, DeviceId(device))?;
         let named = DLDevice::of(backend.0.vendor(), DeviceId(device));
         // SAFETY: as the caller says.
         unsafe {

@@ -67,7 +67,7 @@ static void capture(gpu_vmm_pool *pool, Begin *begin, End *end, End *release) {
     demand(other != one, "so that nobody else gets it");
     release(0, id);
     gpu_vmm_block found;
-    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(one), &found) == GPU_VMM_NOT_A_BLOCK, "until it is gone");
+    demand(gpu_vmm_find(pool, reinterpret_cast<std::uint64_t>(one), &found) == GPU_VMM_NOT_FOUND, "until it is gone");
     gpu_vmm_torch_free(other, 3 << 20, 0, stream);
     demand(driver<int(void *)>("cuGraphDestroy")(graph) == 0, "the graph goes");
     demand(gpu_vmm_forget_stream(pool, stream) == GPU_VMM_OK, "the stream is forgotten");
@@ -143,7 +143,7 @@ int main(int count, char **arguments) {
     std::memset(back, 0xFF, sizeof back); // so that a read that copies nothing is seen
     demand(gpu_vmm_read(pool, place, back, sizeof back) == GPU_VMM_OK, "read");
     demand(std::memcmp(text, back, sizeof text) == 0, "the bytes are back");
-    demand(gpu_vmm_resume(pool, "nobody", &bytes) == GPU_VMM_NO_SUCH_TAG, "a tag that is not there");
+    demand(gpu_vmm_resume(pool, "nobody", &bytes) == GPU_VMM_NOT_FOUND, "a tag that is not there");
 
     // The functions of a memory pool, which give null where memory is short.
     void *alloc = nullptr, *free = nullptr, *again = nullptr;

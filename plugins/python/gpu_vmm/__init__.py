@@ -20,8 +20,7 @@ from .errors import (
     InternalError,
     InvalidArgument,
     NoSuchDevice,
-    NoSuchTag,
-    NotABlock,
+    NotFound,
     NotInstalled,
     NotMapped,
     OutOfAddresses,
@@ -41,7 +40,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AccessDenied", "AddressTaken", "AlreadyMapped", "Backend", "Block", "BlockInfo", "Busy", "DeviceLost", "DeviceVec",
-    "DriverError", "Error", "FileError", "Forked", "InternalError", "InvalidArgument", "NoSuchDevice", "NoSuchTag",
-    "NotABlock", "NotInstalled", "NotMapped", "OutOfAddresses", "OutOfMemory", "OutOfRange", "PeerError", "PeerUnreachable",
+    "DriverError", "Error", "FileError", "Forked", "InternalError", "InvalidArgument", "NoSuchDevice",
+    "NotFound", "NotInstalled", "NotMapped", "OutOfAddresses", "OutOfMemory", "OutOfRange", "PeerError", "PeerUnreachable",
     "Poisoned", "Pool", "ReadOnlyVec", "Status", "Suspended", "Unaligned", "Unavailable", "cupy", "open", "torch",
 ]  # fmt: skip

@@ -14,10 +14,9 @@ class Status(IntEnum):
     OUT_OF_MEMORY = 2
     OUT_OF_ADDRESSES = 3
     UNAVAILABLE = 4
-    NOT_A_BLOCK = 5
+    NOT_FOUND = 5
     SUSPENDED = 6
     FILE = 7
-    NO_SUCH_TAG = 8
     BUSY = 9
     FORKED = 10
     DEVICE_LOST = 11
@@ -77,10 +76,10 @@ class NotInstalled(Unavailable, ImportError):
     """A Python package that is needed for this is not installed."""
 
 
-class NotABlock(Error):
-    """An address at which no block begins, or a block that was freed already."""
+class NotFound(Error):
+    """No block begins at the address, or it was freed already; or nothing has the tag. The text names what there is."""
 
-    status = Status.NOT_A_BLOCK
+    status = Status.NOT_FOUND
 
 
 class Suspended(Error):
@@ -93,12 +92,6 @@ class FileError(Error, OSError):
     """A file for contents cannot be made, written or read; the text has its path and what the system answered."""
 
     status = Status.FILE
-
-
-class NoSuchTag(Error):
-    """Nothing has this tag; the text names those that there are."""
-
-    status = Status.NO_SUCH_TAG
 
 
 class Busy(Error):
@@ -194,7 +187,7 @@ class PeerError(Error):
 _BY_STATUS: Dict[int, Type[Error]] = {
     int(kind.status): kind
     for kind in (
-        InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable, NotABlock, Suspended, FileError, NoSuchTag, Busy, Forked,
+        InvalidArgument, OutOfMemory, OutOfAddresses, Unavailable, NotFound, Suspended, FileError, Busy, Forked,
         DeviceLost, DriverError, InternalError, Unaligned, OutOfRange, AlreadyMapped, NotMapped, AddressTaken, NoSuchDevice,
         PeerUnreachable, AccessDenied, Poisoned, PeerError,
     )

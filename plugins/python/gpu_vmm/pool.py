@@ -17,7 +17,7 @@ from ._handles import PoolHandle
 from ._library import BlockFound, check, library, take_text
 from ._lock import Lock
 from ._owner import Owner
-from .errors import Busy, InvalidArgument, NoSuchTag, NotABlock
+from .errors import Busy, InvalidArgument, NotFound
 
 
 class Blocks:
@@ -73,9 +73,9 @@ class Block(Owner):
 
     @property
     def address(self) -> int:
-        """The first address. Raises NotABlock where it was freed."""
+        """The first address. Raises NotFound where it was freed."""
         if self._address is None:
-            raise NotABlock(f"ask for the address: the block of {self.size} bytes was freed already")
+            raise NotFound(f"ask for the address: the block of {self.size} bytes was freed already")
         return self._address
 
     def _take(self) -> Optional[int]:
@@ -99,13 +99,13 @@ class Block(Owner):
         return status
 
     def free(self, *, force: bool = False) -> None:
-        """Frees it. Raises NotABlock if it was freed already, Busy if a CuPy array has it, unless ``force`` is true."""
+        """Frees it. Raises NotFound if it was freed already, Busy if a CuPy array has it, unless ``force`` is true."""
         if not force:
             self._check_lent("free")
         with self._pool._blocks.lock:
             address = self._take()
             if address is None:
-                raise NotABlock(f"free: the block of {self.size} bytes was freed already")
+                raise NotFound(f"free: the block of {self.size} bytes was freed already")
             check(self._free(address))
 
     def _check_lent(self, operation: str) -> None:
@@ -113,13 +113,13 @@ class Block(Owner):
             raise Busy(f"{operation}: a CuPy array has the block of {self.size} bytes; drop the array, or insist by force=True")
 
     def release(self) -> int:
-        """The address, which is the caller's from now on, to be freed by :meth:`Pool.free`. Raises NotABlock if it was freed.
+        """The address, which is the caller's from now on, to be freed by :meth:`Pool.free`. Raises NotFound if it was freed.
 
         The caller must keep the pool, too: all its memory ends with the last object that has it.
         """
         address = self._take()
         if address is None:
-            raise NotABlock(f"release: the block of {self.size} bytes was freed already")
+            raise NotFound(f"release: the block of {self.size} bytes was freed already")
         self._pool._handle.blocks.discard(address)
         return address
 
@@ -216,7 +216,7 @@ class Pool(Owner):
     def free(self, address: SupportsIndex, *, force: bool = False) -> None:
         """Frees the block at an address, in the order of its stream. A :class:`Block` of it is freed then.
 
-        Raises NotABlock if no block begins there, or if it was freed already; Busy if a CuPy array has it, unless ``force`` is true.
+        Raises NotFound if no block begins there, or if it was freed already; Busy if a CuPy array has it, unless ``force`` is true.
         """
         at = unsigned("address", address)
         with self._blocks.lock:
@@ -231,7 +231,7 @@ class Pool(Owner):
             check(library().gpu_vmm_free(self._handle, at))
 
     def find(self, address: SupportsIndex) -> BlockInfo:
-        """The live block in which an address lies. Raises NotABlock where it lies in none of this pool."""
+        """The live block in which an address lies. Raises NotFound where it lies in none of this pool."""
         found = BlockFound()
         check(library().gpu_vmm_find(self._handle, unsigned("address", address), ctypes.byref(found)))
         tag = found.tag.decode("utf-8", "replace")
@@ -246,7 +246,7 @@ class Pool(Owner):
         ``keep``: where contents go: ``"host"``, ordinary memory; ``"pinned"``, page-locked memory; ``"file"``, a file in
         ``directory`` or the folder for temporary files; None, nowhere: what is in the blocks is not defined when they are back.
 
-        Raises NoSuchTag, InvalidArgument for another ``keep``; Busy while CuPy arrays have blocks with the tag, unless ``force`` is
+        Raises NotFound, InvalidArgument for another ``keep``; Busy while CuPy arrays have blocks with the tag, unless ``force`` is
         true: then nothing may use them before :meth:`resume`.
         """
         went = ctypes.c_uint64()
@@ -265,14 +265,14 @@ class Pool(Owner):
         asleep = ctypes.c_bool()
         try:
             check(library().gpu_vmm_is_suspended(self._handle, text("tag", tag), ctypes.byref(asleep)))
-        except NoSuchTag:
+        except NotFound:
             return False
         return asleep.value
 
     def resume(self, tag: str) -> int:
         """Brings the memory of a tag back, at the same addresses. Gives how many bytes came; 0 where it does not sleep.
 
-        Raises NoSuchTag, and OutOfMemory: what is not back yet sleeps on, and its contents are safe.
+        Raises NotFound, and OutOfMemory: what is not back yet sleeps on, and its contents are safe.
         """
         came = ctypes.c_uint64()
         check(library().gpu_vmm_resume(self._handle, text("tag", tag), ctypes.byref(came)))

@@ -250,7 +250,7 @@ def sleep(
     and empties PyTorch's cache first. Tensors of the tag may live, unlike views of a vector for ``DeviceVec.suspend``: they are what
     sleeps, and no ``force`` is asked for.
 
-    Raises NoSuchTag; Error inside of ``with pool(tag)`` where PyTorch has its own allocator. Where one of all tags fails, those
+    Raises NotFound; Error inside of ``with pool(tag)`` where PyTorch has its own allocator. Where one of all tags fails, those
     before it sleep, with their contents, and :func:`wake` brings them back.
     """
     torch = _torch()
@@ -266,7 +266,7 @@ def sleep(
 def wake(tag: Optional[str] = None, device: Any = None) -> int:
     """Brings the memory of a tag back, at the same addresses. Gives how many bytes came; 0 where it does not sleep.
 
-    ``tag``: None for all. Raises NoSuchTag, and OutOfMemory: what is not back yet sleeps on, and its contents are safe.
+    ``tag``: None for all. Raises NotFound, and OutOfMemory: what is not back yet sleeps on, and its contents are safe.
     """
     pool_ = device_pool(device)
     return sum(pool_.resume(one) for one in (pool_.tags() if tag is None else [tag]))

@@ -12,7 +12,7 @@ from test_vec import numpy
 HUGE = (-1, 1 << 63, (1 << 64) - 1, 1 << 64, 1 << 200)
 NO_NUMBERS = (math.nan, math.inf, 1.5, "1", b"1", None, [], object())
 # A panic of the library, stopped at its border, is no answer.
-REFUSED = (TypeError, ValueError, OverflowError, BufferError, MemoryError, gpu_vmm.OutOfAddresses, gpu_vmm.NotABlock)
+REFUSED = (TypeError, ValueError, OverflowError, BufferError, MemoryError, gpu_vmm.OutOfAddresses, gpu_vmm.NotFound)
 
 
 class Abuse(Case):

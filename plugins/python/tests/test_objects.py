@@ -107,7 +107,7 @@ class Made(Case):
         self.assertEqual(other.read(0, 4), b"kept")
         with self.raises(gpu_vmm.InvalidArgument):
             other.read(0, 1 << 20)
-        with self.raises(gpu_vmm.NotABlock):
+        with self.raises(gpu_vmm.NotFound):
             other.free()
         del other
         with self.assertRaises(TypeError):
@@ -154,7 +154,7 @@ class Threads(Case):
                     while not ended:
                         try:
                             copy()
-                        except (gpu_vmm.Suspended, gpu_vmm.NotABlock):
+                        except (gpu_vmm.Suspended, gpu_vmm.NotFound):
                             pass
                 thread = threading.Thread(target=copies)
                 thread.start()

@@ -68,13 +68,13 @@ class Pools(Case):
         address = block.address
         block.free()
         self.assertEqual(self.pool.stats()["live"], 0)
-        with self.raises(gpu_vmm.NotABlock):
+        with self.raises(gpu_vmm.NotFound):
             self.pool.find(address)
-        with self.raises(gpu_vmm.NotABlock, "freed already"):
+        with self.raises(gpu_vmm.NotFound, "freed already"):
             block.address
-        with self.raises(gpu_vmm.NotABlock, "freed already"):
+        with self.raises(gpu_vmm.NotFound, "freed already"):
             block.free()
-        with self.raises(gpu_vmm.NotABlock, "freed already"):
+        with self.raises(gpu_vmm.NotFound, "freed already"):
             self.pool.free(address)
 
     def test_freed_when_nobody_has_it(self):
@@ -130,7 +130,7 @@ class Pools(Case):
         # A block that is freed by its address is freed as an object, too.
         block = self.pool.alloc(100)
         self.pool.tagged("other").free(block.address)
-        with self.raises(gpu_vmm.NotABlock):
+        with self.raises(gpu_vmm.NotFound):
             block.address
         again = self.pool.alloc(100)
         del block
@@ -151,12 +151,12 @@ class Pools(Case):
             self.pool.alloc(1, alignment=3)
         with self.raises(TypeError):
             self.pool.alloc(1.5)
-        with self.raises(gpu_vmm.NotABlock):
+        with self.raises(gpu_vmm.NotFound):
             self.pool.free(12345)
-        with self.pool.alloc(4096) as block, self.raises(gpu_vmm.NotABlock, "it lies in the one"):
+        with self.pool.alloc(4096) as block, self.raises(gpu_vmm.NotFound, "it lies in the one"):
             self.pool.free(block.address + 1)
         other = backend().pool()
-        with self.pool.alloc(4096) as block, self.raises(gpu_vmm.NotABlock):
+        with self.pool.alloc(4096) as block, self.raises(gpu_vmm.NotFound):
             other.free(block.address)
         with self.pool.alloc(16) as block:
             with self.raises(gpu_vmm.InvalidArgument, "the block has 16"):
@@ -202,9 +202,9 @@ class Pools(Case):
         self.assertEqual(self.pool.tags(), ["weights"])
 
     def test_sleep_of_what_is_not_there(self):
-        with self.raises(gpu_vmm.NoSuchTag, "nothing is tagged \"weights\""):
+        with self.raises(gpu_vmm.NotFound, "nothing is tagged \"weights\""):
             self.pool.suspend("weights")
-        with self.raises(gpu_vmm.NoSuchTag):
+        with self.raises(gpu_vmm.NotFound):
             self.pool.resume("weights")
         with self.pool.tagged("weights").alloc(1):
             with self.raises(gpu_vmm.InvalidArgument, "floppy"):
@@ -249,7 +249,7 @@ class Pools(Case):
                 blocks[-1].write(bytes([number, turn % 256])[: blocks[-1].size])
                 if turn % 3 == 0:
                     blocks.pop(turn % len(blocks)).free()
-                with self.raises(gpu_vmm.NotABlock):
+                with self.raises(gpu_vmm.NotFound):
                     pool.free(number)  # its text is this thread's
 
         self.assertEqual(in_threads(6, work), [])
@@ -264,7 +264,7 @@ class Pools(Case):
                 try:
                     block.free()
                     answers.append(True)
-                except gpu_vmm.NotABlock:
+                except gpu_vmm.NotFound:
                     answers.append(False)
 
             self.assertEqual(in_threads(2, free), [])

@@ -98,7 +98,7 @@ again = gpu_vmm.torch.device_pool().alloc(1 << 20)
 try:
     block.free()
     raise AssertionError
-except gpu_vmm.NotABlock:
+except gpu_vmm.NotFound:
     pass
 del block
 assert gpu_vmm.torch.stats()["live"] == 1 << 20  # the other one is not freed with it
@@ -303,7 +303,7 @@ for call in gpu_vmm.torch.sleep, gpu_vmm.torch.wake:
     try:
         call("nothing")
         raise AssertionError
-    except gpu_vmm.NoSuchTag as error:
+    except gpu_vmm.NotFound as error:
         assert 'there are ' in str(error), error
 for address in weights, other:
     library.gpu_vmm_torch_record_stream(address, None)

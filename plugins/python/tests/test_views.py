@@ -179,7 +179,7 @@ class Lent(Case):
         self.assertGreater(self.pool.resume(""), 0)
         self.assertEqual(block.read(0, 4), b"lent")
         self.pool.free(address, force=True)
-        with self.raises(gpu_vmm.NotABlock):
+        with self.raises(gpu_vmm.NotFound):
             block.free()
         del block, self.memory
         self.assertEqual(self.pool.stats()["live"], 0)

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // implements traits that make promises
 
 use super::fault_plan::Plan;
-use gpu_vmm_core::{Event, Result, Stream};
+use gpu_vmm_core::{Event, Operation, Result, Stream};
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -20,22 +20,22 @@ impl FaultEvent {
 // SAFETY: every call goes to the inner backend's, or fails without one.
 unsafe impl Event for FaultEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
-        self.plan.call("record event")?;
+        self.plan.call(Operation::RecordEvent)?;
         self.inner.record(stream)
     }
 
     fn is_done(&self) -> Result<bool> {
-        self.plan.call("ask event")?;
+        self.plan.call(Operation::QueryEvent)?;
         self.inner.is_done()
     }
 
     fn wait(&self) -> Result<()> {
-        self.plan.call("wait for event")?;
+        self.plan.call(Operation::WaitForEvent)?;
         self.inner.wait()
     }
 
     fn hold(&self, stream: Stream<'_>) -> Result<()> {
-        self.plan.call("hold by event")?;
+        self.plan.call(Operation::StreamWaitEvent)?;
         self.inner.hold(stream)
     }
 }

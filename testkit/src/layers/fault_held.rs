@@ -3,8 +3,8 @@
 
 use super::fault_plan::Plan;
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Bytes, DeviceId, Error, FabricHandle, Grant, Handle, Properties,
-    Reservation, Result,
+    Access, Address, AddressRange, Bytes, Detail, DeviceId, Error, FabricHandle, Grant, Handle, Operation,
+    Properties, Reservation, Result,
 };
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,7 +54,7 @@ unsafe impl<H: Handle> Handle for FaultHandle<H> {
 
     #[cfg(unix)]
     fn export(&self) -> Result<OwnedFd> {
-        self.plan.call("export")?;
+        self.plan.call(Operation::ExportMemory)?;
         self.inner.export()
     }
 
@@ -65,7 +65,7 @@ unsafe impl<H: Handle> Handle for FaultHandle<H> {
     }
 
     fn export_fabric(&self) -> Result<FabricHandle> {
-        self.plan.call("export")?;
+        self.plan.call(Operation::ExportMemory)?;
         self.inner.export_fabric()
     }
 }
@@ -79,9 +79,11 @@ struct Held<R> {
 }
 
 impl<R: Reservation> Held<R> {
-    fn inner(&mut self, operation: &'static str) -> Result<&mut R> {
+    fn inner(&mut self, operation: Operation) -> Result<&mut R> {
         let reason = "the reservation was reclaimed";
-        self.inner.as_mut().ok_or_else(|| Error::Unsupported { operation, reason: reason.to_owned() })
+        self.inner
+            .as_mut()
+            .ok_or_else(|| Error::new(operation, Detail::Unsupported { reason: reason.to_owned() }))
     }
 }
 
@@ -179,8 +181,8 @@ impl<R: Reservation> FaultReservation<R> {
         Self { held, range, lost: false, plan: Arc::clone(plan) }
     }
 
-    fn taken(&self, operation: &'static str) -> Error {
-        Error::AddressTaken { operation, wanted: self.range.base, offered: self.range.end() }
+    fn taken(&self, operation: Operation) -> Error {
+        Error::new(operation, Detail::AddressTaken { wanted: self.range.base, offered: self.range.end() })
     }
 }
 
@@ -197,61 +199,61 @@ where
     }
 
     unsafe fn map(&mut self, offset: Bytes, handle: &FaultHandle<H>) -> Result<()> {
-        self.plan.call("map")?;
+        self.plan.call(Operation::Map)?;
         if self.lost {
-            return Err(self.taken("map"));
+            return Err(self.taken(Operation::Map));
         }
         let mut held = lock(&self.held);
         // SAFETY: the caller's promises are passed on; so in every function below.
-        unsafe { held.inner("map")?.map(offset, &handle.inner) }?;
+        unsafe { held.inner(Operation::Map)?.map(offset, &handle.inner) }?;
         held.mappings.insert(offset, handle.size());
         Ok(())
     }
 
     unsafe fn unmap(&mut self, offset: Bytes, length: Bytes) -> Result<()> {
-        self.plan.call("unmap")?;
+        self.plan.call(Operation::Unmap)?;
         let mut held = lock(&self.held);
         // SAFETY: as in `map`.
-        unsafe { held.inner("unmap")?.unmap(offset, length) }?;
+        unsafe { held.inner(Operation::Unmap)?.unmap(offset, length) }?;
         held.mappings.retain(|start, _| *start < offset || offset + length <= *start);
         Ok(())
     }
 
     unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
-        let planned = self.plan.call("set access");
+        let planned = self.plan.call(Operation::SetAccess);
         if planned.is_ok() || self.plan.carries_out() {
             // SAFETY: as in `map`.
-            unsafe { lock(&self.held).inner("set access")?.set_access(offset, length, grants) }?;
+            unsafe { lock(&self.held).inner(Operation::SetAccess)?.set_access(offset, length, grants) }?;
         }
         planned
     }
 
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
         // SAFETY: as in `map`.
-        unsafe { lock(&self.held).inner("access")?.access(offset, device) }
+        unsafe { lock(&self.held).inner(Operation::QueryAccess)?.access(offset, device) }
     }
 
     unsafe fn return_memory(&mut self) -> Result<()> {
-        self.plan.call("return memory")?;
+        self.plan.call(Operation::ReturnMemory)?;
         // SAFETY: as in `map`.
-        unsafe { lock(&self.held).inner("return memory")?.return_memory() }?;
+        unsafe { lock(&self.held).inner(Operation::ReturnMemory)?.return_memory() }?;
         self.lost = self.plan.loses_addresses();
-        if self.lost { Err(self.taken("return memory")) } else { Ok(()) }
+        if self.lost { Err(self.taken(Operation::ReturnMemory)) } else { Ok(()) }
     }
 
     fn regain(&mut self) -> Result<()> {
-        self.plan.call("regain addresses")?;
+        self.plan.call(Operation::RegainAddresses)?;
         if self.lost && self.plan.loses_addresses() {
-            return Err(self.taken("regain addresses"));
+            return Err(self.taken(Operation::RegainAddresses));
         }
         self.lost = false;
-        lock(&self.held).inner("regain addresses")?.regain()
+        lock(&self.held).inner(Operation::RegainAddresses)?.regain()
     }
 
     #[cfg(unix)]
     unsafe fn dma_buf(&self, owner: DeviceId, offset: Bytes, length: Bytes) -> Result<OwnedFd> {
-        self.plan.call("dma-buf")?;
+        self.plan.call(Operation::ExportDmaBuf)?;
         // SAFETY: as in `map`.
-        unsafe { lock(&self.held).inner("dma-buf")?.dma_buf(owner, offset, length) }
+        unsafe { lock(&self.held).inner(Operation::ExportDmaBuf)?.dma_buf(owner, offset, length) }
     }
 }

@@ -8,8 +8,8 @@ use super::fault_plan::Plan;
 use gpu_vmm_core::testkit::{CaptureMode, Graph, Walked, WorkStream, Workbench};
 use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId,
-    DriverInfo, DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Pinned, Properties, Quirk,
-    Result, Stream, Vendor,
+    DriverInfo, DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Operation, Pinned,
+    Properties, Quirk, Result, Stream, Vendor,
 };
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ impl<B: Backend> FaultInject<B> {
     }
 
     /// Lets all calls of these names fail, until [`stop`](FaultInject::stop).
-    pub fn fail_calls(&self, calls: &'static [&'static str]) {
+    pub fn fail_calls(&self, calls: &'static [Operation]) {
         self.plan.fail_calls(calls);
     }
 
@@ -82,7 +82,7 @@ impl<B: Backend> FaultInject<B> {
 
     /// Does something once, in the next call of a kind (as [`fail_calls`](FaultInject::fail_calls) names it), before the inner
     /// backend is called.
-    pub fn during(&self, call: &'static str, act: impl FnOnce() + Send + 'static) {
+    pub fn during(&self, call: Operation, act: impl FnOnce() + Send + 'static) {
         self.plan.during(call, Box::new(act));
     }
 
@@ -107,7 +107,7 @@ impl<B: Backend> FaultInject<B> {
     ///
     /// What the driver answers.
     pub fn access_at(&self, address: Address, device: DeviceId) -> Result<Option<Access>> {
-        self.inner.device("access", device)?;
+        self.inner.device(Operation::QueryAccess, device)?;
         self.registry.access_at(address, device)
     }
 
@@ -153,7 +153,7 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
     }
 
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
-        self.plan.call("can access")?;
+        self.plan.call(Operation::QueryPeerAccess)?;
         Ok((device == owner || !self.plan.is_hidden(owner)) && self.inner.can_access(device, owner)?)
     }
 
@@ -173,11 +173,11 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
         self.inner.granularity()
     }
 
-    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+    fn granularity_of(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
         self.inner.granularity_of(operation, properties)
     }
 
-    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
+    fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> {
         self.inner.check_host_access(operation, properties)
     }
 
@@ -186,7 +186,7 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
     }
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle> {
-        self.plan.call("create")?;
+        self.plan.call(Operation::CreateMemory)?;
         // SAFETY: the caller's promises are passed on; so in every function below.
         let inner = unsafe { self.inner.create(size, properties) }?;
         Ok(FaultHandle::new(inner, &self.plan, &self.registry))
@@ -199,7 +199,7 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self::Handle> {
-        self.plan.call("import")?;
+        self.plan.call(Operation::ImportMemory)?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.import(fd, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.plan, &self.registry))
@@ -224,7 +224,7 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self::Handle> {
-        self.plan.call("import")?;
+        self.plan.call(Operation::ImportMemory)?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.import_fabric(handle, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.plan, &self.registry))
@@ -236,43 +236,43 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
         alignment: Alignment,
         hint: Option<Address>,
     ) -> Result<Self::Reservation> {
-        self.plan.call("reserve")?;
+        self.plan.call(Operation::Reserve)?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.reserve(size, alignment, hint) }?;
         Ok(FaultReservation::new(inner, &self.plan, &self.registry))
     }
 
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
-        self.plan.call("copy from host")?;
+        self.plan.call(Operation::CopyFromHost)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.copy_from_host(device, to, from) }
     }
 
     unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
-        self.plan.call("copy to host")?;
+        self.plan.call(Operation::CopyToHost)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.copy_to_host(device, to, from) }
     }
 
     unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> {
-        self.plan.call("copy")?;
+        self.plan.call(Operation::Copy)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.copy(device, to, from, length) }
     }
 
     unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
-        self.plan.call("fill")?;
+        self.plan.call(Operation::Fill)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.fill(device, at, length, value) }
     }
 
     fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
-        self.plan.call("pin")?;
+        self.plan.call(Operation::PinMemory)?;
         self.inner.pin(size)
     }
 
     fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
-        self.plan.call("lane")?;
+        self.plan.call(Operation::CreateStream)?;
         Ok(Box::new(FaultCopyStream::new(self.inner.copy_stream(device)?, &self.plan)))
     }
 
@@ -282,17 +282,17 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
     }
 
     fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
-        self.plan.call("synchronize stream")?;
+        self.plan.call(Operation::WaitForStream)?;
         self.inner.synchronize_stream(device, stream)
     }
 
     fn event(&self, device: DeviceId) -> Result<Box<dyn Event>> {
-        self.plan.call("event")?;
+        self.plan.call(Operation::CreateEvent)?;
         Ok(Box::new(FaultEvent::new(self.inner.event(device)?, &self.plan)))
     }
 
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
-        self.plan.call("is capturing")?;
+        self.plan.call(Operation::QueryCapture)?;
         self.inner.is_capturing(stream)
     }
 
@@ -315,19 +315,19 @@ impl<B: Workbench> Workbench for FaultInject<B> {
     }
 
     unsafe fn write_pattern(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
-        self.plan.call("write pattern")?;
+        self.plan.call(Operation::WritePattern)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.write_pattern(device, at, length, seed) }
     }
 
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
-        self.plan.call("check pattern")?;
+        self.plan.call(Operation::CheckPattern)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.count_wrong(device, at, length, seed) }
     }
 
     unsafe fn walk_list(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
-        self.plan.call("walk list")?;
+        self.plan.call(Operation::WalkList)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.walk_list(device, head, most) }
     }

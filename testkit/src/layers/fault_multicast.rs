@@ -4,7 +4,7 @@
 use super::fault_held::FaultHandle;
 use super::fault_inject::FaultInject;
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastDriver, MulticastGranularity};
-use gpu_vmm_core::{Bytes, DeviceId, FabricHandle, Properties, Result};
+use gpu_vmm_core::{Bytes, DeviceId, FabricHandle, Operation, Properties, Result};
 #[cfg(unix)]
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ pub struct FaultMulticast<B: MulticastBackend> {
 unsafe impl<B: MulticastBackend> MulticastBackend for FaultInject<B> {
     type Driver = FaultMulticast<B>;
 
-    fn multicast(&self, operation: &'static str) -> Result<FaultMulticast<B>> {
+    fn multicast(&self, operation: Operation) -> Result<FaultMulticast<B>> {
         Ok(FaultMulticast { inner: self.inner.multicast(operation)?, backend: self.clone() })
     }
 }
@@ -29,23 +29,23 @@ unsafe impl<B: MulticastBackend> MulticastBackend for FaultInject<B> {
 unsafe impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
     type Handle = FaultHandle<B::Handle>;
 
-    fn check_device(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+    fn check_device(&self, operation: Operation, device: DeviceId) -> Result<()> {
         self.inner.check_device(operation, device)
     }
 
     fn granularity(
         &self,
-        operation: &'static str,
+        operation: Operation,
         devices: u32,
         size: Bytes,
         properties: &Properties,
     ) -> Result<MulticastGranularity> {
-        self.backend.plan.call("multicast granularity")?;
+        self.backend.plan.call(Operation::QueryMulticast)?;
         self.inner.granularity(operation, devices, size, properties)
     }
 
     unsafe fn create(&self, devices: u32, size: Bytes, properties: &Properties) -> Result<Self::Handle> {
-        self.backend.plan.call("create multicast object")?;
+        self.backend.plan.call(Operation::CreateMulticast)?;
         // SAFETY: the caller's promises are passed on; so in every function below.
         let inner = unsafe { self.inner.create(devices, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.backend.plan, &self.backend.registry))
@@ -58,7 +58,7 @@ unsafe impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self::Handle> {
-        self.backend.plan.call("import")?;
+        self.backend.plan.call(Operation::ImportMemory)?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.import(fd, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.backend.plan, &self.backend.registry))
@@ -70,14 +70,14 @@ unsafe impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self::Handle> {
-        self.backend.plan.call("import")?;
+        self.backend.plan.call(Operation::ImportMemory)?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.import_fabric(from, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.backend.plan, &self.backend.registry))
     }
 
     unsafe fn add(&self, object: &Self::Handle, device: DeviceId) -> Result<()> {
-        self.backend.plan.call("add device")?;
+        self.backend.plan.call(Operation::AddDevice)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.add(&object.inner, device) }
     }
@@ -90,7 +90,7 @@ unsafe impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
         memory_offset: Bytes,
         length: Bytes,
     ) -> Result<()> {
-        self.backend.plan.call("bind")?;
+        self.backend.plan.call(Operation::Bind)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.bind(&object.inner, offset, &memory.inner, memory_offset, length) }?;
         self.backend.registry.bindings.fetch_add(1, Ordering::Relaxed);
@@ -104,7 +104,7 @@ unsafe impl<B: MulticastBackend> MulticastDriver for FaultMulticast<B> {
         offset: Bytes,
         length: Bytes,
     ) -> Result<()> {
-        self.backend.plan.call("unbind")?;
+        self.backend.plan.call(Operation::Unbind)?;
         // SAFETY: as in `create`.
         unsafe { self.inner.unbind(&object.inner, device, offset, length) }?;
         self.backend.registry.bindings.fetch_sub(1, Ordering::Relaxed);

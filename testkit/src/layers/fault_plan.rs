@@ -1,6 +1,6 @@
 //! Which driver calls fail.
 
-use gpu_vmm_core::{DeviceId, DriverError, Error, Result};
+use gpu_vmm_core::{Detail, DeviceId, DriverError, Error, Operation, Result};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
@@ -12,7 +12,7 @@ pub(super) struct Plan(Mutex<Counting>);
 
 /// What is done once, in the next call of a kind.
 struct Meanwhile {
-    call: &'static str,
+    call: Operation,
     act: Box<dyn FnOnce() + Send>,
 }
 
@@ -27,7 +27,7 @@ struct Counting {
     next: u64,
     failing: Vec<Range<u64>>,
     /// Calls of which all fail.
-    kinds: &'static [&'static str],
+    kinds: &'static [Operation],
     /// Whether a set access that fails is carried out all the same.
     carry_out: bool,
     /// The devices that cannot be waited for, since a stream captures.
@@ -59,7 +59,7 @@ impl Plan {
         counting.failing = failing;
     }
 
-    pub(super) fn fail_calls(&self, kinds: &'static [&'static str]) {
+    pub(super) fn fail_calls(&self, kinds: &'static [Operation]) {
         self.counting().kinds = kinds;
     }
 
@@ -98,22 +98,22 @@ impl Plan {
         set_member(&mut self.counting().capturing, device, whether);
     }
 
-    pub(super) fn during(&self, call: &'static str, act: Box<dyn FnOnce() + Send>) {
+    pub(super) fn during(&self, call: Operation, act: Box<dyn FnOnce() + Send>) {
         self.counting().meanwhile = Some(Meanwhile { call, act });
     }
 
     /// Counts a call that waits for a device, and fails it if its turn has come or a stream of the device captures.
     pub(super) fn wait(&self, device: DeviceId) -> Result<()> {
-        let operation = "synchronize";
+        let operation = Operation::WaitForDevice;
         self.call(operation)?;
         if self.counting().capturing.contains(&device) {
-            return Err(Error::Capturing { operation, source: None });
+            return Err(Error::new(operation, Detail::Capturing { source: None }));
         }
         Ok(())
     }
 
     /// Counts a call, runs what [`during`](Self::during) was given for it, and fails the call if it is among those that fail.
-    pub(super) fn call(&self, call: &'static str) -> Result<()> {
+    pub(super) fn call(&self, call: Operation) -> Result<()> {
         let mut counting = self.counting();
         let number = counting.next;
         counting.next += 1;
@@ -127,8 +127,12 @@ impl Plan {
         if !fails {
             return Ok(());
         }
-        let source =
-            DriverError { call, code: -1, name: "INJECTED".into(), description: "failed by plan".into() };
-        Err(Error::Driver { operation: call, source, context: format!("driver call {number}") })
+        let source = DriverError {
+            call: call.name(),
+            code: -1,
+            name: "INJECTED".into(),
+            description: "failed by plan".into(),
+        };
+        Err(Error::new(call, Detail::Driver { source, context: format!("driver call {number}") }))
     }
 }

@@ -1,7 +1,6 @@
 //! What is said of a bad trace, and of a replay that cannot go on.
 
 use gpu_vmm_core::{Bytes, Error};
-use gpu_vmm_pool::PoolError;
 use std::io;
 
 /// Why a trace cannot be read.
@@ -99,12 +98,9 @@ pub enum ReplayError {
         /// Why.
         source: Box<Self>,
     },
-    /// What the pool answers.
+    /// What the pool or the driver answers.
     #[error(transparent)]
-    Pool(Box<PoolError>),
-    /// What the driver answers.
-    #[error(transparent)]
-    Core(Box<Error>),
+    Pool(#[from] Error),
     /// A thread that did not come to its end.
     #[error("thread {0} of the replay panicked")]
     Panicked(usize),
@@ -114,16 +110,4 @@ pub enum ReplayError {
     /// Another thread failed first.
     #[error("another thread failed")]
     Stopped,
-}
-
-impl From<PoolError> for ReplayError {
-    fn from(error: PoolError) -> Self {
-        Self::Pool(Box::new(error))
-    }
-}
-
-impl From<Error> for ReplayError {
-    fn from(error: Error) -> Self {
-        Self::Core(Box::new(error))
-    }
 }

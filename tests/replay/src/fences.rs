@@ -1,6 +1,6 @@
 //! The fences of a round: what the streams of the recorded program were for its blocks.
 
-use gpu_vmm_core::{Error, Result};
+use gpu_vmm_core::{Detail, Error, Operation, Result};
 use gpu_vmm_pool::Fence;
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl Fence for TraceFence {
     /// It is the thread that waits, or one that waits for it, which would go on with the trace.
     fn wait(&self) -> Result<()> {
         let reason = "it is done when the trace has come so far".to_owned();
-        Err(Error::Unsupported { operation: "wait for a fence of a trace", reason })
+        Err(Error::new(Operation::WaitForEvent, Detail::Unsupported { reason }))
     }
 }
 

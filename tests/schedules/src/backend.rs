@@ -7,8 +7,8 @@ use crate::machine::Machine;
 use crate::reservation::{SimulatedHandle, SimulatedReservation};
 use gpu_vmm_core::{
     Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId, DriverInfo,
-    DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Pinned, Properties, Quirk, Result,
-    Stream, Vendor,
+    DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Operation, Pinned, Properties, Quirk,
+    Result, Stream, Vendor,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -76,11 +76,11 @@ unsafe impl<B: Backend> Backend for Simulated<B> {
         self.inner.granularity()
     }
 
-    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+    fn granularity_of(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
         self.inner.granularity_of(operation, properties)
     }
 
-    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
+    fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> {
         self.inner.check_host_access(operation, properties)
     }
 
@@ -90,7 +90,7 @@ unsafe impl<B: Backend> Backend for Simulated<B> {
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle> {
         self.machine.switch();
-        self.chance.memory_call("create")?;
+        self.chance.memory_call(Operation::CreateMemory)?;
         // SAFETY: the caller's promises are passed on; so in every function below.
         unsafe { self.inner.create(size, properties) }.map(|inner| self.handle(inner))
     }
@@ -121,7 +121,7 @@ unsafe impl<B: Backend> Backend for Simulated<B> {
         alignment: Alignment,
         hint: Option<Address>,
     ) -> Result<Self::Reservation> {
-        self.chance.memory_call("reserve")?;
+        self.chance.memory_call(Operation::Reserve)?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.reserve(size, alignment, hint) }?;
         Ok(SimulatedReservation { inner, machine: Arc::clone(&self.machine), chance: self.chance })
@@ -164,13 +164,13 @@ unsafe impl<B: Backend> Backend for Simulated<B> {
     }
 
     fn event(&self, _: DeviceId) -> Result<Box<dyn Event>> {
-        self.chance.stream_call("make an event")?;
+        self.chance.stream_call(Operation::CreateEvent)?;
         Ok(Box::new(SimulatedEvent::new(&self.machine, self.chance)))
     }
 
     fn is_capturing(&self, stream: Stream<'_>) -> Result<bool> {
         self.machine.switch();
-        self.chance.stream_call("ask whether a stream captures")?;
+        self.chance.stream_call(Operation::QueryCapture)?;
         Ok(self.machine.asked_whether_it_captures(stream))
     }
 

@@ -1,6 +1,6 @@
 //! Driver calls that fail by chance.
 
-use gpu_vmm_core::{DriverError, Error, Result};
+use gpu_vmm_core::{Detail, DriverError, Error, Operation, Result};
 use shuttle::rand::{Rng, thread_rng};
 use std::io;
 
@@ -14,19 +14,19 @@ pub struct Chance {
 }
 
 impl Chance {
-    pub(crate) fn stream_call(&self, operation: &'static str) -> Result<()> {
+    pub(crate) fn stream_call(&self, operation: Operation) -> Result<()> {
         fails(self.streams, operation)
     }
 
-    pub(crate) fn memory_call(&self, operation: &'static str) -> Result<()> {
+    pub(crate) fn memory_call(&self, operation: Operation) -> Result<()> {
         fails(self.memory, operation)
     }
 }
 
-fn fails(once_in: u32, operation: &'static str) -> Result<()> {
+fn fails(once_in: u32, operation: Operation) -> Result<()> {
     if once_in == 0 || thread_rng().gen_range(0..once_in) > 0 {
         return Ok(());
     }
-    let source = DriverError::system(operation, &io::Error::other("it fails by chance"));
-    Err(Error::Driver { operation, source, context: "a schedule".to_owned() })
+    let source = DriverError::system(operation.name(), &io::Error::other("it fails by chance"));
+    Err(Error::new(operation, Detail::Driver { source, context: "a schedule".to_owned() }))
 }

@@ -3,7 +3,7 @@
 
 use crate::chance::Chance;
 use crate::machine::{Machine, Place};
-use gpu_vmm_core::{Error, Event, Result, Stream};
+use gpu_vmm_core::{Detail, Error, Event, Operation, Result, Stream};
 use std::sync::Arc;
 
 #[derive(Debug)]
@@ -23,14 +23,14 @@ impl SimulatedEvent {
 unsafe impl Event for SimulatedEvent {
     fn record(&mut self, stream: Stream<'_>) -> Result<()> {
         self.machine.switch();
-        self.chance.stream_call("record an event")?;
+        self.chance.stream_call(Operation::RecordEvent)?;
         self.place = Some(self.machine.place(stream));
         Ok(())
     }
 
     fn is_done(&self) -> Result<bool> {
         self.machine.switch();
-        let operation = "ask an event";
+        let operation = Operation::QueryEvent;
         self.chance.stream_call(operation)?;
         let Some(place) = self.place else { return Ok(true) };
         self.machine.check_asking(operation, place)?;
@@ -38,7 +38,7 @@ unsafe impl Event for SimulatedEvent {
     }
 
     fn wait(&self) -> Result<()> {
-        let operation = "wait for an event";
+        let operation = Operation::WaitForEvent;
         self.chance.stream_call(operation)?;
         if let Some(place) = self.place {
             self.machine.check_asking(operation, place)?;
@@ -49,6 +49,6 @@ unsafe impl Event for SimulatedEvent {
 
     fn hold(&self, _: Stream<'_>) -> Result<()> {
         let reason = "no test makes a stream wait".to_owned();
-        Err(Error::Unsupported { operation: "hold a stream", reason })
+        Err(Error::new(Operation::StreamWaitEvent, Detail::Unsupported { reason }))
     }
 }

@@ -1,6 +1,6 @@
 //! The simulated device: streams, kernels, captures, and which work uses which memory.
 
-use gpu_vmm_core::{AddressRange, Error, Result, Stream};
+use gpu_vmm_core::{AddressRange, Detail, Error, Operation, Result, Stream};
 use shuttle::sync::{Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{MutexGuard, PoisonError};
@@ -271,12 +271,12 @@ impl Machine {
     }
 
     /// Refuses questions about a place in a graph, of which there must be none while the capture goes on.
-    pub(crate) fn check_asking(&self, operation: &'static str, place: Place) -> Result<()> {
+    pub(crate) fn check_asking(&self, operation: Operation, place: Place) -> Result<()> {
         let Some(capture) = place.capture else { return Ok(()) };
         let queue = &self.state().streams[&place.stream];
         let goes_on = queue.graph.is_some() && queue.captures == capture;
         assert!(!goes_on, "{operation}: that spoils the capture of {:#x}", place.stream);
-        Err(Error::Capturing { operation, source: None })
+        Err(Error::new(operation, Detail::Capturing { source: None }))
     }
 
     pub(crate) fn is_past(&self, place: Place) -> bool {
@@ -295,7 +295,7 @@ impl Machine {
         let places: Vec<Place> = {
             let state = self.state();
             if state.streams.values().any(|queue| queue.graph.is_some()) {
-                return Err(Error::Capturing { operation: "synchronize", source: None });
+                return Err(Error::new(Operation::WaitForDevice, Detail::Capturing { source: None }));
             }
             let of = |stream: &usize| only.is_none_or(|only| name(only) == *stream);
             let place = |(stream, queue): (&usize, &Queue)| Place {

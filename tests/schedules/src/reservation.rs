@@ -4,7 +4,8 @@
 use crate::chance::Chance;
 use crate::machine::Machine;
 use gpu_vmm_core::{
-    Access, AddressRange, Bytes, DeviceId, FabricHandle, Grant, Handle, Properties, Reservation, Result,
+    Access, AddressRange, Bytes, DeviceId, FabricHandle, Grant, Handle, Operation, Properties, Reservation,
+    Result,
 };
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -58,7 +59,7 @@ unsafe impl<H: Handle, R: Reservation<Handle = H>> Reservation for SimulatedRese
     }
 
     unsafe fn map(&mut self, offset: Bytes, handle: &Self::Handle) -> Result<()> {
-        self.chance.memory_call("map")?;
+        self.chance.memory_call(Operation::Map)?;
         // SAFETY: the caller's promises are passed on; so in every function below.
         unsafe { self.inner.map(offset, &handle.inner) }?;
         self.machine.map(self.inner.range().base.0 + offset.0, handle.size().0, handle.number);

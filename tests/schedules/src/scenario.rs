@@ -4,9 +4,9 @@ use crate::backend::Simulated;
 use crate::chance::Chance;
 use crate::fence::Signal;
 use crate::machine::{Machine, Task, Tenant};
-use gpu_vmm_core::{AddressRange, Backend as _, BackingStore, Bytes, Stream, WaitFor};
+use gpu_vmm_core::{AddressRange, Backend as _, BackingStore, Bytes, Result, Stream, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
-use gpu_vmm_pool::{Block, Pool, PoolError, PoolResult, PremapThread};
+use gpu_vmm_pool::{Block, Pool, PoolError, PremapThread};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::{Arc, Mutex, RwLock};
 use shuttle::thread;
@@ -213,10 +213,10 @@ impl User<'_> {
     }
 
     /// Where a result of the pool's may be an error: when memory may fail, or is short.
-    fn unless_refused<T>(&self, result: PoolResult<T>) -> Option<T> {
+    fn unless_refused<T>(&self, result: Result<T>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
-            Err(PoolError::Suspended { .. }) => None,
+            Err(error) if matches!(error.extension(), Some(PoolError::Suspended { .. })) => None,
             Err(error) if self.world.scenario.budget.is_some() && error.is_out_of_memory() => None,
             Err(_) if self.world.scenario.chance.memory > 0 => None,
             Err(error) => panic!("refused, though there is memory: {error}"),

@@ -1,7 +1,7 @@
 //! What destructors could not give back yet: a device could not be waited for while a stream was captured.
 
 use crate::driver::Backend;
-use crate::types::{Bytes, DeviceId, Error, Lock, Result};
+use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, Lock, Operation, Result};
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -61,12 +61,12 @@ impl Deferred {
     }
 
     /// Announces a capture that is about to begin: until [`capture_ends`](Deferred::capture_ends) has been called as often,
-    /// no call waits for a device, and those that would have to return [`Error::Capturing`]. Nor does a pool record events on the
+    /// no call waits for a device, and those that would have to return [`Detail::Capturing`]. Nor does a pool record events on the
     /// default stream, which spoils the capture of a blocking one. Returns when the calls have ended that do so right now.
     pub fn capture_begins(&self) {
         self.captures.fetch_add(1, Ordering::SeqCst);
         // A wait that had begun in the parent never ends in a forked child.
-        if self.items.process().check("announce a capture").is_ok() {
+        if self.items.process().check(Operation::BeginCapture).is_ok() {
             drop(self.calls.write().unwrap_or_else(PoisonError::into_inner));
         }
     }
@@ -89,12 +89,8 @@ impl Deferred {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`] while an announced capture has not ended, [`Error::Forked`] in a child, or what `call` returns.
-    pub fn unless_capturing<T>(
-        &self,
-        operation: &'static str,
-        call: impl FnOnce() -> Result<T>,
-    ) -> Result<T> {
+    /// [`Detail::Capturing`] while an announced capture has not ended, [`Detail::Forked`] in a child, or what `call` returns.
+    pub fn unless_capturing<T>(&self, operation: Operation, call: impl FnOnce() -> Result<T>) -> Result<T> {
         self.items.process().check(operation)?;
         let shared = match self.calls.try_read() {
             Err(TryLockError::Poisoned(shared)) => Some(shared.into_inner()),
@@ -102,7 +98,7 @@ impl Deferred {
         };
         // Where it cannot be had, a capture is being announced.
         if shared.is_none() || self.is_capturing() {
-            return Err(Error::Capturing { operation, source: None });
+            return Err(Error::new(operation, Detail::Capturing { source: None }));
         }
         call()
     }
@@ -117,11 +113,11 @@ impl Deferred {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`] if a stream still captures: what its device may use is still kept, and what other devices use
-    /// alone has been given back. [`Error::Forked`] in a child. Another error is the first that waiting or giving back
+    /// [`Detail::Capturing`] if a stream still captures: what its device may use is still kept, and what other devices use
+    /// alone has been given back. [`Detail::Forked`] in a child. Another error is the first that waiting or giving back
     /// returned; what could not be unmapped is left until the process ends.
     pub fn collect(&self, backend: &impl Backend) -> Result<Bytes> {
-        let operation = "collect";
+        let operation = Operation::Collect;
         let items = self.items.lock(operation)?;
         let devices: BTreeSet<_> = items.list.iter().flat_map(|item| item.devices.iter().copied()).collect();
         drop(items);
@@ -140,7 +136,7 @@ impl Deferred {
     /// Keeps memory until these devices have been waited for: one at least. A forked child keeps nothing, since all of it
     /// is the parent's.
     pub(crate) fn keep(&self, devices: BTreeSet<DeviceId>, memory: Box<dyn Release>) {
-        let Ok(mut items) = self.items.lock("keep memory") else { return };
+        let Ok(mut items) = self.items.lock(Operation::Collect) else { return };
         let (number, size) = (items.count, memory.size());
         items.count += 1;
         items.list.push(Item { number, devices, size, memory });
@@ -148,7 +144,7 @@ impl Deferred {
     }
 
     /// The number of the next item: those before it were kept by now.
-    fn mark(&self, operation: &'static str) -> Result<u64> {
+    fn mark(&self, operation: Operation) -> Result<u64> {
         // A thread that does not see yet what another one keeps leaves it to the next call.
         if self.kept() == Bytes::ZERO {
             self.items.process().check(operation).map(|()| 0)
@@ -158,7 +154,7 @@ impl Deferred {
     }
 
     /// Takes out what waits for this device alone, which was waited for after `mark` was taken.
-    fn waited(&self, operation: &'static str, device: DeviceId, mark: u64) -> Result<Vec<Item>> {
+    fn waited(&self, operation: Operation, device: DeviceId, mark: u64) -> Result<Vec<Item>> {
         if mark == 0 {
             return Ok(Vec::new());
         }
@@ -183,20 +179,20 @@ fn release(items: Vec<Item>) -> Result<()> {
 }
 
 /// Waits for a device, and returns what was kept for that. A device that has died uses nothing any more.
-fn wait_for<B: Backend>(backend: &B, operation: &'static str, device: DeviceId) -> Result<Vec<Item>> {
+fn wait_for<B: Backend>(backend: &B, operation: Operation, device: DeviceId) -> Result<Vec<Item>> {
     let deferred = backend.deferred();
     // Before the question about captures, which are the parent's in a forked child.
     let mark = deferred.mark(operation)?;
     match deferred.unless_capturing(operation, || backend.synchronize(device)) {
-        Ok(()) | Err(Error::DeviceLost { .. }) => deferred.waited(operation, device, mark),
-        Err(error) => Err(error),
+        Err(error) if error.kind() != ErrorKind::DeviceLost => Err(error),
+        _ => deferred.waited(operation, device, mark),
     }
 }
 
 /// Waits until devices have finished everything, and gives back what was kept for that.
 pub(crate) fn wait_for_devices<B: Backend>(
     backend: &B,
-    operation: &'static str,
+    operation: Operation,
     mut devices: impl Iterator<Item = DeviceId>,
 ) -> Result<()> {
     devices.try_for_each(|device| {

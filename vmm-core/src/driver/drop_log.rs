@@ -1,6 +1,6 @@
 //! What failed while something was dropped, where no error can be returned.
 
-use crate::types::{Error, Lock};
+use crate::types::{Error, Lock, Operation};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The failures of one backend's destructors. Dropping never panics; what fails in it is written down here, and
@@ -22,7 +22,7 @@ impl DropLog {
 
     /// Writes a failure down.
     pub fn record(&self, error: Error) {
-        if let Ok(mut last) = self.last.lock("record a failure") {
+        if let Ok(mut last) = self.last.lock(Operation::LogFailure) {
             self.count.fetch_add(1, Ordering::Relaxed);
             *last = Some(error);
         }
@@ -35,6 +35,6 @@ impl DropLog {
 
     /// The latest failure since this was last asked.
     pub fn take_last(&self) -> Option<Error> {
-        self.last.lock("take the latest failure").ok()?.take()
+        self.last.lock(Operation::LogFailure).ok()?.take()
     }
 }

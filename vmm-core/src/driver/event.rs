@@ -2,6 +2,8 @@
 #![allow(unsafe_code)] // traits that make promises
 
 use crate::driver::Stream;
+#[cfg(doc)]
+use crate::types::Detail;
 use crate::types::Result;
 use std::fmt::Debug;
 
@@ -34,7 +36,7 @@ pub unsafe trait Event: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignStream`](crate::Error::ForeignStream) for a stream of another device or, on CUDA, of another context;
+    /// [`Detail::ForeignStream`](crate::Detail::ForeignStream) for a stream of another device or, on CUDA, of another context;
     /// then the event marks what it did before. Else what the driver answers.
     fn record(&mut self, stream: Stream<'_>) -> Result<()>;
 

@@ -1,7 +1,7 @@
 //! A vendor's stream, and the proof that a device is done with memory.
 
 use crate::driver::{Backend, wait_for_devices};
-use crate::types::{DeviceId, Error, Result};
+use crate::types::{Detail, DeviceId, Error, Operation, Result};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
@@ -68,14 +68,14 @@ impl<'a> Stream<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`], with what to pass instead.
-    pub fn check_shared(self, operation: &'static str) -> Result<()> {
+    /// [`Detail::Unsupported`], with what to pass instead.
+    pub fn check_shared(self, operation: Operation) -> Result<()> {
         if !self.is_per_thread() {
             return Ok(());
         }
         let reason = "stream 0x2 is the per-thread default stream (CU_STREAM_PER_THREAD, hipStreamPerThread), which is \
                       another stream in each thread; pass a stream that the program created, or the default stream";
-        Err(Error::Unsupported { operation, reason: reason.to_owned() })
+        Err(Error::new(operation, Detail::Unsupported { reason: reason.to_owned() }))
     }
 }
 
@@ -106,7 +106,7 @@ impl<'a> WaitFor<'a> {
     /// opened with, and the calling thread's current one. Work in any other context that the program made
     /// (`cuCtxCreate`), and work of other processes, cannot be waited for.
     ///
-    /// While a stream captures, the result is [`Error::Capturing`]; nothing is taken away then.
+    /// While a stream captures, the result is [`Detail::Capturing`]; nothing is taken away then.
     #[must_use]
     pub const fn all_devices() -> Self {
         Self(Wait::Devices)
@@ -115,7 +115,7 @@ impl<'a> WaitFor<'a> {
     /// Waits for the work that is queued on these streams now (`cuStreamSynchronize`, `hipStreamSynchronize`). The default
     /// stream stands for that of every device that has access to the memory.
     ///
-    /// The [per-thread default stream](Stream::is_per_thread) is refused with [`Error::Unsupported`].
+    /// The [per-thread default stream](Stream::is_per_thread) is refused with [`Detail::Unsupported`].
     ///
     /// # Safety
     ///
@@ -146,7 +146,7 @@ impl<'a> WaitFor<'a> {
     /// All others of the answer's.
     pub fn or_lost<T>(answer: Result<T>, done: T) -> Result<T> {
         match answer {
-            Err(Error::DeviceLost { .. }) => Ok(done),
+            Err(error) if matches!(error.detail(), Detail::DeviceLost { .. }) => Ok(done),
             other => other,
         }
     }
@@ -156,17 +156,17 @@ impl<'a> WaitFor<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`] if a stream captures, [`Error::Unsupported`] for the
+    /// [`Detail::Capturing`] if a stream captures, [`Detail::Unsupported`] for the
     /// [per-thread default stream](Stream::is_per_thread), or what the driver answers.
     pub fn wait<B: Backend, D: Iterator<Item = DeviceId>>(
         self,
         backend: &B,
         devices: impl FnOnce() -> D,
     ) -> Result<()> {
-        const OPERATION: &str = "wait for streams";
+        const OPERATION: Operation = Operation::WaitForStream;
         match self.0 {
             Wait::Nothing => Ok(()),
-            Wait::Devices => wait_for_devices(backend, "wait for devices", devices()),
+            Wait::Devices => wait_for_devices(backend, Operation::WaitForDevice, devices()),
             Wait::Streams(streams) => {
                 streams.iter().try_for_each(|stream| stream.check_shared(OPERATION))?;
                 let wait = |device, stream| Self::or_lost(backend.synchronize_stream(device, stream), ());

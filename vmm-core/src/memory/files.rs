@@ -1,14 +1,14 @@
 //! Bytes at a place of a file, and what the system answers to work on one.
 
-use crate::types::{DriverError, Error};
+use crate::types::{Detail, DriverError, Error, Operation};
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
 /// What the system answered to `call` on a file.
-pub fn failed(operation: &'static str, call: &'static str, path: &Path, error: &io::Error) -> Error {
+pub fn failed(operation: Operation, call: &'static str, path: &Path, error: &io::Error) -> Error {
     let source = DriverError::system(call, error);
-    Error::File { operation, path: path.display().to_string(), source }
+    Error::new(operation, Detail::File { path: path.display().to_string(), source })
 }
 
 #[cfg(unix)]

@@ -3,7 +3,9 @@
 
 use crate::driver::{Backend, Handle, check_same};
 use crate::memory::poison;
-use crate::types::{Bytes, DeviceId, Error, FabricHandle, Granularity, Properties, Result};
+use crate::types::{
+    Bytes, Detail, DeviceId, Error, FabricHandle, Granularity, Operation, Properties, Result,
+};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -81,16 +83,18 @@ impl<B: Backend> PhysicalMemory<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ZeroSize`], [`Error::NoSuchDevice`], [`Error::ExceedsDevice`] for more than the device has at all,
-    /// [`Error::OutOfMemory`] for more than is free, when what the backend [keeps](crate::Deferred) has been given back;
-    /// [`Error::Unsupported`] for properties that the driver does not
+    /// [`Detail::ZeroSize`], [`Detail::NoSuchDevice`], [`Detail::ExceedsDevice`] for more than the device has at all,
+    /// [`Detail::OutOfMemory`] for more than is free, when what the backend [keeps](crate::Deferred) has been given back;
+    /// [`Detail::Unsupported`] for properties that the driver does not
     /// have.
     pub fn create(backend: &B, size: Bytes, properties: Properties) -> Result<Self> {
-        let (size, granularity) = rounded_size(backend, "create physical memory", size, &properties)?;
+        let (size, granularity) = rounded_size(backend, Operation::CreateMemory, size, &properties)?;
         // SAFETY: the device exists and is usable, and the size is a multiple of the granularity and not zero.
         let create = || unsafe { backend.create(size, &properties) };
         let handle = match create() {
-            Err(Error::OutOfMemory { .. }) if collected(backend) => create(),
+            Err(error) if matches!(error.detail(), Detail::OutOfMemory { .. }) && collected(backend) => {
+                create()
+            }
             other => other,
         }?;
         Ok(Self::own(backend, handle, granularity, false))
@@ -153,7 +157,7 @@ impl<B: Backend> PhysicalMemory<B> {
     ///
     /// # Errors
     ///
-    /// The same as for [`PhysicalMemory::create`], and what the driver answers to other bytes; [`Error::Unsupported`] where it
+    /// The same as for [`PhysicalMemory::create`], and what the driver answers to other bytes; [`Detail::Unsupported`] where it
     /// has no such handles.
     pub unsafe fn import_fabric(
         backend: &B,
@@ -220,7 +224,7 @@ impl<B: Backend> PhysicalMemory<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where it was not, or where the driver cannot share.
+    /// [`Detail::Unsupported`] where it was not, or where the driver cannot share.
     #[cfg(unix)]
     pub fn export(&self) -> Result<OwnedFd> {
         self.exporting(|handle| handle.export())
@@ -231,7 +235,7 @@ impl<B: Backend> PhysicalMemory<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where it was not, or where the driver cannot share.
+    /// [`Detail::Unsupported`] where it was not, or where the driver cannot share.
     #[cfg(windows)]
     pub fn export_win32(&self) -> Result<OwnedHandle> {
         self.exporting(|handle| handle.export_win32())
@@ -241,7 +245,7 @@ impl<B: Backend> PhysicalMemory<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where it was not, or where the driver has none.
+    /// [`Detail::Unsupported`] where it was not, or where the driver has none.
     pub fn export_fabric(&self) -> Result<FabricHandle> {
         self.exporting(|handle| handle.export_fabric())
     }
@@ -284,8 +288,8 @@ impl<B: Backend> PhysicalMemory<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignHandle`].
-    pub fn check_belongs_to(&self, operation: &'static str, backend: &B) -> Result<()> {
+    /// [`Detail::ForeignHandle`].
+    pub fn check_belongs_to(&self, operation: Operation, backend: &B) -> Result<()> {
         check_same(operation, &self.0.backend, backend)
     }
 }
@@ -299,7 +303,7 @@ fn collected<B: Backend>(backend: &B) -> bool {
     }
     // What fails here is the business of what was dropped. Some of it may have come back all the same.
     if let Err(error) = deferred.collect(backend)
-        && !matches!(error, Error::Capturing { .. })
+        && !matches!(error.detail(), Detail::Capturing { .. })
     {
         backend.drop_log().record(error);
     }
@@ -319,40 +323,40 @@ impl<B: Backend> Drop for Owned<B> {
 ///
 /// # Errors
 ///
-/// [`Error::ZeroSize`], [`Error::NoSuchDevice`], [`Error::ExceedsDevice`], [`Error::Unsupported`] for memory that the device
+/// [`Detail::ZeroSize`], [`Detail::NoSuchDevice`], [`Detail::ExceedsDevice`], [`Detail::Unsupported`] for memory that the device
 /// does not have.
 pub fn rounded_size<B: Backend>(
     backend: &B,
-    operation: &'static str,
+    operation: Operation,
     size: Bytes,
     properties: &Properties,
 ) -> Result<(Bytes, Granularity)> {
     if size.is_zero() {
-        return Err(Error::ZeroSize { operation });
+        return Err(Error::new(operation, Detail::ZeroSize));
     }
     properties.handle_types.check_here(operation)?;
     let device = properties.device;
     let total = backend.device(operation, device)?.total_memory;
-    let exceeds = Error::ExceedsDevice { operation, requested: size, device, total };
+    let exceeds = || Error::new(operation, Detail::ExceedsDevice { requested: size, device, total });
     // How much memory the host has, nobody but the driver says.
     if size > total && !properties.location.is_host() {
-        return Err(exceeds);
+        return Err(exceeds());
     }
     let granularity = backend.granularity_of(operation, properties)?;
-    granularity.round_up(size).map(|rounded| (rounded, granularity)).ok_or(exceeds)
+    granularity.round_up(size).map(|rounded| (rounded, granularity)).ok_or_else(exceeds)
 }
 
 /// Refuses a size that memory to be imported cannot have; the granularity of such memory.
 fn imported_size<B: Backend>(backend: &B, size: Bytes, properties: &Properties) -> Result<Granularity> {
-    let operation = "import physical memory";
+    let operation = Operation::ImportMemory;
     properties.handle_types.check_here(operation)?;
     backend.device(operation, properties.device)?;
     let granularity = backend.granularity_of(operation, properties)?;
     if size.is_zero() {
-        return Err(Error::ZeroSize { operation });
+        return Err(Error::new(operation, Detail::ZeroSize));
     }
     if !granularity.divides(size) {
-        return Err(Error::Unaligned { operation, what: "size", value: size.0, granularity });
+        return Err(Error::new(operation, Detail::Unaligned { what: "size", value: size.0, granularity }));
     }
     Ok(granularity)
 }

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::driver::{Backend, Handle, Reservation};
-use crate::types::{Access, Alignment, Bytes, Error, Grant, Granularity, Result};
+use crate::types::{Access, Alignment, Bytes, Detail, Grant, Granularity, Operation, Result};
 
 /// What every byte of freed memory is, where it was in a [guarded](crate::RegionBuilder::guarded) region. As an address it
 /// is nobody's, as a number of two, four or eight bytes it is a negative one.
@@ -18,11 +18,13 @@ pub const POISON: u8 = 0xdf;
 pub(crate) fn poison<B: Backend>(backend: &B, handle: &B::Handle, granularity: Granularity) {
     // It is the device's work, which can spoil a capture.
     let overwrite = || overwrite(backend, handle, granularity);
-    match backend.deferred().unless_capturing("overwrite freed memory", overwrite) {
+    match backend.deferred().unless_capturing(Operation::PoisonMemory, overwrite) {
         // What was on a device that died is gone with it; in a forked child all of it is the parent's.
-        Ok(())
-        | Err(Error::Capturing { source: None, .. } | Error::DeviceLost { .. } | Error::Forked { .. }) => {}
-        Err(error) => backend.drop_log().record(error),
+        Ok(()) => {}
+        Err(error) => match error.detail() {
+            Detail::Capturing { source: None } | Detail::DeviceLost { .. } | Detail::Forked => {}
+            _ => backend.drop_log().record(error),
+        },
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::driver::{Backend, CopyStreams, Pinned};
 use crate::memory::Segment;
-use crate::types::{Bytes, DriverError, Error, Lock, Result};
+use crate::types::{Bytes, Detail, DriverError, Error, Lock, Operation, Result};
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
@@ -54,10 +54,10 @@ impl<B: Backend> StagingRing<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ZeroSize`] for no threads or no bytes, or what the driver answers to pinning.
+    /// [`Detail::ZeroSize`] for no threads or no bytes, or what the driver answers to pinning.
     pub fn new(backend: &B, threads: usize, chunk: Bytes) -> Result<Self> {
         if threads == 0 || chunk.is_zero() {
-            return Err(Error::ZeroSize { operation: "make a ring" });
+            return Err(Error::new(Operation::PinMemory, Detail::ZeroSize));
         }
         let pair = |_| Ok([backend.pin(chunk)?, backend.pin(chunk)?]);
         let workers = Lock::new((0..threads).map(pair).collect::<Result<_>>()?);
@@ -80,7 +80,7 @@ impl<B: Backend> StagingRing<B> {
     ///
     /// # Errors
     ///
-    /// What `take` returns, [`Error::Forked`], or what the driver answers.
+    /// What `take` returns, [`Detail::Forked`], or what the driver answers.
     ///
     /// # Safety
     ///
@@ -115,7 +115,7 @@ impl<B: Backend> StagingRing<B> {
     ///
     /// # Errors
     ///
-    /// What `give` returns, [`Error::Forked`], or what the driver answers.
+    /// What `give` returns, [`Detail::Forked`], or what the driver answers.
     ///
     /// # Safety
     ///
@@ -169,7 +169,7 @@ impl<B: Backend> StagingRing<B> {
 
     /// Lets the threads work, each on its share of the chunks.
     fn work(&self, segments: &[Segment], job: &Job<'_>) -> Result<()> {
-        let workers = self.workers.lock("copy contents")?;
+        let workers = self.workers.lock(Operation::Copy)?;
         let chunks = self.chunks(segments);
         let stop = AtomicBool::new(false);
         let count = workers.len();
@@ -218,10 +218,14 @@ pub(crate) fn start_thread<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: impl FnOnce() -> T + Send + 'scope,
 ) -> Result<ScopedJoinHandle<'scope, T>> {
-    thread::Builder::new().spawn_scoped(scope, work).map_err(|error| Error::Driver {
-        operation: "copy contents",
-        source: DriverError::system("start a thread", &error),
-        context: "beside the caller's".to_owned(),
+    thread::Builder::new().spawn_scoped(scope, work).map_err(|error| {
+        Error::new(
+            Operation::Copy,
+            Detail::Driver {
+                source: DriverError::system("start a thread", &error),
+                context: "beside the caller's".to_owned(),
+            },
+        )
     })
 }
 

@@ -2,7 +2,7 @@
 
 use crate::driver::Backend;
 use crate::memory::PhysicalMemory;
-use crate::types::{Bytes, DeviceId, Error, Result};
+use crate::types::{Bytes, Detail, DeviceId, Error, Operation, Result};
 use std::collections::BTreeMap;
 
 /// Memory that is bound to a part of a multicast object.
@@ -40,38 +40,45 @@ impl<B: Backend> Bindings<B> {
     }
 
     /// The binding of a device's memory that begins at an offset.
-    pub(super) fn at(&self, operation: &'static str, device: DeviceId, offset: Bytes) -> Result<&Binding<B>> {
+    pub(super) fn at(&self, operation: Operation, device: DeviceId, offset: Bytes) -> Result<&Binding<B>> {
         let place = || format!("from offset {offset} on");
-        self.0.get(&(device, offset)).ok_or_else(|| Error::NotBound { operation, device, place: place() })
+        self.0
+            .get(&(device, offset))
+            .ok_or_else(|| Error::new(operation, Detail::NotBound { device, place: place() }))
     }
 
     /// Refuses a part in which memory of the device is bound.
     pub(super) fn check_free(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         offset: Bytes,
         length: Bytes,
     ) -> Result<()> {
         let before = self.0.range((device, Bytes::ZERO)..(device, offset + length)).next_back();
         match before {
-            Some((_, bound)) if bound.offset + bound.length > offset => Err(Error::AlreadyBound {
+            Some((_, bound)) if bound.offset + bound.length > offset => Err(Error::new(
                 operation,
-                device,
-                offset,
-                length,
-                bound_offset: bound.offset,
-                bound_length: bound.length,
-            }),
+                Detail::AlreadyBound {
+                    device,
+                    offset,
+                    length,
+                    bound_offset: bound.offset,
+                    bound_length: bound.length,
+                },
+            )),
             _ => Ok(()),
         }
     }
 
     /// Refuses a device of which nothing is bound.
-    pub(super) fn check_any(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+    pub(super) fn check_any(&self, operation: Operation, device: DeviceId) -> Result<()> {
         if self.iter().any(|bound| bound.memory.device() == device) {
             return Ok(());
         }
-        Err(Error::NotBound { operation, device, place: "anywhere, and each device needs some".to_owned() })
+        Err(Error::new(
+            operation,
+            Detail::NotBound { device, place: "anywhere, and each device needs some".to_owned() },
+        ))
     }
 }

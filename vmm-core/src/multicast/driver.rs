@@ -2,7 +2,9 @@
 #![allow(unsafe_code)]
 
 use crate::driver::{Backend, Handle};
-use crate::types::{Bytes, DeviceId, FabricHandle, Granularity, Properties, Result};
+#[cfg(doc)]
+use crate::types::Detail;
+use crate::types::{Bytes, DeviceId, FabricHandle, Granularity, Operation, Properties, Result};
 use std::convert::Infallible;
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -22,9 +24,9 @@ pub unsafe trait MulticastBackend: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) with the reason that the
-    /// [capability](crate::Feature::Multicast) has; [`Error::Forked`](crate::Error::Forked).
-    fn multicast(&self, operation: &'static str) -> Result<Self::Driver>;
+    /// [`Detail::Unsupported`](crate::Detail::Unsupported) with the reason that the
+    /// [capability](crate::Feature::Multicast) has; [`Detail::Forked`](crate::Detail::Forked).
+    fn multicast(&self, operation: Operation) -> Result<Self::Driver>;
 }
 
 /// The driver's calls for multicast objects.
@@ -44,8 +46,8 @@ pub unsafe trait MulticastDriver: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`](crate::Error::Unsupported) with the reason.
-    fn check_device(&self, operation: &'static str, device: DeviceId) -> Result<()>;
+    /// [`Detail::Unsupported`](crate::Detail::Unsupported) with the reason.
+    fn check_device(&self, operation: Operation, device: DeviceId) -> Result<()>;
 
     /// What an object of `devices` devices and `size` bytes is made in. CUDA: `cuMulticastGetGranularity`.
     ///
@@ -54,7 +56,7 @@ pub unsafe trait MulticastDriver: Debug + Send + Sync {
     /// What the driver answers.
     fn granularity(
         &self,
-        operation: &'static str,
+        operation: Operation,
         devices: u32,
         size: Bytes,
         properties: &Properties,
@@ -176,11 +178,11 @@ pub struct NoMulticast<H>(Infallible, PhantomData<fn(&H)>);
 unsafe impl<H: Handle> MulticastDriver for NoMulticast<H> {
     type Handle = H;
 
-    fn check_device(&self, _: &'static str, _: DeviceId) -> Result<()> {
+    fn check_device(&self, _: Operation, _: DeviceId) -> Result<()> {
         match self.0 {}
     }
 
-    fn granularity(&self, _: &'static str, _: u32, _: Bytes, _: &Properties) -> Result<MulticastGranularity> {
+    fn granularity(&self, _: Operation, _: u32, _: Bytes, _: &Properties) -> Result<MulticastGranularity> {
         match self.0 {}
     }
 

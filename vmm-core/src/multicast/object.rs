@@ -6,7 +6,7 @@ use super::range::Mapping;
 use super::{Binding, Failed, MulticastBackend, MulticastDriver, MulticastGranularity, MulticastRange};
 use crate::memory::PhysicalMemory;
 use crate::region::{Placement, check_aligned, check_inside};
-use crate::types::{Bytes, DeviceId, Error, Properties, Result};
+use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, Operation, Properties, Result};
 use std::mem::forget;
 use std::sync::{Arc, OnceLock};
 
@@ -49,15 +49,13 @@ impl<B: MulticastBackend> Object<B> {
         self.given_up.get().is_some()
     }
 
-    fn check_in_use(&self, operation: &'static str) -> Result<()> {
+    fn check_in_use(&self, operation: Operation) -> Result<()> {
         match self.given_up.get() {
             None => Ok(()),
-            Some(cause) => Err(Error::Poisoned {
+            Some(cause) => Err(Error::new(
                 operation,
-                offset: Bytes::ZERO,
-                length: self.size,
-                cause: cause.clone(),
-            }),
+                Detail::Poisoned { offset: Bytes::ZERO, length: self.size, cause: cause.clone() },
+            )),
         }
     }
 }
@@ -110,11 +108,11 @@ impl<B: MulticastBackend> Multicast<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignHandle`], [`Error::NotInTeam`] for memory of a device that this process has not added,
-    /// [`Error::Unsupported`] for memory of the host, and for memory that is not shareable where the object is;
-    /// [`Error::Unaligned`] for what is no multiple of the [minimum granularity](MulticastGranularity::minimum),
-    /// [`Error::ZeroSize`], [`Error::Overflow`], [`Error::OutOfRange`] for a part that goes beyond the object or the memory,
-    /// [`Error::AlreadyBound`]; or what the driver answers. Then nothing has been bound.
+    /// [`Detail::ForeignHandle`], [`Detail::NotInTeam`] for memory of a device that this process has not added,
+    /// [`Detail::Unsupported`] for memory of the host, and for memory that is not shareable where the object is;
+    /// [`Detail::Unaligned`] for what is no multiple of the [minimum granularity](MulticastGranularity::minimum),
+    /// [`Detail::ZeroSize`], [`Detail::Overflow`], [`Detail::OutOfRange`] for a part that goes beyond the object or the memory,
+    /// [`Detail::AlreadyBound`]; or what the driver answers. Then nothing has been bound.
     pub fn bind(
         &mut self,
         offset: Bytes,
@@ -122,7 +120,7 @@ impl<B: MulticastBackend> Multicast<B> {
         memory_offset: Bytes,
         length: Bytes,
     ) -> Result<()> {
-        let operation = "bind";
+        let operation = Operation::Bind;
         let object = &self.object;
         object.check_in_use(operation)?;
         memory.check_belongs_to(operation, &object.backend)?;
@@ -147,9 +145,9 @@ impl<B: MulticastBackend> Multicast<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotBound`] where no binding of the device begins there, or what the driver answers; then it is still bound.
+    /// [`Detail::NotBound`] where no binding of the device begins there, or what the driver answers; then it is still bound.
     pub fn unbind(&mut self, device: DeviceId, offset: Bytes) -> Result<()> {
-        let operation = "unbind";
+        let operation = Operation::Unbind;
         let object = &self.object;
         object.check_in_use(operation)?;
         let length = self.bindings.at(operation, device, offset)?.length;
@@ -168,7 +166,7 @@ impl<B: MulticastBackend> Multicast<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotBound`] where a device of this process has bound nothing, those of
+    /// [`Detail::NotBound`] where a device of this process has bound nothing, those of
     /// [`RegionBuilder::build`](crate::RegionBuilder::build), or what the driver answers. Then nothing is mapped, and the
     /// object comes back with what is bound.
     pub fn map(self, placement: Placement) -> Result<MulticastRange<B>, Failed<Self>> {
@@ -179,7 +177,7 @@ impl<B: MulticastBackend> Multicast<B> {
     }
 
     fn place(&self, placement: Placement) -> Result<Mapping<B>> {
-        let operation = "map multicast object";
+        let operation = Operation::MapMulticast;
         self.object.check_in_use(operation)?;
         self.object.devices.iter().try_for_each(|device| self.bindings.check_any(operation, *device))?;
         Mapping::new(operation, &self.object, placement)
@@ -189,9 +187,9 @@ impl<B: MulticastBackend> Multicast<B> {
     ///
     /// # Errors
     ///
-    /// What unbinding answers, or [`Error::Poisoned`]. What could not be unbound is left to the driver until the process ends, and so is the object.
+    /// What unbinding answers, or [`Detail::Poisoned`]. What could not be unbound is left to the driver until the process ends, and so is the object.
     pub fn close(mut self) -> Result<()> {
-        self.object.check_in_use("close")?;
+        self.object.check_in_use(Operation::ReleaseMemory)?;
         self.unbind_all()
     }
 
@@ -209,12 +207,16 @@ impl<B: MulticastBackend> Multicast<B> {
         first
     }
 
-    fn check_memory(&self, operation: &'static str, memory: &Properties) -> Result<()> {
-        let unsupported = |reason: &str| Err(Error::Unsupported { operation, reason: reason.to_owned() });
+    fn check_memory(&self, operation: Operation, memory: &Properties) -> Result<()> {
+        let unsupported =
+            |reason: &str| Err(Error::new(operation, Detail::Unsupported { reason: reason.to_owned() }));
         let devices = &self.object.devices;
         if !devices.contains(&memory.device) {
             let names: Vec<_> = devices.iter().map(ToString::to_string).collect();
-            return Err(Error::NotInTeam { operation, device: memory.device, team: names.join(", ") });
+            return Err(Error::new(
+                operation,
+                Detail::NotInTeam { device: memory.device, team: names.join(", ") },
+            ));
         }
         if memory.location.is_host() {
             return unsupported("a multicast object takes memory of its devices, and this is the host's");
@@ -233,7 +235,8 @@ impl<B: MulticastBackend> Drop for Multicast<B> {
         if !self.object.is_given_up() {
             match self.unbind_all() {
                 // In a forked child all of it is the parent's.
-                Ok(()) | Err(Error::Forked { .. }) => {}
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Forked => {}
                 Err(error) => self.object.backend.drop_log().record(error),
             }
         }

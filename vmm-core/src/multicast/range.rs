@@ -5,7 +5,7 @@ use super::object::Object;
 use super::{Failed, Multicast, MulticastBackend};
 use crate::driver::{Reservation, WaitFor};
 use crate::region::{Placement, reserve, rounded};
-use crate::types::{Access, Address, AddressRange, Bytes, Error, Grant, Result};
+use crate::types::{Access, Address, AddressRange, Bytes, Error, ErrorKind, Grant, Operation, Result};
 use std::mem::forget;
 use std::sync::Arc;
 
@@ -20,11 +20,7 @@ pub(super) struct Mapping<B: MulticastBackend> {
 
 impl<B: MulticastBackend> Mapping<B> {
     /// Maps the object, with access for the devices of this process.
-    pub(super) fn new(
-        operation: &'static str,
-        object: &Arc<Object<B>>,
-        placement: Placement,
-    ) -> Result<Self> {
+    pub(super) fn new(operation: Operation, object: &Arc<Object<B>>, placement: Placement) -> Result<Self> {
         let Object { backend, granularity, size, .. } = object.as_ref();
         let minimum = granularity.minimum.max(backend.granularity());
         let alignment = match placement {
@@ -40,7 +36,7 @@ impl<B: MulticastBackend> Mapping<B> {
         let Err(error) = mapping.grant() else { return Ok(mapping) };
         // SAFETY: the address was told to no one.
         let Err(undo) = mapping.unmap(unsafe { WaitFor::nothing() }) else { return Err(error) };
-        let failed = Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) };
+        let failed = error.rollback_failed(undo);
         mapping.give_up(&failed);
         Err(failed)
     }
@@ -76,7 +72,8 @@ impl<B: MulticastBackend> Drop for Mapping<B> {
     fn drop(&mut self) {
         match self.unmap(WaitFor::all_devices()) {
             // In a forked child all of it is the parent's.
-            Ok(()) | Err(Error::Forked { .. }) => {}
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Forked => {}
             Err(error) => {
                 self.give_up(&error);
                 self.object.backend.drop_log().record(error);

@@ -4,7 +4,9 @@
 use super::object::Object;
 use super::{Multicast, MulticastBackend, MulticastDriver, MulticastGranularity};
 use crate::driver::Handle;
-use crate::types::{Bytes, DeviceId, Error, FabricHandle, HandleTypes, Properties, Result};
+use crate::types::{
+    Bytes, Detail, DeviceId, Error, FabricHandle, HandleTypes, Operation, Properties, Result,
+};
 
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -66,18 +68,18 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
     ///
     /// Those of [`create`](Self::create).
     pub fn granularity(&self) -> Result<MulticastGranularity> {
-        self.plan("multicast granularity").map(|plan| plan.granularity)
+        self.plan(Operation::QueryMulticast).map(|plan| plan.granularity)
     }
 
     /// Makes the object and adds this process's devices. CUDA: `cuMulticastCreate`, `cuMulticastAddDevice`.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where the driver or one of the devices has no multicast, [`Error::BadTeam`] for no device, one
-    /// that is named twice, or too many in all, [`Error::NoSuchDevice`], [`Error::ZeroSize`], [`Error::ExceedsDevice`] for more than
+    /// [`Detail::Unsupported`] where the driver or one of the devices has no multicast, [`Detail::BadTeam`] for no device, one
+    /// that is named twice, or too many in all, [`Detail::NoSuchDevice`], [`Detail::ZeroSize`], [`Detail::ExceedsDevice`] for more than
     /// a device has memory, or what the driver answers. Then there is no object.
     pub fn create(self) -> Result<Team<B>> {
-        let plan = self.plan("create multicast object")?;
+        let plan = self.plan(Operation::CreateMulticast)?;
         // SAFETY: the size was rounded up and is not zero, and the device was checked and is added next.
         let handle = unsafe { plan.driver.create(plan.team, plan.size, &plan.properties) }?;
         self.join(plan, handle)
@@ -96,7 +98,7 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
     /// Those of [`create`](Self::create).
     #[cfg(unix)]
     pub unsafe fn import(self, fd: BorrowedFd<'_>) -> Result<Team<B>> {
-        let plan = self.plan("import multicast object")?;
+        let plan = self.plan(Operation::ImportMulticast)?;
         // SAFETY: the caller vouches for the descriptor and what it stands for.
         let handle = unsafe { plan.driver.import(fd, plan.size, &plan.properties) }?;
         self.join(plan, handle)
@@ -112,21 +114,21 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
     ///
     /// Those of [`create`](Self::create).
     pub unsafe fn import_fabric(self, from: &FabricHandle) -> Result<Team<B>> {
-        let plan = self.plan("import multicast object")?;
+        let plan = self.plan(Operation::ImportMulticast)?;
         // SAFETY: the caller vouches for the bytes and what they stand for.
         let handle = unsafe { plan.driver.import_fabric(from, plan.size, &plan.properties) }?;
         self.join(plan, handle)
     }
 
     /// Checks everything, before there is anything.
-    fn plan(&self, operation: &'static str) -> Result<Plan<B>> {
+    fn plan(&self, operation: Operation) -> Result<Plan<B>> {
         let driver = self.backend.multicast(operation)?;
-        let bad = |why: String| Err(Error::BadTeam { operation, why });
+        let bad = |why: String| Err(Error::new(operation, Detail::BadTeam { why }));
         let Some(first) = self.devices.first() else {
             return bad("no device of this process is in the team; add at least one".to_owned());
         };
         if self.size.is_zero() {
-            return Err(Error::ZeroSize { operation });
+            return Err(Error::new(operation, Detail::ZeroSize));
         }
         for (place, device) in self.devices.iter().enumerate() {
             let total = self.backend.device(operation, *device)?.total_memory;
@@ -135,7 +137,10 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
             }
             driver.check_device(operation, *device)?;
             if self.size > total {
-                return Err(Error::ExceedsDevice { operation, requested: self.size, device: *device, total });
+                return Err(Error::new(
+                    operation,
+                    Detail::ExceedsDevice { requested: self.size, device: *device, total },
+                ));
             }
         }
         let here = self.devices.len() as u32;
@@ -148,8 +153,9 @@ impl<'a, B: MulticastBackend> TeamBuilder<'a, B> {
             HandleTypes::empty()
         };
         let properties = Properties::on(*first).exported_as(self.handle_types | default);
-        let too_large =
-            || Error::AddressSpaceExhausted { operation, size: self.size, limit: Bytes(u64::MAX) };
+        let too_large = || {
+            Error::new(operation, Detail::AddressSpaceExhausted { size: self.size, limit: Bytes(u64::MAX) })
+        };
         // The driver is asked about whole granules of memory, as others ask it.
         let asked = self.backend.granularity().round_up(self.size).ok_or_else(too_large)?;
         let granularity = driver.granularity(operation, team, asked, &properties)?;
@@ -204,7 +210,7 @@ impl<B: MulticastBackend> Team<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] where no device is [elsewhere](TeamBuilder::elsewhere) and no type of handle was asked for, or
+    /// [`Detail::Unsupported`] where no device is [elsewhere](TeamBuilder::elsewhere) and no type of handle was asked for, or
     /// where the object was imported: CUDA exports from the process that created it.
     #[cfg(unix)]
     pub fn export(&self) -> Result<OwnedFd> {

@@ -10,7 +10,7 @@ use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::PhysicalMemory;
-use crate::types::{AccessMap, Bytes, Error, Properties, Result};
+use crate::types::{AccessMap, Bytes, Detail, Error, Operation, Properties, Result};
 
 /// Physical memory at an offset of a region: a mapping that a region is to have.
 #[derive(Debug)]
@@ -34,8 +34,8 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Suspended`], [`Error::Poisoned`].
-    pub fn check_usable(&self, operation: &'static str) -> Result<()> {
+    /// [`Detail::Suspended`], [`Detail::Poisoned`].
+    pub fn check_usable(&self, operation: Operation) -> Result<()> {
         self.check_active(operation)?;
         self.layout.check_in_use(operation)
     }
@@ -46,13 +46,13 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::AlreadyMapped`] for mappings that overlap or are out of order, [`Error::AddressSpaceExhausted`],
-    /// [`Error::Unaligned`], [`Error::ForeignHandle`], [`Error::PeerUnreachable`], [`Error::CrossesReservation`],
-    /// [`Error::Suspended`], [`Error::AddressTaken`] if there is no room behind the reservation, or what the driver answers.
+    /// [`Detail::AlreadyMapped`] for mappings that overlap or are out of order, [`Detail::AddressSpaceExhausted`],
+    /// [`Detail::Unaligned`], [`Detail::ForeignHandle`], [`Detail::PeerUnreachable`], [`Detail::CrossesReservation`],
+    /// [`Detail::Suspended`], [`Detail::AddressTaken`] if there is no room behind the reservation, or what the driver answers.
     /// The region is as before then.
     pub fn apply_layout(
         &mut self,
-        operation: &'static str,
+        operation: Operation,
         wanted: &[MappedMemory<B>],
         done: WaitFor<'_>,
     ) -> Result<()> {
@@ -79,10 +79,10 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`apply_layout`](Self::apply_layout), and [`Error::Poisoned`].
+    /// Those of [`apply_layout`](Self::apply_layout), and [`Detail::Poisoned`].
     pub fn apply_layout_elsewhere(
         &mut self,
-        operation: &'static str,
+        operation: Operation,
         wanted: &[MappedMemory<B>],
         placement: Placement,
         done: WaitFor<'_>,
@@ -101,7 +101,7 @@ impl<B: Backend> Region<B> {
     }
 
     /// Refuses mappings that [`apply_layout`](Self::apply_layout) would refuse, before there is anything to be arranged.
-    pub(crate) fn check_wanted(&self, operation: &'static str, wanted: &[MappedMemory<B>]) -> Result<()> {
+    pub(crate) fn check_wanted(&self, operation: Operation, wanted: &[MappedMemory<B>]) -> Result<()> {
         let pieces: Vec<Piece<B>> = wanted.iter().map(MappedMemory::piece).collect();
         self.check_pieces(operation, &pieces)?;
         check_addresses(operation, self.address(), &pieces)
@@ -124,7 +124,7 @@ impl<B: Backend> Region<B> {
     }
 
     /// Refuses memory of another backend, offsets that are not aligned, and devices that cannot reach the memory.
-    fn check_pieces(&self, operation: &'static str, pieces: &[Piece<B>]) -> Result<()> {
+    fn check_pieces(&self, operation: Operation, pieces: &[Piece<B>]) -> Result<()> {
         for Piece { offset, mapping } in pieces {
             let memory = &mapping.memory;
             memory.check_belongs_to(operation, &self.backend)?;
@@ -138,7 +138,7 @@ impl<B: Backend> Region<B> {
     /// Refuses access for devices that cannot reach the memory.
     pub(super) fn check_ways(
         &self,
-        operation: &'static str,
+        operation: Operation,
         ways: impl Iterator<Item = (AccessMap, Properties)>,
     ) -> Result<()> {
         let mut reached = None;
@@ -154,7 +154,7 @@ impl<B: Backend> Region<B> {
 
     fn exchange(
         &mut self,
-        operation: &'static str,
+        operation: Operation,
         gone: &[Part],
         new: &[Piece<B>],
         done: WaitFor<'_>,
@@ -170,18 +170,24 @@ impl<B: Backend> Region<B> {
 }
 
 /// Refuses mappings that overlap, come out of order, or end beyond what any process can address.
-fn check_order<B: Backend>(operation: &'static str, wanted: &[MappedMemory<B>]) -> Result<()> {
+fn check_order<B: Backend>(operation: Operation, wanted: &[MappedMemory<B>]) -> Result<()> {
     let mut before: Option<(Bytes, Bytes)> = None;
     for MappedMemory { offset, memory, .. } in wanted {
         let (offset, length) = (*offset, memory.size());
         let end = Bytes(offset.0.saturating_add(length.0));
         if end > ADDRESS_SPACE {
-            return Err(Error::AddressSpaceExhausted { operation, size: end, limit: ADDRESS_SPACE });
+            return Err(Error::new(
+                operation,
+                Detail::AddressSpaceExhausted { size: end, limit: ADDRESS_SPACE },
+            ));
         }
         if let Some((mapped_offset, mapped_length)) =
             before.filter(|(begin, length)| *begin + *length > offset)
         {
-            return Err(Error::AlreadyMapped { operation, offset, length, mapped_offset, mapped_length });
+            return Err(Error::new(
+                operation,
+                Detail::AlreadyMapped { offset, length, mapped_offset, mapped_length },
+            ));
         }
         before = Some((offset, length));
     }

@@ -6,7 +6,7 @@
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{PhysicalMemory, rounded_size};
 use crate::region::{MappedMemory, Region, RegionBuilder, rounded};
-use crate::types::{Address, BankId, Bytes, Error, Result};
+use crate::types::{Address, BankId, Bytes, Detail, Error, Operation, Result};
 use std::collections::BTreeMap;
 
 /// A range of addresses that stays where it is for its life, and several sets of memory of which one at a time is shown
@@ -50,10 +50,10 @@ impl<B: Backend> BankedRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ZeroSize`], [`Error::OutOfRange`] and [`Error::AddressSpaceExhausted`] for more than the addresses,
-    /// [`Error::ExceedsDevice`], [`Error::OutOfMemory`], or what the driver answers.
+    /// [`Detail::ZeroSize`], [`Detail::OutOfRange`] and [`Detail::AddressSpaceExhausted`] for more than the addresses,
+    /// [`Detail::ExceedsDevice`], [`Detail::OutOfMemory`], or what the driver answers.
     pub fn add_bank(&mut self, size: Bytes) -> Result<BankId> {
-        let operation = "add a set";
+        let operation = Operation::AddBank;
         let properties = self.region.growing_memory();
         let size = rounded(operation, size, self.region.granularity())?;
         let (size, _) = rounded_size(self.region.backend(), operation, size, &properties)?;
@@ -66,22 +66,22 @@ impl<B: Backend> BankedRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ZeroSize`] for no piece, [`Error::ForeignHandle`], [`Error::OutOfRange`] for more than the addresses,
-    /// [`Error::Unaligned`] where a piece would not lie at a multiple of the granularity, and
-    /// [`Error::PeerUnreachable`] for memory that a device with access cannot reach. No driver is asked to change
+    /// [`Detail::ZeroSize`] for no piece, [`Detail::ForeignHandle`], [`Detail::OutOfRange`] for more than the addresses,
+    /// [`Detail::Unaligned`] where a piece would not lie at a multiple of the granularity, and
+    /// [`Detail::PeerUnreachable`] for memory that a device with access cannot reach. No driver is asked to change
     /// anything.
     pub fn add_bank_of(&mut self, memory: Vec<PhysicalMemory<B>>) -> Result<BankId> {
-        let operation = "add a set";
+        let operation = Operation::AddBank;
         let mut end = Bytes::ZERO;
         for piece in &memory {
-            let overflow = Error::Overflow { operation, base: end.0, length: piece.size().0 };
-            end = end.checked_add(piece.size()).ok_or(overflow)?;
+            let overflow = || Error::new(operation, Detail::Overflow { base: end.0, length: piece.size().0 });
+            end = end.checked_add(piece.size()).ok_or_else(overflow)?;
         }
         self.region.check_inside(operation, Bytes::ZERO, end)?;
         self.region.check_wanted(operation, &self.wanted(&memory))?;
         let id = BankId(self.next);
-        let overflow = Error::Overflow { operation, base: u64::from(id.0), length: 1 };
-        self.next = self.next.checked_add(1).ok_or(overflow)?;
+        let overflow = || Error::new(operation, Detail::Overflow { base: u64::from(id.0), length: 1 });
+        self.next = self.next.checked_add(1).ok_or_else(overflow)?;
         self.sets.insert(id, memory);
         Ok(id)
     }
@@ -94,9 +94,9 @@ impl<B: Backend> BankedRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchBank`], or what waiting or the driver answers; then the old one is still shown.
+    /// [`Detail::NoSuchBank`], or what waiting or the driver answers; then the old one is still shown.
     pub fn select(&mut self, set: BankId, done: WaitFor<'_>) -> Result<()> {
-        let operation = "show a set";
+        let operation = Operation::SelectBank;
         let memory = self.set(operation, set)?;
         self.region.check_usable(operation)?;
         if self.selected == Some(set) {
@@ -114,7 +114,7 @@ impl<B: Backend> BankedRegion<B> {
     ///
     /// What waiting or the driver answers; then the set is still shown.
     pub fn hide(&mut self, done: WaitFor<'_>) -> Result<()> {
-        self.region.apply_layout("hide a set", &[], done)?;
+        self.region.apply_layout(Operation::HideBank, &[], done)?;
         self.selected = None;
         Ok(())
     }
@@ -124,9 +124,9 @@ impl<B: Backend> BankedRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchBank`], or those of [`BankedRegion::hide`]; then the set is still there.
+    /// [`Detail::NoSuchBank`], or those of [`BankedRegion::hide`]; then the set is still there.
     pub fn remove_bank(&mut self, set: BankId, done: WaitFor<'_>) -> Result<Vec<PhysicalMemory<B>>> {
-        self.set("remove a set", set)?;
+        self.set(Operation::RemoveBank, set)?;
         if self.selected == Some(set) {
             self.hide(done)?;
         }
@@ -195,11 +195,11 @@ impl<B: Backend> BankedRegion<B> {
     }
 
     /// The memory of a set.
-    fn set(&self, operation: &'static str, set: BankId) -> Result<&[PhysicalMemory<B>]> {
+    fn set(&self, operation: Operation, set: BankId) -> Result<&[PhysicalMemory<B>]> {
         self.sets.get(&set).map(Vec::as_slice).ok_or_else(|| {
             let all: Vec<String> = self.sets.keys().map(BankId::to_string).collect();
             let there = if all.is_empty() { "none".to_owned() } else { all.join(", ") };
-            Error::NoSuchBank { operation, set, there }
+            Error::new(operation, Detail::NoSuchBank { set, there })
         })
     }
 

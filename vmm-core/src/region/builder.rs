@@ -5,7 +5,8 @@ use super::guard::reserve_guarded;
 use super::{Region, check_aligned, restorable};
 use crate::driver::{Backend, Reservation};
 use crate::types::{
-    Access, AccessMap, Address, Alignment, Bytes, DeviceId, Error, Granularity, Properties, Result,
+    Access, AccessMap, Address, Alignment, Bytes, Detail, DeviceId, Error, Granularity, Operation,
+    Properties, Result,
 };
 
 /// The most addresses that a process can have on any platform that GPUs run on: 47 bits.
@@ -170,7 +171,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     /// memory that is freed while a [known capture](crate::Deferred) lasts.
     ///
     /// ```
-    /// # use gpu_vmm_core::{Backend, Bytes, Error, Region, Result};
+    /// # use gpu_vmm_core::{Backend, Bytes, ErrorKind, Region, Result};
     /// # fn example<B: Backend>(backend: &B) -> Result<()> {
     /// let mut region = Region::builder(backend).reserve(Bytes::mib(64)).guarded().build()?;
     /// region.grow_to(region.reserved())?;
@@ -178,8 +179,8 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     /// let stray = region.range().end();
     /// assert!(!region.range().contains(stray));
     /// // No growth gets there either.
-    /// let refused = region.grow_to(region.reserved() + Bytes(1));
-    /// assert!(matches!(refused, Err(Error::Guarded { .. })));
+    /// let error = region.grow_to(region.reserved() + Bytes(1)).unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::AddressTaken);
     /// # Ok(())
     /// # }
     /// ```
@@ -214,12 +215,12 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ZeroSize`], [`Error::BadAlignment`], [`Error::Unaligned`] for a hint that is no multiple of the
-    /// alignment and the granularity, [`Error::Overflow`], [`Error::AddressSpaceExhausted`], [`Error::NoSuchDevice`],
-    /// [`Error::AddressTaken`] where [`Placement::Exact`] could not be had, and [`Error::NotRestorable`] where
+    /// [`Detail::ZeroSize`], [`Detail::BadAlignment`], [`Detail::Unaligned`] for a hint that is no multiple of the
+    /// alignment and the granularity, [`Detail::Overflow`], [`Detail::AddressSpaceExhausted`], [`Detail::NoSuchDevice`],
+    /// [`Detail::AddressTaken`] where [`Placement::Exact`] could not be had, and [`Detail::NotRestorable`] where
     /// [`Placement::Restorable`] could not.
     pub fn build(self) -> Result<Region<B>> {
-        let operation = "reserve";
+        let operation = Operation::Reserve;
         let backend = self.backend;
         let device = backend.device(operation, self.memory.device)?;
         for grant in self.access.grants() {
@@ -254,19 +255,19 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
 }
 
 /// A number of addresses, rounded up, if a process can have that many.
-pub(crate) fn rounded(operation: &'static str, size: Bytes, granularity: Granularity) -> Result<Bytes> {
+pub(crate) fn rounded(operation: Operation, size: Bytes, granularity: Granularity) -> Result<Bytes> {
     if size.is_zero() {
-        return Err(Error::ZeroSize { operation });
+        return Err(Error::new(operation, Detail::ZeroSize));
     }
     match granularity.round_up(size) {
         Some(rounded) if rounded <= ADDRESS_SPACE => Ok(rounded),
-        _ => Err(Error::AddressSpaceExhausted { operation, size, limit: ADDRESS_SPACE }),
+        _ => Err(Error::new(operation, Detail::AddressSpaceExhausted { size, limit: ADDRESS_SPACE })),
     }
 }
 
 /// Refuses a hint that is not aligned, or from which the size runs over the end of the address space.
 pub(super) fn check_hint(
-    operation: &'static str,
+    operation: Operation,
     address: Address,
     size: Bytes,
     alignment: Alignment,
@@ -274,7 +275,7 @@ pub(super) fn check_hint(
     check_aligned(operation, "address", address.0, as_granularity(alignment))?;
     match address.checked_add(size) {
         Some(_) => Ok(()),
-        None => Err(Error::Overflow { operation, base: address.0, length: size.0 }),
+        None => Err(Error::new(operation, Detail::Overflow { base: address.0, length: size.0 })),
     }
 }
 
@@ -286,7 +287,7 @@ pub(super) fn as_granularity(alignment: Alignment) -> Granularity {
 /// Reserves addresses and holds the driver's answer against what was asked. What does not fit is given back.
 pub(crate) fn reserve<B: Backend>(
     backend: &B,
-    operation: &'static str,
+    operation: Operation,
     size: Bytes,
     alignment: Alignment,
     granularity: Granularity,
@@ -308,12 +309,12 @@ pub(crate) fn reserve<B: Backend>(
     if let Placement::Exact(wanted) = placement
         && range.base != wanted
     {
-        return Err(Error::AddressTaken { operation, wanted, offered: range.base });
+        return Err(Error::new(operation, Detail::AddressTaken { wanted, offered: range.base }));
     }
     if range.size != size || !range.base.is_aligned_to(alignment.bytes()) {
         let what =
             format!("{size} with an alignment of {} were asked for, and {range} came", alignment.bytes());
-        return Err(Error::DriverContractViolated { operation, what });
+        return Err(Error::new(operation, Detail::DriverContractViolated { what }));
     }
     Ok(reservation)
 }

@@ -6,8 +6,10 @@ use super::data::By;
 use crate::driver::{Backend, check_same};
 use crate::memory::Segment;
 #[cfg(doc)]
+use crate::types::Detail;
+#[cfg(doc)]
 use crate::types::Error;
-use crate::types::{Access, Bytes, Result};
+use crate::types::{Access, Bytes, Operation, Result};
 
 impl<B: Backend> Region<B> {
     /// Copies a part of another region into this one and waits until it is there. CUDA: `cuMemcpyDtoD`, HIP:
@@ -18,8 +20,8 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignHandle`] for a region of another backend; [`Error::OutOfRange`], [`Error::NotMapped`],
-    /// [`Error::NoAccess`] for either side; or what the driver answers: then some of the bytes may have been written.
+    /// [`Detail::ForeignHandle`] for a region of another backend; [`Detail::OutOfRange`], [`Detail::NotMapped`],
+    /// [`Detail::NoAccess`] for either side; or what the driver answers: then some of the bytes may have been written.
     ///
     /// ```
     /// # use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Region, Result};
@@ -35,7 +37,7 @@ impl<B: Backend> Region<B> {
     /// # }
     /// ```
     pub fn copy_from(&mut self, offset: Bytes, source: &Self, from: Bytes, length: Bytes) -> Result<()> {
-        let operation = "copy";
+        let operation = Operation::Copy;
         check_same(operation, &source.backend, &self.backend)?;
         let targets = self.segments(operation, offset, length, Access::ReadWrite, By::Owner)?;
         let mut steps: Vec<(Segment, Segment)> = Vec::new();

@@ -8,7 +8,7 @@
 use super::Region;
 use crate::driver::Backend;
 use crate::memory::Segment;
-use crate::types::{Access, Bytes, DeviceId, Error, Result};
+use crate::types::{Access, Bytes, Detail, DeviceId, Error, Operation, Result};
 
 /// Who is to have the access that is needed.
 #[derive(Clone, Copy, Debug)]
@@ -25,11 +25,13 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`], [`Error::NotMapped`], [`Error::NoAccess`] where the device that owns the memory may
+    /// [`Detail::OutOfRange`], [`Detail::NotMapped`], [`Detail::NoAccess`] where the device that owns the memory may
     /// not write it, or what the driver answers; then some of the bytes may have been written.
     pub fn write(&mut self, offset: Bytes, bytes: &[u8]) -> Result<()> {
         let mut rest = bytes;
-        for segment in self.segments("write", offset, length_of(bytes), Access::ReadWrite, By::Owner)? {
+        for segment in
+            self.segments(Operation::Write, offset, length_of(bytes), Access::ReadWrite, By::Owner)?
+        {
             let (part, behind) = rest.split_at(in_memory(segment.length, rest.len()));
             // SAFETY: the segment is mapped, in one reservation, and its owner may write it.
             unsafe { self.backend.copy_from_host(segment.device, segment.address, part) }?;
@@ -45,7 +47,7 @@ impl<B: Backend> Region<B> {
     ///
     /// As for [`Region::write`].
     pub fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<()> {
-        let segments = self.segments("read", offset, length_of(bytes), Access::Read, By::Owner)?;
+        let segments = self.segments(Operation::Read, offset, length_of(bytes), Access::Read, By::Owner)?;
         let mut rest = bytes;
         for segment in segments {
             let length = in_memory(segment.length, rest.len());
@@ -63,7 +65,7 @@ impl<B: Backend> Region<B> {
     ///
     /// As for [`Region::write`].
     pub fn fill(&mut self, offset: Bytes, length: Bytes, value: u8) -> Result<()> {
-        for segment in self.segments("fill", offset, length, Access::ReadWrite, By::Owner)? {
+        for segment in self.segments(Operation::Fill, offset, length, Access::ReadWrite, By::Owner)? {
             // SAFETY: the segment is mapped, in one reservation, and its owner may write it.
             unsafe { self.backend.fill(segment.device, segment.address, segment.length, value) }?;
         }
@@ -73,7 +75,7 @@ impl<B: Backend> Region<B> {
     /// A part as segments that a driver's call may be given, all mapped and with the access that is needed.
     pub(crate) fn segments(
         &self,
-        operation: &'static str,
+        operation: Operation,
         offset: Bytes,
         length: Bytes,
         need: Access,
@@ -97,7 +99,10 @@ impl<B: Backend> Region<B> {
                 };
                 let have = mapping.access.get(device);
                 if !need.is_within(have) {
-                    return Err(Error::NoAccess { operation, device, offset: start, have, need });
+                    return Err(Error::new(
+                        operation,
+                        Detail::NoAccess { device, offset: start, have, need },
+                    ));
                 }
                 let from = start.max(cut.offset);
                 let length = (start + mapping.length()).min(cut.offset + cut.length) - from;

@@ -3,7 +3,7 @@
 use crate::driver::{Backend, WaitFor};
 use crate::memory::BackingStore;
 use crate::region::{Region, RegionBuilder, Resumed, Suspended};
-use crate::types::{Address, Bytes, DeviceId, Error, Result};
+use crate::types::{Address, Bytes, Detail, DeviceId, Error, Operation, Result};
 use bytemuck::Pod;
 use std::fmt;
 use std::marker::PhantomData;
@@ -106,9 +106,9 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     ///
     /// # Errors
     ///
-    /// [`Error::TooManyElements`], and those of [`Region::grow_to`]; the vector is as before.
+    /// [`Detail::TooManyElements`], and those of [`Region::grow_to`]; the vector is as before.
     pub fn reserve(&mut self, additional: usize) -> Result<()> {
-        let operation = "reserve elements";
+        let operation = Operation::Extend;
         let count =
             self.length.checked_add(additional).ok_or_else(|| too_many::<T>(operation, usize::MAX))?;
         self.grow_to(Self::bytes(operation, count)?)
@@ -133,7 +133,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
             return Ok(());
         }
         self.reserve(values.len())?;
-        self.region.write(Self::bytes("extend", self.length)?, bytemuck::cast_slice(values))?;
+        self.region.write(Self::bytes(Operation::Extend, self.length)?, bytemuck::cast_slice(values))?;
         self.length += values.len();
         Ok(())
     }
@@ -149,16 +149,17 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
             return Ok(());
         }
         self.reserve(length - self.length)?;
-        let from = Self::bytes("resize", self.length)?;
+        let from = Self::bytes(Operation::Resize, self.length)?;
         let bytes = bytemuck::bytes_of(&value);
         if bytes.iter().all(|byte| *byte == bytes[0]) {
-            self.region.fill(from, Self::bytes("resize", length)? - from, bytes[0])?;
+            self.region.fill(from, Self::bytes(Operation::Resize, length)? - from, bytes[0])?;
         } else {
             let buffer = vec![value; (FILL_BUFFER / Self::ELEMENT).clamp(1, length - self.length)];
             let mut done = self.length;
             while done < length {
                 let count = buffer.len().min(length - done);
-                self.region.write(Self::bytes("resize", done)?, bytemuck::cast_slice(&buffer[..count]))?;
+                self.region
+                    .write(Self::bytes(Operation::Resize, done)?, bytemuck::cast_slice(&buffer[..count]))?;
                 done += count;
             }
         }
@@ -177,7 +178,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     ///
     /// Those of [`Region::shrink_to`]; the vector is as before.
     pub fn shrink_to_fit(&mut self, done: WaitFor<'_>) -> Result<()> {
-        let needed = Self::bytes("shrink", self.length)?;
+        let needed = Self::bytes(Operation::Shrink, self.length)?;
         self.region.shrink_to(needed, done).map(drop)
     }
 
@@ -203,7 +204,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchElement`], and those of [`Region::read`].
+    /// [`Detail::NoSuchElement`], and those of [`Region::read`].
     pub fn get(&self, index: usize) -> Result<T> {
         let mut value = [T::zeroed()];
         self.read(index, &mut value)?;
@@ -214,9 +215,9 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchElement`] where there are not so many, and those of [`Region::read`].
+    /// [`Detail::NoSuchElement`] where there are not so many, and those of [`Region::read`].
     pub fn read(&self, first: usize, values: &mut [T]) -> Result<()> {
-        let offset = self.place("read elements", first, values.len())?;
+        let offset = self.place(Operation::Read, first, values.len())?;
         self.region.read(offset, bytemuck::cast_slice_mut(values))
     }
 
@@ -224,9 +225,9 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchElement`] where there are not so many, and those of [`Region::write`].
+    /// [`Detail::NoSuchElement`] where there are not so many, and those of [`Region::write`].
     pub fn write(&mut self, first: usize, values: &[T]) -> Result<()> {
-        let offset = self.place("write elements", first, values.len())?;
+        let offset = self.place(Operation::Write, first, values.len())?;
         self.region.write(offset, bytemuck::cast_slice(values))
     }
 
@@ -242,15 +243,15 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     }
 
     /// Where `count` elements from number `first` on begin, if the vector has them.
-    fn place(&self, operation: &'static str, first: usize, count: usize) -> Result<Bytes> {
+    fn place(&self, operation: Operation, first: usize, count: usize) -> Result<Bytes> {
         let end = first.checked_add(count).ok_or_else(|| too_many::<T>(operation, count))?;
         if end > self.length {
-            return Err(Error::NoSuchElement { operation, index: end - 1, length: self.length });
+            return Err(Error::new(operation, Detail::NoSuchElement { index: end - 1, length: self.length }));
         }
         Self::bytes(operation, first)
     }
 
-    fn bytes(operation: &'static str, count: usize) -> Result<Bytes> {
+    fn bytes(operation: Operation, count: usize) -> Result<Bytes> {
         Bytes::of::<T>(count).ok_or_else(|| too_many::<T>(operation, count))
     }
 
@@ -267,7 +268,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
             false => self.region.grow_to(size),
         };
         match grow(generous) {
-            Err(error) if generous > needed && !matches!(error, Error::RollbackFailed { .. }) => {
+            Err(error) if generous > needed && !matches!(error.detail(), Detail::RollbackFailed { .. }) => {
                 grow(needed).map(drop)
             }
             answer => answer.map(drop),
@@ -275,8 +276,8 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     }
 }
 
-fn too_many<T>(operation: &'static str, count: usize) -> Error {
-    Error::TooManyElements { operation, count, element: size_of::<T>() }
+fn too_many<T>(operation: Operation, count: usize) -> Error {
+    Error::new(operation, Detail::TooManyElements { count, element: size_of::<T>() })
 }
 
 /// The address of values of type `T` in a device's memory, to be given to kernels. The host does not dereference it.

@@ -8,7 +8,7 @@ use super::Region;
 use super::layout::Part;
 use super::spans::Cut;
 use crate::driver::{Backend, Reservation};
-use crate::types::{Bytes, DeviceId, Error, Result};
+use crate::types::{Bytes, Detail, DeviceId, Error, Operation, Result};
 use std::os::fd::OwnedFd;
 
 /// A dma-buf for some of a region, for RDMA registration (`ibv_reg_dmabuf_mr`).
@@ -34,10 +34,10 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::unmap`] for a part that is not made of whole mappings without a hole, [`Error::Unsupported`] with
+    /// Those of [`Region::unmap`] for a part that is not made of whole mappings without a hole, [`Detail::Unsupported`] with
     /// the reason where the driver has no dma-bufs, or what the driver answers.
     pub fn dma_bufs(&self, offset: Bytes, length: Bytes) -> Result<Vec<DmaBuf>> {
-        let operation = "dma-buf";
+        let operation = Operation::ExportDmaBuf;
         self.check_part(operation, offset, length)?;
         self.layout.table.check_whole(operation, offset, length)?;
         let mut made = Vec::new();
@@ -69,7 +69,9 @@ impl<B: Backend> Region<B> {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
         match self.dma_buf(cut, Part { offset: first.offset, length: last.end() - first.offset }) {
             Ok(one) => made.push(one),
-            Err(error) if run.len() == 1 || matches!(error, Error::DeviceLost { .. }) => return Err(error),
+            Err(error) if run.len() == 1 || matches!(error.detail(), Detail::DeviceLost { .. }) => {
+                return Err(error);
+            }
             Err(_) => {
                 for part in run {
                     made.push(self.dma_buf(cut, *part)?);
@@ -84,11 +86,8 @@ impl<B: Backend> Region<B> {
         let cut = Cut { offset: part.offset, length: part.length, ..cut };
         let limit = self.reserved();
         let (offset, length) = (part.offset, part.length);
-        let (reservation, at) = self.layout.spans.reservation_at(cut).ok_or(Error::OutOfRange {
-            operation: "dma-buf",
-            offset,
-            length,
-            limit,
+        let (reservation, at) = self.layout.spans.reservation_at(cut).ok_or_else(|| {
+            Error::new(Operation::ExportDmaBuf, Detail::OutOfRange { offset, length, limit })
         })?;
         let owner = self.mapping_at(offset).map_or(DeviceId(0), |mapping| mapping.memory.device());
         // SAFETY: whole mappings without a hole, in one reservation, of one device's memory with the same properties.

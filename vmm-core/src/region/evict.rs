@@ -5,11 +5,11 @@
 use super::layout::{Layout, memories, part_of, runs};
 use super::table::Piece;
 use crate::driver::{Backend, Reservation};
-use crate::types::{Error, Grant, Result};
+use crate::types::{Detail, Error, Grant, Result};
 
 impl<B: Backend> Layout<B> {
     /// Removes all mappings and sees to it that their memory can go back to its devices, all or nothing. Gives what was
-    /// mapped, which still holds the memory; and an error where that is done, but [addresses](Error::AddressTaken) were
+    /// mapped, which still holds the memory; and an error where that is done, but [addresses](Detail::AddressTaken) were
     /// lost.
     pub(super) fn vacate(&mut self) -> Result<(Vec<Piece<B>>, Option<Error>)> {
         let mut taken = Vec::new();
@@ -33,9 +33,7 @@ impl<B: Backend> Layout<B> {
         }
         match self.return_memory() {
             Ok(None) => error,
-            Ok(Some(undo)) | Err(undo) => {
-                Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) }
-            }
+            Ok(Some(undo)) | Err(undo) => error.rollback_failed(undo),
         }
     }
 
@@ -49,7 +47,7 @@ impl<B: Backend> Layout<B> {
             // Whoever had them may have been quick.
             match reservation.regain() {
                 Err(_) => lost = lost.or(Some(error)),
-                Ok(()) if matches!(error, Error::AddressTaken { .. }) || lost.is_some() => {}
+                Ok(()) if matches!(error.detail(), Detail::AddressTaken { .. }) || lost.is_some() => {}
                 Ok(()) => return Err(error),
             }
         }

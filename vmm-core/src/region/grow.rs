@@ -11,7 +11,7 @@ use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{PhysicalMemory, rounded_size};
-use crate::types::{Address, Bytes, DeviceId, Error, Result};
+use crate::types::{Address, Bytes, Detail, DeviceId, Error, Operation, Result};
 
 /// How a region grew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -67,9 +67,9 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::AddressTaken`], with the address that was offered, where the addresses behind the region are not
-    /// free; [`Error::Guarded`] where they are the region's own guard; [`Error::OutOfMemory`];
-    /// [`Error::AddressSpaceExhausted`]. The region is as before.
+    /// [`Detail::AddressTaken`], with the address that was offered, where the addresses behind the region are not
+    /// free; [`Detail::Guarded`] where they are the region's own guard; [`Detail::OutOfMemory`];
+    /// [`Detail::AddressSpaceExhausted`]. The region is as before.
     pub fn grow_to(&mut self, size: Bytes) -> Result<Growth> {
         self.grow_to_on(self.growing.memory.device, size)
     }
@@ -78,10 +78,10 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to`], [`Error::NoSuchDevice`], [`Error::PeerUnreachable`] where a device that the
+    /// Those of [`Region::grow_to`], [`Detail::NoSuchDevice`], [`Detail::PeerUnreachable`] where a device that the
     /// region gives access to cannot reach this one's memory.
     pub fn grow_to_on(&mut self, device: DeviceId, size: Bytes) -> Result<Growth> {
-        let operation = "grow";
+        let operation = Operation::Grow;
         let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
         let reserved = self.reserved();
         if target <= reserved {
@@ -98,7 +98,7 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to`] but [`Error::AddressTaken`] and [`Error::Guarded`]. [`Error::Unaligned`] if memory of a
+    /// Those of [`Region::grow_to`] but [`Detail::AddressTaken`] and [`Detail::Guarded`]. [`Detail::Unaligned`] if memory of a
     /// larger granularity than the region's is mapped at an offset that is no multiple of it: no aligned address suits it
     /// then. The region is as before, at its old address.
     pub fn grow_or_move(&mut self, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
@@ -109,10 +109,12 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to_on`] but [`Error::AddressTaken`] and [`Error::Guarded`]. The region is as before, at its old address.
+    /// Those of [`Region::grow_to_on`] but [`Detail::AddressTaken`] and [`Detail::Guarded`]. The region is as before, at its old address.
     pub fn grow_or_move_on(&mut self, device: DeviceId, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
         match self.grow_to_on(device, size) {
-            Err(Error::AddressTaken { .. } | Error::Guarded { .. }) => self.remap(device, size, done),
+            Err(error) if matches!(error.detail(), Detail::AddressTaken { .. } | Detail::Guarded { .. }) => {
+                self.remap(device, size, done)
+            }
             other => other,
         }
     }
@@ -122,14 +124,17 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for more than the region has; what waiting or the driver answers. The region is as
+    /// [`Detail::OutOfRange`] for more than the region has; what waiting or the driver answers. The region is as
     /// before.
     pub fn shrink_to(&mut self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
-        let operation = "shrink";
+        let operation = Operation::Shrink;
         self.check_active(operation)?;
         let end = self.end();
         if size > end {
-            return Err(Error::OutOfRange { operation, offset: Bytes::ZERO, length: size, limit: end });
+            return Err(Error::new(
+                operation,
+                Detail::OutOfRange { offset: Bytes::ZERO, length: size, limit: end },
+            ));
         }
         let before = self.mapped();
         for mapping in self.mappings().filter(|mapping| mapping.offset >= size) {
@@ -153,7 +158,7 @@ impl<B: Backend> Region<B> {
     }
 
     /// What the region has to end at, or `None` where it does already.
-    fn target(&self, operation: &'static str, device: DeviceId, size: Bytes) -> Result<Option<Bytes>> {
+    fn target(&self, operation: Operation, device: DeviceId, size: Bytes) -> Result<Option<Bytes>> {
         self.check_active(operation)?;
         let target = rounded(operation, size, self.granularity)?;
         let end = self.end();
@@ -175,7 +180,7 @@ impl<B: Backend> Region<B> {
     }
 
     /// Adds a reservation at exactly the end of the last one, so that the region reaches `target`.
-    fn extend(&mut self, operation: &'static str, target: Bytes) -> Result<()> {
+    fn extend(&mut self, operation: Operation, target: Bytes) -> Result<()> {
         let reserved = self.reserved();
         let needed = self.addresses(operation, target - reserved)?;
         let generous = match self.growing.extend_by {
@@ -189,16 +194,16 @@ impl<B: Backend> Region<B> {
     }
 
     /// A number of addresses, rounded up to what the driver hands out.
-    pub(super) fn addresses(&self, operation: &'static str, size: Bytes) -> Result<Bytes> {
+    pub(super) fn addresses(&self, operation: Operation, size: Bytes) -> Result<Bytes> {
         rounded(operation, size, self.growing.unit)
     }
 
     /// Adds a reservation of so many [addresses](Self::addresses) at exactly the end of the last one.
-    pub(super) fn extend_by(&mut self, operation: &'static str, size: Bytes) -> Result<()> {
+    pub(super) fn extend_by(&mut self, operation: Operation, size: Bytes) -> Result<()> {
         let wanted = self.address() + self.reserved();
         let guard = self.guard();
         if !guard.is_zero() {
-            return Err(Error::Guarded { operation, end: wanted, guard });
+            return Err(Error::new(operation, Detail::Guarded { end: wanted, guard }));
         }
         let place = Placement::Exact(wanted);
         let alignment = self.granularity.into();
@@ -242,7 +247,7 @@ impl<B: Backend> Region<B> {
 
     /// Moves to a larger range: the new one is complete before the old one is touched.
     fn remap(&mut self, device: DeviceId, size: Bytes, done: WaitFor<'_>) -> Result<Growth> {
-        let operation = "grow";
+        let operation = Operation::Grow;
         let Some(target) = self.target(operation, device, size)? else { return Ok(self.unchanged()) };
         let end = self.end();
         let mut moved = self.pieces_for_move(operation)?;
@@ -267,7 +272,7 @@ impl<B: Backend> Region<B> {
             // No device has been told of the new addresses, so there is nothing to wait for.
             return Err(match layout.clear() {
                 Ok(()) => error,
-                Err(undo) => Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) },
+                Err(undo) => error.rollback_failed(undo),
             });
         }
         self.layout = layout;
@@ -275,7 +280,7 @@ impl<B: Backend> Region<B> {
     }
 
     /// All mappings, if all can be vouched for.
-    fn pieces_for_move(&self, operation: &'static str) -> Result<Vec<Piece<B>>> {
+    fn pieces_for_move(&self, operation: Operation) -> Result<Vec<Piece<B>>> {
         self.check_usable(operation)?;
         Ok(self.layout.pieces(Part { offset: Bytes::ZERO, length: self.reserved() }))
     }
@@ -283,7 +288,7 @@ impl<B: Backend> Region<B> {
     /// Reserves at least twice the addresses for pieces that move, or just what is needed if so many cannot be had.
     pub(super) fn reserve_for_move(
         &self,
-        operation: &'static str,
+        operation: Operation,
         target: Bytes,
         pieces: &[Piece<B>],
     ) -> Result<Layout<B>> {

@@ -7,13 +7,13 @@ use super::layout::Layout;
 use super::map::check_addresses;
 use super::table::Piece;
 use crate::driver::Backend;
-use crate::types::{Address, Alignment, Bytes, Error, Granularity, Result};
+use crate::types::{Address, Alignment, Bytes, Detail, Error, Granularity, Operation, Result};
 
 /// Reserves addresses for a region with a guard on either side; `placement` is where the region itself is to begin. The
 /// guard is a multiple of the alignment, and may be zero.
 pub(super) fn reserve_guarded<B: Backend>(
     backend: &B,
-    operation: &'static str,
+    operation: Operation,
     size: Bytes,
     alignment: Alignment,
     granularity: Granularity,
@@ -39,7 +39,7 @@ pub(super) fn reserve_guarded<B: Backend>(
     let layout = laid_out(rounded(operation, size + guard + guard, granularity)?, begin)?;
     match placement {
         Placement::Exact(wanted) if layout.spans.base() != wanted => {
-            Err(Error::AddressTaken { operation, wanted, offered: layout.spans.base() })
+            Err(Error::new(operation, Detail::AddressTaken { wanted, offered: layout.spans.base() }))
         }
         _ => Ok(layout),
     }
@@ -50,7 +50,7 @@ impl<B: Backend> Region<B> {
     /// the region is, and aligned as it is and as the pieces need it.
     pub(super) fn reserve_elsewhere(
         &self,
-        operation: &'static str,
+        operation: Operation,
         size: Bytes,
         placement: Placement,
         pieces: &[Piece<B>],

@@ -3,7 +3,7 @@
 use super::Region;
 use super::layout::Layout;
 use crate::driver::{Backend, Release};
-use crate::types::{Bytes, Error, Result};
+use crate::types::{Bytes, ErrorKind, Result};
 use std::collections::BTreeSet;
 
 /// What the region had: everything is still mapped.
@@ -43,7 +43,8 @@ impl<B: Backend> Region<B> {
         }
         // No device has access, so that there is nothing to wait for.
         match layout.give_up() {
-            Ok(()) | Err(Error::Forked { .. }) => {}
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Forked => {}
             Err(error) => self.backend.drop_log().record(error),
         }
     }

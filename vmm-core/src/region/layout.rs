@@ -8,7 +8,9 @@ use super::spans::{Cut, Spans};
 use super::table::{Mapping, Piece, Table};
 use crate::driver::{Backend, Reservation};
 use crate::memory::PhysicalMemory;
-use crate::types::{Access, AccessMap, Bytes, DeviceId, Error, Grant, Granularity, Result};
+use crate::types::{
+    Access, AccessMap, Bytes, Detail, DeviceId, Error, Grant, Granularity, Operation, Result,
+};
 
 /// Some of a region: mappings that follow each other without a hole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,11 +193,11 @@ impl<B: Backend> Layout<B> {
         self.poison_all();
         let Err(error) = self.clear() else { return Ok(()) };
         let again = self.clear();
-        again.map_err(|undo| Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) })
+        again.map_err(|undo| error.rollback_failed(undo))
     }
 
     /// Refuses where some mapping is out of use.
-    pub(super) fn check_in_use(&self, operation: &'static str) -> Result<()> {
+    pub(super) fn check_in_use(&self, operation: Operation) -> Result<()> {
         self.table
             .iter()
             .try_for_each(|(offset, mapping)| self.table.check_mapped(operation, offset, mapping.length()))
@@ -224,7 +226,7 @@ impl<B: Backend> Layout<B> {
         for part in parts {
             self.table.change(part, |mapping| mapping.out_of_use = Some(cause.clone()));
         }
-        Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) }
+        error.rollback_failed(undo)
     }
 
     /// Puts mappings back that were removed before `error` came. What cannot be put back keeps its memory, out of use;
@@ -240,7 +242,7 @@ impl<B: Backend> Layout<B> {
                 self.table.insert(offset, mapping);
             }
         }
-        Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) }
+        error.rollback_failed(undo)
     }
 
     /// Unmaps what `place` had mapped before `error` came.
@@ -326,7 +328,10 @@ impl<B: Backend> Layout<B> {
 }
 
 fn no_reservation(cut: Cut) -> Error {
-    Error::OutOfRange { operation: "region", offset: cut.offset, length: cut.length, limit: Bytes::ZERO }
+    Error::new(
+        Operation::Unmap,
+        Detail::OutOfRange { offset: cut.offset, length: cut.length, limit: Bytes::ZERO },
+    )
 }
 
 /// Pieces in runs that follow each other without a hole and have the same key.

@@ -5,7 +5,9 @@ use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::driver::{Backend, WaitFor, wait_for_devices};
 use crate::memory::PhysicalMemory;
-use crate::types::{Access, AccessMap, Address, Bytes, DeviceId, Error, Properties, Result};
+use crate::types::{
+    Access, AccessMap, Address, Bytes, Detail, DeviceId, Error, Operation, Properties, Result,
+};
 
 impl<B: Backend> Region<B> {
     /// Maps a piece of physical memory, whole, at an offset. No device has access yet. CUDA: `cuMemMap`, HIP:
@@ -15,10 +17,10 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignHandle`], [`Error::Unaligned`], [`Error::OutOfRange`], [`Error::AlreadyMapped`],
-    /// [`Error::CrossesReservation`] where the region is made of several reservations and the piece would lie in two.
+    /// [`Detail::ForeignHandle`], [`Detail::Unaligned`], [`Detail::OutOfRange`], [`Detail::AlreadyMapped`],
+    /// [`Detail::CrossesReservation`] where the region is made of several reservations and the piece would lie in two.
     pub fn map(&mut self, offset: Bytes, memory: &PhysicalMemory<B>) -> Result<()> {
-        let operation = "map";
+        let operation = Operation::Map;
         memory.check_belongs_to(operation, &self.backend)?;
         let length = memory.size();
         self.check_part(operation, offset, length)?;
@@ -37,10 +39,10 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ZeroSize`], [`Error::Unaligned`], [`Error::OutOfRange`], [`Error::NotMapped`],
-    /// [`Error::PartialMapping`], or what the driver answers; then everything is still mapped.
+    /// [`Detail::ZeroSize`], [`Detail::Unaligned`], [`Detail::OutOfRange`], [`Detail::NotMapped`],
+    /// [`Detail::PartialMapping`], or what the driver answers; then everything is still mapped.
     pub fn unmap(&mut self, offset: Bytes, length: Bytes, done: WaitFor<'_>) -> Result<()> {
-        let operation = "unmap";
+        let operation = Operation::Unmap;
         self.check_part(operation, offset, length)?;
         self.layout.table.check_whole(operation, offset, length)?;
         self.wait(&self.layout, offset, length, done)?;
@@ -55,7 +57,7 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::unmap`], [`Error::NoSuchDevice`], [`Error::PeerUnreachable`], [`Error::Unsupported`] for
+    /// Those of [`Region::unmap`], [`Detail::NoSuchDevice`], [`Detail::PeerUnreachable`], [`Detail::Unsupported`] for
     /// the host where the driver does not let it at such memory, or what the driver answers;
     /// then every device has the access that it had.
     pub fn set_access(
@@ -65,7 +67,7 @@ impl<B: Backend> Region<B> {
         device: DeviceId,
         access: Access,
     ) -> Result<()> {
-        let operation = "set access";
+        let operation = Operation::SetAccess;
         self.check_part(operation, offset, length)?;
         self.layout.table.check_whole(operation, offset, length)?;
         let mut owner = None;
@@ -85,47 +87,47 @@ impl<B: Backend> Region<B> {
     }
 
     /// Refuses a part in which one reservation ends and the next begins.
-    pub(super) fn check_seams(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+    pub(super) fn check_seams(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         match self.layout.spans.first_cut(offset, length) {
-            Some(cut) if cut.length < length => {
-                Err(Error::CrossesReservation { operation, offset, length, seam: offset + cut.length })
-            }
+            Some(cut) if cut.length < length => Err(Error::new(
+                operation,
+                Detail::CrossesReservation { offset, length, seam: offset + cut.length },
+            )),
             _ => Ok(()),
         }
     }
 
     /// Refuses a part that is empty, unaligned, or not wholly in the region, and any part of a suspended one.
-    pub(super) fn check_part(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+    pub(super) fn check_part(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         self.check_inside(operation, offset, length)?;
         check_aligned(operation, "offset", offset.0, self.granularity)?;
         check_aligned(operation, "length", length.0, self.granularity)
     }
 
     /// Refuses a part that is empty or not wholly in the region, and any part of a suspended one.
-    pub(crate) fn check_inside(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+    pub(crate) fn check_inside(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         self.check_active(operation)?;
         check_inside(operation, offset, length, self.reserved())
     }
 }
 
 /// Refuses a part that is empty or goes on behind `limit`.
-pub(crate) fn check_inside(
-    operation: &'static str,
-    offset: Bytes,
-    length: Bytes,
-    limit: Bytes,
-) -> Result<()> {
+pub(crate) fn check_inside(operation: Operation, offset: Bytes, length: Bytes, limit: Bytes) -> Result<()> {
     if length.is_zero() {
-        return Err(Error::ZeroSize { operation });
+        return Err(Error::new(operation, Detail::ZeroSize));
     }
-    let overflow = || Error::Overflow { operation, base: offset.0, length: length.0 };
+    let overflow = || Error::new(operation, Detail::Overflow { base: offset.0, length: length.0 });
     let end = offset.checked_add(length).ok_or_else(overflow)?;
-    if end > limit { Err(Error::OutOfRange { operation, offset, length, limit }) } else { Ok(()) }
+    if end > limit {
+        Err(Error::new(operation, Detail::OutOfRange { offset, length, limit }))
+    } else {
+        Ok(())
+    }
 }
 
 /// Refuses memory that would lie at no multiple of its own granularity, which may be larger than the region's.
 pub(super) fn check_addresses<B: Backend>(
-    operation: &'static str,
+    operation: Operation,
     base: Address,
     pieces: &[Piece<B>],
 ) -> Result<()> {
@@ -139,11 +141,11 @@ pub(super) fn check_addresses<B: Backend>(
 ///
 /// # Errors
 ///
-/// [`Error::NoSuchDevice`], [`Error::PeerUnreachable`], [`Error::Unsupported`] for the host where the driver gives it no
+/// [`Detail::NoSuchDevice`], [`Detail::PeerUnreachable`], [`Detail::Unsupported`] for the host where the driver gives it no
 /// access to such memory.
 pub fn check_reach<B: Backend>(
     backend: &B,
-    operation: &'static str,
+    operation: Operation,
     device: DeviceId,
     memory: &Properties,
 ) -> Result<()> {
@@ -155,5 +157,5 @@ pub fn check_reach<B: Backend>(
     if device == owner || memory.location.is_host() || backend.can_access(device, owner)? {
         return Ok(());
     }
-    Err(Error::PeerUnreachable { operation, device, owner })
+    Err(Error::new(operation, Detail::PeerUnreachable { device, owner }))
 }

@@ -71,8 +71,8 @@ pub use suspend::{RegionState, Resumed, Suspended};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::PhysicalMemory;
 use crate::types::{
-    Access, AccessMap, Address, AddressRange, Alignment, Bytes, DeviceId, Error, Granularity, Properties,
-    Result,
+    Access, AccessMap, Address, AddressRange, Alignment, Bytes, Detail, DeviceId, Error, ErrorKind,
+    Granularity, Operation, Properties, Result,
 };
 use builder::Growing;
 #[cfg(any(feature = "dlpack", feature = "testkit"))]
@@ -126,7 +126,7 @@ pub struct MappingInfo<'a, B: Backend> {
     /// The memory behind it.
     pub memory: &'a PhysicalMemory<B>,
     /// True where nobody can vouch for it any more: an operation failed on it, and so did undoing that. All further ones
-    /// are refused ([`Error::Poisoned`]).
+    /// are refused ([`Detail::Poisoned`]).
     pub out_of_use: bool,
 }
 
@@ -252,10 +252,10 @@ impl<B: Backend> Region<B> {
     /// # Errors
     ///
     /// What waiting or unmapping answers; what could not be given back is left to the end of the process. After
-    /// [`Error::Capturing`] the backend [keeps](crate::Deferred) the memory until it can be given back.
+    /// [`Detail::Capturing`] the backend [keeps](crate::Deferred) the memory until it can be given back.
     pub fn close(mut self, done: WaitFor<'_>) -> Result<()> {
         let closed = self.empty(done);
-        if let Err(Error::Capturing { .. }) = closed {
+        if let Err(Detail::Capturing { .. }) = closed.as_ref().map_err(Error::detail) {
             // The destructor would try to wait once more, which spoils captures.
             self.defer();
         }
@@ -282,8 +282,9 @@ impl<B: Backend> Drop for Region<B> {
     fn drop(&mut self) {
         match self.empty(WaitFor::all_devices()) {
             // In a forked child all of it is the parent's.
-            Ok(()) | Err(Error::Forked { .. }) => {}
-            Err(Error::Capturing { .. }) => self.defer(),
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Forked => {}
+            Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => self.defer(),
             Err(error) => self.backend.drop_log().record(error),
         }
     }
@@ -291,7 +292,7 @@ impl<B: Backend> Drop for Region<B> {
 
 /// Refuses what is no multiple of the granularity.
 pub(crate) fn check_aligned(
-    operation: &'static str,
+    operation: Operation,
     what: &'static str,
     value: u64,
     granularity: Granularity,
@@ -299,6 +300,6 @@ pub(crate) fn check_aligned(
     if granularity.divides(Bytes(value)) {
         Ok(())
     } else {
-        Err(Error::Unaligned { operation, what, value, granularity })
+        Err(Error::new(operation, Detail::Unaligned { what, value, granularity }))
     }
 }

@@ -13,7 +13,7 @@ use super::table::{Mapping, Piece};
 use super::{Placement, check_aligned};
 use crate::driver::{Backend, WaitFor, check_same};
 use crate::memory::{MemoryId, PhysicalMemory, Segment, StagingRing};
-use crate::types::{Access, AccessMap, Bytes, DeviceId, Error, Properties, Result};
+use crate::types::{Access, AccessMap, Bytes, Detail, DeviceId, Error, Operation, Properties, Result};
 use std::collections::HashMap;
 
 /// Which way contents go from one device to another.
@@ -76,11 +76,11 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`]; [`Error::ForeignHandle`] for a ring of another backend; [`Error::StillReferenced`] for memory that
+    /// [`Detail::NoSuchDevice`]; [`Detail::ForeignHandle`] for a ring of another backend; [`Detail::StillReferenced`] for memory that
     /// has been exported or imported, or is held or mapped outside of this region, since it would be another one there
-    /// than here; [`Error::PeerUnreachable`] where a device that has access, or is to have it to what growth brings,
-    /// cannot reach the new memory, and [`Error::Unsupported`] where that is the host; [`Error::ExceedsDevice`] and
-    /// [`Error::OutOfMemory`]; or what the driver answers. The region is as before.
+    /// than here; [`Detail::PeerUnreachable`] where a device that has access, or is to have it to what growth brings,
+    /// cannot reach the new memory, and [`Detail::Unsupported`] where that is the host; [`Detail::ExceedsDevice`] and
+    /// [`Detail::OutOfMemory`]; or what the driver answers. The region is as before.
     ///
     /// ```
     /// # use gpu_vmm_core::{Backend, DeviceId, WaitFor, Region, Result, MovePath};
@@ -97,7 +97,7 @@ impl<B: Backend> Region<B> {
         via: MovePath<'_, B>,
         done: WaitFor<'_>,
     ) -> Result<Moved> {
-        let operation = "move to another device";
+        let operation = Operation::MoveToDevice;
         self.backend.device(operation, device)?;
         if let MovePath::Fastest(Some(ring)) | MovePath::Ring(ring) = via {
             check_same(operation, ring.backend(), &self.backend)?;
@@ -134,7 +134,7 @@ impl<B: Backend> Region<B> {
     }
 
     /// Refuses what could not lie where the old memory does, or not be reached by who has access.
-    fn check_place(&self, operation: &'static str, device: DeviceId) -> Result<()> {
+    fn check_place(&self, operation: Operation, device: DeviceId) -> Result<()> {
         for (offset, Mapping { memory, .. }) in self.elsewhere(device) {
             let granularity = self.backend.granularity_of(operation, &there(memory, device))?;
             check_aligned(operation, "address", (self.address() + offset).0, granularity)?;
@@ -170,7 +170,7 @@ impl<B: Backend> Region<B> {
     /// Copies all that is old into what is new.
     fn copy_over(
         &self,
-        operation: &'static str,
+        operation: Operation,
         pairs: &[Pair<B>],
         device: DeviceId,
         via: MovePath<'_, B>,
@@ -182,7 +182,9 @@ impl<B: Backend> Region<B> {
                 MovePath::Fastest(_) => {
                     match check_reach(&self.backend, operation, device, &pair.old.properties()) {
                         Ok(()) => Access::Read,
-                        Err(Error::PeerUnreachable { .. }) => Access::None,
+                        Err(error) if matches!(error.detail(), Detail::PeerUnreachable { .. }) => {
+                            Access::None
+                        }
                         Err(error) => return Err(error),
                     }
                 }
@@ -202,14 +204,15 @@ impl<B: Backend> Region<B> {
     /// Memory at addresses of its own, one piece behind the other.
     fn beside(
         &self,
-        operation: &'static str,
+        operation: Operation,
         memories: Vec<(PhysicalMemory<B>, AccessMap)>,
     ) -> Result<Layout<B>> {
         let mut pieces = Vec::new();
         let (mut end, mut unit) = (Bytes::ZERO, self.granularity);
         for (memory, access) in memories {
             let granularity = memory.granularity().max(self.granularity);
-            let overflow = || Error::Overflow { operation, base: end.0, length: memory.size().0 };
+            let overflow =
+                || Error::new(operation, Detail::Overflow { base: end.0, length: memory.size().0 });
             let offset = granularity.round_up(end).ok_or_else(overflow)?;
             end = offset.checked_add(memory.size()).ok_or_else(overflow)?;
             unit = unit.max(granularity);
@@ -279,6 +282,6 @@ fn cleared<B: Backend>(layouts: &mut [&mut Layout<B>], result: Result<Moved>) ->
     };
     match clear() {
         Ok(()) => Err(error),
-        Err(undo) => Err(Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) }),
+        Err(undo) => Err(error.rollback_failed(undo)),
     }
 }

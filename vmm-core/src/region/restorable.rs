@@ -16,7 +16,7 @@
 
 use super::builder::{Placement, reserve as reserve_at};
 use crate::driver::Backend;
-use crate::types::{Address, AddressRange, Alignment, Bytes, Error, Granularity, Result};
+use crate::types::{Address, AddressRange, Alignment, Bytes, Detail, Error, Granularity, Operation, Result};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
@@ -36,7 +36,7 @@ const TRIES: u32 = 16;
 /// Reserves at a place that was free by chance, so that it can be free in another process as well.
 pub(super) fn reserve<B: Backend>(
     backend: &B,
-    operation: &'static str,
+    operation: Operation,
     size: Bytes,
     alignment: Alignment,
     granularity: Granularity,
@@ -45,21 +45,24 @@ pub(super) fn reserve<B: Backend>(
     let mut refused = None;
     for number in 0..TRIES {
         let place = Placement::Exact(chosen(operation, size, step, random(number))?);
-        match reserve_at(backend, operation, size, alignment, granularity, place) {
-            Err(Error::AddressTaken { wanted, offered, .. }) => refused = Some((wanted, offered)),
-            answer => return answer,
+        let answer = reserve_at(backend, operation, size, alignment, granularity, place);
+        match answer.as_ref().map_err(Error::detail) {
+            Err(Detail::AddressTaken { wanted, offered }) => refused = Some((*wanted, *offered)),
+            _ => return answer,
         }
     }
     let (wanted, offered) = refused.unwrap_or((WINDOW.base, WINDOW.base));
-    Err(Error::NotRestorable { operation, tries: TRIES, window: WINDOW, wanted, offered })
+    Err(Error::new(operation, Detail::NotRestorable { tries: TRIES, window: WINDOW, wanted, offered }))
 }
 
 /// One of the places in the window from which the size does not reach beyond it.
-fn chosen(operation: &'static str, size: Bytes, step: Bytes, random: u64) -> Result<Address> {
+fn chosen(operation: Operation, size: Bytes, step: Bytes, random: u64) -> Result<Address> {
     let first = WINDOW.base.0.next_multiple_of(step.0);
     let room = Bytes(WINDOW.end().0.saturating_sub(first));
-    let last =
-        room.0.checked_sub(size.0).ok_or(Error::AddressSpaceExhausted { operation, size, limit: room })?;
+    let last = room
+        .0
+        .checked_sub(size.0)
+        .ok_or_else(|| Error::new(operation, Detail::AddressSpaceExhausted { size, limit: room }))?;
     let places = last / step.0 + 1;
     Ok(Address(first + random % places * step.0))
 }
@@ -82,7 +85,7 @@ mod tests {
     use super::*;
 
     fn place(size: Bytes, step: Bytes, random: u64) -> Result<Address> {
-        chosen("test", size, step, random)
+        chosen(Operation::Allocate, size, step, random)
     }
 
     #[test]
@@ -102,8 +105,8 @@ mod tests {
 
     #[test]
     fn more_than_the_window_is_refused_with_what_there_is() {
-        let limit = |size, step| match place(size, step, 1) {
-            Err(Error::AddressSpaceExhausted { limit, .. }) => limit,
+        let limit = |size, step| match place(size, step, 1).map_err(Error::into_detail) {
+            Err(Detail::AddressSpaceExhausted { limit, .. }) => limit,
             other => panic!("{other:?}"),
         };
         assert_eq!(limit(WINDOW.size + UNIT, UNIT), WINDOW.size);

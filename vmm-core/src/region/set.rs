@@ -3,7 +3,7 @@
 use crate::driver::{Backend, WaitFor};
 use crate::memory::BackingStore;
 use crate::region::{Region, RegionState, Resumed, Suspended};
-use crate::types::{AddressRange, Bytes, Error, Lock, Result};
+use crate::types::{AddressRange, Bytes, Detail, Error, Lock, Operation, Result};
 use std::sync::{Arc, MutexGuard};
 
 /// A region that several threads have. Clones are the same region; it is dropped with the last of them.
@@ -43,9 +43,9 @@ impl<B: Backend> SharedRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`].
+    /// [`Detail::Forked`].
     pub fn lock(&self) -> Result<MutexGuard<'_, Region<B>>> {
-        self.0.region.lock("lock a region")
+        self.0.region.lock(Operation::LockRegion)
     }
 
     /// True where both are the same region.
@@ -112,7 +112,7 @@ impl<B: Backend> RegionSet<B> {
         Self::default()
     }
 
-    fn members(&self, operation: &'static str) -> Result<MutexGuard<'_, Vec<SharedRegion<B>>>> {
+    fn members(&self, operation: Operation) -> Result<MutexGuard<'_, Vec<SharedRegion<B>>>> {
         self.0.members.lock(operation)
     }
 
@@ -120,9 +120,9 @@ impl<B: Backend> RegionSet<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`]; the region is dropped then.
+    /// [`Detail::Forked`]; the region is dropped then.
     pub fn insert(&self, region: Region<B>) -> Result<SharedRegion<B>> {
-        let mut members = self.members("insert a region")?;
+        let mut members = self.members(Operation::AddRegion)?;
         let shared = SharedRegion::new(region);
         members.push(shared.clone());
         Ok(shared)
@@ -132,9 +132,9 @@ impl<B: Backend> RegionSet<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`].
+    /// [`Detail::Forked`].
     pub fn remove(&self, region: &SharedRegion<B>) -> Result<bool> {
-        let mut members = self.members("remove a region")?;
+        let mut members = self.members(Operation::RemoveRegion)?;
         let before = members.len();
         // The last clone is dropped after the lock, since dropping a region waits for devices.
         let removed: Vec<_> = members.extract_if(.., |member| member.is_same_as(region)).collect();
@@ -148,9 +148,9 @@ impl<B: Backend> RegionSet<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`].
+    /// [`Detail::Forked`].
     pub fn tagged(&self, tag: &str) -> Result<Vec<SharedRegion<B>>> {
-        let members = self.members("find regions")?;
+        let members = self.members(Operation::FindRegions)?;
         Ok(members.iter().filter(|member| member.tag() == tag).cloned().collect())
     }
 
@@ -158,9 +158,9 @@ impl<B: Backend> RegionSet<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`].
+    /// [`Detail::Forked`].
     pub fn states(&self) -> Result<Vec<(Box<str>, AddressRange, RegionState)>> {
-        let members = self.members("look at regions")?.clone();
+        let members = self.members(Operation::FindRegions)?.clone();
         let look = |member: &SharedRegion<B>| {
             let region = member.lock()?;
             Ok((region.tag().into(), region.range(), region.state()))
@@ -173,11 +173,11 @@ impl<B: Backend> RegionSet<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Partial`] with the first error of a region: those before it are suspended and stay so, those behind it were
+    /// [`Detail::Partial`] with the first error of a region: those before it are suspended and stay so, those behind it were
     /// not touched. The same call again goes on there; [`RegionSet::resume`] takes it back. The region itself is as it was,
-    /// but for [`Error::AddressesLost`]: then it is suspended too, and among those that are done.
+    /// but for [`Detail::AddressesLost`]: then it is suspended too, and among those that are done.
     pub fn suspend(&self, tag: &str, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<TagResult> {
-        self.each("suspend", tag, |region| {
+        self.each(Operation::Suspend, tag, |region| {
             let Suspended { memory, already, .. } = region.suspend(stash, done)?;
             Ok((!already).then_some(memory))
         })
@@ -188,11 +188,11 @@ impl<B: Backend> RegionSet<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Partial`] with the first error of a region: those before it are resumed, and can be used; it and those behind
+    /// [`Detail::Partial`] with the first error of a region: those before it are resumed, and can be used; it and those behind
     /// it are still suspended, with their contents. The same call again goes on there, when there is more memory for
     /// example.
     pub fn resume(&self, tag: &str) -> Result<TagResult> {
-        self.each("resume", tag, |region| {
+        self.each(Operation::Resume, tag, |region| {
             let Resumed { memory, already, .. } = region.resume()?;
             Ok((!already).then_some(memory))
         })
@@ -202,7 +202,7 @@ impl<B: Backend> RegionSet<B> {
     /// where there was nothing to do.
     fn each(
         &self,
-        operation: &'static str,
+        operation: Operation,
         tag: &str,
         act: impl Fn(&mut Region<B>) -> Result<Option<Bytes>>,
     ) -> Result<TagResult> {
@@ -212,9 +212,9 @@ impl<B: Backend> RegionSet<B> {
         for (done, member) in members.iter().enumerate() {
             let changed = act(&mut *member.lock()?).map_err(|source| {
                 // That region is suspended, with its contents.
-                let done = done + usize::from(matches!(source, Error::AddressesLost { .. }));
-                let (tag, regions, source) = (tag.into(), members.len(), Box::new(source));
-                Error::Partial { operation, tag, done, regions, source }
+                let done = done + usize::from(matches!(source.detail(), Detail::AddressesLost { .. }));
+                let (tag, regions) = (tag.into(), members.len());
+                Error::new(operation, Detail::Partial { tag, done, regions, source })
             })?;
             all.changed += usize::from(changed.is_some());
             all.memory += changed.unwrap_or(Bytes::ZERO);

@@ -3,7 +3,7 @@
 use super::layout::Part;
 use super::{MappedMemory, Placement, Region, RegionBuilder};
 use crate::driver::Backend;
-use crate::types::{AccessMap, Bytes, DeviceId, Properties, Result};
+use crate::types::{AccessMap, Bytes, DeviceId, Operation, Properties, Result};
 
 /// What a [`RegionBuilder`] was told of a region: everything beside its addresses and what is mapped there.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ impl<B: Backend> Region<B> {
     ///
     /// Those of [`RegionBuilder::build`].
     pub fn with_settings(
-        operation: &'static str,
+        operation: Operation,
         backend: &B,
         traits: &RegionSettings,
         placement: Placement,
@@ -102,7 +102,7 @@ impl<B: Backend> Region<B> {
         length: Bytes,
         access: AccessMap,
     ) -> Result<()> {
-        let operation = "set access";
+        let operation = Operation::SetAccess;
         self.check_part(operation, offset, length)?;
         self.layout.table.check_whole(operation, offset, length)?;
         for (_, mapping) in self.layout.table.touching(offset, length) {

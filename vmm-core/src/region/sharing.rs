@@ -4,14 +4,14 @@
 use super::table::{Mapping, Table};
 use crate::driver::Backend;
 use crate::memory::MemoryId;
-use crate::types::{Bytes, Error, Result};
+use crate::types::{Bytes, Detail, Error, Operation, Result};
 use std::collections::HashMap;
 
 impl<B: Backend> Table<B> {
     /// Refuses memory among some of the mappings that is held outside of all of them.
     pub(super) fn check_not_held(
         &self,
-        operation: &'static str,
+        operation: Operation,
         concerned: impl Fn(&Mapping<B>) -> bool,
     ) -> Result<()> {
         let mappings: Vec<(Bytes, &Mapping<B>)> =
@@ -34,7 +34,10 @@ impl<B: Backend> Table<B> {
             } else {
                 continue;
             };
-            return Err(Error::StillReferenced { operation, offset, length: memory.size(), holder });
+            return Err(Error::new(
+                operation,
+                Detail::StillReferenced { offset, length: memory.size(), holder },
+            ));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::layout::{Layout, Part};
 use super::table::{Mapping, Piece};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{BackingKind, BackingStore, Batch, MemoryId, PhysicalMemory, SavedContents, Segment};
-use crate::types::{Access, AccessMap, Bytes, Error, Properties, Result};
+use crate::types::{Access, AccessMap, Bytes, Detail, Error, Operation, Properties, Result};
 use std::collections::HashMap;
 
 /// As much as is mapped, at least, before the copies of it begin; the next is mapped meanwhile.
@@ -142,21 +142,21 @@ impl<B: Backend> Region<B> {
     ///
     /// It waits as `done` says first. Until the resume, [mappings](Region::mappings), [mapped](Region::mapped) and
     /// [end](Region::end) are those of a region in which nothing is mapped, and every operation but resuming, closing and
-    /// dropping is refused ([`Error::Suspended`]). A region that is suspended already is left as it is, whatever the
+    /// dropping is refused ([`Detail::Suspended`]). A region that is suspended already is left as it is, whatever the
     /// stash.
     ///
     /// # Errors
     ///
-    /// [`Error::StillReferenced`] where some of the memory is exported, imported, or held by somebody else in this process;
-    /// [`Error::Poisoned`]; [`Error::BackingStoreFull`], [`Error::File`] or what the system answers where there is no room for
-    /// the contents; [`Error::ForeignHandle`] for a stash of another backend; what waiting or the driver answers. The
+    /// [`Detail::StillReferenced`] where some of the memory is exported, imported, or held by somebody else in this process;
+    /// [`Detail::Poisoned`]; [`Detail::BackingStoreFull`], [`Detail::File`] or what the system answers where there is no room for
+    /// the contents; [`Detail::ForeignHandle`] for a stash of another backend; what waiting or the driver answers. The
     /// region is as before then, and the room is given back.
     ///
-    /// But for [`Error::AddressesLost`]: some drivers give memory back with the addresses alone (HIP 7.1 and 7.2), which are
+    /// But for [`Detail::AddressesLost`]: some drivers give memory back with the addresses alone (HIP 7.1 and 7.2), which are
     /// reserved again at once, and somebody else was faster. The region is suspended then, and its contents are kept; it
     /// can be resumed when the addresses are free.
     pub fn suspend(&mut self, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
-        let operation = "suspend";
+        let operation = Operation::Suspend;
         if let Some(suspended) = &self.suspended {
             let (memory, kept) = (suspended.memory(), suspended.contents());
             return Ok(Suspended { memory, kept, already: true });
@@ -173,12 +173,10 @@ impl<B: Backend> Region<B> {
         self.suspended = Some(Box::new(suspension));
         match lost {
             None => Ok(did),
-            Some(source) => Err(Error::AddressesLost {
+            Some(source) => Err(Error::new(
                 operation,
-                address: self.address(),
-                reserved: self.reserved(),
-                source: Box::new(source),
-            }),
+                Detail::AddressesLost { address: self.address(), reserved: self.reserved(), source },
+            )),
         }
     }
 
@@ -190,13 +188,13 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::AddressTaken`] where its addresses [were lost](Error::AddressesLost) and are not free;
-    /// [`Error::OutOfMemory`]; [`Error::File`]; what the driver answers. The region is still suspended then, nothing is
+    /// [`Detail::AddressTaken`] where its addresses [were lost](Detail::AddressesLost) and are not free;
+    /// [`Detail::OutOfMemory`]; [`Detail::File`]; what the driver answers. The region is still suspended then, nothing is
     /// mapped, and the contents are still in the stash: it can be tried again. Where undoing failed too
-    /// ([`Error::RollbackFailed`]) and something could not be unmapped, that part is out of use, and the region cannot be
-    /// resumed any more ([`Error::Poisoned`]).
+    /// ([`Detail::RollbackFailed`]) and something could not be unmapped, that part is out of use, and the region cannot be
+    /// resumed any more ([`Detail::Poisoned`]).
     pub fn resume(&mut self) -> Result<Resumed> {
-        let operation = "resume";
+        let operation = Operation::Resume;
         let Some(suspended) = &self.suspended else {
             return Ok(Resumed { memory: Bytes::ZERO, contents: Bytes::ZERO, already: true });
         };
@@ -226,18 +224,18 @@ impl<B: Backend> Region<B> {
     }
 
     /// Refuses a region that is suspended.
-    pub(crate) fn check_active(&self, operation: &'static str) -> Result<()> {
+    pub(crate) fn check_active(&self, operation: Operation) -> Result<()> {
         match self.suspended {
             None => Ok(()),
             Some(_) => {
                 let (address, reserved) = (self.address(), self.reserved());
-                Err(Error::Suspended { operation, address, reserved })
+                Err(Error::new(operation, Detail::Suspended { address, reserved }))
             }
         }
     }
 
     /// What there is, in order of the offsets, if nobody else has any of it.
-    fn survey(&self, operation: &'static str) -> Result<(Vec<Missing>, Vec<Absent>)> {
+    fn survey(&self, operation: Operation) -> Result<(Vec<Missing>, Vec<Absent>)> {
         self.layout.table.check_not_held(operation, |_| true)?;
         let mut pieces: HashMap<MemoryId<B>, Missing> = HashMap::new();
         for (offset, mapping) in self.layout.table.iter() {
@@ -290,7 +288,7 @@ impl<B: Backend> Region<B> {
     /// Takes the access away again that owners were given for the copy, where it can be.
     fn close_again(&mut self, error: Error, opened: &[Missing]) -> Error {
         opened.iter().fold(error, |error, one| {
-            if self.layout.table.check_whole("suspend", one.home, one.size).is_err() {
+            if self.layout.table.check_whole(Operation::Suspend, one.home, one.size).is_err() {
                 return error;
             }
             match self.layout.set_access(one.part(), one.properties.device, Access::None) {

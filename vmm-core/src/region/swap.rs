@@ -7,7 +7,7 @@ use super::check_aligned;
 use super::layout::{Exchange, Layout, Part};
 use super::table::{Mapping, Piece};
 use crate::driver::{Backend, WaitFor, check_same};
-use crate::types::{AccessMap, Bytes, DeviceId, Error, Result};
+use crate::types::{AccessMap, Bytes, Detail, DeviceId, Error, Operation, Result};
 use std::collections::BTreeSet;
 
 impl<B: Backend> Region<B> {
@@ -21,11 +21,11 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignHandle`] for a region of another backend. For either part: [`Error::ZeroSize`],
-    /// [`Error::Unaligned`], also where memory of a larger granularity would come to lie between its multiples,
-    /// [`Error::OutOfRange`], [`Error::NotMapped`], [`Error::PartialMapping`]. For what would come: [`Error::CrossesReservation`],
-    /// [`Error::AccessDiffers`] where one mapping would take the place of several with unequal access, and
-    /// [`Error::PeerUnreachable`] where a device that has access to the addresses cannot reach the memory. Or what waiting
+    /// [`Detail::ForeignHandle`] for a region of another backend. For either part: [`Detail::ZeroSize`],
+    /// [`Detail::Unaligned`], also where memory of a larger granularity would come to lie between its multiples,
+    /// [`Detail::OutOfRange`], [`Detail::NotMapped`], [`Detail::PartialMapping`]. For what would come: [`Detail::CrossesReservation`],
+    /// [`Detail::AccessDiffers`] where one mapping would take the place of several with unequal access, and
+    /// [`Detail::PeerUnreachable`] where a device that has access to the addresses cannot reach the memory. Or what waiting
     /// or the driver answers; then both regions are as before.
     ///
     /// ```
@@ -44,7 +44,7 @@ impl<B: Backend> Region<B> {
         length: Bytes,
         done: WaitFor<'_>,
     ) -> Result<()> {
-        let operation = "swap";
+        let operation = Operation::Swap;
         check_same(operation, &other.backend, &self.backend)?;
         self.check_part(operation, offset, length)?;
         other.check_part(operation, other_offset, length)?;
@@ -60,9 +60,9 @@ impl<B: Backend> Region<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::swap`]: [`Error::NotMapped`] for either region where it has a hole and the other has not.
+    /// Those of [`Region::swap`]: [`Detail::NotMapped`] for either region where it has a hole and the other has not.
     pub fn swap_all(&mut self, other: &mut Self, done: WaitFor<'_>) -> Result<()> {
-        let operation = "swap";
+        let operation = Operation::Swap;
         check_same(operation, &other.backend, &self.backend)?;
         for (region, model) in [(&*self, &*other), (&*other, &*self)] {
             region.check_usable(operation)?;
@@ -81,7 +81,7 @@ impl<B: Backend> Region<B> {
     /// Exchanges parts that are whole mappings without a hole, the first with the first and so on, each pair as long.
     fn swap_parts(
         &mut self,
-        operation: &'static str,
+        operation: Operation,
         parts: Vec<Part>,
         other: &mut Self,
         other_parts: Vec<Part>,
@@ -103,7 +103,7 @@ impl<B: Backend> Region<B> {
     /// they can.
     fn coming(
         &self,
-        operation: &'static str,
+        operation: Operation,
         parts: &[Part],
         from: &Self,
         from_parts: &[Part],
@@ -125,19 +125,21 @@ impl<B: Backend> Region<B> {
     }
 
     /// The access to a part that is mapped, if it is the same throughout.
-    fn common_access(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<AccessMap> {
+    fn common_access(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<AccessMap> {
         let mut all = self.layout.table.touching(offset, length).map(|(_, mapping)| mapping.access);
         let first = all.next().unwrap_or_default();
         match all.find_map(|access| first.changes(access).next()) {
             None => Ok(first),
-            Some(grant) => Err(Error::AccessDiffers {
+            Some(grant) => Err(Error::new(
                 operation,
-                offset,
-                length,
-                device: grant.device,
-                one: first.get(grant.device),
-                other: grant.access,
-            }),
+                Detail::AccessDiffers {
+                    offset,
+                    length,
+                    device: grant.device,
+                    one: first.get(grant.device),
+                    other: grant.access,
+                },
+            )),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::index::{Found, Index};
 use super::layout::Part;
 use crate::driver::Backend;
 use crate::memory::PhysicalMemory;
-use crate::types::{AccessMap, Bytes, DeviceId, Error, Granularity, Result};
+use crate::types::{AccessMap, Bytes, Detail, DeviceId, Error, Granularity, Operation, Result};
 use std::ops::Range;
 
 /// One mapping of a whole handle.
@@ -234,7 +234,7 @@ impl<B: Backend> Table<B> {
     }
 
     /// Refuses a part in which something is mapped.
-    pub(super) fn check_free(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+    pub(super) fn check_free(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         if self.end() <= offset {
             return Ok(());
         }
@@ -242,13 +242,16 @@ impl<B: Backend> Table<B> {
             None => Ok(()),
             Some((Part { offset: mapped_offset, length: mapped_length }, mapping)) => {
                 check_in_use(operation, mapped_offset, mapping)?;
-                Err(Error::AlreadyMapped { operation, offset, length, mapped_offset, mapped_length })
+                Err(Error::new(
+                    operation,
+                    Detail::AlreadyMapped { offset, length, mapped_offset, mapped_length },
+                ))
             }
         }
     }
 
     /// Refuses a part that is not mapped throughout; the part may begin and end inside a mapping.
-    pub(super) fn check_mapped(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+    pub(super) fn check_mapped(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         let mut next = offset;
         for (place, mapping) in self.walk(Part { offset, length }) {
             check_in_use(operation, place.offset, mapping)?;
@@ -260,11 +263,14 @@ impl<B: Backend> Table<B> {
         if next >= offset + length {
             return Ok(());
         }
-        Err(Error::NotMapped { operation, offset, length, hole: next, mapped: self.mapped, end: self.end() })
+        Err(Error::new(
+            operation,
+            Detail::NotMapped { offset, length, hole: next, mapped: self.mapped, end: self.end() },
+        ))
     }
 
     /// Refuses a part that is not made of whole mappings without a hole.
-    pub(super) fn check_whole(&self, operation: &'static str, offset: Bytes, length: Bytes) -> Result<()> {
+    pub(super) fn check_whole(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         if let Some((place, alone)) = self.find(offset)
             && place == (Part { offset, length })
         {
@@ -274,9 +280,10 @@ impl<B: Backend> Table<B> {
         let cut = |at: Bytes| self.find(at).map(|(place, _)| place).filter(|place| place.offset != at);
         match cut(offset).or_else(|| cut(offset + length)) {
             None => Ok(()),
-            Some(Part { offset: mapped_offset, length: mapped_length }) => {
-                Err(Error::PartialMapping { operation, offset, length, mapped_offset, mapped_length })
-            }
+            Some(Part { offset: mapped_offset, length: mapped_length }) => Err(Error::new(
+                operation,
+                Detail::PartialMapping { offset, length, mapped_offset, mapped_length },
+            )),
         }
     }
 
@@ -325,11 +332,12 @@ fn shrink<T>(list: &mut Vec<T>) {
 }
 
 /// Refuses a mapping that nobody can vouch for.
-fn check_in_use<B: Backend>(operation: &'static str, offset: Bytes, mapping: &Mapping<B>) -> Result<()> {
+fn check_in_use<B: Backend>(operation: Operation, offset: Bytes, mapping: &Mapping<B>) -> Result<()> {
     match &mapping.out_of_use {
         None => Ok(()),
-        Some(cause) => {
-            Err(Error::Poisoned { operation, offset, length: mapping.length(), cause: cause.clone().into() })
-        }
+        Some(cause) => Err(Error::new(
+            operation,
+            Detail::Poisoned { offset, length: mapping.length(), cause: cause.clone().into() },
+        )),
     }
 }

@@ -5,8 +5,10 @@ use super::{PATTERN_WORD, Workbench};
 use crate::memory::Segment;
 use crate::region::{BankedRegion, By, Region, check_aligned};
 #[cfg(doc)]
+use crate::types::Detail;
+#[cfg(doc)]
 use crate::types::Error;
-use crate::types::{Access, Bytes, DeviceId, Granularity, Result};
+use crate::types::{Access, Bytes, DeviceId, Granularity, Operation, Result};
 
 impl<B: Workbench> Region<B> {
     /// Writes the [pattern](super::pattern_word) of a seed, word 0 at `offset`, by `device` itself (a
@@ -14,11 +16,11 @@ impl<B: Workbench> Region<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unaligned`] where the part is not made of words of 8 bytes, [`Error::OutOfRange`],
-    /// [`Error::NotMapped`], [`Error::NoAccess`], or what the driver answers.
+    /// [`Detail::Unaligned`] where the part is not made of words of 8 bytes, [`Detail::OutOfRange`],
+    /// [`Detail::NotMapped`], [`Detail::NoAccess`], or what the driver answers.
     pub fn write_pattern(&mut self, device: DeviceId, offset: Bytes, length: Bytes, seed: u64) -> Result<()> {
         for (part, seed) in
-            self.pattern_parts("write pattern", device, offset, length, seed, Access::ReadWrite)?
+            self.pattern_parts(Operation::WritePattern, device, offset, length, seed, Access::ReadWrite)?
         {
             // SAFETY: the part is mapped and the device may write all of it.
             unsafe { self.backend().write_pattern(device, part.address, part.length, seed) }?;
@@ -33,7 +35,8 @@ impl<B: Workbench> Region<B> {
     ///
     /// As for [`Region::write_pattern`].
     pub fn count_wrong(&self, device: DeviceId, offset: Bytes, length: Bytes, seed: u64) -> Result<u64> {
-        let mut parts = self.pattern_parts("check pattern", device, offset, length, seed, Access::Read)?;
+        let mut parts =
+            self.pattern_parts(Operation::CheckPattern, device, offset, length, seed, Access::Read)?;
         parts.try_fold(0, |wrong, (part, seed)| {
             // SAFETY: the part is mapped and the device may read all of it.
             Ok(wrong + unsafe { self.backend().count_wrong(device, part.address, part.length, seed) }?)
@@ -44,7 +47,7 @@ impl<B: Workbench> Region<B> {
     /// alone.
     fn pattern_parts(
         &self,
-        operation: &'static str,
+        operation: Operation,
         device: DeviceId,
         offset: Bytes,
         length: Bytes,

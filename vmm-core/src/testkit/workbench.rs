@@ -8,7 +8,7 @@ pub use graph::{CaptureMode, Graph};
 
 use crate::driver::{Backend, Stream};
 use crate::memory::PhysicalMemory;
-use crate::types::{Address, Bytes, DeviceId, Error, Result};
+use crate::types::{Address, Bytes, Detail, DeviceId, Error, Operation, Result};
 use std::ffi::c_void;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,8 +71,8 @@ impl Count {
     ///
     /// # Errors
     ///
-    /// [`Error::DriverContractViolated`] if it looked at another number of words.
-    pub fn end(self, operation: &'static str, words: u64, ended: [u64; Self::WORDS]) -> Result<u64> {
+    /// [`Detail::DriverContractViolated`] if it looked at another number of words.
+    pub fn end(self, operation: Operation, words: u64, ended: [u64; Self::WORDS]) -> Result<u64> {
         let [looked_at, wrong] = ended.map(|word| word.wrapping_sub(self.start));
         Self::compare(operation, words, looked_at, wrong)
     }
@@ -81,8 +81,8 @@ impl Count {
     ///
     /// # Errors
     ///
-    /// [`Error::DriverContractViolated`] if it looked at another number of words.
-    pub fn compare(operation: &'static str, words: u64, looked_at: u64, wrong: u64) -> Result<u64> {
+    /// [`Detail::DriverContractViolated`] if it looked at another number of words.
+    pub fn compare(operation: Operation, words: u64, looked_at: u64, wrong: u64) -> Result<u64> {
         if looked_at == words && wrong <= words {
             return Ok(wrong);
         }
@@ -90,7 +90,7 @@ impl Count {
         let what = format!(
             "the check of {words} words looked at {counted} of them: its kernel did not run, or not to its end"
         );
-        Err(Error::DriverContractViolated { operation, what })
+        Err(Error::new(operation, Detail::DriverContractViolated { what }))
     }
 }
 
@@ -123,11 +123,11 @@ impl Walked {
     ///
     /// # Errors
     ///
-    /// [`Error::DriverContractViolated`] if that is [`UNWRITTEN`](Self::UNWRITTEN).
-    pub fn written(operation: &'static str, [nodes, sum]: [u64; 2]) -> Result<Self> {
+    /// [`Detail::DriverContractViolated`] if that is [`UNWRITTEN`](Self::UNWRITTEN).
+    pub fn written(operation: Operation, [nodes, sum]: [u64; 2]) -> Result<Self> {
         if nodes == u64::MAX {
             let what = "the walk has written no answer: its kernel did not run".to_owned();
-            return Err(Error::DriverContractViolated { operation, what });
+            return Err(Error::new(operation, Detail::DriverContractViolated { what }));
         }
         Ok(Self { nodes, sum })
     }
@@ -179,7 +179,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::DriverContractViolated`] if not all words were looked at ([`Count`]), or what the driver
+    /// [`Detail::DriverContractViolated`] if not all words were looked at ([`Count`]), or what the driver
     /// answers.
     unsafe fn count_wrong(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64>;
 
@@ -201,7 +201,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`], or what the driver answers.
+    /// [`Detail::NoSuchDevice`], or what the driver answers.
     fn own_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>>;
 
     /// Makes a stream that waits for the default stream of its context, and the default stream for it. CUDA:
@@ -209,11 +209,11 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the backend has no such streams,
-    /// [`Error::NoSuchDevice`], or what the driver returns.
+    /// [`Detail::Unsupported`] if the backend has no such streams,
+    /// [`Detail::NoSuchDevice`], or what the driver returns.
     fn blocking_stream(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
-        self.device("make a stream", device)?;
-        graph::absent("make a stream", "blocking streams")
+        self.device(Operation::CreateStream, device)?;
+        graph::absent(Operation::CreateStream, "blocking streams")
     }
 
     /// Makes a stream like that of [`own_stream`](Workbench::own_stream) in another context of the device, which is made for
@@ -221,21 +221,21 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if a device has one context,
-    /// [`Error::NoSuchDevice`], or what the driver returns.
+    /// [`Detail::Unsupported`] if a device has one context,
+    /// [`Detail::NoSuchDevice`], or what the driver returns.
     fn stream_elsewhere(&self, device: DeviceId) -> Result<Box<dyn WorkStream>> {
-        self.device("make a context", device)?;
-        graph::absent("make a context", "contexts of its own")
+        self.device(Operation::CreateContext, device)?;
+        graph::absent(Operation::CreateContext, "contexts of its own")
     }
 
     /// Calls `act` while the [context](WorkStream::context) of a stream is the calling thread's current one.
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for a stream without such a context, or what the driver returns.
+    /// [`Detail::Unsupported`] for a stream without such a context, or what the driver returns.
     fn in_context_of(&self, stream: &dyn WorkStream, act: &mut dyn FnMut()) -> Result<()> {
         let _ = (stream, act);
-        graph::absent("enter a context", "contexts of its own")
+        graph::absent(Operation::EnterContext, "contexts of its own")
     }
 
     /// Opens the driver with the [context](WorkStream::context) of a stream for the device.
@@ -246,11 +246,11 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] for a stream without such a context, or what the driver returns.
+    /// [`Detail::Unsupported`] for a stream without such a context, or what the driver returns.
     unsafe fn open_in_context_of(&self, device: DeviceId, stream: &dyn WorkStream) -> Result<Self> {
         let _ = stream;
-        self.device("open with a context", device)?;
-        graph::absent("open with a context", "contexts of its own")
+        self.device(Operation::Open, device)?;
+        graph::absent(Operation::Open, "contexts of its own")
     }
 
     /// The handle that means another stream in each thread, if the vendor has one.
@@ -268,11 +268,11 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the backend has no graphs, or what the driver returns.
+    /// [`Detail::Unsupported`] if the backend has no graphs, or what the driver returns.
     unsafe fn begin_capture(&self, device: DeviceId, stream: Stream<'_>, mode: CaptureMode) -> Result<()> {
         let _ = (stream, mode);
-        self.device("begin a capture", device)?;
-        graph::absent("begin a capture", "graphs")
+        self.device(Operation::BeginCapture, device)?;
+        graph::absent(Operation::BeginCapture, "graphs")
     }
 
     /// Ends a capture, and makes the graph ready to be launched. CUDA: `cuStreamEndCapture` and `cuGraphInstantiate`, HIP:
@@ -280,12 +280,12 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::Capturing`] if a forbidden call has spoilt the capture; it has ended then as well. Else
+    /// [`Detail::Capturing`] if a forbidden call has spoilt the capture; it has ended then as well. Else
     /// what the driver returns.
     fn end_capture(&self, device: DeviceId, stream: Stream<'_>) -> Result<Box<dyn Graph>> {
         let _ = stream;
-        self.device("end a capture", device)?;
-        graph::absent("end a capture", "graphs")
+        self.device(Operation::EndCapture, device)?;
+        graph::absent(Operation::EndCapture, "graphs")
     }
 
     /// Queues on a stream that the pattern be written so many times, one [seed](round_seeds) after the other, and returns
@@ -302,7 +302,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::ForeignStream`] for another device's stream where that is seen, or what the driver
+    /// [`Detail::ForeignStream`] for another device's stream where that is seen, or what the driver
     /// answers.
     unsafe fn start_pattern_on(
         &self,
@@ -341,7 +341,7 @@ pub trait Workbench: Backend {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], or what the driver answers.
+    /// [`Detail::OutOfMemory`], or what the driver answers.
     fn allocate_plain(&self, device: DeviceId, size: Bytes) -> Result<Address>;
 
     /// Gives a plain allocation back: `cuMemFree`, `hipFree`, `munmap`.
@@ -376,14 +376,15 @@ mod tests {
         let after = |looked_at: u64, wrong: u64| {
             let count = Count::begin();
             let [a, b] = count.start();
-            count.end("check", 8, [a.wrapping_add(looked_at), b.wrapping_add(wrong)])
+            count.end(Operation::CheckPattern, 8, [a.wrapping_add(looked_at), b.wrapping_add(wrong)])
         };
         assert_eq!(after(8, 0).unwrap(), 0);
         assert_eq!(after(8, 3).unwrap(), 3);
         for (looked_at, wrong) in [(0, 0), (7, 0), (9, 0), (7, 7), (8, 9), (u64::MAX, 0)] {
             let error = after(looked_at, wrong).unwrap_err();
             assert!(
-                matches!(error, Error::DriverContractViolated { operation: "check", .. }),
+                (matches!(error.detail(), Detail::DriverContractViolated { .. })
+                    && error.operation() == Operation::CheckPattern),
                 "{looked_at} {wrong}: {error}"
             );
         }
@@ -395,16 +396,16 @@ mod tests {
         let first = Count::begin();
         let [looked_at, wrong] = first.start();
         let left = [looked_at.wrapping_add(8), wrong];
-        assert_eq!(first.end("check", 8, left).unwrap(), 0);
+        assert_eq!(first.end(Operation::CheckPattern, 8, left).unwrap(), 0);
         for left in [left, [0; 2], [8, 0], Count::begin().start()] {
-            assert!(Count::begin().end("check", 8, left).is_err(), "{left:?}");
+            assert!(Count::begin().end(Operation::CheckPattern, 8, left).is_err(), "{left:?}");
         }
-        let walked = Walked::written("walk", [0, 5]).unwrap();
+        let walked = Walked::written(Operation::WalkList, [0, 5]).unwrap();
         assert_eq!(walked, Walked { nodes: 0, sum: 5 });
-        assert!(Walked::written("walk", Walked::UNWRITTEN).is_err());
+        assert!(Walked::written(Operation::WalkList, Walked::UNWRITTEN).is_err());
         // Nothing to look at is looked at by a kernel that has not run.
         let none = Count::begin();
         let start = none.start();
-        assert_eq!(none.end("check", 0, start).unwrap(), 0);
+        assert_eq!(none.end(Operation::CheckPattern, 0, start).unwrap(), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! The unit in which physical memory is created and mapped, and the alignment of addresses.
 
-use crate::types::{Bytes, Error, Result};
+use crate::types::{Bytes, Detail, Error, Operation, Result};
 use std::fmt;
 
 /// The unit of physical memory: every size, offset and address of a mapping is a multiple of it.
@@ -75,12 +75,12 @@ impl Alignment {
     ///
     /// # Errors
     ///
-    /// [`Error::BadAlignment`] where `bytes` is zero, no power of two, or above [`Alignment::MAX`].
-    pub const fn new(bytes: Bytes) -> Result<Self> {
+    /// [`Detail::BadAlignment`] where `bytes` is zero, no power of two, or above [`Alignment::MAX`].
+    pub fn new(bytes: Bytes) -> Result<Self> {
         if bytes.0.is_power_of_two() && bytes.0 <= Self::MAX.0 {
             Ok(Self(bytes.0))
         } else {
-            Err(Error::BadAlignment { operation: "reserve", alignment: bytes })
+            Err(Error::new(Operation::Reserve, Detail::BadAlignment { alignment: bytes }))
         }
     }
 

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // calls into Windows
 
 use super::{Error, Result};
+use crate::types::{Detail, Operation};
 use std::io;
 use std::os::windows::io::{FromRawHandle, OwnedHandle, RawHandle};
 use windows_sys::Win32::Foundation::{HANDLE, HANDLE_FLAG_INHERIT, SetHandleInformation};
@@ -17,12 +18,12 @@ use windows_sys::Win32::Foundation::{HANDLE, HANDLE_FLAG_INHERIT, SetHandleInfor
 ///
 /// # Errors
 ///
-/// [`Error::DriverContractViolated`] for a number that is no handle's.
-pub unsafe fn adopt(operation: &'static str, made: RawHandle) -> Result<OwnedHandle> {
+/// [`Detail::DriverContractViolated`] for a number that is no handle's.
+pub unsafe fn adopt(operation: Operation, made: RawHandle) -> Result<OwnedHandle> {
     // SAFETY: the caller's promise.
     unsafe { own(made.addr() as u64) }.map_err(|why| {
         let what = format!("it exported memory, and what it gave cannot be used: {why}");
-        Error::DriverContractViolated { operation, what }
+        Error::new(operation, Detail::DriverContractViolated { what })
     })
 }
 

@@ -3,7 +3,9 @@
 //! A thread of the parent that holds a lock when the process forks is not in the child, where the lock stays locked for
 //! ever. So the process is checked before the lock is taken, here and nowhere else.
 
-use crate::types::{Process, Result};
+#[cfg(doc)]
+use crate::types::Detail;
+use crate::types::{Operation, Process, Result};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A value of the process in which it was made, for one thread at a time.
@@ -24,8 +26,8 @@ impl<T> Lock<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`](crate::Error::Forked) in a child of the process.
-    pub fn lock(&self, operation: &'static str) -> Result<MutexGuard<'_, T>> {
+    /// [`Detail::Forked`](crate::Detail::Forked) in a child of the process.
+    pub fn lock(&self, operation: Operation) -> Result<MutexGuard<'_, T>> {
         self.process.check(operation)?;
         Ok(self.value.lock().unwrap_or_else(PoisonError::into_inner))
     }

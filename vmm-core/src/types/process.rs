@@ -4,7 +4,7 @@
 //! nothing, since what would be given back belongs to the parent.
 #![allow(unsafe_code)]
 
-use crate::types::{Error, Result};
+use crate::types::{Detail, Error, Operation, Result};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// How many forks lie between this process and the one that first asked.
@@ -51,9 +51,9 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`] in a child.
+    /// [`Detail::Forked`] in a child.
     #[inline]
-    pub fn check(self, operation: &'static str) -> Result<()> {
-        if self.is_this() { Ok(()) } else { Err(Error::Forked { operation }) }
+    pub fn check(self, operation: Operation) -> Result<()> {
+        if self.is_this() { Ok(()) } else { Err(Error::new(operation, Detail::Forked)) }
     }
 }

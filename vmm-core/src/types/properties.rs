@@ -1,6 +1,6 @@
 //! What a piece of physical memory is to be: whose, where, and who can be given it.
 
-use crate::types::{DeviceId, Error, Result};
+use crate::types::{Detail, DeviceId, Error, Operation, Result};
 use std::fmt;
 
 bitflags::bitflags! {
@@ -39,10 +39,10 @@ impl HandleTypes {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] with the reason.
-    pub fn check_here(self, operation: &'static str) -> Result<()> {
+    /// [`Detail::Unsupported`] with the reason.
+    pub fn check_here(self, operation: Operation) -> Result<()> {
         match self.missing_here() {
-            Some(reason) => Err(Error::Unsupported { operation, reason: reason.to_owned() }),
+            Some(reason) => Err(Error::new(operation, Detail::Unsupported { reason: reason.to_owned() })),
             None => Ok(()),
         }
     }

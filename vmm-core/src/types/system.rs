@@ -2,7 +2,7 @@
 //!
 //! For backends that make system calls themselves, and for what this crate asks of the system.
 
-use crate::types::{DriverError, Error};
+use crate::types::{Detail, DriverError, Error, Operation};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -28,8 +28,8 @@ pub fn refusal(call: &'static str, errno: Errno, description: impl Into<Cow<'sta
 
 /// The error of an operation for which the kernel answered `errno` to `call`, with the numbers that it was given.
 #[must_use]
-pub fn failed(operation: &'static str, call: &'static str, errno: Errno, context: impl Display) -> Error {
-    Error::Driver { operation, source: answer(call, errno), context: context.to_string() }
+pub fn failed(operation: Operation, call: &'static str, errno: Errno, context: impl Display) -> Error {
+    Error::new(operation, Detail::Driver { source: answer(call, errno), context: context.to_string() })
 }
 
 /// True where the answer is that memory, or the room for mappings, is used up.
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn names_what_the_kernel_answered() {
-        let error = failed("create", "memfd_create", Errno::MFILE, "2 MiB");
+        let error = failed(Operation::CreateMemory, "memfd_create", Errno::MFILE, "2 MiB");
         let text = error.to_string();
         for part in ["create", "memfd_create answered EMFILE (24)", "RLIMIT_NOFILE", "2 MiB"] {
             assert!(text.contains(part), "{part:?} is missing in {text:?}");

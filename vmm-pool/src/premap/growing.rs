@@ -5,7 +5,9 @@ use super::guard::{Asks, RegionGuard};
 use super::shared::{Marks, Shared};
 use super::thread::{PremapThread, PremapWork, Registration};
 use crate::sync::Arc;
-use gpu_vmm_core::{Address, Backend, Bytes, Error, Growth, GrowthKind, Region, Result, Shrunk, WaitFor};
+use gpu_vmm_core::{
+    Address, Backend, Bytes, Detail, Error, Growth, GrowthKind, Operation, Region, Result, Shrunk, WaitFor,
+};
 
 /// A region whose next part is mapped before it is asked for, by an [`PremapThread`]: a step of growth that was outcome
 /// moves a number, and calls no driver.
@@ -33,7 +35,7 @@ use gpu_vmm_core::{Address, Backend, Bytes, Error, Growth, GrowthKind, Region, R
 /// ```
 ///
 /// It can be used from several threads at once. Dropping it waits for the step that the thread is at with it, and drops
-/// the region. In a process that was forked every call that would change it is an error ([`Error::Forked`]), and nothing
+/// the region. In a process that was forked every call that would change it is an error ([`Detail::Forked`]), and nothing
 /// waits.
 #[derive(Debug)]
 pub struct GrowingRegion<B: Backend> {
@@ -105,9 +107,9 @@ impl<B: Backend> GrowingRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`] in a forked child.
+    /// [`Detail::Forked`] in a forked child.
     pub fn lock(&self) -> Result<RegionGuard<'_, B>> {
-        self.shared.process.check("lock a growing region")?;
+        self.shared.process.check(Operation::LockRegion)?;
         Ok(RegionGuard::new(&self.shared, &self.registration))
     }
 
@@ -116,10 +118,10 @@ impl<B: Backend> GrowingRegion<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to`]: the region is as before. [`Error::RollbackFailed`] where the thread has left something
+    /// Those of [`Region::grow_to`]: the region is as before. [`Detail::RollbackFailed`] where the thread has left something
     /// behind that is out of use: it is told once, and growth goes on behind that.
     pub fn grow_to(&self, size: Bytes) -> Result<PremapGrowth> {
-        self.shared.process.check("grow")?;
+        self.shared.process.check(Operation::Grow)?;
         let target = self.shared.granularity.round_up(size).filter(|target| !target.is_zero());
         let outcome = target.and_then(|target| self.shared.take(target));
         let Some((before, marks)) = outcome else { return self.grow_slowly(size, target) };
@@ -181,13 +183,16 @@ impl<B: Backend> GrowingRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for more than the region has; what waiting or the driver answers. The region is as before.
+    /// [`Detail::OutOfRange`] for more than the region has; what waiting or the driver answers. The region is as before.
     pub fn shrink_to(&self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
-        let operation = "shrink";
+        let operation = Operation::Shrink;
         let mut region = self.lock()?;
         let end = self.end();
         if size > end {
-            return Err(Error::OutOfRange { operation, offset: Bytes::ZERO, length: size, limit: end });
+            return Err(Error::new(
+                operation,
+                Detail::OutOfRange { offset: Bytes::ZERO, length: size, limit: end },
+            ));
         }
         let removed = region.shrink_to(size, done)?.removed;
         let end = self.shared.granularity.round_up(size).unwrap_or(end).min(end);

@@ -11,7 +11,7 @@ use super::{exit, lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Arc, Bell, Instant, Mutex, Weak};
-use gpu_vmm_core::{Bytes, DriverError, Error, Process, Result};
+use gpu_vmm_core::{Bytes, Detail, DriverError, Error, Operation, Process, Result};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::time::Duration;
@@ -134,10 +134,14 @@ impl PremapThread {
         });
         let work = Arc::clone(&shared);
         let started = thread::Builder::new().name("gpu-vmm-ahead".to_owned()).spawn(move || work.run());
-        let thread = started.map_err(|error| Error::Driver {
-            operation: "start a thread",
-            source: DriverError::system("start a thread", &error),
-            context: "to map memory ahead".to_owned(),
+        let thread = started.map_err(|error| {
+            Error::new(
+                Operation::StartThread,
+                Detail::Driver {
+                    source: DriverError::system("start a thread", &error),
+                    context: "to map memory ahead".to_owned(),
+                },
+            )
         })?;
         Ok(Self(Arc::new(Owner { shared, thread: Some(thread), process: Process::current() })))
     }

@@ -6,7 +6,7 @@ use crate::DriverCalls;
 use crate::frames::{FrameIndex, Frames, LOST, NO_FRAME};
 use crate::stream_order::{StreamIndex, Turn};
 use crate::streams::Streams;
-use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Error, Result, WaitFor};
+use gpu_vmm_core::{Access, Backend, Bytes, DeviceId, Result, WaitFor};
 
 /// Pages of a part that have no memory of their own yet.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl<B: Backend> Space<B> {
                 // What cannot be unmapped again is perhaps without access.
                 if let Err(undo) = unmap_runs(self, frames, run, calls) {
                     run.iter().for_each(|page| self.lose(frames, *page));
-                    error = Error::RollbackFailed { error: Box::new(error), undo: Box::new(undo) };
+                    error = error.rollback_failed(undo);
                 }
             }
             return Err(error);

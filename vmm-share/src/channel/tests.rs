@@ -5,7 +5,9 @@ mod gone;
 mod malformed;
 
 use super::*;
+use crate::PeerError;
 use crate::message::{MAX_BYTES, MAX_DESCRIPTORS};
+use gpu_vmm_core::Operation;
 use gpu_vmm_testkit::forked::{Child, alone};
 use rustix::io::fcntl_getfd;
 use rustix::net::{listen, socket};
@@ -33,11 +35,11 @@ fn greeted_line_and_socket() -> (Channel, OwnedFd) {
 
 /// Sends what no line would.
 fn put(socket: &OwnedFd, packet: &[u8], fds: &[BorrowedFd<'_>]) {
-    socket::send(socket.as_fd(), packet, fds, &Wait::new("put", "reading", LATE)).unwrap();
+    socket::send(socket.as_fd(), packet, fds, &Wait::new(Operation::Publish, "reading", LATE)).unwrap();
 }
 
 fn receive(line: &mut Channel) -> Result<(Message, Vec<OwnedFd>)> {
-    line.receive(&Wait::new("receive", "message", LATE))
+    line.receive(&Wait::new(Operation::Receive, "message", LATE))
 }
 
 /// A pipe, by whose reading end it is seen whether the writing end is closed everywhere.
@@ -71,8 +73,8 @@ fn messages_and_descriptors_arrive_in_order_both_ways() {
         let tracers: Vec<Tracer> = (0..MAX_DESCRIPTORS).map(|_| Tracer::new()).collect();
         for count in [0, 1, 2, MAX_DESCRIPTORS] {
             let fds: Vec<_> = tracers[..count].iter().map(|tracer| tracer.writing.as_fd()).collect();
-            one.send("send", &revision(count as u64), &fds).unwrap();
-            other.send("send", &Message::Removed(vec![count as u64; 1000]), &fds).unwrap();
+            one.send(Operation::Publish, &revision(count as u64), &fds).unwrap();
+            other.send(Operation::Publish, &Message::Removed(vec![count as u64; 1000]), &fds).unwrap();
         }
         for count in [0, 1, 2, MAX_DESCRIPTORS] {
             let (message, fds) = receive(&mut other).unwrap();
@@ -94,8 +96,8 @@ fn lines_of_a_socket_pair_greet_each_other() {
     alone(|| {
         let (mut one, socket) = line_and_socket();
         let mut other = Channel::from_socket(socket, Allowed::process(std::process::id())).unwrap();
-        other.send("send", &revision(1), &[]).unwrap();
-        one.send("send", &revision(2), &[]).unwrap();
+        other.send(Operation::Publish, &revision(1), &[]).unwrap();
+        one.send(Operation::Publish, &revision(2), &[]).unwrap();
         assert_eq!(receive(&mut one).unwrap().0, revision(1));
         assert_eq!(receive(&mut other).unwrap().0, revision(2));
     });
@@ -110,15 +112,15 @@ fn an_end_of_a_pair_can_be_moved_before_it_is_used() {
         rustix::io::fcntl_setfd(&socket, FdFlags::empty()).unwrap();
         let mut theirs = Channel::from_socket(socket, Allowed::same_user()).unwrap();
         assert_eq!(fcntl_getfd(&theirs).unwrap(), FdFlags::CLOEXEC);
-        ours.send("send", &revision(1), &[]).unwrap();
-        theirs.send("send", &revision(2), &[]).unwrap();
+        ours.send(Operation::Publish, &revision(1), &[]).unwrap();
+        theirs.send(Operation::Publish, &revision(2), &[]).unwrap();
         assert_eq!(receive(&mut theirs).unwrap().0, revision(1));
         assert_eq!(receive(&mut ours).unwrap().0, revision(2));
 
         let (mut ours, theirs) = Channel::pair().unwrap();
-        ours.send("send", &revision(1), &[]).unwrap();
+        ours.send(Operation::Publish, &revision(1), &[]).unwrap();
         let mut theirs = Channel::from_socket(theirs.into_socket(), Allowed::same_user()).unwrap();
-        let error = ours.send("send", &revision(2), &[]).unwrap_err().to_string();
+        let error = ours.send(Operation::Publish, &revision(2), &[]).unwrap_err().to_string();
         assert!(error.contains("after this end had been used"), "{error}");
         receive(&mut theirs).unwrap_err();
     });
@@ -130,9 +132,9 @@ fn a_forked_child_can_use_its_end() {
         let (mut ours, mut theirs) = Channel::pair().unwrap();
         let child = Child::fork(|| {
             let (message, _) = receive(&mut theirs).unwrap();
-            theirs.send("send", &message, &[]).unwrap();
+            theirs.send(Operation::Publish, &message, &[]).unwrap();
         });
-        ours.send("send", &revision(9), &[]).unwrap();
+        ours.send(Operation::Publish, &revision(9), &[]).unwrap();
         assert_eq!(receive(&mut ours).unwrap().0, revision(9));
         child.finish();
     });
@@ -164,10 +166,13 @@ fn a_line_to_who_is_not_allowed_is_closed() {
         let (one, other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let error = Channel::from_socket(one, Allowed::process(1)).unwrap_err();
-        assert!(matches!(error, Error::PeerNotAllowed { pid, .. } if pid == std::process::id()), "{error}");
+        assert!(
+            matches!(error.extension(), Some(PeerError::NotAllowed { pid, .. }) if *pid == std::process::id()),
+            "{error}"
+        );
         // Not even a greeting.
-        let error = socket::receive(other.as_fd(), &Wait::new("receive", "end", LATE)).unwrap_err();
-        assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+        let error = socket::receive(other.as_fd(), &Wait::new(Operation::Receive, "end", LATE)).unwrap_err();
+        assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
     });
 }
 
@@ -175,12 +180,13 @@ fn a_line_to_who_is_not_allowed_is_closed() {
 fn what_is_too_large_is_not_sent_and_ends_nothing() {
     alone(|| {
         let (mut one, mut other) = Channel::pair().unwrap();
-        let error = one.send("send", &Message::Removed(vec![u64::MAX; MAX_BYTES / 10]), &[]).unwrap_err();
+        let error =
+            one.send(Operation::Publish, &Message::Removed(vec![u64::MAX; MAX_BYTES / 10]), &[]).unwrap_err();
         assert!(error.to_string().contains("more than the 32768 bytes of one message"), "{error}");
         let fds = vec![other.as_fd(); MAX_DESCRIPTORS + 1];
-        let error = one.send("send", &Message::End, &fds).unwrap_err();
+        let error = one.send(Operation::Publish, &Message::End, &fds).unwrap_err();
         assert!(error.to_string().contains("more than the 128 descriptors of one message"), "{error}");
-        one.send("send", &revision(1), &[]).unwrap();
+        one.send(Operation::Publish, &revision(1), &[]).unwrap();
         assert_eq!(receive(&mut other).unwrap().0, revision(1));
     });
 }

@@ -1,7 +1,8 @@
 use super::*;
+use crate::PeerError;
 use crate::message::Message;
 use crate::socket::Wait;
-use gpu_vmm_core::Error;
+use gpu_vmm_core::Operation;
 use gpu_vmm_testkit::forked::{Child, NOBODY, alone, give_up_root};
 use rustix::fs::{Gid, Uid, chown};
 use rustix::net::{SocketAddrUnix, connect};
@@ -110,11 +111,14 @@ fn two_processes_meet_at_a_path() {
         let child = Child::fork(move || {
             let mut line = Channel::connect(&path, Allowed::process(parent), LATE).unwrap();
             assert_eq!(line.peer().pid, parent);
-            assert_eq!(line.receive(&Wait::new("receive", "message", LATE)).unwrap().0, Message::End);
+            assert_eq!(
+                line.receive(&Wait::new(Operation::Receive, "message", LATE)).unwrap().0,
+                Message::End
+            );
         });
         let mut line = listener.accept(Allowed::process(child.id()), LATE).unwrap();
         assert_eq!(line.peer().pid, child.id());
-        line.send("send", &Message::End, &[]).unwrap();
+        line.send(Operation::Publish, &Message::End, &[]).unwrap();
         child.finish();
     });
 }
@@ -127,11 +131,17 @@ fn who_is_not_allowed_is_closed_and_others_are_accepted() {
         let _first = Channel::connect(folder.socket(), Allowed::same_user(), LATE).unwrap();
         let second = Channel::connect(folder.socket(), Allowed::same_user(), LATE).unwrap();
         let error = listener.accept(Allowed::process(1), LATE).unwrap_err();
-        assert!(matches!(error, Error::PeerNotAllowed { pid, .. } if pid == std::process::id()), "{error}");
+        assert!(
+            matches!(error.extension(), Some(PeerError::NotAllowed { pid, .. }) if *pid == std::process::id()),
+            "{error}"
+        );
         let us = second.peer().uid;
         listener.accept(Allowed::user(us), LATE).unwrap();
         let error = Channel::connect(folder.socket(), Allowed::user(us + 1), LATE).unwrap_err();
-        assert!(matches!(error, Error::PeerNotAllowed { uid, .. } if uid == us), "{error}");
+        assert!(
+            matches!(error.extension(), Some(PeerError::NotAllowed { uid, .. }) if *uid == us),
+            "{error}"
+        );
     });
 }
 
@@ -158,7 +168,7 @@ fn another_user_does_not_get_at_the_socket_and_is_not_the_same_user() {
         chown(folder.socket(), Some(uid), Some(gid)).unwrap();
         as_nobody("of user 0 is not allowed: only processes of user 65534 are");
         let error = listener.accept(Allowed::same_user(), LATE).unwrap_err();
-        assert!(matches!(error, Error::PeerNotAllowed { uid: NOBODY, .. }), "{error}");
+        assert!(matches!(error.extension(), Some(PeerError::NotAllowed { uid: NOBODY, .. })), "{error}");
     });
 }
 
@@ -170,7 +180,7 @@ fn nobody_who_comes_and_nobody_who_listens_are_errors_in_time() {
         assert!(missing.contains("connect answered ENOENT"), "{missing}");
         let listener = Listener::bind(folder.socket()).unwrap();
         let error = listener.accept(Allowed::same_user(), SOON).unwrap_err();
-        assert!(matches!(error, Error::TimedOut { what: "connection", .. }), "{error}");
+        assert!(matches!(error.extension(), Some(PeerError::TimedOut { what: "connection", .. })), "{error}");
 
         // So many that one more would have to wait.
         let address = SocketAddrUnix::new(folder.socket()).unwrap();
@@ -184,7 +194,7 @@ fn nobody_who_comes_and_nobody_who_listens_are_errors_in_time() {
             }
         }
         let error = Channel::connect(folder.socket(), Allowed::same_user(), SOON).unwrap_err();
-        assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+        assert!(matches!(error.extension(), Some(PeerError::TimedOut { .. })), "{error}");
 
         let stale = folder.0.join("stale");
         fs::rename(folder.socket(), &stale).unwrap();

@@ -1,4 +1,6 @@
 use super::*;
+use crate::PeerError;
+use gpu_vmm_core::{Detail, Operation};
 use gpu_vmm_testkit::forked::{Child, give_up_root};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_getfd};
@@ -6,7 +8,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::io::{Read, Write, pipe};
 use std::process::{Command, Stdio};
 
-const FETCH: &str = "fetch";
+const FETCH: Operation = Operation::DuplicateHandle;
 
 fn memory() -> OwnedFd {
     memfd_create("memory", MemfdFlags::CLOEXEC).unwrap()
@@ -43,7 +45,7 @@ fn a_descriptor_is_fetched_as_long_as_its_process_lives() {
     assert_eq!(fcntl_getfd(&fetched).unwrap(), FdFlags::CLOEXEC);
     drop(sleep);
     let error = fetch(FETCH, &token).unwrap_err();
-    assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+    assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
 }
 
 #[test]
@@ -93,7 +95,7 @@ fn where_it_is_not_permitted_the_error_says_what_it_needs() {
     Child::fork(|| {
         give_up_root();
         let error = fetch(FETCH, &token).unwrap_err();
-        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
         assert!(error.to_string().contains("CAP_SYS_PTRACE"), "{error}");
     })
     .finish();

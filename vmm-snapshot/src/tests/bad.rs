@@ -1,13 +1,15 @@
 //! Files that are no snapshots, or are no more what was written.
 
 use super::*;
+use crate::SnapshotError;
+use gpu_vmm_core::Detail;
 use std::os::unix::fs::FileExt;
 
 #[track_caller]
 fn assert_bad(path: &Path, part: &str) {
     let error = SnapshotFile::open(path).map(drop).unwrap_err();
-    assert!(matches!(error, Error::BadSnapshot { .. }), "{error}");
-    assert_says(&error, &[part, &path.display().to_string(), "open a snapshot"]);
+    assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");
+    assert_says(&error, &[part, &path.display().to_string(), "read snapshot"]);
 }
 
 #[test]
@@ -19,7 +21,7 @@ fn every_length_that_is_cut_off_is_noticed() {
     for length in (0..size).rev() {
         file.set_len(length).unwrap();
         let error = SnapshotFile::open(&path).map(drop).unwrap_err();
-        assert!(matches!(error, Error::BadSnapshot { .. }), "{length}: {error}");
+        assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{length}: {error}");
     }
     // Zeros in its place, as a file system may leave them after a loss of power.
     write(&path, &contents(1), small()).unwrap();
@@ -33,7 +35,7 @@ fn every_length_that_is_cut_off_is_noticed() {
             continue;
         }
         let error = SnapshotFile::open(&path).map(drop).unwrap_err();
-        assert!(matches!(error, Error::BadSnapshot { .. }), "{length}: {error}");
+        assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{length}: {error}");
     }
 }
 
@@ -66,14 +68,14 @@ fn every_byte_that_changes_is_noticed() {
                 opened += 1;
                 // Those of the other blocks are still good.
                 let read = read_all(&file).unwrap_err();
-                assert!(matches!(read, Error::BadSnapshot { .. }), "{at}: {read}");
+                assert!(matches!(read.extension(), Some(SnapshotError::Invalid { .. })), "{at}: {read}");
                 file.verify(&|_| {}).expect_err("a byte has changed")
             }
         };
-        match error {
-            Error::NewerSnapshot { .. } => newer += 1,
-            Error::BadSnapshot { .. } => {}
-            other => panic!("{at}: {other}"),
+        match error.extension() {
+            Some(SnapshotError::Newer { .. }) => newer += 1,
+            Some(SnapshotError::Invalid { .. }) => {}
+            _ => panic!("{at}: {error}"),
         }
         file.write_all_at(&[*byte], at as u64).unwrap();
     }
@@ -104,7 +106,7 @@ fn other_files_are_refused() {
     let folder = Folder::new("other");
     let path = folder.file("a");
     let error = SnapshotFile::open(&path).map(drop).unwrap_err();
-    assert!(matches!(error, Error::File { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::File { .. }), "{error}");
     assert_says(&error, &["open answered", "No such file", &path.display().to_string()]);
     fs::write(&path, b"").unwrap();
     assert_bad(&path, "it has 0 bytes, fewer than a header");
@@ -127,12 +129,12 @@ fn another_version_is_refused() {
     file.write_all_at(&(VERSION + 1).to_le_bytes(), 12).unwrap();
     let error = SnapshotFile::open(&path).map(drop).unwrap_err();
     let expected = (VERSION + 1, VERSION);
-    let Error::NewerSnapshot { version, newest, .. } = error else { panic!("{error}") };
-    assert_eq!((version, newest), expected);
+    let Some(SnapshotError::Newer { version, newest, .. }) = error.extension() else { panic!("{error}") };
+    assert_eq!((*version, *newest), expected);
     // A newer one may have anything behind the version.
     file.set_len(64).unwrap();
     let error = SnapshotFile::open(&path).map(drop).unwrap_err();
-    assert!(matches!(error, Error::NewerSnapshot { .. }), "{error}");
+    assert!(matches!(error.extension(), Some(SnapshotError::Newer { .. })), "{error}");
 }
 
 #[test]
@@ -144,5 +146,5 @@ fn a_file_that_shrinks_while_it_is_open_gives_no_bytes() {
     fs::File::options().write(true).open(&path).unwrap().set_len(100).unwrap();
     let error = read_all(&opened).unwrap_err();
     assert_says(&error, &["it ends before the 4096 bytes"]);
-    assert!(matches!(error, Error::BadSnapshot { .. }), "{error}");
+    assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");
 }

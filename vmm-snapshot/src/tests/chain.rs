@@ -1,6 +1,7 @@
 //! Snapshots that leave out what is in earlier ones.
 
 use super::*;
+use crate::SnapshotError;
 
 fn since<'a>(file: &'a SnapshotFile, options: WriteOptions<'a>) -> WriteOptions<'a> {
     WriteOptions { since: Some(file), block: None, ..options }
@@ -98,7 +99,7 @@ fn a_missing_or_another_earlier_snapshot_is_named() {
     fs::rename(folder.file("one"), folder.file("gone")).unwrap();
     let third = open(&folder, "three");
     let error = third.verify(&|_| {}).unwrap_err();
-    assert!(matches!(error, Error::BadSnapshot { .. }), "{error}");
+    assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");
     assert_says(&error, &["needs the earlier snapshot", &one, "one", "No such file"]);
     // What is not in it is there.
     let mut block = vec![0; 4096];
@@ -108,7 +109,7 @@ fn a_missing_or_another_earlier_snapshot_is_named() {
 
     write(&folder.file("one"), &contents[0], plain()).unwrap();
     let error = all_of(&folder.file("three")).unwrap_err();
-    assert!(matches!(error, Error::BadSnapshot { .. }), "{error}");
+    assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");
     let other = open(&folder, "one").description().id.to_string();
     assert_says(&error, &[&one, &other, "one is another one now"]);
     for other in [&b"no snapshot"[..], b""] {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::disk::{Place, Temporary};
+use gpu_vmm_core::{Detail, Operation};
 use gpu_vmm_testkit::Random;
 use gpu_vmm_testkit::forked::alone;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -58,7 +59,7 @@ fn write_some(
 ) -> (gpu_vmm_core::Result<SnapshotStats>, usize) {
     let left = Arc::new(AtomicUsize::new(calls));
     let place = |target: &Path| {
-        let inner = Temporary::create("test", target)?;
+        let inner = Temporary::create(Operation::Allocate, target)?;
         Ok(Box::new(Failing { inner, left: Arc::clone(&left), published: AtomicBool::new(false) })
             as Box<dyn Place>)
     };
@@ -91,8 +92,8 @@ fn whichever_call_fails_the_old_snapshot_is_whole_and_nothing_is_left() {
             assert_eq!((left, all_of(&path).unwrap()), (0, new));
             break;
         };
-        let Error::File { source, .. } = &error else { panic!("{count}: {error}") };
-        assert_says(&error, &["write a snapshot", &path.display().to_string()]);
+        let Detail::File { source, .. } = error.detail() else { panic!("{count}: {error}") };
+        assert_says(&error, &["write snapshot", &path.display().to_string()]);
         calls.push(source.call);
         let expected = if source.call == "fsync of the folder" { &new } else { &old };
         assert_eq!(all_of(&path).unwrap(), *expected, "{count}: {error}");
@@ -130,7 +131,7 @@ fn the_limit_on_a_files_size_is_an_error_like_any_other() {
             let rlimit = Rlimit { current: Some(limit), maximum: None };
             setrlimit(Resource::Fsize, rlimit).unwrap();
             let error = write(&path, &new, plain()).unwrap_err();
-            assert!(matches!(error, Error::File { .. }), "{error}");
+            assert!(matches!(error.detail(), Detail::File { .. }), "{error}");
             assert_says(&error, &["write answered", "File too large"]);
         });
         assert_eq!(folder.names(), ["a"], "{limit}");

@@ -1,6 +1,7 @@
 //! What a caller can do wrong, and several writers of one snapshot.
 
 use super::*;
+use gpu_vmm_core::{Detail, Error};
 use gpu_vmm_testkit::forked::alone;
 use std::os::unix::fs::symlink;
 
@@ -18,7 +19,7 @@ fn blocks_that_are_wrong_are_refused_and_the_rest_goes_on() {
         let bytes = vec![1; length];
         let error = writer.write_block(memory, block, &bytes).unwrap_err();
         let size = [Bytes::kib(16), Bytes::kib(8), Bytes::ZERO][memory];
-        assert!(matches!(error, Error::OutOfRange { limit, .. } if limit == size), "{error}");
+        assert!(matches!(error.detail(), Detail::OutOfRange { limit, .. } if *limit == size), "{error}");
     }
     write_all(&writer, &contents(1)).unwrap();
     for (memory, block) in [(0, 0), (1, 1)] {
@@ -30,7 +31,7 @@ fn blocks_that_are_wrong_are_refused_and_the_rest_goes_on() {
     for (memory, block, length) in [(2, 0, 4096), (0, 4, 4096), (0, u64::MAX, 4096), (0, 0, 4095), (1, 0, 0)]
     {
         let error = file.read_block(memory, block, &mut vec![0; length]).unwrap_err();
-        assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
+        assert!(matches!(error.detail(), Detail::OutOfRange { .. }), "{error}");
     }
     assert_eq!(read_all(&file).unwrap(), contents(1));
 }
@@ -56,7 +57,7 @@ fn descriptions_and_options_that_make_no_sense_are_refused() {
     let mut bad = description();
     bad.memories[0].size = Bytes(5);
     let error = SnapshotWriter::create(&path, &bad, plain()).unwrap_err();
-    assert_says(&error, &["write a snapshot", "memory 0: a size of 5 B"]);
+    assert_says(&error, &["write snapshot", "memory 0: a size of 5 B"]);
     for block in [Bytes(0), Bytes(5000), Bytes::kib(2), Bytes::mib(128)] {
         let options = WriteOptions { block: Some(block), ..plain() };
         let error = SnapshotWriter::create(&path, &description(), options).unwrap_err();
@@ -89,7 +90,7 @@ fn what_is_no_file_is_not_replaced() {
         (PathBuf::new(), "a snapshot needs a file name"),
     ] {
         let error = create(&path).unwrap_err();
-        assert!(matches!(error, Error::File { .. }), "{error}");
+        assert!(matches!(error.detail(), Detail::File { .. }), "{error}");
         assert_says(&error, &[part]);
     }
     assert_eq!(fs::read(folder.file("victim")).unwrap(), b"kept");
@@ -145,7 +146,10 @@ fn a_forked_child_neither_writes_nor_removes() {
     let writer = create(&path).unwrap();
     let mut other = Some(create(&folder.file("b")).unwrap());
     alone(|| {
-        assert!(matches!(writer.write_block(0, 0, &[1; 4096]), Err(Error::Forked { .. })));
+        assert!(matches!(
+            writer.write_block(0, 0, &[1; 4096]).as_ref().map_err(Error::detail),
+            Err(Detail::Forked)
+        ));
         // The child's; the parent keeps its own.
         drop(other.take());
         assert_eq!(folder.names(), [".a.partial", ".b.partial"]);

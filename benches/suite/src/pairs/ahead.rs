@@ -4,7 +4,7 @@
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use crate::turns::{Turn, timed};
-use gpu_vmm_core::Bytes;
+use gpu_vmm_core::{Bytes, Operation};
 use gpu_vmm_pool::{GrowingRegion, Premap, PremapThread};
 use gpu_vmm_testkit::Workbench;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const AHEAD: u64 = 8;
 const WAITS: [(u64, usize); 5] = [(0, 500), (300, 500), (2_000, 300), (20_000, 30), (1_200_000, 3)];
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
-    let granule = scene.backend.device("bench", scene.device)?.granularity.bytes();
+    let granule = scene.backend.device(Operation::CreateMemory, scene.device)?.granularity.bytes();
     for (step, waits) in
         [(Bytes::mib(2).max(granule), &WAITS[..]), (Bytes::mib(32).max(granule), &WAITS[..4])]
     {

@@ -7,7 +7,7 @@ use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use crate::turns::Turn;
 use gpu_vmm_core::{
-    Address, Backend, Bytes, DeviceId, PhysicalMemory, Placement, Properties, Region, Stream,
+    Address, Backend, Bytes, DeviceId, Operation, PhysicalMemory, Placement, Properties, Region, Stream,
 };
 use gpu_vmm_testkit::Workbench;
 
@@ -40,7 +40,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
             || pairs(&one, size, PAIRS),
         )?;
     }
-    let granule = backend.device("bench", device)?.granularity.bytes();
+    let granule = backend.device(Operation::CreateMemory, device)?.granularity.bytes();
     let mut one =
         Full::of(backend, &PhysicalMemory::create(backend, granule, Properties::on(device))?, 1000)?;
     let mut chosen = Full::of(any, &PhysicalMemory::create(any, granule, Properties::on(device))?, 1000)?;

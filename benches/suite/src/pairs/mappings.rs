@@ -4,7 +4,7 @@
 use crate::random::Random;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
-use gpu_vmm_core::{Access, Backend, Bytes, PhysicalMemory, Properties, Region};
+use gpu_vmm_core::{Access, Backend, Bytes, Operation, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::Workbench;
 use std::hint::black_box;
 
@@ -21,7 +21,7 @@ const CHANGES: u64 = 100;
 const AT_MOST: f64 = 3.0;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
-    let granule = scene.backend.device("bench", scene.device)?.granularity.bytes();
+    let granule = scene.backend.device(Operation::CreateMemory, scene.device)?.granularity.bytes();
     let memory = PhysicalMemory::create(scene.backend, granule, Properties::on(scene.device))?;
     let mut few = Full::new(scene, &memory, FEW)?;
     for count in COUNTS {

@@ -5,13 +5,13 @@ use crate::Told;
 use crate::row::{Row, Side, Spread, Unit};
 use crate::scene::{OURS, Scene, nothing_runs};
 use crate::stop::Answer;
-use gpu_vmm_core::{Bytes, PhysicalMemory, Properties, Region, Stream};
+use gpu_vmm_core::{Bytes, Operation, PhysicalMemory, Properties, Region, Stream};
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::Workbench;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
-    let granule = backend.device("bench", device)?.granularity.bytes();
+    let granule = backend.device(Operation::CreateMemory, device)?.granularity.bytes();
     let memory = PhysicalMemory::create(backend, granule, Properties::on(device))?;
     let raw = scene.raw.clone();
     let handle = raw.create(granule)?;

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::refused;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, AccessMap, Alignment, Bytes, Error, Grant, Region, Reservation};
+use gpu_vmm_core::{Access, AccessMap, Alignment, Bytes, Detail, Grant, Region, Reservation};
 use gpu_vmm_testkit::{Workbench, handle_of, pattern_word};
 
 cases! { "access":
@@ -46,9 +46,9 @@ fn none_after_map<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     region.map(Bytes(0), &subject.memory(2)).unwrap();
     assert_eq!(region.access(Bytes(0), subject.device), Access::None);
-    refused!(region.write(Bytes(0), &[1]), Error::NoAccess { have: Access::None, need: RW, .. });
-    refused!(region.read(Bytes(0), &mut [1]), Error::NoAccess { need: Access::Read, .. });
-    refused!(region.count_wrong(subject.device, Bytes(0), Bytes(8), 0), Error::NoAccess { .. });
+    refused!(region.write(Bytes(0), &[1]), Detail::NoAccess { have: Access::None, need: RW, .. });
+    refused!(region.read(Bytes(0), &mut [1]), Detail::NoAccess { need: Access::Read, .. });
+    refused!(region.count_wrong(subject.device, Bytes(0), Bytes(8), 0), Detail::NoAccess { .. });
 }
 
 fn set_and_changed<B: Workbench>(subject: &Subject<B>) {
@@ -70,10 +70,10 @@ fn read_only_is_checked<B: Workbench>(subject: &Subject<B>) {
     let length = region.end();
     subject.write(&mut region, Bytes(0), length, 9);
     set(subject, &mut region, Access::Read);
-    refused!(region.write(Bytes(0), &[1]), Error::NoAccess { have: Access::Read, need: RW, .. });
-    refused!(region.fill(Bytes(0), Bytes(1), 1), Error::NoAccess { have: Access::Read, need: RW, .. });
+    refused!(region.write(Bytes(0), &[1]), Detail::NoAccess { have: Access::Read, need: RW, .. });
+    refused!(region.fill(Bytes(0), Bytes(1), 1), Detail::NoAccess { have: Access::Read, need: RW, .. });
     let kernel = region.write_pattern(subject.device, Bytes(0), Bytes(8), 1);
-    refused!(kernel, Error::NoAccess { have: Access::Read, need: RW, .. });
+    refused!(kernel, Detail::NoAccess { have: Access::Read, need: RW, .. });
     subject.check(&region, Bytes(0), length, 9);
     let mut bytes = [0; 8];
     region.read(Bytes(0), &mut bytes).unwrap();
@@ -85,7 +85,7 @@ fn none_is_checked<B: Workbench>(subject: &Subject<B>) {
     region.grow_to(subject.units(1)).unwrap();
     region.grow_to(subject.units(2)).unwrap();
     region.set_access(subject.unit(), subject.unit(), subject.device, Access::None).unwrap();
-    refused!(region.read(subject.unit() - Bytes(1), &mut [0; 2]), Error::NoAccess { .. }, subject.unit());
+    refused!(region.read(subject.unit() - Bytes(1), &mut [0; 2]), Detail::NoAccess { .. }, subject.unit());
     region.read(Bytes(0), &mut [0; 2]).unwrap();
     subject.write(&mut region, Bytes(0), subject.unit(), 1);
     subject.check(&region, Bytes(0), subject.unit(), 1);
@@ -149,7 +149,7 @@ fn read_only_from_the_start<B: Workbench>(subject: &Subject<B>) {
     set(subject, &mut reader, Access::Read);
     subject.write(&mut writer, Bytes(0), memory.size(), 6);
     subject.check(&reader, Bytes(0), memory.size(), 6);
-    refused!(reader.fill(Bytes(0), Bytes(1), 0), Error::NoAccess { have: Access::Read, .. });
+    refused!(reader.fill(Bytes(0), Bytes(1), 0), Detail::NoAccess { have: Access::Read, .. });
 }
 
 fn half_allowed_is_refused<B: Workbench>(subject: &Subject<B>) {
@@ -160,10 +160,10 @@ fn half_allowed_is_refused<B: Workbench>(subject: &Subject<B>) {
     }
     subject.write(&mut region, Bytes(0), half + half, 2);
     region.set_access(half, half, subject.device, Access::Read).unwrap();
-    refused!(region.write(half - Bytes(64), &[0; 128]), Error::NoAccess { .. }, half);
-    refused!(region.fill(Bytes(0), half + half, 0), Error::NoAccess { .. }, half);
+    refused!(region.write(half - Bytes(64), &[0; 128]), Detail::NoAccess { .. }, half);
+    refused!(region.fill(Bytes(0), half + half, 0), Detail::NoAccess { .. }, half);
     let kernel = region.write_pattern(subject.device, Bytes(0), half + half, 3);
-    refused!(kernel, Error::NoAccess { .. }, half);
+    refused!(kernel, Detail::NoAccess { .. }, half);
     subject.check(&region, Bytes(0), half + half, 2);
 }
 
@@ -174,7 +174,7 @@ fn growth_brings_what_was_said<B: Workbench>(subject: &Subject<B>) {
         assert_eq!(region.access(region.end() - Bytes(1), subject.device), Access::Read);
     }
     region.read(subject.granularity() - Bytes(4), &mut [0; 8]).unwrap();
-    refused!(region.write(Bytes(0), &[1]), Error::NoAccess { have: Access::Read, .. });
+    refused!(region.write(Bytes(0), &[1]), Detail::NoAccess { have: Access::Read, .. });
     // Nothing said is the owner's reading and writing.
     let mut region = subject.space(1).build().unwrap();
     region.grow_to(subject.granularity()).unwrap();

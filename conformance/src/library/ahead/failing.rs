@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::failures::injected;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
-use gpu_vmm_core::{Bytes, Error, Region};
+use gpu_vmm_core::{Bytes, Detail, Error, Region};
 use gpu_vmm_pool::{GrowingRegion, PremapOutcome, PremapThread};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
@@ -96,9 +96,9 @@ fn a_step_that_cannot_be_undone<B: Workbench>(subject: &Subject<B>) {
             continue;
         }
         assert_eq!((region.mapped_ahead(), thread.used()), (Bytes::ZERO, Bytes::ZERO));
-        match region.grow_to(subject.granules(9)) {
+        match region.grow_to(subject.granules(9)).map_err(Error::into_detail) {
             Ok(grown) => assert!(matches!(grown.outcome, PremapOutcome::Not(Some(_))), "{grown:?}"),
-            Err(Error::RollbackFailed { error, .. }) => {
+            Err(Detail::RollbackFailed { error, .. }) => {
                 spoiled += 1;
                 assert_eq!(injected(&error), Some(first), "{error}");
                 assert_eq!(region.end(), subject.granules(8));
@@ -109,7 +109,10 @@ fn a_step_that_cannot_be_undone<B: Workbench>(subject: &Subject<B>) {
                 let mut inside = region.lock().unwrap();
                 inside.fill(subject.granules(10), subject.granules(2), 1).unwrap();
                 let answer = inside.fill(subject.granules(8), subject.granules(2), 1);
-                assert!(matches!(answer, Err(Error::Poisoned { .. })), "{answer:?}");
+                assert!(
+                    matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Poisoned { .. })),
+                    "{answer:?}"
+                );
             }
             Err(error) => panic!("{error}"),
         }
@@ -170,7 +173,8 @@ fn out_of_use_after_a_lock<B: Workbench>(subject: &Subject<B>) {
         step_with(subject, &backend, &region, &thread, &[first, first + 1]);
         drop(region.lock().unwrap());
         let answer = region.grow_to(subject.granules(9));
-        spoiled += u32::from(matches!(answer, Err(Error::RollbackFailed { .. })));
+        spoiled +=
+            u32::from(matches!(answer.as_ref().map_err(Error::detail), Err(Detail::RollbackFailed { .. })));
         drop(region);
         subject.backend.drop_log().take_last();
         #[allow(unsafe_code)]

@@ -4,7 +4,7 @@ use super::{by, check, grow, growing, is_ready, settled, thread, write};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error, GrowthKind, Region};
+use gpu_vmm_core::{Bytes, Detail, GrowthKind, Region};
 use gpu_vmm_pool::{GrowingRegion, PremapOutcome};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
@@ -97,11 +97,11 @@ fn sizes_that_cannot_be<B: Workbench>(subject: &Subject<B>) {
     let region = GrowingRegion::new(subject.space(16).guarded().build().unwrap(), by(subject, 4, 2), &thread);
     settled(&region, &thread);
     let reserved = region.lock().unwrap().reserved();
-    refused!(region.grow_to(Bytes(0)), Error::ZeroSize { .. });
-    refused!(region.grow_to(Bytes(u64::MAX)), Error::AddressSpaceExhausted { .. });
-    refused!(region.grow_to(Bytes(1 << 50)), Error::AddressSpaceExhausted { .. });
-    refused!(region.grow_to(reserved + Bytes(1)), Error::Guarded { .. });
-    refused!(region.shrink_to(Bytes(1), idle()), Error::OutOfRange { .. });
+    refused!(region.grow_to(Bytes(0)), Detail::ZeroSize);
+    refused!(region.grow_to(Bytes(u64::MAX)), Detail::AddressSpaceExhausted { .. });
+    refused!(region.grow_to(Bytes(1 << 50)), Detail::AddressSpaceExhausted { .. });
+    refused!(region.grow_to(reserved + Bytes(1)), Detail::Guarded { .. });
+    refused!(region.shrink_to(Bytes(1), idle()), Detail::OutOfRange { .. });
     assert_eq!((region.end(), region.mapped_ahead()), (Bytes::ZERO, subject.granules(4)));
 }
 

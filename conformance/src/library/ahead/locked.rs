@@ -4,7 +4,7 @@ use super::{by, check, grow, growing, is_ready, settled, thread, write};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{BackingStore, Bytes, Error, Placement};
+use gpu_vmm_core::{BackingStore, Bytes, Detail, Placement};
 use gpu_vmm_pool::GrowingRegion;
 use gpu_vmm_testkit::Workbench;
 
@@ -74,8 +74,8 @@ fn suspended_inside<B: Workbench>(subject: &Subject<B>) {
     region.lock().unwrap().suspend(&stash, idle()).unwrap();
     assert_eq!((region.end(), settled(&region, &thread)), (subject.granules(3), Bytes::ZERO));
     assert_eq!((thread.used(), region.lock().unwrap().mapped()), (Bytes::ZERO, Bytes::ZERO));
-    refused!(region.grow_to(subject.granules(4)), Error::Suspended { .. });
-    refused!(region.shrink_to(Bytes(0), idle()), Error::Suspended { .. });
+    refused!(region.grow_to(subject.granules(4)), Detail::Suspended { .. });
+    refused!(region.shrink_to(Bytes(0), idle()), Detail::Suspended { .. });
     assert_eq!((region.end(), settled(&region, &thread)), (subject.granules(3), Bytes::ZERO));
     region.lock().unwrap().resume().unwrap();
     assert!(region.mapped_ahead() >= subject.granules(3), "what was mapped ahead comes back too");
@@ -91,7 +91,7 @@ fn suspended_before<B: Workbench>(subject: &Subject<B>) {
     space.suspend(&BackingStore::nothing(), idle()).unwrap();
     let region = GrowingRegion::new(space, by(subject, 2, 2), &thread);
     assert_eq!(settled(&region, &thread), Bytes::ZERO);
-    refused!(region.grow_to(subject.granules(4)), Error::Suspended { .. });
+    refused!(region.grow_to(subject.granules(4)), Detail::Suspended { .. });
     region.lock().unwrap().resume().unwrap();
     assert!(is_ready(&grow(subject, &region, 2)));
     assert_eq!(settled(&region, &thread), subject.granules(2));

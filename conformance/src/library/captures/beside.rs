@@ -4,7 +4,7 @@ use super::{Kind, begin_with_work, end, in_all_modes, launch, region};
 use crate::case::cases;
 use crate::library::flights::{finish, own, queue, registered};
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, Error, PhysicalMemory, Region, Stream, Vendor, WaitFor};
+use gpu_vmm_core::{Bytes, Detail, Operation, PhysicalMemory, Region, Stream, Vendor, WaitFor};
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::{CaptureMode, FaultInject, Workbench};
 
@@ -112,7 +112,7 @@ fn events_from_before<B: Workbench>(subject: &Subject<B>) {
         event.is_done().unwrap();
         match event.wait() {
             Ok(()) => assert!(event.is_done().unwrap(), "it was waited for"),
-            Err(error) => assert!(matches!(error, Error::Capturing { .. }), "{error}"),
+            Err(error) => assert!(matches!(error.detail(), Detail::Capturing { .. }), "{error}"),
         }
         let graph = end(subject, stream).unwrap_or_else(|error| panic!("{kind:?} {mode:?}: {error}"));
         event.wait().unwrap();
@@ -176,7 +176,7 @@ fn begun_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
         drop(ours.alloc(page, Bytes(256)).unwrap());
         let (inner, device, raw) =
             (subject.backend.clone(), subject.device, streams[0].stream().as_raw().addr());
-        backend.during("record event", move || {
+        backend.during(Operation::RecordEvent, move || {
             // SAFETY: the stream lives until the end of the case, which ends the capture.
             let stream = unsafe { Stream::from_raw(std::ptr::with_exposed_provenance_mut(raw)) };
             // SAFETY: as above.

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::flights::own;
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{Address, Bytes, Error, Region, Result, Stream, Vendor};
+use gpu_vmm_core::{Address, Bytes, Detail, Error, Region, Result, Stream, Vendor};
 use gpu_vmm_testkit::{WorkStream, Workbench};
 
 cases! { "captures":
@@ -36,7 +36,7 @@ cases! { "captures":
 }
 
 fn is_capturing<T>(result: Result<T>) -> bool {
-    matches!(result.map(drop), Err(Error::Capturing { .. }))
+    matches!(result.map(drop).as_ref().map_err(Error::detail), Err(Detail::Capturing { .. }))
 }
 
 /// Ends regions of one unit in some way during announced captures, and launches the graph that uses the memory.

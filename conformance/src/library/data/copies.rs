@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::plain::{Plain, copy};
 use crate::library::tools::refused;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Error, Placement, Region};
+use gpu_vmm_core::{Access, Bytes, Detail, Placement, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "data":
@@ -85,26 +85,26 @@ fn refused_copies<B: Workbench>(subject: &Subject<B>) {
     let end = one.end();
     refused!(
         other.copy_from(end, &one, Bytes(0), Bytes(1)),
-        Error::OutOfRange { .. } | Error::NotMapped { .. }
+        Detail::OutOfRange { .. } | Detail::NotMapped { .. }
     );
     refused!(
         other.copy_from(Bytes(0), &one, end, Bytes(1)),
-        Error::OutOfRange { .. } | Error::NotMapped { .. }
+        Detail::OutOfRange { .. } | Detail::NotMapped { .. }
     );
-    refused!(other.copy_from(Bytes(0), &one, Bytes(u64::MAX), Bytes(2)), Error::Overflow { .. });
-    refused!(other.copy_from(Bytes(1), &one, Bytes(0), Bytes(u64::MAX)), Error::Overflow { .. });
+    refused!(other.copy_from(Bytes(0), &one, Bytes(u64::MAX), Bytes(2)), Detail::Overflow { .. });
+    refused!(other.copy_from(Bytes(1), &one, Bytes(0), Bytes(u64::MAX)), Detail::Overflow { .. });
     one.set_access(Bytes(0), granule, subject.device, Access::None).unwrap();
-    refused!(other.copy_from(Bytes(0), &one, Bytes(0), length), Error::NoAccess { need: Access::Read, .. });
+    refused!(other.copy_from(Bytes(0), &one, Bytes(0), length), Detail::NoAccess { need: Access::Read, .. });
     one.set_access(Bytes(0), granule, subject.device, RW).unwrap();
     other.set_access(Bytes(0), granule, subject.device, Access::Read).unwrap();
-    refused!(other.copy_from(Bytes(0), &one, Bytes(0), length), Error::NoAccess { need: RW, .. });
+    refused!(other.copy_from(Bytes(0), &one, Bytes(0), length), Detail::NoAccess { need: RW, .. });
     subject.check(&other, Bytes(0), length, 2);
     one.copy_from(Bytes(0), &other, Bytes(0), granule).unwrap();
     subject.check(&one, Bytes(0), granule, 2);
     if let Some(foreign) = subject.target.foreign() {
         let mut theirs = Region::builder(&foreign).reserve(granule).build().unwrap();
         theirs.grow_to(granule).unwrap();
-        refused!(one.copy_from(Bytes(0), &theirs, Bytes(0), Bytes(1)), Error::ForeignHandle { .. });
+        refused!(one.copy_from(Bytes(0), &theirs, Bytes(0), Bytes(1)), Detail::ForeignHandle { .. });
     }
 }
 

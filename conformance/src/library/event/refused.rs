@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::flights::own;
 use crate::library::tools::refused;
 use crate::subject::Subject;
-use gpu_vmm_core::{Backend, DeviceId, Error};
+use gpu_vmm_core::{Backend, Detail, DeviceId, Operation};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "event":
@@ -19,8 +19,8 @@ cases! { "event":
 
 fn a_device_that_is_not_there<B: Workbench>(subject: &Subject<B>) {
     for missing in [DeviceId(subject.backend.devices().len() as u32), DeviceId::HOST] {
-        refused!(subject.backend.event(missing), Error::NoSuchDevice { operation: "make an event", .. });
-        refused!(subject.backend.own_stream(missing), Error::NoSuchDevice { operation: "make a stream", .. });
+        refused!(subject.backend.event(missing), Detail::NoSuchDevice { .. });
+        refused!(subject.backend.own_stream(missing), Detail::NoSuchDevice { .. });
     }
 }
 
@@ -29,7 +29,7 @@ fn a_stream_of_another_device<B: Workbench>(subject: &Subject<B>) {
     let mut event = event_on(subject, device);
     let [ours, theirs] = [device, other].map(|device| subject.backend.own_stream(device).unwrap());
     for _ in 0..2 {
-        refused!(event.record(theirs.stream()), Error::ForeignStream { .. }, device, other);
+        refused!(event.record(theirs.stream()), Detail::ForeignStream { .. }, device, other);
         assert!(event.is_done().unwrap());
         event.wait().unwrap();
         event.record(ours.stream()).unwrap();
@@ -40,28 +40,28 @@ fn a_stream_of_another_device<B: Workbench>(subject: &Subject<B>) {
 fn each_call_can_fail<B: Workbench>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     let own = own(subject);
-    let fails = |call: &str, answer: gpu_vmm_core::Result<()>| {
-        assert_eq!(answer.unwrap_err().driver_error().unwrap().call, call);
+    let fails = |call: Operation, answer: gpu_vmm_core::Result<()>| {
+        assert_eq!(answer.unwrap_err().driver_error().unwrap().call, call.name());
         assert_eq!(backend.stop(), 1, "nothing else was tried");
     };
     backend.fail(0, 1);
-    fails("event", backend.event(subject.device).map(drop));
+    fails(Operation::CreateEvent, backend.event(subject.device).map(drop));
     backend.fail(0, 1);
-    fails("is capturing", backend.is_capturing(own.stream()).map(drop));
+    fails(Operation::QueryCapture, backend.is_capturing(own.stream()).map(drop));
     let mut event = backend.event(subject.device).unwrap();
     for stream in [own.stream(), default()] {
         backend.fail(0, 1);
-        fails("record event", event.record(stream));
+        fails(Operation::RecordEvent, event.record(stream));
         assert!(event.is_done().unwrap(), "nothing was marked");
         event.record(stream).unwrap();
         backend.fail(0, 1);
-        fails("wait for event", event.wait());
+        fails(Operation::WaitForEvent, event.wait());
         event.wait().unwrap();
         backend.fail(0, 1);
-        fails("ask event", event.is_done().map(drop));
+        fails(Operation::QueryEvent, event.is_done().map(drop));
         assert!(event.is_done().unwrap());
         backend.fail(0, 1);
-        fails("hold by event", event.hold(stream));
+        fails(Operation::StreamWaitEvent, event.hold(stream));
         event.hold(stream).unwrap();
         backend.synchronize_stream(DeviceId(0), stream).unwrap();
     }

@@ -1,18 +1,18 @@
 //! A second driver call fails, in what a resume does after the first: it says so, the region stays suspended, and comes
 //! back whole unless something that was mapped could not be taken away.
 
-use super::operations::Operation;
+use super::operations::Row;
 use super::sweep::{Reference, Sweep, injected, same_state};
 use super::undo::{by_plan, each_pair, reclaim};
-use gpu_vmm_core::{Bytes, Error, RegionState};
+use gpu_vmm_core::{Bytes, Detail, Error, RegionState};
 use gpu_vmm_testkit::Workbench;
 
 /// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
-pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>) -> u64 {
+pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Row<B>) -> u64 {
     each_pair(sweep, row, point)
 }
 
-fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Reference, failing: &[u64]) {
+fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, failing: &[u64]) {
     let at = format!("{row}, driver calls {failing:?} failing");
     sweep.unless_disturbed(|| {
         let mut bench = sweep.bench(row.start);
@@ -23,14 +23,14 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
         let region = bench.seen_region().expect("a region");
         assert!(matches!(region.state(), RegionState::Suspended { .. }), "{at}: {:?}", region.state());
         let is_clean = region.mapped() == Bytes(0);
-        match &error {
-            Error::RollbackFailed { error, undo } => {
+        match error.detail() {
+            Detail::RollbackFailed { error, undo } => {
                 assert!(by_plan(error, failing) && by_plan(undo, failing), "{at}: {error}; {undo}");
             }
-            error => {
+            _ => {
                 assert!(is_clean, "{at}: something is still mapped, and nothing is said of it");
-                assert!(injected(error).is_some_and(|number| failing.contains(&number)), "{at}: {error}");
-                same_state(row, &bench, &before, sweep.state(&bench), error, &at)?;
+                assert!(injected(&error).is_some_and(|number| failing.contains(&number)), "{at}: {error}");
+                same_state(row, &bench, &before, sweep.state(&bench), &error, &at)?;
             }
         }
         let second = (row.run)(&mut bench);
@@ -39,7 +39,10 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
             reference.check(row, &sweep.state(&bench), &at);
             sweep.nothing_is_left(bench, &at);
         } else {
-            assert!(matches!(second, Err(Error::Poisoned { .. })), "{at}, the second time: {second:?}");
+            assert!(
+                matches!(second.as_ref().map_err(Error::detail), Err(Detail::Poisoned { .. })),
+                "{at}, the second time: {second:?}"
+            );
             let left = reclaim(sweep, bench, &at);
             assert!(left > 0, "{at}: nothing was left behind, so why is it out of use");
         }

@@ -1,17 +1,17 @@
 //! The rows of the operations that take contents elsewhere and bring them back: suspend, resume, snapshots.
 
 use super::bench::{Bench, Made};
-use super::operations::{Operation, keep};
+use super::operations::{Row, keep};
 use super::start::Start;
 use gpu_vmm_core::{BackingKind, BackingStore, Bytes, StagingRing};
 use gpu_vmm_testkit::Workbench;
 
 /// All of them.
-pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {
+pub(super) fn all<B: Workbench>() -> Vec<Row<B>> {
     [suspend(), snapshot()].into_iter().flatten().collect()
 }
 
-fn suspend<B: Workbench>() -> Vec<Operation<B>> {
+fn suspend<B: Workbench>() -> Vec<Row<B>> {
     const OF: &str = "Region::suspend";
     const BACK: &str = "Region::resume";
     const PINNED: BackingKind = BackingKind::Pinned;
@@ -24,38 +24,38 @@ fn suspend<B: Workbench>() -> Vec<Operation<B>> {
         ("with a file", Start::SEAM.with(BackingKind::File)),
     ];
     let mut rows = vec![
-        Operation::new("StagingRing::new", "", Start::FREE, |bench| {
+        Row::new("StagingRing::new", "", Start::FREE, |bench| {
             let ring = StagingRing::new(&bench.backend, 2, bench.granules(1)).map(Made::Ring);
             keep(bench, ring)
         })
         .looks(),
-        Operation::new("BackingStore::pinned", "", Start::FREE, |bench| {
+        Row::new("BackingStore::pinned", "", Start::FREE, |bench| {
             let stash = BackingStore::pinned(&bench.backend, Bytes::mib(300)).map(Made::BackingStore);
             keep(bench, stash)
         })
         .looks(),
-        Operation::new(OF, "without contents", Start::EXTENDED, Bench::suspend),
-        Operation::new(OF, "in a guarded region", Start::GUARDED, Bench::suspend).poisons(),
-        Operation::new(BACK, "without contents", Start::EXTENDED.suspended(), Bench::resume),
-        Operation::new("DeviceVec::suspend", "", Start::VECTOR.with(PINNED), Bench::suspend),
-        Operation::new("DeviceVec::resume", "", Start::VECTOR.with(PINNED).suspended(), Bench::resume)
+        Row::new(OF, "without contents", Start::EXTENDED, Bench::suspend),
+        Row::new(OF, "in a guarded region", Start::GUARDED, Bench::suspend).poisons(),
+        Row::new(BACK, "without contents", Start::EXTENDED.suspended(), Bench::resume),
+        Row::new("DeviceVec::suspend", "", Start::VECTOR.with(PINNED), Bench::suspend),
+        Row::new("DeviceVec::resume", "", Start::VECTOR.with(PINNED).suspended(), Bench::resume)
             .brings_back(),
     ];
     for (what, start) in ways {
-        rows.push(Operation::new(OF, what, start, Bench::suspend));
-        rows.push(Operation::new(BACK, what, start.suspended(), Bench::resume).brings_back());
+        rows.push(Row::new(OF, what, start, Bench::suspend));
+        rows.push(Row::new(BACK, what, start.suspended(), Bench::resume).brings_back());
     }
     rows
 }
 
-fn snapshot<B: Workbench>() -> Vec<Operation<B>> {
+fn snapshot<B: Workbench>() -> Vec<Row<B>> {
     vec![
         // What it maps meanwhile is unmapped a second time where the first try fails.
-        Operation::new("Snapshot::write", "", Start::TO_SAVE, |bench| bench.saved().write().map(drop))
+        Row::new("Snapshot::write", "", Start::TO_SAVE, |bench| bench.saved().write().map(drop))
             .looks()
             .wish()
             .moves(),
-        Operation::new("Restore::regions", "", Start::SAVED, |bench| {
+        Row::new("Restore::regions", "", Start::SAVED, |bench| {
             let region = bench.saved().restore().map(Made::Region);
             keep(bench, region)
         })

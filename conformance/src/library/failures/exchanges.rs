@@ -1,19 +1,19 @@
 //! The rows of the operations that exchange what is behind an address: swap, slots, a move to another device.
 
 use super::bench::{Bench, Made};
-use super::operations::{IDLE, Operation, keep};
+use super::operations::{IDLE, Row, keep};
 use super::start::Start;
 use crate::library::tools::streams_idle;
 use gpu_vmm_core::{BankedRegion, Bytes, MovePath, Region, Result, Stream, WaitFor};
 use gpu_vmm_testkit::Workbench;
 
 /// All of them.
-pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {
+pub(super) fn all<B: Workbench>() -> Vec<Row<B>> {
     [swap(), swap_all(), move_to_device(), sets(), shown()].into_iter().flatten().collect()
 }
 
 #[allow(unsafe_code)]
-fn swap<B: Workbench>() -> Vec<Operation<B>> {
+fn swap<B: Workbench>() -> Vec<Row<B>> {
     const OF: &str = "Region::swap";
     fn part<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, done: WaitFor<'_>) -> Result<()> {
         let (offset, length) = (bench.at(from), bench.granules(count));
@@ -21,19 +21,14 @@ fn swap<B: Workbench>() -> Vec<Operation<B>> {
         region.swap(offset, beside, Bytes(0), length, done)
     }
     vec![
-        Operation::new(OF, "one mapping", Start::FREE.beside(&[1]), |bench| part(bench, 3, 1, IDLE)),
-        Operation::new(OF, "a run of unequal access", Start::FREE.beside(&[1, 1]), |bench| {
-            part(bench, 0, 2, IDLE)
-        }),
-        Operation::new(OF, "across reservations", Start::EXTENDED.beside(&[1, 1, 1]), |bench| {
+        Row::new(OF, "one mapping", Start::FREE.beside(&[1]), |bench| part(bench, 3, 1, IDLE)),
+        Row::new(OF, "a run of unequal access", Start::FREE.beside(&[1, 1]), |bench| part(bench, 0, 2, IDLE)),
+        Row::new(OF, "across reservations", Start::EXTENDED.beside(&[1, 1, 1]), |bench| {
             part(bench, 3, 3, IDLE)
         }),
-        Operation::new(OF, "cut differently", Start::EXTENDED.beside(&[2]), |bench| part(bench, 3, 2, IDLE))
-            .cuts(),
-        Operation::new(OF, "what two devices use", Start::PEER.beside(&[1, 1]), |bench| {
-            part(bench, 0, 2, IDLE)
-        }),
-        Operation::new(OF, "after a stream", Start::FREE.beside(&[1]), |bench| {
+        Row::new(OF, "cut differently", Start::EXTENDED.beside(&[2]), |bench| part(bench, 3, 2, IDLE)).cuts(),
+        Row::new(OF, "what two devices use", Start::PEER.beside(&[1, 1]), |bench| part(bench, 0, 2, IDLE)),
+        Row::new(OF, "after a stream", Start::FREE.beside(&[1]), |bench| {
             // SAFETY: null is the default stream of both vendors.
             let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
             part(bench, 0, 1, streams_idle(&[stream]))
@@ -41,23 +36,23 @@ fn swap<B: Workbench>() -> Vec<Operation<B>> {
     ]
 }
 
-fn swap_all<B: Workbench>() -> Vec<Operation<B>> {
-    vec![Operation::new("Region::swap_all", "with a hole", Start::TWIN, |bench| {
+fn swap_all<B: Workbench>() -> Vec<Row<B>> {
+    vec![Row::new("Region::swap_all", "with a hole", Start::TWIN, |bench| {
         let (region, beside) = bench.both_regions();
         region.swap_all(beside, IDLE)
     })]
 }
 
-fn move_to_device<B: Workbench>() -> Vec<Operation<B>> {
+fn move_to_device<B: Workbench>() -> Vec<Row<B>> {
     const OF: &str = "Region::move_to_device";
     fn fastest<B: Workbench>(bench: &mut Bench<B>) -> Result<()> {
         let device = bench.peer;
         bench.region().move_to_device(device, MovePath::Fastest(None), IDLE).map(drop)
     }
     vec![
-        Operation::new(OF, "by peer copies", Start::PEER, fastest).moves(),
-        Operation::new(OF, "across reservations", Start::PEER_SEAM, fastest).moves(),
-        Operation::new(OF, "through a ring", Start::PEER_RING, |bench| {
+        Row::new(OF, "by peer copies", Start::PEER, fastest).moves(),
+        Row::new(OF, "across reservations", Start::PEER_SEAM, fastest).moves(),
+        Row::new(OF, "through a ring", Start::PEER_RING, |bench| {
             let device = bench.peer;
             let (region, ring) = bench.region_and_ring();
             region.move_to_device(device, MovePath::Ring(ring), IDLE).map(drop)
@@ -66,63 +61,52 @@ fn move_to_device<B: Workbench>() -> Vec<Operation<B>> {
     ]
 }
 
-fn sets<B: Workbench>() -> Vec<Operation<B>> {
+fn sets<B: Workbench>() -> Vec<Row<B>> {
     fn show<B: Workbench>(bench: &mut Bench<B>, set: usize) -> Result<()> {
         let set = bench.sets[set];
         bench.slots().select(set, IDLE)
     }
     vec![
-        Operation::new("BankedRegion::build", "", Start::FREE, |bench| {
+        Row::new("BankedRegion::build", "", Start::FREE, |bench| {
             let builder = Region::builder(&bench.backend).on(bench.device).reserve(bench.granules(1));
             let slots = BankedRegion::build(builder);
             keep(bench, slots.map(Made::BankedRegion))
         }),
-        Operation::new("BankedRegion::add_bank", "", Start::SLOTS, |bench| {
+        Row::new("BankedRegion::add_bank", "", Start::SLOTS, |bench| {
             let size = bench.granules(1);
             bench.slots().add_bank(size).map(drop)
         }),
-        Operation::new(
-            "BankedRegion::add_bank_of",
-            "memory that two devices use",
-            Start::PEER_SLOTS,
-            |bench| {
-                let memory = vec![bench.memory.clone()];
-                bench.slots().add_bank_of(memory).map(drop)
-            },
-        )
+        Row::new("BankedRegion::add_bank_of", "memory that two devices use", Start::PEER_SLOTS, |bench| {
+            let memory = vec![bench.memory.clone()];
+            bench.slots().add_bank_of(memory).map(drop)
+        })
         .looks(),
-        Operation::new("BankedRegion::select", "one that is cut the same way", Start::SLOTS, |bench| {
+        Row::new("BankedRegion::select", "one that is cut the same way", Start::SLOTS, |bench| {
             show(bench, 1)
         }),
-        Operation::new("BankedRegion::select", "one that is cut differently", Start::SLOTS, |bench| {
-            show(bench, 2)
-        })
-        .cuts(),
-        Operation::new("BankedRegion::select", "for two devices", Start::PEER_SLOTS, |bench| show(bench, 1)),
-        Operation::new("BankedRegion::hide", "", Start::SLOTS, |bench| bench.slots().hide(IDLE)),
-        Operation::new("BankedRegion::remove_bank", "the one that is shown", Start::SLOTS, |bench| {
+        Row::new("BankedRegion::select", "one that is cut differently", Start::SLOTS, |bench| show(bench, 2))
+            .cuts(),
+        Row::new("BankedRegion::select", "for two devices", Start::PEER_SLOTS, |bench| show(bench, 1)),
+        Row::new("BankedRegion::hide", "", Start::SLOTS, |bench| bench.slots().hide(IDLE)),
+        Row::new("BankedRegion::remove_bank", "the one that is shown", Start::SLOTS, |bench| {
             let set = bench.sets[0];
             bench.slots().remove_bank(set, IDLE).map(drop)
         }),
     ]
 }
 
-fn shown<B: Workbench>() -> Vec<Operation<B>> {
+fn shown<B: Workbench>() -> Vec<Row<B>> {
     vec![
-        Operation::new("BankedRegion::write", "", Start::SLOTS, |bench| {
-            bench.slots().write(Bytes(8), &[7; 200])
-        })
-        .writes(0, 1),
-        Operation::new("BankedRegion::fill", "", Start::SLOTS, |bench| {
-            bench.slots().fill(Bytes(8), Bytes(200), 9)
-        })
-        .writes(0, 1),
-        Operation::new("BankedRegion::copy_from", "", Start::SLOTS.beside(&[1]), |bench| {
+        Row::new("BankedRegion::write", "", Start::SLOTS, |bench| bench.slots().write(Bytes(8), &[7; 200]))
+            .writes(0, 1),
+        Row::new("BankedRegion::fill", "", Start::SLOTS, |bench| bench.slots().fill(Bytes(8), Bytes(200), 9))
+            .writes(0, 1),
+        Row::new("BankedRegion::copy_from", "", Start::SLOTS.beside(&[1]), |bench| {
             let (slots, beside) = bench.slots_and_region();
             slots.copy_from(Bytes(8), beside, Bytes(0), Bytes(200))
         })
         .writes(0, 1),
-        Operation::new("BankedRegion::write_pattern", "", Start::SLOTS, |bench| {
+        Row::new("BankedRegion::write_pattern", "", Start::SLOTS, |bench| {
             let (device, length) = (bench.device, bench.granules(1));
             bench.slots().write_pattern(device, Bytes(0), length, 3)
         })

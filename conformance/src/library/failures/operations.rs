@@ -9,7 +9,7 @@ use gpu_vmm_testkit::Workbench;
 use std::fmt;
 
 /// One way in which an operation goes.
-pub(super) struct Operation<B: Workbench> {
+pub(super) struct Row<B: Workbench> {
     /// The public function, such as `Region::unmap`.
     pub(super) of: &'static str,
     /// Which way it goes.
@@ -34,13 +34,13 @@ pub(super) struct Operation<B: Workbench> {
     pub(super) brings_back: bool,
 }
 
-impl<B: Workbench> fmt::Display for Operation<B> {
+impl<B: Workbench> fmt::Display for Row<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.of, self.what)
     }
 }
 
-impl<B: Workbench> Operation<B> {
+impl<B: Workbench> Row<B> {
     pub(super) const fn new(
         of: &'static str,
         what: &'static str,
@@ -122,14 +122,14 @@ pub(super) const UNDONE: &[&str] = &[
 ];
 
 /// The rows of one operation.
-pub(super) fn of<B: Workbench>(of: &str) -> Vec<Operation<B>> {
+pub(super) fn of<B: Workbench>(of: &str) -> Vec<Row<B>> {
     let mut rows = all();
-    rows.retain(|row: &Operation<B>| row.of == of);
+    rows.retain(|row: &Row<B>| row.of == of);
     rows
 }
 
 /// The whole table.
-pub(super) fn all<B: Workbench>() -> Vec<Operation<B>> {
+pub(super) fn all<B: Workbench>() -> Vec<Row<B>> {
     [
         memory(),
         build(),
@@ -155,19 +155,19 @@ pub(super) fn keep<B: Workbench>(bench: &mut Bench<B>, made: Result<Made<B>>) ->
 }
 
 #[allow(unsafe_code)]
-fn memory<B: Workbench>() -> Vec<Operation<B>> {
-    let mut rows = vec![Operation::new("PhysicalMemory::create", "", Start::FREE, |bench| {
+fn memory<B: Workbench>() -> Vec<Row<B>> {
+    let mut rows = vec![Row::new("PhysicalMemory::create", "", Start::FREE, |bench| {
         let on = Properties::on(bench.device);
         let memory = PhysicalMemory::create(&bench.backend, bench.granules(2), on).map(Made::Memory);
         keep(bench, memory)
     })];
     rows.extend([
-        Operation::new("PhysicalMemory::export", "", Start::SHARED, |bench| {
+        Row::new("PhysicalMemory::export", "", Start::SHARED, |bench| {
             let fd = bench.shared().0.export().map(Made::Descriptor);
             keep(bench, fd)
         })
         .looks(),
-        Operation::new("PhysicalMemory::import", "", Start::SHARED, |bench| {
+        Row::new("PhysicalMemory::import", "", Start::SHARED, |bench| {
             use std::os::fd::AsFd;
             let (memory, fd) = bench.shared();
             let properties = memory.properties();
@@ -183,7 +183,7 @@ fn memory<B: Workbench>() -> Vec<Operation<B>> {
     rows
 }
 
-fn build<B: Workbench>() -> Vec<Operation<B>> {
+fn build<B: Workbench>() -> Vec<Row<B>> {
     const OF: &str = "RegionBuilder::build";
     fn at<B: Workbench>(bench: &mut Bench<B>, place: Placement) -> Result<()> {
         let builder = Region::builder(&bench.backend).on(bench.device).reserve(bench.granules(1));
@@ -191,19 +191,17 @@ fn build<B: Workbench>() -> Vec<Operation<B>> {
         keep(bench, region.map(Made::Region))
     }
     vec![
-        Operation::new(OF, "anywhere", Start::FREE, |bench| at(bench, Placement::Anywhere)),
-        Operation::new(OF, "preferring an address", Start::FREE, |bench| {
-            at(bench, Placement::Prefer(bench.hole))
-        }),
-        Operation::new(OF, "at an address", Start::FREE, |bench| at(bench, Placement::Exact(bench.hole))),
-        Operation::new(OF, "for two devices", Start::PEER, |bench| at(bench, Placement::Anywhere)),
-        Operation::new(OF, "aligned", Start::FREE, |bench| {
+        Row::new(OF, "anywhere", Start::FREE, |bench| at(bench, Placement::Anywhere)),
+        Row::new(OF, "preferring an address", Start::FREE, |bench| at(bench, Placement::Prefer(bench.hole))),
+        Row::new(OF, "at an address", Start::FREE, |bench| at(bench, Placement::Exact(bench.hole))),
+        Row::new(OF, "for two devices", Start::PEER, |bench| at(bench, Placement::Anywhere)),
+        Row::new(OF, "aligned", Start::FREE, |bench| {
             let builder = Region::builder(&bench.backend).on(bench.device).reserve(bench.granules(1));
             let region = builder.alignment(Bytes::gib(1)).build();
             keep(bench, region.map(Made::Region))
         }),
-        Operation::new(OF, "restorable", Start::FREE, |bench| at(bench, Placement::Restorable)),
-        Operation::new(OF, "guarded, at an address", Start::FREE, |bench| {
+        Row::new(OF, "restorable", Start::FREE, |bench| at(bench, Placement::Restorable)),
+        Row::new(OF, "guarded, at an address", Start::FREE, |bench| {
             let builder = Region::builder(&bench.backend).on(bench.device).reserve(bench.granules(1));
             let region = builder.guarded().at(Placement::Exact(bench.hole)).build();
             keep(bench, region.map(Made::Region))
@@ -211,31 +209,31 @@ fn build<B: Workbench>() -> Vec<Operation<B>> {
     ]
 }
 
-fn map<B: Workbench>() -> Vec<Operation<B>> {
+fn map<B: Workbench>() -> Vec<Row<B>> {
     fn at<B: Workbench>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
         let (offset, memory) = (bench.at(granule), bench.memory.clone());
         bench.region().map(offset, &memory)
     }
     vec![
-        Operation::new("Region::map", "behind all others", Start::FREE, |bench| at(bench, 4)),
-        Operation::new("Region::map", "between others", Start::FREE, |bench| at(bench, 2)),
+        Row::new("Region::map", "behind all others", Start::FREE, |bench| at(bench, 4)),
+        Row::new("Region::map", "between others", Start::FREE, |bench| at(bench, 2)),
     ]
 }
 
 #[allow(unsafe_code)]
-fn unmap<B: Workbench>() -> Vec<Operation<B>> {
+fn unmap<B: Workbench>() -> Vec<Row<B>> {
     const OF: &str = "Region::unmap";
     fn part<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, done: WaitFor<'_>) -> Result<()> {
         let (offset, length) = (bench.at(from), bench.granules(count));
         bench.region().unmap(offset, length, done)
     }
     vec![
-        Operation::new(OF, "one mapping", Start::FREE, |bench| part(bench, 1, 1, IDLE)),
-        Operation::new(OF, "a run", Start::FREE, |bench| part(bench, 0, 2, IDLE)),
-        Operation::new(OF, "across reservations", Start::EXTENDED, |bench| part(bench, 3, 3, IDLE)),
-        Operation::new(OF, "what two devices use", Start::PEER, |bench| part(bench, 0, 2, IDLE)),
-        Operation::new(OF, "in a guarded region", Start::GUARDED, |bench| part(bench, 0, 2, IDLE)).poisons(),
-        Operation::new(OF, "after a stream", Start::FREE, |bench| {
+        Row::new(OF, "one mapping", Start::FREE, |bench| part(bench, 1, 1, IDLE)),
+        Row::new(OF, "a run", Start::FREE, |bench| part(bench, 0, 2, IDLE)),
+        Row::new(OF, "across reservations", Start::EXTENDED, |bench| part(bench, 3, 3, IDLE)),
+        Row::new(OF, "what two devices use", Start::PEER, |bench| part(bench, 0, 2, IDLE)),
+        Row::new(OF, "in a guarded region", Start::GUARDED, |bench| part(bench, 0, 2, IDLE)).poisons(),
+        Row::new(OF, "after a stream", Start::FREE, |bench| {
             // SAFETY: null is the default stream of both vendors.
             let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };
             part(bench, 0, 2, streams_idle(&[stream]))
@@ -243,7 +241,7 @@ fn unmap<B: Workbench>() -> Vec<Operation<B>> {
     ]
 }
 
-fn set_access<B: Workbench>() -> Vec<Operation<B>> {
+fn set_access<B: Workbench>() -> Vec<Row<B>> {
     const OF: &str = "Region::set_access";
     fn own<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, access: Access) -> Result<()> {
         let (offset, length, device) = (bench.at(from), bench.granules(count), bench.device);
@@ -254,16 +252,16 @@ fn set_access<B: Workbench>() -> Vec<Operation<B>> {
         bench.region().set_access(offset, length, device, access)
     }
     vec![
-        Operation::new(OF, "to less", Start::FREE, |bench| own(bench, 0, 1, Access::Read)),
-        Operation::new(OF, "to more", Start::FREE, |bench| own(bench, 1, 1, Access::ReadWrite)),
-        Operation::new(OF, "of several", Start::FREE, |bench| own(bench, 0, 2, Access::None)),
-        Operation::new(OF, "across reservations", Start::EXTENDED, |bench| own(bench, 3, 3, Access::Read)),
-        Operation::new(OF, "for another device", Start::PEER, |bench| peer(bench, 0, 2, Access::Read)),
-        Operation::new(OF, "against another device", Start::PEER, |bench| peer(bench, 3, 1, Access::None)),
+        Row::new(OF, "to less", Start::FREE, |bench| own(bench, 0, 1, Access::Read)),
+        Row::new(OF, "to more", Start::FREE, |bench| own(bench, 1, 1, Access::ReadWrite)),
+        Row::new(OF, "of several", Start::FREE, |bench| own(bench, 0, 2, Access::None)),
+        Row::new(OF, "across reservations", Start::EXTENDED, |bench| own(bench, 3, 3, Access::Read)),
+        Row::new(OF, "for another device", Start::PEER, |bench| peer(bench, 0, 2, Access::Read)),
+        Row::new(OF, "against another device", Start::PEER, |bench| peer(bench, 3, 1, Access::None)),
     ]
 }
 
-fn grow<B: Workbench>() -> Vec<Operation<B>> {
+fn grow<B: Workbench>() -> Vec<Row<B>> {
     const OF: &str = "Region::grow_to";
     const ON: &str = "Region::grow_to_on";
     const MOVE: &str = "Region::grow_or_move";
@@ -290,63 +288,63 @@ fn grow<B: Workbench>() -> Vec<Operation<B>> {
         bench.region().shrink_to(size, IDLE).map(drop)
     }
     vec![
-        Operation::new(OF, "within", Start::FREE, |bench| to(bench, 5)),
-        Operation::new(OF, "extended", Start::FREE, |bench| to(bench, 6)),
-        Operation::new(OF, "extended generously", Start::GENEROUS, |bench| to(bench, 6)).wish(),
-        Operation::new(OF, "within a guard", Start::GUARDED, |bench| to(bench, 5)),
-        Operation::new(OF, "within, for two devices", Start::PEER, |bench| to(bench, 5)),
-        Operation::new(ON, "within", Start::FREE, |bench| on_peer(bench, 5)),
-        Operation::new(ON, "extended, with another device's memory", Start::PEER, |bench| on_peer(bench, 6)),
-        Operation::new(MOVE, "within", Start::FREE, |bench| or_move(bench, 5)),
-        Operation::new(MOVE, "moved", Start::WALLED, |bench| or_move(bench, 6)).wish().moves(),
-        Operation::new(MOVE, "out of a guard", Start::GUARDED, |bench| or_move(bench, 6)).wish().moves(),
-        Operation::new(MOVE_ON, "moved", Start::WALLED, |bench| or_move_on_peer(bench, 6)).wish().moves(),
-        Operation::new(MOVE_ON, "moved, with another device's memory", Start::PEER_WALLED, |bench| {
+        Row::new(OF, "within", Start::FREE, |bench| to(bench, 5)),
+        Row::new(OF, "extended", Start::FREE, |bench| to(bench, 6)),
+        Row::new(OF, "extended generously", Start::GENEROUS, |bench| to(bench, 6)).wish(),
+        Row::new(OF, "within a guard", Start::GUARDED, |bench| to(bench, 5)),
+        Row::new(OF, "within, for two devices", Start::PEER, |bench| to(bench, 5)),
+        Row::new(ON, "within", Start::FREE, |bench| on_peer(bench, 5)),
+        Row::new(ON, "extended, with another device's memory", Start::PEER, |bench| on_peer(bench, 6)),
+        Row::new(MOVE, "within", Start::FREE, |bench| or_move(bench, 5)),
+        Row::new(MOVE, "moved", Start::WALLED, |bench| or_move(bench, 6)).wish().moves(),
+        Row::new(MOVE, "out of a guard", Start::GUARDED, |bench| or_move(bench, 6)).wish().moves(),
+        Row::new(MOVE_ON, "moved", Start::WALLED, |bench| or_move_on_peer(bench, 6)).wish().moves(),
+        Row::new(MOVE_ON, "moved, with another device's memory", Start::PEER_WALLED, |bench| {
             or_move_on_peer(bench, 6)
         })
         .wish()
         .moves(),
-        Operation::new(SHRINK, "one mapping", Start::FREE, |bench| shrink(bench, 2)),
-        Operation::new(SHRINK, "past a hole", Start::FREE, |bench| shrink(bench, 1)),
-        Operation::new(SHRINK, "in a guarded region", Start::GUARDED, |bench| shrink(bench, 2)).poisons(),
-        Operation::new(SHRINK, "past a seam and a hole", Start::EXTENDED, |bench| shrink(bench, 0)),
+        Row::new(SHRINK, "one mapping", Start::FREE, |bench| shrink(bench, 2)),
+        Row::new(SHRINK, "past a hole", Start::FREE, |bench| shrink(bench, 1)),
+        Row::new(SHRINK, "in a guarded region", Start::GUARDED, |bench| shrink(bench, 2)).poisons(),
+        Row::new(SHRINK, "past a seam and a hole", Start::EXTENDED, |bench| shrink(bench, 0)),
     ]
 }
 
 /// On both sides of the seam.
-fn data<B: Workbench>() -> Vec<Operation<B>> {
+fn data<B: Workbench>() -> Vec<Row<B>> {
     const AROUND: Bytes = Bytes(100);
     fn part<B: Workbench>(bench: &Bench<B>) -> (Bytes, [u8; 200]) {
         (bench.at(5) - AROUND, [7; 200])
     }
     vec![
-        Operation::new("Region::write", "across reservations", Start::EXTENDED, |bench| {
+        Row::new("Region::write", "across reservations", Start::EXTENDED, |bench| {
             let (offset, bytes) = part(bench);
             bench.region().write(offset, &bytes)
         })
         .writes(4, 6),
-        Operation::new("Region::read", "across reservations", Start::EXTENDED, |bench| {
+        Row::new("Region::read", "across reservations", Start::EXTENDED, |bench| {
             let (offset, mut bytes) = part(bench);
             bench.region().read(offset, &mut bytes)
         })
         .looks(),
-        Operation::new("Region::fill", "across reservations", Start::EXTENDED, |bench| {
+        Row::new("Region::fill", "across reservations", Start::EXTENDED, |bench| {
             let (offset, bytes) = part(bench);
             bench.region().fill(offset, Bytes(bytes.len() as u64), 9)
         })
         .writes(4, 6),
-        Operation::new("Region::copy_from", "across reservations", Start::BESIDE, |bench| {
+        Row::new("Region::copy_from", "across reservations", Start::BESIDE, |bench| {
             let offset = bench.at(5) - AROUND;
             let (target, source) = bench.two_regions();
             target.copy_from(offset, source, AROUND, AROUND + AROUND)
         })
         .writes(4, 6),
-        Operation::new("Region::write_pattern", "across reservations", Start::EXTENDED, |bench| {
+        Row::new("Region::write_pattern", "across reservations", Start::EXTENDED, |bench| {
             let (device, offset, length) = (bench.device, bench.at(4), bench.granules(2));
             bench.region().write_pattern(device, offset, length, 3)
         })
         .writes(4, 6),
-        Operation::new("Region::count_wrong", "across reservations", Start::EXTENDED, |bench| {
+        Row::new("Region::count_wrong", "across reservations", Start::EXTENDED, |bench| {
             let (device, offset, length) = (bench.device, bench.at(4), bench.granules(2));
             bench.region().count_wrong(device, offset, length, 3).map(drop)
         })

@@ -4,7 +4,8 @@
 use super::bench::{Bench, EDGE, Faulty, SEED, SEED_BESIDE, edges};
 use crate::subject::Subject;
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Backend, Bytes, DeviceId, DeviceVec, Error, MappingInfo, Region, Vendor,
+    Access, Address, AddressRange, Backend, Bytes, Detail, DeviceId, DeviceVec, Error, MappingInfo, Region,
+    Vendor,
 };
 use gpu_vmm_testkit::{Live, Workbench};
 
@@ -146,7 +147,7 @@ impl Seen {
             })
         };
         let first = count(devices[0]);
-        let out_of_use = matches!(first, Err(Error::Poisoned { .. }));
+        let out_of_use = matches!(first.as_ref().map_err(Error::detail), Err(Detail::Poisoned { .. }));
         let second = if devices[0] == devices[1] { first.clone() } else { count(devices[1]) };
         let seen = Self {
             offset,

@@ -1,7 +1,7 @@
 //! Each driver call of an operation fails, one in each round: everything is as before, and a second time it succeeds.
 
 use super::bench::Bench;
-use super::operations::{self, Operation};
+use super::operations::{self, Row};
 use super::saved::InFile;
 use super::start::{Start, far};
 use super::state::State;
@@ -9,7 +9,7 @@ use super::{asleep, undo};
 use crate::leaks::TRIES;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note, skip};
-use gpu_vmm_core::{Address, Bytes, Error, Result};
+use gpu_vmm_core::{Address, Bytes, Detail, Error, Operation, Result};
 use gpu_vmm_testkit::{Live, Workbench};
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -29,7 +29,7 @@ pub(super) fn asleep<B: Workbench>(subject: &Subject<B>, of: &str) {
     sweep(subject, of, |sweep, row| asleep::row(sweep, row));
 }
 
-fn sweep<B: Workbench>(subject: &Subject<B>, of: &str, row: impl Fn(&Sweep<'_, B>, &Operation<B>) -> u64) {
+fn sweep<B: Workbench>(subject: &Subject<B>, of: &str, row: impl Fn(&Sweep<'_, B>, &Row<B>) -> u64) {
     let rows = operations::of::<B>(of);
     assert!(!rows.is_empty(), "the table has no row of {of}");
     let peer = subject.peer();
@@ -61,7 +61,7 @@ pub(super) struct Reference {
 
 impl Reference {
     /// Fails where an operation that has succeeded came to something else.
-    pub(super) fn check<B: Workbench>(&self, row: &Operation<B>, after: &State, at: &str) {
+    pub(super) fn check<B: Workbench>(&self, row: &Row<B>, after: &State, at: &str) {
         let [mut seen, mut right] = [after, &self.after].map(State::shape);
         if row.poisons {
             // What could not be unmapped after that, `poisoning_has_failed` counts.
@@ -93,7 +93,7 @@ impl<'a, B: Workbench> Sweep<'a, B> {
         State::of(bench, self.subject)
     }
 
-    pub(super) fn reference(&self, row: &Operation<B>) -> Reference {
+    pub(super) fn reference(&self, row: &Row<B>) -> Reference {
         let mut bench = self.bench(row.start);
         let before = self.state(&bench);
         bench.backend.fail(0, 0);
@@ -112,13 +112,13 @@ impl<'a, B: Workbench> Sweep<'a, B> {
     }
 
     /// All failure points of one row; says how many they were.
-    fn row(&self, row: &Operation<B>) -> u64 {
+    fn row(&self, row: &Row<B>) -> u64 {
         let reference = self.reference(row);
         let mut points = 0;
         for failing in 0..reference.calls {
             let failed = self.point(row, &reference, failing, false);
             points += 1;
-            if failed == Some("set access") {
+            if failed == Some(Operation::SetAccess.name()) {
                 self.point(row, &reference, failing, true);
                 points += 1;
             }
@@ -130,7 +130,7 @@ impl<'a, B: Workbench> Sweep<'a, B> {
     /// failed for it.
     fn point(
         &self,
-        row: &Operation<B>,
+        row: &Row<B>,
         reference: &Reference,
         failing: u64,
         carried_out: bool,
@@ -184,7 +184,7 @@ impl<'a, B: Workbench> Sweep<'a, B> {
         assert!(injected(&error).is_some_and(|number| failing.contains(&number)), "{at}: {error}");
         let left = undo::reclaim(self, bench, at);
         if let [_] = failing {
-            let is_stuck = error.driver_error().is_some_and(|source| source.call == "unmap");
+            let is_stuck = error.driver_error().is_some_and(|source| source.call == Operation::Unmap.name());
             assert_eq!(left > 0, is_stuck, "{at}: {error}, and {left} reservations were left");
         }
     }
@@ -213,7 +213,7 @@ pub(super) struct Disturbed(String);
 
 /// Fails where a failure has changed what it must not.
 pub(super) fn same_state<B: Workbench>(
-    row: &Operation<B>,
+    row: &Row<B>,
     bench: &Bench<B>,
     before: &State,
     after: State,
@@ -221,8 +221,9 @@ pub(super) fn same_state<B: Workbench>(
     at: &str,
 ) -> Result<(), Disturbed> {
     // Where the elements could not be written, a vector keeps the memory that it has got for them.
-    let has_grown =
-        error.driver_error().is_some_and(|source| ["copy from host", "fill"].contains(&source.call));
+    let has_grown = error.driver_error().is_some_and(|source| {
+        [Operation::CopyFromHost.name(), Operation::Fill.name()].contains(&source.call)
+    });
     let comparable = |state: State| match row.writes {
         Some((from, to)) => state.without_contents(bench.at(from), bench.at(to)),
         None if row.may_keep_capacity && has_grown => state.without_capacity(),
@@ -239,9 +240,9 @@ pub(super) fn same_state<B: Workbench>(
 
 /// Which driver call was failed by plan, for this error.
 pub(crate) fn injected(error: &Error) -> Option<u64> {
-    match error {
-        Error::Driver { operation, source, context } if source.name == "INJECTED" => {
-            assert_eq!(*operation, source.call);
+    match error.detail() {
+        Detail::Driver { source, context } if source.name == "INJECTED" => {
+            assert_eq!(error.operation().name(), source.call);
             context.strip_prefix("driver call ")?.parse().ok()
         }
         _ => None,

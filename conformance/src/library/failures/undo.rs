@@ -3,25 +3,26 @@
 #![allow(unsafe_code)] // gives back what was left to the end of the process
 
 use super::bench::{Bench, EDGE, Faulty};
-use super::operations::Operation;
+use super::operations::Row;
 use super::state::{Seen, State};
 use super::sweep::{Reference, Sweep, injected, same_state};
 use crate::subject::RW;
 use gpu_vmm_core::{
-    Access, BackingKind, BackingStore, Bytes, DeviceId, Error, PhysicalMemory, Placement, Region, WaitFor,
+    Access, BackingKind, BackingStore, Bytes, Detail, DeviceId, Error, PhysicalMemory, Placement, Region,
+    WaitFor,
 };
 use gpu_vmm_testkit::{Live, Workbench};
 
 /// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
-pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>) -> u64 {
+pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Row<B>) -> u64 {
     each_pair(sweep, row, point)
 }
 
 /// The same with any check of the calls that fail.
 pub(super) fn each_pair<B: Workbench>(
     sweep: &Sweep<'_, B>,
-    row: &Operation<B>,
-    point: impl Fn(&Sweep<'_, B>, &Operation<B>, &Reference, &[u64]),
+    row: &Row<B>,
+    point: impl Fn(&Sweep<'_, B>, &Row<B>, &Reference, &[u64]),
 ) -> u64 {
     let reference = sweep.reference(row);
     let mut points = 0;
@@ -40,7 +41,7 @@ pub(super) fn each_pair<B: Workbench>(
 }
 
 /// How many calls the operation makes where one fails.
-fn calls_when_failing<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, failing: u64) -> u64 {
+fn calls_when_failing<B: Workbench>(sweep: &Sweep<'_, B>, row: &Row<B>, failing: u64) -> u64 {
     let mut bench = sweep.bench(row.start);
     bench.backend.fail(failing, 1);
     let answer = (row.run)(&mut bench);
@@ -51,7 +52,7 @@ fn calls_when_failing<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, fa
     calls
 }
 
-fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Reference, failing: &[u64]) {
+fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, failing: &[u64]) {
     let at = match failing {
         [first, second] => format!("{row}, driver calls {first} and {second} failing"),
         _ => format!("{row}, all driver calls from {} on failing", failing[0]),
@@ -63,7 +64,7 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
         let result = (row.run)(&mut bench);
         bench.backend.stop();
         let after = sweep.state(&bench);
-        match result {
+        match result.as_ref().map_err(|error| (error, error.detail())) {
             Ok(()) => {
                 assert!(row.has_wish || row.poisons, "{at}: nobody heard of it");
                 reference.check(row, &after, &at);
@@ -72,16 +73,16 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
                     return Ok(());
                 }
             }
-            Err(Error::RollbackFailed { error, undo }) => {
-                assert!(by_plan(&error, failing) && by_plan(&undo, failing), "{at}: {error}; {undo}");
+            Err((_, Detail::RollbackFailed { error, undo })) => {
+                assert!(by_plan(error, failing) && by_plan(undo, failing), "{at}: {error}; {undo}");
                 rest_is_as_before(row, &before, &after, &at);
                 rest_works(sweep, row, &mut bench, &after, &at);
                 let left = reclaim(sweep, bench, &at);
                 assert!(left > 0, "{at}: nothing was left behind, so why is it out of use");
                 return Ok(());
             }
-            Err(Error::AddressesLost { source, .. }) => {
-                assert!(by_plan(&source, failing), "{at}: {source}");
+            Err((_, Detail::AddressesLost { source, .. })) => {
+                assert!(by_plan(source, failing), "{at}: {source}");
                 if row.poisons {
                     // The memory is gone all the same, and that it could not be poisoned is told beside.
                     let logged = sweep.subject.backend.drop_log().take_last();
@@ -92,12 +93,12 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
                 if bench.stash.kind() == BackingKind::Nothing {
                     assert_eq!(after.shape(), before.shape(), "{at}, and then resumed");
                 } else {
-                    same_state(row, &bench, &before, after, &source, &at)?;
+                    same_state(row, &bench, &before, after, source, &at)?;
                 }
             }
-            Err(error) => {
-                assert!(injected(&error).is_some_and(|number| failing.contains(&number)), "{at}: {error}");
-                same_state(row, &bench, &before, after, &error, &at)?;
+            Err((error, _)) => {
+                assert!(injected(error).is_some_and(|number| failing.contains(&number)), "{at}: {error}");
+                same_state(row, &bench, &before, after, error, &at)?;
                 (row.run)(&mut bench).unwrap_or_else(|error| panic!("{at}, the second time: {error}"));
             }
         }
@@ -108,14 +109,14 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Operation<B>, reference: &Ref
 
 /// True where all that is told was failed by plan.
 pub(super) fn by_plan(error: &Error, failing: &[u64]) -> bool {
-    match error {
-        Error::RollbackFailed { error, undo } => by_plan(error, failing) && by_plan(undo, failing),
-        error => injected(error).is_some_and(|number| failing.contains(&number)),
+    match error.detail() {
+        Detail::RollbackFailed { error, undo } => by_plan(error, failing) && by_plan(undo, failing),
+        _ => injected(error).is_some_and(|number| failing.contains(&number)),
     }
 }
 
 /// What is not out of use must be as before, and all that was there before must be there still.
-fn rest_is_as_before<B: Workbench>(row: &Operation<B>, before: &State, after: &State, at: &str) {
+fn rest_is_as_before<B: Workbench>(row: &Row<B>, before: &State, after: &State, at: &str) {
     for (before, after) in [(&before.mappings, &after.mappings), (&before.beside, &after.beside)] {
         let find = |seen: &[Seen], like: &Seen| {
             seen.iter().find(|other| (other.offset, other.length) == (like.offset, like.length)).cloned()
@@ -145,7 +146,7 @@ fn rest_is_as_before<B: Workbench>(row: &Operation<B>, before: &State, after: &S
 /// Nothing touches what is out of use; all else goes on.
 fn rest_works<B: Workbench>(
     sweep: &Sweep<'_, B>,
-    row: &Operation<B>,
+    row: &Row<B>,
     bench: &mut Bench<B>,
     after: &State,
     at: &str,
@@ -200,7 +201,10 @@ fn mappings_work<B: Workbench>(
                 region.suspend(&BackingStore::nothing(), WaitFor::all_devices()).map(drop),
             ];
             for (number, answer) in answers.into_iter().enumerate() {
-                assert!(matches!(answer, Err(Error::Poisoned { .. })), "{at}: answer {number}: {answer:?}");
+                assert!(
+                    matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Poisoned { .. })),
+                    "{at}: answer {number}: {answer:?}"
+                );
             }
         } else if access[0] == RW && owner == device {
             region.write_pattern(device, offset, EDGE, 5).unwrap_or_else(|error| panic!("{at}: {error}"));

@@ -4,7 +4,7 @@ use super::{full, walled};
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, Error, GrowthKind, Placement};
+use gpu_vmm_core::{Access, Bytes, Detail, GrowthKind, Placement};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "grow":
@@ -117,9 +117,9 @@ fn fixed_address_is_demanded<B: Workbench>(subject: &Subject<B>) {
     let (address, free) = (region.address(), subject.free());
     let error = region.grow_to(subject.units(5)).unwrap_err();
     let wanted = address + subject.units(4);
-    let Error::AddressTaken { wanted: told, offered, .. } = error else { panic!("{error}") };
-    assert_eq!(told, wanted);
-    assert_ne!(offered, wanted);
+    let Detail::AddressTaken { wanted: told, offered, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!(*told, wanted);
+    assert_ne!(*offered, wanted);
     assert!(error.to_string().contains(&offered.to_string()), "{error}");
     assert_eq!((region.address(), region.end(), subject.free()), (address, subject.units(4), free));
     subject.check(&region, Bytes(0), subject.units(4), 1);
@@ -131,7 +131,7 @@ fn up_to_what_is_in_the_way<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(4).at(Placement::Exact(base)).build().unwrap();
     region.grow_to(subject.units(4)).unwrap();
     let error = region.grow_to(subject.units(7)).unwrap_err();
-    assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::AddressTaken { .. }), "{error}");
     // As much again would be four units; the two that are free are enough.
     let growth = region.grow_to(subject.units(6)).unwrap();
     assert_eq!((growth.how, region.reserved()), (GrowthKind::Extended, subject.units(6)));

@@ -4,7 +4,7 @@ use super::{full, walled};
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Error, GrowthKind, PhysicalMemory, Placement};
+use gpu_vmm_core::{Access, Bytes, Detail, GrowthKind, Operation, PhysicalMemory, Placement};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "grow":
@@ -149,10 +149,10 @@ fn a_move_without_memory<B: Workbench>(subject: &Subject<B>) {
     let (mut region, _wall) = walled(subject, 2);
     subject.write(&mut region, Bytes(0), subject.units(2), 1);
     let _held = subject.memory(1);
-    let total = subject.backend.device("test", subject.device).unwrap().total_memory;
+    let total = subject.backend.device(Operation::Allocate, subject.device).unwrap().total_memory;
     let before = (region.range(), region.end(), subject.free());
     let error = region.grow_or_move(total, idle()).unwrap_err();
-    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::OutOfMemory { .. }), "{error}");
     assert_eq!((region.range(), region.end(), subject.free()), before);
     subject.check(&region, Bytes(0), subject.units(2), 1);
 }

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error};
+use gpu_vmm_core::{Bytes, Detail};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "grow":
@@ -32,7 +32,7 @@ fn shrinks_in_whole_handles<B: Workbench>(subject: &Subject<B>) {
         assert_eq!(subject.free_here(), free + subject.units(8));
     }
     // Use after shrink is an error.
-    refused!(region.read(subject.units(8), &mut [0]), Error::NotMapped { .. });
+    refused!(region.read(subject.units(8), &mut [0]), Detail::NotMapped { .. });
 }
 
 fn shrinks_to_nothing_and_grows_again<B: Workbench>(subject: &Subject<B>) {
@@ -69,7 +69,7 @@ fn no_less_than_nothing<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((shrunk.end, shrunk.removed), (subject.units(3), Bytes(0)));
     refused!(
         region.shrink_to(subject.units(3) + Bytes(1), idle()),
-        Error::OutOfRange { .. },
+        Detail::OutOfRange { .. },
         subject.units(3)
     );
     // One byte less is no whole handle.

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, AddressRange, Bytes, DeviceVec, Error, GrowthKind, Placement, Region};
+use gpu_vmm_core::{Address, AddressRange, Bytes, Detail, DeviceVec, Error, GrowthKind, Placement, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "guard":
@@ -29,7 +29,7 @@ fn no_growth_into_the_guard<B: Workbench>(subject: &Subject<B>) {
             region.grow_to(subject.units(8)),
             region.grow_to_on(subject.device, subject.units(3)),
         ] {
-            refused!(answer, Error::Guarded { .. }, region.range().end(), region.guard());
+            refused!(answer, Detail::Guarded { .. }, region.range().end(), region.guard());
         }
         assert_eq!((region.range(), region.end(), region.mappings().count()), before);
         subject.check(&region, Bytes(0), subject.units(2), 1);
@@ -41,7 +41,7 @@ fn is_shut_in<B: Workbench>(subject: &Subject<B>, range: AddressRange) -> bool {
     let before = Address(range.base.0 - subject.unit().0);
     [before, range.end()].into_iter().all(|beside| {
         let taken = subject.region(1).at(Placement::Exact(beside)).build();
-        matches!(taken, Err(Error::AddressTaken { .. }))
+        matches!(taken.as_ref().map_err(Error::detail), Err(Detail::AddressTaken { .. }))
     })
 }
 
@@ -71,7 +71,7 @@ fn vectors<B: Workbench>(subject: &Subject<B>) {
     for vector in [&mut fixed, &mut movable] {
         vector.resize(count, 3).unwrap();
     }
-    refused!(fixed.push(4), Error::Guarded { .. });
+    refused!(fixed.push(4), Detail::Guarded { .. });
     assert_eq!((fixed.len(), fixed.get(count - 1).unwrap()), (count, 3));
     movable.push(4).unwrap();
     assert_eq!((movable.get(count - 1).unwrap(), movable.get(count).unwrap()), (3, 4));

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Address, Bytes, Error, Placement, Region};
+use gpu_vmm_core::{Address, Bytes, Detail, Placement, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "guard":
@@ -41,7 +41,7 @@ fn beside_the_region<B: Workbench>(subject: &Subject<B>) {
 fn is_free<B: Workbench>(subject: &Subject<B>, address: Address) -> bool {
     match subject.region(1).at(Placement::Exact(address)).build() {
         Ok(_) => true,
-        Err(Error::AddressTaken { .. }) => false,
+        Err(error) if matches!(error.detail(), Detail::AddressTaken { .. }) => false,
         Err(other) => panic!("{other}"),
     }
 }
@@ -75,9 +75,9 @@ fn where_something_is_in_the_way<B: Workbench>(subject: &Subject<B>) {
     for units in [3, 4, 2] {
         let wanted = base + subject.units(units);
         let error = subject.region(1).guarded().at(Placement::Exact(wanted)).build().unwrap_err();
-        let Error::AddressTaken { wanted: told, offered, .. } = error else { panic!("{error}") };
-        assert_eq!(told, wanted);
-        assert_ne!(offered, wanted);
+        let Detail::AddressTaken { wanted: told, offered, .. } = error.detail() else { panic!("{error}") };
+        assert_eq!(*told, wanted);
+        assert_ne!(*offered, wanted);
         let elsewhere = subject.region(1).guarded().at(Placement::Prefer(wanted)).build().unwrap();
         assert_ne!(elsewhere.address(), wanted);
         assert_eq!(elsewhere.guard(), subject.unit());
@@ -88,7 +88,10 @@ fn before_the_first_address<B: Workbench>(subject: &Subject<B>) {
     for address in [Address(0), Address(0) + subject.unit()] {
         let guarded = || subject.region(1).guard(subject.units(2));
         let error = guarded().at(Placement::Exact(address)).build().unwrap_err();
-        assert!(matches!(error, Error::AddressTaken { wanted, .. } if wanted == address), "{error}");
+        assert!(
+            matches!(error.detail(), Detail::AddressTaken { wanted, .. } if *wanted == address),
+            "{error}"
+        );
         assert_ne!(guarded().at(Placement::Prefer(address)).build().unwrap().address(), address);
     }
 }
@@ -105,12 +108,12 @@ fn as_large_as_was_asked_for<B: Workbench>(subject: &Subject<B>) {
 
 fn larger_than_the_address_space<B: Workbench>(subject: &Subject<B>) {
     for guard in [Bytes(u64::MAX), Bytes((1 << 47) + 1), Bytes(1 << 46)] {
-        refused!(subject.region(1).guard(guard).build(), Error::AddressSpaceExhausted { .. });
+        refused!(subject.region(1).guard(guard).build(), Detail::AddressSpaceExhausted { .. });
     }
     let beyond = Address(u64::MAX - subject.unit().0 + 1);
-    refused!(subject.region(1).guarded().at(Placement::Exact(beyond)).build(), Error::Overflow { .. });
+    refused!(subject.region(1).guarded().at(Placement::Exact(beyond)).build(), Detail::Overflow { .. });
     let odd = Address(subject.unit().0 * 64 + 1);
-    refused!(subject.region(1).guarded().at(Placement::Exact(odd)).build(), Error::Unaligned { .. }, odd);
+    refused!(subject.region(1).guarded().at(Placement::Exact(odd)).build(), Detail::Unaligned { .. }, odd);
 }
 
 fn the_region_is_aligned<B: Workbench>(subject: &Subject<B>) {
@@ -147,9 +150,9 @@ fn used_to_both_ends<B: Workbench>(subject: &Subject<B>) {
     let mut byte = [0];
     region.read(end - Bytes(1), &mut byte).unwrap();
     assert_eq!(byte, [7]);
-    refused!(region.write(end - Bytes(1), &[7; 2]), Error::OutOfRange { .. });
-    refused!(region.read(end, &mut byte), Error::OutOfRange { .. });
-    refused!(region.map(end, &subject.piece(1)), Error::OutOfRange { .. });
+    refused!(region.write(end - Bytes(1), &[7; 2]), Detail::OutOfRange { .. });
+    refused!(region.read(end, &mut byte), Detail::OutOfRange { .. });
+    refused!(region.map(end, &subject.piece(1)), Detail::OutOfRange { .. });
     region.unmap(Bytes(0), subject.unit(), idle()).unwrap();
     assert_eq!(region.mapped(), subject.unit());
 }
@@ -159,7 +162,7 @@ fn side_by_side<B: Workbench>(subject: &Subject<B>) {
     let at = |units| subject.region(2).guarded().at(Placement::Exact(base + subject.units(units)));
     let mut first = at(1).build().unwrap();
     let error = at(4).build().unwrap_err();
-    assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::AddressTaken { .. }), "{error}");
     let mut second = at(5).build().unwrap();
     for (region, seed) in [(&mut first, 1), (&mut second, 3)] {
         region.grow_to(subject.units(2)).unwrap();

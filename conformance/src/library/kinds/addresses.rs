@@ -5,8 +5,8 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::{
-    BankedRegion, Bytes, Error, Granularity, GrowthKind, Location, PhysicalMemory, Placement, Properties,
-    Region,
+    BankedRegion, Bytes, Detail, Error, Granularity, GrowthKind, Location, Operation, PhysicalMemory,
+    Placement, Properties, Region,
 };
 use gpu_vmm_testkit::Workbench;
 
@@ -37,7 +37,9 @@ fn kinds<B: Workbench>(subject: &Subject<B>) -> [Properties; 6] {
 
 /// The kinds of memory whose granularity is larger than that of all devices. Ends the case if there is none.
 fn larger<B: Workbench>(subject: &Subject<B>) -> Vec<(Properties, Granularity)> {
-    let own = |properties| Some((properties, subject.backend.granularity_of("test", &properties).ok()?));
+    let own = |properties| {
+        Some((properties, subject.backend.granularity_of(Operation::Allocate, &properties).ok()?))
+    };
     let least = subject.backend.granularity();
     let found: Vec<_> = kinds(subject).into_iter().filter_map(own).filter(|(_, own)| *own > least).collect();
     if found.is_empty() {
@@ -141,7 +143,7 @@ fn sets_of_a_larger_granularity<B: Workbench>(subject: &Subject<B>) {
 #[track_caller]
 fn assert_unaligned(error: &Error, own: Granularity) {
     assert!(
-        matches!(error, Error::Unaligned { what: "address", granularity, .. } if *granularity == own),
+        matches!(error.detail(), Detail::Unaligned { what: "address", granularity, .. } if *granularity == own),
         "{error}"
     );
 }

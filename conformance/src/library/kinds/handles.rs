@@ -7,8 +7,8 @@ use crate::leaks;
 use crate::library::tools::{has, told, write};
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::{
-    Alignment, Bytes, Error, FabricHandle, Feature, Grant, HandleTypes, Location, PhysicalMemory, Properties,
-    Reservation,
+    Alignment, Bytes, Detail, FabricHandle, Feature, Grant, HandleTypes, Location, PhysicalMemory,
+    Properties, Reservation,
 };
 use gpu_vmm_testkit::Workbench;
 use rustix::io::{FdFlags, fcntl_getfd};
@@ -48,7 +48,7 @@ fn handle_types<B: Workbench>(subject: &Subject<B>) {
 
 fn is_unsupported<T>(answer: gpu_vmm_core::Result<T>) {
     let Err(error) = answer else { panic!("it was exported") };
-    assert!(matches!(&error, Error::Unsupported { reason, .. } if !reason.is_empty()), "{error}");
+    assert!(matches!(error.detail(), Detail::Unsupported { reason, .. } if !reason.is_empty()), "{error}");
 }
 
 fn only_what_was_asked_for<B: Workbench>(subject: &Subject<B>) {

@@ -7,7 +7,8 @@ use crate::library::tools::{idle, told};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, or_skip, skip};
 use gpu_vmm_core::{
-    Access, Bytes, Capability, DeviceId, Error, Feature, Location, PhysicalMemory, Properties, Region,
+    Access, Bytes, Capability, Detail, DeviceId, Error, Feature, Location, Operation, PhysicalMemory,
+    Properties, Region,
 };
 use gpu_vmm_testkit::{Workbench, count_wrong_words, write_pattern_words};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -76,9 +77,9 @@ fn takes_turns<B: Workbench>(subject: &Subject<B>, properties: Properties) -> Re
 
 /// Fails where the answer is not what the capability says.
 fn agrees(told: &Capability, answer: Result<(), Error>) {
-    match answer {
+    match answer.map_err(Error::into_detail) {
         Ok(()) => assert!(told.available, "it works, and {told:?}"),
-        Err(Error::Unsupported { reason, .. }) => {
+        Err(Detail::Unsupported { reason, .. }) => {
             assert!(!told.available && !reason.is_empty(), "{reason}, and {told:?}");
         }
         Err(error) => panic!("{error}"),
@@ -87,7 +88,7 @@ fn agrees(told: &Capability, answer: Result<(), Error>) {
 
 fn host_access<B: Workbench>(subject: &Subject<B>) {
     let told = told(subject, Feature::HostAccess);
-    agrees(&told, subject.backend.check_host_access("test", &subject.properties()));
+    agrees(&told, subject.backend.check_host_access(Operation::Allocate, &subject.properties()));
     agrees(&told, takes_turns(subject, subject.properties()));
 }
 
@@ -97,7 +98,7 @@ fn host_access_to_host_memory<B: Workbench>(subject: &Subject<B>) {
         skip(told.note);
     }
     let properties = subject.properties().located(Location::Host);
-    let checked = subject.backend.check_host_access("test", &properties);
+    let checked = subject.backend.check_host_access(Operation::Allocate, &properties);
     let turns = takes_turns(subject, properties);
     assert_eq!(checked.is_ok(), turns.is_ok(), "{checked:?}, {turns:?}");
 }
@@ -148,7 +149,7 @@ fn the_host_is_no_device<B: Workbench>(subject: &Subject<B>) {
         backend.synchronize(HOST),
         backend.memory_info(HOST).map(drop),
         backend.capabilities(HOST).map(drop),
-        backend.device("test", HOST).map(drop),
+        backend.device(Operation::Allocate, HOST).map(drop),
         region.write_pattern(HOST, Bytes(0), size, SEED),
     ];
     for (place, answer) in answers.into_iter().enumerate() {
@@ -164,7 +165,7 @@ fn beside_what_was_unmapped<B: Workbench>(subject: &Subject<B>) {
         skip(told.note);
     }
     let properties = subject.properties().located(Location::Host);
-    or_skip(subject.backend.check_host_access("test", &properties));
+    or_skip(subject.backend.check_host_access(Operation::Allocate, &properties));
     let (first, mut region) = mapped(subject, properties);
     let size = first.size();
     region.grow_to(Bytes(2 * size.0)).unwrap();

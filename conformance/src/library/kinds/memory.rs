@@ -6,7 +6,7 @@ use crate::library::sharing::import_of;
 use crate::library::tools::told;
 use crate::peer::Peer;
 use crate::subject::{Subject, note, or_skip, skip};
-use gpu_vmm_core::{Bytes, Capability, DeviceId, Error, Feature, Location, PhysicalMemory, Properties};
+use gpu_vmm_core::{Bytes, Capability, Detail, DeviceId, Feature, Location, PhysicalMemory, Properties};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "kinds":
@@ -121,9 +121,9 @@ fn more_than_the_host_has<B: Workbench>(subject: &Subject<B>) {
     let properties = subject.properties().located(Location::HostNode(0));
     let size = Bytes::gib(1 << 20);
     let error = PhysicalMemory::create(&subject.backend, size, properties).unwrap_err();
-    if let Error::OutOfMemory { device, requested, free, total, .. } = error {
-        assert_eq!((device, requested), (DeviceId::HOST, size));
-        assert!(!total.is_zero() && free <= total && total < size, "{free} of {total}");
+    if let Detail::OutOfMemory { device, requested, free, total, .. } = error.detail() {
+        assert_eq!((*device, *requested), (DeviceId::HOST, size));
+        assert!(!total.is_zero() && free <= total && *total < size, "{free} of {total}");
     }
 }
 

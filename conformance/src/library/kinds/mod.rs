@@ -16,7 +16,7 @@ mod memory;
 use crate::case::Case;
 use crate::library::tools::assert_names;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Bytes, Error, PhysicalMemory, Properties, Region};
+use gpu_vmm_core::{Bytes, Detail, Operation, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::Workbench;
 
 /// The cases of this group.
@@ -28,7 +28,7 @@ const SEED: u64 = 700;
 
 /// How much a case takes of such memory: some granules.
 fn some<B: Workbench>(subject: &Subject<B>, properties: &Properties) -> Bytes {
-    Bytes(3 * subject.backend.granularity_of("test", properties).unwrap().bytes().0)
+    Bytes(3 * subject.backend.granularity_of(Operation::Allocate, properties).unwrap().bytes().0)
 }
 
 /// Such memory in a region of its own, which the chosen device may read and write.
@@ -67,7 +67,10 @@ fn refused<B: Workbench>(subject: &Subject<B>, properties: Properties) {
     let created = PhysicalMemory::create(&subject.backend, size, properties).map(drop);
     for answer in [created, grown()] {
         let error = answer.unwrap_err();
-        assert!(matches!(&error, Error::Unsupported { reason, .. } if !reason.is_empty()), "{error}");
+        assert!(
+            matches!(error.detail(), Detail::Unsupported { reason, .. } if !reason.is_empty()),
+            "{error}"
+        );
         assert_names(&error, &["not supported".to_owned()]);
     }
     assert_eq!(subject.free(), free, "nothing is taken");

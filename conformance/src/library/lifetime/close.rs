@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, PhysicalMemory, Placement, Region};
+use gpu_vmm_core::{Bytes, Operation, PhysicalMemory, Placement, Region};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "lifetime":
@@ -49,12 +49,12 @@ fn close_of_nothing<B: Workbench>(subject: &Subject<B>) {
 
 fn close_tells_what_failed<B: Workbench>(subject: &Subject<B>) {
     let before = subject.free();
-    for (failing, call) in [(0, "synchronize"), (1, "unmap")] {
+    for (failing, call) in [(0, Operation::WaitForDevice), (1, Operation::Unmap)] {
         let (backend, region) = full(subject);
         let range = region.range();
         backend.fail(failing, 1);
         let error = region.close(idle()).unwrap_err();
-        assert_eq!(error.driver_error().unwrap().call, call, "{error}");
+        assert_eq!(error.driver_error().unwrap().call, call.name(), "{error}");
         backend.stop();
         assert_eq!(subject.free(), before, "after {error}");
         subject.region(2).at(Placement::Exact(range.base)).build().unwrap();
@@ -71,6 +71,6 @@ fn dropping_records_what_failed<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(backend.stop(), 1, "a device that does not say that it is done may still use the memory");
     assert_eq!(subject.backend.drop_log().count(), count + 1);
     let told = subject.backend.drop_log().take_last().unwrap();
-    assert_eq!(told.driver_error().unwrap().call, "synchronize", "{told}");
+    assert_eq!(told.driver_error().unwrap().call, Operation::WaitForDevice.name(), "{told}");
     drop(pieces);
 }

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Error, PhysicalMemory, Placement};
+use gpu_vmm_core::{Access, Bytes, Detail, PhysicalMemory, Placement};
 use gpu_vmm_testkit::{Workbench, write_pattern_words};
 
 cases! { "map":
@@ -93,7 +93,7 @@ fn at_the_start<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), memory.size(), 1);
     assert_eq!((region.end(), region.reserved()), (subject.unit(), subject.units(2)));
     assert!(region.mapping_at(subject.unit()).is_none());
-    refused!(region.read(subject.unit() - Bytes(1), &mut [0; 2]), Error::NotMapped { .. }, subject.unit());
+    refused!(region.read(subject.unit() - Bytes(1), &mut [0; 2]), Detail::NotMapped { .. }, subject.unit());
     region.unmap(Bytes(0), subject.unit(), idle()).unwrap();
     region.close(idle()).unwrap();
 }
@@ -106,8 +106,8 @@ fn at_the_end<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((region.end(), region.mapped()), (region.reserved(), memory.size()));
     subject.write(&mut region, last, memory.size(), 1);
     subject.check(&region, last, memory.size(), 1);
-    refused!(region.map(last, &memory), Error::AlreadyMapped { .. });
-    refused!(region.map(last + memory.size(), &memory), Error::OutOfRange { .. }, region.reserved());
+    refused!(region.map(last, &memory), Detail::AlreadyMapped { .. });
+    refused!(region.map(last + memory.size(), &memory), Detail::OutOfRange { .. }, region.reserved());
 }
 
 fn in_any_order<B: Workbench>(subject: &Subject<B>) {
@@ -127,13 +127,13 @@ fn in_any_order<B: Workbench>(subject: &Subject<B>) {
 fn whole_or_not_at_all<B: Workbench>(subject: &Subject<B>) {
     let mut region = subject.region(1).build().unwrap();
     let (end, memory) = (region.reserved(), subject.piece(3));
-    refused!(region.map(end - subject.granules(2), &memory), Error::OutOfRange { .. }, memory.size(), end);
+    refused!(region.map(end - subject.granules(2), &memory), Detail::OutOfRange { .. }, memory.size(), end);
     region.map(Bytes(0), &subject.piece(1)).unwrap();
     let mut small = subject.space(5).build().unwrap();
     for at in [0, 3] {
         small.map(subject.granules(at), &subject.piece(1)).unwrap();
     }
-    refused!(small.map(subject.granularity(), &memory), Error::AlreadyMapped { .. }, memory.size());
+    refused!(small.map(subject.granularity(), &memory), Detail::AlreadyMapped { .. }, memory.size());
     assert_eq!(small.mapped(), subject.granules(2));
 }
 
@@ -200,7 +200,7 @@ fn across_a_seam<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.reservations().len(), 2);
     region.shrink_to(Bytes(0), idle()).unwrap();
     let memory = subject.memory(2);
-    refused!(region.map(subject.unit(), &memory), Error::CrossesReservation { .. }, subject.units(2));
+    refused!(region.map(subject.unit(), &memory), Detail::CrossesReservation { .. }, subject.units(2));
     for offset in [Bytes(0), subject.units(2)] {
         subject.open(&mut region, offset, &memory);
     }

@@ -4,7 +4,7 @@ use super::{SEED, check, filled, owners, two};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, or_skip};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, MovePath, PhysicalMemory, Properties};
+use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, MovePath, PhysicalMemory, Properties};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "moved":
@@ -40,8 +40,8 @@ fn handed_over<B: Workbench>(subject: &Subject<B>) {
         }
     }
     check(&region, b);
-    refused!(region.count_wrong(a, Bytes(0), granule, SEED), Error::NoAccess { .. }, a);
-    refused!(region.write(granule, &[1]), Error::NoAccess { have: Access::Read, .. }, b);
+    refused!(region.count_wrong(a, Bytes(0), granule, SEED), Detail::NoAccess { .. }, a);
+    refused!(region.write(granule, &[1]), Detail::NoAccess { have: Access::Read, .. }, b);
     region.write(Bytes(0), &[1]).unwrap();
 }
 
@@ -69,7 +69,7 @@ fn the_old_owner_as_a_peer<B: Workbench>(subject: &Subject<B>) {
     check(&region, a);
     region.write_pattern(b, Bytes(0), length, 3).unwrap();
     assert_eq!(region.count_wrong(a, Bytes(0), length, 3).unwrap(), 0);
-    refused!(region.write_pattern(a, Bytes(0), length, 3), Error::NoAccess { have: Access::Read, .. }, a);
+    refused!(region.write_pattern(a, Bytes(0), length, 3), Detail::NoAccess { have: Access::Read, .. }, a);
 }
 
 fn growth_goes_on_there<B: Workbench>(subject: &Subject<B>) {
@@ -108,7 +108,7 @@ fn properties_stay<B: Workbench>(subject: &Subject<B>) {
     let properties = Properties::on(a).shareable();
     let memory = match PhysicalMemory::create(&subject.backend, subject.granularity(), properties) {
         Ok(memory) => memory,
-        Err(Error::Unsupported { .. }) => subject.piece(1),
+        Err(error) if matches!(error.detail(), Detail::Unsupported { .. }) => subject.piece(1),
         Err(error) => panic!("{error}"),
     };
     let before = memory.properties();

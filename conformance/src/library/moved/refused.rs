@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::sharing::{import_of, shareable};
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, DeviceId, Error, MovePath, PhysicalMemory, Region, StagingRing};
+use gpu_vmm_core::{Bytes, Detail, DeviceId, MovePath, Operation, PhysicalMemory, Region, StagingRing};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "moved":
@@ -29,7 +29,7 @@ fn stays<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, to: DeviceI
     let offset = region.mappings().next().unwrap().offset;
     refused!(
         region.move_to_device(to, MovePath::Fastest(None), idle()),
-        Error::StillReferenced { .. },
+        Detail::StillReferenced { .. },
         says,
         offset
     );
@@ -87,14 +87,14 @@ fn wrong_arguments<B: Workbench>(subject: &Subject<B>) {
     let mut region = filled(subject, &[1]);
     let none = DeviceId(subject.backend.devices().len() as u32);
     let answer = region.move_to_device(none, MovePath::Fastest(None), idle());
-    refused!(answer, Error::NoSuchDevice { .. }, none);
+    refused!(answer, Detail::NoSuchDevice { .. }, none);
     let answer = region.move_to_device(DeviceId::HOST, MovePath::Fastest(None), idle());
-    refused!(answer, Error::Unsupported { .. });
+    refused!(answer, Detail::Unsupported { .. });
     let (_, b) = two(subject);
     let Some(foreign) = subject.target.foreign() else { skip("there is no second backend") };
     let ring = StagingRing::new(&foreign, 1, Bytes::kib(64)).unwrap();
     for via in [MovePath::Fastest(Some(&ring)), MovePath::Ring(&ring)] {
-        refused!(region.move_to_device(b, via, idle()), Error::ForeignHandle { .. });
+        refused!(region.move_to_device(b, via, idle()), Detail::ForeignHandle { .. });
     }
     assert_eq!(owners(&region), [subject.device]);
     check(&region, subject.device);
@@ -155,7 +155,10 @@ fn each_call_fails<B: Workbench>(subject: &Subject<B>) {
         }
         assert!(points > 12, "{points} driver calls");
         let first = |of: &[&str]| calls.iter().position(|call| of.contains(call));
-        let (wait, copy) = (first(&["synchronize"]), first(&["copy", "queue a copy to host"]));
+        let (wait, copy) = (
+            first(&[Operation::WaitForDevice.name()]),
+            first(&[Operation::Copy.name(), Operation::CopyToHost.name()]),
+        );
         assert!(wait.is_some() && wait < copy, "copied before the work has ended: {calls:?}");
     }
 }

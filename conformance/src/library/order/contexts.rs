@@ -6,7 +6,7 @@ use crate::library::flights::{finish, goes_on, start_on};
 use crate::library::tools::{idle, streams_idle};
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Bytes, Error, Region, Result, Stream, WaitFor};
+use gpu_vmm_core::{Bytes, Detail, Error, Region, Result, Stream, WaitFor};
 use gpu_vmm_testkit::{WorkStream, Workbench};
 use std::sync::Arc;
 
@@ -158,7 +158,8 @@ fn loses_another_context<B: Workbench>(subject: &Subject<B>, _: &Peer) {
     let unmapped = region.address() + subject.unit();
     // SAFETY: nothing is mapped in the second unit: the fault is what is asked for.
     or_skip(unsafe { backend.start_pattern_on(device, stream.stream(), unmapped, subject.unit(), AFTER, 1) });
-    let is_lost = |answer: Result<()>| matches!(answer, Err(Error::DeviceLost { .. }));
+    let is_lost =
+        |answer: Result<()>| matches!(answer.as_ref().map_err(Error::detail), Err(Detail::DeviceLost { .. }));
     assert!(is_lost(backend.synchronize_stream(device, stream.stream())));
     assert!(is_lost(other.backend.synchronize(device)));
     if is_lost(region.fill(Bytes::ZERO, subject.unit(), 1)) {

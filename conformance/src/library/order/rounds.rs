@@ -14,7 +14,7 @@ use crate::library::captures::Announced;
 use crate::library::flights::{finish, own, registered, rounds, start_on};
 use crate::library::tools::{idle, setting};
 use crate::subject::{Subject, note};
-use gpu_vmm_core::{Bytes, Error, Region};
+use gpu_vmm_core::{Bytes, Detail, Region};
 use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::{CaptureMode, WorkStream, Workbench};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -110,7 +110,7 @@ fn rounds_under_work<B: Workbench>(subject: &Subject<B>) {
 fn unmap<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, meeting: &Meeting) {
     loop {
         match region.unmap(Bytes::ZERO, subject.unit(), idle()) {
-            Err(Error::Capturing { .. }) => meeting.go_on(),
+            Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => meeting.go_on(),
             answer => return answer.unwrap(),
         }
     }

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::flights::{goes_on, rounds};
 use crate::library::tools::{refused, streams_idle};
 use crate::subject::{RW, Subject, or_skip, skip};
-use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Event, Stream};
+use gpu_vmm_core::{Address, Bytes, Detail, DeviceId, Event, Stream};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "order":
@@ -81,7 +81,7 @@ fn the_per_thread_handle_is_refused<B: Workbench>(subject: &Subject<B>) {
     for streams in [&[stream][..], &[Stream::DEFAULT, stream]] {
         refused!(
             region.unmap(Bytes::ZERO, subject.unit(), streams_idle(streams)),
-            Error::Unsupported { .. },
+            Detail::Unsupported { .. },
             "per-thread default stream",
             "pass a stream"
         );

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::streams_idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, Error, PhysicalMemory, Placement, Region, Stream, WaitFor};
+use gpu_vmm_core::{Access, Bytes, Error, Operation, PhysicalMemory, Placement, Region, Stream, WaitFor};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "order":
@@ -47,13 +47,13 @@ fn a_failed_wait_for_devices_changes_nothing<B: Workbench>(subject: &Subject<B>)
     let (backend, mut region) = region(subject);
     backend.fail(0, 1);
     let error = region.unmap(Bytes(0), subject.units(2), WaitFor::all_devices()).unwrap_err();
-    assert_eq!(error.driver_error().unwrap().call, "synchronize");
+    assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
     assert_eq!(backend.stop(), 1, "nothing else was tried");
     assert_eq!(region.mapped(), subject.units(2));
     region.write(Bytes(0), b"still there").unwrap();
     backend.fail(0, 1);
     let error = region.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap_err();
-    assert_eq!(error.driver_error().unwrap().call, "synchronize");
+    assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
     backend.stop();
     assert_eq!(region.end(), subject.units(2));
 }
@@ -67,7 +67,7 @@ fn every_device_is_waited_for<B: Workbench>(subject: &Subject<B>) {
     for (failing, tried) in [(0, 1), (1, 2)] {
         backend.fail(failing, 1);
         let error = region.unmap(Bytes(0), subject.granularity(), WaitFor::all_devices()).unwrap_err();
-        assert_eq!(error.driver_error().unwrap().call, "synchronize");
+        assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
         assert_eq!(backend.stop(), tried, "nothing else was tried");
         assert_eq!(region.mapped(), subject.granularity());
     }
@@ -82,7 +82,7 @@ fn a_failed_wait_for_streams_changes_nothing<B: Workbench>(subject: &Subject<B>)
         backend.fail(failing, 1);
         let done = streams_idle(&streams);
         let error = region.unmap(Bytes(0), subject.units(2), done).unwrap_err();
-        assert_eq!(error.driver_error().unwrap().call, "synchronize stream");
+        assert_eq!(error.driver_error().unwrap().call, Operation::WaitForStream.name());
         assert_eq!(backend.stop(), tried, "nothing else was tried");
         assert_eq!(region.mapped(), subject.units(2));
     }
@@ -100,8 +100,9 @@ fn a_failed_wait_does_not_move<B: Workbench>(subject: &Subject<B>) {
         backend.fail(number, 1);
         let grown = region.grow_or_move(subject.units(6), WaitFor::all_devices());
         backend.stop();
-        let is_the_wait =
-            |error: Error| error.driver_error().is_some_and(|source| source.call == "synchronize");
+        let is_the_wait = |error: Error| {
+            error.driver_error().is_some_and(|source| source.call == Operation::WaitForDevice.name())
+        };
         if !grown.is_err_and(is_the_wait) {
             return false;
         }
@@ -135,7 +136,7 @@ fn a_failed_wait_leaves_the_access<B: Workbench>(subject: &Subject<B>) {
     let (backend, mut region) = region(subject);
     backend.fail(0, 1);
     let error = region.set_access(Bytes(0), subject.units(2), subject.device, Access::Read).unwrap_err();
-    assert_eq!(error.driver_error().unwrap().call, "synchronize");
+    assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
     assert_eq!(region.access(Bytes(0), subject.device), Access::ReadWrite);
     backend.fail(0, 0);
     region.set_access(Bytes(0), subject.units(2), subject.device, Access::ReadWrite).unwrap();
@@ -154,7 +155,7 @@ fn any_mapping_needs_the_wait<B: Workbench>(subject: &Subject<B>) {
         region.set_access(offset, unit, device, Access::ReadWrite).unwrap();
         backend.fail(0, 1);
         let error = region.set_access(Bytes(0), subject.units(2), device, Access::None).unwrap_err();
-        assert_eq!(error.driver_error().unwrap().call, "synchronize");
+        assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
         assert_eq!(backend.stop(), 1, "nothing else was tried");
         assert_eq!(region.access(offset, device), Access::ReadWrite);
     }

@@ -5,7 +5,8 @@ use crate::library::folder::Folder;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject, skip};
 use gpu_vmm_core::{
-    Access, BankedRegion, Bytes, DeviceId, Error, PhysicalMemory, Properties, Region, Result, StagingRing,
+    Access, BankedRegion, Bytes, Detail, DeviceId, Error, Operation, PhysicalMemory, Properties, Region,
+    Result, StagingRing,
 };
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm_testkit::{FaultInject, Workbench};
@@ -34,8 +35,10 @@ fn apart<B: Workbench>(subject: &Subject<B>) -> (FaultInject<B>, DeviceId, Devic
 
 #[track_caller]
 fn unreachable<T: std::fmt::Debug>(answer: Result<T>, from: DeviceId, to: DeviceId) {
-    match answer {
-        Err(Error::PeerUnreachable { device, owner, .. }) => assert_eq!((device, owner), (from, to)),
+    match answer.map_err(Error::into_detail) {
+        Err(Detail::PeerUnreachable { device, owner, .. }) => {
+            assert_eq!((device, owner), (from, to))
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -57,7 +60,7 @@ fn access_to_mixed_memory<B: Workbench>(subject: &Subject<B>) {
     let [first, second] = pieces(subject, &backend, [here, there]);
     region.map(Bytes(0), &first).unwrap();
     region.map(granule, &second).unwrap();
-    backend.fail_calls(&["set access"]);
+    backend.fail_calls(&[Operation::SetAccess]);
     unreachable(region.set_access(Bytes(0), subject.granules(2), here, RW), here, there);
     backend.stop();
     assert_eq!([Bytes(0), granule].map(|at| region.access(at, here)), [Access::None; 2]);
@@ -111,7 +114,7 @@ fn a_snapshot_of_mixed_memory<B: Workbench>(subject: &Subject<B>) {
     let live = backend.live();
     // It is known before anything is made.
     let buffers = ring(&backend);
-    backend.fail_calls(&["create", "reserve"]);
+    backend.fail_calls(&[Operation::CreateMemory, Operation::Reserve]);
     unreachable(Restore::new().relocate().regions(&file, &buffers), here, there);
     backend.stop();
     drop(buffers);

@@ -4,7 +4,7 @@
 use crate::case::cases;
 use crate::library::plain::{Plain, copy};
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Region};
+use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "peer":
@@ -86,12 +86,12 @@ fn access_is_by_region<B: Workbench>(subject: &Subject<B>) {
     target.grow_to(length).unwrap();
     target.copy_from(Bytes(0), &granted, Bytes(0), length).unwrap();
     let refused = target.copy_from(Bytes(0), &neighbour, Bytes(0), length).unwrap_err();
-    assert!(matches!(refused, Error::NoAccess { have: Access::None, .. }), "{refused}");
+    assert!(matches!(refused.detail(), Detail::NoAccess { have: Access::None, .. }), "{refused}");
     assert_eq!((granted.access(Bytes(0), b), neighbour.access(Bytes(0), b)), (Access::Read, Access::None));
     granted.set_access(Bytes(0), length, b, Access::None).unwrap();
     neighbour.set_access(Bytes(0), length, b, Access::Read).unwrap();
     let refused = target.copy_from(Bytes(0), &granted, Bytes(0), length).unwrap_err();
-    assert!(matches!(refused, Error::NoAccess { have: Access::None, .. }), "{refused}");
+    assert!(matches!(refused.detail(), Detail::NoAccess { have: Access::None, .. }), "{refused}");
     assert_eq!(
         target.count_wrong(b, Bytes(0), length, 1).unwrap(),
         0,

@@ -4,7 +4,7 @@ use super::pass_on;
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, DeviceId, DeviceVec, Error, GrowthKind, Placement, Region};
+use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, DeviceVec, GrowthKind, Placement, Region};
 use gpu_vmm_testkit::{Workbench, write_pattern_words};
 
 cases! { "peer":
@@ -82,9 +82,9 @@ fn back_to_back<B: Workbench>(subject: &Subject<B>) {
     for (device, offset) in &parts {
         assert_eq!(region.count_wrong(*device, *offset, length, offset.0).unwrap(), 0);
         let other = if *device == a { b } else { a };
-        refused!(region.count_wrong(other, *offset, length, offset.0), Error::NoAccess { .. }, other);
+        refused!(region.count_wrong(other, *offset, length, offset.0), Detail::NoAccess { .. }, other);
     }
-    refused!(region.count_wrong(a, Bytes(0), length + length, 0), Error::NoAccess { .. }, a, length);
+    refused!(region.count_wrong(a, Bytes(0), length + length, 0), Detail::NoAccess { .. }, a, length);
 }
 
 fn over_two_devices<B: Workbench>(subject: &Subject<B>) {

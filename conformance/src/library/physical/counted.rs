@@ -2,7 +2,7 @@
 
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error, PhysicalMemory, Region};
+use gpu_vmm_core::{Bytes, Detail, Operation, PhysicalMemory, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "physical":
@@ -69,7 +69,7 @@ fn clones_are_counted_once<B: Workbench>(subject: &Subject<B>) {
 
 /// Some memory that is held, and a size that is more than is left and no more than there is.
 fn too_much<B: Workbench>(subject: &Subject<B>) -> (PhysicalMemory<B>, Bytes) {
-    let total = subject.backend.device("test", subject.device).unwrap().total_memory;
+    let total = subject.backend.device(Operation::Allocate, subject.device).unwrap().total_memory;
     let most = Bytes(total.0 - total.0 % subject.unit().0);
     (subject.memory(4), most)
 }
@@ -77,11 +77,11 @@ fn too_much<B: Workbench>(subject: &Subject<B>) -> (PhysicalMemory<B>, Bytes) {
 fn out_of_memory_has_the_numbers<B: Workbench>(subject: &Subject<B>) {
     let (_held, most) = too_much(subject);
     let error = PhysicalMemory::create(&subject.backend, most, subject.properties()).unwrap_err();
-    let Error::OutOfMemory { requested, free, total, device, ref source, .. } = error else {
+    let Detail::OutOfMemory { requested, free, total, device, source, .. } = error.detail() else {
         panic!("{error:?}")
     };
-    assert_eq!((requested, device), (most, subject.device));
-    assert_eq!(total, subject.backend.memory_info(subject.device).unwrap().total);
+    assert_eq!((*requested, *device), (most, subject.device));
+    assert_eq!(*total, subject.backend.memory_info(subject.device).unwrap().total);
     assert!(free < requested && !source.name.is_empty(), "{error}");
     assert!(error.is_out_of_memory());
     assert!(error.to_string().contains(&requested.to_string()), "{error}");
@@ -94,7 +94,7 @@ fn nothing_is_lost_when_memory_ends<B: Workbench>(subject: &Subject<B>) {
     subject.write(&mut region, Bytes(0), subject.units(2), 1);
     let before = (subject.free(), region.range(), region.end());
     let error = region.grow_to(most).unwrap_err();
-    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::OutOfMemory { .. }), "{error}");
     assert_eq!((subject.free(), region.range(), region.end()), before);
     subject.check(&region, Bytes(0), subject.units(2), 1);
     drop(held);

@@ -9,7 +9,7 @@ use crate::library::fork::{first_wrong, forked, is_forked};
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::{BackingStore, Bytes};
-use gpu_vmm_pool::{Fence, PoolError, PoolResult};
+use gpu_vmm_pool::Fence;
 use gpu_vmm_testkit::Workbench;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -101,19 +101,12 @@ fn what_was_never_freed<B: Workbench>(subject: &Subject<B>) {
     assert!(super::pool(subject).unfreed().is_empty(), "nobody has asked for it");
 }
 
-fn is_a_childs<T>(answer: PoolResult<T>) -> bool {
-    match answer {
-        Err(PoolError::Core(error)) => is_forked::<()>(Err(*error)),
-        _ => false,
-    }
-}
-
 fn forked_behind_a_free<B: Workbench>(subject: &Subject<B>) {
     let pool = pool(subject);
     let block = alloc(&pool, Bytes::mib(3));
     let address = block.address();
     drop(block);
-    let ended = forked(|| first_wrong(&[is_a_childs(pool.alloc(Bytes::mib(3), LEAST, DEFAULT))]));
+    let ended = forked(|| first_wrong(&[is_forked(pool.alloc(Bytes::mib(3), LEAST, DEFAULT))]));
     assert_eq!(ended, Ended::Exit(0));
     assert_eq!(alloc(&pool, Bytes::mib(3)).address(), address, "the parent has it still");
 }
@@ -154,19 +147,19 @@ fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {
                     return 99;
                 };
                 let wrong = first_wrong(&[
-                    is_a_childs(pool.alloc(Bytes(100), LEAST, DEFAULT)),
-                    is_a_childs(pool.alloc(Bytes(70_000), LEAST, DEFAULT)),
-                    is_a_childs(pool.alloc(Bytes::mib(3), LEAST, DEFAULT)),
-                    is_a_childs(pool.trim(Bytes::ZERO)),
-                    is_a_childs(pool.suspend("", &stash, idle())),
-                    is_a_childs(pool.resume("")),
-                    is_a_childs(pool.forget_stream(DEFAULT)),
-                    is_a_childs(pool.tagged("third")),
-                    is_a_childs(stream.alloc(Bytes(100), LEAST)),
-                    is_a_childs(stream.record_use(&mut block)),
-                    is_a_childs(block.record_use(DEFAULT)),
-                    is_a_childs(pool.free_at(kept)),
-                    is_a_childs(pool.record_use_at(kept, DEFAULT)),
+                    is_forked(pool.alloc(Bytes(100), LEAST, DEFAULT)),
+                    is_forked(pool.alloc(Bytes(70_000), LEAST, DEFAULT)),
+                    is_forked(pool.alloc(Bytes::mib(3), LEAST, DEFAULT)),
+                    is_forked(pool.trim(Bytes::ZERO)),
+                    is_forked(pool.suspend("", &stash, idle())),
+                    is_forked(pool.resume("")),
+                    is_forked(pool.forget_stream(DEFAULT)),
+                    is_forked(pool.tagged("third")),
+                    is_forked(stream.alloc(Bytes(100), LEAST)),
+                    is_forked(stream.record_use(&mut block)),
+                    is_forked(block.record_use(DEFAULT)),
+                    is_forked(pool.free_at(kept)),
+                    is_forked(pool.record_use_at(kept, DEFAULT)),
                     pool.unfreed().is_empty(),
                     pool.find(block.address()).is_none(),
                     pool.stats().held == 0,
@@ -174,7 +167,7 @@ fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {
                 ]);
                 drop(stream);
                 if round % 4 == 0 {
-                    return if is_a_childs(pool.keep(block)) { wrong } else { 98 };
+                    return if is_forked(pool.keep(block)) { wrong } else { 98 };
                 }
                 if round % 2 == 0 {
                     drop(block);

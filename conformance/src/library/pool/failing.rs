@@ -9,8 +9,8 @@ use crate::library::flights::own;
 use crate::library::tools::idle;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
-use gpu_vmm_core::{BackingStore, Bytes, Error, Stream};
-use gpu_vmm_pool::{Block, Pool, PoolError, PoolResult};
+use gpu_vmm_core::{BackingStore, Bytes, Detail, Operation, Result, Stream};
+use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "pool":
@@ -66,7 +66,7 @@ impl<'a, B: Workbench> Bench<'a, B> {
     }
 
     /// Allocates a block and writes its pattern.
-    fn add(&mut self, pool: &Pool<Faulty<B>>, size: Bytes) -> PoolResult<()> {
+    fn add(&mut self, pool: &Pool<Faulty<B>>, size: Bytes) -> Result<()> {
         let block = pool.alloc(size, LEAST, Stream::DEFAULT)?;
         write_at(&self.subject.backend, self.subject.device, block.address(), size, block.address().0);
         self.blocks.push(block);
@@ -113,7 +113,7 @@ fn sweep<B: Workbench>(
     keep: Bytes,
     after: After,
     prepare: impl Fn(&mut Bench<'_, B>),
-    act: impl Fn(&mut Bench<'_, B>) -> PoolResult<()>,
+    act: impl Fn(&mut Bench<'_, B>) -> Result<()>,
 ) {
     let mut points = 0;
     let own = own(subject);
@@ -132,8 +132,7 @@ fn sweep<B: Workbench>(
             points += 1;
             // Some calls have another way to the same.
             if let Err(error) = answer {
-                let PoolError::Core(error) = &error else { panic!("{error}") };
-                assert_eq!(injected(error), Some(failing), "{error}");
+                assert_eq!(injected(&error), Some(failing), "{error}");
                 assert!(after != After::Told, "{error}");
                 let now = bench.pool.stats();
                 assert_eq!((now.live, now.live_blocks), (before.live, before.live_blocks));
@@ -227,7 +226,7 @@ fn failing_suspend<B: Workbench>(subject: &Subject<B>) {
 fn sweep_suspended<B: Workbench>(
     subject: &Subject<B>,
     prepare: impl Fn(&mut Bench<'_, B>),
-    act: impl Fn(&mut Bench<'_, B>) -> PoolResult<u64>,
+    act: impl Fn(&mut Bench<'_, B>) -> Result<u64>,
 ) {
     let mut points = 0;
     for failing in 0.. {
@@ -242,9 +241,8 @@ fn sweep_suspended<B: Workbench>(
         let ended = answer.as_ref().is_ok_and(|calls| *calls <= failing);
         if let Err(error) = answer {
             points += 1;
-            let PoolError::Core(error) = &error else { panic!("{error}") };
-            assert!(!matches!(**error, Error::RollbackFailed { .. }), "{error}");
-            assert_eq!(injected(error), Some(failing), "{error}");
+            assert!(!matches!(error.detail(), Detail::RollbackFailed { .. }), "{error}");
+            assert_eq!(injected(&error), Some(failing), "{error}");
             let now = is_consistent(&bench.pool).stats;
             assert_eq!((now.live, now.live_blocks), (before.live, before.live_blocks));
             act(&mut bench).unwrap_or_else(|error| panic!("again after call {failing}: {error}"));
@@ -309,11 +307,10 @@ fn failing_every_reservation<B: Workbench>(subject: &Subject<B>) {
     for size in [5000, 8 << 20] {
         let mut bench = Bench::new(subject, Stream::DEFAULT, ALL);
         let pool = bench.pool.clone();
-        bench.backend.fail_calls(&["reserve"]);
+        bench.backend.fail_calls(&[Operation::Reserve]);
         let error = bench.add(&pool, Bytes(size)).unwrap_err();
         bench.backend.stop();
-        let PoolError::Core(source) = &error else { panic!("{error}") };
-        assert!(injected(source).is_some(), "{error}");
+        assert!(injected(&error).is_some(), "{error}");
         assert_eq!(adds_up(&pool).reserved, 0);
         bench.add(&pool, Bytes(size)).unwrap();
         bench.check();
@@ -328,10 +325,9 @@ fn undoing_a_mapping<B: Workbench>(subject: &Subject<B>) {
     for pages in [1, 3, 2] {
         bench.add(&pool, bench.pages(2)).unwrap();
         let before = pool.stats();
-        bench.backend.fail_calls(&["set access", "unmap"]);
+        bench.backend.fail_calls(&[Operation::SetAccess, Operation::Unmap]);
         let error = bench.add(&pool, bench.pages(pages)).unwrap_err();
-        let is_undo =
-            matches!(&error, PoolError::Core(error) if matches!(**error, Error::RollbackFailed { .. }));
+        let is_undo = matches!(error.detail(), Detail::RollbackFailed { .. });
         assert!(is_undo, "{error}");
         bench.backend.stop();
         let now = pool.stats();

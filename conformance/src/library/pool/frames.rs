@@ -5,8 +5,8 @@ use super::{DEFAULT, LEAST, adds_up, alloc, builder, check, is_empty, page, pool
 use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, Bytes, Error, Stream};
-use gpu_vmm_pool::{Block, Pool, PoolError};
+use gpu_vmm_core::{Address, Bytes, Detail, Stream};
+use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "pool":
@@ -173,7 +173,7 @@ fn pages_of_another_size<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
     assert_eq!(page(&builder(subject).page(Bytes(1)).build().unwrap()), least);
     let odd = builder(subject).page(Bytes(least.0 * 3)).build().unwrap_err();
-    assert!(matches!(&odd, PoolError::Core(error) if matches!(**error, Error::BadAlignment { .. })), "{odd}");
+    assert!(matches!(odd.detail(), Detail::BadAlignment { .. }), "{odd}");
     assert!(odd.to_string().contains(&(least.0 * 3).to_string()), "{odd}");
 }
 

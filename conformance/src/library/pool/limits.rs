@@ -43,9 +43,11 @@ fn within_the_budget<B: Workbench>(subject: &Subject<B>) {
     let mut blocks: Vec<_> = (0..4).map(|_| alloc(&pool, Bytes(page.0 * 2))).collect();
     let error = pool.alloc(Bytes(page.0), LEAST, DEFAULT).unwrap_err();
     let text = error.to_string();
-    let PoolError::OutOfMemory { requested, device, stats, source, .. } = error else { panic!("{text}") };
-    assert_eq!((requested, device, stats.held, stats.live), (page, subject.device, budget.0, budget.0));
-    assert!(matches!(*source, OutOf::Budget(most) if most == budget), "{source:?}");
+    let Some(PoolError::OutOfMemory { requested, device, stats, source, .. }) = error.extension() else {
+        panic!("{text}")
+    };
+    assert_eq!((*requested, *device, stats.held, stats.live), (page, subject.device, budget.0, budget.0));
+    assert!(matches!(**source, OutOf::Budget(most) if most == budget), "{source:?}");
     assert!(text.contains(&page.to_string()) && text.contains(&budget.to_string()), "{text}");
     blocks.pop();
     blocks.push(alloc(&pool, page));
@@ -190,8 +192,8 @@ fn out_of_memory<B: Workbench>(subject: &Subject<B>) {
         assert!(blocks.len() < 40, "there is no end of it");
     };
     let text = error.to_string();
-    let PoolError::OutOfMemory { stats, source, .. } = error else { panic!("{text}") };
-    assert!(matches!(*source, OutOf::Driver(_)), "{source:?}");
+    let Some(PoolError::OutOfMemory { stats, source, .. }) = error.extension() else { panic!("{text}") };
+    assert!(matches!(**source, OutOf::Driver(_)), "{source:?}");
     assert_eq!(stats.live, (4 << 20) + ((blocks.len() as u64) << 24));
     adds_up(&pool);
     drop(hog);
@@ -252,11 +254,12 @@ fn out_of_addresses<B: Workbench>(subject: &Subject<B>) {
     write(subject, &block, 1);
     let error = pool.alloc(Bytes(unit * 8), LEAST, DEFAULT).unwrap_err();
     let text = error.to_string();
-    let PoolError::OutOfAddresses { requested, used, reserved, limit, stats, .. } = error else {
+    let Some(PoolError::OutOfAddresses { requested, used, reserved, limit, stats, .. }) = error.extension()
+    else {
         panic!("{text}")
     };
-    assert_eq!((requested, limit), (Bytes(unit * 8), all));
-    assert!(reserved <= all && used >= block.size() && stats.reserved <= all.0, "{text}");
+    assert_eq!((*requested, *limit), (Bytes(unit * 8), all));
+    assert!(*reserved <= all && *used >= block.size() && stats.reserved <= all.0, "{text}");
     // Another tag has what is left, which may be nothing.
     let (tagged, mut others) = (pool.tagged("other").unwrap(), Vec::new());
     let other = loop {
@@ -266,7 +269,7 @@ fn out_of_addresses<B: Workbench>(subject: &Subject<B>) {
         }
         assert!(others.len() < 7, "there are no more than all of them");
     };
-    assert!(matches!(other, PoolError::OutOfAddresses { .. }), "{other}");
+    assert!(matches!(other.extension(), Some(PoolError::OutOfAddresses { .. })), "{other}");
     drop(others);
     check(subject, &block, 1);
     drop(block);

@@ -38,7 +38,7 @@ mod waits;
 
 use crate::case::Case;
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Stream};
+use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Operation, Stream};
 use gpu_vmm_pool::{Block, Fence, Pool, PoolBuilder, PoolStats};
 use gpu_vmm_testkit::Workbench;
 use std::sync::Arc;
@@ -170,7 +170,10 @@ impl Hand {
     }
 
     fn failed() -> gpu_vmm_core::Error {
-        gpu_vmm_core::Error::Unsupported { operation: "ask a fence", reason: "it fails".to_owned() }
+        gpu_vmm_core::Error::new(
+            Operation::QueryEvent,
+            gpu_vmm_core::Detail::Unsupported { reason: "it fails".to_owned() },
+        )
     }
 }
 

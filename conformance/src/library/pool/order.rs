@@ -5,7 +5,7 @@ use super::{LEAST, alloc, builder, is_empty, pool, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::flights::{finish, own};
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::{Address, BackingStore, Bytes, WaitFor};
+use gpu_vmm_core::{Address, BackingStore, Bytes, Operation, WaitFor};
 use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::{FaultInject, WorkStream, Workbench};
 
@@ -114,7 +114,7 @@ fn what_a_failed_request_had<B: Workbench>(subject: &Subject<B>) {
     let block = pool.alloc(pages(3), LEAST, named(&*busy)).unwrap();
     start_at(subject, &*busy, (block.address(), block.size()), 5);
     drop(block);
-    backend.fail_calls(&["create"]);
+    backend.fail_calls(&[Operation::CreateMemory]);
     pool.alloc(pages(5), LEAST, named(&*busy)).unwrap_err();
     backend.stop();
     let next = pool.alloc(pages(3), LEAST, named(&*other)).unwrap();

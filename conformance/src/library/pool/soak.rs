@@ -13,8 +13,8 @@ use crate::library::failures::injected;
 use crate::library::flights::own;
 use crate::library::tools::{idle, setting};
 use crate::subject::{Subject, note};
-use gpu_vmm_core::{BackingStore, Bytes, Stream};
-use gpu_vmm_pool::{Block, Pool, PoolError, PoolResult};
+use gpu_vmm_core::{BackingStore, Bytes, Error, Result, Stream};
+use gpu_vmm_pool::{Block, Pool, PoolError};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
@@ -65,10 +65,10 @@ struct Soak<'a, B: Workbench> {
 }
 
 /// What may come of a call while some fail: none of it, because of that.
-fn came<T, B: Workbench>(soak: &Soak<'_, B>, answer: PoolResult<T>) -> Option<T> {
+fn came<T, B: Workbench>(soak: &Soak<'_, B>, answer: Result<T>) -> Option<T> {
     match answer {
         Ok(value) => Some(value),
-        Err(PoolError::Core(error)) if injected(&error).is_some() => {
+        Err(error) if injected(&error).is_some() => {
             soak.failed.fetch_add(1, Ordering::Relaxed);
             None
         }
@@ -181,7 +181,10 @@ impl<B: Workbench> Soak<'_, B> {
         let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         if came(self, self.pool.suspend("parked", &self.stash, idle())).is_some() {
             let refused = self.parked.alloc(LEAST, LEAST, Stream::DEFAULT);
-            assert!(matches!(refused, Err(PoolError::Suspended { .. })), "{refused:?}");
+            assert!(
+                matches!(refused.as_ref().map_err(Error::extension), Err(Some(PoolError::Suspended { .. }))),
+                "{refused:?}"
+            );
         }
         while came(self, self.pool.resume("parked")).is_none() {}
     }

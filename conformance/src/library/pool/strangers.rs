@@ -6,7 +6,7 @@ use super::{Hand, LEAST, builder, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::{finish, own};
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error, Result};
+use gpu_vmm_core::{Bytes, Detail, Error, Operation, Result};
 use gpu_vmm_pool::{Fence, Pool};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,13 +30,19 @@ const THREADS: usize = 8;
 const ROUNDS: usize = 60;
 
 /// The calls of which all fail in turn.
-const CALLS: [&[&str]; 6] = [
-    &["event"],
-    &["record event"],
-    &["ask event"],
-    &["wait for event"],
-    &["is capturing"],
-    &["event", "record event", "ask event", "wait for event", "is capturing"],
+const CALLS: [&[Operation]; 6] = [
+    &[Operation::CreateEvent],
+    &[Operation::RecordEvent],
+    &[Operation::QueryEvent],
+    &[Operation::WaitForEvent],
+    &[Operation::QueryCapture],
+    &[
+        Operation::CreateEvent,
+        Operation::RecordEvent,
+        Operation::QueryEvent,
+        Operation::WaitForEvent,
+        Operation::QueryCapture,
+    ],
 ];
 
 fn failing_strangers<B: Workbench>(subject: &Subject<B>) {
@@ -97,7 +103,7 @@ impl Fence for Flag {
         while !self.0.load(Ordering::SeqCst) {
             if began.elapsed() > Duration::from_secs(20) {
                 let reason = "the thread that sets it waits for the pool".to_owned();
-                return Err(Error::Unsupported { operation: "wait for a fence", reason });
+                return Err(Error::new(Operation::WaitForEvent, Detail::Unsupported { reason }));
             }
             thread::yield_now();
         }
@@ -114,7 +120,7 @@ fn a_wait_that_fails<B: Workbench>(subject: &Subject<B>) {
     let block = pool.alloc(Bytes(size), LEAST, named(&*busy)).unwrap();
     start_at(subject, &*busy, (block.address(), block.size()), 5);
     drop(block);
-    backend.fail_calls(&["wait for event", "synchronize"]);
+    backend.fail_calls(&[Operation::WaitForEvent, Operation::WaitForDevice]);
     let answer = pool.alloc(Bytes(size), LEAST, named(&*other));
     backend.stop();
     subject.backend.drop_log().take_last();

@@ -7,8 +7,8 @@ use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{BackingStore, Bytes, Error, Vendor};
-use gpu_vmm_pool::{Block, PoolError};
+use gpu_vmm_core::{BackingStore, Bytes, Detail, Error, ErrorKind, Operation, Result, Vendor};
+use gpu_vmm_pool::Block;
 use gpu_vmm_testkit::Workbench;
 
 cases! { "pool":
@@ -41,15 +41,15 @@ fn the_stream_of_each_thread<B: Workbench>(subject: &Subject<B>) {
     let mut block = alloc(&pool, Bytes(5000));
     for size in [100, 100_000, 4 << 20] {
         let answer = pool.alloc(Bytes(size), LEAST, stream);
-        let Err(PoolError::Core(error)) = answer else { panic!("{answer:?}") };
+        let error = answer.map(drop).unwrap_err();
         assert!(error.to_string().contains("per-thread default stream"), "{error}");
-        assert!(matches!(*error, Error::Unsupported { operation: "allocate", .. }), "{error}");
-    }
-    let refused = |answer: Result<(), PoolError>| {
         assert!(
-            matches!(&answer, Err(PoolError::Core(error)) if matches!(**error, Error::Unsupported { .. })),
-            "{answer:?}"
+            matches!(error.detail(), Detail::Unsupported { .. }) && error.operation() == Operation::Allocate,
+            "{error}"
         );
+    }
+    let refused = |answer: Result<()>| {
+        assert!(matches!(answer.as_ref().map_err(Error::kind), Err(ErrorKind::Unsupported)), "{answer:?}");
     };
     refused(block.record_use(stream));
     // SAFETY: the handle is always there.

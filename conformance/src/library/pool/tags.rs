@@ -6,7 +6,7 @@ use super::{
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Backend, BackingStore, Bytes, PhysicalMemory};
+use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Operation, PhysicalMemory};
 use gpu_vmm_pool::{Block, Pool, PoolError};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
@@ -120,7 +120,10 @@ fn no_blocks_of_a_suspended_tag<B: Workbench>(subject: &Subject<B>) {
     base.suspend("weights", &stash, idle()).unwrap();
     for size in [100, 5000, 70_000, 1 << 20, 5 << 20] {
         let error = pool.alloc(Bytes(size), LEAST, DEFAULT).unwrap_err();
-        assert!(matches!(&error, PoolError::Suspended { tag, .. } if &**tag == "weights"), "{error}");
+        assert!(
+            matches!(error.extension(), Some(PoolError::Suspended { tag, .. }) if &**tag == "weights"),
+            "{error}"
+        );
         alloc(&base, Bytes(size));
     }
     base.resume("weights").unwrap();
@@ -135,7 +138,7 @@ fn no_such_tag_and_twice<B: Workbench>(subject: &Subject<B>) {
     let pool = base.tagged("weights").unwrap();
     for error in [base.suspend("nobody's", &stash, idle()).unwrap_err(), base.resume("nobody's").unwrap_err()]
     {
-        assert!(matches!(error, PoolError::NoSuchTag { .. }));
+        assert!(matches!(error.extension(), Some(PoolError::NoSuchTag { .. })));
         let text = error.to_string();
         assert!(text.contains("nobody's") && text.contains("weights"), "{text}");
     }
@@ -159,14 +162,17 @@ fn suspended_again_in_vain<B: Workbench>(subject: &Subject<B>) {
     let block = alloc(&pool, page(&pool));
     write(subject, &block, 9);
     pool.suspend("", &stash, idle()).unwrap();
-    backend.fail_calls(&["synchronize"]);
+    backend.fail_calls(&[Operation::WaitForDevice]);
     let error = pool.suspend("", &stash, idle()).unwrap_err();
     backend.stop();
-    assert!(matches!(error, PoolError::Core(_)), "{error}");
+    assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
     assert!(pool.is_suspended("").unwrap(), "nothing has come back");
     for size in [100, 70_000, 4 << 20] {
         let answer = pool.alloc(Bytes(size), LEAST, DEFAULT);
-        assert!(matches!(answer, Err(PoolError::Suspended { .. })), "{answer:?}");
+        assert!(
+            matches!(answer.as_ref().map_err(Error::extension), Err(Some(PoolError::Suspended { .. }))),
+            "{answer:?}"
+        );
     }
     pool.resume("").unwrap();
     assert!(!pool.is_suspended("").unwrap());
@@ -185,7 +191,7 @@ fn a_stash_that_is_too_small<B: Workbench>(subject: &Subject<B>) {
         base.trim(Bytes(u64::MAX)).unwrap();
         let before = adds_up(&base);
         let error = base.suspend("weights", &stash, idle()).unwrap_err();
-        assert!(matches!(error, PoolError::Core(_)), "{error}");
+        assert!(matches!(error.detail(), Detail::BackingStoreFull { .. }), "{error}");
         let after = adds_up(&base);
         assert_eq!((after.live, after.held - after.kept), (before.live, before.held - before.kept));
         are_whole(subject, &blocks);
@@ -223,7 +229,10 @@ fn resumed_on_a_full_device<B: Workbench>(subject: &Subject<B>) {
     let rest = alloc(&base, Bytes::mib(32));
     let error = base.resume("weights").unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
-    assert!(matches!(pool.alloc(Bytes(8), LEAST, DEFAULT), Err(PoolError::Suspended { .. })));
+    assert!(matches!(
+        pool.alloc(Bytes(8), LEAST, DEFAULT).as_ref().map_err(Error::extension),
+        Err(Some(PoolError::Suspended { .. }))
+    ));
     adds_up(&base);
     drop(rest);
     base.resume("weights").unwrap();

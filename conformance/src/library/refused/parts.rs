@@ -4,7 +4,7 @@ use super::half_full;
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Error};
+use gpu_vmm_core::{Access, Bytes, Detail};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "refused":
@@ -27,7 +27,7 @@ fn over_a_mapping<B: Workbench>(subject: &Subject<B>) {
     for (offset, units) in [(0, 1), (1, 1), (1, 2), (0, 4)] {
         let memory = subject.memory(units);
         let offset = subject.units(offset);
-        refused!(region.map(offset, &memory), Error::AlreadyMapped { .. }, memory.size(), subject.units(2));
+        refused!(region.map(offset, &memory), Detail::AlreadyMapped { .. }, memory.size(), subject.units(2));
     }
     region.map(subject.units(2), &subject.memory(2)).unwrap();
 }
@@ -37,9 +37,9 @@ fn part_of_a_mapping<B: Workbench>(subject: &Subject<B>) {
     region.grow_to(subject.units(4)).unwrap();
     for (offset, length) in [(0, 1), (1, 1), (1, 2), (0, 3), (1, 3), (2, 1), (3, 1)] {
         let (offset, length) = (subject.units(offset), subject.units(length));
-        refused!(region.unmap(offset, length, idle()), Error::PartialMapping { .. }, offset, length);
+        refused!(region.unmap(offset, length, idle()), Detail::PartialMapping { .. }, offset, length);
         let access = region.set_access(offset, length, subject.device, Access::Read);
-        refused!(access, Error::PartialMapping { .. }, offset, length);
+        refused!(access, Detail::PartialMapping { .. }, offset, length);
     }
     assert_eq!((region.access(Bytes(0), subject.device), region.mapped()), (RW, subject.units(4)));
 }
@@ -51,13 +51,13 @@ fn over_a_hole<B: Workbench>(subject: &Subject<B>) {
     }
     for (offset, length) in [(0, 1), (0, 2), (1, 2), (1, 4), (2, 2), (4, 2), (5, 1)] {
         let (offset, length) = (subject.units(offset), subject.units(length));
-        refused!(region.set_access(offset, length, subject.device, RW), Error::NotMapped { .. }, offset);
-        refused!(region.unmap(offset, length, idle()), Error::NotMapped { .. });
-        refused!(region.fill(offset, length, 1), Error::NotMapped { .. });
-        refused!(region.count_wrong(subject.device, offset, length, 1), Error::NotMapped { .. });
+        refused!(region.set_access(offset, length, subject.device, RW), Detail::NotMapped { .. }, offset);
+        refused!(region.unmap(offset, length, idle()), Detail::NotMapped { .. });
+        refused!(region.fill(offset, length, 1), Detail::NotMapped { .. });
+        refused!(region.count_wrong(subject.device, offset, length, 1), Detail::NotMapped { .. });
     }
     let around = region.read(subject.units(2) - Bytes(1), &mut [0; 2]);
-    refused!(around, Error::NotMapped { .. }, format!("nothing is at offset {}", subject.units(2)));
+    refused!(around, Detail::NotMapped { .. }, format!("nothing is at offset {}", subject.units(2)));
 }
 
 fn behind_the_region<B: Workbench>(subject: &Subject<B>) {
@@ -65,22 +65,22 @@ fn behind_the_region<B: Workbench>(subject: &Subject<B>) {
     for (offset, units) in [(4, 1), (3, 2), (100, 1)] {
         let (offset, length) = (subject.units(offset), subject.units(units));
         let limit = subject.units(4);
-        refused!(region.map(offset, &subject.memory(units)), Error::OutOfRange { .. }, offset, limit);
-        refused!(region.unmap(offset, length, idle()), Error::OutOfRange { .. });
-        refused!(region.set_access(offset, length, subject.device, RW), Error::OutOfRange { .. });
-        refused!(region.fill(offset, length, 0), Error::OutOfRange { .. });
-        refused!(region.count_wrong(subject.device, offset, length, 0), Error::OutOfRange { .. });
+        refused!(region.map(offset, &subject.memory(units)), Detail::OutOfRange { .. }, offset, limit);
+        refused!(region.unmap(offset, length, idle()), Detail::OutOfRange { .. });
+        refused!(region.set_access(offset, length, subject.device, RW), Detail::OutOfRange { .. });
+        refused!(region.fill(offset, length, 0), Detail::OutOfRange { .. });
+        refused!(region.count_wrong(subject.device, offset, length, 0), Detail::OutOfRange { .. });
     }
-    refused!(region.read(subject.units(4) - Bytes(1), &mut [0; 2]), Error::OutOfRange { .. });
+    refused!(region.read(subject.units(4) - Bytes(1), &mut [0; 2]), Detail::OutOfRange { .. });
 }
 
 fn use_after_shrink<B: Workbench>(subject: &Subject<B>) {
     let mut region = half_full(subject);
     region.shrink_to(Bytes(0), idle()).unwrap();
-    refused!(region.read(Bytes(0), &mut [0]), Error::NotMapped { .. });
-    refused!(region.write(Bytes(0), &[0]), Error::NotMapped { .. });
-    refused!(region.set_access(Bytes(0), subject.units(2), subject.device, RW), Error::NotMapped { .. });
-    refused!(region.unmap(Bytes(0), subject.units(2), idle()), Error::NotMapped { .. });
+    refused!(region.read(Bytes(0), &mut [0]), Detail::NotMapped { .. });
+    refused!(region.write(Bytes(0), &[0]), Detail::NotMapped { .. });
+    refused!(region.set_access(Bytes(0), subject.units(2), subject.device, RW), Detail::NotMapped { .. });
+    refused!(region.unmap(Bytes(0), subject.units(2), idle()), Detail::NotMapped { .. });
 }
 
 fn nothing_changes<B: Workbench>(subject: &Subject<B>) {

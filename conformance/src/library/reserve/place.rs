@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::{idle, told};
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, Bytes, Error, Feature, Placement, Region};
+use gpu_vmm_core::{Address, Bytes, Detail, Feature, Placement, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "reserve":
@@ -44,11 +44,11 @@ fn exact_and_free<B: Workbench>(subject: &Subject<B>) {
 /// What is offered for an address that is taken.
 fn offered<B: Workbench>(subject: &Subject<B>, wanted: Address) -> Address {
     let error = subject.region(8).at(Placement::Exact(wanted)).build().unwrap_err();
-    let Error::AddressTaken { wanted: told, offered, .. } = error else { panic!("{error}") };
-    assert_eq!(told, wanted);
-    assert_ne!(offered, wanted);
+    let Detail::AddressTaken { wanted: told, offered, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!(*told, wanted);
+    assert_ne!(*offered, wanted);
     assert!(error.to_string().contains(&offered.to_string()), "{error}");
-    offered
+    *offered
 }
 
 fn exact_and_taken<B: Workbench>(subject: &Subject<B>) {
@@ -159,7 +159,7 @@ fn between_two<B: Workbench>(subject: &Subject<B>) {
     let gap = base + subject.units(2);
     let mut regions = vec![two_units(subject, base), two_units(subject, base + subject.units(4))];
     let error = subject.region(3).at(Placement::Exact(gap)).build().unwrap_err();
-    assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::AddressTaken { .. }), "{error}");
     regions.push(two_units(subject, gap));
     use_all(subject, &mut regions);
 }

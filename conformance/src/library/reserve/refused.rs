@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::refused;
 use crate::subject::Subject;
-use gpu_vmm_core::{Address, Bytes, Error, Placement, Region};
+use gpu_vmm_core::{Address, Bytes, Detail, Placement, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "reserve":
@@ -22,18 +22,18 @@ cases! { "reserve":
 }
 
 fn none_at_all<B: Workbench>(subject: &Subject<B>) {
-    refused!(Region::builder(&subject.backend).reserve(Bytes(0)).build(), Error::ZeroSize { .. });
+    refused!(Region::builder(&subject.backend).reserve(Bytes(0)).build(), Detail::ZeroSize);
 }
 
 fn more_than_addresses<B: Workbench>(subject: &Subject<B>) {
     for size in [Bytes(u64::MAX), Bytes(u64::MAX - subject.unit().0), Bytes(1 << 48)] {
         refused!(
             Region::builder(&subject.backend).reserve(size).build(),
-            Error::AddressSpaceExhausted { .. },
+            Detail::AddressSpaceExhausted { .. },
             size
         );
         let mut region = subject.region(1).build().unwrap();
-        refused!(region.grow_to(size), Error::AddressSpaceExhausted { .. }, size);
+        refused!(region.grow_to(size), Detail::AddressSpaceExhausted { .. }, size);
     }
 }
 
@@ -41,7 +41,7 @@ fn absurd_alignment<B: Workbench>(subject: &Subject<B>) {
     for alignment in
         [Bytes(0), Bytes(3), Bytes(u64::MAX), Bytes(1 << 47), Bytes(1 << 63), subject.unit() + Bytes(1)]
     {
-        refused!(subject.region(1).alignment(alignment).build(), Error::BadAlignment { .. }, alignment.0);
+        refused!(subject.region(1).alignment(alignment).build(), Detail::BadAlignment { .. }, alignment.0);
     }
 }
 
@@ -49,7 +49,7 @@ fn misaligned_hints<B: Workbench>(subject: &Subject<B>) {
     let base = subject.hole(1);
     for address in [base + Bytes(1), base + Bytes(4096), Address(0x1234)] {
         for at in [Placement::Exact(address), Placement::Prefer(address)] {
-            refused!(subject.region(1).at(at).build(), Error::Unaligned { what: "address", .. }, address);
+            refused!(subject.region(1).at(at).build(), Detail::Unaligned { what: "address", .. }, address);
         }
     }
 }
@@ -57,11 +57,11 @@ fn misaligned_hints<B: Workbench>(subject: &Subject<B>) {
 fn hints_beside_their_alignment<B: Workbench>(subject: &Subject<B>) {
     let address = subject.hole(2) + subject.unit();
     let at = Placement::Exact(address);
-    refused!(subject.region(1).alignment(Bytes::gib(1)).at(at).build(), Error::Unaligned { .. }, address);
+    refused!(subject.region(1).alignment(Bytes::gib(1)).at(at).build(), Detail::Unaligned { .. }, address);
     subject.region(1).at(at).build().unwrap();
 }
 
 fn hints_that_overflow<B: Workbench>(subject: &Subject<B>) {
     let beyond = Address(u64::MAX - subject.unit().0 + 1);
-    refused!(subject.region(2).at(Placement::Exact(beyond)).build(), Error::Overflow { .. }, beyond);
+    refused!(subject.region(2).at(Placement::Exact(beyond)).build(), Detail::Overflow { .. }, beyond);
 }

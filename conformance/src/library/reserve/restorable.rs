@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::peer::Peer;
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{Address, AddressRange, Bytes, Error, GrowthKind, Placement, Region, RegionBuilder};
+use gpu_vmm_core::{Address, AddressRange, Bytes, Detail, GrowthKind, Placement, Region, RegionBuilder};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "reserve":
@@ -94,10 +94,10 @@ fn restorable_in_portable_units<B: Workbench>(subject: &Subject<B>) {
     // What another driver could not map is refused here as well.
     let finer = subject.granularity();
     if finer < memory {
-        refused!(region.map(region.end(), &subject.piece(1)), Error::Unaligned { .. }, region.granularity());
+        refused!(region.map(region.end(), &subject.piece(1)), Detail::Unaligned { .. }, region.granularity());
         refused!(
             region.unmap(region.end() - finer, finer, idle()),
-            Error::Unaligned { .. },
+            Detail::Unaligned { .. },
             region.granularity()
         );
     }
@@ -201,10 +201,10 @@ fn restorable_and_aligned<B: Workbench>(subject: &Subject<B>) {
 
 fn restorable_beyond_the_window<B: Workbench>(subject: &Subject<B>) {
     let size = WINDOW.size + Bytes(1);
-    refused!(restorable(subject, size).build(), Error::AddressSpaceExhausted { .. }, WINDOW.size);
+    refused!(restorable(subject, size).build(), Detail::AddressSpaceExhausted { .. }, WINDOW.size);
     let guard = Bytes::gib(12 << 10);
     let guarded = restorable(subject, Bytes(1)).guard(guard).build();
-    refused!(guarded, Error::AddressSpaceExhausted { .. }, WINDOW.size);
+    refused!(guarded, Detail::AddressSpaceExhausted { .. }, WINDOW.size);
 }
 
 fn restorable_where_all_is_taken<B: Workbench>(subject: &Subject<B>) {
@@ -214,9 +214,9 @@ fn restorable_where_all_is_taken<B: Workbench>(subject: &Subject<B>) {
     };
     for builder in [restorable(subject, Bytes(1)), restorable(subject, Bytes(1)).guarded()] {
         let error = builder.build().unwrap_err();
-        let Error::NotRestorable { window, wanted, offered, .. } = error else { panic!("{error}") };
-        assert_eq!(window, WINDOW);
-        assert!(WINDOW.contains(wanted) && !WINDOW.contains(offered), "{wanted} and {offered}");
+        let Detail::NotRestorable { window, wanted, offered, .. } = error.detail() else { panic!("{error}") };
+        assert_eq!(*window, WINDOW);
+        assert!(WINDOW.contains(*wanted) && !WINDOW.contains(*offered), "{wanted} and {offered}");
     }
     drop(taken);
     used(subject, &mut restorable(subject, Bytes(1)).build().unwrap());

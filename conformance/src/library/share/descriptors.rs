@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::sharing::{import, import_of, shareable};
 use crate::library::tools::{has, idle, mapped, told, write};
 use crate::subject::{Subject, or_skip};
-use gpu_vmm_core::{Bytes, DeviceId, Error, Feature, PhysicalMemory, Vendor};
+use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, Feature, PhysicalMemory, Vendor};
 use gpu_vmm_testkit::Workbench;
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -63,7 +63,10 @@ fn exported_and_imported<B: Workbench>(subject: &Subject<B>) {
 
 fn export_must_be_asked_for<B: Workbench>(subject: &Subject<B>) {
     let error = subject.memory(1).export().unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("shareable")), "{error}");
+    assert!(
+        matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("shareable")),
+        "{error}"
+    );
 }
 
 fn as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
@@ -71,9 +74,9 @@ fn as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
     let properties = subject.properties().shareable();
     let done = PhysicalMemory::create(&subject.backend, subject.granularity(), properties)
         .and_then(|memory| memory.export());
-    match done {
+    match done.map_err(Error::into_detail) {
         Ok(_) => assert!(told.available, "it can be done, and {told:?}"),
-        Err(Error::Unsupported { reason, .. }) => {
+        Err(Detail::Unsupported { reason, .. }) => {
             assert!(!told.available && !told.note.is_empty() && !reason.is_empty(), "{reason}, and {told:?}");
         }
         Err(error) => panic!("{error}"),
@@ -120,14 +123,16 @@ fn an_import_is_exported_or_refused<B: Workbench>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let imported = import_of(subject, export(&memory), &memory);
     write(subject, &mut mapped(subject, &[&imported]), SEED);
-    match imported.export() {
+    match imported.export().map_err(Error::into_detail) {
         Ok(fd) => {
             assert_ne!(subject.backend.vendor(), Vendor::Cuda, "CUDA's driver was seen to refuse it");
             drop((memory, imported));
             let again = or_skip(import(subject, fd, subject.device, subject.unit()));
             assert!(has(subject, &mapped(subject, &[&again]), SEED));
         }
-        Err(Error::Unsupported { reason, .. }) => assert!(reason.contains("import"), "{reason}"),
+        Err(Detail::Unsupported { reason, .. }) => {
+            assert!(reason.contains("import"), "{reason}")
+        }
         Err(error) => panic!("it says neither yes nor no: {error}"),
     }
 }
@@ -142,7 +147,10 @@ fn no_memory_behind_a_descriptor<B: Workbench>(subject: &Subject<B>) {
     rustix::fs::ftruncate(&file, memory.size().0).unwrap();
     for (what, fd) in [("a pipe", reads.as_fd()), ("/dev/null", null.as_fd()), ("a memfd", file.as_fd())] {
         let answer = import(subject, fd, memory.device(), memory.size());
-        assert!(matches!(answer, Err(Error::Driver { .. })), "{what}: {answer:?}");
+        assert!(
+            matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Driver { .. })),
+            "{what}: {answer:?}"
+        );
         fcntl_getfd(fd).unwrap();
     }
     drop(writes);
@@ -155,11 +163,11 @@ fn wrong_size_or_device<B: Workbench>(subject: &Subject<B>) {
     let fd = export(&memory);
     let import = |device, size| import(subject, &fd, device, size).unwrap_err();
     let error = import(subject.device, Bytes(0));
-    assert!(matches!(error, Error::ZeroSize { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::ZeroSize), "{error}");
     let error = import(subject.device, memory.size() - Bytes(1));
-    assert!(matches!(error, Error::Unaligned { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Unaligned { .. }), "{error}");
     let error = import(DeviceId(99), memory.size());
-    assert!(matches!(error, Error::NoSuchDevice { device: DeviceId(99), .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::NoSuchDevice { device: DeviceId(99), .. }), "{error}");
 }
 
 /// In a process of its own, since standard input is lost.
@@ -195,6 +203,6 @@ fn another_devices_memory<B: Workbench>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     match import(subject, export(&memory), other, memory.size()) {
         Ok(_) => assert_ne!(subject.backend.vendor(), Vendor::Cuda, "it was taken for another device's"),
-        Err(error) => assert!(matches!(error, Error::Mismatch { .. }), "{error}"),
+        Err(error) => assert!(matches!(error.detail(), Detail::Mismatch { .. }), "{error}"),
     }
 }

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::library::tools::{refused, told};
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{Bytes, Error, Feature, Region};
+use gpu_vmm_core::{Bytes, Detail, Error, Feature, Region};
 use gpu_vmm_testkit::Workbench;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::{FdFlags, fcntl_getfd};
@@ -37,9 +37,9 @@ fn parts<B: Workbench>(
     length: Bytes,
 ) -> Vec<(Bytes, Bytes)> {
     let told = told(subject, Feature::DmaBuf);
-    let found = match region.dma_bufs(offset, length) {
+    let found = match region.dma_bufs(offset, length).map_err(Error::into_detail) {
         Ok(found) => found,
-        Err(Error::Unsupported { reason, .. }) => {
+        Err(Detail::Unsupported { reason, .. }) => {
             assert!(!told.available && !reason.is_empty(), "{reason}, and {told:?}");
             skip(reason)
         }
@@ -68,11 +68,11 @@ fn a_region_as_dma_bufs<B: Workbench>(subject: &Subject<B>) {
 fn dma_bufs_of_wrong_parts<B: Workbench>(subject: &Subject<B>) {
     let region = filled(subject);
     let (one, end) = (subject.granules(1), region.end());
-    refused!(region.dma_bufs(Bytes(0), Bytes(0)), Error::ZeroSize { .. });
-    refused!(region.dma_bufs(Bytes(0), one + one), Error::PartialMapping { .. });
-    refused!(region.dma_bufs(Bytes(0), end + one), Error::NotMapped { .. });
-    refused!(region.dma_bufs(Bytes(1), one), Error::Unaligned { .. });
-    refused!(region.dma_bufs(region.reserved(), one), Error::OutOfRange { .. });
+    refused!(region.dma_bufs(Bytes(0), Bytes(0)), Detail::ZeroSize);
+    refused!(region.dma_bufs(Bytes(0), one + one), Detail::PartialMapping { .. });
+    refused!(region.dma_bufs(Bytes(0), end + one), Detail::NotMapped { .. });
+    refused!(region.dma_bufs(Bytes(1), one), Detail::Unaligned { .. });
+    refused!(region.dma_bufs(region.reserved(), one), Detail::OutOfRange { .. });
 }
 
 fn dma_bufs_over_a_seam<B: Workbench>(subject: &Subject<B>) {

@@ -6,7 +6,7 @@ use crate::library::sharing::{give, shareable, shareable_on, take};
 use crate::library::tools::{has, mapped, write};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error};
+use gpu_vmm_core::{Access, Bytes, Detail, DeviceId};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "share":
@@ -230,7 +230,7 @@ fn reads_only<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
         let seed = peer.receive::<u64>();
         peer.send(has(subject, &region, seed));
         let refused = region.write(Bytes(0), &[0; 8]).unwrap_err();
-        assert!(matches!(refused, Error::NoAccess { have: Access::Read, .. }), "{refused}");
+        assert!(matches!(refused.detail(), Detail::NoAccess { have: Access::Read, .. }), "{refused}");
     }
 }
 

@@ -9,8 +9,9 @@ use crate::library::tools::{has, idle, write};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, note};
 use gpu_vmm_core::{
-    Access, Address, Bytes, Error, GrowthKind, PhysicalMemory, Placement, Properties, Region,
+    Access, Address, Bytes, Detail, Error, GrowthKind, PhysicalMemory, Placement, Properties, Region,
 };
+use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{Allowed, Channel, Event, Exporter, ImportOptions, Listener, ReleaseOutcome};
 use gpu_vmm_testkit::Workbench;
 use std::fs;
@@ -334,7 +335,7 @@ fn growth_into_a_wall<B: Workbench>(subject: &Subject<B>) {
     exporter.publish(&region).unwrap();
     let refused = exporter.wait_applied(SOON).unwrap_err();
     assert!(
-        matches!(&refused, Error::PeerRefused { why, .. } if why.contains("instead of the address")),
+        matches!(refused.extension(), Some(PeerError::Refused { why, .. }) if why.contains("instead of the address")),
         "{refused}"
     );
     child.send(());
@@ -354,7 +355,7 @@ fn applies_behind_a_wall<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     let event = imported.next(SOON).unwrap();
     assert!(matches!(event, Some(Event::Changed(_))), "{event:?}");
     let error = imported.apply(idle()).unwrap_err();
-    assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::AddressTaken { .. }), "{error}");
     assert_eq!((imported.region().address(), imported.region().end()), (place, subject.unit()));
     assert!(imported.is_behind());
     peer.receive::<()>();
@@ -386,7 +387,7 @@ fn imports_to_read<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.region().access(Bytes(0), subject.device), Access::Read);
     assert!(has(subject, imported.region(), SEED));
     let refused = imported.region_mut().write(Bytes(0), &[0; 8]).unwrap_err();
-    assert!(matches!(refused, Error::NoAccess { have: Access::Read, .. }), "{refused}");
+    assert!(matches!(refused.detail(), Detail::NoAccess { have: Access::Read, .. }), "{refused}");
     peer.send(());
     peer.receive::<()>();
     assert!(has(subject, imported.region(), SEED + 1), "it reads what is written later");
@@ -399,7 +400,10 @@ fn asked_to_let_go<B: Workbench>(subject: &Subject<B>) {
     write(subject, &mut region, SEED);
     let mut child = subject.child();
     let mut exporter = share(subject, line_to(&mut child), &region);
-    assert!(matches!(exporter.wait_until_let_go(Duration::from_millis(1)), Err(Error::TimedOut { .. })));
+    assert!(matches!(
+        exporter.wait_until_let_go(Duration::from_millis(1)).as_ref().map_err(Error::extension),
+        Err(Some(PeerError::TimedOut { .. }))
+    ));
     exporter.ask_to_let_go().unwrap();
     assert_eq!(exporter.wait_until_let_go(SOON).unwrap(), ReleaseOutcome::Released);
     child.receive::<()>();
@@ -428,7 +432,7 @@ fn an_importer_is_killed<B: Workbench>(subject: &Subject<B>) {
         child.finish_by(libc::SIGKILL);
         assert_eq!(exporter.wait_until_let_go(SOON).unwrap(), ReleaseOutcome::Gone);
         let refused = exporter.publish(&region).unwrap_err();
-        assert!(matches!(refused, Error::PeerGone { .. }), "{refused}");
+        assert!(matches!(refused.extension(), Some(PeerError::Gone { .. })), "{refused}");
         assert!(has(subject, &region, SEED + round), "what the importer wrote before its end");
     }
 }
@@ -447,7 +451,10 @@ fn what_cannot_be_shared<B: Workbench>(subject: &Subject<B>) {
     region.grow_to(subject.unit()).unwrap();
     let mut child = subject.child();
     let error = Exporter::share(line_to(&mut child), &region).unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("shareable")), "{error}");
+    assert!(
+        matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("shareable")),
+        "{error}"
+    );
     child.finish();
 }
 
@@ -455,7 +462,7 @@ fn waits_for_nothing<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     // Where the exporter was quick, there is not even a line.
     let line = Channel::from_socket(peer.receive_fd(), Allowed::same_user());
     let error = line.and_then(|line| ImportOptions::new().receive(&subject.backend, line)).unwrap_err();
-    assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+    assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
 }
 
 fn a_path_of_another_listener<B: Workbench>(_: &Subject<B>) {

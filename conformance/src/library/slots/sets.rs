@@ -4,7 +4,7 @@ use super::{check, filled};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, skip};
-use gpu_vmm_core::{BankedRegion, Bytes, Error, PhysicalMemory};
+use gpu_vmm_core::{BankedRegion, Bytes, Detail, PhysicalMemory};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "slots":
@@ -44,7 +44,7 @@ fn removed<B: Workbench>(subject: &Subject<B>) {
     drop(slots.remove_bank(sets[1], idle()).unwrap());
     assert_eq!((slots.selected(), slots.region().mapped(), slots.banks().count()), (None, Bytes(0), 1));
     for answer in [slots.select(sets[1], idle()), slots.remove_bank(sets[1], idle()).map(drop)] {
-        refused!(answer, Error::NoSuchBank { .. }, sets[1], sets[0]);
+        refused!(answer, Detail::NoSuchBank { .. }, sets[1], sets[0]);
     }
     let third = slots.add_bank(subject.granules(1)).unwrap();
     assert!(!sets.contains(&third), "a number is given twice");
@@ -53,7 +53,7 @@ fn removed<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(slots.selected(), Some(sets[0]), "another set is removed");
     check(subject, &slots, 0);
     drop(slots.remove_bank(sets[0], idle()).unwrap());
-    refused!(slots.select(sets[0], idle()), Error::NoSuchBank { .. }, "none");
+    refused!(slots.select(sets[0], idle()), Detail::NoSuchBank { .. }, "none");
 }
 
 fn of_memory_that_is_there<B: Workbench>(subject: &Subject<B>) {
@@ -95,18 +95,18 @@ fn refused_sets<B: Workbench>(subject: &Subject<B>) {
     let (mut slots, sets) = filled(subject, &[1]);
     let (free, reserved) = (subject.free(), slots.region().reserved());
     let more = reserved + subject.granularity();
-    refused!(slots.add_bank(Bytes(0)), Error::ZeroSize { .. });
-    refused!(slots.add_bank_of(Vec::new()), Error::ZeroSize { .. });
-    refused!(slots.add_bank(more), Error::OutOfRange { .. }, more, reserved);
-    refused!(slots.add_bank(Bytes(u64::MAX)), Error::AddressSpaceExhausted { .. });
+    refused!(slots.add_bank(Bytes(0)), Detail::ZeroSize);
+    refused!(slots.add_bank_of(Vec::new()), Detail::ZeroSize);
+    refused!(slots.add_bank(more), Detail::OutOfRange { .. }, more, reserved);
+    refused!(slots.add_bank(Bytes(u64::MAX)), Detail::AddressSpaceExhausted { .. });
     let memory = PhysicalMemory::create(&subject.backend, more, subject.properties()).unwrap();
-    refused!(slots.add_bank_of(vec![memory]), Error::OutOfRange { .. }, more, reserved);
+    refused!(slots.add_bank_of(vec![memory]), Detail::OutOfRange { .. }, more, reserved);
     assert_eq!((subject.free(), slots.banks().count()), (free, 1));
     if let Some(foreign) = subject.target.foreign() {
         let properties = gpu_vmm_core::Properties::on(gpu_vmm_core::DeviceId(0));
         let memory = PhysicalMemory::create(&foreign, Bytes(1), properties).unwrap();
         if memory.size() <= reserved {
-            refused!(slots.add_bank_of(vec![memory]), Error::ForeignHandle { .. });
+            refused!(slots.add_bank_of(vec![memory]), Detail::ForeignHandle { .. });
         }
     } else {
         skip("there is no second backend");

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::flights::start;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, BankedRegion, Bytes, Error};
+use gpu_vmm_core::{Access, BankedRegion, Bytes, Detail};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "slots":
@@ -78,7 +78,7 @@ fn sets_of_unequal_size<B: Workbench>(subject: &Subject<B>) {
         let size = subject.granules(sizes[place]);
         assert_eq!((slots.region().end(), slots.region().mapped()), (size, size));
         check(subject, &slots, place as u64);
-        refused!(slots.region().read(size, &mut [0]), Error::NotMapped { .. } | Error::OutOfRange { .. });
+        refused!(slots.region().read(size, &mut [0]), Detail::NotMapped { .. } | Detail::OutOfRange { .. });
     }
 }
 
@@ -113,7 +113,7 @@ fn peers_are_granted_each_time<B: Workbench>(subject: &Subject<B>) {
         closed.select(other, idle()).unwrap();
         assert_eq!(slots.region().count_wrong(b, Bytes(0), length, seed).unwrap(), 0);
         assert_eq!([a, b].map(|device| slots.region().access(Bytes(0), device)), [RW, Access::Read]);
-        refused!(closed.region().count_wrong(b, Bytes(0), length, seed), Error::NoAccess { .. }, b);
+        refused!(closed.region().count_wrong(b, Bytes(0), length, seed), Detail::NoAccess { .. }, b);
     }
 }
 
@@ -169,7 +169,7 @@ fn hidden<B: Workbench>(subject: &Subject<B>) {
         slots.hide(idle()).unwrap();
         slots.hide(idle()).unwrap();
         assert_eq!((slots.selected(), slots.region().mapped()), (None, Bytes(0)));
-        refused!(slots.write(Bytes(0), &[1]), Error::NotMapped { .. });
+        refused!(slots.write(Bytes(0), &[1]), Detail::NotMapped { .. });
     }
     slots.select(set, idle()).unwrap();
     check(subject, &slots, 0);

@@ -5,7 +5,8 @@ use crate::case::cases;
 use crate::library::folder::Folder;
 use crate::library::tools::idle;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error, PhysicalMemory, Placement, Region, StagingRing};
+use gpu_vmm_core::{Bytes, PhysicalMemory, Placement, Region, StagingRing};
+use gpu_vmm_snapshot::SnapshotError;
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile, SnapshotStats};
 use gpu_vmm_testkit::Workbench;
 
@@ -126,7 +127,7 @@ fn the_earlier_one_is_gone<B: Workbench>(subject: &Subject<B>) {
     std::fs::remove_file(first.path()).unwrap();
     let free = subject.free_here();
     let error = Restore::new().regions(&second, &ring(&subject.backend)).unwrap_err();
-    assert!(matches!(error, Error::BadSnapshot { .. }), "{error}");
+    assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");
     assert!(error.to_string().contains("first"), "{error}");
     let place = Placement::Exact(range.base);
     drop(subject.region(1).at(place).build().unwrap());
@@ -174,7 +175,7 @@ fn takes_the_place_of_the_last<B: Workbench>(subject: &Subject<B>) {
     // A snapshot cannot take the place of the one that it needs: it fails, and that one is as it was.
     let ring = ring(&subject.backend);
     let error = Snapshot::new(&ring).region(&region).since(&first).write(first.path(), idle()).unwrap_err();
-    assert!(matches!(error, Error::BadSnapshot { .. }), "{error}");
+    assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");
     assert_eq!(folder.names(), ["same"]);
     let restores = |region: Region<B>, seed| {
         drop(region);

@@ -4,7 +4,7 @@ use super::{filled, restore_one, ring, save};
 use crate::case::cases;
 use crate::library::folder::Folder;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error, Placement, Region};
+use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Placement, Region};
 use gpu_vmm_snapshot::Restore;
 use gpu_vmm_testkit::Workbench;
 
@@ -150,5 +150,8 @@ fn without_a_device<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(access, [RW, Access::None, Access::None]);
     drop(region);
     let error = Restore::new().without(one).regions(&file, &ring(&subject.backend)).unwrap_err();
-    assert!(matches!(&error, Error::Unsupported { reason, .. } if reason.contains("device")), "{error}");
+    assert!(
+        matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("device")),
+        "{error}"
+    );
 }

@@ -6,8 +6,9 @@ use crate::library::folder::Folder;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, skip};
 use gpu_vmm_core::{
-    Access, BackingStore, Bytes, DeviceId, Error, PhysicalMemory, Placement, Region, WaitFor,
+    Access, BackingStore, Bytes, Detail, DeviceId, Error, PhysicalMemory, Placement, Region, WaitFor,
 };
+use gpu_vmm_snapshot::SnapshotError;
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 use std::fs::OpenOptions;
@@ -72,7 +73,7 @@ fn taken_address<B: Workbench>(subject: &Subject<B>) {
         drop(inside);
         error
     });
-    assert!(matches!(error, Error::AddressTaken { wanted, .. } if wanted == address), "{error}");
+    assert!(matches!(error.detail(), Detail::AddressTaken { wanted, .. } if *wanted == address), "{error}");
     assert_eq!(Restore::new().regions(&file, &ring(&subject.backend)).unwrap().len(), 2);
 }
 
@@ -88,7 +89,7 @@ fn device_too_small<B: Workbench>(subject: &Subject<B>) {
     let free = subject.free();
     let error = Restore::new().regions(&file, &ring).unwrap_err();
     assert!(
-        matches!(&error, Error::OutOfMemory { requested, .. } if *requested == subject.units(4)),
+        matches!(error.detail(), Detail::OutOfMemory { requested, .. } if *requested == subject.units(4)),
         "{error}"
     );
     assert_eq!(subject.free(), free);
@@ -115,7 +116,10 @@ fn a_corrupted_block<B: Workbench>(subject: &Subject<B>) {
         let error = leaves_nothing(subject, &file, |backend| {
             Restore::new().regions(&file, &ring(backend)).unwrap_err()
         });
-        assert!(matches!(&error, Error::BadSnapshot { what, .. } if what.contains("block")), "{error}");
+        assert!(
+            matches!(error.extension(), Some(SnapshotError::Invalid { what, .. }) if what.contains("block")),
+            "{error}"
+        );
         on_disk.write_all_at(&byte, place).unwrap();
     }
     drop(Restore::new().regions(&file, &ring(&subject.backend)).unwrap());
@@ -130,14 +134,17 @@ fn a_truncated_file<B: Workbench>(subject: &Subject<B>) {
         let bytes = std::fs::read(file.path()).unwrap();
         std::fs::write(folder.file("cut"), &bytes[..length as usize]).unwrap();
         let error = SnapshotFile::open(folder.file("cut")).unwrap_err();
-        assert!(matches!(&error, Error::BadSnapshot { path, .. } if path.ends_with("cut")), "{error}");
+        assert!(
+            matches!(error.extension(), Some(SnapshotError::Invalid { path, .. }) if path.ends_with("cut")),
+            "{error}"
+        );
     }
     // One that is cut off when it is open already.
     let on_disk = OpenOptions::new().write(true).open(file.path()).unwrap();
     on_disk.set_len(tally.file.0 / 2).unwrap();
     let error =
         leaves_nothing(subject, &file, |backend| Restore::new().regions(&file, &ring(backend)).unwrap_err());
-    assert!(matches!(error, Error::BadSnapshot { .. }), "{error}");
+    assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");
 }
 
 fn devices_that_are_not_there<B: Workbench>(subject: &Subject<B>) {
@@ -148,9 +155,9 @@ fn devices_that_are_not_there<B: Workbench>(subject: &Subject<B>) {
     drop(region);
     let ring = ring(&subject.backend);
     let owner = Restore::new().device(subject.device, NOBODY);
-    refused!(owner.regions(&file, &ring), Error::NoSuchDevice { .. }, "restore", NOBODY);
+    refused!(owner.regions(&file, &ring), Detail::NoSuchDevice { .. }, "restore", NOBODY);
     let all = Restore::new().all_on(NOBODY);
-    refused!(all.regions(&file, &ring), Error::NoSuchDevice { .. }, NOBODY);
+    refused!(all.regions(&file, &ring), Detail::NoSuchDevice { .. }, NOBODY);
     // A device that has access alone.
     let Ok(peer) = subject.peer() else { return };
     let mut region = filled(subject, 1, 1);
@@ -158,7 +165,7 @@ fn devices_that_are_not_there<B: Workbench>(subject: &Subject<B>) {
     let (file, _) = save(&folder, "b", &[&region]);
     drop(region);
     let user = Restore::new().device(peer, NOBODY);
-    refused!(user.regions(&file, &ring), Error::NoSuchDevice { .. }, NOBODY);
+    refused!(user.regions(&file, &ring), Detail::NoSuchDevice { .. }, NOBODY);
 }
 
 fn of_another_backend<B: Workbench>(subject: &Subject<B>) {
@@ -167,7 +174,7 @@ fn of_another_backend<B: Workbench>(subject: &Subject<B>) {
     let region = filled(subject, 1, 1);
     let ring = ring(&foreign);
     let snapshot = Snapshot::new(&ring).region(&region);
-    refused!(snapshot.write(folder.file("a"), idle()), Error::ForeignHandle { .. }, "snapshot");
+    refused!(snapshot.write(folder.file("a"), idle()), Detail::ForeignHandle { .. }, "snapshot");
     assert!(folder.names().is_empty());
 }
 
@@ -190,16 +197,16 @@ fn what_is_out_of_use<B: Workbench>(subject: &Subject<B>) {
     // SAFETY: no work uses the memory.
     let failed = region.set_access(Bytes(0), granule, subject.device, Access::Read).unwrap_err();
     backend.stop();
-    if !matches!(failed, Error::RollbackFailed { .. }) {
+    if !matches!(failed.detail(), Detail::RollbackFailed { .. }) {
         // The first call was another one: waiting.
         backend.fail(1, 2);
         let failed = region.set_access(Bytes(0), granule, subject.device, Access::Read).unwrap_err();
         backend.stop();
-        assert!(matches!(failed, Error::RollbackFailed { .. }), "{failed}");
+        assert!(matches!(failed.detail(), Detail::RollbackFailed { .. }), "{failed}");
     }
     let ring = ring(&backend);
     let answer = Snapshot::new(&ring).region(&region).write(folder.file("a"), idle());
-    refused!(answer, Error::Poisoned { .. }, "snapshot", granule);
+    refused!(answer, Detail::Poisoned { .. }, "snapshot", granule);
     assert_eq!(std::fs::read(folder.file("a")).unwrap(), bytes);
     assert_eq!(folder.names(), ["a"]);
     // SAFETY: no work uses the memory.
@@ -218,7 +225,7 @@ fn what_is_suspended<B: Workbench>(subject: &Subject<B>) {
     let ring = ring(&subject.backend);
     let whole = filled(subject, 1, 2);
     let answer = Snapshot::new(&ring).region(&whole).region(&region).write(folder.file("a"), idle());
-    refused!(answer, Error::Suspended { .. }, "snapshot");
+    refused!(answer, Detail::Suspended { .. }, "snapshot");
     assert_eq!(std::fs::read(folder.file("a")).unwrap(), bytes);
     assert_eq!(folder.names(), ["a"]);
     region.resume().unwrap();
@@ -234,6 +241,6 @@ fn no_such_folder<B: Workbench>(subject: &Subject<B>) {
     let ring = ring(&subject.backend);
     let answer = Snapshot::new(&ring).region(&region).write(folder.file("missing/a"), idle());
     let error = answer.unwrap_err();
-    assert!(matches!(&error, Error::File { path, .. } if path.contains("missing")), "{error}");
+    assert!(matches!(error.detail(), Detail::File { path, .. } if path.contains("missing")), "{error}");
     subject.check(&region, Bytes(0), subject.unit(), 1);
 }

@@ -7,7 +7,7 @@ use crate::library::folder::Folder;
 use crate::library::tools::{idle, refused, streams_idle};
 use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::{
-    Access, Address, Bytes, DeviceId, Error, GrowthKind, PhysicalMemory, Placement, Properties, Region,
+    Access, Address, Bytes, Detail, DeviceId, GrowthKind, PhysicalMemory, Placement, Properties, Region,
     StagingRing, WaitFor,
 };
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
@@ -273,9 +273,9 @@ fn of_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
             base + range.size.0 + subject.unit().0,
         ] {
             let taken = subject.region(1).at(Placement::Exact(Address(beside))).build().unwrap_err();
-            assert!(matches!(taken, Error::AddressTaken { .. }), "{taken}");
+            assert!(matches!(taken.detail(), Detail::AddressTaken { .. }), "{taken}");
         }
-        refused!(region.grow_to(range.size + Bytes(1)), Error::Guarded { .. }, guard);
+        refused!(region.grow_to(range.size + Bytes(1)), Detail::Guarded { .. }, guard);
     };
     let mut moved = restore_one(&subject.backend, &Restore::new().relocate(), &file).region;
     assert_ne!(moved.address(), at);

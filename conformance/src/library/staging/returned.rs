@@ -3,7 +3,7 @@
 
 use crate::case::cases;
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Error, Grant, Placement, Reservation};
+use gpu_vmm_core::{Detail, Grant, Placement, Reservation};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "staging":
@@ -45,7 +45,7 @@ fn returned_memory<B: Workbench>(subject: &Subject<B>) {
             assert_eq!(subject.free(), before, "all memory has come back");
         }
         let taken = subject.region(1).at(Placement::Exact(range.base)).build().unwrap_err();
-        assert!(matches!(taken, Error::AddressTaken { .. }), "{taken}");
+        assert!(matches!(taken.detail(), Detail::AddressTaken { .. }), "{taken}");
     }
 }
 

@@ -4,7 +4,7 @@
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device,
     DeviceId, DriverInfo, DropLog, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, MemoryInfo,
-    Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor,
+    Operation, Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor,
 };
 use gpu_vmm_host::{HostBackend, HostHandle, HostReservation};
 use gpu_vmm_testkit::{Walked, WorkStream, Workbench};
@@ -95,7 +95,7 @@ unsafe impl Backend for Broken {
         unsafe { self.host.import(fd, size, properties) }
     }
 
-    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> {
+    fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> {
         self.host.check_host_access(operation, properties)
     }
 

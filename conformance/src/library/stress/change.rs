@@ -4,7 +4,7 @@ use super::model::{Answer, Placed, Range};
 use super::run::{Checked, Run, Slot, Watched};
 use super::step::{Place, Size, Step};
 use crate::subject::RW;
-use gpu_vmm_core::{Access, Bytes, Error, Growth, GrowthKind, Region, WaitFor};
+use gpu_vmm_core::{Access, Bytes, Detail, Error, Growth, GrowthKind, Region, WaitFor};
 use gpu_vmm_testkit::Workbench;
 
 impl<B: Workbench> Run<'_, B> {
@@ -32,7 +32,7 @@ impl<B: Workbench> Run<'_, B> {
                     id.0
                 );
                 let came = region.set_access(Bytes(offset), Bytes(length), id, access);
-                let refused = matches!(came, Err(Error::Unsupported { .. }));
+                let refused = matches!(came.as_ref().map_err(Error::detail), Err(Detail::Unsupported { .. }));
                 let right = match right {
                     // HIP 7.0 to 7.2 cannot set it behind a hole where the mappings before have other sizes.
                     Ok(()) if refused && self.subject.has_quirk("access-sums") => Err("Unsupported"),
@@ -139,7 +139,7 @@ impl<B: Workbench> Run<'_, B> {
         } else {
             (format!("grow_to_on(DeviceId({}), Bytes({size}))", id.0), region.grow_to_on(id, Bytes(size)))
         };
-        let taken = matches!(came, Err(Error::AddressTaken { .. }));
+        let taken = matches!(came.as_ref().map_err(Error::detail), Err(Detail::AddressTaken { .. }));
         let right = match size {
             0 => Err("ZeroSize"),
             // Whether the addresses behind are free is not for the model to know.

@@ -118,7 +118,7 @@ impl<B: Workbench> Run<'_, B> {
     /// Compares an answer with the right one, and writes the call down.
     pub(super) fn answered<T>(&mut self, call: &str, right: Answer, came: Result<T>) -> Checked<Option<T>> {
         let kind = |error: &Error| {
-            let text = format!("{error:?}");
+            let text = format!("{:?}", error.detail());
             text.split([' ', '{', '(']).next().unwrap_or_default().to_owned()
         };
         self.program.push(match right {

@@ -3,7 +3,7 @@
 use super::model::{Model, Placed, Range};
 use super::run::{Checked, Run, Slot};
 use super::step::{Part, REGIONS};
-use gpu_vmm_core::{Bytes, Error, WaitFor};
+use gpu_vmm_core::{Bytes, Detail, Error, WaitFor};
 use gpu_vmm_testkit::Workbench;
 
 impl<B: Workbench> Run<'_, B> {
@@ -35,7 +35,7 @@ impl<B: Workbench> Run<'_, B> {
         );
         let done = WaitFor::all_devices();
         let came = one.region.swap(Bytes(offset), &mut two.region, Bytes(other_offset), Bytes(length), done);
-        let refused = matches!(came, Err(Error::Unsupported { .. }));
+        let refused = matches!(came.as_ref().map_err(Error::detail), Err(Detail::Unsupported { .. }));
         let right = match right {
             // As for setting access alone.
             Ok(_) if refused && self.subject.has_quirk("access-sums") => Err("Unsupported"),

@@ -5,7 +5,9 @@ use crate::case::cases;
 use crate::counts::take_freed;
 use crate::library::tools::{has, idle, write};
 use crate::subject::{Subject, skip};
-use gpu_vmm_core::{BackingKind, BackingStore, Bytes, Error, PhysicalMemory, Region, RegionState};
+use gpu_vmm_core::{
+    BackingKind, BackingStore, Bytes, Detail, Operation, PhysicalMemory, Region, RegionState,
+};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "suspend":
@@ -196,7 +198,7 @@ fn a_failed_resume_gives_back<B: Workbench>(subject: &Subject<B>) {
     region.write_pattern(subject.device, Bytes(0), region.end(), 6).unwrap();
     region.suspend(&stash, idle()).unwrap();
     let free = subject.free_here();
-    backend.fail_calls(&["set access"]);
+    backend.fail_calls(&[Operation::SetAccess]);
     region.resume().unwrap_err();
     backend.stop();
     if counts(subject) {
@@ -231,7 +233,7 @@ fn loses_addresses<B: Workbench, L: Workbench>(subject: &Subject<B>, backend: &L
     let held = subject.free_here();
     lose(true);
     let error = region.suspend(&stash, idle()).unwrap_err();
-    assert!(matches!(error, Error::AddressesLost { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::AddressesLost { .. }), "{error}");
     for part in ["is suspended", &region.address().to_string()] {
         assert!(error.to_string().contains(part), "{error}");
     }
@@ -243,7 +245,7 @@ fn loses_addresses<B: Workbench, L: Workbench>(subject: &Subject<B>, backend: &L
     assert!(region.suspend(&stash, idle()).unwrap().already);
     for _ in 0..2 {
         let error = region.resume().unwrap_err();
-        assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
+        assert!(matches!(error.detail(), Detail::AddressTaken { .. }), "{error}");
         assert_eq!(region.state(), state);
     }
     lose(false);

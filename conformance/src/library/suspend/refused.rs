@@ -6,7 +6,7 @@ use crate::case::cases;
 use crate::library::tools::{has, idle, refused, write};
 use crate::subject::{RW, Subject, or_skip, skip};
 use gpu_vmm_core::{
-    BackingStore, Bytes, DeviceId, Error, PhysicalMemory, Properties, Region, RegionState, StagingRing,
+    BackingStore, Bytes, Detail, DeviceId, PhysicalMemory, Properties, Region, RegionState, StagingRing,
 };
 use gpu_vmm_testkit::Workbench;
 use std::os::fd::AsFd;
@@ -47,7 +47,7 @@ fn exported_memory<B: Workbench>(subject: &Subject<B>) {
     drop(memory);
     refused!(
         region.suspend(&BackingStore::nothing(), idle()),
-        Error::StillReferenced { .. },
+        Detail::StillReferenced { .. },
         "has been exported",
         subject.granules(3),
     );
@@ -73,7 +73,7 @@ fn imported_memory<B: Workbench>(subject: &Subject<B>) {
     drop(imported);
     refused!(
         region.suspend(&BackingStore::nothing(), idle()),
-        Error::StillReferenced { .. },
+        Detail::StillReferenced { .. },
         "another process's"
     );
     is_active(&region);
@@ -84,12 +84,12 @@ fn held_memory<B: Workbench>(subject: &Subject<B>) {
     let mut region = varied(subject);
     let clone = region.mapping_at(subject.granules(8)).unwrap().memory.clone();
     let at = subject.granules(8);
-    refused!(region.suspend(&stash, idle()), Error::StillReferenced { .. }, "held by somebody else", at);
+    refused!(region.suspend(&stash, idle()), Detail::StillReferenced { .. }, "held by somebody else", at);
     let mut other = subject.space(2).build().unwrap();
     other.map(Bytes(0), &clone).unwrap();
     drop(clone);
-    refused!(region.suspend(&stash, idle()), Error::StillReferenced { .. }, "in another region", at);
-    refused!(other.suspend(&stash, idle()), Error::StillReferenced { .. });
+    refused!(region.suspend(&stash, idle()), Detail::StillReferenced { .. }, "in another region", at);
+    refused!(other.suspend(&stash, idle()), Detail::StillReferenced { .. });
     is_active(&region);
     assert_eq!(stash.free(), stash.capacity());
     drop(other);
@@ -106,7 +106,7 @@ fn memory_with_a_dma_buf<B: Workbench>(subject: &Subject<B>) {
         Ok(made) => {
             drop(made);
             let error = region.suspend(&BackingStore::nothing(), idle()).unwrap_err();
-            assert!(matches!(error, Error::StillReferenced { .. }), "{error}");
+            assert!(matches!(error.detail(), Detail::StillReferenced { .. }), "{error}");
             is_active(&region);
         }
         // What was refused has left nothing.
@@ -118,14 +118,14 @@ fn a_full_stash<B: Workbench>(subject: &Subject<B>) {
     let stash = pinned(subject, super::MEMORY - 1);
     let (needed, free) = (subject.granules(super::MEMORY), subject.granules(super::MEMORY - 1));
     let mut region = varied(subject);
-    refused!(region.suspend(&stash, idle()), Error::BackingStoreFull { .. }, needed, free);
+    refused!(region.suspend(&stash, idle()), Detail::BackingStoreFull { .. }, needed, free);
     check_varied(subject, &mut region);
     assert_eq!(stash.free(), stash.capacity());
     let mut other = subject.space(1).build().unwrap();
     other.grow_to(subject.granularity()).unwrap();
     let stash = pinned(subject, super::MEMORY);
     suspend(&mut other, &stash);
-    refused!(region.suspend(&stash, idle()), Error::BackingStoreFull { .. }, needed, free);
+    refused!(region.suspend(&stash, idle()), Detail::BackingStoreFull { .. }, needed, free);
     resume(&mut other);
     suspend(&mut region, &stash);
     resume(&mut region);
@@ -137,7 +137,7 @@ fn no_such_directory<B: Workbench>(subject: &Subject<B>) {
     let stash = BackingStore::file(&directory, ring(subject));
     let mut region = varied(subject);
     let error = region.suspend(&stash, idle()).unwrap_err();
-    assert!(matches!(error, Error::File { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::File { .. }), "{error}");
     for part in ["suspend", "open", &directory.display().to_string()] {
         assert!(error.to_string().contains(part), "{error} does not say {part}");
     }
@@ -160,7 +160,7 @@ fn a_full_disk<B: Workbench>(subject: &Subject<B>) {
     limit_files(subject.granules(4).0);
     let error = region.suspend(&stash, idle()).unwrap_err();
     limit_files(libc::RLIM_INFINITY);
-    assert!(matches!(error, Error::File { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::File { .. }), "{error}");
     assert!(error.to_string().contains("write"), "{error}");
     check_varied(subject, &mut region);
     suspend(&mut region, &stash);
@@ -176,7 +176,7 @@ fn a_foreign_stash<B: Workbench>(subject: &Subject<B>) {
     region.grow_to(subject.granularity()).unwrap();
     write(subject, &mut region, 1);
     for stash in &stashes {
-        refused!(region.suspend(stash, idle()), Error::ForeignHandle { .. }, other.vendor());
+        refused!(region.suspend(stash, idle()), Detail::ForeignHandle { .. }, other.vendor());
         assert!(has(subject, &region, 1));
     }
     let mut foreign = Region::builder(&other).reserve(other.granularity().bytes()).build().unwrap();
@@ -185,10 +185,10 @@ fn a_foreign_stash<B: Workbench>(subject: &Subject<B>) {
     foreign.map(Bytes(0), &memory).unwrap();
     foreign.set_access(Bytes(0), theirs, DeviceId(0), RW).unwrap();
     drop(memory);
-    refused!(foreign.suspend(&pinned(subject, 1), idle()), Error::ForeignHandle { .. });
+    refused!(foreign.suspend(&pinned(subject, 1), idle()), Detail::ForeignHandle { .. });
     foreign.suspend(&stashes[0], idle()).unwrap();
 }
 
 fn a_stash_of_nothing<B: Workbench>(subject: &Subject<B>) {
-    refused!(BackingStore::pinned(&subject.backend, Bytes(0)), Error::ZeroSize { .. });
+    refused!(BackingStore::pinned(&subject.backend, Bytes(0)), Detail::ZeroSize);
 }

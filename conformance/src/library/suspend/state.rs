@@ -4,7 +4,9 @@ use super::{check_varied, directory, keeping, pinned, resume, ring, suspend, var
 use crate::case::cases;
 use crate::library::tools::{has, idle, refused, write};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{BackingKind, BackingStore, Bytes, DeviceVec, Error, MovePath, Region, RegionState};
+use gpu_vmm_core::{
+    BackingKind, BackingStore, Bytes, Detail, DeviceVec, Error, MovePath, Operation, Region, RegionState,
+};
 use gpu_vmm_snapshot::Snapshot;
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
@@ -52,7 +54,7 @@ fn everything_else_is_refused<B: Workbench>(subject: &Subject<B>) {
     let address = region.address();
     macro_rules! is_refused {
         ($($call:expr),* $(,)?) => {
-            $(refused!($call, Error::Suspended { .. }, address, "resume it first");)*
+            $(refused!($call, Detail::Suspended { .. }, address, "resume it first");)*
         };
     }
     is_refused!(
@@ -86,7 +88,7 @@ fn everything_else_is_refused<B: Workbench>(subject: &Subject<B>) {
     vector.suspend(&BackingStore::nothing(), idle()).unwrap();
     let address = vector.as_device_ptr().address();
     macro_rules! is_refused {
-        ($($call:expr),* $(,)?) => { $(refused!($call, Error::Suspended { .. }, address);)* };
+        ($($call:expr),* $(,)?) => { $(refused!($call, Detail::Suspended { .. }, address);)* };
     }
     is_refused!(
         vector.push(1),
@@ -126,7 +128,7 @@ fn a_failed_wait_changes_nothing<B: Workbench>(subject: &Subject<B>) {
     for stash in [BackingStore::pinned(&backend, subject.granularity()).unwrap(), BackingStore::nothing()] {
         backend.fail(0, 1);
         let error = region.suspend(&stash, idle()).unwrap_err();
-        assert_eq!(error.driver_error().unwrap().call, "synchronize");
+        assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
         assert_eq!(backend.stop(), 1, "something else was tried");
         assert_eq!(region.state(), RegionState::Active);
         assert_eq!(stash.free(), stash.capacity());
@@ -140,7 +142,7 @@ fn without_memory<B: Workbench>(subject: &Subject<B>) {
         assert_eq!(suspend(&mut region, &stash).memory, Bytes(0));
         let state = RegionState::Suspended { memory: Bytes(0), stash: stash.kind() };
         assert_eq!(region.state(), state);
-        refused!(region.grow_to(Bytes(1)), Error::Suspended { .. });
+        refused!(region.grow_to(Bytes(1)), Detail::Suspended { .. });
         resume(&mut region);
         region.grow_to(subject.granularity()).unwrap();
     }
@@ -175,6 +177,9 @@ fn keeps_its_addresses<B: Workbench>(subject: &Subject<B>) {
         assert!(apart, "{} and {}", other.range(), region.range());
     }
     let there = gpu_vmm_core::Placement::Exact(region.address());
-    assert!(matches!(subject.space(1).at(there).build(), Err(Error::AddressTaken { .. })));
+    assert!(matches!(
+        subject.space(1).at(there).build().as_ref().map_err(Error::detail),
+        Err(Detail::AddressTaken { .. })
+    ));
     resume(&mut region);
 }

@@ -6,7 +6,7 @@ use crate::case::cases;
 use crate::library::tools::{has, idle, write};
 use crate::subject::Subject;
 use gpu_vmm_core::{
-    BackingKind, BackingStore, Bytes, Error, Region, RegionSet, RegionState, SharedRegion, TagResult,
+    BackingKind, BackingStore, Bytes, Detail, Region, RegionSet, RegionState, SharedRegion, TagResult,
 };
 use gpu_vmm_testkit::{FaultInject, Workbench};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -83,8 +83,8 @@ fn by_tag_up_to_what_fails<B: Workbench>(subject: &Subject<B>) {
     let all: Vec<_> = (1..4).map(|seed| add(subject, &regions, "all", seed)).collect();
     let held = all[1].lock().unwrap().mapping_at(Bytes(0)).unwrap().memory.clone();
     let error = regions.suspend("all", &stash, idle()).unwrap_err();
-    let Error::Partial { done: 1, regions: 3, ref source, .. } = error else { panic!("{error:?}") };
-    assert!(matches!(**source, Error::StillReferenced { .. }), "{source}");
+    let Detail::Partial { done: 1, regions: 3, source, .. } = error.detail() else { panic!("{error:?}") };
+    assert!(matches!(source.detail(), Detail::StillReferenced { .. }), "{source}");
     for part in ["3 regions", "\"all\"", "1 are done", "held by somebody else"] {
         assert!(error.to_string().contains(part), "{error} does not say {part}");
     }
@@ -103,7 +103,7 @@ fn by_tag_without_memory<B: Workbench>(subject: &Subject<B>) {
     regions.suspend("all", &stash, idle()).unwrap();
     let taken = take_all(subject);
     let error = regions.resume("all").unwrap_err();
-    assert!(matches!(error, Error::Partial { done: 0, regions: 2, .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Partial { done: 0, regions: 2, .. }), "{error}");
     assert!(error.is_out_of_memory() && error.driver_error().is_some(), "{error}");
     drop(taken);
     assert_eq!(regions.resume("all").unwrap().changed, 2);
@@ -129,8 +129,8 @@ fn by_tag_with_lost_addresses<B: Workbench>(subject: &Subject<B>) {
     backend.lose_addresses(true);
     let error = regions.suspend("all", &stash, idle()).unwrap_err();
     backend.lose_addresses(false);
-    let Error::Partial { done: 2, regions: 3, ref source, .. } = error else { panic!("{error:?}") };
-    assert!(matches!(**source, Error::AddressesLost { .. }), "{source}");
+    let Detail::Partial { done: 2, regions: 3, source, .. } = error.detail() else { panic!("{error:?}") };
+    assert!(matches!(source.detail(), Detail::AddressesLost { .. }), "{source}");
     let text = error.to_string();
     assert!(text.contains("2 are done, the last of them without its addresses"), "{text}");
     assert!(!text.contains("failed"), "{text}");

@@ -4,7 +4,7 @@ use super::{SEEDS, cuts, filled};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, Error, Placement, Region};
+use gpu_vmm_core::{Access, Bytes, Detail, Placement, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "swap":
@@ -125,12 +125,12 @@ fn access_stays_with_the_address<B: Workbench>(subject: &Subject<B>) {
             let (offset, length) = (subject.granules(at), subject.granules(1));
             let wrong = region.count_wrong(device, offset, length, seed + offset.0 / 8);
             match access {
-                Access::None => refused!(wrong, Error::NoAccess { .. }, device),
+                Access::None => refused!(wrong, Detail::NoAccess { .. }, device),
                 _ => assert_eq!(wrong.unwrap(), 0, "granule {at}"),
             }
             match access {
                 Access::ReadWrite => subject.write(region, offset, length, 5),
-                _ => refused!(region.write(offset, &[1]), Error::NoAccess { .. }, device),
+                _ => refused!(region.write(offset, &[1]), Detail::NoAccess { .. }, device),
             }
         }
     }
@@ -145,7 +145,7 @@ fn a_peers_access_stays_with_the_address<B: Workbench>(subject: &Subject<B>) {
     one.swap(Bytes(0), &mut other, Bytes(0), length, idle()).unwrap();
     assert_eq!((one.access(Bytes(0), b), other.access(Bytes(0), b)), (Access::Read, Access::None));
     assert_eq!(one.count_wrong(b, Bytes(0), length, SEEDS[1]).unwrap(), 0);
-    refused!(other.count_wrong(b, Bytes(0), length, SEEDS[0]), Error::NoAccess { .. }, b);
+    refused!(other.count_wrong(b, Bytes(0), length, SEEDS[0]), Detail::NoAccess { .. }, b);
     subject.write(&mut one, Bytes(0), length, 3);
     assert_eq!(one.count_wrong(b, Bytes(0), length, 3).unwrap(), 0);
     subject.check(&other, Bytes(0), length, SEEDS[0]);

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::flights::{finish, goes_on, start, start_longer};
 use crate::library::tools::{idle, streams_idle};
 use crate::subject::{RW, Subject};
-use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Region, WaitFor};
+use gpu_vmm_core::{Access, Bytes, Operation, PhysicalMemory, Region, WaitFor};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "swap":
@@ -81,7 +81,7 @@ fn a_failed_wait_changes_nothing<B: Workbench>(subject: &Subject<B>) {
     let (backend, [mut one, mut other]) = counted(subject, 2);
     backend.fail(0, 1);
     let error = one.swap_all(&mut other, idle()).unwrap_err();
-    assert_eq!(error.driver_error().unwrap().call, "synchronize");
+    assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
     assert_eq!(backend.stop(), 1, "nothing else was tried");
     for (region, seed) in [(&one, SEEDS[0]), (&other, SEEDS[1])] {
         assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), seed).unwrap(), 0);
@@ -107,12 +107,12 @@ fn the_users_of_both_are_waited_for<B: Workbench>(subject: &Subject<B>) {
         let answer = one.swap_all(other, idle());
         let calls = backend.stop();
         let call = answer.unwrap_err().driver_error().unwrap().call;
-        if call == "synchronize" {
+        if call == Operation::WaitForDevice.name() {
             assert_eq!(calls, failing + 1, "nothing else was tried");
         }
         waits.push(call);
     }
-    assert_eq!(waits.iter().filter(|call| **call == "synchronize").count(), 2, "{waits:?}");
+    assert_eq!(waits.iter().filter(|call| **call == Operation::WaitForDevice.name()).count(), 2, "{waits:?}");
 }
 
 #[allow(unsafe_code)]

@@ -4,7 +4,7 @@ use super::{SEEDS, cuts, filled};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{Subject, or_skip, skip};
-use gpu_vmm_core::{Access, Bytes, Error, Location, PhysicalMemory, Placement, Region};
+use gpu_vmm_core::{Access, Bytes, Detail, Location, Operation, PhysicalMemory, Placement, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "swap":
@@ -34,22 +34,22 @@ fn bad_parts<B: Workbench>(subject: &Subject<B>) {
     let mut other = filled(subject, &[1, 2], SEEDS[1]);
     let g = |count| subject.granules(count);
     let zero = one.swap(g(0), &mut other, g(0), Bytes(0), idle());
-    refused!(zero, Error::ZeroSize { .. }, "swap");
+    refused!(zero, Detail::ZeroSize, "swap");
     for (first, second, length) in
         [(g(0) + Bytes(8), g(0), g(3)), (g(0), Bytes(8), g(2)), (g(0), g(0), Bytes(8))]
     {
-        refused!(one.swap(first, &mut other, second, length, idle()), Error::Unaligned { .. }, "0x8");
+        refused!(one.swap(first, &mut other, second, length, idle()), Detail::Unaligned { .. }, "0x8");
     }
     let beyond = Bytes(one.reserved().0.max(other.reserved().0));
-    refused!(one.swap(beyond, &mut other, g(0), g(1), idle()), Error::OutOfRange { .. }, beyond);
-    refused!(one.swap(g(0), &mut other, beyond, g(2), idle()), Error::OutOfRange { .. }, beyond);
+    refused!(one.swap(beyond, &mut other, g(0), g(1), idle()), Detail::OutOfRange { .. }, beyond);
+    refused!(one.swap(g(0), &mut other, beyond, g(2), idle()), Detail::OutOfRange { .. }, beyond);
     let last = Bytes(u64::MAX - subject.granularity().0 + 1);
-    refused!(one.swap(last, &mut other, g(0), g(1), idle()), Error::Overflow { .. });
-    refused!(one.swap(g(0), &mut other, last, g(2), idle()), Error::Overflow { .. });
-    refused!(one.swap(g(2), &mut other, g(0), g(2), idle()), Error::NotMapped { .. }, g(3));
-    refused!(one.swap(g(0), &mut other, g(1), g(3), idle()), Error::NotMapped { .. }, g(3));
-    refused!(one.swap(g(0), &mut other, g(0), g(1), idle()), Error::PartialMapping { .. }, g(2));
-    refused!(one.swap(g(2), &mut other, g(1), g(1), idle()), Error::PartialMapping { .. }, g(2));
+    refused!(one.swap(last, &mut other, g(0), g(1), idle()), Detail::Overflow { .. });
+    refused!(one.swap(g(0), &mut other, last, g(2), idle()), Detail::Overflow { .. });
+    refused!(one.swap(g(2), &mut other, g(0), g(2), idle()), Detail::NotMapped { .. }, g(3));
+    refused!(one.swap(g(0), &mut other, g(1), g(3), idle()), Detail::NotMapped { .. }, g(3));
+    refused!(one.swap(g(0), &mut other, g(0), g(1), idle()), Detail::PartialMapping { .. }, g(2));
+    refused!(one.swap(g(2), &mut other, g(1), g(1), idle()), Detail::PartialMapping { .. }, g(2));
     unchanged(subject, &one, &other);
     one.swap(g(0), &mut other, g(1), g(2), idle()).unwrap();
 }
@@ -58,15 +58,15 @@ fn holes_must_be_the_same<B: Workbench>(subject: &Subject<B>) {
     let mut one = filled(subject, &[1, 1, 1], SEEDS[0]);
     let mut other = filled(subject, &[2], SEEDS[1]);
     let mut none = subject.space(3).build().unwrap();
-    refused!(one.swap_all(&mut other, idle()), Error::NotMapped { .. }, subject.granules(2));
-    refused!(other.swap_all(&mut one, idle()), Error::NotMapped { .. }, subject.granules(2));
-    refused!(one.swap_all(&mut none, idle()), Error::NotMapped { .. });
-    refused!(none.swap_all(&mut one, idle()), Error::NotMapped { .. });
+    refused!(one.swap_all(&mut other, idle()), Detail::NotMapped { .. }, subject.granules(2));
+    refused!(other.swap_all(&mut one, idle()), Detail::NotMapped { .. }, subject.granules(2));
+    refused!(one.swap_all(&mut none, idle()), Detail::NotMapped { .. });
+    refused!(none.swap_all(&mut one, idle()), Detail::NotMapped { .. });
     unchanged(subject, &one, &other);
     let mut holed = filled(subject, &[1, 1, 1], SEEDS[1]);
     holed.unmap(subject.granules(1), subject.granules(1), idle()).unwrap();
-    refused!(one.swap_all(&mut holed, idle()), Error::NotMapped { .. }, subject.granules(1));
-    refused!(holed.swap_all(&mut one, idle()), Error::NotMapped { .. }, subject.granules(1));
+    refused!(one.swap_all(&mut holed, idle()), Detail::NotMapped { .. }, subject.granules(1));
+    refused!(holed.swap_all(&mut one, idle()), Detail::NotMapped { .. }, subject.granules(1));
     subject.check(&one, Bytes(0), one.end(), SEEDS[0]);
 }
 
@@ -76,10 +76,10 @@ fn unequal_access_under_one_mapping<B: Workbench>(subject: &Subject<B>) {
     let (g, device) = (|count| subject.granules(count), subject.device);
     one.set_access(g(2), g(1), device, Access::Read).unwrap();
     let answer = one.swap(g(0), &mut other, g(0), g(3), idle());
-    refused!(answer, Error::AccessDiffers { .. }, device, "read and write", g(2));
+    refused!(answer, Detail::AccessDiffers { .. }, device, "read and write", g(2));
     // The other way round, where the unequal side is the argument.
     let answer = other.swap(g(0), &mut one, g(0), g(3), idle());
-    refused!(answer, Error::AccessDiffers { .. }, device, "read and write", g(2));
+    refused!(answer, Detail::AccessDiffers { .. }, device, "read and write", g(2));
     unchanged(subject, &one, &other);
     one.set_access(g(1), g(1), device, Access::Read).unwrap();
     one.swap(g(0), &mut other, g(0), g(3), idle()).unwrap();
@@ -100,16 +100,16 @@ fn over_a_border<B: Workbench>(subject: &Subject<B>) {
     let (length, seam) = (subject.units(2), subject.unit());
     refused!(
         one.swap(Bytes(0), &mut other, Bytes(0), length, idle()),
-        Error::CrossesReservation { .. },
+        Detail::CrossesReservation { .. },
         seam
     );
-    refused!(other.swap_all(&mut one, idle()), Error::CrossesReservation { .. }, seam);
+    refused!(other.swap_all(&mut one, idle()), Detail::CrossesReservation { .. }, seam);
     unchanged(subject, &one, &other);
 }
 
 fn larger_granularity<B: Workbench>(subject: &Subject<B>) {
     let properties = subject.properties().located(Location::Host);
-    let large = or_skip(subject.backend.granularity_of("test", &properties)).bytes();
+    let large = or_skip(subject.backend.granularity_of(Operation::Allocate, &properties)).bytes();
     if large <= subject.granularity() {
         skip("memory of the host has the granularity of the device's");
     }
@@ -123,12 +123,12 @@ fn larger_granularity<B: Workbench>(subject: &Subject<B>) {
     let multiple = Bytes(one.address().0.next_multiple_of(large.0) - one.address().0);
     let between = if multiple == subject.granularity() { subject.granules(2) } else { subject.granularity() };
     let answer = one.swap(between, &mut other, Bytes(0), large, idle());
-    refused!(answer, Error::Unaligned { .. }, "address");
+    refused!(answer, Detail::Unaligned { .. }, "address");
     unchanged(subject, &one, &other);
     // Small pieces would come to lie where only multiples of the larger unit can be mapped.
     assert_eq!(cuts(subject, &one).len(), 2 * count as usize);
     let answer = one.swap(multiple, &mut other, Bytes(0), large, idle());
-    refused!(answer, Error::Unaligned { .. });
+    refused!(answer, Detail::Unaligned { .. });
     unchanged(subject, &one, &other);
 }
 
@@ -137,8 +137,8 @@ fn another_backends_region<B: Workbench>(subject: &Subject<B>) {
     let mut one = filled(subject, &[1], SEEDS[0]);
     let mut other = Region::builder(&foreign).reserve(foreign.reservation_unit().bytes()).build().unwrap();
     other.grow_to(foreign.granularity().bytes()).unwrap();
-    refused!(one.swap_all(&mut other, idle()), Error::ForeignHandle { .. }, "swap");
+    refused!(one.swap_all(&mut other, idle()), Detail::ForeignHandle { .. }, "swap");
     let length = subject.granularity();
-    refused!(one.swap(Bytes(0), &mut other, Bytes(0), length, idle()), Error::ForeignHandle { .. }, "swap");
+    refused!(one.swap(Bytes(0), &mut other, Bytes(0), length, idle()), Detail::ForeignHandle { .. }, "swap");
     subject.check(&one, Bytes(0), length, SEEDS[0]);
 }

@@ -4,7 +4,7 @@ use super::{count, empty};
 use crate::case::cases;
 use crate::library::tools::refused;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Error};
+use gpu_vmm_core::{Bytes, Detail};
 use gpu_vmm_testkit::{Workbench, write_pattern_words};
 
 cases! { "vec":
@@ -70,14 +70,14 @@ fn by_index<B: Workbench>(subject: &Subject<B>) {
     numbers.write(1, &[8]).unwrap();
     assert_eq!((numbers.get(0).unwrap(), numbers.get(1).unwrap()), (5, 8));
     for index in [3, 4, usize::MAX] {
-        refused!(numbers.get(index), Error::NoSuchElement { .. } | Error::TooManyElements { .. });
+        refused!(numbers.get(index), Detail::NoSuchElement { .. } | Detail::TooManyElements { .. });
     }
     let error = numbers.write(2, &[0, 0]).unwrap_err();
-    assert_eq!(error.to_string(), "write elements: the index 3 is not below the length 3");
+    assert_eq!(error.to_string(), "write: the index 3 is not below the length 3");
     let mut two = [0; 2];
     numbers.read(1, &mut two).unwrap();
     assert_eq!(two, [8, 7]);
-    refused!(numbers.read(2, &mut two), Error::NoSuchElement { .. }, 3);
+    refused!(numbers.read(2, &mut two), Detail::NoSuchElement { .. }, 3);
 }
 
 fn kernels_see_the_elements<B: Workbench>(subject: &Subject<B>) {
@@ -131,11 +131,11 @@ fn types<B: Workbench>(subject: &Subject<B>) {
 fn counts_that_do_not_fit<B: Workbench>(subject: &Subject<B>) {
     let mut numbers = empty::<u64, B>(subject, 1);
     for count in [usize::MAX, usize::MAX / 8 + 1] {
-        refused!(numbers.reserve(count), Error::TooManyElements { .. });
-        refused!(numbers.resize(count, 1), Error::TooManyElements { .. });
+        refused!(numbers.reserve(count), Detail::TooManyElements { .. });
+        refused!(numbers.resize(count, 1), Detail::TooManyElements { .. });
     }
     numbers.push(1).unwrap();
-    refused!(numbers.reserve(usize::MAX), Error::TooManyElements { .. });
-    refused!(numbers.reserve(1 << 58), Error::AddressSpaceExhausted { .. } | Error::ExceedsDevice { .. });
+    refused!(numbers.reserve(usize::MAX), Detail::TooManyElements { .. });
+    refused!(numbers.reserve(1 << 58), Detail::AddressSpaceExhausted { .. } | Detail::ExceedsDevice { .. });
     assert_eq!(numbers.to_vec().unwrap(), [1]);
 }

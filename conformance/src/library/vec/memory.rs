@@ -4,7 +4,7 @@ use super::{count, empty};
 use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, DeviceVec, Error, GrowthKind, Placement, Region};
+use gpu_vmm_core::{Access, Bytes, Detail, DeviceVec, GrowthKind, Operation, Placement, Region};
 use gpu_vmm_testkit::Workbench;
 
 cases! { "vec":
@@ -103,7 +103,7 @@ fn full<B: Workbench>(subject: &Subject<B>) {
     let all = subject.units(2).0 as usize;
     bytes.resize(all, 1).unwrap();
     let error = bytes.push(2).unwrap_err();
-    assert!(matches!(error, Error::AddressTaken { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::AddressTaken { .. }), "{error}");
     assert_eq!((bytes.len(), bytes.capacity()), (all, all));
     assert_eq!(bytes.get(all - 1).unwrap(), 1);
 }
@@ -158,7 +158,7 @@ fn over_the_end_of_its_reservation<B: Workbench>(subject: &Subject<B>) {
 fn on_all_addresses<B: Workbench>(subject: &Subject<B>) {
     let free = subject.free();
     let mut bytes = DeviceVec::<u8, B>::new(&subject.backend, subject.device).unwrap();
-    let total = subject.backend.device("test", subject.device).unwrap().total_memory;
+    let total = subject.backend.device(Operation::Allocate, subject.device).unwrap().total_memory;
     assert!(bytes.region().reserved() >= total);
     assert_eq!((bytes.capacity(), subject.free()), (0, free));
     bytes.push(1).unwrap();
@@ -184,7 +184,7 @@ fn taken_out_and_given_back<B: Workbench>(subject: &Subject<B>) {
 fn read_only<B: Workbench>(subject: &Subject<B>) {
     let builder = subject.space(2).access(subject.device, Access::Read);
     let mut numbers = DeviceVec::<u32, B>::build(builder).unwrap();
-    refused!(numbers.push(1), Error::NoAccess { have: Access::Read, .. });
-    refused!(numbers.resize(10, 7), Error::NoAccess { .. });
+    refused!(numbers.push(1), Detail::NoAccess { have: Access::Read, .. });
+    refused!(numbers.resize(10, 7), Detail::NoAccess { .. });
     assert_eq!((numbers.len(), numbers.capacity()), (0, count::<u32, B>(subject, 1)));
 }

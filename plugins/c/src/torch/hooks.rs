@@ -6,7 +6,7 @@ use super::throw::throw;
 use crate::call::{run, status};
 use crate::status::{Answer, Failure};
 use gpu_vmm::pool::PoolError;
-use gpu_vmm::{Address, Backend as _, Bytes, Stream};
+use gpu_vmm::{Address, Backend as _, Bytes, Error, Operation, Stream};
 use std::ffi::{c_int, c_void};
 
 /// Memory for a tensor, in the order of a stream; where there is none, a C++ exception (std::runtime_error) with the account,
@@ -62,8 +62,10 @@ pub unsafe extern "C" fn gpu_vmm_torch_record_stream(block: *mut c_void, stream:
         // SAFETY: as the caller says.
         let stream = unsafe { Stream::from_raw(stream) };
         let address = Address(block.addr() as u64);
-        let mut last =
-            Failure::from(PoolError::NotABlock { operation: "record a use", address, inside: None });
+        let mut last = Failure::from(Error::of_extension(
+            Operation::RecordUse,
+            PoolError::NotABlock { address, inside: None },
+        ));
         for device in devices() {
             if device.graphs.record_use(address, stream)? {
                 return Ok(());

@@ -5,7 +5,8 @@ use crate::raw::Calls;
 use crate::raw::abi::{self, AccessDesc, Code, Location, Prop};
 use gpu_vmm_core::testkit::Workbench;
 use gpu_vmm_core::{
-    Access, Address, Alignment, Bytes, DeviceId, Error, Grant, Granularity, Handle, Properties, Reservation,
+    Access, Address, Alignment, Bytes, Detail, DeviceId, Grant, Granularity, Handle, Operation, Properties,
+    Reservation,
 };
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd};
@@ -196,7 +197,7 @@ impl<B: Workbench> Calls for Host<B> {
         if ![abi::MINIMUM, abi::RECOMMENDED].contains(&option) || prop.kind != abi::PINNED {
             excluded("a device has one granularity");
         }
-        match self.backend.device("granularity", device(prop.location)) {
+        match self.backend.device(Operation::QueryGranularity, device(prop.location)) {
             Ok(found) => {
                 *granularity = Granularity::bytes(found.granularity).0 as usize;
                 Code::SUCCESS
@@ -228,7 +229,7 @@ impl<B: Workbench> Calls for Host<B> {
                 Code::SUCCESS
             }
             // As a driver would say it: the memory's type was not asked for.
-            Err(Error::Unsupported { .. }) => Code::INVALID_VALUE,
+            Err(error) if matches!(error.detail(), Detail::Unsupported { .. }) => Code::INVALID_VALUE,
             Err(error) => code(&error),
         }
     }

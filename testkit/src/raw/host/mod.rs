@@ -9,7 +9,7 @@ mod calls;
 use crate::raw::abi::{self, Code, Location};
 use crate::raw::{Driver, ImportBy, missing};
 use gpu_vmm_core::testkit::Workbench;
-use gpu_vmm_core::{Address, Bytes, DeviceId, Error, Pinned, Reservation, Vendor};
+use gpu_vmm_core::{Address, Bytes, Detail, DeviceId, Error, Pinned, Reservation, Vendor};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,13 +35,13 @@ struct Books<B: Workbench> {
 /// What the answer is as a number.
 fn code(error: &Error) -> Code {
     const REFUSED: [i32; 3] = [libc::EINVAL, libc::EFAULT, libc::EACCES];
-    match error {
-        Error::OutOfMemory { .. } => Code::OUT_OF_MEMORY,
-        Error::NoSuchDevice { .. } => Code::INVALID_DEVICE,
-        Error::Unsupported { .. } => Code::NOT_SUPPORTED,
-        Error::Forked { .. } => Code::NOT_INITIALIZED,
-        Error::Driver { source, .. } if source.code == i64::from(libc::ENOMEM) => Code::OUT_OF_MEMORY,
-        Error::Driver { source, .. } if REFUSED.iter().any(|errno| source.code == i64::from(*errno)) => {
+    match error.detail() {
+        Detail::OutOfMemory { .. } => Code::OUT_OF_MEMORY,
+        Detail::NoSuchDevice { .. } => Code::INVALID_DEVICE,
+        Detail::Unsupported { .. } => Code::NOT_SUPPORTED,
+        Detail::Forked => Code::NOT_INITIALIZED,
+        Detail::Driver { source, .. } if source.code == i64::from(libc::ENOMEM) => Code::OUT_OF_MEMORY,
+        Detail::Driver { source, .. } if REFUSED.iter().any(|errno| source.code == i64::from(*errno)) => {
             Code::INVALID_VALUE
         }
         _ => Code::UNKNOWN,

@@ -4,8 +4,8 @@
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
-    Backend, Bytes, CopyStream, Device, DeviceId, Error, Feature, PhysicalMemory, Pinned, Properties, Region,
-    Result, WaitFor,
+    Backend, Bytes, CopyStream, Detail, Device, DeviceId, Error, Feature, PhysicalMemory, Pinned, Properties,
+    Region, Result, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::sync::Mutex;
@@ -116,7 +116,7 @@ fn one_without_virtual_memory_is_too_old(cuda: &Cuda) {
 
 fn a_driver_without_a_device_says_so(_: &Cuda) {
     let error = CudaBackend::open().unwrap_err();
-    assert!(matches!(error, Error::NoDevice { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::NoDevice { .. }), "{error}");
     assert_has(&error.to_string(), &["cuInit", "CUDA_ERROR_NO_DEVICE"]);
 }
 
@@ -143,7 +143,9 @@ fn a_device_without_virtual_memory(_: &Cuda) {
 fn short_memory_has_numbers(_: &Cuda) {
     let backend = open();
     let error = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap_err();
-    let Error::OutOfMemory { requested, free, total, source, .. } = &error else { panic!("{error}") };
+    let Detail::OutOfMemory { requested, free, total, source, .. } = error.detail() else {
+        panic!("{error}")
+    };
     assert_eq!((*requested, *total), (UNIT, Bytes::gib(4)));
     assert!(*free > Bytes::gib(3) && *free < *total);
     assert_eq!((source.call, source.code), ("cuMemCreate", 2));
@@ -154,7 +156,7 @@ fn short_memory_without_a_context(cuda: &Cuda) {
     let backend = open();
     let held = PhysicalMemory::create(&backend, Bytes::mib(32), Properties::on(DEVICE)).unwrap();
     let error = PhysicalMemory::create(&backend, Bytes::mib(64), Properties::on(DEVICE)).unwrap_err();
-    let Error::OutOfMemory { free, total, .. } = &error else { panic!("{error}") };
+    let Detail::OutOfMemory { free, total, .. } = error.detail() else { panic!("{error}") };
     assert_eq!((*free, *total), (Bytes::ZERO, Bytes::mib(64)));
     drop(held);
     assert_eq!(cuda.counts().contexts, 0);
@@ -170,7 +172,7 @@ fn failed_growth(backend: &CudaBackend) -> Error {
 
 fn an_answer_has_its_name(_: &Cuda) {
     let error = failed_growth(&open());
-    assert!(matches!(error, Error::Driver { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
     assert_has(&error.to_string(), &["cuMemMap", "CUDA_ERROR_UNKNOWN (999)", "unknown error"]);
 }
 
@@ -183,7 +185,7 @@ fn a_dead_device_is_told(_: &Cuda) {
     let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
     region.grow_to(UNIT).unwrap();
     let error = region.fill(Bytes::ZERO, UNIT, 1).unwrap_err();
-    assert!(matches!(error, Error::DeviceLost { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::DeviceLost { .. }), "{error}");
     assert_has(&error.to_string(), &["cuStreamSynchronize", "CUDA_ERROR_LAUNCH_FAILED"]);
 }
 

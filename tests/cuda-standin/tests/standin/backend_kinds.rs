@@ -4,7 +4,7 @@
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Capability, DeviceId, Error, Evidence, Feature, HandleTypes, Location,
+    Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, Feature, HandleTypes, Location,
     PhysicalMemory, Placement, Properties, Region, Reservation,
 };
 use gpu_vmm_cuda::CudaBackend;
@@ -72,8 +72,8 @@ fn on_the_node() -> Properties {
 /// The reason why there is no such memory.
 #[track_caller]
 fn refused(backend: &CudaBackend, properties: Properties) -> String {
-    match PhysicalMemory::create(backend, UNIT, properties).unwrap_err() {
-        Error::Unsupported { reason, .. } => reason,
+    match PhysicalMemory::create(backend, UNIT, properties).unwrap_err().into_detail() {
+        Detail::Unsupported { reason } => reason,
         error => panic!("{error}"),
     }
 }
@@ -115,14 +115,14 @@ fn dma_buf(backend: &CudaBackend, properties: Properties) -> Error {
 fn dma_bufs_are_of_11_7(_: &Cuda) {
     let backend = open();
     let error = dma_buf(&backend, Properties::on(DEVICE));
-    let Error::Unsupported { reason, .. } = error else { panic!("{error}") };
-    assert_eq!(missing(&backend, Feature::DmaBuf, &reason), Evidence::Version);
+    let Detail::Unsupported { reason, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!(missing(&backend, Feature::DmaBuf, reason), Evidence::Version);
 }
 
 fn dma_bufs_that_are_not_supported_say_so(_: &Cuda) {
     let backend = open();
     let error = dma_buf(&backend, Properties::on(DEVICE));
-    assert!(matches!(&error, Error::Unsupported { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
     assert!(error.to_string().contains("CUDA_ERROR_NOT_SUPPORTED (801)"), "{error}");
     missing(&backend, Feature::DmaBuf, "CUDA_ERROR_NOT_SUPPORTED (801)");
 }
@@ -131,8 +131,10 @@ fn short_memory_of_the_host(cuda: &Cuda) {
     let backend = open();
     let error = PhysicalMemory::create(&backend, UNIT, on_the_node()).unwrap_err();
     assert!(error.to_string().contains("the host has "), "{error}");
-    let Error::OutOfMemory { device, requested, free, total, .. } = error else { panic!("{error}") };
-    assert_eq!((device, requested), (DeviceId::HOST, UNIT));
+    let Detail::OutOfMemory { device, requested, free, total, .. } = error.detail() else {
+        panic!("{error}")
+    };
+    assert_eq!((*device, *requested), (DeviceId::HOST, UNIT));
     assert!(!free.is_zero() && free <= total);
     assert_eq!(cuda.counts().contexts, 0);
 }
@@ -185,7 +187,7 @@ fn a_dma_buf_is_tried_in_the_programs_context(cuda: &Cuda) {
 fn compressible_memory_without_a_dma_buf_says_so(cuda: &Cuda) {
     let backend = open();
     let error = dma_buf(&backend, Properties::on(DEVICE).compressible());
-    let Error::Unsupported { reason, .. } = error else { panic!("{error}") };
+    let Detail::Unsupported { reason, .. } = error.detail() else { panic!("{error}") };
     for words in ["CUDA_ERROR_UNKNOWN (999)", "compressible"] {
         assert!(reason.contains(words), "{reason}");
     }
@@ -203,7 +205,7 @@ fn what_is_permitted_is_found(cuda: &Cuda) {
         PhysicalMemory::import_fabric(&backend, &bytes, UNIT, Properties { device: DeviceId(1), ..both })
     };
     let error = wrong.unwrap_err();
-    assert!(matches!(&error, Error::Mismatch { what: "location", .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Mismatch { what: "location", .. }), "{error}");
     assert_eq!((cuda.counts().handles, cuda.violations()), (1, 0));
 }
 
@@ -226,7 +228,7 @@ fn memory_of_the_host_that_was_not_mapped_is_not_there(cuda: &Cuda) {
     let own = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
     let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
     let error = region.map(Bytes::ZERO, &hosts).unwrap_err();
-    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::OutOfMemory { .. }), "{error}");
     region.map(Bytes::ZERO, &own).unwrap();
     region.set_access(Bytes::ZERO, UNIT, DEVICE, Access::ReadWrite).unwrap();
     // Memory of the host would have none.

@@ -2,7 +2,7 @@
 
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
-use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Error, Result, Stream};
+use gpu_vmm_core::{Address, Backend, Bytes, Detail, DeviceId, Error, Result, Stream};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{CaptureMode, WorkStream, Workbench};
 use std::thread;
@@ -216,7 +216,8 @@ fn another_contexts_death_is_not_the_devices(cuda: &Cuda) {
     // A kernel in the other context that faults.
     // SAFETY: nothing is mapped there: the fault is the case, and ends the other context alone.
     unsafe { backend.start_pattern_on(DEVICE, other.stream(), Address(1 << 21), SIZE, 1, 1) }.unwrap();
-    let lost = |answer: Result<()>| matches!(answer, Err(Error::DeviceLost { .. }));
+    let lost =
+        |answer: Result<()>| matches!(answer.as_ref().map_err(Error::detail), Err(Detail::DeviceLost { .. }));
     assert!(lost(attached.synchronize(DEVICE)));
     let memory = plain(&backend, DEVICE);
     start(&backend, DEVICE, own.stream(), &memory);
@@ -276,7 +277,10 @@ fn a_blocking_capture_is_seen_and_goes_on(cuda: &Cuda) {
             unsafe { backend.fill(DEVICE, memory.2, SIZE, 1) },
         ];
         for answer in refused {
-            assert!(matches!(answer, Err(Error::Capturing { .. })), "{mode:?} {answer:?}");
+            assert!(
+                matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Capturing { .. })),
+                "{mode:?} {answer:?}"
+            );
         }
         assert!(backend.is_capturing(Stream::DEFAULT).unwrap());
         // Another device is waited for.
@@ -330,9 +334,12 @@ fn an_unannounced_capture_is_spoilt_and_told(_: &Cuda) {
     for mode in CaptureMode::ALL {
         capture(&backend, &*stream, mode);
         let told = backend.synchronize(DEVICE);
-        assert!(matches!(told, Err(Error::Capturing { source: Some(_), .. })), "{told:?}");
+        assert!(
+            matches!(told.as_ref().map_err(Error::detail), Err(Detail::Capturing { source: Some(_), .. })),
+            "{told:?}"
+        );
         let ended = backend.end_capture(DEVICE, stream.stream());
-        assert!(matches!(ended, Err(Error::Capturing { .. })), "{ended:?}");
+        assert!(matches!(ended.as_ref().map_err(Error::detail), Err(Detail::Capturing { .. })), "{ended:?}");
         backend.synchronize(DEVICE).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::child::{Case, case, with};
 use crate::rig::{Cuda, INVALID_HANDLE, INVALID_VALUE};
-use gpu_vmm_core::{Backend, DeviceId, Error, Event, Stream};
+use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Event, Operation, Stream};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::Workbench;
 use std::ptr::with_exposed_provenance_mut;
@@ -144,7 +144,11 @@ fn a_stream_of_another_context_is_refused(cuda: &Cuda) {
     let context = cuda.get("cuCtxCreate_v2", &[0, 0]);
     let foreign = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
     let error = event.record(stream(foreign)).unwrap_err();
-    assert!(matches!(error, Error::ForeignStream { operation: "record an event", .. }), "{error}");
+    assert!(
+        (matches!(error.detail(), Detail::ForeignStream { .. })
+            && error.operation() == Operation::RecordEvent),
+        "{error}"
+    );
     assert!(error.to_string().contains(&format!("{context:#x}")), "{error}");
     // It can be held, though.
     event.hold(stream(foreign)).unwrap();

@@ -4,7 +4,7 @@ use crate::child::Case;
 use crate::flow;
 use crate::host;
 use crate::rig::{Must, ONE, Rig, UNIT, ZERO, units};
-use gpu_vmm_core::{Access, Backend, Bytes, Error, PhysicalMemory, Properties, WaitFor};
+use gpu_vmm_core::{Access, Backend, Bytes, Detail, PhysicalMemory, Properties, WaitFor};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub(crate) struct Row {
@@ -95,7 +95,7 @@ fn owner_may_not(rig: &mut Rig) {
     region.map(Bytes::ZERO, &rig.memory(ZERO, 1)).must("mapped");
     region.set_access(Bytes::ZERO, units(1), ONE, Access::ReadWrite).must("access");
     let error = region.count_wrong(ONE, Bytes::ZERO, units(1), 0).expect_err("HIP would fault");
-    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
 }
 
 /// The least memory there is can be used.

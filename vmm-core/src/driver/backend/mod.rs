@@ -21,8 +21,8 @@ pub use reservation::Reservation;
 
 use crate::driver::{CopyStream, Deferred, DropLog, Event, Pinned, Stream};
 use crate::types::{
-    Address, Alignment, Bytes, Capability, Device, DeviceId, DriverInfo, Error, FabricHandle, Granularity,
-    InstanceId, MemoryInfo, Properties, Quirk, Result, Vendor,
+    Address, Alignment, Bytes, Capability, Detail, Device, DeviceId, DriverInfo, Error, FabricHandle,
+    Granularity, InstanceId, MemoryInfo, Operation, Properties, Quirk, Result, Vendor,
 };
 use std::fmt::Debug;
 
@@ -42,7 +42,7 @@ use std::os::windows::io::BorrowedHandle;
 /// - [`devices`](Backend::devices), the granularities and the [reservation unit](Backend::reservation_unit) never change,
 ///   and what is a multiple of them is what the driver accepts.
 /// - [`synchronize`](Backend::synchronize) and [`synchronize_stream`](Backend::synchronize_stream) return `Ok` only after
-///   the work that they name has finished, and [`Error::DeviceLost`] only if that work cannot run any more.
+///   the work that they name has finished, and [`Detail::DeviceLost`] only if that work cannot run any more.
 /// - [`pin`](Backend::pin), [`copy_stream`](Backend::copy_stream) and [`event`](Backend::event) return objects that keep what their
 ///   traits promise, for this driver and the device that was given.
 /// - [`check_host_access`](Backend::check_host_access) returns `Ok` only for memory that the CPU can read and write at the
@@ -69,7 +69,7 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`], or what the driver answers.
+    /// [`Detail::NoSuchDevice`], or what the driver answers.
     fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo>;
 
     /// Whether `device` can be given access to memory of `owner`. CUDA: `cuDeviceCanAccessPeer`, HIP:
@@ -84,7 +84,7 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`], or what the driver answers.
+    /// [`Detail::NoSuchDevice`], or what the driver answers.
     fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>>;
 
     /// The quirks that this driver's version has.
@@ -104,8 +104,8 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`], [`Error::Unsupported`] for memory that the driver does not have.
-    fn granularity_of(&self, operation: &'static str, properties: &Properties) -> Result<Granularity> {
+    /// [`Detail::NoSuchDevice`], [`Detail::Unsupported`] for memory that the driver does not have.
+    fn granularity_of(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
         self.device(operation, properties.device).map(|device| device.granularity)
     }
 
@@ -113,8 +113,8 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] with the reason.
-    fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()>;
+    /// [`Detail::Unsupported`] with the reason.
+    fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()>;
 
     /// The unit in which the driver hands out addresses: a reservation takes a multiple of it whatever size was asked
     /// for, and nothing else can begin inside of the last one. The granularity, or more.
@@ -131,7 +131,7 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfMemory`], [`Error::Unsupported`] for properties that the driver does not have, or what the
+    /// [`Detail::OutOfMemory`], [`Detail::Unsupported`] for properties that the driver does not have, or what the
     /// driver answers.
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle>;
 
@@ -144,7 +144,7 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// What the driver answers, or [`Error::Unsupported`].
+    /// What the driver answers, or [`Detail::Unsupported`].
     #[cfg(unix)]
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties)
     -> Result<Self::Handle>;
@@ -158,7 +158,7 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// What the driver answers, or [`Error::Unsupported`].
+    /// What the driver answers, or [`Detail::Unsupported`].
     #[cfg(windows)]
     unsafe fn import_win32(
         &self,
@@ -175,7 +175,7 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// What the driver answers, or [`Error::Unsupported`].
+    /// What the driver answers, or [`Detail::Unsupported`].
     unsafe fn import_fabric(
         &self,
         handle: &FabricHandle,
@@ -250,7 +250,7 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::ZeroSize`], or what the driver answers: [`Error::Driver`] where the host has not that much.
+    /// [`Detail::ZeroSize`], or what the driver answers: [`Detail::Driver`] where the host has not that much.
     fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>>;
 
     /// A queue of copies between a device and [pinned](Backend::pin) memory. CUDA: `cuStreamCreate`, HIP:
@@ -258,7 +258,7 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`], or what the driver answers.
+    /// [`Detail::NoSuchDevice`], or what the driver answers.
     fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>>;
 
     /// Waits until a device has finished everything that this process has queued. CUDA: `cuCtxSynchronize` in each context
@@ -266,7 +266,7 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::DeviceLost`] if the device has died, and with it all its work; [`Error::Capturing`] if a stream captures,
+    /// [`Detail::DeviceLost`] if the device has died, and with it all its work; [`Detail::Capturing`] if a stream captures,
     /// so that the driver refuses to wait; else what the driver answers.
     fn synchronize(&self, device: DeviceId) -> Result<()>;
 
@@ -284,7 +284,7 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`], [`Error::Unsupported`] where the driver lacks them, or what the driver answers.
+    /// [`Detail::NoSuchDevice`], [`Detail::Unsupported`] where the driver lacks them, or what the driver answers.
     fn event(&self, device: DeviceId) -> Result<Box<dyn Event>>;
 
     /// Whether what is queued on the stream goes into a graph, to be run later and any number of times, instead of to the
@@ -314,24 +314,23 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`], or [`Error::Unsupported`] with the reason.
-    fn device(&self, operation: &'static str, device: DeviceId) -> Result<&Device> {
+    /// [`Detail::NoSuchDevice`], or [`Detail::Unsupported`] with the reason.
+    fn device(&self, operation: Operation, device: DeviceId) -> Result<&Device> {
         if device.is_host() {
             let reason =
                 "the host is given access and is no device; its memory is a device's, in another place";
-            return Err(Error::Unsupported { operation, reason: reason.to_owned() });
+            return Err(Error::new(operation, Detail::Unsupported { reason: reason.to_owned() }));
         }
         let devices = self.devices();
         let count = devices.len() as u32;
-        let found = devices.get(device.0 as usize).ok_or_else(|| Error::NoSuchDevice {
-            operation,
-            device,
-            vendor: self.vendor(),
-            count,
+        let found = devices.get(device.0 as usize).ok_or_else(|| {
+            Error::new(operation, Detail::NoSuchDevice { device, vendor: self.vendor(), count })
         })?;
         match &found.unusable {
             None => Ok(found),
-            Some(reason) => Err(Error::Unsupported { operation, reason: format!("{device}: {reason}") }),
+            Some(reason) => {
+                Err(Error::new(operation, Detail::Unsupported { reason: format!("{device}: {reason}") }))
+            }
         }
     }
 }
@@ -340,11 +339,11 @@ pub unsafe trait Backend: Clone + Debug + Send + Sync + 'static {
 ///
 /// # Errors
 ///
-/// [`Error::ForeignHandle`].
-pub fn check_same<B: Backend>(operation: &'static str, theirs: &B, ours: &B) -> Result<()> {
+/// [`Detail::ForeignHandle`].
+pub fn check_same<B: Backend>(operation: Operation, theirs: &B, ours: &B) -> Result<()> {
     if theirs.instance() == ours.instance() {
         return Ok(());
     }
     let label = |backend: &B| format!("{} backend {}", backend.vendor(), backend.instance().number());
-    Err(Error::ForeignHandle { operation, theirs: label(theirs), ours: label(ours) })
+    Err(Error::new(operation, Detail::ForeignHandle { theirs: label(theirs), ours: label(ours) }))
 }

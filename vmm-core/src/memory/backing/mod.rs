@@ -14,7 +14,9 @@ pub(crate) use saved_contents::{Batch, SavedContents};
 
 use crate::driver::{Backend, check_same};
 use crate::memory::StagingRing;
-use crate::types::{Bytes, Result};
+#[cfg(doc)]
+use crate::types::Detail;
+use crate::types::{Bytes, Operation, Result};
 use pinned_arena::PinnedArena;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,7 +102,7 @@ impl<B: Backend> BackingStore<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::ZeroSize`](crate::Error::ZeroSize), or what the driver answers.
+    /// [`Detail::ZeroSize`](crate::Detail::ZeroSize), or what the driver answers.
     pub fn pinned(backend: &B, capacity: Bytes) -> Result<Self> {
         PinnedArena::new(backend, capacity)
             .map(|locked| Self(Kind::Pinned(backend.clone(), Arc::new(locked))))
@@ -152,12 +154,7 @@ impl<B: Backend> BackingStore<B> {
     }
 
     /// Room for the contents of one region. Dropping it gives it back.
-    pub(crate) fn room(
-        &self,
-        operation: &'static str,
-        backend: &B,
-        needed: Bytes,
-    ) -> Result<SavedContents<B>> {
+    pub(crate) fn room(&self, operation: Operation, backend: &B, needed: Bytes) -> Result<SavedContents<B>> {
         match &self.0 {
             Kind::Pinned(owner, _) => check_same(operation, owner, backend)?,
             Kind::Pageable(ring) | Kind::File(_, ring) => {

@@ -2,7 +2,7 @@
 //! whatever is free can be used.
 
 use crate::driver::{Backend, Pinned};
-use crate::types::{Bytes, Error, Lock, Result};
+use crate::types::{Bytes, Detail, Error, Lock, Operation, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,7 +30,7 @@ pub(super) struct PinnedArena {
 impl PinnedArena {
     pub(super) fn new(backend: &impl Backend, capacity: Bytes) -> Result<Self> {
         if capacity.is_zero() {
-            return Err(Error::ZeroSize { operation: "make a stash" });
+            return Err(Error::new(Operation::KeepContents, Detail::ZeroSize));
         }
         let mut pieces = Vec::new();
         let mut free = Vec::new();
@@ -53,16 +53,14 @@ impl PinnedArena {
     }
 
     /// So many bytes, or none.
-    pub(super) fn room(self: &Arc<Self>, operation: &'static str, needed: Bytes) -> Result<PinnedExtent> {
+    pub(super) fn room(self: &Arc<Self>, operation: Operation, needed: Bytes) -> Result<PinnedExtent> {
         let mut free = self.extents.lock(operation)?;
         let there = self.free();
         if there < needed {
-            return Err(Error::BackingStoreFull {
+            return Err(Error::new(
                 operation,
-                needed,
-                free: there,
-                capacity: self.capacity(),
-            });
+                Detail::BackingStoreFull { needed, free: there, capacity: self.capacity() },
+            ));
         }
         let mut left = needed;
         let mut extents = Vec::new();
@@ -83,7 +81,7 @@ impl PinnedArena {
 
     fn take_back(&self, extents: &[Extent]) {
         // In a forked child all of it is the parent's.
-        let Ok(mut free) = self.extents.lock("give room back") else { return };
+        let Ok(mut free) = self.extents.lock(Operation::FreeContents) else { return };
         let size: Bytes = extents.iter().map(|extent| extent.length).sum();
         self.free.fetch_add(size.0, Ordering::Relaxed);
         free.extend_from_slice(extents);

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::memory::files::{failed, read_exact_at, write_all_at};
-use crate::types::{Bytes, Error, Result};
+use crate::types::{Bytes, Detail, Error, Operation, Result};
 use enum_dispatch::enum_dispatch;
 use std::fs::OpenOptions;
 use std::io;
@@ -35,7 +35,7 @@ pub(super) use pages::Pages;
 #[cfg(unix)]
 mod pages {
     use super::Store;
-    use crate::types::{Bytes, Result, system};
+    use crate::types::{Bytes, Operation, Result, system};
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     use std::ffi::c_void;
 
@@ -52,7 +52,7 @@ mod pages {
     unsafe impl Sync for Pages {}
 
     impl Pages {
-        pub(crate) fn new(operation: &'static str, length: Bytes) -> Result<Self> {
+        pub(crate) fn new(operation: Operation, length: Bytes) -> Result<Self> {
             let rights = ProtFlags::READ | ProtFlags::WRITE;
             let size = length.to_usize().unwrap_or(usize::MAX);
             // SAFETY: new pages, wherever the system likes.
@@ -99,7 +99,7 @@ mod pages {
 #[cfg(not(unix))]
 mod pages {
     use super::Store;
-    use crate::types::{Bytes, DriverError, Error, Result};
+    use crate::types::{Bytes, Detail, DriverError, Error, Operation, Result};
     use std::io;
     use std::sync::{PoisonError, RwLock};
 
@@ -108,10 +108,10 @@ mod pages {
     pub(crate) struct Pages(RwLock<Vec<u8>>);
 
     impl Pages {
-        pub(crate) fn new(operation: &'static str, length: Bytes) -> Result<Self> {
+        pub(crate) fn new(operation: Operation, length: Bytes) -> Result<Self> {
             let no_memory = || {
                 let source = DriverError::system("allocate", &io::ErrorKind::OutOfMemory.into());
-                Error::Driver { operation, source, context: length.to_string() }
+                Error::new(operation, Detail::Driver { source, context: length.to_string() })
             };
             let size = length.to_usize().ok_or_else(no_memory)?;
             let mut bytes = Vec::new();
@@ -139,19 +139,19 @@ mod pages {
 }
 
 fn outside(at: Bytes) -> Error {
-    Error::OutOfRange { operation: "keep contents", offset: at, length: Bytes(1), limit: at }
+    Error::new(Operation::KeepContents, Detail::OutOfRange { offset: at, length: Bytes(1), limit: at })
 }
 
 /// A file that has no name any more. The system takes it back when this is dropped, or the process ends.
 #[derive(Debug)]
 pub(super) struct File {
-    operation: &'static str,
+    operation: Operation,
     path: PathBuf,
     file: std::fs::File,
 }
 
 impl File {
-    pub(super) fn new(operation: &'static str, directory: &Path) -> Result<Self> {
+    pub(super) fn new(operation: Operation, directory: &Path) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);

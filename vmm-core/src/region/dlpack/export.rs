@@ -9,12 +9,12 @@ use super::tensor::{LegacyTensor, Tensor};
 use super::view::{LaidOut, TensorView};
 use crate::driver::Backend;
 use crate::region::{By, Region};
-use crate::types::{Access, Bytes, DeviceId, Error, Result, Vendor};
+use crate::types::{Access, Bytes, Detail, DeviceId, Error, Operation, Result, Vendor};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 
-const OPERATION: &str = "export tensor";
+const OPERATION: Operation = Operation::ExportTensor;
 
 impl<B: Backend> SharedRegion<B> {
     /// A part of the region as a tensor, to be handed to another library. It is on the device whose memory it is, which must
@@ -24,9 +24,9 @@ impl<B: Backend> SharedRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::BadTensor`] for a view that is wrong by itself, lies in memory of several devices, or of another one than
-    /// `device`; [`Error::OutOfRange`], [`Error::NotMapped`], [`Error::NoAccess`], [`Error::Poisoned`], where the part between
-    /// the first element and the last is not what it must be; [`Error::Suspended`]; [`Error::Forked`].
+    /// [`Detail::BadTensor`] for a view that is wrong by itself, lies in memory of several devices, or of another one than
+    /// `device`; [`Detail::OutOfRange`], [`Detail::NotMapped`], [`Detail::NoAccess`], [`Detail::Poisoned`], where the part between
+    /// the first element and the last is not what it must be; [`Detail::Suspended`]; [`Detail::Forked`].
     pub fn dlpack(&self, device: Option<DeviceId>, view: &TensorView) -> Result<Tensor> {
         let exported: NonNull<DLManagedTensorVersioned> = self.exported(device, view)?;
         // SAFETY: it was just made, of the version that is written here, and nobody else has it.
@@ -37,12 +37,12 @@ impl<B: Backend> SharedRegion<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`SharedRegion::dlpack`], and [`Error::BadTensor`] for a view that is read-only, which such a tensor cannot say.
+    /// Those of [`SharedRegion::dlpack`], and [`Detail::BadTensor`] for a view that is read-only, which such a tensor cannot say.
     pub fn dlpack_unversioned(&self, device: Option<DeviceId>, view: &TensorView) -> Result<LegacyTensor> {
         if view.read_only {
             let reason = "a tensor without a version cannot say that it is read-only; make one with a version, or let it \
                           be written";
-            return Err(Error::BadTensor { operation: OPERATION, reason: reason.to_owned() });
+            return Err(Error::new(OPERATION, Detail::BadTensor { reason: reason.to_owned() }));
         }
         let exported: NonNull<DLManagedTensor> = self.exported(device, view)?;
         // SAFETY: it was just made, and nobody else has it.
@@ -83,12 +83,12 @@ fn place<B: Backend>(
     let segments = region.segments(OPERATION, offset, length, need, by)?;
     let limit = region.reserved();
     if offset > limit {
-        return Err(Error::OutOfRange { operation: OPERATION, offset, length, limit });
+        return Err(Error::new(OPERATION, Detail::OutOfRange { offset, length, limit }));
     }
     if device.is_some_and(DeviceId::is_host) {
         return Ok(DLDevice::of(Vendor::Host, DeviceId::HOST));
     }
-    let bad = |reason| Err(Error::BadTensor { operation: OPERATION, reason });
+    let bad = |reason| Err(Error::new(OPERATION, Detail::BadTensor { reason }));
     let owner = segments.first().map_or_else(|| owner_at(region, offset), |first| first.device);
     if let Some(other) = segments.iter().find(|segment| segment.device != owner) {
         let at = Bytes(other.address.0 - region.address().0);

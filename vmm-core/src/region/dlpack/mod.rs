@@ -5,7 +5,7 @@
 //!
 //! ```
 //! # use gpu_vmm_core::dlpack::{DataType, SharedRegion, TensorView};
-//! # use gpu_vmm_core::{Backend, Bytes, WaitFor, Error, Region, Result};
+//! # use gpu_vmm_core::{Backend, Bytes, ErrorKind, Region, Result, WaitFor};
 //! # fn example<B: Backend>(backend: &B) -> Result<()> {
 //! let shared = SharedRegion::new(Region::builder(backend).reserve(Bytes::gib(64)).build()?);
 //! shared.grow_to(Bytes::mib(2))?;
@@ -15,8 +15,8 @@
 //! // More memory behind what is there: the tensor stays good. It keeps the region, whoever else has dropped it.
 //! shared.grow_to(Bytes::mib(64))?;
 //! assert_eq!(tensor.dl_tensor().data, data);
-//! let refused = shared.shrink_to(Bytes(0), WaitFor::all_devices());
-//! assert!(matches!(refused, Err(Error::Exported { count: 1, .. })));
+//! let error = shared.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap_err();
+//! assert_eq!(error.kind(), ErrorKind::Busy);
 //!
 //! let raw = tensor.into_raw(); // for a consumer, who calls the deleter
 //! # // SAFETY: it was made above, and nobody else has it.
@@ -31,7 +31,7 @@
 //!   been dropped and when the region has grown. With the last of all, tensors included, the region is dropped, which waits
 //!   for the devices: a deleter must not be called where a driver allows no calls, as in a stream's host function.
 //! - Calls that take memory away, [`SharedRegion::shrink_to`] and [`SharedRegion::suspend`], fail with
-//!   [`Error::Exported`](crate::Error::Exported). [`SharedRegion::shrink_exported_to`] and
+//!   [`Detail::Exported`](crate::Detail::Exported). [`SharedRegion::shrink_exported_to`] and
 //!   [`SharedRegion::suspend_exported`] insist: the consumer must not touch memory that is gone.
 //! - Nothing is waited for: work that is queued on streams and writes what is in the tensor has to be ordered before its
 //!   consumer by whoever hands it over.

@@ -3,7 +3,7 @@
 use crate::driver::{Backend, WaitFor};
 use crate::memory::BackingStore;
 use crate::region::{Growth, Region, Resumed, Shrunk, Suspended};
-use crate::types::{Bytes, Error, Lock, Result};
+use crate::types::{Bytes, Detail, Error, Lock, Operation, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 
@@ -40,46 +40,46 @@ impl<B: Backend> SharedRegion<B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Forked`].
+    /// [`Detail::Forked`].
     pub fn with<R>(&self, look: impl FnOnce(&Region<B>) -> R) -> Result<R> {
-        Ok(look(&*self.lock("look at a region")?))
+        Ok(look(&*self.lock(Operation::LockRegion)?))
     }
 
     /// Grows at the same address: [`Region::grow_to`]. Tensors stay as they are.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::grow_to`]; [`Error::Forked`]. The region is as before.
+    /// Those of [`Region::grow_to`]; [`Detail::Forked`]. The region is as before.
     pub fn grow_to(&self, size: Bytes) -> Result<Growth> {
-        self.lock("grow")?.grow_to(size)
+        self.lock(Operation::Grow)?.grow_to(size)
     }
 
     /// Shrinks from the end: [`Region::shrink_to`].
     ///
     /// # Errors
     ///
-    /// [`Error::Exported`] while a tensor of the region exists, whichever part it shows; those of [`Region::shrink_to`];
-    /// [`Error::Forked`]. The region is as before.
+    /// [`Detail::Exported`] while a tensor of the region exists, whichever part it shows; those of [`Region::shrink_to`];
+    /// [`Detail::Forked`]. The region is as before.
     pub fn shrink_to(&self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
-        self.lock_unexported("shrink")?.shrink_to(size, done)
+        self.lock_unexported(Operation::Shrink)?.shrink_to(size, done)
     }
 
     /// Shrinks although tensors of the region may exist. Their consumers must not use elements behind the new end any more.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::shrink_to`]; [`Error::Forked`].
+    /// Those of [`Region::shrink_to`]; [`Detail::Forked`].
     pub fn shrink_exported_to(&self, size: Bytes, done: WaitFor<'_>) -> Result<Shrunk> {
-        self.lock("shrink")?.shrink_to(size, done)
+        self.lock(Operation::Shrink)?.shrink_to(size, done)
     }
 
     /// Gives the memory back and keeps the addresses: [`Region::suspend`].
     ///
     /// # Errors
     ///
-    /// [`Error::Exported`] while a tensor of the region exists; those of [`Region::suspend`]; [`Error::Forked`].
+    /// [`Detail::Exported`] while a tensor of the region exists; those of [`Region::suspend`]; [`Detail::Forked`].
     pub fn suspend(&self, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
-        self.lock_unexported("suspend")?.suspend(stash, done)
+        self.lock_unexported(Operation::Suspend)?.suspend(stash, done)
     }
 
     /// Suspends although tensors of the region may exist. They can be used again after [`SharedRegion::resume`]; until then
@@ -87,36 +87,36 @@ impl<B: Backend> SharedRegion<B> {
     ///
     /// # Errors
     ///
-    /// Those of [`Region::suspend`]; [`Error::Forked`].
+    /// Those of [`Region::suspend`]; [`Detail::Forked`].
     pub fn suspend_exported(&self, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
-        self.lock("suspend")?.suspend(stash, done)
+        self.lock(Operation::Suspend)?.suspend(stash, done)
     }
 
     /// Brings memory and contents back, at the same address: [`Region::resume`].
     ///
     /// # Errors
     ///
-    /// Those of [`Region::resume`]; [`Error::Forked`]. The region is still suspended.
+    /// Those of [`Region::resume`]; [`Detail::Forked`]. The region is still suspended.
     pub fn resume(&self) -> Result<Resumed> {
-        self.lock("resume")?.resume()
+        self.lock(Operation::Resume)?.resume()
     }
 
     /// Copies bytes from the host into the region: [`Region::write`]. Tensors show them.
     ///
     /// # Errors
     ///
-    /// Those of [`Region::write`]; [`Error::Forked`].
+    /// Those of [`Region::write`]; [`Detail::Forked`].
     pub fn write(&self, offset: Bytes, bytes: &[u8]) -> Result<()> {
-        self.lock("write")?.write(offset, bytes)
+        self.lock(Operation::Write)?.write(offset, bytes)
     }
 
     /// Copies bytes from the region to the host: [`Region::read`].
     ///
     /// # Errors
     ///
-    /// Those of [`Region::read`]; [`Error::Forked`].
+    /// Those of [`Region::read`]; [`Detail::Forked`].
     pub fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<()> {
-        self.lock("read")?.read(offset, bytes)
+        self.lock(Operation::Read)?.read(offset, bytes)
     }
 
     /// How many tensors of the region there are.
@@ -136,16 +136,16 @@ impl<B: Backend> SharedRegion<B> {
     }
 
     /// The region, for one call.
-    pub(super) fn lock(&self, operation: &'static str) -> Result<MutexGuard<'_, Region<B>>> {
+    pub(super) fn lock(&self, operation: Operation) -> Result<MutexGuard<'_, Region<B>>> {
         self.0.region.lock(operation)
     }
 
     /// The region, for one call that takes memory away. No tensor is made while it is locked.
-    fn lock_unexported(&self, operation: &'static str) -> Result<MutexGuard<'_, Region<B>>> {
+    fn lock_unexported(&self, operation: Operation) -> Result<MutexGuard<'_, Region<B>>> {
         let region = self.lock(operation)?;
         match self.exports() {
             0 => Ok(region),
-            count => Err(Error::Exported { operation, count }),
+            count => Err(Error::new(operation, Detail::Exported { count })),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which elements of a region a tensor is to have, and how far they reach.
 
 use super::abi::DLDataType;
-use crate::types::{Bytes, Error, Result};
+use crate::types::{Bytes, Detail, Error, Operation, Result};
 
 /// The most dimensions that a tensor of a region can have. Consumers take no more.
 pub const MAX_DIMENSIONS: usize = 32;
@@ -42,8 +42,8 @@ impl TensorView {
     }
 
     /// Checks everything that can be without the region.
-    pub(super) fn lay_out(&self, operation: &'static str) -> Result<LaidOut> {
-        self.measured().map_err(|reason| Error::BadTensor { operation, reason })
+    pub(super) fn lay_out(&self, operation: Operation) -> Result<LaidOut> {
+        self.measured().map_err(|reason| Error::new(operation, Detail::BadTensor { reason }))
     }
 
     fn measured(&self) -> Result<LaidOut, String> {

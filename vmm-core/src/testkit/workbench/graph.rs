@@ -1,7 +1,7 @@
 //! Captures of streams, and the graphs that they make.
 
 use crate::driver::Stream;
-use crate::types::{Error, Result, Vendor};
+use crate::types::{Detail, Error, Operation, Result, Vendor};
 use std::fmt::Debug;
 
 /// Which calls a capture forbids while it lasts. CUDA: `CUstreamCaptureMode`, HIP: `hipStreamCaptureMode`.
@@ -54,6 +54,6 @@ pub(super) const fn per_thread_stream(vendor: Vendor) -> Option<Stream<'static>>
 }
 
 /// The error of a backend that lacks a part of the workbench.
-pub(super) fn absent<T>(operation: &'static str, what: &str) -> Result<T> {
-    Err(Error::Unsupported { operation, reason: format!("this backend has no {what}") })
+pub(super) fn absent<T>(operation: Operation, what: &str) -> Result<T> {
+    Err(Error::new(operation, Detail::Unsupported { reason: format!("this backend has no {what}") }))
 }

@@ -1,10 +1,10 @@
 //! What a program can do about an error, one kind for each.
 
-use super::Error;
+use super::Detail;
 use std::fmt;
 
-/// What went wrong, by what a program does about it. [`Error::kind`] returns it; the numbers and the driver's own code are in
-/// the [`Error`].
+/// What went wrong, by what a program does about it. [`Error::kind`](super::Error::kind) returns it; the numbers are in
+/// [`Detail`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -24,6 +24,8 @@ pub enum ErrorKind {
     NotMapped,
     /// The addresses are in use or cannot be had. Let the driver choose others.
     AddressTaken,
+    /// No block has the address, or it was freed already; or no tag or bank has the name.
+    NotFound,
     /// The device does not exist, or no device does.
     NoSuchDevice,
     /// The device cannot reach the memory of the other one.
@@ -63,6 +65,7 @@ impl ErrorKind {
             Self::AlreadyMapped => "already mapped",
             Self::NotMapped => "not mapped",
             Self::AddressTaken => "address taken",
+            Self::NotFound => "not found",
             Self::NoSuchDevice => "no such device",
             Self::PeerUnreachable => "peer unreachable",
             Self::AccessDenied => "access denied",
@@ -85,22 +88,15 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-impl Error {
-    /// What a program can do about the error.
-    ///
-    /// ```
-    /// # use gpu_vmm_core::{Error, ErrorKind};
-    /// let error = Error::ZeroSize { operation: "create" };
-    /// assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-    /// ```
-    #[must_use]
-    pub fn kind(&self) -> ErrorKind {
+impl Detail {
+    /// What a program can do about it.
+    pub(super) fn kind(&self) -> ErrorKind {
         match self {
             Self::OutOfMemory { .. } | Self::ExceedsDevice { .. } | Self::BackingStoreFull { .. } => {
                 ErrorKind::OutOfMemory
             }
             Self::AddressSpaceExhausted { .. } => ErrorKind::OutOfAddressSpace,
-            Self::ZeroSize { .. }
+            Self::ZeroSize
             | Self::BadAlignment { .. }
             | Self::Overflow { .. }
             | Self::PartialMapping { .. }
@@ -111,7 +107,6 @@ impl Error {
             | Self::ForeignStream { .. }
             | Self::BadTeam { .. }
             | Self::NotInTeam { .. }
-            | Self::NoSuchBank { .. }
             | Self::AccessDiffers { .. } => ErrorKind::InvalidArgument,
             Self::Unaligned { .. } => ErrorKind::Unaligned,
             Self::OutOfRange { .. } | Self::NoSuchElement { .. } => ErrorKind::OutOfRange,
@@ -120,9 +115,10 @@ impl Error {
             Self::AddressTaken { .. } | Self::NotRestorable { .. } | Self::Guarded { .. } => {
                 ErrorKind::AddressTaken
             }
+            Self::NoSuchBank { .. } => ErrorKind::NotFound,
             Self::NoSuchDevice { .. } | Self::NoDevice { .. } => ErrorKind::NoSuchDevice,
             Self::PeerUnreachable { .. } => ErrorKind::PeerUnreachable,
-            Self::NoAccess { .. } | Self::PeerNotAllowed { .. } => ErrorKind::AccessDenied,
+            Self::NoAccess { .. } => ErrorKind::AccessDenied,
             Self::Unsupported { .. } | Self::LibraryNotFound { .. } | Self::LibraryRefused { .. } => {
                 ErrorKind::Unsupported
             }
@@ -131,16 +127,13 @@ impl Error {
             Self::Poisoned { .. } | Self::RollbackFailed { .. } | Self::AddressesLost { .. } => {
                 ErrorKind::Poisoned
             }
-            Self::Forked { .. } => ErrorKind::Forked,
+            Self::Forked => ErrorKind::Forked,
             Self::DeviceLost { .. } => ErrorKind::DeviceLost,
-            Self::Mismatch { .. }
-            | Self::BadMessage { .. }
-            | Self::PeerGone { .. }
-            | Self::PeerRefused { .. }
-            | Self::TimedOut { .. } => ErrorKind::Peer,
-            Self::File { .. } | Self::BadSnapshot { .. } | Self::NewerSnapshot { .. } => ErrorKind::File,
+            Self::Mismatch { .. } => ErrorKind::Peer,
+            Self::File { .. } => ErrorKind::File,
             Self::DriverContractViolated { .. } | Self::Driver { .. } => ErrorKind::Driver,
             Self::Partial { source, .. } => source.kind(),
+            Self::Extension(error) => error.kind(),
         }
     }
 }

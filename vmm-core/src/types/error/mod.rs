@@ -1,52 +1,154 @@
-//! What can go wrong, one kind for each thing that a caller would do about it.
+//! What can go wrong: [`Error`] says which operation failed, of which kind the failure is, and what is behind it.
 //!
 //! Every text names the operation, the numbers, and what would have been right. What a driver said is kept as
-//! [`DriverError`], with its own code and name. Checks come before any driver call, so the kinds up to
-//! [`Error::NotBound`] mean that no driver was asked and nothing has changed.
+//! [`DriverError`], with its own code and name.
 
+mod detail;
 mod driver;
+mod extension;
 mod kind;
-mod kinds;
 
+pub use detail::Detail;
 pub use driver::{DriverError, LoadAttempt};
+pub use extension::ExtensionError;
 pub use kind::ErrorKind;
-pub use kinds::Error;
 
-use crate::types::AddressRange;
+use crate::types::{AddressRange, Operation};
+use std::fmt;
 
-/// What every fallible function of gpu-vmm gives.
+/// What every fallible function of gpu-vmm returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// An error of gpu-vmm, one pointer wide.
+///
+/// A program acts on its [`kind`](Self::kind). Its text begins with the [`operation`](Self::operation) and has all numbers; a
+/// program that needs those matches on the [`detail`](Self::detail).
+///
+/// ```
+/// use gpu_vmm_core::{Bytes, Detail, Error, ErrorKind, Operation};
+///
+/// let (offset, length, limit) = (Bytes::mib(6), Bytes::mib(4), Bytes::mib(8));
+/// let error = Error::new(Operation::Unmap, Detail::OutOfRange { offset, length, limit });
+/// assert_eq!(error.kind(), ErrorKind::OutOfRange);
+/// assert_eq!(error.operation(), Operation::Unmap);
+/// assert_eq!(error.to_string(), "unmap: 4 MiB at offset 6 MiB end at 10 MiB, behind the 8 MiB that there are");
+/// ```
+#[derive(Clone)]
+pub struct Error(Box<Failed>);
+
+#[derive(Clone)]
+struct Failed {
+    operation: Operation,
+    detail: Detail,
+}
+
 impl Error {
+    /// An error of this operation.
+    #[must_use]
+    pub fn new(operation: Operation, detail: Detail) -> Self {
+        Self(Box::new(Failed { operation, detail }))
+    }
+
+    /// What a program can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.detail.kind()
+    }
+
+    /// What was asked for.
+    #[must_use]
+    pub fn operation(&self) -> Operation {
+        self.0.operation
+    }
+
+    /// What is behind it, with the numbers.
+    #[must_use]
+    pub fn detail(&self) -> &Detail {
+        &self.0.detail
+    }
+
+    /// What is behind it, with the numbers.
+    #[must_use]
+    pub fn into_detail(self) -> Detail {
+        self.0.detail
+    }
+
+    /// The same error of the same operation, with something else behind it.
+    #[must_use]
+    pub fn map_detail(mut self, map: impl FnOnce(Detail) -> Detail) -> Self {
+        self.0.detail = map(self.0.detail);
+        self
+    }
+
     /// True where the device has too little memory, free or at all.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
-        match self {
-            Self::OutOfMemory { .. } | Self::ExceedsDevice { .. } => true,
-            Self::Partial { source, .. } => source.is_out_of_memory(),
+        match self.detail() {
+            Detail::OutOfMemory { .. } | Detail::ExceedsDevice { .. } => true,
+            Detail::Partial { source, .. } => source.is_out_of_memory(),
+            Detail::Extension(error) => error.kind() == ErrorKind::OutOfMemory,
             _ => false,
         }
     }
 
     /// An answer of a driver that has no kind of its own, with the numbers that it was given.
     #[must_use]
-    pub fn driver(operation: &'static str, source: DriverError, range: AddressRange) -> Self {
-        Self::Driver { operation, source, context: range.to_string() }
+    pub fn driver(operation: Operation, source: DriverError, range: AddressRange) -> Self {
+        Self::new(operation, Detail::Driver { source, context: range.to_string() })
+    }
+
+    /// This error, where putting back what the operation had done failed as well.
+    #[must_use]
+    pub fn rollback_failed(self, undo: Self) -> Self {
+        Self::new(self.operation(), Detail::RollbackFailed { error: self, undo })
     }
 
     /// The driver's answer that is behind this error, where there is one.
     #[must_use]
     pub fn driver_error(&self) -> Option<&DriverError> {
-        match self {
-            Self::OutOfMemory { source, .. }
-            | Self::DeviceLost { source, .. }
-            | Self::File { source, .. }
-            | Self::Driver { source, .. }
-            | Self::Capturing { source: Some(source), .. } => Some(source),
-            Self::RollbackFailed { error: source, .. }
-            | Self::AddressesLost { source, .. }
-            | Self::Partial { source, .. } => source.driver_error(),
+        match self.detail() {
+            Detail::OutOfMemory { source, .. }
+            | Detail::DeviceLost { source, .. }
+            | Detail::File { source, .. }
+            | Detail::Driver { source, .. }
+            | Detail::Capturing { source: Some(source), .. } => Some(source),
+            Detail::RollbackFailed { error: source, .. }
+            | Detail::AddressesLost { source, .. }
+            | Detail::Partial { source, .. } => source.driver_error(),
+            Detail::Extension(error) => error.driver_error(),
             _ => None,
         }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.operation, self.0.detail)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.kind())
+            .field("operation", &self.0.operation)
+            .field("detail", &self.0.detail)
+            .finish()
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.detail.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_one_pointer_wide() {
+        assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
     }
 }

@@ -2,6 +2,8 @@
 //! comes later is taken.
 
 use super::*;
+use crate::PeerError;
+use gpu_vmm_core::Operation;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::AsRawFd;
 
@@ -61,15 +63,20 @@ const CASES: [(Make, &str); 18] = [
 #[track_caller]
 fn assert_refused(mut line: Channel, other: &OwnedFd, part: &str) {
     let error = receive(&mut line).unwrap_err();
-    let Error::BadMessage { why, .. } = &error else { panic!("{part:?}: {error}") };
+    let Some(PeerError::BadMessage { why, .. }) = error.extension() else { panic!("{part:?}: {error}") };
     assert!(why.contains(part), "{part:?} is missing in {why:?}");
     // From now on every call says so, and the other side sees the end.
-    for error in [receive(&mut line).unwrap_err(), line.send("send", &Message::End, &[]).unwrap_err()] {
-        assert!(matches!(&error, Error::BadMessage { why, .. } if why.contains(part)), "{error}");
+    for error in
+        [receive(&mut line).unwrap_err(), line.send(Operation::Publish, &Message::End, &[]).unwrap_err()]
+    {
+        assert!(
+            matches!(error.extension(), Some(PeerError::BadMessage { why, .. }) if why.contains(part)),
+            "{error}"
+        );
     }
-    let wait = Wait::new("receive", "end", LATE);
+    let wait = Wait::new(Operation::Receive, "end", LATE);
     let end = std::iter::repeat_with(|| socket::receive(other.as_fd(), &wait)).find_map(Result::err);
-    assert!(matches!(end, Some(Error::PeerGone { .. })), "{end:?}");
+    assert!(matches!(end.as_ref().map(Error::extension), Some(Some(PeerError::Gone { .. }))), "{end:?}");
 }
 
 #[test]
@@ -159,7 +166,7 @@ fn descriptors_beside_a_greeting_are_closed() {
         let tracer = Tracer::new();
         let hello = codec::encode(&Message::Hello { nonce: [7; 16] }, TO_ANYBODY, 0, 1).unwrap();
         put(&other, &hello, &[tracer.writing.as_fd()]);
-        line.send("send", &revision(1), &[]).unwrap();
+        line.send(Operation::Publish, &revision(1), &[]).unwrap();
         tracer.assert_closed_elsewhere();
     });
 }
@@ -167,14 +174,14 @@ fn descriptors_beside_a_greeting_are_closed() {
 #[test]
 fn a_recorded_message_is_not_taken_again_nor_in_another_exchange() {
     alone(|| {
-        let wait = Wait::new("tap", "message", LATE);
+        let wait = Wait::new(Operation::Receive, "message", LATE);
         let next = |socket: &OwnedFd| socket::receive(socket.as_fd(), &wait).unwrap().bytes;
         // One who records what passes between two lines.
         let (mut sender, tap) = line_and_socket();
         let (mut receiver, relay) = line_and_socket();
         put(&tap, &next(&relay), &[]);
-        sender.send("send", &revision(1), &[]).unwrap();
-        sender.send("send", &revision(2), &[]).unwrap();
+        sender.send(Operation::Publish, &revision(1), &[]).unwrap();
+        sender.send(Operation::Publish, &revision(2), &[]).unwrap();
         let [hello, first, second] = [next(&tap), next(&tap), next(&tap)];
         put(&relay, &hello, &[]);
         put(&relay, &first, &[]);

@@ -1,6 +1,8 @@
 //! A side that does not read, does not write, or is gone.
 
 use super::*;
+use crate::PeerError;
+use gpu_vmm_core::Operation;
 use gpu_vmm_testkit::forked::give_up_root;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -8,12 +10,18 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 fn a_side_that_says_nothing_is_told_of_by_what_did_not_come() {
     alone(|| {
         let (mut one, mut other) = Channel::pair().unwrap();
-        let error = one.receive(&Wait::new("import", "description of a region", SOON)).unwrap_err();
-        assert_eq!(error.to_string(), "import: no description of a region within 20ms");
-        let error = one.receive(&Wait::new("import", "description of a region", Duration::ZERO)).unwrap_err();
-        assert!(matches!(error, Error::TimedOut { waited: Duration::ZERO, .. }), "{error}");
+        let error =
+            one.receive(&Wait::new(Operation::ImportMemory, "description of a region", SOON)).unwrap_err();
+        assert_eq!(error.to_string(), "import memory: no description of a region within 20ms");
+        let error = one
+            .receive(&Wait::new(Operation::ImportMemory, "description of a region", Duration::ZERO))
+            .unwrap_err();
+        assert!(
+            matches!(error.extension(), Some(PeerError::TimedOut { waited: Duration::ZERO, .. })),
+            "{error}"
+        );
         // The exchange goes on.
-        other.send("send", &revision(1), &[]).unwrap();
+        other.send(Operation::Publish, &revision(1), &[]).unwrap();
         assert_eq!(receive(&mut one).unwrap().0, revision(1));
     });
 }
@@ -23,9 +31,10 @@ fn a_limit_can_be_longer_than_any_clock_counts() {
     alone(|| {
         let (mut one, mut other) = Channel::pair().unwrap();
         std::thread::scope(|scope| {
-            let waiting =
-                scope.spawn(|| one.receive(&Wait::new("import", "message", Duration::MAX)).unwrap().0);
-            other.send("send", &revision(1), &[]).unwrap();
+            let waiting = scope.spawn(|| {
+                one.receive(&Wait::new(Operation::ImportMemory, "message", Duration::MAX)).unwrap().0
+            });
+            other.send(Operation::Publish, &revision(1), &[]).unwrap();
             assert_eq!(waiting.join().unwrap(), revision(1));
         });
     });
@@ -37,8 +46,8 @@ fn a_side_that_does_not_greet_is_not_sent_anything() {
         let (mut line, _other) = line_and_socket();
         line.set_wait(SOON);
         assert_eq!(line.wait(), SOON);
-        let error = line.send("export", &Message::End, &[]).unwrap_err();
-        assert_eq!(error.to_string(), "export: no greeting of the other process within 20ms");
+        let error = line.send(Operation::ExportMemory, &Message::End, &[]).unwrap_err();
+        assert_eq!(error.to_string(), "export memory: no greeting of the other process within 20ms");
     });
 }
 
@@ -50,17 +59,17 @@ fn a_side_that_does_not_read_is_waited_for_until_the_limit() {
         let message = Message::Removed(vec![u64::MAX; 3000]);
         let mut sent = 0;
         let error = loop {
-            match one.send("export", &message, &[]) {
+            match one.send(Operation::ExportMemory, &message, &[]) {
                 Ok(()) => sent += 1,
                 Err(error) => break error,
             }
         };
-        assert_eq!(error.to_string(), "export: no reading of what was sent within 20ms");
+        assert_eq!(error.to_string(), "export memory: no reading of what was sent within 20ms");
         // What was not sent in time was not sent at all.
         for _ in 0..sent {
             assert_eq!(receive(&mut other).unwrap().0, message);
         }
-        one.send("export", &revision(1), &[]).unwrap();
+        one.send(Operation::ExportMemory, &revision(1), &[]).unwrap();
         assert_eq!(receive(&mut other).unwrap().0, revision(1));
     });
 }
@@ -76,16 +85,16 @@ fn a_side_that_does_not_take_its_descriptors_is_waited_for_as_well() {
         let fds = [tracer.writing.as_fd(); 10];
         let limit = Rlimit { current: Some(50), maximum: Some(50) };
         setrlimit(Resource::Nofile, limit).unwrap();
-        let sent = (0..).find(|_| match one.send("export", &Message::End, &fds) {
+        let sent = (0..).find(|_| match one.send(Operation::ExportMemory, &Message::End, &fds) {
             Ok(()) => false,
-            Err(Error::TimedOut { .. }) => true,
+            Err(error) if matches!(error.extension(), Some(PeerError::TimedOut { .. })) => true,
             Err(error) => panic!("{error}"),
         });
         // It was not the room for bytes that was used up.
         let sent = sent.unwrap();
         assert!((1..20).contains(&sent), "{sent} messages under way");
         (0..sent).for_each(|_| drop(receive(&mut other).unwrap()));
-        one.send("export", &Message::End, &fds).unwrap();
+        one.send(Operation::ExportMemory, &Message::End, &fds).unwrap();
     });
 }
 
@@ -95,7 +104,7 @@ fn a_side_that_reads_late_gets_everything() {
         let (mut one, mut other) = Channel::pair().unwrap();
         let message = Message::Removed(vec![u64::MAX; 3000]);
         std::thread::scope(|scope| {
-            scope.spawn(|| (0..100).for_each(|_| one.send("export", &message, &[]).unwrap()));
+            scope.spawn(|| (0..100).for_each(|_| one.send(Operation::ExportMemory, &message, &[]).unwrap()));
             for _ in 0..100 {
                 assert_eq!(receive(&mut other).unwrap().0, message);
             }
@@ -109,15 +118,18 @@ fn a_side_that_closed_is_gone_once_all_of_it_was_received() {
         for unread in [false, true] {
             let (mut one, mut other) = Channel::pair().unwrap();
             if unread {
-                one.send("send", &revision(8), &[]).unwrap();
+                one.send(Operation::Publish, &revision(8), &[]).unwrap();
             }
-            other.send("send", &revision(1), &[]).unwrap();
-            other.send("send", &revision(2), &[]).unwrap();
+            other.send(Operation::Publish, &revision(1), &[]).unwrap();
+            other.send(Operation::Publish, &revision(2), &[]).unwrap();
             drop(other);
             assert_eq!(receive(&mut one).unwrap().0, revision(1));
             assert_eq!(receive(&mut one).unwrap().0, revision(2));
-            for error in [receive(&mut one).unwrap_err(), one.send("send", &Message::End, &[]).unwrap_err()] {
-                assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+            for error in [
+                receive(&mut one).unwrap_err(),
+                one.send(Operation::Publish, &Message::End, &[]).unwrap_err(),
+            ] {
+                assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
             }
         }
     });
@@ -127,11 +139,11 @@ fn a_side_that_closed_is_gone_once_all_of_it_was_received() {
 fn what_it_said_last_is_received_after_sending_has_failed() {
     alone(|| {
         let (mut one, mut other) = Channel::pair().unwrap();
-        one.send("send", &revision(8), &[]).unwrap();
-        other.send("send", &revision(1), &[]).unwrap();
+        one.send(Operation::Publish, &revision(8), &[]).unwrap();
+        other.send(Operation::Publish, &revision(1), &[]).unwrap();
         drop(other);
-        let error = one.send("send", &Message::End, &[]).unwrap_err();
-        assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+        let error = one.send(Operation::Publish, &Message::End, &[]).unwrap_err();
+        assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
         assert_eq!(receive(&mut one).unwrap().0, revision(1));
     });
 }
@@ -141,7 +153,7 @@ fn descriptors_that_were_not_received_are_closed() {
     alone(|| {
         let (mut one, other) = Channel::pair().unwrap();
         let tracer = Tracer::new();
-        one.send("send", &Message::End, &[tracer.writing.as_fd()]).unwrap();
+        one.send(Operation::Publish, &Message::End, &[tracer.writing.as_fd()]).unwrap();
         drop((one, other));
         tracer.assert_closed_elsewhere();
     });
@@ -158,19 +170,19 @@ fn a_process_that_is_killed_is_gone_and_leaves_nothing_open() {
                 for _ in 0..steps {
                     let (message, fds) = receive(&mut theirs).unwrap();
                     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-                    theirs.send("send", &message, &fds).unwrap();
+                    theirs.send(Operation::Publish, &message, &fds).unwrap();
                 }
                 rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
                     .unwrap();
             });
             drop(theirs);
             let end = (0..).find_map(|step| {
-                let sent = ours.send("send", &revision(step), &[tracer.writing.as_fd()]);
+                let sent = ours.send(Operation::Publish, &revision(step), &[tracer.writing.as_fd()]);
                 sent.and_then(|()| receive(&mut ours)).err().map(|error| (step, error))
             });
             let (step, error) = end.unwrap();
             assert_eq!(step, steps);
-            assert!(matches!(error, Error::PeerGone { .. }), "{error}");
+            assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
             drop((child, ours));
             tracer.assert_closed_elsewhere();
         }

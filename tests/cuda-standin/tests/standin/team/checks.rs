@@ -7,8 +7,8 @@ use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{MulticastBackend, Team};
 use gpu_vmm_core::{
-    Backend, Bytes, Capability, DeviceId, Error, Evidence, Feature, HandleTypes, PhysicalMemory, Placement,
-    Properties,
+    Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, Feature, HandleTypes, Operation,
+    PhysicalMemory, Placement, Properties,
 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -26,7 +26,7 @@ pub(crate) const CASES: &[Case] = &[
 macro_rules! refused {
     ($answer:expr, $kind:pat $(, $part:expr)*) => {
         let error = Error::from($answer.unwrap_err());
-        assert!(matches!(error, $kind), "{error:?}");
+        assert!(matches!(error.detail(), $kind), "{error:?}");
         $(assert!(error.to_string().contains($part), "{:?} is not in {error}", $part);)*
     };
 }
@@ -34,15 +34,15 @@ macro_rules! refused {
 fn a_team_that_cannot_be_is_refused(cuda: &Cuda) {
     let backend = open(cuda);
     let builder = || Team::builder(&backend).size(SIZE);
-    refused!(builder().create(), Error::BadTeam { .. }, "add at least one");
-    refused!(builder().elsewhere(2).create(), Error::BadTeam { .. }, "no device of this process");
-    refused!(both(&backend).device(TWO).create(), Error::BadTeam { .. }, "device 1 is in the team twice");
-    refused!(both(&backend).elsewhere(u32::MAX).create(), Error::BadTeam { .. }, "too many");
-    refused!(builder().device(DeviceId(2)).create(), Error::NoSuchDevice { .. });
-    refused!(builder().device(DeviceId::HOST).create(), Error::Unsupported { .. });
-    refused!(both(&backend).size(Bytes::ZERO).create(), Error::ZeroSize { .. });
-    refused!(both(&backend).size(Bytes::gib(5)).create(), Error::ExceedsDevice { .. });
-    refused!(both(&backend).size(Bytes(u64::MAX)).granularity(), Error::ExceedsDevice { .. });
+    refused!(builder().create(), Detail::BadTeam { .. }, "add at least one");
+    refused!(builder().elsewhere(2).create(), Detail::BadTeam { .. }, "no device of this process");
+    refused!(both(&backend).device(TWO).create(), Detail::BadTeam { .. }, "device 1 is in the team twice");
+    refused!(both(&backend).elsewhere(u32::MAX).create(), Detail::BadTeam { .. }, "too many");
+    refused!(builder().device(DeviceId(2)).create(), Detail::NoSuchDevice { .. });
+    refused!(builder().device(DeviceId::HOST).create(), Detail::Unsupported { .. });
+    refused!(both(&backend).size(Bytes::ZERO).create(), Detail::ZeroSize);
+    refused!(both(&backend).size(Bytes::gib(5)).create(), Detail::ExceedsDevice { .. });
+    refused!(both(&backend).size(Bytes(u64::MAX)).granularity(), Detail::ExceedsDevice { .. });
     check_nothing_is_left(cuda, &backend);
 }
 
@@ -52,7 +52,7 @@ fn a_binding_that_cannot_be_is_refused(cuda: &Cuda) {
     let own = memory(&backend, ONE);
     refused!(
         object.bind(Bytes::ZERO, &memory(&backend, TWO), Bytes::ZERO, SIZE),
-        Error::NotInTeam { .. },
+        Detail::NotInTeam { .. },
         "device 1 is not in the team; of this process are device 0"
     );
     for (offset, from, length, what) in [
@@ -60,15 +60,15 @@ fn a_binding_that_cannot_be_is_refused(cuda: &Cuda) {
         (Bytes::ZERO, GRANULE, UNIT, "the offset in the memory 0x200000"),
         (Bytes::ZERO, Bytes::ZERO, GRANULE, "the length 0x200000"),
     ] {
-        refused!(object.bind(offset, &own, from, length), Error::Unaligned { .. }, what);
+        refused!(object.bind(offset, &own, from, length), Detail::Unaligned { .. }, what);
     }
-    refused!(object.bind(Bytes::ZERO, &own, Bytes::ZERO, Bytes::ZERO), Error::ZeroSize { .. });
+    refused!(object.bind(Bytes::ZERO, &own, Bytes::ZERO, Bytes::ZERO), Detail::ZeroSize);
     let last = Bytes(u64::MAX - UNIT.0 + 1);
-    refused!(object.bind(last, &own, Bytes::ZERO, UNIT), Error::Overflow { .. });
-    refused!(object.bind(Bytes::ZERO, &own, last, UNIT), Error::Overflow { .. });
-    refused!(object.bind(SIZE, &own, Bytes::ZERO, UNIT), Error::OutOfRange { .. });
-    refused!(object.bind(Bytes::ZERO, &own, SIZE, UNIT), Error::OutOfRange { .. });
-    refused!(object.bind(UNIT, &own, Bytes::ZERO, SIZE), Error::OutOfRange { .. });
+    refused!(object.bind(last, &own, Bytes::ZERO, UNIT), Detail::Overflow { .. });
+    refused!(object.bind(Bytes::ZERO, &own, last, UNIT), Detail::Overflow { .. });
+    refused!(object.bind(SIZE, &own, Bytes::ZERO, UNIT), Detail::OutOfRange { .. });
+    refused!(object.bind(Bytes::ZERO, &own, SIZE, UNIT), Detail::OutOfRange { .. });
+    refused!(object.bind(UNIT, &own, Bytes::ZERO, SIZE), Detail::OutOfRange { .. });
     assert_eq!(object.bindings().count(), 0);
     // Between two that are bound there is room for one, and no more.
     let at = |units: u64| Bytes(units * UNIT.0);
@@ -77,7 +77,7 @@ fn a_binding_that_cannot_be_is_refused(cuda: &Cuda) {
     for (first, count) in [(0, 1), (1, 1), (1, 2), (3, 2), (5, 1), (0, 16), (3, 13)] {
         refused!(
             object.bind(at(first), &own, at(0), at(count)),
-            Error::AlreadyBound { .. },
+            Detail::AlreadyBound { .. },
             "unbind those first"
         );
     }
@@ -91,14 +91,14 @@ fn what_can_be_exported_takes_shareable_memory(cuda: &Cuda) {
     let backend = open(cuda);
     let builder = || Team::builder(&backend).size(SIZE).device(ONE);
     let unshared = builder().create().unwrap();
-    refused!(unshared.export(), Error::Unsupported { .. });
+    refused!(unshared.export(), Detail::Unsupported { .. });
     let shared = builder().exported_as(HandleTypes::NATIVE).create().unwrap();
     shared.export().unwrap();
     let mut object = shared.complete();
     let own = memory(&backend, ONE);
     refused!(
         object.bind(Bytes::ZERO, &own, Bytes::ZERO, SIZE),
-        Error::Unsupported { .. },
+        Detail::Unsupported { .. },
         "create it as shareable"
     );
     let shareable = PhysicalMemory::create(&backend, SIZE, Properties::on(ONE).shareable()).unwrap();
@@ -115,7 +115,7 @@ fn an_object_is_mapped_when_each_device_has_bound(cuda: &Cuda) {
     for device in BOTH {
         let failed = object.map(Placement::Anywhere).unwrap_err();
         assert!(
-            matches!(failed.error(), Error::NotBound { device: missing, .. } if *missing == device),
+            matches!(failed.error().detail(), Detail::NotBound { device: missing, .. } if *missing == device),
             "{failed}"
         );
         object = failed.into_kept();
@@ -128,10 +128,10 @@ fn an_object_is_mapped_when_each_device_has_bound(cuda: &Cuda) {
 fn what_was_not_bound_is_not_unbound(cuda: &Cuda) {
     let backend = open(cuda);
     let mut object = bound(&backend);
-    refused!(object.unbind(ONE, UNIT), Error::NotBound { .. }, "no memory of device 0 is bound from offset");
-    refused!(object.unbind(DeviceId(2), Bytes::ZERO), Error::NotBound { .. });
+    refused!(object.unbind(ONE, UNIT), Detail::NotBound { .. }, "no memory of device 0 is bound from offset");
+    refused!(object.unbind(DeviceId(2), Bytes::ZERO), Detail::NotBound { .. });
     object.unbind(ONE, Bytes::ZERO).unwrap();
-    refused!(object.unbind(ONE, Bytes::ZERO), Error::NotBound { .. });
+    refused!(object.unbind(ONE, Bytes::ZERO), Detail::NotBound { .. });
     object.close().unwrap();
     check_nothing_is_left(cuda, &backend);
 }
@@ -160,7 +160,7 @@ fn check_unsupported(backend: &CudaBackend, found_by: Evidence, reason: &str) {
         // SAFETY: it is refused before the descriptor is looked at.
         unsafe { both(backend).import(std::os::fd::AsFd::as_fd(&std::io::stdin())) }.map(drop),
     ] {
-        refused!(answer, Error::Unsupported { .. }, &found.note);
+        refused!(answer, Detail::Unsupported { .. }, &found.note);
     }
 }
 
@@ -174,6 +174,6 @@ fn a_driver_without_says_so(cuda: &Cuda) {
     assert!(!cuda.has("cuMulticastCreate"));
     let backend = open(cuda);
     check_unsupported(&backend, Evidence::Version, "cuMulticastCreate");
-    assert!(backend.multicast("test").is_err());
+    assert!(backend.multicast(Operation::Allocate).is_err());
     check_nothing_is_left(cuda, &backend);
 }

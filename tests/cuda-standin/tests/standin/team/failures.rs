@@ -4,7 +4,7 @@ use super::{BOTH, CudaBackend, ONE, SIZE, TWO, both, bound, check_nothing_is_lef
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, MulticastRange};
-use gpu_vmm_core::{Backend, Bytes, Error, PhysicalMemory, Placement, Result};
+use gpu_vmm_core::{Backend, Bytes, Detail, Error, PhysicalMemory, Placement, Result};
 use gpu_vmm_testkit::{FaultInject, Live};
 
 type Faulty = FaultInject<CudaBackend>;
@@ -154,17 +154,17 @@ fn what_cannot_be_undone_is_left_to_the_driver(cuda: &Cuda) {
     faulty.fail(2, 2);
     let failed = object.map(Placement::Anywhere).unwrap_err();
     faulty.stop();
-    assert!(matches!(failed.error(), Error::RollbackFailed { .. }), "{failed}");
+    assert!(matches!(failed.error().detail(), Detail::RollbackFailed { .. }), "{failed}");
     // Nothing can be done with the object any more.
     let mut object: Multicast<_> = failed.into_kept();
     let more = memory(&faulty, ONE);
     for answer in [object.unbind(ONE, Bytes::ZERO), object.bind(Bytes::ZERO, &more, Bytes::ZERO, SIZE)] {
-        assert!(matches!(answer, Err(Error::Poisoned { .. })), "{answer:?}");
+        assert!(matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Poisoned { .. })), "{answer:?}");
     }
     let failed = object.map(Placement::Anywhere).unwrap_err();
-    assert!(matches!(failed.error(), Error::Poisoned { .. }), "{failed}");
+    assert!(matches!(failed.error().detail(), Detail::Poisoned { .. }), "{failed}");
     let error = failed.into_kept().close().unwrap_err();
-    assert!(matches!(error, Error::Poisoned { .. }), "{error}");
+    assert!(matches!(error.detail(), Detail::Poisoned { .. }), "{error}");
     drop(more);
     assert_eq!(faulty.live(), Live { handles: 3, reservations: 1, mappings: 1, bindings: 2 });
     // SAFETY: nothing of this backend is left, and no device works.

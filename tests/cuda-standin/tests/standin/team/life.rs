@@ -7,7 +7,7 @@ use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm::AnyBackend;
 use gpu_vmm_core::multicast::{MulticastBackend, MulticastRange, Team};
-use gpu_vmm_core::{Backend, Bytes, PhysicalMemory, Placement, WaitFor};
+use gpu_vmm_core::{Backend, Bytes, Detail, PhysicalMemory, Placement, WaitFor};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 pub(crate) const CASES: &[Case] = &[
@@ -92,7 +92,7 @@ fn an_address_can_be_chosen(cuda: &Cuda) {
     let address = first.address();
     // It is taken: the second object comes back, and goes elsewhere.
     let failed = bound(&backend).map(Placement::Exact(address)).unwrap_err();
-    assert!(matches!(failed.error(), gpu_vmm_core::Error::AddressTaken { .. }), "{failed}");
+    assert!(matches!(failed.error().detail(), Detail::AddressTaken { .. }), "{failed}");
     let second = failed.into_kept();
     assert_eq!(second.bindings().count(), 2);
     let second = second.map(Placement::Prefer(address)).unwrap();

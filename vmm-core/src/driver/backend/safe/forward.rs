@@ -19,7 +19,7 @@ fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> { self.0
 fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> { self.0.capabilities(device) }
 fn quirks(&self) -> Vec<Quirk> { self.0.quirks() }
 fn unmaps_runs(&self) -> bool { self.0.unmaps_runs() }
-fn check_host_access(&self, operation: &'static str, properties: &Properties) -> Result<()> { self.0.check_host_access(operation, properties) }
+fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> { self.0.check_host_access(operation, properties) }
 unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle> { unsafe { self.0.create(size, properties) } }
 #[cfg(unix)]
 unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<Self::Handle> { unsafe { self.0.import(fd, size, properties) } }

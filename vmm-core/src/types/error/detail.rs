@@ -1,27 +1,26 @@
-//! The kinds of errors, with their texts.
+//! What is behind an error, one variant for each rule that was broken, with its numbers and its text.
 
 use super::driver::{DriverError, LoadAttempt, list};
+use super::{Error, ExtensionError};
 use crate::types::{Access, Address, AddressRange, Alignment, BankId, Bytes, DeviceId, Granularity, Vendor};
-use std::time::Duration;
+use std::sync::Arc;
 
-/// An error of gpu-vmm.
+/// What is behind an [`Error`], with the numbers that it prints.
+///
+/// The variants up to [`NotBound`](Self::NotBound) come from checks before any driver call: no driver was asked, and nothing
+/// has changed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum Detail {
     /// A size of zero.
-    #[error("{operation}: the size is zero; give at least one byte")]
-    ZeroSize {
-        /// What was asked for.
-        operation: &'static str,
-    },
+    #[error("the size is zero; give at least one byte")]
+    ZeroSize,
     /// A size, an offset or an address that is no multiple of what it must be.
     #[error(
-        "{operation}: the {what} {value:#x} is not a multiple of the granularity {granularity}; \
+        "the {what} {value:#x} is not a multiple of the granularity {granularity}; \
          the next below is {:#x}", value - value % granularity.bytes().0
     )]
     Unaligned {
-        /// What was asked for.
-        operation: &'static str,
         /// Which of the numbers: `size`, `offset`, `length`, `address`.
         what: &'static str,
         /// The number.
@@ -31,20 +30,16 @@ pub enum Error {
     },
     /// An alignment that no reservation can have.
     #[error(
-        "{operation}: an alignment of {} bytes cannot be had; it must be a power of two, at most {}",
+        "an alignment of {} bytes cannot be had; it must be a power of two, at most {}",
         alignment.0, Alignment::MAX
     )]
     BadAlignment {
-        /// What was asked for.
-        operation: &'static str,
         /// The alignment.
         alignment: Bytes,
     },
     /// An offset and a length, or an address and a size, whose sum does not fit 64 bits.
-    #[error("{operation}: {base:#x} + {length:#x} is more than 2^64 - 1")]
+    #[error("{base:#x} + {length:#x} is more than 2^64 - 1")]
     Overflow {
-        /// What was asked for.
-        operation: &'static str,
         /// The offset or address.
         base: u64,
         /// The length.
@@ -52,12 +47,10 @@ pub enum Error {
     },
     /// A part that lies, wholly or partly, outside of the region, the memory or the multicast object.
     #[error(
-        "{operation}: {length} at offset {offset} end at {}, behind the {limit} that there are",
+        "{length} at offset {offset} end at {}, behind the {limit} that there are",
         *offset + *length
     )]
     OutOfRange {
-        /// What was asked for.
-        operation: &'static str,
         /// Where the part begins.
         offset: Bytes,
         /// How long it is.
@@ -66,20 +59,16 @@ pub enum Error {
         limit: Bytes,
     },
     /// A reservation larger than any address space.
-    #[error("{operation}: {size} of addresses are more than a process can have ({limit})")]
+    #[error("{size} of addresses are more than a process can have ({limit})")]
     AddressSpaceExhausted {
-        /// What was asked for.
-        operation: &'static str,
         /// How much.
         size: Bytes,
         /// The most that could be.
         limit: Bytes,
     },
     /// More memory than the device has, free or not.
-    #[error("{operation}: {requested} are more than the {total} of {device}")]
+    #[error("{requested} are more than the {total} of {device}")]
     ExceedsDevice {
-        /// What was asked for.
-        operation: &'static str,
         /// How much memory.
         requested: Bytes,
         /// The device.
@@ -89,12 +78,10 @@ pub enum Error {
     },
     /// A mapping is there already.
     #[error(
-        "{operation}: {length} at offset {offset} overlap the mapping of {mapped_length} at offset {mapped_offset}; \
+        "{length} at offset {offset} overlap the mapping of {mapped_length} at offset {mapped_offset}; \
          unmap that one first"
     )]
     AlreadyMapped {
-        /// What was asked for.
-        operation: &'static str,
         /// Where the part begins.
         offset: Bytes,
         /// How long it is.
@@ -106,12 +93,10 @@ pub enum Error {
     },
     /// Nothing is mapped in some of the part.
     #[error(
-        "{operation}: {length} at offset {offset} are not all mapped: nothing is at offset {hole}; \
+        "{length} at offset {offset} are not all mapped: nothing is at offset {hole}; \
          {mapped} are mapped up to offset {end}"
     )]
     NotMapped {
-        /// What was asked for.
-        operation: &'static str,
         /// Where the part begins.
         offset: Bytes,
         /// How long it is.
@@ -125,12 +110,10 @@ pub enum Error {
     },
     /// A part that cuts through a mapping, where whole mappings are needed.
     #[error(
-        "{operation}: {length} at offset {offset} cut the mapping of {mapped_length} at offset {mapped_offset}; \
+        "{length} at offset {offset} cut the mapping of {mapped_length} at offset {mapped_offset}; \
          drivers unmap and protect whole mappings only"
     )]
     PartialMapping {
-        /// What was asked for.
-        operation: &'static str,
         /// Where the part begins.
         offset: Bytes,
         /// How long it is.
@@ -142,12 +125,10 @@ pub enum Error {
     },
     /// One handle across the border of two reservations, which HIP refuses.
     #[error(
-        "{operation}: {length} at offset {offset} cross the border of two reservations at offset {seam}; \
+        "{length} at offset {offset} cross the border of two reservations at offset {seam}; \
          map one handle up to it and another from it on"
     )]
     CrossesReservation {
-        /// What was asked for.
-        operation: &'static str,
         /// Where the part begins.
         offset: Bytes,
         /// How long it is.
@@ -156,10 +137,8 @@ pub enum Error {
         seam: Bytes,
     },
     /// The address that had to be had is taken. What was offered instead has been given back.
-    #[error("{operation}: the driver offers {offered} instead of the address {wanted} that was demanded")]
+    #[error("the driver offers {offered} instead of the address {wanted} that was demanded")]
     AddressTaken {
-        /// What was asked for.
-        operation: &'static str,
         /// The address that had to be.
         wanted: Address,
         /// The address that the driver gave for it.
@@ -169,12 +148,10 @@ pub enum Error {
     /// instead has been given back. A kernel that gives a process 39 bits of addresses, as some of ARM's do, has none of
     /// them, and a driver may take no hints.
     #[error(
-        "{operation}: none of {tries} places in {window} was given, which are what other processes can have as well: \
+        "none of {tries} places in {window} was given, which are what other processes can have as well: \
          for {wanted} the driver offers {offered}"
     )]
     NotRestorable {
-        /// What was asked for.
-        operation: &'static str,
         /// How many places were asked for.
         tries: u32,
         /// The addresses that they lie in.
@@ -185,10 +162,8 @@ pub enum Error {
         offered: Address,
     },
     /// A device that the backend does not have.
-    #[error("{operation}: there is no {device}; the {vendor} backend has {count}")]
+    #[error("there is no {device}; the {vendor} backend has {count}")]
     NoSuchDevice {
-        /// What was asked for.
-        operation: &'static str,
         /// The device.
         device: DeviceId,
         /// The backend's vendor.
@@ -197,20 +172,16 @@ pub enum Error {
         count: u32,
     },
     /// A device that cannot reach another one's memory.
-    #[error("{operation}: {device} cannot reach the memory of {owner}")]
+    #[error("{device} cannot reach the memory of {owner}")]
     PeerUnreachable {
-        /// What was asked for.
-        operation: &'static str,
         /// Who wants access.
         device: DeviceId,
         /// Whose memory it is.
         owner: DeviceId,
     },
     /// A device that would have to read or write where it may not.
-    #[error("{operation}: {device} has {have} at offset {offset} and would need {need}")]
+    #[error("{device} has {have} at offset {offset} and would need {need}")]
     NoAccess {
-        /// What was asked for.
-        operation: &'static str,
         /// Who would do it.
         device: DeviceId,
         /// Where.
@@ -221,81 +192,63 @@ pub enum Error {
         need: Access,
     },
     /// A mapping of memory shorter than the type, or a count that does not fit.
-    #[error("{operation}: {count} elements of {element} bytes are more than 2^64 - 1 bytes")]
+    #[error("{count} elements of {element} bytes are more than 2^64 - 1 bytes")]
     TooManyElements {
-        /// What was asked for.
-        operation: &'static str,
         /// How many.
         count: usize,
         /// The size of one in bytes.
         element: usize,
     },
     /// An index behind the end.
-    #[error("{operation}: the index {index} is not below the length {length}")]
+    #[error("the index {index} is not below the length {length}")]
     NoSuchElement {
-        /// What was asked for.
-        operation: &'static str,
         /// The index.
         index: usize,
         /// The length.
         length: usize,
     },
     /// A part of a region that no tensor can show.
-    #[error("{operation}: {reason}")]
+    #[error("{reason}")]
     BadTensor {
-        /// What was asked for.
-        operation: &'static str,
         /// What is wrong with it, and what would be right.
         reason: String,
     },
     /// Tensors of the region are still in use, which would lose their memory.
     #[error(
-        "{operation}: {count} {} of this region {} still in use elsewhere; drop {} first",
+        "{count} {} of this region {} still in use elsewhere; drop {} first",
         if *count == 1 { "tensor" } else { "tensors" },
         if *count == 1 { "is" } else { "are" },
         if *count == 1 { "it" } else { "them" }
     )]
     Exported {
-        /// What was asked for.
-        operation: &'static str,
         /// How many there are.
         count: usize,
     },
     /// Memory that another backend, or another instance of this one, made.
-    #[error(
-        "{operation}: the memory belongs to {theirs}, and what it is for to {ours}; create it on that backend"
-    )]
+    #[error("the memory belongs to {theirs}, and what it is for to {ours}; create it on that backend")]
     ForeignHandle {
-        /// What was asked for.
-        operation: &'static str,
         /// Whose the handle is.
         theirs: String,
         /// Whose the region or the multicast object is.
         ours: String,
     },
     /// A stream of another device, or of another context, than the event that was to be recorded there.
-    #[error("{operation}: the stream is of {theirs}, and the event of {ours}; take an event of the stream's")]
+    #[error("the stream is of {theirs}, and the event of {ours}; take an event of the stream's")]
     ForeignStream {
-        /// What was asked for.
-        operation: &'static str,
         /// Whose the stream is.
         theirs: String,
         /// Whose the event is.
         ours: String,
     },
     /// Devices of which no multicast team can be made.
-    #[error("{operation}: {why}")]
+    #[error("{why}")]
     BadTeam {
-        /// What was asked for.
-        operation: &'static str,
         /// What is wrong with them.
         why: String,
     },
     /// A device that is not one of those which this process has in a multicast team.
-    #[error("{operation}: {device} is not in the team; of this process are {team}")]
+    #[error("{device} is not in the team; of this process are {team}")]
     NotInTeam {
-        /// What was asked for.
-        operation: &'static str,
         /// The device.
         device: DeviceId,
         /// Those that are.
@@ -303,12 +256,10 @@ pub enum Error {
     },
     /// Memory of the device is bound to that part of a multicast object already.
     #[error(
-        "{operation}: {length} at offset {offset} overlap the {bound_length} of {device} that are bound at offset \
+        "{length} at offset {offset} overlap the {bound_length} of {device} that are bound at offset \
          {bound_offset}; unbind those first"
     )]
     AlreadyBound {
-        /// What was asked for.
-        operation: &'static str,
         /// Whose memory it is.
         device: DeviceId,
         /// Where the part begins.
@@ -321,30 +272,24 @@ pub enum Error {
         bound_length: Bytes,
     },
     /// No memory of the device is bound where there should be some.
-    #[error("{operation}: no memory of {device} is bound {place}")]
+    #[error("no memory of {device} is bound {place}")]
     NotBound {
-        /// What was asked for.
-        operation: &'static str,
         /// The device.
         device: DeviceId,
         /// Where it should be.
         place: String,
     },
     /// A set of memory that is not there, or not any more.
-    #[error("{operation}: there is no {set}; there are {there}")]
+    #[error("there is no {set}; there are {there}")]
     NoSuchBank {
-        /// What was asked for.
-        operation: &'static str,
         /// Which one.
         set: BankId,
         /// Those that are.
         there: String,
     },
     /// The device has not that much memory free.
-    #[error("{operation}: {device} has {free} free of {total} and {requested} were asked for ({source})")]
+    #[error("{device} has {free} free of {total} and {requested} were asked for ({source})")]
     OutOfMemory {
-        /// What was asked for.
-        operation: &'static str,
         /// The device.
         device: DeviceId,
         /// How much was asked for.
@@ -357,10 +302,8 @@ pub enum Error {
         source: DriverError,
     },
     /// This backend, device or version cannot do it.
-    #[error("{operation} is not supported here: {reason}")]
+    #[error("not supported here: {reason}")]
     Unsupported {
-        /// What was asked for.
-        operation: &'static str,
         /// Why not.
         reason: String,
     },
@@ -393,18 +336,11 @@ pub enum Error {
         reason: String,
     },
     /// The process forked after the backend was opened; drivers do not work in the child.
-    #[error(
-        "{operation}: this process was forked from one that had the driver open; open GPUs after fork, or use exec"
-    )]
-    Forked {
-        /// What was asked for.
-        operation: &'static str,
-    },
+    #[error("this process was forked from one that had the driver open; open GPUs after fork, or use exec")]
+    Forked,
     /// Memory of another process that cannot be taken in here: what it was made with is not what is here.
-    #[error("{operation}: the exporter's {what} is {theirs}; {ours}")]
+    #[error("the exporter's {what} is {theirs}; {ours}")]
     Mismatch {
-        /// What was asked for.
-        operation: &'static str,
         /// What differs: `vendor`, `device`, `location`, `granularity`, `version`.
         what: &'static str,
         /// What the exporter has.
@@ -412,60 +348,9 @@ pub enum Error {
         /// What is here.
         ours: String,
     },
-    /// A message that is not what the other process of the exchange can have sent: cut, too long, of another version,
-    /// out of turn, or not consistent. The exchange is over.
-    #[error("{operation}: the other process sent what cannot be used: {why}")]
-    BadMessage {
-        /// What was asked for.
-        operation: &'static str,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// A process that is not allowed to take part.
-    #[error("{operation}: process {pid} of user {uid} is not allowed: {why}")]
-    PeerNotAllowed {
-        /// What was asked for.
-        operation: &'static str,
-        /// The process.
-        pid: u32,
-        /// Its user.
-        uid: u32,
-        /// Who would be.
-        why: String,
-    },
-    /// The other process of an exchange is gone, or has closed its end.
-    #[error("{operation}: the other process is gone{}", if why.is_empty() { String::new() } else { format!(": {why}") })]
-    PeerGone {
-        /// What was asked for.
-        operation: &'static str,
-        /// What the system said, or nothing where the end was just closed.
-        why: String,
-    },
-    /// The other process has answered that it cannot.
-    #[error("{operation}: the other process refused: {why}")]
-    PeerRefused {
-        /// What was asked for.
-        operation: &'static str,
-        /// Its own words.
-        why: String,
-    },
-    /// The other process did not answer in time.
-    #[error("{operation}: no {what} within {waited:?}")]
-    TimedOut {
-        /// What was asked for.
-        operation: &'static str,
-        /// What was waited for.
-        what: &'static str,
-        /// How long.
-        waited: Duration,
-    },
     /// A part of the region whose state could not be put back after an earlier failure.
-    #[error(
-        "{operation}: the part of {length} at offset {offset} is out of use since undoing failed: {cause}"
-    )]
+    #[error("the part of {length} at offset {offset} is out of use since undoing failed: {cause}")]
     Poisoned {
-        /// What was asked for.
-        operation: &'static str,
         /// Where the part begins.
         offset: Bytes,
         /// How long it is.
@@ -474,18 +359,16 @@ pub enum Error {
         cause: String,
     },
     /// An operation failed, and putting back what it had done failed too; that part is out of use.
-    #[error("{error}; and undoing it failed: {undo}")]
+    #[error("{}; and undoing it failed: {undo}", error.detail())]
     RollbackFailed {
         /// Why the operation failed.
-        error: Box<Self>,
+        error: Error,
         /// Why it could not be undone.
-        undo: Box<Self>,
+        undo: Error,
     },
     /// The region is suspended: it has its addresses and no memory.
-    #[error("{operation}: the region of {reserved} at {address} is suspended; resume it first")]
+    #[error("the region of {reserved} at {address} is suspended; resume it first")]
     Suspended {
-        /// What was asked for.
-        operation: &'static str,
         /// Where the region begins.
         address: Address,
         /// How many addresses it has.
@@ -494,42 +377,36 @@ pub enum Error {
     /// The region is suspended and its contents are kept, but its addresses went to somebody else while the driver gave
     /// the memory back.
     #[error(
-        "{operation}: the region is suspended and its contents are kept, but of its {reserved} at {address} addresses \
+        "the region is suspended and its contents are kept, but of its {reserved} at {address} addresses \
          were lost meanwhile, and it can be resumed when they are free again: {source}"
     )]
     AddressesLost {
-        /// What was asked for.
-        operation: &'static str,
         /// Where the region begins.
         address: Address,
         /// How many addresses it has.
         reserved: Bytes,
-        /// Which addresses were lost: an [`Error::AddressTaken`].
-        source: Box<Self>,
+        /// Which addresses were lost: an [`Detail::AddressTaken`].
+        source: Error,
     },
     /// Of several regions some were done, and the next could not be; or the last of those done is
-    /// [suspended without its addresses](Error::AddressesLost).
+    /// [suspended without its addresses](Self::AddressesLost).
     #[error(
-        "{operation}: of the {regions} regions tagged {tag:?}, {done} are done{}; do it again to go on there: {source}",
-        if matches!(**source, Self::AddressesLost { .. }) { ", the last of them without its addresses" } else { ", and the next failed" }
+        "of the {regions} regions tagged {tag:?}, {done} are done{}; do it again to go on there: {source}",
+        if matches!(source.detail(), Self::AddressesLost { .. }) { ", the last of them without its addresses" } else { ", and the next failed" }
     )]
     Partial {
-        /// What was asked for.
-        operation: &'static str,
         /// What they are tagged with.
         tag: Box<str>,
         /// How many are as they should be.
         done: usize,
         /// How many there are.
         regions: usize,
-        /// What came of the next one; of the last of those done where it is [`Error::AddressesLost`].
-        source: Box<Self>,
+        /// What came of the next one; of the last of those done where it is [`Detail::AddressesLost`].
+        source: Error,
     },
     /// Memory that somebody else has too, so that it could not be given back, or would not come back as the same.
-    #[error("{operation}: the memory of {length} at offset {offset} {holder}")]
+    #[error("the memory of {length} at offset {offset} {holder}")]
     StillReferenced {
-        /// What was asked for.
-        operation: &'static str,
         /// Where it is mapped in the region.
         offset: Bytes,
         /// How long it is.
@@ -539,12 +416,10 @@ pub enum Error {
     },
     /// Mappings with unequal access that one mapping would have to take the place of.
     #[error(
-        "{operation}: the part of {length} at offset {offset} would become one mapping, and its access is not the \
+        "the part of {length} at offset {offset} would become one mapping, and its access is not the \
          same throughout: {device} has {one} and {other}; make it the same first"
     )]
     AccessDiffers {
-        /// What was asked for.
-        operation: &'static str,
         /// Where the part begins.
         offset: Bytes,
         /// How long it is.
@@ -558,22 +433,18 @@ pub enum Error {
     },
     /// The addresses behind the region are its guard.
     #[error(
-        "{operation}: the region ends at {end}, and behind it lies its guard of {guard}; reserve more when it is \
+        "the region ends at {end}, and behind it lies its guard of {guard}; reserve more when it is \
          made, or let it move"
     )]
     Guarded {
-        /// What was asked for.
-        operation: &'static str,
         /// Where the region ends.
         end: Address,
         /// How many addresses the guard has.
         guard: Bytes,
     },
     /// What is to keep the contents of suspended memory has not that much room.
-    #[error("{operation}: {needed} are to be kept, and {free} of {capacity} are free for that")]
+    #[error("{needed} are to be kept, and {free} of {capacity} are free for that")]
     BackingStoreFull {
-        /// What was asked for.
-        operation: &'static str,
         /// How much is to be kept.
         needed: Bytes,
         /// How much room there is.
@@ -582,73 +453,42 @@ pub enum Error {
         capacity: Bytes,
     },
     /// What the system answered to work on a file.
-    #[error("{operation}: {path}: {source}")]
+    #[error("{path}: {source}")]
     File {
-        /// What was asked for.
-        operation: &'static str,
         /// Which file.
         path: String,
         /// What the system answered.
         source: DriverError,
     },
-    /// A file that is no snapshot, or is one no more.
-    #[error("{operation}: {path} is no good snapshot: {what} (at byte {at})")]
-    BadSnapshot {
-        /// What was asked for.
-        operation: &'static str,
-        /// Which file.
-        path: String,
-        /// Where in the file.
-        at: u64,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// A snapshot of a version that this library does not know.
-    #[error("{operation}: {path} is a snapshot of version {version}; this library reads up to {newest}")]
-    NewerSnapshot {
-        /// What was asked for.
-        operation: &'static str,
-        /// Which file.
-        path: String,
-        /// The file's version.
-        version: u32,
-        /// The newest that is known.
-        newest: u32,
-    },
     /// A device or stream cannot be waited for, since a stream captures work for a graph.
-    #[error("{operation}: {}", capturing(source.as_ref()))]
+    #[error("{}", capturing(source.as_ref()))]
     Capturing {
-        /// What was asked for.
-        operation: &'static str,
         /// What the driver answered; none if the capture was known and the driver was not asked.
         source: Option<DriverError>,
     },
     /// The device or its context has died, by a fault in a kernel for example.
-    #[error("{operation}: the device is lost to this process: {source}")]
+    #[error("the device is lost to this process: {source}")]
     DeviceLost {
-        /// What was asked for.
-        operation: &'static str,
         /// What the driver answered.
         source: DriverError,
     },
     /// A driver answered success and did something else.
-    #[error("{operation}: the driver did not do what it said: {what}")]
+    #[error("the driver did not do what it said: {what}")]
     DriverContractViolated {
-        /// What was asked for.
-        operation: &'static str,
         /// What it did instead.
         what: String,
     },
     /// Any other answer of a driver or of the system.
-    #[error("{operation}: {source} ({context})")]
+    #[error("{source} ({context})")]
     Driver {
-        /// What was asked for.
-        operation: &'static str,
         /// What the driver answered.
         source: DriverError,
         /// The numbers that were given to it.
         context: String,
     },
+    /// What an extension of the library says, such as gpu-vmm-share or gpu-vmm-pool.
+    #[error(transparent)]
+    Extension(Arc<dyn ExtensionError>),
 }
 
 /// Why nothing can be waited for, and what to do.

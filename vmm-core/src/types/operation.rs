@@ -1,0 +1,164 @@
+//! What was asked for, as texts and reports name it.
+
+use std::fmt;
+
+macro_rules! operations {
+    ($($(#[$meta:meta])* $variant:ident => $name:literal,)*) => {
+        /// What was asked for. [`Error::operation`](crate::Error::operation) returns it, and each text of an error begins
+        /// with it.
+        ///
+        /// It prints as its name in lower case:
+        ///
+        /// ```
+        /// use gpu_vmm_core::Operation;
+        /// assert_eq!(Operation::SetAccess.to_string(), "set access");
+        /// ```
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[non_exhaustive]
+        pub enum Operation {
+            $($(#[$meta])* #[doc = concat!("`", $name, "`")] $variant,)*
+        }
+
+        impl Operation {
+            /// The name in lower case.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+operations! {
+    // opening
+    Open => "open",
+    QueryDevice => "query device",
+    QueryCapabilities => "query capabilities",
+    QueryMemory => "query memory",
+    QueryPeerAccess => "query peer access",
+    QueryGranularity => "query granularity",
+    // physical memory, addresses, mappings
+    CreateMemory => "create memory",
+    ReleaseMemory => "release memory",
+    ExportMemory => "export memory",
+    ExportDmaBuf => "export dma-buf",
+    ImportMemory => "import memory",
+    Reserve => "reserve",
+    FreeReservation => "free reservation",
+    ReturnMemory => "return memory",
+    RegainAddresses => "regain addresses",
+    Map => "map",
+    Unmap => "unmap",
+    SetAccess => "set access",
+    QueryAccess => "query access",
+    Allocate => "allocate",
+    Free => "free",
+    // contents
+    Copy => "copy",
+    CopyToHost => "copy to host",
+    CopyFromHost => "copy from host",
+    Fill => "fill",
+    Read => "read",
+    Write => "write",
+    PinMemory => "pin memory",
+    FreePinned => "free pinned memory",
+    // streams, events, contexts, captures
+    CreateStream => "create stream",
+    DestroyStream => "destroy stream",
+    QueryStream => "query stream",
+    WaitForStream => "wait for stream",
+    StreamWaitEvent => "make stream wait for event",
+    CreateEvent => "create event",
+    DestroyEvent => "destroy event",
+    RecordEvent => "record event",
+    QueryEvent => "query event",
+    WaitForEvent => "wait for event",
+    WaitForDevice => "wait for device",
+    QueryCapture => "query capture",
+    BeginCapture => "begin capture",
+    EndCapture => "end capture",
+    LaunchGraph => "launch graph",
+    DestroyGraph => "destroy graph",
+    CreateContext => "create context",
+    DestroyContext => "destroy context",
+    EnterContext => "enter context",
+    // regions
+    Grow => "grow",
+    Extend => "extend",
+    Resize => "resize",
+    Shrink => "shrink",
+    Swap => "swap",
+    MoveToDevice => "move to device",
+    Suspend => "suspend",
+    Resume => "resume",
+    // banks
+    AddBank => "add bank",
+    SelectBank => "select bank",
+    HideBank => "hide bank",
+    RemoveBank => "remove bank",
+    // several regions
+    LockRegion => "lock region",
+    AddRegion => "add region",
+    RemoveRegion => "remove region",
+    FindRegions => "find regions",
+    // kept contents, tensors
+    KeepContents => "keep contents",
+    FreeContents => "free kept contents",
+    PoisonMemory => "poison memory",
+    ExportTensor => "export tensor",
+    Collect => "collect memory",
+    LogFailure => "log failure",
+    // multicast
+    CreateMulticast => "create multicast object",
+    ImportMulticast => "import multicast object",
+    QueryMulticast => "query multicast granularity",
+    AddDevice => "add device",
+    Bind => "bind",
+    Unbind => "unbind",
+    MapMulticast => "map multicast object",
+    // test kernels
+    WritePattern => "write pattern",
+    CheckPattern => "check pattern",
+    WalkList => "walk list",
+    CompileKernels => "compile kernels",
+    // regions and memory between processes
+    Listen => "listen",
+    Accept => "accept connection",
+    Connect => "connect",
+    Offer => "offer region",
+    ImportOffer => "import offer",
+    Publish => "publish change",
+    Receive => "receive change",
+    ApplyChange => "apply change",
+    WaitApplied => "wait until applied",
+    RequestRelease => "request release",
+    ReleaseImport => "release import",
+    WaitReleased => "wait for release",
+    SendMemory => "send memory",
+    ReceiveMemory => "receive memory",
+    DuplicateHandle => "duplicate handle",
+    // snapshots
+    TakeSnapshot => "take snapshot",
+    WriteSnapshot => "write snapshot",
+    ReadSnapshot => "read snapshot",
+    Restore => "restore snapshot",
+    // pools
+    CreatePool => "create pool",
+    DropPool => "drop pool",
+    RegisterStream => "register stream",
+    UnregisterStream => "unregister stream",
+    RecordUse => "record use",
+    QueryTag => "query tag",
+    TagMemory => "tag memory",
+    StartThread => "start thread",
+    FindBlock => "find block",
+    Trim => "trim",
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
