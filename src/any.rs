@@ -11,9 +11,10 @@
 )]
 
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Detail,
-    Device, DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Granularity, Handle,
-    InstanceId, MemoryInfo, Operation, Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred,
+    Detail, Device, DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Granularity, Handle,
+    InstanceId, MemoryCalls, MemoryInfo, Operation, Pinned, Properties, Quirk, Reservation, Result, Stream,
+    SyncCalls, Vendor,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -64,13 +65,13 @@ macro_rules! any {
         pub enum $name {
             /// NVIDIA's.
             #[cfg(feature = "cuda")]
-            Cuda(<CudaBackend as Backend>::$associated),
+            Cuda(<CudaBackend as MemoryCalls>::$associated),
             /// AMD's.
             #[cfg(feature = "hip")]
-            Hip(<HipBackend as Backend>::$associated),
+            Hip(<HipBackend as MemoryCalls>::$associated),
             /// The host's.
             #[cfg(feature = "host")]
-            Host(<HostBackend as Backend>::$associated),
+            Host(<HostBackend as MemoryCalls>::$associated),
         }
     };
 }
@@ -122,9 +123,6 @@ impl From<HostBackend> for AnyBackend {
 
 // SAFETY: every call goes to the vendor's own, which keeps the same promise.
 unsafe impl Backend for AnyBackend {
-    type Handle = AnyHandle;
-    type Reservation = AnyReservation;
-
     fn vendor(&self) -> Vendor {
         dispatch!(*self, Self, ref backend => backend.vendor())
     }
@@ -177,6 +175,21 @@ unsafe impl Backend for AnyBackend {
         dispatch!(*self, Self, ref backend => backend.reservation_unit())
     }
 
+    fn deferred(&self) -> &Deferred {
+        dispatch!(*self, Self, ref backend => backend.deferred())
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        dispatch!(*self, Self, ref backend => backend.drop_log())
+    }
+}
+
+// SAFETY: as above.
+unsafe impl MemoryCalls for AnyBackend {
+    type Handle = AnyHandle;
+
+    type Reservation = AnyReservation;
+
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<AnyHandle> {
         // SAFETY: the caller's promises are the ones that the vendor's function asks for; so below.
         dispatch!(*self, Self, ref backend, AnyHandle as wrap => unsafe { backend.create(size, properties) }.map(wrap))
@@ -226,7 +239,10 @@ unsafe impl Backend for AnyBackend {
             unsafe { backend.reserve(size, alignment, hint) }.map(wrap)
         })
     }
+}
 
+// SAFETY: as above.
+unsafe impl CopyCalls for AnyBackend {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         // SAFETY: as in `create`.
         dispatch!(*self, Self, ref backend => unsafe { backend.copy_from_host(device, to, from) })
@@ -254,7 +270,10 @@ unsafe impl Backend for AnyBackend {
     fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
         dispatch!(*self, Self, ref backend => backend.copy_stream(device))
     }
+}
 
+// SAFETY: as above.
+unsafe impl SyncCalls for AnyBackend {
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         dispatch!(*self, Self, ref backend => backend.synchronize(device))
     }
@@ -273,14 +292,6 @@ unsafe impl Backend for AnyBackend {
 
     fn queries_spoil_captures(&self) -> bool {
         dispatch!(*self, Self, ref backend => backend.queries_spoil_captures())
-    }
-
-    fn deferred(&self) -> &Deferred {
-        dispatch!(*self, Self, ref backend => backend.deferred())
-    }
-
-    fn drop_log(&self) -> &DropLog {
-        dispatch!(*self, Self, ref backend => backend.drop_log())
     }
 }
 

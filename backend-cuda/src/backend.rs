@@ -6,9 +6,9 @@
 use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle, CudaReservation, host, quirks};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId, DriverInfo,
-    DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Operation, Pinned, Properties, Quirk,
-    Result, Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred, Device, DeviceId,
+    DriverInfo, DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryCalls, MemoryInfo, Operation,
+    Pinned, Properties, Quirk, Result, Stream, SyncCalls, Vendor,
 };
 
 #[cfg(unix)]
@@ -18,9 +18,6 @@ use std::os::windows::io::BorrowedHandle;
 
 // SAFETY: the answers are the driver's, which is one for the process; handles and reservations are those that it made.
 unsafe impl Backend for CudaBackend {
-    type Handle = CudaHandle;
-    type Reservation = CudaReservation;
-
     fn vendor(&self) -> Vendor {
         Vendor::Cuda
     }
@@ -71,6 +68,21 @@ unsafe impl Backend for CudaBackend {
         self.granularity().max(quirks::RESERVATION_UNIT)
     }
 
+    fn deferred(&self) -> &Deferred {
+        &self.inner.driver.deferred
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        &self.inner.drop_log
+    }
+}
+
+// SAFETY: as above.
+unsafe impl MemoryCalls for CudaBackend {
+    type Handle = CudaHandle;
+
+    type Reservation = CudaReservation;
+
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<CudaHandle> {
         // SAFETY: the promise is the same.
         unsafe { CudaHandle::create(self, size, properties) }
@@ -112,7 +124,10 @@ unsafe impl Backend for CudaBackend {
         // SAFETY: the promise is the same.
         unsafe { CudaReservation::new(self, size, alignment, hint) }
     }
+}
 
+// SAFETY: as above.
+unsafe impl CopyCalls for CudaBackend {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         // SAFETY: the promise is the same.
         unsafe { self.memcpy_from_host(device, to, from) }
@@ -140,7 +155,10 @@ unsafe impl Backend for CudaBackend {
     fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
         self.open_lane(device)
     }
+}
 
+// SAFETY: as above.
+unsafe impl SyncCalls for CudaBackend {
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         self.wait_for_device(device)
     }
@@ -160,13 +178,5 @@ unsafe impl Backend for CudaBackend {
     /// Each question is asked with the thread in relaxed mode.
     fn queries_spoil_captures(&self) -> bool {
         false
-    }
-
-    fn deferred(&self) -> &Deferred {
-        &self.inner.driver.deferred
-    }
-
-    fn drop_log(&self) -> &DropLog {
-        &self.inner.drop_log
     }
 }

@@ -15,7 +15,7 @@ use crate::host::NO_HOST_ACCESS;
 use crate::{CudaBackend, CudaHandle, CudaReservation};
 use gpu_vmm_core::{
     Access, Backend, Bytes, Capability, Detail, DeviceId, DriverError, Error, Evidence, Feature, Grant,
-    Operation, Properties, Reservation, Result,
+    MemoryCalls, Operation, Properties, Reservation, Result,
 };
 
 const OPERATION: Operation = Operation::QueryCapabilities;

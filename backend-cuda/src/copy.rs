@@ -16,7 +16,7 @@ impl CudaBackend {
     ///
     /// # Safety
     ///
-    /// As [`Backend::copy_from_host`](gpu_vmm_core::Backend::copy_from_host).
+    /// As [`CopyCalls::copy_from_host`](gpu_vmm_core::CopyCalls::copy_from_host).
     pub(crate) unsafe fn memcpy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         const OPERATION: Operation = Operation::CopyFromHost;
         let _entered = self.enter_device(OPERATION, device)?;
@@ -35,7 +35,7 @@ impl CudaBackend {
     ///
     /// # Safety
     ///
-    /// As [`Backend::copy_to_host`](gpu_vmm_core::Backend::copy_to_host).
+    /// As [`CopyCalls::copy_to_host`](gpu_vmm_core::CopyCalls::copy_to_host).
     pub(crate) unsafe fn memcpy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
         const OPERATION: Operation = Operation::CopyToHost;
         let _entered = self.enter_device(OPERATION, device)?;
@@ -53,7 +53,7 @@ impl CudaBackend {
     ///
     /// # Safety
     ///
-    /// As [`Backend::copy`](gpu_vmm_core::Backend::copy).
+    /// As [`CopyCalls::copy`](gpu_vmm_core::CopyCalls::copy).
     pub(crate) unsafe fn memcpy(
         &self,
         device: DeviceId,
@@ -77,7 +77,7 @@ impl CudaBackend {
     ///
     /// # Safety
     ///
-    /// As [`Backend::fill`](gpu_vmm_core::Backend::fill).
+    /// As [`CopyCalls::fill`](gpu_vmm_core::CopyCalls::fill).
     pub(crate) unsafe fn memset(
         &self,
         device: DeviceId,

@@ -27,7 +27,7 @@ impl CudaHandle {
     ///
     /// # Safety
     ///
-    /// As [`Backend::import_fabric`](gpu_vmm_core::Backend::import_fabric).
+    /// As [`MemoryCalls::import_fabric`](gpu_vmm_core::MemoryCalls::import_fabric).
     pub(crate) unsafe fn import_fabric(
         backend: &CudaBackend,
         handle: &FabricHandle,

@@ -24,7 +24,7 @@
 //!
 //! # What is waited for
 //!
-//! Work is queued in contexts, and CUDA cannot wait for a whole device. [`synchronize`](gpu_vmm_core::Backend::synchronize), and
+//! Work is queued in contexts, and CUDA cannot wait for a whole device. [`synchronize`](gpu_vmm_core::SyncCalls::synchronize), and
 //! with it [`WaitFor::all_devices`](gpu_vmm_core::WaitFor::all_devices), waits for these contexts of the device:
 //!
 //! - the primary one, if it exists;
@@ -32,7 +32,7 @@
 //! - the calling thread's current one.
 //!
 //! The default stream of a device is that of each of these contexts, for
-//! [`synchronize_stream`](gpu_vmm_core::Backend::synchronize_stream) and for an [`Event`](gpu_vmm_core::Event). The handle
+//! [`synchronize_stream`](gpu_vmm_core::SyncCalls::synchronize_stream) and for an [`Event`](gpu_vmm_core::Event). The handle
 //! `CU_STREAM_PER_THREAD` is the calling thread's stream in each of them; an event takes that of the context that the backend
 //! uses.
 //!

@@ -32,7 +32,7 @@ impl CudaReservation {
     ///
     /// # Safety
     ///
-    /// As [`Backend::reserve`](gpu_vmm_core::Backend::reserve).
+    /// As [`MemoryCalls::reserve`](gpu_vmm_core::MemoryCalls::reserve).
     pub(crate) unsafe fn new(
         backend: &CudaBackend,
         size: Bytes,

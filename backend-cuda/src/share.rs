@@ -35,7 +35,7 @@ impl CudaHandle {
     ///
     /// # Safety
     ///
-    /// As [`Backend::import`](gpu_vmm_core::Backend::import).
+    /// As [`MemoryCalls::import`](gpu_vmm_core::MemoryCalls::import).
     pub(crate) unsafe fn import(
         backend: &CudaBackend,
         fd: BorrowedFd<'_>,

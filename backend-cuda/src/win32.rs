@@ -44,7 +44,7 @@ impl CudaHandle {
     ///
     /// # Safety
     ///
-    /// As [`Backend::import_win32`](gpu_vmm_core::Backend::import_win32).
+    /// As [`MemoryCalls::import_win32`](gpu_vmm_core::MemoryCalls::import_win32).
     pub(crate) unsafe fn import_handle(
         backend: &CudaBackend,
         from: BorrowedHandle<'_>,

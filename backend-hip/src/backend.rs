@@ -8,9 +8,9 @@ use crate::{addresses, capabilities, event, loader, memory_types, quirks, stagin
 #[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId, DriverInfo,
-    DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Operation, Pinned, Properties, Quirk,
-    Result, Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred, Device, DeviceId,
+    DriverInfo, DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryCalls, MemoryInfo, Operation,
+    Pinned, Properties, Quirk, Result, Stream, SyncCalls, Vendor,
 };
 #[cfg(any(doc, feature = "experimental-multicast"))]
 use gpu_vmm_core::{Detail, Error};
@@ -71,9 +71,6 @@ impl HipBackend {
 
 // SAFETY: the answers are the runtime's, which is one for the process; handles and reservations are those that it made.
 unsafe impl Backend for HipBackend {
-    type Handle = HipHandle;
-    type Reservation = HipReservation;
-
     fn vendor(&self) -> Vendor {
         Vendor::Hip
     }
@@ -126,6 +123,21 @@ unsafe impl Backend for HipBackend {
         memory_types::check_host_access(&self.driver, operation, properties)
     }
 
+    fn deferred(&self) -> &Deferred {
+        &self.driver.deferred
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        &self.driver.drop_log
+    }
+}
+
+// SAFETY: as above.
+unsafe impl MemoryCalls for HipBackend {
+    type Handle = HipHandle;
+
+    type Reservation = HipReservation;
+
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HipHandle> {
         HipHandle::create(&self.driver, size, properties)
     }
@@ -157,7 +169,10 @@ unsafe impl Backend for HipBackend {
     ) -> Result<HipReservation> {
         HipReservation::new(&self.driver, size, alignment, hint)
     }
+}
 
+// SAFETY: as above.
+unsafe impl CopyCalls for HipBackend {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.driver.copy_from_host(device, to, from) }
@@ -186,7 +201,10 @@ unsafe impl Backend for HipBackend {
         self.exists(Operation::CreateStream, device)?;
         staging::copy_stream(&self.driver, device)
     }
+}
 
+// SAFETY: as above.
+unsafe impl SyncCalls for HipBackend {
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         self.exists(Operation::WaitForDevice, device)?;
         self.driver.synchronize(Operation::WaitForDevice, device)
@@ -208,14 +226,6 @@ unsafe impl Backend for HipBackend {
     /// Not while the calling thread is in relaxed mode, into which it is put for them.
     fn queries_spoil_captures(&self) -> bool {
         !self.driver.can_relax()
-    }
-
-    fn deferred(&self) -> &Deferred {
-        &self.driver.deferred
-    }
-
-    fn drop_log(&self) -> &DropLog {
-        &self.driver.drop_log
     }
 }
 

@@ -94,7 +94,7 @@ impl Driver {
 
     /// # Safety
     ///
-    /// As for [`Backend::copy_from_host`](gpu_vmm_core::Backend::copy_from_host).
+    /// As for [`CopyCalls::copy_from_host`](gpu_vmm_core::CopyCalls::copy_from_host).
     pub(crate) unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         let length = Bytes(from.len() as u64);
         let kind = hipMemcpyKind::hipMemcpyHostToDevice;
@@ -120,7 +120,7 @@ impl Driver {
 
     /// # Safety
     ///
-    /// As for [`Backend::copy_to_host`](gpu_vmm_core::Backend::copy_to_host).
+    /// As for [`CopyCalls::copy_to_host`](gpu_vmm_core::CopyCalls::copy_to_host).
     pub(crate) unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
         let length = Bytes(to.len() as u64);
         let kind = hipMemcpyKind::hipMemcpyDeviceToHost;
@@ -146,7 +146,7 @@ impl Driver {
 
     /// # Safety
     ///
-    /// As for [`Backend::copy`](gpu_vmm_core::Backend::copy).
+    /// As for [`CopyCalls::copy`](gpu_vmm_core::CopyCalls::copy).
     pub(crate) unsafe fn copy(
         &self,
         device: DeviceId,
@@ -171,7 +171,7 @@ impl Driver {
     ///
     /// # Safety
     ///
-    /// As for [`Backend::copy`](gpu_vmm_core::Backend::copy).
+    /// As for [`CopyCalls::copy`](gpu_vmm_core::CopyCalls::copy).
     unsafe fn copy_through_host(
         &self,
         to: (DeviceId, Address),
@@ -257,7 +257,7 @@ impl Driver {
 
     /// # Safety
     ///
-    /// As for [`Backend::fill`](gpu_vmm_core::Backend::fill).
+    /// As for [`CopyCalls::fill`](gpu_vmm_core::CopyCalls::fill).
     pub(crate) unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
         const OPERATION: Operation = Operation::Fill;
         let _current = self.on(OPERATION, device)?;

@@ -16,9 +16,9 @@ use crate::{
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::system::refusal;
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Detail, Device, DeviceId,
-    DriverInfo, DropLog, Error, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Operation, Pinned,
-    Process, Properties, Quirk, Result, Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred, Detail, Device,
+    DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Granularity, InstanceId, MemoryCalls,
+    MemoryInfo, Operation, Pinned, Process, Properties, Quirk, Result, Stream, SyncCalls, Vendor,
 };
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
@@ -123,9 +123,6 @@ impl HostBackend {
 
 // SAFETY: memory and addresses are the kernel's own; work that goes on is waited for in the queues that it is in.
 unsafe impl Backend for HostBackend {
-    type Handle = HostHandle;
-    type Reservation = HostReservation;
-
     fn vendor(&self) -> Vendor {
         Vendor::Host
     }
@@ -178,6 +175,21 @@ unsafe impl Backend for HostBackend {
         Ok(())
     }
 
+    fn deferred(&self) -> &Deferred {
+        &self.0.deferred
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        &self.0.log
+    }
+}
+
+// SAFETY: as above.
+unsafe impl MemoryCalls for HostBackend {
+    type Handle = HostHandle;
+
+    type Reservation = HostReservation;
+
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HostHandle> {
         // As a driver would: the core has rounded it.
         let unit = self.granularity_of(CREATE, properties)?;
@@ -211,7 +223,10 @@ unsafe impl Backend for HostBackend {
         self.0.process.check(Operation::Reserve)?;
         HostReservation::new(&self.0, size, alignment, hint)
     }
+}
 
+// SAFETY: as above.
+unsafe impl CopyCalls for HostBackend {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         self.0.after_default_stream(Operation::CopyFromHost, device)?;
         // SAFETY: the caller promises what the trait says, here and below.
@@ -243,7 +258,10 @@ unsafe impl Backend for HostBackend {
     fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
         staging::copy_stream(&self.0, device)
     }
+}
 
+// SAFETY: as above.
+unsafe impl SyncCalls for HostBackend {
     /// Waits for what [`start_pattern_on`](gpu_vmm_core::testkit::Workbench::start_pattern_on) has started: all other work is done when
     /// its call returns.
     fn synchronize(&self, device: DeviceId) -> Result<()> {
@@ -282,14 +300,6 @@ unsafe impl Backend for HostBackend {
 
     fn queries_spoil_captures(&self) -> bool {
         false
-    }
-
-    fn deferred(&self) -> &Deferred {
-        &self.0.deferred
-    }
-
-    fn drop_log(&self) -> &DropLog {
-        &self.0.log
     }
 }
 

@@ -40,7 +40,7 @@ impl Host {
 
 /// # Safety
 ///
-/// As for `Backend::copy_from_host`.
+/// As for `CopyCalls::copy_from_host`.
 pub(crate) unsafe fn from_host(host: &Host, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
     host.check_access(Operation::CopyFromHost, device, to, Bytes(from.len() as u64), Access::ReadWrite)?;
     // SAFETY: the pages are mapped for writing, as was checked, and stay so while the caller keeps its promise. A
@@ -51,7 +51,7 @@ pub(crate) unsafe fn from_host(host: &Host, device: DeviceId, to: Address, from:
 
 /// # Safety
 ///
-/// As for `Backend::copy_to_host`.
+/// As for `CopyCalls::copy_to_host`.
 pub(crate) unsafe fn to_host(host: &Host, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
     host.check_access(Operation::CopyToHost, device, from, Bytes(to.len() as u64), Access::Read)?;
     // SAFETY: as above, for reading.
@@ -61,7 +61,7 @@ pub(crate) unsafe fn to_host(host: &Host, device: DeviceId, to: &mut [u8], from:
 
 /// # Safety
 ///
-/// As for `Backend::copy`.
+/// As for `CopyCalls::copy`.
 pub(crate) unsafe fn between(
     host: &Host,
     device: DeviceId,
@@ -79,7 +79,7 @@ pub(crate) unsafe fn between(
 
 /// # Safety
 ///
-/// As for `Backend::fill`.
+/// As for `CopyCalls::fill`.
 pub(crate) unsafe fn fill(
     host: &Host,
     device: DeviceId,

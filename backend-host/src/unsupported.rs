@@ -7,9 +7,10 @@ use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 #[cfg(feature = "testkit")]
 use gpu_vmm_core::testkit::{Walked, WorkStream, Workbench};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Detail,
-    Device, DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Handle, InstanceId, MemoryInfo,
-    Operation, Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred,
+    Detail, Device, DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Handle, InstanceId,
+    MemoryCalls, MemoryInfo, Operation, Pinned, Properties, Quirk, Reservation, Result, Stream, SyncCalls,
+    Vendor,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -46,9 +47,6 @@ impl HostBackend {
 
 // SAFETY: no value of the type exists.
 unsafe impl Backend for HostBackend {
-    type Handle = HostHandle;
-    type Reservation = HostReservation;
-
     fn vendor(&self) -> Vendor {
         match *self {}
     }
@@ -89,6 +87,21 @@ unsafe impl Backend for HostBackend {
         match *self {}
     }
 
+    fn deferred(&self) -> &Deferred {
+        match *self {}
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        match *self {}
+    }
+}
+
+// SAFETY: as above.
+unsafe impl MemoryCalls for HostBackend {
+    type Handle = HostHandle;
+
+    type Reservation = HostReservation;
+
     unsafe fn create(&self, _: Bytes, _: &Properties) -> Result<HostHandle> {
         match *self {}
     }
@@ -110,7 +123,10 @@ unsafe impl Backend for HostBackend {
     unsafe fn reserve(&self, _: Bytes, _: Alignment, _: Option<Address>) -> Result<HostReservation> {
         match *self {}
     }
+}
 
+// SAFETY: as above.
+unsafe impl CopyCalls for HostBackend {
     unsafe fn copy_from_host(&self, _: DeviceId, _: Address, _: &[u8]) -> Result<()> {
         match *self {}
     }
@@ -134,7 +150,10 @@ unsafe impl Backend for HostBackend {
     fn copy_stream(&self, _: DeviceId) -> Result<Box<dyn CopyStream>> {
         match *self {}
     }
+}
 
+// SAFETY: as above.
+unsafe impl SyncCalls for HostBackend {
     fn synchronize(&self, _: DeviceId) -> Result<()> {
         match *self {}
     }
@@ -152,14 +171,6 @@ unsafe impl Backend for HostBackend {
     }
 
     fn queries_spoil_captures(&self) -> bool {
-        match *self {}
-    }
-
-    fn deferred(&self) -> &Deferred {
-        match *self {}
-    }
-
-    fn drop_log(&self) -> &DropLog {
         match *self {}
     }
 }

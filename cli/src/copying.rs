@@ -7,7 +7,7 @@ use crate::machine;
 use crate::pattern::each_piece;
 use crate::progress::Progress;
 use crate::steps::Steps;
-use gpu_vmm::{Address, AnyBackend, Backend, Bytes, DeviceId, Result};
+use gpu_vmm::{Address, AnyBackend, Bytes, CopyCalls, DeviceId, Result};
 use gpu_vmm_testkit::Workbench;
 use std::time::{Duration, Instant};
 
@@ -124,6 +124,7 @@ impl Drop for Plain<'_> {
 mod tests {
     use super::*;
     use crate::steps::Increment;
+    use gpu_vmm::Backend as _;
     use gpu_vmm::Granularity;
     use gpu_vmm::host::HostConfig;
 

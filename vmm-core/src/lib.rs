@@ -56,7 +56,8 @@ pub mod testkit;
 mod types;
 
 pub use driver::{
-    Backend, CopyStream, Deferred, DropLog, Event, Handle, Pinned, Reservation, Stream, WaitFor, check_same,
+    Backend, CopyCalls, CopyStream, Deferred, DropLog, Event, Handle, MemoryCalls, Pinned, Reservation,
+    Stream, SyncCalls, WaitFor, check_same,
 };
 pub use memory::files;
 pub use memory::{

@@ -4,7 +4,9 @@
 use crate::exports::for_fabric;
 use crate::support::*;
 use crate::walk::walk;
-use gpu_vmm_core::{Backend, Bytes, Detail, FabricHandle, Handle, Operation, Properties};
+use gpu_vmm_core::{
+    Backend, Bytes, CopyCalls, Detail, FabricHandle, Handle, MemoryCalls, Operation, Properties, SyncCalls,
+};
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, cudarc};
 use gpu_vmm_testkit::Workbench;
 use std::io::Read;

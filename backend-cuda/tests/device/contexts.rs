@@ -5,7 +5,9 @@ use crate::children::spawn;
 use crate::support::*;
 use crate::walk::walk;
 use cudarc::driver::{CudaContext, CudaStream, sys};
-use gpu_vmm_core::{Address, Backend, Bytes, Detail, DeviceId, Operation, Reservation, Stream};
+use gpu_vmm_core::{
+    Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Operation, Reservation, Stream, SyncCalls,
+};
 use gpu_vmm_cuda::{CudaBackend, CudaReservation, cudarc};
 
 pub(crate) fn virtual_memory_needs_none(_: &CudaBackend) {

@@ -6,8 +6,8 @@ use crate::children::{ANSWER, QUESTION, SHARED, spawn};
 use crate::kinds::capability;
 use crate::support::*;
 use gpu_vmm_core::{
-    Backend, Bytes, Detail, DeviceId, FabricHandle, Feature, Handle, HandleTypes, Location, Operation,
-    Properties, Reservation,
+    Backend, Bytes, Detail, DeviceId, FabricHandle, Feature, Handle, HandleTypes, Location, MemoryCalls,
+    Operation, Properties, Reservation,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::io::Write;

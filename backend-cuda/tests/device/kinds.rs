@@ -3,8 +3,8 @@
 
 use crate::support::*;
 use gpu_vmm_core::{
-    Access, Address, Backend, Bytes, Capability, Detail, DeviceId, Feature, Handle, HandleTypes, Location,
-    Operation, Properties, Reservation, Result,
+    Access, Address, Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, Feature, Handle, HandleTypes,
+    Location, MemoryCalls, Operation, Properties, Reservation, Result,
 };
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
 use gpu_vmm_testkit::{count_wrong_words, write_pattern_words};

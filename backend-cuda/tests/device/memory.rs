@@ -3,8 +3,8 @@
 
 use crate::support::*;
 use gpu_vmm_core::{
-    Access, Alignment, Backend, Bytes, Detail, DeviceId, Error, Feature, Handle, Operation, Properties,
-    Reservation,
+    Access, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Feature, Handle, MemoryCalls,
+    Operation, Properties, Reservation, SyncCalls,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::collections::HashSet;

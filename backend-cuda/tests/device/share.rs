@@ -4,8 +4,8 @@
 use crate::children::{ANSWER, QUESTION, SHARED, spawn};
 use crate::support::*;
 use gpu_vmm_core::{
-    Backend, Bytes, Detail, DeviceId, Error, FabricHandle, Handle, Operation, Properties, Reservation,
-    Result, Stream,
+    Backend, Bytes, CopyCalls, Detail, DeviceId, Error, FabricHandle, Handle, MemoryCalls, Operation,
+    Properties, Reservation, Result, Stream, SyncCalls,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::os::fd::{AsFd, AsRawFd};

@@ -5,7 +5,8 @@ use crate::contexts::queue_fills;
 use crate::support::*;
 use cudarc::driver::CudaContext;
 use gpu_vmm_core::{
-    Address, Backend, Bytes, CopyStream, Detail, DeviceId, Error, Pinned, Properties, Reservation,
+    Address, Backend, Bytes, CopyCalls, CopyStream, Detail, DeviceId, Error, Pinned, Properties, Reservation,
+    SyncCalls,
 };
 use gpu_vmm_cuda::{CudaBackend, CudaReservation, cudarc};
 use gpu_vmm_testkit::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};

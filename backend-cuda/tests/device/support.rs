@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, DeviceId, Grant, Handle, Operation, Properties, Reservation,
+    Access, Address, Alignment, Backend, Bytes, CopyCalls, DeviceId, Grant, Handle, MemoryCalls, Operation,
+    Properties, Reservation,
 };
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
 use gpu_vmm_testkit::Workbench;

@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Reservation};
+use gpu_vmm_core::{Address, Alignment, Bytes, MemoryCalls, Reservation};
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "addresses::a_hint_that_is_free_is_taken", needs: Needs::Device, run: free_hint },

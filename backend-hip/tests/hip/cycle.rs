@@ -2,7 +2,9 @@
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Backend, Bytes, Detail, Error, Handle, Properties, Reservation};
+use gpu_vmm_core::{
+    Backend, Bytes, CopyCalls, Detail, Error, Handle, MemoryCalls, Properties, Reservation, SyncCalls,
+};
 use gpu_vmm_testkit::Workbench;
 
 pub(crate) const TESTS: &[Test] = &[

@@ -3,7 +3,10 @@
 use crate::rig::{ONE, Rig, ZERO, read, read_write, simulated_without};
 use crate::{Needs, Test};
 use gpu_vmm_core::multicast::Team;
-use gpu_vmm_core::{Access, Backend, Bytes, Detail, Error, Feature, Properties, Reservation};
+use gpu_vmm_core::{
+    Access, Backend, Bytes, CopyCalls, Detail, Error, Feature, MemoryCalls, Properties, Reservation,
+    SyncCalls,
+};
 use gpu_vmm_testkit::Workbench;
 use std::collections::HashSet;
 use std::os::fd::AsFd;

@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Stream};
+use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Stream, SyncCalls};
 use gpu_vmm_testkit::Workbench;
 use std::ptr::null_mut;
 

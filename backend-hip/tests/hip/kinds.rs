@@ -3,8 +3,8 @@
 use crate::rig::{Rig, ZERO, read, read_write, simulated_without};
 use crate::{Needs, Test};
 use gpu_vmm_core::{
-    Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Feature, Grant, Handle, HandleTypes,
-    Location, Operation, Properties, Reservation,
+    Access, Backend, Bytes, Capability, CopyCalls, Detail, DeviceId, Error, Feature, Grant, Handle,
+    HandleTypes, Location, MemoryCalls, Operation, Properties, Reservation,
 };
 use std::fs;
 

@@ -2,7 +2,10 @@
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Backend, Bytes, Detail, DeviceId, Error, Operation, Properties, Reservation, Stream};
+use gpu_vmm_core::{
+    Backend, Bytes, CopyCalls, Detail, DeviceId, Error, MemoryCalls, Operation, Properties, Reservation,
+    Stream, SyncCalls,
+};
 use gpu_vmm_hip::HipBackend;
 use std::thread;
 

@@ -3,7 +3,7 @@
 use crate::counts::take_freed;
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, Operation, Reservation};
+use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, MemoryCalls, Operation, Reservation};
 use gpu_vmm_hip::HipReservation;
 use gpu_vmm_testkit::raw::loaded;
 use std::ffi::CStr;

@@ -2,7 +2,9 @@
 
 use crate::Needs;
 use crate::counts::Counts;
-use gpu_vmm_core::{Access, Alignment, Backend, Bytes, DeviceId, Grant, Properties, Reservation};
+use gpu_vmm_core::{
+    Access, Alignment, Backend, Bytes, DeviceId, Grant, MemoryCalls, Properties, Reservation,
+};
 use gpu_vmm_hip::{HipBackend, HipHandle, HipReservation};
 use gpu_vmm_testkit::Workbench;
 use gpu_vmm_testkit::raw::loaded;

@@ -2,7 +2,9 @@
 
 use crate::rig::{Rig, ZERO, read_write};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Backend, Bytes, Detail, Feature, Handle, Operation, Properties, Reservation};
+use gpu_vmm_core::{
+    Backend, Bytes, Detail, Feature, Handle, MemoryCalls, Operation, Properties, Reservation,
+};
 use gpu_vmm_hip::{HipHandle, HipReservation};
 use gpu_vmm_testkit::Workbench;
 use std::fs::File;

@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Backend, Bytes, Detail, DeviceId, Error, Reservation};
+use gpu_vmm_core::{Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Reservation};
 use gpu_vmm_testkit::Workbench;
 use std::slice;
 

@@ -2,7 +2,7 @@
 
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
-use gpu_vmm_core::{Address, Backend, Bytes, Detail, DeviceId, Error, Reservation};
+use gpu_vmm_core::{Address, Bytes, CopyCalls, Detail, DeviceId, Error, Reservation};
 use gpu_vmm_testkit::{Walked, Workbench};
 
 pub(crate) const TESTS: &[Test] = &[

@@ -2,7 +2,7 @@
 
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE, TWO};
-use gpu_vmm_core::{Access, Address, Backend, Bytes, Detail, DeviceId, Error, Grant, Reservation};
+use gpu_vmm_core::{Access, Address, Bytes, CopyCalls, Detail, DeviceId, Error, Grant, Reservation};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
 fn pair() -> HostBackend {

@@ -2,7 +2,7 @@
 
 use crate::range::{Range, create};
 use crate::{GRANULE, ONE};
-use gpu_vmm_core::{Access, Backend, Bytes, Error, Reservation};
+use gpu_vmm_core::{Access, Backend, Bytes, CopyCalls, Error, Reservation};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
 fn host() -> HostBackend {

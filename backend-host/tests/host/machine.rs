@@ -3,7 +3,9 @@
 use crate::range::create;
 use crate::{GRANULE, ONE, TWO};
 use gpu_vmm_core::multicast::Team;
-use gpu_vmm_core::{Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, Feature, Stream, Vendor};
+use gpu_vmm_core::{
+    Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, Feature, Stream, SyncCalls, Vendor,
+};
 use gpu_vmm_host::{HostBackend, HostConfig};
 
 #[test]

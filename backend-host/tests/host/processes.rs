@@ -3,7 +3,9 @@
 use crate::child::alone;
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
-use gpu_vmm_core::{Access, Address, Backend, Bytes, Detail, Error, Handle, Properties};
+use gpu_vmm_core::{
+    Access, Address, Backend, Bytes, Detail, Error, Handle, MemoryCalls, Properties, SyncCalls,
+};
 use gpu_vmm_host::HostConfig;
 use gpu_vmm_testkit::Workbench;
 

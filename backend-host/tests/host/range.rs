@@ -3,7 +3,8 @@
 
 use crate::GRANULE;
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, DeviceId, Grant, Handle, Properties, Reservation, Result,
+    Access, Address, Alignment, Backend, Bytes, CopyCalls, DeviceId, Grant, Handle, MemoryCalls, Properties,
+    Reservation, Result,
 };
 use gpu_vmm_host::{HostBackend, HostHandle, HostReservation};
 

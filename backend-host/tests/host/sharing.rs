@@ -4,8 +4,8 @@ use crate::child::{is_child, spawn};
 use crate::range::{Range, create, create_as, free};
 use crate::{GRANULE, ONE};
 use gpu_vmm_core::{
-    Backend, Bytes, Detail, DeviceId, Error, Feature, Handle, HandleTypes, PhysicalMemory, Properties,
-    Region, Result,
+    Backend, Bytes, Detail, DeviceId, Error, Feature, Handle, HandleTypes, MemoryCalls, PhysicalMemory,
+    Properties, Region, Result,
 };
 use gpu_vmm_host::{HostBackend, HostConfig, HostHandle};
 use std::fs::File;

@@ -50,7 +50,7 @@ impl<B: Workbench> Drop for Plain<'_, B> {
 ///
 /// # Safety
 ///
-/// As for `Backend::copy`: both sides are mapped in one reservation each or plain, do not overlap, and the device owns what
+/// As for `CopyCalls::copy`: both sides are mapped in one reservation each or plain, do not overlap, and the device owns what
 /// is written, may write it, and may read what is read.
 #[track_caller]
 pub(crate) unsafe fn copy<B: Workbench>(

@@ -11,7 +11,7 @@ use crate::texts::{
     bytes, check_place, clear, give, give_box, give_if_wanted, give_json, object, required, room, take_box,
 };
 use gpu_vmm::pool::{BlockInfo as Found, Pool as Blocks, PoolError};
-use gpu_vmm::{Address, AnyBackend, Backend as _, Bytes, DeviceId, Error, Operation, Stream};
+use gpu_vmm::{Address, AnyBackend, Bytes, CopyCalls, DeviceId, Error, Operation, Stream};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 

@@ -7,9 +7,9 @@ use super::fault_held::{FaultHandle, FaultReservation, Live, Registry};
 use super::fault_plan::Plan;
 use gpu_vmm_core::testkit::{CaptureMode, Graph, Walked, WorkStream, Workbench};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId,
-    DriverInfo, DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Operation, Pinned,
-    Properties, Quirk, Result, Stream, Vendor,
+    Access, Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred, Device,
+    DeviceId, DriverInfo, DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryCalls, MemoryInfo,
+    Operation, Pinned, Properties, Quirk, Result, Stream, SyncCalls, Vendor,
 };
 use std::sync::Arc;
 
@@ -129,9 +129,6 @@ impl<B: Backend> FaultInject<B> {
 
 // SAFETY: every call goes to the inner backend's, or fails without one.
 unsafe impl<B: Backend> Backend for FaultInject<B> {
-    type Handle = FaultHandle<B::Handle>;
-    type Reservation = FaultReservation<B::Reservation>;
-
     fn vendor(&self) -> Vendor {
         self.inner.vendor()
     }
@@ -184,6 +181,21 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
     fn reservation_unit(&self) -> Granularity {
         self.inner.reservation_unit()
     }
+
+    fn deferred(&self) -> &Deferred {
+        self.inner.deferred()
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        self.inner.drop_log()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<B: Backend> MemoryCalls for FaultInject<B> {
+    type Handle = FaultHandle<B::Handle>;
+
+    type Reservation = FaultReservation<B::Reservation>;
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle> {
         self.plan.call(Operation::CreateMemory)?;
@@ -241,7 +253,10 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
         let inner = unsafe { self.inner.reserve(size, alignment, hint) }?;
         Ok(FaultReservation::new(inner, &self.plan, &self.registry))
     }
+}
 
+// SAFETY: as above.
+unsafe impl<B: Backend> CopyCalls for FaultInject<B> {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         self.plan.call(Operation::CopyFromHost)?;
         // SAFETY: as in `create`.
@@ -275,7 +290,10 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
         self.plan.call(Operation::CreateStream)?;
         Ok(Box::new(FaultCopyStream::new(self.inner.copy_stream(device)?, &self.plan)))
     }
+}
 
+// SAFETY: as above.
+unsafe impl<B: Backend> SyncCalls for FaultInject<B> {
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         self.plan.wait(device)?;
         self.inner.synchronize(device)
@@ -298,14 +316,6 @@ unsafe impl<B: Backend> Backend for FaultInject<B> {
 
     fn queries_spoil_captures(&self) -> bool {
         self.inner.queries_spoil_captures()
-    }
-
-    fn deferred(&self) -> &Deferred {
-        self.inner.deferred()
-    }
-
-    fn drop_log(&self) -> &DropLog {
-        self.inner.drop_log()
     }
 }
 

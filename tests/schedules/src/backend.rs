@@ -6,9 +6,9 @@ use crate::event::SimulatedEvent;
 use crate::machine::Machine;
 use crate::reservation::{SimulatedHandle, SimulatedReservation};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device, DeviceId, DriverInfo,
-    DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryInfo, Operation, Pinned, Properties, Quirk,
-    Result, Stream, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred, Device, DeviceId,
+    DriverInfo, DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryCalls, MemoryInfo, Operation,
+    Pinned, Properties, Quirk, Result, Stream, SyncCalls, Vendor,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -33,9 +33,6 @@ impl<B: Backend> Simulated<B> {
 
 // SAFETY: memory is the inner backend's; streams, events and captures are the machine's, which does work in order.
 unsafe impl<B: Backend> Backend for Simulated<B> {
-    type Handle = SimulatedHandle<B::Handle>;
-    type Reservation = SimulatedReservation<B::Reservation>;
-
     fn vendor(&self) -> Vendor {
         self.inner.vendor()
     }
@@ -88,6 +85,21 @@ unsafe impl<B: Backend> Backend for Simulated<B> {
         self.inner.reservation_unit()
     }
 
+    fn deferred(&self) -> &Deferred {
+        self.inner.deferred()
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        self.inner.drop_log()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<B: Backend> MemoryCalls for Simulated<B> {
+    type Handle = SimulatedHandle<B::Handle>;
+
+    type Reservation = SimulatedReservation<B::Reservation>;
+
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<Self::Handle> {
         self.machine.switch();
         self.chance.memory_call(Operation::CreateMemory)?;
@@ -126,7 +138,10 @@ unsafe impl<B: Backend> Backend for Simulated<B> {
         let inner = unsafe { self.inner.reserve(size, alignment, hint) }?;
         Ok(SimulatedReservation { inner, machine: Arc::clone(&self.machine), chance: self.chance })
     }
+}
 
+// SAFETY: as above.
+unsafe impl<B: Backend> CopyCalls for Simulated<B> {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         // SAFETY: as in `create`.
         unsafe { self.inner.copy_from_host(device, to, from) }
@@ -154,7 +169,10 @@ unsafe impl<B: Backend> Backend for Simulated<B> {
     fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
         self.inner.copy_stream(device)
     }
+}
 
+// SAFETY: as above.
+unsafe impl<B: Backend> SyncCalls for Simulated<B> {
     fn synchronize(&self, _: DeviceId) -> Result<()> {
         self.machine.synchronize(None)
     }
@@ -176,13 +194,5 @@ unsafe impl<B: Backend> Backend for Simulated<B> {
 
     fn queries_spoil_captures(&self) -> bool {
         true
-    }
-
-    fn deferred(&self) -> &Deferred {
-        self.inner.deferred()
-    }
-
-    fn drop_log(&self) -> &DropLog {
-        self.inner.drop_log()
     }
 }

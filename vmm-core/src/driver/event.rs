@@ -8,20 +8,20 @@ use crate::types::Result;
 use std::fmt::Debug;
 
 /// A mark behind the work that is queued on a stream. CUDA: `CUevent` with `CU_EVENT_DISABLE_TIMING`, HIP: `hipEvent_t`
-/// with `hipEventDisableTiming`. Made by [`Backend::event`](crate::Backend::event) for one device.
+/// with `hipEventDisableTiming`. Made by [`SyncCalls::event`](crate::SyncCalls::event) for one device.
 ///
 /// Dropping it neither waits nor takes the mark away from those whom it [holds](Event::hold). In a forked child every call
 /// is an error and dropping does nothing. On host memory all work is done when its call returns, so every event is done.
 ///
 /// # Captures
 ///
-/// An event that is recorded on a stream [under capture](crate::Backend::is_capturing) becomes a part of the graph and
+/// An event that is recorded on a stream [under capture](crate::SyncCalls::is_capturing) becomes a part of the graph and
 /// marks nothing that could be asked about or waited for: until it is recorded elsewhere, both are errors
 /// (`CUDA_ERROR_CAPTURED_EVENT`, `hipErrorCapturedEvent`), and on NVIDIA's driver the question spoils the capture while that
 /// goes on. By themselves, both vendors also refuse questions about any event and waits for it, and spoil the capture, while
 /// this thread captures in a mode that is not relaxed, or any thread in the global one. The backends put the calling thread
 /// into relaxed mode for the call, in which neither happens
-/// ([`queries_spoil_captures`](crate::Backend::queries_spoil_captures)).
+/// ([`queries_spoil_captures`](crate::SyncCalls::queries_spoil_captures)).
 ///
 /// # Safety
 ///

@@ -7,7 +7,7 @@ mod event;
 mod staging;
 mod stream;
 
-pub use backend::{Backend, Handle, Reservation, check_same};
+pub use backend::{Backend, CopyCalls, Handle, MemoryCalls, Reservation, SyncCalls, check_same};
 pub use deferred::Deferred;
 pub(crate) use deferred::{Release, wait_for_devices};
 pub use drop_log::DropLog;

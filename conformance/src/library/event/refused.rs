@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::flights::own;
 use crate::library::tools::refused;
 use crate::subject::Subject;
-use gpu_vmm_core::{Backend, Detail, DeviceId, Operation};
+use gpu_vmm_core::{Detail, DeviceId, Operation, SyncCalls};
 use gpu_vmm_testkit::{FaultInject, Workbench};
 
 cases! { "event":

@@ -2,9 +2,10 @@
 #![allow(unsafe_code)] // passes a backend's calls on
 
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyStream, Deferred, Device,
-    DeviceId, DriverInfo, DropLog, Event, FabricHandle, Grant, Granularity, Handle, InstanceId, MemoryInfo,
-    Operation, Pinned, Properties, Quirk, Reservation, Result, Stream, Vendor,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred,
+    Device, DeviceId, DriverInfo, DropLog, Event, FabricHandle, Grant, Granularity, Handle, InstanceId,
+    MemoryCalls, MemoryInfo, Operation, Pinned, Properties, Quirk, Reservation, Result, Stream, SyncCalls,
+    Vendor,
 };
 use gpu_vmm_host::{HostBackend, HostHandle, HostReservation};
 use gpu_vmm_testkit::{Walked, WorkStream, Workbench};
@@ -42,9 +43,6 @@ pub(super) struct BrokenReservation {
 
 // SAFETY: every call goes to the host's, but for answers that the core is to refuse.
 unsafe impl Backend for Broken {
-    type Handle = HostHandle;
-    type Reservation = BrokenReservation;
-
     fn vendor(&self) -> Vendor {
         self.host.vendor()
     }
@@ -85,6 +83,25 @@ unsafe impl Backend for Broken {
         self.host.granularity()
     }
 
+    fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> {
+        self.host.check_host_access(operation, properties)
+    }
+
+    fn deferred(&self) -> &Deferred {
+        self.host.deferred()
+    }
+
+    fn drop_log(&self) -> &DropLog {
+        self.host.drop_log()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl MemoryCalls for Broken {
+    type Handle = HostHandle;
+
+    type Reservation = BrokenReservation;
+
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HostHandle> {
         // SAFETY: the caller's promises are passed on; so in every function below.
         unsafe { self.host.create(size, properties) }
@@ -93,10 +110,6 @@ unsafe impl Backend for Broken {
     unsafe fn import(&self, fd: BorrowedFd<'_>, size: Bytes, properties: &Properties) -> Result<HostHandle> {
         // SAFETY: as in `create`.
         unsafe { self.host.import(fd, size, properties) }
-    }
-
-    fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> {
-        self.host.check_host_access(operation, properties)
     }
 
     unsafe fn import_fabric(
@@ -119,7 +132,10 @@ unsafe impl Backend for Broken {
         let host = unsafe { self.host.reserve(size, alignment, hint) }?;
         Ok(BrokenReservation { host, granule: self.granularity().bytes(), fault: self.fault })
     }
+}
 
+// SAFETY: as above.
+unsafe impl CopyCalls for Broken {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         // SAFETY: as in `create`.
         unsafe { self.host.copy_from_host(device, to, from) }
@@ -148,7 +164,10 @@ unsafe impl Backend for Broken {
     fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
         self.host.copy_stream(device)
     }
+}
 
+// SAFETY: as above.
+unsafe impl SyncCalls for Broken {
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         self.host.synchronize(device)
     }
@@ -167,14 +186,6 @@ unsafe impl Backend for Broken {
 
     fn queries_spoil_captures(&self) -> bool {
         self.host.queries_spoil_captures()
-    }
-
-    fn deferred(&self) -> &Deferred {
-        self.host.deferred()
-    }
-
-    fn drop_log(&self) -> &DropLog {
-        self.host.drop_log()
     }
 }
 

@@ -6,7 +6,7 @@ use super::throw::throw;
 use crate::call::{run, status};
 use crate::status::{Answer, Failure};
 use gpu_vmm::pool::PoolError;
-use gpu_vmm::{Address, Backend as _, Bytes, Error, Operation, Stream};
+use gpu_vmm::{Address, Bytes, Error, Operation, Stream, SyncCalls};
 use std::ffi::{c_int, c_void};
 
 /// Memory for a tensor, in the order of a stream; where there is none, a C++ exception (std::runtime_error) with the account,

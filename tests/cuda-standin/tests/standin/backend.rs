@@ -4,8 +4,8 @@
 use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
-    Backend, Bytes, CopyStream, Detail, Device, DeviceId, Error, Feature, PhysicalMemory, Pinned, Properties,
-    Region, Result, WaitFor,
+    Backend, Bytes, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Feature, PhysicalMemory, Pinned,
+    Properties, Region, Result, SyncCalls, WaitFor,
 };
 use gpu_vmm_cuda::CudaBackend;
 use std::sync::Mutex;

@@ -5,7 +5,7 @@ use crate::child::{Case, case, with};
 use crate::rig::Cuda;
 use gpu_vmm_core::{
     Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, Feature, HandleTypes, Location,
-    PhysicalMemory, Placement, Properties, Region, Reservation,
+    MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation,
 };
 use gpu_vmm_cuda::CudaBackend;
 

@@ -2,7 +2,7 @@
 
 use crate::child::{Case, case, with};
 use crate::rig::{Cuda, INVALID_HANDLE, INVALID_VALUE};
-use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Event, Operation, Stream};
+use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Event, Operation, Stream, SyncCalls};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::Workbench;
 use std::ptr::with_exposed_provenance_mut;

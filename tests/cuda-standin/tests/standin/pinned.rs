@@ -2,7 +2,7 @@
 
 use crate::child::{Case, case, with};
 use crate::rig::{Cuda, G, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_VALUE, NOT_READY, READ_WRITE, SUCCESS};
-use gpu_vmm_core::{Address, Backend, Bytes, Detail, DeviceId, Error, Operation, Region};
+use gpu_vmm_core::{Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Operation, Region};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{Walked, Workbench};
 use std::time::{Duration, Instant};

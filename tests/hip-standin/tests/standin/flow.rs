@@ -3,8 +3,8 @@
 use crate::child::Case;
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, Detail, DeviceId, Error, Feature, GrowthKind, PhysicalMemory,
-    Placement, Properties, Region, Reservation, WaitFor,
+    Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Feature, GrowthKind,
+    MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation, WaitFor,
 };
 use gpu_vmm_hip::HipBackend;
 use gpu_vmm_testkit::Workbench;

@@ -4,7 +4,7 @@ use crate::child::Case;
 use crate::flow;
 use crate::host;
 use crate::rig::{Must, ONE, Rig, UNIT, ZERO, units};
-use gpu_vmm_core::{Access, Backend, Bytes, Detail, PhysicalMemory, Properties, WaitFor};
+use gpu_vmm_core::{Access, Bytes, Detail, PhysicalMemory, Properties, SyncCalls, WaitFor};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 pub(crate) struct Row {

@@ -5,7 +5,7 @@ use crate::child::Case;
 use crate::flow::check;
 use crate::rig::{INVALID_VALUE, Must, ONE, READ_WRITE, Rig, SUCCESS, UNIT, ZERO, units};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, Detail, DeviceId, Grant, Location, PhysicalMemory,
+    Access, Address, Alignment, Bytes, Detail, DeviceId, Grant, Location, MemoryCalls, PhysicalMemory,
     Properties, Reservation, WaitFor,
 };
 use std::os::fd::AsRawFd;

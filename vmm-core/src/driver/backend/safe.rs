@@ -2,13 +2,13 @@
 //! documentation.
 
 /// With the word it compiles.
-#[doc = concat!("```\n", include_str!("safe/forward.rs"), "unsafe impl<B: Backend> Backend for Forward<B> { forward!(); }\n```")]
+#[doc = concat!("```\n", include_str!("safe/forward.rs"), "unsafe impl<B: Backend> CopyCalls for Forward<B> { forward!(); }\n```")]
 pub struct WithUnsafe;
 
 /// Without it does not, though it is the same. Overriding the safe `pin` would be enough to crash a program.
 #[doc = concat!(
     "```compile_fail,E0200\n",
     include_str!("safe/forward.rs"),
-    "impl<B: Backend> Backend for Forward<B> { forward!(); }\n```"
+    "impl<B: Backend> CopyCalls for Forward<B> { forward!(); }\n```"
 )]
 pub struct WithoutUnsafe;
