@@ -81,5 +81,5 @@ pub use types::{
     Access, AccessMap, Address, AddressRange, Alignment, BankId, Bytes, Capability, Detail, Device, DeviceId,
     DeviceUuid, DriverError, DriverInfo, Error, ErrorKind, Evidence, ExtensionError, FabricHandle, Feature,
     Grant, Granularity, HandleTypes, InstanceId, LoadAttempt, Location, Lock, MemoryInfo, MemoryKind,
-    Operation, ParseBytesError, Process, Properties, Quirk, Result, Vendor,
+    OffsetRange, Operation, ParseBytesError, Process, Properties, Quirk, Result, Vendor,
 };

@@ -274,6 +274,6 @@ mod tests {
         let text = check(vec![region(0x5c, &[0x20]), region(0x20, &[0x20, 0x20])]).unwrap_err();
         assert!(["0x20", "0x5c", "32 B"].iter().all(|part| text.contains(part)), "{text}");
         let text = check(vec![region(0x22, &[0x20])]).unwrap_err();
-        assert!(text.contains("0x22") && text.contains("granularity 4 B"), "{text}");
+        assert!(text.contains("0x22") && text.contains("granularity (4 B)"), "{text}");
     }
 }

@@ -10,7 +10,7 @@ use crate::records::Head;
 use crate::{Description, Earlier, SnapshotFile, SnapshotStats};
 use gpu_vmm_core::Lock;
 use gpu_vmm_core::files::failed;
-use gpu_vmm_core::{Bytes, Detail, Error, Operation, Result};
+use gpu_vmm_core::{Bytes, Detail, Error, OffsetRange, Operation, Result};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -336,7 +336,10 @@ pub(crate) fn out_of_range(
     let offset = Bytes(block.saturating_mul(cut.block.0));
     Error::new(
         operation,
-        Detail::OutOfRange { offset, length: Bytes(length as u64), limit: cut.size_of(memory) },
+        Detail::OutOfRange {
+            range: OffsetRange { offset, length: Bytes(length as u64) },
+            limit: cut.size_of(memory),
+        },
     )
 }
 

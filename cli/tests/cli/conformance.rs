@@ -79,7 +79,7 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_run() {
 fn what_cannot_be_done_is_a_failure_with_the_reason() {
     let nowhere = "/nowhere/report.json";
     for (arguments, expected) in [
-        (vec!["--backend", "host", "--device", "7"], "there is no device 7; the host backend has 2"),
+        (vec!["--backend", "host", "--device", "7"], "device 7 does not exist; the host backend has 2"),
         (vec!["--backend", "host", "--out", nowhere], "/nowhere/report.json cannot be written"),
         (
             vec!["--backend", "host", "--format", "json", "--out", nowhere],

@@ -133,7 +133,7 @@ fn a_fixed_address_is_kept_or_refused_with_the_one_that_was_offered() {
     let output = grow_top_down(&["--fixed", "--reserve", "2MiB", "--to", "32MiB"]);
     assert_eq!(output.status.code(), Some(1));
     let text = stderr(&output);
-    assert!(text.starts_with("gpu-vmm: error: grow: the driver offers 0x"), "{text}");
+    assert!(text.starts_with("gpu-vmm: error: grow: the driver returned address 0x"), "{text}");
     assert_eq!(text.lines().count(), 1);
     assert!(stdout(&output).contains("2 MiB  within"), "the step that went well is shown");
 }
@@ -195,15 +195,15 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_opened() {
 #[test]
 fn what_the_device_cannot_do_is_an_error_with_the_numbers() {
     for (arguments, expected) in [
-        (vec!["--to", "1000TiB"], "grow: 1000 TiB are more than the "),
-        (vec!["--to", "16777215TiB"], "grow: 16777215 TiB are more than the "),
-        (vec!["--device", "7"], "there is no device 7; the host backend has 1"),
-        (vec!["--device", "4294967295"], "there is no device 4294967295"),
+        (vec!["--to", "1000TiB"], "grow: 1000 TiB exceed the "),
+        (vec!["--to", "16777215TiB"], "grow: 16777215 TiB exceed the "),
+        (vec!["--device", "7"], "device 7 does not exist; the host backend has 1"),
+        (vec!["--device", "4294967295"], "device 4294967295 does not exist"),
         (
             vec!["--reserve", "200TiB"],
             "reserve: 200 TiB of addresses are more than a process can have (128 TiB)",
         ),
-        (vec!["--at", "0x1001"], "the address 0x1001 is not a multiple of the granularity 2 MiB"),
+        (vec!["--at", "0x1001"], "address 0x1001 is not a multiple of the granularity (2 MiB)"),
         (vec!["--at", "0xffffffffffe00000"], "is more than 2^64 - 1"),
     ] {
         fails(&[&["grow", "--backend", "host", "--json"], arguments.as_slice()].concat(), 1, expected);

@@ -2,7 +2,7 @@
 
 use crate::driver::Backend;
 use crate::memory::PhysicalMemory;
-use crate::types::{Bytes, Detail, DeviceId, Error, Operation, Result};
+use crate::types::{Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result};
 use std::collections::BTreeMap;
 
 /// Memory that is bound to a part of a multicast object.
@@ -61,10 +61,8 @@ impl<B: Backend> Bindings<B> {
                 operation,
                 Detail::AlreadyBound {
                     device,
-                    offset,
-                    length,
-                    bound_offset: bound.offset,
-                    bound_length: bound.length,
+                    range: OffsetRange { offset, length },
+                    binding: OffsetRange { offset: bound.offset, length: bound.length },
                 },
             )),
             _ => Ok(()),

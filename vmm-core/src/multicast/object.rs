@@ -6,7 +6,7 @@ use super::range::Mapping;
 use super::{Binding, Failed, MulticastBackend, MulticastDriver, MulticastGranularity, MulticastRange};
 use crate::memory::PhysicalMemory;
 use crate::region::{Placement, check_aligned, check_inside};
-use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, Operation, Properties, Result};
+use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Operation, Properties, Result};
 use std::mem::forget;
 use std::sync::{Arc, OnceLock};
 
@@ -54,7 +54,10 @@ impl<B: MulticastBackend> Object<B> {
             None => Ok(()),
             Some(cause) => Err(Error::new(
                 operation,
-                Detail::Poisoned { offset: Bytes::ZERO, length: self.size, cause: cause.clone() },
+                Detail::Poisoned {
+                    range: OffsetRange { offset: Bytes::ZERO, length: self.size },
+                    cause: cause.clone(),
+                },
             )),
         }
     }

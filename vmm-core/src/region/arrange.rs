@@ -4,13 +4,12 @@
 //! transaction, as everything here.
 
 use super::builder::{ADDRESS_SPACE, Placement};
-use super::layout::Part;
 use super::map::{check_addresses, check_reach};
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::PhysicalMemory;
-use crate::types::{AccessMap, Bytes, Detail, Error, Operation, Properties, Result};
+use crate::types::{AccessMap, Bytes, Detail, Error, OffsetRange, Operation, Properties, Result};
 
 /// Physical memory at an offset of a region: a mapping that a region is to have.
 #[derive(Debug)]
@@ -115,12 +114,12 @@ impl<B: Backend> Region<B> {
     }
 
     /// What is mapped and not wanted, in runs without a hole.
-    fn unwanted(&self, wanted: &[MappedMemory<B>]) -> Vec<Part> {
+    fn unwanted(&self, wanted: &[MappedMemory<B>]) -> Vec<OffsetRange> {
         let gone = self.layout.table.iter().filter(|(offset, mapping)| {
             let place = wanted.binary_search_by_key(offset, |one| one.offset);
             !place.is_ok_and(|place| wanted[place].memory.is_same_as(&mapping.memory))
         });
-        Part::joined(gone.map(|(offset, mapping)| Part { offset, length: mapping.length() }))
+        OffsetRange::joined(gone.map(|(offset, mapping)| OffsetRange { offset, length: mapping.length() }))
     }
 
     /// Refuses memory of another backend, offsets that are not aligned, and devices that cannot reach the memory.
@@ -155,7 +154,7 @@ impl<B: Backend> Region<B> {
     fn exchange(
         &mut self,
         operation: Operation,
-        gone: &[Part],
+        gone: &[OffsetRange],
         new: &[Piece<B>],
         done: WaitFor<'_>,
     ) -> Result<()> {
@@ -186,7 +185,10 @@ fn check_order<B: Backend>(operation: Operation, wanted: &[MappedMemory<B>]) -> 
         {
             return Err(Error::new(
                 operation,
-                Detail::AlreadyMapped { offset, length, mapped_offset, mapped_length },
+                Detail::AlreadyMapped {
+                    range: OffsetRange { offset, length },
+                    mapping: OffsetRange { offset: mapped_offset, length: mapped_length },
+                },
             ));
         }
         before = Some((offset, length));

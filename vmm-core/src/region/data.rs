@@ -91,7 +91,7 @@ impl<B: Backend> Region<B> {
         let mut segments: Vec<Segment> = Vec::new();
         for cut in self.layout.spans.cut(offset, length) {
             let first = segments.len();
-            for (start, mapping) in self.layout.table.touching(cut.offset, cut.length) {
+            for (start, mapping) in self.layout.table.touching(cut.range.offset, cut.range.length) {
                 let owner = mapping.memory.device();
                 let device = match by {
                     By::Owner => owner,
@@ -104,8 +104,8 @@ impl<B: Backend> Region<B> {
                         Detail::NoAccess { device, offset: start, have, need },
                     ));
                 }
-                let from = start.max(cut.offset);
-                let length = (start + mapping.length()).min(cut.offset + cut.length) - from;
+                let from = start.max(cut.range.offset);
+                let length = (start + mapping.length()).min(cut.range.offset + cut.range.length) - from;
                 match segments[first..].last_mut() {
                     Some(last) if last.device == owner => last.length += length,
                     _ => segments.push(Segment { address: base + from, length, device: owner }),

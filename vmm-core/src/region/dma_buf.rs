@@ -5,10 +5,9 @@
 #![allow(unsafe_code)]
 
 use super::Region;
-use super::layout::Part;
 use super::spans::Cut;
 use crate::driver::{Backend, Reservation};
-use crate::types::{Bytes, Detail, DeviceId, Error, Operation, Result};
+use crate::types::{Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result};
 use std::os::fd::OwnedFd;
 
 /// A dma-buf for some of a region, for RDMA registration (`ibv_reg_dmabuf_mr`).
@@ -50,11 +49,11 @@ impl<B: Backend> Region<B> {
     }
 
     /// The mappings of a cut, in runs of one device's memory with the same properties.
-    fn runs_of_one_kind(&self, cut: Cut) -> Vec<Vec<Part>> {
-        let mut runs: Vec<Vec<Part>> = Vec::new();
+    fn runs_of_one_kind(&self, cut: Cut) -> Vec<Vec<OffsetRange>> {
+        let mut runs: Vec<Vec<OffsetRange>> = Vec::new();
         let mut kind = None;
-        for (offset, mapping) in self.layout.table.touching(cut.offset, cut.length) {
-            let part = Part { offset, length: mapping.length() };
+        for (offset, mapping) in self.layout.table.touching(cut.range.offset, cut.range.length) {
+            let part = OffsetRange { offset, length: mapping.length() };
             let properties = mapping.memory.properties();
             match runs.last_mut() {
                 Some(run) if kind == Some(properties) => run.push(part),
@@ -65,9 +64,9 @@ impl<B: Backend> Region<B> {
         runs
     }
 
-    fn dma_bufs_of_run(&self, cut: Cut, run: &[Part], made: &mut Vec<DmaBuf>) -> Result<()> {
+    fn dma_bufs_of_run(&self, cut: Cut, run: &[OffsetRange], made: &mut Vec<DmaBuf>) -> Result<()> {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
-        match self.dma_buf(cut, Part { offset: first.offset, length: last.end() - first.offset }) {
+        match self.dma_buf(cut, OffsetRange { offset: first.offset, length: last.end() - first.offset }) {
             Ok(one) => made.push(one),
             Err(error) if run.len() == 1 || matches!(error.detail(), Detail::DeviceLost { .. }) => {
                 return Err(error);
@@ -82,12 +81,15 @@ impl<B: Backend> Region<B> {
     }
 
     /// One dma-buf for a part of a cut.
-    fn dma_buf(&self, cut: Cut, part: Part) -> Result<DmaBuf> {
-        let cut = Cut { offset: part.offset, length: part.length, ..cut };
+    fn dma_buf(&self, cut: Cut, part: OffsetRange) -> Result<DmaBuf> {
+        let cut = Cut { range: part, ..cut };
         let limit = self.reserved();
         let (offset, length) = (part.offset, part.length);
         let (reservation, at) = self.layout.spans.reservation_at(cut).ok_or_else(|| {
-            Error::new(Operation::ExportDmaBuf, Detail::OutOfRange { offset, length, limit })
+            Error::new(
+                Operation::ExportDmaBuf,
+                Detail::OutOfRange { range: OffsetRange { offset, length }, limit },
+            )
         })?;
         let owner = self.mapping_at(offset).map_or(DeviceId(0), |mapping| mapping.memory.device());
         // SAFETY: whole mappings without a hole, in one reservation, of one device's memory with the same properties.

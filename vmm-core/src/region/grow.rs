@@ -5,13 +5,13 @@
 //! elsewhere to which the same physical memory is mapped; only where the caller allows another address.
 
 use super::builder::{Placement, reserve, rounded};
-use super::layout::{Layout, Part};
+use super::layout::Layout;
 use super::map::check_reach;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{PhysicalMemory, rounded_size};
-use crate::types::{Address, Bytes, Detail, DeviceId, Error, Operation, Result};
+use crate::types::{Address, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result};
 
 /// How a region grew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -133,14 +133,14 @@ impl<B: Backend> Region<B> {
         if size > end {
             return Err(Error::new(
                 operation,
-                Detail::OutOfRange { offset: Bytes::ZERO, length: size, limit: end },
+                Detail::OutOfRange { range: OffsetRange { offset: Bytes::ZERO, length: size }, limit: end },
             ));
         }
         let before = self.mapped();
         for mapping in self.mappings().filter(|mapping| mapping.offset >= size) {
             self.layout.table.check_whole(operation, mapping.offset, mapping.length)?;
         }
-        let parts: Vec<Part> =
+        let parts: Vec<OffsetRange> =
             self.layout.parts().into_iter().filter_map(|part| self.tail(part, size)).collect();
         if let Some(first) = parts.first() {
             self.wait(&self.layout, first.offset, end - first.offset, done)?;
@@ -150,11 +150,11 @@ impl<B: Backend> Region<B> {
     }
 
     /// The mappings of a part that begin at `from` or later.
-    fn tail(&self, part: Part, from: Bytes) -> Option<Part> {
+    fn tail(&self, part: OffsetRange, from: Bytes) -> Option<OffsetRange> {
         let end = part.offset + part.length;
         let (offset, _) =
             self.layout.table.touching(from.max(part.offset), end - from).find(|(at, _)| *at >= from)?;
-        (offset < end).then(|| Part { offset, length: end - offset })
+        (offset < end).then(|| OffsetRange { offset, length: end - offset })
     }
 
     /// What the region has to end at, or `None` where it does already.
@@ -239,8 +239,9 @@ impl<B: Backend> Region<B> {
         let access = self.growing.access_to(device);
         let cuts = layout.spans.cut(from, to - from);
         cuts.map(|cut| {
-            let memory = PhysicalMemory::create(&self.backend, cut.length, self.growing.memory_of(device))?;
-            Ok(Piece { offset: cut.offset, mapping: Mapping::new(memory, access) })
+            let memory =
+                PhysicalMemory::create(&self.backend, cut.range.length, self.growing.memory_of(device))?;
+            Ok(Piece { offset: cut.range.offset, mapping: Mapping::new(memory, access) })
         })
         .collect()
     }
@@ -282,7 +283,7 @@ impl<B: Backend> Region<B> {
     /// All mappings, if all can be vouched for.
     fn pieces_for_move(&self, operation: Operation) -> Result<Vec<Piece<B>>> {
         self.check_usable(operation)?;
-        Ok(self.layout.pieces(Part { offset: Bytes::ZERO, length: self.reserved() }))
+        Ok(self.layout.pieces(OffsetRange { offset: Bytes::ZERO, length: self.reserved() }))
     }
 
     /// Reserves at least twice the addresses for pieces that move, or just what is needed if so many cannot be had.

@@ -9,38 +9,8 @@ use super::table::{Mapping, Piece, Table};
 use crate::driver::{Backend, Reservation};
 use crate::memory::PhysicalMemory;
 use crate::types::{
-    Access, AccessMap, Bytes, Detail, DeviceId, Error, Grant, Granularity, Operation, Result,
+    Access, AccessMap, Bytes, Detail, DeviceId, Error, Grant, Granularity, OffsetRange, Operation, Result,
 };
-
-/// Some of a region: mappings that follow each other without a hole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
-    pub(super) offset: Bytes,
-    pub(super) length: Bytes,
-}
-
-impl Part {
-    pub(super) fn end(self) -> Bytes {
-        self.offset + self.length
-    }
-
-    /// Parts in order, those that follow each other without a hole as one.
-    pub(super) fn joined(parts: impl Iterator<Item = Self>) -> Vec<Self> {
-        let mut joined: Vec<Self> = Vec::new();
-        for part in parts {
-            match joined.last_mut() {
-                Some(last) if last.end() == part.offset => last.length += part.length,
-                _ => joined.push(part),
-            }
-        }
-        joined
-    }
-
-    /// What is left of the part from an offset in it on.
-    fn from(self, offset: Bytes) -> Self {
-        Self { offset, length: self.end() - offset }
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Layout<B: Backend> {
@@ -53,14 +23,14 @@ pub(super) struct Layout<B: Backend> {
 #[derive(Debug)]
 pub(super) struct Exchange<'a, B: Backend> {
     layout: &'a mut Layout<B>,
-    parts: Vec<Part>,
+    parts: Vec<OffsetRange>,
     pieces: Vec<Piece<B>>,
     /// What has been removed already.
     gone: Vec<Piece<B>>,
 }
 
 impl<'a, B: Backend> Exchange<'a, B> {
-    pub(super) fn new(layout: &'a mut Layout<B>, parts: Vec<Part>, pieces: Vec<Piece<B>>) -> Self {
+    pub(super) fn new(layout: &'a mut Layout<B>, parts: Vec<OffsetRange>, pieces: Vec<Piece<B>>) -> Self {
         Self { layout, parts, pieces, gone: Vec::new() }
     }
 
@@ -107,12 +77,12 @@ impl<B: Backend> Layout<B> {
     }
 
     /// Removes whole mappings, all or none. Each part is made of whole mappings, without a hole.
-    pub(super) fn remove(&mut self, parts: &[Part]) -> Result<()> {
+    pub(super) fn remove(&mut self, parts: &[OffsetRange]) -> Result<()> {
         self.exchange(parts, &[])
     }
 
     /// Removes parts as [`Layout::remove`] does and then maps pieces as [`Layout::place`] does, all or none.
-    pub(super) fn exchange(&mut self, parts: &[Part], pieces: &[Piece<B>]) -> Result<()> {
+    pub(super) fn exchange(&mut self, parts: &[OffsetRange], pieces: &[Piece<B>]) -> Result<()> {
         let mut gone = Vec::new();
         let removed = parts.iter().try_for_each(|part| self.unmap(*part, &mut gone));
         match removed.and_then(|()| self.place(pieces)) {
@@ -158,7 +128,7 @@ impl<B: Backend> Layout<B> {
     }
 
     /// Changes one device's access to whole mappings, all or none.
-    pub(super) fn set_access(&mut self, part: Part, device: DeviceId, access: Access) -> Result<()> {
+    pub(super) fn set_access(&mut self, part: OffsetRange, device: DeviceId, access: Access) -> Result<()> {
         let Err(error) = self.grant(part, &[Grant { device, access }]) else {
             self.table.change(part, |mapping| mapping.access = mapping.access.with(device, access));
             return Ok(());
@@ -181,7 +151,7 @@ impl<B: Backend> Layout<B> {
             while let Some(cut) = self.first_unmap(rest) {
                 let answer = self.unmap_cut(cut, &mut Vec::new());
                 first = first.and(answer);
-                rest = part.from(cut.end());
+                rest = part.from(cut.range.end());
             }
         }
         first
@@ -204,13 +174,13 @@ impl<B: Backend> Layout<B> {
     }
 
     /// The runs of mappings that can be vouched for and follow each other without a hole.
-    pub(super) fn parts(&self) -> Vec<Part> {
+    pub(super) fn parts(&self) -> Vec<OffsetRange> {
         let good = self.table.iter().filter(|(_, mapping)| mapping.out_of_use.is_none());
-        Part::joined(good.map(|(offset, mapping)| Part { offset, length: mapping.length() }))
+        OffsetRange::joined(good.map(|(offset, mapping)| OffsetRange { offset, length: mapping.length() }))
     }
 
     /// The mappings of a part, as they are now.
-    pub(super) fn pieces(&self, part: Part) -> Vec<Piece<B>> {
+    pub(super) fn pieces(&self, part: OffsetRange) -> Vec<Piece<B>> {
         let touching = self.table.touching(part.offset, part.length);
         touching.map(|(offset, mapping)| Piece { offset, mapping: mapping.clone() }).collect()
     }
@@ -220,7 +190,7 @@ impl<B: Backend> Layout<B> {
         &mut self,
         error: Error,
         undo: Error,
-        parts: impl IntoIterator<Item = Part>,
+        parts: impl IntoIterator<Item = OffsetRange>,
     ) -> Error {
         let cause: Box<str> = format!("{error}; {undo}").into();
         for part in parts {
@@ -280,25 +250,25 @@ impl<B: Backend> Layout<B> {
         Ok(())
     }
 
-    pub(super) fn grant(&mut self, part: Part, grants: &[Grant]) -> Result<()> {
+    pub(super) fn grant(&mut self, part: OffsetRange, grants: &[Grant]) -> Result<()> {
         let mut rest = part;
         while let Some(cut) = self.spans.first_cut(rest.offset, rest.length) {
             let (reservation, at) = self.spans.reservation(cut).ok_or_else(|| no_reservation(cut))?;
             // SAFETY: the cut is made of whole mappings without a hole in one reservation, since no mapping crosses
             // a seam; the devices were checked when the access was asked for.
-            unsafe { reservation.set_access(at, cut.length, grants) }?;
-            rest = part.from(cut.end());
+            unsafe { reservation.set_access(at, cut.range.length, grants) }?;
+            rest = part.from(cut.range.end());
         }
         Ok(())
     }
 
     /// Removes the mappings of a part from the driver and from the books, one call after the other. What is gone when
     /// a call fails is in `gone`.
-    pub(super) fn unmap(&mut self, part: Part, gone: &mut Vec<Piece<B>>) -> Result<()> {
+    pub(super) fn unmap(&mut self, part: OffsetRange, gone: &mut Vec<Piece<B>>) -> Result<()> {
         let mut rest = part;
         while let Some(cut) = self.first_unmap(rest) {
             self.unmap_cut(cut, gone)?;
-            rest = part.from(cut.end());
+            rest = part.from(cut.range.end());
         }
         Ok(())
     }
@@ -307,13 +277,13 @@ impl<B: Backend> Layout<B> {
         let (reservation, at) = self.spans.reservation(cut).ok_or_else(|| no_reservation(cut))?;
         // SAFETY: the cut is one whole mapping, or a run of them where the backend takes runs; the caller has waited
         // for the devices, or has just mapped it and told no one the address.
-        unsafe { reservation.unmap(at, cut.length) }?;
-        self.table.take(Part { offset: cut.offset, length: cut.length }, gone);
+        unsafe { reservation.unmap(at, cut.range.length) }?;
+        self.table.take(cut.range, gone);
         Ok(())
     }
 
     /// The first call that unmapping a part of whole mappings takes.
-    fn first_unmap(&self, part: Part) -> Option<Cut> {
+    fn first_unmap(&self, part: OffsetRange) -> Option<Cut> {
         if self.unmaps_runs {
             return self.spans.first_cut(part.offset, part.length);
         }
@@ -323,15 +293,14 @@ impl<B: Backend> Layout<B> {
 
     /// The one cut of a part that crosses no seam.
     fn cut_of(&self, offset: Bytes, length: Bytes) -> Cut {
-        self.spans.first_cut(offset, length).unwrap_or(Cut { span: usize::MAX, offset, length })
+        self.spans
+            .first_cut(offset, length)
+            .unwrap_or(Cut { span: usize::MAX, range: OffsetRange { offset, length } })
     }
 }
 
 fn no_reservation(cut: Cut) -> Error {
-    Error::new(
-        Operation::Unmap,
-        Detail::OutOfRange { offset: cut.offset, length: cut.length, limit: Bytes::ZERO },
-    )
+    Error::new(Operation::Unmap, Detail::OutOfRange { range: cut.range, limit: Bytes::ZERO })
 }
 
 /// Pieces in runs that follow each other without a hole and have the same key.
@@ -350,9 +319,9 @@ pub(super) fn memories<B: Backend>(pieces: &[Piece<B>]) -> impl Iterator<Item = 
 }
 
 /// The part that a run of pieces makes up.
-pub(super) fn part_of<B: Backend>(run: &[Piece<B>]) -> Part {
+pub(super) fn part_of<B: Backend>(run: &[Piece<B>]) -> OffsetRange {
     let offset = run.first().map_or(Bytes::ZERO, |piece| piece.offset);
-    Part { offset, length: run.iter().map(|piece| piece.mapping.length()).sum() }
+    OffsetRange { offset, length: run.iter().map(|piece| piece.mapping.length()).sum() }
 }
 
 impl<B: Backend> Drop for Layout<B> {

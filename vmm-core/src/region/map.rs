@@ -1,12 +1,11 @@
 //! A user's single operations: map a handle, remove mappings, say who may do what.
 
-use super::layout::Part;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::driver::{Backend, WaitFor, wait_for_devices};
 use crate::memory::PhysicalMemory;
 use crate::types::{
-    Access, AccessMap, Address, Bytes, Detail, DeviceId, Error, Operation, Properties, Result,
+    Access, AccessMap, Address, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Properties, Result,
 };
 
 impl<B: Backend> Region<B> {
@@ -46,7 +45,7 @@ impl<B: Backend> Region<B> {
         self.check_part(operation, offset, length)?;
         self.layout.table.check_whole(operation, offset, length)?;
         self.wait(&self.layout, offset, length, done)?;
-        self.layout.remove(&[Part { offset, length }])
+        self.layout.remove(&[OffsetRange { offset, length }])
     }
 
     /// Says what a device may do with the mappings of a part, which must be whole ones without a hole; other devices
@@ -83,15 +82,18 @@ impl<B: Backend> Region<B> {
         if changes && !device.is_host() {
             wait_for_devices(&self.backend, operation, std::iter::once(device))?;
         }
-        self.layout.set_access(Part { offset, length }, device, access)
+        self.layout.set_access(OffsetRange { offset, length }, device, access)
     }
 
     /// Refuses a part in which one reservation ends and the next begins.
     pub(super) fn check_seams(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         match self.layout.spans.first_cut(offset, length) {
-            Some(cut) if cut.length < length => Err(Error::new(
+            Some(cut) if cut.range.length < length => Err(Error::new(
                 operation,
-                Detail::CrossesReservation { offset, length, seam: offset + cut.length },
+                Detail::CrossesReservation {
+                    range: OffsetRange { offset, length },
+                    seam: offset + cut.range.length,
+                },
             )),
             _ => Ok(()),
         }
@@ -119,7 +121,7 @@ pub(crate) fn check_inside(operation: Operation, offset: Bytes, length: Bytes, l
     let overflow = || Error::new(operation, Detail::Overflow { base: offset.0, length: length.0 });
     let end = offset.checked_add(length).ok_or_else(overflow)?;
     if end > limit {
-        Err(Error::new(operation, Detail::OutOfRange { offset, length, limit }))
+        Err(Error::new(operation, Detail::OutOfRange { range: OffsetRange { offset, length }, limit }))
     } else {
         Ok(())
     }

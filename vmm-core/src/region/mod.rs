@@ -72,12 +72,12 @@ use crate::driver::{Backend, WaitFor};
 use crate::memory::PhysicalMemory;
 use crate::types::{
     Access, AccessMap, Address, AddressRange, Alignment, Bytes, Detail, DeviceId, Error, ErrorKind,
-    Granularity, Operation, Properties, Result,
+    Granularity, OffsetRange, Operation, Properties, Result,
 };
 use builder::Growing;
 #[cfg(any(feature = "dlpack", feature = "testkit"))]
 pub(crate) use data::By;
-use layout::{Layout, Part};
+use layout::Layout;
 use suspend::Suspension;
 use table::Mapping;
 
@@ -232,7 +232,7 @@ impl<B: Backend> Region<B> {
     #[must_use]
     pub fn mapping_at(&self, offset: Bytes) -> Option<MappingInfo<'_, B>> {
         let table = &self.layout.table;
-        let (Part { offset, length }, mapping) = table.find(offset)?;
+        let (OffsetRange { offset, length }, mapping) = table.find(offset)?;
         Some(MappingInfo {
             offset,
             length,

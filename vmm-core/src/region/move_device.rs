@@ -7,13 +7,15 @@
 
 use super::Region;
 use super::builder::reserve;
-use super::layout::{Layout, Part};
+use super::layout::Layout;
 use super::map::check_reach;
 use super::table::{Mapping, Piece};
 use super::{Placement, check_aligned};
 use crate::driver::{Backend, WaitFor, check_same};
 use crate::memory::{MemoryId, PhysicalMemory, Segment, StagingRing};
-use crate::types::{Access, AccessMap, Bytes, Detail, DeviceId, Error, Operation, Properties, Result};
+use crate::types::{
+    Access, AccessMap, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Properties, Result,
+};
 use std::collections::HashMap;
 
 /// Which way contents go from one device to another.
@@ -122,7 +124,7 @@ impl<B: Backend> Region<B> {
         if !plan.pairs.is_empty() {
             self.wait(&self.layout, Bytes::ZERO, self.reserved(), done)?;
             moved = self.copy_over(operation, &plan.pairs, device, via)?;
-            self.layout.exchange(&Part::joined(plan.pieces.iter().map(Piece::part)), &plan.pieces)?;
+            self.layout.exchange(&OffsetRange::joined(plan.pieces.iter().map(Piece::part)), &plan.pieces)?;
         }
         self.growing = growing;
         Ok(moved)

@@ -1,9 +1,8 @@
 //! A region as a whole: what it is beside what is mapped, and made again from that at the same addresses.
 
-use super::layout::Part;
 use super::{MappedMemory, Placement, Region, RegionBuilder};
 use crate::driver::Backend;
-use crate::types::{AccessMap, Bytes, DeviceId, Operation, Properties, Result};
+use crate::types::{AccessMap, Bytes, DeviceId, OffsetRange, Operation, Properties, Result};
 
 /// What a [`RegionBuilder`] was told of a region: everything beside its addresses and what is mapped there.
 #[derive(Clone, Debug)]
@@ -108,7 +107,7 @@ impl<B: Backend> Region<B> {
         for (_, mapping) in self.layout.table.touching(offset, length) {
             self.check_ways(operation, std::iter::once((access, mapping.memory.properties())))?;
         }
-        let part = Part { offset, length };
+        let part = OffsetRange { offset, length };
         let now = self.layout.table.at(offset).map_or(AccessMap::NONE, |(_, mapping)| mapping.access);
         let changes: Vec<(DeviceId, _)> =
             now.changes(access).map(|grant| (grant.device, grant.access)).collect();

@@ -4,7 +4,7 @@
 use super::table::{Mapping, Table};
 use crate::driver::Backend;
 use crate::memory::MemoryId;
-use crate::types::{Bytes, Detail, Error, Operation, Result};
+use crate::types::{Bytes, Detail, Error, OffsetRange, Operation, Result};
 use std::collections::HashMap;
 
 impl<B: Backend> Table<B> {
@@ -36,7 +36,7 @@ impl<B: Backend> Table<B> {
             };
             return Err(Error::new(
                 operation,
-                Detail::StillReferenced { offset, length: memory.size(), holder },
+                Detail::StillReferenced { range: OffsetRange { offset, length: memory.size() }, holder },
             ));
         }
         Ok(())

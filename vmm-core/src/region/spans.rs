@@ -4,7 +4,7 @@
 //! part asks for it [cut at the seams](Spans::cut).
 
 use crate::driver::{Backend, Reservation};
-use crate::types::{Address, AddressRange, Bytes};
+use crate::types::{Address, AddressRange, Bytes, OffsetRange};
 
 /// One reservation and the part of the region that lies in it.
 #[derive(Debug)]
@@ -33,15 +33,8 @@ pub(super) struct Spans<B: Backend>(Vec<Span<B>>);
 pub(super) struct Cut {
     /// Which reservation.
     pub(super) span: usize,
-    /// Where the part begins in the region.
-    pub(super) offset: Bytes,
-    pub(super) length: Bytes,
-}
-
-impl Cut {
-    pub(super) fn end(self) -> Bytes {
-        self.offset + self.length
-    }
+    /// Which offsets of the region.
+    pub(super) range: OffsetRange,
 }
 
 impl<B: Backend> Spans<B> {
@@ -94,14 +87,14 @@ impl<B: Backend> Spans<B> {
     /// The reservation of a cut, and the cut's offset in it.
     pub(super) fn reservation(&mut self, cut: Cut) -> Option<(&mut B::Reservation, Bytes)> {
         let span = self.0.get_mut(cut.span)?;
-        Some((&mut span.reservation, cut.offset - span.offset + span.lead))
+        Some((&mut span.reservation, cut.range.offset - span.offset + span.lead))
     }
 
     /// The same, to be asked and not changed.
     #[cfg(unix)]
     pub(super) fn reservation_at(&self, cut: Cut) -> Option<(&B::Reservation, Bytes)> {
         let span = self.0.get(cut.span)?;
-        Some((&span.reservation, cut.offset - span.offset + span.lead))
+        Some((&span.reservation, cut.range.offset - span.offset + span.lead))
     }
 
     /// A part of the region, cut at the borders of the reservations.
@@ -111,7 +104,8 @@ impl<B: Backend> Spans<B> {
         self.0.iter().enumerate().skip(first).map_while(move |(index, span)| {
             let start = span.offset.max(offset);
             let stop = (span.offset + span.length).min(end);
-            (start < stop).then(|| Cut { span: index, offset: start, length: stop - start })
+            (start < stop)
+                .then(|| Cut { span: index, range: OffsetRange { offset: start, length: stop - start } })
         })
     }
 

@@ -4,11 +4,11 @@
 //! whose owner is given the access for that where it has not.
 
 use super::Region;
-use super::layout::{Layout, Part};
+use super::layout::Layout;
 use super::table::{Mapping, Piece};
 use crate::driver::{Backend, WaitFor};
 use crate::memory::{BackingKind, BackingStore, Batch, MemoryId, PhysicalMemory, SavedContents, Segment};
-use crate::types::{Access, AccessMap, Bytes, Detail, Error, Operation, Properties, Result};
+use crate::types::{Access, AccessMap, Bytes, Detail, Error, OffsetRange, Operation, Properties, Result};
 use std::collections::HashMap;
 
 /// As much as is mapped, at least, before the copies of it begin; the next is mapped meanwhile.
@@ -72,8 +72,8 @@ struct Missing {
 }
 
 impl Missing {
-    fn part(&self) -> Part {
-        Part { offset: self.home, length: self.size }
+    fn part(&self) -> OffsetRange {
+        OffsetRange { offset: self.home, length: self.size }
     }
 
     /// What the owner may do at home.

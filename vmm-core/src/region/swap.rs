@@ -4,10 +4,10 @@
 
 use super::Region;
 use super::check_aligned;
-use super::layout::{Exchange, Layout, Part};
+use super::layout::{Exchange, Layout};
 use super::table::{Mapping, Piece};
 use crate::driver::{Backend, WaitFor, check_same};
-use crate::types::{AccessMap, Bytes, Detail, DeviceId, Error, Operation, Result};
+use crate::types::{AccessMap, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result};
 use std::collections::BTreeSet;
 
 impl<B: Backend> Region<B> {
@@ -50,7 +50,8 @@ impl<B: Backend> Region<B> {
         other.check_part(operation, other_offset, length)?;
         self.layout.table.check_whole(operation, offset, length)?;
         other.layout.table.check_whole(operation, other_offset, length)?;
-        let (part, other_part) = (Part { offset, length }, Part { offset: other_offset, length });
+        let (part, other_part) =
+            (OffsetRange { offset, length }, OffsetRange { offset: other_offset, length });
         self.swap_parts(operation, vec![part], other, vec![other_part], done)
     }
 
@@ -82,9 +83,9 @@ impl<B: Backend> Region<B> {
     fn swap_parts(
         &mut self,
         operation: Operation,
-        parts: Vec<Part>,
+        parts: Vec<OffsetRange>,
         other: &mut Self,
-        other_parts: Vec<Part>,
+        other_parts: Vec<OffsetRange>,
         done: WaitFor<'_>,
     ) -> Result<()> {
         let ours = self.coming(operation, &parts, other, &other_parts)?;
@@ -104,9 +105,9 @@ impl<B: Backend> Region<B> {
     fn coming(
         &self,
         operation: Operation,
-        parts: &[Part],
+        parts: &[OffsetRange],
         from: &Self,
-        from_parts: &[Part],
+        from_parts: &[OffsetRange],
     ) -> Result<Vec<Piece<B>>> {
         let mut coming = Vec::new();
         for (to, part) in parts.iter().zip(from_parts) {
@@ -133,9 +134,8 @@ impl<B: Backend> Region<B> {
             Some(grant) => Err(Error::new(
                 operation,
                 Detail::AccessDiffers {
-                    offset,
-                    length,
                     device: grant.device,
+                    range: OffsetRange { offset, length },
                     one: first.get(grant.device),
                     other: grant.access,
                 },
@@ -145,6 +145,6 @@ impl<B: Backend> Region<B> {
 }
 
 /// The devices that have access to some of the parts.
-fn users<B: Backend>(layout: &Layout<B>, parts: &[Part]) -> impl Iterator<Item = DeviceId> {
+fn users<B: Backend>(layout: &Layout<B>, parts: &[OffsetRange]) -> impl Iterator<Item = DeviceId> {
     parts.iter().flat_map(|part| layout.table.devices(part.offset, part.length))
 }

@@ -1,10 +1,9 @@
 //! The books: what is mapped where, with which access. No decision rests on a driver's own record.
 
 use super::index::{Found, Index};
-use super::layout::Part;
 use crate::driver::Backend;
 use crate::memory::PhysicalMemory;
-use crate::types::{AccessMap, Bytes, Detail, DeviceId, Error, Granularity, Operation, Result};
+use crate::types::{AccessMap, Bytes, Detail, DeviceId, Error, Granularity, OffsetRange, Operation, Result};
 use std::ops::Range;
 
 /// One mapping of a whole handle.
@@ -40,8 +39,8 @@ pub(super) struct Piece<B: Backend> {
 }
 
 impl<B: Backend> Piece<B> {
-    pub(super) fn part(&self) -> Part {
-        Part { offset: self.offset, length: self.mapping.length() }
+    pub(super) fn part(&self) -> OffsetRange {
+        OffsetRange { offset: self.offset, length: self.mapping.length() }
     }
 }
 
@@ -60,7 +59,7 @@ pub(super) struct Table<B: Backend> {
     shift: u32,
     index: Index,
     /// Where each mapping lies, by its slot.
-    places: Vec<Part>,
+    places: Vec<OffsetRange>,
     /// By their slots as well.
     mappings: Vec<Mapping<B>>,
     mapped: Bytes,
@@ -92,7 +91,7 @@ impl<B: Backend> Table<B> {
     }
 
     pub(super) fn insert(&mut self, offset: Bytes, mapping: Mapping<B>) {
-        let place = Part { offset, length: mapping.length() };
+        let place = OffsetRange { offset, length: mapping.length() };
         debug_assert_eq!((offset.0 | place.length.0) & (self.granule().0 - 1), 0, "{place:?}");
         self.index.set(self.granules(place), self.places.len());
         self.mapped += place.length;
@@ -103,7 +102,7 @@ impl<B: Backend> Table<B> {
     }
 
     /// Takes mappings that follow each other without a hole out.
-    pub(super) fn take(&mut self, part: Part, taken: &mut Vec<Piece<B>>) {
+    pub(super) fn take(&mut self, part: OffsetRange, taken: &mut Vec<Piece<B>>) {
         let mut next = part.offset;
         while next < part.end()
             && let Some(Found { slot, .. }) = self.index.at(next.0 >> self.shift)
@@ -116,7 +115,7 @@ impl<B: Backend> Table<B> {
     }
 
     /// Takes one mapping out; the last one gets its slot.
-    fn remove(&mut self, slot: usize, place: Part) -> Mapping<B> {
+    fn remove(&mut self, slot: usize, place: OffsetRange) -> Mapping<B> {
         self.index.clear(self.granules(place));
         self.places.swap_remove(slot);
         let mapping = self.mappings.swap_remove(slot);
@@ -142,14 +141,14 @@ impl<B: Backend> Table<B> {
     }
 
     /// The numbers of the granules that have a byte in a part; of the one at its offset, if it is empty.
-    fn granules(&self, part: Part) -> Range<u64> {
+    fn granules(&self, part: OffsetRange) -> Range<u64> {
         let first = part.offset.0 >> self.shift;
         let last = part.end().0.saturating_sub(1) >> self.shift;
         first..first.max(last).saturating_add(1)
     }
 
     /// The first mapping in some granules, which are those behind it afterwards.
-    fn next_of(&self, granules: &mut Range<u64>) -> Option<(usize, Part)> {
+    fn next_of(&self, granules: &mut Range<u64>) -> Option<(usize, OffsetRange)> {
         if granules.is_empty() {
             return None;
         }
@@ -161,12 +160,12 @@ impl<B: Backend> Table<B> {
     }
 
     /// The mappings that have a byte in a part.
-    fn walk(&self, part: Part) -> Walk<'_, B> {
+    fn walk(&self, part: OffsetRange) -> Walk<'_, B> {
         Walk { table: self, granules: self.granules(part) }
     }
 
     /// The first mapping that begins in a part.
-    pub(super) fn first_in(&self, part: Part) -> Option<Part> {
+    pub(super) fn first_in(&self, part: OffsetRange) -> Option<OffsetRange> {
         if part.length.is_zero() {
             return None;
         }
@@ -198,11 +197,11 @@ impl<B: Backend> Table<B> {
     }
 
     /// The mapping that holds `offset`, and where it lies. Its record is not read.
-    pub(super) fn find(&self, offset: Bytes) -> Option<(Part, &Mapping<B>)> {
+    pub(super) fn find(&self, offset: Bytes) -> Option<(OffsetRange, &Mapping<B>)> {
         let granule = offset.0 >> self.shift;
         let Found { slot, is_alone } = self.index.at(granule)?;
         let place = match is_alone {
-            true => Part { offset: Bytes(granule << self.shift), length: self.granule() },
+            true => OffsetRange { offset: Bytes(granule << self.shift), length: self.granule() },
             false => *self.places.get(slot)?,
         };
         Some((place, self.mappings.get(slot)?))
@@ -219,11 +218,11 @@ impl<B: Backend> Table<B> {
         offset: Bytes,
         length: Bytes,
     ) -> impl Iterator<Item = (Bytes, &Mapping<B>)> {
-        self.walk(Part { offset, length }).map(|(place, mapping)| (place.offset, mapping))
+        self.walk(OffsetRange { offset, length }).map(|(place, mapping)| (place.offset, mapping))
     }
 
     /// Changes the mappings that have a byte in the part.
-    pub(super) fn change(&mut self, part: Part, change: impl Fn(&mut Mapping<B>)) {
+    pub(super) fn change(&mut self, part: OffsetRange, change: impl Fn(&mut Mapping<B>)) {
         let mut granules = self.granules(part);
         while let Some((slot, _)) = self.next_of(&mut granules)
             && let Some(mapping) = self.mappings.get_mut(slot)
@@ -238,13 +237,16 @@ impl<B: Backend> Table<B> {
         if self.end() <= offset {
             return Ok(());
         }
-        match self.walk(Part { offset, length }).next() {
+        match self.walk(OffsetRange { offset, length }).next() {
             None => Ok(()),
-            Some((Part { offset: mapped_offset, length: mapped_length }, mapping)) => {
+            Some((OffsetRange { offset: mapped_offset, length: mapped_length }, mapping)) => {
                 check_in_use(operation, mapped_offset, mapping)?;
                 Err(Error::new(
                     operation,
-                    Detail::AlreadyMapped { offset, length, mapped_offset, mapped_length },
+                    Detail::AlreadyMapped {
+                        range: OffsetRange { offset, length },
+                        mapping: OffsetRange { offset: mapped_offset, length: mapped_length },
+                    },
                 ))
             }
         }
@@ -253,7 +255,7 @@ impl<B: Backend> Table<B> {
     /// Refuses a part that is not mapped throughout; the part may begin and end inside a mapping.
     pub(super) fn check_mapped(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         let mut next = offset;
-        for (place, mapping) in self.walk(Part { offset, length }) {
+        for (place, mapping) in self.walk(OffsetRange { offset, length }) {
             check_in_use(operation, place.offset, mapping)?;
             if place.offset > next {
                 break;
@@ -265,14 +267,19 @@ impl<B: Backend> Table<B> {
         }
         Err(Error::new(
             operation,
-            Detail::NotMapped { offset, length, hole: next, mapped: self.mapped, end: self.end() },
+            Detail::NotMapped {
+                range: OffsetRange { offset, length },
+                hole: next,
+                mapped: self.mapped,
+                end: self.end(),
+            },
         ))
     }
 
     /// Refuses a part that is not made of whole mappings without a hole.
     pub(super) fn check_whole(&self, operation: Operation, offset: Bytes, length: Bytes) -> Result<()> {
         if let Some((place, alone)) = self.find(offset)
-            && place == (Part { offset, length })
+            && place == (OffsetRange { offset, length })
         {
             return check_in_use(operation, offset, alone);
         }
@@ -280,9 +287,12 @@ impl<B: Backend> Table<B> {
         let cut = |at: Bytes| self.find(at).map(|(place, _)| place).filter(|place| place.offset != at);
         match cut(offset).or_else(|| cut(offset + length)) {
             None => Ok(()),
-            Some(Part { offset: mapped_offset, length: mapped_length }) => Err(Error::new(
+            Some(OffsetRange { offset: mapped_offset, length: mapped_length }) => Err(Error::new(
                 operation,
-                Detail::PartialMapping { offset, length, mapped_offset, mapped_length },
+                Detail::PartialMapping {
+                    range: OffsetRange { offset, length },
+                    mapping: OffsetRange { offset: mapped_offset, length: mapped_length },
+                },
             )),
         }
     }
@@ -303,7 +313,7 @@ struct Walk<'a, B: Backend> {
 }
 
 impl<'a, B: Backend> Iterator for Walk<'a, B> {
-    type Item = (Part, &'a Mapping<B>);
+    type Item = (OffsetRange, &'a Mapping<B>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let (slot, place) = self.table.next_of(&mut self.granules)?;
@@ -337,7 +347,10 @@ fn check_in_use<B: Backend>(operation: Operation, offset: Bytes, mapping: &Mappi
         None => Ok(()),
         Some(cause) => Err(Error::new(
             operation,
-            Detail::Poisoned { offset, length: mapping.length(), cause: cause.clone().into() },
+            Detail::Poisoned {
+                range: OffsetRange { offset, length: mapping.length() },
+                cause: cause.clone().into(),
+            },
         )),
     }
 }

@@ -6,7 +6,8 @@ use super::shared::{Marks, Shared};
 use super::thread::{PremapThread, PremapWork, Registration};
 use crate::sync::Arc;
 use gpu_vmm_core::{
-    Address, Backend, Bytes, Detail, Error, Growth, GrowthKind, Operation, Region, Result, Shrunk, WaitFor,
+    Address, Backend, Bytes, Detail, Error, Growth, GrowthKind, OffsetRange, Operation, Region, Result,
+    Shrunk, WaitFor,
 };
 
 /// A region whose next part is mapped before it is asked for, by an [`PremapThread`]: a step of growth that was outcome
@@ -191,7 +192,7 @@ impl<B: Backend> GrowingRegion<B> {
         if size > end {
             return Err(Error::new(
                 operation,
-                Detail::OutOfRange { offset: Bytes::ZERO, length: size, limit: end },
+                Detail::OutOfRange { range: OffsetRange { offset: Bytes::ZERO, length: size }, limit: end },
             ));
         }
         let removed = region.shrink_to(size, done)?.removed;

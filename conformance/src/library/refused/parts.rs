@@ -57,7 +57,7 @@ fn over_a_hole<B: Workbench>(subject: &Subject<B>) {
         refused!(region.count_wrong(subject.device, offset, length, 1), Detail::NotMapped { .. });
     }
     let around = region.read(subject.units(2) - Bytes(1), &mut [0; 2]);
-    refused!(around, Detail::NotMapped { .. }, format!("nothing is at offset {}", subject.units(2)));
+    refused!(around, Detail::NotMapped { .. }, format!("nothing is mapped at offset {}", subject.units(2)));
 }
 
 fn behind_the_region<B: Workbench>(subject: &Subject<B>) {

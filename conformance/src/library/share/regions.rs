@@ -335,7 +335,7 @@ fn growth_into_a_wall<B: Workbench>(subject: &Subject<B>) {
     exporter.publish(&region).unwrap();
     let refused = exporter.wait_applied(SOON).unwrap_err();
     assert!(
-        matches!(refused.extension(), Some(PeerError::Refused { why, .. }) if why.contains("instead of the address")),
+        matches!(refused.extension(), Some(PeerError::Refused { why, .. }) if why.contains("the driver returned address")),
         "{refused}"
     );
     child.send(());

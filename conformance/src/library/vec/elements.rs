@@ -73,7 +73,7 @@ fn by_index<B: Workbench>(subject: &Subject<B>) {
         refused!(numbers.get(index), Detail::NoSuchElement { .. } | Detail::TooManyElements { .. });
     }
     let error = numbers.write(2, &[0, 0]).unwrap_err();
-    assert_eq!(error.to_string(), "write: the index 3 is not below the length 3");
+    assert_eq!(error.to_string(), "write: index 3 is not below the length 3");
     let mut two = [0; 2];
     numbers.read(1, &mut two).unwrap();
     assert_eq!(two, [8, 7]);

@@ -130,7 +130,7 @@ fn dma_bufs_that_are_not_supported_say_so(_: &Cuda) {
 fn short_memory_of_the_host(cuda: &Cuda) {
     let backend = open();
     let error = PhysicalMemory::create(&backend, UNIT, on_the_node()).unwrap_err();
-    assert!(error.to_string().contains("the host has "), "{error}");
+    assert!(error.to_string().contains("the host is out of memory"), "{error}");
     let Detail::OutOfMemory { device, requested, free, total, .. } = error.detail() else {
         panic!("{error}")
     };

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::memory::files::{failed, read_exact_at, write_all_at};
-use crate::types::{Bytes, Detail, Error, Operation, Result};
+use crate::types::{Bytes, Detail, Error, OffsetRange, Operation, Result};
 use enum_dispatch::enum_dispatch;
 use std::fs::OpenOptions;
 use std::io;
@@ -139,7 +139,10 @@ mod pages {
 }
 
 fn outside(at: Bytes) -> Error {
-    Error::new(Operation::KeepContents, Detail::OutOfRange { offset: at, length: Bytes(1), limit: at })
+    Error::new(
+        Operation::KeepContents,
+        Detail::OutOfRange { range: OffsetRange { offset: at, length: Bytes(1) }, limit: at },
+    )
 }
 
 /// A file that has no name any more. The system takes it back when this is dropped, or the process ends.

@@ -9,7 +9,7 @@ use super::tensor::{LegacyTensor, Tensor};
 use super::view::{LaidOut, TensorView};
 use crate::driver::Backend;
 use crate::region::{By, Region};
-use crate::types::{Access, Bytes, Detail, DeviceId, Error, Operation, Result, Vendor};
+use crate::types::{Access, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result, Vendor};
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
@@ -83,7 +83,10 @@ fn place<B: Backend>(
     let segments = region.segments(OPERATION, offset, length, need, by)?;
     let limit = region.reserved();
     if offset > limit {
-        return Err(Error::new(OPERATION, Detail::OutOfRange { offset, length, limit }));
+        return Err(Error::new(
+            OPERATION,
+            Detail::OutOfRange { range: OffsetRange { offset, length }, limit },
+        ));
     }
     if device.is_some_and(DeviceId::is_host) {
         return Ok(DLDevice::of(Vendor::Host, DeviceId::HOST));

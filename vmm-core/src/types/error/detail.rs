@@ -2,7 +2,9 @@
 
 use super::driver::{DriverError, LoadAttempt, list};
 use super::{Error, ExtensionError};
-use crate::types::{Access, Address, AddressRange, Alignment, BankId, Bytes, DeviceId, Granularity, Vendor};
+use crate::types::{
+    Access, Address, AddressRange, Alignment, BankId, Bytes, DeviceId, Granularity, OffsetRange, Vendor,
+};
 use std::sync::Arc;
 
 /// What is behind an [`Error`], with the numbers that it prints.
@@ -13,12 +15,12 @@ use std::sync::Arc;
 #[non_exhaustive]
 pub enum Detail {
     /// A size of zero.
-    #[error("the size is zero; give at least one byte")]
+    #[error("the size is zero; pass at least one byte")]
     ZeroSize,
     /// A size, an offset or an address that is no multiple of what it must be.
     #[error(
-        "the {what} {value:#x} is not a multiple of the granularity {granularity}; \
-         the next below is {:#x}", value - value % granularity.bytes().0
+        "{what} {value:#x} is not a multiple of the granularity ({granularity}); the next lower multiple is {:#x}",
+        value - value % granularity.bytes().0
     )]
     Unaligned {
         /// Which of the numbers: `size`, `offset`, `length`, `address`.
@@ -29,16 +31,13 @@ pub enum Detail {
         granularity: Granularity,
     },
     /// An alignment that no reservation can have.
-    #[error(
-        "an alignment of {} bytes cannot be had; it must be a power of two, at most {}",
-        alignment.0, Alignment::MAX
-    )]
+    #[error("alignment {} is not a power of two of at most {}", alignment.0, Alignment::MAX)]
     BadAlignment {
         /// The alignment.
         alignment: Bytes,
     },
     /// An offset and a length, or an address and a size, whose sum does not fit 64 bits.
-    #[error("{base:#x} + {length:#x} is more than 2^64 - 1")]
+    #[error("{base:#x} + {length:#x} exceeds 2^64 - 1")]
     Overflow {
         /// The offset or address.
         base: u64,
@@ -46,20 +45,15 @@ pub enum Detail {
         length: u64,
     },
     /// A part that lies, wholly or partly, outside of the region, the memory or the multicast object.
-    #[error(
-        "{length} at offset {offset} end at {}, behind the {limit} that there are",
-        *offset + *length
-    )]
+    #[error("{range} ends at {}, beyond the limit of {limit}", range.end())]
     OutOfRange {
-        /// Where the part begins.
-        offset: Bytes,
-        /// How long it is.
-        length: Bytes,
+        /// The part.
+        range: OffsetRange,
         /// How much there is.
         limit: Bytes,
     },
     /// A reservation larger than any address space.
-    #[error("{size} of addresses are more than a process can have ({limit})")]
+    #[error("{size} of addresses exceed the address space of a process ({limit})")]
     AddressSpaceExhausted {
         /// How much.
         size: Bytes,
@@ -67,7 +61,7 @@ pub enum Detail {
         limit: Bytes,
     },
     /// More memory than the device has, free or not.
-    #[error("{requested} are more than the {total} of {device}")]
+    #[error("{requested} exceed the {total} of {device}")]
     ExceedsDevice {
         /// How much memory.
         requested: Bytes,
@@ -77,30 +71,20 @@ pub enum Detail {
         total: Bytes,
     },
     /// A mapping is there already.
-    #[error(
-        "{length} at offset {offset} overlap the mapping of {mapped_length} at offset {mapped_offset}; \
-         unmap that one first"
-    )]
+    #[error("{range} overlaps the mapping of {mapping}; unmap that one first")]
     AlreadyMapped {
-        /// Where the part begins.
-        offset: Bytes,
-        /// How long it is.
-        length: Bytes,
-        /// Where the mapping in the way begins.
-        mapped_offset: Bytes,
-        /// How long that mapping is.
-        mapped_length: Bytes,
+        /// The part.
+        range: OffsetRange,
+        /// The mapping in the way.
+        mapping: OffsetRange,
     },
     /// Nothing is mapped in some of the part.
     #[error(
-        "{length} at offset {offset} are not all mapped: nothing is at offset {hole}; \
-         {mapped} are mapped up to offset {end}"
+        "{range} is not fully mapped: nothing is mapped at offset {hole}; {mapped} are mapped, up to offset {end}"
     )]
     NotMapped {
-        /// Where the part begins.
-        offset: Bytes,
-        /// How long it is.
-        length: Bytes,
+        /// The part.
+        range: OffsetRange,
         /// The first offset at which nothing is mapped.
         hole: Bytes,
         /// How much of the region is mapped.
@@ -109,35 +93,25 @@ pub enum Detail {
         end: Bytes,
     },
     /// A part that cuts through a mapping, where whole mappings are needed.
-    #[error(
-        "{length} at offset {offset} cut the mapping of {mapped_length} at offset {mapped_offset}; \
-         drivers unmap and protect whole mappings only"
-    )]
+    #[error("{range} cuts the mapping of {mapping}; drivers unmap and protect whole mappings only")]
     PartialMapping {
-        /// Where the part begins.
-        offset: Bytes,
-        /// How long it is.
-        length: Bytes,
-        /// Where the mapping that is cut begins.
-        mapped_offset: Bytes,
-        /// How long that mapping is.
-        mapped_length: Bytes,
+        /// The part.
+        range: OffsetRange,
+        /// The mapping that is cut.
+        mapping: OffsetRange,
     },
     /// One handle across the border of two reservations, which HIP refuses.
     #[error(
-        "{length} at offset {offset} cross the border of two reservations at offset {seam}; \
-         map one handle up to it and another from it on"
+        "{range} crosses the border of two reservations at offset {seam}; map one handle up to it and another from it on"
     )]
     CrossesReservation {
-        /// Where the part begins.
-        offset: Bytes,
-        /// How long it is.
-        length: Bytes,
+        /// The part.
+        range: OffsetRange,
         /// Where the next reservation begins.
         seam: Bytes,
     },
     /// The address that had to be had is taken. What was offered instead has been given back.
-    #[error("the driver offers {offered} instead of the address {wanted} that was demanded")]
+    #[error("the driver returned address {offered} instead of {wanted}, which was required")]
     AddressTaken {
         /// The address that had to be.
         wanted: Address,
@@ -148,8 +122,8 @@ pub enum Detail {
     /// instead has been given back. A kernel that gives a process 39 bits of addresses, as some of ARM's do, has none of
     /// them, and a driver may take no hints.
     #[error(
-        "none of {tries} places in {window} was given, which are what other processes can have as well: \
-         for {wanted} the driver offers {offered}"
+        "none of {tries} addresses in {window}, which other processes can reserve as well, was free: \
+         for {wanted} the driver returned {offered}"
     )]
     NotRestorable {
         /// How many places were asked for.
@@ -162,7 +136,7 @@ pub enum Detail {
         offered: Address,
     },
     /// A device that the backend does not have.
-    #[error("there is no {device}; the {vendor} backend has {count}")]
+    #[error("{device} does not exist; the {vendor} backend has {count}")]
     NoSuchDevice {
         /// The device.
         device: DeviceId,
@@ -180,7 +154,7 @@ pub enum Detail {
         owner: DeviceId,
     },
     /// A device that would have to read or write where it may not.
-    #[error("{device} has {have} at offset {offset} and would need {need}")]
+    #[error("{device} has {have} at offset {offset} and needs {need}")]
     NoAccess {
         /// Who would do it.
         device: DeviceId,
@@ -192,7 +166,7 @@ pub enum Detail {
         need: Access,
     },
     /// A mapping of memory shorter than the type, or a count that does not fit.
-    #[error("{count} elements of {element} bytes are more than 2^64 - 1 bytes")]
+    #[error("{count} elements of {element} bytes exceed 2^64 - 1 bytes")]
     TooManyElements {
         /// How many.
         count: usize,
@@ -200,7 +174,7 @@ pub enum Detail {
         element: usize,
     },
     /// An index behind the end.
-    #[error("the index {index} is not below the length {length}")]
+    #[error("index {index} is not below the length {length}")]
     NoSuchElement {
         /// The index.
         index: usize,
@@ -225,7 +199,7 @@ pub enum Detail {
         count: usize,
     },
     /// Memory that another backend, or another instance of this one, made.
-    #[error("the memory belongs to {theirs}, and what it is for to {ours}; create it on that backend")]
+    #[error("the memory belongs to {theirs}, expected {ours}; create it on that backend")]
     ForeignHandle {
         /// Whose the handle is.
         theirs: String,
@@ -233,7 +207,7 @@ pub enum Detail {
         ours: String,
     },
     /// A stream of another device, or of another context, than the event that was to be recorded there.
-    #[error("the stream is of {theirs}, and the event of {ours}; take an event of the stream's")]
+    #[error("the stream belongs to {theirs}, and the event to {ours}; use an event of the stream's")]
     ForeignStream {
         /// Whose the stream is.
         theirs: String,
@@ -247,7 +221,7 @@ pub enum Detail {
         why: String,
     },
     /// A device that is not one of those which this process has in a multicast team.
-    #[error("{device} is not in the team; of this process are {team}")]
+    #[error("{device} is not in the team; this process has {team} in it")]
     NotInTeam {
         /// The device.
         device: DeviceId,
@@ -255,21 +229,14 @@ pub enum Detail {
         team: String,
     },
     /// Memory of the device is bound to that part of a multicast object already.
-    #[error(
-        "{length} at offset {offset} overlap the {bound_length} of {device} that are bound at offset \
-         {bound_offset}; unbind those first"
-    )]
+    #[error("{range} overlaps the {binding} that are bound for {device}; unbind those first")]
     AlreadyBound {
         /// Whose memory it is.
         device: DeviceId,
-        /// Where the part begins.
-        offset: Bytes,
-        /// How long it is.
-        length: Bytes,
-        /// Where the binding in the way begins.
-        bound_offset: Bytes,
-        /// How long that binding is.
-        bound_length: Bytes,
+        /// The part.
+        range: OffsetRange,
+        /// The binding in the way.
+        binding: OffsetRange,
     },
     /// No memory of the device is bound where there should be some.
     #[error("no memory of {device} is bound {place}")]
@@ -288,7 +255,7 @@ pub enum Detail {
         there: String,
     },
     /// The device has not that much memory free.
-    #[error("{device} has {free} free of {total} and {requested} were asked for ({source})")]
+    #[error("{device} is out of memory (requested {requested}, free {free} of {total}): {source}")]
     OutOfMemory {
         /// The device.
         device: DeviceId,
@@ -302,13 +269,13 @@ pub enum Detail {
         source: DriverError,
     },
     /// This backend, device or version cannot do it.
-    #[error("not supported here: {reason}")]
+    #[error("not supported: {reason}")]
     Unsupported {
         /// Why not.
         reason: String,
     },
     /// No library of the vendor could be loaded.
-    #[error("the {vendor} backend found no usable library ({what}); looked for:{}", list(tried))]
+    #[error("the {vendor} backend found no usable library ({what}); tried:{}", list(tried))]
     LibraryNotFound {
         /// The vendor.
         vendor: Vendor,
@@ -336,7 +303,7 @@ pub enum Detail {
         reason: String,
     },
     /// The process forked after the backend was opened; drivers do not work in the child.
-    #[error("this process was forked from one that had the driver open; open GPUs after fork, or use exec")]
+    #[error("this process was forked after the driver was opened; open GPUs after fork, or use exec")]
     Forked,
     /// Memory of another process that cannot be taken in here: what it was made with is not what is here.
     #[error("the exporter's {what} is {theirs}; {ours}")]
@@ -349,17 +316,15 @@ pub enum Detail {
         ours: String,
     },
     /// A part of the region whose state could not be put back after an earlier failure.
-    #[error("the part of {length} at offset {offset} is out of use since undoing failed: {cause}")]
+    #[error("{range} cannot be used since an earlier rollback failed: {cause}")]
     Poisoned {
-        /// Where the part begins.
-        offset: Bytes,
-        /// How long it is.
-        length: Bytes,
+        /// The part.
+        range: OffsetRange,
         /// What had failed.
         cause: String,
     },
     /// An operation failed, and putting back what it had done failed too; that part is out of use.
-    #[error("{}; and undoing it failed: {undo}", error.detail())]
+    #[error("{}; the rollback failed as well: {undo}", error.detail())]
     RollbackFailed {
         /// Why the operation failed.
         error: Error,
@@ -377,8 +342,8 @@ pub enum Detail {
     /// The region is suspended and its contents are kept, but its addresses went to somebody else while the driver gave
     /// the memory back.
     #[error(
-        "the region is suspended and its contents are kept, but of its {reserved} at {address} addresses \
-         were lost meanwhile, and it can be resumed when they are free again: {source}"
+        "the region is suspended and its contents are saved, but some of its {reserved} at {address} addresses were \
+         taken meanwhile; resume it when they are free again: {source}"
     )]
     AddressesLost {
         /// Where the region begins.
@@ -391,7 +356,7 @@ pub enum Detail {
     /// Of several regions some were done, and the next could not be; or the last of those done is
     /// [suspended without its addresses](Self::AddressesLost).
     #[error(
-        "of the {regions} regions tagged {tag:?}, {done} are done{}; do it again to go on there: {source}",
+        "of the {regions} regions tagged {tag:?}, {done} are done{}; call it again to continue: {source}",
         if matches!(source.detail(), Self::AddressesLost { .. }) { ", the last of them without its addresses" } else { ", and the next failed" }
     )]
     Partial {
@@ -405,25 +370,20 @@ pub enum Detail {
         source: Error,
     },
     /// Memory that somebody else has too, so that it could not be given back, or would not come back as the same.
-    #[error("the memory of {length} at offset {offset} {holder}")]
+    #[error("the memory of {range} {holder}")]
     StillReferenced {
         /// Where it is mapped in the region.
-        offset: Bytes,
-        /// How long it is.
-        length: Bytes,
+        range: OffsetRange,
         /// Who has it, and what would be right.
         holder: &'static str,
     },
     /// Mappings with unequal access that one mapping would have to take the place of.
     #[error(
-        "the part of {length} at offset {offset} would become one mapping, and its access is not the \
-         same throughout: {device} has {one} and {other}; make it the same first"
+        "{range} would become one mapping, and its access differs: {device} has {one} and {other}; make it equal first"
     )]
     AccessDiffers {
-        /// Where the part begins.
-        offset: Bytes,
-        /// How long it is.
-        length: Bytes,
+        /// The part.
+        range: OffsetRange,
         /// Whose access.
         device: DeviceId,
         /// What it has at the beginning.
@@ -433,8 +393,7 @@ pub enum Detail {
     },
     /// The addresses behind the region are its guard.
     #[error(
-        "the region ends at {end}, and behind it lies its guard of {guard}; reserve more when it is \
-         made, or let it move"
+        "the region ends at {end}, followed by its guard of {guard}; reserve more addresses, or let it move"
     )]
     Guarded {
         /// Where the region ends.
@@ -443,7 +402,7 @@ pub enum Detail {
         guard: Bytes,
     },
     /// What is to keep the contents of suspended memory has not that much room.
-    #[error("{needed} are to be kept, and {free} of {capacity} are free for that")]
+    #[error("{needed} are to be saved, and {free} of {capacity} are free in the backing store")]
     BackingStoreFull {
         /// How much is to be kept.
         needed: Bytes,
@@ -473,7 +432,7 @@ pub enum Detail {
         source: DriverError,
     },
     /// A driver answered success and did something else.
-    #[error("the driver did not do what it said: {what}")]
+    #[error("the driver reported success and did something else: {what}")]
     DriverContractViolated {
         /// What it did instead.
         what: String,
@@ -494,7 +453,5 @@ pub enum Detail {
 /// Why nothing can be waited for, and what to do.
 fn capturing(source: Option<&DriverError>) -> String {
     let answer = source.map(|source| format!(" ({source})")).unwrap_or_default();
-    format!(
-        "a stream captures work for a graph, so that nothing can be waited for{answer}; end the capture first"
-    )
+    format!("cannot wait while a stream captures into a graph{answer}; end the capture first")
 }

@@ -25,13 +25,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// program that needs those matches on the [`detail`](Self::detail).
 ///
 /// ```
-/// use gpu_vmm_core::{Bytes, Detail, Error, ErrorKind, Operation};
+/// use gpu_vmm_core::{Bytes, Detail, Error, ErrorKind, OffsetRange, Operation};
 ///
-/// let (offset, length, limit) = (Bytes::mib(6), Bytes::mib(4), Bytes::mib(8));
-/// let error = Error::new(Operation::Unmap, Detail::OutOfRange { offset, length, limit });
+/// let range = OffsetRange { offset: Bytes::mib(6), length: Bytes::mib(4) };
+/// let error = Error::new(Operation::Unmap, Detail::OutOfRange { range, limit: Bytes::mib(8) });
 /// assert_eq!(error.kind(), ErrorKind::OutOfRange);
 /// assert_eq!(error.operation(), Operation::Unmap);
-/// assert_eq!(error.to_string(), "unmap: 4 MiB at offset 6 MiB end at 10 MiB, behind the 8 MiB that there are");
+/// assert_eq!(error.to_string(), "unmap: 4 MiB at offset 6 MiB ends at 10 MiB, beyond the limit of 8 MiB");
 /// ```
 #[derive(Clone)]
 pub struct Error(Box<Failed>);

@@ -53,12 +53,12 @@ fn a_binding_that_cannot_be_is_refused(cuda: &Cuda) {
     refused!(
         object.bind(Bytes::ZERO, &memory(&backend, TWO), Bytes::ZERO, SIZE),
         Detail::NotInTeam { .. },
-        "device 1 is not in the team; of this process are device 0"
+        "device 1 is not in the team; this process has device 0 in it"
     );
     for (offset, from, length, what) in [
-        (GRANULE, Bytes::ZERO, UNIT, "the offset 0x200000"),
-        (Bytes::ZERO, GRANULE, UNIT, "the offset in the memory 0x200000"),
-        (Bytes::ZERO, Bytes::ZERO, GRANULE, "the length 0x200000"),
+        (GRANULE, Bytes::ZERO, UNIT, "offset 0x200000"),
+        (Bytes::ZERO, GRANULE, UNIT, "offset in the memory 0x200000"),
+        (Bytes::ZERO, Bytes::ZERO, GRANULE, "length 0x200000"),
     ] {
         refused!(object.bind(offset, &own, from, length), Detail::Unaligned { .. }, what);
     }
