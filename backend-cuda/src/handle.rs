@@ -41,7 +41,7 @@ impl CudaHandle {
     ///
     /// # Safety
     ///
-    /// As [`MemoryCalls::create`].
+    /// As [`MemoryCalls::create`](gpu_vmm_core::MemoryCalls::create).
     pub(crate) unsafe fn create(backend: &CudaBackend, size: Bytes, properties: &Properties) -> Result<Self> {
         const OPERATION: Operation = Operation::CreateMemory;
         backend.here(OPERATION)?;
@@ -66,7 +66,7 @@ impl CudaHandle {
     ///
     /// # Safety
     ///
-    /// As [`MemoryCalls::import`], and `shareable` is a handle of this type in the form in
+    /// As [`MemoryCalls::import`](gpu_vmm_core::MemoryCalls::import), and `shareable` is a handle of this type in the form in
     /// which `cuda.h` wants it.
     pub(crate) unsafe fn import_as(
         backend: &CudaBackend,

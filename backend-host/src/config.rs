@@ -85,8 +85,8 @@ impl HostConfig {
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`](gpu_vmm_core::Detail::Unsupported) for numbers that no machine here can have, and on
-    /// systems other than 64-bit Linux; [`Detail::Driver`](gpu_vmm_core::Detail::Driver) where the kernel gives no
+    /// [`Detail::Unsupported`] for numbers that no machine here can have, and on
+    /// systems other than 64-bit Linux; [`Detail::Driver`] where the kernel gives no
     /// memfd.
     pub fn open(&self) -> Result<HostBackend> {
         HostBackend::with(self)

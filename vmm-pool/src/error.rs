@@ -4,7 +4,7 @@ use crate::PoolStats;
 use gpu_vmm_core::{Address, Bytes, DeviceId, DriverError, Error, ErrorKind, ExtensionError};
 
 /// What is behind an error of a pool, beside what the core or a driver answers.
-/// [`Error::extension`](gpu_vmm_core::Error::extension) returns it.
+/// [`Error::extension`] returns it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {

@@ -20,8 +20,8 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// Those of [`PhysicalMemory::export`], [`Detail::Unsupported`](gpu_vmm_core::Detail::Unsupported) where the device has no UUID,
-    /// [`PeerError::Gone`](PeerError::Gone), and [`PeerError::TimedOut`](PeerError::TimedOut) where the other process
+    /// Those of [`PhysicalMemory::export`], [`Detail::Unsupported`] where the device has no UUID,
+    /// [`PeerError::Gone`], and [`PeerError::TimedOut`] where the other process
     /// does not read.
     pub fn send_memory<B: Backend>(&mut self, backend: &B, memory: &PhysicalMemory<B>) -> Result<()> {
         let operation = Operation::SendMemory;
@@ -36,8 +36,8 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`PeerError::TimedOut`](PeerError::TimedOut), [`PeerError::Gone`](PeerError::Gone),
-    /// [`PeerError::BadMessage`](PeerError::BadMessage); [`Detail::Mismatch`](gpu_vmm_core::Detail::Mismatch) where it is another
+    /// [`PeerError::TimedOut`], [`PeerError::Gone`],
+    /// [`PeerError::BadMessage`]; [`Detail::Mismatch`] where it is another
     /// vendor's memory, of a device that is not here, or in units that are not those here; what the driver says of the
     /// descriptor.
     pub fn receive_memory<B: Backend>(&mut self, backend: &B) -> Result<PhysicalMemory<B>> {

@@ -36,7 +36,7 @@ pub unsafe trait Event: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Detail::ForeignStream`](crate::Detail::ForeignStream) for a stream of another device or, on CUDA, of another context;
+    /// [`Detail::ForeignStream`] for a stream of another device or, on CUDA, of another context;
     /// then the event marks what it did before. Else what the driver answers.
     fn record(&mut self, stream: Stream<'_>) -> Result<()>;
 

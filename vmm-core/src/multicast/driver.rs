@@ -24,8 +24,8 @@ pub unsafe trait MulticastBackend: Backend {
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`](crate::Detail::Unsupported) with the reason that the
-    /// [capability](crate::Feature::Multicast) has; [`Detail::Forked`](crate::Detail::Forked).
+    /// [`Detail::Unsupported`] with the reason that the
+    /// [capability](crate::Feature::Multicast) has; [`Detail::Forked`].
     fn multicast(&self, operation: Operation) -> Result<Self::Driver>;
 }
 
@@ -46,7 +46,7 @@ pub unsafe trait MulticastDriver: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`](crate::Detail::Unsupported) with the reason.
+    /// [`Detail::Unsupported`] with the reason.
     fn check_device(&self, operation: Operation, device: DeviceId) -> Result<()>;
 
     /// What an object of `devices` devices and `size` bytes is made in. CUDA: `cuMulticastGetGranularity`.

@@ -26,7 +26,7 @@ impl<T> Lock<T> {
     ///
     /// # Errors
     ///
-    /// [`Detail::Forked`](crate::Detail::Forked) in a child of the process.
+    /// [`Detail::Forked`] in a child of the process.
     pub fn lock(&self, operation: Operation) -> Result<MutexGuard<'_, T>> {
         self.process.check(operation)?;
         Ok(self.value.lock().unwrap_or_else(PoisonError::into_inner))

@@ -30,7 +30,7 @@ pub unsafe trait Handle: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`](crate::Detail::Unsupported) where the memory was not created as shareable; else
+    /// [`Detail::Unsupported`] where the memory was not created as shareable; else
     /// what the driver answers.
     #[cfg(unix)]
     fn export(&self) -> Result<OwnedFd>;
@@ -39,7 +39,7 @@ pub unsafe trait Handle: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// As for a descriptor: [`Detail::Unsupported`](crate::Detail::Unsupported) where the memory was not created for
+    /// As for a descriptor: [`Detail::Unsupported`] where the memory was not created for
     /// [`HandleTypes::WIN32`](crate::HandleTypes::WIN32); else what the driver answers.
     #[cfg(windows)]
     fn export_win32(&self) -> Result<OwnedHandle>;
@@ -48,7 +48,7 @@ pub unsafe trait Handle: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Detail::Unsupported`](crate::Detail::Unsupported) where the memory was not created for it; else what
+    /// [`Detail::Unsupported`] where the memory was not created for it; else what
     /// the driver answers.
     fn export_fabric(&self) -> Result<FabricHandle>;
 }

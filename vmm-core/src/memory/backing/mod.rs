@@ -102,7 +102,7 @@ impl<B: Backend> BackingStore<B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::ZeroSize`](crate::Detail::ZeroSize), or what the driver answers.
+    /// [`Detail::ZeroSize`], or what the driver answers.
     pub fn pinned(backend: &B, capacity: Bytes) -> Result<Self> {
         PinnedArena::new(backend, capacity)
             .map(|locked| Self(Kind::Pinned(backend.clone(), Arc::new(locked))))
