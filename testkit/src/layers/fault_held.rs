@@ -60,7 +60,7 @@ unsafe impl<H: Handle> Handle for FaultHandle<H> {
 
     #[cfg(windows)]
     fn export_win32(&self) -> Result<OwnedHandle> {
-        self.plan.call("export")?;
+        self.plan.call(Operation::ExportMemory)?;
         self.inner.export_win32()
     }
 

@@ -224,7 +224,7 @@ unsafe impl<B: Backend> MemoryCalls for FaultInject<B> {
         size: Bytes,
         properties: &Properties,
     ) -> Result<Self::Handle> {
-        self.plan.call("import")?;
+        self.plan.call(Operation::ImportMemory)?;
         // SAFETY: as in `create`.
         let inner = unsafe { self.inner.import_win32(from, size, properties) }?;
         Ok(FaultHandle::new(inner, &self.plan, &self.registry))
