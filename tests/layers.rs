@@ -130,3 +130,25 @@ fn no_crate_depends_on_one_above() {
     }
     assert!(seen >= 8, "{seen} dependencies were found");
 }
+
+/// The file and the item in each row of the page's table of rules.
+fn rules(page: &str) -> Vec<(String, String)> {
+    let cells = |row: &str| row.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let named = |cell: &str| Some(cell.strip_prefix('`')?.strip_suffix('`')?.to_owned());
+    let rows = page.lines().map(cells).filter(|cells| cells.len() == 5);
+    rows.filter_map(|cells| named(&cells[2]).zip(named(&cells[3])))
+        .filter(|(file, _)| file.ends_with(".rs"))
+        .collect()
+}
+
+#[test]
+fn the_architecture_page_names_what_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/architecture.md")).expect("the page");
+    let rules = rules(&page);
+    assert!(rules.len() >= 12, "{} rules were found", rules.len());
+    for (file, item) in rules {
+        let source = fs::read_to_string(root.join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(source.contains(&item), "{file} has no {item:?}");
+    }
+}
