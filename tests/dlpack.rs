@@ -10,8 +10,8 @@ use gpu_vmm::dlpack::{
 };
 use gpu_vmm::host::{HostBackend, HostConfig};
 use gpu_vmm::{
-    Access, Backend, BackingStore, Bytes, Detail, DeviceId, Error, GrowthKind, PhysicalMemory, Properties,
-    Region, WaitFor,
+    Access, Backend, BackingStore, Bytes, Detail, DeviceId, Error, ErrorKind, GrowthKind, Operation,
+    PhysicalMemory, Properties, Region, WaitFor,
 };
 use gpu_vmm_testkit::FaultInject;
 use std::ptr::NonNull;
@@ -171,18 +171,19 @@ fn a_tensor_is_good_again_after_suspend_and_resume() {
     let tensor = shared.dlpack(None, &bytes_view(8, 4)).unwrap();
     let seen = *tensor.dl_tensor();
     let refused = shared.suspend(&stash, IDLE);
-    assert!(
-        matches!(refused.as_ref().map_err(Error::detail), Err(Detail::Exported { count: 1 })),
-        "{refused:?}"
-    );
+    let error = refused.unwrap_err();
+    assert_eq!(error.operation(), Operation::Suspend);
+    assert!(matches!(error.detail(), Detail::Exported { count: 1 }), "{error}");
     assert_eq!(machine.live().handles, 2);
     assert!(!shared.suspend_exported(&stash, IDLE).unwrap().already);
     assert_eq!(machine.live().handles, 0);
     for length in [1, 0] {
         let refused = shared.dlpack(None, &bytes_view(0, length));
-        assert!(
-            matches!(refused.as_ref().map_err(Error::detail), Err(Detail::Suspended { .. })),
-            "{refused:?}"
+        let error = refused.map(drop).unwrap_err();
+        assert_eq!(
+            (error.operation(), error.kind()),
+            (Operation::ExportTensor, ErrorKind::Suspended),
+            "{error}"
         );
     }
     assert!(!shared.resume().unwrap().already);
@@ -305,11 +306,11 @@ fn views_that_are_wrong_by_themselves() {
         (TensorView { dtype: of(32, 0), ..right.clone() }, bits),
         (
             TensorView { offset: Bytes(6), ..right.clone() },
-            "the offset 6 B is not a multiple of the element's 4 bytes; the next below is 4 B",
+            "the offset 6 B is not a multiple of the element's 4 bytes; the next lower multiple is 4 B",
         ),
         (
             TensorView { offset: Bytes(4), dtype: of(32, 2), ..right.clone() },
-            "the offset 4 B is not a multiple of the element's 8 bytes; the next below is 0 B",
+            "the offset 4 B is not a multiple of the element's 8 bytes; the next lower multiple is 0 B",
         ),
         (shaped(&[1; 33]), "33 dimensions are more than 32"),
         (shaped(&[2, -4]), "dimension 1 has the size -4; it must be zero or more"),

@@ -77,7 +77,7 @@ unsafe impl Backend for CudaBackend {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: handles and reservations are those that the driver made.
 unsafe impl MemoryCalls for CudaBackend {
     type Handle = CudaHandle;
 
@@ -126,7 +126,7 @@ unsafe impl MemoryCalls for CudaBackend {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the driver copies, and a call returns after it has; pinned memory and streams are the driver's own.
 unsafe impl CopyCalls for CudaBackend {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         // SAFETY: the promise is the same.
@@ -157,7 +157,7 @@ unsafe impl CopyCalls for CudaBackend {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the driver waits, in each context that can have work of this process; events are the driver's own.
 unsafe impl SyncCalls for CudaBackend {
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         self.wait_for_device(device)

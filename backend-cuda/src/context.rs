@@ -11,7 +11,7 @@ use crate::ffi::{CuContext, CuResult, CuStream};
 use crate::kernels::Kernels;
 use crate::lease::Lease;
 use crate::{CudaBackend, Inner};
-use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, MemoryInfo, Operation, Result};
+use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, ErrorKind, MemoryInfo, Operation, Result};
 use std::sync::{Arc, Mutex};
 
 /// A context, and what has been loaded into it.
@@ -52,10 +52,10 @@ impl Drop for Entered<'_> {
         let result = unsafe { (self.backend.functions().ctx_pop_current)(&raw mut popped) };
         let checked = self
             .backend
-            .check(Operation::EnterContext, "cuCtxPopCurrent_v2", result, || format!("{popped:?}"));
+            .check(Operation::LeaveContext, "cuCtxPopCurrent_v2", result, || format!("{popped:?}"));
         // A dead context is popped all the same, and whoever entered it has been told.
         if let Err(error) = checked
-            && !matches!(error.detail(), Detail::DeviceLost { .. })
+            && error.kind() != ErrorKind::DeviceLost
         {
             self.backend.inner.drop_log.record(error);
         }

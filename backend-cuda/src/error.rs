@@ -6,7 +6,8 @@
 use crate::ffi::{CuResult, Functions};
 use crate::{CudaBackend, host};
 use gpu_vmm_core::{
-    AddressRange, Backend, Bytes, Detail, DeviceId, DriverError, Error, MemoryInfo, Operation, Result,
+    AddressRange, Backend, Bytes, Detail, DeviceId, DriverError, Error, ErrorKind, MemoryInfo, Operation,
+    Result,
 };
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
@@ -152,7 +153,7 @@ impl CudaBackend {
     pub(crate) fn log_end(&self, ended: Result<()>) {
         let Err(error) = ended else { return };
         let is_shut_down = |source: &DriverError| source.code == i64::from(CuResult::DEINITIALIZED.0);
-        let is_gone = matches!(error.detail(), Detail::Forked | Detail::DeviceLost { .. });
+        let is_gone = matches!(error.kind(), ErrorKind::Forked | ErrorKind::DeviceLost);
         if !is_gone && !error.driver_error().is_some_and(is_shut_down) {
             self.inner.drop_log.record(error);
         }

@@ -74,7 +74,7 @@ impl CudaBackend {
     /// no name of its own, so waiting for it would be waiting for another one. [`Detail::NoSuchDevice`] cannot
     /// happen while both use one driver.
     pub fn stream<'a>(&self, stream: &'a CudaStream) -> Result<Stream<'a>> {
-        const OPERATION: Operation = Operation::CreateStream;
+        const OPERATION: Operation = Operation::UseStream;
         // SAFETY: the stream lives as long as it is borrowed.
         let named = unsafe { Stream::from_raw(stream.cu_stream().cast()) };
         named.check_shared(OPERATION)?;

@@ -10,7 +10,7 @@
 
 use crate::CudaBackend;
 use crate::ffi::CAPTURE_RELAXED;
-use gpu_vmm_core::{Detail, Operation, Result};
+use gpu_vmm_core::{ErrorKind, Operation, Result};
 
 /// While this lives, the calling thread is in relaxed capture mode.
 #[derive(Debug)]
@@ -37,10 +37,10 @@ impl CudaBackend {
 
 impl Drop for Relaxed<'_> {
     fn drop(&mut self) {
-        let restored = self.backend.exchange_mode(Operation::BeginCapture, self.before);
+        let restored = self.backend.exchange_mode(Operation::RestoreCaptureMode, self.before);
         // A device that has died is reported by the call in between.
         if let Err(error) = restored
-            && !matches!(error.detail(), Detail::DeviceLost { .. })
+            && error.kind() != ErrorKind::DeviceLost
         {
             self.backend.inner.drop_log.record(error);
         }

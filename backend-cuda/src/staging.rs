@@ -109,7 +109,7 @@ impl Drop for CudaPinned {
 // SAFETY: finishing waits for the stream on which all copies are queued.
 unsafe impl CopyStream for OwnStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
-        const OPERATION: Operation = Operation::CopyToHost;
+        const OPERATION: Operation = Operation::QueueCopyToHost;
         let _entered = self.enter(OPERATION)?;
         if length.is_zero() {
             return Ok(());
@@ -123,7 +123,7 @@ unsafe impl CopyStream for OwnStream {
     }
 
     unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()> {
-        const OPERATION: Operation = Operation::CopyFromHost;
+        const OPERATION: Operation = Operation::QueueCopyFromHost;
         let _entered = self.enter(OPERATION)?;
         if length.is_zero() {
             return Ok(());
@@ -136,6 +136,6 @@ unsafe impl CopyStream for OwnStream {
     }
 
     fn finish(&mut self) -> Result<()> {
-        self.wait(Operation::WaitForStream)
+        self.wait(Operation::FinishCopies)
     }
 }

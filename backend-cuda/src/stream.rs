@@ -88,6 +88,6 @@ impl OwnStream {
 
 impl Drop for OwnStream {
     fn drop(&mut self) {
-        self.backend.log_end(self.end(Operation::WaitForStream));
+        self.backend.log_end(self.end(Operation::DestroyStream));
     }
 }

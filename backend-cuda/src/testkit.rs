@@ -296,7 +296,7 @@ impl Workbench for CudaBackend {
         seed: u64,
         rounds: u32,
     ) -> Result<()> {
-        const OPERATION: Operation = Operation::CheckPattern;
+        const OPERATION: Operation = Operation::WritePattern;
         let words = words(OPERATION, at, length)?;
         let stream = CuStream(stream.as_raw());
         let context = self.context_for(OPERATION, device, stream)?;

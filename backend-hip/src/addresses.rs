@@ -157,7 +157,7 @@ fn reserve_whole(driver: &Driver, size: Bytes, hint: Option<Address>) -> Result<
 /// Gives a reservation back, in which nothing may be mapped. A free that fails is not tried again: HIP has then
 /// forgotten the range and would crash.
 pub(crate) fn give_back(driver: &Driver, reserved: Reserved) -> Result<()> {
-    let _entered = driver.enter(Operation::Free)?;
+    let _entered = driver.enter(Operation::FreeReservation)?;
     free_or_keep(driver, reserved)
 }
 
@@ -172,7 +172,7 @@ fn free_or_keep(driver: &Driver, reserved: Reserved) -> Result<()> {
 fn free_now(driver: &Driver, whole: AddressRange) -> Result<()> {
     // SAFETY: the base and size are those that HIP gave, nothing is mapped there, and it is given back once.
     let code = unsafe { (driver.hip.hipMemAddressFree)(whole.base.as_ptr(), whole.size.0 as usize) };
-    driver.check(Operation::Free, "hipMemAddressFree", code, || whole.to_string())
+    driver.check(Operation::FreeReservation, "hipMemAddressFree", code, || whole.to_string())
 }
 
 /// Frees a range in which nothing is mapped, and reserves it again. The caller holds the lock of HIP's calls, so that no

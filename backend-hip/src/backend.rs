@@ -132,7 +132,7 @@ unsafe impl Backend for HipBackend {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: handles and reservations are those that the runtime made.
 unsafe impl MemoryCalls for HipBackend {
     type Handle = HipHandle;
 
@@ -171,7 +171,7 @@ unsafe impl MemoryCalls for HipBackend {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the runtime copies, and a call returns after it has; pinned memory and streams are the runtime's own.
 unsafe impl CopyCalls for HipBackend {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         // SAFETY: the caller's promise.
@@ -203,7 +203,7 @@ unsafe impl CopyCalls for HipBackend {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the runtime waits; events are the runtime's own.
 unsafe impl SyncCalls for HipBackend {
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         self.exists(Operation::WaitForDevice, device)?;

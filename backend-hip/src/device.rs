@@ -205,7 +205,7 @@ pub(crate) struct Current<'a> {
 impl Drop for Current<'_> {
     fn drop(&mut self) {
         if self.changed
-            && let Err(error) = self.driver.set_current(Operation::EnterContext, self.previous)
+            && let Err(error) = self.driver.set_current(Operation::SetDevice, self.previous)
         {
             self.driver.drop_log.record(error);
         }

@@ -4,7 +4,7 @@
 use crate::driver::Driver;
 use crate::ffi::hipError_t;
 use crate::quirks::{ERROR_STICKS, workaround_enabled};
-use gpu_vmm_core::{Bytes, Detail, DeviceId, DriverError, Error, Operation, Result};
+use gpu_vmm_core::{Bytes, Detail, DeviceId, DriverError, Error, ErrorKind, Operation, Result};
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char};
 
@@ -92,7 +92,7 @@ impl Driver {
     pub(crate) fn log_end(&self, ended: Result<()>) {
         match ended {
             Ok(()) => {}
-            Err(error) if matches!(error.detail(), Detail::Forked | Detail::DeviceLost { .. }) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::Forked | ErrorKind::DeviceLost) => {}
             Err(error) => self.drop_log.record(error),
         }
     }

@@ -91,7 +91,7 @@ impl Driver {
 impl Drop for Relaxed<'_> {
     fn drop(&mut self) {
         if let Some(before) = self.before {
-            let restored = self.driver.exchange_mode(Operation::BeginCapture, before);
+            let restored = self.driver.exchange_mode(Operation::RestoreCaptureMode, before);
             self.driver.log_end(restored.map(drop));
         }
     }

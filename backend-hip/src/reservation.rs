@@ -197,7 +197,7 @@ impl Drop for HipReservation {
             addresses::give_back(&self.driver, self.reserved)
         } else {
             // HIP would forget the range and leave the mappings, and crash at their unmapping.
-            Err(Error::new(Operation::Free, Detail::Unsupported { reason: self.what_is_left() }))
+            Err(Error::new(Operation::FreeReservation, Detail::Unsupported { reason: self.what_is_left() }))
         };
         if let Err(error) = given_back {
             self.driver.drop_log.record(error);

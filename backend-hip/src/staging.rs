@@ -124,7 +124,7 @@ impl HipCopyStream {
 // SAFETY: finishing waits for the stream on which all copies are queued.
 unsafe impl CopyStream for HipCopyStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
-        const OPERATION: Operation = Operation::CopyToHost;
+        const OPERATION: Operation = Operation::QueueCopyToHost;
         let (driver, device) = (&self.stream.driver, self.stream.device);
         if driver.copies_astray(device) {
             // SAFETY: both sides are good for the length, and nobody else uses them, by the caller's promise.
@@ -139,7 +139,7 @@ unsafe impl CopyStream for HipCopyStream {
     }
 
     unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()> {
-        const OPERATION: Operation = Operation::CopyFromHost;
+        const OPERATION: Operation = Operation::QueueCopyFromHost;
         let (driver, device) = (&self.stream.driver, self.stream.device);
         if driver.copies_astray(device) {
             // SAFETY: as above.
@@ -154,6 +154,6 @@ unsafe impl CopyStream for HipCopyStream {
     }
 
     fn finish(&mut self) -> Result<()> {
-        self.stream.wait(Operation::WaitForStream)
+        self.stream.wait(Operation::FinishCopies)
     }
 }

@@ -69,7 +69,7 @@ impl OwnStream {
 
 impl Drop for OwnStream {
     fn drop(&mut self) {
-        self.driver.log_end(self.end(Operation::WaitForStream));
+        self.driver.log_end(self.end(Operation::DestroyStream));
     }
 }
 
@@ -104,8 +104,7 @@ mod tests {
         assert_eq!(needed(Operation::PinMemory, "hipHostMalloc", Some(7)).unwrap(), 7);
         let error = needed::<()>(Operation::PinMemory, "hipHostMalloc", None).unwrap_err();
         assert!(
-            (matches!(error.detail(), Detail::Unsupported { .. })
-                && error.operation() == Operation::PinMemory),
+            matches!(error.detail(), Detail::Unsupported { .. }) && error.operation() == Operation::PinMemory,
             "{error:?}"
         );
         assert!(error.to_string().contains("hipHostMalloc"), "{error}");

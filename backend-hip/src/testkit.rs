@@ -183,7 +183,7 @@ impl Workbench for HipBackend {
         seed: u64,
         rounds: u32,
     ) -> Result<()> {
-        const OPERATION: Operation = Operation::CheckPattern;
+        const OPERATION: Operation = Operation::WritePattern;
         let kernels = self.driver.kernels(OPERATION, device)?.as_ref();
         let kernels = kernels
             .map_err(|reason| Error::new(OPERATION, Detail::Unsupported { reason: reason.clone() }))?;

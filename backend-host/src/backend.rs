@@ -121,7 +121,7 @@ impl HostBackend {
     }
 }
 
-// SAFETY: memory and addresses are the kernel's own; work that goes on is waited for in the queues that it is in.
+// SAFETY: the devices and their numbers are set when the backend is opened, and never change.
 unsafe impl Backend for HostBackend {
     fn vendor(&self) -> Vendor {
         Vendor::Host
@@ -184,7 +184,7 @@ unsafe impl Backend for HostBackend {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: memory and addresses are the kernel's own.
 unsafe impl MemoryCalls for HostBackend {
     type Handle = HostHandle;
 
@@ -225,7 +225,7 @@ unsafe impl MemoryCalls for HostBackend {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the CPU copies, before the call returns or in the queue that the work is in.
 unsafe impl CopyCalls for HostBackend {
     unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
         self.0.after_default_stream(Operation::CopyFromHost, device)?;
@@ -260,7 +260,7 @@ unsafe impl CopyCalls for HostBackend {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: work that goes on is waited for in the queues that it is in.
 unsafe impl SyncCalls for HostBackend {
     /// Waits for what [`start_pattern_on`](gpu_vmm_core::testkit::Workbench::start_pattern_on) has started: all other work is done when
     /// its call returns.

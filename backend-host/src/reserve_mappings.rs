@@ -38,12 +38,12 @@ impl Spare {
     pub(crate) fn release(&self) -> Result<()> {
         let taken = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         // SAFETY: nothing is ever done with these addresses.
-        taken.map_or(Ok(()), |range| unsafe { pages::release(Operation::ReleaseMemory, range) })
+        taken.map_or(Ok(()), |range| unsafe { pages::release(Operation::FreeReservation, range) })
     }
 }
 
 /// True where there was a reserve and it is given up now.
 fn give_up(spare: &mut Option<AddressRange>) -> bool {
     // SAFETY: nothing is ever done with these addresses.
-    spare.take().is_some_and(|range| unsafe { pages::release(Operation::Unmap, range) }.is_ok())
+    spare.take().is_some_and(|range| unsafe { pages::release(Operation::FreeReservation, range) }.is_ok())
 }

@@ -69,6 +69,6 @@ unsafe impl CopyStream for HostCopyStream {
     }
 
     fn finish(&mut self) -> Result<()> {
-        self.host.process.check(Operation::WaitForStream)
+        self.host.process.check(Operation::FinishCopies)
     }
 }

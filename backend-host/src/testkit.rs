@@ -111,7 +111,7 @@ impl Workbench for HostBackend {
         seed: u64,
         rounds: u32,
     ) -> Result<()> {
-        let operation = Operation::CheckPattern;
+        let operation = Operation::WritePattern;
         let name = stream::on(&self.0, operation, device, stream)?;
         check_words(operation, at, length)?;
         self.0.queues.check_alive(operation, device)?;

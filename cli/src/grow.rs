@@ -77,10 +77,9 @@ fn check_room(backend: &AnyBackend, device: DeviceId, to: Bytes) -> Answer {
     let free = machine::free(backend, device)?;
     if backend.vendor() == Vendor::Host && to > free {
         let (to, free) = (about(to), about(free));
-        return Err(format!(
-            "{operation}: {to} are more than the {free} of memory that are free on this machine"
-        )
-        .into());
+        return Err(
+            format!("{operation}: {to} exceeds the {free} of memory that are free on this machine").into()
+        );
     }
     Ok(())
 }

@@ -126,7 +126,7 @@ fn chosen(suite: &Suite<AnyBackend>) -> Vec<Chosen> {
         if wanted == Some(false) {
             continue;
         }
-        let opened = target.open().and_then(|backend| match backend.device(Operation::Allocate, DEVICE) {
+        let opened = target.open().and_then(|backend| match backend.device(Operation::QueryDevice, DEVICE) {
             Ok(_) => Ok(backend),
             Err(error) => Err(error.to_string()),
         });

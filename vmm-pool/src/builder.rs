@@ -198,21 +198,19 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
     /// [`ExceedsDevice`](gpu_vmm_core::Detail::ExceedsDevice) and [`Unsupported`](gpu_vmm_core::Detail::Unsupported) for one
     /// that is larger than the device's memory or the budget.
     pub fn build(self) -> Result<Pool<B>> {
+        const OPERATION: Operation = Operation::CreatePool;
         let Self { backend, device, budget, keep, page, slack, addresses, scrub, debug, ahead, calls } = self;
-        if !page.is_zero() {
-            let operation = Operation::CreatePool;
-            let bad = |_| Error::new(operation, Detail::BadAlignment { alignment: page });
-            Alignment::new(page).map_err(bad)?;
+        if !page.is_zero() && Alignment::new(page).is_none() {
+            return Err(Error::new(OPERATION, Detail::BadAlignment { alignment: page }));
         }
-        let total = backend.device(Operation::CreatePool, device)?.total_memory;
+        let total = backend.device(OPERATION, device)?.total_memory;
         if page > total {
-            let operation = Operation::CreatePool;
-            return Err(Error::new(operation, Detail::ExceedsDevice { requested: page, device, total }));
+            return Err(Error::new(OPERATION, Detail::ExceedsDevice { requested: page, device, total }));
         }
         if page > budget {
             let reason =
                 format!("nothing fits: the budget is {budget}, and memory is created in pages of {page}");
-            return Err(Error::new(Operation::CreatePool, Detail::Unsupported { reason }));
+            return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
         }
         let settings = Settings {
             device,

@@ -10,7 +10,7 @@ use gpu_vmm_core::{Address, Bytes, DeviceId, DriverError, Error, ErrorKind, Exte
 pub enum PoolError {
     /// There is no memory left: nothing kept serves, nothing is about to come free, nothing can be given back, and the driver
     /// has none.
-    #[error("{requested} on {device} tagged {tag:?}: out of memory ({source}); {stats}")]
+    #[error("out of memory for {requested} on {device} tagged {tag:?} ({source}); {stats}")]
     OutOfMemory {
         /// How much was asked for.
         requested: Bytes,
@@ -25,7 +25,7 @@ pub enum PoolError {
     },
     /// There are no addresses left, though there may be memory.
     #[error(
-        "{requested} tagged {tag:?}: out of addresses: {used} of the {reserved} that are reserved for them are \
+        "out of addresses for {requested} tagged {tag:?}: {used} of the {reserved} that are reserved for them are \
          in use, and the pool may reserve {limit} in all; {stats}"
     )]
     OutOfAddresses {

@@ -179,7 +179,7 @@ impl<B: Backend> Pool<B> {
         if size.is_zero() {
             return Err(Error::new(OPERATION, Detail::ZeroSize));
         }
-        Alignment::new(alignment).map_err(|_| Error::new(OPERATION, Detail::BadAlignment { alignment }))?;
+        Alignment::new(alignment).ok_or_else(|| Error::new(OPERATION, Detail::BadAlignment { alignment }))?;
         let (device, total) = (self.owner.device, self.owner.total);
         if size > total {
             return Err(Error::new(OPERATION, Detail::ExceedsDevice { requested: size, device, total }));

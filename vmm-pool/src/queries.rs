@@ -38,7 +38,7 @@ impl<B: Backend> Pool<B> {
         for lane in self.owner.lanes() {
             cached.extend(lane.lock().pieces().map(|piece| piece.address));
         }
-        match self.owner.inner.core(Operation::TakeSnapshot) {
+        match self.owner.inner.core(Operation::QueryPool) {
             Ok(core) => core.picture(stats, &cached),
             Err(_) => PoolSnapshot { version: PoolSnapshot::VERSION, stats, ..PoolSnapshot::default() },
         }
@@ -69,7 +69,7 @@ impl<B: Backend> Owner<B> {
                 *ready.entry(piece.size).or_default() += 1;
             }
         }
-        if let Ok(core) = self.inner.core(Operation::QueryTag) {
+        if let Ok(core) = self.inner.core(Operation::QueryPool) {
             core.add_to(&mut stats, &ready);
         }
         stats

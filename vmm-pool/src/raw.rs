@@ -82,7 +82,7 @@ impl<B: Backend> Pool<B> {
     /// [`Forked`](Detail::Forked) in a forked child.
     pub fn keep(&self, block: Block<B>) -> Result<Address> {
         let address = block.address();
-        let mut part = self.kept(Operation::Free, address)?;
+        let mut part = self.kept(Operation::KeepBlock, address)?;
         part.last_freed.remove(&address);
         part.blocks.insert(address, block);
         Ok(address)

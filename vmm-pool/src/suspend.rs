@@ -106,8 +106,8 @@ impl<B: Backend> Pool<B> {
     ///
     /// [`PoolError::NoSuchTag`].
     pub fn occupied(&self, tag: &str) -> Result<Bytes> {
-        let tag = self.tag_named(Operation::QueryTag, tag)?;
         let operation = Operation::QueryTag;
+        let tag = self.tag_named(operation, tag)?;
         self.owner.settle(operation, |index, _| index == tag.index)?;
         let core = self.owner.inner.core(operation)?;
         let pages = core.tags.spaces(tag.index).flat_map(|space| core.spaces[space].pages.iter());

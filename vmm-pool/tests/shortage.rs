@@ -133,8 +133,8 @@ fn what_comes_back_stays_within_the_budget() {
     let mine = pool.alloc(Bytes::mib(32), A, S).unwrap();
     let error = pool.resume("asleep").unwrap_err();
     assert!(
-        (matches!(error.extension(), Some(PoolError::OutOfMemory { .. }))
-            && error.operation() == Operation::Resume),
+        matches!(error.extension(), Some(PoolError::OutOfMemory { .. }))
+            && error.operation() == Operation::Resume,
         "{error}"
     );
     assert!(matches!(

@@ -26,9 +26,9 @@ use std::time::Duration;
 /// The limit of every wait, where no other is set.
 const WAIT: Duration = Duration::from_secs(30);
 
-const PAIR: Operation = Operation::Connect;
+const PAIR: Operation = Operation::CreateChannel;
 const CONNECT: Operation = Operation::Connect;
-const TAKE: Operation = Operation::Connect;
+const TAKE: Operation = Operation::CreateChannel;
 
 /// What is waited for where the other side does not read.
 const READING: &str = "reading of what was sent";

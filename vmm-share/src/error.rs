@@ -10,7 +10,7 @@ use std::time::Duration;
 pub enum PeerError {
     /// A message that is not what the other process of the exchange can have sent: cut, too long, of another version,
     /// out of turn, or not consistent. The exchange is over.
-    #[error("the other process sent what cannot be used: {why}")]
+    #[error("the other process sent an invalid message: {why}")]
     BadMessage {
         /// What is wrong with it.
         why: String,

@@ -93,7 +93,7 @@ impl<B: Backend> Exporter<B> {
             asked: false,
             end: None,
         };
-        exporter.tell(Operation::Offer, region, 0)?;
+        exporter.tell(Operation::ShareRegion, region, 0)?;
         Ok(exporter)
     }
 

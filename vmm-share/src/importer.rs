@@ -85,19 +85,19 @@ impl ImportOptions {
                     over: false,
                     line,
                 };
-                imported.say(Operation::Receive, Message::Applied { revision: 0 });
+                imported.say(Operation::ReceiveRegion, Message::Applied { revision: 0 });
                 Ok(imported)
             }
             Err(error) => {
                 // If the exporter cannot be told, it sees the line closed.
-                let _ = line.send(Operation::Receive, &refusal(0, &error), &[]);
+                let _ = line.send(Operation::ReceiveRegion, &refusal(0, &error), &[]);
                 Err(error)
             }
         }
     }
 
     fn try_receive<B: Backend>(&self, backend: &B, line: &mut Channel) -> Result<(Region<B>, Sources<B>)> {
-        let operation = Operation::Receive;
+        let operation = Operation::ReceiveRegion;
         let wait = Wait::new(operation, "shared region", line.wait());
         let (message, _) = receive_whole(line, &wait)?;
         let Message::Begin(begin) = message else {

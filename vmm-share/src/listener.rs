@@ -77,7 +77,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`TimedOut`](PeerError::TimedOut) where nobody came. [`PeerNotAllowed`](PeerError::NotAllowed) where
+    /// [`TimedOut`](PeerError::TimedOut) where nobody came. [`NotAllowed`](PeerError::NotAllowed) where
     /// somebody came who may not; that connection is closed, and the listener can accept others.
     pub fn accept(&self, allowed: Allowed, wait: Duration) -> Result<Channel> {
         let wait = Wait::new(ACCEPT, "connection", wait);

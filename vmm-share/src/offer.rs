@@ -87,7 +87,7 @@ impl<B: Backend> Offered<B> {
     ///
     /// Those of [`Offered::new`], and [`Detail::ForeignHandle`].
     pub fn of_memory(backend: &B, memory: &PhysicalMemory<B>, by: By) -> Result<Self> {
-        let operation = Operation::Offer;
+        let operation = Operation::OfferMemory;
         memory.check_belongs_to(operation, backend)?;
         let piece = SharedPiece::of(operation, backend, 0, memory)?;
         let claim = Claim {
@@ -155,7 +155,7 @@ impl Offer {
     /// [`PeerError::BadMessage`] for bytes that are not an offer of this form, all of it and nothing else, and for one that
     /// contradicts itself.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let operation = Operation::ImportOffer;
+        let operation = Operation::ReadOffer;
         let bad = |why: String| Error::of_extension(operation, PeerError::BadMessage { why });
         if bytes.len() > MAX_BYTES {
             return Err(bad(format!("an offer of {} bytes; {MAX_BYTES} are the most", bytes.len())));

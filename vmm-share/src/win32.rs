@@ -54,7 +54,7 @@ impl ProcessId {
     pub fn current() -> Result<Self> {
         // SAFETY: both take nothing; the handle stands for this process and needs no closing.
         let (pid, process) = unsafe { (GetCurrentProcessId(), GetCurrentProcess()) };
-        created(Operation::Connect, process).map(|created| Self { pid, created })
+        created(Operation::QueryProcess, process).map(|created| Self { pid, created })
     }
 
     /// The process itself, for duplicating; it is this one and no other for as long as it is open.

@@ -7,7 +7,7 @@ use gpu_vmm_core::{ErrorKind, ExtensionError};
 #[non_exhaustive]
 pub enum SnapshotError {
     /// A file that is no snapshot, or is one no more.
-    #[error("{path} is no good snapshot: {what} (at byte {at})")]
+    #[error("{path} is not a valid snapshot: {what} (at byte {at})")]
     Invalid {
         /// Which file.
         path: String,

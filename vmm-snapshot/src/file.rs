@@ -14,7 +14,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-const OPEN: Operation = Operation::ReadSnapshot;
+const OPEN: Operation = Operation::OpenSnapshot;
 pub(crate) const READ: Operation = Operation::ReadSnapshot;
 
 /// A snapshot in a file.

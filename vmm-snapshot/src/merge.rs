@@ -91,7 +91,7 @@ fn does_not_fit(operation: Operation, record: &RegionRecord, piece: &Piece) -> E
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpu_vmm_core::{Access, Address, Alignment, DeviceId};
+    use gpu_vmm_core::{Access, Address, DeviceId};
 
     const UNIT: u64 = 4;
 
@@ -114,7 +114,7 @@ mod tests {
             address: Address(0x1000),
             reservations: vec![Bytes(64)],
             granularity: Granularity::BYTE,
-            alignment: Alignment::new(Bytes(1))?,
+            alignment: Granularity::BYTE.into(),
             memory: Properties::on(DeviceId(0)),
             access: AccessMap::NONE,
             extend_by: Bytes::ZERO,

@@ -221,7 +221,7 @@ impl Region {
             reservations: self.reservations.into_iter().map(Bytes).collect(),
             granularity: granularity(self.granularity)?,
             alignment: Alignment::new(Bytes(self.alignment))
-                .map_err(|_| format!("an alignment of {}", self.alignment))?,
+                .ok_or_else(|| format!("an alignment of {}", self.alignment))?,
             memory: self.memory.properties()?,
             access: access_map(&self.access)?,
             extend_by: Bytes(self.extend_by),

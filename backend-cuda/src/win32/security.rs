@@ -156,8 +156,8 @@ mod tests {
     /// What Windows makes of it is asked back from the structure that CUDA is given.
     #[test]
     fn the_user_of_this_process_is_the_only_one_who_is_named() {
-        let object = attributes("test").unwrap();
-        assert_eq!(object, attributes("test").unwrap());
+        let object = attributes(Operation::CreateMemory).unwrap();
+        assert_eq!(object, attributes(Operation::CreateMemory).unwrap());
         // SAFETY: made by the call, and never freed.
         let object = unsafe { *object };
         assert_eq!(object.Length as usize, size_of::<OBJECT_ATTRIBUTES>());

@@ -148,7 +148,7 @@ fn lost_list(backend: &CudaBackend) {
     let error = walk(backend, head, 2).unwrap_err();
     println!("{error}");
     assert!(
-        (matches!(error.detail(), Detail::DeviceLost { .. }) && error.operation() == Operation::WalkList),
+        matches!(error.detail(), Detail::DeviceLost { .. }) && error.operation() == Operation::WalkList,
         "{error}"
     );
     // What the context had goes without a word.

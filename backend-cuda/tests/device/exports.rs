@@ -95,7 +95,7 @@ pub(crate) fn memory_of_a_node_is_shared(backend: &CudaBackend) {
         println!("{}", told.note);
         return;
     }
-    let size = backend.granularity_of(Operation::Allocate, &properties).unwrap().bytes();
+    let size = backend.granularity_of(Operation::QueryGranularity, &properties).unwrap().bytes();
     let handle = create_with(backend, size, properties);
     let fd = handle.export().unwrap();
     // SAFETY: the memory is of this size and these properties.

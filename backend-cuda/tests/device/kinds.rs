@@ -24,7 +24,7 @@ fn create_if_there(
     feature: Feature,
 ) -> Option<CudaHandle> {
     let told = capability(backend, feature);
-    let created = backend.granularity_of(Operation::Allocate, &properties).and_then(|granularity| {
+    let created = backend.granularity_of(Operation::QueryGranularity, &properties).and_then(|granularity| {
         // SAFETY: so many granules, of a device that exists.
         unsafe { backend.create(Bytes(granularity.bytes().0 * count), &properties) }
     });
@@ -91,7 +91,7 @@ fn used_by_the_device(backend: &CudaBackend, handle: &CudaHandle) {
 
 pub(crate) fn what_was_asked_to_be_compressible_says_whether_it_is(backend: &CudaBackend) {
     let asked = Properties::on(DEVICE).compressible();
-    let size = backend.granularity_of(Operation::Allocate, &asked).unwrap().bytes();
+    let size = backend.granularity_of(Operation::QueryGranularity, &asked).unwrap().bytes();
     let handle = create_with(backend, size, asked);
     let told = capability(backend, Feature::Compression);
     assert_eq!(handle.properties().compressible, told.available, "{told:?}");
@@ -104,7 +104,7 @@ pub(crate) fn the_cpu_reads_and_writes_memory_of_the_host(backend: &CudaBackend)
         [(Location::Host, Feature::HostMemory), (node(backend), Feature::HostNodeMemory)]
     {
         let properties = Properties::on(DEVICE).located(location);
-        backend.check_host_access(Operation::Allocate, &properties).unwrap();
+        backend.check_host_access(Operation::QueryAccess, &properties).unwrap();
         let before = free(backend);
         let Some(handle) = create_if_there(backend, 16, properties, feature) else { continue };
         let size = handle.size();
@@ -188,7 +188,7 @@ pub(crate) fn the_cpu_is_never_let_at_memory_of_a_device(backend: &CudaBackend) 
     map(&mut reservation, Bytes::ZERO, &handle);
     // SAFETY: one mapping; the driver is not asked.
     let set = unsafe { reservation.set_access(Bytes::ZERO, granule, &[grant(DeviceId::HOST, Access::Read)]) };
-    for answer in [backend.check_host_access(Operation::Allocate, &handle.properties()), set] {
+    for answer in [backend.check_host_access(Operation::QueryAccess, &handle.properties()), set] {
         let Detail::Unsupported { reason, .. } = answer.unwrap_err().into_detail() else {
             panic!("another error")
         };
@@ -211,7 +211,7 @@ pub(crate) fn what_cannot_be_is_refused_before_the_driver_is_asked(backend: &Cud
             assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
             assert!(error.to_string().contains(reason), "{error}");
         };
-        refused(backend.granularity_of(Operation::Allocate, &properties).map(drop));
+        refused(backend.granularity_of(Operation::QueryGranularity, &properties).map(drop));
         // SAFETY: one granule of a device that exists.
         refused(unsafe { backend.create(granules(backend, 1), &properties) }.map(drop));
     }

@@ -235,7 +235,7 @@ pub(crate) fn a_map_past_the_end_can_be_undone(backend: &CudaBackend) {
 }
 
 pub(crate) fn too_much_is_an_error_with_numbers(backend: &CudaBackend) {
-    let device = backend.device(Operation::Allocate, DEVICE).unwrap();
+    let device = backend.device(Operation::QueryDevice, DEVICE).unwrap();
     let all = device.granularity.round_up(device.total_memory).unwrap();
     // SAFETY: the size is a multiple of the granularity.
     let error = unsafe { backend.create(all, &Properties::on(DEVICE)) }.unwrap_err();

@@ -85,7 +85,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
                 handle.export().map(drop),
                 handle.export_fabric().map(drop),
                 backend.import_fabric(&FabricHandle([0; 64]), size, &shareable()).map(drop),
-                backend.granularity_of(Operation::Allocate, &shareable()).map(drop),
+                backend.granularity_of(Operation::QueryGranularity, &shareable()).map(drop),
                 reservation.dma_buf(DEVICE, Bytes::ZERO, size).map(drop),
                 reservation.unmap(Bytes::ZERO, size),
                 reservation.map(Bytes::ZERO, &handle),
@@ -119,7 +119,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
     // SAFETY: the child is this process's, and the pointer is good for one int.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status), "{status:#x}");
-    assert_eq!(libc::WEXITSTATUS(status), 0, "100 + the place of the first call that gave no Error::Forked");
+    assert_eq!(libc::WEXITSTATUS(status), 0, "100 + the place of the first call that gave no Detail::Forked");
 
     // The parent has everything still.
     // SAFETY: both sides have so many bytes, and are left alone until the lane has finished.

@@ -13,7 +13,7 @@ pub(crate) const DEVICE: DeviceId = DeviceId(0);
 
 /// The device's granularity, times `count`.
 pub(crate) fn granules(backend: &CudaBackend, count: u64) -> Bytes {
-    Bytes(backend.device(Operation::Allocate, DEVICE).unwrap().granularity.bytes().0 * count)
+    Bytes(backend.device(Operation::QueryDevice, DEVICE).unwrap().granularity.bytes().0 * count)
 }
 
 /// Reserves addresses that begin at a granule.

@@ -74,7 +74,7 @@ fn host_memory(rig: &Rig) {
             assert_eq!(reason(rig, &properties), told.note);
             let error = rig
                 .backend
-                .granularity_of(Operation::Allocate, &properties)
+                .granularity_of(Operation::QueryGranularity, &properties)
                 .expect_err("of what is not there");
             assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
         }
@@ -86,7 +86,7 @@ fn has_host_access(rig: &Rig) -> bool {
     let told = capability(rig, Feature::HostAccess);
     let has_it = !rig.has_quirk("host-access-appears") && !simulated_without("LARGE_BAR");
     assert_eq!(told.available, has_it, "{told:?}");
-    let checked = rig.backend.check_host_access(Operation::Allocate, &Properties::on(ZERO));
+    let checked = rig.backend.check_host_access(Operation::QueryAccess, &Properties::on(ZERO));
     match checked.as_ref().map_err(Error::detail) {
         Ok(()) => assert!(told.available),
         Err(Detail::Unsupported { reason, .. }) => {

@@ -99,7 +99,7 @@ fn left_mapped(rig: &Rig) {
     // SAFETY: nothing begins there, which is an error and no call.
     let error = unsafe { reservation.unmap(rig.unit(), rig.unit()) }.expect_err("nothing is there");
     assert!(
-        (matches!(error.detail(), Detail::Unsupported { .. }) && error.operation() == Operation::Unmap),
+        matches!(error.detail(), Detail::Unsupported { .. }) && error.operation() == Operation::Unmap,
         "{error:?}"
     );
     assert_eq!(rig.backend.drop_log().count(), before);

@@ -102,8 +102,8 @@ fn still_mapped(rig: &Rig) {
         // SAFETY: HIP is not called while something is mapped, which is what this looks at.
         let error = unsafe { reservation.return_memory() }.expect_err("something is mapped");
         assert!(
-            (matches!(error.detail(), Detail::Unsupported { .. })
-                && error.operation() == Operation::ReleaseMemory),
+            matches!(error.detail(), Detail::Unsupported { .. })
+                && error.operation() == Operation::ReturnMemory,
             "{error}"
         );
     }

@@ -97,8 +97,7 @@ fn same_memory(rig: &Rig) {
 fn not_shareable(rig: &Rig) {
     let error = rig.create(ZERO, rig.unit()).export().expect_err("not created for it");
     assert!(
-        (matches!(error.detail(), Detail::Unsupported { .. })
-            && error.operation() == Operation::ExportMemory),
+        matches!(error.detail(), Detail::Unsupported { .. }) && error.operation() == Operation::ExportMemory,
         "{error:?}"
     );
 }

@@ -161,7 +161,7 @@ fn more_than_one_device_has() {
     let apart = HostConfig::new().devices(2).memory(Bytes::mib(64)).without_peers().open().unwrap();
     let error = restore(&apart, &Restore::new(), &file).unwrap_err();
     assert!(
-        (matches!(error.detail(), Detail::PeerUnreachable { .. }) && error.operation() == Operation::Restore),
+        matches!(error.detail(), Detail::PeerUnreachable { .. }) && error.operation() == Operation::Restore,
         "{error}"
     );
     // One device alone.

@@ -232,7 +232,7 @@ fn settle(raw: &Raw, busy: Option<&Plain>, gives_back: Bytes) -> Answer {
 
 /// Drivers do much of their work at the first call of a kind, such as making a context.
 fn warm_up<B: Workbench>(backend: &B, device: DeviceId) -> gpu_vmm_core::Result<()> {
-    let granule = backend.device(Operation::CreateMemory, device)?.granularity.bytes();
+    let granule = backend.device(Operation::QueryDevice, device)?.granularity.bytes();
     let mut region = Region::builder(backend).on(device).reserve(granule).build()?;
     region.grow_to(granule)?;
     region.write_pattern(device, Bytes::ZERO, granule, 0)?;

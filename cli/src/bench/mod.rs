@@ -56,7 +56,7 @@ pub(crate) fn run(asked: &BenchArguments) -> Answer {
         );
     }
     let device = choose::device(&backend, asked.on.device);
-    backend.device(Operation::CreateMemory, device)?;
+    backend.device(Operation::QueryDevice, device)?;
     let mut environment = Environment::of(backend.vendor().name(), &backend, device);
     environment.filter = asked.filter.clone();
     let report = measure(&backend, device, environment, wanted.len(), asked, files.out)?;

@@ -201,10 +201,10 @@ fn what_the_device_cannot_do_is_an_error_with_the_numbers() {
         (vec!["--device", "4294967295"], "device 4294967295 does not exist"),
         (
             vec!["--reserve", "200TiB"],
-            "reserve: 200 TiB of addresses are more than a process can have (128 TiB)",
+            "reserve: 200 TiB of addresses exceed the address space of a process (128 TiB)",
         ),
         (vec!["--at", "0x1001"], "address 0x1001 is not a multiple of the granularity (2 MiB)"),
-        (vec!["--at", "0xffffffffffe00000"], "is more than 2^64 - 1"),
+        (vec!["--at", "0xffffffffffe00000"], "exceeds 2^64 - 1"),
     ] {
         fails(&[&["grow", "--backend", "host", "--json"], arguments.as_slice()].concat(), 1, expected);
     }

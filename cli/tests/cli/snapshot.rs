@@ -142,8 +142,9 @@ fn a_bad_snapshot_is_an_error_that_says_where() {
     for file in [&first, &second] {
         let output = command(&["snapshot", file]).output().unwrap();
         assert_eq!(output.status.code(), Some(1));
-        let expected =
-            format!("{first} is no good snapshot: block 1 of memory 0 is not what was written (at byte 64)");
+        let expected = format!(
+            "{first} is not a valid snapshot: block 1 of memory 0 is not what was written (at byte 64)"
+        );
         assert_eq!(stderr(&output), format!("gpu-vmm: error: read snapshot: {expected}\n"));
         let text = stdout(&output);
         assert!(text.contains("weights") && !text.contains("checked"), "{text}");

@@ -182,7 +182,7 @@ fn questions_about_devices<B: Workbench>(subject: &Subject<B>) {
     };
     is_missing(backend.memory_info(missing).err());
     is_missing(backend.capabilities(missing).err());
-    is_missing(backend.device(Operation::Allocate, missing).err());
+    is_missing(backend.device(Operation::QueryDevice, missing).err());
     is_missing(backend.synchronize(missing).err());
     is_missing(Region::builder(backend).on(missing).reserve(subject.unit()).build().err());
 }

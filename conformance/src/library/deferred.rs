@@ -89,7 +89,7 @@ fn kept_and_collected<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(backend.live().mappings, 1, "it is still mapped");
     let error = collect(&backend).unwrap_err();
     assert!(
-        (matches!(error.detail(), Detail::Capturing { .. }) && error.operation() == Operation::WaitForDevice),
+        matches!(error.detail(), Detail::Capturing { .. }) && error.operation() == Operation::WaitForDevice,
         "{error}"
     );
     assert_eq!((deferred(&backend).kept(), backend.live().mappings), (unit, 1));

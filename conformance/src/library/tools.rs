@@ -112,6 +112,12 @@ pub(crate) fn assert_names(error: &Error, parts: &[String]) {
 
 /// Fails unless the result is an error of this kind whose text has these numbers, and no driver was asked.
 macro_rules! refused {
+    (@$operation:ident $result:expr, $kind:pat $(, $part:expr)* $(,)?) => {{
+        let result = $result.map(drop);
+        let operation = result.as_ref().map_err(gpu_vmm_core::Error::operation);
+        assert_eq!(operation, Err(gpu_vmm_core::Operation::$operation));
+        crate::library::tools::refused!(result, $kind $(, $part)*);
+    }};
     ($result:expr, $kind:pat $(, $part:expr)* $(,)?) => {{
         let error = $result.map(drop).unwrap_err();
         assert!(matches!(error.detail(), $kind), "another kind: {error:?}");

@@ -77,7 +77,8 @@ class NotInstalled(Unavailable, ImportError):
 
 
 class NotFound(Error):
-    """No block begins at the address, or it was freed already; or nothing has the tag. The text names what there is."""
+    """No block begins at the address, or it was freed already; or nothing has the tag. For a tag the text names those that
+    there are."""
 
     status = Status.NOT_FOUND
 

@@ -20,19 +20,19 @@ impl FaultCopyStream {
 // SAFETY: every call goes to the inner backend's, or fails without one.
 unsafe impl CopyStream for FaultCopyStream {
     unsafe fn copy_to_host(&mut self, to: *mut u8, from: Address, length: Bytes) -> Result<()> {
-        self.plan.call(Operation::CopyToHost)?;
+        self.plan.call(Operation::QueueCopyToHost)?;
         // SAFETY: the caller's promises are passed on; so below.
         unsafe { self.inner.copy_to_host(to, from, length) }
     }
 
     unsafe fn copy_from_host(&mut self, to: Address, from: *const u8, length: Bytes) -> Result<()> {
-        self.plan.call(Operation::CopyFromHost)?;
+        self.plan.call(Operation::QueueCopyFromHost)?;
         // SAFETY: as above.
         unsafe { self.inner.copy_from_host(to, from, length) }
     }
 
     fn finish(&mut self) -> Result<()> {
-        let planned = self.plan.call(Operation::WaitForStream);
+        let planned = self.plan.call(Operation::FinishCopies);
         // What is queued must have ended all the same before anybody touches the memory.
         self.inner.finish().and(planned)
     }

@@ -1,7 +1,7 @@
 //! A vendor's stream, and the proof that a device is done with memory.
 
 use crate::driver::{Backend, wait_for_devices};
-use crate::types::{Detail, DeviceId, Error, Operation, Result};
+use crate::types::{Detail, DeviceId, Error, ErrorKind, Operation, Result};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
@@ -146,7 +146,7 @@ impl<'a> WaitFor<'a> {
     /// All others of the answer's.
     pub fn or_lost<T>(answer: Result<T>, done: T) -> Result<T> {
         match answer {
-            Err(error) if matches!(error.detail(), Detail::DeviceLost { .. }) => Ok(done),
+            Err(error) if error.kind() == ErrorKind::DeviceLost => Ok(done),
             other => other,
         }
     }

@@ -192,7 +192,7 @@ impl<B: MulticastBackend> Multicast<B> {
     ///
     /// What unbinding answers, or [`Detail::Poisoned`]. What could not be unbound is left to the driver until the process ends, and so is the object.
     pub fn close(mut self) -> Result<()> {
-        self.object.check_in_use(Operation::ReleaseMemory)?;
+        self.object.check_in_use(Operation::ReleaseMulticast)?;
         self.unbind_all()
     }
 

@@ -236,7 +236,8 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             Bytes::ZERO => Bytes::ZERO,
             some => rounded(operation, some, unit)?,
         };
-        let alignment = Alignment::new(self.alignment)?.max(granularity.into());
+        let bad = || Error::new(operation, Detail::BadAlignment { alignment: self.alignment });
+        let alignment = Alignment::new(self.alignment).ok_or_else(bad)?.max(granularity.into());
         let guard = match self.guard {
             Bytes::ZERO => Bytes::ZERO,
             some => rounded(operation, some, unit.max(as_granularity(alignment)))?,

@@ -108,7 +108,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     ///
     /// [`Detail::TooManyElements`], and those of [`Region::grow_to`]; the vector is as before.
     pub fn reserve(&mut self, additional: usize) -> Result<()> {
-        let operation = Operation::Extend;
+        let operation = Operation::Grow;
         let count =
             self.length.checked_add(additional).ok_or_else(|| too_many::<T>(operation, usize::MAX))?;
         self.grow_to(Self::bytes(operation, count)?)

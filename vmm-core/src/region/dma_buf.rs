@@ -7,7 +7,7 @@
 use super::Region;
 use super::spans::Cut;
 use crate::driver::{Backend, Reservation};
-use crate::types::{Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result};
+use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Operation, Result};
 use std::os::fd::OwnedFd;
 
 /// A dma-buf for some of a region, for RDMA registration (`ibv_reg_dmabuf_mr`).
@@ -68,7 +68,7 @@ impl<B: Backend> Region<B> {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(()) };
         match self.dma_buf(cut, OffsetRange { offset: first.offset, length: last.end() - first.offset }) {
             Ok(one) => made.push(one),
-            Err(error) if run.len() == 1 || matches!(error.detail(), Detail::DeviceLost { .. }) => {
+            Err(error) if run.len() == 1 || error.kind() == ErrorKind::DeviceLost => {
                 return Err(error);
             }
             Err(_) => {

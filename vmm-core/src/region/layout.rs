@@ -228,7 +228,8 @@ impl<B: Backend> Layout<B> {
 
     fn map_one(&mut self, offset: Bytes, memory: &PhysicalMemory<B>) -> Result<()> {
         let cut = self.cut_of(offset, memory.size());
-        let (reservation, at) = self.spans.reservation(cut).ok_or_else(|| no_reservation(cut))?;
+        let (reservation, at) =
+            self.spans.reservation(cut).ok_or_else(|| no_reservation(Operation::Map, cut))?;
         // SAFETY: the caller of `place` has checked that the part is inside one reservation, aligned and free, and
         // that the memory is of this backend.
         unsafe { reservation.map(at, memory.handle()) }?;
@@ -253,7 +254,8 @@ impl<B: Backend> Layout<B> {
     pub(super) fn grant(&mut self, part: OffsetRange, grants: &[Grant]) -> Result<()> {
         let mut rest = part;
         while let Some(cut) = self.spans.first_cut(rest.offset, rest.length) {
-            let (reservation, at) = self.spans.reservation(cut).ok_or_else(|| no_reservation(cut))?;
+            let (reservation, at) =
+                self.spans.reservation(cut).ok_or_else(|| no_reservation(Operation::SetAccess, cut))?;
             // SAFETY: the cut is made of whole mappings without a hole in one reservation, since no mapping crosses
             // a seam; the devices were checked when the access was asked for.
             unsafe { reservation.set_access(at, cut.range.length, grants) }?;
@@ -274,7 +276,8 @@ impl<B: Backend> Layout<B> {
     }
 
     fn unmap_cut(&mut self, cut: Cut, gone: &mut Vec<Piece<B>>) -> Result<()> {
-        let (reservation, at) = self.spans.reservation(cut).ok_or_else(|| no_reservation(cut))?;
+        let (reservation, at) =
+            self.spans.reservation(cut).ok_or_else(|| no_reservation(Operation::Unmap, cut))?;
         // SAFETY: the cut is one whole mapping, or a run of them where the backend takes runs; the caller has waited
         // for the devices, or has just mapped it and told no one the address.
         unsafe { reservation.unmap(at, cut.range.length) }?;
@@ -299,8 +302,8 @@ impl<B: Backend> Layout<B> {
     }
 }
 
-fn no_reservation(cut: Cut) -> Error {
-    Error::new(Operation::Unmap, Detail::OutOfRange { range: cut.range, limit: Bytes::ZERO })
+fn no_reservation(operation: Operation, cut: Cut) -> Error {
+    Error::new(operation, Detail::OutOfRange { range: cut.range, limit: Bytes::ZERO })
 }
 
 /// Pieces in runs that follow each other without a hole and have the same key.

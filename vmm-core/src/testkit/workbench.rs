@@ -383,8 +383,8 @@ mod tests {
         for (looked_at, wrong) in [(0, 0), (7, 0), (9, 0), (7, 7), (8, 9), (u64::MAX, 0)] {
             let error = after(looked_at, wrong).unwrap_err();
             assert!(
-                (matches!(error.detail(), Detail::DriverContractViolated { .. })
-                    && error.operation() == Operation::CheckPattern),
+                matches!(error.detail(), Detail::DriverContractViolated { .. })
+                    && error.operation() == Operation::CheckPattern,
                 "{looked_at} {wrong}: {error}"
             );
         }

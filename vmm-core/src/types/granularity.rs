@@ -1,6 +1,6 @@
 //! The unit in which physical memory is created and mapped, and the alignment of addresses.
 
-use crate::types::{Bytes, Detail, Error, Operation, Result};
+use crate::types::Bytes;
 use std::fmt;
 
 /// The unit of physical memory: every size, offset and address of a mapping is a multiple of it.
@@ -71,17 +71,10 @@ impl Alignment {
     /// The largest alignment that can be asked for.
     pub const MAX: Bytes = Bytes(1 << 46);
 
-    /// An alignment of `bytes`.
-    ///
-    /// # Errors
-    ///
-    /// [`Detail::BadAlignment`] where `bytes` is zero, no power of two, or above [`Alignment::MAX`].
-    pub fn new(bytes: Bytes) -> Result<Self> {
-        if bytes.0.is_power_of_two() && bytes.0 <= Self::MAX.0 {
-            Ok(Self(bytes.0))
-        } else {
-            Err(Error::new(Operation::Reserve, Detail::BadAlignment { alignment: bytes }))
-        }
+    /// An alignment of `bytes`, or none if `bytes` is zero, not a power of two, or above [`Alignment::MAX`].
+    #[must_use]
+    pub const fn new(bytes: Bytes) -> Option<Self> {
+        if bytes.0.is_power_of_two() && bytes.0 <= Self::MAX.0 { Some(Self(bytes.0)) } else { None }
     }
 
     /// The alignment in bytes.

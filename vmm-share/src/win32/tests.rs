@@ -119,10 +119,12 @@ fn what_one_process_offers_another_one_fetches() {
 
     tell(&mut child, "end");
     assert!(child.wait().unwrap().success());
-    assert!(matches!(
-        offer.fetch().as_ref().map_err(Error::detail),
-        Err(Some(PeerError::Gone { .. }) | Detail::Driver { .. })
-    ));
+    let error = offer.fetch().unwrap_err();
+    assert!(
+        matches!(error.extension(), Some(PeerError::Gone { .. }))
+            || matches!(error.detail(), Detail::Driver { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -172,14 +174,14 @@ fn a_process_is_named_by_its_number_and_its_creation() {
     assert!((132_223_104_000_000_000..189_000_000_000_000_000).contains(&here.created), "{here:?}");
     // Numbers of processes are multiples of four.
     let nobody = ProcessId { pid: 3, ..here };
-    assert!(nobody.open("test").is_err());
+    assert!(nobody.open(Operation::DuplicateHandle).is_err());
 }
 
 #[test]
 fn what_a_driver_gives_is_looked_at_before_it_is_owned() {
     for none in [0usize, usize::MAX, 0x4000_0002, 0x7fff_fff0] {
         // SAFETY: none of these is a handle.
-        let adopted = unsafe { adopt("test", none as RawHandle) };
+        let adopted = unsafe { adopt(Operation::ExportMemory, none as RawHandle) };
         assert!(
             matches!(adopted.as_ref().map_err(Error::detail), Err(Detail::DriverContractViolated { .. })),
             "{none:#x}"
@@ -187,6 +189,6 @@ fn what_a_driver_gives_is_looked_at_before_it_is_owned() {
     }
     let file = OwnedHandle::from(file("adopted"));
     // SAFETY: the handle is given up here.
-    let adopted = unsafe { adopt("test", file.into_raw_handle()) };
+    let adopted = unsafe { adopt(Operation::ExportMemory, file.into_raw_handle()) };
     assert_eq!(content(adopted.unwrap()), "adopted");
 }

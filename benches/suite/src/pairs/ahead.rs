@@ -16,7 +16,7 @@ const AHEAD: u64 = 8;
 const WAITS: [(u64, usize); 5] = [(0, 500), (300, 500), (2_000, 300), (20_000, 30), (1_200_000, 3)];
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
-    let granule = scene.backend.device(Operation::CreateMemory, scene.device)?.granularity.bytes();
+    let granule = scene.backend.device(Operation::QueryDevice, scene.device)?.granularity.bytes();
     for (step, waits) in
         [(Bytes::mib(2).max(granule), &WAITS[..]), (Bytes::mib(32).max(granule), &WAITS[..4])]
     {

@@ -40,7 +40,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
             || pairs(&one, size, PAIRS),
         )?;
     }
-    let granule = backend.device(Operation::CreateMemory, device)?.granularity.bytes();
+    let granule = backend.device(Operation::QueryDevice, device)?.granularity.bytes();
     let mut one =
         Full::of(backend, &PhysicalMemory::create(backend, granule, Properties::on(device))?, 1000)?;
     let mut chosen = Full::of(any, &PhysicalMemory::create(any, granule, Properties::on(device))?, 1000)?;

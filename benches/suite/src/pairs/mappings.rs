@@ -21,7 +21,7 @@ const CHANGES: u64 = 100;
 const AT_MOST: f64 = 3.0;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
-    let granule = scene.backend.device(Operation::CreateMemory, scene.device)?.granularity.bytes();
+    let granule = scene.backend.device(Operation::QueryDevice, scene.device)?.granularity.bytes();
     let memory = PhysicalMemory::create(scene.backend, granule, Properties::on(scene.device))?;
     let mut few = Full::new(scene, &memory, FEW)?;
     for count in COUNTS {

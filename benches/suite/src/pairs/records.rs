@@ -11,7 +11,7 @@ use gpu_vmm_testkit::Workbench;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
-    let granule = backend.device(Operation::CreateMemory, device)?.granularity.bytes();
+    let granule = backend.device(Operation::QueryDevice, device)?.granularity.bytes();
     let memory = PhysicalMemory::create(backend, granule, Properties::on(device))?;
     let raw = scene.raw.clone();
     let handle = raw.create(granule)?;

@@ -9,7 +9,7 @@ use gpu_vmm_core::{Bytes, Operation, WaitFor};
 use gpu_vmm_testkit::Workbench;
 
 pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
-    let granule = scene.backend.device(Operation::CreateMemory, scene.device)?.granularity.bytes();
+    let granule = scene.backend.device(Operation::QueryDevice, scene.device)?.granularity.bytes();
     let size = scene.fitting(4, Bytes::mib(64).max(granule), Bytes::gib(1))?;
     for (handles, turns) in [(1, 400), (16, 400), (512, 40)] {
         if size.0 / handles >= granule.0 {

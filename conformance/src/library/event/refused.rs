@@ -19,8 +19,8 @@ cases! { "event":
 
 fn a_device_that_is_not_there<B: Workbench>(subject: &Subject<B>) {
     for missing in [DeviceId(subject.backend.devices().len() as u32), DeviceId::HOST] {
-        refused!(subject.backend.event(missing), Detail::NoSuchDevice { .. });
-        refused!(subject.backend.own_stream(missing), Detail::NoSuchDevice { .. });
+        refused!(@CreateEvent subject.backend.event(missing), Detail::NoSuchDevice { .. });
+        refused!(@CreateStream subject.backend.own_stream(missing), Detail::NoSuchDevice { .. });
     }
 }
 

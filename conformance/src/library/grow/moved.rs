@@ -149,7 +149,7 @@ fn a_move_without_memory<B: Workbench>(subject: &Subject<B>) {
     let (mut region, _wall) = walled(subject, 2);
     subject.write(&mut region, Bytes(0), subject.units(2), 1);
     let _held = subject.memory(1);
-    let total = subject.backend.device(Operation::Allocate, subject.device).unwrap().total_memory;
+    let total = subject.backend.device(Operation::QueryDevice, subject.device).unwrap().total_memory;
     let before = (region.range(), region.end(), subject.free());
     let error = region.grow_or_move(total, idle()).unwrap_err();
     assert!(matches!(error.detail(), Detail::OutOfMemory { .. }), "{error}");

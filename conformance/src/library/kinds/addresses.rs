@@ -38,7 +38,7 @@ fn kinds<B: Workbench>(subject: &Subject<B>) -> [Properties; 6] {
 /// The kinds of memory whose granularity is larger than that of all devices. Ends the case if there is none.
 fn larger<B: Workbench>(subject: &Subject<B>) -> Vec<(Properties, Granularity)> {
     let own = |properties| {
-        Some((properties, subject.backend.granularity_of(Operation::Allocate, &properties).ok()?))
+        Some((properties, subject.backend.granularity_of(Operation::QueryGranularity, &properties).ok()?))
     };
     let least = subject.backend.granularity();
     let found: Vec<_> = kinds(subject).into_iter().filter_map(own).filter(|(_, own)| *own > least).collect();

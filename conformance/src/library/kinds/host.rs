@@ -88,7 +88,7 @@ fn agrees(told: &Capability, answer: Result<(), Error>) {
 
 fn host_access<B: Workbench>(subject: &Subject<B>) {
     let told = told(subject, Feature::HostAccess);
-    agrees(&told, subject.backend.check_host_access(Operation::Allocate, &subject.properties()));
+    agrees(&told, subject.backend.check_host_access(Operation::QueryAccess, &subject.properties()));
     agrees(&told, takes_turns(subject, subject.properties()));
 }
 
@@ -98,7 +98,7 @@ fn host_access_to_host_memory<B: Workbench>(subject: &Subject<B>) {
         skip(told.note);
     }
     let properties = subject.properties().located(Location::Host);
-    let checked = subject.backend.check_host_access(Operation::Allocate, &properties);
+    let checked = subject.backend.check_host_access(Operation::QueryAccess, &properties);
     let turns = takes_turns(subject, properties);
     assert_eq!(checked.is_ok(), turns.is_ok(), "{checked:?}, {turns:?}");
 }
@@ -149,7 +149,7 @@ fn the_host_is_no_device<B: Workbench>(subject: &Subject<B>) {
         backend.synchronize(HOST),
         backend.memory_info(HOST).map(drop),
         backend.capabilities(HOST).map(drop),
-        backend.device(Operation::Allocate, HOST).map(drop),
+        backend.device(Operation::QueryDevice, HOST).map(drop),
         region.write_pattern(HOST, Bytes(0), size, SEED),
     ];
     for (place, answer) in answers.into_iter().enumerate() {
@@ -165,7 +165,7 @@ fn beside_what_was_unmapped<B: Workbench>(subject: &Subject<B>) {
         skip(told.note);
     }
     let properties = subject.properties().located(Location::Host);
-    or_skip(subject.backend.check_host_access(Operation::Allocate, &properties));
+    or_skip(subject.backend.check_host_access(Operation::QueryAccess, &properties));
     let (first, mut region) = mapped(subject, properties);
     let size = first.size();
     region.grow_to(Bytes(2 * size.0)).unwrap();

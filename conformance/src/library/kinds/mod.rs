@@ -28,7 +28,7 @@ const SEED: u64 = 700;
 
 /// How much a case takes of such memory: some granules.
 fn some<B: Workbench>(subject: &Subject<B>, properties: &Properties) -> Bytes {
-    Bytes(3 * subject.backend.granularity_of(Operation::Allocate, properties).unwrap().bytes().0)
+    Bytes(3 * subject.backend.granularity_of(Operation::QueryGranularity, properties).unwrap().bytes().0)
 }
 
 /// Such memory in a region of its own, which the chosen device may read and write.

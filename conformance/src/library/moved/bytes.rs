@@ -182,7 +182,7 @@ fn an_empty_region<B: Workbench>(subject: &Subject<B>) {
 fn memory_of_the_host<B: Workbench>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let properties = subject.properties().located(Location::Host);
-    let size = or_skip(subject.backend.granularity_of(Operation::Allocate, &properties)).bytes();
+    let size = or_skip(subject.backend.granularity_of(Operation::QueryGranularity, &properties)).bytes();
     drop(or_skip(PhysicalMemory::create(&subject.backend, size, properties)));
     let mut region = Region::builder(&subject.backend).memory(properties).reserve(size).build().unwrap();
     region.grow_to(size).unwrap();

@@ -157,7 +157,7 @@ fn each_call_fails<B: Workbench>(subject: &Subject<B>) {
         let first = |of: &[&str]| calls.iter().position(|call| of.contains(call));
         let (wait, copy) = (
             first(&[Operation::WaitForDevice.name()]),
-            first(&[Operation::Copy.name(), Operation::CopyToHost.name()]),
+            first(&[Operation::Copy.name(), Operation::QueueCopyToHost.name()]),
         );
         assert!(wait.is_some() && wait < copy, "copied before the work has ended: {calls:?}");
     }

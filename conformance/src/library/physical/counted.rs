@@ -69,7 +69,7 @@ fn clones_are_counted_once<B: Workbench>(subject: &Subject<B>) {
 
 /// Some memory that is held, and a size that is more than is left and no more than there is.
 fn too_much<B: Workbench>(subject: &Subject<B>) -> (PhysicalMemory<B>, Bytes) {
-    let total = subject.backend.device(Operation::Allocate, subject.device).unwrap().total_memory;
+    let total = subject.backend.device(Operation::QueryDevice, subject.device).unwrap().total_memory;
     let most = Bytes(total.0 - total.0 % subject.unit().0);
     (subject.memory(4), most)
 }

@@ -50,7 +50,7 @@ fn unaligned<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn more_than_the_device<B: Workbench>(subject: &Subject<B>) {
-    let total = subject.backend.device(Operation::Allocate, subject.device).unwrap().total_memory;
+    let total = subject.backend.device(Operation::QueryDevice, subject.device).unwrap().total_memory;
     let too_much = total + Bytes(1);
     let on = subject.properties();
     refused!(

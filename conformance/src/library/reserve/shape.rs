@@ -123,7 +123,7 @@ fn sizes_are_rounded<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn as_much_as_the_device_has<B: Workbench>(subject: &Subject<B>) {
-    let total = subject.backend.device(Operation::Allocate, subject.device).unwrap().total_memory;
+    let total = subject.backend.device(Operation::QueryDevice, subject.device).unwrap().total_memory;
     let region = Region::builder(&subject.backend).on(subject.device).build().unwrap();
     assert!(total <= region.reserved() && region.reserved() < total + subject.unit());
 }

@@ -120,15 +120,15 @@ fn pinned_memory<B: Workbench>(subject: &Subject<B>) {
 }
 
 fn nothing_to_pin<B: Workbench>(subject: &Subject<B>) {
-    refused!(subject.backend.pin(Bytes::ZERO), Detail::ZeroSize);
+    refused!(@PinMemory subject.backend.pin(Bytes::ZERO), Detail::ZeroSize);
     for missing in [DeviceId(subject.backend.devices().len() as u32), DeviceId::HOST] {
-        refused!(subject.backend.copy_stream(missing), Detail::NoSuchDevice { .. });
+        refused!(@CreateStream subject.backend.copy_stream(missing), Detail::NoSuchDevice { .. });
     }
 }
 
 fn an_empty_ring<B: Workbench>(subject: &Subject<B>) {
     for (threads, chunk) in [(0, Bytes::kib(64)), (1, Bytes::ZERO), (0, Bytes::ZERO)] {
-        refused!(StagingRing::new(&subject.backend, threads, chunk), Detail::ZeroSize);
+        refused!(@PinMemory StagingRing::new(&subject.backend, threads, chunk), Detail::ZeroSize);
     }
 }
 

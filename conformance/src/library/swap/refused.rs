@@ -109,7 +109,7 @@ fn over_a_border<B: Workbench>(subject: &Subject<B>) {
 
 fn larger_granularity<B: Workbench>(subject: &Subject<B>) {
     let properties = subject.properties().located(Location::Host);
-    let large = or_skip(subject.backend.granularity_of(Operation::Allocate, &properties)).bytes();
+    let large = or_skip(subject.backend.granularity_of(Operation::QueryGranularity, &properties)).bytes();
     if large <= subject.granularity() {
         skip("memory of the host has the granularity of the device's");
     }

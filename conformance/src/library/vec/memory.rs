@@ -158,7 +158,7 @@ fn over_the_end_of_its_reservation<B: Workbench>(subject: &Subject<B>) {
 fn on_all_addresses<B: Workbench>(subject: &Subject<B>) {
     let free = subject.free();
     let mut bytes = DeviceVec::<u8, B>::new(&subject.backend, subject.device).unwrap();
-    let total = subject.backend.device(Operation::Allocate, subject.device).unwrap().total_memory;
+    let total = subject.backend.device(Operation::QueryDevice, subject.device).unwrap().total_memory;
     assert!(bytes.region().reserved() >= total);
     assert_eq!((bytes.capacity(), subject.free()), (0, free));
     bytes.push(1).unwrap();

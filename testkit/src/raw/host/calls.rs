@@ -55,7 +55,7 @@ impl<B: Workbench> Calls for Host<B> {
         let alignment = match alignment as u64 {
             0 => Alignment::from(unit),
             asked => Alignment::new(Bytes(asked))
-                .unwrap_or_else(|_| excluded("an alignment is a power of two by its type")),
+                .unwrap_or_else(|| excluded("an alignment is a power of two by its type")),
         };
         let alignment = if alignment.bytes() < unit.bytes() { Alignment::from(unit) } else { alignment };
         if !unit.divides(Bytes(hint)) {

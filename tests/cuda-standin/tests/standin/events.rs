@@ -145,8 +145,7 @@ fn a_stream_of_another_context_is_refused(cuda: &Cuda) {
     let foreign = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
     let error = event.record(stream(foreign)).unwrap_err();
     assert!(
-        (matches!(error.detail(), Detail::ForeignStream { .. })
-            && error.operation() == Operation::RecordEvent),
+        matches!(error.detail(), Detail::ForeignStream { .. }) && error.operation() == Operation::RecordEvent,
         "{error}"
     );
     assert!(error.to_string().contains(&format!("{context:#x}")), "{error}");

@@ -2,7 +2,9 @@
 
 use crate::child::{Case, case, with};
 use crate::rig::{Cuda, G, ILLEGAL_ADDRESS, INVALID_CONTEXT, INVALID_VALUE, NOT_READY, READ_WRITE, SUCCESS};
-use gpu_vmm_core::{Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Operation, Region};
+use gpu_vmm_core::{
+    Address, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind, Operation, Region,
+};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::{Walked, Workbench};
 use std::time::{Duration, Instant};
@@ -217,11 +219,18 @@ fn pinning_makes_no_context_where_there_is_one(cuda: &Cuda) {
     let pinned = backend.pin(SIZE).unwrap();
     assert_eq!((cuda.counts().contexts, cuda.counts().pinned), (1, 1));
     drop(pinned);
-    assert!(matches!(backend.pin(Bytes::ZERO).as_ref().map_err(Error::detail), Err(Detail::ZeroSize)));
-    assert!(matches!(
-        backend.copy_stream(DeviceId(2)).as_ref().map_err(Error::detail),
-        Err(Detail::NoSuchDevice { .. })
-    ));
+    let error = backend.pin(Bytes::ZERO).map(drop).unwrap_err();
+    assert_eq!(
+        (error.operation(), error.kind()),
+        (Operation::PinMemory, ErrorKind::InvalidArgument),
+        "{error}"
+    );
+    let error = backend.copy_stream(DeviceId(2)).map(drop).unwrap_err();
+    assert_eq!(
+        (error.operation(), error.kind()),
+        (Operation::CreateStream, ErrorKind::NoSuchDevice),
+        "{error}"
+    );
     assert_eq!(backend.drop_log().count(), 0);
 }
 
@@ -284,7 +293,7 @@ fn a_list_that_leaves_its_memory(cuda: &Cuda) {
     assert_eq!(walk(Address(0), 9).unwrap(), Walked::default());
     let error = walk(region.address(), 2).unwrap_err();
     assert!(
-        (matches!(error.detail(), Detail::DeviceLost { .. }) && error.operation() == Operation::WalkList),
+        matches!(error.detail(), Detail::DeviceLost { .. }) && error.operation() == Operation::WalkList,
         "{error}"
     );
     // With the context, what is page-locked and what it copies on goes quietly.

@@ -111,7 +111,7 @@ fn size(fd: &impl AsRawFd) -> Bytes {
 
 /// One descriptor for each of two mappings, of which nothing is left; and none of both.
 fn ranges(rig: &mut Rig) {
-    let alignment = Alignment::new(units(1)).must("an alignment");
+    let alignment = Alignment::new(units(1)).unwrap();
     // SAFETY: the pieces lie one behind the other in a reservation for both, and nothing uses them.
     unsafe {
         let mut range = rig.backend.reserve(units(3), alignment, None).must("addresses");

@@ -9,7 +9,8 @@ use crate::types::{Address, Bytes, DeviceId, Result};
 ///
 /// # Safety
 ///
-/// - What a call that waits says it has written is written when it returns `Ok`, and nothing else is.
+/// - [`copy_from_host`](Self::copy_from_host), [`copy_to_host`](Self::copy_to_host), [`copy`](Self::copy) and
+///   [`fill`](Self::fill) return `Ok` only after they have written exactly the bytes that they name.
 /// - [`pin`](Self::pin) and [`copy_stream`](Self::copy_stream) return objects that keep what their traits promise, for this
 ///   driver and the device that was given.
 pub unsafe trait CopyCalls {

@@ -1,7 +1,7 @@
 //! The seam between gpu-vmm and a vendor: the traits that a backend implements, with what differs and no more.
 //!
-//! [`Backend`] is a loaded driver, with its calls for memory ([`MemoryCalls`]), for contents ([`CopyCalls`]) and for
-//! waiting ([`SyncCalls`]); [`Handle`] is a piece of physical memory, [`Reservation`] a range of addresses. Their methods that reach the driver are `unsafe` where a wrong argument would be undefined there: HIP answers some wrong
+//! [`Backend`] is a loaded driver, [`Handle`] a piece of physical memory, [`Reservation`] a range of addresses. Their
+//! methods that reach the driver are `unsafe` where a wrong argument would be undefined there: HIP answers some wrong
 //! calls with success and some with a crash. The one caller is this crate ([`Region`](crate::Region),
 //! [`PhysicalMemory`](crate::PhysicalMemory)), which keeps the books and has checked everything first.
 //!

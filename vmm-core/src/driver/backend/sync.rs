@@ -11,7 +11,8 @@ use crate::types::{DeviceId, Result};
 ///
 /// - [`synchronize`](Self::synchronize) and [`synchronize_stream`](Self::synchronize_stream) return `Ok` only after the work
 ///   that they name has finished, and [`Detail::DeviceLost`] only if that work cannot run any more.
-/// - [`event`](Self::event) returns an object that keeps what [`Event`] promises, for the device that was given.
+/// - [`event`](Self::event) returns an object that keeps what [`Event`] promises, for this driver and the device that
+///   was given.
 pub unsafe trait SyncCalls {
     /// Waits until a device has finished everything that this process has queued. CUDA: `cuCtxSynchronize` in each context
     /// that the backend knows, HIP: `hipDeviceSynchronize`.

@@ -30,7 +30,7 @@ pub(super) struct PinnedArena {
 impl PinnedArena {
     pub(super) fn new(backend: &impl Backend, capacity: Bytes) -> Result<Self> {
         if capacity.is_zero() {
-            return Err(Error::new(Operation::KeepContents, Detail::ZeroSize));
+            return Err(Error::new(Operation::PinMemory, Detail::ZeroSize));
         }
         let mut pieces = Vec::new();
         let mut free = Vec::new();

@@ -51,7 +51,7 @@ impl TensorView {
         if !self.offset.0.is_multiple_of(element) {
             let below = Bytes(self.offset.0 - self.offset.0 % element);
             return Err(format!(
-                "the offset {} is not a multiple of the element's {element} bytes; the next below is {below}",
+                "the offset {} is not a multiple of the element's {element} bytes; the next lower multiple is {below}",
                 self.offset
             ));
         }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 /// What is behind an [`Error`], with the numbers that it prints.
 ///
-/// The variants up to [`NotBound`](Self::NotBound) come from checks before any driver call: no driver was asked, and nothing
-/// has changed.
+/// A variant without a [`DriverError`] comes from a check before any driver call, but for those whose text names the driver:
+/// nothing has changed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Detail {
@@ -61,7 +61,7 @@ pub enum Detail {
         limit: Bytes,
     },
     /// More memory than the device has, free or not.
-    #[error("{requested} exceed the {total} of {device}")]
+    #[error("{requested} exceeds the memory of {device} ({total})")]
     ExceedsDevice {
         /// How much memory.
         requested: Bytes,
@@ -80,7 +80,8 @@ pub enum Detail {
     },
     /// Nothing is mapped in some of the part.
     #[error(
-        "{range} is not fully mapped: nothing is mapped at offset {hole}; {mapped} are mapped, up to offset {end}"
+        "{range} is not fully mapped: nothing is mapped at offset {hole}; the region has {mapped} mapped, the last of it up to \
+         offset {end}"
     )]
     NotMapped {
         /// The part.
@@ -199,7 +200,7 @@ pub enum Detail {
         count: usize,
     },
     /// Memory that another backend, or another instance of this one, made.
-    #[error("the memory belongs to {theirs}, expected {ours}; create it on that backend")]
+    #[error("the memory belongs to {theirs}, not to {ours}; create it with the latter")]
     ForeignHandle {
         /// Whose the handle is.
         theirs: String,
@@ -207,7 +208,7 @@ pub enum Detail {
         ours: String,
     },
     /// A stream of another device, or of another context, than the event that was to be recorded there.
-    #[error("the stream belongs to {theirs}, and the event to {ours}; use an event of the stream's")]
+    #[error("the stream belongs to {theirs}, and the event to {ours}; create an event for {theirs}")]
     ForeignStream {
         /// Whose the stream is.
         theirs: String,
@@ -221,7 +222,7 @@ pub enum Detail {
         why: String,
     },
     /// A device that is not one of those which this process has in a multicast team.
-    #[error("{device} is not in the team; this process has {team} in it")]
+    #[error("{device} is not in the team; of this process it has {team}")]
     NotInTeam {
         /// The device.
         device: DeviceId,
@@ -229,7 +230,7 @@ pub enum Detail {
         team: String,
     },
     /// Memory of the device is bound to that part of a multicast object already.
-    #[error("{range} overlaps the {binding} that are bound for {device}; unbind those first")]
+    #[error("{range} overlaps the binding of {binding} for {device}; unbind that one first")]
     AlreadyBound {
         /// Whose memory it is.
         device: DeviceId,
@@ -247,7 +248,7 @@ pub enum Detail {
         place: String,
     },
     /// A set of memory that is not there, or not any more.
-    #[error("there is no {set}; there are {there}")]
+    #[error("{set} does not exist; there are: {there}")]
     NoSuchBank {
         /// Which one.
         set: BankId,
@@ -342,21 +343,21 @@ pub enum Detail {
     /// The region is suspended and its contents are kept, but its addresses went to somebody else while the driver gave
     /// the memory back.
     #[error(
-        "the region is suspended and its contents are saved, but some of its {reserved} at {address} addresses were \
-         taken meanwhile; resume it when they are free again: {source}"
+        "the region is suspended and its contents are saved, but other reservations took some of its addresses \
+         ({reserved} at {address}); resume it when they are free: {source}"
     )]
     AddressesLost {
         /// Where the region begins.
         address: Address,
         /// How many addresses it has.
         reserved: Bytes,
-        /// Which addresses were lost: an [`Detail::AddressTaken`].
+        /// Which addresses were lost: a [`Detail::AddressTaken`].
         source: Error,
     },
     /// Of several regions some were done, and the next could not be; or the last of those done is
     /// [suspended without its addresses](Self::AddressesLost).
     #[error(
-        "of the {regions} regions tagged {tag:?}, {done} are done{}; call it again to continue: {source}",
+        "of the {regions} regions tagged {tag:?}, {done} are done{}; repeat the call to continue: {source}",
         if matches!(source.detail(), Self::AddressesLost { .. }) { ", the last of them without its addresses" } else { ", and the next failed" }
     )]
     Partial {
@@ -402,7 +403,7 @@ pub enum Detail {
         guard: Bytes,
     },
     /// What is to keep the contents of suspended memory has not that much room.
-    #[error("{needed} are to be saved, and {free} of {capacity} are free in the backing store")]
+    #[error("the backing store is full: {needed} needed, {free} of {capacity} free")]
     BackingStoreFull {
         /// How much is to be kept.
         needed: Bytes,
@@ -432,7 +433,7 @@ pub enum Detail {
         source: DriverError,
     },
     /// A driver answered success and did something else.
-    #[error("the driver reported success and did something else: {what}")]
+    #[error("the driver broke its contract: {what}")]
     DriverContractViolated {
         /// What it did instead.
         what: String,

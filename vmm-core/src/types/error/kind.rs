@@ -36,7 +36,7 @@ pub enum ErrorKind {
     Unsupported,
     /// Something else uses the memory, or a stream captures. Try again when that has ended.
     Busy,
-    /// The region is suspended. Resume it first.
+    /// The region, or the memory with the tag, is suspended. Resume it first.
     Suspended,
     /// An operation failed and so did its rollback. The part cannot be used any more.
     Poisoned,

@@ -67,7 +67,7 @@ impl Error {
         &self.0.detail
     }
 
-    /// What is behind it, with the numbers.
+    /// The same as [`detail`](Self::detail), without the error around it.
     #[must_use]
     pub fn into_detail(self) -> Detail {
         self.0.detail

@@ -4,7 +4,7 @@ use super::{ONE, SIZE, TWO, bound, check_nothing_is_left, idle, open, wrong_word
 use crate::child::{Case, DONE, case, start};
 use crate::rig::Cuda;
 use gpu_vmm_core::multicast::{Multicast, Team};
-use gpu_vmm_core::{Backend, Bytes, Detail, DeviceId, ErrorKind, PhysicalMemory, Placement, Properties};
+use gpu_vmm_core::{Backend, Bytes, Detail, DeviceId, Error, PhysicalMemory, Placement, Properties};
 use gpu_vmm_cuda::CudaBackend;
 use gpu_vmm_testkit::Workbench;
 use std::io::{BufRead, BufReader, Write};
@@ -154,8 +154,10 @@ fn a_forked_child_drops_nothing(cuda: &Cuda) {
             object.unbind(ONE, Bytes::ZERO),
         ];
         // The binding is refused by the books already.
-        let kinds = answers.map(|answer| answer.unwrap_err().kind());
-        let is_right = kinds == [ErrorKind::Forked, ErrorKind::AlreadyMapped, ErrorKind::Forked];
+        let is_right = matches!(
+            answers.each_ref().map(|answer| answer.as_ref().map_err(Error::detail)),
+            [Err(Detail::Forked), Err(Detail::AlreadyBound { .. }), Err(Detail::Forked)]
+        );
         drop((object, range, more));
         let is_quiet = (backend.drop_log().count(), cuda.violations()) == (0, 0);
         // SAFETY: ends the child without running what belongs to the parent.
