@@ -195,8 +195,8 @@ fn arguments_that_make_no_sense_are_refused_before_anything_is_opened() {
 #[test]
 fn what_the_device_cannot_do_is_an_error_with_the_numbers() {
     for (arguments, expected) in [
-        (vec!["--to", "1000TiB"], "grow: 1000 TiB exceed the "),
-        (vec!["--to", "16777215TiB"], "grow: 16777215 TiB exceed the "),
+        (vec!["--to", "1000TiB"], "grow: 1000 TiB exceeds the memory of "),
+        (vec!["--to", "16777215TiB"], "grow: 16777215 TiB exceeds the memory of "),
         (vec!["--device", "7"], "device 7 does not exist; the host backend has 1"),
         (vec!["--device", "4294967295"], "device 4294967295 does not exist"),
         (

@@ -134,7 +134,7 @@ fn a_snapshot_in_json_has_every_member() {
 fn a_bad_snapshot_is_an_error_that_says_where() {
     let folder = Folder::new("snapshot-bad");
     let [first, second] = ["a", "b"].map(|name| folder.file(name));
-    fails(&["snapshot", &first], 1, "read snapshot: ");
+    fails(&["snapshot", &first], 1, "open snapshot: ");
     write(&first, 3, None);
     write(&second, 4, Some(&first));
 

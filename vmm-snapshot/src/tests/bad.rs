@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 fn assert_bad(path: &Path, part: &str) {
     let error = SnapshotFile::open(path).map(drop).unwrap_err();
     assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");
-    assert_says(&error, &[part, &path.display().to_string(), "read snapshot"]);
+    assert_says(&error, &[part, &path.display().to_string(), "open snapshot"]);
 }
 
 #[test]

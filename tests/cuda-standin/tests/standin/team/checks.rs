@@ -53,7 +53,7 @@ fn a_binding_that_cannot_be_is_refused(cuda: &Cuda) {
     refused!(
         object.bind(Bytes::ZERO, &memory(&backend, TWO), Bytes::ZERO, SIZE),
         Detail::NotInTeam { .. },
-        "device 1 is not in the team; this process has device 0 in it"
+        "device 1 is not in the team; of this process it has device 0"
     );
     for (offset, from, length, what) in [
         (GRANULE, Bytes::ZERO, UNIT, "offset 0x200000"),
@@ -78,7 +78,7 @@ fn a_binding_that_cannot_be_is_refused(cuda: &Cuda) {
         refused!(
             object.bind(at(first), &own, at(0), at(count)),
             Detail::AlreadyBound { .. },
-            "unbind those first"
+            "unbind that one first"
         );
     }
     object.bind(at(2), &own, at(0), at(2)).unwrap();
