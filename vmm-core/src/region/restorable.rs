@@ -59,10 +59,8 @@ pub(super) fn reserve<B: Backend>(
 fn chosen(operation: Operation, size: Bytes, step: Bytes, random: u64) -> Result<Address> {
     let first = WINDOW.base.0.next_multiple_of(step.0);
     let room = Bytes(WINDOW.end().0.saturating_sub(first));
-    let last = room
-        .0
-        .checked_sub(size.0)
-        .ok_or_else(|| Error::new(operation, Detail::AddressSpaceExhausted { size, limit: room }))?;
+    let exhausted = || Error::new(operation, Detail::AddressSpaceExhausted { size, limit: room });
+    let last = room.0.checked_sub(size.0).ok_or_else(exhausted)?;
     let places = last / step.0 + 1;
     Ok(Address(first + random % places * step.0))
 }
