@@ -26,9 +26,8 @@ use std::time::Duration;
 /// The limit of every wait, where no other is set.
 const WAIT: Duration = Duration::from_secs(30);
 
-const PAIR: Operation = Operation::CreateChannel;
+const CREATE: Operation = Operation::CreateChannel;
 const CONNECT: Operation = Operation::Connect;
-const TAKE: Operation = Operation::CreateChannel;
 
 /// What is waited for where the other side does not read.
 const READING: &str = "reading of what was sent";
@@ -103,8 +102,8 @@ impl Channel {
     /// [`Detail::Driver`] with what the kernel answers, when too many files are open for example.
     pub fn pair() -> Result<(Self, Self)> {
         let sockets = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-        let (one, other) = sockets.map_err(|errno| failed(PAIR, "socketpair", errno, "SOCK_SEQPACKET"))?;
-        let (one, other) = (Self::new(PAIR, one)?, Self::new(PAIR, other)?);
+        let (one, other) = sockets.map_err(|errno| failed(CREATE, "socketpair", errno, "SOCK_SEQPACKET"))?;
+        let (one, other) = (Self::new(CREATE, one)?, Self::new(CREATE, other)?);
         let moved = Arc::new(AtomicBool::new(false));
         // Each knows the other as if both had greeted.
         let (to_one, to_other) = (Some(one.ours), Some(other.ours));
@@ -148,10 +147,10 @@ impl Channel {
     /// [`Detail::Driver`] where it is not a connected Unix socket of kind `SOCK_SEQPACKET`, [`PeerError::NotAllowed`],
     /// and what sending a greeting gives. The socket is closed.
     pub fn from_socket(socket: OwnedFd, allowed: Allowed) -> Result<Self> {
-        let fail = |call, errno| failed(TAKE, call, errno, "a connected Unix socket is needed");
+        let fail = |call, errno| failed(CREATE, call, errno, "a connected Unix socket is needed");
         let wrong = |call, errno, description: String| {
             Error::new(
-                TAKE,
+                CREATE,
                 Detail::Driver {
                     source: refusal(call, errno, description),
                     context: "a connected Unix socket of kind SOCK_SEQPACKET is needed".to_owned(),
@@ -170,7 +169,7 @@ impl Channel {
         }
         getpeername(&socket).map_err(|errno| fail("getpeername", errno))?;
         fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(|errno| fail("fcntl(F_SETFD)", errno))?;
-        Self::with(TAKE, socket, allowed)
+        Self::with(CREATE, socket, allowed)
     }
 
     /// The socket, for the program that is started with it; that one makes a line of it with

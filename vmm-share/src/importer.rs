@@ -322,8 +322,8 @@ impl<B: Backend> ImportedRegion<B> {
 
     fn say_again(&mut self, operation: Operation) {
         if let Some(message) = self.unsaid.take_if(|_| !self.over)
-            && let Err(Some(PeerError::TimedOut { .. })) =
-                self.line.send(operation, &message, &[]).as_ref().map_err(Error::extension)
+            && let Err(error) = self.line.send(operation, &message, &[])
+            && matches!(error.extension(), Some(PeerError::TimedOut { .. }))
         {
             self.unsaid = Some(message);
         }

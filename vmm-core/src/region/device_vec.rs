@@ -215,7 +215,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchElement`] where there are not so many, and those of [`Region::read`].
+    /// [`Detail::NoSuchElement`] beyond the last element, and those of [`Region::read`].
     pub fn read(&self, first: usize, values: &mut [T]) -> Result<()> {
         let offset = self.place(Operation::Read, first, values.len())?;
         self.region.read(offset, bytemuck::cast_slice_mut(values))
@@ -225,7 +225,7 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     ///
     /// # Errors
     ///
-    /// [`Detail::NoSuchElement`] where there are not so many, and those of [`Region::write`].
+    /// [`Detail::NoSuchElement`] beyond the last element, and those of [`Region::write`].
     pub fn write(&mut self, first: usize, values: &[T]) -> Result<()> {
         let offset = self.place(Operation::Write, first, values.len())?;
         self.region.write(offset, bytemuck::cast_slice(values))

@@ -255,7 +255,7 @@ impl<B: Backend> Region<B> {
     /// [`Detail::Capturing`] the backend [keeps](crate::Deferred) the memory until it can be given back.
     pub fn close(mut self, done: WaitFor<'_>) -> Result<()> {
         let closed = self.empty(done);
-        if let Err(Detail::Capturing { .. }) = closed.as_ref().map_err(Error::detail) {
+        if closed.as_ref().is_err_and(|error| matches!(error.detail(), Detail::Capturing { .. })) {
             // The destructor would try to wait once more, which spoils captures.
             self.defer();
         }

@@ -85,7 +85,7 @@ pub unsafe trait Reservation: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Detail::AddressTaken`] where somebody else has got the addresses
+    /// [`Detail::AddressTaken`] if another reservation has taken the addresses
     /// meanwhile, or what the driver answers. After any error the reservation may be without its addresses: nothing can
     /// be done in it until [`regain`](Reservation::regain) has succeeded, and dropping it gives nothing back that it has
     /// not.
@@ -95,7 +95,7 @@ pub unsafe trait Reservation: Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Detail::AddressTaken`] where they are still somebody else's, or what
+    /// [`Detail::AddressTaken`] if another reservation still has them, or what
     /// the driver answers.
     fn regain(&mut self) -> Result<()>;
 

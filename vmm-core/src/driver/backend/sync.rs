@@ -33,7 +33,7 @@ pub unsafe trait SyncCalls {
     fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()>;
 
     /// An event for streams of a device, not recorded yet. CUDA: `cuEventCreate`, HIP: `hipEventCreateWithFlags`, without
-    /// the time, which nobody asks for.
+    /// the time, which gpu-vmm does not use.
     ///
     /// # Errors
     ///
