@@ -121,7 +121,7 @@ fn take_away_from_default<B: Workbench>(subject: &Subject<B>, act: impl FnOnce(R
     let other = attached(subject, &*stream);
     let memory = subject.memory(1);
     let region = mapped(subject, &memory);
-    super::streams::start_default(&other, subject.device, region.address(), |_| act(region));
+    super::streams::start_default(&other, (subject.device, region.address()), 1, |_| act(region));
     // The work has faulted or goes on if the memory was taken away under it.
     check(subject, &mapped(subject, &memory), Bytes::ZERO);
     drop(other);

@@ -19,17 +19,17 @@ cases! { "order":
     the_per_thread_handle_is_refused,
 }
 
-/// Starts work on the default stream of a device, on the unit at an address, and calls `act` with an event behind it that is not
-/// done yet.
+/// Starts work on the default stream of a device, `times` as long as the shortest, on the unit at an address. Calls `act`
+/// with an event behind the work that is not done yet.
 #[allow(unsafe_code)]
 pub(super) fn start_default<B: Workbench>(
     subject: &Subject<B>,
-    device: DeviceId,
-    at: Address,
+    (device, at): (DeviceId, Address),
+    times: u32,
     act: impl FnOnce(&dyn Event),
 ) {
     let mut event = or_skip(subject.backend.event(device));
-    let mut rounds = rounds(subject);
+    let mut rounds = rounds(subject) * times;
     for _ in 0..4 {
         let (unit, stream) = (subject.unit(), Stream::DEFAULT);
         // SAFETY: the unit is mapped for the device until a call that has to wait for the work, or cases wait themselves.
@@ -45,10 +45,11 @@ pub(super) fn start_default<B: Workbench>(
 
 fn the_default_stream_of_each_device<B: Workbench>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
-    for device in [b, a] {
+    // Short work can end by itself, before the call returns, when this thread does not get to run.
+    for (device, times) in [(b, 1), (b, 4), (b, 16), (a, 1)] {
         let mut region = subject.region(2).access(b, RW).build().unwrap();
         region.grow_to(subject.unit()).unwrap();
-        start_default(subject, device, region.address(), |event| {
+        start_default(subject, (device, region.address()), times, |event| {
             region.unmap(Bytes::ZERO, subject.unit(), streams_idle(&[Stream::DEFAULT])).unwrap();
             assert!(event.is_done().unwrap(), "unmapped under the work of {device}");
         });
@@ -61,8 +62,8 @@ fn default_streams_are_apart<B: Workbench>(subject: &Subject<B>) {
     region.grow_to(subject.unit()).unwrap();
     let mut went_on = false;
     // Work that has ended by the time of the question shows nothing.
-    for _ in 0..4 {
-        start_default(subject, b, region.address(), |event| {
+    for times in [1, 2, 4, 8] {
+        start_default(subject, (b, region.address()), times, |event| {
             subject.backend.synchronize_stream(a, Stream::DEFAULT).unwrap();
             went_on |= !event.is_done().unwrap();
             subject.backend.synchronize_stream(b, Stream::DEFAULT).unwrap();

@@ -19,6 +19,10 @@ use place::{Place, Runner};
 use std::fs;
 use std::time::Instant;
 
+/// How often a mutation that survived is tried again. Some show only while work goes on, which can end too early on a busy
+/// machine.
+const RETRIES: u32 = 2;
+
 /// Plants all faults and switches on, one at a time, those with `filter` in their name, or found on it. Whether each was found.
 pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
     let workspace = cargo::workspace()?;
@@ -46,7 +50,13 @@ pub(crate) fn run(layout: &Layout, filter: &str) -> Answer<bool> {
         let place = places.iter().find(|(on, _)| *on == mutation.on).map(|(_, place)| place);
         let (outcome, told) = match place {
             Some(Ok(place)) => {
-                let found = place.run(mutation)?;
+                let mut found = place.run(mutation)?;
+                for _ in 0..RETRIES {
+                    if found.is_any() {
+                        break;
+                    }
+                    found = place.run(mutation)?;
+                }
                 (
                     if found.is_any() { Outcome::Caught } else { Outcome::Survived(mutation) },
                     found.to_string(),
