@@ -14,7 +14,7 @@
 #![allow(unsafe_code)] // the device follows addresses that it reads
 
 use gpu_vmm::snapshot::{Restore, Snapshot, SnapshotFile};
-use gpu_vmm::testkit::{Walked, Workbench};
+use gpu_vmm::testkit::{TestKit, Walked};
 use gpu_vmm::{
     AnyBackend, Backend, Bytes, Detail, DeviceId, Error, Operation, Placement, Region, Result, StagingRing,
     Vendor, WaitFor,

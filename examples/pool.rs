@@ -6,7 +6,7 @@
 #![allow(unsafe_code)] // work on a stream uses memory, which cannot be checked
 
 use gpu_vmm::pool::Pool;
-use gpu_vmm::testkit::Workbench;
+use gpu_vmm::testkit::TestKit;
 use gpu_vmm::{AnyBackend, Backend, Bytes, Detail, DeviceId, Result, Stream};
 
 const DEVICE: DeviceId = DeviceId(0);

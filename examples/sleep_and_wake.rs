@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     // Where the weights go to. Page-locked memory is filled at the link's full speed, and is slow to come by: a server
     // makes it once, when it starts.
     let began = Instant::now();
-    let stash = BackingStore::pinned(&backend, Bytes(LAYER.0 * LAYERS))?;
+    let store = BackingStore::pinned(&backend, Bytes(LAYER.0 * LAYERS))?;
     let room = Bytes(LAYER.0 * LAYERS);
     println!("{room} of page-locked memory for the weights were made ahead, in {}", ms(began.elapsed()));
 
@@ -42,7 +42,7 @@ fn main() -> Result<()> {
 
     // Nothing is taken away before the devices have finished. What is in the cache is computed again when it is needed.
     let began = Instant::now();
-    let kept = regions.suspend("weights", &stash, WaitFor::all_devices())?;
+    let kept = regions.suspend("weights", &store, WaitFor::all_devices())?;
     let given_up = regions.suspend("cache", &BackingStore::nothing(), WaitFor::all_devices())?;
     let took = began.elapsed();
     let asleep = free(&backend)?;
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
     assert!(weights.lock()?.read(Bytes(0), &mut [0]).is_err());
 
     // Any number of calls wake it once. Where there is not enough memory for all, those that came before are awake, the
-    // others keep what they have in the stash, and the same call goes on later.
+    // others keep what they have in the store, and the same call goes on later.
     let began = Instant::now();
     regions.resume("weights")?;
     regions.resume("cache")?;

@@ -5,7 +5,7 @@
 //! cargo run --release --example swap
 //! ```
 
-use gpu_vmm::testkit::Workbench;
+use gpu_vmm::testkit::TestKit;
 use gpu_vmm::{AnyBackend, Backend, BankedRegion, Bytes, DeviceId, Region, Result, WaitFor};
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
 }
 
 /// Two regions change places.
-fn two_buffers<B: Workbench>(backend: &B) -> Result<()> {
+fn two_buffers<B: TestKit>(backend: &B) -> Result<()> {
     let region = |seed| -> Result<Region<B>> {
         let mut region = Region::builder(backend).on(DEVICE).reserve(SIZE).build()?;
         region.grow_to(SIZE)?;
@@ -46,7 +46,7 @@ fn two_buffers<B: Workbench>(backend: &B) -> Result<()> {
 }
 
 /// One address, three sets of memory. A graph that was captured with the address works on whichever is shown.
-fn several_sets<B: Workbench>(backend: &B) -> Result<()> {
+fn several_sets<B: TestKit>(backend: &B) -> Result<()> {
     let mut slots = BankedRegion::build(Region::builder(backend).on(DEVICE).reserve(SIZE))?;
     let address = slots.address();
     let sets = [slots.add_bank(SIZE)?, slots.add_bank(SIZE)?, slots.add_bank(SIZE)?];

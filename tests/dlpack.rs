@@ -164,18 +164,18 @@ fn memory_is_taken_away_when_no_tensor_is_left() {
 #[test]
 fn a_tensor_is_good_again_after_suspend_and_resume() {
     let machine = machine();
-    let stash = BackingStore::pinned(&machine, Bytes::mib(4)).unwrap();
+    let store = BackingStore::pinned(&machine, Bytes::mib(4)).unwrap();
     let shared = shared(&machine, 1);
     shared.grow_to(Bytes(2 * GRANULE.0)).unwrap(); // a handle of its own, which can go alone
     shared.write(Bytes(8), b"kept").unwrap();
     let tensor = shared.dlpack(None, &bytes_view(8, 4)).unwrap();
     let seen = *tensor.dl_tensor();
-    let refused = shared.suspend(&stash, IDLE);
+    let refused = shared.suspend(&store, IDLE);
     let error = refused.unwrap_err();
     assert_eq!(error.operation(), Operation::Suspend);
     assert!(matches!(error.detail(), Detail::Exported { count: 1 }), "{error}");
     assert_eq!(machine.live().handles, 2);
-    assert!(!shared.suspend_exported(&stash, IDLE).unwrap().already);
+    assert!(!shared.suspend_exported(&store, IDLE).unwrap().already);
     assert_eq!(machine.live().handles, 0);
     for length in [1, 0] {
         let refused = shared.dlpack(None, &bytes_view(0, length));
@@ -192,8 +192,8 @@ fn a_tensor_is_good_again_after_suspend_and_resume() {
     assert_eq!(&data::<4>(seen.data), b"kept");
     assert_eq!(machine.live().handles, 1);
     drop(tensor);
-    assert!(!shared.suspend(&stash, IDLE).unwrap().already);
-    drop((shared, stash));
+    assert!(!shared.suspend(&store, IDLE).unwrap().already);
+    drop((shared, store));
     assert_nothing_left(&machine);
 }
 
@@ -405,8 +405,8 @@ fn a_part_that_is_out_of_use_is_in_no_tensor() {
         ),
         "{failed:?}"
     );
-    let out_of_use = region.mapping_at(Bytes(0)).is_some_and(|mapping| mapping.out_of_use);
-    assert!(out_of_use, "{failed:?}");
+    let poisoned = region.mapping_at(Bytes(0)).is_some_and(|mapping| mapping.poisoned);
+    assert!(poisoned, "{failed:?}");
     let refused = SharedRegion::new(region).dlpack(None, &bytes_view(0, 1));
     assert!(matches!(refused.as_ref().map_err(Error::detail), Err(Detail::Poisoned { .. })), "{refused:?}");
     // SAFETY: the region is gone, and host memory has no devices that use it.

@@ -1,4 +1,4 @@
-//! Contexts of the workbench's own, beside those that the backend uses.
+//! Contexts of the test kit's own, beside those that the backend uses.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]

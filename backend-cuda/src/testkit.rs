@@ -17,7 +17,7 @@ use crate::kernels::Kernels;
 use crate::own_context::OwnContext;
 use crate::stream::OwnStream;
 use gpu_vmm_core::testkit::{
-    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, round_seeds,
+    CaptureMode, Count, Graph, PATTERN_WORD, TestKit, Walked, WorkStream, round_seeds,
 };
 use gpu_vmm_core::{
     Address, AddressRange, Bytes, Detail, DeviceId, Error, Granularity, Operation, Result, Stream,
@@ -200,7 +200,7 @@ impl CudaBackend {
     }
 }
 
-impl Workbench for CudaBackend {
+impl TestKit for CudaBackend {
     fn pattern_by(&self) -> &'static str {
         "a kernel"
     }

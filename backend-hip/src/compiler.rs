@@ -1,5 +1,5 @@
 //! AMD's run-time compiler, hiprtc: a library beside HIP, which not every machine has. Without it this backend works, and
-//! the workbench uses copies in the place of kernels.
+//! the test kit uses copies in the place of kernels.
 //!
 //! The library must be of HIP's own major version, so it is looked for by that: beside HIP where HIP was named with its
 //! folder, then as HIP itself is. The compiler is always told what to compile for. It would else look for the current

@@ -26,7 +26,7 @@ pub(crate) struct DeviceState {
     pub(crate) agent: OnceLock<Agent>,
     /// The stream of its copies and fills, which is never destroyed.
     pub(crate) copies: OnceLock<StreamName>,
-    /// The workbench's kernels there, or why there are none.
+    /// The test kit's kernels there, or why there are none.
     pub(crate) kernels: OnceLock<Result<Kernels, String>>,
     /// The kinds of memory that can be had with it.
     pub(crate) kinds: Kinds,

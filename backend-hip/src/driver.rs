@@ -30,7 +30,7 @@ pub(crate) struct Driver {
     pub(crate) kept: Kept,
     /// Whether physical memory comes back while the addresses are kept, once tried.
     pub(crate) memory_comes_back: OnceLock<bool>,
-    /// The workbench's kernels, once compiled.
+    /// The test kit's kernels, once compiled.
     pub(crate) compiled: Compiled,
     version: u32,
     library: String,

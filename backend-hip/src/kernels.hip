@@ -1,4 +1,4 @@
-// What gpu-vmm's workbench has the device do itself: write a pattern, check it, and walk along a list.
+// What gpu-vmm's test kit has the device do itself: write a pattern, check it, and walk along a list.
 //
 // Word number i under a seed is m ^ (m >> 32) with m = (seed + i) * 0x9E3779B97F4A7C15, in 64 bits that wrap around;
 // the same as `pattern_word` in vmm-core. All counts and indices are 64 bits wide. Thread t of n takes the words t, t + n,

@@ -1,4 +1,4 @@
-//! The workbench's kernels: compiled when they are first needed, once for each architecture, loaded once on each device.
+//! The test kit's kernels: compiled when they are first needed, once for each architecture, loaded once on each device.
 //!
 //! Where that does not work, the reason is kept and not tried again.
 #![allow(unsafe_code)] // calls into HIP, and runs code on a device

@@ -95,7 +95,7 @@ pub(crate) fn copy_stream(driver: &Arc<Driver>, device: DeviceId) -> Result<Box<
 }
 
 impl HipCopyStream {
-    /// Queues one copy, of memory that begins at `at` and is the lane's device's own, as on all versions it must be.
+    /// Queues one copy, of memory that begins at `at` and is the copy stream's device's own, as on all versions it must be.
     ///
     /// # Safety
     ///

@@ -12,7 +12,7 @@ use crate::ffi::{hipError_t, hipStreamDefault, hipStreamNonBlocking};
 use crate::kernels::Grid;
 use crate::stream::{OwnStream, needed, raw};
 use gpu_vmm_core::testkit::{
-    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, round_seeds,
+    CaptureMode, Count, Graph, PATTERN_WORD, TestKit, Walked, WorkStream, count_wrong_words, round_seeds,
     write_pattern_words,
 };
 use gpu_vmm_core::{Address, Bytes, Detail, DeviceId, Error, Operation, Result, Stream};
@@ -48,7 +48,7 @@ impl HipBackend {
 
     /// # Safety
     ///
-    /// As for [`Workbench::write_pattern`].
+    /// As for [`TestKit::write_pattern`].
     unsafe fn write_by_copies(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<()> {
         let mut words = buffer(length);
         for (first, to, count) in chunks(at, length) {
@@ -62,7 +62,7 @@ impl HipBackend {
 
     /// # Safety
     ///
-    /// As for [`Workbench::count_wrong`].
+    /// As for [`TestKit::count_wrong`].
     unsafe fn count_by_copies(&self, device: DeviceId, at: Address, length: Bytes, seed: u64) -> Result<u64> {
         let mut words = buffer(length);
         let (mut looked_at, mut wrong) = (0, 0);
@@ -80,7 +80,7 @@ impl HipBackend {
     ///
     /// # Safety
     ///
-    /// As for [`Workbench::walk_list`].
+    /// As for [`TestKit::walk_list`].
     unsafe fn walk_by_copies(&self, device: DeviceId, head: Address, most: u64) -> Result<Walked> {
         let mut walked = Walked::default();
         let mut at = head;
@@ -96,7 +96,7 @@ impl HipBackend {
     }
 }
 
-impl Workbench for HipBackend {
+impl TestKit for HipBackend {
     /// By the first device; what others do may differ where their architectures do.
     fn pattern_by(&self) -> &'static str {
         match self.driver.kernels(Operation::CompileKernels, DeviceId(0)) {

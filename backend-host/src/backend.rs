@@ -262,7 +262,7 @@ unsafe impl CopyCalls for HostBackend {
 
 // SAFETY: work that goes on is waited for in the queues that it is in.
 unsafe impl SyncCalls for HostBackend {
-    /// Waits for what [`start_pattern_on`](gpu_vmm_core::testkit::Workbench::start_pattern_on) has started: all other work is done when
+    /// Waits for what [`start_pattern_on`](gpu_vmm_core::testkit::TestKit::start_pattern_on) has started: all other work is done when
     /// its call returns.
     fn synchronize(&self, device: DeviceId) -> Result<()> {
         let operation = Operation::WaitForDevice;

@@ -24,7 +24,7 @@
 //! - A reservation's hint is a wish, as it is for the drivers: where the address is taken or cannot be had,
 //!   `reserve` succeeds somewhere else.
 //! - Work is done when its call returns, but for that of
-//!   [`start_pattern_on`](gpu_vmm_core::testkit::Workbench::start_pattern_on), which threads of the backend do: a stream is a queue, and
+//!   [`start_pattern_on`](gpu_vmm_core::testkit::TestKit::start_pattern_on), which threads of the backend do: a stream is a queue, and
 //!   an event a place in it. Such work that reaches what is not mapped, or not for its device, ends all work of the device, as
 //!   a fault does on a GPU.
 //!

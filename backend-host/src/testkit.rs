@@ -11,7 +11,7 @@ use crate::work::{Pattern, Work};
 use crate::{pages, stream};
 use gpu_vmm_core::system::refusal;
 use gpu_vmm_core::testkit::{
-    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, round_seeds,
+    CaptureMode, Count, Graph, PATTERN_WORD, TestKit, Walked, WorkStream, count_wrong_words, round_seeds,
     write_pattern_words,
 };
 use gpu_vmm_core::{
@@ -39,7 +39,7 @@ impl HostBackend {
     }
 }
 
-impl Workbench for HostBackend {
+impl TestKit for HostBackend {
     fn pattern_by(&self) -> &'static str {
         "the CPU"
     }

@@ -5,7 +5,7 @@ use crate::HostConfig;
 #[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 #[cfg(feature = "testkit")]
-use gpu_vmm_core::testkit::{Walked, WorkStream, Workbench};
+use gpu_vmm_core::testkit::{TestKit, Walked, WorkStream};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred,
     Detail, Device, DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Handle, InstanceId,
@@ -249,7 +249,7 @@ unsafe impl Reservation for HostReservation {
 }
 
 #[cfg(feature = "testkit")]
-impl Workbench for HostBackend {
+impl TestKit for HostBackend {
     fn pattern_by(&self) -> &'static str {
         match *self {}
     }

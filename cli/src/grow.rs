@@ -12,7 +12,7 @@ use gpu_vmm::{
     AnyBackend, Backend, Bytes, Detail, DeviceId, Error, Growth, Operation, Placement, Region, Result,
     Vendor, WaitFor,
 };
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
 
 pub(crate) fn run(asked: &GrowArguments) -> Answer {

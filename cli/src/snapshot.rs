@@ -109,7 +109,7 @@ pub(crate) fn run(asked: &SnapshotArguments) -> Answer {
 }
 
 fn verify(file: &SnapshotFile, progress: &mut Progress) -> Result<SnapshotStats> {
-    progress.begin("checking", file.tally().contents);
+    progress.begin("checking", file.stats().contents);
     let progress = &*progress;
     file.verify(&|done| progress.advance(done))
 }
@@ -117,7 +117,7 @@ fn verify(file: &SnapshotFile, progress: &mut Progress) -> Result<SnapshotStats>
 impl Report {
     fn new(file: &SnapshotFile) -> Self {
         let description = file.description();
-        let tally = file.tally();
+        let tally = file.stats();
         Self {
             file: file.path().display().to_string(),
             id: description.id.to_string(),

@@ -2,11 +2,11 @@
 
 use crate::peer::Peer;
 use crate::subject::Subject;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::fmt;
 
 /// One rule of the library layer.
-pub(crate) struct Case<B: Workbench> {
+pub(crate) struct Case<B: TestKit> {
     /// The group and the case, such as `grow::within`.
     pub(crate) name: &'static str,
     /// The rule in a sentence.
@@ -18,15 +18,15 @@ pub(crate) struct Case<B: Workbench> {
     pub(crate) child: Option<fn(&Subject<B>, &Peer)>,
 }
 
-impl<B: Workbench> Clone for Case<B> {
+impl<B: TestKit> Clone for Case<B> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<B: Workbench> Copy for Case<B> {}
+impl<B: TestKit> Copy for Case<B> {}
 
-impl<B: Workbench> fmt::Debug for Case<B> {
+impl<B: TestKit> fmt::Debug for Case<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
@@ -47,7 +47,7 @@ impl<B: Workbench> fmt::Debug for Case<B> {
 macro_rules! cases {
     ($module:literal: $($(#[doc = $about:literal])+ $(@$isolated:ident)? $case:ident $(with $child:ident)?),* $(,)?) => {
         /// The cases of this group.
-        pub(crate) fn cases<B: ::gpu_vmm_testkit::Workbench>() -> Vec<crate::case::Case<B>> {
+        pub(crate) fn cases<B: ::gpu_vmm_testkit::TestKit>() -> Vec<crate::case::Case<B>> {
             vec![$(crate::case::Case {
                 name: concat!($module, "::", stringify!($case)),
                 about: concat!($($about),+).trim_ascii(),

@@ -1,8 +1,8 @@
-//! What cases leave behind below a driver that counts it: below HIP the simulated HSA runtime, and the stand-in of
-//! NVIDIA's driver, which also counts the calls that are wrong.
+//! What cases leave behind below a driver that counts it: below HIP the simulated HSA runtime, and the fake NVIDIA
+//! driver, which also counts the calls that are wrong.
 
 use crate::counts::Counts;
-use crate::standin::Standin;
+use crate::fake_driver::FakeDriver;
 use gpu_vmm_core::{Backend, Vendor};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,26 +26,26 @@ pub(crate) fn counts_import() {
 pub(crate) struct Before {
     counts: Option<Counts>,
     imports: usize,
-    standin: Option<Standin>,
+    fake_driver: Option<FakeDriver>,
 }
 
 impl Before {
     pub(crate) fn now() -> Self {
         let (counts, imports) = (Counts::now(), IMPORTS.load(Ordering::Relaxed));
         FIRST.get_or_init(|| counts);
-        Self { counts, imports, standin: Standin::now() }
+        Self { counts, imports, fake_driver: FakeDriver::now() }
     }
 
     /// Fails where the driver was called wrongly.
     pub(crate) fn check_calls(&self) -> Result<(), String> {
-        Standin::check_violations(self.standin)
+        FakeDriver::check_violations(self.fake_driver)
     }
 
     /// Fails where a case of a GPU's has left anything.
     pub(crate) fn check(&self, backend: &impl Backend) -> Result<(), String> {
         match backend.vendor() {
             Vendor::Hip => self.check_hip(backend),
-            Vendor::Cuda => Standin::check_counts(self.standin),
+            Vendor::Cuda => FakeDriver::check_counts(self.fake_driver),
             _ => Ok(()),
         }
     }

@@ -7,7 +7,7 @@
 //! | `library` | the cases of the library layer: what gpu-vmm promises, the same on every backend |
 //! | `driver` | the rules of the driver layer: raw calls beside what the documentation says |
 //! | `run`, `work`, `fork_server`, `peer` | running them in processes that may die of them |
-//! | `leaks`, `counts`, `standin` | what a case has left behind |
+//! | `leaks`, `counts`, `fake_driver` | what a case has left behind |
 //! | `outcome`, `report` | verdicts, and the report |
 //!
 //! Everything is generic over the backend, so that the suite runs with any that implements gpu-vmm's traits; [`targets()`] are
@@ -21,6 +21,7 @@
 mod case;
 mod counts;
 mod driver;
+mod fake_driver;
 mod fork_server;
 mod leaks;
 mod library;
@@ -28,7 +29,6 @@ mod outcome;
 mod peer;
 pub mod report;
 mod run;
-mod standin;
 mod subject;
 mod suite;
 mod target;

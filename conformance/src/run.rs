@@ -8,7 +8,7 @@ use crate::suite::{Item, Layer, Suite};
 use crate::target::Target;
 use crate::work::Told;
 use gpu_vmm_core::DeviceId;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 
 const OUT_OF_TURN: &str = "a working process speaks out of turn";
 
-impl<B: Workbench> Suite<B> {
+impl<B: TestKit> Suite<B> {
     /// Opens a target in a process of its own and says what is there. The device chosen is the first that is usable.
     ///
     /// # Errors

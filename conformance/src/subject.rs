@@ -6,7 +6,7 @@ use gpu_vmm_core::{
     Access, Address, Bytes, Detail, DeviceId, Error, PhysicalMemory, Placement, Properties, Region,
     RegionBuilder,
 };
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,7 @@ pub(crate) const RW: Access = Access::ReadWrite;
 
 /// A backend under test.
 #[derive(Debug)]
-pub(crate) struct Subject<B: Workbench> {
+pub(crate) struct Subject<B: TestKit> {
     pub(crate) backend: B,
     /// The device that was chosen; its memory and its work, unless a case says otherwise.
     pub(crate) device: DeviceId,
@@ -55,7 +55,7 @@ pub(crate) struct Subject<B: Workbench> {
     pub(crate) server: Option<Arc<ForkServer>>,
 }
 
-impl<B: Workbench> Subject<B> {
+impl<B: TestKit> Subject<B> {
     /// Free memory of every usable device.
     pub(crate) fn free(&self) -> Vec<Bytes> {
         let devices = self.backend.devices().iter().filter(|device| device.unusable.is_none());

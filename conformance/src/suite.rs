@@ -2,15 +2,15 @@
 
 use crate::case::Case;
 use crate::driver::{self, Rule};
+use crate::fake_driver::FakeDriver;
 use crate::fork_server::{ForkServer, Request};
 use crate::outcome::{Outcome, Verdict};
 use crate::peer::Peer;
-use crate::standin::Standin;
 use crate::subject::{Subject, take_note};
 use crate::target::Target;
 use crate::{leaks, library, work};
 use gpu_vmm_core::DeviceId;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,12 +53,12 @@ pub struct Item {
 
 /// All cases, and the backends that they can be run on.
 #[derive(Debug)]
-pub struct Suite<B: Workbench> {
+pub struct Suite<B: TestKit> {
     pub(crate) content: Arc<Content<B>>,
     pub(crate) server: Arc<ForkServer>,
 }
 
-impl<B: Workbench> Clone for Suite<B> {
+impl<B: TestKit> Clone for Suite<B> {
     fn clone(&self) -> Self {
         Self { content: Arc::clone(&self.content), server: Arc::clone(&self.server) }
     }
@@ -66,13 +66,13 @@ impl<B: Workbench> Clone for Suite<B> {
 
 /// What every process of the suite knows.
 #[derive(Debug)]
-pub(crate) struct Content<B: Workbench> {
+pub(crate) struct Content<B: TestKit> {
     pub(crate) targets: Vec<Arc<dyn Target<B>>>,
     pub(crate) cases: Vec<Case<B>>,
     pub(crate) rules: Vec<Rule>,
 }
 
-impl<B: Workbench> Content<B> {
+impl<B: TestKit> Content<B> {
     /// The rule that the item of this index is, if it is one.
     pub(crate) fn rule(&self, index: usize) -> Option<&Rule> {
         self.rules.get(index.checked_sub(self.cases.len())?)
@@ -83,7 +83,7 @@ impl<B: Workbench> Content<B> {
     }
 }
 
-impl<B: Workbench> Suite<B> {
+impl<B: TestKit> Suite<B> {
     /// Makes the suite ready. Call it first of all in `main`: here the process is forked off in which drivers are never
     /// touched, and out of which later ones come.
     ///
@@ -166,7 +166,7 @@ impl<B: Workbench> Suite<B> {
 }
 
 /// What a forked process does.
-fn serve<B: Workbench>(suite: &Suite<B>, request: Request, peer: &Peer) {
+fn serve<B: TestKit>(suite: &Suite<B>, request: Request, peer: &Peer) {
     let find = |name: &str| Arc::clone(suite.content.target(name).expect("a target of the suite"));
     match request {
         Request::Look { target } => work::look(&find(&target), peer),
@@ -185,13 +185,13 @@ fn serve<B: Workbench>(suite: &Suite<B>, request: Request, peer: &Peer) {
                 server: Some(Arc::clone(&suite.server)),
             };
             (case.child.expect("a case of two processes"))(&subject, peer);
-            Standin::check_violations(None).unwrap();
+            FakeDriver::check_violations(None).unwrap();
         }
     }
 }
 
 /// Runs a case, and looks at what it has left behind.
-fn run_counted<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
+fn run_counted<B: TestKit>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
     let mut lost = String::new();
     for _ in 0..leaks::TRIES {
         let (before, below) = (subject.free(), leaks::Before::now());
@@ -220,7 +220,7 @@ fn run_counted<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
     Outcome::failed(format!("{lost}, each of {} times", leaks::TRIES))
 }
 
-fn run_once<B: Workbench>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
+fn run_once<B: TestKit>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
     drop(take_note());
     match catch_unwind(AssertUnwindSafe(|| (case.run)(subject))) {
         Ok(()) => Outcome::new(Verdict::Passed, take_note()),

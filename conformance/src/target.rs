@@ -1,10 +1,10 @@
 //! What the suite is run on.
 
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::fmt::Debug;
 
 /// A backend under test, not opened yet: cases run in several processes, and each opens it for itself.
-pub trait Target<B: Workbench>: Debug + Send + Sync {
+pub trait Target<B: TestKit>: Debug + Send + Sync {
     /// What reports and test names call it: `cuda`, `hip`, `host`.
     fn name(&self) -> &str;
 

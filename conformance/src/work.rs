@@ -8,7 +8,7 @@ use crate::report::Environment;
 use crate::suite::Suite;
 use crate::target::Target;
 use gpu_vmm_core::{DeviceId, Operation};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use gpu_vmm_testkit::raw::Missing;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
@@ -28,7 +28,7 @@ pub(crate) enum Told {
 }
 
 /// Runs items and tells of them. When nobody listens any more, there is nothing to go on for.
-pub(crate) fn work<B: Workbench>(
+pub(crate) fn work<B: TestKit>(
     suite: &Suite<B>,
     target: &Arc<dyn Target<B>>,
     device: DeviceId,
@@ -73,7 +73,7 @@ pub(crate) fn work<B: Workbench>(
 }
 
 /// Opens a target, chooses the first device that can be used, and tells what there is.
-pub(crate) fn look<B: Workbench>(target: &Arc<dyn Target<B>>, peer: &Peer) {
+pub(crate) fn look<B: TestKit>(target: &Arc<dyn Target<B>>, peer: &Peer) {
     let environment = target.open().and_then(|backend| {
         let first = backend.devices().iter().find(|device| device.unusable.is_none());
         let device = first.map(|device| device.id).unwrap_or_default();
@@ -85,11 +85,11 @@ pub(crate) fn look<B: Workbench>(target: &Arc<dyn Target<B>>, peer: &Peer) {
 }
 
 /// Opens a target and looks whether its device can be used.
-pub(crate) fn open<B: Workbench>(target: &Arc<dyn Target<B>>, device: DeviceId) -> Result<B, String> {
+pub(crate) fn open<B: TestKit>(target: &Arc<dyn Target<B>>, device: DeviceId) -> Result<B, String> {
     usable(target.open()?, device)
 }
 
-fn usable<B: Workbench>(backend: B, device: DeviceId) -> Result<B, String> {
+fn usable<B: TestKit>(backend: B, device: DeviceId) -> Result<B, String> {
     backend.device(Operation::QueryDevice, device).map_err(|error| error.to_string())?;
     Ok(backend)
 }

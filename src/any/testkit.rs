@@ -2,10 +2,10 @@
 #![allow(unsafe_code)]
 
 use super::AnyBackend;
-use gpu_vmm_core::testkit::{CaptureMode, Graph, Walked, WorkStream, Workbench};
+use gpu_vmm_core::testkit::{CaptureMode, Graph, TestKit, Walked, WorkStream};
 use gpu_vmm_core::{Address, Bytes, DeviceId, Result, Stream};
 
-impl Workbench for AnyBackend {
+impl TestKit for AnyBackend {
     fn pattern_by(&self) -> &'static str {
         dispatch!(*self, Self, ref backend => backend.pattern_by())
     }

@@ -3,7 +3,7 @@
 //! | item | what |
 //! |---|---|
 //! | [`FaultInject`] | a backend around a backend, whose driver calls fail on demand |
-//! | [`Workbench`] | a backend with kernels that write and check memory, streams, captures |
+//! | [`TestKit`] | a backend with kernels that write and check memory, streams, captures |
 //! | [`raw`] | the drivers' own calls |
 //! | [`short()`] | an error in a few words |
 //! | `forked`, [`Random`] | child processes and numbers for tests |
@@ -18,7 +18,7 @@ pub mod raw;
 mod short;
 
 pub use gpu_vmm_core::testkit::{
-    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, handle_of,
+    CaptureMode, Count, Graph, PATTERN_WORD, TestKit, Walked, WorkStream, count_wrong_words, handle_of,
     pattern_word, round_seeds, write_pattern_words,
 };
 pub use layers::{FaultHandle, FaultInject, FaultMulticast, FaultReservation, Live};

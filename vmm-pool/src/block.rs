@@ -32,14 +32,14 @@ pub struct Block<B: Backend> {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Body<B: Backend> {
-    pub(crate) lane: ThreadCacheRef<B>,
+    pub(crate) thread_cache: ThreadCacheRef<B>,
     pub(crate) piece: Piece,
     pub(crate) stream: Stream<'static>,
     /// By how much less was asked for than it takes: what requests are rounded up by.
     pub(crate) unused: u16,
     /// The stream's number.
     pub(crate) index: StreamIndex,
-    /// Where it goes back to in the lane, if it does.
+    /// Where it goes back to in the thread cache, if it does.
     pub(crate) place: Option<(BinIndex, Class)>,
     /// What it has to wait for beside its own stream; hardly any block does.
     pub(crate) others: Option<Box<Others>>,
@@ -67,7 +67,7 @@ impl<B: Backend> fmt::Debug for Block<B> {
 }
 
 impl<B: Backend> Block<B> {
-    /// What has been counted in its lane.
+    /// What has been counted in its thread cache.
     #[inline]
     pub(crate) fn new(body: Ready<B>) -> Self {
         Self { body: ManuallyDrop::new(body) }
@@ -109,7 +109,7 @@ impl<B: Backend> Block<B> {
     /// for more streams than a pool can serve; [`Forked`](gpu_vmm_core::Detail::Forked).
     pub fn record_use(&mut self, stream: Stream<'static>) -> Result<()> {
         let operation = Operation::RecordUse;
-        let index = self.body.lane.inner.core(operation)?.streams.index(operation, stream)?;
+        let index = self.body.thread_cache.inner.core(operation)?.streams.index(operation, stream)?;
         self.note_use(index);
         Ok(())
     }
@@ -127,7 +127,7 @@ impl<B: Backend> Block<B> {
 
     /// What it is a block of.
     pub(crate) fn inner(&self) -> &Arc<Inner<B>> {
-        &self.body.lane.inner
+        &self.body.thread_cache.inner
     }
 
     /// True where [`record_use`](Block::record_use) has noted another stream.
@@ -146,14 +146,23 @@ impl<B: Backend> Block<B> {
 impl<B: Backend> Body<B> {
     /// Of a block of so many bytes in a piece, with its class if it has one.
     pub(crate) fn new(
-        lane: &ThreadCacheRef<B>,
+        thread_cache: &ThreadCacheRef<B>,
         Freed { piece, index }: Freed,
         stream: Stream<'static>,
         size: u64,
         place: Option<(BinIndex, Class)>,
     ) -> Self {
         let unused = (piece.size - size) as u16;
-        Self { lane: lane.for_block(), piece, stream, unused, index, place, others: None, below: None }
+        Self {
+            thread_cache: thread_cache.for_block(),
+            piece,
+            stream,
+            unused,
+            index,
+            place,
+            others: None,
+            below: None,
+        }
     }
 
     /// How much was asked for.
@@ -164,48 +173,48 @@ impl<B: Backend> Body<B> {
 
     #[inline]
     fn free(self: Box<Self>) {
-        let (lane, size) = (self.lane.for_block(), self.size());
-        let tracking = &lane.inner.tracking;
+        let (thread_cache, size) = (self.thread_cache.for_block(), self.size());
+        let tracking = &thread_cache.inner.tracking;
         if tracking.is_on() {
             tracking.forget(Address(self.piece.address));
         }
         let Some((bin, class)) = self.place else { return self.give_back() };
-        let mut cache = lane.lock();
+        let mut cache = thread_cache.lock();
         if self.others.is_some() || !cache.is_owned() {
             drop(cache);
             return self.give_back();
         }
         if cache.push(bin, class, self) {
             drop(cache);
-            give_old(&lane, bin, class);
-            cache = lane.lock();
+            give_old(&thread_cache, bin, class);
+            cache = thread_cache.lock();
         }
-        // As long as the block is counted, the lane is there.
+        // As long as the block is counted, the thread cache is there.
         let is_last = cache.count_in(size);
         drop(cache);
-        lane.release(is_last);
+        thread_cache.release(is_last);
     }
 
     /// Gives it back to the common books.
     #[inline(never)]
     fn give_back(mut self: Box<Self>) {
-        let (lane, size) = (self.lane.for_block(), self.size());
+        let (thread_cache, size) = (self.thread_cache.for_block(), self.size());
         let Self { piece, index, .. } = *self;
         match self.others.take() {
             Some(others) => self.wait_for(*others),
-            None => lane.inner.give(Freed { piece, index }),
+            None => thread_cache.inner.give(Freed { piece, index }),
         }
-        let mut cache = lane.lock();
+        let mut cache = thread_cache.lock();
         cache.keep(self);
         let is_last = cache.count_in(size);
         drop(cache);
-        lane.release(is_last);
+        thread_cache.release(is_last);
     }
 
     /// Has it wait for the other streams that have used it, or for its fence.
     fn wait_for(&self, others: Others) {
         // A block is freed in the process that made it.
-        let Ok(mut core) = self.lane.inner.core(Operation::Free) else { return };
+        let Ok(mut core) = self.thread_cache.inner.core(Operation::Free) else { return };
         let mut turns = Vec::with_capacity(others.streams.len());
         for index in others.streams {
             turns.push(core.streams.free(index));
@@ -217,14 +226,14 @@ impl<B: Backend> Body<B> {
     }
 }
 
-/// Takes what is too much of a class out of a lane.
+/// Takes what is too much of a class out of a thread cache.
 #[inline(never)]
-fn give_old<B: Backend>(lane: &ThreadCacheRef<B>, bin: BinIndex, class: Class) {
-    let mut cache = lane.lock();
+fn give_old<B: Backend>(thread_cache: &ThreadCacheRef<B>, bin: BinIndex, class: Class) {
+    let mut cache = thread_cache.lock();
     let (old, stream) = (cache.take_old(bin, class), cache.stream_of(bin));
     drop(cache);
     // As above.
-    let Ok(mut core) = lane.inner.core(Operation::Free) else { return };
+    let Ok(mut core) = thread_cache.inner.core(Operation::Free) else { return };
     old.into_iter().for_each(|piece| core.give(piece, stream));
     core.keep_to_limit();
 }
@@ -233,7 +242,7 @@ impl<B: Backend> Drop for Block<B> {
     #[inline]
     fn drop(&mut self) {
         // In a forked child all of it is the parent's, and a lock may be held by a thread that is not here.
-        if self.body.lane.inner.process.is_this() {
+        if self.body.thread_cache.inner.process.is_this() {
             // SAFETY: nobody uses the block after it was dropped, and nothing has taken it out before.
             unsafe { ManuallyDrop::take(&mut self.body) }.free();
         }

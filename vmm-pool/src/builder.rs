@@ -17,7 +17,7 @@ pub struct PoolBuilder<'a, B: Backend> {
     addresses: Option<Bytes>,
     scrub: bool,
     debug: bool,
-    ahead: Option<(PremapThread, Bytes)>,
+    premap: Option<(PremapThread, Bytes)>,
     calls: Callbacks,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Settings {
     pub(crate) scrub: bool,
     pub(crate) debug: bool,
     /// How much is mapped behind the highest block of a tag before it is needed.
-    pub(crate) ahead: Bytes,
+    pub(crate) premap: Bytes,
 }
 
 impl Settings {
@@ -93,7 +93,7 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             addresses: None,
             scrub: false,
             debug: false,
-            ahead: None,
+            premap: None,
             calls: Callbacks::default(),
         }
     }
@@ -166,8 +166,8 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
     /// Has a thread see to it that `by` bytes behind the highest large block of each tag have memory behind them, before they
     /// are needed: so a pool that grows hardly waits for the driver. The memory counts as kept, and is within the budget.
     #[must_use]
-    pub fn ahead(mut self, thread: &PremapThread, by: Bytes) -> Self {
-        self.ahead = Some((thread.clone(), by));
+    pub fn premap(mut self, thread: &PremapThread, by: Bytes) -> Self {
+        self.premap = Some((thread.clone(), by));
         self
     }
 
@@ -199,7 +199,8 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
     /// that is larger than the device's memory or the budget.
     pub fn build(self) -> Result<Pool<B>> {
         const OPERATION: Operation = Operation::CreatePool;
-        let Self { backend, device, budget, keep, page, slack, addresses, scrub, debug, ahead, calls } = self;
+        let Self { backend, device, budget, keep, page, slack, addresses, scrub, debug, premap, calls } =
+            self;
         if !page.is_zero() && Alignment::new(page).is_none() {
             return Err(Error::new(OPERATION, Detail::BadAlignment { alignment: page }));
         }
@@ -224,8 +225,8 @@ impl<'a, B: Backend> PoolBuilder<'a, B> {
             reserve: Bytes(total.0.saturating_mul(ADDRESSES_PER_TAG)),
             scrub,
             debug,
-            ahead: ahead.as_ref().map_or(Bytes::ZERO, |(_, by)| *by),
+            premap: premap.as_ref().map_or(Bytes::ZERO, |(_, by)| *by),
         };
-        Pool::make(backend, settings, calls, ahead.map(|(thread, _)| thread))
+        Pool::make(backend, settings, calls, premap.map(|(thread, _)| thread))
     }
 }

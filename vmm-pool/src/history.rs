@@ -4,7 +4,7 @@ use crate::snapshot::Moment;
 use crate::sync::Instant;
 
 /// So many points are kept at most; then every second one goes.
-const MOST: usize = 2048;
+const MAX: usize = 2048;
 
 #[derive(Debug)]
 pub(crate) struct History {
@@ -32,7 +32,7 @@ impl History {
             return;
         }
         self.left = self.every - 1;
-        if self.moments.len() == MOST {
+        if self.moments.len() == MAX {
             let mut keep = false;
             self.moments.retain(|_| {
                 keep = !keep;

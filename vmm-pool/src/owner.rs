@@ -14,7 +14,7 @@ use crate::{PoolError, PremapThread, Registration, Unfreed};
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Operation};
 use std::sync::{Arc, Weak};
 
-/// The most lanes of a pool.
+/// The most thread caches of a pool.
 const LANES: usize = 64;
 
 #[derive(Debug)]
@@ -24,10 +24,10 @@ pub(crate) struct Owner<B: Backend> {
     pub(crate) device: DeviceId,
     /// All memory of the device.
     pub(crate) total: Bytes,
-    lanes: Box<[ThreadCacheRef<B>]>,
+    thread_caches: Box<[ThreadCacheRef<B>]>,
     calls: Callbacks,
     /// With the thread that maps ahead.
-    ahead: Option<Registration>,
+    premap: Option<Registration>,
     /// Blocks that were given up as addresses.
     pub(crate) raw: Raw<B>,
 }
@@ -38,25 +38,25 @@ impl<B: Backend> Owner<B> {
         inner: Inner<B>,
         (device, total): (DeviceId, Bytes),
         calls: Callbacks,
-        ahead: Option<&PremapThread>,
+        premap: Option<&PremapThread>,
     ) -> Self {
         let (inner, backend) = (Arc::new(inner), backend.clone());
         let threads = available_parallelism().map_or(1, usize::from);
         let count = threads.next_power_of_two().min(LANES);
-        let lanes = (0..count).map(|_| ThreadCacheRef::new(&inner)).collect();
+        let thread_caches = (0..count).map(|_| ThreadCacheRef::new(&inner)).collect();
         let foresee: Weak<Inner<B>> = Arc::downgrade(&inner);
-        let ahead = ahead.map(|thread| thread.register(foresee));
-        Self { inner, backend, device, total, lanes, calls, ahead, raw: Raw::new() }
+        let premap = premap.map(|thread| thread.register(foresee));
+        Self { inner, backend, device, total, thread_caches, calls, premap, raw: Raw::new() }
     }
 
-    /// A thread's lane.
+    /// A thread's thread cache.
     #[inline]
-    pub(crate) fn lane(&self, thread: usize) -> &ThreadCacheRef<B> {
-        &self.lanes[thread & (self.lanes.len() - 1)]
+    pub(crate) fn thread_cache(&self, thread: usize) -> &ThreadCacheRef<B> {
+        &self.thread_caches[thread & (self.thread_caches.len() - 1)]
     }
 
-    pub(crate) fn lanes(&self) -> impl Iterator<Item = &ThreadCacheRef<B>> {
-        self.lanes.iter()
+    pub(crate) fn thread_caches(&self) -> impl Iterator<Item = &ThreadCacheRef<B>> {
+        self.thread_caches.iter()
     }
 
     /// Brings what lies in front of threads into the common books, of the tags and streams that are wanted.
@@ -66,8 +66,8 @@ impl<B: Backend> Owner<B> {
         wanted: impl Fn(u16, StreamIndex) -> bool,
     ) -> Result<(), Error> {
         self.inner.process.check(operation)?;
-        for lane in &self.lanes {
-            let pieces = lane.lock().empty(&wanted);
+        for thread_cache in &self.thread_caches {
+            let pieces = thread_cache.lock().empty(&wanted);
             if !pieces.is_empty() {
                 let mut core = self.inner.core(operation)?;
                 pieces.into_iter().for_each(|(piece, stream)| core.give(piece, stream));
@@ -79,8 +79,8 @@ impl<B: Backend> Owner<B> {
     /// Serves a stream no longer.
     pub(crate) fn retire(&self, operation: Operation, index: StreamIndex) -> Result<(), Error> {
         self.inner.process.check(operation)?;
-        for lane in &self.lanes {
-            lane.lock().forget(index);
+        for thread_cache in &self.thread_caches {
+            thread_cache.lock().forget(index);
         }
         self.settle(operation, |_, of| of == index)?;
         self.inner.core(operation)?.streams.retire(index);
@@ -89,8 +89,8 @@ impl<B: Backend> Owner<B> {
 
     /// Has memory be mapped ahead, where that is wanted: some was just used up.
     pub(crate) fn ask_ahead(&self) {
-        if let Some(ahead) = &self.ahead {
-            ahead.ask();
+        if let Some(premap) = &self.premap {
+            premap.ask();
         }
     }
 
@@ -177,7 +177,7 @@ impl<B: Backend> Drop for Owner<B> {
         if self.inner.process.is_this() {
             // It is this process.
             let _ = self.settle(Operation::DropPool, |_, _| true);
-            self.lanes.iter().for_each(ThreadCacheRef::give_up);
+            self.thread_caches.iter().for_each(ThreadCacheRef::give_up);
         }
     }
 }

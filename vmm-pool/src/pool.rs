@@ -51,10 +51,10 @@ impl<B: Backend> Clone for Pool<B> {
 
 const OPERATION: Operation = Operation::Allocate;
 
-/// What a caller asks for, with the lane of its thread.
+/// What a caller asks for, with the thread cache of its thread.
 #[derive(Debug)]
 struct Asked<'a, B: Backend> {
-    lane: &'a ThreadCacheRef<B>,
+    thread_cache: &'a ThreadCacheRef<B>,
     size: Bytes,
     alignment: Bytes,
     stream: Stream<'static>,
@@ -73,12 +73,12 @@ impl<B: Backend> Pool<B> {
         backend: &B,
         settings: Settings,
         calls: Callbacks,
-        ahead: Option<PremapThread>,
+        premap: Option<PremapThread>,
     ) -> Result<Self> {
         let of = (settings.device, settings.total);
         let mut core = Core::new(backend, settings)?;
         let tag = core.tags.named("")?;
-        Ok(Self { owner: Arc::new(Owner::new(backend, Inner::new(core), of, calls, ahead.as_ref())), tag })
+        Ok(Self { owner: Arc::new(Owner::new(backend, Inner::new(core), of, calls, premap.as_ref())), tag })
     }
 
     /// The same pool for blocks with a tag: they have addresses of their own, are suspended together, and are shown apart.
@@ -110,7 +110,7 @@ impl<B: Backend> Pool<B> {
     #[track_caller]
     #[inline]
     pub fn alloc(&self, size: Bytes, alignment: Bytes, stream: Stream<'static>) -> Result<Block<B>> {
-        let lane = self.owner.lane(of_this_thread());
+        let thread_cache = self.owner.thread_cache(of_this_thread());
         let class = fit(size.0, alignment.0);
         let is_here = self.owner.inner.process.is_this();
         // The default stream never captures.
@@ -119,8 +119,8 @@ impl<B: Backend> Pool<B> {
             && is_here
             && !captures
         {
-            let mut cache = lane.lock();
-            // Asked under the lock: who suspends says so first, and empties the lanes then.
+            let mut cache = thread_cache.lock();
+            // Asked under the lock: who suspends says so first, and empties the thread caches then.
             let ready = match self.tag.suspended.load(Ordering::Relaxed) {
                 false => cache.take(self.tag.index, stream, class, size.0),
                 true => None,
@@ -130,7 +130,7 @@ impl<B: Backend> Pool<B> {
                 return Ok(self.block(ready));
             }
         }
-        self.alloc_from_books(lane, class, size, alignment, (stream, captures))
+        self.alloc_from_books(thread_cache, class, size, alignment, (stream, captures))
     }
 
     /// Whether what is queued on a stream goes into a graph, or may.
@@ -144,7 +144,7 @@ impl<B: Backend> Pool<B> {
     #[inline(never)]
     fn alloc_from_books(
         &self,
-        lane: &ThreadCacheRef<B>,
+        thread_cache: &ThreadCacheRef<B>,
         class: Option<Option<usize>>,
         size: Bytes,
         alignment: Bytes,
@@ -155,7 +155,7 @@ impl<B: Backend> Pool<B> {
             None => self.check(size, alignment)?,
         };
         self.owner.inner.process.check(OPERATION)?;
-        let asked = Asked { lane, size, alignment, stream, class, captures };
+        let asked = Asked { thread_cache, size, alignment, stream, class, captures };
         let ready = match self.take_last(&asked) {
             Some(ready) => ready,
             None => self.take(&asked)?,
@@ -189,9 +189,9 @@ impl<B: Backend> Pool<B> {
 
     /// Takes what was freed last, if it is just what is asked for.
     fn take_last(&self, asked: &Asked<'_, B>) -> Option<Ready<B>> {
-        let &Asked { lane, size, alignment, stream, captures, .. } = asked;
+        let &Asked { thread_cache, size, alignment, stream, captures, .. } = asked;
         let rounded = rounded(size.0).filter(|rounded| *rounded > MEDIUM && !captures)?;
-        let mut cache = lane.lock();
+        let mut cache = thread_cache.lock();
         let own = cache.stream_of(cache.bin(self.tag.index, stream)?);
         let freed = self.owner.inner.last.take(|Freed { piece, index }| {
             // Asked under the lock: who suspends says so first, and has it put into the books then.
@@ -202,7 +202,7 @@ impl<B: Backend> Pool<B> {
                 && !self.tag.suspended.load(Ordering::Relaxed)
         })?;
         cache.count_out(size.0);
-        Some(cache.boxed(Body::new(lane, freed, stream, size.0, None)))
+        Some(cache.boxed(Body::new(thread_cache, freed, stream, size.0, None)))
     }
 
     /// Takes from the common books, and tries what there is to be tried where there is not enough.
@@ -236,8 +236,8 @@ impl<B: Backend> Pool<B> {
     }
 
     fn try_take(&self, asked: &Asked<'_, B>, settled: bool) -> Result<Ready<B>, Shortage> {
-        let &Asked { lane, size, alignment, stream, class, captures } = asked;
-        let (bin, index) = self.bin(lane, stream)?;
+        let &Asked { thread_cache, size, alignment, stream, class, captures } = asked;
+        let (bin, index) = self.bin(thread_cache, stream)?;
         // Slots and pieces before threads are in the order of their stream, which a graph is not in.
         let class = class.filter(|_| !captures);
         let tag = self.tag.index;
@@ -246,7 +246,7 @@ impl<B: Backend> Pool<B> {
         let rounded = class.map_or(size.0, size_of);
         let request = Request { size: rounded, alignment: alignment.0, tag, stream: index, captures, small };
         let place = class.map(|class| (bin, Class::new(class)));
-        let body = |piece: Piece| Body::new(lane, Freed { piece, index }, stream, size.0, place);
+        let body = |piece: Piece| Body::new(thread_cache, Freed { piece, index }, stream, size.0, place);
         let mut pieces = Vec::new();
         let piece = match class.filter(|class| *class < SMALL_CLASSES) {
             None => self.owner.inner.core(OPERATION)?.take(request, settled)?,
@@ -258,7 +258,7 @@ impl<B: Backend> Pool<B> {
                 pieces.pop().ok_or(Shortage::Caches)?
             }
         };
-        let mut cache = lane.lock();
+        let mut cache = thread_cache.lock();
         if let Some((bin, class)) = place {
             pieces.into_iter().for_each(|piece| cache.add(bin, class, body(piece)));
         }
@@ -266,15 +266,19 @@ impl<B: Backend> Pool<B> {
         Ok(cache.boxed(body(piece)))
     }
 
-    /// The lane's drawer for a stream, made where there is none, and the stream's number.
-    fn bin(&self, lane: &ThreadCacheRef<B>, stream: Stream<'static>) -> Result<(u16, StreamIndex), Shortage> {
+    /// The thread cache's drawer for a stream, made where there is none, and the stream's number.
+    fn bin(
+        &self,
+        thread_cache: &ThreadCacheRef<B>,
+        stream: Stream<'static>,
+    ) -> Result<(u16, StreamIndex), Shortage> {
         let tag = self.tag.index;
         let known = |cache: &Cache<B>| cache.bin(tag, stream).map(|bin| (bin, cache.stream_of(bin)));
-        if let Some(known) = known(&lane.lock()) {
+        if let Some(known) = known(&thread_cache.lock()) {
             return Ok(known);
         }
         let index = self.owner.inner.core(OPERATION)?.streams.index(OPERATION, stream)?;
-        let mut cache = lane.lock();
+        let mut cache = thread_cache.lock();
         // Another thread may have made it meanwhile.
         match known(&cache) {
             Some(known) => Ok(known),

@@ -14,7 +14,7 @@ impl<B: Backend> PremapWork for Inner<B> {
     fn step(&self) -> Step {
         // Most holders of the books do not ask for more when they release them.
         let Some(mut core) = self.try_core() else { return Step::Busy };
-        match core.map_ahead() {
+        match core.premap() {
             Ok(true) => Step::More,
             Ok(false) => Step::Done,
             // A request that needs the memory meets the same, and tells it.
@@ -25,13 +25,13 @@ impl<B: Backend> PremapWork for Inner<B> {
 
 impl<B: Backend> Core<B> {
     /// Maps some pages behind the highest block of a tag. False where there is nothing left to do.
-    fn map_ahead(&mut self) -> Result<bool, Error> {
+    fn premap(&mut self) -> Result<bool, Error> {
         for space in 0..self.spaces.len() {
             let tag = self.spaces[space].tag;
             if self.spaces[space].is_small || self.check_active(tag).is_err() {
                 continue;
             }
-            let pages = self.spaces[space].unmapped_ahead(self.settings.ahead.0);
+            let pages = self.spaces[space].unmapped_ahead(self.settings.premap.0);
             let room = self.settings.budget.0.saturating_sub(self.held()) / self.page;
             let count = pages.len().min(STEP).min(usize::try_from(room).unwrap_or(STEP));
             if count > 0 {

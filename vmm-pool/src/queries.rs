@@ -13,11 +13,11 @@ use gpu_vmm_core::{Address, Backend, Bytes, Operation};
 use std::collections::{BTreeMap, HashSet};
 
 impl<B: Backend> Pool<B> {
-    /// The live block in which an address lies. For questions now and then: it asks every lane.
+    /// The live block in which an address lies. For questions now and then: it asks every thread cache.
     #[must_use]
     pub fn find(&self, address: Address) -> Option<BlockInfo> {
         let info = self.owner.inner.core(Operation::FindBlock).ok()?.find_block(address)?;
-        let cached = self.owner.lanes().any(|lane| lane.lock().holds(info.base.0));
+        let cached = self.owner.thread_caches().any(|thread_cache| thread_cache.lock().holds(info.base.0));
         (!cached).then_some(info)
     }
 
@@ -35,8 +35,8 @@ impl<B: Backend> Pool<B> {
             return PoolSnapshot { version: PoolSnapshot::VERSION, stats, ..PoolSnapshot::default() };
         }
         let mut cached = HashSet::new();
-        for lane in self.owner.lanes() {
-            cached.extend(lane.lock().pieces().map(|piece| piece.address));
+        for thread_cache in self.owner.thread_caches() {
+            cached.extend(thread_cache.lock().pieces().map(|piece| piece.address));
         }
         match self.owner.inner.core(Operation::QueryPool) {
             Ok(core) => core.picture(stats, &cached),
@@ -59,8 +59,8 @@ impl<B: Backend> Owner<B> {
             return stats;
         }
         let mut ready = BTreeMap::<u64, u64>::new();
-        for lane in self.lanes() {
-            let cache = lane.lock();
+        for thread_cache in self.thread_caches() {
+            let cache = thread_cache.lock();
             stats.live += cache.live;
             stats.live_blocks += cache.live_blocks;
             stats.allocations += cache.allocations;

@@ -11,8 +11,8 @@ pub(crate) type SlabIndex = u32;
 /// The bytes of a slab, where its slots are small enough.
 const SIZE: u64 = 64 << 10;
 const FEWEST: u64 = 8;
-const MOST: u64 = 256;
-const WORDS: usize = (MOST / 64) as usize;
+const MAX: u64 = 256;
+const WORDS: usize = (MAX / 64) as usize;
 
 /// A range that is divided into slots.
 #[derive(Clone, Debug)]
@@ -66,8 +66,8 @@ const fn slots_of(class: usize) -> u64 {
     let slots = SIZE / size_of(class);
     if slots < FEWEST {
         FEWEST
-    } else if slots > MOST {
-        MOST
+    } else if slots > MAX {
+        MAX
     } else {
         slots
     }

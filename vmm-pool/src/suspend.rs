@@ -18,7 +18,7 @@ const ROUNDS: usize = 64;
 
 impl<B: Backend> Pool<B> {
     /// Gives the memory of all blocks with a tag back to the driver and keeps their addresses; their contents go to the
-    /// stash. Gives how much memory went; zero where they were suspended already.
+    /// store. Gives how much memory went; zero where they were suspended already.
     ///
     /// Waits as `done` says for what uses the blocks. Until [`Pool::resume`] nothing is allocated with the tag; blocks can
     /// be freed. The pool's other blocks stay as they are.
@@ -27,12 +27,12 @@ impl<B: Backend> Pool<B> {
     ///
     /// [`PoolError::NoSuchTag`], and those of [`Region::suspend`](gpu_vmm_core::Region::suspend). A tag has two ranges of
     /// addresses, for small blocks and for others; where the second fails, the first is resumed.
-    pub fn suspend(&self, tag: &str, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<Bytes> {
+    pub fn suspend(&self, tag: &str, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Bytes> {
         let operation = Operation::Suspend;
         span!("suspend", tag = tag);
         let tag = self.tag_named(operation, tag)?;
         tag.suspended.store(true, Ordering::Release);
-        let result = self.suspend_now(operation, &tag, stash, done);
+        let result = self.suspend_now(operation, &tag, store, done);
         let core = self.owner.inner.core(operation)?;
         // Another thread may have resumed it meanwhile, or failed to suspend it.
         tag.suspended.store(result.is_ok() || core.is_suspended(tag.index), Ordering::Release);
@@ -44,7 +44,7 @@ impl<B: Backend> Pool<B> {
         &self,
         operation: Operation,
         tag: &Tag,
-        stash: &BackingStore<B>,
+        store: &BackingStore<B>,
         done: WaitFor<'_>,
     ) -> Result<Bytes> {
         let inner = &self.owner.inner;
@@ -57,7 +57,7 @@ impl<B: Backend> Pool<B> {
             let mut core = inner.core(operation)?;
             core.collect_pending();
             if core.is_idle_all(tag.index) {
-                return core.suspend(tag.index, stash);
+                return core.suspend(tag.index, store);
             }
             waited?;
         }
@@ -100,7 +100,7 @@ impl<B: Backend> Pool<B> {
         Ok(self.tag_named(Operation::QueryTag, tag)?.suspended.load(Ordering::Acquire))
     }
 
-    /// How much memory the blocks of a tag lie in: what a [stash](BackingStore) has to have room for.
+    /// How much memory the blocks of a tag lie in: what a [store](BackingStore) has to have room for.
     ///
     /// # Errors
     ///
@@ -144,11 +144,11 @@ impl<B: Backend> Core<B> {
     }
 
     /// Suspends a tag's memory, which nothing uses.
-    fn suspend(&mut self, tag: u16, stash: &BackingStore<B>) -> Result<Bytes, Error> {
+    fn suspend(&mut self, tag: u16, store: &BackingStore<B>) -> Result<Bytes, Error> {
         let mut total = Bytes::ZERO;
         let mut gone = Vec::new();
         for space in self.tags.spaces(tag) {
-            match self.suspend_space(space, stash) {
+            match self.suspend_space(space, store) {
                 Ok(memory) => {
                     total += memory;
                     gone.push(space);
@@ -167,7 +167,7 @@ impl<B: Backend> Core<B> {
         Ok(total)
     }
 
-    fn suspend_space(&mut self, space: usize, stash: &BackingStore<B>) -> Result<Bytes, Error> {
+    fn suspend_space(&mut self, space: usize, store: &BackingStore<B>) -> Result<Bytes, Error> {
         if self.space_is_suspended(space) {
             return Ok(Bytes::ZERO);
         }
@@ -190,7 +190,7 @@ impl<B: Backend> Core<B> {
         // SAFETY: all work was waited for before, and what is queued since uses no block of a tag that is being suspended,
         // which is what the caller of `Pool::suspend` sees to.
         let done = unsafe { WaitFor::nothing() };
-        match self.spaces[space].region.suspend(stash, done) {
+        match self.spaces[space].region.suspend(store, done) {
             Ok(suspended) => {
                 for (page, frame) in frames {
                     self.spaces[space].part_from(&mut self.frames, page, NO_FRAME);
@@ -203,7 +203,7 @@ impl<B: Backend> Core<B> {
                 for (page, frame) in frames {
                     let at = &mut self.spaces[space];
                     let mapping = at.region.mapping_at(at.offset_of(page));
-                    match mapping.filter(|mapping| !mapping.out_of_use) {
+                    match mapping.filter(|mapping| !mapping.poisoned) {
                         Some(mapping) => self.frames.at(frame).memory = Some(mapping.memory.clone()),
                         // The region keeps what there may still be, out of use.
                         None => {

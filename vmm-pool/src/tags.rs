@@ -11,7 +11,7 @@ use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Region};
 pub(crate) struct Tag {
     pub(crate) index: u16,
     pub(crate) name: Box<str>,
-    /// True where its memory is elsewhere, or about to be. What holds is said under the core's lock; lanes look at it
+    /// True where its memory is elsewhere, or about to be. What holds is said under the core's lock; thread caches look at it
     /// under theirs.
     pub(crate) suspended: AtomicBool,
     /// The number of the space of its large blocks, when there is one.

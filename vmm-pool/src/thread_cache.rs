@@ -1,9 +1,9 @@
 //! What lies in front of threads: pieces that were freed and serve the next request of the same size and stream, under a
 //! lock that hardly anybody else wants.
 //!
-//! Unsafe, since a lane lives as long as its pool or one of its blocks does, which is counted by hand.
+//! Unsafe, since a thread cache lives as long as its pool or one of its blocks does, which is counted by hand.
 //!
-//! A lane is not a thread's own: threads are spread over the lanes of a pool, and a block goes back to the lane that it
+//! A thread cache is not a thread's own: threads are spread over the thread caches of a pool, and a block goes back to the thread cache that it
 //! came from, whoever drops it.
 #![allow(unsafe_code)]
 
@@ -22,10 +22,10 @@ use gpu_vmm_core::{Backend, Detail, Error, Operation, Result, Stream};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-/// The most that lies in one lane, in bytes.
-const MOST: u64 = 8 << 20;
+/// The most that lies in one thread cache, in bytes.
+const MAX: u64 = 8 << 20;
 
-/// Which lane a thread uses.
+/// Which thread cache a thread uses.
 #[inline]
 pub(crate) fn of_this_thread() -> usize {
     shared_static! {
@@ -42,7 +42,7 @@ pub(crate) fn of_this_thread() -> usize {
     })
 }
 
-/// A lane, on cache lines of its own.
+/// A thread cache, on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct ThreadCache<B: Backend> {
@@ -51,39 +51,39 @@ pub(crate) struct ThreadCache<B: Backend> {
     cache: SpinMutex<Cache<B>>,
 }
 
-/// A lane as its pool and its blocks have it: counted under the lane's own lock, since an atomic counter would cost as much
+/// A thread cache as its pool and its blocks have it: counted under the thread cache's own lock, since an atomic counter would cost as much
 /// as all the rest of an allocation.
 #[derive(Debug)]
 pub(crate) struct ThreadCacheRef<B: Backend>(NonNull<ThreadCache<B>>);
 
-// SAFETY: it is a shared reference to a lane that is not freed before the last of them has said so; a lane can be shared
+// SAFETY: it is a shared reference to a thread cache that is not freed before the last of them has said so; a thread cache can be shared
 // by threads and dropped by any.
 unsafe impl<B: Backend> Send for ThreadCacheRef<B> {}
 // SAFETY: as above.
 unsafe impl<B: Backend> Sync for ThreadCacheRef<B> {}
 
 impl<B: Backend> ThreadCacheRef<B> {
-    /// A new lane, which is its pool's: [`ThreadCacheRef::give_up`] ends that.
+    /// A new thread cache, which is its pool's: [`ThreadCacheRef::give_up`] ends that.
     pub(crate) fn new(inner: &Arc<Inner<B>>) -> Self {
         let cache = SpinMutex::new(Cache::new());
-        let lane = Box::new(ThreadCache { inner: Arc::clone(inner), cache });
-        Self(NonNull::from(Box::leak(lane)))
+        let thread_cache = Box::new(ThreadCache { inner: Arc::clone(inner), cache });
+        Self(NonNull::from(Box::leak(thread_cache)))
     }
 
-    /// For a block that is counted as live in the lane, and as long as it is: [`ThreadCacheRef::release`] ends that.
+    /// For a block that is counted as live in the thread cache, and as long as it is: [`ThreadCacheRef::release`] ends that.
     #[inline]
     pub(crate) fn for_block(&self) -> Self {
         Self(self.0)
     }
 
-    /// Frees the lane, which nobody has any more.
+    /// Frees the thread cache, which nobody has any more.
     fn free(&self) {
         // SAFETY: it was leaked from a box, its pool has given it up, and its last block is gone: whoever saw both under the
-        // lane's lock is the one that comes here.
+        // thread cache's lock is the one that comes here.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 
-    /// The pool's part ends. What lies in the lane has been taken out.
+    /// The pool's part ends. What lies in the thread cache has been taken out.
     pub(crate) fn give_up(&self) {
         let mut cache = self.lock();
         cache.owned = false;
@@ -93,7 +93,7 @@ impl<B: Backend> ThreadCacheRef<B> {
     }
 
     /// A part ends, the pool's or a block's, of which was said under the lock whether it [is the last](Cache::count_in).
-    /// Nothing is done with the lane in between.
+    /// Nothing is done with the thread cache in between.
     #[inline]
     pub(crate) fn release(&self, is_last: bool) {
         if is_last {
@@ -107,12 +107,12 @@ impl<B: Backend> std::ops::Deref for ThreadCacheRef<B> {
 
     #[inline]
     fn deref(&self) -> &ThreadCache<B> {
-        // SAFETY: the lane is there as long as its pool or a live block is.
+        // SAFETY: the thread cache is there as long as its pool or a live block is.
         unsafe { self.0.as_ref() }
     }
 }
 
-/// What is in a lane.
+/// What is in a thread cache.
 #[derive(Debug)]
 pub(crate) struct Cache<B: Backend> {
     bins: Vec<Bin<B>>,
@@ -121,13 +121,13 @@ pub(crate) struct Cache<B: Backend> {
     pub(crate) bytes: u64,
     /// True as long as the pool is there.
     owned: bool,
-    /// What the lane has given out.
+    /// What the thread cache has given out.
     pub(crate) live: u64,
     pub(crate) live_blocks: u64,
     pub(crate) allocations: u64,
 }
 
-/// What is ready of one tag and stream. On cache lines of its own, as its lane is: other lanes have theirs beside it.
+/// What is ready of one tag and stream. On cache lines of its own, as its thread cache is: other thread caches have theirs beside it.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Bin<B: Backend> {
@@ -142,7 +142,7 @@ struct Bin<B: Backend> {
 // SAFETY: it is compared with other streams and never given to a driver.
 const FORGOTTEN: Stream<'static> = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(usize::MAX)) };
 
-/// A drawer's number in its lane.
+/// A drawer's number in its thread cache.
 pub(crate) type BinIndex = u16;
 
 impl<B: Backend> ThreadCache<B> {
@@ -166,7 +166,7 @@ impl<B: Backend> Cache<B> {
         self.allocations += 1;
     }
 
-    /// Counts a block that comes back. True where nobody has the lane any more.
+    /// Counts a block that comes back. True where nobody has the thread cache any more.
     #[inline]
     pub(crate) fn count_in(&mut self, size: u64) -> bool {
         self.live -= size;
@@ -244,7 +244,7 @@ impl<B: Backend> Cache<B> {
         self.bytes += ready.piece.size;
         let all = &mut self.bins[usize::from(bin)].by_class[class];
         all.push(ready);
-        all.len() > usize::from(MAX_OF[class]) || self.bytes > MOST
+        all.len() > usize::from(MAX_OF[class]) || self.bytes > MAX
     }
 
     /// Takes the older half of a class out, so that neither the next free nor the next request goes the long way again.
@@ -310,7 +310,7 @@ impl<B: Backend> Cache<B> {
     }
 }
 
-/// So many bodies of blocks are kept for others in one lane.
+/// So many bodies of blocks are kept for others in one thread cache.
 const SPARE: usize = 64;
 
 /// How many pieces of a class lie in one drawer at most.

@@ -6,7 +6,7 @@
 use gpu_vmm_core::{Access, BackingStore, Bytes, Detail, DeviceId, Error, ErrorKind, Stream, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Pool};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 
 type Faulty = FaultInject<HostBackend>;
 
@@ -14,7 +14,7 @@ const PAGE: Bytes = Bytes::mib(2);
 
 struct Program {
     pool: Pool<Faulty>,
-    stash: BackingStore<Faulty>,
+    store: BackingStore<Faulty>,
     blocks: Vec<(Block<Faulty>, u64)>,
     next: u64,
     streams: [Stream<'static>; 2],
@@ -23,9 +23,9 @@ struct Program {
 impl Program {
     fn new(backend: &Faulty) -> Self {
         let pool = Pool::builder(backend).scrub().build().unwrap();
-        let stash = BackingStore::pinned(backend, Bytes::mib(16)).unwrap();
+        let store = BackingStore::pinned(backend, Bytes::mib(16)).unwrap();
         let own = Box::leak(Box::new(backend.own_stream(DeviceId(0)).unwrap()));
-        Self { pool, stash, blocks: Vec::new(), next: 0, streams: [Stream::DEFAULT, own.stream()] }
+        Self { pool, store, blocks: Vec::new(), next: 0, streams: [Stream::DEFAULT, own.stream()] }
     }
 
     /// A block, with contents of its own, if there is one to be had.
@@ -97,7 +97,7 @@ impl Program {
     /// The same, with memory that goes elsewhere and comes back.
     fn sleep(&mut self) {
         self.run();
-        let suspended = self.pool.suspend("odd", &self.stash, WaitFor::all_devices());
+        let suspended = self.pool.suspend("odd", &self.store, WaitFor::all_devices());
         if let Err(Detail::RollbackFailed { .. }) = suspended.as_ref().map_err(Error::detail) {
             // Some of them are without their memory.
             self.blocks.clear();

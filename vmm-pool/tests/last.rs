@@ -84,8 +84,8 @@ fn a_tag_gets_only_its_own_and_none_while_it_is_suspended() {
     assert_ne!(block.address(), address);
     assert_eq!(&*pool.find(block.address()).unwrap().tag, "other");
 
-    let stash = BackingStore::pinned(&backend, Bytes::mib(16)).unwrap();
-    pool.suspend("other", &stash, WaitFor::all_devices()).unwrap();
+    let store = BackingStore::pinned(&backend, Bytes::mib(16)).unwrap();
+    pool.suspend("other", &store, WaitFor::all_devices()).unwrap();
     drop(block);
     let refused = other.alloc(SIZE, A, S).unwrap_err();
     assert!(matches!(refused.extension(), Some(PoolError::Suspended { .. })), "{refused}");

@@ -7,7 +7,7 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_pool::{Block, Fence, Pool, PoolError};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -128,8 +128,8 @@ fn what_comes_back_stays_within_the_budget() {
     let pool = Pool::builder(&backend).budget(Bytes::mib(32)).build().unwrap();
     let asleep = pool.tagged("asleep").unwrap();
     let _theirs = asleep.alloc(Bytes::mib(16), A, S).unwrap();
-    let stash = BackingStore::pinned(&backend, Bytes::mib(32)).unwrap();
-    pool.suspend("asleep", &stash, WaitFor::all_devices()).unwrap();
+    let store = BackingStore::pinned(&backend, Bytes::mib(32)).unwrap();
+    pool.suspend("asleep", &store, WaitFor::all_devices()).unwrap();
     let mine = pool.alloc(Bytes::mib(32), A, S).unwrap();
     let error = pool.resume("asleep").unwrap_err();
     assert!(
@@ -229,8 +229,8 @@ fn a_tag_is_suspended_by_several_threads() {
             for size in [Bytes::mib(8), Bytes(4096)] {
                 let (pool, backend) = (&pool, &backend);
                 scope.spawn(move || {
-                    let stash = BackingStore::pinned(backend, size).unwrap();
-                    let _ = pool.suspend("one", &stash, WaitFor::all_devices());
+                    let store = BackingStore::pinned(backend, size).unwrap();
+                    let _ = pool.suspend("one", &store, WaitFor::all_devices());
                 });
             }
         });

@@ -112,7 +112,7 @@ struct Read {
 
 impl Recent {
     /// So many threads can have chunks of different blocks without reading one twice.
-    const MOST: usize = 4;
+    const MAX: usize = 4;
 
     /// Fills a part of a piece from its blocks of `unit` bytes, of which `read` gives a whole one.
     pub(crate) fn fill(
@@ -149,7 +149,7 @@ impl Recent {
         if let Some(known) = recent.iter().find(|known| known.of == of) {
             return Arc::clone(&known.bytes);
         }
-        if recent.len() == Self::MOST {
+        if recent.len() == Self::MAX {
             recent.pop_front();
         }
         let bytes = Arc::default();
@@ -221,7 +221,7 @@ mod tests {
         // What is known is not read again, and only so many blocks are known.
         fill(Bytes(1), &mut bytes);
         assert_eq!((bytes, reads.get()), ([1, 2, 3, 4, 5, 6], 2));
-        for block in 2..=Recent::MOST as u64 {
+        for block in 2..=Recent::MAX as u64 {
             recent.of(0, block);
         }
         fill(Bytes(1), &mut bytes);

@@ -87,11 +87,11 @@ impl SnapshotFile {
 
     /// What its blocks are, as it says itself: nothing is read for it.
     #[must_use]
-    pub fn tally(&self) -> SnapshotStats {
+    pub fn stats(&self) -> SnapshotStats {
         let contents = self.parts.head.description.contents();
-        let mut tally = SnapshotStats { contents, file: self.size, ..SnapshotStats::default() };
-        self.parts.entries.iter().for_each(|entry| tally.count(entry));
-        tally
+        let mut stats = SnapshotStats { contents, file: self.size, ..SnapshotStats::default() };
+        self.parts.entries.iter().for_each(|entry| stats.count(entry));
+        stats
     }
 
     /// Reads a block: the bytes of `memory`, which is a place in [`Description::memories`], from `block` times the

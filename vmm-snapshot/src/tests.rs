@@ -180,22 +180,22 @@ fn what_is_written_is_read_again() {
         let writer = SnapshotWriter::create(&path, &description, options).unwrap();
         assert_eq!((writer.block_size(), [0, 1, 2].map(|memory| writer.blocks(memory))), (BLOCK, [4, 2, 0]));
         write_all(&writer, &contents(1)).unwrap();
-        let tally = writer.finish().unwrap();
-        let counts = (tally.blocks, tally.zero, tally.unchanged, tally.stored, tally.compressed);
+        let stats = writer.finish().unwrap();
+        let counts = (stats.blocks, stats.zero, stats.unchanged, stats.stored, stats.compressed);
         assert_eq!(counts, (6, 2, 0, stored, compressed));
-        assert_eq!(tally.contents, Bytes::kib(24));
-        assert_eq!(tally.file.0, fs::metadata(&path).unwrap().len());
+        assert_eq!(stats.contents, Bytes::kib(24));
+        assert_eq!(stats.file.0, fs::metadata(&path).unwrap().len());
 
         let file = SnapshotFile::open(&path).unwrap();
         assert_eq!(*file.description(), description);
         assert_eq!((file.block_size(), [0, 1, 2].map(|memory| file.blocks(memory))), (BLOCK, [4, 2, 0]));
-        assert_eq!(file.tally(), tally);
+        assert_eq!(file.stats(), stats);
         let seen = AtomicU64::new(0);
         let add = |bytes: Bytes| {
             seen.fetch_add(bytes.0, Ordering::Relaxed);
         };
-        assert_eq!(file.verify(&add).unwrap(), tally);
-        assert_eq!(seen.into_inner(), tally.contents.0);
+        assert_eq!(file.verify(&add).unwrap(), stats);
+        assert_eq!(seen.into_inner(), stats.contents.0);
         assert_eq!(read_all(&file).unwrap(), contents(1));
         assert_eq!(folder.names(), ["a"]);
     }

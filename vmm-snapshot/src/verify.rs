@@ -34,7 +34,7 @@ impl SnapshotFile {
                 .map(|other| other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             answers.fold(work(), Result::and)
         })?;
-        Ok(self.tally())
+        Ok(self.stats())
     }
 
     /// Reads the blocks that no other thread has taken.

@@ -185,9 +185,9 @@ impl SnapshotWriter {
     pub fn finish(mut self) -> Result<SnapshotStats> {
         self.state.process().check(OPERATION)?;
         let (entries, end) = self.entries()?;
-        let mut tally =
+        let mut stats =
             SnapshotStats { contents: self.head.description.contents(), ..SnapshotStats::default() };
-        entries.iter().for_each(|entry| tally.count(entry));
+        entries.iter().for_each(|entry| stats.count(entry));
         let mut index = self.head.write().map_err(|what| self.bad(what))?;
         let head = index.len() as u64;
         index.reserve_exact(entries.len() * Entry::BYTES + Footer::BYTES);
@@ -201,8 +201,8 @@ impl SnapshotWriter {
         self.place.publish().map_err(|error| self.failed("rename", &error))?;
         self.finished = true;
         self.place.sync_folder().map_err(|error| self.failed("fsync of the folder", &error))?;
-        tally.file = Bytes(file);
-        Ok(tally)
+        stats.file = Bytes(file);
+        Ok(stats)
     }
 
     /// All entries, where none is missing; the files that none of them is in are not needed.

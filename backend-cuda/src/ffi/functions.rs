@@ -142,7 +142,7 @@ functions! {
 }
 
 functions! {
-    /// Those that the workbench alone uses. A driver that lacks one of them is used without captures and contexts of its own.
+    /// Those that the test kit alone uses. A driver that lacks one of them is used without captures and contexts of its own.
     GraphFunctions:
     ctx_create = "cuCtxCreate_v2"(context: *mut CuContext, flags: c_uint, device: c_int);
     ctx_destroy = "cuCtxDestroy_v2"(context: CuContext);

@@ -1,4 +1,4 @@
-//! Captures that the workbench begins and ends, and their graphs.
+//! Captures that the test kit begins and ends, and their graphs.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
@@ -37,7 +37,7 @@ impl CudaBackend {
     ///
     /// # Safety
     ///
-    /// As [`Workbench::begin_capture`](gpu_vmm_core::testkit::Workbench::begin_capture).
+    /// As [`TestKit::begin_capture`](gpu_vmm_core::testkit::TestKit::begin_capture).
     pub(crate) unsafe fn start_capture(
         &self,
         device: DeviceId,

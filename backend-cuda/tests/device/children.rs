@@ -8,7 +8,7 @@ use gpu_vmm_core::{
     Backend, Bytes, CopyCalls, Detail, FabricHandle, Handle, MemoryCalls, Operation, Properties, SyncCalls,
 };
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, cudarc};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, ExitCode, Stdio};
@@ -47,7 +47,7 @@ pub(crate) fn run() -> Option<ExitCode> {
         _ => return Some(ExitCode::from(2)),
     }
     assert_eq!(backend.drop_log().count(), 0, "{:?}", backend.drop_log().take_last());
-    assert_eq!(crate::standin::violations(), 0);
+    assert_eq!(crate::fake_driver::violations(), 0);
     println!("done");
     Some(ExitCode::SUCCESS)
 }
@@ -139,7 +139,7 @@ fn lost_list(backend: &CudaBackend) {
     let granule = granules(backend, 1);
     let mut reservation = reserve(backend, granules(backend, 2), None);
     map(&mut reservation, Bytes::ZERO, &create(backend, granule));
-    let (pinned, lane) = (backend.pin(granule).unwrap(), backend.copy_stream(DEVICE).unwrap());
+    let (pinned, copy_stream) = (backend.pin(granule).unwrap(), backend.copy_stream(DEVICE).unwrap());
     // The second node is reserved and not mapped.
     let head = at(&reservation, Bytes::ZERO);
     let node = [(head + granule).0, 3].map(u64::to_ne_bytes);
@@ -152,6 +152,6 @@ fn lost_list(backend: &CudaBackend) {
         "{error}"
     );
     // What the context had goes without a word.
-    drop((pinned, lane));
+    drop((pinned, copy_stream));
     unmap(&mut reservation, Bytes::ZERO, granule);
 }

@@ -32,11 +32,11 @@ fn use_contexts(backend: &CudaBackend) {
     write_pattern(backend, DEVICE, base, size, 51);
     assert_eq!(count_wrong(backend, DEVICE, base, size, 51), 0);
     backend.memory_info(DEVICE).unwrap();
-    let (pinned, mut lane) = (backend.pin(size).unwrap(), backend.copy_stream(DEVICE).unwrap());
-    // SAFETY: both sides have so many bytes, and are left alone until the lane has finished.
-    unsafe { lane.copy_to_host(pinned.start().as_ptr(), base, size) }.unwrap();
-    lane.finish().unwrap();
-    drop((pinned, lane));
+    let (pinned, mut copy_stream) = (backend.pin(size).unwrap(), backend.copy_stream(DEVICE).unwrap());
+    // SAFETY: both sides have so many bytes, and are left alone until the copy stream has finished.
+    unsafe { copy_stream.copy_to_host(pinned.start().as_ptr(), base, size) }.unwrap();
+    copy_stream.finish().unwrap();
+    drop((pinned, copy_stream));
     walk(backend, Address(0), 1).unwrap();
     backend.synchronize(DEVICE).unwrap();
     unmap(&mut reservation, Bytes::ZERO, size);

@@ -9,12 +9,12 @@ mod children;
 mod contexts;
 mod cost;
 mod exports;
+mod fake_driver;
 mod kinds;
 mod memory;
 mod pattern;
 mod share;
 mod staging;
-mod standin;
 mod support;
 mod walk;
 
@@ -156,10 +156,10 @@ fn main() -> ExitCode {
                     Ok(Completion::ignored_with(format!("needs {} devices", case.devices)))
                 }
                 Ok(backend) => {
-                    let before = standin::violations();
+                    let before = fake_driver::violations();
                     (case.run)(&backend);
-                    if !case.breaks_rules && standin::violations() != before {
-                        return Err("the driver's stand-in was called wrongly; it says above how".into());
+                    if !case.breaks_rules && fake_driver::violations() != before {
+                        return Err("the fake driver was called wrongly; it says above how".into());
                     }
                     let failures = backend.drop_log().count();
                     match backend.drop_log().take_last() {

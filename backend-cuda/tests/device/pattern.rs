@@ -4,7 +4,7 @@
 use crate::support::*;
 use gpu_vmm_core::{Bytes, CopyCalls, Detail, Error, Handle, Reservation};
 use gpu_vmm_cuda::CudaBackend;
-use gpu_vmm_testkit::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};
+use gpu_vmm_testkit::{PATTERN_WORD, TestKit, count_wrong_words, write_pattern_words};
 
 const SEEDS: [u64; 4] = [0, 1, u64::MAX, 0x0123_4567_89AB_CDEF];
 

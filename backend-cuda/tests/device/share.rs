@@ -69,7 +69,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
     write_pattern(backend, DEVICE, base, size, 41);
     let fd = handle.export().unwrap();
     let spare = create(backend, size);
-    let (pinned, mut lane) = (backend.pin(size).unwrap(), backend.copy_stream(DEVICE).unwrap());
+    let (pinned, mut copy_stream) = (backend.pin(size).unwrap(), backend.copy_stream(DEVICE).unwrap());
     let failures = backend.drop_log().count();
 
     // SAFETY: the child calls what is to be seen, none of which reaches the driver, and ends without returning.
@@ -96,9 +96,9 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
                 backend.capabilities(DEVICE).map(drop),
                 backend.pin(size).map(drop),
                 backend.copy_stream(DEVICE).map(drop),
-                lane.copy_to_host(pinned.start().as_ptr(), base, size),
-                lane.copy_from_host(base, pinned.start().as_ptr(), size),
-                lane.finish(),
+                copy_stream.copy_to_host(pinned.start().as_ptr(), base, size),
+                copy_stream.copy_from_host(base, pinned.start().as_ptr(), size),
+                copy_stream.finish(),
                 backend.synchronize(DEVICE),
                 backend.synchronize_stream(DeviceId(0), Stream::from_raw(std::ptr::null_mut())),
             ]
@@ -106,7 +106,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
         let wrong = answers
             .iter()
             .position(|answer| !matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Forked)));
-        drop((spare, handle, reservation, pinned, lane));
+        drop((spare, handle, reservation, pinned, copy_stream));
         let code = match (wrong, backend.drop_log().count() == failures) {
             (None, true) => 0,
             (Some(place), _) => 100 + place as i32,
@@ -122,9 +122,9 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
     assert_eq!(libc::WEXITSTATUS(status), 0, "100 + the place of the first call that gave no Detail::Forked");
 
     // The parent has everything still.
-    // SAFETY: both sides have so many bytes, and are left alone until the lane has finished.
-    unsafe { lane.copy_to_host(pinned.start().as_ptr(), base, size) }.unwrap();
-    lane.finish().unwrap();
+    // SAFETY: both sides have so many bytes, and are left alone until the copy stream has finished.
+    unsafe { copy_stream.copy_to_host(pinned.start().as_ptr(), base, size) }.unwrap();
+    copy_stream.finish().unwrap();
     assert_eq!(count_wrong(backend, DEVICE, base, size, 41), 0);
     unmap(&mut reservation, Bytes::ZERO, size);
     map(&mut reservation, Bytes::ZERO, &spare);

@@ -9,7 +9,7 @@ use gpu_vmm_core::{
     SyncCalls,
 };
 use gpu_vmm_cuda::{CudaBackend, CudaReservation, cudarc};
-use gpu_vmm_testkit::{PATTERN_WORD, Workbench, count_wrong_words, write_pattern_words};
+use gpu_vmm_testkit::{PATTERN_WORD, TestKit, count_wrong_words, write_pattern_words};
 use std::time::Instant;
 
 /// Writes the pattern into memory that no copy uses.
@@ -41,22 +41,22 @@ fn mapped(backend: &CudaBackend, device: DeviceId, size: Bytes) -> CudaReservati
 }
 
 /// Queues copies of all of it to the host, chunk by chunk.
-fn fetch(lane: &mut dyn CopyStream, to: &dyn Pinned, from: Address, chunk: Bytes) {
+fn fetch(copy_stream: &mut dyn CopyStream, to: &dyn Pinned, from: Address, chunk: Bytes) {
     for offset in (0..to.size().0).step_by(chunk.0 as usize) {
         let length = Bytes(chunk.0.min(to.size().0 - offset));
         let to = to.start().as_ptr().wrapping_add(offset as usize);
-        // SAFETY: both sides have so many bytes, and are left alone until the lane has finished.
-        unsafe { lane.copy_to_host(to, from + Bytes(offset), length) }.unwrap();
+        // SAFETY: both sides have so many bytes, and are left alone until the copy stream has finished.
+        unsafe { copy_stream.copy_to_host(to, from + Bytes(offset), length) }.unwrap();
     }
 }
 
 /// The same from the host.
-fn send(lane: &mut dyn CopyStream, to: Address, from: &dyn Pinned, chunk: Bytes) {
+fn send(copy_stream: &mut dyn CopyStream, to: Address, from: &dyn Pinned, chunk: Bytes) {
     for offset in (0..from.size().0).step_by(chunk.0 as usize) {
         let length = Bytes(chunk.0.min(from.size().0 - offset));
         let from = from.start().as_ptr().wrapping_add(offset as usize);
         // SAFETY: as above.
-        unsafe { lane.copy_from_host(to + Bytes(offset), from, length) }.unwrap();
+        unsafe { copy_stream.copy_from_host(to + Bytes(offset), from, length) }.unwrap();
     }
 }
 
@@ -92,30 +92,30 @@ pub(crate) fn lanes_copy_both_ways(backend: &CudaBackend) {
     let mut reservation = mapped(backend, DEVICE, size);
     let base = at(&reservation, Bytes::ZERO);
     let pinned = backend.pin(size).unwrap();
-    let mut lane = backend.copy_stream(DEVICE).unwrap();
+    let mut copy_stream = backend.copy_stream(DEVICE).unwrap();
     // In one piece, and in more than a hundred, the last of them shorter.
     for (chunk, seed) in [(size, 1), (Bytes(size.0 / 128 - 8), 2)] {
         write_pattern(backend, DEVICE, base, size, seed);
-        fetch(&mut *lane, &*pinned, base, chunk);
-        lane.finish().unwrap();
+        fetch(&mut *copy_stream, &*pinned, base, chunk);
+        copy_stream.finish().unwrap();
         assert_eq!(wrong_words(&*pinned, seed), 0);
         write_words(&*pinned, seed + 10);
-        send(&mut *lane, base, &*pinned, chunk);
-        lane.finish().unwrap();
+        send(&mut *copy_stream, base, &*pinned, chunk);
+        copy_stream.finish().unwrap();
         assert_eq!(count_wrong(backend, DEVICE, base, size, seed + 10), 0);
     }
-    // Copies of one lane follow each other.
+    // Copies of one copy stream follow each other.
     write_pattern(backend, DEVICE, base, size, 5);
     let half = Bytes(size.0 / 2);
     let start = pinned.start().as_ptr();
-    // SAFETY: both sides have so many bytes, and are left alone until the lane has finished.
+    // SAFETY: both sides have so many bytes, and are left alone until the copy stream has finished.
     unsafe {
-        lane.copy_to_host(start, base, half).unwrap();
-        lane.copy_from_host(base + half, start, half).unwrap();
-        lane.copy_to_host(start, base + half, Bytes::ZERO).unwrap();
+        copy_stream.copy_to_host(start, base, half).unwrap();
+        copy_stream.copy_from_host(base + half, start, half).unwrap();
+        copy_stream.copy_to_host(start, base + half, Bytes::ZERO).unwrap();
     }
     // Dropping it waits.
-    drop(lane);
+    drop(copy_stream);
     assert_eq!(count_wrong(backend, DEVICE, base + half, half, 5), 0);
     unmap(&mut reservation, Bytes::ZERO, size);
 }
@@ -128,18 +128,18 @@ pub(crate) fn queuing_waits_for_nothing(backend: &CudaBackend) {
     let (mut reservation, mut other) = (mapped(backend, DEVICE, LONG), mapped(backend, DEVICE, granule));
     let base = at(&reservation, Bytes::ZERO);
     let pinned = backend.pin(LONG).unwrap();
-    let mut lane = backend.copy_stream(DEVICE).unwrap();
+    let mut copy_stream = backend.copy_stream(DEVICE).unwrap();
     let began = Instant::now();
     for _ in 0..4 {
-        fetch(&mut *lane, &*pinned, base, LONG);
-        send(&mut *lane, base, &*pinned, LONG);
+        fetch(&mut *copy_stream, &*pinned, base, LONG);
+        send(&mut *copy_stream, base, &*pinned, LONG);
     }
     let queued = began.elapsed();
-    // Neither does the default stream wait for the lane.
+    // Neither does the default stream wait for the copy stream.
     // SAFETY: the bytes are mapped.
     unsafe { backend.fill(DEVICE, at(&other, Bytes::ZERO), granule, 0) }.unwrap();
     let beside = began.elapsed();
-    lane.finish().unwrap();
+    copy_stream.finish().unwrap();
     let all = began.elapsed();
     println!("8 copies of {LONG}: queued after {queued:?}, a fill beside them done {beside:?}, all {all:?}");
     assert!(queued < all / 2 && beside < all / 2);
@@ -151,11 +151,11 @@ pub(crate) fn a_lane_waits_for_no_other_stream(backend: &CudaBackend) {
     let size = granules(backend, 1);
     let (mut busy, mut copied) = (mapped(backend, DEVICE, LONG), mapped(backend, DEVICE, size));
     let pinned = backend.pin(size).unwrap();
-    let mut lane = backend.copy_stream(DEVICE).unwrap();
+    let mut copy_stream = backend.copy_stream(DEVICE).unwrap();
     let mut copy = |seed| {
         write_words(&*pinned, seed);
-        send(&mut *lane, at(&copied, Bytes::ZERO), &*pinned, size);
-        lane.finish().unwrap();
+        send(&mut *copy_stream, at(&copied, Bytes::ZERO), &*pinned, size);
+        copy_stream.finish().unwrap();
     };
     copy(0);
 
@@ -185,16 +185,16 @@ fn to_and_fro(backend: &CudaBackend, device: DeviceId, rounds: u64) {
     let mut reservation = mapped(backend, device, size);
     let base = at(&reservation, Bytes::ZERO);
     let (there, back) = (backend.pin(size).unwrap(), backend.pin(size).unwrap());
-    let mut lane = backend.copy_stream(device).unwrap();
+    let mut copy_stream = backend.copy_stream(device).unwrap();
     for round in 0..rounds {
         let seed = u64::from(device.0) << 32 | round;
         write_words(&*there, seed);
-        send(&mut *lane, base, &*there, Bytes::mib(1));
-        fetch(&mut *lane, &*back, base, Bytes::mib(1));
-        lane.finish().unwrap();
+        send(&mut *copy_stream, base, &*there, Bytes::mib(1));
+        fetch(&mut *copy_stream, &*back, base, Bytes::mib(1));
+        copy_stream.finish().unwrap();
         assert_eq!(wrong_words(&*back, seed), 0, "{device}, round {round}");
     }
-    drop(lane);
+    drop(copy_stream);
     unmap(&mut reservation, Bytes::ZERO, size);
 }
 
@@ -212,19 +212,19 @@ pub(crate) fn lanes_of_two_devices_work_at_once(backend: &CudaBackend) {
             scope.spawn(move || to_and_fro(backend, device, 20));
         }
     });
-    // Memory that was pinned once is so for every device, and a lane may go to another thread.
+    // Memory that was pinned once is so for every device, and a copy stream may go to another thread.
     let size = granules(backend, 1);
     let (mut here, mut there) = (mapped(backend, DEVICE, size), mapped(backend, DeviceId(1), size));
     write_pattern(backend, DEVICE, at(&here, Bytes::ZERO), size, 8);
     let pinned = backend.pin(size).unwrap();
-    let mut lanes = [DEVICE, DeviceId(1)].map(|device| backend.copy_stream(device).unwrap());
+    let mut copy_streams = [DEVICE, DeviceId(1)].map(|device| backend.copy_stream(device).unwrap());
     let (from, to) = (at(&here, Bytes::ZERO), at(&there, Bytes::ZERO));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            fetch(&mut *lanes[0], &*pinned, from, size);
-            lanes[0].finish().unwrap();
-            send(&mut *lanes[1], to, &*pinned, size);
-            lanes[1].finish().unwrap();
+            fetch(&mut *copy_streams[0], &*pinned, from, size);
+            copy_streams[0].finish().unwrap();
+            send(&mut *copy_streams[1], to, &*pinned, size);
+            copy_streams[1].finish().unwrap();
         });
     });
     assert_eq!(count_wrong(backend, DeviceId(1), to, size, 8), 0);

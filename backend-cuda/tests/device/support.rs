@@ -6,7 +6,7 @@ use gpu_vmm_core::{
     Properties, Reservation,
 };
 use gpu_vmm_cuda::{CudaBackend, CudaHandle, CudaReservation};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// The device that tests of one device use.
 pub(crate) const DEVICE: DeviceId = DeviceId(0);

@@ -5,7 +5,7 @@ use crate::children::spawn;
 use crate::support::*;
 use gpu_vmm_core::{Address, Bytes, Detail, Reservation};
 use gpu_vmm_cuda::CudaBackend;
-use gpu_vmm_testkit::{Walked, Workbench, pattern_word};
+use gpu_vmm_testkit::{TestKit, Walked, pattern_word};
 
 /// Walks.
 pub(crate) fn walk(backend: &CudaBackend, head: Address, most: u64) -> gpu_vmm_core::Result<Walked> {

@@ -28,7 +28,7 @@ pub(crate) const SPOILT_CAPTURE_STAYS: Quirk = quirk(
     (V6_1, UNFIXED),
     "after hipStreamEndCapture has reported a spoilt capture, the stream still says that it captures (invalidated) and \
      refuses to be waited for, until another capture of it has begun and ended; hipStreamEndCapture once more crashes",
-    "the workbench captures nothing for a moment; of a program's stream it is believed that it captures",
+    "the test kit captures nothing for a moment; of a program's stream it is believed that it captures",
     "simulated, both: backend-hip/tests/hip/captures.rs",
 );
 

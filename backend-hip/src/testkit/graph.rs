@@ -1,4 +1,4 @@
-//! Captures that the workbench begins and ends, and their graphs.
+//! Captures that the test kit begins and ends, and their graphs.
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
@@ -27,7 +27,7 @@ unsafe impl Send for HipGraph {}
 ///
 /// # Safety
 ///
-/// As for [`Workbench::begin_capture`](gpu_vmm_core::testkit::Workbench::begin_capture).
+/// As for [`TestKit::begin_capture`](gpu_vmm_core::testkit::TestKit::begin_capture).
 pub(crate) unsafe fn begin(
     driver: &Driver,
     device: DeviceId,

@@ -4,7 +4,7 @@ use crate::rig::{Numbers, Rig, ZERO, read, read_write};
 use crate::{Needs, Test};
 use gpu_vmm_core::{Access, Bytes, DeviceId, Grant, Reservation};
 use gpu_vmm_hip::HipReservation;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "access::growth_in_unequal_steps", needs: Needs::Device, run: unequal },

@@ -5,7 +5,7 @@ use crate::{Needs, Test};
 use gpu_vmm_core::{
     Backend, Bytes, CopyCalls, Detail, Error, Handle, MemoryCalls, Properties, Reservation, SyncCalls,
 };
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "cycle::memory_is_made_used_and_given_back", needs: Needs::Device, run: full },

@@ -7,7 +7,7 @@ use gpu_vmm_core::{
     Access, Backend, Bytes, CopyCalls, Detail, Error, Feature, MemoryCalls, Properties, Reservation,
     SyncCalls,
 };
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 

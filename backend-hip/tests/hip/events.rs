@@ -3,7 +3,7 @@
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
 use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Stream, SyncCalls};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::ptr::null_mut;
 
 pub(crate) const TESTS: &[Test] = &[

@@ -21,7 +21,7 @@ mod renewal;
 mod rig;
 mod share;
 mod staging;
-mod workbench;
+mod testkit;
 
 use counts::Counts;
 use gpu_vmm_hip::HipBackend;
@@ -94,7 +94,7 @@ fn main() {
         renewal::TESTS,
         share::TESTS,
         staging::TESTS,
-        workbench::TESTS,
+        testkit::TESTS,
     ];
     let trials = tests.into_iter().flatten().map(|test| {
         let backend = backend.clone();

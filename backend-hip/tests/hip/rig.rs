@@ -6,7 +6,7 @@ use gpu_vmm_core::{
     Access, Alignment, Backend, Bytes, DeviceId, Grant, MemoryCalls, Properties, Reservation,
 };
 use gpu_vmm_hip::{HipBackend, HipHandle, HipReservation};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use gpu_vmm_testkit::raw::loaded;
 use libtest_mimic::Failed;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -6,7 +6,7 @@ use gpu_vmm_core::{
     Backend, Bytes, Detail, Feature, Handle, MemoryCalls, Operation, Properties, Reservation,
 };
 use gpu_vmm_hip::{HipHandle, HipReservation};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;

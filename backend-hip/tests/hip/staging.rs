@@ -3,7 +3,7 @@
 use crate::rig::{Rig, ZERO};
 use crate::{Needs, Test};
 use gpu_vmm_core::{Backend, Bytes, CopyCalls, Detail, DeviceId, Error, ErrorKind, Operation, Reservation};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::slice;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -47,28 +47,28 @@ fn not_pinned(rig: &Rig) {
     assert!(matches!(error.detail(), Detail::NoSuchDevice { device: DeviceId(99), .. }), "{error}");
 }
 
-/// Copies on a lane while the null stream has work of its own; each side is right once both are finished.
+/// Copies on a copy stream while the null stream has work of its own; each side is right once both are finished.
 fn copies(rig: &Rig) {
     let size = rig.units(8);
     let mut reservation = rig.mapped(ZERO, rig.units(16));
     let (first, second) = (reservation.range().base, reservation.range().base + size);
     let (out, back) = (rig.backend.pin(size).unwrap(), rig.backend.pin(size).unwrap());
-    // SAFETY: all of it is mapped and the device's; nobody touches the pinned memory before the lane has finished.
+    // SAFETY: all of it is mapped and the device's; nobody touches the pinned memory before the copy stream has finished.
     unsafe {
         rig.backend.write_pattern(ZERO, first, size, 5).unwrap();
-        let mut lane = rig.backend.copy_stream(ZERO).unwrap();
-        lane.finish().unwrap();
-        lane.copy_to_host(out.start().as_ptr(), first, size).unwrap();
+        let mut copy_stream = rig.backend.copy_stream(ZERO).unwrap();
+        copy_stream.finish().unwrap();
+        copy_stream.copy_to_host(out.start().as_ptr(), first, size).unwrap();
         rig.backend.write_pattern(ZERO, second, size, 6).unwrap();
-        lane.finish().unwrap();
+        copy_stream.finish().unwrap();
         let bytes = slice::from_raw_parts(out.start().as_ptr(), size.0 as usize);
         back.start().as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         assert_eq!(rig.backend.count_wrong(ZERO, second, size, 6).unwrap(), 0);
         // In order: what comes later is what stays.
-        lane.copy_from_host(second, back.start().as_ptr(), size).unwrap();
-        lane.copy_from_host(second + Bytes(8), back.start().as_ptr(), Bytes(8)).unwrap();
-        lane.copy_from_host(second, back.start().as_ptr(), Bytes::ZERO).unwrap();
-        drop(lane);
+        copy_stream.copy_from_host(second, back.start().as_ptr(), size).unwrap();
+        copy_stream.copy_from_host(second + Bytes(8), back.start().as_ptr(), Bytes(8)).unwrap();
+        copy_stream.copy_from_host(second, back.start().as_ptr(), Bytes::ZERO).unwrap();
+        drop(copy_stream);
         assert_eq!(rig.backend.count_wrong(ZERO, second, size, 5).unwrap(), 1, "the drop has waited");
         reservation.unmap(Bytes::ZERO, rig.units(16)).unwrap();
     }
@@ -90,12 +90,12 @@ fn of_each_device(rig: &Rig) {
             rig.backend.fill(device, at, size, 0).unwrap();
             rig.backend.copy_from_host(device, at, bytes).unwrap();
             assert_eq!(rig.backend.count_wrong(device, at, size, 9).unwrap(), 0);
-            let mut lane = rig.backend.copy_stream(device).unwrap();
-            lane.copy_to_host(pinned.start().as_ptr(), at, size).unwrap();
-            lane.finish().unwrap();
+            let mut copy_stream = rig.backend.copy_stream(device).unwrap();
+            copy_stream.copy_to_host(pinned.start().as_ptr(), at, size).unwrap();
+            copy_stream.finish().unwrap();
             rig.backend.fill(device, at, size, 0).unwrap();
-            lane.copy_from_host(at, pinned.start().as_ptr(), size).unwrap();
-            lane.finish().unwrap();
+            copy_stream.copy_from_host(at, pinned.start().as_ptr(), size).unwrap();
+            copy_stream.finish().unwrap();
             assert_eq!(rig.backend.count_wrong(device, at, size, 9).unwrap(), 0);
             assert_eq!(rig.current_device(), 0);
             reservation.unmap(Bytes::ZERO, size).unwrap();
@@ -105,7 +105,7 @@ fn of_each_device(rig: &Rig) {
 
 fn forked(rig: &Rig) {
     let pinned = rig.backend.pin(rig.unit()).unwrap();
-    let mut lane = rig.backend.copy_stream(ZERO).unwrap();
+    let mut copy_stream = rig.backend.copy_stream(ZERO).unwrap();
     let failed = rig.backend.drop_log().count();
     // SAFETY: the child calls what answers without the driver, and leaves at once.
     let child = unsafe { libc::fork() };
@@ -115,9 +115,9 @@ fn forked(rig: &Rig) {
         let answers = [
             rig.backend.pin(rig.unit()).map(drop).is_err_and(is_forked),
             rig.backend.copy_stream(ZERO).map(drop).is_err_and(is_forked),
-            lane.finish().is_err_and(is_forked),
+            copy_stream.finish().is_err_and(is_forked),
         ];
-        drop((pinned, lane));
+        drop((pinned, copy_stream));
         let good = answers == [true; 3] && rig.backend.drop_log().count() == failed;
         // SAFETY: ends the child without the runtime's exit handlers.
         unsafe { libc::_exit(i32::from(!good)) };
@@ -126,5 +126,5 @@ fn forked(rig: &Rig) {
     // SAFETY: waits for the child that was made above.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:#x}");
-    lane.finish().unwrap();
+    copy_stream.finish().unwrap();
 }

@@ -15,8 +15,8 @@ mod processes;
 mod range;
 mod sharing;
 mod snapshots;
+mod testkit;
 mod threads;
-mod workbench;
 
 use gpu_vmm_core::{Bytes, DeviceId};
 

@@ -175,8 +175,8 @@ fn a_stash_that_is_page_locked_in_several_pieces_keeps_all_bytes() {
     let mut region = gpu_vmm_core::Region::builder(&host).on(ONE).reserve(size).build().unwrap();
     region.grow_to(size).unwrap();
     region.write(size - Bytes(4), b"last").unwrap();
-    let stash = gpu_vmm_core::BackingStore::pinned(&host, size).unwrap();
-    region.suspend(&stash, gpu_vmm_core::WaitFor::all_devices()).unwrap();
+    let store = gpu_vmm_core::BackingStore::pinned(&host, size).unwrap();
+    region.suspend(&store, gpu_vmm_core::WaitFor::all_devices()).unwrap();
     region.resume().unwrap();
     let mut bytes = [0; 4];
     region.read(size - Bytes(4), &mut bytes).unwrap();

@@ -4,7 +4,7 @@ use crate::range::{Range, create, free};
 use crate::{ONE, SMALL, TWO};
 use gpu_vmm_core::{Backend, Bytes};
 use gpu_vmm_host::HostConfig;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 #[test]
 fn eight_threads_do_not_disturb_each_other() {

@@ -6,7 +6,7 @@ use crate::scene::Scene;
 use crate::stop::{Answer, Stop};
 use crate::{Options, Told};
 use gpu_vmm_core::{DeviceId, Stream};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// Measures an allocator beside the pool of a backend, on one thread, and tells of each figure as it is there. Sizes of which
 /// there is not three times as much memory are left out.
@@ -14,7 +14,7 @@ use gpu_vmm_testkit::Workbench;
 /// # Errors
 ///
 /// Where either of them fails.
-pub fn beside_pool<B: Workbench, O: Allocator>(
+pub fn beside_pool<B: TestKit, O: Allocator>(
     backend: &B,
     device: DeviceId,
     other: &O,
@@ -31,7 +31,7 @@ pub fn beside_pool<B: Workbench, O: Allocator>(
 /// # Errors
 ///
 /// Where either of them fails.
-pub fn beside_pool_on_threads<B: Workbench, O: Allocator + Sync>(
+pub fn beside_pool_on_threads<B: TestKit, O: Allocator + Sync>(
     backend: &B,
     device: DeviceId,
     other: &O,

@@ -30,7 +30,7 @@ mod turns;
 pub use allocator::Allocator;
 pub use beside::{beside_pool, beside_pool_on_threads};
 use gpu_vmm_core::{Bytes, DeviceId};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 pub use pairs::{About, about};
 pub use row::{Curve, Mark, Row, Side, Spread, Unit};
 use scene::Scene;
@@ -72,7 +72,7 @@ pub enum Told {
 /// # Errors
 ///
 /// Where the driver's own calls cannot be had.
-pub fn run<B: Workbench, A: Workbench>(
+pub fn run<B: TestKit, A: TestKit>(
     backend: &B,
     any: &A,
     device: DeviceId,

@@ -3,7 +3,7 @@
 
 use crate::stop::{Answer, Stop};
 use gpu_vmm_core::{Address, Bytes, DeviceId, Stream, Vendor};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use gpu_vmm_testkit::raw::abi::{self, AccessDesc, Code, Location, Prop};
 use gpu_vmm_testkit::raw::{Driver, ImportBy};
 use std::ffi::c_void;
@@ -58,7 +58,7 @@ fn number(size: Bytes) -> usize {
 }
 
 impl Raw {
-    pub(crate) fn below<B: Workbench>(backend: &B, device: DeviceId) -> Result<Self, String> {
+    pub(crate) fn below<B: TestKit>(backend: &B, device: DeviceId) -> Result<Self, String> {
         Ok(Self { driver: gpu_vmm_testkit::raw::below(backend, device, None)?.into(), device })
     }
 

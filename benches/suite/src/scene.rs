@@ -6,7 +6,7 @@ use crate::stop::{Answer, Stop};
 use crate::turns::{Keep, Times, Turn, Turns, ratios, timed};
 use crate::{Options, Told};
 use gpu_vmm_core::{Bytes, DeviceId, Operation, Region, Vendor, WaitFor};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
 
 /// A backend with a device, and the driver below it.
@@ -62,7 +62,7 @@ impl Plan {
     }
 }
 
-impl<'a, B: Workbench, A: Workbench> Scene<'a, B, A> {
+impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
     pub(crate) fn new(
         backend: &'a B,
         any: &'a A,
@@ -231,7 +231,7 @@ fn settle(raw: &Raw, busy: Option<&Plain>, gives_back: Bytes) -> Answer {
 }
 
 /// Drivers do much of their work at the first call of a kind, such as making a context.
-fn warm_up<B: Workbench>(backend: &B, device: DeviceId) -> gpu_vmm_core::Result<()> {
+fn warm_up<B: TestKit>(backend: &B, device: DeviceId) -> gpu_vmm_core::Result<()> {
     let granule = backend.device(Operation::QueryDevice, device)?.granularity.bytes();
     let mut region = Region::builder(backend).on(device).reserve(granule).build()?;
     region.grow_to(granule)?;

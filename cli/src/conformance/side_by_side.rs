@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const GAP: usize = 2;
 
 /// No column of what reports say gets narrower, so that most words fit.
-const LEAST: usize = 10;
+const MIN: usize = 10;
 
 pub(super) fn run(asked: &ConformanceArguments) -> Answer {
     let file = super::destination(asked)?;
@@ -104,10 +104,10 @@ fn widths(rows: &[Vec<String>], width: usize) -> Vec<usize> {
     let room = width.saturating_sub(GAP * widths.len());
     while widths.iter().sum::<usize>() > room {
         let (labels, cells) = widths.split_at_mut(1);
-        let widest = cells.iter_mut().max().filter(|width| **width > LEAST);
+        let widest = cells.iter_mut().max().filter(|width| **width > MIN);
         match widest {
             Some(width) => *width -= 1,
-            None if labels[0] > LEAST => labels[0] -= 1,
+            None if labels[0] > MIN => labels[0] -= 1,
             // So many reports do not fit.
             None => break,
         }

@@ -16,7 +16,7 @@ use crate::counts::Counts;
 use crate::outcome::{Outcome, Verdict};
 use crate::work;
 use gpu_vmm_core::DeviceId;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use lab::Lab;
 pub(crate) use rules::all as rules;
 use seen::Seen;
@@ -43,7 +43,7 @@ pub(crate) struct Drivers {
 }
 
 impl Drivers {
-    pub(crate) fn new<B: Workbench>(backend: &B, device: DeviceId) -> Self {
+    pub(crate) fn new<B: TestKit>(backend: &B, device: DeviceId) -> Self {
         let quirks: Vec<String> = backend.quirks().iter().map(|quirk| quirk.id.to_owned()).collect();
         let open = || {
             gpu_vmm_testkit::raw::below(backend, device, Some(seen::calls))

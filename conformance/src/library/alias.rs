@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, Detail, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "alias":
     /// What a device writes through one of three mappings is seen through all, once it is done.
@@ -29,7 +29,7 @@ cases! { "alias":
     with_another_piece_between,
 }
 
-fn one_write_is_seen_at_all<B: Workbench>(subject: &Subject<B>) {
+fn one_write_is_seen_at_all<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(8).build().unwrap();
     let memory = subject.piece(2);
     let places = [0, 2, 5].map(|at| subject.granules(at));
@@ -46,7 +46,7 @@ fn one_write_is_seen_at_all<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, places[2], memory.size(), 13);
 }
 
-fn in_three_regions<B: Workbench>(subject: &Subject<B>) {
+fn in_three_regions<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(2);
     let mut regions: Vec<Region<B>> = (0..3).map(|_| subject.space(2).build().unwrap()).collect();
     for region in &mut regions {
@@ -60,7 +60,7 @@ fn in_three_regions<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn access_is_each_mapping_s_own<B: Workbench>(subject: &Subject<B>) {
+fn access_is_each_mapping_s_own<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(3).build().unwrap();
     let (memory, granule) = (subject.piece(1), subject.granularity());
     for (at, access) in [(0, RW), (1, Access::Read), (2, Access::None)] {
@@ -74,7 +74,7 @@ fn access_is_each_mapping_s_own<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), granule, 1);
 }
 
-fn memory_lives_until_the_last<B: Workbench>(subject: &Subject<B>) {
+fn memory_lives_until_the_last<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free();
     let memory = subject.memory(2);
     let held = subject.free();
@@ -91,7 +91,7 @@ fn memory_lives_until_the_last<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free(), before);
 }
 
-fn one_of_several_is_unmapped<B: Workbench>(subject: &Subject<B>) {
+fn one_of_several_is_unmapped<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(8).build().unwrap();
     let memory = subject.piece(2);
     let places = [0, 2, 4].map(|at| subject.granules(at));
@@ -110,7 +110,7 @@ fn one_of_several_is_unmapped<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, places[1], memory.size(), 2);
 }
 
-fn a_ring_by_double_mapping<B: Workbench>(subject: &Subject<B>) {
+fn a_ring_by_double_mapping<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(2).build().unwrap();
     let (memory, granule) = (subject.piece(1), subject.granularity());
     region.map(Bytes(0), &memory).unwrap();
@@ -126,7 +126,7 @@ fn a_ring_by_double_mapping<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), half, 1 + half.0 / 8);
 }
 
-fn one_granule_64_times<B: Workbench>(subject: &Subject<B>) {
+fn one_granule_64_times<B: TestKit>(subject: &Subject<B>) {
     const COUNT: u64 = 64;
     let memory = subject.piece(1);
     let held = subject.free();
@@ -143,7 +143,7 @@ fn one_granule_64_times<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn across_regions<B: Workbench>(subject: &Subject<B>) {
+fn across_regions<B: TestKit>(subject: &Subject<B>) {
     let mut first = subject.space(2).build().unwrap();
     first.grow_to(subject.granules(2)).unwrap();
     let memory = first.mapping_at(Bytes(0)).unwrap().memory.clone();
@@ -157,7 +157,7 @@ fn across_regions<B: Workbench>(subject: &Subject<B>) {
     subject.check(&second, at, memory.size(), 4);
 }
 
-fn the_first_region_moves_on<B: Workbench>(subject: &Subject<B>) {
+fn the_first_region_moves_on<B: TestKit>(subject: &Subject<B>) {
     let mut first = subject.space(4).build().unwrap();
     first.grow_to(subject.granules(2)).unwrap();
     subject.write(&mut first, Bytes(0), subject.granules(2), 1);
@@ -173,7 +173,7 @@ fn the_first_region_moves_on<B: Workbench>(subject: &Subject<B>) {
     subject.check(&second, Bytes(0), memory.size(), 1);
 }
 
-fn with_another_piece_between<B: Workbench>(subject: &Subject<B>) {
+fn with_another_piece_between<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(3).build().unwrap();
     let (memory, other, granule) = (subject.piece(1), subject.piece(1), subject.granularity());
     for (offset, memory) in [(Bytes(0), &memory), (granule, &other), (granule + granule, &memory)] {

@@ -8,7 +8,7 @@ use gpu_vmm_core::{
     Access, Address, Bytes, Capability, Detail, DeviceId, DeviceUuid, Error, Feature, Operation,
     PhysicalMemory, Placement, Region,
 };
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::collections::HashSet;
 
 cases! { "backend":
@@ -54,11 +54,11 @@ const FEATURES: [Feature; 14] = [
     Feature::DmaBuf,
 ];
 
-fn capabilities<B: Workbench>(subject: &Subject<B>) -> Vec<Capability> {
+fn capabilities<B: TestKit>(subject: &Subject<B>) -> Vec<Capability> {
     subject.backend.capabilities(subject.device).unwrap()
 }
 
-fn capabilities_have_reasons<B: Workbench>(subject: &Subject<B>) {
+fn capabilities_have_reasons<B: TestKit>(subject: &Subject<B>) {
     let capabilities = capabilities(subject);
     let listed: Vec<Feature> = capabilities.iter().map(|capability| capability.feature).collect();
     assert_eq!(listed.len(), FEATURES.len(), "{listed:?}");
@@ -72,7 +72,7 @@ fn capabilities_have_reasons<B: Workbench>(subject: &Subject<B>) {
     assert!(capabilities.iter().any(|found| found.feature == Feature::VirtualMemory && found.available));
 }
 
-fn capabilities_stay_the_same<B: Workbench>(subject: &Subject<B>) {
+fn capabilities_stay_the_same<B: TestKit>(subject: &Subject<B>) {
     let said = || -> Vec<(Feature, bool)> {
         capabilities(subject).iter().map(|found| (found.feature, found.available)).collect()
     };
@@ -84,7 +84,7 @@ fn capabilities_stay_the_same<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free(), free);
 }
 
-fn capabilities_are_true<B: Workbench>(subject: &Subject<B>) {
+fn capabilities_are_true<B: TestKit>(subject: &Subject<B>) {
     let capabilities = capabilities(subject);
     let says = |feature| capabilities.iter().any(|found| found.feature == feature && found.available);
     let shareable =
@@ -106,7 +106,7 @@ fn capabilities_are_true<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(says(Feature::PeerAccess), reaches > 0);
 }
 
-fn quirks_have_evidence<B: Workbench>(subject: &Subject<B>) {
+fn quirks_have_evidence<B: TestKit>(subject: &Subject<B>) {
     let version = subject.backend.driver().version_number;
     let mut ids = HashSet::new();
     for quirk in subject.backend.quirks() {
@@ -118,7 +118,7 @@ fn quirks_have_evidence<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn the_driver_is_told<B: Workbench>(subject: &Subject<B>) {
+fn the_driver_is_told<B: TestKit>(subject: &Subject<B>) {
     let driver = subject.backend.driver();
     assert!(driver.version_number > 0 && !driver.library.is_empty(), "{driver:?}");
     assert!(driver.version.contains(|letter: char| letter.is_ascii_digit()), "{driver:?}");
@@ -128,7 +128,7 @@ fn the_driver_is_told<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(clone.vendor(), subject.backend.vendor());
 }
 
-fn devices_are_described<B: Workbench>(subject: &Subject<B>) {
+fn devices_are_described<B: TestKit>(subject: &Subject<B>) {
     let unit = subject.backend.reservation_unit();
     assert!(subject.backend.granularity().divides(unit.bytes()));
     for (number, device) in (0..).zip(subject.backend.devices()) {
@@ -144,11 +144,11 @@ fn devices_are_described<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// What each device is known by in all processes.
-fn numbers<B: Workbench>(subject: &Subject<B>) -> Vec<Option<DeviceUuid>> {
+fn numbers<B: TestKit>(subject: &Subject<B>) -> Vec<Option<DeviceUuid>> {
     subject.backend.devices().iter().map(|device| device.uuid).collect()
 }
 
-fn numbers_of_devices<B: Workbench>(subject: &Subject<B>) {
+fn numbers_of_devices<B: TestKit>(subject: &Subject<B>) {
     let ours = numbers(subject);
     let known: HashSet<DeviceUuid> = ours.iter().copied().flatten().collect();
     assert_eq!(known.len(), ours.iter().flatten().count(), "two have the same: {ours:?}");
@@ -157,11 +157,11 @@ fn numbers_of_devices<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn tells_the_numbers<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn tells_the_numbers<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     peer.send(numbers(subject));
 }
 
-fn memory_is_told<B: Workbench>(subject: &Subject<B>) {
+fn memory_is_told<B: TestKit>(subject: &Subject<B>) {
     let info = || subject.backend.memory_info(subject.device).unwrap();
     let before = info();
     assert!(before.free <= before.total && !before.free.is_zero(), "{before:?}");
@@ -172,7 +172,7 @@ fn memory_is_told<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(info(), before);
 }
 
-fn questions_about_devices<B: Workbench>(subject: &Subject<B>) {
+fn questions_about_devices<B: TestKit>(subject: &Subject<B>) {
     let (backend, missing) = (&subject.backend, DeviceId(99));
     assert!(backend.can_access(subject.device, subject.device).unwrap());
     let is_missing = |answer: Option<Error>| {
@@ -187,7 +187,7 @@ fn questions_about_devices<B: Workbench>(subject: &Subject<B>) {
     is_missing(Region::builder(backend).on(missing).reserve(subject.unit()).build().err());
 }
 
-fn instances_differ<B: Workbench>(subject: &Subject<B>) {
+fn instances_differ<B: TestKit>(subject: &Subject<B>) {
     let Some(foreign) = subject.target.foreign() else {
         crate::subject::skip("no other backend is built in")
     };

@@ -9,7 +9,7 @@ use gpu_vmm_core::{
     Region, RegionSet, Stream,
 };
 use gpu_vmm_pool::Pool;
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -46,41 +46,41 @@ cases! { "deferred":
 }
 
 /// A backend whose streams of the chosen device can be made to capture.
-fn faulty<B: Workbench>(subject: &Subject<B>) -> FaultInject<B> {
+fn faulty<B: TestKit>(subject: &Subject<B>) -> FaultInject<B> {
     let backend = FaultInject::new(subject.backend.clone());
     assert_eq!(deferred(&backend).kept(), Bytes::ZERO, "of another case");
     backend
 }
 
-fn deferred<B: Workbench>(backend: &FaultInject<B>) -> &Deferred {
+fn deferred<B: TestKit>(backend: &FaultInject<B>) -> &Deferred {
     gpu_vmm_core::Backend::deferred(backend)
 }
 
-fn collect<B: Workbench>(backend: &FaultInject<B>) -> gpu_vmm_core::Result<Bytes> {
+fn collect<B: TestKit>(backend: &FaultInject<B>) -> gpu_vmm_core::Result<Bytes> {
     deferred(backend).collect(backend)
 }
 
 /// A region of one unit of the chosen device's memory.
-fn region<B: Workbench>(subject: &Subject<B>, backend: &FaultInject<B>) -> Region<FaultInject<B>> {
+fn region<B: TestKit>(subject: &Subject<B>, backend: &FaultInject<B>) -> Region<FaultInject<B>> {
     let mut region = Region::builder(backend).on(subject.device).reserve(subject.unit()).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     region
 }
 
 /// Has it be kept.
-fn drop_captured<B: Workbench>(backend: &FaultInject<B>, device: DeviceId, dropped: impl Sized) {
+fn drop_captured<B: TestKit>(backend: &FaultInject<B>, device: DeviceId, dropped: impl Sized) {
     backend.capture_on(device, true);
     drop(dropped);
     backend.capture_on(device, false);
 }
 
 /// Waits for a device as an operation of a region does.
-fn wait<B: Workbench>(subject: &Subject<B>, backend: &FaultInject<B>) -> gpu_vmm_core::Result<()> {
+fn wait<B: TestKit>(subject: &Subject<B>, backend: &FaultInject<B>) -> gpu_vmm_core::Result<()> {
     let mut other = region(subject, backend);
     other.unmap(Bytes(0), subject.unit(), idle())
 }
 
-fn kept_and_collected<B: Workbench>(subject: &Subject<B>) {
+fn kept_and_collected<B: TestKit>(subject: &Subject<B>) {
     let (backend, unit) = (faulty(subject), subject.unit());
     let (region, free) = (region(subject, &backend), subject.free_here());
     backend.capture_on(subject.device, true);
@@ -101,7 +101,7 @@ fn kept_and_collected<B: Workbench>(subject: &Subject<B>) {
     assert!(subject.backend.drop_log().take_last().is_none(), "it is no failure");
 }
 
-fn announced_captures_are_not_disturbed<B: Workbench>(subject: &Subject<B>) {
+fn announced_captures_are_not_disturbed<B: TestKit>(subject: &Subject<B>) {
     let (backend, unit) = (faulty(subject), subject.unit());
     let [dropped, mut left] = [(); 2].map(|()| region(subject, &backend));
     let known = deferred(&backend);
@@ -136,7 +136,7 @@ fn announced_captures_are_not_disturbed<B: Workbench>(subject: &Subject<B>) {
 
 /// Calls `act`, and has another thread announce a capture during the first call of this kind that `act` makes. Checks that the
 /// announcement returns after that call, not before.
-fn announce_during<B: Workbench>(backend: &FaultInject<B>, call: Operation, act: impl FnOnce()) {
+fn announce_during<B: TestKit>(backend: &FaultInject<B>, call: Operation, act: impl FnOnce()) {
     let (tell, told) = channel::<()>();
     let announcing = Arc::new(Mutex::new(None));
     let (meanwhile, thread) = (backend.clone(), Arc::clone(&announcing));
@@ -163,7 +163,7 @@ fn announce_during<B: Workbench>(backend: &FaultInject<B>, call: Operation, act:
     deferred(backend).capture_ends();
 }
 
-fn announced_during_a_wait<B: Workbench>(subject: &Subject<B>) {
+fn announced_during_a_wait<B: TestKit>(subject: &Subject<B>) {
     let backend = faulty(subject);
     let mut region = region(subject, &backend);
     announce_during(&backend, Operation::WaitForDevice, || {
@@ -171,7 +171,7 @@ fn announced_during_a_wait<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn announced_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
+fn announced_while_a_pool_marks<B: TestKit>(subject: &Subject<B>) {
     let backend = faulty(subject);
     let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
     let page = Bytes(pool.snapshot().page);
@@ -191,7 +191,7 @@ fn announced_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(pool.stats().held, held + page.0, "the pool recorded an event on the default stream");
 }
 
-fn the_next_wait_gives_back<B: Workbench>(subject: &Subject<B>) {
+fn the_next_wait_gives_back<B: TestKit>(subject: &Subject<B>) {
     let backend = faulty(subject);
     for count in [1, 3] {
         for _ in 0..count {
@@ -206,7 +206,7 @@ fn the_next_wait_gives_back<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn released_later<B: Workbench>(subject: &Subject<B>) {
+fn released_later<B: TestKit>(subject: &Subject<B>) {
     let (backend, unit) = (faulty(subject), subject.unit());
     let (used, mut unused) = (region(subject, &backend), region(subject, &backend));
     unused.set_access(Bytes(0), unit, subject.device, Access::None).unwrap();
@@ -222,7 +222,7 @@ fn released_later<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(deferred(&backend).kept(), Bytes::ZERO, "there was nothing in it");
 }
 
-fn each_device_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+fn each_device_is_waited_for<B: TestKit>(subject: &Subject<B>) {
     let (one, other) = subject.two_devices();
     for (first, last) in [(one, other), (other, one)] {
         let backend = faulty(subject);
@@ -253,7 +253,7 @@ fn each_device_is_waited_for<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn kept_during_a_wait<B: Workbench>(subject: &Subject<B>) {
+fn kept_during_a_wait<B: TestKit>(subject: &Subject<B>) {
     let backend = faulty(subject);
     // What is kept before makes the wait one that gives something back.
     drop_captured(&backend, subject.device, region(subject, &backend));
@@ -271,7 +271,7 @@ fn kept_during_a_wait<B: Workbench>(subject: &Subject<B>) {
 }
 
 #[allow(unsafe_code)]
-fn what_cannot_be_unmapped<B: Workbench>(subject: &Subject<B>) {
+fn what_cannot_be_unmapped<B: TestKit>(subject: &Subject<B>) {
     let backend = faulty(subject);
     let log = subject.backend.drop_log();
     // The wait is the first call, the unmap the second.
@@ -307,7 +307,7 @@ fn what_cannot_be_unmapped<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(unsafe { backend.reclaim() }.unwrap(), 2);
 }
 
-fn memory_runs_out<B: Workbench>(subject: &Subject<B>) {
+fn memory_runs_out<B: TestKit>(subject: &Subject<B>) {
     let backend = faulty(subject);
     drop_captured(&backend, subject.device, region(subject, &backend));
     // More than is free, and all that is when what is kept has been given back.
@@ -335,7 +335,7 @@ fn memory_runs_out<B: Workbench>(subject: &Subject<B>) {
     assert!(backend.stop() <= 1, "there is nothing to wait for");
 }
 
-fn closed_under_a_capture<B: Workbench>(subject: &Subject<B>) {
+fn closed_under_a_capture<B: TestKit>(subject: &Subject<B>) {
     let backend = faulty(subject);
     let region = region(subject, &backend);
     backend.capture_on(subject.device, true);
@@ -348,7 +348,7 @@ fn closed_under_a_capture<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(collect(&backend).unwrap(), subject.unit());
 }
 
-fn all_that_owns_a_region<B: Workbench>(subject: &Subject<B>) {
+fn all_that_owns_a_region<B: TestKit>(subject: &Subject<B>) {
     let backend = faulty(subject);
     let builder = || Region::builder(&backend).on(subject.device).reserve(subject.unit());
     let mut vec = DeviceVec::<u32, _>::build(builder()).unwrap();
@@ -381,7 +381,7 @@ fn all_that_owns_a_region<B: Workbench>(subject: &Subject<B>) {
     assert!(subject.backend.drop_log().take_last().is_none());
 }
 
-fn no_poison_under_a_capture<B: Workbench>(subject: &Subject<B>) {
+fn no_poison_under_a_capture<B: TestKit>(subject: &Subject<B>) {
     let (backend, unit) = (faulty(subject), subject.unit());
     let guarded = || {
         let builder = Region::builder(&backend).on(subject.device).reserve(unit).guarded();
@@ -406,7 +406,7 @@ fn no_poison_under_a_capture<B: Workbench>(subject: &Subject<B>) {
     assert!(subject.backend.drop_log().take_last().is_none());
 }
 
-fn by_many_threads<B: Workbench>(subject: &Subject<B>) {
+fn by_many_threads<B: TestKit>(subject: &Subject<B>) {
     const ROUNDS: u32 = 30;
     let (backend, device) = (faulty(subject), subject.device);
     let collected = Mutex::new(Bytes::ZERO);

@@ -13,7 +13,7 @@ use crate::library::tools::{has, mapped, write};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject, skip};
 use gpu_vmm_core::{Access, Address, Bytes, Detail, Error, PhysicalMemory, Region, Vendor, WaitFor};
-use gpu_vmm_testkit::{PATTERN_WORD, Walked, Workbench};
+use gpu_vmm_testkit::{PATTERN_WORD, TestKit, Walked};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -68,7 +68,7 @@ struct Survived {
 }
 
 /// A region with one unit that has the pattern.
-fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.region(2).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     write(subject, &mut region, SEED);
@@ -87,7 +87,7 @@ fn no_core_file() {
 }
 
 /// Does what faults, in the second process, and tells what came of it where the process is still there.
-fn fault<B: Workbench>(
+fn fault<B: TestKit>(
     subject: &Subject<B>,
     peer: &Peer,
     mut region: Region<B>,
@@ -117,12 +117,12 @@ fn fault<B: Workbench>(
 }
 
 /// Looks at a fault in a second process, from this one, which has memory of its own on the device.
-fn watch<B: Workbench>(subject: &Subject<B>) {
+fn watch<B: TestKit>(subject: &Subject<B>) {
     watch_loss(subject, subject.backend.vendor() == Vendor::Cuda);
 }
 
 /// The same; a process that lives on has lost its device, or has not.
-fn watch_loss<B: Workbench>(subject: &Subject<B>, is_lost: bool) {
+fn watch_loss<B: TestKit>(subject: &Subject<B>, is_lost: bool) {
     let mut own = region(subject);
     see_fault(subject, subject.child(), is_lost, || {});
     assert!(has(subject, &own, SEED), "this process's memory is unharmed");
@@ -133,7 +133,7 @@ fn watch_loss<B: Workbench>(subject: &Subject<B>, is_lost: bool) {
 
 /// Lets the second process fault, right after something is done here, and looks whether that is what the vendor makes of
 /// it.
-fn see_fault<B: Workbench, T>(
+fn see_fault<B: TestKit, T>(
     subject: &Subject<B>,
     mut child: Child,
     is_lost: bool,
@@ -156,11 +156,11 @@ fn see_fault<B: Workbench, T>(
     done
 }
 
-fn writing_to_read_only<B: Workbench>(subject: &Subject<B>) {
+fn writing_to_read_only<B: TestKit>(subject: &Subject<B>) {
     watch(subject);
 }
 
-fn writes_to_read_only<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn writes_to_read_only<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut region = region(subject);
     region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
     fault(subject, peer, region, |backend, region| {
@@ -169,11 +169,11 @@ fn writes_to_read_only<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     });
 }
 
-fn reading_without_access<B: Workbench>(subject: &Subject<B>) {
+fn reading_without_access<B: TestKit>(subject: &Subject<B>) {
     watch(subject);
 }
 
-fn reads_without_access<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn reads_without_access<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     // Memory that never was accessible, in a region whose first unit is.
     let mut region = region(subject);
     region.map(subject.unit(), &subject.memory(1)).unwrap();
@@ -184,11 +184,11 @@ fn reads_without_access<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     });
 }
 
-fn reading_unmapped_addresses<B: Workbench>(subject: &Subject<B>) {
+fn reading_unmapped_addresses<B: TestKit>(subject: &Subject<B>) {
     watch(subject);
 }
 
-fn reads_unmapped_addresses<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn reads_unmapped_addresses<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     fault(subject, peer, region(subject), |backend, region| {
         let at = region.address() + subject.unit();
         // SAFETY: nothing is mapped in this reserved unit: the fault is what is asked for.
@@ -196,11 +196,11 @@ fn reads_unmapped_addresses<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     });
 }
 
-fn writing_after_unmap<B: Workbench>(subject: &Subject<B>) {
+fn writing_after_unmap<B: TestKit>(subject: &Subject<B>) {
     watch(subject);
 }
 
-fn writes_after_unmap<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn writes_after_unmap<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut region = region(subject);
     region.shrink_to(Bytes(0), WaitFor::all_devices()).unwrap();
     fault(subject, peer, region, |backend, region| {
@@ -209,11 +209,11 @@ fn writes_after_unmap<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     });
 }
 
-fn walking_out_of_memory<B: Workbench>(subject: &Subject<B>) {
+fn walking_out_of_memory<B: TestKit>(subject: &Subject<B>) {
     watch(subject);
 }
 
-fn walks_out_of_memory<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn walks_out_of_memory<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     // A node whose next one would be where nothing is mapped.
     let mut region = region(subject);
     let node = [(region.address() + subject.unit()).0, 1].map(u64::to_ne_bytes);
@@ -227,12 +227,12 @@ fn walks_out_of_memory<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     });
 }
 
-fn reading_a_peer_after_withdrawal<B: Workbench>(subject: &Subject<B>) {
+fn reading_a_peer_after_withdrawal<B: TestKit>(subject: &Subject<B>) {
     subject.two_devices();
     watch(subject);
 }
 
-fn reads_a_peer_after_withdrawal<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn reads_a_peer_after_withdrawal<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let (device, owner) = subject.two_devices();
     let mut region = subject.region(2).on(owner).access(device, RW).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
@@ -245,7 +245,7 @@ fn reads_a_peer_after_withdrawal<B: Workbench>(subject: &Subject<B>, peer: &Peer
     });
 }
 
-fn shared_memory_outlives_a_fault<B: Workbench>(subject: &Subject<B>) {
+fn shared_memory_outlives_a_fault<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let mut own = mapped(subject, &[&memory]);
     write(subject, &mut own, SEED);
@@ -257,7 +257,7 @@ fn shared_memory_outlives_a_fault<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &own, SEED));
 }
 
-fn faults_with_shared_memory<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn faults_with_shared_memory<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let memory: PhysicalMemory<B> = take(subject, peer);
     let mut region = subject.region(2).build().unwrap();
     region.map(Bytes(0), &memory).unwrap();
@@ -270,7 +270,7 @@ fn faults_with_shared_memory<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     });
 }
 
-fn work_of_others_goes_on<B: Workbench>(subject: &Subject<B>) {
+fn work_of_others_goes_on<B: TestKit>(subject: &Subject<B>) {
     let own = region(subject);
     let work = || start_longer(subject, &own, Bytes(0), SEED + 1, 3);
     // Measured before the other process takes its share of the device.
@@ -280,12 +280,12 @@ fn work_of_others_goes_on<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &own, SEED + 1), "the work was done to its end");
 }
 
-fn in_flight_when_the_device_dies<B: Workbench>(subject: &Subject<B>) {
+fn in_flight_when_the_device_dies<B: TestKit>(subject: &Subject<B>) {
     // Of work that goes on when its call has returned, the host's simulated devices have no other way to tell.
     watch_loss(subject, subject.backend.vendor() != Vendor::Hip);
 }
 
-fn dies_in_flight<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn dies_in_flight<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let region = region(subject);
     let mut event = subject.backend.event(subject.device).unwrap();
     fault(subject, peer, region, |backend, region| {
@@ -302,11 +302,11 @@ fn dies_in_flight<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     });
 }
 
-fn queued_when_the_device_dies<B: Workbench>(subject: &Subject<B>) {
+fn queued_when_the_device_dies<B: TestKit>(subject: &Subject<B>) {
     watch_loss(subject, subject.backend.vendor() != Vendor::Hip);
 }
 
-fn dies_with_more_queued<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn dies_with_more_queued<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let region = region(subject);
     fault(subject, peer, region, |backend, region| {
         let (unit, device) = (subject.unit(), subject.device);
@@ -323,7 +323,7 @@ fn dies_with_more_queued<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
 }
 
 /// A guarded region that is mapped to both ends.
-fn guarded<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn guarded<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.region(1).guarded().build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     write(subject, &mut region, SEED);
@@ -331,11 +331,11 @@ fn guarded<B: Workbench>(subject: &Subject<B>) -> Region<B> {
     region
 }
 
-fn writing_before_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
+fn writing_before_a_guarded_region<B: TestKit>(subject: &Subject<B>) {
     watch(subject);
 }
 
-fn writes_before_a_guarded_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn writes_before_a_guarded_region<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     fault(subject, peer, guarded(subject), |backend, region| {
         let before = Address(region.address().0 - PATTERN_WORD.0);
         // SAFETY: nothing is mapped in a guard: the fault is what is asked for.
@@ -343,18 +343,18 @@ fn writes_before_a_guarded_region<B: Workbench>(subject: &Subject<B>, peer: &Pee
     });
 }
 
-fn reading_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
+fn reading_behind_a_guarded_region<B: TestKit>(subject: &Subject<B>) {
     watch(subject);
 }
 
-fn reads_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn reads_behind_a_guarded_region<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     fault(subject, peer, guarded(subject), |backend, region| {
         // SAFETY: nothing is mapped in a guard: the fault is what is asked for.
         unsafe { backend.count_wrong(subject.device, region.range().end(), PATTERN_WORD, SEED) }.map(drop)
     });
 }
 
-fn the_cpu_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
+fn the_cpu_behind_a_guarded_region<B: TestKit>(subject: &Subject<B>) {
     if subject.backend.vendor() != Vendor::Host {
         skip("what the CPU may do with a device's memory is another matter");
     }
@@ -364,7 +364,7 @@ fn the_cpu_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
     child.finish_by(libc::SIGSEGV);
 }
 
-fn touches_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn touches_behind_a_guarded_region<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let region = guarded(subject);
     let last = (region.range().end().0 - 1) as usize;
     no_core_file();
@@ -377,7 +377,7 @@ fn touches_behind_a_guarded_region<B: Workbench>(subject: &Subject<B>, peer: &Pe
     unsafe { std::ptr::with_exposed_provenance::<u8>(last + 1).read_volatile() };
 }
 
-fn reading_read_only_works<B: Workbench>(subject: &Subject<B>) {
+fn reading_read_only_works<B: TestKit>(subject: &Subject<B>) {
     let mut region = region(subject);
     region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
     assert!(has(subject, &region, SEED) && !has(subject, &region, SEED + 1));
@@ -387,7 +387,7 @@ fn reading_read_only_works<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(wrong.unwrap(), 0, "asked directly as well");
 }
 
-fn regions_refuse_before_the_device_does<B: Workbench>(subject: &Subject<B>) {
+fn regions_refuse_before_the_device_does<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(4).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     write(subject, &mut region, SEED);
@@ -415,7 +415,7 @@ fn regions_refuse_before_the_device_does<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.count_wrong(device, Bytes(0), unit, SEED).unwrap(), 0, "the device lives");
 }
 
-fn copying_without_access<B: Workbench>(subject: &Subject<B>) {
+fn copying_without_access<B: TestKit>(subject: &Subject<B>) {
     if subject.backend.vendor() != Vendor::Host {
         skip("a device that copies by itself is lost, or its process ends");
     }

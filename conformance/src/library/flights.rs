@@ -5,7 +5,7 @@
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Region, Vendor};
 use gpu_vmm_pool::{Pool, PoolStream};
-use gpu_vmm_testkit::{WorkStream, Workbench};
+use gpu_vmm_testkit::{TestKit, WorkStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const LONG: Duration = Duration::from_millis(60);
 
 /// Starts work on the unit at `offset` that goes on for a while, so many times as long as the least of it.
-pub(crate) fn start_longer<B: Workbench>(
+pub(crate) fn start_longer<B: TestKit>(
     subject: &Subject<B>,
     region: &Region<B>,
     offset: Bytes,
@@ -26,7 +26,7 @@ pub(crate) fn start_longer<B: Workbench>(
 }
 
 /// The same on a stream that has nothing to do yet.
-pub(crate) fn start_on<B: Workbench>(
+pub(crate) fn start_on<B: TestKit>(
     subject: &Subject<B>,
     own: &dyn WorkStream,
     to: (&Region<B>, Bytes),
@@ -46,7 +46,7 @@ pub(crate) fn start_on<B: Workbench>(
 }
 
 /// Starts work on the unit at `offset` that goes on for a while.
-pub(crate) fn start<B: Workbench>(
+pub(crate) fn start<B: TestKit>(
     subject: &Subject<B>,
     region: &Region<B>,
     offset: Bytes,
@@ -66,7 +66,7 @@ const TRIES: u32 = 4;
 /// Streams without work are held meanwhile, one more each time, so that the work gets a queue of its own. Where that does
 /// not help, since queues are given to streams when they have work (its variable DEBUG_HIP_DYNAMIC_QUEUES), the case
 /// cannot be seen.
-pub(crate) fn goes_on<B: Workbench>(subject: &Subject<B>, mut beside: impl FnMut(u32) -> bool) {
+pub(crate) fn goes_on<B: TestKit>(subject: &Subject<B>, mut beside: impl FnMut(u32) -> bool) {
     let mut held = Vec::new();
     let lengths = (1..=TRIES).chain(1..=TRIES);
     let went_on = lengths.map(|tried| 1 << tried).any(|times| {
@@ -82,7 +82,7 @@ pub(crate) fn goes_on<B: Workbench>(subject: &Subject<B>, mut beside: impl FnMut
 }
 
 /// True where what two streams have waits for each other, though nobody says so.
-fn share_a_queue<B: Workbench>(subject: &Subject<B>) -> bool {
+fn share_a_queue<B: TestKit>(subject: &Subject<B>) -> bool {
     let regions = [(); 2].map(|()| one_unit(subject));
     let long = start_longer(subject, &regions[0], Bytes(0), 0, 1 << TRIES);
     let short = start(subject, &regions[1], Bytes(0), 0);
@@ -93,14 +93,14 @@ fn share_a_queue<B: Workbench>(subject: &Subject<B>) -> bool {
 }
 
 /// A region with one unit of the chosen device's memory.
-fn one_unit<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn one_unit<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.region(1).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     region
 }
 
 /// A stream of the chosen device, without work.
-pub(crate) fn own<B: Workbench>(subject: &Subject<B>) -> Box<dyn WorkStream> {
+pub(crate) fn own<B: TestKit>(subject: &Subject<B>) -> Box<dyn WorkStream> {
     subject.backend.own_stream(subject.device).unwrap()
 }
 
@@ -111,16 +111,16 @@ pub(crate) fn registered<B: Backend>(pool: &Pool<B>, own: &dyn WorkStream) -> Po
 }
 
 /// Waits for work in the way that drivers have for it.
-pub(crate) fn finish<B: Workbench>(subject: &Subject<B>, flight: &dyn WorkStream) {
+pub(crate) fn finish<B: TestKit>(subject: &Subject<B>, flight: &dyn WorkStream) {
     subject.backend.synchronize_stream(subject.device, flight.stream()).unwrap();
     assert!(flight.is_done().unwrap(), "its stream was waited for");
 }
 
 /// How many rounds over a unit take [`LONG`], measured once for a device. Ends the case where there is no such work.
-pub(crate) fn rounds<B: Workbench>(subject: &Subject<B>) -> u32 {
+pub(crate) fn rounds<B: TestKit>(subject: &Subject<B>) -> u32 {
     static MEASURED: Mutex<Vec<((Vendor, DeviceId), u32)>> = Mutex::new(Vec::new());
     /// As many as a stream takes in any case without making the caller wait.
-    const MOST: u32 = 1 << 10;
+    const MAX: u32 = 1 << 10;
     let key = (subject.backend.vendor(), subject.device);
     // A case that was skipped here leaves nothing half done.
     let mut measured = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,14 +139,14 @@ pub(crate) fn rounds<B: Workbench>(subject: &Subject<B>) -> u32 {
     let mut rounds = 8;
     while takes(rounds).min(takes(rounds)) < LONG {
         rounds *= 2;
-        assert!(rounds < MOST, "{rounds} rounds over {} are not enough for {LONG:?}", subject.unit());
+        assert!(rounds < MAX, "{rounds} rounds over {} are not enough for {LONG:?}", subject.unit());
     }
     measured.push((key, rounds));
     rounds
 }
 
 /// Queues work of so many rounds on the unit at an offset. Ends the case where there is no such work.
-pub(crate) fn queue<B: Workbench>(
+pub(crate) fn queue<B: TestKit>(
     subject: &Subject<B>,
     own: &dyn WorkStream,
     (region, offset): (&Region<B>, Bytes),

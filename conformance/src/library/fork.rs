@@ -11,7 +11,7 @@ use gpu_vmm_core::{
     Access, BackingStore, Bytes, CopyStream, Detail, DeviceVec, DropLog, Error, Event, Operation,
     PhysicalMemory, Pinned, Placement, Properties, Region, RegionSet, Result, StagingRing, Stream, WaitFor,
 };
-use gpu_vmm_testkit::{PATTERN_WORD, WorkStream, Workbench, pattern_word};
+use gpu_vmm_testkit::{PATTERN_WORD, TestKit, WorkStream, pattern_word};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -27,7 +27,7 @@ cases! { "fork":
     /// A child that is forked while other threads are inside the driver gets errors, and waits for none of their locks.
     forked_while_threads_are_at_work,
     /// A child that is forked while a ring is in use waits for no thread of its parent's, nor does it give back room in a
-    /// stash.
+    /// store.
     forked_while_contents_are_copied,
     /// A child that is forked while other threads hold locks of the library gets errors, and waits for none of them.
     forked_while_locks_are_held,
@@ -73,7 +73,7 @@ pub(crate) fn is_forked<T>(answer: Result<T>) -> bool {
     matches!(answer.as_ref().map_err(Error::detail), Err(Detail::Forked))
 }
 
-fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.region(4).build().unwrap();
     region.grow_to(subject.units(2)).unwrap();
     write(subject, &mut region, SEED);
@@ -81,7 +81,7 @@ fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
 }
 
 /// Calls everything that reaches a driver: the first that does not say that this is a forked child, or 0.
-fn first_that_reaches_the_driver<B: Workbench>(
+fn first_that_reaches_the_driver<B: TestKit>(
     subject: &Subject<B>,
     region: &mut Region<B>,
     memory: &PhysicalMemory<B>,
@@ -126,9 +126,9 @@ fn first_that_reaches_the_driver<B: Workbench>(
 }
 
 /// What is in a process that forks.
-struct Parent<B: Workbench> {
+struct Parent<B: TestKit> {
     /// Before what it copies to.
-    lane: Box<dyn CopyStream>,
+    copy_stream: Box<dyn CopyStream>,
     pinned: Box<dyn Pinned>,
     event: Box<dyn Event>,
     own: Box<dyn WorkStream>,
@@ -137,11 +137,12 @@ struct Parent<B: Workbench> {
     vec: DeviceVec<u32, B>,
 }
 
-impl<B: Workbench> Parent<B> {
+impl<B: TestKit> Parent<B> {
     fn new(subject: &Subject<B>) -> Self {
         let mut vec = DeviceVec::build(subject.region(2)).unwrap();
         vec.extend_from_slice(&[7; 100]).unwrap();
-        let (lane, pinned) = (subject.backend.copy_stream(subject.device), subject.backend.pin(Bytes(8)));
+        let (copy_stream, pinned) =
+            (subject.backend.copy_stream(subject.device), subject.backend.pin(Bytes(8)));
         // Memory that was in a guarded region is poisoned when it is freed: not by a child that is to free nothing.
         let (memory, mut guarded) = (subject.memory(1), subject.region(1).guarded().build().unwrap());
         subject.open(&mut guarded, Bytes(0), &memory);
@@ -150,17 +151,18 @@ impl<B: Workbench> Parent<B> {
         let mut event = subject.backend.event(subject.device).unwrap();
         let own = subject.backend.own_stream(subject.device).unwrap();
         event.record(own.stream()).unwrap();
-        let (lane, pinned) = (lane.unwrap(), pinned.unwrap());
-        Self { lane, pinned, event, own, region: region(subject), memory, vec }
+        let (copy_stream, pinned) = (copy_stream.unwrap(), pinned.unwrap());
+        Self { copy_stream, pinned, event, own, region: region(subject), memory, vec }
     }
 
     /// The parent has everything, and goes on with it.
     fn check(mut self, subject: &Subject<B>) {
         assert!(has(subject, &self.region, SEED), "the bytes are as they were");
         let word = self.pinned.start().cast::<u64>();
-        // SAFETY: both sides have a word, which nobody else uses until the lane has finished.
-        unsafe { self.lane.copy_to_host(word.as_ptr().cast(), self.region.address(), PATTERN_WORD) }.unwrap();
-        self.lane.finish().unwrap();
+        // SAFETY: both sides have a word, which nobody else uses until the copy stream has finished.
+        unsafe { self.copy_stream.copy_to_host(word.as_ptr().cast(), self.region.address(), PATTERN_WORD) }
+            .unwrap();
+        self.copy_stream.finish().unwrap();
         self.event.record(self.own.stream()).unwrap();
         self.event.wait().unwrap();
         assert!(self.event.is_done().unwrap() && self.own.is_done().unwrap());
@@ -176,7 +178,7 @@ impl<B: Workbench> Parent<B> {
     }
 }
 
-fn a_forked_child_gets_errors<B: Workbench>(subject: &Subject<B>) {
+fn a_forked_child_gets_errors<B: TestKit>(subject: &Subject<B>) {
     let mut parent = Parent::new(subject);
     let ended = forked(|| {
         let Parent { region, memory, vec, event, .. } = &mut parent;
@@ -186,7 +188,7 @@ fn a_forked_child_gets_errors<B: Workbench>(subject: &Subject<B>) {
     parent.check(subject);
 }
 
-fn a_grandchild_gets_errors<B: Workbench>(subject: &Subject<B>) {
+fn a_grandchild_gets_errors<B: TestKit>(subject: &Subject<B>) {
     let mut parent = Parent::new(subject);
     let ended = forked(|| {
         let grandchild = forked(|| {
@@ -202,13 +204,13 @@ fn a_grandchild_gets_errors<B: Workbench>(subject: &Subject<B>) {
     parent.check(subject);
 }
 
-fn what_a_child_drops_is_the_parents<B: Workbench>(subject: &Subject<B>) {
+fn what_a_child_drops_is_the_parents<B: TestKit>(subject: &Subject<B>) {
     let mut parent = Some(Parent::new(subject));
     let free = subject.free_here();
     let ended = forked(|| {
-        let Parent { lane, pinned, event, own, region, memory, vec } =
+        let Parent { copy_stream, pinned, event, own, region, memory, vec } =
             parent.take().expect("the copy of the parent's");
-        drop((lane, pinned, event, own, memory, vec));
+        drop((copy_stream, pinned, event, own, memory, vec));
         let closed = region.close(WaitFor::all_devices());
         first_wrong(&[is_forked(closed), subject.backend.drop_log().take_last().is_none()])
     });
@@ -217,7 +219,7 @@ fn what_a_child_drops_is_the_parents<B: Workbench>(subject: &Subject<B>) {
     parent.take().expect("the parent's own").check(subject);
 }
 
-fn a_child_can_exec<B: Workbench>(subject: &Subject<B>) {
+fn a_child_can_exec<B: TestKit>(subject: &Subject<B>) {
     let parent = Parent::new(subject);
     let ended = forked(|| {
         let words = [c"sh", c"-c", c"exit 7"];
@@ -261,7 +263,7 @@ fn forked_beside(times: usize, threads: u64, work: impl Fn(u64) + Sync, mut chil
     }
 }
 
-fn forked_while_threads_are_at_work<B: Workbench>(subject: &Subject<B>) {
+fn forked_while_threads_are_at_work<B: TestKit>(subject: &Subject<B>) {
     let mut parent = Parent::new(subject);
     let work = |thread| {
         let mut region = subject.region(2).build().unwrap();
@@ -276,16 +278,16 @@ fn forked_while_threads_are_at_work<B: Workbench>(subject: &Subject<B>) {
     parent.check(subject);
 }
 
-fn forked_while_contents_are_copied<B: Workbench>(subject: &Subject<B>) {
+fn forked_while_contents_are_copied<B: TestKit>(subject: &Subject<B>) {
     let ring = Arc::new(StagingRing::new(&subject.backend, 1, Bytes(4096)).unwrap());
-    let stash = BackingStore::pageable(Arc::clone(&ring));
+    let store = BackingStore::pageable(Arc::clone(&ring));
     let room = BackingStore::pinned(&subject.backend, subject.units(2)).unwrap();
     let (mut here, mut asleep) = (region(subject), Some(region(subject)));
     asleep.as_mut().unwrap().suspend(&room, WaitFor::all_devices()).unwrap();
     let moving = Mutex::new(region(subject));
     let work = |_| {
         let mut region = moving.lock().unwrap();
-        region.suspend(&stash, WaitFor::all_devices()).unwrap();
+        region.suspend(&store, WaitFor::all_devices()).unwrap();
         region.resume().unwrap();
     };
     forked_beside(6, 1, work, || {
@@ -295,7 +297,7 @@ fn forked_while_contents_are_copied<B: Workbench>(subject: &Subject<B>) {
         let free = room.free();
         first_wrong(&[
             ring.size() == Bytes(8192),
-            is_forked(here.suspend(&stash, done)),
+            is_forked(here.suspend(&store, done)),
             is_forked(here.suspend(&room, done)),
             asleep.is_some_and(|mut region| is_forked(region.resume())) && room.free() == free,
         ])
@@ -305,7 +307,7 @@ fn forked_while_contents_are_copied<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &asleep, SEED) && has(subject, &here, SEED));
 }
 
-fn forked_while_locks_are_held<B: Workbench>(subject: &Subject<B>) {
+fn forked_while_locks_are_held<B: TestKit>(subject: &Subject<B>) {
     let (backend, log, regions) = (&subject.backend, DropLog::new(), RegionSet::new());
     let new = || {
         let mut region = subject.space(1).tag("all").build().unwrap();
@@ -357,7 +359,7 @@ fn forked_while_locks_are_held<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn forked_before_opening<B: Workbench>(subject: &Subject<B>) {
+fn forked_before_opening<B: TestKit>(subject: &Subject<B>) {
     let mut region = region(subject);
     let mut child = subject.child();
     child.receive::<()>();
@@ -367,7 +369,7 @@ fn forked_before_opening<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &region, SEED + 1), "the other process's memory is other memory");
 }
 
-fn opens_for_itself<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn opens_for_itself<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut region = region(subject);
     peer.send(());
     peer.receive::<()>();

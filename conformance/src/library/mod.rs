@@ -4,9 +4,9 @@
 //! `sharing` (memory that goes to another process), `flights` (work that runs meanwhile) and `folder` (files).
 
 mod access;
-mod ahead;
 mod alias;
 mod backend;
+mod banks;
 mod captures;
 mod data;
 mod deferred;
@@ -27,11 +27,11 @@ mod peer;
 mod physical;
 mod plain;
 mod pool;
+mod premap;
 mod refused;
 mod reserve;
 mod share;
 mod sharing;
-mod slots;
 mod snapshot;
 mod snapshot_file;
 mod staging;
@@ -44,10 +44,10 @@ mod unmap;
 mod vec;
 
 use crate::case::Case;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// All cases, group by group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [
         backend::cases(),
         reserve::cases(),
@@ -69,10 +69,10 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
         order::cases(),
         captures::cases(),
         swap::cases(),
-        slots::cases(),
+        banks::cases(),
         moved::cases(),
         suspend::cases(),
-        ahead::cases(),
+        premap::cases(),
         deferred::cases(),
         pool::cases(),
         threads::cases(),

@@ -3,17 +3,17 @@
 
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, Bytes, DeviceId};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// A plain allocation of one device's, given back when dropped.
-pub(crate) struct Plain<'a, B: Workbench> {
+pub(crate) struct Plain<'a, B: TestKit> {
     backend: &'a B,
     device: DeviceId,
     at: Address,
     size: Bytes,
 }
 
-impl<'a, B: Workbench> Plain<'a, B> {
+impl<'a, B: TestKit> Plain<'a, B> {
     pub(crate) fn new(subject: &'a Subject<B>, device: DeviceId, size: Bytes) -> Self {
         let at = subject.backend.allocate_plain(device, size).unwrap();
         Self { backend: &subject.backend, device, at, size }
@@ -36,7 +36,7 @@ impl<'a, B: Workbench> Plain<'a, B> {
     }
 }
 
-impl<B: Workbench> Drop for Plain<'_, B> {
+impl<B: TestKit> Drop for Plain<'_, B> {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this device and size, and nobody else has the address any more.
         let freed = unsafe { self.backend.free_plain(self.device, self.at, self.size) };
@@ -53,7 +53,7 @@ impl<B: Workbench> Drop for Plain<'_, B> {
 /// As for `CopyCalls::copy`: both sides are mapped in one reservation each or plain, do not overlap, and the device owns what
 /// is written, may write it, and may read what is read.
 #[track_caller]
-pub(crate) unsafe fn copy<B: Workbench>(
+pub(crate) unsafe fn copy<B: TestKit>(
     subject: &Subject<B>,
     device: DeviceId,
     to: Address,

@@ -8,7 +8,7 @@ use crate::library::tools::told;
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, Feature, PhysicalMemory, Properties, Result};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// What goes with a descriptor: whose memory, and how many bytes.
@@ -43,7 +43,7 @@ impl Channel for &Peer {
 }
 
 /// What comes of sharing memory, or the end of the case where the device's capabilities say that it cannot.
-pub(crate) fn or_cannot_share<B: Workbench, T>(subject: &Subject<B>, result: Result<T>) -> T {
+pub(crate) fn or_cannot_share<B: TestKit, T>(subject: &Subject<B>, result: Result<T>) -> T {
     match result.map_err(Error::into_detail) {
         Err(Detail::Unsupported { reason, .. }) if !told(subject, Feature::FileDescriptor).available => {
             skip(reason)
@@ -53,7 +53,7 @@ pub(crate) fn or_cannot_share<B: Workbench, T>(subject: &Subject<B>, result: Res
 }
 
 /// So many units of a device's memory that can be exported, or the end of the case.
-pub(crate) fn shareable_on<B: Workbench>(
+pub(crate) fn shareable_on<B: TestKit>(
     subject: &Subject<B>,
     device: DeviceId,
     units: u64,
@@ -63,23 +63,23 @@ pub(crate) fn shareable_on<B: Workbench>(
 }
 
 /// The same of the chosen device.
-pub(crate) fn shareable<B: Workbench>(subject: &Subject<B>, units: u64) -> PhysicalMemory<B> {
+pub(crate) fn shareable<B: TestKit>(subject: &Subject<B>, units: u64) -> PhysicalMemory<B> {
     shareable_on(subject, subject.device, units)
 }
 
 /// Exports memory to another process.
-pub(crate) fn give<B: Workbench>(line: impl Channel, memory: &PhysicalMemory<B>) {
+pub(crate) fn give<B: TestKit>(line: impl Channel, memory: &PhysicalMemory<B>) {
     line.put((memory.device().0, memory.size().0), &or_skip(memory.export()));
 }
 
 /// Imports what another process has [given](give); the descriptor is closed after that.
-pub(crate) fn take<B: Workbench>(subject: &Subject<B>, line: impl Channel) -> PhysicalMemory<B> {
+pub(crate) fn take<B: TestKit>(subject: &Subject<B>, line: impl Channel) -> PhysicalMemory<B> {
     let ((device, size), fd) = line.get();
     or_skip(import(subject, fd, DeviceId(device), Bytes(size)))
 }
 
 /// Imports memory from a descriptor.
-pub(crate) fn import<B: Workbench>(
+pub(crate) fn import<B: TestKit>(
     subject: &Subject<B>,
     fd: impl AsFd,
     device: DeviceId,
@@ -93,7 +93,7 @@ pub(crate) fn import<B: Workbench>(
 }
 
 /// The memory behind a descriptor that this memory was exported as.
-pub(crate) fn import_of<B: Workbench>(
+pub(crate) fn import_of<B: TestKit>(
     subject: &Subject<B>,
     fd: impl AsFd,
     memory: &PhysicalMemory<B>,

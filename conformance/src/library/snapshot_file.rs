@@ -11,7 +11,7 @@ use gpu_vmm_snapshot::{
     Description, MappingRecord, MemoryRecord, RegionRecord, SnapshotFile, SnapshotStats, SnapshotWriter,
     WriteOptions,
 };
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ fn smooth(seed: u64) -> Vec<u8> {
 }
 
 /// One region with one piece of memory mapped in it, of this backend's first device.
-fn description<B: Workbench>(subject: &Subject<B>) -> Description {
+fn description<B: TestKit>(subject: &Subject<B>) -> Description {
     let mut description = Description::of(&subject.backend).unwrap();
     let (granularity, properties) = (Granularity::new(BLOCK).unwrap(), subject.properties());
     let size = Bytes(BLOCKS.len() as u64 * BLOCK.0);
@@ -85,7 +85,7 @@ fn write_blocks(writer: &SnapshotWriter, seed: u64, blocks: usize) -> Result<()>
     places.try_for_each(|(place, block)| writer.write_block(0, place, &block(seed)))
 }
 
-fn begin<B: Workbench>(
+fn begin<B: TestKit>(
     subject: &Subject<B>,
     path: &Path,
     since: Option<&SnapshotFile>,
@@ -94,7 +94,7 @@ fn begin<B: Workbench>(
     SnapshotWriter::create(path, &description(subject), options)
 }
 
-fn write<B: Workbench>(
+fn write<B: TestKit>(
     subject: &Subject<B>,
     path: &Path,
     seed: u64,
@@ -131,7 +131,7 @@ fn is_bad(answer: Result<()>, what: &str) {
     assert!(said.contains(what), "{what:?} is not in {said:?}");
 }
 
-fn what_is_written_is_read<B: Workbench>(subject: &Subject<B>) {
+fn what_is_written_is_read<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let path = folder.file("a");
     let description = description(subject);
@@ -139,32 +139,32 @@ fn what_is_written_is_read<B: Workbench>(subject: &Subject<B>) {
         let options = WriteOptions { compress, block: Some(BLOCK), since: None };
         let writer = SnapshotWriter::create(&path, &description, options).unwrap();
         write_blocks(&writer, 1, BLOCKS.len()).unwrap();
-        let tally = writer.finish().unwrap();
-        assert_eq!((tally.stored, tally.compressed), (3, u64::from(compress)));
+        let stats = writer.finish().unwrap();
+        assert_eq!((stats.stored, stats.compressed), (3, u64::from(compress)));
         let file = SnapshotFile::open(&path).unwrap();
-        assert_eq!((file.description(), file.tally()), (&description, tally));
+        assert_eq!((file.description(), file.stats()), (&description, stats));
         check(&path, 1).unwrap();
     }
 }
 
-fn blocks_are_left_out<B: Workbench>(subject: &Subject<B>) {
+fn blocks_are_left_out<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let [first, second, third] = ["a", "b", "c"].map(|name| folder.file(name));
-    let counts = |tally: SnapshotStats| (tally.zero, tally.unchanged, tally.stored);
+    let counts = |stats: SnapshotStats| (stats.zero, stats.unchanged, stats.stored);
     assert_eq!(counts(write(subject, &first, 1, None)), (1, 0, 3));
     let since = SnapshotFile::open(&first).unwrap();
     assert_eq!(counts(write(subject, &second, 2, Some(&since))), (1, 1, 2));
     // The last block is two files back, and the others as before are in one.
     let since = SnapshotFile::open(&second).unwrap();
-    let tally = write(subject, &third, 2, Some(&since));
-    assert_eq!(counts(tally), (1, 3, 0));
-    assert!(tally.file < BLOCK, "{tally:?}");
+    let stats = write(subject, &third, 2, Some(&since));
+    assert_eq!(counts(stats), (1, 3, 0));
+    assert!(stats.file < BLOCK, "{stats:?}");
     for (path, seed) in [(&first, 1), (&second, 2), (&third, 2)] {
         check(path, seed).unwrap();
     }
 }
 
-fn another_earlier_snapshot<B: Workbench>(subject: &Subject<B>) {
+fn another_earlier_snapshot<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let [first, second] = ["a", "b"].map(|name| folder.file(name));
     write(subject, &first, 1, None);
@@ -182,7 +182,7 @@ fn another_earlier_snapshot<B: Workbench>(subject: &Subject<B>) {
     is_bad(begin(subject, &first, Some(&since)).map(drop), "it would replace a, which it needs");
 }
 
-fn every_byte_is_proved<B: Workbench>(subject: &Subject<B>) {
+fn every_byte_is_proved<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let path = folder.file("a");
     write(subject, &path, 1, None);
@@ -206,7 +206,7 @@ fn every_byte_is_proved<B: Workbench>(subject: &Subject<B>) {
     check(&path, 1).unwrap();
 }
 
-fn every_length_is_proved<B: Workbench>(subject: &Subject<B>) {
+fn every_length_is_proved<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let path = folder.file("a");
     let size = write(subject, &path, 1, None).file.0;
@@ -217,7 +217,7 @@ fn every_length_is_proved<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn what_is_not_finished_never_was<B: Workbench>(subject: &Subject<B>) {
+fn what_is_not_finished_never_was<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let path = folder.file("a");
     write(subject, &path, 1, None);
@@ -234,7 +234,7 @@ fn what_is_not_finished_never_was<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn one_writer_at_a_time<B: Workbench>(subject: &Subject<B>) {
+fn one_writer_at_a_time<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let path = folder.file("a");
     fs::write(folder.file(".a.partial"), vec![9; 100_000]).unwrap();
@@ -249,7 +249,7 @@ fn one_writer_at_a_time<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(folder.names(), ["a"]);
 }
 
-fn a_name_alone<B: Workbench>(subject: &Subject<B>) {
+fn a_name_alone<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let mut child = subject.child();
     child.send(folder.file("."));
@@ -260,7 +260,7 @@ fn a_name_alone<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// In a process of its own, since a process has one current folder for all of its threads.
-fn writes_by_a_name_alone<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn writes_by_a_name_alone<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     std::env::set_current_dir(peer.receive::<PathBuf>()).unwrap();
     let [first, second] = ["a", "b"].map(Path::new);
     write(subject, first, 1, None);
@@ -268,7 +268,7 @@ fn writes_by_a_name_alone<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     check(second, 2).unwrap();
 }
 
-fn regions_that_overlap<B: Workbench>(subject: &Subject<B>) {
+fn regions_that_overlap<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let mut description = description(subject);
     let one = description.regions[0].clone();

@@ -7,7 +7,7 @@ use gpu_vmm_core::{
     Access, AddressRange, BackingStore, Bytes, Detail, DeviceVec, Error, PhysicalMemory, Placement, Region,
     RegionSet, WaitFor,
 };
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Barrier, mpsc};
 
@@ -36,7 +36,7 @@ cases! { "threads":
     opened_by_many_threads,
 }
 
-fn types_cross_threads<B: Workbench>(_: &Subject<B>) {
+fn types_cross_threads<B: TestKit>(_: &Subject<B>) {
     fn both<T: Send + Sync>() {}
     both::<B>();
     both::<Region<B>>();
@@ -67,7 +67,7 @@ fn at_once<T: Send>(work: impl Fn(u64) -> T + Sync) -> Vec<T> {
     })
 }
 
-fn many_threads<B: Workbench>(subject: &Subject<B>) {
+fn many_threads<B: TestKit>(subject: &Subject<B>) {
     at_once(|thread| {
         for round in 0..5 {
             let mut region = subject.region(4).build().unwrap();
@@ -79,7 +79,7 @@ fn many_threads<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn a_fresh_thread_does_everything<B: Workbench>(subject: &Subject<B>) {
+fn a_fresh_thread_does_everything<B: TestKit>(subject: &Subject<B>) {
     let everything = || {
         let memory = subject.memory(1);
         let mut region = subject.region(2).build().unwrap();
@@ -102,7 +102,7 @@ fn a_fresh_thread_does_everything<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(free_there.unwrap_or_else(|panic| resume_unwind(panic)), free);
 }
 
-fn made_used_and_dropped_in_three_threads<B: Workbench>(subject: &Subject<B>) {
+fn made_used_and_dropped_in_three_threads<B: TestKit>(subject: &Subject<B>) {
     let (to_second, from_first) = mpsc::channel::<Region<B>>();
     let (to_third, from_second) = mpsc::channel::<Region<B>>();
     std::thread::scope(|scope| {
@@ -128,7 +128,7 @@ fn made_used_and_dropped_in_three_threads<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn one_memory_in_many_regions<B: Workbench>(subject: &Subject<B>) {
+fn one_memory_in_many_regions<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.memory(1);
     write(subject, &mut mapped(subject, &[&memory]), 9);
     at_once(|_| {
@@ -141,7 +141,7 @@ fn one_memory_in_many_regions<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &mapped(subject, &[&memory]), 9), "it is whole when all but the handle is gone");
 }
 
-fn one_region_read_by_many<B: Workbench>(subject: &Subject<B>) {
+fn one_region_read_by_many<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(4).build().unwrap();
     region.grow_to(subject.units(2)).unwrap();
     region.grow_to(subject.units(4)).unwrap();
@@ -158,7 +158,7 @@ fn one_region_read_by_many<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn regions_grow_at_the_same_time<B: Workbench>(subject: &Subject<B>) {
+fn regions_grow_at_the_same_time<B: TestKit>(subject: &Subject<B>) {
     let ranges: Vec<AddressRange> = at_once(|thread| {
         let mut region = subject.region(5).build().unwrap();
         let address = region.address();
@@ -183,7 +183,7 @@ fn regions_grow_at_the_same_time<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn a_storm_leaves_nothing<B: Workbench>(subject: &Subject<B>) {
+fn a_storm_leaves_nothing<B: TestKit>(subject: &Subject<B>) {
     let free = subject.free();
     at_once(|thread| {
         for round in 0..25 {
@@ -205,7 +205,7 @@ fn a_storm_leaves_nothing<B: Workbench>(subject: &Subject<B>) {
     assert!(subject.backend.drop_log().take_last().is_none());
 }
 
-fn errors_stay_in_their_thread<B: Workbench>(subject: &Subject<B>) {
+fn errors_stay_in_their_thread<B: TestKit>(subject: &Subject<B>) {
     let total = subject.backend.memory_info(subject.device).unwrap().total;
     let all = Bytes(total.0 - total.0 % subject.unit().0);
     let mut taken = subject.region(1).build().unwrap();
@@ -234,7 +234,7 @@ fn errors_stay_in_their_thread<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn a_panic_gives_everything_back<B: Workbench>(subject: &Subject<B>) {
+fn a_panic_gives_everything_back<B: TestKit>(subject: &Subject<B>) {
     let free = subject.free();
     at_once(|thread| {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -248,7 +248,7 @@ fn a_panic_gives_everything_back<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free(), free);
 }
 
-fn opened_by_many_threads<B: Workbench>(subject: &Subject<B>) {
+fn opened_by_many_threads<B: TestKit>(subject: &Subject<B>) {
     let opened = at_once(|thread| {
         let backend = subject.target.open().unwrap();
         let mut region =

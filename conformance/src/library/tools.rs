@@ -5,7 +5,7 @@ use crate::subject::{RW, Subject};
 use gpu_vmm_core::{
     Bytes, Capability, DeviceId, Error, Feature, PhysicalMemory, Region, RegionBuilder, Stream, WaitFor,
 };
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// Waits for every device that has access.
 pub(crate) fn idle() -> WaitFor<'static> {
@@ -18,7 +18,7 @@ pub(crate) const fn streams_idle<'a>(streams: &'a [Stream<'a>]) -> WaitFor<'a> {
     unsafe { WaitFor::streams(streams) }
 }
 
-impl<B: Workbench> Subject<B> {
+impl<B: TestKit> Subject<B> {
     /// `count` times the least that can be mapped: what cases of many mappings count in. CUDA's unit of addresses is
     /// sixteen times that.
     pub(crate) fn granules(&self, count: u64) -> Bytes {
@@ -74,13 +74,13 @@ impl<B: Workbench> Subject<B> {
 }
 
 /// What the chosen device is said to have.
-pub(crate) fn told<B: Workbench>(subject: &Subject<B>, feature: Feature) -> Capability {
+pub(crate) fn told<B: TestKit>(subject: &Subject<B>, feature: Feature) -> Capability {
     let all = subject.backend.capabilities(subject.device).unwrap();
     all.into_iter().find(|found| found.feature == feature).unwrap()
 }
 
 /// Pieces of memory in a row, which their device may read and write.
-pub(crate) fn mapped<B: Workbench>(subject: &Subject<B>, pieces: &[&PhysicalMemory<B>]) -> Region<B> {
+pub(crate) fn mapped<B: TestKit>(subject: &Subject<B>, pieces: &[&PhysicalMemory<B>]) -> Region<B> {
     let size: Bytes = pieces.iter().map(|piece| piece.size()).sum();
     let mut region = Region::builder(&subject.backend).reserve(size).build().unwrap();
     for piece in pieces {
@@ -92,12 +92,12 @@ pub(crate) fn mapped<B: Workbench>(subject: &Subject<B>, pieces: &[&PhysicalMemo
 }
 
 /// Writes the pattern of a seed to all of a region, by the chosen device's kernel.
-pub(crate) fn write<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
+pub(crate) fn write<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
     region.write_pattern(subject.device, Bytes(0), region.end(), seed).unwrap();
 }
 
 /// Whether all of a region has the pattern of a seed, as the chosen device's kernel sees it.
-pub(crate) fn has<B: Workbench>(subject: &Subject<B>, region: &Region<B>, seed: u64) -> bool {
+pub(crate) fn has<B: TestKit>(subject: &Subject<B>, region: &Region<B>, seed: u64) -> bool {
     region.count_wrong(subject.device, Bytes(0), region.end(), seed).unwrap() == 0
 }
 

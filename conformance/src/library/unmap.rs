@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, skip};
 use gpu_vmm_core::{Access, Bytes, Detail, Placement, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "unmap":
     /// One call removes a run of mappings of different sizes.
@@ -36,7 +36,7 @@ cases! { "unmap":
 }
 
 /// A region with mappings of these sizes in a row, each with a pattern of its number.
-fn mapped<B: Workbench>(subject: &Subject<B>, granules: &[u64]) -> Region<B> {
+fn mapped<B: TestKit>(subject: &Subject<B>, granules: &[u64]) -> Region<B> {
     let mut region = subject.space(granules.iter().sum()).build().unwrap();
     for (granules, seed) in granules.iter().zip(0..) {
         let (from, memory) = (region.end(), subject.piece(*granules));
@@ -46,7 +46,7 @@ fn mapped<B: Workbench>(subject: &Subject<B>, granules: &[u64]) -> Region<B> {
     region
 }
 
-fn unmap<B: Workbench>(
+fn unmap<B: TestKit>(
     subject: &Subject<B>,
     region: &mut Region<B>,
     (at, length): (u64, u64),
@@ -54,7 +54,7 @@ fn unmap<B: Workbench>(
     region.unmap(subject.granules(at), subject.granules(length), idle())
 }
 
-fn a_run_at_once<B: Workbench>(subject: &Subject<B>) {
+fn a_run_at_once<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2, 1, 3]);
     unmap(subject, &mut region, (0, 6)).unwrap();
     assert_eq!((region.end(), region.mapped(), region.mappings().count()), (Bytes(0), Bytes(0), 0));
@@ -65,7 +65,7 @@ fn a_run_at_once<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), memory.size(), 9);
 }
 
-fn in_any_order<B: Workbench>(subject: &Subject<B>) {
+fn in_any_order<B: TestKit>(subject: &Subject<B>) {
     let parts = [(0, 1), (1, 2), (3, 3), (6, 1), (7, 2)];
     let mut region = mapped(subject, &parts.map(|(_, length)| length));
     let mut left = vec![0, 1, 2, 3, 4];
@@ -80,7 +80,7 @@ fn in_any_order<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.mapped(), Bytes(0));
 }
 
-fn one_of_several<B: Workbench>(subject: &Subject<B>) {
+fn one_of_several<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2, 2, 2]);
     region.set_access(subject.granules(4), subject.granules(2), subject.device, Access::Read).unwrap();
     unmap(subject, &mut region, (2, 2)).unwrap();
@@ -91,7 +91,7 @@ fn one_of_several<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, subject.granules(4), subject.granules(2), 2);
 }
 
-fn some_of_a_run<B: Workbench>(subject: &Subject<B>) {
+fn some_of_a_run<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[1, 2, 2, 1]);
     for cut in [(0, 2), (2, 1), (2, 3), (1, 3), (4, 2)] {
         refused!(unmap(subject, &mut region, cut), Detail::PartialMapping { .. });
@@ -104,7 +104,7 @@ fn some_of_a_run<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, subject.granules(5), subject.granules(1), 3);
 }
 
-fn gone_after_unmap<B: Workbench>(subject: &Subject<B>) {
+fn gone_after_unmap<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(4).build().unwrap();
     let (memory, other) = (subject.piece(2), subject.piece(2));
     subject.open(&mut region, Bytes(0), &memory);
@@ -125,7 +125,7 @@ fn gone_after_unmap<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, behind, behind, 1);
 }
 
-fn nothing_is_reached_any_more<B: Workbench>(subject: &Subject<B>) {
+fn nothing_is_reached_any_more<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2]);
     unmap(subject, &mut region, (0, 2)).unwrap();
     let (start, granule) = (Bytes(0), subject.granularity());
@@ -137,7 +137,7 @@ fn nothing_is_reached_any_more<B: Workbench>(subject: &Subject<B>) {
     refused!(region.set_access(start, granule, subject.device, RW), Detail::NotMapped { .. });
 }
 
-fn twice_is_an_error<B: Workbench>(subject: &Subject<B>) {
+fn twice_is_an_error<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2, 2]);
     unmap(subject, &mut region, (0, 2)).unwrap();
     refused!(unmap(subject, &mut region, (0, 2)), Detail::NotMapped { .. });
@@ -148,14 +148,14 @@ fn twice_is_an_error<B: Workbench>(subject: &Subject<B>) {
     refused!(unmap(subject, &mut region, (2, 2)), Detail::NotMapped { .. });
 }
 
-fn never_mapped<B: Workbench>(subject: &Subject<B>) {
+fn never_mapped<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     refused!(unmap(subject, &mut region, (0, 1)), Detail::NotMapped { .. });
     refused!(region.unmap(Bytes(0), subject.units(2), idle()), Detail::NotMapped { .. }, subject.units(2));
     refused!(region.unmap(subject.units(2), subject.unit(), idle()), Detail::OutOfRange { .. });
 }
 
-fn addresses_stay_reserved<B: Workbench>(subject: &Subject<B>) {
+fn addresses_stay_reserved<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     region.grow_to(subject.units(2)).unwrap();
     region.unmap(Bytes(0), subject.units(2), idle()).unwrap();
@@ -166,7 +166,7 @@ fn addresses_stay_reserved<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn memory_comes_back<B: Workbench>(subject: &Subject<B>) {
+fn memory_comes_back<B: TestKit>(subject: &Subject<B>) {
     if !subject.gives_back_at_once() {
         skip("this version of HIP keeps unmapped memory until the addresses are given back");
     }
@@ -179,7 +179,7 @@ fn memory_comes_back<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free_here(), held + subject.granules(14));
 }
 
-fn held_memory_stays<B: Workbench>(subject: &Subject<B>) {
+fn held_memory_stays<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[3]);
     let memory = region.mapping_at(Bytes(0)).unwrap().memory.clone();
     let held = subject.free_here();
@@ -190,7 +190,7 @@ fn held_memory_stays<B: Workbench>(subject: &Subject<B>) {
     subject.check(&other, Bytes(0), memory.size(), 0);
 }
 
-fn across_a_seam<B: Workbench>(subject: &Subject<B>) {
+fn across_a_seam<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(8);
     let mut region = subject.region(2).at(Placement::Exact(base)).extend_by(subject.unit()).build().unwrap();
     for units in 1..=4 {
@@ -210,7 +210,7 @@ fn across_a_seam<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.end(), Bytes(0));
 }
 
-fn a_hundred_rounds<B: Workbench>(subject: &Subject<B>) {
+fn a_hundred_rounds<B: TestKit>(subject: &Subject<B>) {
     let page = Bytes(4096);
     let mut region = subject.space(3).build().unwrap();
     let mut free = None;

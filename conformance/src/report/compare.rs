@@ -114,7 +114,7 @@ fn opening(reports: Reports<'_>) -> Vec<String> {
             RanOn::SimulatedDevices,
             "NOT on hardware, but by the vendor's own driver over a simulated HSA runtime",
         ),
-        (RanOn::StandIn, "NOT on hardware and not by the vendor's driver, but by a stand-in for it"),
+        (RanOn::FakeDriver, "NOT on hardware and not by the vendor's driver, but by a fake of it"),
         (RanOn::HostMemory, "On host memory, without a GPU"),
     ] {
         lines.extend(names(ran_on).map(|names| format!("{what}: {names}.")));

@@ -2,9 +2,9 @@
 
 use super::machine::{self, Machine, System};
 use crate::counts::Counts;
-use crate::standin::Standin;
+use crate::fake_driver::FakeDriver;
 use gpu_vmm_core::{Backend, Device, DeviceId, DriverInfo, Vendor};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use gpu_vmm_testkit::raw::{Library, loaded};
 use serde::{Deserialize, Serialize};
 use std::ffi::c_void;
@@ -53,8 +53,8 @@ pub enum RanOn {
     Hardware,
     /// The vendor's own driver over a simulation of what is below it.
     SimulatedDevices,
-    /// A stand-in for the driver itself.
-    StandIn,
+    /// A fake driver.
+    FakeDriver,
     /// Host memory, and no GPU.
     HostMemory,
 }
@@ -63,8 +63,8 @@ impl RanOn {
     fn of(vendor: Vendor, library: &str) -> Self {
         match vendor {
             Vendor::Host => Self::HostMemory,
-            Vendor::Hip if has(library, c"hip_standin_counts") => Self::StandIn,
-            Vendor::Cuda if Standin::now().is_some() => Self::StandIn,
+            Vendor::Hip if has(library, c"fake_hip_counts") => Self::FakeDriver,
+            Vendor::Cuda if FakeDriver::now().is_some() => Self::FakeDriver,
             Vendor::Hip if Counts::now().is_some() => Self::SimulatedDevices,
             _ => Self::Hardware,
         }
@@ -78,7 +78,7 @@ impl RanOn {
         match self {
             Self::Hardware => "hardware",
             Self::SimulatedDevices => "SIMULATED, no GPU",
-            Self::StandIn => "STAND-IN, no GPU",
+            Self::FakeDriver => "FAKE DRIVER, no GPU",
             Self::HostMemory => "host memory, no GPU",
         }
     }
@@ -90,7 +90,7 @@ impl fmt::Display for RanOn {
         match self {
             Self::Hardware | Self::HostMemory => Ok(()),
             Self::SimulatedDevices => f.write_str(": the vendor's own driver over a simulated HSA runtime"),
-            Self::StandIn => f.write_str(": a library of gpu-vmm's tests in place of the vendor's driver"),
+            Self::FakeDriver => f.write_str(": a library of gpu-vmm's tests in place of the vendor's driver"),
         }
     }
 }
@@ -138,7 +138,7 @@ pub struct DeviceFound {
 impl Environment {
     /// What there is now: a backend, under the name by which it was asked for, and a device of it.
     #[must_use]
-    pub fn of<B: Workbench>(target: &str, backend: &B, device: DeviceId) -> Self {
+    pub fn of<B: TestKit>(target: &str, backend: &B, device: DeviceId) -> Self {
         let driver = backend.driver();
         let ran_on = RanOn::of(backend.vendor(), &driver.library);
         let on_hardware = ran_on == RanOn::Hardware;

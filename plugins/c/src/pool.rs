@@ -75,7 +75,7 @@ pub struct Pool {
     pub(crate) backend: AnyBackend,
     pub(crate) device: DeviceId,
     pub(crate) blocks: Blocks<AnyBackend>,
-    pub(crate) stashes: Arc<Stashes>,
+    pub(crate) stores: Arc<Stashes>,
 }
 
 impl Pool {
@@ -103,7 +103,7 @@ impl Pool {
         if options.debug {
             builder = builder.debug();
         }
-        Ok(Self { backend: backend.clone(), device, blocks: builder.build()?, stashes: Arc::default() })
+        Ok(Self { backend: backend.clone(), device, blocks: builder.build()?, stores: Arc::default() })
     }
 
     pub(crate) fn tagged(&self, tag: &str) -> Answer<Self> {

@@ -17,7 +17,7 @@ use std::ffi::{c_char, c_void};
 pub struct Region {
     pub(crate) backend: AnyBackend,
     pub(crate) memory: SharedRegion<AnyBackend>,
-    stashes: Stashes,
+    stores: Stashes,
 }
 
 /// Reserves addresses for memory of a device; there is none yet behind them. `reserve` is how many bytes it can grow to, 0 for
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn gpu_vmm_region_new(
                     builder = builder.reserve(Bytes(reserve));
                 }
                 let memory = SharedRegion::new(builder.build()?);
-                Ok(Region { backend: backend.clone(), memory, stashes: Stashes::default() })
+                Ok(Region { backend: backend.clone(), memory, stores: Stashes::default() })
             })
         }
     })
@@ -207,13 +207,13 @@ pub unsafe extern "C" fn gpu_vmm_region_suspend(
         // SAFETY: as the caller says.
         let (region, keep) = unsafe { (object("region", region)?, optional("keep", keep)?) };
         let contents = || Ok(region.memory.with(Memory::mapped)?);
-        let mut stashes = region.stashes.lock();
-        let stash = stashes.stash(&region.backend, keep, contents)?;
+        let mut stores = region.stores.lock();
+        let store = stores.store(&region.backend, keep, contents)?;
         let done = WaitFor::all_devices();
         let suspended = if force {
-            region.memory.suspend_exported(&stash, done)
+            region.memory.suspend_exported(&store, done)
         } else {
-            region.memory.suspend(&stash, done)
+            region.memory.suspend(&store, done)
         };
         let suspended = suspended.map_err(taken_away)?;
         // SAFETY: as the caller says.

@@ -26,7 +26,7 @@ pub(crate) struct Made {
 }
 
 impl Stashes {
-    /// To be held until contents are in the stash that was chosen: nobody else is to choose the same room.
+    /// To be held until contents are in the store that was chosen: nobody else is to choose the same room.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Made> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -34,7 +34,7 @@ impl Stashes {
 
 impl Made {
     /// What `keep` names, for as much as `contents` says.
-    pub(crate) fn stash(
+    pub(crate) fn store(
         &mut self,
         backend: &AnyBackend,
         keep: Option<&str>,
@@ -68,24 +68,24 @@ impl Made {
     /// Page-locked memory that has room: the smallest there is, or else new memory. It stays for the next time, since making it
     /// and giving it back take longer than copying.
     fn pinned(&mut self, backend: &AnyBackend, most: Bytes) -> Answer<BackingStore<AnyBackend>> {
-        let fitting = self.pinned.iter().filter(|stash| stash.free() >= Some(most));
-        if let Some(stash) = fitting.min_by_key(|stash| stash.free()) {
-            return Ok(stash.clone());
+        let fitting = self.pinned.iter().filter(|store| store.free() >= Some(most));
+        if let Some(store) = fitting.min_by_key(|store| store.free()) {
+            return Ok(store.clone());
         }
         // What nothing is in and was too small goes first: there may not be room for both.
-        self.pinned.retain(|stash| stash.free() != stash.capacity());
-        let stash = BackingStore::pinned(backend, most.max(Bytes(1)))?;
-        self.pinned.push(stash.clone());
-        Ok(stash)
+        self.pinned.retain(|store| store.free() != store.capacity());
+        let store = BackingStore::pinned(backend, most.max(Bytes(1)))?;
+        self.pinned.push(store.clone());
+        Ok(store)
     }
 }
 
 impl Pool {
     /// Suspends a tag. Waits for the devices.
     pub(crate) fn suspend(&self, tag: &str, keep: Option<&str>) -> Answer<Bytes> {
-        let mut stashes = self.stashes.lock();
-        let stash = stashes.stash(&self.backend, keep, || Ok(self.blocks.occupied(tag)?))?;
-        Ok(self.blocks.suspend(tag, &stash, WaitFor::all_devices())?)
+        let mut stores = self.stores.lock();
+        let store = stores.store(&self.backend, keep, || Ok(self.blocks.occupied(tag)?))?;
+        Ok(self.blocks.suspend(tag, &store, WaitFor::all_devices())?)
     }
 }
 

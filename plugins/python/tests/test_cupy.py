@@ -1,4 +1,4 @@
-"""gpu_vmm.cupy, over a stand-in of CuPy and the real library."""
+"""gpu_vmm.cupy, over a fake CuPy and the real library."""
 
 import gc
 import sys

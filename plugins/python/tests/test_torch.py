@@ -1,4 +1,4 @@
-"""gpu_vmm.torch, over a stand-in of PyTorch and the real library. Each test has a process of its own: there is one PyTorch in it."""
+"""gpu_vmm.torch, over a fake PyTorch and the real library. Each test has a process of its own: there is one PyTorch in it."""
 
 import unittest
 

@@ -5,7 +5,7 @@ use super::fault_copy_stream::FaultCopyStream;
 use super::fault_event::FaultEvent;
 use super::fault_held::{FaultHandle, FaultReservation, Live, Registry};
 use super::fault_plan::Plan;
-use gpu_vmm_core::testkit::{CaptureMode, Graph, Walked, WorkStream, Workbench};
+use gpu_vmm_core::testkit::{CaptureMode, Graph, TestKit, Walked, WorkStream};
 use gpu_vmm_core::{
     Access, Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred, Device,
     DeviceId, DriverInfo, DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryCalls, MemoryInfo,
@@ -319,7 +319,7 @@ unsafe impl<B: Backend> SyncCalls for FaultInject<B> {
     }
 }
 
-impl<B: Workbench> Workbench for FaultInject<B> {
+impl<B: TestKit> TestKit for FaultInject<B> {
     fn pattern_by(&self) -> &'static str {
         self.inner.pattern_by()
     }

@@ -39,7 +39,7 @@ mod missing;
 mod table;
 
 use abi::Code;
-use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::testkit::TestKit;
 use gpu_vmm_core::{Backend, DeviceId, Vendor};
 pub use library::{Library, loaded};
 pub use missing::{Missing, missing};
@@ -144,7 +144,7 @@ impl Driver for Gpu {
 /// # Errors
 ///
 /// What is not there, or what the driver answered.
-pub fn below<B: Workbench>(
+pub fn below<B: TestKit>(
     backend: &B,
     device: DeviceId,
     tell: Option<fn(&'static str)>,

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
-/// Runs all tests: those of the workspace, then CUDA's on a stand-in of NVIDIA's driver, and HIP's on AMD's own runtime
+/// Runs all tests: those of the workspace, then CUDA's on a fake NVIDIA driver, and HIP's on AMD's own runtime
 /// over a simulated HSA runtime.
 ///
 /// AMD's runtime is unpacked into a private folder; nothing is installed. The packages are those of the folder that
@@ -51,13 +51,13 @@ pub(crate) enum Command {
         #[arg(last = true, value_name = "FILTER")]
         filter: Vec<String>,
     },
-    /// Runs the tests of CUDA alone: on the stand-in of NVIDIA's driver, and on NVIDIA's own library without a GPU
+    /// Runs the tests of CUDA alone: on the fake NVIDIA driver, and on NVIDIA's own library without a GPU
     Cuda {
         /// As for `hip`
         #[arg(last = true, value_name = "FILTER")]
         filter: Vec<String>,
     },
-    /// Runs the tests of the plug-ins alone, for C and Python: on host memory, on the stand-in of NVIDIA's driver, on HIP
+    /// Runs the tests of the plug-ins alone, for C and Python: on host memory, on the fake NVIDIA driver, on HIP
     Plugins,
     /// Runs the pool under every schedule of its parts (loom) and under random ones of the whole (shuttle), what makes no
     /// system calls on Miri, and threads under ThreadSanitizer

@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 /// The crate of the simulated HSA runtime.
 const SIMULATOR: &str = "gpu-vmm-hsa-sim";
 
-/// The crate of the stand-in of NVIDIA's driver.
-const CUDA_STANDIN: &str = "gpu-vmm-cuda-standin";
+/// The crate of the fake NVIDIA driver.
+const FAKE_CUDA: &str = "gpu-vmm-fake-cuda";
 
 /// The library for C and Python.
 const C_LIBRARY: &str = "gpu-vmm-c";
@@ -169,9 +169,9 @@ pub(crate) fn simulator(into: &Path) -> Answer {
     output(Command::new(script).arg(library).arg(into.join(HSA))).map(drop)
 }
 
-/// Builds the stand-in of NVIDIA's driver as `cargo test --workspace` has it, and gives its library.
-pub(crate) fn cuda_standin() -> Answer<PathBuf> {
-    shared_library(CUDA_STANDIN, "libgpu_vmm_cuda_standin.so")
+/// Builds the fake NVIDIA driver as `cargo test --workspace` has it, and gives its library.
+pub(crate) fn fake_cuda() -> Answer<PathBuf> {
+    shared_library(FAKE_CUDA, "libgpu_vmm_fake_cuda.so")
 }
 
 /// Builds the library for C, as `cargo build` has it, and gives its file.

@@ -2,7 +2,7 @@
 //!
 //! `debs` holds what apt has fetched, in the form in which a folder of packages is given as well (see `debs`); `apt`
 //! is apt's own state; each version is unpacked into a folder of its name; `sim` has the simulated HSA runtime,
-//! `cuda-standin` the stand-in of NVIDIA's driver under that one's names, `nvidia` that driver's own library; `logs` the whole output of every run.
+//! `fake-cuda` the fake NVIDIA driver under that one's names, `nvidia` that driver's own library; `logs` the whole output of every run.
 
 use crate::arguments::Arguments;
 use crate::debs::{self, Packages};
@@ -52,8 +52,8 @@ impl Layout {
         self.root.join("sim")
     }
 
-    pub(crate) fn cuda_standin(&self) -> PathBuf {
-        self.root.join("cuda-standin")
+    pub(crate) fn fake_cuda(&self) -> PathBuf {
+        self.root.join("fake-cuda")
     }
 
     /// Every version that was to be had, set up, or why not.

@@ -1,4 +1,4 @@
-//! `cargo test-all`: the project's tests, those of CUDA on a stand-in of NVIDIA's driver, and those of HIP on AMD's own
+//! `cargo test-all`: the project's tests, those of CUDA on a fake NVIDIA driver, and those of HIP on AMD's own
 //! runtime, which it sets up without touching the system.
 //!
 //! | file | subject |
@@ -10,7 +10,7 @@
 //! | `unpack` | packages become a runtime in a private folder, whole or not at all |
 //! | `runtime` | such a runtime: how a program is run on it, and whether it is complete |
 //! | `cargo` | building the tests and the simulated HSA runtime |
-//! | `standin` | running the tests of CUDA on the stand-in of NVIDIA's driver |
+//! | `fake_driver` | running the tests of CUDA on the fake NVIDIA driver |
 //! | `nvidia` | the same on NVIDIA's own library, without a GPU |
 //! | `suites`, `process` | running the tests on each version; one test program, its time and its counts |
 //! | `queue` | several of them at once |
@@ -29,6 +29,7 @@ mod arguments;
 mod cargo;
 mod checkpoint;
 mod debs;
+mod fake_driver;
 mod layout;
 mod mirror;
 mod mutations;
@@ -40,7 +41,6 @@ mod queue;
 mod reports;
 mod runtime;
 mod schedules;
-mod standin;
 mod suites;
 mod summary;
 mod trouble;
@@ -82,7 +82,7 @@ fn run(arguments: &Arguments) -> Answer<bool> {
         }
         Some(Command::Cuda { filter }) => {
             let mut summary = Summary::default();
-            standin::run(&layout, filter, &mut summary)?;
+            fake_driver::run(&layout, filter, &mut summary)?;
             if filter.is_empty() {
                 nvidia::run(&layout, &mut summary);
             }
@@ -106,7 +106,7 @@ fn run(arguments: &Arguments) -> Answer<bool> {
             let mut summary = Summary::default();
             let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
             summary.add(Row::of("cargo test --workspace", outcome, began.elapsed()));
-            if let Err(trouble) = standin::run(&layout, &[], &mut summary) {
+            if let Err(trouble) = fake_driver::run(&layout, &[], &mut summary) {
                 summary.add(Row::broken("CUDA's tests", trouble));
             }
             nvidia::run(&layout, &mut summary);

@@ -1,12 +1,12 @@
-//! The plug-ins, `plugins/c` and `plugins/python`: their programs and tests on memory of the host, on the stand-in of NVIDIA's
+//! The plug-ins, `plugins/c` and `plugins/python`: their programs and tests on memory of the host, on the fake driver of NVIDIA's
 //! driver and on each version of HIP.
 //!
 //! Python is `python3`, or the program that GPU_VMM_PYTHON names; where it has NumPy, that takes part.
 
 use crate::cargo;
+use crate::fake_driver;
 use crate::layout::Layout;
 use crate::runtime::Runtime;
-use crate::standin;
 use crate::suites::{Job, LIMIT, leave_the_machines, prepare};
 use crate::summary::{Outcome, Row, Summary};
 use crate::trouble::{Answer, Doing, Trouble};
@@ -26,7 +26,7 @@ const PROGRAMS: [(&str, &str); 3] =
 /// Where tests are run.
 enum Place<'a> {
     Host,
-    Standin,
+    FakeDriver,
     Hip(&'a Runtime),
 }
 
@@ -34,7 +34,7 @@ impl Place<'_> {
     fn shown(&self) -> String {
         match self {
             Self::Host => "host memory".to_owned(),
-            Self::Standin => "CUDA stand-in".to_owned(),
+            Self::FakeDriver => "fake CUDA".to_owned(),
             Self::Hip(runtime) => format!("HIP {}", runtime.version),
         }
     }
@@ -42,7 +42,7 @@ impl Place<'_> {
     fn backend(&self) -> &'static str {
         match self {
             Self::Host => "host",
-            Self::Standin => "cuda",
+            Self::FakeDriver => "cuda",
             Self::Hip(_) => "hip",
         }
     }
@@ -57,8 +57,8 @@ impl Place<'_> {
             Self::Hip(_) => prepare(&mut command, 2),
             _ => leave_the_machines(&mut command),
         }
-        if let Self::Standin = self {
-            command.env("LD_LIBRARY_PATH", layout.cuda_standin()).env("CUDA_STANDIN_GPUS", "2");
+        if let Self::FakeDriver = self {
+            command.env("LD_LIBRARY_PATH", layout.fake_cuda()).env("FAKE_CUDA_GPUS", "2");
         }
         command
     }
@@ -68,7 +68,7 @@ impl Place<'_> {
 pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) -> Answer {
     let library = cargo::c_library()?;
     let folder = cargo::workspace()?.join("plugins");
-    standin::set_up(layout)?;
+    fake_driver::set_up(layout)?;
     if !runtimes.is_empty() {
         cargo::simulator(&layout.simulator())?;
     }
@@ -78,7 +78,7 @@ pub(crate) fn run(layout: &Layout, runtimes: &[Runtime], summary: &mut Summary) 
         programs.push((source, compile(layout, compiler, &folder.join("c"), source, &library)?));
     }
     let python = python()?;
-    let places = [Place::Host, Place::Standin].into_iter().chain(runtimes.iter().map(Place::Hip));
+    let places = [Place::Host, Place::FakeDriver].into_iter().chain(runtimes.iter().map(Place::Hip));
     let mut jobs = Vec::new();
     for place in places {
         let stem = place.shown().replace(' ', "-");

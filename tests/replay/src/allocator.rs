@@ -4,7 +4,7 @@
 use crate::{ReplayError, Streams, TraceFence};
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId};
 use gpu_vmm_pool::{Block, Pool};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -158,7 +158,7 @@ pub struct PlainBlock {
     bytes: Bytes,
 }
 
-impl<B: Workbench> Allocator for Plain<'_, B> {
+impl<B: TestKit> Allocator for Plain<'_, B> {
     type Block = PlainBlock;
 
     fn allocate(&self, bytes: Bytes, _: u16) -> Result<PlainBlock, ReplayError> {

@@ -216,10 +216,10 @@ fn number_of(word: &[u8]) -> Option<u64> {
 
 /// The beginning of a line, without what a terminal would obey.
 fn shown(text: &[u8]) -> String {
-    const MOST: usize = 60;
+    const MAX: usize = 60;
     let lossy = String::from_utf8_lossy(text);
-    let mut shown: String = lossy.chars().filter(|char| !char.is_control()).take(MOST).collect();
-    if lossy.chars().nth(MOST).is_some() {
+    let mut shown: String = lossy.chars().filter(|char| !char.is_control()).take(MAX).collect();
+    if lossy.chars().nth(MAX).is_some() {
         shown.push('…');
     }
     shown

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // a stream is a pointer
 
 use gpu_vmm_core::{DeviceId, Result, Stream};
-use gpu_vmm_testkit::{WorkStream, Workbench};
+use gpu_vmm_testkit::{TestKit, WorkStream};
 
 /// Streams of a device. They have to be there for as long as the pool that they are given to, with all its blocks.
 #[derive(Debug)]
@@ -16,8 +16,8 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// Those of [`Workbench::own_stream`].
-    pub fn of<B: Workbench>(backend: &B, device: DeviceId, count: usize) -> Result<Self> {
+    /// Those of [`TestKit::own_stream`].
+    pub fn of<B: TestKit>(backend: &B, device: DeviceId, count: usize) -> Result<Self> {
         let own = (1..count).map(|_| backend.own_stream(device)).collect::<Result<Vec<_>>>()?;
         // SAFETY: the streams are kept beside their names, and who uses these keeps both, as is said above.
         let named = own.iter().map(|own| unsafe { Stream::from_raw(own.stream().as_raw()) });

@@ -122,7 +122,7 @@ impl Scenario {
         let ahead = self.ahead.then(|| PremapThread::start(Bytes::mib(64)).unwrap());
         let mut builder = Pool::builder(&backend);
         if let Some(thread) = &ahead {
-            builder = builder.ahead(thread, Bytes::mib(4));
+            builder = builder.premap(thread, Bytes::mib(4));
         }
         if let Some(budget) = self.budget {
             builder = builder.budget(Bytes(budget));

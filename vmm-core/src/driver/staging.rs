@@ -43,7 +43,7 @@ pub unsafe trait CopyStream: Debug + Send {
     /// # Safety
     ///
     /// `to` lies with all `length` bytes in [pinned](Pinned) memory of this backend. `from` and the bytes behind it lie in one
-    /// reservation, are mapped, and the lane's device owns them and may read them. Until [`CopyStream::finish`] has returned,
+    /// reservation, are mapped, and the copy stream's device owns them and may read them. Until [`CopyStream::finish`] has returned,
     /// both stay as they are and nobody else writes either.
     ///
     /// # Errors
@@ -78,13 +78,13 @@ impl CopyStreams {
     /// The device's.
     pub(crate) fn of(&mut self, backend: &impl Backend, device: DeviceId) -> Result<&mut dyn CopyStream> {
         Ok(match self.0.entry(device) {
-            Entry::Occupied(lane) => lane.into_mut().as_mut(),
+            Entry::Occupied(copy_stream) => copy_stream.into_mut().as_mut(),
             Entry::Vacant(free) => free.insert(backend.copy_stream(device)?).as_mut(),
         })
     }
 
     /// Waits until all of them are done, whatever came of queueing; the first error.
     pub(crate) fn finish(&mut self, queued: Result<()>) -> Result<()> {
-        self.0.values_mut().fold(queued, |answer, lane| answer.and(lane.finish()))
+        self.0.values_mut().fold(queued, |answer, copy_stream| answer.and(copy_stream.finish()))
     }
 }

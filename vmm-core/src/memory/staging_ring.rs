@@ -42,7 +42,7 @@ struct Chunk {
 /// A buffer with what is going on in it.
 struct Slot<'a> {
     buffer: &'a dyn Pinned,
-    lanes: CopyStreams,
+    copy_streams: CopyStreams,
     chunk: Option<Chunk>,
 }
 
@@ -240,25 +240,25 @@ type Job<'a> =
 
 impl<'a> Slot<'a> {
     fn new(buffer: &'a dyn Pinned) -> Self {
-        Self { buffer, lanes: CopyStreams::default(), chunk: None }
+        Self { buffer, copy_streams: CopyStreams::default(), chunk: None }
     }
 
     fn start_fetch(&mut self, backend: &impl Backend, chunk: Option<Chunk>) -> Result<()> {
         let Some(chunk) = chunk else { return Ok(()) };
         let (to, place) = (self.buffer.start().as_ptr(), chunk.place);
-        let lane = self.lanes.of(backend, place.device)?;
+        let copy_stream = self.copy_streams.of(backend, place.device)?;
         // SAFETY: the buffer has room for a chunk and is this thread's; the segment is mapped and its owner may read it,
         // as its maker has checked, and stays so until the ring is done with it.
-        unsafe { lane.copy_to_host(to, place.address, place.length) }?;
+        unsafe { copy_stream.copy_to_host(to, place.address, place.length) }?;
         self.chunk = Some(chunk);
         Ok(())
     }
 
     fn start_send(&mut self, backend: &impl Backend, chunk: Chunk) -> Result<()> {
         let (from, place) = (self.buffer.start().as_ptr(), chunk.place);
-        let lane = self.lanes.of(backend, place.device)?;
+        let copy_stream = self.copy_streams.of(backend, place.device)?;
         // SAFETY: as above, for writing.
-        unsafe { lane.copy_from_host(place.address, from, place.length) }?;
+        unsafe { copy_stream.copy_from_host(place.address, from, place.length) }?;
         self.chunk = Some(chunk);
         Ok(())
     }
@@ -266,7 +266,7 @@ impl<'a> Slot<'a> {
     /// Waits for the copy that is going on, and tells which chunk it was.
     fn finish(&mut self) -> Result<Option<Chunk>> {
         let Some(chunk) = self.chunk.take() else { return Ok(None) };
-        self.lanes.finish(Ok(()))?;
+        self.copy_streams.finish(Ok(()))?;
         Ok(Some(chunk))
     }
 

@@ -57,8 +57,8 @@
 //! GPUs that are joined by NVSwitch, and whose `CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED` is 1; a driver of CUDA 12.1; and
 //! where the fabric is managed, `nvidia-fabricmanager`. The [capability](crate::Feature::Multicast) says what the driver
 //! says and is never tried: objects are few, belong to the whole host, and a fault in them has taken the GPUs of a shared
-//! host out of service. For the same reason **none of this has ever run on hardware here**. It was tested over a stand-in of
-//! NVIDIA's driver that checks arguments and order as `cuda.h` has them (`tests/cuda-standin`).
+//! host out of service. For the same reason **none of this has ever run on hardware here**. It was tested over a fake
+//! NVIDIA driver that checks arguments and order as `cuda.h` has them (`tests/fake-cuda`).
 
 mod bindings;
 mod driver;

@@ -187,8 +187,8 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
     /// # Errors
     ///
     /// Those of [`Region::suspend`]; the vector is as before.
-    pub fn suspend(&mut self, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
-        self.region.suspend(stash, done)
+    pub fn suspend(&mut self, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
+        self.region.suspend(store, done)
     }
 
     /// Brings the vector's memory and elements back, where its pointers say: [`Region::resume`].

@@ -175,7 +175,7 @@ impl<B: Backend> Layout<B> {
 
     /// The runs of mappings that can be vouched for and follow each other without a hole.
     pub(super) fn parts(&self) -> Vec<OffsetRange> {
-        let good = self.table.iter().filter(|(_, mapping)| mapping.out_of_use.is_none());
+        let good = self.table.iter().filter(|(_, mapping)| mapping.poisoned.is_none());
         OffsetRange::joined(good.map(|(offset, mapping)| OffsetRange { offset, length: mapping.length() }))
     }
 
@@ -194,7 +194,7 @@ impl<B: Backend> Layout<B> {
     ) -> Error {
         let cause: Box<str> = format!("{error}; {undo}").into();
         for part in parts {
-            self.table.change(part, |mapping| mapping.out_of_use = Some(cause.clone()));
+            self.table.change(part, |mapping| mapping.poisoned = Some(cause.clone()));
         }
         error.rollback_failed(undo)
     }
@@ -207,7 +207,7 @@ impl<B: Backend> Layout<B> {
         let Err(undo) = self.place(&gone) else { return error };
         let cause: Box<str> = format!("{error}; {undo}").into();
         for Piece { offset, mut mapping } in gone {
-            mapping.out_of_use = Some(cause.clone());
+            mapping.poisoned = Some(cause.clone());
             if self.table.at(offset).is_none() {
                 self.table.insert(offset, mapping);
             }

@@ -127,13 +127,13 @@ pub struct MappingInfo<'a, B: Backend> {
     pub memory: &'a PhysicalMemory<B>,
     /// True where nobody can vouch for it any more: an operation failed on it, and so did undoing that. All further ones
     /// are refused ([`Detail::Poisoned`]).
-    pub out_of_use: bool,
+    pub poisoned: bool,
 }
 
 impl<'a, B: Backend> MappingInfo<'a, B> {
     fn new(offset: Bytes, mapping: &'a Mapping<B>) -> Self {
-        let (length, out_of_use) = (mapping.length(), mapping.out_of_use.is_some());
-        Self { offset, length, memory: &mapping.memory, out_of_use }
+        let (length, poisoned) = (mapping.length(), mapping.poisoned.is_some());
+        Self { offset, length, memory: &mapping.memory, poisoned }
     }
 }
 
@@ -233,12 +233,7 @@ impl<B: Backend> Region<B> {
     pub fn mapping_at(&self, offset: Bytes) -> Option<MappingInfo<'_, B>> {
         let table = &self.layout.table;
         let (OffsetRange { offset, length }, mapping) = table.find(offset)?;
-        Some(MappingInfo {
-            offset,
-            length,
-            memory: &mapping.memory,
-            out_of_use: table.is_out_of_use(mapping),
-        })
+        Some(MappingInfo { offset, length, memory: &mapping.memory, poisoned: table.is_out_of_use(mapping) })
     }
 
     /// What `device` may do at an offset; none where nothing is mapped. From the region's own books.

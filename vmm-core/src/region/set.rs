@@ -75,10 +75,10 @@ pub struct TagResult {
 /// # use gpu_vmm_core::{Backend, Bytes, WaitFor, Region, RegionSet, Result, BackingStore};
 /// # fn example<B: Backend>(backend: &B) -> Result<()> {
 /// let regions = RegionSet::new();
-/// let stash = BackingStore::pinned(backend, Bytes::gib(32))?;
+/// let store = BackingStore::pinned(backend, Bytes::gib(32))?;
 /// let weights = regions.insert(Region::builder(backend).tag("weights").build()?)?;
 /// weights.lock()?.grow_to(Bytes::gib(24))?;
-/// regions.suspend("weights", &stash, WaitFor::all_devices())?;
+/// regions.suspend("weights", &store, WaitFor::all_devices())?;
 /// regions.resume("weights")?;
 /// # Ok(())
 /// # }
@@ -176,9 +176,9 @@ impl<B: Backend> RegionSet<B> {
     /// [`Detail::Partial`] with the first error of a region: those before it are suspended and stay so, those behind it were
     /// not touched. The same call again goes on there; [`RegionSet::resume`] takes it back. The region itself is as it was,
     /// but for [`Detail::AddressesLost`]: then it is suspended too, and among those that are done.
-    pub fn suspend(&self, tag: &str, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<TagResult> {
+    pub fn suspend(&self, tag: &str, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<TagResult> {
         self.each(Operation::Suspend, tag, |region| {
-            let Suspended { memory, already, .. } = region.suspend(stash, done)?;
+            let Suspended { memory, already, .. } = region.suspend(store, done)?;
             Ok((!already).then_some(memory))
         })
     }

@@ -19,7 +19,7 @@ const GROUP: Bytes = Bytes::mib(64);
 pub struct Suspended {
     /// How much memory the region is without: each piece once, though it be mapped several times.
     pub memory: Bytes,
-    /// How much of its contents the stash keeps: all or nothing.
+    /// How much of its contents the store keeps: all or nothing.
     pub kept: Bytes,
     /// True where it was suspended already, so that nothing was done.
     pub already: bool,
@@ -46,7 +46,7 @@ pub enum RegionState {
         /// How much memory it is without.
         memory: Bytes,
         /// Where its contents are.
-        stash: BackingKind,
+        store: BackingKind,
     },
 }
 
@@ -135,7 +135,7 @@ fn total(missing: &[Missing]) -> Bytes {
 }
 
 impl<B: Backend> Region<B> {
-    /// Gives the region's memory back to its devices and keeps the addresses. What is in it goes to the stash, and
+    /// Gives the region's memory back to its devices and keeps the addresses. What is in it goes to the store, and
     /// [`Region::resume`] brings all of it back: memory of the same kinds on the same devices, at the same addresses, with
     /// the same access, and what is mapped several times is again one piece. CUDA: `cuMemUnmap`, `cuMemRelease`; HIP:
     /// `hipMemUnmap`, `hipMemRelease`.
@@ -143,19 +143,19 @@ impl<B: Backend> Region<B> {
     /// It waits as `done` says first. Until the resume, [mappings](Region::mappings), [mapped](Region::mapped) and
     /// [end](Region::end) are those of a region in which nothing is mapped, and every operation but resuming, closing and
     /// dropping is refused ([`Detail::Suspended`]). A region that is suspended already is left as it is, whatever the
-    /// stash.
+    /// store.
     ///
     /// # Errors
     ///
     /// [`Detail::StillReferenced`] where some of the memory is exported, imported, or held by somebody else in this process;
     /// [`Detail::Poisoned`]; [`Detail::BackingStoreFull`], [`Detail::File`] or what the system answers where there is no room for
-    /// the contents; [`Detail::ForeignHandle`] for a stash of another backend; what waiting or the driver answers. The
+    /// the contents; [`Detail::ForeignHandle`] for a store of another backend; what waiting or the driver answers. The
     /// region is as before then, and the room is given back.
     ///
     /// But for [`Detail::AddressesLost`]: some drivers give memory back with the addresses alone (HIP 7.1 and 7.2), which are
     /// reserved again at once, and somebody else was faster. The region is suspended then, and its contents are kept; it
     /// can be resumed when the addresses are free.
-    pub fn suspend(&mut self, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
+    pub fn suspend(&mut self, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
         let operation = Operation::Suspend;
         if let Some(suspended) = &self.suspended {
             let (memory, kept) = (suspended.memory(), suspended.contents());
@@ -163,7 +163,7 @@ impl<B: Backend> Region<B> {
         }
         self.check_usable(operation)?;
         let (missing, mappings) = self.survey(operation)?;
-        let kept = stash.room(operation, &self.backend, total(&missing))?;
+        let kept = store.room(operation, &self.backend, total(&missing))?;
         self.wait(&self.layout, Bytes::ZERO, self.reserved(), done)?;
         let (gone, lost) = self.empty_into(&kept, &missing)?;
         // With the last mapping, and the last that holds it, the memory goes back.
@@ -190,7 +190,7 @@ impl<B: Backend> Region<B> {
     ///
     /// [`Detail::AddressTaken`] where its addresses [were lost](Detail::AddressesLost) and are not free;
     /// [`Detail::OutOfMemory`]; [`Detail::File`]; what the driver answers. The region is still suspended then, nothing is
-    /// mapped, and the contents are still in the stash: it can be tried again. Where undoing failed too
+    /// mapped, and the contents are still in the store: it can be tried again. Where undoing failed too
     /// ([`Detail::RollbackFailed`]) and something could not be unmapped, that part is out of use, and the region cannot be
     /// resumed any more ([`Detail::Poisoned`]).
     pub fn resume(&mut self) -> Result<Resumed> {
@@ -218,7 +218,7 @@ impl<B: Backend> Region<B> {
         match &self.suspended {
             None => RegionState::Active,
             Some(suspended) => {
-                RegionState::Suspended { memory: suspended.memory(), stash: suspended.kept.kind() }
+                RegionState::Suspended { memory: suspended.memory(), store: suspended.kept.kind() }
             }
         }
     }

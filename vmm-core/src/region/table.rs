@@ -12,18 +12,18 @@ pub(super) struct Mapping<B: Backend> {
     pub(super) memory: PhysicalMemory<B>,
     pub(super) access: AccessMap,
     /// Why nobody can vouch for this mapping any more: an operation failed on it, and so did undoing that.
-    pub(super) out_of_use: Option<Box<str>>,
+    pub(super) poisoned: Option<Box<str>>,
 }
 
 impl<B: Backend> Clone for Mapping<B> {
     fn clone(&self) -> Self {
-        Self { memory: self.memory.clone(), access: self.access, out_of_use: self.out_of_use.clone() }
+        Self { memory: self.memory.clone(), access: self.access, poisoned: self.poisoned.clone() }
     }
 }
 
 impl<B: Backend> Mapping<B> {
     pub(super) fn new(memory: PhysicalMemory<B>, access: AccessMap) -> Self {
-        Self { memory, access, out_of_use: None }
+        Self { memory, access, poisoned: None }
     }
 
     pub(super) fn length(&self) -> Bytes {
@@ -96,7 +96,7 @@ impl<B: Backend> Table<B> {
         self.index.set(self.granules(place), self.places.len());
         self.mapped += place.length;
         self.end = self.end.max(place.end());
-        self.is_in_doubt |= mapping.out_of_use.is_some();
+        self.is_in_doubt |= mapping.poisoned.is_some();
         self.places.push(place);
         self.mappings.push(mapping);
     }
@@ -209,7 +209,7 @@ impl<B: Backend> Table<B> {
 
     /// True where nobody can vouch for a mapping of this table.
     pub(super) fn is_out_of_use(&self, mapping: &Mapping<B>) -> bool {
-        self.is_in_doubt && mapping.out_of_use.is_some()
+        self.is_in_doubt && mapping.poisoned.is_some()
     }
 
     /// The mappings that have a byte in the part, in order.
@@ -228,7 +228,7 @@ impl<B: Backend> Table<B> {
             && let Some(mapping) = self.mappings.get_mut(slot)
         {
             change(mapping);
-            self.is_in_doubt |= mapping.out_of_use.is_some();
+            self.is_in_doubt |= mapping.poisoned.is_some();
         }
     }
 
@@ -343,7 +343,7 @@ fn shrink<T>(list: &mut Vec<T>) {
 
 /// Refuses a mapping that nobody can vouch for.
 fn check_in_use<B: Backend>(operation: Operation, offset: Bytes, mapping: &Mapping<B>) -> Result<()> {
-    match &mapping.out_of_use {
+    match &mapping.poisoned {
         None => Ok(()),
         Some(cause) => Err(Error::new(
             operation,

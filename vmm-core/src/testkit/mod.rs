@@ -1,10 +1,10 @@
 //! What tests, benchmarks and the conformance suite need beside virtual memory: kernels that write and check patterns,
 //! streams and graphs of their own. The crate gpu-vmm-testkit has the rest.
 
+mod kit;
 mod patterns;
-mod workbench;
 
-pub use workbench::{
-    CaptureMode, Count, Graph, PATTERN_WORD, Walked, WorkStream, Workbench, count_wrong_words, handle_of,
+pub use kit::{
+    CaptureMode, Count, Graph, PATTERN_WORD, TestKit, Walked, WorkStream, count_wrong_words, handle_of,
     pattern_word, round_seeds, write_pattern_words,
 };

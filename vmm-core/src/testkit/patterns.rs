@@ -1,7 +1,7 @@
 //! Patterns in regions, written and checked by a device.
 #![allow(unsafe_code)]
 
-use super::{PATTERN_WORD, Workbench};
+use super::{PATTERN_WORD, TestKit};
 use crate::memory::Segment;
 use crate::region::{BankedRegion, By, Region, check_aligned};
 #[cfg(doc)]
@@ -10,7 +10,7 @@ use crate::types::Detail;
 use crate::types::Error;
 use crate::types::{Access, Bytes, DeviceId, Granularity, Operation, Result};
 
-impl<B: Workbench> Region<B> {
+impl<B: TestKit> Region<B> {
     /// Writes the [pattern](super::pattern_word) of a seed, word 0 at `offset`, by `device` itself (a
     /// kernel where the backend has them), and waits.
     ///
@@ -70,7 +70,7 @@ impl<B: Workbench> Region<B> {
     }
 }
 
-impl<B: Workbench> BankedRegion<B> {
+impl<B: TestKit> BankedRegion<B> {
     /// [`Region::write_pattern`] in the set that is shown.
     ///
     /// # Errors

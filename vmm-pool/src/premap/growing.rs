@@ -69,8 +69,8 @@ pub enum PremapOutcome {
 impl<B: Backend> GrowingRegion<B> {
     /// Lets `thread` map `region` ahead, from now on. Where a region is suspended, nothing is done until it is resumed.
     #[must_use]
-    pub fn new(region: Region<B>, ahead: Premap, thread: &PremapThread) -> Self {
-        let shared = Arc::new(Shared::new(region, ahead, thread));
+    pub fn new(region: Region<B>, premap: Premap, thread: &PremapThread) -> Self {
+        let shared = Arc::new(Shared::new(region, premap, thread));
         let as_work: Arc<dyn PremapWork> = Arc::<Shared<B>>::clone(&shared);
         let registration = thread.register(Arc::downgrade(&as_work));
         registration.ask_now();
@@ -91,14 +91,14 @@ impl<B: Backend> GrowingRegion<B> {
 
     /// How much is mapped behind the end.
     #[must_use]
-    pub fn mapped_ahead(&self) -> Bytes {
+    pub fn premapped(&self) -> Bytes {
         self.shared.mapped() - self.shared.end()
     }
 
     /// How far it is mapped ahead, rounded to the region's granularity.
     #[must_use]
-    pub fn ahead(&self) -> Premap {
-        self.shared.ahead()
+    pub fn premap(&self) -> Premap {
+        self.shared.premap()
     }
 
     /// Waits until neither the thread nor anybody else works on the region, and gives it, for reading, writing, and all
@@ -168,7 +168,7 @@ impl<B: Backend> GrowingRegion<B> {
 
     /// Asks for more, if a step of it has room: at once where less than half is left.
     fn ask(&self, marks: &Marks) {
-        let Premap { by, step } = self.ahead();
+        let Premap { by, step } = self.premap();
         let left = marks.mapped - marks.end;
         if left + step > by {
             return;

@@ -79,9 +79,9 @@ fn no_request_is_lost() {
 #[test]
 fn no_request_of_two_threads_is_lost() {
     explore("no_request_of_two_threads_is_lost", 2, || {
-        let ahead = PremapThread::start(ENOUGH).unwrap();
-        let (asks, work) = Looks::register(&ahead, Step::Done);
-        let other_ahead = ahead.clone();
+        let premap = PremapThread::start(ENOUGH).unwrap();
+        let (asks, work) = Looks::register(&premap, Step::Done);
+        let other_ahead = premap.clone();
         let other = thread::spawn(move || {
             let (asks, work) = Looks::register(&other_ahead, Step::Done);
             work.want(&asks, 1);
@@ -230,11 +230,11 @@ fn growing(thread: &PremapThread, by: u64) -> (GrowingRegion<HostBackend>, Bytes
 /// What a growing region says of itself is what its region is, and what is mapped ahead is what the budget counts.
 fn check(region: &GrowingRegion<HostBackend>, thread: &PremapThread) {
     let inside = region.lock().unwrap();
-    let (end, ahead) = (region.end(), region.mapped_ahead());
-    assert_eq!(inside.end(), end + ahead);
+    let (end, premap) = (region.end(), region.premapped());
+    assert_eq!(inside.end(), end + premap);
     assert_eq!(inside.mapped(), inside.end(), "no hole");
-    assert!(ahead <= region.ahead().by);
-    assert_eq!(thread.used(), ahead);
+    assert!(premap <= region.premap().by);
+    assert_eq!(thread.used(), premap);
 }
 
 /// Two threads grow a region while the third maps it ahead: each gets what it asks for.

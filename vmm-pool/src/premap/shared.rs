@@ -21,7 +21,7 @@ pub(super) struct Shared<B: Backend> {
     address: AtomicU64,
     end: AtomicU64,
     mapped: AtomicU64,
-    ahead: Premap,
+    premap: Premap,
     pub(super) granularity: Granularity,
     /// Keeps the budget.
     thread: PremapThread,
@@ -52,11 +52,11 @@ pub(super) struct Marks {
 }
 
 impl<B: Backend> Shared<B> {
-    pub(super) fn new(region: Region<B>, ahead: Premap, thread: &PremapThread) -> Self {
+    pub(super) fn new(region: Region<B>, premap: Premap, thread: &PremapThread) -> Self {
         let granularity = region.granularity();
         let round = |size| granularity.round_up(size).unwrap_or(region.reserved());
-        let by = round(ahead.by);
-        let step = round(ahead.step.max(Bytes(1))).min(by);
+        let by = round(premap.by);
+        let step = round(premap.step.max(Bytes(1))).min(by);
         let end = region.end();
         Self {
             address: AtomicU64::new(region.address().0),
@@ -65,7 +65,7 @@ impl<B: Backend> Shared<B> {
             inside: Mutex::new(Inside { region, failed: None, spoiled: false }),
             marks: Mutex::new(Marks { end, mapped: end, open: true, grows: true }),
             waiting: AtomicUsize::new(0),
-            ahead: Premap { by, step },
+            premap: Premap { by, step },
             granularity,
             thread: thread.clone(),
             process: Process::current(),
@@ -76,8 +76,8 @@ impl<B: Backend> Shared<B> {
         self.thread.budget()
     }
 
-    pub(super) fn ahead(&self) -> Premap {
-        self.ahead
+    pub(super) fn premap(&self) -> Premap {
+        self.premap
     }
 
     pub(super) fn address(&self) -> Address {
@@ -148,8 +148,8 @@ impl<B: Backend> Shared<B> {
 
     /// Where the next step ends that the thread is to map, if it is to.
     pub(super) fn next(&self, marks: &Marks, reserved: Bytes) -> Option<Bytes> {
-        let target = (marks.mapped + self.ahead.step).min(reserved);
-        let wanted = marks.open && marks.grows && target <= marks.end + self.ahead.by;
+        let target = (marks.mapped + self.premap.step).min(reserved);
+        let wanted = marks.open && marks.grows && target <= marks.end + self.premap.by;
         (wanted && target > marks.mapped).then_some(target)
     }
 }

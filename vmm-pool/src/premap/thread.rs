@@ -133,13 +133,13 @@ impl PremapThread {
             budget: Budget::new(budget),
         });
         let work = Arc::clone(&shared);
-        let started = thread::Builder::new().name("gpu-vmm-ahead".to_owned()).spawn(move || work.run());
+        let started = thread::Builder::new().name("gpu-vmm-premap".to_owned()).spawn(move || work.run());
         let thread = started.map_err(|error| {
             Error::new(
                 Operation::StartThread,
                 Detail::Driver {
                     source: DriverError::system("start a thread", &error),
-                    context: "to map memory ahead".to_owned(),
+                    context: "to map memory premap".to_owned(),
                 },
             )
         })?;

@@ -103,7 +103,7 @@ impl<B: Backend> Space<B> {
 
     /// True where what is mapped behind a page is what the books say.
     pub(crate) fn is_sound(&self, page: usize) -> bool {
-        self.region.mapping_at(self.offset_of(page)).is_some_and(|mapping| !mapping.out_of_use)
+        self.region.mapping_at(self.offset_of(page)).is_some_and(|mapping| !mapping.poisoned)
     }
 
     /// Notes that a page has another number in the place of its frame's, if it has one.

@@ -24,11 +24,11 @@ fn block(pool: &Pool<HostBackend>, size: Bytes) -> Block<HostBackend> {
     pool.alloc(size, Bytes(256), Stream::DEFAULT).unwrap()
 }
 
-/// The last of a pool and its blocks frees the lanes, whichever that is: each of them has the books.
+/// The last of a pool and its blocks frees the thread caches, whichever that is: each of them has the books.
 #[test]
-fn lanes_end_with_the_last_of_the_pool_and_its_blocks() {
+fn thread_caches_end_with_the_last_of_the_pool_and_its_blocks() {
     for (size, pool_is_last) in SIZES.into_iter().flat_map(|size| [(size, true), (size, false)]) {
-        explore("lanes_end_with_the_last_of_the_pool_and_its_blocks", 5, move || {
+        explore("thread_caches_end_with_the_last_of_the_pool_and_its_blocks", 5, move || {
             let whole = spawn(move || {
                 let (pool, inner) = pool();
                 let (one, other) = (block(&pool, size), block(&pool, size));
@@ -41,7 +41,7 @@ fn lanes_end_with_the_last_of_the_pool_and_its_blocks() {
                     drop(other);
                 }
                 frees.join().unwrap();
-                assert!(inner.upgrade().is_none(), "a lane is left");
+                assert!(inner.upgrade().is_none(), "a thread_cache is left");
             });
             whole.join().unwrap();
         });

@@ -16,12 +16,12 @@ fn three(folder: &Folder) -> [Contents; 3] {
     three[1][4096..].copy_from_slice(&contents(3)[0][..4096]);
     write(&folder.file("one"), &one, plain()).unwrap();
     let first = SnapshotFile::open(folder.file("one")).unwrap();
-    let tally = write(&folder.file("two"), &two, since(&first, small())).unwrap();
-    assert_eq!((tally.stored, tally.unchanged, tally.zero), (1, 3, 2));
+    let stats = write(&folder.file("two"), &two, since(&first, small())).unwrap();
+    assert_eq!((stats.stored, stats.unchanged, stats.zero), (1, 3, 2));
     let second = SnapshotFile::open(folder.file("two")).unwrap();
-    let tally = write(&folder.file("three"), &three, since(&second, small())).unwrap();
-    assert_eq!((tally.stored, tally.unchanged, tally.zero), (1, 4, 1));
-    assert_eq!(second.tally().unchanged, 3);
+    let stats = write(&folder.file("three"), &three, since(&second, small())).unwrap();
+    assert_eq!((stats.stored, stats.unchanged, stats.zero), (1, 4, 1));
+    assert_eq!(second.stats().unchanged, 3);
     [one, two, three]
 }
 
@@ -60,8 +60,8 @@ fn files_that_no_block_is_in_are_not_needed() {
     last[1][4096..].copy_from_slice(&contents(3)[0][..4096]);
     let unique = |bytes: &mut [u8]| bytes[4095] ^= 0x55;
     unique(&mut last[0][12 << 10..]);
-    let tally = write(&folder.file("four"), &last, since(&third, plain())).unwrap();
-    assert_eq!((tally.unchanged, tally.stored), (1, 4));
+    let stats = write(&folder.file("four"), &last, since(&third, plain())).unwrap();
+    assert_eq!((stats.unchanged, stats.stored), (1, 4));
     assert_eq!(
         open(&folder, "four").needed(),
         [Earlier { id: third.description().id, file: "three".into() }]

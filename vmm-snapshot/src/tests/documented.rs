@@ -46,7 +46,7 @@ fn varint(rest: &mut &[u8]) -> u64 {
 fn what_is_documented_is_in_the_file() {
     let folder = Folder::new("documented");
     let path = folder.file("a");
-    let tally = write(&path, &contents(1), small()).unwrap();
+    let stats = write(&path, &contents(1), small()).unwrap();
     let file = SnapshotFile::open(&path).unwrap();
     let bytes = fs::read(&path).unwrap();
     let sum = |bytes: &[u8]| blake3::hash(bytes).as_bytes().to_vec();
@@ -63,13 +63,13 @@ fn what_is_documented_is_in_the_file() {
     let of = |name: &str| &footer[place[name].clone()];
     assert_eq!(of("`gpu-vmm done`"), b"gpu-vmm done");
     assert_eq!((number(of("version")), of("id")), (1, &file.description().id.0[..]));
-    assert_eq!((number(of("the bytes of the file")), bytes.len()), (bytes.len(), tally.file.0 as usize));
+    assert_eq!((number(of("the bytes of the file")), bytes.len()), (bytes.len(), stats.file.0 as usize));
     let (head, count) = (number(of("the bytes of the head")), number(of("how many entries there are")));
     let index = &rest[number(of("where the head begins"))..];
     assert_eq!(of("checksum of the head and the entries"), sum(index));
     assert_eq!(of("checksum of the 96 bytes before"), sum(&footer[..96]));
     let (mut head, entries) = index.split_at(head);
-    assert_eq!((entries.len(), count as u64), (count * size("Entries"), tally.blocks));
+    assert_eq!((entries.len(), count as u64), (count * size("Entries"), stats.blocks));
 
     // The first members of the head.
     assert_eq!(varint(&mut head), BLOCK.0);

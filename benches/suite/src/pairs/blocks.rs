@@ -6,13 +6,13 @@ use crate::random::Random;
 use crate::scene::{Plan, Scene};
 use crate::stop::Answer;
 use gpu_vmm_core::{Bytes, Stream};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// A size, and how many of it live.
 const LIVE: [(Bytes, [usize; 3]); 2] =
     [(Bytes(512), [1_000, 100_000, 10_000_000]), (Bytes::mib(2), [100, 1_000, 10_000])];
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     let memory = scene.memory()?;
     for (size, counts) in LIVE {
         let alone = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;

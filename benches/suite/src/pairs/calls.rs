@@ -6,16 +6,16 @@ use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use crate::turns::Turn;
 use gpu_vmm_core::{Access, Address, Backend, Bytes, DeviceId, PhysicalMemory, Properties, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
 
 /// The parts of a cycle, and all of it.
 const PARTS: [&str; 6] = ["create", "map", "set access", "unmap", "release", "full cycle"];
 
 /// What the whole cycle may take.
-const AT_MOST: f64 = 1.02;
+const TARGET: f64 = 1.02;
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     for (size, turns) in
         [(Bytes::mib(2), 2000), (Bytes::mib(32), 1000), (Bytes::mib(256), 400), (Bytes::gib(1), 200)]
     {
@@ -25,7 +25,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
     addresses(scene, Bytes::gib(64))
 }
 
-fn cycle<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, turns: usize) -> Answer {
+fn cycle<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, turns: usize) -> Answer {
     let mut region = scene.room(size)?;
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let room = Room::of(scene, &region)?;
@@ -36,7 +36,7 @@ fn cycle<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, t
     room.end(scene)?;
     for (part, (ours, others)) in PARTS.into_iter().zip(times.ours.iter().zip(&times.beside)) {
         let is_whole = part == "full cycle";
-        let plan = if is_whole { plan.at_most(AT_MOST) } else { plan };
+        let plan = if is_whole { plan.at_most(TARGET) } else { plan };
         scene.row(format!("{size}: {part}"), "driver's own call", plan, ours, others);
     }
     Ok(())
@@ -51,7 +51,7 @@ struct Room {
 impl Room {
     /// Those of a region in which nothing is mapped meanwhile; of the host's memory some of their own, which is all that its
     /// calls can reach.
-    fn of<B: Workbench, A: Workbench>(scene: &Scene<'_, B, A>, region: &Region<B>) -> Answer<Self> {
+    fn of<B: TestKit, A: TestKit>(scene: &Scene<'_, B, A>, region: &Region<B>) -> Answer<Self> {
         if !scene.is_host() {
             return Ok(Self { at: region.address(), own: None });
         }
@@ -59,7 +59,7 @@ impl Room {
         Ok(Self { at: scene.raw.reserve(size)?, own: Some(size) })
     }
 
-    fn end<B: Workbench, A: Workbench>(self, scene: &Scene<'_, B, A>) -> Answer {
+    fn end<B: TestKit, A: TestKit>(self, scene: &Scene<'_, B, A>) -> Answer {
         self.own.map_or(Ok(()), |size| scene.raw.free_addresses(self.at, size))
     }
 }
@@ -103,7 +103,7 @@ fn parts([start, created, mapped, opened, unmapped, end]: [Instant; 6]) -> [Dura
 }
 
 /// Addresses are reserved and given back.
-fn addresses<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes) -> Answer {
+fn addresses<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes) -> Answer {
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let ours = || Ok(Region::builder(backend).on(device).reserve(size).build()?.close(nothing_runs())?);
     let other = || raw.free_addresses(raw.reserve(size)?, size);

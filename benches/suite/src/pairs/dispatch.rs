@@ -9,26 +9,26 @@ use crate::turns::Turn;
 use gpu_vmm_core::{
     Address, Backend, Bytes, DeviceId, Operation, PhysicalMemory, Placement, Properties, Region, Stream,
 };
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// What choosing at run time may take.
-const AT_MOST: f64 = 1.01;
+const TARGET: f64 = 1.01;
 
 /// So many pairs of the pool are timed together.
 const PAIRS: u64 = 10_000;
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     let (backend, any, device) = (scene.backend, scene.any, scene.device);
     let beside = format!("{}'s own type", backend.vendor());
     for (size, turns) in [(Bytes::mib(2), 2000), (Bytes::mib(256), 400)] {
         scene.needs(size)?;
         let at = Region::builder(backend).on(device).reserve(size).build()?.address();
-        let plan = Plan::turns(turns).at_most(AT_MOST);
+        let plan = Plan::turns(turns).at_most(TARGET);
         let times = scene.take(plan, || cycle(any, device, at, size), || cycle(backend, device, at, size))?;
         let ([.., ours], [.., others]) = (&times.ours, &times.beside);
         scene.row(format!("{size}: full cycle"), &*beside, plan, ours, others);
     }
-    let plan = Plan::turns(300).together(PAIRS).at_most(AT_MOST);
+    let plan = Plan::turns(300).together(PAIRS).at_most(TARGET);
     for size in [Bytes::kib(4), Bytes::mib(4)] {
         let one = Pooled::new(backend, device, Stream::DEFAULT)?;
         let chosen = Pooled::new(any, device, Stream::DEFAULT)?;
@@ -44,7 +44,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
     let mut one =
         Full::of(backend, &PhysicalMemory::create(backend, granule, Properties::on(device))?, 1000)?;
     let mut chosen = Full::of(any, &PhysicalMemory::create(any, granule, Properties::on(device))?, 1000)?;
-    let plan = Plan::turns(300).together(Full::<B>::LOOKUPS).at_most(AT_MOST);
+    let plan = Plan::turns(300).together(Full::<B>::LOOKUPS).at_most(TARGET);
     scene.compare_whole("lookup, 1000 mappings", &*beside, plan, || chosen.look(), || one.look())
 }
 

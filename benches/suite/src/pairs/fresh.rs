@@ -4,20 +4,20 @@ use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use crate::turns::timed;
 use gpu_vmm_core::{Bytes, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 const SIZE: Bytes = Bytes::gib(8);
 
 /// What the library may take of an allocation's time.
-const AT_MOST: f64 = 1.25;
+const TARGET: f64 = 1.25;
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     scene.needs(Bytes(2 * SIZE.0))?;
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let beside = raw.name("cuMemAlloc", "hipMalloc", "mmap");
     // What was given back just now is there at once, or has to be cleared first, as it happens: from 0.4 to 35 ms.
     for (how, plan) in [
-        ("not used before", Plan::turns(24).at_most(AT_MOST).kept(Bytes(2 * SIZE.0), scene.memory()?)),
+        ("not used before", Plan::turns(24).at_most(TARGET).kept(Bytes(2 * SIZE.0), scene.memory()?)),
         ("given back just before", Plan::turns(40)),
     ] {
         let ours = || {
@@ -38,9 +38,9 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
 }
 
 /// Closes a region on which nothing runs when it is dropped.
-pub(super) struct Closing<B: Workbench>(pub(super) Option<Region<B>>);
+pub(super) struct Closing<B: TestKit>(pub(super) Option<Region<B>>);
 
-impl<B: Workbench> Drop for Closing<B> {
+impl<B: TestKit> Drop for Closing<B> {
     fn drop(&mut self) {
         // What cannot be given back is seen by the next turn, which finds less memory.
         let _ = self.0.take().map(|region| region.close(nothing_runs()));

@@ -8,11 +8,11 @@ use crate::row::{Curve, Spread};
 use crate::scene::{OURS, Plan, Scene};
 use crate::stop::Answer;
 use gpu_vmm_core::{Address, Bytes, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
 
 /// What the library may take of the driver's own calls' time.
-const AT_MOST: f64 = 1.05;
+const TARGET: f64 = 1.05;
 /// What it may take of copying's: it is to be 200 times as fast.
 const AT_MOST_OF_COPYING: f64 = 0.005;
 
@@ -22,14 +22,14 @@ const COPYING: &str = "alloc, copy, free";
 /// take five times as long as the first ones, whoever asks for them.
 const CLEARED: Bytes = Bytes::gib(80);
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     let steps: Vec<Bytes> = (1..=128).map(|step| Bytes::mib(64 * step)).collect();
     growth(scene, "in steps of 64 MiB to 8 GiB", &steps, 6, Some(AT_MOST_OF_COPYING))?;
     let doubling: Vec<Bytes> = (1..=15).map(|power| Bytes::mib(1 << power)).collect();
     growth(scene, "by doubling from 2 MiB to 32 GiB", &doubling, 6, None)
 }
 
-fn growth<B: Workbench, A: Workbench>(
+fn growth<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     what: &str,
     steps: &[Bytes],
@@ -50,7 +50,7 @@ fn growth<B: Workbench, A: Workbench>(
         let took = Points::default().take(steps, |size| memory.grow_to(size))?;
         Ok((took, memory))
     };
-    let plan = Plan::turns(20).at_most(AT_MOST).settled(CLEARED);
+    let plan = Plan::turns(20).at_most(TARGET).settled(CLEARED);
     scene.compare(what, "driver's own calls", plan, || ours(&mut Points::default()), by_hand)?;
 
     if scene.is_host() {

@@ -7,14 +7,14 @@ use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::{Answer, Stop};
 use crate::turns::timed;
 use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Properties, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// What kept memory may take of the time that new memory takes, at 1 GiB.
-const AT_MOST: f64 = 0.15;
+const TARGET: f64 = 0.15;
 
 const SIZES: [Bytes; 4] = [Bytes::mib(2), Bytes::mib(128), Bytes::gib(1), Bytes::gib(4)];
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     for size in SIZES {
         scene.needs(Bytes(2 * size.0))?;
         let room = scene.memory()?.saturating_sub(size);
@@ -27,10 +27,10 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
 }
 
 fn plan(size: Bytes, turns: usize) -> Plan {
-    if size == Bytes::gib(1) { Plan::turns(turns).at_most(AT_MOST) } else { Plan::turns(turns) }
+    if size == Bytes::gib(1) { Plan::turns(turns).at_most(TARGET) } else { Plan::turns(turns) }
 }
 
-fn kept<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: Plan) -> Answer {
+fn kept<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: Plan) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
     let kept = PhysicalMemory::create(backend, size, Properties::on(device))?;
     let mut at = scene.room(size)?;
@@ -55,7 +55,7 @@ fn kept<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, pl
 }
 
 /// What is there is given up, and as much is had again.
-fn exchange<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: Plan) -> Answer {
+fn exchange<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: Plan) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
     let kept = PhysicalMemory::create(backend, size, Properties::on(device))?;
     let (mut one, mut other) = (scene.room(size)?, scene.room(size)?);

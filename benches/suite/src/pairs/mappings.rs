@@ -5,7 +5,7 @@ use crate::random::Random;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use gpu_vmm_core::{Access, Backend, Bytes, Operation, PhysicalMemory, Properties, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::hint::black_box;
 
 /// How many mappings.
@@ -18,9 +18,9 @@ const LOOKUPS: u64 = 10_000;
 const CHANGES: u64 = 100;
 
 /// What a lookup among 100,000 may take of one among 10.
-const AT_MOST: f64 = 3.0;
+const TARGET: f64 = 3.0;
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     let granule = scene.backend.device(Operation::QueryDevice, scene.device)?.granularity.bytes();
     let memory = PhysicalMemory::create(scene.backend, granule, Properties::on(scene.device))?;
     let mut few = Full::new(scene, &memory, FEW)?;
@@ -31,7 +31,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
         let name = format!("{FEW} mappings");
         let among = if count == 1 { "1 mapping".to_owned() } else { format!("{count} mappings") };
         let plan = Plan::turns(100).together(LOOKUPS);
-        let plan = if count > 1_000 { plan.at_most(AT_MOST) } else { plan };
+        let plan = if count > 1_000 { plan.at_most(TARGET) } else { plan };
         scene.compare_whole(
             format!("lookup at random places, {among}"),
             &*name,
@@ -61,9 +61,9 @@ pub(super) struct Full<B: Backend> {
 }
 
 impl<B: Backend> Full<B> {
-    fn new<A: Workbench>(scene: &Scene<'_, B, A>, memory: &PhysicalMemory<B>, count: u64) -> Answer<Self>
+    fn new<A: TestKit>(scene: &Scene<'_, B, A>, memory: &PhysicalMemory<B>, count: u64) -> Answer<Self>
     where
-        B: Workbench,
+        B: TestKit,
     {
         Self::of(scene.backend, memory, count)
     }

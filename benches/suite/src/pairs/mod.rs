@@ -1,6 +1,5 @@
 //! What is measured.
 
-mod ahead;
 mod blocks;
 mod calls;
 mod dispatch;
@@ -12,6 +11,7 @@ mod order;
 mod peer;
 mod pieces;
 pub(crate) mod pool;
+mod premap;
 mod records;
 #[cfg(target_os = "linux")]
 mod share;
@@ -21,7 +21,7 @@ pub(crate) mod threads;
 
 use crate::scene::Scene;
 use crate::stop::Answer;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// A pair's name, and what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(crate) struct Pair<B, A> {
 }
 
 /// All of them, in the order in which they are measured.
-pub(crate) fn all<B: Workbench, A: Workbench>() -> Vec<Pair<B, A>> {
+pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
     let pair = |name, what, measure| Pair { about: About { name, what }, measure };
     vec![
         pair("calls", "each call through the library, beside the driver's own", calls::measure),
@@ -68,7 +68,11 @@ pub(crate) fn all<B: Workbench, A: Workbench>() -> Vec<Pair<B, A>> {
             "memory that records take, beside the driver's own and what they are of",
             records::measure,
         ),
-        pair("ahead", "a step of growth that was mapped ahead, beside one on demand", ahead::measure),
+        pair(
+            "premap",
+            "a step of growth that was mapped before it was asked for, compared with one on demand",
+            premap::measure,
+        ),
         pair("swap", "two regions exchange their memory, beside the driver's own calls", swap::measure),
         pair(
             "suspend",
@@ -82,6 +86,6 @@ pub(crate) fn all<B: Workbench, A: Workbench>() -> Vec<Pair<B, A>> {
 }
 
 /// What there is to be measured.
-pub fn about<B: Workbench>() -> Vec<About> {
+pub fn about<B: TestKit>() -> Vec<About> {
     all::<B, B>().iter().map(|pair| pair.about).collect()
 }

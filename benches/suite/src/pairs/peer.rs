@@ -6,9 +6,9 @@ use super::pieces::{grow_by, has_pattern};
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::{Answer, Stop};
 use gpu_vmm_core::{Access, Bytes, DeviceId, PhysicalMemory, Properties, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     let owner = scene.device;
     let reached = |peer: DeviceId| -> Answer<bool> {
         Ok(peer != owner
@@ -38,7 +38,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
 }
 
 /// One size in so many handles, opened to its owner and the peer, or to the owner alone.
-fn grants<B: Workbench, A: Workbench>(
+fn grants<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     peer: DeviceId,
     size: Bytes,
@@ -68,7 +68,7 @@ fn grants<B: Workbench, A: Workbench>(
 }
 
 /// The peer copies.
-fn copies<B: Workbench, A: Workbench>(
+fn copies<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     peer: DeviceId,
     size: Bytes,

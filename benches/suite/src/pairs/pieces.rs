@@ -4,10 +4,10 @@ use crate::raw::{Handle, Raw};
 use crate::scene::Scene;
 use crate::stop::{Answer, Stop};
 use gpu_vmm_core::{Address, Bytes, DeviceId, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// Grows a region to a size, so much at a time.
-pub(super) fn grow_by<B: Workbench>(region: &mut Region<B>, piece: Bytes, size: Bytes) -> Answer {
+pub(super) fn grow_by<B: TestKit>(region: &mut Region<B>, piece: Bytes, size: Bytes) -> Answer {
     while region.end() < size {
         region.grow_to(region.end() + piece)?;
     }
@@ -15,7 +15,7 @@ pub(super) fn grow_by<B: Workbench>(region: &mut Region<B>, piece: Bytes, size: 
 }
 
 /// Fails where a region has not the pattern that was written into it.
-pub(super) fn has_pattern<B: Workbench>(
+pub(super) fn has_pattern<B: TestKit>(
     region: &Region<B>,
     device: DeviceId,
     size: Bytes,
@@ -42,7 +42,7 @@ pub(super) struct ByHand {
 
 impl ByHand {
     /// Addresses alone.
-    pub(super) fn new<B: Workbench, A: Workbench>(
+    pub(super) fn new<B: TestKit, A: TestKit>(
         scene: &Scene<'_, B, A>,
         size: Bytes,
         piece: Bytes,

@@ -7,7 +7,7 @@ use crate::pytorch::Torch;
 use crate::scene::{Plan, Scene};
 use crate::stop::Answer;
 use gpu_vmm_core::{Bytes, Stream};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 const SIZES: [Bytes; 8] = [
     Bytes(512),
@@ -30,9 +30,9 @@ pub(super) const PAIRS: u64 = 1000;
 const PLAN: Plan = Plan::turns(200).together(PAIRS);
 
 /// What a pair may take of the driver's.
-const AT_MOST: f64 = 0.15;
+const TARGET: f64 = 0.15;
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     if scene.is_host() {
         let pool = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
         orders(scene, &pool, &Heap, None)?;
@@ -40,7 +40,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
     }
     let drivers = DriversPool::new(&scene.raw)?;
     let pool = Pooled::new(scene.backend, scene.device, drivers.stream())?;
-    orders(scene, &pool, &drivers, Some(AT_MOST))?;
+    orders(scene, &pool, &drivers, Some(TARGET))?;
     handed(scene, &pool, &drivers)?;
     let Some(folder) = scene.options.torch else { return Ok(()) };
     let torch = Torch::load(folder, &scene.raw)?;
@@ -49,7 +49,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
 }
 
 /// What one thread does.
-pub(crate) fn orders<B: Workbench, A: Workbench, P: Allocator, O: Allocator>(
+pub(crate) fn orders<B: TestKit, A: TestKit, P: Allocator, O: Allocator>(
     scene: &mut Scene<'_, B, A>,
     pool: &P,
     other: &O,
@@ -88,7 +88,7 @@ pub(crate) fn orders<B: Workbench, A: Workbench, P: Allocator, O: Allocator>(
 }
 
 /// What one thread allocates and another one frees.
-pub(crate) fn handed<B: Workbench, A: Workbench, P: Allocator + Sync, O: Allocator + Sync>(
+pub(crate) fn handed<B: TestKit, A: TestKit, P: Allocator + Sync, O: Allocator + Sync>(
     scene: &mut Scene<'_, B, A>,
     pool: &P,
     other: &O,

@@ -7,9 +7,9 @@ use crate::scene::{OURS, Scene, nothing_runs};
 use crate::stop::Answer;
 use gpu_vmm_core::{Bytes, Operation, PhysicalMemory, Properties, Region, Stream};
 use gpu_vmm_pool::Pool;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     let (backend, device) = (scene.backend, scene.device);
     let granule = backend.device(Operation::QueryDevice, device)?.granularity.bytes();
     let memory = PhysicalMemory::create(backend, granule, Properties::on(device))?;
@@ -55,7 +55,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
     Ok(())
 }
 
-fn row<B: Workbench, A: Workbench>(
+fn row<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     what: String,
     beside: &str,

@@ -7,7 +7,7 @@ use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::{Answer, Stop};
 use gpu_vmm_core::{Bytes, Properties, Region};
 use gpu_vmm_share::{Channel, Exporter, ImportOptions};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 const HANDLES: usize = 64;
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     for piece in [Bytes::mib(2), Bytes::mib(16)] {
         scene.needs(Bytes(2 * piece.0 * HANDLES as u64))?;
         share(scene, piece)?;
@@ -26,7 +26,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
     Ok(())
 }
 
-fn share<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, piece: Bytes) -> Answer {
+fn share<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, piece: Bytes) -> Answer {
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let size = Bytes(piece.0 * HANDLES as u64);
     let memory = Properties::on(device).shareable();

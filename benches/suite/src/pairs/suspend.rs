@@ -7,7 +7,7 @@ use crate::scene::{Plan, Scene, nothing_runs, power_of_two};
 use crate::stop::{Answer, Stop};
 use crate::turns::{Times, timed};
 use gpu_vmm_core::{BackingStore, Bytes, Region, StagingRing};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const LEFT: Bytes = Bytes::gib(8);
 /// The threads of the ring that contents go through where they are not kept in page-locked memory.
 const THREADS: usize = 4;
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     let size = scene.fitting(2, Bytes::mib(64), Bytes::gib(8))?;
     for piece in [GIB, Bytes::mib(64), Bytes::mib(2)].into_iter().filter(|piece| *piece <= size) {
         without(scene, size, piece)?;
@@ -35,15 +35,15 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
         return Err(Stop::Skipped(format!("the host has little more than {LEFT}, which are left alone")));
     }
     let size = size.min(in_host);
-    let stash = BackingStore::pinned(scene.backend, size)?;
+    let store = BackingStore::pinned(scene.backend, size)?;
     let copies = Copies::new(scene, size)?;
     // What has been freed just now is cleared by the driver before it can be had again: a resume that comes at once waits
     // for that.
     for piece in [GIB, Bytes::mib(64)].into_iter().filter(|piece| *piece <= size) {
-        with(scene, &copies, (&stash, "page-locked memory"), piece, Duration::ZERO)?;
-        with(scene, &copies, (&stash, "page-locked memory"), piece, Duration::from_millis(500))?;
+        with(scene, &copies, (&store, "page-locked memory"), piece, Duration::ZERO)?;
+        with(scene, &copies, (&store, "page-locked memory"), piece, Duration::from_millis(500))?;
     }
-    drop((stash, copies));
+    drop((store, copies));
 
     let ring = Arc::new(StagingRing::new(scene.backend, THREADS, StagingRing::<B>::CHUNK)?);
     let pageable = BackingStore::pageable(Arc::clone(&ring));
@@ -63,19 +63,19 @@ fn available() -> Answer<Bytes> {
         .ok_or_else(|| Stop::Skipped("the system does not tell how much memory it has left".to_owned()))
 }
 
-fn without<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes, piece: Bytes) -> Answer {
+fn without<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, piece: Bytes) -> Answer {
     let mut region = scene.room(size)?;
     grow_by(&mut region, piece, size)?;
     let mut by_hand = ByHand::new(scene, size, piece)?;
     by_hand.create(Raw::create)?;
     by_hand.map()?;
-    let stash = BackingStore::nothing();
+    let store = BackingStore::nothing();
     scene.compare_whole(
         format!("{size} in handles of {piece}, without contents: suspend, resume"),
         "driver's own calls",
         Plan::turns(2 * TURNS),
         || {
-            region.suspend(&stash, nothing_runs())?;
+            region.suspend(&store, nothing_runs())?;
             Ok(region.resume().map(drop)?)
         },
         || {
@@ -88,10 +88,10 @@ fn without<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>, size: Bytes,
     Ok(region.close(nothing_runs())?)
 }
 
-fn with<B: Workbench, A: Workbench>(
+fn with<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     copies: &Copies,
-    (stash, kept): (&BackingStore<B>, &str),
+    (store, kept): (&BackingStore<B>, &str),
     piece: Bytes,
     asleep: Duration,
 ) -> Answer {
@@ -103,7 +103,7 @@ fn with<B: Workbench, A: Workbench>(
     let times: Times<2> = scene.take(
         plan,
         || {
-            let ([out], ()) = timed(|| Ok(region.suspend(stash, nothing_runs()).map(drop)?))?;
+            let ([out], ()) = timed(|| Ok(region.suspend(store, nothing_runs()).map(drop)?))?;
             std::thread::sleep(asleep);
             let ([back], ()) = timed(|| Ok(region.resume().map(drop)?))?;
             Ok(([out, back], ()))
@@ -135,7 +135,7 @@ struct Copies {
 }
 
 impl Copies {
-    fn new<B: Workbench, A: Workbench>(scene: &Scene<'_, B, A>, size: Bytes) -> Answer<Self> {
+    fn new<B: TestKit, A: TestKit>(scene: &Scene<'_, B, A>, size: Bytes) -> Answer<Self> {
         let raw = scene.raw.clone();
         let (stream, plain) = (raw.stream()?, raw.plain(size)?);
         let mut this = Self { raw, stream, plain, pinned: Vec::new() };

@@ -6,9 +6,9 @@ use crate::raw::Raw;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use gpu_vmm_core::{Bytes, Operation, WaitFor};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     let granule = scene.backend.device(Operation::QueryDevice, scene.device)?.granularity.bytes();
     let size = scene.fitting(4, Bytes::mib(64).max(granule), Bytes::gib(1))?;
     for (handles, turns) in [(1, 400), (16, 400), (512, 40)] {
@@ -19,7 +19,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
     swap(scene, size, 1, 400, ("the device waited for", WaitFor::all_devices()))
 }
 
-fn swap<B: Workbench, A: Workbench>(
+fn swap<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     size: Bytes,
     handles: u64,

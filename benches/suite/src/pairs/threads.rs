@@ -8,7 +8,7 @@ use crate::scene::{OURS, Scene};
 use crate::stop::{Answer, Stop};
 use crate::turns::ratios;
 use gpu_vmm_core::{Bytes, Stream};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ const ROUNDS: usize = 5;
 /// So long one thread is at work.
 const LONG: Duration = Duration::from_millis(20);
 
-pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -> Answer {
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     if scene.is_host() {
         let pool = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
         return compare(scene, &pool, &Heap);
@@ -34,7 +34,7 @@ pub(crate) fn measure<B: Workbench, A: Workbench>(scene: &mut Scene<'_, B, A>) -
     compare(scene, &pool, &drivers)
 }
 
-pub(crate) fn compare<B: Workbench, A: Workbench, P: Allocator + Sync, O: Allocator + Sync>(
+pub(crate) fn compare<B: TestKit, A: TestKit, P: Allocator + Sync, O: Allocator + Sync>(
     scene: &mut Scene<'_, B, A>,
     pool: &P,
     other: &O,
@@ -66,7 +66,7 @@ pub(crate) fn compare<B: Workbench, A: Workbench, P: Allocator + Sync, O: Alloca
     Ok(())
 }
 
-fn tell<B: Workbench, A: Workbench>(
+fn tell<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     what: String,
     beside: String,

@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::refused;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, AccessMap, Alignment, Bytes, Detail, Grant, Region, Reservation};
-use gpu_vmm_testkit::{Workbench, handle_of, pattern_word};
+use gpu_vmm_testkit::{TestKit, handle_of, pattern_word};
 
 cases! { "access":
     /// A new mapping gives no device any access, and the copies that would need it are refused.
@@ -32,17 +32,17 @@ cases! { "access":
 }
 
 /// A region of two granules in one mapping, which the device may write.
-fn open_region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn open_region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.space(2).build().unwrap();
     subject.open(&mut region, Bytes(0), &subject.piece(2));
     region
 }
 
-fn set<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, access: Access) {
+fn set<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, access: Access) {
     region.set_access(Bytes(0), region.end(), subject.device, access).unwrap();
 }
 
-fn none_after_map<B: Workbench>(subject: &Subject<B>) {
+fn none_after_map<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     region.map(Bytes(0), &subject.memory(2)).unwrap();
     assert_eq!(region.access(Bytes(0), subject.device), Access::None);
@@ -51,7 +51,7 @@ fn none_after_map<B: Workbench>(subject: &Subject<B>) {
     refused!(region.count_wrong(subject.device, Bytes(0), Bytes(8), 0), Detail::NoAccess { .. });
 }
 
-fn set_and_changed<B: Workbench>(subject: &Subject<B>) {
+fn set_and_changed<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     region.map(Bytes(0), &subject.memory(2)).unwrap();
     for access in [RW, Access::Read, RW, Access::None, Access::Read, Access::Read, RW] {
@@ -65,7 +65,7 @@ fn set_and_changed<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(&bytes, b"open");
 }
 
-fn read_only_is_checked<B: Workbench>(subject: &Subject<B>) {
+fn read_only_is_checked<B: TestKit>(subject: &Subject<B>) {
     let mut region = open_region(subject);
     let length = region.end();
     subject.write(&mut region, Bytes(0), length, 9);
@@ -80,7 +80,7 @@ fn read_only_is_checked<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(bytes, pattern_word(9, 0).to_ne_bytes());
 }
 
-fn none_is_checked<B: Workbench>(subject: &Subject<B>) {
+fn none_is_checked<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     region.grow_to(subject.units(1)).unwrap();
     region.grow_to(subject.units(2)).unwrap();
@@ -91,7 +91,7 @@ fn none_is_checked<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.unit(), 1);
 }
 
-fn first_and_last_byte<B: Workbench>(subject: &Subject<B>) {
+fn first_and_last_byte<B: TestKit>(subject: &Subject<B>) {
     let mut region = open_region(subject);
     let last = region.end() - Bytes(1);
     assert_eq!([Bytes(0), last].map(|at| region.access(at, subject.device)), [RW, RW]);
@@ -108,7 +108,7 @@ fn first_and_last_byte<B: Workbench>(subject: &Subject<B>) {
     assert!(region.count_wrong(subject.device, word, Bytes(16), 5).is_err());
 }
 
-fn bytes_stay_through_changes<B: Workbench>(subject: &Subject<B>) {
+fn bytes_stay_through_changes<B: TestKit>(subject: &Subject<B>) {
     let mut region = open_region(subject);
     let length = region.end();
     let mut written = None;
@@ -125,7 +125,7 @@ fn bytes_stay_through_changes<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn set_again<B: Workbench>(subject: &Subject<B>) {
+fn set_again<B: TestKit>(subject: &Subject<B>) {
     let mut region = open_region(subject);
     let length = region.end();
     subject.write(&mut region, Bytes(0), length, 3);
@@ -140,7 +140,7 @@ fn set_again<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn read_only_from_the_start<B: Workbench>(subject: &Subject<B>) {
+fn read_only_from_the_start<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(2);
     let mut writer = subject.space(2).build().unwrap();
     subject.open(&mut writer, Bytes(0), &memory);
@@ -152,7 +152,7 @@ fn read_only_from_the_start<B: Workbench>(subject: &Subject<B>) {
     refused!(reader.fill(Bytes(0), Bytes(1), 0), Detail::NoAccess { have: Access::Read, .. });
 }
 
-fn half_allowed_is_refused<B: Workbench>(subject: &Subject<B>) {
+fn half_allowed_is_refused<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(2).build().unwrap();
     let half = subject.granularity();
     for at in [Bytes(0), half] {
@@ -167,7 +167,7 @@ fn half_allowed_is_refused<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), half + half, 2);
 }
 
-fn growth_brings_what_was_said<B: Workbench>(subject: &Subject<B>) {
+fn growth_brings_what_was_said<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(2).access(subject.device, Access::Read).build().unwrap();
     for granules in [1, 2] {
         region.grow_to(subject.granules(granules)).unwrap();
@@ -183,7 +183,7 @@ fn growth_brings_what_was_said<B: Workbench>(subject: &Subject<B>) {
 
 /// Below the regions, since a region answers from its own books.
 #[allow(unsafe_code)]
-fn the_driver_agrees<B: Workbench>(subject: &Subject<B>) {
+fn the_driver_agrees<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(1);
     let size = subject.unit();
     let alignment = Alignment::from(subject.backend.granularity());

@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::{Access, Bytes, Placement, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "access":
     /// One call sets the access of several mappings, and another that of some of them.
@@ -30,7 +30,7 @@ cases! { "access":
 }
 
 /// A region with mappings of these sizes in a row, closed.
-fn mapped<B: Workbench>(subject: &Subject<B>, granules: &[u64]) -> Region<B> {
+fn mapped<B: TestKit>(subject: &Subject<B>, granules: &[u64]) -> Region<B> {
     let mut region = subject.space(granules.iter().sum()).build().unwrap();
     for granules in granules {
         region.map(region.end(), &subject.piece(*granules)).unwrap();
@@ -39,24 +39,24 @@ fn mapped<B: Workbench>(subject: &Subject<B>, granules: &[u64]) -> Region<B> {
 }
 
 /// What the device may do, granule by granule.
-fn rights<B: Workbench>(subject: &Subject<B>, region: &Region<B>) -> Vec<Access> {
+fn rights<B: TestKit>(subject: &Subject<B>, region: &Region<B>) -> Vec<Access> {
     let count = region.end().0 / subject.granularity().0;
     (0..count).map(|granule| region.access(subject.granules(granule), subject.device)).collect()
 }
 
-fn set<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, part: (u64, u64), access: Access) {
+fn set<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, part: (u64, u64), access: Access) {
     let (offset, length) = (subject.granules(part.0), subject.granules(part.1));
     region.set_access(offset, length, subject.device, access).unwrap();
 }
 
 /// Has the device write all and look at all.
-fn use_all<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
+fn use_all<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
     let length = region.end();
     subject.write(region, Bytes(0), length, seed);
     subject.check(region, Bytes(0), length, seed);
 }
 
-fn over_several_mappings<B: Workbench>(subject: &Subject<B>) {
+fn over_several_mappings<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[1, 3, 2]);
     set(subject, &mut region, (0, 6), RW);
     use_all(subject, &mut region, 5);
@@ -65,7 +65,7 @@ fn over_several_mappings<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.granules(6), 5);
 }
 
-fn each_of_three<B: Workbench>(subject: &Subject<B>) {
+fn each_of_three<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2, 2, 2]);
     for at in [0, 2, 4] {
         set(subject, &mut region, (at, 2), RW);
@@ -78,7 +78,7 @@ fn each_of_three<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn overlapping_pairs<B: Workbench>(subject: &Subject<B>) {
+fn overlapping_pairs<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2, 2, 2]);
     set(subject, &mut region, (0, 4), RW);
     subject.write(&mut region, Bytes(0), subject.granules(4), 1);
@@ -88,7 +88,7 @@ fn overlapping_pairs<B: Workbench>(subject: &Subject<B>) {
     use_all(subject, &mut region, 2);
 }
 
-fn all_three<B: Workbench>(subject: &Subject<B>) {
+fn all_three<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2, 2, 2]);
     set(subject, &mut region, (0, 6), RW);
     assert_eq!(rights(subject, &region), [RW; 6]);
@@ -96,7 +96,7 @@ fn all_three<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// On HIP 7.0 to 7.2 a call for a later mapping needs the ones before it; what those have must stay.
-fn each_step_may_differ<B: Workbench>(subject: &Subject<B>) {
+fn each_step_may_differ<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(32).build().unwrap();
     let steps = [RW, Access::Read, RW, Access::Read, Access::None, RW, Access::Read];
     for (access, seed) in steps.into_iter().zip(0..) {
@@ -114,7 +114,7 @@ fn each_step_may_differ<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn in_any_order<B: Workbench>(subject: &Subject<B>) {
+fn in_any_order<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[3, 1, 4, 2, 5]);
     let parts = [(10, 5), (3, 1), (8, 2), (0, 3), (4, 4)];
     for part in parts {
@@ -130,7 +130,7 @@ fn in_any_order<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn behind_a_hole<B: Workbench>(subject: &Subject<B>) {
+fn behind_a_hole<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[2, 1, 3, 2]);
     region.unmap(subject.granules(2), subject.granules(1), idle()).unwrap();
     for (at, length) in [(3, 3), (6, 2), (0, 2)] {
@@ -143,7 +143,7 @@ fn behind_a_hole<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.access(subject.granules(2), subject.device), Access::None);
 }
 
-fn across_a_seam<B: Workbench>(subject: &Subject<B>) {
+fn across_a_seam<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(8);
     let mut region = subject.region(2).at(Placement::Exact(base)).extend_by(subject.unit()).build().unwrap();
     for units in 1..=4 {
@@ -159,7 +159,7 @@ fn across_a_seam<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), region.end(), 1);
 }
 
-fn each_region_has_its_own<B: Workbench>(subject: &Subject<B>) {
+fn each_region_has_its_own<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(2);
     let rights = [RW, Access::None, Access::Read];
     let mut regions: Vec<Region<B>> = Vec::new();
@@ -178,7 +178,7 @@ fn each_region_has_its_own<B: Workbench>(subject: &Subject<B>) {
     subject.check(&regions[2], Bytes(0), memory.size(), 1);
 }
 
-fn every_second_one<B: Workbench>(subject: &Subject<B>) {
+fn every_second_one<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject, &[1; 32]);
     set(subject, &mut region, (0, 32), RW);
     use_all(subject, &mut region, 1);

@@ -6,7 +6,7 @@ use crate::library::flights::{finish, own, queue, registered};
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Bytes, Detail, Operation, PhysicalMemory, Region, Stream, Vendor, WaitFor};
 use gpu_vmm_pool::Pool;
-use gpu_vmm_testkit::{CaptureMode, FaultInject, Workbench};
+use gpu_vmm_testkit::{CaptureMode, FaultInject, TestKit};
 
 cases! { "captures":
     /// Memory is created, mapped, made accessible, grown and unmapped by promise during a capture in every mode, which ends well.
@@ -33,7 +33,7 @@ cases! { "captures":
 }
 
 /// Calls `act` during captures of streams of these kinds, whose graphs can be launched after that.
-fn beside_captures<B: Workbench>(subject: &Subject<B>, kinds: &[Kind], mut act: impl FnMut()) {
+fn beside_captures<B: TestKit>(subject: &Subject<B>, kinds: &[Kind], mut act: impl FnMut()) {
     in_all_modes(subject, kinds, |stream, kind, mode| {
         let region = region(subject);
         begin_with_work(subject, stream, mode, &region);
@@ -45,7 +45,7 @@ fn beside_captures<B: Workbench>(subject: &Subject<B>, kinds: &[Kind], mut act: 
 
 /// Everything that needs no wait.
 #[allow(unsafe_code)]
-fn map_and_unmap<B: Workbench>(subject: &Subject<B>) {
+fn map_and_unmap<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(4).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     region.grow_to(subject.units(3)).unwrap();
@@ -57,12 +57,12 @@ fn map_and_unmap<B: Workbench>(subject: &Subject<B>) {
     region.close(unsafe { WaitFor::nothing() }).unwrap();
 }
 
-fn virtual_memory_goes_on<B: Workbench>(subject: &Subject<B>) {
+fn virtual_memory_goes_on<B: TestKit>(subject: &Subject<B>) {
     beside_captures(subject, &Kind::ALL, || map_and_unmap(subject));
 }
 
 /// Copies, on the default stream.
-fn copy<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>) {
+fn copy<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>) {
     let mut bytes = [0; 4096];
     region.fill(Bytes::ZERO, subject.unit(), 3).unwrap();
     region.write(Bytes::ZERO, &[5; 100]).unwrap();
@@ -70,13 +70,13 @@ fn copy<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>) {
     assert_eq!((bytes[0], bytes[99], bytes[100]), (5, 5, 3));
 }
 
-fn copies_go_on<B: Workbench>(subject: &Subject<B>) {
+fn copies_go_on<B: TestKit>(subject: &Subject<B>) {
     let mut other = region(subject);
     beside_captures(subject, &[Kind::NonBlocking], || copy(subject, &mut other));
 }
 
 /// Events and streams that have nothing to do with the capture.
-fn ask<B: Workbench>(subject: &Subject<B>) {
+fn ask<B: TestKit>(subject: &Subject<B>) {
     let backend = &subject.backend;
     let (mut event, own) = (or_skip(backend.event(subject.device)), own(subject));
     for stream in [own.stream(), Stream::DEFAULT] {
@@ -91,18 +91,18 @@ fn ask<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Ends the case where asking about any event spoils captures.
-fn needs_harmless_questions<B: Workbench>(subject: &Subject<B>) {
+fn needs_harmless_questions<B: TestKit>(subject: &Subject<B>) {
     if subject.backend.queries_spoil_captures() {
         skip("questions about events spoil captures with this driver");
     }
 }
 
-fn questions_spoil_nothing<B: Workbench>(subject: &Subject<B>) {
+fn questions_spoil_nothing<B: TestKit>(subject: &Subject<B>) {
     needs_harmless_questions(subject);
     beside_captures(subject, &[Kind::NonBlocking], || ask(subject));
 }
 
-fn events_from_before<B: Workbench>(subject: &Subject<B>) {
+fn events_from_before<B: TestKit>(subject: &Subject<B>) {
     needs_harmless_questions(subject);
     in_all_modes(subject, &Kind::ALL, |stream, kind, mode| {
         let (region, mut event) = (region(subject), or_skip(subject.backend.event(subject.device)));
@@ -121,7 +121,7 @@ fn events_from_before<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn default_events_from_before<B: Workbench>(subject: &Subject<B>) {
+fn default_events_from_before<B: TestKit>(subject: &Subject<B>) {
     needs_harmless_questions(subject);
     let mut event = or_skip(subject.backend.event(subject.device));
     event.record(Stream::DEFAULT).unwrap();
@@ -132,7 +132,7 @@ fn default_events_from_before<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn after_another_stream<B: Workbench>(subject: &Subject<B>) {
+fn after_another_stream<B: TestKit>(subject: &Subject<B>) {
     in_all_modes(subject, &Kind::ALL, |stream, kind, mode| {
         let region = region(subject);
         let ended = kind.stream(subject);
@@ -149,7 +149,7 @@ fn after_another_stream<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn other_threads_go_on<B: Workbench>(subject: &Subject<B>) {
+fn other_threads_go_on<B: TestKit>(subject: &Subject<B>) {
     needs_harmless_questions(subject);
     let mut other = region(subject);
     beside_captures(subject, &[Kind::NonBlocking], || {
@@ -165,7 +165,7 @@ fn other_threads_go_on<B: Workbench>(subject: &Subject<B>) {
 }
 
 #[allow(unsafe_code)]
-fn begun_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
+fn begun_while_a_pool_marks<B: TestKit>(subject: &Subject<B>) {
     needs_harmless_questions(subject);
     let backend = FaultInject::new(subject.backend.clone());
     for mode in CaptureMode::ALL {
@@ -198,7 +198,7 @@ fn begun_while_a_pool_marks<B: Workbench>(subject: &Subject<B>) {
 }
 
 #[allow(unsafe_code)]
-fn a_blocking_capture_of_any_device<B: Workbench>(subject: &Subject<B>) {
+fn a_blocking_capture_of_any_device<B: TestKit>(subject: &Subject<B>) {
     let backend = &subject.backend;
     if backend.vendor() != Vendor::Cuda {
         skip("only NVIDIA's driver tells of a capture that was not announced");

@@ -6,7 +6,7 @@ use crate::library::flights::own;
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::{Address, Bytes, Detail, Error, Region, Result, Stream, Vendor};
-use gpu_vmm_testkit::{WorkStream, Workbench};
+use gpu_vmm_testkit::{TestKit, WorkStream};
 
 cases! { "captures":
     /// A region that is dropped during an announced capture stays mapped, so that the graph can be launched; the capture ends
@@ -40,7 +40,7 @@ fn is_capturing<T>(result: Result<T>) -> bool {
 }
 
 /// Ends regions of one unit in some way during announced captures, and launches the graph that uses the memory.
-fn end_during_captures<B: Workbench>(subject: &Subject<B>, finish: impl Fn(Region<B>)) {
+fn end_during_captures<B: TestKit>(subject: &Subject<B>, finish: impl Fn(Region<B>)) {
     let backend = &subject.backend;
     in_all_modes(subject, &Kind::ALL, |stream, kind, mode| {
         let (before, free) = (kept(backend), subject.free_here());
@@ -60,19 +60,19 @@ fn end_during_captures<B: Workbench>(subject: &Subject<B>, finish: impl Fn(Regio
     });
 }
 
-fn dropped_when_announced<B: Workbench>(subject: &Subject<B>) {
+fn dropped_when_announced<B: TestKit>(subject: &Subject<B>) {
     end_during_captures(subject, drop);
 }
 
-fn closed_when_announced<B: Workbench>(subject: &Subject<B>) {
+fn closed_when_announced<B: TestKit>(subject: &Subject<B>) {
     end_during_captures(subject, |region| assert!(is_capturing(region.close(idle()))));
 }
 
-fn released_later<B: Workbench>(subject: &Subject<B>) {
+fn released_later<B: TestKit>(subject: &Subject<B>) {
     end_during_captures(subject, Region::release_later);
 }
 
-fn unmapped_when_announced<B: Workbench>(subject: &Subject<B>) {
+fn unmapped_when_announced<B: TestKit>(subject: &Subject<B>) {
     let backend = &subject.backend;
     in_all_modes(subject, &Kind::ALL, |stream, kind, mode| {
         let (before, mut region) = (kept(backend), region(subject));
@@ -89,7 +89,7 @@ fn unmapped_when_announced<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn a_blocking_capture_is_seen<B: Workbench>(subject: &Subject<B>) {
+fn a_blocking_capture_is_seen<B: TestKit>(subject: &Subject<B>) {
     let backend = &subject.backend;
     if backend.vendor() != Vendor::Cuda {
         skip("only NVIDIA's driver tells of a capture that was not announced");
@@ -113,7 +113,7 @@ fn a_blocking_capture_is_seen<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn a_default_stream_is_not_held<B: Workbench>(subject: &Subject<B>) {
+fn a_default_stream_is_not_held<B: TestKit>(subject: &Subject<B>) {
     let backend = &subject.backend;
     if backend.vendor() != Vendor::Cuda {
         skip("only NVIDIA's driver tells of a capture that was not announced");
@@ -129,7 +129,7 @@ fn a_default_stream_is_not_held<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn unannounced<B: Workbench>(subject: &Subject<B>) {
+fn unannounced<B: TestKit>(subject: &Subject<B>) {
     let backend = &subject.backend;
     in_all_modes(subject, &[Kind::NonBlocking], |stream, _, mode| {
         let (before, free) = (kept(backend), subject.free_here());
@@ -146,7 +146,7 @@ fn unannounced<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Drops a region of one unit during an announced capture that has ended when this returns.
-fn keep<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream) -> Address {
+fn keep<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream) -> Address {
     // Should the case end here, the announcement goes first, and the region is not kept.
     let (region, announced) = (region(subject), Announced::new(&subject.backend));
     let at = region.address();
@@ -157,7 +157,7 @@ fn keep<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream) -> Address 
     at
 }
 
-fn collecting_during_a_capture<B: Workbench>(subject: &Subject<B>) {
+fn collecting_during_a_capture<B: TestKit>(subject: &Subject<B>) {
     let (backend, stream) = (&subject.backend, Kind::NonBlocking.stream(subject));
     let before = kept(backend);
     keep(subject, &*stream);
@@ -169,7 +169,7 @@ fn collecting_during_a_capture<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(backend.deferred().collect(backend).unwrap(), Bytes::ZERO, "nothing is left");
 }
 
-fn a_later_wait_collects<B: Workbench>(subject: &Subject<B>) {
+fn a_later_wait_collects<B: TestKit>(subject: &Subject<B>) {
     let (backend, stream) = (&subject.backend, Kind::NonBlocking.stream(subject));
     let (before, free, mut other) = (kept(backend), subject.free_here(), region(subject));
     keep(subject, &*stream);
@@ -180,7 +180,7 @@ fn a_later_wait_collects<B: Workbench>(subject: &Subject<B>) {
     assert_free(subject, free, "everything was collected");
 }
 
-fn several_regions<B: Workbench>(subject: &Subject<B>) {
+fn several_regions<B: TestKit>(subject: &Subject<B>) {
     let (backend, stream) = (&subject.backend, Kind::NonBlocking.stream(subject));
     let (before, free) = (kept(backend), subject.free_here());
     let places = [(); 3].map(|()| keep(subject, &*stream));
@@ -191,7 +191,7 @@ fn several_regions<B: Workbench>(subject: &Subject<B>) {
     assert_free(subject, free, "everything was collected");
 }
 
-fn announced_twice<B: Workbench>(subject: &Subject<B>) {
+fn announced_twice<B: TestKit>(subject: &Subject<B>) {
     let (backend, mut region) = (&subject.backend, region(subject));
     let both = [(); 2].map(|()| Announced::new(backend));
     let [first, second] = both;

@@ -15,10 +15,10 @@ use crate::case::Case;
 use crate::library::flights::{finish, queue};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::{Address, Backend, Bytes, Region, Result};
-use gpu_vmm_testkit::{CaptureMode, Graph, WorkStream, Workbench};
+use gpu_vmm_testkit::{CaptureMode, Graph, TestKit, WorkStream};
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [kept::cases(), beside::cases()].concat()
 }
 
@@ -36,7 +36,7 @@ impl Kind {
     const ALL: [Self; 2] = [Self::Blocking, Self::NonBlocking];
 
     /// A stream of this kind on the chosen device.
-    fn stream<B: Workbench>(self, subject: &Subject<B>) -> Box<dyn WorkStream> {
+    fn stream<B: TestKit>(self, subject: &Subject<B>) -> Box<dyn WorkStream> {
         or_skip(match self {
             Self::Blocking => subject.backend.blocking_stream(subject.device),
             Self::NonBlocking => subject.backend.own_stream(subject.device),
@@ -45,7 +45,7 @@ impl Kind {
 }
 
 /// Calls `act` for every mode of a capture on streams of these kinds.
-fn in_all_modes<B: Workbench>(
+fn in_all_modes<B: TestKit>(
     subject: &Subject<B>,
     kinds: &[Kind],
     mut act: impl FnMut(&dyn WorkStream, Kind, CaptureMode),
@@ -74,13 +74,13 @@ impl<B: Backend> Drop for Announced<'_, B> {
 
 /// Begins a capture, which the case ends on this thread. Ends the case if there are no graphs.
 #[allow(unsafe_code)]
-fn begin<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream, mode: CaptureMode) {
+fn begin<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream, mode: CaptureMode) {
     // SAFETY: the promise of whoever calls this is the same.
     or_skip(unsafe { subject.backend.begin_capture(subject.device, stream.stream(), mode) });
 }
 
 /// The same with work on the first unit of a region.
-fn begin_with_work<B: Workbench>(
+fn begin_with_work<B: TestKit>(
     subject: &Subject<B>,
     stream: &dyn WorkStream,
     mode: CaptureMode,
@@ -90,13 +90,13 @@ fn begin_with_work<B: Workbench>(
     queue(subject, stream, (region, Bytes::ZERO), CAPTURED, 2);
 }
 
-fn end<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream) -> Result<Box<dyn Graph>> {
+fn end<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream) -> Result<Box<dyn Graph>> {
     subject.backend.end_capture(subject.device, stream.stream())
 }
 
 /// Launches a graph and waits for it; then the unit at an address has what was captured, and had not before.
 #[allow(unsafe_code)]
-fn launch<B: Workbench>(subject: &Subject<B>, graph: &dyn Graph, stream: &dyn WorkStream, at: Address) {
+fn launch<B: TestKit>(subject: &Subject<B>, graph: &dyn Graph, stream: &dyn WorkStream, at: Address) {
     // SAFETY: cases launch while the unit is mapped, which is what they look at; it ends its process if it is not.
     let wrong =
         || unsafe { subject.backend.count_wrong(subject.device, at, subject.unit(), CAPTURED).unwrap() };
@@ -108,7 +108,7 @@ fn launch<B: Workbench>(subject: &Subject<B>, graph: &dyn Graph, stream: &dyn Wo
 }
 
 /// A region of one unit with something else in it than what is captured.
-fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.region(2).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     region.write_pattern(subject.device, Bytes::ZERO, subject.unit(), 1).unwrap();
@@ -117,7 +117,7 @@ fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
 
 /// The device has as much free memory as it had, but for what graphs take: AMD's runtime has their arguments there.
 #[track_caller]
-fn assert_free<B: Workbench>(subject: &Subject<B>, had: Bytes, when: &str) {
+fn assert_free<B: TestKit>(subject: &Subject<B>, had: Bytes, when: &str) {
     let has = subject.free_here();
     assert!(has.0.abs_diff(had.0) < subject.unit().0, "{has} of memory are free, and were {had}: {when}");
 }

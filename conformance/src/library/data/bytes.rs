@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Region};
-use gpu_vmm_testkit::{Workbench, pattern_word, write_pattern_words};
+use gpu_vmm_testkit::{TestKit, pattern_word, write_pattern_words};
 
 cases! { "data":
     /// Single bytes are written where they belong, and no other byte changes.
@@ -23,7 +23,7 @@ cases! { "data":
 }
 
 /// A region with one mapping for each granule, filled with a byte.
-fn filled<B: Workbench>(subject: &Subject<B>, granules: u64, value: u8) -> Region<B> {
+fn filled<B: TestKit>(subject: &Subject<B>, granules: u64, value: u8) -> Region<B> {
     let mut region = subject.space(granules).build().unwrap();
     for end in 1..=granules {
         region.grow_to(subject.granules(end)).unwrap();
@@ -32,7 +32,7 @@ fn filled<B: Workbench>(subject: &Subject<B>, granules: u64, value: u8) -> Regio
     region
 }
 
-fn bytes_are_where_they_belong<B: Workbench>(subject: &Subject<B>) {
+fn bytes_are_where_they_belong<B: TestKit>(subject: &Subject<B>) {
     let mut region = filled(subject, 2, 0xee);
     let granule = subject.granularity();
     let last = region.end() - Bytes(1);
@@ -47,7 +47,7 @@ fn bytes_are_where_they_belong<B: Workbench>(subject: &Subject<B>) {
     assert!(all == expected);
 }
 
-fn over_many_mappings<B: Workbench>(subject: &Subject<B>) {
+fn over_many_mappings<B: TestKit>(subject: &Subject<B>) {
     let mut region = filled(subject, 10, 0);
     let mut words = vec![0; (subject.granules(9).0 / 8) as usize];
     write_pattern_words(&mut words, 1, 0);
@@ -59,7 +59,7 @@ fn over_many_mappings<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((back[0], back[bytes.len() + 1]), (0, 0));
 }
 
-fn a_fill_and_no_further<B: Workbench>(subject: &Subject<B>) {
+fn a_fill_and_no_further<B: TestKit>(subject: &Subject<B>) {
     let mut region = filled(subject, 3, 1);
     let granule = subject.granularity();
     let (from, length) = (granule - Bytes(5), granule + Bytes(8));
@@ -71,7 +71,7 @@ fn a_fill_and_no_further<B: Workbench>(subject: &Subject<B>) {
     assert!(all == expected);
 }
 
-fn nothing_is_nothing<B: Workbench>(subject: &Subject<B>) {
+fn nothing_is_nothing<B: TestKit>(subject: &Subject<B>) {
     let mut region = filled(subject, 1, 7);
     for offset in [Bytes(0), subject.granularity(), region.reserved(), Bytes(u64::MAX)] {
         region.write(offset, &[]).unwrap();
@@ -83,7 +83,7 @@ fn nothing_is_nothing<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(first, [7]);
 }
 
-fn host_and_kernel_agree<B: Workbench>(subject: &Subject<B>) {
+fn host_and_kernel_agree<B: TestKit>(subject: &Subject<B>) {
     let mut region = filled(subject, 3, 0);
     let length = region.end();
     let mut words = vec![0; (length.0 / 8) as usize];
@@ -97,7 +97,7 @@ fn host_and_kernel_agree<B: Workbench>(subject: &Subject<B>) {
     assert!(words == back);
 }
 
-fn the_pattern_continues<B: Workbench>(subject: &Subject<B>) {
+fn the_pattern_continues<B: TestKit>(subject: &Subject<B>) {
     let mut region = filled(subject, 4, 0);
     let granule = subject.granularity();
     let part = granule.0 / 8;
@@ -112,7 +112,7 @@ fn the_pattern_continues<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(bytes, pattern_word(100, 5).to_ne_bytes());
 }
 
-fn every_wrong_word_is_seen<B: Workbench>(subject: &Subject<B>) {
+fn every_wrong_word_is_seen<B: TestKit>(subject: &Subject<B>) {
     let mut region = filled(subject, 3, 0);
     let (length, granule) = (region.end(), subject.granularity());
     subject.write(&mut region, Bytes(0), length, 1);

@@ -6,7 +6,7 @@ use crate::library::plain::{Plain, copy};
 use crate::library::tools::refused;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, Detail, Placement, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "data":
     /// A device copies from a plain allocation to a region of several mappings and back.
@@ -23,7 +23,7 @@ cases! { "data":
 }
 
 /// A region of six granules in mappings of different sizes.
-fn mapped<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn mapped<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.space(6).build().unwrap();
     for granules in [1, 3, 6] {
         region.grow_to(subject.granules(granules)).unwrap();
@@ -31,7 +31,7 @@ fn mapped<B: Workbench>(subject: &Subject<B>) -> Region<B> {
     region
 }
 
-fn plain_and_region<B: Workbench>(subject: &Subject<B>) {
+fn plain_and_region<B: TestKit>(subject: &Subject<B>) {
     let length = subject.granules(6);
     let mut plain = Plain::new(subject, subject.device, length);
     let mut region = mapped(subject);
@@ -46,7 +46,7 @@ fn plain_and_region<B: Workbench>(subject: &Subject<B>) {
     assert_ne!(plain.wrong(1), 0);
 }
 
-fn region_to_region<B: Workbench>(subject: &Subject<B>) {
+fn region_to_region<B: TestKit>(subject: &Subject<B>) {
     let length = subject.granules(6);
     let (mut one, mut other) = (mapped(subject), mapped(subject));
     subject.write(&mut one, Bytes(0), length, 1);
@@ -67,7 +67,7 @@ fn region_to_region<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// A region of two reservations, each of one unit, all mapped.
-fn extended<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn extended<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region =
         subject.region(1).at(Placement::Exact(subject.hole(2))).extend_by(subject.unit()).build().unwrap();
     for units in 1..=2 {
@@ -77,7 +77,7 @@ fn extended<B: Workbench>(subject: &Subject<B>) -> Region<B> {
     region
 }
 
-fn refused_copies<B: Workbench>(subject: &Subject<B>) {
+fn refused_copies<B: TestKit>(subject: &Subject<B>) {
     let (granule, length) = (subject.granules(1), subject.granules(2));
     let (mut one, mut other) = (mapped(subject), mapped(subject));
     subject.write(&mut one, Bytes(0), length, 1);
@@ -108,7 +108,7 @@ fn refused_copies<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn within_a_region<B: Workbench>(subject: &Subject<B>) {
+fn within_a_region<B: TestKit>(subject: &Subject<B>) {
     let mut region = mapped(subject);
     let half = subject.granules(3);
     subject.write(&mut region, Bytes(0), half, 1);
@@ -122,7 +122,7 @@ fn within_a_region<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, last, Bytes(8), 1000 + half.0 / 8 - 1);
 }
 
-fn plain_beside_regions<B: Workbench>(subject: &Subject<B>) {
+fn plain_beside_regions<B: TestKit>(subject: &Subject<B>) {
     let length = subject.granules(2);
     let mut plain: Vec<Plain<'_, B>> = (0..3).map(|_| Plain::new(subject, subject.device, length)).collect();
     let mut regions: Vec<Region<B>> = (0..3).map(|_| mapped(subject)).collect();

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::flights::{finish, goes_on, own, queue, start_on};
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Event, Region};
-use gpu_vmm_testkit::{WorkStream, Workbench};
+use gpu_vmm_testkit::{TestKit, WorkStream};
 
 cases! { "event":
     /// Work that is queued on a stream after an event holds it begins when the event is done, and no CPU waits for that.
@@ -24,7 +24,7 @@ cases! { "event":
 
 /// Starts long work on one stream and short work on another one, on the same memory, which `order` keeps apart: what is
 /// there at the end is the second's. True where the first was still going on when all was queued.
-fn in_order<B: Workbench>(
+fn in_order<B: TestKit>(
     subject: &Subject<B>,
     region: &Region<B>,
     times: u32,
@@ -41,7 +41,7 @@ fn in_order<B: Workbench>(
     went_on
 }
 
-fn hold_makes_another_stream_wait<B: Workbench>(subject: &Subject<B>) {
+fn hold_makes_another_stream_wait<B: TestKit>(subject: &Subject<B>) {
     let (mut event, region) = (event(subject), region(subject, 1));
     goes_on(subject, |times| {
         in_order(subject, &region, times, |first, second| {
@@ -51,7 +51,7 @@ fn hold_makes_another_stream_wait<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn hold_keeps_what_was_marked<B: Workbench>(subject: &Subject<B>) {
+fn hold_keeps_what_was_marked<B: TestKit>(subject: &Subject<B>) {
     let region = region(subject, 1);
     goes_on(subject, |times| {
         let free = own(subject);
@@ -65,7 +65,7 @@ fn hold_keeps_what_was_marked<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn done_holds_nothing<B: Workbench>(subject: &Subject<B>) {
+fn done_holds_nothing<B: TestKit>(subject: &Subject<B>) {
     let (mut event, [one, two]) = (event(subject), [(); 2].map(|()| own(subject)));
     event.record(one.stream()).unwrap();
     event.wait().unwrap();
@@ -76,7 +76,7 @@ fn done_holds_nothing<B: Workbench>(subject: &Subject<B>) {
     assert!(event.is_done().unwrap());
 }
 
-fn hold_on_its_own_stream<B: Workbench>(subject: &Subject<B>) {
+fn hold_on_its_own_stream<B: TestKit>(subject: &Subject<B>) {
     let (mut event, own) = (event(subject), own(subject));
     for _ in 0..3 {
         event.record(own.stream()).unwrap();
@@ -86,7 +86,7 @@ fn hold_on_its_own_stream<B: Workbench>(subject: &Subject<B>) {
     assert!(event.is_done().unwrap());
 }
 
-fn a_chain_of_streams<B: Workbench>(subject: &Subject<B>) {
+fn a_chain_of_streams<B: TestKit>(subject: &Subject<B>) {
     let (region, streams) = (region(subject, 1), [(); 4].map(|()| own(subject)));
     let mut events: Vec<Box<dyn Event>> = streams.iter().map(|_| event(subject)).collect();
     for (number, own) in streams.iter().enumerate() {
@@ -102,7 +102,7 @@ fn a_chain_of_streams<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes::ZERO, subject.unit(), 3);
 }
 
-fn hold_on_another_device<B: Workbench>(subject: &Subject<B>) {
+fn hold_on_another_device<B: TestKit>(subject: &Subject<B>) {
     let (device, other) = subject.two_devices();
     let theirs = subject.backend.own_stream(other).unwrap();
     let (mut one, mut two) = (event_on(subject, device), event_on(subject, other));

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::flights::{finish, goes_on, own, queue, start_on};
 use crate::subject::Subject;
 use gpu_vmm_core::Bytes;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "event":
     /// An event that was never recorded is done, is waited for at once, and holds nothing.
@@ -34,7 +34,7 @@ cases! { "event":
     dropped_under_work,
 }
 
-fn never_recorded<B: Workbench>(subject: &Subject<B>) {
+fn never_recorded<B: TestKit>(subject: &Subject<B>) {
     let (event, own) = (event(subject), own(subject));
     assert!(event.is_done().unwrap());
     event.wait().unwrap();
@@ -45,7 +45,7 @@ fn never_recorded<B: Workbench>(subject: &Subject<B>) {
     assert!(event.is_done().unwrap() && own.is_done().unwrap());
 }
 
-fn done_after_the_work<B: Workbench>(subject: &Subject<B>) {
+fn done_after_the_work<B: TestKit>(subject: &Subject<B>) {
     let (mut event, own) = (event(subject), own(subject));
     let mut region = region(subject, 1);
     for stream in [own.stream(), default()] {
@@ -57,7 +57,7 @@ fn done_after_the_work<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn not_done_while_work_runs<B: Workbench>(subject: &Subject<B>) {
+fn not_done_while_work_runs<B: TestKit>(subject: &Subject<B>) {
     let region = region(subject, 1);
     goes_on(subject, |times| {
         let (mut event, own) = (event(subject), own(subject));
@@ -72,7 +72,7 @@ fn not_done_while_work_runs<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn wait_waits<B: Workbench>(subject: &Subject<B>) {
+fn wait_waits<B: TestKit>(subject: &Subject<B>) {
     let (mut event, own, region) = (event(subject), own(subject), region(subject, 1));
     start_on(subject, &*own, (&region, Bytes::ZERO), 1, 1);
     event.record(own.stream()).unwrap();
@@ -81,7 +81,7 @@ fn wait_waits<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes::ZERO, subject.unit(), 1);
 }
 
-fn wait_waits_for_nothing_behind<B: Workbench>(subject: &Subject<B>) {
+fn wait_waits_for_nothing_behind<B: TestKit>(subject: &Subject<B>) {
     let region = region(subject, 2);
     goes_on(subject, |times| {
         let (mut event, own) = (event(subject), own(subject));
@@ -95,7 +95,7 @@ fn wait_waits_for_nothing_behind<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn recorded_again_covers_later_work<B: Workbench>(subject: &Subject<B>) {
+fn recorded_again_covers_later_work<B: TestKit>(subject: &Subject<B>) {
     let (mut event, own, region) = (event(subject), own(subject), region(subject, 1));
     for seed in [1, 2] {
         event.record(own.stream()).unwrap();
@@ -109,7 +109,7 @@ fn recorded_again_covers_later_work<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn recorded_elsewhere_forgets<B: Workbench>(subject: &Subject<B>) {
+fn recorded_elsewhere_forgets<B: TestKit>(subject: &Subject<B>) {
     let region = region(subject, 1);
     goes_on(subject, |times| {
         let (mut event, [busy, free]) = (event(subject), [(); 2].map(|()| own(subject)));
@@ -123,7 +123,7 @@ fn recorded_elsewhere_forgets<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn outlives_its_stream<B: Workbench>(subject: &Subject<B>) {
+fn outlives_its_stream<B: TestKit>(subject: &Subject<B>) {
     let region = region(subject, 1);
     let events = [(); 16].map(|()| {
         let (mut event, own) = (event(subject), own(subject));
@@ -137,7 +137,7 @@ fn outlives_its_stream<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn the_default_stream_is_another<B: Workbench>(subject: &Subject<B>) {
+fn the_default_stream_is_another<B: TestKit>(subject: &Subject<B>) {
     let region = region(subject, 1);
     goes_on(subject, |times| {
         let (mut event, own) = (event(subject), own(subject));
@@ -150,7 +150,7 @@ fn the_default_stream_is_another<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn many_in_order<B: Workbench>(subject: &Subject<B>) {
+fn many_in_order<B: TestKit>(subject: &Subject<B>) {
     let own = own(subject);
     let mut events: Vec<_> = (0..64).map(|_| event(subject)).collect();
     for event in &mut events {
@@ -162,7 +162,7 @@ fn many_in_order<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn asked_by_threads<B: Workbench>(subject: &Subject<B>) {
+fn asked_by_threads<B: TestKit>(subject: &Subject<B>) {
     let (mut event, own, region) = (event(subject), own(subject), region(subject, 1));
     start_on(subject, &*own, (&region, Bytes::ZERO), 1, 1);
     event.record(own.stream()).unwrap();
@@ -182,7 +182,7 @@ fn asked_by_threads<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes::ZERO, subject.unit(), 1);
 }
 
-fn dropped_under_work<B: Workbench>(subject: &Subject<B>) {
+fn dropped_under_work<B: TestKit>(subject: &Subject<B>) {
     let region = region(subject, 1);
     goes_on(subject, |times| {
         let (mut event, own) = (event(subject), own(subject));

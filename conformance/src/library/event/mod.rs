@@ -15,20 +15,20 @@ mod streams;
 use crate::case::Case;
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::{Bytes, DeviceId, Event, Region, Stream};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [marks::cases(), holds::cases(), streams::cases(), refused::cases()].concat()
 }
 
 /// An event of the chosen device.
-fn event<B: Workbench>(subject: &Subject<B>) -> Box<dyn Event> {
+fn event<B: TestKit>(subject: &Subject<B>) -> Box<dyn Event> {
     event_on(subject, subject.device)
 }
 
 /// An event of any.
-fn event_on<B: Workbench>(subject: &Subject<B>, device: DeviceId) -> Box<dyn Event> {
+fn event_on<B: TestKit>(subject: &Subject<B>, device: DeviceId) -> Box<dyn Event> {
     or_skip(subject.backend.event(device))
 }
 
@@ -40,7 +40,7 @@ fn default() -> Stream<'static> {
 }
 
 /// A region with so many units of the chosen device's memory, in which no pattern is.
-fn region<B: Workbench>(subject: &Subject<B>, units: u64) -> Region<B> {
+fn region<B: TestKit>(subject: &Subject<B>, units: u64) -> Region<B> {
     let mut region = subject.region(units).build().unwrap();
     region.grow_to(subject.units(units)).unwrap();
     region.fill(Bytes::ZERO, region.end(), 0).unwrap();

@@ -6,7 +6,7 @@ use crate::library::flights::own;
 use crate::library::tools::refused;
 use crate::subject::Subject;
 use gpu_vmm_core::{Detail, DeviceId, Operation, SyncCalls};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "event":
     /// A device that is not there has no event and no stream, and the host neither.
@@ -17,14 +17,14 @@ cases! { "event":
     each_call_can_fail,
 }
 
-fn a_device_that_is_not_there<B: Workbench>(subject: &Subject<B>) {
+fn a_device_that_is_not_there<B: TestKit>(subject: &Subject<B>) {
     for missing in [DeviceId(subject.backend.devices().len() as u32), DeviceId::HOST] {
         refused!(@CreateEvent subject.backend.event(missing), Detail::NoSuchDevice { .. });
         refused!(@CreateStream subject.backend.own_stream(missing), Detail::NoSuchDevice { .. });
     }
 }
 
-fn a_stream_of_another_device<B: Workbench>(subject: &Subject<B>) {
+fn a_stream_of_another_device<B: TestKit>(subject: &Subject<B>) {
     let (device, other) = subject.two_devices();
     let mut event = event_on(subject, device);
     let [ours, theirs] = [device, other].map(|device| subject.backend.own_stream(device).unwrap());
@@ -37,7 +37,7 @@ fn a_stream_of_another_device<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn each_call_can_fail<B: Workbench>(subject: &Subject<B>) {
+fn each_call_can_fail<B: TestKit>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     let own = own(subject);
     let fails = |call: Operation, answer: gpu_vmm_core::Result<()>| {

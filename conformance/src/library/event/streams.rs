@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::flights::{finish, own, start_on};
 use crate::subject::Subject;
 use gpu_vmm_core::Bytes;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::collections::BTreeSet;
 
 cases! { "event":
@@ -21,7 +21,7 @@ cases! { "event":
     nothing_captures,
 }
 
-fn own_streams_are_apart<B: Workbench>(subject: &Subject<B>) {
+fn own_streams_are_apart<B: TestKit>(subject: &Subject<B>) {
     let streams: Vec<_> = (0..8).map(|_| own(subject)).collect();
     let names: BTreeSet<_> = streams.iter().map(|own| own.stream().as_raw()).collect();
     assert_eq!(names.len(), streams.len(), "two streams are one");
@@ -30,7 +30,7 @@ fn own_streams_are_apart<B: Workbench>(subject: &Subject<B>) {
     assert_ne!(streams[0].stream(), default());
 }
 
-fn an_own_stream_without_work<B: Workbench>(subject: &Subject<B>) {
+fn an_own_stream_without_work<B: TestKit>(subject: &Subject<B>) {
     let own = own(subject);
     assert!(own.is_done().unwrap());
     for _ in 0..3 {
@@ -38,7 +38,7 @@ fn an_own_stream_without_work<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn dropping_an_own_stream_waits<B: Workbench>(subject: &Subject<B>) {
+fn dropping_an_own_stream_waits<B: TestKit>(subject: &Subject<B>) {
     let (mut event, own, region) = (event(subject), own(subject), region(subject, 1));
     start_on(subject, &*own, (&region, Bytes::ZERO), 1, 1);
     event.record(own.stream()).unwrap();
@@ -47,7 +47,7 @@ fn dropping_an_own_stream_waits<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes::ZERO, subject.unit(), 1);
 }
 
-fn own_streams_on_threads<B: Workbench>(subject: &Subject<B>) {
+fn own_streams_on_threads<B: TestKit>(subject: &Subject<B>) {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -62,7 +62,7 @@ fn own_streams_on_threads<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn nothing_captures<B: Workbench>(subject: &Subject<B>) {
+fn nothing_captures<B: TestKit>(subject: &Subject<B>) {
     let (mut event, own) = (event(subject), own(subject));
     for stream in [own.stream(), default()] {
         assert!(!subject.backend.is_capturing(stream).unwrap());

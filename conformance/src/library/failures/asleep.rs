@@ -5,14 +5,14 @@ use super::operations::Row;
 use super::sweep::{Reference, Sweep, injected, same_state};
 use super::undo::{by_plan, each_pair, reclaim};
 use gpu_vmm_core::{Bytes, Detail, Error, RegionState};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
-pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Row<B>) -> u64 {
+pub(super) fn row<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>) -> u64 {
     each_pair(sweep, row, point)
 }
 
-fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, failing: &[u64]) {
+fn point<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, failing: &[u64]) {
     let at = format!("{row}, driver calls {failing:?} failing");
     sweep.unless_disturbed(|| {
         let mut bench = sweep.bench(row.start);

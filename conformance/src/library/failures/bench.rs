@@ -7,7 +7,7 @@ use gpu_vmm_core::{
     Access, Address, BackingKind, BackingStore, BankId, BankedRegion, Bytes, DeviceId, DeviceVec,
     PhysicalMemory, Placement, Properties, Region, StagingRing, WaitFor,
 };
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -35,7 +35,7 @@ pub(super) fn edges(offset: Bytes, length: Bytes) -> [Bytes; 2] {
 /// What an operation has given out.
 #[derive(Debug)]
 #[allow(dead_code)] // held until the bench ends
-pub(super) enum Made<B: Workbench> {
+pub(super) enum Made<B: TestKit> {
     Memory(PhysicalMemory<Faulty<B>>),
     Region(Region<Faulty<B>>),
     Vector(DeviceVec<u64, Faulty<B>>),
@@ -47,7 +47,7 @@ pub(super) enum Made<B: Workbench> {
 
 /// The fields are dropped in this order: whoever has memory mapped goes first.
 #[derive(Debug)]
-pub(super) struct Bench<B: Workbench> {
+pub(super) struct Bench<B: TestKit> {
     pub(super) made: Vec<Made<B>>,
     region: Option<Region<Faulty<B>>>,
     vector: Option<DeviceVec<u64, Faulty<B>>>,
@@ -62,7 +62,7 @@ pub(super) struct Bench<B: Workbench> {
     shared: Option<(PhysicalMemory<Faulty<B>>, OwnedFd)>,
     ring: Option<StagingRing<Faulty<B>>>,
     /// With room for all that is in the region or the vector.
-    pub(super) stash: BackingStore<Faulty<B>>,
+    pub(super) store: BackingStore<Faulty<B>>,
     saved: Option<Saved<B>>,
     pub(super) backend: Faulty<B>,
     pub(super) device: DeviceId,
@@ -74,7 +74,7 @@ pub(super) struct Bench<B: Workbench> {
     pub(super) hole: Address,
 }
 
-impl<B: Workbench> Bench<B> {
+impl<B: TestKit> Bench<B> {
     /// A region has granule 0 mapped, granule 1, which may be read alone, a hole, and granule 3; the first reservation
     /// ends behind granule 4.
     pub(super) fn new(subject: &Subject<B>, hole: Address, start: Start, file: Option<Rc<InFile>>) -> Self {
@@ -110,7 +110,7 @@ impl<B: Workbench> Bench<B> {
         // One thread, so that the calls come in the same order each time. There are more chunks than buffers.
         let chunk = if start.sparse { Bytes(granule.0 / 2) + EDGE } else { granule + EDGE };
         let ring = || StagingRing::new(&backend, 1, chunk).unwrap();
-        let stash = match start.stash {
+        let store = match start.store {
             BackingKind::Pinned => BackingStore::pinned(&backend, size + size).unwrap(),
             BackingKind::Pageable => BackingStore::pageable(ring()),
             BackingKind::File => BackingStore::file(std::env::temp_dir(), ring()),
@@ -132,7 +132,7 @@ impl<B: Workbench> Bench<B> {
                 (memory, fd)
             }),
             ring: start.ring.then(ring),
-            stash,
+            store,
             saved: start.saved.map(|_| Saved::new(subject, &backend, far(subject, hole), file)),
             backend,
             device,
@@ -271,12 +271,12 @@ impl<B: Workbench> Bench<B> {
         self.region.as_mut().expect("a bench with a region")
     }
 
-    /// Suspends the region, or the vector, in the stash.
+    /// Suspends the region, or the vector, in the store.
     pub(super) fn suspend(&mut self) -> gpu_vmm_core::Result<()> {
-        let (stash, done) = (self.stash.clone(), WaitFor::all_devices());
+        let (store, done) = (self.store.clone(), WaitFor::all_devices());
         let did = match &mut self.vector {
-            Some(vector) => vector.suspend(&stash, done)?,
-            None => self.region().suspend(&stash, done)?,
+            Some(vector) => vector.suspend(&store, done)?,
+            None => self.region().suspend(&store, done)?,
         };
         assert!(!did.already);
         Ok(())

@@ -4,14 +4,14 @@ use super::bench::{Bench, Made};
 use super::operations::{Row, keep};
 use super::start::Start;
 use gpu_vmm_core::{BackingKind, BackingStore, Bytes, StagingRing};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// All of them.
-pub(super) fn all<B: Workbench>() -> Vec<Row<B>> {
+pub(super) fn all<B: TestKit>() -> Vec<Row<B>> {
     [suspend(), snapshot()].into_iter().flatten().collect()
 }
 
-fn suspend<B: Workbench>() -> Vec<Row<B>> {
+fn suspend<B: TestKit>() -> Vec<Row<B>> {
     const OF: &str = "Region::suspend";
     const BACK: &str = "Region::resume";
     const PINNED: BackingKind = BackingKind::Pinned;
@@ -30,8 +30,8 @@ fn suspend<B: Workbench>() -> Vec<Row<B>> {
         })
         .looks(),
         Row::new("BackingStore::pinned", "", Start::FREE, |bench| {
-            let stash = BackingStore::pinned(&bench.backend, Bytes::mib(300)).map(Made::BackingStore);
-            keep(bench, stash)
+            let store = BackingStore::pinned(&bench.backend, Bytes::mib(300)).map(Made::BackingStore);
+            keep(bench, store)
         })
         .looks(),
         Row::new(OF, "without contents", Start::EXTENDED, Bench::suspend),
@@ -48,7 +48,7 @@ fn suspend<B: Workbench>() -> Vec<Row<B>> {
     rows
 }
 
-fn snapshot<B: Workbench>() -> Vec<Row<B>> {
+fn snapshot<B: TestKit>() -> Vec<Row<B>> {
     vec![
         // What it maps meanwhile is unmapped a second time where the first try fails.
         Row::new("Snapshot::write", "", Start::TO_SAVE, |bench| bench.saved().write().map(drop))

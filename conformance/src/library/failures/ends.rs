@@ -6,12 +6,12 @@ use super::undo::reclaim;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
 use gpu_vmm_core::{Error, WaitFor};
-use gpu_vmm_testkit::{Live, Workbench};
+use gpu_vmm_testkit::{Live, TestKit};
 
 /// What is held beside the region: one piece of memory.
 const BESIDE: Live = Live { handles: 1, reservations: 0, mappings: 0, bindings: 0 };
 
-pub(super) fn close<B: Workbench>(subject: &Subject<B>) {
+pub(super) fn close<B: TestKit>(subject: &Subject<B>) {
     let sweep = Sweep::new(subject);
     let mut points = 0;
     for first in 0.. {
@@ -39,7 +39,7 @@ pub(super) fn close<B: Workbench>(subject: &Subject<B>) {
 
 /// Closes a region with these driver calls failing: the answer, how many calls there were, and what the destructor has
 /// written down, which is something exactly where something was left behind.
-fn closed<B: Workbench>(sweep: &Sweep<'_, B>, failing: &[u64]) -> (Result<(), Error>, u64, Option<Error>) {
+fn closed<B: TestKit>(sweep: &Sweep<'_, B>, failing: &[u64]) -> (Result<(), Error>, u64, Option<Error>) {
     let mut bench = sweep.bench(Start::EXTENDED);
     let region = bench.take_region().expect("a region");
     bench.backend.fail_each(failing);
@@ -51,7 +51,7 @@ fn closed<B: Workbench>(sweep: &Sweep<'_, B>, failing: &[u64]) -> (Result<(), Er
     (answer, calls, logged)
 }
 
-pub(super) fn dropped<B: Workbench>(subject: &Subject<B>) {
+pub(super) fn dropped<B: TestKit>(subject: &Subject<B>) {
     let sweep = Sweep::new(subject);
     let mut points = 0;
     for failing in 0.. {

@@ -5,17 +5,17 @@ use super::operations::{IDLE, Row, keep};
 use super::start::Start;
 use crate::library::tools::streams_idle;
 use gpu_vmm_core::{BankedRegion, Bytes, MovePath, Region, Result, Stream, WaitFor};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// All of them.
-pub(super) fn all<B: Workbench>() -> Vec<Row<B>> {
+pub(super) fn all<B: TestKit>() -> Vec<Row<B>> {
     [swap(), swap_all(), move_to_device(), sets(), shown()].into_iter().flatten().collect()
 }
 
 #[allow(unsafe_code)]
-fn swap<B: Workbench>() -> Vec<Row<B>> {
+fn swap<B: TestKit>() -> Vec<Row<B>> {
     const OF: &str = "Region::swap";
-    fn part<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, done: WaitFor<'_>) -> Result<()> {
+    fn part<B: TestKit>(bench: &mut Bench<B>, from: u64, count: u64, done: WaitFor<'_>) -> Result<()> {
         let (offset, length) = (bench.at(from), bench.granules(count));
         let (region, beside) = bench.both_regions();
         region.swap(offset, beside, Bytes(0), length, done)
@@ -36,16 +36,16 @@ fn swap<B: Workbench>() -> Vec<Row<B>> {
     ]
 }
 
-fn swap_all<B: Workbench>() -> Vec<Row<B>> {
+fn swap_all<B: TestKit>() -> Vec<Row<B>> {
     vec![Row::new("Region::swap_all", "with a hole", Start::TWIN, |bench| {
         let (region, beside) = bench.both_regions();
         region.swap_all(beside, IDLE)
     })]
 }
 
-fn move_to_device<B: Workbench>() -> Vec<Row<B>> {
+fn move_to_device<B: TestKit>() -> Vec<Row<B>> {
     const OF: &str = "Region::move_to_device";
-    fn fastest<B: Workbench>(bench: &mut Bench<B>) -> Result<()> {
+    fn fastest<B: TestKit>(bench: &mut Bench<B>) -> Result<()> {
         let device = bench.peer;
         bench.region().move_to_device(device, MovePath::Fastest(None), IDLE).map(drop)
     }
@@ -61,8 +61,8 @@ fn move_to_device<B: Workbench>() -> Vec<Row<B>> {
     ]
 }
 
-fn sets<B: Workbench>() -> Vec<Row<B>> {
-    fn show<B: Workbench>(bench: &mut Bench<B>, set: usize) -> Result<()> {
+fn sets<B: TestKit>() -> Vec<Row<B>> {
+    fn show<B: TestKit>(bench: &mut Bench<B>, set: usize) -> Result<()> {
         let set = bench.sets[set];
         bench.slots().select(set, IDLE)
     }
@@ -95,7 +95,7 @@ fn sets<B: Workbench>() -> Vec<Row<B>> {
     ]
 }
 
-fn shown<B: Workbench>() -> Vec<Row<B>> {
+fn shown<B: TestKit>() -> Vec<Row<B>> {
     vec![
         Row::new("BankedRegion::write", "", Start::SLOTS, |bench| bench.slots().write(Bytes(8), &[7; 200]))
             .writes(0, 1),

@@ -39,7 +39,7 @@ pub(crate) use sweep::injected;
 
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "failures":
     /// A create that fails gives no memory and takes none.
@@ -80,7 +80,7 @@ cases! { "failures":
     region_count_wrong,
     /// A ring that cannot be made leaves no page-locked memory behind.
     staging_ring_new,
-    /// A stash that cannot be made leaves no page-locked memory behind.
+    /// A store that cannot be made leaves no page-locked memory behind.
     backing_store_pinned,
     /// A suspend that fails at any call leaves the region active, with its mappings, access and contents.
     region_suspend,
@@ -192,7 +192,7 @@ cases! { "failures":
 
 macro_rules! sweeps {
     ($($case:ident: $sweep:ident($of:literal)),* $(,)?) => {
-        $(fn $case<B: Workbench>(subject: &Subject<B>) {
+        $(fn $case<B: TestKit>(subject: &Subject<B>) {
             sweep::$sweep(subject, $of);
         })*
     };
@@ -272,10 +272,10 @@ sweeps! {
     undoing_restore_regions: double("Restore::regions"),
 }
 
-fn region_close<B: Workbench>(subject: &Subject<B>) {
+fn region_close<B: TestKit>(subject: &Subject<B>) {
     ends::close(subject);
 }
 
-fn region_drop<B: Workbench>(subject: &Subject<B>) {
+fn region_drop<B: TestKit>(subject: &Subject<B>) {
     ends::dropped(subject);
 }

@@ -5,11 +5,11 @@ use super::start::Start;
 use super::{contents, exchanges, vectors};
 use crate::library::tools::streams_idle;
 use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Placement, Properties, Region, Result, Stream, WaitFor};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::fmt;
 
 /// One way in which an operation goes.
-pub(super) struct Row<B: Workbench> {
+pub(super) struct Row<B: TestKit> {
     /// The public function, such as `Region::unmap`.
     pub(super) of: &'static str,
     /// Which way it goes.
@@ -34,13 +34,13 @@ pub(super) struct Row<B: Workbench> {
     pub(super) brings_back: bool,
 }
 
-impl<B: Workbench> fmt::Display for Row<B> {
+impl<B: TestKit> fmt::Display for Row<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.of, self.what)
     }
 }
 
-impl<B: Workbench> Row<B> {
+impl<B: TestKit> Row<B> {
     pub(super) const fn new(
         of: &'static str,
         what: &'static str,
@@ -122,14 +122,14 @@ pub(super) const UNDONE: &[&str] = &[
 ];
 
 /// The rows of one operation.
-pub(super) fn of<B: Workbench>(of: &str) -> Vec<Row<B>> {
+pub(super) fn of<B: TestKit>(of: &str) -> Vec<Row<B>> {
     let mut rows = all();
     rows.retain(|row: &Row<B>| row.of == of);
     rows
 }
 
 /// The whole table.
-pub(super) fn all<B: Workbench>() -> Vec<Row<B>> {
+pub(super) fn all<B: TestKit>() -> Vec<Row<B>> {
     [
         memory(),
         build(),
@@ -149,13 +149,13 @@ pub(super) fn all<B: Workbench>() -> Vec<Row<B>> {
 
 pub(super) const IDLE: WaitFor<'static> = WaitFor::all_devices();
 
-pub(super) fn keep<B: Workbench>(bench: &mut Bench<B>, made: Result<Made<B>>) -> Result<()> {
+pub(super) fn keep<B: TestKit>(bench: &mut Bench<B>, made: Result<Made<B>>) -> Result<()> {
     bench.made.push(made?);
     Ok(())
 }
 
 #[allow(unsafe_code)]
-fn memory<B: Workbench>() -> Vec<Row<B>> {
+fn memory<B: TestKit>() -> Vec<Row<B>> {
     let mut rows = vec![Row::new("PhysicalMemory::create", "", Start::FREE, |bench| {
         let on = Properties::on(bench.device);
         let memory = PhysicalMemory::create(&bench.backend, bench.granules(2), on).map(Made::Memory);
@@ -183,9 +183,9 @@ fn memory<B: Workbench>() -> Vec<Row<B>> {
     rows
 }
 
-fn build<B: Workbench>() -> Vec<Row<B>> {
+fn build<B: TestKit>() -> Vec<Row<B>> {
     const OF: &str = "RegionBuilder::build";
-    fn at<B: Workbench>(bench: &mut Bench<B>, place: Placement) -> Result<()> {
+    fn at<B: TestKit>(bench: &mut Bench<B>, place: Placement) -> Result<()> {
         let builder = Region::builder(&bench.backend).on(bench.device).reserve(bench.granules(1));
         let region = builder.at(place).access(bench.peer, Access::Read).build();
         keep(bench, region.map(Made::Region))
@@ -209,8 +209,8 @@ fn build<B: Workbench>() -> Vec<Row<B>> {
     ]
 }
 
-fn map<B: Workbench>() -> Vec<Row<B>> {
-    fn at<B: Workbench>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
+fn map<B: TestKit>() -> Vec<Row<B>> {
+    fn at<B: TestKit>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
         let (offset, memory) = (bench.at(granule), bench.memory.clone());
         bench.region().map(offset, &memory)
     }
@@ -221,9 +221,9 @@ fn map<B: Workbench>() -> Vec<Row<B>> {
 }
 
 #[allow(unsafe_code)]
-fn unmap<B: Workbench>() -> Vec<Row<B>> {
+fn unmap<B: TestKit>() -> Vec<Row<B>> {
     const OF: &str = "Region::unmap";
-    fn part<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, done: WaitFor<'_>) -> Result<()> {
+    fn part<B: TestKit>(bench: &mut Bench<B>, from: u64, count: u64, done: WaitFor<'_>) -> Result<()> {
         let (offset, length) = (bench.at(from), bench.granules(count));
         bench.region().unmap(offset, length, done)
     }
@@ -241,13 +241,13 @@ fn unmap<B: Workbench>() -> Vec<Row<B>> {
     ]
 }
 
-fn set_access<B: Workbench>() -> Vec<Row<B>> {
+fn set_access<B: TestKit>() -> Vec<Row<B>> {
     const OF: &str = "Region::set_access";
-    fn own<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, access: Access) -> Result<()> {
+    fn own<B: TestKit>(bench: &mut Bench<B>, from: u64, count: u64, access: Access) -> Result<()> {
         let (offset, length, device) = (bench.at(from), bench.granules(count), bench.device);
         bench.region().set_access(offset, length, device, access)
     }
-    fn peer<B: Workbench>(bench: &mut Bench<B>, from: u64, count: u64, access: Access) -> Result<()> {
+    fn peer<B: TestKit>(bench: &mut Bench<B>, from: u64, count: u64, access: Access) -> Result<()> {
         let (offset, length, device) = (bench.at(from), bench.granules(count), bench.peer);
         bench.region().set_access(offset, length, device, access)
     }
@@ -261,29 +261,29 @@ fn set_access<B: Workbench>() -> Vec<Row<B>> {
     ]
 }
 
-fn grow<B: Workbench>() -> Vec<Row<B>> {
+fn grow<B: TestKit>() -> Vec<Row<B>> {
     const OF: &str = "Region::grow_to";
     const ON: &str = "Region::grow_to_on";
     const MOVE: &str = "Region::grow_or_move";
     const MOVE_ON: &str = "Region::grow_or_move_on";
     const SHRINK: &str = "Region::shrink_to";
-    fn to<B: Workbench>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
+    fn to<B: TestKit>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
         let size = bench.at(granule);
         bench.region().grow_to(size).map(drop)
     }
-    fn on_peer<B: Workbench>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
+    fn on_peer<B: TestKit>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
         let (size, device) = (bench.at(granule), bench.peer);
         bench.region().grow_to_on(device, size).map(drop)
     }
-    fn or_move<B: Workbench>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
+    fn or_move<B: TestKit>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
         let size = bench.at(granule);
         bench.region().grow_or_move(size, IDLE).map(drop)
     }
-    fn or_move_on_peer<B: Workbench>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
+    fn or_move_on_peer<B: TestKit>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
         let (size, device) = (bench.at(granule), bench.peer);
         bench.region().grow_or_move_on(device, size, IDLE).map(drop)
     }
-    fn shrink<B: Workbench>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
+    fn shrink<B: TestKit>(bench: &mut Bench<B>, granule: u64) -> Result<()> {
         let size = bench.at(granule);
         bench.region().shrink_to(size, IDLE).map(drop)
     }
@@ -312,9 +312,9 @@ fn grow<B: Workbench>() -> Vec<Row<B>> {
 }
 
 /// On both sides of the seam.
-fn data<B: Workbench>() -> Vec<Row<B>> {
+fn data<B: TestKit>() -> Vec<Row<B>> {
     const AROUND: Bytes = Bytes(100);
-    fn part<B: Workbench>(bench: &Bench<B>) -> (Bytes, [u8; 200]) {
+    fn part<B: TestKit>(bench: &Bench<B>) -> (Bytes, [u8; 200]) {
         (bench.at(5) - AROUND, [7; 200])
     }
     vec![

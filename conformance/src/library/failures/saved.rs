@@ -6,7 +6,7 @@ use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Address, Bytes, PhysicalMemory, Placement, Region, Result, StagingRing};
 use gpu_vmm_snapshot::{Restore, Restored, Snapshot, SnapshotFile, SnapshotStats};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ pub(super) struct InFile {
 }
 
 impl InFile {
-    pub(super) fn new<B: Workbench>(subject: &Subject<B>, address: Address) -> Self {
+    pub(super) fn new<B: TestKit>(subject: &Subject<B>, address: Address) -> Self {
         let saved = Saved::new(subject, &FaultInject::new(subject.backend.clone()), address, None);
         let path = saved.folder.file("saved");
         saved.capture(&path).unwrap();
@@ -34,7 +34,7 @@ impl InFile {
 
 /// A region that is to be captured, or one in a file.
 #[derive(Debug)]
-pub(super) struct Saved<B: Workbench> {
+pub(super) struct Saved<B: TestKit> {
     /// Where it is in a file.
     from: Option<Rc<InFile>>,
     /// Where it is not.
@@ -44,7 +44,7 @@ pub(super) struct Saved<B: Workbench> {
     folder: Folder,
 }
 
-impl<B: Workbench> Saved<B> {
+impl<B: TestKit> Saved<B> {
     /// A region in a file, or one at `address`.
     pub(super) fn new(
         subject: &Subject<B>,
@@ -99,8 +99,8 @@ impl<B: Workbench> Saved<B> {
         let path = self.folder.file("saved");
         let written = self.capture(&path);
         match &written {
-            Ok(tally) => {
-                assert_eq!(SnapshotFile::open(&path).unwrap().tally(), *tally);
+            Ok(stats) => {
+                assert_eq!(SnapshotFile::open(&path).unwrap().stats(), *stats);
                 std::fs::remove_file(&path).unwrap();
             }
             Err(_) => assert_eq!(self.folder.names(), [BESIDE]),

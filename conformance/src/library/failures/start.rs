@@ -2,7 +2,7 @@
 
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, BackingKind};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// What an operation finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +29,9 @@ pub(super) struct Start {
     pub(super) ring: bool,
     /// True where no device may do anything with the mapping that else may be read alone.
     pub(super) closed: bool,
-    /// What kind of stash there is.
-    pub(super) stash: BackingKind,
-    /// True where the region, or the vector, is suspended, in the stash.
+    /// What kind of store there is.
+    pub(super) store: BackingKind,
+    /// True where the region, or the vector, is suspended, in the store.
     pub(super) suspended: bool,
     /// Whether there is a region to be captured, or one in a file.
     pub(super) saved: Option<Kept>,
@@ -80,7 +80,7 @@ impl Start {
         beside: Beside::Nothing,
         ring: false,
         closed: false,
-        stash: BackingKind::Nothing,
+        store: BackingKind::Nothing,
         suspended: false,
         saved: None,
     };
@@ -110,12 +110,12 @@ impl Start {
         Self { beside: Beside::Pieces(pieces), ..self }
     }
 
-    /// The same with a stash of this kind.
-    pub(super) const fn with(self, stash: BackingKind) -> Self {
-        Self { stash, ..self }
+    /// The same with a store of this kind.
+    pub(super) const fn with(self, store: BackingKind) -> Self {
+        Self { store, ..self }
     }
 
-    /// The same, suspended in its stash.
+    /// The same, suspended in its store.
     pub(super) const fn suspended(self) -> Self {
         Self { suspended: true, ..self }
     }
@@ -132,6 +132,6 @@ impl Start {
 }
 
 /// Where a second region is, or one that comes out of a file: behind whatever the first becomes.
-pub(super) fn far<B: Workbench>(subject: &Subject<B>, hole: Address) -> Address {
+pub(super) fn far<B: TestKit>(subject: &Subject<B>, hole: Address) -> Address {
     hole.checked_add(subject.units(48)).unwrap()
 }

@@ -7,7 +7,7 @@ use gpu_vmm_core::{
     Access, Address, AddressRange, Backend, Bytes, Detail, DeviceId, DeviceVec, Error, MappingInfo, Region,
     Vendor,
 };
-use gpu_vmm_testkit::{Live, Workbench};
+use gpu_vmm_testkit::{Live, TestKit};
 
 /// Everything that is compared.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,12 +34,12 @@ pub(super) struct Seen {
     /// How many words at its ends each device finds other than they were written, where it may read.
     pub(super) wrong: [Option<u64>; 2],
     /// Nobody can vouch for it.
-    pub(super) out_of_use: bool,
+    pub(super) poisoned: bool,
 }
 
 impl State {
     /// Looks at everything.
-    pub(super) fn of<B: Workbench>(bench: &Bench<B>, subject: &Subject<B>) -> Self {
+    pub(super) fn of<B: TestKit>(bench: &Bench<B>, subject: &Subject<B>) -> Self {
         let devices = [bench.device, bench.peer];
         let (region, beside) = (bench.seen_region(), bench.seen_beside());
         let see = |region: Option<&Region<Faulty<B>>>, seed| match region {
@@ -61,7 +61,7 @@ impl State {
 
     /// The same for another bench that was made in the same way and that nothing has been done to: what the devices find
     /// in it is known, and takes most of the time to look at. Not so below a vector, where not every word was written.
-    pub(super) fn of_another<B: Workbench>(&self, bench: &Bench<B>, subject: &Subject<B>) -> Self {
+    pub(super) fn of_another<B: TestKit>(&self, bench: &Bench<B>, subject: &Subject<B>) -> Self {
         if bench.vector_if_any().is_some() {
             return Self::of(bench, subject);
         }
@@ -111,12 +111,12 @@ impl State {
 }
 
 /// Where the regions are.
-fn ranges<B: Workbench>(bench: &Bench<B>) -> Vec<AddressRange> {
+fn ranges<B: TestKit>(bench: &Bench<B>) -> Vec<AddressRange> {
     [bench.seen_region(), bench.seen_beside()].into_iter().flatten().flat_map(Region::reservations).collect()
 }
 
 /// What a vector has, by its count and a sum over its ends in which each place counts differently.
-fn sum<B: Workbench>(vector: &DeviceVec<u64, Faulty<B>>) -> Option<(usize, u64)> {
+fn sum<B: TestKit>(vector: &DeviceVec<u64, Faulty<B>>) -> Option<(usize, u64)> {
     let mut ends = vec![0; (EDGE.0 / 8) as usize * 2];
     let (first, last) = ends.split_at_mut((EDGE.0 / 8) as usize);
     vector.read(0, first).ok()?;
@@ -126,13 +126,13 @@ fn sum<B: Workbench>(vector: &DeviceVec<u64, Faulty<B>>) -> Option<(usize, u64)>
 }
 
 /// Free memory of every device, where it comes back at once.
-fn free<B: Workbench>(subject: &Subject<B>) -> Vec<Bytes> {
+fn free<B: TestKit>(subject: &Subject<B>) -> Vec<Bytes> {
     let late = ["memory-stays-until-free", "release-frees-nothing"];
     if late.iter().any(|quirk| subject.has_quirk(quirk)) { Vec::new() } else { subject.free() }
 }
 
 impl Seen {
-    fn of<B: Workbench>(
+    fn of<B: TestKit>(
         bench: &Bench<B>,
         region: &Region<Faulty<B>>,
         mapping: &MappingInfo<'_, Faulty<B>>,
@@ -147,7 +147,7 @@ impl Seen {
             })
         };
         let first = count(devices[0]);
-        let out_of_use = matches!(first.as_ref().map_err(Error::detail), Err(Detail::Poisoned { .. }));
+        let poisoned = matches!(first.as_ref().map_err(Error::detail), Err(Detail::Poisoned { .. }));
         let second = if devices[0] == devices[1] { first.clone() } else { count(devices[1]) };
         let seen = Self {
             offset,
@@ -155,16 +155,16 @@ impl Seen {
             owner: mapping.memory.device(),
             access,
             wrong: [first, second].map(Result::ok),
-            out_of_use,
+            poisoned,
         };
-        if !out_of_use {
+        if !poisoned {
             seen.compare_with_the_driver(&bench.backend, region.address() + offset, devices);
         }
         seen
     }
 
     /// The books must be what the driver does.
-    fn compare_with_the_driver<B: Workbench>(
+    fn compare_with_the_driver<B: TestKit>(
         &self,
         backend: &Faulty<B>,
         address: Address,

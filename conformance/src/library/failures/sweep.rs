@@ -10,26 +10,26 @@ use crate::leaks::TRIES;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note, skip};
 use gpu_vmm_core::{Address, Bytes, Detail, Error, Operation, Result};
-use gpu_vmm_testkit::{Live, Workbench};
+use gpu_vmm_testkit::{Live, TestKit};
 use std::cell::OnceCell;
 use std::rc::Rc;
 
 /// Sweeps over the rows of one public operation.
-pub(super) fn single<B: Workbench>(subject: &Subject<B>, of: &str) {
+pub(super) fn single<B: TestKit>(subject: &Subject<B>, of: &str) {
     sweep(subject, of, |sweep, row| sweep.row(row));
 }
 
 /// Sweeps over the rows of one public operation, with a second failure in what follows the first.
-pub(super) fn double<B: Workbench>(subject: &Subject<B>, of: &str) {
+pub(super) fn double<B: TestKit>(subject: &Subject<B>, of: &str) {
     sweep(subject, of, |sweep, row| undo::row(sweep, row));
 }
 
 /// The same for what leaves a region suspended where it fails.
-pub(super) fn asleep<B: Workbench>(subject: &Subject<B>, of: &str) {
+pub(super) fn asleep<B: TestKit>(subject: &Subject<B>, of: &str) {
     sweep(subject, of, |sweep, row| asleep::row(sweep, row));
 }
 
-fn sweep<B: Workbench>(subject: &Subject<B>, of: &str, row: impl Fn(&Sweep<'_, B>, &Row<B>) -> u64) {
+fn sweep<B: TestKit>(subject: &Subject<B>, of: &str, row: impl Fn(&Sweep<'_, B>, &Row<B>) -> u64) {
     let rows = operations::of::<B>(of);
     assert!(!rows.is_empty(), "the table has no row of {of}");
     let peer = subject.peer();
@@ -45,7 +45,7 @@ fn sweep<B: Workbench>(subject: &Subject<B>, of: &str, row: impl Fn(&Sweep<'_, B
 }
 
 /// A subject with addresses that are free for benches, one after the other.
-pub(super) struct Sweep<'a, B: Workbench> {
+pub(super) struct Sweep<'a, B: TestKit> {
     pub(super) subject: &'a Subject<B>,
     hole: Address,
     /// What benches restore a region from.
@@ -61,7 +61,7 @@ pub(super) struct Reference {
 
 impl Reference {
     /// Fails where an operation that has succeeded came to something else.
-    pub(super) fn check<B: Workbench>(&self, row: &Row<B>, after: &State, at: &str) {
+    pub(super) fn check<B: TestKit>(&self, row: &Row<B>, after: &State, at: &str) {
         let [mut seen, mut right] = [after, &self.after].map(State::shape);
         if row.poisons {
             // What could not be unmapped after that, `poisoning_has_failed` counts.
@@ -78,7 +78,7 @@ impl Reference {
     }
 }
 
-impl<'a, B: Workbench> Sweep<'a, B> {
+impl<'a, B: TestKit> Sweep<'a, B> {
     pub(super) fn new(subject: &'a Subject<B>) -> Self {
         Self { subject, hole: subject.hole(64), file: OnceCell::new() }
     }
@@ -212,7 +212,7 @@ impl<'a, B: Workbench> Sweep<'a, B> {
 pub(super) struct Disturbed(String);
 
 /// Fails where a failure has changed what it must not.
-pub(super) fn same_state<B: Workbench>(
+pub(super) fn same_state<B: TestKit>(
     row: &Row<B>,
     bench: &Bench<B>,
     before: &State,

@@ -11,15 +11,15 @@ use gpu_vmm_core::{
     Access, BackingKind, BackingStore, Bytes, Detail, DeviceId, Error, PhysicalMemory, Placement, Region,
     WaitFor,
 };
-use gpu_vmm_testkit::{Live, Workbench};
+use gpu_vmm_testkit::{Live, TestKit};
 
 /// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
-pub(super) fn row<B: Workbench>(sweep: &Sweep<'_, B>, row: &Row<B>) -> u64 {
+pub(super) fn row<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>) -> u64 {
     each_pair(sweep, row, point)
 }
 
 /// The same with any check of the calls that fail.
-pub(super) fn each_pair<B: Workbench>(
+pub(super) fn each_pair<B: TestKit>(
     sweep: &Sweep<'_, B>,
     row: &Row<B>,
     point: impl Fn(&Sweep<'_, B>, &Row<B>, &Reference, &[u64]),
@@ -41,7 +41,7 @@ pub(super) fn each_pair<B: Workbench>(
 }
 
 /// How many calls the operation makes where one fails.
-fn calls_when_failing<B: Workbench>(sweep: &Sweep<'_, B>, row: &Row<B>, failing: u64) -> u64 {
+fn calls_when_failing<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, failing: u64) -> u64 {
     let mut bench = sweep.bench(row.start);
     bench.backend.fail(failing, 1);
     let answer = (row.run)(&mut bench);
@@ -52,7 +52,7 @@ fn calls_when_failing<B: Workbench>(sweep: &Sweep<'_, B>, row: &Row<B>, failing:
     calls
 }
 
-fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, failing: &[u64]) {
+fn point<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, failing: &[u64]) {
     let at = match failing {
         [first, second] => format!("{row}, driver calls {first} and {second} failing"),
         _ => format!("{row}, all driver calls from {} on failing", failing[0]),
@@ -90,7 +90,7 @@ fn point<B: Workbench>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference
                 }
                 bench.resume().unwrap_or_else(|error| panic!("{at}, the resume: {error}"));
                 let after = sweep.state(&bench);
-                if bench.stash.kind() == BackingKind::Nothing {
+                if bench.store.kind() == BackingKind::Nothing {
                     assert_eq!(after.shape(), before.shape(), "{at}, and then resumed");
                 } else {
                     same_state(row, &bench, &before, after, source, &at)?;
@@ -116,17 +116,17 @@ pub(super) fn by_plan(error: &Error, failing: &[u64]) -> bool {
 }
 
 /// What is not out of use must be as before, and all that was there before must be there still.
-fn rest_is_as_before<B: Workbench>(row: &Row<B>, before: &State, after: &State, at: &str) {
+fn rest_is_as_before<B: TestKit>(row: &Row<B>, before: &State, after: &State, at: &str) {
     for (before, after) in [(&before.mappings, &after.mappings), (&before.beside, &after.beside)] {
         let find = |seen: &[Seen], like: &Seen| {
             seen.iter().find(|other| (other.offset, other.length) == (like.offset, like.length)).cloned()
         };
-        for seen in after.iter().filter(|seen| !seen.out_of_use) {
+        for seen in after.iter().filter(|seen| !seen.poisoned) {
             assert_eq!(Some(seen), find(before, seen).as_ref(), "{at}: vouched for");
         }
         for seen in before {
             let over = |other: &Seen| {
-                other.out_of_use
+                other.poisoned
                     && other.offset < seen.offset + seen.length
                     && seen.offset < other.offset + other.length
             };
@@ -138,19 +138,13 @@ fn rest_is_as_before<B: Workbench>(row: &Row<B>, before: &State, after: &State, 
             );
         }
     }
-    let any = after.mappings.iter().chain(&after.beside).any(|seen| seen.out_of_use);
+    let any = after.mappings.iter().chain(&after.beside).any(|seen| seen.poisoned);
     assert!(any || row.moves, "{at}: nothing is out of use");
     assert!(after.ranges.starts_with(&before.ranges), "{at}: {:?}, {:?}", before.ranges, after.ranges);
 }
 
 /// Nothing touches what is out of use; all else goes on.
-fn rest_works<B: Workbench>(
-    sweep: &Sweep<'_, B>,
-    row: &Row<B>,
-    bench: &mut Bench<B>,
-    after: &State,
-    at: &str,
-) {
+fn rest_works<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, bench: &mut Bench<B>, after: &State, at: &str) {
     let (device, memory, backend) = (bench.device, bench.memory.clone(), bench.backend.clone());
     let (hole, granule) = (bench.at(2), memory.size());
     let mut region = bench.take_region().expect("a region");
@@ -179,15 +173,15 @@ fn rest_works<B: Workbench>(
 }
 
 /// Nothing touches those that are out of use; the others can be used, and are unmapped.
-fn mappings_work<B: Workbench>(
+fn mappings_work<B: TestKit>(
     region: &mut Region<Faulty<B>>,
     seen: &[Seen],
     device: DeviceId,
     memory: &PhysicalMemory<Faulty<B>>,
     at: &str,
 ) {
-    for Seen { offset, length, out_of_use, access, owner, .. } in seen.iter().cloned() {
-        if out_of_use {
+    for Seen { offset, length, poisoned, access, owner, .. } in seen.iter().cloned() {
+        if poisoned {
             let answers = [
                 region.read(offset, &mut [0]),
                 region.write(offset + (length - Bytes(1)), &[0]),
@@ -217,7 +211,7 @@ fn mappings_work<B: Workbench>(
 
 /// Ends a bench, and gives back for the sweep's sake what was left to the end of the process: from how many
 /// reservations.
-pub(super) fn reclaim<B: Workbench>(sweep: &Sweep<'_, B>, bench: Bench<B>, at: &str) -> usize {
+pub(super) fn reclaim<B: TestKit>(sweep: &Sweep<'_, B>, bench: Bench<B>, at: &str) -> usize {
     let backend = bench.end();
     // SAFETY: the bench is gone, and its regions with it.
     let left = unsafe { backend.reclaim() }.unwrap_or_else(|error| panic!("{at}: {error}"));

@@ -4,15 +4,15 @@ use super::bench::{Bench, Made};
 use super::operations::{IDLE, Row, keep};
 use super::start::Start;
 use gpu_vmm_core::{Detail, DeviceVec, Error, Operation, Region, Result};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// All of them, but suspend and resume.
-pub(super) fn all<B: Workbench>() -> Vec<Row<B>> {
+pub(super) fn all<B: TestKit>() -> Vec<Row<B>> {
     [vector(), vector_data()].into_iter().flatten().collect()
 }
 
-fn vector<B: Workbench>() -> Vec<Row<B>> {
-    fn count<B: Workbench>(bench: &Bench<B>, granules: u64) -> usize {
+fn vector<B: TestKit>() -> Vec<Row<B>> {
+    fn count<B: TestKit>(bench: &Bench<B>, granules: u64) -> usize {
         (bench.granules(granules).0 / 8) as usize
     }
     vec![
@@ -57,7 +57,7 @@ fn vector<B: Workbench>() -> Vec<Row<B>> {
     ]
 }
 
-fn vector_data<B: Workbench>() -> Vec<Row<B>> {
+fn vector_data<B: TestKit>() -> Vec<Row<B>> {
     fn expect<T: PartialEq>(seen: T, right: T) -> Result<()> {
         let what = "other elements than were written".to_owned();
         if seen == right {

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::{Access, Bytes, Detail, GrowthKind, Placement};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "grow":
     /// A full region grows into the addresses behind it, at the same address.
@@ -28,7 +28,7 @@ cases! { "grow":
     address_space_is_given_back,
 }
 
-fn extended<B: Workbench>(subject: &Subject<B>) {
+fn extended<B: TestKit>(subject: &Subject<B>) {
     let mut region = full(subject, 4);
     subject.write(&mut region, Bytes(0), subject.units(4), 7);
     let address = region.address();
@@ -39,7 +39,7 @@ fn extended<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.units(6), 7);
 }
 
-fn extended_many_times<B: Workbench>(subject: &Subject<B>) {
+fn extended_many_times<B: TestKit>(subject: &Subject<B>) {
     let mut region = full(subject, 1);
     let address = region.address();
     for units in 2..=65 {
@@ -58,7 +58,7 @@ fn extended_many_times<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn extended_by_as_much_again<B: Workbench>(subject: &Subject<B>) {
+fn extended_by_as_much_again<B: TestKit>(subject: &Subject<B>) {
     let at = Placement::Exact(subject.hole(64));
     let mut region = subject.region(4).at(at).build().unwrap();
     region.grow_to(subject.units(5)).unwrap();
@@ -67,7 +67,7 @@ fn extended_by_as_much_again<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.grow_to(subject.units(8)).unwrap().how, GrowthKind::Within);
 }
 
-fn extended_by_more_than_was_said<B: Workbench>(subject: &Subject<B>) {
+fn extended_by_more_than_was_said<B: TestKit>(subject: &Subject<B>) {
     let mut region = full(subject, 2);
     region.grow_to(subject.units(7) + Bytes(1)).unwrap();
     let sizes: Vec<Bytes> = region.reservations().map(|range| range.size).collect();
@@ -75,7 +75,7 @@ fn extended_by_more_than_was_said<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.end(), subject.units(7) + subject.granularity());
 }
 
-fn a_step_across_the_seam_is_split<B: Workbench>(subject: &Subject<B>) {
+fn a_step_across_the_seam_is_split<B: TestKit>(subject: &Subject<B>) {
     let mut region = full(subject, 4);
     region.shrink_to(Bytes(0), idle()).unwrap();
     region.grow_to(subject.units(2)).unwrap();
@@ -98,7 +98,7 @@ fn a_step_across_the_seam_is_split<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.mapped(), units(2));
 }
 
-fn extended_once_for_all<B: Workbench>(subject: &Subject<B>) {
+fn extended_once_for_all<B: TestKit>(subject: &Subject<B>) {
     let mut region = full(subject, 2);
     region.grow_to(subject.units(4)).unwrap();
     for seed in 0..3 {
@@ -111,7 +111,7 @@ fn extended_once_for_all<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn fixed_address_is_demanded<B: Workbench>(subject: &Subject<B>) {
+fn fixed_address_is_demanded<B: TestKit>(subject: &Subject<B>) {
     let (mut region, _wall) = walled(subject, 4);
     subject.write(&mut region, Bytes(0), subject.units(4), 1);
     let (address, free) = (region.address(), subject.free());
@@ -125,7 +125,7 @@ fn fixed_address_is_demanded<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.units(4), 1);
 }
 
-fn up_to_what_is_in_the_way<B: Workbench>(subject: &Subject<B>) {
+fn up_to_what_is_in_the_way<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(16);
     let _wall = subject.region(1).at(Placement::Exact(base + subject.units(6))).build().unwrap();
     let mut region = subject.region(4).at(Placement::Exact(base)).build().unwrap();
@@ -139,7 +139,7 @@ fn up_to_what_is_in_the_way<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.units(6), 1);
 }
 
-fn address_space_is_given_back<B: Workbench>(subject: &Subject<B>) {
+fn address_space_is_given_back<B: TestKit>(subject: &Subject<B>) {
     let mut region = full(subject, 2);
     for units in [3, 5] {
         region.grow_to(subject.units(units)).unwrap();

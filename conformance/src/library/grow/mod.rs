@@ -15,15 +15,15 @@ mod within;
 use crate::case::Case;
 use crate::subject::Subject;
 use gpu_vmm_core::{Placement, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [within::cases(), extended::cases(), moved::cases(), shrunk::cases()].concat()
 }
 
 /// A region that is full, with free addresses behind it; it is extended by as little as can be.
-fn full<B: Workbench>(subject: &Subject<B>, units: u64) -> Region<B> {
+fn full<B: TestKit>(subject: &Subject<B>, units: u64) -> Region<B> {
     let at = Placement::Exact(subject.hole(512));
     let mut region = subject.region(units).at(at).extend_by(subject.unit()).build().unwrap();
     region.grow_to(subject.units(units)).unwrap();
@@ -31,7 +31,7 @@ fn full<B: Workbench>(subject: &Subject<B>, units: u64) -> Region<B> {
 }
 
 /// The same, and what takes the addresses right behind it.
-fn walled<B: Workbench>(subject: &Subject<B>, units: u64) -> (Region<B>, Region<B>) {
+fn walled<B: TestKit>(subject: &Subject<B>, units: u64) -> (Region<B>, Region<B>) {
     let region = full(subject, units);
     let behind = Placement::Exact(region.range().end());
     let wall = subject.region(1).at(behind).build().unwrap();

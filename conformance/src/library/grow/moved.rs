@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, Detail, GrowthKind, Operation, PhysicalMemory, Placement};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "grow":
     /// A region that may move and must goes to a larger range with its bytes, and its old addresses are free again.
@@ -30,7 +30,7 @@ cases! { "grow":
     remapped_by_hand,
 }
 
-fn remapped<B: Workbench>(subject: &Subject<B>) {
+fn remapped<B: TestKit>(subject: &Subject<B>) {
     let (mut region, wall) = walled(subject, 4);
     subject.write(&mut region, Bytes(0), subject.units(4), 7);
     let before = region.address();
@@ -50,7 +50,7 @@ fn remapped<B: Workbench>(subject: &Subject<B>) {
     drop(wall);
 }
 
-fn moved_only_if_it_must<B: Workbench>(subject: &Subject<B>) {
+fn moved_only_if_it_must<B: TestKit>(subject: &Subject<B>) {
     let mut region = full(subject, 2);
     let address = region.address();
     let growth = region.grow_or_move(subject.units(3), idle()).unwrap();
@@ -59,7 +59,7 @@ fn moved_only_if_it_must<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((growth.how, growth.address, growth.added), (GrowthKind::Within, address, Bytes(0)));
 }
 
-fn remapped_keeps_access_and_aliases<B: Workbench>(subject: &Subject<B>) {
+fn remapped_keeps_access_and_aliases<B: TestKit>(subject: &Subject<B>) {
     let (mut region, _wall) = walled(subject, 2);
     subject.write(&mut region, Bytes(0), subject.units(2), 1);
     let shared = region.mapping_at(Bytes(0)).unwrap().memory.clone();
@@ -75,7 +75,7 @@ fn remapped_keeps_access_and_aliases<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.units(2), 2);
 }
 
-fn moved_into_one_reservation<B: Workbench>(subject: &Subject<B>) {
+fn moved_into_one_reservation<B: TestKit>(subject: &Subject<B>) {
     let mut region = full(subject, 1);
     for units in 2..=4 {
         region.grow_to(subject.units(units)).unwrap();
@@ -93,7 +93,7 @@ fn moved_into_one_reservation<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.unit(), 3);
 }
 
-fn moved_with_a_hole<B: Workbench>(subject: &Subject<B>) {
+fn moved_with_a_hole<B: TestKit>(subject: &Subject<B>) {
     let (mut region, _wall) = walled(subject, 4);
     region.shrink_to(Bytes(0), idle()).unwrap();
     for at in [0, 3] {
@@ -109,14 +109,14 @@ fn moved_with_a_hole<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(mapped, [0, 3, 4].map(|at| subject.units(at)));
 }
 
-fn a_move_takes_no_memory<B: Workbench>(subject: &Subject<B>) {
+fn a_move_takes_no_memory<B: TestKit>(subject: &Subject<B>) {
     let (mut region, _wall) = walled(subject, 4);
     let free = subject.free_here();
     region.grow_or_move(subject.units(6), idle()).unwrap();
     assert_eq!(subject.free_here(), free - subject.units(2));
 }
 
-fn moved_again_and_again<B: Workbench>(subject: &Subject<B>) {
+fn moved_again_and_again<B: TestKit>(subject: &Subject<B>) {
     let (mut region, wall) = walled(subject, 2);
     subject.write(&mut region, Bytes(0), subject.units(2), 1);
     let mut walls = vec![wall];
@@ -132,7 +132,7 @@ fn moved_again_and_again<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn alignment_is_kept<B: Workbench>(subject: &Subject<B>) {
+fn alignment_is_kept<B: TestKit>(subject: &Subject<B>) {
     let (alignment, base) = (Bytes::gib(1), subject.hole(4));
     let at = Placement::Exact(base);
     let mut region = subject.region(1).alignment(alignment).at(at).build().unwrap();
@@ -145,7 +145,7 @@ fn alignment_is_kept<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.unit(), 1);
 }
 
-fn a_move_without_memory<B: Workbench>(subject: &Subject<B>) {
+fn a_move_without_memory<B: TestKit>(subject: &Subject<B>) {
     let (mut region, _wall) = walled(subject, 2);
     subject.write(&mut region, Bytes(0), subject.units(2), 1);
     let _held = subject.memory(1);
@@ -157,7 +157,7 @@ fn a_move_without_memory<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.units(2), 1);
 }
 
-fn remapped_by_hand<B: Workbench>(subject: &Subject<B>) {
+fn remapped_by_hand<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(5).build().unwrap();
     for granules in [2, 5] {
         region.grow_to(subject.granules(granules)).unwrap();

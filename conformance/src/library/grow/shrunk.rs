@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Detail};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "grow":
     /// Shrinking gives back whole handles: one in which the new end falls stays, and the region says where it ends.
@@ -19,7 +19,7 @@ cases! { "grow":
     held_pieces_stay,
 }
 
-fn shrinks_in_whole_handles<B: Workbench>(subject: &Subject<B>) {
+fn shrinks_in_whole_handles<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(16).build().unwrap();
     for units in [2, 4, 8, 16] {
         region.grow_to(subject.units(units)).unwrap();
@@ -35,7 +35,7 @@ fn shrinks_in_whole_handles<B: Workbench>(subject: &Subject<B>) {
     refused!(region.read(subject.units(8), &mut [0]), Detail::NotMapped { .. });
 }
 
-fn shrinks_to_nothing_and_grows_again<B: Workbench>(subject: &Subject<B>) {
+fn shrinks_to_nothing_and_grows_again<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(8).build().unwrap();
     let address = region.address();
     for seed in 0..3 {
@@ -48,7 +48,7 @@ fn shrinks_to_nothing_and_grows_again<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn what_is_left_is_untouched<B: Workbench>(subject: &Subject<B>) {
+fn what_is_left_is_untouched<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(12).build().unwrap();
     for granules in [4, 6, 12] {
         region.grow_to(subject.granules(granules)).unwrap();
@@ -62,7 +62,7 @@ fn what_is_left_is_untouched<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, subject.granules(6), subject.granules(3), 2);
 }
 
-fn no_less_than_nothing<B: Workbench>(subject: &Subject<B>) {
+fn no_less_than_nothing<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(4).build().unwrap();
     region.grow_to(subject.units(3)).unwrap();
     let shrunk = region.shrink_to(subject.units(3), idle()).unwrap();
@@ -77,7 +77,7 @@ fn no_less_than_nothing<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((shrunk.end, shrunk.removed), (subject.units(3), Bytes(0)));
 }
 
-fn held_pieces_stay<B: Workbench>(subject: &Subject<B>) {
+fn held_pieces_stay<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(6).build().unwrap();
     for granules in [2, 6] {
         region.grow_to(subject.granules(granules)).unwrap();

@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, GrowthKind};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "grow":
     /// Inside of its reservation a region grows at the same address and keeps its bytes.
@@ -27,7 +27,7 @@ cases! { "grow":
     memory_is_counted,
 }
 
-fn within<B: Workbench>(subject: &Subject<B>) {
+fn within<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(64).build().unwrap();
     let address = region.address();
     for units in [1, 2, 5, 16, 64] {
@@ -46,7 +46,7 @@ fn within<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 7).unwrap(), 1);
 }
 
-fn sizes_are_rounded_and_said<B: Workbench>(subject: &Subject<B>) {
+fn sizes_are_rounded_and_said<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(4).build().unwrap();
     let least = subject.granularity();
     let growth = region.grow_to(Bytes(1)).unwrap();
@@ -55,7 +55,7 @@ fn sizes_are_rounded_and_said<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((growth.end, growth.added), (least + least, least));
 }
 
-fn one_handle_a_step<B: Workbench>(subject: &Subject<B>) {
+fn one_handle_a_step<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(64).build().unwrap();
     for granules in [1, 8, 64] {
         region.grow_to(subject.granules(granules)).unwrap();
@@ -64,7 +64,7 @@ fn one_handle_a_step<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(lengths, [1, 7, 56].map(|granules| subject.granules(granules)));
 }
 
-fn nothing_to_do<B: Workbench>(subject: &Subject<B>) {
+fn nothing_to_do<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(4).build().unwrap();
     region.grow_to(subject.units(3)).unwrap();
     let free = subject.free();
@@ -75,7 +75,7 @@ fn nothing_to_do<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((subject.free(), region.mappings().count()), (free, 1));
 }
 
-fn unequal_steps<B: Workbench>(subject: &Subject<B>) {
+fn unequal_steps<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(97).build().unwrap();
     for step in [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4] {
         let from = region.end();
@@ -86,7 +86,7 @@ fn unequal_steps<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), region.end(), 7);
 }
 
-fn after_a_hole<B: Workbench>(subject: &Subject<B>) {
+fn after_a_hole<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(16).build().unwrap();
     for units in [2, 4, 6, 8] {
         region.grow_to(subject.units(units)).unwrap();
@@ -99,7 +99,7 @@ fn after_a_hole<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((shrunk.end, shrunk.removed), (subject.units(2), subject.units(5)));
 }
 
-fn behind_what_was_mapped_by_hand<B: Workbench>(subject: &Subject<B>) {
+fn behind_what_was_mapped_by_hand<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(8).build().unwrap();
     let (at, memory) = (subject.granules(3), subject.piece(2));
     subject.open(&mut region, at, &memory);
@@ -112,7 +112,7 @@ fn behind_what_was_mapped_by_hand<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, at, subject.granules(4), 2);
 }
 
-fn up_to_the_last_byte<B: Workbench>(subject: &Subject<B>) {
+fn up_to_the_last_byte<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     region.grow_to(subject.granularity()).unwrap();
     let growth = region.grow_to(region.reserved()).unwrap();
@@ -124,7 +124,7 @@ fn up_to_the_last_byte<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.reservations().len(), 1);
 }
 
-fn memory_is_counted<B: Workbench>(subject: &Subject<B>) {
+fn memory_is_counted<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(16).build().unwrap();
     let before = subject.free_here();
     for granules in [1, 2, 4, 8, 16] {

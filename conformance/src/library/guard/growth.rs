@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, AddressRange, Bytes, Detail, DeviceVec, Error, GrowthKind, Placement, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "guard":
     /// A guarded region grows to its last address, and beyond it no further, though nothing is there: the driver is not
@@ -16,7 +16,7 @@ cases! { "guard":
     vectors,
 }
 
-fn no_growth_into_the_guard<B: Workbench>(subject: &Subject<B>) {
+fn no_growth_into_the_guard<B: TestKit>(subject: &Subject<B>) {
     let at = Placement::Exact(subject.hole(16) + subject.unit());
     for builder in [subject.region(2), subject.region(2).extend_by(subject.unit())] {
         let mut region = builder.guarded().at(at).build().unwrap();
@@ -37,7 +37,7 @@ fn no_growth_into_the_guard<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Whether nothing can be reserved at either end of a range, just outside of it.
-fn is_shut_in<B: Workbench>(subject: &Subject<B>, range: AddressRange) -> bool {
+fn is_shut_in<B: TestKit>(subject: &Subject<B>, range: AddressRange) -> bool {
     let before = Address(range.base.0 - subject.unit().0);
     [before, range.end()].into_iter().all(|beside| {
         let taken = subject.region(1).at(Placement::Exact(beside)).build();
@@ -45,7 +45,7 @@ fn is_shut_in<B: Workbench>(subject: &Subject<B>, range: AddressRange) -> bool {
     })
 }
 
-fn moved_with_its_guard<B: Workbench>(subject: &Subject<B>) {
+fn moved_with_its_guard<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(8) + subject.units(2);
     let guarded = || subject.region(1).guard(subject.units(2)).at(Placement::Exact(base)).build();
     let mut region = guarded().unwrap();
@@ -64,7 +64,7 @@ fn moved_with_its_guard<B: Workbench>(subject: &Subject<B>) {
     drop((region, again));
 }
 
-fn vectors<B: Workbench>(subject: &Subject<B>) {
+fn vectors<B: TestKit>(subject: &Subject<B>) {
     let new = || DeviceVec::<u64, B>::build(subject.region(1).guarded()).unwrap();
     let count = (subject.unit().0 / 8) as usize;
     let (mut fixed, mut movable) = (new(), new().movable());

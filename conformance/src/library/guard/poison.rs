@@ -6,7 +6,7 @@ use crate::library::sharing::{import_of, shareable};
 use crate::library::tools::{has, idle, mapped, write};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::{BackingStore, BankedRegion, Bytes, Handle, POISON, PhysicalMemory, Region};
-use gpu_vmm_testkit::{Workbench, handle_of};
+use gpu_vmm_testkit::{TestKit, handle_of};
 
 cases! { "guard":
     /// Memory that was in a guarded region is all poison once it is freed: by unmapping, shrinking, suspending,
@@ -34,13 +34,13 @@ cases! { "guard":
 const SEED: u64 = 70;
 
 /// The same memory as the library does not know it, mapped.
-fn beside<B: Workbench>(subject: &Subject<B>, memory: &PhysicalMemory<B>) -> Region<B> {
+fn beside<B: TestKit>(subject: &Subject<B>, memory: &PhysicalMemory<B>) -> Region<B> {
     let fd = or_skip(handle_of(memory).export());
     mapped(subject, &[&import_of(subject, fd, memory)])
 }
 
 /// Whether all of a region is poison.
-fn is_poison<B: Workbench>(region: &Region<B>) -> bool {
+fn is_poison<B: TestKit>(region: &Region<B>) -> bool {
     let mut bytes = vec![0; region.end().to_usize().unwrap()];
     region.read(Bytes(0), &mut bytes).unwrap();
     bytes.iter().all(|byte| *byte == POISON)
@@ -48,7 +48,7 @@ fn is_poison<B: Workbench>(region: &Region<B>) -> bool {
 
 /// A guarded region that holds a piece of memory with the pattern, which nobody else holds, and the same memory as only
 /// a stray access would reach it.
-fn stray<B: Workbench>(subject: &Subject<B>) -> (Region<B>, Region<B>) {
+fn stray<B: TestKit>(subject: &Subject<B>) -> (Region<B>, Region<B>) {
     let memory = shareable(subject, 1);
     let mut region = subject.region(1).guarded().build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
@@ -70,7 +70,7 @@ enum Free {
 }
 
 /// Frees all memory of a region. Gives the region where it goes on.
-fn free<B: Workbench>(mut region: Region<B>, how: Free) -> Option<Region<B>> {
+fn free<B: TestKit>(mut region: Region<B>, how: Free) -> Option<Region<B>> {
     match how {
         Free::Unmap => region.unmap(Bytes(0), region.end(), idle()).unwrap(),
         Free::Shrink => assert_eq!(region.shrink_to(Bytes(0), idle()).unwrap().end, Bytes(0)),
@@ -94,7 +94,7 @@ fn free<B: Workbench>(mut region: Region<B>, how: Free) -> Option<Region<B>> {
     Some(region)
 }
 
-fn freed_memory_is_poisoned<B: Workbench>(subject: &Subject<B>) {
+fn freed_memory_is_poisoned<B: TestKit>(subject: &Subject<B>) {
     for how in [Free::Unmap, Free::Shrink, Free::Suspend, Free::Close, Free::Drop, Free::Later] {
         let (region, beside) = stray(subject);
         let left = free(region, how);
@@ -110,7 +110,7 @@ fn freed_memory_is_poisoned<B: Workbench>(subject: &Subject<B>) {
     assert!(logged.is_none(), "{logged:?}");
 }
 
-fn what_is_held_is_not_freed<B: Workbench>(subject: &Subject<B>) {
+fn what_is_held_is_not_freed<B: TestKit>(subject: &Subject<B>) {
     let (region, beside) = stray(subject);
     let held = region.mapping_at(Bytes(0)).unwrap().memory.clone();
     let alias = mapped(subject, &[&held]);
@@ -122,7 +122,7 @@ fn what_is_held_is_not_freed<B: Workbench>(subject: &Subject<B>) {
     assert!(is_poison(&beside));
 }
 
-fn moved_and_then_freed<B: Workbench>(subject: &Subject<B>) {
+fn moved_and_then_freed<B: TestKit>(subject: &Subject<B>) {
     let (mut region, beside) = stray(subject);
     region.grow_or_move(subject.units(2), idle()).unwrap();
     subject.check(&region, Bytes(0), subject.unit(), SEED);
@@ -131,7 +131,7 @@ fn moved_and_then_freed<B: Workbench>(subject: &Subject<B>) {
     assert!(is_poison(&beside));
 }
 
-fn swapped_and_then_freed<B: Workbench>(subject: &Subject<B>) {
+fn swapped_and_then_freed<B: TestKit>(subject: &Subject<B>) {
     let (mut region, gone) = stray(subject);
     let memory = shareable(subject, 1);
     let mut plain = mapped(subject, &[&memory]);
@@ -149,7 +149,7 @@ fn swapped_and_then_freed<B: Workbench>(subject: &Subject<B>) {
     assert!(is_poison(&gone));
 }
 
-fn a_set_that_was_shown<B: Workbench>(subject: &Subject<B>) {
+fn a_set_that_was_shown<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let beside = beside(subject, &memory);
     let mut slots = BankedRegion::build(subject.region(1).guarded()).unwrap();
@@ -165,7 +165,7 @@ fn a_set_that_was_shown<B: Workbench>(subject: &Subject<B>) {
     assert!(is_poison(&beside));
 }
 
-fn exported_memory_is_left_alone<B: Workbench>(subject: &Subject<B>) {
+fn exported_memory_is_left_alone<B: TestKit>(subject: &Subject<B>) {
     let (region, beside) = stray(subject);
     let fd = or_skip(region.mapping_at(Bytes(0)).unwrap().memory.export());
     region.close(idle()).unwrap();
@@ -173,7 +173,7 @@ fn exported_memory_is_left_alone<B: Workbench>(subject: &Subject<B>) {
     drop(fd);
 }
 
-fn imported_memory_is_left_alone<B: Workbench>(subject: &Subject<B>) {
+fn imported_memory_is_left_alone<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let mut own = mapped(subject, &[&memory]);
     write(subject, &mut own, SEED);
@@ -185,7 +185,7 @@ fn imported_memory_is_left_alone<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &own, SEED));
 }
 
-fn without_a_guard<B: Workbench>(subject: &Subject<B>) {
+fn without_a_guard<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let mut region = mapped(subject, &[&memory]);
     write(subject, &mut region, SEED);
@@ -195,7 +195,7 @@ fn without_a_guard<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &beside, SEED));
 }
 
-fn a_piece_of_several<B: Workbench>(subject: &Subject<B>) {
+fn a_piece_of_several<B: TestKit>(subject: &Subject<B>) {
     // Whether such memory can be had at all.
     drop(shareable(subject, 1));
     let builder = subject.region(4).guarded().memory(subject.properties().shareable());

@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Address, Bytes, Detail, Placement, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "guard":
     /// A guard is at least a unit of addresses on either side, and is not counted as the region's.
@@ -29,7 +29,7 @@ cases! { "guard":
     side_by_side,
 }
 
-fn beside_the_region<B: Workbench>(subject: &Subject<B>) {
+fn beside_the_region<B: TestKit>(subject: &Subject<B>) {
     assert_eq!(subject.region(2).build().unwrap().guard(), Bytes(0));
     let region = subject.region(2).guarded().build().unwrap();
     assert_eq!((region.guard(), region.reserved()), (subject.unit(), subject.units(2)));
@@ -38,7 +38,7 @@ fn beside_the_region<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Whether a unit of addresses can be had just there.
-fn is_free<B: Workbench>(subject: &Subject<B>, address: Address) -> bool {
+fn is_free<B: TestKit>(subject: &Subject<B>, address: Address) -> bool {
     match subject.region(1).at(Placement::Exact(address)).build() {
         Ok(_) => true,
         Err(error) if matches!(error.detail(), Detail::AddressTaken { .. }) => false,
@@ -46,7 +46,7 @@ fn is_free<B: Workbench>(subject: &Subject<B>, address: Address) -> bool {
     }
 }
 
-fn nobody_else_lies_there<B: Workbench>(subject: &Subject<B>) {
+fn nobody_else_lies_there<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(8);
     let at = Placement::Exact(base + subject.units(3));
     let region = subject.region(1).guard(subject.units(2)).at(at).build().unwrap();
@@ -60,7 +60,7 @@ fn nobody_else_lies_there<B: Workbench>(subject: &Subject<B>) {
     free([true; 7]);
 }
 
-fn at_an_exact_address<B: Workbench>(subject: &Subject<B>) {
+fn at_an_exact_address<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(6) + subject.units(2);
     for at in [Placement::Exact(base), Placement::Prefer(base)] {
         let region = subject.region(2).guarded().at(at).build().unwrap();
@@ -68,7 +68,7 @@ fn at_an_exact_address<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn where_something_is_in_the_way<B: Workbench>(subject: &Subject<B>) {
+fn where_something_is_in_the_way<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(8);
     let _wall = subject.region(1).at(Placement::Exact(base + subject.units(3))).build().unwrap();
     // In the way of the region, of the guard before it, and of the guard behind it.
@@ -84,7 +84,7 @@ fn where_something_is_in_the_way<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn before_the_first_address<B: Workbench>(subject: &Subject<B>) {
+fn before_the_first_address<B: TestKit>(subject: &Subject<B>) {
     for address in [Address(0), Address(0) + subject.unit()] {
         let guarded = || subject.region(1).guard(subject.units(2));
         let error = guarded().at(Placement::Exact(address)).build().unwrap_err();
@@ -96,7 +96,7 @@ fn before_the_first_address<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn as_large_as_was_asked_for<B: Workbench>(subject: &Subject<B>) {
+fn as_large_as_was_asked_for<B: TestKit>(subject: &Subject<B>) {
     let unit = subject.unit();
     for (asked, units) in
         [(Bytes(0), 0), (Bytes(1), 1), (unit, 1), (unit + Bytes(1), 2), (subject.units(5), 5)]
@@ -106,7 +106,7 @@ fn as_large_as_was_asked_for<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn larger_than_the_address_space<B: Workbench>(subject: &Subject<B>) {
+fn larger_than_the_address_space<B: TestKit>(subject: &Subject<B>) {
     for guard in [Bytes(u64::MAX), Bytes((1 << 47) + 1), Bytes(1 << 46)] {
         refused!(subject.region(1).guard(guard).build(), Detail::AddressSpaceExhausted { .. });
     }
@@ -116,7 +116,7 @@ fn larger_than_the_address_space<B: Workbench>(subject: &Subject<B>) {
     refused!(subject.region(1).guarded().at(Placement::Exact(odd)).build(), Detail::Unaligned { .. }, odd);
 }
 
-fn the_region_is_aligned<B: Workbench>(subject: &Subject<B>) {
+fn the_region_is_aligned<B: TestKit>(subject: &Subject<B>) {
     for alignment in [Bytes(1), Bytes::mib(64), Bytes::gib(1)] {
         let region = subject.region(2).guarded().alignment(alignment).build().unwrap();
         assert!(region.address().is_aligned_to(alignment), "{} for {alignment}", region.address());
@@ -125,20 +125,20 @@ fn the_region_is_aligned<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Has the device write to both ends of a region that is mapped whole.
-fn use_ends<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
+fn use_ends<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
     let granule = subject.granularity();
     let last = region.reserved() - granule;
     subject.write(region, Bytes(0), granule, seed);
     subject.write(region, last, granule, seed + 1);
 }
 
-fn check_ends<B: Workbench>(subject: &Subject<B>, region: &Region<B>, seed: u64) {
+fn check_ends<B: TestKit>(subject: &Subject<B>, region: &Region<B>, seed: u64) {
     let granule = subject.granularity();
     subject.check(region, Bytes(0), granule, seed);
     subject.check(region, region.reserved() - granule, granule, seed + 1);
 }
 
-fn used_to_both_ends<B: Workbench>(subject: &Subject<B>) {
+fn used_to_both_ends<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(2).guarded().build().unwrap();
     region.map(Bytes(0), &subject.memory(1)).unwrap();
     region.grow_to(subject.units(2)).unwrap();
@@ -157,7 +157,7 @@ fn used_to_both_ends<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.mapped(), subject.unit());
 }
 
-fn side_by_side<B: Workbench>(subject: &Subject<B>) {
+fn side_by_side<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(8);
     let at = |units| subject.region(2).guarded().at(Placement::Exact(base + subject.units(units)));
     let mut first = at(1).build().unwrap();

@@ -8,7 +8,7 @@ use gpu_vmm_core::{
     BankedRegion, Bytes, Detail, Error, Granularity, GrowthKind, Location, Operation, PhysicalMemory,
     Placement, Properties, Region,
 };
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "kinds":
     /// Memory of a larger granularity than the region's is mapped at multiples of its own.
@@ -23,7 +23,7 @@ cases! { "kinds":
 }
 
 /// Every kind of memory that there could be.
-fn kinds<B: Workbench>(subject: &Subject<B>) -> [Properties; 6] {
+fn kinds<B: TestKit>(subject: &Subject<B>) -> [Properties; 6] {
     let plain = subject.properties();
     [
         plain,
@@ -36,7 +36,7 @@ fn kinds<B: Workbench>(subject: &Subject<B>) -> [Properties; 6] {
 }
 
 /// The kinds of memory whose granularity is larger than that of all devices. Ends the case if there is none.
-fn larger<B: Workbench>(subject: &Subject<B>) -> Vec<(Properties, Granularity)> {
+fn larger<B: TestKit>(subject: &Subject<B>) -> Vec<(Properties, Granularity)> {
     let own = |properties| {
         Some((properties, subject.backend.granularity_of(Operation::QueryGranularity, &properties).ok()?))
     };
@@ -48,7 +48,7 @@ fn larger<B: Workbench>(subject: &Subject<B>) -> Vec<(Properties, Granularity)> 
     found
 }
 
-fn larger_granularity<B: Workbench>(subject: &Subject<B>) {
+fn larger_granularity<B: TestKit>(subject: &Subject<B>) {
     for (properties, own) in larger(subject) {
         let (memory, region) = mapped(subject, properties);
         assert_eq!((memory.granularity(), region.granularity()), (own, own));
@@ -65,7 +65,7 @@ fn larger_granularity<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn a_move_keeps_the_granularity<B: Workbench>(subject: &Subject<B>) {
+fn a_move_keeps_the_granularity<B: TestKit>(subject: &Subject<B>) {
     for (properties, own) in larger(subject) {
         let memory = PhysicalMemory::create(&subject.backend, own.bytes(), properties).unwrap();
         for guard in [Bytes::ZERO, Bytes(1)] {
@@ -92,7 +92,7 @@ fn a_move_keeps_the_granularity<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn a_move_that_no_address_suits<B: Workbench>(subject: &Subject<B>) {
+fn a_move_that_no_address_suits<B: TestKit>(subject: &Subject<B>) {
     let unit = subject.unit();
     for (properties, own) in larger(subject) {
         if own.bytes() <= unit {
@@ -115,7 +115,7 @@ fn a_move_that_no_address_suits<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn sets_of_a_larger_granularity<B: Workbench>(subject: &Subject<B>) {
+fn sets_of_a_larger_granularity<B: TestKit>(subject: &Subject<B>) {
     let unit = subject.unit();
     for (properties, own) in larger(subject) {
         if own.bytes() <= unit {

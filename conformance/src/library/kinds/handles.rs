@@ -10,7 +10,7 @@ use gpu_vmm_core::{
     Alignment, Bytes, Detail, FabricHandle, Feature, Grant, HandleTypes, Location, PhysicalMemory,
     Properties, Reservation,
 };
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -29,7 +29,7 @@ cases! { "kinds":
     dma_buf_behind_host_memory,
 }
 
-fn handle_types<B: Workbench>(subject: &Subject<B>) {
+fn handle_types<B: TestKit>(subject: &Subject<B>) {
     let types = [
         (HandleTypes::FILE_DESCRIPTOR, Feature::FileDescriptor),
         (HandleTypes::WIN32, Feature::Win32Handle),
@@ -51,7 +51,7 @@ fn is_unsupported<T>(answer: gpu_vmm_core::Result<T>) {
     assert!(matches!(error.detail(), Detail::Unsupported { reason, .. } if !reason.is_empty()), "{error}");
 }
 
-fn only_what_was_asked_for<B: Workbench>(subject: &Subject<B>) {
+fn only_what_was_asked_for<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(1);
     is_unsupported(memory.export());
     is_unsupported(memory.export_fabric());
@@ -70,7 +70,7 @@ fn only_what_was_asked_for<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Imports what a fabric handle stands for.
-fn imported<B: Workbench>(
+fn imported<B: TestKit>(
     subject: &Subject<B>,
     handle: &FabricHandle,
     properties: Properties,
@@ -80,7 +80,7 @@ fn imported<B: Workbench>(
     unsafe { PhysicalMemory::import_fabric(&subject.backend, handle, size, properties) }
 }
 
-fn fabric_handle<B: Workbench>(subject: &Subject<B>) {
+fn fabric_handle<B: TestKit>(subject: &Subject<B>) {
     let properties = subject.properties().exported_as(HandleTypes::FABRIC);
     if !told(subject, Feature::FabricHandle).available {
         is_unsupported(imported(subject, &FabricHandle([0; 64]), properties, subject.granules(1)));
@@ -95,7 +95,7 @@ fn fabric_handle<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Two mappings side by side, of so much each, and what the backend gives for the first, the second, and both.
-fn ranges<B: Workbench>(subject: &Subject<B>) -> (Bytes, [gpu_vmm_core::Result<OwnedFd>; 3]) {
+fn ranges<B: TestKit>(subject: &Subject<B>) -> (Bytes, [gpu_vmm_core::Result<OwnedFd>; 3]) {
     let (backend, properties) = (&subject.backend, subject.properties());
     let size = some(subject, &properties);
     let unit = backend.reservation_unit();
@@ -117,7 +117,7 @@ fn ranges<B: Workbench>(subject: &Subject<B>) -> (Bytes, [gpu_vmm_core::Result<O
     }
 }
 
-fn dma_buf<B: Workbench>(subject: &Subject<B>) {
+fn dma_buf<B: TestKit>(subject: &Subject<B>) {
     let (size, [first, second, both]) = ranges(subject);
     if !told(subject, Feature::DmaBuf).available {
         [first, second, both].into_iter().for_each(is_unsupported);
@@ -136,7 +136,7 @@ fn dma_buf<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn dma_buf_behind_host_memory<B: Workbench>(subject: &Subject<B>) {
+fn dma_buf_behind_host_memory<B: TestKit>(subject: &Subject<B>) {
     for told in [Feature::HostMemory, Feature::DmaBuf].map(|feature| told(subject, feature)) {
         if !told.available {
             skip(told.note);

@@ -10,7 +10,7 @@ use gpu_vmm_core::{
     Access, Bytes, Capability, Detail, DeviceId, Error, Feature, Location, Operation, PhysicalMemory,
     Properties, Region,
 };
-use gpu_vmm_testkit::{Workbench, count_wrong_words, write_pattern_words};
+use gpu_vmm_testkit::{TestKit, count_wrong_words, write_pattern_words};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -36,7 +36,7 @@ cases! { "kinds":
 const HOST: DeviceId = DeviceId::HOST;
 
 /// What the CPU finds at the beginning of a region, as words of the pattern that are wrong.
-fn wrong_for_the_cpu<B: Workbench>(region: &Region<B>, size: Bytes, seed: u64) -> u64 {
+fn wrong_for_the_cpu<B: TestKit>(region: &Region<B>, size: Bytes, seed: u64) -> u64 {
     let words = region.address().as_ptr::<u64>();
     // SAFETY: the host may read so much, and no device writes there meanwhile.
     let words = unsafe { std::slice::from_raw_parts(words, size.0 as usize / 8) };
@@ -44,7 +44,7 @@ fn wrong_for_the_cpu<B: Workbench>(region: &Region<B>, size: Bytes, seed: u64) -
 }
 
 /// Has the CPU write the pattern.
-fn write_by_the_cpu<B: Workbench>(region: &mut Region<B>, size: Bytes, seed: u64) {
+fn write_by_the_cpu<B: TestKit>(region: &mut Region<B>, size: Bytes, seed: u64) {
     let words = region.address().as_ptr::<u64>();
     // SAFETY: the host may write so much, and no device works there meanwhile.
     let words = unsafe { std::slice::from_raw_parts_mut(words, size.0 as usize / 8) };
@@ -52,7 +52,7 @@ fn write_by_the_cpu<B: Workbench>(region: &mut Region<B>, size: Bytes, seed: u64
 }
 
 /// Device and CPU take turns on memory with such properties; or the CPU is refused.
-fn takes_turns<B: Workbench>(subject: &Subject<B>, properties: Properties) -> Result<(), Error> {
+fn takes_turns<B: TestKit>(subject: &Subject<B>, properties: Properties) -> Result<(), Error> {
     let (memory, mut region) = mapped(subject, properties);
     let size = memory.size();
     subject.write(&mut region, Bytes(0), size, SEED);
@@ -86,13 +86,13 @@ fn agrees(told: &Capability, answer: Result<(), Error>) {
     }
 }
 
-fn host_access<B: Workbench>(subject: &Subject<B>) {
+fn host_access<B: TestKit>(subject: &Subject<B>) {
     let told = told(subject, Feature::HostAccess);
     agrees(&told, subject.backend.check_host_access(Operation::QueryAccess, &subject.properties()));
     agrees(&told, takes_turns(subject, subject.properties()));
 }
 
-fn host_access_to_host_memory<B: Workbench>(subject: &Subject<B>) {
+fn host_access_to_host_memory<B: TestKit>(subject: &Subject<B>) {
     let told = told(subject, Feature::HostMemory);
     if !told.available {
         skip(told.note);
@@ -103,7 +103,7 @@ fn host_access_to_host_memory<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(checked.is_ok(), turns.is_ok(), "{checked:?}, {turns:?}");
 }
 
-fn regions_for_the_host<B: Workbench>(subject: &Subject<B>) {
+fn regions_for_the_host<B: TestKit>(subject: &Subject<B>) {
     let size = some(subject, &subject.properties());
     let builder = Region::builder(&subject.backend).on(subject.device).reserve(Bytes(2 * size.0));
     let built = builder.access(subject.device, RW).access(HOST, RW).build();
@@ -119,14 +119,14 @@ fn regions_for_the_host<B: Workbench>(subject: &Subject<B>) {
     agrees(&told, Ok(()));
 }
 
-fn without_access_the_cpu_faults<B: Workbench>(subject: &Subject<B>) {
+fn without_access_the_cpu_faults<B: TestKit>(subject: &Subject<B>) {
     let mut child = subject.child();
     child.receive::<()>();
     child.send(());
     child.finish_by(libc::SIGSEGV);
 }
 
-fn reads_without_access<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn reads_without_access<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     // A fault that ends the process is to leave no file behind.
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
     let (memory, mut region) = mapped(subject, subject.properties());
@@ -136,7 +136,7 @@ fn reads_without_access<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(wrong_for_the_cpu(&region, Bytes(8), SEED), 1);
 }
 
-fn the_host_is_no_device<B: Workbench>(subject: &Subject<B>) {
+fn the_host_is_no_device<B: TestKit>(subject: &Subject<B>) {
     let backend = &subject.backend;
     let size = subject.granules(1);
     let created = PhysicalMemory::create(backend, size, Properties::on(HOST)).map(drop);
@@ -159,7 +159,7 @@ fn the_host_is_no_device<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.access(Bytes(0), HOST), Access::None);
 }
 
-fn beside_what_was_unmapped<B: Workbench>(subject: &Subject<B>) {
+fn beside_what_was_unmapped<B: TestKit>(subject: &Subject<B>) {
     let told = told(subject, Feature::HostMemory);
     if !told.available {
         skip(told.note);
@@ -180,7 +180,7 @@ fn beside_what_was_unmapped<B: Workbench>(subject: &Subject<B>) {
     region.set_access(size, size, HOST, RW).unwrap();
 }
 
-fn addresses_that_the_host_had<B: Workbench>(subject: &Subject<B>) {
+fn addresses_that_the_host_had<B: TestKit>(subject: &Subject<B>) {
     let (memory, mut region) = mapped(subject, subject.properties());
     let size = memory.size();
     or_skip(region.set_access(Bytes(0), size, HOST, RW));

@@ -7,7 +7,7 @@ use crate::library::tools::told;
 use crate::peer::Peer;
 use crate::subject::{Subject, note, or_skip, skip};
 use gpu_vmm_core::{Bytes, Capability, Detail, DeviceId, Feature, Location, PhysicalMemory, Properties};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "kinds":
     /// Memory of the host can be mapped for a device, where the device is said to have such.
@@ -35,7 +35,7 @@ cases! { "kinds":
 }
 
 /// Works, or is refused, as the capability says; it is told back as it was asked for.
-fn as_told<B: Workbench>(subject: &Subject<B>, feature: Feature, properties: Properties) {
+fn as_told<B: TestKit>(subject: &Subject<B>, feature: Feature, properties: Properties) {
     let told = told(subject, feature);
     note(format!("{feature}: {}", if told.available { "there" } else { "not there" }));
     if told.available {
@@ -45,11 +45,11 @@ fn as_told<B: Workbench>(subject: &Subject<B>, feature: Feature, properties: Pro
     }
 }
 
-fn host_memory<B: Workbench>(subject: &Subject<B>) {
+fn host_memory<B: TestKit>(subject: &Subject<B>) {
     as_told(subject, Feature::HostMemory, subject.properties().located(Location::Host));
 }
 
-fn host_node_memory<B: Workbench>(subject: &Subject<B>) {
+fn host_node_memory<B: TestKit>(subject: &Subject<B>) {
     as_told(subject, Feature::HostNodeMemory, subject.properties().located(Location::HostNode(0)));
     let free = subject.free();
     for node in [1 << 20, u32::MAX] {
@@ -60,13 +60,13 @@ fn host_node_memory<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free(), free);
 }
 
-fn compressible<B: Workbench>(subject: &Subject<B>) {
+fn compressible<B: TestKit>(subject: &Subject<B>) {
     let available = told(subject, Feature::Compression).available;
     let memory = works(subject, subject.properties().compressible());
     assert_eq!(memory.properties(), Properties { compressible: available, ..subject.properties() });
 }
 
-fn remote_dma<B: Workbench>(subject: &Subject<B>) {
+fn remote_dma<B: TestKit>(subject: &Subject<B>) {
     let available = told(subject, Feature::RemoteDma).available;
     let asked = subject.properties().remote_dma();
     match PhysicalMemory::create(&subject.backend, subject.granules(1), asked) {
@@ -82,7 +82,7 @@ fn remote_dma<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn properties_are_told<B: Workbench>(subject: &Subject<B>) {
+fn properties_are_told<B: TestKit>(subject: &Subject<B>) {
     let plain = subject.properties();
     assert_eq!(works(subject, plain).properties(), plain);
     if told(subject, Feature::FileDescriptor).available {
@@ -93,14 +93,14 @@ fn properties_are_told<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn flags_that_exclude_each_other<B: Workbench>(subject: &Subject<B>) {
+fn flags_that_exclude_each_other<B: TestKit>(subject: &Subject<B>) {
     let asked = subject.properties().shareable().compressible().remote_dma();
     let memory = or_skip(PhysicalMemory::create(&subject.backend, subject.granules(1), asked));
     let again = import_of(subject, or_skip(memory.export()), &memory);
     assert_eq!(again.properties().compressible, memory.properties().compressible);
 }
 
-fn shareable_host_memory<B: Workbench>(subject: &Subject<B>) {
+fn shareable_host_memory<B: TestKit>(subject: &Subject<B>) {
     for location in [Location::Host, Location::HostNode(0)] {
         let properties = subject.properties().located(location).shareable();
         match PhysicalMemory::create(&subject.backend, subject.granules(1), properties) {
@@ -113,7 +113,7 @@ fn shareable_host_memory<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn more_than_the_host_has<B: Workbench>(subject: &Subject<B>) {
+fn more_than_the_host_has<B: TestKit>(subject: &Subject<B>) {
     let told = told(subject, Feature::HostNodeMemory);
     if !told.available {
         skip(told.note);
@@ -128,19 +128,19 @@ fn more_than_the_host_has<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Which of its features a device is said to have.
-fn features<B: Workbench>(subject: &Subject<B>) -> Vec<bool> {
+fn features<B: TestKit>(subject: &Subject<B>) -> Vec<bool> {
     let all = subject.backend.capabilities(subject.device).unwrap();
     all.into_iter().map(|found| found.available).collect()
 }
 
-fn asked_on_a_full_device<B: Workbench>(subject: &Subject<B>) {
+fn asked_on_a_full_device<B: TestKit>(subject: &Subject<B>) {
     let mut child = subject.child();
     let found = child.receive::<Vec<bool>>();
     child.finish();
     assert_eq!(found, features(subject));
 }
 
-fn asks_on_a_full_device<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn asks_on_a_full_device<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut taken = Vec::new();
     let mut units = subject.free_here().0 / subject.unit().0;
     while units > 0 {
@@ -155,7 +155,7 @@ fn asks_on_a_full_device<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     peer.send(features(subject));
 }
 
-fn asked_before_use<B: Workbench>(subject: &Subject<B>) {
+fn asked_before_use<B: TestKit>(subject: &Subject<B>) {
     let [asked, unasked] = [true, false].map(|first| {
         let mut child = subject.child();
         child.send(first);
@@ -166,7 +166,7 @@ fn asked_before_use<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(asked, unasked);
 }
 
-fn asks_before_use<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn asks_before_use<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let capabilities = || subject.backend.capabilities(subject.device).unwrap();
     if peer.receive::<bool>() {
         capabilities();

@@ -17,22 +17,22 @@ use crate::case::Case;
 use crate::library::tools::assert_names;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Bytes, Detail, Operation, PhysicalMemory, Properties, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [memory::cases(), addresses::cases(), handles::cases(), host::cases()].concat()
 }
 
 const SEED: u64 = 700;
 
 /// How much a case takes of such memory: some granules.
-fn some<B: Workbench>(subject: &Subject<B>, properties: &Properties) -> Bytes {
+fn some<B: TestKit>(subject: &Subject<B>, properties: &Properties) -> Bytes {
     Bytes(3 * subject.backend.granularity_of(Operation::QueryGranularity, properties).unwrap().bytes().0)
 }
 
 /// Such memory in a region of its own, which the chosen device may read and write.
-fn mapped<B: Workbench>(subject: &Subject<B>, properties: Properties) -> (PhysicalMemory<B>, Region<B>) {
+fn mapped<B: TestKit>(subject: &Subject<B>, properties: Properties) -> (PhysicalMemory<B>, Region<B>) {
     let size = some(subject, &properties);
     let memory = PhysicalMemory::create(&subject.backend, size, properties).unwrap();
     assert_eq!(memory.size(), size);
@@ -43,7 +43,7 @@ fn mapped<B: Workbench>(subject: &Subject<B>, properties: Properties) -> (Physic
 }
 
 /// Such memory can be used: in one piece, and by a region that grows with it.
-fn works<B: Workbench>(subject: &Subject<B>, properties: Properties) -> PhysicalMemory<B> {
+fn works<B: TestKit>(subject: &Subject<B>, properties: Properties) -> PhysicalMemory<B> {
     let (memory, mut region) = mapped(subject, properties);
     let size = memory.size();
     region.grow_to(Bytes(2 * size.0)).unwrap();
@@ -58,7 +58,7 @@ fn works<B: Workbench>(subject: &Subject<B>, properties: Properties) -> Physical
 }
 
 /// There is no such memory: the error has a reason, no driver has given any, and no region is made to grow with it.
-fn refused<B: Workbench>(subject: &Subject<B>, properties: Properties) {
+fn refused<B: TestKit>(subject: &Subject<B>, properties: Properties) {
     let free = subject.free();
     let size = subject.granules(3);
     let grown = || {

@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Operation, PhysicalMemory, Placement, Region};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "lifetime":
     /// Closing a region gives back its memory and its addresses, and says that it went well.
@@ -18,7 +18,7 @@ cases! { "lifetime":
 }
 
 /// A region that is full, on a backend that can be told to fail.
-fn full<B: Workbench>(subject: &Subject<B>) -> (FaultInject<B>, Region<FaultInject<B>>) {
+fn full<B: TestKit>(subject: &Subject<B>) -> (FaultInject<B>, Region<FaultInject<B>>) {
     let backend = FaultInject::new(subject.backend.clone());
     let place = Placement::Exact(subject.hole(2));
     let builder = Region::builder(&backend).on(subject.device).reserve(subject.units(2)).at(place);
@@ -29,7 +29,7 @@ fn full<B: Workbench>(subject: &Subject<B>) -> (FaultInject<B>, Region<FaultInje
     (backend, region)
 }
 
-fn close_gives_back<B: Workbench>(subject: &Subject<B>) {
+fn close_gives_back<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free();
     let (_, region) = full(subject);
     let range = region.range();
@@ -39,7 +39,7 @@ fn close_gives_back<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(again.range(), range);
 }
 
-fn close_of_nothing<B: Workbench>(subject: &Subject<B>) {
+fn close_of_nothing<B: TestKit>(subject: &Subject<B>) {
     let (backend, mut region) = full(subject);
     region.shrink_to(Bytes(0), idle()).unwrap();
     backend.fail(0, u64::MAX);
@@ -47,7 +47,7 @@ fn close_of_nothing<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(backend.stop(), 0);
 }
 
-fn close_tells_what_failed<B: Workbench>(subject: &Subject<B>) {
+fn close_tells_what_failed<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free();
     for (failing, call) in [(0, Operation::WaitForDevice), (1, Operation::Unmap)] {
         let (backend, region) = full(subject);
@@ -61,7 +61,7 @@ fn close_tells_what_failed<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn dropping_records_what_failed<B: Workbench>(subject: &Subject<B>) {
+fn dropping_records_what_failed<B: TestKit>(subject: &Subject<B>) {
     let (backend, region) = full(subject);
     let pieces: Vec<PhysicalMemory<FaultInject<B>>> =
         region.mappings().map(|mapping| mapping.memory.clone()).collect();

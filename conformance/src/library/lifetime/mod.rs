@@ -11,9 +11,9 @@ mod order;
 mod rounds;
 
 use crate::case::Case;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [order::cases(), close::cases(), rounds::cases()].concat()
 }

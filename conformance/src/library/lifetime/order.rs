@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Placement, Properties, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -30,14 +30,14 @@ cases! { "lifetime":
 }
 
 /// A region of three granules in which memory is mapped that nobody else holds.
-fn released<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn released<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.space(3).build().unwrap();
     let memory = subject.piece(3);
     region.map(Bytes(0), &memory).unwrap();
     region
 }
 
-fn released_before_use<B: Workbench>(subject: &Subject<B>) {
+fn released_before_use<B: TestKit>(subject: &Subject<B>) {
     let mut region = released(subject);
     let length = region.end();
     // What is created now is other memory.
@@ -50,7 +50,7 @@ fn released_before_use<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), length, 1);
 }
 
-fn released_while_in_use<B: Workbench>(subject: &Subject<B>) {
+fn released_while_in_use<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(2).build().unwrap();
     let memory = subject.piece(2);
     let length = memory.size();
@@ -67,7 +67,7 @@ fn released_while_in_use<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), length, 1);
 }
 
-fn released_after_unmap<B: Workbench>(subject: &Subject<B>) {
+fn released_after_unmap<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(2);
     let mut region = subject.space(2).build().unwrap();
     for written in [false, true] {
@@ -85,7 +85,7 @@ fn released_after_unmap<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free_here(), held + size);
 }
 
-fn memory_outlives_its_region<B: Workbench>(subject: &Subject<B>) {
+fn memory_outlives_its_region<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(2).build().unwrap();
     region.grow_to(subject.granules(2)).unwrap();
     subject.write(&mut region, Bytes(0), subject.granules(2), 1);
@@ -97,7 +97,7 @@ fn memory_outlives_its_region<B: Workbench>(subject: &Subject<B>) {
     subject.check(&other, Bytes(0), subject.granules(2), 1);
 }
 
-fn region_outlives_the_backend<B: Workbench>(subject: &Subject<B>) {
+fn region_outlives_the_backend<B: TestKit>(subject: &Subject<B>) {
     // On host memory this is the only value of a backend of its own.
     let backend = subject.target.open().unwrap();
     let mut region =
@@ -115,7 +115,7 @@ fn region_outlives_the_backend<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Things that hold on to each other.
-fn together<B: Workbench>(subject: &Subject<B>) -> Vec<Box<dyn Any>> {
+fn together<B: TestKit>(subject: &Subject<B>) -> Vec<Box<dyn Any>> {
     let backend = subject.backend.clone();
     let memory = PhysicalMemory::create(&backend, subject.granularity(), subject.properties()).unwrap();
     let regions = [(); 2].map(|()| {
@@ -128,7 +128,7 @@ fn together<B: Workbench>(subject: &Subject<B>) -> Vec<Box<dyn Any>> {
     vec![Box::new(backend), Box::new(memory), Box::new(one), Box::new(other)]
 }
 
-fn dropped_in_any_order<B: Workbench>(subject: &Subject<B>) {
+fn dropped_in_any_order<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free();
     for mut order in 0..24 {
         let mut all = together(subject);
@@ -141,7 +141,7 @@ fn dropped_in_any_order<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn dropped_while_mapped<B: Workbench>(subject: &Subject<B>) {
+fn dropped_while_mapped<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free();
     let place = Placement::Exact(subject.hole(8));
     for _ in 0..3 {
@@ -156,7 +156,7 @@ fn dropped_while_mapped<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn dropped_on_another_thread<B: Workbench>(subject: &Subject<B>) {
+fn dropped_on_another_thread<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(1);
     let place = Placement::Exact(base);
     let before = subject.free();
@@ -170,7 +170,7 @@ fn dropped_on_another_thread<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn dropped_by_a_panic<B: Workbench>(subject: &Subject<B>) {
+fn dropped_by_a_panic<B: TestKit>(subject: &Subject<B>) {
     let place = Placement::Exact(subject.hole(1));
     let before = subject.free();
     let unwound = catch_unwind(AssertUnwindSafe(|| {

@@ -5,7 +5,7 @@ use crate::leaks;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject, skip};
 use gpu_vmm_core::{Bytes, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "lifetime":
     /// Free memory is what it has to be after each single step of a piece's life.
@@ -26,7 +26,7 @@ cases! { "lifetime":
     kept_addresses_come_back,
 }
 
-fn counted_at_every_step<B: Workbench>(subject: &Subject<B>) {
+fn counted_at_every_step<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free_here();
     let mut region = subject.space(8).build().unwrap();
     assert_eq!(subject.free_here(), before, "addresses");
@@ -51,7 +51,7 @@ fn counted_at_every_step<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// A region of so many granules in steps of one, used at both ends.
-fn used<B: Workbench>(subject: &Subject<B>, granules: u64, seed: u64) -> Region<B> {
+fn used<B: TestKit>(subject: &Subject<B>, granules: u64, seed: u64) -> Region<B> {
     let page = Bytes(4096);
     let mut region = subject.space(granules).build().unwrap();
     for end in 1..=granules {
@@ -65,7 +65,7 @@ fn used<B: Workbench>(subject: &Subject<B>, granules: u64, seed: u64) -> Region<
     region
 }
 
-fn a_hundred_regions<B: Workbench>(subject: &Subject<B>) {
+fn a_hundred_regions<B: TestKit>(subject: &Subject<B>) {
     // Kernels that are loaded at their first use stay.
     used(subject, 1, 0).close(idle()).unwrap();
     let before = subject.free();
@@ -80,7 +80,7 @@ fn process_mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
 }
 
-fn mappings_of_the_process<B: Workbench>(subject: &Subject<B>) {
+fn mappings_of_the_process<B: TestKit>(subject: &Subject<B>) {
     const ROUNDS: usize = 100;
     let rounds = |count: usize| (0..count as u64).for_each(|seed| drop(used(subject, 2, seed)));
     // What a driver sets up, or keeps for the next.
@@ -91,7 +91,7 @@ fn mappings_of_the_process<B: Workbench>(subject: &Subject<B>) {
     assert!(after < before + ROUNDS, "{after} mappings of the process, and before {before}");
 }
 
-fn a_hundred_at_once<B: Workbench>(subject: &Subject<B>) {
+fn a_hundred_at_once<B: TestKit>(subject: &Subject<B>) {
     used(subject, 1, 0).close(idle()).unwrap();
     let before = subject.free();
     let mut regions: Vec<Region<B>> = (0..100).map(|seed| used(subject, 1, 2 * seed)).collect();
@@ -107,7 +107,7 @@ fn a_hundred_at_once<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free(), before);
 }
 
-fn a_thousand_empty_ones<B: Workbench>(subject: &Subject<B>) {
+fn a_thousand_empty_ones<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free();
     let mut kept: Vec<Option<Region<B>>> = (0..8).map(|_| None).collect();
     for round in 0..1000 {
@@ -118,7 +118,7 @@ fn a_thousand_empty_ones<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free(), before);
 }
 
-fn with_many_mappings<B: Workbench>(subject: &Subject<B>) {
+fn with_many_mappings<B: TestKit>(subject: &Subject<B>) {
     const COUNT: u64 = 256;
     let before = subject.free();
     let mut region = subject.space(COUNT).build().unwrap();
@@ -130,7 +130,7 @@ fn with_many_mappings<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free(), before);
 }
 
-fn ups_and_downs<B: Workbench>(subject: &Subject<B>) {
+fn ups_and_downs<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(1).build().unwrap();
     region.grow_to(subject.granularity()).unwrap();
     subject.write(&mut region, Bytes(0), subject.granularity(), 1);
@@ -144,7 +144,7 @@ fn ups_and_downs<B: Workbench>(subject: &Subject<B>) {
     assert!(region.mapping_at(Bytes(0)).unwrap().memory.is_same_as(&held));
 }
 
-fn kept_addresses_come_back<B: Workbench>(subject: &Subject<B>) {
+fn kept_addresses_come_back<B: TestKit>(subject: &Subject<B>) {
     drop(subject.region(2).build().unwrap());
     subject.target.settle(&subject.backend).unwrap();
     match leaks::check_addresses() {

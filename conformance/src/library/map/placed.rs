@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, Detail, PhysicalMemory, Placement};
-use gpu_vmm_testkit::{Workbench, write_pattern_words};
+use gpu_vmm_testkit::{TestKit, write_pattern_words};
 
 cases! { "map":
     /// Memory that is created, mapped and opened can be written and read by the device, and all of it is given back.
@@ -31,7 +31,7 @@ cases! { "map":
     across_a_seam,
 }
 
-fn a_whole_cycle<B: Workbench>(subject: &Subject<B>) {
+fn a_whole_cycle<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free();
     let memory = subject.piece(2);
     let mut region = subject.space(2).build().unwrap();
@@ -45,7 +45,7 @@ fn a_whole_cycle<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free(), before);
 }
 
-fn multiples_of_the_granularity<B: Workbench>(subject: &Subject<B>) {
+fn multiples_of_the_granularity<B: TestKit>(subject: &Subject<B>) {
     let page = Bytes(4096);
     let mut region = subject.space(63).build().unwrap();
     for granules in 1..=63 {
@@ -60,7 +60,7 @@ fn multiples_of_the_granularity<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn chunks_that_are_apart<B: Workbench>(subject: &Subject<B>) {
+fn chunks_that_are_apart<B: TestKit>(subject: &Subject<B>) {
     // What is created between the chunks keeps them apart.
     let (chunks, between): (Vec<PhysicalMemory<B>>, Vec<PhysicalMemory<B>>) =
         [2, 1, 3].map(|granules| (subject.piece(granules), subject.piece(1))).into_iter().unzip();
@@ -85,7 +85,7 @@ fn chunks_that_are_apart<B: Workbench>(subject: &Subject<B>) {
     drop(between);
 }
 
-fn at_the_start<B: Workbench>(subject: &Subject<B>) {
+fn at_the_start<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.memory(1);
     let mut region = subject.region(2).build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
@@ -98,7 +98,7 @@ fn at_the_start<B: Workbench>(subject: &Subject<B>) {
     region.close(idle()).unwrap();
 }
 
-fn at_the_end<B: Workbench>(subject: &Subject<B>) {
+fn at_the_end<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     let memory = subject.piece(1);
     let last = region.reserved() - memory.size();
@@ -110,7 +110,7 @@ fn at_the_end<B: Workbench>(subject: &Subject<B>) {
     refused!(region.map(last + memory.size(), &memory), Detail::OutOfRange { .. }, region.reserved());
 }
 
-fn in_any_order<B: Workbench>(subject: &Subject<B>) {
+fn in_any_order<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(16).build().unwrap();
     let order = [(9, 4), (0, 2), (13, 1), (5, 4), (2, 3), (14, 2)];
     for (at, granules) in order {
@@ -124,7 +124,7 @@ fn in_any_order<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(offsets, [0, 2, 5, 9, 13, 14].map(|at| subject.granules(at)));
 }
 
-fn whole_or_not_at_all<B: Workbench>(subject: &Subject<B>) {
+fn whole_or_not_at_all<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(1).build().unwrap();
     let (end, memory) = (region.reserved(), subject.piece(3));
     refused!(region.map(end - subject.granules(2), &memory), Detail::OutOfRange { .. }, memory.size(), end);
@@ -137,7 +137,7 @@ fn whole_or_not_at_all<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(small.mapped(), subject.granules(2));
 }
 
-fn into_a_gap<B: Workbench>(subject: &Subject<B>) {
+fn into_a_gap<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(6).build().unwrap();
     for at in [0, 4] {
         subject.open(&mut region, subject.granules(at), &subject.piece(2));
@@ -154,7 +154,7 @@ fn into_a_gap<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn many_mappings<B: Workbench>(subject: &Subject<B>) {
+fn many_mappings<B: TestKit>(subject: &Subject<B>) {
     const COUNT: u64 = 256;
     let mut region = subject.space(COUNT).build().unwrap();
     for place in 0..COUNT {
@@ -172,7 +172,7 @@ fn many_mappings<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn the_books_tell<B: Workbench>(subject: &Subject<B>) {
+fn the_books_tell<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(8).build().unwrap();
     let (one, other) = (subject.piece(2), subject.piece(1));
     region.map(subject.granules(1), &one).unwrap();
@@ -192,7 +192,7 @@ fn the_books_tell<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((region.end(), region.mapped()), (subject.granules(3), subject.granules(2)));
 }
 
-fn across_a_seam<B: Workbench>(subject: &Subject<B>) {
+fn across_a_seam<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(16);
     let mut region =
         subject.region(2).at(Placement::Exact(base)).extend_by(subject.units(2)).build().unwrap();

@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "map":
     /// One piece can be mapped, used and unmapped at one address twenty times, and keeps its bytes in between.
@@ -21,7 +21,7 @@ cases! { "map":
     put_together_from_others,
 }
 
-fn twenty_times_at_one_address<B: Workbench>(subject: &Subject<B>) {
+fn twenty_times_at_one_address<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(2);
     let mut region = subject.space(2).build().unwrap();
     for round in 0..20 {
@@ -35,7 +35,7 @@ fn twenty_times_at_one_address<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn in_turn_at_three_addresses<B: Workbench>(subject: &Subject<B>) {
+fn in_turn_at_three_addresses<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(2);
     let mut regions: Vec<Region<B>> = (0..3).map(|_| subject.space(2).build().unwrap()).collect();
     for (region, round) in regions.iter_mut().zip(0..) {
@@ -48,7 +48,7 @@ fn in_turn_at_three_addresses<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn three_pieces_in_turn<B: Workbench>(subject: &Subject<B>) {
+fn three_pieces_in_turn<B: TestKit>(subject: &Subject<B>) {
     let pieces: Vec<PhysicalMemory<B>> = (0..3).map(|_| subject.piece(2)).collect();
     let mut region = subject.space(2).build().unwrap();
     for writes in [true, false] {
@@ -63,7 +63,7 @@ fn three_pieces_in_turn<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn another_size_at_the_same_address<B: Workbench>(subject: &Subject<B>) {
+fn another_size_at_the_same_address<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(8).build().unwrap();
     for granules in [4, 1, 8, 2, 3] {
         let memory = subject.piece(granules);
@@ -75,7 +75,7 @@ fn another_size_at_the_same_address<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn in_another_order<B: Workbench>(subject: &Subject<B>) {
+fn in_another_order<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(6).build().unwrap();
     let pieces = [1, 2, 3].map(|granules| subject.piece(granules));
     for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
@@ -97,7 +97,7 @@ fn in_another_order<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn put_together_from_others<B: Workbench>(subject: &Subject<B>) {
+fn put_together_from_others<B: TestKit>(subject: &Subject<B>) {
     let mut sources: Vec<Region<B>> = (0..2)
         .map(|_| {
             let mut source = subject.space(4).build().unwrap();

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, MovePath, PhysicalMemory, Properties};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "moved":
     /// The new owner takes over the old one's access, mapping by mapping, and the old one has none.
@@ -22,7 +22,7 @@ cases! { "moved":
     properties_stay,
 }
 
-fn handed_over<B: Workbench>(subject: &Subject<B>) {
+fn handed_over<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let mut region = filled(subject, &[1, 1, 1]);
     let granule = subject.granularity();
@@ -45,7 +45,7 @@ fn handed_over<B: Workbench>(subject: &Subject<B>) {
     region.write(Bytes(0), &[1]).unwrap();
 }
 
-fn a_peer_becomes_the_owner<B: Workbench>(subject: &Subject<B>) {
+fn a_peer_becomes_the_owner<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = filled(subject, &[1, 1, 1]);
     let (granule, length) = (subject.granularity(), subject.granules(3));
@@ -60,7 +60,7 @@ fn a_peer_becomes_the_owner<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.count_wrong(b, Bytes(0), length, SEED).unwrap(), 0);
 }
 
-fn the_old_owner_as_a_peer<B: Workbench>(subject: &Subject<B>) {
+fn the_old_owner_as_a_peer<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = filled(subject, &[2]);
     let length = region.end();
@@ -72,7 +72,7 @@ fn the_old_owner_as_a_peer<B: Workbench>(subject: &Subject<B>) {
     refused!(region.write_pattern(a, Bytes(0), length, 3), Detail::NoAccess { have: Access::Read, .. }, a);
 }
 
-fn growth_goes_on_there<B: Workbench>(subject: &Subject<B>) {
+fn growth_goes_on_there<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let [one, two, three] = [1, 2, 3].map(|granules| subject.granules(granules));
     let mut plain = subject.space(3).on(a).build().unwrap();
@@ -93,7 +93,7 @@ fn growth_goes_on_there<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((plain.access(two, b), shared.access(two, b)), (Access::None, RW));
 }
 
-fn the_host_keeps_its_access<B: Workbench>(subject: &Subject<B>) {
+fn the_host_keeps_its_access<B: TestKit>(subject: &Subject<B>) {
     let (_, b) = two(subject);
     let mut region = filled(subject, &[1]);
     let length = region.end();
@@ -103,7 +103,7 @@ fn the_host_keeps_its_access<B: Workbench>(subject: &Subject<B>) {
     check(&region, b);
 }
 
-fn properties_stay<B: Workbench>(subject: &Subject<B>) {
+fn properties_stay<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let properties = Properties::on(a).shareable();
     let memory = match PhysicalMemory::create(&subject.backend, subject.granularity(), properties) {

@@ -8,7 +8,7 @@ use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::{
     Access, Bytes, Location, MovePath, Moved, Operation, PhysicalMemory, Placement, Region, StagingRing,
 };
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "moved":
     /// The new device finds the bytes at the old address with a kernel, works on them, and the old device has its memory
@@ -36,7 +36,7 @@ cases! { "moved":
     other_regions_keep_working,
 }
 
-fn to_the_other_device<B: Workbench>(subject: &Subject<B>) {
+fn to_the_other_device<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let ring = StagingRing::new(&subject.backend, 1, subject.granules(1)).unwrap();
     for via in ways(&ring) {
@@ -61,7 +61,7 @@ fn to_the_other_device<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn the_way_that_is_told<B: Workbench>(subject: &Subject<B>) {
+fn the_way_that_is_told<B: TestKit>(subject: &Subject<B>) {
     let (_, b) = two(subject);
     let peers = subject.backend.can_access(b, subject.device).unwrap();
     let ring = StagingRing::new(&subject.backend, 1, subject.granules(1)).unwrap();
@@ -80,7 +80,7 @@ fn the_way_that_is_told<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn through_rings_of_all_sizes<B: Workbench>(subject: &Subject<B>) {
+fn through_rings_of_all_sizes<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let granule = subject.granularity();
     for (threads, chunk) in
@@ -96,7 +96,7 @@ fn through_rings_of_all_sizes<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn there_and_back<B: Workbench>(subject: &Subject<B>) {
+fn there_and_back<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let before = subject.free();
     let mut region = filled(subject, &[1, 2]);
@@ -111,7 +111,7 @@ fn there_and_back<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free(), before);
 }
 
-fn holes_and_seams<B: Workbench>(subject: &Subject<B>) {
+fn holes_and_seams<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let at = Placement::Exact(subject.hole(64));
     let mut region = subject.region(3).at(at).extend_by(subject.unit()).build().unwrap();
@@ -135,7 +135,7 @@ fn holes_and_seams<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn what_is_there_already<B: Workbench>(subject: &Subject<B>) {
+fn what_is_there_already<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.space(6).on(a).access(b, RW).build().unwrap();
     region.grow_to(subject.granules(1)).unwrap();
@@ -152,7 +152,7 @@ fn what_is_there_already<B: Workbench>(subject: &Subject<B>) {
     check(&region, b);
 }
 
-fn aliases_stay_aliases<B: Workbench>(subject: &Subject<B>) {
+fn aliases_stay_aliases<B: TestKit>(subject: &Subject<B>) {
     let (_, b) = two(subject);
     let free = subject.free_of(b);
     let mut region = subject.space(5).build().unwrap();
@@ -171,7 +171,7 @@ fn aliases_stay_aliases<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.count_wrong(b, subject.granules(3), length, 6).unwrap(), 0);
 }
 
-fn an_empty_region<B: Workbench>(subject: &Subject<B>) {
+fn an_empty_region<B: TestKit>(subject: &Subject<B>) {
     let (_, b) = two(subject);
     let mut region = subject.space(2).build().unwrap();
     assert_eq!(region.move_to_device(b, MovePath::Fastest(None), idle()).unwrap(), Moved::default());
@@ -179,7 +179,7 @@ fn an_empty_region<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((owners(&region), region.access(Bytes(0), b)), (vec![b], RW));
 }
 
-fn memory_of_the_host<B: Workbench>(subject: &Subject<B>) {
+fn memory_of_the_host<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let properties = subject.properties().located(Location::Host);
     let size = or_skip(subject.backend.granularity_of(Operation::QueryGranularity, &properties)).bytes();
@@ -195,7 +195,7 @@ fn memory_of_the_host<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((region.access(Bytes(0), a), region.access(Bytes(0), b)), (Access::None, RW));
 }
 
-fn work_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+fn work_is_waited_for<B: TestKit>(subject: &Subject<B>) {
     const AFTER: u64 = 1 << 40;
     let (_, b) = two(subject);
     let mut region = subject.region(1).build().unwrap();
@@ -206,7 +206,7 @@ fn work_is_waited_for<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.count_wrong(b, Bytes(0), subject.unit(), AFTER).unwrap(), 0);
 }
 
-fn other_regions_keep_working<B: Workbench>(subject: &Subject<B>) {
+fn other_regions_keep_working<B: TestKit>(subject: &Subject<B>) {
     const AFTER: u64 = 1 << 40;
     let (_, b) = two(subject);
     let mut other = filled(subject, &[2]);

@@ -6,7 +6,7 @@ use crate::library::sharing::{import_of, shareable};
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, or_skip, skip};
 use gpu_vmm_core::{Bytes, Detail, DeviceId, MovePath, Operation, PhysicalMemory, Region, StagingRing};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "moved":
     /// Memory that the process holds beside the region, or that another region has mapped too, is not moved away from there.
@@ -25,7 +25,7 @@ cases! { "moved":
 }
 
 /// Refused, and as before.
-fn stays<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, to: DeviceId, says: &str) {
+fn stays<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, to: DeviceId, says: &str) {
     let offset = region.mappings().next().unwrap().offset;
     refused!(
         region.move_to_device(to, MovePath::Fastest(None), idle()),
@@ -37,7 +37,7 @@ fn stays<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, to: DeviceI
     check(region, subject.device);
 }
 
-fn held_elsewhere<B: Workbench>(subject: &Subject<B>) {
+fn held_elsewhere<B: TestKit>(subject: &Subject<B>) {
     let (_, b) = two(subject);
     let mut region = filled(subject, &[1]);
     let held = region.mapping_at(Bytes(0)).unwrap().memory.clone();
@@ -55,7 +55,7 @@ fn held_elsewhere<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// A region with memory that another one may have as well.
-fn of<B: Workbench>(subject: &Subject<B>, memory: &PhysicalMemory<B>) -> Region<B> {
+fn of<B: TestKit>(subject: &Subject<B>, memory: &PhysicalMemory<B>) -> Region<B> {
     let mut region =
         Region::builder(&subject.backend).on(subject.device).reserve(memory.size()).build().unwrap();
     subject.open(&mut region, Bytes(0), memory);
@@ -63,7 +63,7 @@ fn of<B: Workbench>(subject: &Subject<B>, memory: &PhysicalMemory<B>) -> Region<
     region
 }
 
-fn exported<B: Workbench>(subject: &Subject<B>) {
+fn exported<B: TestKit>(subject: &Subject<B>) {
     let (_, b) = two(subject);
     let memory = shareable(subject, 1);
     let mut region = of(subject, &memory);
@@ -72,7 +72,7 @@ fn exported<B: Workbench>(subject: &Subject<B>) {
     stays(subject, &mut region, b, "exported");
 }
 
-fn imported<B: Workbench>(subject: &Subject<B>) {
+fn imported<B: TestKit>(subject: &Subject<B>) {
     let (_, b) = two(subject);
     let memory = shareable(subject, 1);
     let fd = or_skip(memory.export());
@@ -83,7 +83,7 @@ fn imported<B: Workbench>(subject: &Subject<B>) {
     stays(subject, &mut region, b, "another process's");
 }
 
-fn wrong_arguments<B: Workbench>(subject: &Subject<B>) {
+fn wrong_arguments<B: TestKit>(subject: &Subject<B>) {
     let mut region = filled(subject, &[1]);
     let none = DeviceId(subject.backend.devices().len() as u32);
     let answer = region.move_to_device(none, MovePath::Fastest(None), idle());
@@ -100,7 +100,7 @@ fn wrong_arguments<B: Workbench>(subject: &Subject<B>) {
     check(&region, subject.device);
 }
 
-fn too_little_memory<B: Workbench>(subject: &Subject<B>) {
+fn too_little_memory<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let mut held: Vec<PhysicalMemory<B>> = Vec::new();
     let mut size = subject.free_of(b);
@@ -125,7 +125,7 @@ fn too_little_memory<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.count_wrong(b, Bytes(0), subject.granules(6), SEED).unwrap(), 0);
 }
 
-fn each_call_fails<B: Workbench>(subject: &Subject<B>) {
+fn each_call_fails<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = two(subject);
     let backend = FaultInject::new(subject.backend.clone());
     let ring = StagingRing::new(&backend, 1, Bytes(subject.granularity().0 / 2)).unwrap();

@@ -7,7 +7,7 @@ use crate::library::tools::{idle, streams_idle};
 use crate::peer::Peer;
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Bytes, Detail, Error, Region, Result, Stream, WaitFor};
-use gpu_vmm_testkit::{WorkStream, Workbench};
+use gpu_vmm_testkit::{TestKit, WorkStream};
 use std::sync::Arc;
 
 cases! { "order":
@@ -33,7 +33,7 @@ cases! { "order":
 type TakeAway<B> = fn(Region<B>, Bytes);
 
 /// All of them.
-fn ways<B: Workbench>() -> [(&'static str, TakeAway<B>); 4] {
+fn ways<B: TestKit>() -> [(&'static str, TakeAway<B>); 4] {
     [
         ("unmap", |mut region, length| region.unmap(Bytes::ZERO, length, idle()).unwrap()),
         ("shrink", |mut region, _| {
@@ -45,13 +45,13 @@ fn ways<B: Workbench>() -> [(&'static str, TakeAway<B>); 4] {
 }
 
 /// A stream in a context of its own. Ends the case if a device has one context.
-fn elsewhere<B: Workbench>(subject: &Subject<B>) -> Box<dyn WorkStream> {
+fn elsewhere<B: TestKit>(subject: &Subject<B>) -> Box<dyn WorkStream> {
     or_skip(subject.backend.stream_elsewhere(subject.device))
 }
 
 /// A backend that uses the context of a stream.
 #[allow(unsafe_code)]
-fn attached<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream) -> Subject<B> {
+fn attached<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream) -> Subject<B> {
     // SAFETY: cases drop the stream last.
     let backend = or_skip(unsafe { subject.backend.open_in_context_of(subject.device, stream) });
     let (target, server) = (Arc::clone(&subject.target), subject.server.clone());
@@ -59,7 +59,7 @@ fn attached<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream) -> Subj
 }
 
 /// Takes memory away under work on a stream, in every way, by a thread that `inside` prepares.
-fn take_away<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream, inside: impl Fn(&mut dyn FnMut())) {
+fn take_away<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream, inside: impl Fn(&mut dyn FnMut())) {
     for (way, act) in ways::<B>() {
         let memory = subject.memory(1);
         let region = mapped(subject, &memory);
@@ -71,19 +71,19 @@ fn take_away<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream, inside
     }
 }
 
-fn the_current_context_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+fn the_current_context_is_waited_for<B: TestKit>(subject: &Subject<B>) {
     let stream = elsewhere(subject);
     take_away(subject, &*stream, |act| subject.backend.in_context_of(&*stream, act).unwrap());
 }
 
-fn an_attached_context_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+fn an_attached_context_is_waited_for<B: TestKit>(subject: &Subject<B>) {
     let stream = elsewhere(subject);
     let other = attached(subject, &*stream);
     take_away(subject, &*stream, |act| act());
     drop(other);
 }
 
-fn other_attached_contexts_are_waited_for<B: Workbench>(subject: &Subject<B>) {
+fn other_attached_contexts_are_waited_for<B: TestKit>(subject: &Subject<B>) {
     let (ended, stream) = (elsewhere(subject), elsewhere(subject));
     let other = attached(subject, &*stream);
     drop(attached(subject, &*ended));
@@ -91,7 +91,7 @@ fn other_attached_contexts_are_waited_for<B: Workbench>(subject: &Subject<B>) {
     drop(other);
 }
 
-fn the_current_context_of_another_device<B: Workbench>(subject: &Subject<B>) {
+fn the_current_context_of_another_device<B: TestKit>(subject: &Subject<B>) {
     let (_, other) = subject.two_devices();
     let stream = elsewhere(subject);
     let region = mapped(subject, &subject.memory(1));
@@ -108,7 +108,7 @@ fn the_current_context_of_another_device<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn the_usual_context_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+fn the_usual_context_is_waited_for<B: TestKit>(subject: &Subject<B>) {
     let (stream, own) = (elsewhere(subject), subject.backend.own_stream(subject.device).unwrap());
     let other = attached(subject, &*stream);
     take_away(&other, &*own, |act| act());
@@ -116,7 +116,7 @@ fn the_usual_context_is_waited_for<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Takes memory away under work on the default stream of another context, by a wait for the default stream.
-fn take_away_from_default<B: Workbench>(subject: &Subject<B>, act: impl FnOnce(Region<B>)) {
+fn take_away_from_default<B: TestKit>(subject: &Subject<B>, act: impl FnOnce(Region<B>)) {
     let stream = elsewhere(subject);
     let other = attached(subject, &*stream);
     let memory = subject.memory(1);
@@ -127,14 +127,14 @@ fn take_away_from_default<B: Workbench>(subject: &Subject<B>, act: impl FnOnce(R
     drop(other);
 }
 
-fn default_streams_of_all_contexts_are_waited_for<B: Workbench>(subject: &Subject<B>) {
+fn default_streams_of_all_contexts_are_waited_for<B: TestKit>(subject: &Subject<B>) {
     take_away_from_default(subject, |region| {
         region.close(streams_idle(&[Stream::DEFAULT])).unwrap();
     });
 }
 
 #[allow(unsafe_code)]
-fn events_cover_the_default_streams_of_all_contexts<B: Workbench>(subject: &Subject<B>) {
+fn events_cover_the_default_streams_of_all_contexts<B: TestKit>(subject: &Subject<B>) {
     take_away_from_default(subject, |region| {
         let mut event = subject.backend.event(subject.device).unwrap();
         event.record(Stream::DEFAULT).unwrap();
@@ -144,13 +144,13 @@ fn events_cover_the_default_streams_of_all_contexts<B: Workbench>(subject: &Subj
     });
 }
 
-fn another_context_dies<B: Workbench>(subject: &Subject<B>) {
+fn another_context_dies<B: TestKit>(subject: &Subject<B>) {
     elsewhere(subject);
     subject.child().finish();
 }
 
 #[allow(unsafe_code)]
-fn loses_another_context<B: Workbench>(subject: &Subject<B>, _: &Peer) {
+fn loses_another_context<B: TestKit>(subject: &Subject<B>, _: &Peer) {
     let (backend, device) = (&subject.backend, subject.device);
     let stream = elsewhere(subject);
     let other = attached(subject, &*stream);

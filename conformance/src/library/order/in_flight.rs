@@ -5,7 +5,7 @@ use crate::library::flights::{finish, goes_on, start, start_longer};
 use crate::library::tools::streams_idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, GrowthKind, PhysicalMemory, Placement, Region, WaitFor};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "order":
     /// Unmapping when the devices are idle returns after the work on the memory has ended, whose result is whole.
@@ -50,7 +50,7 @@ const BEFORE: u64 = 1;
 pub(super) const AFTER: u64 = 1 << 40;
 
 /// A region with so many units mapped, and room for more.
-fn filled<B: Workbench>(subject: &Subject<B>, units: u64) -> Region<B> {
+fn filled<B: TestKit>(subject: &Subject<B>, units: u64) -> Region<B> {
     let mut region = subject.region(units + 6).build().unwrap();
     region.grow_to(subject.units(units)).unwrap();
     region.write_pattern(subject.device, Bytes(0), region.end(), BEFORE).unwrap();
@@ -58,7 +58,7 @@ fn filled<B: Workbench>(subject: &Subject<B>, units: u64) -> Region<B> {
 }
 
 /// A region with memory that can be looked at when the region is gone.
-pub(super) fn mapped<B: Workbench>(subject: &Subject<B>, memory: &PhysicalMemory<B>) -> Region<B> {
+pub(super) fn mapped<B: TestKit>(subject: &Subject<B>, memory: &PhysicalMemory<B>) -> Region<B> {
     let mut region = subject.region(2).build().unwrap();
     region.map(Bytes(0), memory).unwrap();
     region.set_access(Bytes(0), memory.size(), subject.device, RW).unwrap();
@@ -66,12 +66,12 @@ pub(super) fn mapped<B: Workbench>(subject: &Subject<B>, memory: &PhysicalMemory
 }
 
 /// The work's result is whole.
-pub(super) fn check<B: Workbench>(subject: &Subject<B>, region: &Region<B>, offset: Bytes) {
+pub(super) fn check<B: TestKit>(subject: &Subject<B>, region: &Region<B>, offset: Bytes) {
     let wrong = region.count_wrong(subject.device, offset, subject.unit(), AFTER).unwrap();
     assert_eq!(wrong, 0, "words that the work should have written at {offset}");
 }
 
-fn unmap_waits_for_work<B: Workbench>(subject: &Subject<B>) {
+fn unmap_waits_for_work<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.memory(1);
     let mut region = mapped(subject, &memory);
     let flight = start(subject, &region, Bytes(0), AFTER);
@@ -80,7 +80,7 @@ fn unmap_waits_for_work<B: Workbench>(subject: &Subject<B>) {
     check(subject, &mapped(subject, &memory), Bytes(0));
 }
 
-fn unmap_waits_for_a_stream<B: Workbench>(subject: &Subject<B>) {
+fn unmap_waits_for_a_stream<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.memory(1);
     let mut region = mapped(subject, &memory);
     let flight = start(subject, &region, Bytes(0), AFTER);
@@ -89,7 +89,7 @@ fn unmap_waits_for_a_stream<B: Workbench>(subject: &Subject<B>) {
     check(subject, &mapped(subject, &memory), Bytes(0));
 }
 
-fn unmap_waits_for_no_other_stream<B: Workbench>(subject: &Subject<B>) {
+fn unmap_waits_for_no_other_stream<B: TestKit>(subject: &Subject<B>) {
     goes_on(subject, |times| {
         let (mut region, other) = (filled(subject, 1), filled(subject, 1));
         let long = start_longer(subject, &other, Bytes(0), AFTER, 2 * times);
@@ -104,7 +104,7 @@ fn unmap_waits_for_no_other_stream<B: Workbench>(subject: &Subject<B>) {
 }
 
 #[allow(unsafe_code)]
-fn a_promise_waits_for_no_work<B: Workbench>(subject: &Subject<B>) {
+fn a_promise_waits_for_no_work<B: TestKit>(subject: &Subject<B>) {
     goes_on(subject, |times| {
         let mut region = filled(subject, 1);
         region.grow_to(subject.units(2)).unwrap();
@@ -119,7 +119,7 @@ fn a_promise_waits_for_no_work<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Grows step by step while the first unit is worked on, and tells whether that went on.
-fn grow_beside_work<B: Workbench>(
+fn grow_beside_work<B: TestKit>(
     subject: &Subject<B>,
     mut region: Region<B>,
     how: GrowthKind,
@@ -140,11 +140,11 @@ fn grow_beside_work<B: Workbench>(
     went_on
 }
 
-fn growth_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
+fn growth_goes_on_beside_work<B: TestKit>(subject: &Subject<B>) {
     goes_on(subject, |times| grow_beside_work(subject, filled(subject, 2), GrowthKind::Within, times));
 }
 
-fn extension_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
+fn extension_goes_on_beside_work<B: TestKit>(subject: &Subject<B>) {
     let base = Placement::Exact(subject.hole(64));
     goes_on(subject, |times| {
         let mut region = subject.region(2).at(base).extend_by(subject.unit()).build().unwrap();
@@ -153,7 +153,7 @@ fn extension_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn moving_waits_for_work<B: Workbench>(subject: &Subject<B>) {
+fn moving_waits_for_work<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(64);
     let mut region = subject.region(1).at(Placement::Exact(base)).build().unwrap();
     let behind = base.checked_add(subject.unit()).unwrap();
@@ -166,7 +166,7 @@ fn moving_waits_for_work<B: Workbench>(subject: &Subject<B>) {
     check(subject, &region, Bytes(0));
 }
 
-fn shrinking_waits_for_work<B: Workbench>(subject: &Subject<B>) {
+fn shrinking_waits_for_work<B: TestKit>(subject: &Subject<B>) {
     let mut region = filled(subject, 1);
     region.grow_to(subject.units(2)).unwrap();
     let flight = start(subject, &region, subject.unit(), AFTER);
@@ -175,7 +175,7 @@ fn shrinking_waits_for_work<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.count_wrong(subject.device, Bytes(0), subject.unit(), BEFORE).unwrap(), 0);
 }
 
-fn taking_access_waits_for_work<B: Workbench>(subject: &Subject<B>) {
+fn taking_access_waits_for_work<B: TestKit>(subject: &Subject<B>) {
     let mut region = filled(subject, 1);
     let flight = start(subject, &region, Bytes(0), AFTER);
     region.set_access(Bytes(0), subject.unit(), subject.device, Access::Read).unwrap();
@@ -183,7 +183,7 @@ fn taking_access_waits_for_work<B: Workbench>(subject: &Subject<B>) {
     check(subject, &region, Bytes(0));
 }
 
-fn taking_a_peers_access_waits_for_the_peer<B: Workbench>(subject: &Subject<B>) {
+fn taking_a_peers_access_waits_for_the_peer<B: TestKit>(subject: &Subject<B>) {
     let (peer, owner) = subject.two_devices();
     let mut region = subject.region(2).on(owner).access(peer, RW).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
@@ -193,7 +193,7 @@ fn taking_a_peers_access_waits_for_the_peer<B: Workbench>(subject: &Subject<B>) 
     check(subject, &region, Bytes(0));
 }
 
-fn the_same_access_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
+fn the_same_access_goes_on_beside_work<B: TestKit>(subject: &Subject<B>) {
     goes_on(subject, |times| {
         let mut region = filled(subject, 1);
         let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
@@ -205,7 +205,7 @@ fn the_same_access_goes_on_beside_work<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn a_peers_access_does_not_disturb_work<B: Workbench>(subject: &Subject<B>) {
+fn a_peers_access_does_not_disturb_work<B: TestKit>(subject: &Subject<B>) {
     let (_, peer) = subject.two_devices();
     let mut region = filled(subject, 1);
     let flight = start(subject, &region, Bytes(0), AFTER);
@@ -215,7 +215,7 @@ fn a_peers_access_does_not_disturb_work<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.count_wrong(peer, Bytes(0), subject.unit(), AFTER).unwrap(), 0);
 }
 
-fn dropping_waits_for_work<B: Workbench>(subject: &Subject<B>) {
+fn dropping_waits_for_work<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.memory(1);
     let region = mapped(subject, &memory);
     let flight = start(subject, &region, Bytes(0), AFTER);
@@ -224,7 +224,7 @@ fn dropping_waits_for_work<B: Workbench>(subject: &Subject<B>) {
     check(subject, &mapped(subject, &memory), Bytes(0));
 }
 
-fn closing_waits_for_a_stream<B: Workbench>(subject: &Subject<B>) {
+fn closing_waits_for_a_stream<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.memory(1);
     let region = mapped(subject, &memory);
     let flight = start(subject, &region, Bytes(0), AFTER);
@@ -233,7 +233,7 @@ fn closing_waits_for_a_stream<B: Workbench>(subject: &Subject<B>) {
     check(subject, &mapped(subject, &memory), Bytes(0));
 }
 
-fn copies_go_on_beside_work<B: Workbench>(subject: &Subject<B>) {
+fn copies_go_on_beside_work<B: TestKit>(subject: &Subject<B>) {
     goes_on(subject, |times| {
         let mut region = filled(subject, 2);
         let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
@@ -250,7 +250,7 @@ fn copies_go_on_beside_work<B: Workbench>(subject: &Subject<B>) {
 }
 
 #[allow(unsafe_code)]
-fn other_regions_come_and_go_beside_work<B: Workbench>(subject: &Subject<B>) {
+fn other_regions_come_and_go_beside_work<B: TestKit>(subject: &Subject<B>) {
     goes_on(subject, |times| {
         let region = filled(subject, 1);
         let flight = start_longer(subject, &region, Bytes(0), AFTER, times);
@@ -267,7 +267,7 @@ fn other_regions_come_and_go_beside_work<B: Workbench>(subject: &Subject<B>) {
     });
 }
 
-fn streams_are_waited_for_one_by_one<B: Workbench>(subject: &Subject<B>) {
+fn streams_are_waited_for_one_by_one<B: TestKit>(subject: &Subject<B>) {
     let regions = [3, 1, 2].map(|times| (times, filled(subject, 1)));
     let mut flights: Vec<_> = regions
         .iter()

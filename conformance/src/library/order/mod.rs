@@ -15,9 +15,9 @@ mod streams;
 mod waiting;
 
 use crate::case::Case;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [waiting::cases(), in_flight::cases(), contexts::cases(), streams::cases(), rounds::cases()].concat()
 }

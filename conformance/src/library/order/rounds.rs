@@ -16,7 +16,7 @@ use crate::library::tools::{idle, setting};
 use crate::subject::{Subject, note};
 use gpu_vmm_core::{Bytes, Detail, Region};
 use gpu_vmm_pool::{Block, Pool};
-use gpu_vmm_testkit::{CaptureMode, WorkStream, Workbench};
+use gpu_vmm_testkit::{CaptureMode, TestKit, WorkStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
@@ -34,7 +34,7 @@ const BEFORE: u64 = 2;
 type Round<B> = fn(&Thread<'_, B>, u32) -> bool;
 
 /// What a thread has for its rounds.
-struct Thread<'a, B: Workbench> {
+struct Thread<'a, B: TestKit> {
     subject: &'a Subject<B>,
     pool: &'a Pool<B>,
     own: &'a dyn WorkStream,
@@ -50,7 +50,7 @@ struct Meeting {
     failed: AtomicBool,
 }
 
-impl<B: Workbench> Thread<'_, B> {
+impl<B: TestKit> Thread<'_, B> {
     /// Waits until the work of all rounds of this wave has begun, or could not begin.
     fn meet(&self) {
         let wave = self.meeting.came.fetch_add(1, Ordering::AcqRel) / THREADS;
@@ -68,13 +68,13 @@ impl Meeting {
     }
 }
 
-impl<B: Workbench> Drop for Thread<'_, B> {
+impl<B: TestKit> Drop for Thread<'_, B> {
     fn drop(&mut self) {
         self.meeting.failed.fetch_or(thread::panicking(), Ordering::Relaxed);
     }
 }
 
-fn rounds_under_work<B: Workbench>(subject: &Subject<B>) {
+fn rounds_under_work<B: TestKit>(subject: &Subject<B>) {
     let (count, times) = (setting("GPU_VMM_ROUNDS", 16), setting("GPU_VMM_ROUND_WORK", 1) as u32);
     let kinds: [Round<B>; 4] = [another_context, another_threads_stream, another_stream, a_capture];
     let (meeting, seen) = (Meeting::default(), [const { AtomicU64::new(0) }; 4]);
@@ -107,7 +107,7 @@ fn rounds_under_work<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Unmaps when the devices are idle, and when no stream captures.
-fn unmap<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, meeting: &Meeting) {
+fn unmap<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, meeting: &Meeting) {
     loop {
         match region.unmap(Bytes::ZERO, subject.unit(), idle()) {
             Err(error) if matches!(error.detail(), Detail::Capturing { .. }) => meeting.go_on(),
@@ -117,7 +117,7 @@ fn unmap<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, meeting: &M
 }
 
 /// A kernel in another context, which is current when the memory goes.
-fn another_context<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
+fn another_context<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     let subject = thread.subject;
     let Some(stream) = thread.elsewhere else {
         thread.meet();
@@ -135,7 +135,7 @@ fn another_context<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
 }
 
 /// A kernel on this thread's default stream, and another thread that unmaps.
-fn another_threads_stream<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
+fn another_threads_stream<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     let subject = thread.subject;
     let Some(stream) = subject.backend.per_thread_stream() else {
         thread.meet();
@@ -159,7 +159,7 @@ fn another_threads_stream<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> b
 }
 
 /// Starts work on a block; false if it was done at once.
-fn work<B: Workbench>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<B>, times: u32) -> bool {
+fn work<B: TestKit>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<B>, times: u32) -> bool {
     // SAFETY: the pool is to leave the memory alone until the work is done, which is what the case looks at.
     unsafe {
         subject.backend.start_pattern_on(
@@ -176,16 +176,16 @@ fn work<B: Workbench>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<
 }
 
 /// Waits for a stream of the pool's, on which another thread may have the pool record an event at any time.
-fn wait<B: Workbench>(subject: &Subject<B>, own: &dyn WorkStream) {
+fn wait<B: TestKit>(subject: &Subject<B>, own: &dyn WorkStream) {
     subject.backend.synchronize_stream(subject.device, own.stream()).unwrap();
 }
 
-fn overlap<B: Workbench>(one: &Block<B>, (from, to): (u64, u64)) -> bool {
+fn overlap<B: TestKit>(one: &Block<B>, (from, to): (u64, u64)) -> bool {
     one.address().0 < to && from < one.address().0 + one.capacity().0
 }
 
 /// A block of one stream that is freed under its work, and requests of another one.
-fn another_stream<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
+fn another_stream<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     let Thread { subject, pool, own: own_, .. } = *thread;
     let other = own(subject);
     let [ours, theirs] = [own_, other.as_ref()].map(|stream| registered(pool, stream));
@@ -202,7 +202,7 @@ fn another_stream<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
 }
 
 /// A block that is freed under eager work, and a capture of the same stream, whose graph runs elsewhere.
-fn a_capture<B: Workbench>(thread: &Thread<'_, B>, times: u32) -> bool {
+fn a_capture<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     let Thread { subject, pool, own: own_, .. } = *thread;
     let launched = own(subject);
     let stream = registered(pool, own_);

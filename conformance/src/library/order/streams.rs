@@ -6,7 +6,7 @@ use crate::library::flights::{goes_on, rounds};
 use crate::library::tools::{refused, streams_idle};
 use crate::subject::{RW, Subject, or_skip, skip};
 use gpu_vmm_core::{Address, Bytes, Detail, DeviceId, Event, Stream};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "order":
     /// Unmapping when the default stream is idle waits for that of each device with access, whichever is the thread's current one.
@@ -22,7 +22,7 @@ cases! { "order":
 /// Starts work on the default stream of a device, `times` as long as the shortest, on the unit at an address. Calls `act`
 /// with an event behind the work that is not done yet.
 #[allow(unsafe_code)]
-pub(super) fn start_default<B: Workbench>(
+pub(super) fn start_default<B: TestKit>(
     subject: &Subject<B>,
     (device, at): (DeviceId, Address),
     times: u32,
@@ -43,7 +43,7 @@ pub(super) fn start_default<B: Workbench>(
     panic!("{rounds} rounds are done at once, so that nothing can be seen")
 }
 
-fn the_default_stream_of_each_device<B: Workbench>(subject: &Subject<B>) {
+fn the_default_stream_of_each_device<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     // Short work can end by itself, before the call returns, when this thread does not get to run.
     for (device, times) in [(b, 1), (b, 4), (b, 16), (a, 1)] {
@@ -56,7 +56,7 @@ fn the_default_stream_of_each_device<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn default_streams_are_apart<B: Workbench>(subject: &Subject<B>) {
+fn default_streams_are_apart<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.region(2).on(b).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
@@ -73,7 +73,7 @@ fn default_streams_are_apart<B: Workbench>(subject: &Subject<B>) {
     assert!(went_on, "{b}'s default stream was waited for with {a}'s");
 }
 
-fn the_per_thread_handle_is_refused<B: Workbench>(subject: &Subject<B>) {
+fn the_per_thread_handle_is_refused<B: TestKit>(subject: &Subject<B>) {
     let Some(stream) = subject.backend.per_thread_stream() else {
         skip("this backend has no handle for the per-thread default stream");
     };
@@ -93,7 +93,7 @@ fn the_per_thread_handle_is_refused<B: Workbench>(subject: &Subject<B>) {
 }
 
 #[allow(unsafe_code)]
-fn blocking_streams_of_others<B: Workbench>(subject: &Subject<B>) {
+fn blocking_streams_of_others<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let blocking = or_skip(subject.backend.blocking_stream(b));
     let mut region = subject.region(2).on(b).build().unwrap();

@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::streams_idle;
 use crate::subject::Subject;
 use gpu_vmm_core::{Access, Bytes, Error, Operation, PhysicalMemory, Placement, Region, Stream, WaitFor};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "order":
     /// Unmapping and shrinking wait for the devices first: where that fails, nothing else is tried and nothing has changed.
@@ -28,14 +28,11 @@ cases! { "order":
     the_null_stream,
 }
 
-fn region<B: Workbench>(subject: &Subject<B>) -> (FaultInject<B>, Region<FaultInject<B>>) {
+fn region<B: TestKit>(subject: &Subject<B>) -> (FaultInject<B>, Region<FaultInject<B>>) {
     region_at(subject, Placement::Anywhere)
 }
 
-fn region_at<B: Workbench>(
-    subject: &Subject<B>,
-    place: Placement,
-) -> (FaultInject<B>, Region<FaultInject<B>>) {
+fn region_at<B: TestKit>(subject: &Subject<B>, place: Placement) -> (FaultInject<B>, Region<FaultInject<B>>) {
     let backend = FaultInject::new(subject.backend.clone());
     let builder = Region::builder(&backend).on(subject.device).reserve(subject.units(4)).at(place);
     let mut region = builder.build().unwrap();
@@ -43,7 +40,7 @@ fn region_at<B: Workbench>(
     (backend, region)
 }
 
-fn a_failed_wait_for_devices_changes_nothing<B: Workbench>(subject: &Subject<B>) {
+fn a_failed_wait_for_devices_changes_nothing<B: TestKit>(subject: &Subject<B>) {
     let (backend, mut region) = region(subject);
     backend.fail(0, 1);
     let error = region.unmap(Bytes(0), subject.units(2), WaitFor::all_devices()).unwrap_err();
@@ -58,7 +55,7 @@ fn a_failed_wait_for_devices_changes_nothing<B: Workbench>(subject: &Subject<B>)
     assert_eq!(region.end(), subject.units(2));
 }
 
-fn every_device_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+fn every_device_is_waited_for<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let backend = FaultInject::new(subject.backend.clone());
     let mut region =
@@ -74,7 +71,7 @@ fn every_device_is_waited_for<B: Workbench>(subject: &Subject<B>) {
     region.write(Bytes(0), b"still there").unwrap();
 }
 
-fn a_failed_wait_for_streams_changes_nothing<B: Workbench>(subject: &Subject<B>) {
+fn a_failed_wait_for_streams_changes_nothing<B: TestKit>(subject: &Subject<B>) {
     let (backend, mut region) = region(subject);
     let [one, other] = [(); 2].map(|()| subject.backend.own_stream(subject.device).unwrap());
     let streams = [one.stream(), Stream::DEFAULT, other.stream()];
@@ -89,7 +86,7 @@ fn a_failed_wait_for_streams_changes_nothing<B: Workbench>(subject: &Subject<B>)
     region.write(Bytes(0), b"still there").unwrap();
 }
 
-fn a_failed_wait_does_not_move<B: Workbench>(subject: &Subject<B>) {
+fn a_failed_wait_does_not_move<B: TestKit>(subject: &Subject<B>) {
     // Which of the calls is the wait is the way that growth goes: each is made to fail in turn until it is that.
     let is_found = (0..20).any(|number| {
         let base = subject.hole(8);
@@ -114,7 +111,7 @@ fn a_failed_wait_does_not_move<B: Workbench>(subject: &Subject<B>) {
 }
 
 #[allow(unsafe_code)]
-fn a_promise_waits_for_nothing<B: Workbench>(subject: &Subject<B>) {
+fn a_promise_waits_for_nothing<B: TestKit>(subject: &Subject<B>) {
     let (backend, mut region) = region(subject);
     backend.fail(0, 0);
     // SAFETY: no work was queued on the memory.
@@ -122,7 +119,7 @@ fn a_promise_waits_for_nothing<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(backend.stop(), 1, "one call, the unmap");
 }
 
-fn no_access_needs_no_wait<B: Workbench>(subject: &Subject<B>) {
+fn no_access_needs_no_wait<B: TestKit>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     let mut region = Region::builder(&backend).reserve(subject.units(2)).build().unwrap();
     let memory = PhysicalMemory::create(&backend, subject.unit(), subject.properties()).unwrap();
@@ -132,7 +129,7 @@ fn no_access_needs_no_wait<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(backend.stop(), 1, "no device could have used it");
 }
 
-fn a_failed_wait_leaves_the_access<B: Workbench>(subject: &Subject<B>) {
+fn a_failed_wait_leaves_the_access<B: TestKit>(subject: &Subject<B>) {
     let (backend, mut region) = region(subject);
     backend.fail(0, 1);
     let error = region.set_access(Bytes(0), subject.units(2), subject.device, Access::Read).unwrap_err();
@@ -143,7 +140,7 @@ fn a_failed_wait_leaves_the_access<B: Workbench>(subject: &Subject<B>) {
     assert!(backend.stop() <= 1, "the same access takes nothing away");
 }
 
-fn any_mapping_needs_the_wait<B: Workbench>(subject: &Subject<B>) {
+fn any_mapping_needs_the_wait<B: TestKit>(subject: &Subject<B>) {
     let (unit, device) = (subject.unit(), subject.device);
     for offset in [Bytes(0), unit] {
         let backend = FaultInject::new(subject.backend.clone());
@@ -162,7 +159,7 @@ fn any_mapping_needs_the_wait<B: Workbench>(subject: &Subject<B>) {
 }
 
 #[allow(unsafe_code)]
-fn the_null_stream<B: Workbench>(subject: &Subject<B>) {
+fn the_null_stream<B: TestKit>(subject: &Subject<B>) {
     let (_, mut region) = region(subject);
     // SAFETY: null is the default stream of both vendors.
     let stream = unsafe { Stream::from_raw(std::ptr::null_mut()) };

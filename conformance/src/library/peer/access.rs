@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Placement, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "peer":
     /// Access is given to whom it was asked for: a device that was not named has none to another one's memory.
@@ -32,7 +32,7 @@ cases! { "peer":
     the_owner_must_have_access,
 }
 
-fn only_who_was_asked_for<B: Workbench>(subject: &Subject<B>) {
+fn only_who_was_asked_for<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.region(2).on(a).build().unwrap();
     region.grow_to(subject.units(2)).unwrap();
@@ -40,7 +40,7 @@ fn only_who_was_asked_for<B: Workbench>(subject: &Subject<B>) {
     refused!(region.count_wrong(b, Bytes(0), Bytes(8), 0), Detail::NoAccess { .. }, b);
 }
 
-fn peers_are_granted_and_withdrawn<B: Workbench>(subject: &Subject<B>) {
+fn peers_are_granted_and_withdrawn<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.region(4).on(a).access(b, Access::Read).build().unwrap();
     region.grow_to(subject.units(3)).unwrap();
@@ -51,7 +51,7 @@ fn peers_are_granted_and_withdrawn<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.count_wrong(a, Bytes(0), subject.units(3), 1).unwrap(), 0);
 }
 
-fn a_peer_writes<B: Workbench>(subject: &Subject<B>) {
+fn a_peer_writes<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.space(3).on(a).access(b, RW).build().unwrap();
     for granules in [1, 3] {
@@ -63,7 +63,7 @@ fn a_peer_writes<B: Workbench>(subject: &Subject<B>) {
     pass_on(&mut region, b, b, length, 3);
 }
 
-fn a_peer_that_comes_late<B: Workbench>(subject: &Subject<B>) {
+fn a_peer_that_comes_late<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.space(3).on(a).build().unwrap();
     for granules in [1, 3] {
@@ -80,7 +80,7 @@ fn a_peer_that_comes_late<B: Workbench>(subject: &Subject<B>) {
     pass_on(&mut region, b, a, length, 3);
 }
 
-fn each_mapping_has_its_own<B: Workbench>(subject: &Subject<B>) {
+fn each_mapping_has_its_own<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let memory = subject.piece_on(a, 2);
     let mut regions: Vec<Region<B>> = Vec::new();
@@ -100,7 +100,7 @@ fn each_mapping_has_its_own<B: Workbench>(subject: &Subject<B>) {
 /// Has a peer look at memory to which the owner has no access here. Where the pattern is checked by copies, HIP 6 would
 /// have the owner do them, and the backend says so.
 #[track_caller]
-fn peer_reads<B: Workbench>(
+fn peer_reads<B: TestKit>(
     region: &Region<B>,
     peer: DeviceId,
     length: Bytes,
@@ -115,7 +115,7 @@ fn peer_reads<B: Workbench>(
     }
 }
 
-fn every_pair_of_accesses<B: Workbench>(subject: &Subject<B>) {
+fn every_pair_of_accesses<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let all = [Access::None, Access::Read, RW];
     let pairs: Vec<(Access, Access)> = all.iter().flat_map(|own| all.map(|peer| (*own, peer))).collect();
@@ -146,7 +146,7 @@ fn every_pair_of_accesses<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn over_several_mappings<B: Workbench>(subject: &Subject<B>) {
+fn over_several_mappings<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let granule = subject.granularity();
     for open in 0..3 {
@@ -174,7 +174,7 @@ fn over_several_mappings<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn gone_after_unmap<B: Workbench>(subject: &Subject<B>) {
+fn gone_after_unmap<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.space(2).on(a).access(b, RW).build().unwrap();
     region.grow_to(subject.granules(2)).unwrap();
@@ -191,7 +191,7 @@ fn gone_after_unmap<B: Workbench>(subject: &Subject<B>) {
     refused!(region.count_wrong(b, Bytes(0), memory.size(), 1), Detail::NoAccess { .. }, b);
 }
 
-fn growth_grants_peers<B: Workbench>(subject: &Subject<B>) {
+fn growth_grants_peers<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let at = Placement::Exact(subject.hole(64));
     let builder = subject.region(2).on(a).access(b, Access::Read).at(at).extend_by(subject.unit());
@@ -211,7 +211,7 @@ fn growth_grants_peers<B: Workbench>(subject: &Subject<B>) {
     pass_on(&mut region, a, b, subject.units(4), 2);
 }
 
-fn the_peer_alone<B: Workbench>(subject: &Subject<B>) {
+fn the_peer_alone<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let memory = subject.piece_on(a, 2);
     // At three addresses in turn.
@@ -235,7 +235,7 @@ fn the_peer_alone<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn the_owner_must_have_access<B: Workbench>(subject: &Subject<B>) {
+fn the_owner_must_have_access<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.region(1).on(a).build().unwrap();
     region.map(Bytes(0), &subject.piece_on(a, 1)).unwrap();

@@ -9,7 +9,7 @@ use gpu_vmm_core::{
     Result, StagingRing,
 };
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "peer":
     /// Access to memory of several devices is refused if one of them cannot be reached, and nothing changes.
@@ -23,7 +23,7 @@ cases! { "peer":
 }
 
 /// A backend, and two of its devices, of which the first does not reach the second one's memory.
-fn apart<B: Workbench>(subject: &Subject<B>) -> (FaultInject<B>, DeviceId, DeviceId) {
+fn apart<B: TestKit>(subject: &Subject<B>) -> (FaultInject<B>, DeviceId, DeviceId) {
     let usable = subject.backend.devices().iter().filter(|device| device.unusable.is_none());
     let Some(other) = usable.map(|device| device.id).find(|id| *id != subject.device) else {
         skip("there is one usable device")
@@ -44,7 +44,7 @@ fn unreachable<T: std::fmt::Debug>(answer: Result<T>, from: DeviceId, to: Device
 }
 
 /// One granule of memory of each device.
-fn pieces<B: Workbench>(
+fn pieces<B: TestKit>(
     subject: &Subject<B>,
     backend: &FaultInject<B>,
     devices: [DeviceId; 2],
@@ -53,7 +53,7 @@ fn pieces<B: Workbench>(
         .map(|device| PhysicalMemory::create(backend, subject.granules(1), Properties::on(device)).unwrap())
 }
 
-fn access_to_mixed_memory<B: Workbench>(subject: &Subject<B>) {
+fn access_to_mixed_memory<B: TestKit>(subject: &Subject<B>) {
     let (backend, here, there) = apart(subject);
     let granule = subject.granules(1);
     let mut region = Region::builder(&backend).on(here).reserve(subject.granules(2)).build().unwrap();
@@ -68,7 +68,7 @@ fn access_to_mixed_memory<B: Workbench>(subject: &Subject<B>) {
     region.set_access(granule, granule, there, RW).unwrap();
 }
 
-fn growth_with_unreachable_memory<B: Workbench>(subject: &Subject<B>) {
+fn growth_with_unreachable_memory<B: TestKit>(subject: &Subject<B>) {
     let (backend, here, there) = apart(subject);
     let builder = Region::builder(&backend).on(here).access(here, RW).reserve(subject.granules(4));
     let mut region = builder.build().unwrap();
@@ -80,7 +80,7 @@ fn growth_with_unreachable_memory<B: Workbench>(subject: &Subject<B>) {
     region.grow_to(subject.granules(2)).unwrap();
 }
 
-fn a_set_of_mixed_memory<B: Workbench>(subject: &Subject<B>) {
+fn a_set_of_mixed_memory<B: TestKit>(subject: &Subject<B>) {
     let (backend, here, there) = apart(subject);
     if !subject.backend.can_access(there, here).unwrap() {
         skip("no device reaches the other's memory, so that nothing is left to be told apart");
@@ -94,7 +94,7 @@ fn a_set_of_mixed_memory<B: Workbench>(subject: &Subject<B>) {
     slots.select(set, idle()).unwrap();
 }
 
-fn a_snapshot_of_mixed_memory<B: Workbench>(subject: &Subject<B>) {
+fn a_snapshot_of_mixed_memory<B: TestKit>(subject: &Subject<B>) {
     let (backend, here, there) = apart(subject);
     if subject.peer().is_err() {
         skip("nothing can be written that is to be refused");

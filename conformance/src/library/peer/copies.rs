@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::plain::{Plain, copy};
 use crate::subject::Subject;
 use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "peer":
     /// A device copies out of another one's region, which it may only read, into a region of its own.
@@ -22,7 +22,7 @@ cases! { "peer":
 }
 
 /// A region of one device's memory that the other may read, with a pattern.
-fn readable<B: Workbench>(subject: &Subject<B>, owner: DeviceId, reader: DeviceId, seed: u64) -> Region<B> {
+fn readable<B: TestKit>(subject: &Subject<B>, owner: DeviceId, reader: DeviceId, seed: u64) -> Region<B> {
     let mut region = subject.space(4).on(owner).access(reader, Access::Read).build().unwrap();
     for granules in [1, 4] {
         region.grow_to(subject.granules(granules)).unwrap();
@@ -31,7 +31,7 @@ fn readable<B: Workbench>(subject: &Subject<B>, owner: DeviceId, reader: DeviceI
     region
 }
 
-fn region_to_region<B: Workbench>(subject: &Subject<B>) {
+fn region_to_region<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let length = subject.granules(4);
     for (owner, other, seed) in [(a, b, 1), (b, a, 2)] {
@@ -44,7 +44,7 @@ fn region_to_region<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn region_to_plain<B: Workbench>(subject: &Subject<B>) {
+fn region_to_plain<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let length = subject.granules(4);
     let source = readable(subject, a, b, 1);
@@ -60,7 +60,7 @@ fn region_to_plain<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(target.count_wrong(b, Bytes(0), length, 1).unwrap(), 0);
 }
 
-fn over_several_mappings<B: Workbench>(subject: &Subject<B>) {
+fn over_several_mappings<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let source = readable(subject, a, b, 1);
     let mut target = subject.space(4).on(b).build().unwrap();
@@ -76,7 +76,7 @@ fn over_several_mappings<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(target.count_wrong(b, length, skipped, 5 + length.0 / 8).unwrap(), 0);
 }
 
-fn access_is_by_region<B: Workbench>(subject: &Subject<B>) {
+fn access_is_by_region<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let length = subject.granules(4);
     let mut granted = readable(subject, a, b, 1);
@@ -100,7 +100,7 @@ fn access_is_by_region<B: Workbench>(subject: &Subject<B>) {
     target.copy_from(Bytes(0), &neighbour, Bytes(0), length).unwrap();
 }
 
-fn more_than_at_a_time<B: Workbench>(subject: &Subject<B>) {
+fn more_than_at_a_time<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let length = Bytes::mib(34);
     let regions = [(a, b), (b, a)].map(|(owner, reader)| {

@@ -16,16 +16,16 @@ mod turns;
 
 use crate::case::Case;
 use gpu_vmm_core::{Bytes, DeviceId, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [access::cases(), owners::cases(), turns::cases(), copies::cases(), apart::cases()].concat()
 }
 
 /// Has one device write the pattern of a seed, and the other one look at it, who must not find another's.
 #[track_caller]
-fn pass_on<B: Workbench>(region: &mut Region<B>, from: DeviceId, to: DeviceId, length: Bytes, seed: u64) {
+fn pass_on<B: TestKit>(region: &mut Region<B>, from: DeviceId, to: DeviceId, length: Bytes, seed: u64) {
     region.write_pattern(from, Bytes(0), length, seed).unwrap();
     assert_eq!(region.count_wrong(to, Bytes(0), length, seed).unwrap(), 0, "from {from} to {to}");
     assert_ne!(region.count_wrong(to, Bytes(0), length, seed + 1).unwrap(), 0);

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, DeviceVec, GrowthKind, Placement, Region};
-use gpu_vmm_testkit::{Workbench, write_pattern_words};
+use gpu_vmm_testkit::{TestKit, write_pattern_words};
 
 cases! { "peer":
     /// Memory is taken from the device that was named, and from no other.
@@ -28,7 +28,7 @@ cases! { "peer":
     a_vector_for_both,
 }
 
-fn on_the_device_that_was_named<B: Workbench>(subject: &Subject<B>) {
+fn on_the_device_that_was_named<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let before = [a, b].map(|device| subject.free_of(device));
     let size = subject.granules(8);
@@ -42,7 +42,7 @@ fn on_the_device_that_was_named<B: Workbench>(subject: &Subject<B>) {
     drop(other);
 }
 
-fn each_device_alone<B: Workbench>(subject: &Subject<B>) {
+fn each_device_alone<B: TestKit>(subject: &Subject<B>) {
     let devices = subject.two_devices();
     for (device, seed) in [devices.0, devices.1].into_iter().zip(0..) {
         let mut region = subject.space(3).on(device).build().unwrap();
@@ -61,7 +61,7 @@ fn each_device_alone<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Two granules of each device's memory in turn, closed.
-fn striped<B: Workbench>(subject: &Subject<B>, devices: [DeviceId; 2]) -> Region<B> {
+fn striped<B: TestKit>(subject: &Subject<B>, devices: [DeviceId; 2]) -> Region<B> {
     let mut region = subject.space(8).build().unwrap();
     for place in 0..4 {
         let memory = subject.piece_on(devices[place % 2], 2);
@@ -70,7 +70,7 @@ fn striped<B: Workbench>(subject: &Subject<B>, devices: [DeviceId; 2]) -> Region
     region
 }
 
-fn back_to_back<B: Workbench>(subject: &Subject<B>) {
+fn back_to_back<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = striped(subject, [a, b]);
     let length = subject.granules(2);
@@ -87,7 +87,7 @@ fn back_to_back<B: Workbench>(subject: &Subject<B>) {
     refused!(region.count_wrong(a, Bytes(0), length + length, 0), Detail::NoAccess { .. }, a, length);
 }
 
-fn over_two_devices<B: Workbench>(subject: &Subject<B>) {
+fn over_two_devices<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.region(8).on(a).access(a, RW).access(b, RW).build().unwrap();
     region.grow_to_on(a, subject.units(3)).unwrap();
@@ -99,7 +99,7 @@ fn over_two_devices<B: Workbench>(subject: &Subject<B>) {
     pass_on(&mut region, b, a, length, 2);
 }
 
-fn over_two_owners<B: Workbench>(subject: &Subject<B>) {
+fn over_two_owners<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.region(4).on(a).build().unwrap();
     region.grow_to(subject.units(2)).unwrap();
@@ -116,7 +116,7 @@ fn over_two_owners<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((&back[..40], &back[60..]), (&bytes[..40], &bytes[60..]));
 }
 
-fn in_turns<B: Workbench>(subject: &Subject<B>) {
+fn in_turns<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.space(12).on(a).access(b, Access::Read).build().unwrap();
     let before = [a, b].map(|device| subject.free_of(device));
@@ -132,7 +132,7 @@ fn in_turns<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn moved_with_both<B: Workbench>(subject: &Subject<B>) {
+fn moved_with_both<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let base = subject.hole(4);
     let builder = subject.region(2).on(a).access(a, RW).access(b, RW).at(Placement::Exact(base));
@@ -152,7 +152,7 @@ fn moved_with_both<B: Workbench>(subject: &Subject<B>) {
     pass_on(&mut region, b, a, subject.units(3), 2);
 }
 
-fn a_vector_on_the_other_device<B: Workbench>(subject: &Subject<B>) {
+fn a_vector_on_the_other_device<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let before = [a, b].map(|device| subject.free_of(device));
     let mut numbers = DeviceVec::<u32, B>::new(&subject.backend, b).unwrap();
@@ -165,7 +165,7 @@ fn a_vector_on_the_other_device<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(numbers.region().mapping_at(Bytes(0)).unwrap().memory.device(), b);
 }
 
-fn a_vector_for_both<B: Workbench>(subject: &Subject<B>) {
+fn a_vector_for_both<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut words = DeviceVec::<u64, B>::build(subject.space(8).on(a).access(b, Access::Read)).unwrap();
     let count = (subject.granularity().0 / 8) as usize;

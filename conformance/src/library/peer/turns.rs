@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Bytes, DeviceId, PhysicalMemory, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "peer":
     /// Handles of different devices come in turn at one address, each open to its own device.
@@ -19,11 +19,11 @@ cases! { "peer":
 }
 
 /// Pieces of memory of both devices in turn.
-fn pieces<B: Workbench>(subject: &Subject<B>, devices: [DeviceId; 2]) -> Vec<PhysicalMemory<B>> {
+fn pieces<B: TestKit>(subject: &Subject<B>, devices: [DeviceId; 2]) -> Vec<PhysicalMemory<B>> {
     (0..4).map(|place| subject.piece_on(devices[place % 2], 2)).collect()
 }
 
-fn in_turn_for_the_owner<B: Workbench>(subject: &Subject<B>) {
+fn in_turn_for_the_owner<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.space(2).build().unwrap();
     for (memory, seed) in pieces(subject, [a, b]).iter().zip(0..) {
@@ -35,14 +35,14 @@ fn in_turn_for_the_owner<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Maps memory in an empty region and opens it to both devices.
-fn open_to<B: Workbench>(region: &mut Region<B>, memory: &PhysicalMemory<B>, devices: [DeviceId; 2]) {
+fn open_to<B: TestKit>(region: &mut Region<B>, memory: &PhysicalMemory<B>, devices: [DeviceId; 2]) {
     region.map(Bytes(0), memory).unwrap();
     for device in devices {
         region.set_access(Bytes(0), memory.size(), device, RW).unwrap();
     }
 }
 
-fn in_turn_for_one_device<B: Workbench>(subject: &Subject<B>) {
+fn in_turn_for_one_device<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let pieces = pieces(subject, [a, b]);
     let mut region = subject.space(2).build().unwrap();
@@ -59,7 +59,7 @@ fn in_turn_for_one_device<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn to_another_device_at_the_same_address<B: Workbench>(subject: &Subject<B>) {
+fn to_another_device_at_the_same_address<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let (on_a, on_b) = (subject.piece_on(a, 2), subject.piece_on(b, 2));
     let mut region = subject.space(2).build().unwrap();
@@ -80,7 +80,7 @@ fn to_another_device_at_the_same_address<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn grown_again_on_the_other_device<B: Workbench>(subject: &Subject<B>) {
+fn grown_again_on_the_other_device<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut region = subject.space(4).on(a).access(a, RW).access(b, RW).build().unwrap();
     let address = region.address();

@@ -3,7 +3,7 @@
 use crate::case::cases;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Detail, Operation, PhysicalMemory, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "physical":
     /// Memory is taken from the device when it is created, and is back when neither holder nor mapping is left.
@@ -20,7 +20,7 @@ cases! { "physical":
     nothing_is_lost_when_memory_ends,
 }
 
-fn is_counted<B: Workbench>(subject: &Subject<B>) {
+fn is_counted<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free_here();
     let memory = subject.memory(16);
     assert_eq!(subject.free_here(), before - subject.units(16));
@@ -33,7 +33,7 @@ fn is_counted<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free_here(), before);
 }
 
-fn multiples_of_the_granularity<B: Workbench>(subject: &Subject<B>) {
+fn multiples_of_the_granularity<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free_here();
     for granules in 1..=63 {
         let memory = subject.piece(granules);
@@ -44,7 +44,7 @@ fn multiples_of_the_granularity<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn many_handles<B: Workbench>(subject: &Subject<B>) {
+fn many_handles<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free_here();
     let mut pieces: Vec<PhysicalMemory<B>> = (0..256).map(|_| subject.piece(1)).collect();
     assert_eq!(subject.free_here(), before - subject.granules(256));
@@ -52,7 +52,7 @@ fn many_handles<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free_here(), before - subject.granules(100));
 }
 
-fn clones_are_counted_once<B: Workbench>(subject: &Subject<B>) {
+fn clones_are_counted_once<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free_here();
     let memory = subject.piece(8);
     let clones = [memory.clone(), memory.clone()];
@@ -68,13 +68,13 @@ fn clones_are_counted_once<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Some memory that is held, and a size that is more than is left and no more than there is.
-fn too_much<B: Workbench>(subject: &Subject<B>) -> (PhysicalMemory<B>, Bytes) {
+fn too_much<B: TestKit>(subject: &Subject<B>) -> (PhysicalMemory<B>, Bytes) {
     let total = subject.backend.device(Operation::QueryDevice, subject.device).unwrap().total_memory;
     let most = Bytes(total.0 - total.0 % subject.unit().0);
     (subject.memory(4), most)
 }
 
-fn out_of_memory_has_the_numbers<B: Workbench>(subject: &Subject<B>) {
+fn out_of_memory_has_the_numbers<B: TestKit>(subject: &Subject<B>) {
     let (_held, most) = too_much(subject);
     let error = PhysicalMemory::create(&subject.backend, most, subject.properties()).unwrap_err();
     let Detail::OutOfMemory { requested, free, total, device, source, .. } = error.detail() else {
@@ -87,7 +87,7 @@ fn out_of_memory_has_the_numbers<B: Workbench>(subject: &Subject<B>) {
     assert!(error.to_string().contains(&requested.to_string()), "{error}");
 }
 
-fn nothing_is_lost_when_memory_ends<B: Workbench>(subject: &Subject<B>) {
+fn nothing_is_lost_when_memory_ends<B: TestKit>(subject: &Subject<B>) {
     let (held, most) = too_much(subject);
     let mut region = Region::builder(&subject.backend).on(subject.device).reserve(most).build().unwrap();
     region.grow_to(subject.units(2)).unwrap();

@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Bytes, Handle, PhysicalMemory, Vendor};
-use gpu_vmm_testkit::{Workbench, handle_of};
+use gpu_vmm_testkit::{TestKit, handle_of};
 
 cases! { "physical":
     /// A size is rounded up to the granularity, and the memory says what it became.
@@ -19,7 +19,7 @@ cases! { "physical":
     never_mapped,
 }
 
-fn is_rounded<B: Workbench>(subject: &Subject<B>) {
+fn is_rounded<B: TestKit>(subject: &Subject<B>) {
     for (asked, granules) in
         [(Bytes(1), 1), (subject.granularity(), 1), (subject.granularity() + Bytes(1), 2)]
     {
@@ -28,7 +28,7 @@ fn is_rounded<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn properties_are_kept<B: Workbench>(subject: &Subject<B>) {
+fn properties_are_kept<B: TestKit>(subject: &Subject<B>) {
     let own = subject.properties();
     for properties in [own, own.shareable()] {
         // Not every version can share.
@@ -38,7 +38,7 @@ fn properties_are_kept<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn bytes_stay_while_unmapped<B: Workbench>(subject: &Subject<B>) {
+fn bytes_stay_while_unmapped<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(3);
     let mut region = subject.space(6).build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
@@ -56,7 +56,7 @@ fn bytes_stay_while_unmapped<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// No driver promises it; a pool that hands kept memory on must see to it itself.
-fn fresh_memory_is_zero<B: Workbench>(subject: &Subject<B>) {
+fn fresh_memory_is_zero<B: TestKit>(subject: &Subject<B>) {
     if subject.backend.vendor() == Vendor::Hip {
         skip("nothing is known of what fresh memory holds on AMD's devices");
     }
@@ -74,7 +74,7 @@ fn fresh_memory_is_zero<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn never_mapped<B: Workbench>(subject: &Subject<B>) {
+fn never_mapped<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free();
     for _ in 0..200 {
         let small = subject.piece(1);

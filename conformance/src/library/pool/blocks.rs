@@ -1,12 +1,12 @@
 //! What a block is: its address, its size, its bytes.
 
-use super::{DEFAULT, LEAST, adds_up, alloc, check, is_empty, page, pool, write};
+use super::{DEFAULT, MIN, adds_up, alloc, check, is_empty, page, pool, write};
 use crate::case::cases;
 use crate::library::tools::assert_names;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Detail};
 use gpu_vmm_pool::PoolError;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "pool":
     /// Blocks of all sizes lie apart from each other and keep their bytes, while others come and go.
@@ -31,14 +31,14 @@ const SIZES: [u64; 20] = [
 ];
 
 #[track_caller]
-fn are_apart<B: Workbench>(blocks: &[(gpu_vmm_pool::Block<B>, u64)]) {
+fn are_apart<B: TestKit>(blocks: &[(gpu_vmm_pool::Block<B>, u64)]) {
     let mut ranges: Vec<_> =
         blocks.iter().map(|(block, _)| (block.address().0, block.address().0 + block.capacity().0)).collect();
     ranges.sort_unstable();
     assert!(ranges.is_sorted_by(|one, next| one.1 <= next.0), "{ranges:x?}");
 }
 
-fn blocks_are_apart_and_keep_their_bytes<B: Workbench>(subject: &Subject<B>) {
+fn blocks_are_apart_and_keep_their_bytes<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let mut blocks = Vec::new();
     let mut seed = 0;
@@ -62,7 +62,7 @@ fn blocks_are_apart_and_keep_their_bytes<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn aligned<B: Workbench>(subject: &Subject<B>) {
+fn aligned<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let mut blocks = Vec::new();
     for alignment in [1, 8, 256, 512, 4096, 1 << 16, 2 << 20, 64 << 20, 1 << 30] {
@@ -85,7 +85,7 @@ fn aligned<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn refused_sizes_and_alignments<B: Workbench>(subject: &Subject<B>) {
+fn refused_sizes_and_alignments<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let core = |size, alignment| pool.alloc(Bytes(size), Bytes(alignment), DEFAULT).map(drop).unwrap_err();
     assert!(matches!(core(0, 256).detail(), Detail::ZeroSize));
@@ -106,21 +106,21 @@ fn refused_sizes_and_alignments<B: Workbench>(subject: &Subject<B>) {
     alloc(&pool, Bytes(8));
 }
 
-fn little_is_lost_by_rounding<B: Workbench>(subject: &Subject<B>) {
+fn little_is_lost_by_rounding<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     for size in (1..=1 << 20).step_by(7777).chain([1 << 21, 3 << 20, 12_345_678]) {
-        let block = pool.alloc(Bytes(size), LEAST, DEFAULT).unwrap();
+        let block = pool.alloc(Bytes(size), MIN, DEFAULT).unwrap();
         let lost = block.capacity().0 - size;
-        assert!(lost <= size / 8 || lost <= LEAST.0, "{lost} of {size}");
+        assert!(lost <= size / 8 || lost <= MIN.0, "{lost} of {size}");
     }
-    let all: Vec<_> = (0..1000).map(|_| alloc(&pool, LEAST)).collect();
+    let all: Vec<_> = (0..1000).map(|_| alloc(&pool, MIN)).collect();
     let stats = adds_up(&pool);
     assert_eq!((stats.live, stats.live_blocks), (256_000, 1000));
     assert!(stats.held - stats.kept <= 2 * page(&pool).0, "a thousand small blocks share a page: {stats:?}");
     drop(all);
 }
 
-fn from_many_threads<B: Workbench>(subject: &Subject<B>) {
+fn from_many_threads<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let blocks: Vec<_> = std::thread::scope(|scope| {
         let pool = &pool;
@@ -148,7 +148,7 @@ fn from_many_threads<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn aligned_to_more_than_the_last<B: Workbench>(subject: &Subject<B>) {
+fn aligned_to_more_than_the_last<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let [first, last] = [(); 2].map(|()| alloc(&pool, Bytes::mib(3)));
     let more = Bytes(2 << last.address().0.trailing_zeros());

@@ -3,13 +3,13 @@
 
 use super::order::{overlap, range, start_behind};
 use super::waits::named;
-use super::{DEFAULT, Hand, LEAST, alloc, builder, is_empty, page, pool};
+use super::{DEFAULT, Hand, MIN, alloc, builder, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::Bytes;
 use gpu_vmm_pool::{Block, Pool};
-use gpu_vmm_testkit::{CaptureMode, Graph, WorkStream, Workbench};
+use gpu_vmm_testkit::{CaptureMode, Graph, TestKit, WorkStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,13 +27,13 @@ cases! { "pool":
 }
 
 /// Begins a capture, or ends the case where there are none.
-fn begin<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream, mode: CaptureMode) {
+fn begin<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream, mode: CaptureMode) {
     // SAFETY: each case ends its captures on the same thread, before their streams.
     or_skip(unsafe { subject.backend.begin_capture(subject.device, stream.stream(), mode) });
 }
 
 /// Puts work on a block into the capture.
-fn record<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream, block: &Block<B>, seed: u64) {
+fn record<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream, block: &Block<B>, seed: u64) {
     let length = Bytes(block.size().0 / 8 * 8);
     // SAFETY: the block's memory is mapped for as long as the block is there, and cases wait for graphs before that.
     unsafe {
@@ -43,23 +43,23 @@ fn record<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream, block: &B
 }
 
 #[track_caller]
-fn end<B: Workbench>(subject: &Subject<B>, stream: &dyn WorkStream) -> Box<dyn Graph> {
+fn end<B: TestKit>(subject: &Subject<B>, stream: &dyn WorkStream) -> Box<dyn Graph> {
     subject.backend.end_capture(subject.device, stream.stream()).expect("the capture was not spoilt")
 }
 
-fn a_capture_gets_memory_that_nothing_uses<B: Workbench>(subject: &Subject<B>) {
+fn a_capture_gets_memory_that_nothing_uses<B: TestKit>(subject: &Subject<B>) {
     let [own_, launched] = [(); 2].map(|()| own(subject));
     let pool = pool(subject);
     let large = super::alloc(&pool, Bytes::mib(4));
     for size in [700, 200_000, 6 << 20].map(Bytes) {
         let stream = registered(&pool, &*own_);
         // Ready for the next request of the stream, were it not for the capture.
-        let blocks: Vec<_> = (0..3).map(|_| stream.alloc(size, LEAST).unwrap()).collect();
+        let blocks: Vec<_> = (0..3).map(|_| stream.alloc(size, MIN).unwrap()).collect();
         blocks.iter().for_each(|block| start_behind(subject, &*own_, &large, block, 5));
         let freed: Vec<_> = blocks.iter().map(range).collect();
         drop(blocks);
         begin(subject, &*own_, CaptureMode::Relaxed);
-        let graphs: Vec<_> = (0..4).map(|_| stream.alloc(size, LEAST).unwrap()).collect();
+        let graphs: Vec<_> = (0..4).map(|_| stream.alloc(size, MIN).unwrap()).collect();
         graphs.iter().for_each(|block| record(subject, &*own_, block, 9));
         let graph = end(subject, &*own_);
         // SAFETY: the blocks are there until the stream has been waited for.
@@ -82,7 +82,7 @@ fn a_capture_gets_memory_that_nothing_uses<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn captures_are_not_spoilt<B: Workbench>(subject: &Subject<B>) {
+fn captures_are_not_spoilt<B: TestKit>(subject: &Subject<B>) {
     let blocking = || subject.backend.blocking_stream(subject.device);
     let pool = builder(subject).budget(Bytes::mib(128)).build().unwrap();
     let [one, two] = [(); 2].map(|()| own(subject));
@@ -90,9 +90,9 @@ fn captures_are_not_spoilt<B: Workbench>(subject: &Subject<B>) {
         for captured in [Some(own(subject)), blocking().ok()].into_iter().flatten() {
             let stream = registered(&pool, &*captured);
             // Served, and idle: nothing of it is waited for.
-            drop(stream.alloc(Bytes(3 << 20), LEAST).unwrap());
+            drop(stream.alloc(Bytes(3 << 20), MIN).unwrap());
             pool.trim(Bytes(u64::MAX)).unwrap();
-            let own_block = stream.alloc(Bytes(2 << 20), LEAST).unwrap();
+            let own_block = stream.alloc(Bytes(2 << 20), MIN).unwrap();
             let kept = [one.as_ref(), two.as_ref()].map(|own| registered(&pool, own));
             begin(subject, &*captured, mode);
             record(subject, &*captured, &own_block, 4);
@@ -100,8 +100,8 @@ fn captures_are_not_spoilt<B: Workbench>(subject: &Subject<B>) {
                 // What one stream has freed the next one wants, so that events are recorded and asked.
                 for size in [2 << 20, 5 << 20] {
                     let stream = &kept[round % 2];
-                    drop(stream.alloc(Bytes(size), LEAST).unwrap());
-                    drop(pool.alloc(Bytes(size), LEAST, super::DEFAULT).unwrap());
+                    drop(stream.alloc(Bytes(size), MIN).unwrap());
+                    drop(pool.alloc(Bytes(size), MIN, super::DEFAULT).unwrap());
                 }
             }
             pool.trim(Bytes::ZERO).unwrap();
@@ -116,13 +116,13 @@ fn captures_are_not_spoilt<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn the_last_block_during_a_capture<B: Workbench>(subject: &Subject<B>) {
+fn the_last_block_during_a_capture<B: TestKit>(subject: &Subject<B>) {
     let captured = own(subject);
     for mode in CaptureMode::ALL {
         let free = subject.free();
         let before = subject.backend.deferred().kept();
         let pool = pool(subject);
-        let block = pool.alloc(Bytes(6 << 20), LEAST, named(&*captured)).unwrap();
+        let block = pool.alloc(Bytes(6 << 20), MIN, named(&*captured)).unwrap();
         begin(subject, &*captured, mode);
         record(subject, &*captured, &block, 6);
         drop(pool);
@@ -143,7 +143,7 @@ fn the_last_block_during_a_capture<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn a_fence_beside_a_capture<B: Workbench>(subject: &Subject<B>) {
+fn a_fence_beside_a_capture<B: TestKit>(subject: &Subject<B>) {
     let busy = own(subject);
     let page = page(&pool(subject));
     let pool = builder(subject).budget(Bytes(page.0 * 4)).build().unwrap();
@@ -153,14 +153,14 @@ fn a_fence_beside_a_capture<B: Workbench>(subject: &Subject<B>) {
     block.record_use(named(&*busy)).unwrap();
     block.free_after(hand.fence());
     hand.set(Hand::WAITED);
-    let next = pool.alloc(Bytes(page.0 * 2), LEAST, DEFAULT);
+    let next = pool.alloc(Bytes(page.0 * 2), MIN, DEFAULT);
     drop(end(subject, &*busy));
     assert!(next.is_err(), "it has memory that the other stream's capture uses");
     finish(subject, &*busy);
     is_empty(&pool);
 }
 
-fn others_are_served_during_a_capture<B: Workbench>(subject: &Subject<B>) {
+fn others_are_served_during_a_capture<B: TestKit>(subject: &Subject<B>) {
     let [one, captured, other] = [(); 3].map(|()| own(subject));
     let page = super::page(&pool(subject)).0;
     let called = Arc::new(AtomicBool::new(false));
@@ -174,11 +174,11 @@ fn others_are_served_during_a_capture<B: Workbench>(subject: &Subject<B>) {
         .build()
         .unwrap();
     // All that there may be, free, and used on another stream last.
-    drop(pool.alloc(Bytes(4 * page), LEAST, named(&*one)).unwrap());
+    drop(pool.alloc(Bytes(4 * page), MIN, named(&*one)).unwrap());
     let small = pool.tagged("captured").unwrap();
-    drop(small.alloc(Bytes(100), LEAST, named(&*captured)));
+    drop(small.alloc(Bytes(100), MIN, named(&*captured)));
     begin(subject, &*captured, CaptureMode::Global);
-    let answer = pool.alloc(Bytes(3 * page), LEAST, named(&*other));
+    let answer = pool.alloc(Bytes(3 * page), MIN, named(&*other));
     let graph = end(subject, &*captured);
     drop(graph);
     match answer {
@@ -188,7 +188,7 @@ fn others_are_served_during_a_capture<B: Workbench>(subject: &Subject<B>) {
             assert!(error.is_out_of_memory() && called.load(Ordering::SeqCst), "{error}");
         }
     }
-    drop(pool.alloc(Bytes(3 * page), LEAST, named(&*other)).unwrap());
+    drop(pool.alloc(Bytes(3 * page), MIN, named(&*other)).unwrap());
     drop(small);
     is_empty(&pool);
 }

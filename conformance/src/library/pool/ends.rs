@@ -1,6 +1,6 @@
 //! Drops in any order, and forks.
 
-use super::{DEFAULT, Hand, LEAST, alloc, builder, check, pool, write};
+use super::{DEFAULT, Hand, MIN, alloc, builder, check, pool, write};
 use crate::case::cases;
 use crate::fork_server::Ended;
 use crate::library::captures::Announced;
@@ -10,7 +10,7 @@ use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::{BackingStore, Bytes};
 use gpu_vmm_pool::Fence;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -29,7 +29,7 @@ cases! { "pool":
     forked_behind_a_free,
 }
 
-fn the_pool_is_dropped_first<B: Workbench>(subject: &Subject<B>) {
+fn the_pool_is_dropped_first<B: TestKit>(subject: &Subject<B>) {
     let free = subject.free_here();
     let pool = pool(subject);
     let blocks: Vec<_> = [100, 70_000, 5 << 20].map(|size| alloc(&pool, Bytes(size))).into();
@@ -41,7 +41,7 @@ fn the_pool_is_dropped_first<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free_here(), free);
 }
 
-fn dropped_with_pending_memory<B: Workbench>(subject: &Subject<B>) {
+fn dropped_with_pending_memory<B: TestKit>(subject: &Subject<B>) {
     let free = subject.free_here();
     for state in [Hand::DONE, Hand::WAITED] {
         let (pool, hand) = (pool(subject), Hand::new());
@@ -68,7 +68,7 @@ impl Fence for Noted {
     }
 }
 
-fn dropped_with_a_fence_during_a_capture<B: Workbench>(subject: &Subject<B>) {
+fn dropped_with_a_fence_during_a_capture<B: TestKit>(subject: &Subject<B>) {
     let (pool, fence) = (pool(subject), Arc::new(Noted::default()));
     alloc(&pool, Bytes::mib(4)).free_after(Arc::clone(&fence) as Arc<dyn Fence>);
     let announced = Announced::new(&subject.backend);
@@ -78,16 +78,16 @@ fn dropped_with_a_fence_during_a_capture<B: Workbench>(subject: &Subject<B>) {
     subject.backend.deferred().collect(&subject.backend).unwrap();
 }
 
-fn what_was_never_freed<B: Workbench>(subject: &Subject<B>) {
+fn what_was_never_freed<B: TestKit>(subject: &Subject<B>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let inside = Arc::clone(&told);
     let pool =
         builder(subject).on_unfreed(move |all| inside.lock().unwrap().extend(all.to_vec())).build().unwrap();
     let cache = pool.tagged("cache").unwrap();
     let line = line!() + 1;
-    let lost = cache.alloc(Bytes(700), LEAST, DEFAULT).unwrap();
-    drop(pool.alloc(Bytes::mib(3), LEAST, DEFAULT).unwrap());
-    let other = pool.alloc(Bytes::mib(3), LEAST, DEFAULT).unwrap();
+    let lost = cache.alloc(Bytes(700), MIN, DEFAULT).unwrap();
+    drop(pool.alloc(Bytes::mib(3), MIN, DEFAULT).unwrap());
+    let other = pool.alloc(Bytes::mib(3), MIN, DEFAULT).unwrap();
     let unfreed = pool.unfreed();
     assert_eq!(unfreed.len(), 2);
     let one = unfreed.iter().find(|one| one.address == lost.address()).unwrap();
@@ -101,22 +101,22 @@ fn what_was_never_freed<B: Workbench>(subject: &Subject<B>) {
     assert!(super::pool(subject).unfreed().is_empty(), "nobody has asked for it");
 }
 
-fn forked_behind_a_free<B: Workbench>(subject: &Subject<B>) {
+fn forked_behind_a_free<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let block = alloc(&pool, Bytes::mib(3));
     let address = block.address();
     drop(block);
-    let ended = forked(|| first_wrong(&[is_forked(pool.alloc(Bytes::mib(3), LEAST, DEFAULT))]));
+    let ended = forked(|| first_wrong(&[is_forked(pool.alloc(Bytes::mib(3), MIN, DEFAULT))]));
     assert_eq!(ended, Ended::Exit(0));
     assert_eq!(alloc(&pool, Bytes::mib(3)).address(), address, "the parent has it still");
 }
 
-fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {
+fn forked_while_it_is_used<B: TestKit>(subject: &Subject<B>) {
     // It remembers its blocks, under a lock of its own.
     let own = own(subject);
     let base = super::builder(subject).debug().build().unwrap();
     let stream = registered(&base, &*own);
-    let stash = BackingStore::pinned(&subject.backend, Bytes::mib(4)).unwrap();
+    let store = BackingStore::pinned(&subject.backend, Bytes::mib(4)).unwrap();
     let block = alloc(&base, Bytes::mib(3));
     write(subject, &block, 5);
     let kept = base.keep(alloc(&base, Bytes(500))).unwrap();
@@ -125,7 +125,7 @@ fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {
     let ended: Vec<Ended> = std::thread::scope(|scope| {
         for thread in 1..3_u64 {
             let (busy, stop) = (pool.clone().unwrap(), &stop);
-            // Locks of lanes and of the books are held when the process forks.
+            // Locks of copy streams and of the books are held when the process forks.
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let blocks: Vec<_> =
@@ -147,15 +147,15 @@ fn forked_while_it_is_used<B: Workbench>(subject: &Subject<B>) {
                     return 99;
                 };
                 let wrong = first_wrong(&[
-                    is_forked(pool.alloc(Bytes(100), LEAST, DEFAULT)),
-                    is_forked(pool.alloc(Bytes(70_000), LEAST, DEFAULT)),
-                    is_forked(pool.alloc(Bytes::mib(3), LEAST, DEFAULT)),
+                    is_forked(pool.alloc(Bytes(100), MIN, DEFAULT)),
+                    is_forked(pool.alloc(Bytes(70_000), MIN, DEFAULT)),
+                    is_forked(pool.alloc(Bytes::mib(3), MIN, DEFAULT)),
                     is_forked(pool.trim(Bytes::ZERO)),
-                    is_forked(pool.suspend("", &stash, idle())),
+                    is_forked(pool.suspend("", &store, idle())),
                     is_forked(pool.resume("")),
                     is_forked(pool.forget_stream(DEFAULT)),
                     is_forked(pool.tagged("third")),
-                    is_forked(stream.alloc(Bytes(100), LEAST)),
+                    is_forked(stream.alloc(Bytes(100), MIN)),
                     is_forked(stream.record_use(&mut block)),
                     is_forked(block.record_use(DEFAULT)),
                     is_forked(pool.free_at(kept)),

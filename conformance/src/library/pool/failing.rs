@@ -2,7 +2,7 @@
 
 use super::told::is_consistent;
 use super::waits::named;
-use super::{LEAST, adds_up, is_empty, write_at, wrong_at};
+use super::{MIN, adds_up, is_empty, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::failures::injected;
 use crate::library::flights::own;
@@ -11,7 +11,7 @@ use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
 use gpu_vmm_core::{BackingStore, Bytes, Detail, Operation, Result, Stream};
 use gpu_vmm_pool::{Block, Pool};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "pool":
     /// The first block of a pool.
@@ -43,22 +43,22 @@ cases! { "pool":
 type Faulty<B> = FaultInject<B>;
 
 /// A pool of a backend whose calls can fail, and blocks with their patterns.
-struct Bench<'a, B: Workbench> {
+struct Bench<'a, B: TestKit> {
     subject: &'a Subject<B>,
     backend: Faulty<B>,
     pool: Pool<Faulty<B>>,
-    stash: BackingStore<Faulty<B>>,
+    store: BackingStore<Faulty<B>>,
     blocks: Vec<Block<Faulty<B>>>,
     other: Stream<'static>,
 }
 
-impl<'a, B: Workbench> Bench<'a, B> {
+impl<'a, B: TestKit> Bench<'a, B> {
     fn new(subject: &'a Subject<B>, other: Stream<'static>, keep: Bytes) -> Self {
         let backend = FaultInject::new(subject.backend.clone());
         let builder = Pool::builder(&backend).device(subject.device).keep(keep).scrub();
-        let (pool, stash) =
+        let (pool, store) =
             (builder.build().unwrap(), BackingStore::pinned(&backend, Bytes::mib(32)).unwrap());
-        Self { subject, pool, stash, blocks: Vec::new(), backend, other }
+        Self { subject, pool, store, blocks: Vec::new(), backend, other }
     }
 
     fn pages(&self, count: u64) -> Bytes {
@@ -67,7 +67,7 @@ impl<'a, B: Workbench> Bench<'a, B> {
 
     /// Allocates a block and writes its pattern.
     fn add(&mut self, pool: &Pool<Faulty<B>>, size: Bytes) -> Result<()> {
-        let block = pool.alloc(size, LEAST, Stream::DEFAULT)?;
+        let block = pool.alloc(size, MIN, Stream::DEFAULT)?;
         write_at(&self.subject.backend, self.subject.device, block.address(), size, block.address().0);
         self.blocks.push(block);
         Ok(())
@@ -108,7 +108,7 @@ enum After {
 }
 
 /// Lets each driver call of `act` fail in turn.
-fn sweep<B: Workbench>(
+fn sweep<B: TestKit>(
     subject: &Subject<B>,
     keep: Bytes,
     after: After,
@@ -165,16 +165,16 @@ fn sweep<B: Workbench>(
 
 const ALL: Bytes = Bytes(u64::MAX);
 
-fn failing_first<B: Workbench>(subject: &Subject<B>) {
+fn failing_first<B: TestKit>(subject: &Subject<B>) {
     sweep(subject, ALL, After::AsBefore, |_| {}, |bench| bench.add(&bench.pool.clone(), Bytes(5000)));
 }
 
-fn failing_growth<B: Workbench>(subject: &Subject<B>) {
+fn failing_growth<B: TestKit>(subject: &Subject<B>) {
     let prepare = |bench: &mut Bench<'_, B>| bench.add(&bench.pool.clone(), bench.pages(3)).unwrap();
     sweep(subject, ALL, After::AsBefore, prepare, |bench| bench.add(&bench.pool.clone(), bench.pages(4)));
 }
 
-fn holes<B: Workbench>(bench: &mut Bench<'_, B>) {
+fn holes<B: TestKit>(bench: &mut Bench<'_, B>) {
     let pool = bench.pool.clone();
     for _ in 0..8 {
         bench.add(&pool, Bytes(bench.pages(3).0 / 2)).unwrap();
@@ -182,11 +182,11 @@ fn holes<B: Workbench>(bench: &mut Bench<'_, B>) {
     bench.thin();
 }
 
-fn failing_remapping<B: Workbench>(subject: &Subject<B>) {
+fn failing_remapping<B: TestKit>(subject: &Subject<B>) {
     sweep(subject, ALL, After::AsBefore, holes, |bench| bench.add(&bench.pool.clone(), bench.pages(4)));
 }
 
-fn failing_scrub<B: Workbench>(subject: &Subject<B>) {
+fn failing_scrub<B: TestKit>(subject: &Subject<B>) {
     let act = |bench: &mut Bench<'_, B>| {
         let other = bench.pool.tagged("other").unwrap();
         bench.add(&other, bench.pages(3))
@@ -194,28 +194,28 @@ fn failing_scrub<B: Workbench>(subject: &Subject<B>) {
     sweep(subject, ALL, After::AsBefore, holes, act);
 }
 
-fn failing_on_another_stream<B: Workbench>(subject: &Subject<B>) {
+fn failing_on_another_stream<B: TestKit>(subject: &Subject<B>) {
     let act = |bench: &mut Bench<'_, B>| {
-        let block = bench.pool.alloc(bench.pages(3), LEAST, bench.other)?;
-        bench.pool.alloc(bench.pages(2), LEAST, Stream::DEFAULT)?;
+        let block = bench.pool.alloc(bench.pages(3), MIN, bench.other)?;
+        bench.pool.alloc(bench.pages(2), MIN, Stream::DEFAULT)?;
         drop(block);
         Ok(())
     };
     sweep(subject, ALL, After::SomeDone, holes, act);
 }
 
-fn failing_trim<B: Workbench>(subject: &Subject<B>) {
+fn failing_trim<B: TestKit>(subject: &Subject<B>) {
     let act = |bench: &mut Bench<'_, B>| bench.pool.trim(Bytes::ZERO).map(drop);
     sweep(subject, ALL, After::SomeDone, holes, act);
 }
 
-fn failing_suspend<B: Workbench>(subject: &Subject<B>) {
+fn failing_suspend<B: TestKit>(subject: &Subject<B>) {
     let prepare = |bench: &mut Bench<'_, B>| {
         holes(bench);
         bench.add(&bench.pool.clone(), Bytes(5000)).unwrap();
     };
     let act = |bench: &mut Bench<'_, B>| {
-        bench.pool.suspend("", &bench.stash, idle())?;
+        bench.pool.suspend("", &bench.store, idle())?;
         let calls = bench.backend.stop();
         bench.pool.resume("").map(|_| calls)
     };
@@ -223,7 +223,7 @@ fn failing_suspend<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// As [`sweep`], where `act` has two halves of which the first one's calls count alone: their number is the result.
-fn sweep_suspended<B: Workbench>(
+fn sweep_suspended<B: TestKit>(
     subject: &Subject<B>,
     prepare: impl Fn(&mut Bench<'_, B>),
     act: impl Fn(&mut Bench<'_, B>) -> Result<u64>,
@@ -265,17 +265,17 @@ fn sweep_suspended<B: Workbench>(
     note(format!("{FAILURE_POINTS}{points}"));
 }
 
-fn failing_resume<B: Workbench>(subject: &Subject<B>) {
+fn failing_resume<B: TestKit>(subject: &Subject<B>) {
     let prepare = |bench: &mut Bench<'_, B>| {
         holes(bench);
         bench.add(&bench.pool.clone(), Bytes(5000)).unwrap();
-        bench.pool.suspend("", &bench.stash, idle()).unwrap();
+        bench.pool.suspend("", &bench.store, idle()).unwrap();
     };
     let act = |bench: &mut Bench<'_, B>| bench.pool.resume("").map(|_| bench.backend.stop());
     sweep_suspended(subject, prepare, act);
 }
 
-fn failing_free<B: Workbench>(subject: &Subject<B>) {
+fn failing_free<B: TestKit>(subject: &Subject<B>) {
     let prepare = |bench: &mut Bench<'_, B>| {
         let pool = bench.pool.clone();
         bench.add(&pool, bench.pages(2)).unwrap();
@@ -288,7 +288,7 @@ fn failing_free<B: Workbench>(subject: &Subject<B>) {
     sweep(subject, Bytes::mib(2), After::Told, prepare, act);
 }
 
-fn failing_free_after_use<B: Workbench>(subject: &Subject<B>) {
+fn failing_free_after_use<B: TestKit>(subject: &Subject<B>) {
     let prepare = |bench: &mut Bench<'_, B>| {
         let pool = bench.pool.clone();
         bench.add(&pool, bench.pages(2)).unwrap();
@@ -303,7 +303,7 @@ fn failing_free_after_use<B: Workbench>(subject: &Subject<B>) {
     sweep(subject, ALL, After::Told, prepare, act);
 }
 
-fn failing_every_reservation<B: Workbench>(subject: &Subject<B>) {
+fn failing_every_reservation<B: TestKit>(subject: &Subject<B>) {
     for size in [5000, 8 << 20] {
         let mut bench = Bench::new(subject, Stream::DEFAULT, ALL);
         let pool = bench.pool.clone();
@@ -319,7 +319,7 @@ fn failing_every_reservation<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn undoing_a_mapping<B: Workbench>(subject: &Subject<B>) {
+fn undoing_a_mapping<B: TestKit>(subject: &Subject<B>) {
     let mut bench = Bench::new(subject, Stream::DEFAULT, ALL);
     let pool = bench.pool.clone();
     for pages in [1, 3, 2] {

@@ -1,13 +1,13 @@
 //! Free memory that is mapped where it is needed.
 
 use super::waits::named;
-use super::{DEFAULT, LEAST, adds_up, alloc, builder, check, is_empty, page, pool, write};
+use super::{DEFAULT, MIN, adds_up, alloc, builder, check, is_empty, page, pool, write};
 use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, Bytes, Detail, Stream};
 use gpu_vmm_pool::{Block, Pool};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "pool":
     /// A block as large as every second one of many that were freed needs no new memory, and disturbs none of the others.
@@ -33,7 +33,7 @@ cases! { "pool":
 }
 
 /// Every second block of many, and all others, which have their patterns.
-fn every_second<B: Workbench>(
+fn every_second<B: TestKit>(
     subject: &Subject<B>,
     pool: &Pool<B>,
     size: Bytes,
@@ -51,7 +51,7 @@ fn every_second<B: Workbench>(
 }
 
 /// A block as large as all that is kept needs no new memory, and disturbs none of those that stay.
-fn all_that_is_kept_serves<B: Workbench>(subject: &Subject<B>, pool: &Pool<B>, stay: Vec<(Block<B>, u64)>) {
+fn all_that_is_kept_serves<B: TestKit>(subject: &Subject<B>, pool: &Pool<B>, stay: Vec<(Block<B>, u64)>) {
     let before = adds_up(pool);
     let large = alloc(pool, Bytes(before.kept));
     write(subject, &large, 99);
@@ -64,7 +64,7 @@ fn all_that_is_kept_serves<B: Workbench>(subject: &Subject<B>, pool: &Pool<B>, s
     is_empty(pool);
 }
 
-fn free_memory_does_not_fragment<B: Workbench>(subject: &Subject<B>) {
+fn free_memory_does_not_fragment<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let page = page(&pool);
     let stay = every_second(subject, &pool, Bytes(page.0 * 2), 16);
@@ -72,7 +72,7 @@ fn free_memory_does_not_fragment<B: Workbench>(subject: &Subject<B>) {
     all_that_is_kept_serves(subject, &pool, stay);
 }
 
-fn shared_pages_stay<B: Workbench>(subject: &Subject<B>) {
+fn shared_pages_stay<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let page = page(&pool);
     let stay = every_second(subject, &pool, Bytes(page.0 * 3 / 2), 24);
@@ -81,7 +81,7 @@ fn shared_pages_stay<B: Workbench>(subject: &Subject<B>) {
     all_that_is_kept_serves(subject, &pool, stay);
 }
 
-fn warm_rounds_make_no_driver_calls<B: Workbench>(subject: &Subject<B>) {
+fn warm_rounds_make_no_driver_calls<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let round = |seed| {
         let small: Vec<_> = (0..8_u64).map(|index| alloc(&pool, Bytes::mib(2 + index % 3))).collect();
@@ -106,17 +106,17 @@ fn warm_rounds_make_no_driver_calls<B: Workbench>(subject: &Subject<B>) {
 
 /// Allocates blocks of these numbers of pages on these streams, with a block of one page behind each, and frees the large ones.
 /// Returns their addresses, and the blocks of one page.
-fn places<B: Workbench>(pool: &Pool<B>, pages: &[(u64, Stream<'static>)]) -> (Vec<Address>, Vec<Block<B>>) {
+fn places<B: TestKit>(pool: &Pool<B>, pages: &[(u64, Stream<'static>)]) -> (Vec<Address>, Vec<Block<B>>) {
     let page = page(pool).0;
     let one = |(pages, stream): &(u64, _)| {
-        let block = pool.alloc(Bytes(page * pages), LEAST, *stream).unwrap();
+        let block = pool.alloc(Bytes(page * pages), MIN, *stream).unwrap();
         (block, alloc(pool, Bytes(page)))
     };
     let (go, stay): (Vec<_>, Vec<_>) = pages.iter().map(one).unzip();
     (go.iter().map(Block::address).collect(), stay)
 }
 
-fn placed_where_memory_is<B: Workbench>(subject: &Subject<B>) {
+fn placed_where_memory_is<B: TestKit>(subject: &Subject<B>) {
     let (one, other) = (own(subject), own(subject));
     for are_several in [false, true] {
         let pool = pool(subject);
@@ -136,7 +136,7 @@ fn placed_where_memory_is<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn another_streams_place_is_found<B: Workbench>(subject: &Subject<B>) {
+fn another_streams_place_is_found<B: TestKit>(subject: &Subject<B>) {
     let (one, other) = (own(subject), own(subject));
     let pool = pool(subject);
     let page = page(&pool).0;
@@ -145,7 +145,7 @@ fn another_streams_place_is_found<B: Workbench>(subject: &Subject<B>) {
     let found = (0..5).any(|_| {
         // Each of another size, so that no freed block is just the right one.
         let found = (0..40).any(|number| {
-            let block = ours.alloc(Bytes(page * 6 - number * (page / 20)), LEAST).unwrap();
+            let block = ours.alloc(Bytes(page * 6 - number * (page / 20)), MIN).unwrap();
             assert!(places.contains(&block.address()), "{:?}", block.address());
             block.address() == places[0]
         });
@@ -158,7 +158,7 @@ fn another_streams_place_is_found<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn pages_of_another_size<B: Workbench>(subject: &Subject<B>) {
+fn pages_of_another_size<B: TestKit>(subject: &Subject<B>) {
     let least = page(&pool(subject));
     let four = Bytes(least.0 * 4);
     let pool = builder(subject).page(four).budget(Bytes(four.0 * 3)).build().unwrap();
@@ -166,7 +166,7 @@ fn pages_of_another_size<B: Workbench>(subject: &Subject<B>) {
     write(subject, &block, 1);
     let stats = adds_up(&pool);
     assert_eq!((page(&pool), stats.held, stats.driver_calls.create), (four, four.0 * 3, 3));
-    assert!(pool.alloc(four, LEAST, DEFAULT).unwrap_err().is_out_of_memory());
+    assert!(pool.alloc(four, MIN, DEFAULT).unwrap_err().is_out_of_memory());
     check(subject, &block, 1);
     drop(block);
     assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes(four.0 * 3));
@@ -177,7 +177,7 @@ fn pages_of_another_size<B: Workbench>(subject: &Subject<B>) {
     assert!(odd.to_string().contains(&(least.0 * 3).to_string()), "{odd}");
 }
 
-fn slack_is_kept_to<B: Workbench>(subject: &Subject<B>) {
+fn slack_is_kept_to<B: TestKit>(subject: &Subject<B>) {
     for (percent, new) in [(0, 0), (25, 8), (100, 16)] {
         let pool = builder(subject).slack(percent).build().unwrap();
         let page = page(&pool);
@@ -194,7 +194,7 @@ fn slack_is_kept_to<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn several_streams_have_more_slack<B: Workbench>(subject: &Subject<B>) {
+fn several_streams_have_more_slack<B: TestKit>(subject: &Subject<B>) {
     let own = own(subject);
     for (are_several, new) in [(false, 0), (true, 2)] {
         let pool = pool(subject);
@@ -209,7 +209,7 @@ fn several_streams_have_more_slack<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn memory_serves_one_block_at_a_time<B: Workbench>(subject: &Subject<B>) {
+fn memory_serves_one_block_at_a_time<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let page = page(&pool);
     let pages = |count: u64| Bytes(page.0 * count);
@@ -224,7 +224,7 @@ fn memory_serves_one_block_at_a_time<B: Workbench>(subject: &Subject<B>) {
         let first = blocks.next().unwrap();
         drop(blocks);
         let held = pool.stats().kept;
-        let all = pool.alloc(Bytes(held.max(1)), LEAST, DEFAULT).unwrap();
+        let all = pool.alloc(Bytes(held.max(1)), MIN, DEFAULT).unwrap();
         write(subject, &all, 3);
         check(subject, &first, first.address().0);
         check(subject, &all, 3);
@@ -233,7 +233,7 @@ fn memory_serves_one_block_at_a_time<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn tags_share_memory<B: Workbench>(subject: &Subject<B>) {
+fn tags_share_memory<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let (one, other) = (pool.tagged("one").unwrap(), pool.tagged("other").unwrap());
     let block = alloc(&one, Bytes::mib(16));

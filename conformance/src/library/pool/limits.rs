@@ -1,11 +1,11 @@
 //! How much is held, and what happens where there is no more.
 
-use super::{DEFAULT, LEAST, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write};
+use super::{DEFAULT, MIN, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write};
 use crate::case::cases;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, PhysicalMemory};
 use gpu_vmm_pool::{OutOf, Pool, PoolError, PoolStats};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -36,12 +36,12 @@ cases! { "pool":
     nothing_is_left,
 }
 
-fn within_the_budget<B: Workbench>(subject: &Subject<B>) {
+fn within_the_budget<B: TestKit>(subject: &Subject<B>) {
     let page = page(&pool(subject));
     let budget = Bytes(page.0 * 8);
     let pool = builder(subject).budget(budget).build().unwrap();
     let mut blocks: Vec<_> = (0..4).map(|_| alloc(&pool, Bytes(page.0 * 2))).collect();
-    let error = pool.alloc(Bytes(page.0), LEAST, DEFAULT).unwrap_err();
+    let error = pool.alloc(Bytes(page.0), MIN, DEFAULT).unwrap_err();
     let text = error.to_string();
     let Some(PoolError::OutOfMemory { requested, device, stats, source, .. }) = error.extension() else {
         panic!("{text}")
@@ -58,24 +58,24 @@ fn within_the_budget<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_budget_of_one_page<B: Workbench>(subject: &Subject<B>) {
+fn a_budget_of_one_page<B: TestKit>(subject: &Subject<B>) {
     let page = page(&pool(subject));
     let pool = builder(subject).page(page).budget(page).build().unwrap();
     let block = alloc(&pool, page);
-    assert!(pool.alloc(LEAST, LEAST, DEFAULT).unwrap_err().is_out_of_memory());
+    assert!(pool.alloc(MIN, MIN, DEFAULT).unwrap_err().is_out_of_memory());
     drop(block);
     is_empty(&pool);
     let error = builder(subject).page(page).budget(Bytes(page.0 - 1)).build().unwrap_err();
     assert!(error.to_string().contains("nothing fits"), "{error}");
 }
 
-fn a_refused_request_takes_nothing<B: Workbench>(subject: &Subject<B>) {
+fn a_refused_request_takes_nothing<B: TestKit>(subject: &Subject<B>) {
     let page = page(&pool(subject));
     let pool = builder(subject).budget(Bytes(page.0 * 8)).build().unwrap();
     let stays = alloc(&pool, Bytes(page.0 * 3));
     write(subject, &stays, 1);
     for pages in [6, 9, 100] {
-        assert!(pool.alloc(Bytes(page.0 * pages), LEAST, DEFAULT).unwrap_err().is_out_of_memory());
+        assert!(pool.alloc(Bytes(page.0 * pages), MIN, DEFAULT).unwrap_err().is_out_of_memory());
         let stats = adds_up(&pool);
         assert_eq!((stats.live, stats.held - stats.kept), (page.0 * 3, page.0 * 3));
     }
@@ -87,7 +87,7 @@ fn a_refused_request_takes_nothing<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn keeps_no_more_than_was_said<B: Workbench>(subject: &Subject<B>) {
+fn keeps_no_more_than_was_said<B: TestKit>(subject: &Subject<B>) {
     let page = page(&pool(subject));
     let pool = builder(subject).keep(Bytes(page.0 * 2)).build().unwrap();
     let free = subject.free_here();
@@ -109,7 +109,7 @@ fn keeps_no_more_than_was_said<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Frees until no more than so much is kept: what a device has not come past yet goes back with a later free.
-fn gives_back<B: Workbench>(pool: &Pool<B>, keep: u64) -> PoolStats {
+fn gives_back<B: TestKit>(pool: &Pool<B>, keep: u64) -> PoolStats {
     for _ in 0..1000 {
         let stats = adds_up(pool);
         if stats.kept <= keep {
@@ -121,7 +121,7 @@ fn gives_back<B: Workbench>(pool: &Pool<B>, keep: u64) -> PoolStats {
     panic!("it keeps more than it may: {}", pool.stats())
 }
 
-fn trimmed<B: Workbench>(subject: &Subject<B>) {
+fn trimmed<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let (page, free) = (page(&pool), subject.free_here());
     let pages = |count: u64| Bytes(page.0 * count);
@@ -150,7 +150,7 @@ fn trimmed<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn caches_are_brought_in<B: Workbench>(subject: &Subject<B>) {
+fn caches_are_brought_in<B: TestKit>(subject: &Subject<B>) {
     let page = page(&pool(subject));
     let pool = builder(subject).budget(page).build().unwrap();
     let medium = page.0 / 4;
@@ -164,7 +164,7 @@ fn caches_are_brought_in<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// All of the device's memory but so much.
-fn hog<B: Workbench>(subject: &Subject<B>, but: Bytes) -> PhysicalMemory<B> {
+fn hog<B: TestKit>(subject: &Subject<B>, but: Bytes) -> PhysicalMemory<B> {
     let free = subject.free_here() - but;
     let size = Bytes(free.0 / subject.granularity().0 * subject.granularity().0);
     let mut size = Bytes(size.0 / (2 << 20) * (2 << 20));
@@ -178,14 +178,14 @@ fn hog<B: Workbench>(subject: &Subject<B>, but: Bytes) -> PhysicalMemory<B> {
     }
 }
 
-fn out_of_memory<B: Workbench>(subject: &Subject<B>) {
+fn out_of_memory<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let first = alloc(&pool, Bytes::mib(4));
     write(subject, &first, 1);
     let hog = hog(subject, Bytes::mib(64));
     let mut blocks = Vec::new();
     let error = loop {
-        match pool.alloc(Bytes::mib(16), LEAST, DEFAULT) {
+        match pool.alloc(Bytes::mib(16), MIN, DEFAULT) {
             Ok(block) => blocks.push(block),
             Err(error) => break error,
         }
@@ -204,7 +204,7 @@ fn out_of_memory<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn the_callback_is_asked<B: Workbench>(subject: &Subject<B>) {
+fn the_callback_is_asked<B: TestKit>(subject: &Subject<B>) {
     let held = Arc::new(Mutex::new(Some(hog(subject, Bytes::mib(16)))));
     let asked = Arc::new(AtomicU32::new(0));
     let (inside, counts) = (Arc::clone(&held), Arc::clone(&asked));
@@ -222,13 +222,13 @@ fn the_callback_is_asked<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
     *held.lock().unwrap() = Some(hog(subject, Bytes::mib(16)));
     let refused = held.lock().unwrap().take();
-    assert!(pool.alloc(Bytes::mib(300), LEAST, DEFAULT).unwrap_err().is_out_of_memory());
+    assert!(pool.alloc(Bytes::mib(300), MIN, DEFAULT).unwrap_err().is_out_of_memory());
     assert_eq!(asked.load(Ordering::SeqCst), 2, "it has nothing, and is asked once");
     drop(refused);
     is_empty(&pool);
 }
 
-fn the_callback_frees_blocks<B: Workbench>(subject: &Subject<B>) {
+fn the_callback_frees_blocks<B: TestKit>(subject: &Subject<B>) {
     let page = page(&pool(subject));
     let spare = Arc::new(Mutex::new(Vec::new()));
     let inside = Arc::clone(&spare);
@@ -246,13 +246,13 @@ fn the_callback_frees_blocks<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn out_of_addresses<B: Workbench>(subject: &Subject<B>) {
+fn out_of_addresses<B: TestKit>(subject: &Subject<B>) {
     let unit = subject.unit().0.max(page(&pool(subject)).0);
     let all = Bytes(unit * 16);
     let pool = builder(subject).addresses(all).build().unwrap();
     let block = alloc(&pool, Bytes(unit * 10));
     write(subject, &block, 1);
-    let error = pool.alloc(Bytes(unit * 8), LEAST, DEFAULT).unwrap_err();
+    let error = pool.alloc(Bytes(unit * 8), MIN, DEFAULT).unwrap_err();
     let text = error.to_string();
     let Some(PoolError::OutOfAddresses { requested, used, reserved, limit, stats, .. }) = error.extension()
     else {
@@ -263,7 +263,7 @@ fn out_of_addresses<B: Workbench>(subject: &Subject<B>) {
     // Another tag has what is left, which may be nothing.
     let (tagged, mut others) = (pool.tagged("other").unwrap(), Vec::new());
     let other = loop {
-        match tagged.alloc(Bytes(unit), LEAST, DEFAULT) {
+        match tagged.alloc(Bytes(unit), MIN, DEFAULT) {
             Ok(block) => others.push(block),
             Err(error) => break error,
         }
@@ -277,7 +277,7 @@ fn out_of_addresses<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn addresses_are_left_to_others<B: Workbench>(subject: &Subject<B>) {
+fn addresses_are_left_to_others<B: TestKit>(subject: &Subject<B>) {
     let unit = subject.unit().0.max(page(&pool(subject)).0);
     let pool = builder(subject).addresses(Bytes(unit * 16)).build().unwrap();
     let blocks = ["", "one", "other"].map(|tag| alloc(&pool.tagged(tag).unwrap(), Bytes(unit)));
@@ -286,7 +286,7 @@ fn addresses_are_left_to_others<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn nothing_is_left<B: Workbench>(subject: &Subject<B>) {
+fn nothing_is_left<B: TestKit>(subject: &Subject<B>) {
     let free = subject.free_here();
     let pool = pool(subject);
     let blocks: Vec<_> = (0..40_u64).map(|index| alloc(&pool, Bytes(1 << (index % 24)))).collect();

@@ -40,12 +40,12 @@ use crate::case::Case;
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, Backend, Bytes, DeviceId, Operation, Stream};
 use gpu_vmm_pool::{Block, Fence, Pool, PoolBuilder, PoolStats};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [
         blocks::cases(),
         order::cases(),
@@ -68,14 +68,14 @@ pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
 }
 
 /// What every address is a multiple of.
-const LEAST: Bytes = Bytes(256);
+const MIN: Bytes = Bytes(256);
 const DEFAULT: Stream<'static> = Stream::DEFAULT;
 
-fn builder<B: Workbench>(subject: &Subject<B>) -> PoolBuilder<'_, B> {
+fn builder<B: TestKit>(subject: &Subject<B>) -> PoolBuilder<'_, B> {
     Pool::builder(&subject.backend).device(subject.device)
 }
 
-fn pool<B: Workbench>(subject: &Subject<B>) -> Pool<B> {
+fn pool<B: TestKit>(subject: &Subject<B>) -> Pool<B> {
     builder(subject).build().unwrap()
 }
 
@@ -87,15 +87,15 @@ fn page<B: Backend>(pool: &Pool<B>) -> Bytes {
 /// Allocates on the default stream.
 #[track_caller]
 fn alloc<B: Backend>(pool: &Pool<B>, size: Bytes) -> Block<B> {
-    let block = pool.alloc(size, LEAST, DEFAULT).unwrap();
-    assert!(block.address().0.is_multiple_of(LEAST.0) && block.size() == size && block.capacity() >= size);
+    let block = pool.alloc(size, MIN, DEFAULT).unwrap();
+    assert!(block.address().0.is_multiple_of(MIN.0) && block.size() == size && block.capacity() >= size);
     block
 }
 
 /// Has the device write the pattern of a seed to a block, as far as it has whole words.
 #[track_caller]
 #[allow(unsafe_code)]
-fn write_at<B: Workbench>(backend: &B, device: DeviceId, at: Address, size: Bytes, seed: u64) {
+fn write_at<B: TestKit>(backend: &B, device: DeviceId, at: Address, size: Bytes, seed: u64) {
     // SAFETY: a block's memory is mapped and its device may write it.
     unsafe { backend.write_pattern(device, at, Bytes(size.0 / 8 * 8), seed) }.unwrap();
 }
@@ -103,18 +103,18 @@ fn write_at<B: Workbench>(backend: &B, device: DeviceId, at: Address, size: Byte
 /// How many words of it differ from the pattern.
 #[track_caller]
 #[allow(unsafe_code)]
-fn wrong_at<B: Workbench>(backend: &B, device: DeviceId, at: Address, size: Bytes, seed: u64) -> u64 {
+fn wrong_at<B: TestKit>(backend: &B, device: DeviceId, at: Address, size: Bytes, seed: u64) -> u64 {
     // SAFETY: as above.
     unsafe { backend.count_wrong(device, at, Bytes(size.0 / 8 * 8), seed) }.unwrap()
 }
 
 #[track_caller]
-fn write<B: Workbench>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u64) {
+fn write<B: TestKit>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u64) {
     write_at(&subject.backend, subject.device, block.address(), block.size(), seed);
 }
 
 #[track_caller]
-fn check<B: Workbench>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u64) {
+fn check<B: TestKit>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u64) {
     let wrong = wrong_at(&subject.backend, subject.device, block.address(), block.size(), seed);
     assert_eq!(wrong, 0, "words that differ in {} at {}", block.size(), block.address());
 }
@@ -143,7 +143,7 @@ fn is_empty<B: Backend>(pool: &Pool<B>) {
 }
 
 /// True where a driver counts memory as free as soon as it has been given back.
-fn counts_at_once<B: Workbench>(subject: &Subject<B>) -> bool {
+fn counts_at_once<B: TestKit>(subject: &Subject<B>) -> bool {
     !["memory-stays-until-free", "release-frees-nothing"].iter().any(|quirk| subject.has_quirk(quirk))
 }
 

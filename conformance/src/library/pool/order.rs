@@ -1,13 +1,13 @@
 //! After whose work memory serves again, with work that really runs.
 
 use super::waits::named;
-use super::{LEAST, alloc, builder, is_empty, pool, write_at, wrong_at};
+use super::{MIN, alloc, builder, is_empty, pool, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::flights::{finish, own};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::{Address, BackingStore, Bytes, Operation, WaitFor};
 use gpu_vmm_pool::{Block, Pool};
-use gpu_vmm_testkit::{FaultInject, WorkStream, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit, WorkStream};
 
 cases! { "pool":
     /// What one stream has freed serves another one only when the first has done its work on it.
@@ -29,13 +29,13 @@ cases! { "pool":
 }
 
 /// Starts work on all of a block that goes on for a while.
-pub(super) fn start<B: Workbench>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<B>, seed: u64) {
+pub(super) fn start<B: TestKit>(subject: &Subject<B>, own: &dyn WorkStream, block: &Block<B>, seed: u64) {
     start_at(subject, own, (block.address(), block.size()), seed);
 }
 
 /// The same at an address.
 #[allow(unsafe_code)]
-pub(super) fn start_at<B: Workbench>(
+pub(super) fn start_at<B: TestKit>(
     subject: &Subject<B>,
     own: &dyn WorkStream,
     (address, size): (Address, Bytes),
@@ -57,7 +57,7 @@ pub(super) fn start_at<B: Workbench>(
 /// Starts work on a block of any size behind work on another, large one that goes on for a while: what is small is done at
 /// once on some runtimes.
 #[allow(unsafe_code)]
-pub(super) fn start_behind<B: Workbench>(
+pub(super) fn start_behind<B: TestKit>(
     subject: &Subject<B>,
     own: &dyn WorkStream,
     large: &Block<B>,
@@ -72,22 +72,22 @@ pub(super) fn start_behind<B: Workbench>(
     });
 }
 
-pub(super) fn overlap<B: Workbench>(block: &Block<B>, range: (u64, u64)) -> bool {
+pub(super) fn overlap<B: TestKit>(block: &Block<B>, range: (u64, u64)) -> bool {
     block.address().0 < range.1 && range.0 < block.address().0 + block.capacity().0
 }
 
-pub(super) fn range<B: Workbench>(block: &Block<B>) -> (u64, u64) {
+pub(super) fn range<B: TestKit>(block: &Block<B>) -> (u64, u64) {
     (block.address().0, block.address().0 + block.capacity().0)
 }
 
-fn another_stream_waits_for_the_work<B: Workbench>(subject: &Subject<B>) {
+fn another_stream_waits_for_the_work<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let pool = pool(subject);
-    let block = pool.alloc(Bytes::mib(4), LEAST, named(&*busy)).unwrap();
+    let block = pool.alloc(Bytes::mib(4), MIN, named(&*busy)).unwrap();
     start(subject, &*busy, &block, 5);
     let at = range(&block);
     drop(block);
-    let next = pool.alloc(Bytes::mib(4), LEAST, named(&*other)).unwrap();
+    let next = pool.alloc(Bytes::mib(4), MIN, named(&*other)).unwrap();
     if !busy.is_done().unwrap() {
         assert!(!overlap(&next, at), "it was given to another stream under the work");
     }
@@ -96,7 +96,7 @@ fn another_stream_waits_for_the_work<B: Workbench>(subject: &Subject<B>) {
     finish(subject, &*busy);
     assert_eq!(wrong_at(&subject.backend, subject.device, next.address(), next.size(), 77), 0);
     let created = pool.stats().driver_calls.create;
-    let third = pool.alloc(Bytes::mib(4), LEAST, named(&*other)).unwrap();
+    let third = pool.alloc(Bytes::mib(4), MIN, named(&*other)).unwrap();
     assert_eq!(
         pool.stats().driver_calls.create,
         created,
@@ -106,18 +106,18 @@ fn another_stream_waits_for_the_work<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn what_a_failed_request_had<B: Workbench>(subject: &Subject<B>) {
+fn what_a_failed_request_had<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let backend = FaultInject::new(subject.backend.clone());
     let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
     let pages = |count| Bytes(count * pool.snapshot().page);
-    let block = pool.alloc(pages(3), LEAST, named(&*busy)).unwrap();
+    let block = pool.alloc(pages(3), MIN, named(&*busy)).unwrap();
     start_at(subject, &*busy, (block.address(), block.size()), 5);
     drop(block);
     backend.fail_calls(&[Operation::CreateMemory]);
-    pool.alloc(pages(5), LEAST, named(&*busy)).unwrap_err();
+    pool.alloc(pages(5), MIN, named(&*busy)).unwrap_err();
     backend.stop();
-    let next = pool.alloc(pages(3), LEAST, named(&*other)).unwrap();
+    let next = pool.alloc(pages(3), MIN, named(&*other)).unwrap();
     write_at(&subject.backend, subject.device, next.address(), next.size(), 77);
     finish(subject, &*busy);
     assert_eq!(wrong_at(&subject.backend, subject.device, next.address(), next.size(), 77), 0);
@@ -125,15 +125,15 @@ fn what_a_failed_request_had<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn its_own_stream_waits_for_nothing<B: Workbench>(subject: &Subject<B>) {
+fn its_own_stream_waits_for_nothing<B: TestKit>(subject: &Subject<B>) {
     let busy = own(subject);
     let pool = pool(subject);
     for size in [2 << 20, 6 << 20] {
-        let block = pool.alloc(Bytes(size), LEAST, named(&*busy)).unwrap();
+        let block = pool.alloc(Bytes(size), MIN, named(&*busy)).unwrap();
         start(subject, &*busy, &block, 5);
         let address = block.address();
         drop(block);
-        let again = pool.alloc(Bytes(size), LEAST, named(&*busy)).unwrap();
+        let again = pool.alloc(Bytes(size), MIN, named(&*busy)).unwrap();
         assert_eq!(again.address(), address);
         // What comes behind it on the stream is the last to write.
         start(subject, &*busy, &again, 6);
@@ -143,15 +143,15 @@ fn its_own_stream_waits_for_nothing<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn record_use_holds_memory<B: Workbench>(subject: &Subject<B>) {
+fn record_use_holds_memory<B: TestKit>(subject: &Subject<B>) {
     let [first, second] = [(); 2].map(|()| own(subject));
     let pool = pool(subject);
-    let mut block = pool.alloc(Bytes::mib(4), LEAST, named(&*first)).unwrap();
+    let mut block = pool.alloc(Bytes::mib(4), MIN, named(&*first)).unwrap();
     start(subject, &*second, &block, 5);
     block.record_use(named(&*second)).unwrap();
     let at = range(&block);
     drop(block);
-    let next = pool.alloc(Bytes::mib(4), LEAST, named(&*first)).unwrap();
+    let next = pool.alloc(Bytes::mib(4), MIN, named(&*first)).unwrap();
     if !second.is_done().unwrap() {
         assert!(!overlap(&next, at), "the other stream still uses it");
         assert_eq!(pool.stats().pending, 4 << 20);
@@ -165,10 +165,10 @@ fn record_use_holds_memory<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn nothing_is_unmapped_under_work<B: Workbench>(subject: &Subject<B>) {
+fn nothing_is_unmapped_under_work<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let pool = builder(subject).budget(Bytes::mib(64)).build().unwrap();
-    let kept: Vec<_> = (0..6).map(|_| pool.alloc(Bytes::mib(3), LEAST, named(&*busy)).unwrap()).collect();
+    let kept: Vec<_> = (0..6).map(|_| pool.alloc(Bytes::mib(3), MIN, named(&*busy)).unwrap()).collect();
     // Every second one is freed under the work, whose end is behind all of them.
     for block in &kept {
         start(subject, &*busy, block, block.address().0);
@@ -181,9 +181,9 @@ fn nothing_is_unmapped_under_work<B: Workbench>(subject: &Subject<B>) {
     }
     // Meanwhile the pool maps and remaps for the other stream and for the same one, as it needs it.
     for size in [5, 9, 17, 7, 3] {
-        let one = pool.alloc(Bytes::mib(size), LEAST, named(&*other)).unwrap();
+        let one = pool.alloc(Bytes::mib(size), MIN, named(&*other)).unwrap();
         write_at(&subject.backend, subject.device, one.address(), one.size(), size);
-        let two = pool.alloc(Bytes::mib(size), LEAST, named(&*busy)).unwrap();
+        let two = pool.alloc(Bytes::mib(size), MIN, named(&*busy)).unwrap();
         assert_eq!(wrong_at(&subject.backend, subject.device, one.address(), one.size(), size), 0);
         drop((one, two));
     }
@@ -196,10 +196,10 @@ fn nothing_is_unmapped_under_work<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn trimming_waits<B: Workbench>(subject: &Subject<B>) {
+fn trimming_waits<B: TestKit>(subject: &Subject<B>) {
     let busy = own(subject);
     let pool = pool(subject);
-    let block = pool.alloc(Bytes::mib(8), LEAST, named(&*busy)).unwrap();
+    let block = pool.alloc(Bytes::mib(8), MIN, named(&*busy)).unwrap();
     start(subject, &*busy, &block, 5);
     drop(block);
     let gone = pool.trim(Bytes::ZERO).unwrap();
@@ -207,26 +207,26 @@ fn trimming_waits<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((gone, pool.stats().held), (Bytes::mib(8), 0));
 }
 
-fn work_is_waited_for_in_need<B: Workbench>(subject: &Subject<B>) {
+fn work_is_waited_for_in_need<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let pool = builder(subject).budget(Bytes::mib(32)).build().unwrap();
-    let block = pool.alloc(Bytes::mib(20), LEAST, named(&*busy)).unwrap();
+    let block = pool.alloc(Bytes::mib(20), MIN, named(&*busy)).unwrap();
     start(subject, &*busy, &block, 5);
     drop(block);
-    let next = pool.alloc(Bytes::mib(20), LEAST, named(&*other)).unwrap();
+    let next = pool.alloc(Bytes::mib(20), MIN, named(&*other)).unwrap();
     assert!(busy.is_done().unwrap(), "it has memory that is still worked on");
     drop(next);
     is_empty(&pool);
 }
 
-fn suspending_waits<B: Workbench>(subject: &Subject<B>) {
+fn suspending_waits<B: TestKit>(subject: &Subject<B>) {
     let busy = own(subject);
     let pool: Pool<B> = pool(subject).tagged("weights").unwrap();
-    let block = pool.alloc(Bytes::mib(4), LEAST, named(&*busy)).unwrap();
+    let block = pool.alloc(Bytes::mib(4), MIN, named(&*busy)).unwrap();
     let small = alloc(&pool, Bytes(5000));
     start(subject, &*busy, &block, 5);
-    let stash = BackingStore::pinned(&subject.backend, Bytes::mib(16)).unwrap();
-    pool.suspend("weights", &stash, WaitFor::all_devices()).unwrap();
+    let store = BackingStore::pinned(&subject.backend, Bytes::mib(16)).unwrap();
+    pool.suspend("weights", &store, WaitFor::all_devices()).unwrap();
     assert!(busy.is_done().unwrap(), "taken away under the work");
     pool.resume("weights").unwrap();
     assert_eq!(wrong_at(&subject.backend, subject.device, block.address(), block.size(), 5), 0);

@@ -3,13 +3,13 @@
 use super::order::{overlap, range, start, start_behind};
 use super::tags::is_zero;
 use super::waits::named;
-use super::{Hand, LEAST, adds_up, alloc, builder, is_empty, page, pool, write, write_at, wrong_at};
+use super::{Hand, MIN, adds_up, alloc, builder, is_empty, page, pool, write, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::flights::{finish, own};
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Stream};
 use gpu_vmm_pool::{Block, Pool};
-use gpu_vmm_testkit::{FaultInject, WorkStream, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit, WorkStream};
 
 cases! { "pool":
     /// A slab whose last block is freed by a fence waits for the work on the blocks that were freed before.
@@ -35,7 +35,7 @@ cases! { "pool":
 
 /// Writes to blocks that came from another stream's memory, and checks that the work of that stream does not reach them.
 #[track_caller]
-fn out_of_reach<B: Workbench>(subject: &Subject<B>, busy: &dyn WorkStream, blocks: &[Block<B>]) {
+fn out_of_reach<B: TestKit>(subject: &Subject<B>, busy: &dyn WorkStream, blocks: &[Block<B>]) {
     blocks.iter().for_each(|block| write(subject, block, 77));
     finish(subject, busy);
     for block in blocks {
@@ -45,11 +45,11 @@ fn out_of_reach<B: Workbench>(subject: &Subject<B>, busy: &dyn WorkStream, block
 }
 
 #[track_caller]
-fn on<B: Workbench>(pool: &Pool<B>, stream: &dyn WorkStream, size: u64) -> Block<B> {
-    pool.alloc(Bytes(size), LEAST, named(stream)).unwrap()
+fn on<B: TestKit>(pool: &Pool<B>, stream: &dyn WorkStream, size: u64) -> Block<B> {
+    pool.alloc(Bytes(size), MIN, named(stream)).unwrap()
 }
 
-fn a_slab_freed_by_a_fence<B: Workbench>(subject: &Subject<B>) {
+fn a_slab_freed_by_a_fence<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let elsewhere = pool(subject);
     let large = on(&elsewhere, &*busy, 4 << 20);
@@ -69,7 +69,7 @@ fn a_slab_freed_by_a_fence<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn addresses_of_two_streams<B: Workbench>(subject: &Subject<B>) {
+fn addresses_of_two_streams<B: TestKit>(subject: &Subject<B>) {
     let [busy, other, third] = [(); 3].map(|()| own(subject));
     let least = page(&pool(subject)).0;
     let pool = builder(subject).page(Bytes(least * 4)).build().unwrap();
@@ -91,7 +91,7 @@ fn addresses_of_two_streams<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_page_freed_in_parts<B: Workbench>(subject: &Subject<B>) {
+fn a_page_freed_in_parts<B: TestKit>(subject: &Subject<B>) {
     let [busy, other, third] = [(); 3].map(|()| own(subject));
     let size = page(&pool(subject)).0;
     let pool = builder(subject).budget(Bytes(size * 3)).build().unwrap();
@@ -105,7 +105,7 @@ fn a_page_freed_in_parts<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_free_part_of_a_page<B: Workbench>(subject: &Subject<B>) {
+fn a_free_part_of_a_page<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let pool = pool(subject);
     let size = page(&pool).0 * 5 / 8;
@@ -117,7 +117,7 @@ fn a_free_part_of_a_page<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn an_event_tells_of_what_came_before<B: Workbench>(subject: &Subject<B>) {
+fn an_event_tells_of_what_came_before<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let pool = pool(subject);
     let [first, second] = [(); 2].map(|()| on(&pool, &*busy, 4 << 20));
@@ -136,7 +136,7 @@ fn an_event_tells_of_what_came_before<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn its_own_stream_is_waited_for_after_another<B: Workbench>(subject: &Subject<B>) {
+fn its_own_stream_is_waited_for_after_another<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let pool = pool(subject);
     let mut block = on(&pool, &*busy, 4 << 20);
@@ -154,7 +154,7 @@ fn its_own_stream_is_waited_for_after_another<B: Workbench>(subject: &Subject<B>
     is_empty(&pool);
 }
 
-fn scrubbed_behind_the_work<B: Workbench>(subject: &Subject<B>) {
+fn scrubbed_behind_the_work<B: TestKit>(subject: &Subject<B>) {
     let busy = own(subject);
     let size = page(&pool(subject)).0 * 2;
     let pool = builder(subject).scrub().budget(Bytes(size)).build().unwrap();
@@ -169,7 +169,7 @@ fn scrubbed_behind_the_work<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn scrubbed_when_it_comes_back<B: Workbench>(subject: &Subject<B>) {
+fn scrubbed_when_it_comes_back<B: TestKit>(subject: &Subject<B>) {
     let size = Bytes(page(&pool(subject)).0 * 2);
     let pool = builder(subject).scrub().budget(size).build().unwrap();
     for tag in ["red", "blue", "red", "blue"] {
@@ -183,7 +183,7 @@ fn scrubbed_when_it_comes_back<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn scrubbed_when_tried_again<B: Workbench>(subject: &Subject<B>) {
+fn scrubbed_when_tried_again<B: TestKit>(subject: &Subject<B>) {
     let size = Bytes(page(&pool(subject)).0 * 3);
     for failing in 0.. {
         let backend = FaultInject::new(subject.backend.clone());
@@ -195,11 +195,11 @@ fn scrubbed_when_tried_again<B: Workbench>(subject: &Subject<B>) {
         drop(block);
         backend.fail(failing, 1);
         let blue = pool.tagged("blue").unwrap();
-        let first = blue.alloc(size, LEAST, Stream::DEFAULT);
+        let first = blue.alloc(size, MIN, Stream::DEFAULT);
         let calls = backend.stop();
         // What failed may have been a question whose answer can wait.
         subject.backend.drop_log().take_last();
-        let block = first.or_else(|_| blue.alloc(size, LEAST, Stream::DEFAULT)).unwrap();
+        let block = first.or_else(|_| blue.alloc(size, MIN, Stream::DEFAULT)).unwrap();
         assert!(
             is_zero(subject, &block),
             "after call {failing} failed, a tag sees what another one has left"

@@ -2,14 +2,14 @@
 
 use super::told::is_consistent;
 use super::waits::named;
-use super::{LEAST, adds_up, is_empty, pool, write_at, wrong_at};
+use super::{MIN, adds_up, is_empty, pool, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::flights::own;
 use crate::library::tools::{idle, setting};
 use crate::subject::{Subject, note};
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Stream};
 use gpu_vmm_pool::Block;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::collections::BTreeMap;
 
 cases! { "pool":
@@ -58,14 +58,14 @@ fn stamps(block: &Block<impl Backend>) -> impl Iterator<Item = (gpu_vmm_core::Ad
     })
 }
 
-pub(super) fn stamp<B: Workbench>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u64) {
+pub(super) fn stamp<B: TestKit>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u64) {
     for (at, length) in stamps(block).filter(|(_, length)| !length.is_zero()) {
         write_at(&subject.backend, subject.device, at, length, seed ^ at.0);
     }
 }
 
 #[track_caller]
-pub(super) fn check_stamp<B: Workbench>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u64) {
+pub(super) fn check_stamp<B: TestKit>(subject: &Subject<B>, block: &Block<impl Backend>, seed: u64) {
     // Stamps of small blocks overlap, and the last one was the last to be written.
     let all: Vec<_> = stamps(block).filter(|(_, length)| !length.is_zero()).collect();
     for (index, (at, length)) in all.iter().enumerate() {
@@ -77,13 +77,13 @@ pub(super) fn check_stamp<B: Workbench>(subject: &Subject<B>, block: &Block<impl
     }
 }
 
-fn random_operations<B: Workbench>(subject: &Subject<B>) {
+fn random_operations<B: TestKit>(subject: &Subject<B>) {
     let operations = setting("GPU_VMM_STRESS_OPERATIONS", 2000);
     let seed = setting("GPU_VMM_STRESS_SEED", 1);
     let owns = [(); 2].map(|()| own(subject));
     let streams = [Stream::DEFAULT, named(&*owns[0]), named(&*owns[1])];
     let base = pool(subject);
-    let stash = BackingStore::pinned(&subject.backend, Bytes::mib(160)).unwrap();
+    let store = BackingStore::pinned(&subject.backend, Bytes::mib(160)).unwrap();
     let tags = ["", "weights", "cache"];
     let pools = tags.map(|tag| base.tagged(tag).unwrap());
     let mut random = Random::new(seed);
@@ -98,7 +98,7 @@ fn random_operations<B: Workbench>(subject: &Subject<B>) {
                     continue;
                 }
                 let size = if random.below(8) == 0 { random.size(23) } else { random.size(17) };
-                let alignment = if random.below(10) == 0 { Bytes(1 << random.below(23)) } else { LEAST };
+                let alignment = if random.below(10) == 0 { Bytes(1 << random.below(23)) } else { MIN };
                 let stream = streams[random.below(3) as usize];
                 let block = pools[tag].alloc(size, alignment, stream).unwrap();
                 let at = block.address().0;
@@ -130,7 +130,7 @@ fn random_operations<B: Workbench>(subject: &Subject<B>) {
                 Some(tag) => drop(base.resume(tags[tag]).unwrap()),
                 None => {
                     let tag = random.below(3) as usize;
-                    base.suspend(tags[tag], &stash, idle()).unwrap();
+                    base.suspend(tags[tag], &store, idle()).unwrap();
                     suspended = Some(tag);
                 }
             },

@@ -6,7 +6,7 @@ use crate::library::flights::own;
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, Bytes, Error};
 use gpu_vmm_pool::PoolError;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "pool":
     /// A block that the pool keeps is freed by its address, and another comes to be there.
@@ -21,7 +21,7 @@ cases! { "pool":
     kept_to_the_end,
 }
 
-fn kept_and_freed<B: Workbench>(subject: &Subject<B>) {
+fn kept_and_freed<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     for size in [64, 70_000, 3 << 20] {
         let all: Vec<_> = (0..50).map(|_| pool.keep(alloc(&pool, Bytes(size))).unwrap()).collect();
@@ -38,7 +38,7 @@ fn kept_and_freed<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn wrong_addresses<B: Workbench>(subject: &Subject<B>) {
+fn wrong_addresses<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let (base, owned) = (pool.keep(alloc(&pool, Bytes(5000))).unwrap(), alloc(&pool, Bytes::mib(3)));
     let not_a_block = |address, within| {
@@ -80,7 +80,7 @@ fn wrong_addresses<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn freed_again_long_ago<B: Workbench>(subject: &Subject<B>) {
+fn freed_again_long_ago<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let free = |size| {
         let address = pool.keep(alloc(&pool, Bytes(size))).unwrap();
@@ -99,7 +99,7 @@ fn freed_again_long_ago<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn kept_and_used_elsewhere<B: Workbench>(subject: &Subject<B>) {
+fn kept_and_used_elsewhere<B: TestKit>(subject: &Subject<B>) {
     let own = own(subject);
     let pool = pool(subject);
     let hand = Hand::new();
@@ -118,7 +118,7 @@ fn kept_and_used_elsewhere<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn kept_to_the_end<B: Workbench>(subject: &Subject<B>) {
+fn kept_to_the_end<B: TestKit>(subject: &Subject<B>) {
     let free = subject.free_here();
     let pool = pool(subject);
     let clone = pool.tagged("other").unwrap();

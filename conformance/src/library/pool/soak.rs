@@ -7,7 +7,7 @@
 
 use super::random::{Random, check_stamp, stamp};
 use super::waits::named;
-use super::{Hand, LEAST, is_empty};
+use super::{Hand, MIN, is_empty};
 use crate::case::cases;
 use crate::library::failures::injected;
 use crate::library::flights::own;
@@ -15,7 +15,7 @@ use crate::library::tools::{idle, setting};
 use crate::subject::{Subject, note};
 use gpu_vmm_core::{BackingStore, Bytes, Error, Result, Stream};
 use gpu_vmm_pool::{Block, Pool, PoolError};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -28,7 +28,7 @@ cases! { "pool":
 const THREADS: u64 = 8;
 
 /// The most that each thread has.
-const MOST: u64 = 8 << 20;
+const MAX: u64 = 8 << 20;
 
 /// Between two failures there are as many calls as any undoing takes.
 const APART: u64 = 400;
@@ -46,14 +46,14 @@ const MAX_PASSED: usize = 256;
 type Held<B> = Block<FaultInject<B>>;
 
 /// What the threads have in common.
-struct Soak<'a, B: Workbench> {
+struct Soak<'a, B: TestKit> {
     subject: &'a Subject<B>,
     backend: FaultInject<B>,
     pool: Pool<FaultInject<B>>,
     /// The tag that is suspended now and then. Whoever uses its blocks reads; who suspends it writes.
     parked: Pool<FaultInject<B>>,
     gate: RwLock<()>,
-    stash: BackingStore<FaultInject<B>>,
+    store: BackingStore<FaultInject<B>>,
     streams: [Stream<'static>; 3],
     /// Of so many blocks one is looked at, and so many times as rare is what takes long.
     rarity: u64,
@@ -65,7 +65,7 @@ struct Soak<'a, B: Workbench> {
 }
 
 /// What may come of a call while some fail: none of it, because of that.
-fn came<T, B: Workbench>(soak: &Soak<'_, B>, answer: Result<T>) -> Option<T> {
+fn came<T, B: TestKit>(soak: &Soak<'_, B>, answer: Result<T>) -> Option<T> {
     match answer {
         Ok(value) => Some(value),
         Err(error) if injected(&error).is_some() => {
@@ -76,7 +76,7 @@ fn came<T, B: Workbench>(soak: &Soak<'_, B>, answer: Result<T>) -> Option<T> {
     }
 }
 
-impl<B: Workbench> Soak<'_, B> {
+impl<B: TestKit> Soak<'_, B> {
     fn passed(&self) -> MutexGuard<'_, Vec<(Held<B>, u64)>> {
         self.passed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,7 +90,7 @@ impl<B: Workbench> Soak<'_, B> {
     }
 
     fn alloc(&self, pool: &Pool<FaultInject<B>>, size: Bytes, stream: usize, seed: u64) -> Option<Held<B>> {
-        let block = came(self, pool.alloc(size, LEAST, self.streams[stream]))?;
+        let block = came(self, pool.alloc(size, MIN, self.streams[stream]))?;
         if self.is_looked_at(seed) {
             stamp(self.subject, &block, seed);
         }
@@ -117,7 +117,7 @@ impl<B: Workbench> Soak<'_, B> {
         for operation in 0..operations {
             let seed = thread << 40 | operation;
             match random.below(1000) {
-                0..500 if live < MOST => {
+                0..500 if live < MAX => {
                     let size = if random.below(16) == 0 { random.size(22) } else { random.size(16) };
                     let stream = random.below(3) as usize;
                     let Some(block) = self.alloc(&self.pool, size, stream, seed) else { continue };
@@ -179,8 +179,8 @@ impl<B: Workbench> Soak<'_, B> {
     /// Suspends and resumes, until it is back.
     fn park(&self) {
         let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        if came(self, self.pool.suspend("parked", &self.stash, idle())).is_some() {
-            let refused = self.parked.alloc(LEAST, LEAST, Stream::DEFAULT);
+        if came(self, self.pool.suspend("parked", &self.store, idle())).is_some() {
+            let refused = self.parked.alloc(MIN, MIN, Stream::DEFAULT);
             assert!(
                 matches!(refused.as_ref().map_err(Error::extension), Err(Some(PoolError::Suspended { .. }))),
                 "{refused:?}"
@@ -206,7 +206,7 @@ impl<B: Workbench> Soak<'_, B> {
 /// The driver keeps something for itself: on an H200 the first two streams took 2 MiB and the first handle as much again, and
 /// tables of many addresses came and went in pieces of 2 MiB. A loss of the pool's would come again with each round, so one
 /// round has to end as it began.
-fn soak<B: Workbench>(subject: &Subject<B>) {
+fn soak<B: TestKit>(subject: &Subject<B>) {
     let operations = setting("GPU_VMM_SOAK_OPERATIONS", 20_000);
     let seed = setting("GPU_VMM_STRESS_SEED", 1);
     let first = subject.free_here();
@@ -228,7 +228,7 @@ fn soak<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// One soak, with all it needs. Gives how many operations failed.
-fn round<B: Workbench>(subject: &Subject<B>, operations: u64, seed: u64) -> u64 {
+fn round<B: TestKit>(subject: &Subject<B>, operations: u64, seed: u64) -> u64 {
     let owns = [(); 2].map(|()| own(subject));
     let backend = FaultInject::new(subject.backend.clone());
     let pool = Pool::builder(&backend).device(subject.device).keep(Bytes::mib(16)).build().unwrap();
@@ -237,7 +237,7 @@ fn round<B: Workbench>(subject: &Subject<B>, operations: u64, seed: u64) -> u64 
         parked: pool.tagged("parked").unwrap(),
         pool,
         gate: RwLock::new(()),
-        stash: BackingStore::pinned(&backend, Bytes::mib(96)).unwrap(),
+        store: BackingStore::pinned(&backend, Bytes::mib(96)).unwrap(),
         streams: [Stream::DEFAULT, named(&*owns[0]), named(&*owns[1])],
         rarity: operations.div_ceil(FULL).max(1),
         passed: Mutex::default(),
@@ -259,8 +259,8 @@ fn round<B: Workbench>(subject: &Subject<B>, operations: u64, seed: u64) -> u64 
     soak.pool.trim(Bytes::ZERO).unwrap();
     let stats = soak.pool.stats();
     assert!(stats.pending == 0 || stats.live == 0, "{stats}");
-    let Soak { backend, pool, parked, stash, failed, .. } = soak;
-    drop((parked, stash));
+    let Soak { backend, pool, parked, store, failed, .. } = soak;
+    drop((parked, store));
     // Failures of what drops are told there.
     subject.backend.drop_log().take_last();
     is_empty(&pool);

@@ -2,13 +2,13 @@
 
 use super::order::{start, start_at};
 use super::waits::named;
-use super::{Hand, LEAST, builder, is_empty, page, pool};
+use super::{Hand, MIN, builder, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::{finish, own};
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Detail, Error, Operation, Result};
 use gpu_vmm_pool::{Fence, Pool};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -45,7 +45,7 @@ const CALLS: [&[Operation]; 6] = [
     ],
 ];
 
-fn failing_strangers<B: Workbench>(subject: &Subject<B>) {
+fn failing_strangers<B: TestKit>(subject: &Subject<B>) {
     for calls in CALLS {
         let backend = FaultInject::new(subject.backend.clone());
         let streams: Vec<_> = (0..THREADS).map(|_| own(subject)).collect();
@@ -54,7 +54,7 @@ fn failing_strangers<B: Workbench>(subject: &Subject<B>) {
         hand.set(Hand::FAILING);
         // Some of each stream is in the books, to be asked for.
         for own in &streams {
-            drop(pool.alloc(Bytes(3 << 20), LEAST, named(&**own)).unwrap());
+            drop(pool.alloc(Bytes(3 << 20), MIN, named(&**own)).unwrap());
         }
         backend.fail_calls(calls);
         let begin = Barrier::new(THREADS);
@@ -65,7 +65,7 @@ fn failing_strangers<B: Workbench>(subject: &Subject<B>) {
                     begin.wait();
                     for round in 0..ROUNDS {
                         let size = Bytes([100, 40_000, 1 << 20, 3 << 20][(number + round) % 4]);
-                        let mut block = pool.alloc(size, LEAST, named(&**own)).unwrap();
+                        let mut block = pool.alloc(size, MIN, named(&**own)).unwrap();
                         match round % 8 {
                             2 => block.record_use(named(&*streams[(number + 1) % THREADS])).unwrap(),
                             5 => {
@@ -111,17 +111,17 @@ impl Fence for Flag {
     }
 }
 
-fn a_wait_that_fails<B: Workbench>(subject: &Subject<B>) {
+fn a_wait_that_fails<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let backend = FaultInject::new(subject.backend.clone());
     let size = page(&pool(subject)).0 * 2;
     let builder = Pool::builder(&backend).device(subject.device).budget(Bytes(size));
     let pool = builder.build().unwrap();
-    let block = pool.alloc(Bytes(size), LEAST, named(&*busy)).unwrap();
+    let block = pool.alloc(Bytes(size), MIN, named(&*busy)).unwrap();
     start_at(subject, &*busy, (block.address(), block.size()), 5);
     drop(block);
     backend.fail_calls(&[Operation::WaitForEvent, Operation::WaitForDevice]);
-    let answer = pool.alloc(Bytes(size), LEAST, named(&*other));
+    let answer = pool.alloc(Bytes(size), MIN, named(&*other));
     backend.stop();
     subject.backend.drop_log().take_last();
     match answer {
@@ -129,16 +129,16 @@ fn a_wait_that_fails<B: Workbench>(subject: &Subject<B>) {
         Ok(_) => assert!(busy.is_done().unwrap(), "it was given to another stream under the work"),
     }
     finish(subject, &*busy);
-    drop(pool.alloc(Bytes(size), LEAST, named(&*other)).unwrap());
+    drop(pool.alloc(Bytes(size), MIN, named(&*other)).unwrap());
     is_empty(&pool);
 }
 
-fn a_fence_set_by_a_user_of_the_pool<B: Workbench>(subject: &Subject<B>) {
+fn a_fence_set_by_a_user_of_the_pool<B: TestKit>(subject: &Subject<B>) {
     let size = page(&pool(subject)).0;
     let pool = builder(subject).budget(Bytes(4 * size)).build().unwrap();
     for _ in 0..3 {
         let set = Arc::new(AtomicBool::new(false));
-        pool.alloc(Bytes(3 * size), LEAST, super::DEFAULT)
+        pool.alloc(Bytes(3 * size), MIN, super::DEFAULT)
             .unwrap()
             .free_after(Arc::new(Flag(Arc::clone(&set))));
         thread::scope(|scope| {
@@ -148,29 +148,29 @@ fn a_fence_set_by_a_user_of_the_pool<B: Workbench>(subject: &Subject<B>) {
                 // As a program does that says what it has done.
                 assert_eq!(setter.stats().pending, 3 * size);
                 assert_eq!(setter.snapshot().page, size);
-                drop(setter.alloc(Bytes(size), LEAST, super::DEFAULT).unwrap());
+                drop(setter.alloc(Bytes(size), MIN, super::DEFAULT).unwrap());
                 set.store(true, Ordering::SeqCst);
             });
-            drop(pool.alloc(Bytes(2 * size), LEAST, super::DEFAULT).unwrap());
+            drop(pool.alloc(Bytes(2 * size), MIN, super::DEFAULT).unwrap());
         });
     }
     is_empty(&pool);
 }
 
-fn others_are_served_while_one_waits<B: Workbench>(subject: &Subject<B>) {
+fn others_are_served_while_one_waits<B: TestKit>(subject: &Subject<B>) {
     /// A thread that has other things to do may be kept from running; one that is kept waiting is so every time.
     const TRIES: usize = 5;
     let [busy, other] = [(); 2].map(|()| own(subject));
     let size = page(&pool(subject)).0;
     let pool = builder(subject).budget(Bytes(4 * size)).build().unwrap();
-    let kept = pool.alloc(Bytes(size), LEAST, named(&*other)).unwrap();
+    let kept = pool.alloc(Bytes(size), MIN, named(&*other)).unwrap();
     let served = (0..TRIES).any(|_| {
-        let block = pool.alloc(Bytes(3 * size), LEAST, named(&*busy)).unwrap();
+        let block = pool.alloc(Bytes(3 * size), MIN, named(&*busy)).unwrap();
         start(subject, &*busy, &block, 5);
         drop(block);
         let began = Instant::now();
         let longest = thread::scope(|scope| {
-            let waiting = scope.spawn(|| drop(pool.alloc(Bytes(2 * size), LEAST, named(&*other)).unwrap()));
+            let waiting = scope.spawn(|| drop(pool.alloc(Bytes(2 * size), MIN, named(&*other)).unwrap()));
             let mut longest = Duration::ZERO;
             while !waiting.is_finished() {
                 let asked = Instant::now();

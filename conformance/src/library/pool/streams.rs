@@ -2,14 +2,14 @@
 
 use super::order::{overlap, range, start, start_behind};
 use super::waits::named;
-use super::{LEAST, alloc, is_empty, page, pool, write_at, wrong_at};
+use super::{MIN, alloc, is_empty, page, pool, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::library::tools::idle;
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::{BackingStore, Bytes, Detail, Error, ErrorKind, Operation, Result, Vendor};
 use gpu_vmm_pool::Block;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "pool":
     /// The handle that means another stream in each thread is refused, by each call that takes a stream, and the pool goes on.
@@ -33,14 +33,14 @@ cases! { "pool":
 }
 
 #[allow(unsafe_code)]
-fn the_stream_of_each_thread<B: Workbench>(subject: &Subject<B>) {
+fn the_stream_of_each_thread<B: TestKit>(subject: &Subject<B>) {
     let Some(stream) = subject.backend.per_thread_stream() else {
         skip("the backend has no stream of each thread");
     };
     let pool = pool(subject);
     let mut block = alloc(&pool, Bytes(5000));
     for size in [100, 100_000, 4 << 20] {
-        let answer = pool.alloc(Bytes(size), LEAST, stream);
+        let answer = pool.alloc(Bytes(size), MIN, stream);
         let error = answer.map(drop).unwrap_err();
         assert!(error.to_string().contains("per-thread default stream"), "{error}");
         assert!(
@@ -63,23 +63,23 @@ fn the_stream_of_each_thread<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// One more than a pool has numbers for, where a stream costs nothing.
-fn many<B: Workbench>(subject: &Subject<B>) -> usize {
+fn many<B: TestKit>(subject: &Subject<B>) -> usize {
     if subject.backend.vendor() == Vendor::Host { usize::from(u16::MAX) + 1 } else { 200 }
 }
 
-fn streams_come_and_go<B: Workbench>(subject: &Subject<B>) {
+fn streams_come_and_go<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let other = pool.tagged("other").unwrap();
     for number in 0..many(subject) {
         let own = own(subject);
         let pool = if number % 3 == 0 { &other } else { &pool };
         let stream = registered(pool, &*own);
-        let blocks = [100, 70_000].map(|size| stream.alloc(Bytes(size), LEAST).unwrap());
+        let blocks = [100, 70_000].map(|size| stream.alloc(Bytes(size), MIN).unwrap());
         assert!(blocks.iter().all(|block| block.stream().as_raw() == own.stream().as_raw()));
         drop((blocks, stream));
         if number % 64 == 0 {
             // Known by use alone, and forgotten.
-            drop(pool.alloc(Bytes(3 << 20), LEAST, named(&*own)).unwrap());
+            drop(pool.alloc(Bytes(3 << 20), MIN, named(&*own)).unwrap());
             pool.forget_stream(named(&*own)).unwrap();
         }
     }
@@ -93,27 +93,27 @@ fn streams_come_and_go<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_handle_comes_again<B: Workbench>(subject: &Subject<B>) {
+fn a_handle_comes_again<B: TestKit>(subject: &Subject<B>) {
     let own = own(subject);
     let pool = pool(subject);
     let large = alloc(&pool, Bytes::mib(4));
     for size in [200, 300_000, 5 << 20] {
         let first = registered(&pool, &*own);
-        let live = first.alloc(Bytes(size), LEAST).unwrap();
-        let freed = first.alloc(Bytes(size), LEAST).unwrap();
+        let live = first.alloc(Bytes(size), MIN).unwrap();
+        let freed = first.alloc(Bytes(size), MIN).unwrap();
         start_behind(subject, &*own, &large, &freed, 3);
         let at = range(&freed);
         drop(freed);
         drop(first);
         // The same handle, for what is a new stream to the pool: nothing is known of the order of its work.
         let second = registered(&pool, &*own);
-        let next = second.alloc(Bytes(size), LEAST).unwrap();
+        let next = second.alloc(Bytes(size), MIN).unwrap();
         if !own.is_done().unwrap() {
             assert!(!overlap(&next, at), "of {size}");
         }
         let lives = range(&live);
         drop(live);
-        let after = second.alloc(Bytes(size), LEAST).unwrap();
+        let after = second.alloc(Bytes(size), MIN).unwrap();
         if !own.is_done().unwrap() {
             assert!(!overlap(&after, lives), "of {size}: it was freed after its stream was forgotten");
         }
@@ -125,12 +125,12 @@ fn a_handle_comes_again<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_number_comes_again<B: Workbench>(subject: &Subject<B>) {
+fn a_number_comes_again<B: TestKit>(subject: &Subject<B>) {
     let [gone, next] = [(); 2].map(|()| own(subject));
     let pool = pool(subject);
     for size in [400, 70_000] {
         let first = registered(&pool, &*gone);
-        let block = first.alloc(Bytes(size), LEAST).unwrap();
+        let block = first.alloc(Bytes(size), MIN).unwrap();
         let at = block.address();
         drop(first);
         finish(subject, &*gone);
@@ -139,7 +139,7 @@ fn a_number_comes_again<B: Workbench>(subject: &Subject<B>) {
         let second = registered(&pool, &*next);
         let mut blocks = Vec::new();
         while blocks.len() < 200 && blocks.last().is_none_or(|block: &Block<B>| block.address() != at) {
-            blocks.push(second.alloc(Bytes(size), LEAST).unwrap());
+            blocks.push(second.alloc(Bytes(size), MIN).unwrap());
             assert_eq!(blocks[blocks.len() - 1].stream(), named(&*next), "of {size}");
         }
         assert!(blocks.len() < 200, "of {size}: what came back serves nobody");
@@ -150,13 +150,13 @@ fn a_number_comes_again<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_stream_that_ends_under_work<B: Workbench>(subject: &Subject<B>) {
+fn a_stream_that_ends_under_work<B: TestKit>(subject: &Subject<B>) {
     let (busy, other) = (own(subject), own(subject));
     let pool = pool(subject);
     let large = alloc(&pool, Bytes::mib(4));
     for size in [400, 200_000, 4 << 20] {
         let (stream, others) = (registered(&pool, &*busy), registered(&pool, &*other));
-        let block = stream.alloc(Bytes(size), LEAST).unwrap();
+        let block = stream.alloc(Bytes(size), MIN).unwrap();
         start_behind(subject, &*busy, &large, &block, 5);
         let at = range(&block);
         drop((block, stream));
@@ -164,7 +164,7 @@ fn a_stream_that_ends_under_work<B: Workbench>(subject: &Subject<B>) {
         let third = own(subject);
         let thirds = registered(&pool, &*third);
         for stream in [&others, &thirds] {
-            let next = stream.alloc(Bytes(size), LEAST).unwrap();
+            let next = stream.alloc(Bytes(size), MIN).unwrap();
             if !busy.is_done().unwrap() {
                 assert!(!overlap(&next, at), "of {size}: it was given to another stream under the work");
             }
@@ -178,20 +178,20 @@ fn a_stream_that_ends_under_work<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_block_outlives_its_stream<B: Workbench>(subject: &Subject<B>) {
+fn a_block_outlives_its_stream<B: TestKit>(subject: &Subject<B>) {
     let (busy, other) = (own(subject), own(subject));
     let pool = pool(subject);
     let large = alloc(&pool, Bytes::mib(4));
     for size in [400, 200_000, 4 << 20] {
         let stream = registered(&pool, &*busy);
-        let block = stream.alloc(Bytes(size), LEAST).unwrap();
+        let block = stream.alloc(Bytes(size), MIN).unwrap();
         start_behind(subject, &*busy, &large, &block, 5);
         drop(stream);
         let at = range(&block);
         // The stream has nothing to do with what is freed meanwhile.
         drop(alloc(&pool, Bytes::mib(6)));
         drop(block);
-        let next = pool.alloc(Bytes(size), LEAST, named(&*other)).unwrap();
+        let next = pool.alloc(Bytes(size), MIN, named(&*other)).unwrap();
         if !busy.is_done().unwrap() {
             assert!(!overlap(&next, at), "of {size}: the stream's work goes on");
         }
@@ -206,23 +206,23 @@ fn a_block_outlives_its_stream<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_registered_stream_stays<B: Workbench>(subject: &Subject<B>) {
+fn a_registered_stream_stays<B: TestKit>(subject: &Subject<B>) {
     let busy = own(subject);
     let pool = pool(subject);
     let stream = registered(&pool, &*busy);
-    let block = stream.alloc(Bytes::mib(4), LEAST).unwrap();
+    let block = stream.alloc(Bytes::mib(4), MIN).unwrap();
     start(subject, &*busy, &block, 5);
     let address = block.address();
     drop(block);
     pool.forget_stream(named(&*busy)).unwrap();
-    let next = stream.alloc(Bytes::mib(4), LEAST).unwrap();
+    let next = stream.alloc(Bytes::mib(4), MIN).unwrap();
     assert_eq!(next.address(), address, "what it has freed is its own at once");
     finish(subject, &*busy);
     drop((next, stream));
     is_empty(&pool);
 }
 
-fn registered_twice<B: Workbench>(subject: &Subject<B>) {
+fn registered_twice<B: TestKit>(subject: &Subject<B>) {
     let busy = own(subject);
     let pool = pool(subject);
     let (first, second) = (registered(&pool, &*busy), registered(&pool, &*busy));
@@ -241,7 +241,7 @@ fn registered_twice<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_stream_of_another_device<B: Workbench>(subject: &Subject<B>) {
+fn a_stream_of_another_device<B: TestKit>(subject: &Subject<B>) {
     let (_, other) = subject.two_devices();
     let theirs = subject.backend.own_stream(other).unwrap();
     let pool = pool(subject);

@@ -1,14 +1,14 @@
 //! Memory that is suspended, resumed and scrubbed by its tag.
 
 use super::{
-    DEFAULT, Hand, LEAST, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write,
+    DEFAULT, Hand, MIN, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write,
 };
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Operation, PhysicalMemory};
 use gpu_vmm_pool::{Block, Pool, PoolError};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "pool":
     /// Suspended blocks keep their addresses and come back with their bytes; their memory is the driver's meanwhile, and other
@@ -22,7 +22,7 @@ cases! { "pool":
     no_such_tag_and_twice,
     /// A tag that is suspended stays so where suspending it once more fails.
     suspended_again_in_vain,
-    /// A stash that cannot take all leaves everything as it was.
+    /// A store that cannot take all leaves everything as it was.
     a_stash_that_is_too_small,
     /// Where the device is full, what the pool keeps goes back for what is resumed; where that is too little, it stays
     /// suspended and safe.
@@ -42,29 +42,29 @@ cases! { "pool":
 }
 
 /// Enough for any of these cases.
-fn stash<B: Workbench>(subject: &Subject<B>) -> BackingStore<B> {
+fn store<B: TestKit>(subject: &Subject<B>) -> BackingStore<B> {
     BackingStore::pinned(&subject.backend, Bytes::mib(64)).unwrap()
 }
 
 /// Blocks of all kinds with their patterns.
-fn some<B: Workbench>(subject: &Subject<B>, pool: &Pool<B>) -> Vec<(Block<B>, u64)> {
+fn some<B: TestKit>(subject: &Subject<B>, pool: &Pool<B>) -> Vec<(Block<B>, u64)> {
     let blocks = [100, 5000, 70_000, 1 << 20, 5 << 20, 3 << 20].map(|size| alloc(pool, Bytes(size)));
     let all: Vec<_> = blocks.into_iter().map(|block| (block.address().0, block)).collect();
     all.iter().for_each(|(seed, block)| write(subject, block, *seed));
     all.into_iter().map(|(seed, block)| (block, seed)).collect()
 }
 
-fn are_whole<B: Workbench>(subject: &Subject<B>, blocks: &[(Block<B>, u64)]) {
+fn are_whole<B: TestKit>(subject: &Subject<B>, blocks: &[(Block<B>, u64)]) {
     blocks.iter().for_each(|(block, seed)| check(subject, block, *seed));
 }
 
-fn suspended_and_resumed<B: Workbench>(subject: &Subject<B>) {
-    let (base, free, stash) = (pool(subject), subject.free_here(), stash(subject));
+fn suspended_and_resumed<B: TestKit>(subject: &Subject<B>) {
+    let (base, free, store) = (pool(subject), subject.free_here(), store(subject));
     let (weights, cache) = (base.tagged("weights").unwrap(), base.tagged("cache").unwrap());
     let (kept, other) = (some(subject, &weights), some(subject, &cache));
     for _ in 0..3 {
         let before = adds_up(&base);
-        let gone = base.suspend("weights", &stash, idle()).unwrap();
+        let gone = base.suspend("weights", &store, idle()).unwrap();
         let between = adds_up(&base);
         assert!(gone >= Bytes::mib(10), "{gone}");
         assert_eq!((between.held + gone.0, between.live), (before.held, before.live));
@@ -87,14 +87,14 @@ fn suspended_and_resumed<B: Workbench>(subject: &Subject<B>) {
     is_empty(&base);
 }
 
-fn freed_while_suspended<B: Workbench>(subject: &Subject<B>) {
-    let (pool, stash) = (pool(subject).tagged("weights").unwrap(), stash(subject));
+fn freed_while_suspended<B: TestKit>(subject: &Subject<B>) {
+    let (pool, store) = (pool(subject).tagged("weights").unwrap(), store(subject));
     let page = page(&pool);
     let (stays, goes) = (alloc(&pool, Bytes(page.0 * 3)), alloc(&pool, Bytes(page.0 * 4)));
     let small: Vec<_> = (0..40).map(|_| alloc(&pool, Bytes(3000))).collect();
     let (hand, pending) = (Hand::new(), alloc(&pool, Bytes(page.0 * 2)));
     write(subject, &stays, 8);
-    pool.suspend("weights", &stash, idle()).unwrap();
+    pool.suspend("weights", &store, idle()).unwrap();
     drop((goes, small));
     pending.free_after(hand.fence());
     hand.set(Hand::DONE);
@@ -111,15 +111,15 @@ fn freed_while_suspended<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn no_blocks_of_a_suspended_tag<B: Workbench>(subject: &Subject<B>) {
+fn no_blocks_of_a_suspended_tag<B: TestKit>(subject: &Subject<B>) {
     let base = pool(subject);
-    let (pool, stash) = (base.tagged("weights").unwrap(), stash(subject));
+    let (pool, store) = (base.tagged("weights").unwrap(), store(subject));
     let blocks = some(subject, &pool);
     // Pieces of these sizes lie ready in front of the thread.
     drop(some(subject, &pool));
-    base.suspend("weights", &stash, idle()).unwrap();
+    base.suspend("weights", &store, idle()).unwrap();
     for size in [100, 5000, 70_000, 1 << 20, 5 << 20] {
-        let error = pool.alloc(Bytes(size), LEAST, DEFAULT).unwrap_err();
+        let error = pool.alloc(Bytes(size), MIN, DEFAULT).unwrap_err();
         assert!(
             matches!(error.extension(), Some(PoolError::Suspended { tag, .. }) if &**tag == "weights"),
             "{error}"
@@ -133,21 +133,21 @@ fn no_blocks_of_a_suspended_tag<B: Workbench>(subject: &Subject<B>) {
     is_empty(&base);
 }
 
-fn no_such_tag_and_twice<B: Workbench>(subject: &Subject<B>) {
-    let (base, stash) = (pool(subject), stash(subject));
+fn no_such_tag_and_twice<B: TestKit>(subject: &Subject<B>) {
+    let (base, store) = (pool(subject), store(subject));
     let pool = base.tagged("weights").unwrap();
-    for error in [base.suspend("nobody's", &stash, idle()).unwrap_err(), base.resume("nobody's").unwrap_err()]
+    for error in [base.suspend("nobody's", &store, idle()).unwrap_err(), base.resume("nobody's").unwrap_err()]
     {
         assert!(matches!(error.extension(), Some(PoolError::NoSuchTag { .. })));
         let text = error.to_string();
         assert!(text.contains("nobody's") && text.contains("weights"), "{text}");
     }
-    assert_eq!(base.suspend("weights", &stash, idle()).unwrap(), Bytes::ZERO, "it has no memory yet");
+    assert_eq!(base.suspend("weights", &store, idle()).unwrap(), Bytes::ZERO, "it has no memory yet");
     assert_eq!(base.resume("weights").unwrap(), Bytes::ZERO);
     let blocks = some(subject, &pool);
     assert_eq!(base.resume("weights").unwrap(), Bytes::ZERO);
-    assert!(base.suspend("weights", &stash, idle()).unwrap() > Bytes::ZERO);
-    assert_eq!(base.suspend("weights", &stash, idle()).unwrap(), Bytes::ZERO);
+    assert!(base.suspend("weights", &store, idle()).unwrap() > Bytes::ZERO);
+    assert_eq!(base.suspend("weights", &store, idle()).unwrap(), Bytes::ZERO);
     assert!(base.resume("weights").unwrap() > Bytes::ZERO);
     assert_eq!(base.resume("weights").unwrap(), Bytes::ZERO);
     are_whole(subject, &blocks);
@@ -155,20 +155,20 @@ fn no_such_tag_and_twice<B: Workbench>(subject: &Subject<B>) {
     is_empty(&base);
 }
 
-fn suspended_again_in_vain<B: Workbench>(subject: &Subject<B>) {
+fn suspended_again_in_vain<B: TestKit>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
-    let stash = BackingStore::pinned(&backend, Bytes(page(&pool).0 * 2)).unwrap();
+    let store = BackingStore::pinned(&backend, Bytes(page(&pool).0 * 2)).unwrap();
     let block = alloc(&pool, page(&pool));
     write(subject, &block, 9);
-    pool.suspend("", &stash, idle()).unwrap();
+    pool.suspend("", &store, idle()).unwrap();
     backend.fail_calls(&[Operation::WaitForDevice]);
-    let error = pool.suspend("", &stash, idle()).unwrap_err();
+    let error = pool.suspend("", &store, idle()).unwrap_err();
     backend.stop();
     assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
     assert!(pool.is_suspended("").unwrap(), "nothing has come back");
     for size in [100, 70_000, 4 << 20] {
-        let answer = pool.alloc(Bytes(size), LEAST, DEFAULT);
+        let answer = pool.alloc(Bytes(size), MIN, DEFAULT);
         assert!(
             matches!(answer.as_ref().map_err(Error::extension), Err(Some(PoolError::Suspended { .. }))),
             "{answer:?}"
@@ -181,16 +181,16 @@ fn suspended_again_in_vain<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_stash_that_is_too_small<B: Workbench>(subject: &Subject<B>) {
+fn a_stash_that_is_too_small<B: TestKit>(subject: &Subject<B>) {
     let base = pool(subject);
     let (pool, page) = (base.tagged("weights").unwrap(), page(&base));
     let blocks = some(subject, &pool);
     // Enough for small blocks alone, and for nothing.
     for size in [page, Bytes(page.0 / 2)] {
-        let stash = BackingStore::pinned(&subject.backend, size).unwrap();
+        let store = BackingStore::pinned(&subject.backend, size).unwrap();
         base.trim(Bytes(u64::MAX)).unwrap();
         let before = adds_up(&base);
-        let error = base.suspend("weights", &stash, idle()).unwrap_err();
+        let error = base.suspend("weights", &store, idle()).unwrap_err();
         assert!(matches!(error.detail(), Detail::BackingStoreFull { .. }), "{error}");
         let after = adds_up(&base);
         assert_eq!((after.live, after.held - after.kept), (before.live, before.held - before.kept));
@@ -203,15 +203,15 @@ fn a_stash_that_is_too_small<B: Workbench>(subject: &Subject<B>) {
     is_empty(&base);
 }
 
-fn resumed_on_a_full_device<B: Workbench>(subject: &Subject<B>) {
+fn resumed_on_a_full_device<B: TestKit>(subject: &Subject<B>) {
     if !counts_at_once(subject) {
         crate::subject::skip("memory that was given back serves nobody here before its addresses are free");
     }
-    let (base, stash) = (pool(subject), stash(subject));
+    let (base, store) = (pool(subject), store(subject));
     let pool = base.tagged("weights").unwrap();
     let kept = alloc(&pool, Bytes::mib(32));
     write(subject, &kept, 11);
-    base.suspend("weights", &stash, idle()).unwrap();
+    base.suspend("weights", &store, idle()).unwrap();
     // The pool keeps as much as is to come back, and nobody else has anything.
     drop(alloc(&base, Bytes::mib(32)));
     // A device needs a little to look at bytes; it is less than what is to come back.
@@ -225,12 +225,12 @@ fn resumed_on_a_full_device<B: Workbench>(subject: &Subject<B>) {
     };
     base.resume("weights").unwrap();
     check(subject, &kept, 11);
-    base.suspend("weights", &stash, idle()).unwrap();
+    base.suspend("weights", &store, idle()).unwrap();
     let rest = alloc(&base, Bytes::mib(32));
     let error = base.resume("weights").unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
     assert!(matches!(
-        pool.alloc(Bytes(8), LEAST, DEFAULT).as_ref().map_err(Error::extension),
+        pool.alloc(Bytes(8), MIN, DEFAULT).as_ref().map_err(Error::extension),
         Err(Some(PoolError::Suspended { .. }))
     ));
     adds_up(&base);
@@ -241,7 +241,7 @@ fn resumed_on_a_full_device<B: Workbench>(subject: &Subject<B>) {
     is_empty(&base);
 }
 
-fn only_what_is_used_is_saved<B: Workbench>(subject: &Subject<B>) {
+fn only_what_is_used_is_saved<B: TestKit>(subject: &Subject<B>) {
     let base = pool(subject);
     let (pool, page) = (base.tagged("weights").unwrap(), page(&base));
     let pages = |count: u64| Bytes(page.0 * count);
@@ -254,8 +254,8 @@ fn only_what_is_used_is_saved<B: Workbench>(subject: &Subject<B>) {
     let mut blocks = blocks.into_iter();
     drop(blocks.next_back());
     let blocks: Vec<_> = blocks.collect();
-    let stash = BackingStore::pinned(&subject.backend, pages(4)).unwrap();
-    assert_eq!(base.suspend("weights", &stash, idle()).unwrap(), pages(4));
+    let store = BackingStore::pinned(&subject.backend, pages(4)).unwrap();
+    assert_eq!(base.suspend("weights", &store, idle()).unwrap(), pages(4));
     let other = alloc(&base, pages(6));
     write(subject, &other, 1);
     base.resume("weights").unwrap();
@@ -265,14 +265,14 @@ fn only_what_is_used_is_saved<B: Workbench>(subject: &Subject<B>) {
     is_empty(&base);
 }
 
-fn what_a_fence_is_done_with_is_not_saved<B: Workbench>(subject: &Subject<B>) {
-    let (base, stash) = (pool(subject), stash(subject));
+fn what_a_fence_is_done_with_is_not_saved<B: TestKit>(subject: &Subject<B>) {
+    let (base, store) = (pool(subject), store(subject));
     let (pool, page) = (base.tagged("weights").unwrap(), page(&base));
     let (hand, stays, goes) = (Hand::new(), alloc(&pool, page), alloc(&pool, Bytes(page.0 * 3)));
     write(subject, &stays, 3);
     goes.free_after(hand.fence());
     hand.set(Hand::DONE);
-    assert_eq!(base.suspend("weights", &stash, idle()).unwrap(), page);
+    assert_eq!(base.suspend("weights", &store, idle()).unwrap(), page);
     base.resume("weights").unwrap();
     check(subject, &stays, 3);
     drop(stays);
@@ -280,7 +280,7 @@ fn what_a_fence_is_done_with_is_not_saved<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Whether all bytes of a block are zero.
-pub(super) fn is_zero<B: Workbench>(subject: &Subject<B>, block: &Block<impl Backend>) -> bool {
+pub(super) fn is_zero<B: TestKit>(subject: &Subject<B>, block: &Block<impl Backend>) -> bool {
     let mut bytes = vec![1; block.size().0 as usize];
     #[allow(unsafe_code)]
     // SAFETY: a block's memory is mapped, and its device may read it.
@@ -288,14 +288,14 @@ pub(super) fn is_zero<B: Workbench>(subject: &Subject<B>, block: &Block<impl Bac
     bytes.iter().all(|byte| *byte == 0)
 }
 
-fn scrubbed_after_a_resume<B: Workbench>(subject: &Subject<B>) {
+fn scrubbed_after_a_resume<B: TestKit>(subject: &Subject<B>) {
     let size = Bytes(page(&pool(subject)).0 * 2);
     let base = builder(subject).scrub().budget(size).build().unwrap();
-    let stash = stash(subject);
+    let store = store(subject);
     let [red, blue] = ["red", "blue"].map(|tag| base.tagged(tag).unwrap());
     let secret = alloc(&red, size);
     write(subject, &secret, 0x5a5a);
-    base.suspend("red", &stash, idle()).unwrap();
+    base.suspend("red", &store, idle()).unwrap();
     drop(alloc(&blue, size));
     base.trim(Bytes::ZERO).unwrap();
     base.resume("red").unwrap();
@@ -307,7 +307,7 @@ fn scrubbed_after_a_resume<B: Workbench>(subject: &Subject<B>) {
     is_empty(&base);
 }
 
-fn scrubbed_between_tags<B: Workbench>(subject: &Subject<B>) {
+fn scrubbed_between_tags<B: TestKit>(subject: &Subject<B>) {
     let page = page(&pool(subject));
     let pool = builder(subject).scrub().budget(Bytes(page.0 * 8)).build().unwrap();
     let [red, blue] = ["red", "blue"].map(|tag| pool.tagged(tag).unwrap());
@@ -330,13 +330,13 @@ fn scrubbed_between_tags<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn dropped_while_suspended<B: Workbench>(subject: &Subject<B>) {
-    let (free, stash) = (subject.free_here(), stash(subject));
+fn dropped_while_suspended<B: TestKit>(subject: &Subject<B>) {
+    let (free, store) = (subject.free_here(), store(subject));
     for pool_first in [true, false] {
         let pool = pool(subject).tagged("weights").unwrap();
         let blocks = some(subject, &pool);
         let other = alloc(&pool.tagged("cache").unwrap(), Bytes::mib(4));
-        pool.suspend("weights", &stash, idle()).unwrap();
+        pool.suspend("weights", &store, idle()).unwrap();
         if pool_first {
             drop(pool);
             drop((blocks, other));
@@ -348,12 +348,12 @@ fn dropped_while_suspended<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn a_resume_leaves_what_is_kept<B: Workbench>(subject: &Subject<B>) {
+fn a_resume_leaves_what_is_kept<B: TestKit>(subject: &Subject<B>) {
     let page = page(&pool(subject)).0;
     let base = builder(subject).budget(Bytes(page * 8)).build().unwrap();
-    let (pool, stash) = (base.tagged("weights").unwrap(), stash(subject));
+    let (pool, store) = (base.tagged("weights").unwrap(), store(subject));
     let block = alloc(&pool, Bytes(page * 2));
-    base.suspend("weights", &stash, idle()).unwrap();
+    base.suspend("weights", &store, idle()).unwrap();
     drop(alloc(&base, Bytes(page * 8)));
     assert_eq!(adds_up(&base).kept, page * 8);
     base.resume("weights").unwrap();

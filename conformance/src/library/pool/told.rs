@@ -1,12 +1,12 @@
 //! What a pool tells of itself.
 
-use super::{DEFAULT, Hand, LEAST, adds_up, alloc, is_empty, page, pool};
+use super::{DEFAULT, Hand, MIN, adds_up, alloc, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::own;
 use crate::subject::Subject;
 use gpu_vmm_core::{Backend, BackingStore, Bytes, WaitFor};
 use gpu_vmm_pool::{BlockState, Pool, PoolSnapshot};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::collections::HashMap;
 
 cases! { "pool":
@@ -28,12 +28,12 @@ cases! { "pool":
     a_picture_is_consistent,
 }
 
-fn found_by_inner_addresses<B: Workbench>(subject: &Subject<B>) {
+fn found_by_inner_addresses<B: TestKit>(subject: &Subject<B>) {
     let own = own(subject);
     let stream = super::waits::named(&*own);
     let pool = pool(subject).tagged("kv").unwrap();
     let sizes = [1, 256, 5000, 65_536, 100_000, 1 << 20, (3 << 20) + 5];
-    let blocks: Vec<_> = sizes.iter().map(|size| pool.alloc(Bytes(*size), LEAST, stream).unwrap()).collect();
+    let blocks: Vec<_> = sizes.iter().map(|size| pool.alloc(Bytes(*size), MIN, stream).unwrap()).collect();
     for block in &blocks {
         for offset in [0, 1, block.size().0 / 2, block.size().0 - 1] {
             let info = pool.find(block.address() + Bytes(offset)).unwrap();
@@ -51,7 +51,7 @@ fn found_by_inner_addresses<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn only_live_blocks_are_found<B: Workbench>(subject: &Subject<B>) {
+fn only_live_blocks_are_found<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     for size in [300, 100_000, 4 << 20] {
         let (block, hand) = (alloc(&pool, Bytes(size)), Hand::new());
@@ -70,7 +70,7 @@ fn only_live_blocks_are_found<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_free_slot_is_no_block<B: Workbench>(subject: &Subject<B>) {
+fn a_free_slot_is_no_block<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let [stays, goes] = [(); 2].map(|()| alloc(&pool, Bytes(300)));
     let at = goes.address();
@@ -83,7 +83,7 @@ fn a_free_slot_is_no_block<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn the_account_follows<B: Workbench>(subject: &Subject<B>) {
+fn the_account_follows<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     assert_eq!(adds_up(&pool).reserved, 0, "nothing is reserved before the first block");
     let mut blocks = Vec::new();
@@ -111,7 +111,7 @@ fn the_account_follows<B: Workbench>(subject: &Subject<B>) {
     assert!(stats.bins.iter().all(|bin| bin.live == 0), "{:?}", stats.bins);
 }
 
-fn the_timeline_follows<B: Workbench>(subject: &Subject<B>) {
+fn the_timeline_follows<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let page = page(&pool).0;
     let now = || {
@@ -136,7 +136,7 @@ fn the_timeline_follows<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_timeline_is_thinned_out<B: Workbench>(subject: &Subject<B>) {
+fn a_timeline_is_thinned_out<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     // Each is a change of its own, since its alignment is that of no class. What is live tells which change a point is.
     let block = || pool.alloc(Bytes(256), Bytes(1024), DEFAULT).unwrap();
@@ -153,7 +153,7 @@ fn a_timeline_is_thinned_out<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn counted_by_size<B: Workbench>(subject: &Subject<B>) {
+fn counted_by_size<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let live = |pool: &Pool<B>| -> HashMap<u64, u64> {
         let bins = pool.stats().bins.into_iter().filter(|bin| bin.live > 0);
@@ -216,7 +216,7 @@ pub(super) fn is_consistent<B: Backend>(pool: &Pool<B>) -> PoolSnapshot {
     picture
 }
 
-fn a_picture_is_consistent<B: Workbench>(subject: &Subject<B>) {
+fn a_picture_is_consistent<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let page = page(&pool).0;
     is_consistent(&pool);
@@ -238,13 +238,13 @@ fn a_picture_is_consistent<B: Workbench>(subject: &Subject<B>) {
     };
     assert!(states(BlockState::Live) >= 7 && states(BlockState::Bins) > 0 && states(BlockState::Free) > 0);
     let hand = Hand::new();
-    pool.alloc(Bytes(page), LEAST, DEFAULT).unwrap().free_after(hand.fence());
+    pool.alloc(Bytes(page), MIN, DEFAULT).unwrap().free_after(hand.fence());
     let picture = is_consistent(&pool);
     let pending = picture.spaces.iter().flat_map(|space| &space.blocks);
     assert_eq!(pending.filter(|block| block.state == BlockState::Pending).count(), 1);
     hand.set(Hand::DONE);
-    let stash = BackingStore::pinned(&subject.backend, Bytes(page * 16)).unwrap();
-    pool.suspend("weights", &stash, WaitFor::all_devices()).unwrap();
+    let store = BackingStore::pinned(&subject.backend, Bytes(page * 16)).unwrap();
+    pool.suspend("weights", &store, WaitFor::all_devices()).unwrap();
     assert!(is_consistent(&pool).spaces.iter().any(|space| space.suspended && space.tag == "weights"));
     pool.resume("weights").unwrap();
     let picture = is_consistent(&pool);

@@ -1,11 +1,11 @@
 //! Memory that waits for a fence or for other streams, where no device need work for it.
 
-use super::{Hand, LEAST, adds_up, alloc, builder, is_empty, page, pool};
+use super::{Hand, MIN, adds_up, alloc, builder, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::own;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Stream};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "pool":
     /// What was freed serves the next request of the same stream and size at the same address.
@@ -29,12 +29,12 @@ pub(super) fn named(own: &dyn gpu_vmm_testkit::WorkStream) -> Stream<'static> {
     unsafe { Stream::from_raw(own.stream().as_raw()) }
 }
 
-fn the_same_address_again<B: Workbench>(subject: &Subject<B>) {
+fn the_same_address_again<B: TestKit>(subject: &Subject<B>) {
     let own = own(subject);
     let pool = pool(subject);
     for stream in [Stream::DEFAULT, named(&*own)] {
         for size in [100, 5000, 100_000, 1 << 20, 3 << 20, 7 << 20] {
-            let first = pool.alloc(Bytes(size), LEAST, stream).unwrap();
+            let first = pool.alloc(Bytes(size), MIN, stream).unwrap();
             assert_eq!(first.stream(), stream);
             let address = first.address();
             let mapped = |pool: &gpu_vmm_pool::Pool<B>| {
@@ -43,14 +43,14 @@ fn the_same_address_again<B: Workbench>(subject: &Subject<B>) {
             };
             let calls = mapped(&pool);
             drop(first);
-            let again = pool.alloc(Bytes(size), LEAST, stream).unwrap();
+            let again = pool.alloc(Bytes(size), MIN, stream).unwrap();
             assert_eq!((again.address(), mapped(&pool)), (address, calls), "of {size}");
         }
     }
     is_empty(&pool);
 }
 
-fn a_fence_holds_memory<B: Workbench>(subject: &Subject<B>) {
+fn a_fence_holds_memory<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     for size in [1000, 200_000, 6 << 20] {
         let (hand, block) = (Hand::new(), alloc(&pool, Bytes(size)));
@@ -73,7 +73,7 @@ fn a_fence_holds_memory<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn a_failing_fence_keeps_its_memory<B: Workbench>(subject: &Subject<B>) {
+fn a_failing_fence_keeps_its_memory<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let (hand, block) = (Hand::new(), alloc(&pool, Bytes::mib(4)));
     let (address, size) = (block.address(), block.capacity());
@@ -81,7 +81,7 @@ fn a_failing_fence_keeps_its_memory<B: Workbench>(subject: &Subject<B>) {
     block.free_after(hand.fence());
     // Others get theirs; what it keeps is theirs at no time.
     for _ in 0..3 {
-        let other = pool.alloc(Bytes::mib(4), LEAST, Stream::DEFAULT).unwrap();
+        let other = pool.alloc(Bytes::mib(4), MIN, Stream::DEFAULT).unwrap();
         assert!(other.address() >= address + size || other.address() + other.capacity() <= address);
     }
     pool.trim(Bytes::ZERO).unwrap();
@@ -90,12 +90,12 @@ fn a_failing_fence_keeps_its_memory<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_fence_is_waited_for_in_need<B: Workbench>(subject: &Subject<B>) {
+fn a_fence_is_waited_for_in_need<B: TestKit>(subject: &Subject<B>) {
     let page = page(&pool(subject));
     let pool = builder(subject).budget(Bytes(page.0 * 4)).build().unwrap();
     let (hand, block) = (Hand::new(), alloc(&pool, Bytes(page.0 * 3)));
     block.free_after(hand.fence());
-    let error = pool.alloc(Bytes(page.0 * 2), LEAST, Stream::DEFAULT).unwrap_err();
+    let error = pool.alloc(Bytes(page.0 * 2), MIN, Stream::DEFAULT).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
     assert_eq!(pool.stats().pending, page.0 * 3);
     hand.set(Hand::WAITED);
@@ -105,7 +105,7 @@ fn a_fence_is_waited_for_in_need<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn record_use_lets_go<B: Workbench>(subject: &Subject<B>) {
+fn record_use_lets_go<B: TestKit>(subject: &Subject<B>) {
     let streams = [(); 3].map(|()| own(subject));
     let pool = pool(subject);
     let mut block = alloc(&pool, Bytes::mib(4));
@@ -123,10 +123,10 @@ fn record_use_lets_go<B: Workbench>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_forgotten_stream<B: Workbench>(subject: &Subject<B>) {
+fn a_forgotten_stream<B: TestKit>(subject: &Subject<B>) {
     let own = own(subject);
     let pool = pool(subject);
-    let block = pool.alloc(Bytes::mib(8), LEAST, named(&*own)).unwrap();
+    let block = pool.alloc(Bytes::mib(8), MIN, named(&*own)).unwrap();
     drop(block);
     pool.forget_stream(named(&*own)).unwrap();
     // Forgetting waits for nothing: what was freed on it serves others once its work is done.

@@ -11,15 +11,15 @@ mod parts;
 use crate::case::Case;
 use crate::subject::Subject;
 use gpu_vmm_core::Region;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [numbers::cases(), parts::cases()].concat()
 }
 
 /// Two units mapped, two units not.
-fn half_full<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn half_full<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.region(4).build().unwrap();
     region.grow_to(subject.units(2)).unwrap();
     region

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject, skip};
 use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Operation, PhysicalMemory, Properties, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "refused":
     /// Creating, growing, unmapping and protecting nothing at all is refused.
@@ -22,7 +22,7 @@ cases! { "refused":
     foreign_memory,
 }
 
-fn zero_sizes<B: Workbench>(subject: &Subject<B>) {
+fn zero_sizes<B: TestKit>(subject: &Subject<B>) {
     refused!(PhysicalMemory::create(&subject.backend, Bytes(0), subject.properties()), Detail::ZeroSize);
     let mut region = half_full(subject);
     refused!(region.grow_to(Bytes(0)), Detail::ZeroSize);
@@ -31,7 +31,7 @@ fn zero_sizes<B: Workbench>(subject: &Subject<B>) {
     refused!(region.set_access(Bytes(0), Bytes(0), subject.device, RW), Detail::ZeroSize);
 }
 
-fn unaligned<B: Workbench>(subject: &Subject<B>) {
+fn unaligned<B: TestKit>(subject: &Subject<B>) {
     let mut region = half_full(subject);
     let memory = subject.memory(1);
     let unit = subject.granularity();
@@ -49,7 +49,7 @@ fn unaligned<B: Workbench>(subject: &Subject<B>) {
     refused!(region.count_wrong(subject.device, Bytes(0), Bytes(12), 0), Detail::Unaligned { .. });
 }
 
-fn more_than_the_device<B: Workbench>(subject: &Subject<B>) {
+fn more_than_the_device<B: TestKit>(subject: &Subject<B>) {
     let total = subject.backend.device(Operation::QueryDevice, subject.device).unwrap().total_memory;
     let too_much = total + Bytes(1);
     let on = subject.properties();
@@ -66,7 +66,7 @@ fn more_than_the_device<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.end(), Bytes(0));
 }
 
-fn overflow<B: Workbench>(subject: &Subject<B>) {
+fn overflow<B: TestKit>(subject: &Subject<B>) {
     let mut region = half_full(subject);
     let high = Bytes(u64::MAX - subject.unit().0 + 1);
     refused!(region.map(high, &subject.memory(2)), Detail::Overflow { .. });
@@ -79,7 +79,7 @@ fn overflow<B: Workbench>(subject: &Subject<B>) {
     refused!(kernel, Detail::Overflow { .. });
 }
 
-fn no_such_device<B: Workbench>(subject: &Subject<B>) {
+fn no_such_device<B: TestKit>(subject: &Subject<B>) {
     let count = subject.backend.devices().len() as u32;
     for device in [DeviceId(count), DeviceId(126), DeviceId(128), DeviceId(u32::MAX)] {
         let created = PhysicalMemory::create(&subject.backend, subject.unit(), Properties::on(device));
@@ -95,7 +95,7 @@ fn no_such_device<B: Workbench>(subject: &Subject<B>) {
     refused!(subject.region(1).access(DeviceId(count), RW).build(), Detail::NoSuchDevice { .. });
 }
 
-fn foreign_memory<B: Workbench>(subject: &Subject<B>) {
+fn foreign_memory<B: TestKit>(subject: &Subject<B>) {
     let Some(other) = subject.target.foreign() else { skip("there is no other backend") };
     let theirs = PhysicalMemory::create(&other, subject.unit(), Properties::on(DeviceId(0))).unwrap();
     let mut region = half_full(subject);

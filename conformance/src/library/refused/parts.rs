@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, Detail};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "refused":
     /// Mapping over a mapping is refused with the one in the way, wherever the two overlap.
@@ -22,7 +22,7 @@ cases! { "refused":
     nothing_changes,
 }
 
-fn over_a_mapping<B: Workbench>(subject: &Subject<B>) {
+fn over_a_mapping<B: TestKit>(subject: &Subject<B>) {
     let mut region = half_full(subject);
     for (offset, units) in [(0, 1), (1, 1), (1, 2), (0, 4)] {
         let memory = subject.memory(units);
@@ -32,7 +32,7 @@ fn over_a_mapping<B: Workbench>(subject: &Subject<B>) {
     region.map(subject.units(2), &subject.memory(2)).unwrap();
 }
 
-fn part_of_a_mapping<B: Workbench>(subject: &Subject<B>) {
+fn part_of_a_mapping<B: TestKit>(subject: &Subject<B>) {
     let mut region = half_full(subject);
     region.grow_to(subject.units(4)).unwrap();
     for (offset, length) in [(0, 1), (1, 1), (1, 2), (0, 3), (1, 3), (2, 1), (3, 1)] {
@@ -44,7 +44,7 @@ fn part_of_a_mapping<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((region.access(Bytes(0), subject.device), region.mapped()), (RW, subject.units(4)));
 }
 
-fn over_a_hole<B: Workbench>(subject: &Subject<B>) {
+fn over_a_hole<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(6).build().unwrap();
     for offset in [1, 4] {
         region.map(subject.units(offset), &subject.memory(1)).unwrap();
@@ -60,7 +60,7 @@ fn over_a_hole<B: Workbench>(subject: &Subject<B>) {
     refused!(around, Detail::NotMapped { .. }, format!("nothing is mapped at offset {}", subject.units(2)));
 }
 
-fn behind_the_region<B: Workbench>(subject: &Subject<B>) {
+fn behind_the_region<B: TestKit>(subject: &Subject<B>) {
     let mut region = half_full(subject);
     for (offset, units) in [(4, 1), (3, 2), (100, 1)] {
         let (offset, length) = (subject.units(offset), subject.units(units));
@@ -74,7 +74,7 @@ fn behind_the_region<B: Workbench>(subject: &Subject<B>) {
     refused!(region.read(subject.units(4) - Bytes(1), &mut [0; 2]), Detail::OutOfRange { .. });
 }
 
-fn use_after_shrink<B: Workbench>(subject: &Subject<B>) {
+fn use_after_shrink<B: TestKit>(subject: &Subject<B>) {
     let mut region = half_full(subject);
     region.shrink_to(Bytes(0), idle()).unwrap();
     refused!(region.read(Bytes(0), &mut [0]), Detail::NotMapped { .. });
@@ -83,7 +83,7 @@ fn use_after_shrink<B: Workbench>(subject: &Subject<B>) {
     refused!(region.unmap(Bytes(0), subject.units(2), idle()), Detail::NotMapped { .. });
 }
 
-fn nothing_changes<B: Workbench>(subject: &Subject<B>) {
+fn nothing_changes<B: TestKit>(subject: &Subject<B>) {
     let mut region = half_full(subject);
     subject.write(&mut region, Bytes(0), subject.units(2), 3);
     let (free, range) = (subject.free(), region.range());

@@ -13,9 +13,9 @@ mod restorable;
 mod shape;
 
 use crate::case::Case;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [shape::cases(), place::cases(), refused::cases(), restorable::cases()].concat()
 }

@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, told};
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, Bytes, Detail, Feature, Placement, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "reserve":
     /// An exact address that is free is given, and given again after it came back.
@@ -33,7 +33,7 @@ cases! { "reserve":
     given_back_in_pieces,
 }
 
-fn exact_and_free<B: Workbench>(subject: &Subject<B>) {
+fn exact_and_free<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(8);
     for _ in 0..2 {
         let region = subject.region(8).at(Placement::Exact(base)).build().unwrap();
@@ -42,7 +42,7 @@ fn exact_and_free<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// What is offered for an address that is taken.
-fn offered<B: Workbench>(subject: &Subject<B>, wanted: Address) -> Address {
+fn offered<B: TestKit>(subject: &Subject<B>, wanted: Address) -> Address {
     let error = subject.region(8).at(Placement::Exact(wanted)).build().unwrap_err();
     let Detail::AddressTaken { wanted: told, offered, .. } = error.detail() else { panic!("{error}") };
     assert_eq!(*told, wanted);
@@ -51,7 +51,7 @@ fn offered<B: Workbench>(subject: &Subject<B>, wanted: Address) -> Address {
     *offered
 }
 
-fn exact_and_taken<B: Workbench>(subject: &Subject<B>) {
+fn exact_and_taken<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(8);
     let _first = subject.region(8).at(Placement::Exact(base)).build().unwrap();
     for units in [0, 1, 7] {
@@ -65,7 +65,7 @@ fn exact_and_taken<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn exact_and_half_taken<B: Workbench>(subject: &Subject<B>) {
+fn exact_and_half_taken<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(12);
     let behind = Placement::Exact(base + subject.units(4));
     let _behind = subject.region(8).at(behind).build().unwrap();
@@ -74,21 +74,21 @@ fn exact_and_half_taken<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(before.address(), base);
 }
 
-fn as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
+fn as_the_capabilities_say<B: TestKit>(subject: &Subject<B>) {
     let told = told(subject, Feature::FixedAddress);
     let at = Placement::Exact(subject.hole(2));
     let done = subject.region(2).at(at).build();
     assert_eq!(told.available, done.is_ok(), "{told:?}");
 }
 
-fn the_null_address<B: Workbench>(subject: &Subject<B>) {
+fn the_null_address<B: TestKit>(subject: &Subject<B>) {
     let offered = offered(subject, Address(0));
     assert_ne!(offered, Address(0));
     let region = subject.region(1).at(Placement::Prefer(Address(0))).build().unwrap();
     assert_ne!(region.address(), Address(0));
 }
 
-fn prefer<B: Workbench>(subject: &Subject<B>) {
+fn prefer<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(8);
     let first = subject.region(8).at(Placement::Prefer(base)).build().unwrap();
     assert_eq!(first.address(), base);
@@ -100,7 +100,7 @@ fn prefer<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(third.address(), base);
 }
 
-fn the_same_address_again<B: Workbench>(subject: &Subject<B>) {
+fn the_same_address_again<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(2);
     for seed in 0..20 {
         let mut region = subject.region(2).at(Placement::Exact(base)).build().unwrap();
@@ -112,7 +112,7 @@ fn the_same_address_again<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// A region of two units at an exact address, with a granule mapped at each end.
-fn two_units<B: Workbench>(subject: &Subject<B>, base: Address) -> Region<B> {
+fn two_units<B: TestKit>(subject: &Subject<B>, base: Address) -> Region<B> {
     let mut region = subject.region(2).at(Placement::Exact(base)).build().unwrap();
     for offset in [Bytes(0), subject.units(2) - subject.granularity()] {
         subject.open(&mut region, offset, &subject.piece(1));
@@ -121,7 +121,7 @@ fn two_units<B: Workbench>(subject: &Subject<B>, base: Address) -> Region<B> {
 }
 
 /// Has a device write to both ends of all regions, and only then look at them.
-fn use_all<B: Workbench>(subject: &Subject<B>, regions: &mut [Region<B>]) {
+fn use_all<B: TestKit>(subject: &Subject<B>, regions: &mut [Region<B>]) {
     let granule = subject.granularity();
     for (region, seed) in regions.iter_mut().zip(0..) {
         subject.write(region, Bytes(0), granule, 2 * seed);
@@ -133,7 +133,7 @@ fn use_all<B: Workbench>(subject: &Subject<B>, regions: &mut [Region<B>]) {
     }
 }
 
-fn far_apart<B: Workbench>(subject: &Subject<B>) {
+fn far_apart<B: TestKit>(subject: &Subject<B>) {
     let mut regions: Vec<Region<B>> = Vec::new();
     for _ in 0..3 {
         let base = subject.hole(2);
@@ -145,7 +145,7 @@ fn far_apart<B: Workbench>(subject: &Subject<B>) {
     use_all(subject, &mut regions);
 }
 
-fn side_by_side<B: Workbench>(subject: &Subject<B>) {
+fn side_by_side<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(6);
     let mut regions: Vec<Region<B>> = [0, 2, 4].map(|at| two_units(subject, base + subject.units(at))).into();
     use_all(subject, &mut regions);
@@ -154,7 +154,7 @@ fn side_by_side<B: Workbench>(subject: &Subject<B>) {
     use_all(subject, &mut regions);
 }
 
-fn between_two<B: Workbench>(subject: &Subject<B>) {
+fn between_two<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(6);
     let gap = base + subject.units(2);
     let mut regions = vec![two_units(subject, base), two_units(subject, base + subject.units(4))];
@@ -164,7 +164,7 @@ fn between_two<B: Workbench>(subject: &Subject<B>) {
     use_all(subject, &mut regions);
 }
 
-fn in_front_of_another<B: Workbench>(subject: &Subject<B>) {
+fn in_front_of_another<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(4);
     let behind = two_units(subject, base + subject.units(2));
     let mut regions = vec![behind, two_units(subject, base)];
@@ -172,7 +172,7 @@ fn in_front_of_another<B: Workbench>(subject: &Subject<B>) {
     use_all(subject, &mut regions);
 }
 
-fn given_back_in_pieces<B: Workbench>(subject: &Subject<B>) {
+fn given_back_in_pieces<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(4);
     let at = |units| Placement::Exact(base + subject.units(units));
     let [first, second] = [0, 2].map(|units| subject.region(2).at(at(units)).build().unwrap());

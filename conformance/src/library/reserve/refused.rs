@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::refused;
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, Bytes, Detail, Placement, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "reserve":
     /// No addresses at all are refused.
@@ -21,11 +21,11 @@ cases! { "reserve":
     hints_that_overflow,
 }
 
-fn none_at_all<B: Workbench>(subject: &Subject<B>) {
+fn none_at_all<B: TestKit>(subject: &Subject<B>) {
     refused!(Region::builder(&subject.backend).reserve(Bytes(0)).build(), Detail::ZeroSize);
 }
 
-fn more_than_addresses<B: Workbench>(subject: &Subject<B>) {
+fn more_than_addresses<B: TestKit>(subject: &Subject<B>) {
     for size in [Bytes(u64::MAX), Bytes(u64::MAX - subject.unit().0), Bytes(1 << 48)] {
         refused!(
             Region::builder(&subject.backend).reserve(size).build(),
@@ -37,7 +37,7 @@ fn more_than_addresses<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn absurd_alignment<B: Workbench>(subject: &Subject<B>) {
+fn absurd_alignment<B: TestKit>(subject: &Subject<B>) {
     for alignment in
         [Bytes(0), Bytes(3), Bytes(u64::MAX), Bytes(1 << 47), Bytes(1 << 63), subject.unit() + Bytes(1)]
     {
@@ -45,7 +45,7 @@ fn absurd_alignment<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn misaligned_hints<B: Workbench>(subject: &Subject<B>) {
+fn misaligned_hints<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(1);
     for address in [base + Bytes(1), base + Bytes(4096), Address(0x1234)] {
         for at in [Placement::Exact(address), Placement::Prefer(address)] {
@@ -54,14 +54,14 @@ fn misaligned_hints<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn hints_beside_their_alignment<B: Workbench>(subject: &Subject<B>) {
+fn hints_beside_their_alignment<B: TestKit>(subject: &Subject<B>) {
     let address = subject.hole(2) + subject.unit();
     let at = Placement::Exact(address);
     refused!(subject.region(1).alignment(Bytes::gib(1)).at(at).build(), Detail::Unaligned { .. }, address);
     subject.region(1).at(at).build().unwrap();
 }
 
-fn hints_that_overflow<B: Workbench>(subject: &Subject<B>) {
+fn hints_that_overflow<B: TestKit>(subject: &Subject<B>) {
     let beyond = Address(u64::MAX - subject.unit().0 + 1);
     refused!(subject.region(2).at(Placement::Exact(beyond)).build(), Detail::Overflow { .. }, beyond);
 }

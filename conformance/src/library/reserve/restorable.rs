@@ -5,7 +5,7 @@ use crate::library::tools::{idle, refused};
 use crate::peer::Peer;
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::{Address, AddressRange, Bytes, Detail, GrowthKind, Placement, Region, RegionBuilder};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "reserve":
     /// A restorable region lies where both vendors take hints and nobody else puts anything, and its memory is its
@@ -39,7 +39,7 @@ const WINDOW: AddressRange = AddressRange { base: Address(0x3800_0000_0000), siz
 /// What every driver can map, and reserve.
 const UNITS: [Bytes; 2] = [Bytes::mib(2), Bytes::mib(32)];
 
-fn restorable<B: Workbench>(subject: &Subject<B>, size: Bytes) -> RegionBuilder<'_, B> {
+fn restorable<B: TestKit>(subject: &Subject<B>, size: Bytes) -> RegionBuilder<'_, B> {
     Region::builder(&subject.backend).on(subject.device).reserve(size).at(Placement::Restorable)
 }
 
@@ -48,7 +48,7 @@ fn is_in_window(range: AddressRange) -> bool {
 }
 
 /// Has the device use the first granule of a region, and says what of it every driver can have.
-fn used<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>) {
+fn used<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>) {
     let granule = region.granularity().bytes();
     let grown = region.grow_to(Bytes(1)).unwrap();
     assert_eq!((grown.end, region.mapped()), (granule, granule));
@@ -56,7 +56,7 @@ fn used<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>) {
     subject.check(region, Bytes(0), granule, 1);
 }
 
-fn restorable_in_the_window<B: Workbench>(subject: &Subject<B>) {
+fn restorable_in_the_window<B: TestKit>(subject: &Subject<B>) {
     let mut regions: Vec<Region<B>> = [Bytes(1), Bytes::gib(1), Bytes::gib(1024)]
         .map(|size| restorable(subject, size).build().unwrap())
         .into();
@@ -66,7 +66,7 @@ fn restorable_in_the_window<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn assert_portable<B: Workbench>(subject: &Subject<B>, region: &Region<B>) {
+fn assert_portable<B: TestKit>(subject: &Subject<B>, region: &Region<B>) {
     let [memory, addresses] = UNITS;
     let granularity = region.granularity().bytes();
     assert!(region.is_portable());
@@ -80,7 +80,7 @@ fn assert_portable<B: Workbench>(subject: &Subject<B>, region: &Region<B>) {
     }
 }
 
-fn restorable_in_portable_units<B: Workbench>(subject: &Subject<B>) {
+fn restorable_in_portable_units<B: TestKit>(subject: &Subject<B>) {
     let [memory, addresses] = UNITS;
     let mut region = restorable(subject, addresses + Bytes(1)).build().unwrap();
     assert!(region.address().is_aligned_to(addresses));
@@ -103,7 +103,7 @@ fn restorable_in_portable_units<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn restorable_in_another_process<B: Workbench>(subject: &Subject<B>) {
+fn restorable_in_another_process<B: TestKit>(subject: &Subject<B>) {
     let regions: Vec<Region<B>> =
         [1, 3].map(|count| restorable(subject, Bytes(UNITS[1].0 * count)).build().unwrap()).into();
     let places: Vec<(u64, u64)> =
@@ -114,7 +114,7 @@ fn restorable_in_another_process<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn has_the_same_addresses<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn has_the_same_addresses<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let places: Vec<(u64, u64)> = peer.receive();
     let at = |(address, size): &(u64, u64)| {
         let at = Placement::Exact(Address(*address));
@@ -128,12 +128,12 @@ fn has_the_same_addresses<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
 }
 
 /// Where a few regions come to lie.
-fn chosen<B: Workbench>(subject: &Subject<B>) -> Vec<u64> {
+fn chosen<B: TestKit>(subject: &Subject<B>) -> Vec<u64> {
     let few: Vec<Region<B>> = (0..6).map(|_| restorable(subject, Bytes(1)).build().unwrap()).collect();
     few.iter().map(|region| region.address().0).collect()
 }
 
-fn restorable_by_chance<B: Workbench>(subject: &Subject<B>) {
+fn restorable_by_chance<B: TestKit>(subject: &Subject<B>) {
     let mut child = subject.child();
     let (mut places, theirs): (Vec<u64>, Vec<u64>) = (chosen(subject), child.receive());
     child.finish();
@@ -146,11 +146,11 @@ fn restorable_by_chance<B: Workbench>(subject: &Subject<B>) {
     assert!(places.len() + 1 >= count, "{places:x?}");
 }
 
-fn chooses_places<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn chooses_places<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     peer.send(chosen(subject));
 }
 
-fn restorable_and_extended<B: Workbench>(subject: &Subject<B>) {
+fn restorable_and_extended<B: TestKit>(subject: &Subject<B>) {
     let mut region = restorable(subject, Bytes(1)).build().unwrap();
     used(subject, &mut region);
     let (address, reserved) = (region.address(), region.reserved());
@@ -161,7 +161,7 @@ fn restorable_and_extended<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), region.granularity().bytes(), 1);
 }
 
-fn restorable_and_moved<B: Workbench>(subject: &Subject<B>) {
+fn restorable_and_moved<B: TestKit>(subject: &Subject<B>) {
     let mut region = restorable(subject, Bytes(1)).build().unwrap();
     used(subject, &mut region);
     let behind = Placement::Exact(region.range().end());
@@ -173,7 +173,7 @@ fn restorable_and_moved<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), region.granularity().bytes(), 1);
 }
 
-fn restorable_and_guarded<B: Workbench>(subject: &Subject<B>) {
+fn restorable_and_guarded<B: TestKit>(subject: &Subject<B>) {
     let mut region = restorable(subject, Bytes(1)).guarded().build().unwrap();
     assert!(region.guard().0.is_multiple_of(UNITS[1].0) && region.guard() >= subject.unit());
     let range = region.range();
@@ -190,7 +190,7 @@ fn restorable_and_guarded<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn restorable_and_aligned<B: Workbench>(subject: &Subject<B>) {
+fn restorable_and_aligned<B: TestKit>(subject: &Subject<B>) {
     // Of 64 TiB, which is the most, an H200 says that it is out of memory.
     for alignment in [Bytes(1), Bytes::gib(1), Bytes::gib(1 << 10)] {
         let mut region = restorable(subject, Bytes(1)).alignment(alignment).build().unwrap();
@@ -199,7 +199,7 @@ fn restorable_and_aligned<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn restorable_beyond_the_window<B: Workbench>(subject: &Subject<B>) {
+fn restorable_beyond_the_window<B: TestKit>(subject: &Subject<B>) {
     let size = WINDOW.size + Bytes(1);
     refused!(restorable(subject, size).build(), Detail::AddressSpaceExhausted { .. }, WINDOW.size);
     let guard = Bytes::gib(12 << 10);
@@ -207,7 +207,7 @@ fn restorable_beyond_the_window<B: Workbench>(subject: &Subject<B>) {
     refused!(guarded, Detail::AddressSpaceExhausted { .. }, WINDOW.size);
 }
 
-fn restorable_where_all_is_taken<B: Workbench>(subject: &Subject<B>) {
+fn restorable_where_all_is_taken<B: TestKit>(subject: &Subject<B>) {
     let at = Placement::Exact(WINDOW.base);
     let Ok(taken) = restorable(subject, WINDOW.size).at(at).build() else {
         skip("the driver does not give so many addresses in one piece")
@@ -222,7 +222,7 @@ fn restorable_where_all_is_taken<B: Workbench>(subject: &Subject<B>) {
     used(subject, &mut restorable(subject, Bytes(1)).build().unwrap());
 }
 
-fn portable_at_an_exact_address<B: Workbench>(subject: &Subject<B>) {
+fn portable_at_an_exact_address<B: TestKit>(subject: &Subject<B>) {
     let base = subject.hole(Bytes::gib(1).0 / subject.unit().0);
     let at = Placement::Exact(base);
     let mut region = subject.region(1).at(at).portable().build().unwrap();

@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, Operation, PhysicalMemory, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::panic::resume_unwind;
 
 cases! { "reserve":
@@ -32,7 +32,7 @@ cases! { "reserve":
     a_thousand_at_once,
 }
 
-fn begins_empty<B: Workbench>(subject: &Subject<B>) {
+fn begins_empty<B: TestKit>(subject: &Subject<B>) {
     let region = subject.region(3).build().unwrap();
     assert_eq!((region.reserved(), region.range().size), (subject.units(3), subject.units(3)));
     assert!(region.address().0 != 0 && region.address().is_aligned_to(subject.granularity()));
@@ -42,7 +42,7 @@ fn begins_empty<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.access(Bytes(0), subject.device), Access::None);
 }
 
-fn granularity_is_a_power_of_two<B: Workbench>(subject: &Subject<B>) {
+fn granularity_is_a_power_of_two<B: TestKit>(subject: &Subject<B>) {
     let (granule, unit) = (subject.granularity().0, subject.unit().0);
     assert!(granule.is_power_of_two() && unit.is_multiple_of(granule), "{granule:#x} and {unit:#x}");
     for device in subject.backend.devices() {
@@ -54,7 +54,7 @@ fn granularity_is_a_power_of_two<B: Workbench>(subject: &Subject<B>) {
     assert!(!region.is_portable());
 }
 
-fn on_a_fresh_thread<B: Workbench>(subject: &Subject<B>) {
+fn on_a_fresh_thread<B: TestKit>(subject: &Subject<B>) {
     let work = || {
         assert_ne!(subject.granularity(), Bytes(0));
         let memory = subject.piece(2);
@@ -77,11 +77,7 @@ fn on_a_fresh_thread<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Reserves with an alignment, and has the device use memory there.
-fn use_aligned<B: Workbench>(
-    subject: &Subject<B>,
-    alignment: Bytes,
-    memory: &PhysicalMemory<B>,
-) -> Region<B> {
+fn use_aligned<B: TestKit>(subject: &Subject<B>, alignment: Bytes, memory: &PhysicalMemory<B>) -> Region<B> {
     let mut region = subject.region(3).alignment(alignment).build().unwrap();
     assert!(region.address().is_aligned_to(alignment), "{} for {alignment}", region.address());
     let last = region.reserved() - memory.size();
@@ -91,21 +87,21 @@ fn use_aligned<B: Workbench>(
     region
 }
 
-fn small_alignments<B: Workbench>(subject: &Subject<B>) {
+fn small_alignments<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(1);
     for bits in 0..=12 {
         use_aligned(subject, Bytes(1 << bits), &memory).close(idle()).unwrap();
     }
 }
 
-fn large_alignments<B: Workbench>(subject: &Subject<B>) {
+fn large_alignments<B: TestKit>(subject: &Subject<B>) {
     let memory = subject.piece(1);
     for bits in 16..=34 {
         use_aligned(subject, Bytes(1 << bits), &memory).close(idle()).unwrap();
     }
 }
 
-fn aligned<B: Workbench>(subject: &Subject<B>) {
+fn aligned<B: TestKit>(subject: &Subject<B>) {
     for alignment in [Bytes::mib(64), Bytes::gib(1)] {
         let memory = subject.piece(1);
         let regions: Vec<Region<B>> = (0..3).map(|_| use_aligned(subject, alignment, &memory)).collect();
@@ -115,27 +111,27 @@ fn aligned<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn sizes_are_rounded<B: Workbench>(subject: &Subject<B>) {
+fn sizes_are_rounded<B: TestKit>(subject: &Subject<B>) {
     for (asked, units) in [(Bytes(1), 1), (subject.unit(), 1), (subject.unit() + Bytes(1), 2)] {
         let region = Region::builder(&subject.backend).reserve(asked).build().unwrap();
         assert_eq!(region.reserved(), subject.units(units), "for {asked}");
     }
 }
 
-fn as_much_as_the_device_has<B: Workbench>(subject: &Subject<B>) {
+fn as_much_as_the_device_has<B: TestKit>(subject: &Subject<B>) {
     let total = subject.backend.device(Operation::QueryDevice, subject.device).unwrap().total_memory;
     let region = Region::builder(&subject.backend).on(subject.device).build().unwrap();
     assert!(total <= region.reserved() && region.reserved() < total + subject.unit());
 }
 
-fn addresses_are_free<B: Workbench>(subject: &Subject<B>) {
+fn addresses_are_free<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free();
     let region = Region::builder(&subject.backend).reserve(Bytes::gib(1024)).build().unwrap();
     assert_eq!(region.reserved(), Bytes::gib(1024));
     assert_eq!(subject.free(), before);
 }
 
-fn half_the_address_space<B: Workbench>(subject: &Subject<B>) {
+fn half_the_address_space<B: TestKit>(subject: &Subject<B>) {
     let size = Bytes(1 << 46);
     match Region::builder(&subject.backend).reserve(size).build() {
         Ok(region) => assert_eq!(region.range().size, size),
@@ -143,7 +139,7 @@ fn half_the_address_space<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn a_thousand_at_once<B: Workbench>(subject: &Subject<B>) {
+fn a_thousand_at_once<B: TestKit>(subject: &Subject<B>) {
     let mut regions: Vec<Region<B>> = (0..1000).map(|_| subject.region(1).build().unwrap()).collect();
     regions.sort_by_key(|region| region.address());
     for pair in regions.windows(2) {

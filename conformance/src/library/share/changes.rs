@@ -11,7 +11,7 @@ use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, GrowthKind, Placement, Properties};
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{Allowed, Channel, Event, ImportOptions};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use rustix::net::sockopt::{set_socket_send_buffer_size, socket_send_buffer_size};
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -27,7 +27,7 @@ cases! { "share":
 
 const SEED: u64 = 1700;
 
-fn stays_at_one_address<B: Workbench>(subject: &Subject<B>) {
+fn stays_at_one_address<B: TestKit>(subject: &Subject<B>) {
     let memory = Properties::on(subject.device).shareable();
     let place = Placement::Exact(subject.hole(4));
     let mut region = subject.region(1).memory(memory).at(place).build().unwrap();
@@ -47,7 +47,7 @@ fn stays_at_one_address<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn applies_at_one_address<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn applies_at_one_address<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut imported = receive(subject, ImportOptions::new().same_address(), line_from(peer));
     let place = imported.region().address();
     let wall = subject.region(1).at(Placement::Exact(place + subject.unit())).build().unwrap();
@@ -67,7 +67,7 @@ fn applies_at_one_address<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-fn pieces_of_two_devices<B: Workbench>(subject: &Subject<B>) {
+fn pieces_of_two_devices<B: TestKit>(subject: &Subject<B>) {
     let (one, other) = subject.two_devices();
     let owners = [one, other, one];
     let memory = owners.map(|owner| shareable_on(subject, owner, 1));
@@ -83,7 +83,7 @@ fn pieces_of_two_devices<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn imports_from_two_devices<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn imports_from_two_devices<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
     let owners = peer.receive::<[u32; 3]>().map(DeviceId);
     let found: Vec<DeviceId> = imported.region().mappings().map(|one| one.memory.device()).collect();
@@ -102,7 +102,7 @@ const CHANGES: u64 = 16;
 /// The least that a socket can hold is less than they are.
 const ROOM: usize = 4096;
 
-fn more_than_the_socket_holds<B: Workbench>(subject: &Subject<B>) {
+fn more_than_the_socket_holds<B: TestKit>(subject: &Subject<B>) {
     let (memory, unit) = (shareable(subject, 1), subject.unit());
     let mut region = subject.region(2).build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
@@ -129,7 +129,7 @@ fn more_than_the_socket_holds<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn reads_when_it_is_full<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn reads_when_it_is_full<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
     peer.receive::<()>();
     for revision in 1..=CHANGES {

@@ -5,7 +5,7 @@ use crate::library::sharing::{import, import_of, shareable};
 use crate::library::tools::{has, idle, mapped, told, write};
 use crate::subject::{Subject, or_skip};
 use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, Feature, PhysicalMemory, Vendor};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use rustix::io::{FdFlags, fcntl_getfd};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -39,11 +39,11 @@ cases! { "share":
 
 const SEED: u64 = 300;
 
-fn export<B: Workbench>(memory: &PhysicalMemory<B>) -> OwnedFd {
+fn export<B: TestKit>(memory: &PhysicalMemory<B>) -> OwnedFd {
     or_skip(memory.export())
 }
 
-fn exported_and_imported<B: Workbench>(subject: &Subject<B>) {
+fn exported_and_imported<B: TestKit>(subject: &Subject<B>) {
     for first_goes in [true, false] {
         let memory = shareable(subject, 2);
         let imported = import_of(subject, export(&memory), &memory);
@@ -61,7 +61,7 @@ fn exported_and_imported<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn export_must_be_asked_for<B: Workbench>(subject: &Subject<B>) {
+fn export_must_be_asked_for<B: TestKit>(subject: &Subject<B>) {
     let error = subject.memory(1).export().unwrap_err();
     assert!(
         matches!(error.detail(), Detail::Unsupported { reason, .. } if reason.contains("shareable")),
@@ -69,7 +69,7 @@ fn export_must_be_asked_for<B: Workbench>(subject: &Subject<B>) {
     );
 }
 
-fn as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
+fn as_the_capabilities_say<B: TestKit>(subject: &Subject<B>) {
     let told = told(subject, Feature::FileDescriptor);
     let properties = subject.properties().shareable();
     let done = PhysicalMemory::create(&subject.backend, subject.granularity(), properties)
@@ -83,7 +83,7 @@ fn as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn each_export_is_new<B: Workbench>(subject: &Subject<B>) {
+fn each_export_is_new<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let exported = [(); 3].map(|()| export(&memory));
     let mut numbers = exported.each_ref().map(AsRawFd::as_raw_fd);
@@ -97,7 +97,7 @@ fn each_export_is_new<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &mapped(subject, &[&import_of(subject, last, &memory)]), SEED));
 }
 
-fn a_descriptor_holds_memory<B: Workbench>(subject: &Subject<B>) {
+fn a_descriptor_holds_memory<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let (device, size) = (memory.device(), memory.size());
     write(subject, &mut mapped(subject, &[&memory]), SEED);
@@ -108,7 +108,7 @@ fn a_descriptor_holds_memory<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &mapped(subject, &[&imported]), SEED));
 }
 
-fn one_descriptor_imported_twice<B: Workbench>(subject: &Subject<B>) {
+fn one_descriptor_imported_twice<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let fd = export(&memory);
     let [one, two] = [(); 2].map(|()| import_of(subject, &fd, &memory));
@@ -119,7 +119,7 @@ fn one_descriptor_imported_twice<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &two, SEED) && has(subject, &mapped(subject, &[&memory]), SEED));
 }
 
-fn an_import_is_exported_or_refused<B: Workbench>(subject: &Subject<B>) {
+fn an_import_is_exported_or_refused<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let imported = import_of(subject, export(&memory), &memory);
     write(subject, &mut mapped(subject, &[&imported]), SEED);
@@ -137,7 +137,7 @@ fn an_import_is_exported_or_refused<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn no_memory_behind_a_descriptor<B: Workbench>(subject: &Subject<B>) {
+fn no_memory_behind_a_descriptor<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     // Ends the case where this version cannot import at all.
     drop(import_of(subject, export(&memory), &memory));
@@ -158,7 +158,7 @@ fn no_memory_behind_a_descriptor<B: Workbench>(subject: &Subject<B>) {
     write(subject, &mut mapped(subject, &[&memory]), SEED);
 }
 
-fn wrong_size_or_device<B: Workbench>(subject: &Subject<B>) {
+fn wrong_size_or_device<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let fd = export(&memory);
     let import = |device, size| import(subject, &fd, device, size).unwrap_err();
@@ -172,7 +172,7 @@ fn wrong_size_or_device<B: Workbench>(subject: &Subject<B>) {
 
 /// In a process of its own, since standard input is lost.
 #[allow(unsafe_code)]
-fn descriptor_zero<B: Workbench>(subject: &Subject<B>) {
+fn descriptor_zero<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     write(subject, &mut mapped(subject, &[&memory]), SEED);
     // SAFETY: nothing here reads the standard input whose number this takes.
@@ -186,7 +186,7 @@ fn descriptor_zero<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &mapped(subject, &[&import_of(subject, exported, &memory)]), SEED));
 }
 
-fn another_size_than_the_memorys<B: Workbench>(subject: &Subject<B>) {
+fn another_size_than_the_memorys<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 2);
     for units in [1, 3] {
         let Ok(imported) = import(subject, export(&memory), subject.device, subject.units(units)) else {
@@ -198,7 +198,7 @@ fn another_size_than_the_memorys<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn another_devices_memory<B: Workbench>(subject: &Subject<B>) {
+fn another_devices_memory<B: TestKit>(subject: &Subject<B>) {
     let (_, other) = subject.two_devices();
     let memory = shareable(subject, 1);
     match import(subject, export(&memory), other, memory.size()) {

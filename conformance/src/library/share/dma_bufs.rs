@@ -4,7 +4,7 @@ use crate::case::cases;
 use crate::library::tools::{refused, told};
 use crate::subject::{Subject, skip};
 use gpu_vmm_core::{Bytes, Detail, Error, Feature, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::{FdFlags, fcntl_getfd};
 
@@ -21,7 +21,7 @@ cases! { "share":
 }
 
 /// Three mappings of one, two and three granules.
-fn filled<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn filled<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.space(8).build().unwrap();
     for granules in [1, 3, 6] {
         region.grow_to(subject.granules(granules)).unwrap();
@@ -30,7 +30,7 @@ fn filled<B: Workbench>(subject: &Subject<B>) -> Region<B> {
 }
 
 /// The parts that dma-bufs of a region are of, or the end of the case.
-fn parts<B: Workbench>(
+fn parts<B: TestKit>(
     subject: &Subject<B>,
     region: &Region<B>,
     offset: Bytes,
@@ -57,7 +57,7 @@ fn parts<B: Workbench>(
     found.iter().map(|one| (one.offset, one.length)).collect()
 }
 
-fn a_region_as_dma_bufs<B: Workbench>(subject: &Subject<B>) {
+fn a_region_as_dma_bufs<B: TestKit>(subject: &Subject<B>) {
     let region = filled(subject);
     let whole = parts(subject, &region, Bytes(0), region.end());
     assert!(whole.len() == 1 || whole.len() == 3, "one, or one for each mapping: {whole:?}");
@@ -65,7 +65,7 @@ fn a_region_as_dma_bufs<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(last, [(subject.granules(3), subject.granules(3))]);
 }
 
-fn dma_bufs_of_wrong_parts<B: Workbench>(subject: &Subject<B>) {
+fn dma_bufs_of_wrong_parts<B: TestKit>(subject: &Subject<B>) {
     let region = filled(subject);
     let (one, end) = (subject.granules(1), region.end());
     refused!(region.dma_bufs(Bytes(0), Bytes(0)), Detail::ZeroSize);
@@ -75,7 +75,7 @@ fn dma_bufs_of_wrong_parts<B: Workbench>(subject: &Subject<B>) {
     refused!(region.dma_bufs(region.reserved(), one), Detail::OutOfRange { .. });
 }
 
-fn dma_bufs_over_a_seam<B: Workbench>(subject: &Subject<B>) {
+fn dma_bufs_over_a_seam<B: TestKit>(subject: &Subject<B>) {
     let place = gpu_vmm_core::Placement::Exact(subject.hole(2));
     let mut region = subject.region(1).at(place).extend_by(subject.unit()).build().unwrap();
     for units in 1..=2 {
@@ -86,7 +86,7 @@ fn dma_bufs_over_a_seam<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(parts(subject, &region, Bytes(0), region.end()), [(Bytes(0), unit), (unit, unit)]);
 }
 
-fn dma_bufs_behind_a_guard<B: Workbench>(subject: &Subject<B>) {
+fn dma_bufs_behind_a_guard<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(2).guarded().build().unwrap();
     for units in 1..=2 {
         region.grow_to(subject.units(units)).unwrap();

@@ -7,7 +7,7 @@ use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::{Placement, Properties, Region};
 use gpu_vmm_share::{Allowed, Channel, Exporter, ImportOptions, ImportedRegion};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::time::Duration;
 
 /// How long one side waits for the other.
@@ -26,7 +26,7 @@ pub(super) fn line_from(peer: &Peer) -> Channel {
 }
 
 /// Takes a region in.
-pub(super) fn receive<B: Workbench>(
+pub(super) fn receive<B: TestKit>(
     subject: &Subject<B>,
     import: ImportOptions,
     line: Channel,
@@ -37,12 +37,12 @@ pub(super) fn receive<B: Workbench>(
 }
 
 /// Notes how many pieces were imported for a region.
-fn count_imports<B: Workbench>(region: &Region<B>) {
+fn count_imports<B: TestKit>(region: &Region<B>) {
     region.mappings().for_each(|_| leaks::counts_import());
 }
 
 /// A region whose memory can be exported, of handles of these many units each.
-pub(super) fn shareable_region<B: Workbench>(subject: &Subject<B>, handles: &[u64]) -> Region<B> {
+pub(super) fn shareable_region<B: TestKit>(subject: &Subject<B>, handles: &[u64]) -> Region<B> {
     let memory = Properties::on(subject.device).shareable();
     let units = handles.iter().sum();
     let mut region =
@@ -54,7 +54,7 @@ pub(super) fn shareable_region<B: Workbench>(subject: &Subject<B>, handles: &[u6
 }
 
 /// Shares a region and waits until it has arrived.
-pub(super) fn share<B: Workbench>(subject: &Subject<B>, line: Channel, region: &Region<B>) -> Exporter<B> {
+pub(super) fn share<B: TestKit>(subject: &Subject<B>, line: Channel, region: &Region<B>) -> Exporter<B> {
     let mut exporter = or_cannot_share(subject, Exporter::share(line, region));
     exporter.wait_applied(SOON).unwrap();
     exporter

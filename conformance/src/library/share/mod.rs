@@ -19,10 +19,10 @@ mod processes;
 mod regions;
 
 use crate::case::Case;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [
         descriptors::cases(),
         processes::cases(),

@@ -9,7 +9,7 @@ use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Bytes, Error, Feature, Properties, Region};
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{By, ImportOptions, Offer, Offered};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use serde_json::Value;
 
 cases! { "share":
@@ -32,19 +32,19 @@ cases! { "share":
 const SEED: u64 = 1300;
 
 /// Two pieces in a row, which another process can have.
-fn region<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn region<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let (one, two) = (shareable(subject, 1), shareable(subject, 2));
     mapped(subject, &[&one, &two])
 }
 
 /// Takes a region in; a process that may not reach into another one ends the case.
-fn import<B: Workbench>(subject: &Subject<B>, offer: &Offer, import: &ImportOptions) -> Region<B> {
+fn import<B: TestKit>(subject: &Subject<B>, offer: &Offer, import: &ImportOptions) -> Region<B> {
     let region = or_skip(offer.import(&subject.backend, import));
     region.mappings().for_each(|_| leaks::counts_import());
     region
 }
 
-fn an_offer_between_processes<B: Workbench>(subject: &Subject<B>) {
+fn an_offer_between_processes<B: TestKit>(subject: &Subject<B>) {
     let memory = Properties::on(subject.device).shareable();
     let place = gpu_vmm_core::Placement::Exact(subject.hole(4));
     let mut region = subject.region(4).memory(memory).at(place).build().unwrap();
@@ -60,7 +60,7 @@ fn an_offer_between_processes<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn takes_an_offer<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn takes_an_offer<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let offer = Offer::from_bytes(&peer.receive::<Vec<u8>>()).unwrap();
     assert_eq!(offer.memory(), subject.units(3));
     let mut region = import(subject, &offer, &ImportOptions::new().same_address());
@@ -69,7 +69,7 @@ fn takes_an_offer<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     peer.send(());
 }
 
-fn one_piece_is_offered<B: Workbench>(subject: &Subject<B>) {
+fn one_piece_is_offered<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 2);
     write(subject, &mut mapped(subject, &[&memory]), SEED);
     let offered = or_skip(Offered::of_memory(&subject.backend, &memory, By::Process));
@@ -79,7 +79,7 @@ fn one_piece_is_offered<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &mapped(subject, &[&imported]), SEED));
 }
 
-fn an_offer_ends<B: Workbench>(subject: &Subject<B>) {
+fn an_offer_ends<B: TestKit>(subject: &Subject<B>) {
     let region = region(subject);
     let offered = or_skip(Offered::new(&region, By::Process));
     let offer = offered.offer().clone();
@@ -88,7 +88,7 @@ fn an_offer_ends<B: Workbench>(subject: &Subject<B>) {
     offer.import(&subject.backend, &ImportOptions::new()).map(drop).unwrap_err();
 }
 
-fn fabric_as_the_capabilities_say<B: Workbench>(subject: &Subject<B>) {
+fn fabric_as_the_capabilities_say<B: TestKit>(subject: &Subject<B>) {
     let told = told(subject, Feature::FabricHandle);
     let memory = Properties::on(subject.device).exported_as(gpu_vmm_core::HandleTypes::FABRIC);
     let mut region = subject.region(1).memory(memory).build().unwrap();
@@ -170,7 +170,7 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-fn offers_that_lie<B: Workbench>(subject: &Subject<B>) {
+fn offers_that_lie<B: TestKit>(subject: &Subject<B>) {
     let mut region = region(subject);
     write(subject, &mut region, SEED);
     let offered = or_skip(Offered::new(&region, By::Process));
@@ -204,7 +204,7 @@ fn offers_that_lie<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &region, SEED), "the memory itself has come to no harm");
 }
 
-fn bytes_that_are_no_offer<B: Workbench>(subject: &Subject<B>) {
+fn bytes_that_are_no_offer<B: TestKit>(subject: &Subject<B>) {
     let region = region(subject);
     let bytes = match Offered::new(&region, By::Process) {
         Ok(offered) => offered.offer().to_bytes().unwrap(),

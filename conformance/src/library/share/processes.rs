@@ -7,7 +7,7 @@ use crate::library::tools::{has, mapped, write};
 use crate::peer::Peer;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, Detail, DeviceId};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "share":
     /// What a device has written in one process, a device reads in another that has imported the memory.
@@ -40,7 +40,7 @@ cases! { "share":
 /// The first seed of a case; each pattern that follows has another one.
 const SEED: u64 = 100;
 
-fn same_bytes_in_both<B: Workbench>(subject: &Subject<B>) {
+fn same_bytes_in_both<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 2);
     write(subject, &mut mapped(subject, &[&memory]), SEED);
     let mut child = subject.child();
@@ -49,7 +49,7 @@ fn same_bytes_in_both<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn reads_and_tells<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn reads_and_tells<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let region = mapped(subject, &[&take(subject, peer)]);
     peer.send((has(subject, &region, SEED), has(subject, &region, SEED + 1)));
 }
@@ -57,7 +57,7 @@ fn reads_and_tells<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
 /// How often each side writes.
 const TURNS: u64 = 3;
 
-fn both_write_in_turn<B: Workbench>(subject: &Subject<B>) {
+fn both_write_in_turn<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let mut region = mapped(subject, &[&memory]);
     let mut child = subject.child();
@@ -71,7 +71,7 @@ fn both_write_in_turn<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn writes_in_turn<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn writes_in_turn<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut region = mapped(subject, &[&take(subject, peer)]);
     for turn in 0..TURNS {
         peer.receive::<()>();
@@ -81,7 +81,7 @@ fn writes_in_turn<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     }
 }
 
-fn only_the_importer_holds_it<B: Workbench>(subject: &Subject<B>) {
+fn only_the_importer_holds_it<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     write(subject, &mut mapped(subject, &[&memory]), SEED);
     let mut child = subject.child();
@@ -94,7 +94,7 @@ fn only_the_importer_holds_it<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn keeps_alone<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn keeps_alone<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     // Mapped only when nobody else has it any more.
     let memory = take(subject, peer);
     peer.send(());
@@ -106,7 +106,7 @@ fn keeps_alone<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
 }
 
 /// The process that asked looks after memory whose exporter is gone.
-fn outlives_its_exporter<B: Workbench>(subject: &Subject<B>, kill: bool) {
+fn outlives_its_exporter<B: TestKit>(subject: &Subject<B>, kill: bool) {
     let mut child = subject.child();
     let memory = take(subject, &mut child);
     if kill {
@@ -121,21 +121,21 @@ fn outlives_its_exporter<B: Workbench>(subject: &Subject<B>, kill: bool) {
     assert!(has(subject, &region, SEED + 1));
 }
 
-fn the_exporter_ends<B: Workbench>(subject: &Subject<B>) {
+fn the_exporter_ends<B: TestKit>(subject: &Subject<B>) {
     outlives_its_exporter(subject, false);
 }
 
-fn exports_and_ends<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn exports_and_ends<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let memory = shareable(subject, 1);
     write(subject, &mut mapped(subject, &[&memory]), SEED);
     give(peer, &memory);
 }
 
-fn the_exporter_is_killed<B: Workbench>(subject: &Subject<B>) {
+fn the_exporter_is_killed<B: TestKit>(subject: &Subject<B>) {
     outlives_its_exporter(subject, true);
 }
 
-fn exports_and_waits<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn exports_and_waits<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let memory = shareable(subject, 1);
     let mut region = mapped(subject, &[&memory]);
     write(subject, &mut region, SEED);
@@ -143,7 +143,7 @@ fn exports_and_waits<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     peer.receive::<()>();
 }
 
-fn the_importer_is_killed<B: Workbench>(subject: &Subject<B>) {
+fn the_importer_is_killed<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let mut region = mapped(subject, &[&memory]);
     let mut child = subject.child();
@@ -156,14 +156,14 @@ fn the_importer_is_killed<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &region, SEED + 1));
 }
 
-fn writes_and_waits<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn writes_and_waits<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut region = mapped(subject, &[&take(subject, peer)]);
     write(subject, &mut region, SEED);
     peer.send(());
     peer.receive::<()>();
 }
 
-fn passed_on_to_a_third<B: Workbench>(subject: &Subject<B>) {
+fn passed_on_to_a_third<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let mut region = mapped(subject, &[&memory]);
     let mut child = subject.child();
@@ -175,7 +175,7 @@ fn passed_on_to_a_third<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// The second process passes the descriptor on, the third writes.
-fn passes_on<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn passes_on<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     if peer.receive::<bool>() {
         let (told, fd) = (peer.receive::<(u32, u64)>(), peer.receive_fd());
         let mut third = subject.child();
@@ -188,7 +188,7 @@ fn passes_on<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     }
 }
 
-fn imported_twice_in_another<B: Workbench>(subject: &Subject<B>) {
+fn imported_twice_in_another<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let region = mapped(subject, &[&memory]);
     let mut child = subject.child();
@@ -198,7 +198,7 @@ fn imported_twice_in_another<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &region, SEED + 1), "what was written through the second import");
 }
 
-fn imports_twice<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn imports_twice<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let (first, second) = (take(subject, peer), take(subject, peer));
     assert!(!first.is_same_as(&second), "each import is a hold of its own");
     let (mut one, mut two) = (mapped(subject, &[&first]), mapped(subject, &[&second]));
@@ -209,7 +209,7 @@ fn imports_twice<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert!(has(subject, &two, SEED + 1), "the second is there when the first is gone");
 }
 
-fn imported_to_read<B: Workbench>(subject: &Subject<B>) {
+fn imported_to_read<B: TestKit>(subject: &Subject<B>) {
     let memory = shareable(subject, 1);
     let mut region = mapped(subject, &[&memory]);
     let mut child = subject.child();
@@ -223,7 +223,7 @@ fn imported_to_read<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &region, SEED + 1), "it has written nothing");
 }
 
-fn reads_only<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn reads_only<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut region = mapped(subject, &[&take(subject, peer)]);
     region.set_access(Bytes(0), region.end(), subject.device, Access::Read).unwrap();
     for _ in 0..2 {
@@ -234,7 +234,7 @@ fn reads_only<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     }
 }
 
-fn pieces_become_one_range<B: Workbench>(subject: &Subject<B>) {
+fn pieces_become_one_range<B: TestKit>(subject: &Subject<B>) {
     let pieces = [2, 1, 3].map(|units| shareable(subject, units));
     let mut child = subject.child();
     pieces.iter().for_each(|piece| give(&mut child, piece));
@@ -245,14 +245,14 @@ fn pieces_become_one_range<B: Workbench>(subject: &Subject<B>) {
     assert!(!has(subject, &mapped(subject, &[second, first, third]), SEED));
 }
 
-fn maps_in_a_row<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn maps_in_a_row<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let pieces = [(); 3].map(|()| take(subject, peer));
     let mut region = mapped(subject, &pieces.each_ref());
     assert_eq!(region.mapped(), subject.units(6));
     write(subject, &mut region, SEED);
 }
 
-fn memory_of_a_second_device<B: Workbench>(subject: &Subject<B>) {
+fn memory_of_a_second_device<B: TestKit>(subject: &Subject<B>) {
     let (_, second) = subject.two_devices();
     let memory = shareable_on(subject, second, 1);
     let mut region = mapped(subject, &[&memory]);
@@ -264,7 +264,7 @@ fn memory_of_a_second_device<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.count_wrong(second, Bytes(0), region.end(), SEED + 1).unwrap(), 0);
 }
 
-fn reads_the_second_devices<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn reads_the_second_devices<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let second = DeviceId(peer.receive());
     let memory = take(subject, peer);
     assert_eq!(memory.device(), second);
@@ -276,12 +276,12 @@ fn reads_the_second_devices<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
 }
 
 /// What both processes see of the device's free memory.
-fn free_in_both<B: Workbench>(subject: &Subject<B>, child: &mut Child) -> [Bytes; 2] {
+fn free_in_both<B: TestKit>(subject: &Subject<B>, child: &mut Child) -> [Bytes; 2] {
     child.send(());
     [subject.free_here(), Bytes(child.receive())]
 }
 
-fn free_when_nobody_holds_it<B: Workbench>(subject: &Subject<B>) {
+fn free_when_nobody_holds_it<B: TestKit>(subject: &Subject<B>) {
     let mut child = subject.child();
     // What a device needs for a process and its kernels is there before it is counted.
     write(subject, &mut mapped(subject, &[&subject.memory(1)]), SEED);
@@ -317,7 +317,7 @@ fn free_when_nobody_holds_it<B: Workbench>(subject: &Subject<B>) {
     assert!(subject.free_here() + subject.unit() > at_first[0], "the importer has ended");
 }
 
-fn holds_for_a_while<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn holds_for_a_while<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     write(subject, &mut mapped(subject, &[&subject.memory(1)]), SEED);
     peer.send(());
     let tell = || {

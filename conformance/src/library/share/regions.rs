@@ -13,7 +13,7 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_share::PeerError;
 use gpu_vmm_share::{Allowed, Channel, Event, Exporter, ImportOptions, Listener, ReleaseOutcome};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::fs;
 use std::time::Duration;
 
@@ -57,22 +57,22 @@ const HANDLES: u64 = 16;
 const EDGE: Bytes = Bytes::kib(64);
 
 /// Where the ends of a region's mappings are.
-fn edges<B: Workbench>(region: &Region<B>) -> Vec<Bytes> {
+fn edges<B: TestKit>(region: &Region<B>) -> Vec<Bytes> {
     region.mappings().flat_map(|one| [one.offset, one.offset + one.length - EDGE]).collect()
 }
 
-fn write_edges<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
+fn write_edges<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>, seed: u64) {
     for edge in edges(region) {
         region.write_pattern(subject.device, edge, EDGE, seed + edge.0).unwrap();
     }
 }
 
-fn has_edges<B: Workbench>(subject: &Subject<B>, region: &Region<B>, seed: u64) -> bool {
+fn has_edges<B: TestKit>(subject: &Subject<B>, region: &Region<B>, seed: u64) -> bool {
     let wrong = |edge: &Bytes| region.count_wrong(subject.device, *edge, EDGE, seed + edge.0).unwrap();
     edges(region).iter().map(wrong).sum::<u64>() == 0
 }
 
-fn a_gigabyte_at_one_address<B: Workbench>(subject: &Subject<B>) {
+fn a_gigabyte_at_one_address<B: TestKit>(subject: &Subject<B>) {
     // What a device needs for a process and its kernels is there before anything is counted.
     write(subject, &mut shareable_region(subject, &[1]), SEED);
     let mut child = subject.child();
@@ -111,7 +111,7 @@ fn a_gigabyte_at_one_address<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn exports_a_gigabyte<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn exports_a_gigabyte<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     write(subject, &mut shareable_region(subject, &[1]), SEED);
     peer.send(subject.free_here().0);
     let (place, size) = peer.receive::<(u64, u64)>();
@@ -134,7 +134,7 @@ fn exports_a_gigabyte<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     peer.receive::<()>();
 }
 
-fn aliases_and_holes<B: Workbench>(subject: &Subject<B>) {
+fn aliases_and_holes<B: TestKit>(subject: &Subject<B>) {
     let (one, two) = (shareable(subject, 1), shareable(subject, 2));
     let mut region = subject.region(6).at(Placement::Exact(subject.hole(6))).build().unwrap();
     // One, a hole, two, a hole, and the first once more.
@@ -154,7 +154,7 @@ fn aliases_and_holes<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn imports_elsewhere<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn imports_elsewhere<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let line = line_from(peer);
     let elsewhere = subject.hole(6);
     let mut imported = or_cannot_share(
@@ -182,7 +182,7 @@ fn imports_elsewhere<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-fn changes_are_published<B: Workbench>(subject: &Subject<B>) {
+fn changes_are_published<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1, 1]);
     write(subject, &mut region, SEED);
     let mut child = subject.child();
@@ -204,7 +204,7 @@ fn changes_are_published<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn applies_changes<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn applies_changes<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let line = line_from(peer);
     let mut imported = receive(subject, ImportOptions::new().at(Placement::Exact(subject.hole(16))), line);
     let address = imported.region().address();
@@ -226,7 +226,7 @@ fn applies_changes<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-fn what_came_before_stays<B: Workbench>(subject: &Subject<B>) {
+fn what_came_before_stays<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1]);
     let mut child = subject.child();
     let mut exporter = share(subject, line_to(&mut child), &region);
@@ -239,7 +239,7 @@ fn what_came_before_stays<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn follows_growth<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn follows_growth<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
     let mut known: Vec<PhysicalMemory<B>> = Vec::new();
     for units in [2, 3] {
@@ -256,7 +256,7 @@ fn follows_growth<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-fn what_left_comes_back<B: Workbench>(subject: &Subject<B>) {
+fn what_left_comes_back<B: TestKit>(subject: &Subject<B>) {
     let (first, second) = (shareable(subject, 1), shareable(subject, 1));
     let mut region = subject.region(2).at(Placement::Exact(subject.hole(2))).build().unwrap();
     subject.open(&mut region, Bytes(0), &first);
@@ -279,7 +279,7 @@ fn what_left_comes_back<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn follows_what_left<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn follows_what_left<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
     for units in [1, 2, 2, 2] {
         let event = imported.next(SOON).unwrap();
@@ -294,7 +294,7 @@ fn follows_what_left<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-fn emptied_and_moved<B: Workbench>(subject: &Subject<B>) {
+fn emptied_and_moved<B: TestKit>(subject: &Subject<B>) {
     // Where it moves is free in the other process too.
     let memory = Properties::on(subject.device).shareable();
     let mut region = subject.region(1).memory(memory).at(Placement::Restorable).build().unwrap();
@@ -314,7 +314,7 @@ fn emptied_and_moved<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn follows_an_empty_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn follows_an_empty_region<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut imported = receive(subject, ImportOptions::new().same_address(), line_from(peer));
     let event = imported.next(SOON).unwrap();
     let Some(Event::Changed(change)) = event else { panic!("{event:?}") };
@@ -324,7 +324,7 @@ fn follows_an_empty_region<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-fn growth_into_a_wall<B: Workbench>(subject: &Subject<B>) {
+fn growth_into_a_wall<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1]);
     write(subject, &mut region, SEED);
     let mut child = subject.child();
@@ -345,7 +345,7 @@ fn growth_into_a_wall<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn applies_behind_a_wall<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn applies_behind_a_wall<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let line = line_from(peer);
     let place = subject.hole(8);
     let mut imported = receive(subject, ImportOptions::new().at(Placement::Exact(place)), line);
@@ -368,7 +368,7 @@ fn applies_behind_a_wall<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-fn a_region_to_read<B: Workbench>(subject: &Subject<B>) {
+fn a_region_to_read<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1, 2]);
     write(subject, &mut region, SEED);
     let mut child = subject.child();
@@ -382,7 +382,7 @@ fn a_region_to_read<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn imports_to_read<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn imports_to_read<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut imported = receive(subject, ImportOptions::new().read_only(), line_from(peer));
     assert_eq!(imported.region().access(Bytes(0), subject.device), Access::Read);
     assert!(has(subject, imported.region(), SEED));
@@ -395,7 +395,7 @@ fn imports_to_read<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::Gone));
 }
 
-fn asked_to_let_go<B: Workbench>(subject: &Subject<B>) {
+fn asked_to_let_go<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1, 1]);
     write(subject, &mut region, SEED);
     let mut child = subject.child();
@@ -411,7 +411,7 @@ fn asked_to_let_go<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &region, SEED), "the exporter has it as before");
 }
 
-fn lets_go<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn lets_go<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
     let before = subject.free_here();
     assert_eq!(imported.next(SOON).unwrap(), Some(Event::ReleaseOutcome));
@@ -420,7 +420,7 @@ fn lets_go<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     peer.send(());
 }
 
-fn an_importer_is_killed<B: Workbench>(subject: &Subject<B>) {
+fn an_importer_is_killed<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1, 1]);
     write(subject, &mut region, SEED);
     for round in 1..=2 {
@@ -437,7 +437,7 @@ fn an_importer_is_killed<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn holds_until_killed<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn holds_until_killed<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let mut imported = receive(subject, ImportOptions::new(), line_from(peer));
     let round = peer.receive::<u64>();
     assert!(has(subject, imported.region(), SEED + round - 1));
@@ -446,7 +446,7 @@ fn holds_until_killed<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     peer.receive::<()>();
 }
 
-fn what_cannot_be_shared<B: Workbench>(subject: &Subject<B>) {
+fn what_cannot_be_shared<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.region(2).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     let mut child = subject.child();
@@ -458,14 +458,14 @@ fn what_cannot_be_shared<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn waits_for_nothing<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn waits_for_nothing<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     // Where the exporter was quick, there is not even a line.
     let line = Channel::from_socket(peer.receive_fd(), Allowed::same_user());
     let error = line.and_then(|line| ImportOptions::new().receive(&subject.backend, line)).unwrap_err();
     assert!(matches!(error.extension(), Some(PeerError::Gone { .. })), "{error}");
 }
 
-fn a_path_of_another_listener<B: Workbench>(_: &Subject<B>) {
+fn a_path_of_another_listener<B: TestKit>(_: &Subject<B>) {
     let folder = Folder::new();
     let path = folder.file("socket");
     let first = Listener::bind(&path).unwrap();
@@ -477,7 +477,7 @@ fn a_path_of_another_listener<B: Workbench>(_: &Subject<B>) {
     assert!(!path.exists(), "a listener has left its path");
 }
 
-fn refused_once<B: Workbench>(subject: &Subject<B>) {
+fn refused_once<B: TestKit>(subject: &Subject<B>) {
     let mut region = shareable_region(subject, &[1]);
     let mut child = subject.child();
     let mut exporter = share(subject, line_to(&mut child), &region);
@@ -492,7 +492,7 @@ fn refused_once<B: Workbench>(subject: &Subject<B>) {
     child.finish();
 }
 
-fn refuses_once<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn refuses_once<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let line = line_from(peer);
     let place = subject.hole(8);
     let mut imported = receive(subject, ImportOptions::new().at(Placement::Exact(place)), line);

@@ -8,7 +8,7 @@ use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, PhysicalMemory, Placement, Region, StagingRing};
 use gpu_vmm_snapshot::SnapshotError;
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile, SnapshotStats};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "snapshot":
     /// Zeros take no room in the file, and come back over whatever memory has in it.
@@ -31,7 +31,7 @@ cases! { "snapshot":
 const SIZE: Bytes = Bytes::mib(8);
 
 /// A region of memory of [`SIZE`], or a little more, all of one piece.
-fn large<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn large<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let memory = PhysicalMemory::create(&subject.backend, SIZE, subject.properties()).unwrap();
     let builder = Region::builder(&subject.backend).on(subject.device).reserve(memory.size());
     let mut region = builder.at(Placement::Exact(subject.hole(4))).build().unwrap();
@@ -39,7 +39,7 @@ fn large<B: Workbench>(subject: &Subject<B>) -> Region<B> {
     region
 }
 
-fn write<B: Workbench>(
+fn write<B: TestKit>(
     folder: &Folder,
     name: &str,
     region: &Region<B>,
@@ -48,20 +48,20 @@ fn write<B: Workbench>(
     let ring = ring(region.backend());
     let snapshot = Snapshot::new(&ring).region(region);
     let snapshot = since.into_iter().fold(snapshot, Snapshot::since);
-    let tally = snapshot.write(folder.file(name), idle()).unwrap();
-    assert_eq!(tally.file.0, std::fs::metadata(folder.file(name)).unwrap().len());
-    (SnapshotFile::open(folder.file(name)).unwrap(), tally)
+    let stats = snapshot.write(folder.file(name), idle()).unwrap();
+    assert_eq!(stats.file.0, std::fs::metadata(folder.file(name)).unwrap().len());
+    (SnapshotFile::open(folder.file(name)).unwrap(), stats)
 }
 
-fn zeros_are_left_out<B: Workbench>(subject: &Subject<B>) {
+fn zeros_are_left_out<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let mut region = large(subject);
     region.fill(Bytes(0), region.end(), 0).unwrap();
     let word = region.end() - Bytes(8);
     region.write(word, b"not zero").unwrap();
-    let (file, tally) = write(&folder, "a", &region, None);
-    assert_eq!((tally.zero, tally.stored), (tally.blocks - 1, 1));
-    assert!(tally.file < Bytes::mib(2), "{tally:?}");
+    let (file, stats) = write(&folder, "a", &region, None);
+    assert_eq!((stats.zero, stats.stored), (stats.blocks - 1, 1));
+    assert!(stats.file < Bytes::mib(2), "{stats:?}");
     // What comes next to that memory finds it as it was left, where a driver gives memory back as it is.
     region.fill(Bytes(0), region.end(), 0xff).unwrap();
     drop(region);
@@ -72,7 +72,7 @@ fn zeros_are_left_out<B: Workbench>(subject: &Subject<B>) {
     assert!(zeros.iter().all(|byte| *byte == 0) && last == b"not zero");
 }
 
-fn compressed<B: Workbench>(subject: &Subject<B>) {
+fn compressed<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let mut region = large(subject);
     let end = region.end();
@@ -93,18 +93,18 @@ fn compressed<B: Workbench>(subject: &Subject<B>) {
     assert!(bytes.iter().all(|byte| *byte == 7));
 }
 
-fn what_has_not_changed_is_left_out<B: Workbench>(subject: &Subject<B>) {
+fn what_has_not_changed_is_left_out<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let mut region = large(subject);
     let end = region.end();
     subject.write(&mut region, Bytes(0), end, 1);
     let (first, _) = write(&folder, "first", &region, None);
     region.write(Bytes::mib(3), b"changed").unwrap();
-    let (second, tally) = write(&folder, "second", &region, Some(&first));
-    assert_eq!((tally.stored, tally.unchanged), (1, tally.blocks - 1));
+    let (second, stats) = write(&folder, "second", &region, Some(&first));
+    assert_eq!((stats.stored, stats.unchanged), (1, stats.blocks - 1));
     region.write(Bytes::mib(5), b"changed as well").unwrap();
-    let (third, tally) = write(&folder, "third", &region, Some(&second));
-    assert_eq!((tally.stored, tally.unchanged), (1, tally.blocks - 1));
+    let (third, stats) = write(&folder, "third", &region, Some(&second));
+    assert_eq!((stats.stored, stats.unchanged), (1, stats.blocks - 1));
     for (file, five) in [(&third, true), (&second, false)] {
         drop(region);
         region = restore_one(&subject.backend, &Restore::new(), file).region;
@@ -117,7 +117,7 @@ fn what_has_not_changed_is_left_out<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn the_earlier_one_is_gone<B: Workbench>(subject: &Subject<B>) {
+fn the_earlier_one_is_gone<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let region = filled(subject, 1, 1);
     let range = region.range();
@@ -134,22 +134,22 @@ fn the_earlier_one_is_gone<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free_here(), free);
 }
 
-fn since_another_one<B: Workbench>(subject: &Subject<B>) {
+fn since_another_one<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let mut region = large(subject);
     let end = region.end();
     subject.write(&mut region, Bytes(0), end, 1);
     let (other, _) = write(&folder, "other", &region, None);
     subject.write(&mut region, Bytes(0), end, u64::from(u32::MAX));
-    let (file, tally) = write(&folder, "file", &region, Some(&other));
-    assert_eq!((tally.unchanged, tally.stored), (0, tally.blocks));
+    let (file, stats) = write(&folder, "file", &region, Some(&other));
+    assert_eq!((stats.unchanged, stats.stored), (0, stats.blocks));
     std::fs::remove_file(other.path()).unwrap();
     drop(region);
     let region = restore_one(&subject.backend, &Restore::new(), &file).region;
     subject.check(&region, Bytes(0), end, u64::from(u32::MAX));
 }
 
-fn pieces_in_small_chunks<B: Workbench>(subject: &Subject<B>) {
+fn pieces_in_small_chunks<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let granule = subject.granularity();
     let mut region = subject.space(2).at(Placement::Exact(subject.hole(2))).build().unwrap();
@@ -167,7 +167,7 @@ fn pieces_in_small_chunks<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), size, 1);
 }
 
-fn takes_the_place_of_the_last<B: Workbench>(subject: &Subject<B>) {
+fn takes_the_place_of_the_last<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let mut region = filled(subject, 1, 1);
     let (first, _) = write(&folder, "same", &region, None);

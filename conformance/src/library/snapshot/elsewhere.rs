@@ -6,7 +6,7 @@ use crate::library::folder::Folder;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, Detail, DeviceId, Placement, Region};
 use gpu_vmm_snapshot::Restore;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "snapshot":
     /// Where its addresses are taken, a region comes back elsewhere if it may, and the result says where it was.
@@ -25,7 +25,7 @@ cases! { "snapshot":
     without_a_device,
 }
 
-fn relocated<B: Workbench>(subject: &Subject<B>) {
+fn relocated<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let first = filled(subject, 2, 1);
     let (file, _) = save(&folder, "a", &[&first]);
@@ -42,7 +42,7 @@ fn relocated<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(again.region.range(), range);
 }
 
-fn only_what_has_to_be_is_relocated<B: Workbench>(subject: &Subject<B>) {
+fn only_what_has_to_be_is_relocated<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let hole = subject.hole(32);
     let region = |number: u64| {
@@ -69,7 +69,7 @@ fn only_what_has_to_be_is_relocated<B: Workbench>(subject: &Subject<B>) {
     subject.check(&second, Bytes(0), subject.unit(), 1);
 }
 
-fn several_reservations_become_one_elsewhere<B: Workbench>(subject: &Subject<B>) {
+fn several_reservations_become_one_elsewhere<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let place = Placement::Exact(subject.hole(8));
     let mut region = subject.region(1).at(place).extend_by(subject.unit()).build().unwrap();
@@ -82,7 +82,7 @@ fn several_reservations_become_one_elsewhere<B: Workbench>(subject: &Subject<B>)
     subject.check(&again, Bytes(0), subject.units(2), 1);
 }
 
-fn aligned_elsewhere<B: Workbench>(subject: &Subject<B>) {
+fn aligned_elsewhere<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let alignment = Bytes::gib(1);
     let mut region = subject.region(1).alignment(alignment).build().unwrap();
@@ -93,7 +93,7 @@ fn aligned_elsewhere<B: Workbench>(subject: &Subject<B>) {
     assert!(again.address().is_aligned_to(alignment), "it is at {}", again.address());
 }
 
-fn on_another_device<B: Workbench>(subject: &Subject<B>) {
+fn on_another_device<B: TestKit>(subject: &Subject<B>) {
     let (one, other) = subject.two_devices();
     let folder = Folder::new();
     let mut region = filled(subject, 2, 1);
@@ -116,7 +116,7 @@ fn on_another_device<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn devices_change_places<B: Workbench>(subject: &Subject<B>) {
+fn devices_change_places<B: TestKit>(subject: &Subject<B>) {
     let (one, other) = subject.two_devices();
     let folder = Folder::new();
     let granule = subject.granularity();
@@ -138,7 +138,7 @@ fn devices_change_places<B: Workbench>(subject: &Subject<B>) {
     assert_eq!([Bytes(0), granule].map(|at| region.access(at, one)), [Access::Read, RW]);
 }
 
-fn without_a_device<B: Workbench>(subject: &Subject<B>) {
+fn without_a_device<B: TestKit>(subject: &Subject<B>) {
     let (one, other) = subject.two_devices();
     let folder = Folder::new();
     let mut region = filled(subject, 1, 1);

@@ -20,10 +20,10 @@ use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Backend, Bytes, Placement, Region, StagingRing};
 use gpu_vmm_snapshot::{Restore, Restored, Snapshot, SnapshotFile, SnapshotStats};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [whole::cases(), blocks::cases(), elsewhere::cases(), refused::cases(), processes::cases()].concat()
 }
 
@@ -37,8 +37,8 @@ fn ring<B: Backend>(backend: &B) -> StagingRing<B> {
 fn save<B: Backend>(folder: &Folder, name: &str, regions: &[&Region<B>]) -> (SnapshotFile, SnapshotStats) {
     let ring = ring(regions[0].backend());
     let snapshot = Snapshot::new(&ring).regions(regions.iter().copied());
-    let tally = snapshot.write(folder.file(name), idle()).unwrap();
-    (SnapshotFile::open(folder.file(name)).unwrap(), tally)
+    let stats = snapshot.write(folder.file(name), idle()).unwrap();
+    (SnapshotFile::open(folder.file(name)).unwrap(), stats)
 }
 
 /// Makes the one region of a file again.
@@ -50,7 +50,7 @@ fn restore_one<B: Backend>(backend: &B, options: &Restore, file: &SnapshotFile) 
 }
 
 /// A region of so many units at addresses that nothing else comes to, filled with a pattern.
-fn filled<B: Workbench>(subject: &Subject<B>, units: u64, seed: u64) -> Region<B> {
+fn filled<B: TestKit>(subject: &Subject<B>, units: u64, seed: u64) -> Region<B> {
     let place = Placement::Exact(subject.hole(units));
     let mut region =
         subject.region(units).at(place).tag("filled").access(subject.device, RW).build().unwrap();

@@ -8,7 +8,7 @@ use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::{Address, Bytes, DeviceId, Placement, Region};
 use gpu_vmm_snapshot::{Restore, SnapshotFile};
-use gpu_vmm_testkit::{Walked, Workbench};
+use gpu_vmm_testkit::{TestKit, Walked};
 
 cases! { "snapshot":
     /// A list that leads through a region by device addresses is walked by the device in another process, after that has
@@ -28,7 +28,7 @@ const STEP: u64 = 37;
 const WALKED: Walked = Walked { nodes: NODES, sum: (NODES - 1) * NODES / 2 * 3 + NODES };
 
 /// Writes a list that leads to and fro through all of a region; gives its head.
-fn write_list<B: Workbench>(region: &mut Region<B>) -> Address {
+fn write_list<B: TestKit>(region: &mut Region<B>) -> Address {
     let far = region.end().0 / NODES;
     let place = |number: u64| region.address() + Bytes(number * STEP % NODES * far);
     let address = region.address();
@@ -44,13 +44,13 @@ fn write_list<B: Workbench>(region: &mut Region<B>) -> Address {
     address
 }
 
-fn walk<B: Workbench>(subject: &Subject<B>, device: DeviceId, head: Address) -> Walked {
+fn walk<B: TestKit>(subject: &Subject<B>, device: DeviceId, head: Address) -> Walked {
     // SAFETY: the list leads through a region that is mapped, and that the device may read.
     unsafe { subject.backend.walk_list(device, head, NODES * 2) }.unwrap()
 }
 
 /// A region of two pieces with a list in it.
-fn with_list<B: Workbench>(subject: &Subject<B>, place: Address) -> (Region<B>, Address) {
+fn with_list<B: TestKit>(subject: &Subject<B>, place: Address) -> (Region<B>, Address) {
     let mut region = subject.space(4).at(Placement::Exact(place)).tag("list").build().unwrap();
     for at in [0, 2] {
         subject.open(&mut region, subject.granules(at), &subject.piece(2));
@@ -63,7 +63,7 @@ fn with_list<B: Workbench>(subject: &Subject<B>, place: Address) -> (Region<B>, 
 /// Which file, where the list begins, and by whose memory and work.
 type Asked = (String, u64, u32);
 
-fn walked_elsewhere<B: Workbench>(subject: &Subject<B>, device: DeviceId) {
+fn walked_elsewhere<B: TestKit>(subject: &Subject<B>, device: DeviceId) {
     let folder = Folder::new();
     let (region, head) = with_list(subject, subject.hole(4));
     let (file, _) = save(&folder, "list", &[&region]);
@@ -75,7 +75,7 @@ fn walked_elsewhere<B: Workbench>(subject: &Subject<B>, device: DeviceId) {
     child.finish();
 }
 
-fn restores_and_walks<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn restores_and_walks<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let (path, head, device) = peer.receive::<Asked>();
     let file = SnapshotFile::open(path).unwrap();
     let options = Restore::new().device(subject.device, DeviceId(device));
@@ -85,15 +85,15 @@ fn restores_and_walks<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
     peer.send((walked.nodes, walked.sum));
 }
 
-fn a_list_is_walked_in_another_process<B: Workbench>(subject: &Subject<B>) {
+fn a_list_is_walked_in_another_process<B: TestKit>(subject: &Subject<B>) {
     walked_elsewhere(subject, subject.device);
 }
 
-fn a_list_is_walked_on_another_device<B: Workbench>(subject: &Subject<B>) {
+fn a_list_is_walked_on_another_device<B: TestKit>(subject: &Subject<B>) {
     walked_elsewhere(subject, subject.two_devices().1);
 }
 
-fn the_writer_is_killed<B: Workbench>(subject: &Subject<B>) {
+fn the_writer_is_killed<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let mut child = subject.child();
     child.send(folder.file("list").to_str().unwrap().to_owned());
@@ -106,7 +106,7 @@ fn the_writer_is_killed<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(walk(subject, subject.device, head), WALKED);
 }
 
-fn writes_and_waits<B: Workbench>(subject: &Subject<B>, peer: &Peer) {
+fn writes_and_waits<B: TestKit>(subject: &Subject<B>, peer: &Peer) {
     let path = peer.receive::<String>();
     // Where no other process has been: HIP 6 keeps what it has ever reserved, and the parent is to have these addresses.
     let place = Address(0x3900_0000_0000 + (u64::from(std::process::id() % 4096) << 30));

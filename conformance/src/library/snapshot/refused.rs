@@ -10,7 +10,7 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_snapshot::SnapshotError;
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
@@ -36,7 +36,7 @@ cases! { "snapshot":
 }
 
 /// Fails unless restoring fails so that there is as much as before, and then the region can be restored.
-fn leaves_nothing<B: Workbench>(
+fn leaves_nothing<B: TestKit>(
     subject: &Subject<B>,
     file: &SnapshotFile,
     meanwhile: impl FnOnce(&FaultInject<B>) -> Error,
@@ -55,7 +55,7 @@ fn leaves_nothing<B: Workbench>(
     error
 }
 
-fn taken_address<B: Workbench>(subject: &Subject<B>) {
+fn taken_address<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let hole = subject.hole(16);
     let [first, second] = [0, 8].map(|units| {
@@ -77,7 +77,7 @@ fn taken_address<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(Restore::new().regions(&file, &ring(&subject.backend)).unwrap().len(), 2);
 }
 
-fn device_too_small<B: Workbench>(subject: &Subject<B>) {
+fn device_too_small<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let region = filled(subject, 4, 1);
     let (file, _) = save(&folder, "a", &[&region]);
@@ -98,17 +98,17 @@ fn device_too_small<B: Workbench>(subject: &Subject<B>) {
     subject.check(&all[0].region, Bytes(0), subject.units(4), 1);
 }
 
-fn a_corrupted_block<B: Workbench>(subject: &Subject<B>) {
+fn a_corrupted_block<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let memory = PhysicalMemory::create(&subject.backend, Bytes::mib(5), subject.properties()).unwrap();
     let builder = Region::builder(&subject.backend).on(subject.device).reserve(memory.size());
     let mut region = builder.at(Placement::Exact(subject.hole(4))).build().unwrap();
     subject.open(&mut region, Bytes(0), &memory);
     subject.write(&mut region, Bytes(0), memory.size(), 1);
-    let (file, tally) = save(&folder, "a", &[&region]);
+    let (file, stats) = save(&folder, "a", &[&region]);
     drop((region, memory));
-    assert!(tally.stored >= 5);
-    for place in [100, tally.contents.0 / 2, tally.contents.0] {
+    assert!(stats.stored >= 5);
+    for place in [100, stats.contents.0 / 2, stats.contents.0] {
         let on_disk = OpenOptions::new().read(true).write(true).open(file.path()).unwrap();
         let mut byte = [0];
         on_disk.read_exact_at(&mut byte, place).unwrap();
@@ -125,12 +125,12 @@ fn a_corrupted_block<B: Workbench>(subject: &Subject<B>) {
     drop(Restore::new().regions(&file, &ring(&subject.backend)).unwrap());
 }
 
-fn a_truncated_file<B: Workbench>(subject: &Subject<B>) {
+fn a_truncated_file<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let region = filled(subject, 1, 1);
-    let (file, tally) = save(&folder, "a", &[&region]);
+    let (file, stats) = save(&folder, "a", &[&region]);
     drop(region);
-    for length in [0, 20, tally.file.0 / 2, tally.file.0 - 1] {
+    for length in [0, 20, stats.file.0 / 2, stats.file.0 - 1] {
         let bytes = std::fs::read(file.path()).unwrap();
         std::fs::write(folder.file("cut"), &bytes[..length as usize]).unwrap();
         let error = SnapshotFile::open(folder.file("cut")).unwrap_err();
@@ -141,13 +141,13 @@ fn a_truncated_file<B: Workbench>(subject: &Subject<B>) {
     }
     // One that is cut off when it is open already.
     let on_disk = OpenOptions::new().write(true).open(file.path()).unwrap();
-    on_disk.set_len(tally.file.0 / 2).unwrap();
+    on_disk.set_len(stats.file.0 / 2).unwrap();
     let error =
         leaves_nothing(subject, &file, |backend| Restore::new().regions(&file, &ring(backend)).unwrap_err());
     assert!(matches!(error.extension(), Some(SnapshotError::Invalid { .. })), "{error}");
 }
 
-fn devices_that_are_not_there<B: Workbench>(subject: &Subject<B>) {
+fn devices_that_are_not_there<B: TestKit>(subject: &Subject<B>) {
     const NOBODY: DeviceId = DeviceId(100);
     let folder = Folder::new();
     let region = filled(subject, 1, 1);
@@ -168,7 +168,7 @@ fn devices_that_are_not_there<B: Workbench>(subject: &Subject<B>) {
     refused!(user.regions(&file, &ring), Detail::NoSuchDevice { .. }, NOBODY);
 }
 
-fn of_another_backend<B: Workbench>(subject: &Subject<B>) {
+fn of_another_backend<B: TestKit>(subject: &Subject<B>) {
     let Some(foreign) = subject.target.foreign() else { skip("there is no other backend") };
     let folder = Folder::new();
     let region = filled(subject, 1, 1);
@@ -179,7 +179,7 @@ fn of_another_backend<B: Workbench>(subject: &Subject<B>) {
 }
 
 #[allow(unsafe_code)] // gives back what was left to the end of the process
-fn what_is_out_of_use<B: Workbench>(subject: &Subject<B>) {
+fn what_is_out_of_use<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let backend = FaultInject::new(subject.backend.clone());
     let granule = subject.granularity();
@@ -215,13 +215,13 @@ fn what_is_out_of_use<B: Workbench>(subject: &Subject<B>) {
     unsafe { backend.reclaim() }.unwrap();
 }
 
-fn what_is_suspended<B: Workbench>(subject: &Subject<B>) {
+fn what_is_suspended<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let mut region = filled(subject, 1, 1);
     save(&folder, "a", &[&region]);
     let bytes = std::fs::read(folder.file("a")).unwrap();
-    let stash = BackingStore::pageable(ring(&subject.backend));
-    region.suspend(&stash, idle()).unwrap();
+    let store = BackingStore::pageable(ring(&subject.backend));
+    region.suspend(&store, idle()).unwrap();
     let ring = ring(&subject.backend);
     let whole = filled(subject, 1, 2);
     let answer = Snapshot::new(&ring).region(&whole).region(&region).write(folder.file("a"), idle());
@@ -235,7 +235,7 @@ fn what_is_suspended<B: Workbench>(subject: &Subject<B>) {
     subject.check(&all.remove(0).region, Bytes(0), subject.unit(), 1);
 }
 
-fn no_such_folder<B: Workbench>(subject: &Subject<B>) {
+fn no_such_folder<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let region = filled(subject, 1, 1);
     let ring = ring(&subject.backend);

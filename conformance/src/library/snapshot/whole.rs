@@ -11,7 +11,7 @@ use gpu_vmm_core::{
     StagingRing, WaitFor,
 };
 use gpu_vmm_snapshot::{Restore, Snapshot, SnapshotFile};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "snapshot":
     /// A region that was written and dropped comes back at its address, with its mappings and holes, its access, its tag
@@ -47,7 +47,7 @@ cases! { "snapshot":
     after_the_work_that_writes,
 }
 
-fn memory_that_the_host_reaches<B: Workbench>(subject: &Subject<B>) {
+fn memory_that_the_host_reaches<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let mut region = filled(subject, 1, 1);
     or_skip(region.set_access(Bytes(0), subject.unit(), DeviceId::HOST, RW));
@@ -58,7 +58,7 @@ fn memory_that_the_host_reaches<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), subject.unit(), 1);
 }
 
-fn comes_back_as_it_was<B: Workbench>(subject: &Subject<B>) {
+fn comes_back_as_it_was<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let granule = subject.granularity();
     let place = Placement::Exact(subject.hole(8));
@@ -78,8 +78,8 @@ fn comes_back_as_it_was<B: Workbench>(subject: &Subject<B>) {
         (region.reservations().collect::<Vec<_>>(), region.tag().to_owned(), mappings.collect::<Vec<_>>())
     };
     let before = seen(&region);
-    let (file, tally) = save(&folder, "a", &[&region]);
-    assert_eq!(tally.contents, subject.granules(5), "the hole has none");
+    let (file, stats) = save(&folder, "a", &[&region]);
+    assert_eq!(stats.contents, subject.granules(5), "the hole has none");
     drop(region);
     let restored = restore_one(&subject.backend, &Restore::new(), &file);
     let region = restored.region;
@@ -95,7 +95,7 @@ fn comes_back_as_it_was<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(seen(&again.region), before);
 }
 
-fn goes_on_growing<B: Workbench>(subject: &Subject<B>) {
+fn goes_on_growing<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let mut region = filled(subject, 2, 1);
     let (file, _) = save(&folder, "a", &[&region]);
@@ -110,7 +110,7 @@ fn goes_on_growing<B: Workbench>(subject: &Subject<B>) {
     assert!(region.mapped().is_zero());
 }
 
-fn grows_for_the_same_devices<B: Workbench>(subject: &Subject<B>) {
+fn grows_for_the_same_devices<B: TestKit>(subject: &Subject<B>) {
     let (one, other) = subject.two_devices();
     let folder = Folder::new();
     let place = Placement::Exact(subject.hole(4));
@@ -125,7 +125,7 @@ fn grows_for_the_same_devices<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn what_is_mapped_twice<B: Workbench>(subject: &Subject<B>) {
+fn what_is_mapped_twice<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let granule = subject.granularity();
     let hole = subject.hole(16);
@@ -140,8 +140,8 @@ fn what_is_mapped_twice<B: Workbench>(subject: &Subject<B>) {
     second.set_access(Bytes(0), granule, subject.device, Access::Read).unwrap();
     subject.write(&mut first, Bytes(0), granule, 1);
     subject.write(&mut first, granule, granule, 2);
-    let (file, tally) = save(&folder, "a", &[&first, &second, &first]);
-    assert_eq!(tally.contents, granule + granule, "two pieces, whatever is mapped how often");
+    let (file, stats) = save(&folder, "a", &[&first, &second, &first]);
+    assert_eq!(stats.contents, granule + granule, "two pieces, whatever is mapped how often");
     drop((first, second, memory));
     let before = subject.free_here();
     let mut all = Restore::new().regions(&file, &ring(&subject.backend)).unwrap();
@@ -159,7 +159,7 @@ fn what_is_mapped_twice<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(second.access(Bytes(0), subject.device), Access::Read);
 }
 
-fn what_is_read_only_at_first<B: Workbench>(subject: &Subject<B>) {
+fn what_is_read_only_at_first<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let granule = subject.granularity();
     let mut region = subject.space(3).at(Placement::Exact(subject.hole(4))).build().unwrap();
@@ -178,7 +178,7 @@ fn what_is_read_only_at_first<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn of_several_reservations<B: Workbench>(subject: &Subject<B>) {
+fn of_several_reservations<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let place = Placement::Exact(subject.hole(16));
     let mut region = subject.region(2).at(place).extend_by(subject.units(1)).build().unwrap();
@@ -196,7 +196,7 @@ fn of_several_reservations<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.grow_to(subject.units(6)).unwrap().how, GrowthKind::Extended);
 }
 
-fn of_two_devices<B: Workbench>(subject: &Subject<B>) {
+fn of_two_devices<B: TestKit>(subject: &Subject<B>) {
     let (one, other) = subject.two_devices();
     let folder = Folder::new();
     let granule = subject.granularity();
@@ -221,7 +221,7 @@ fn of_two_devices<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.count_wrong(other, granule, granule, 2).unwrap(), 0);
 }
 
-fn what_nobody_may_read<B: Workbench>(subject: &Subject<B>) {
+fn what_nobody_may_read<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let granule = subject.granularity();
     let mut region = subject.space(2).at(Placement::Exact(subject.hole(4))).build().unwrap();
@@ -241,18 +241,18 @@ fn what_nobody_may_read<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, granule, granule, 1 + granule.0);
 }
 
-fn addresses_alone<B: Workbench>(subject: &Subject<B>) {
+fn addresses_alone<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let region = subject.region(4).at(Placement::Exact(subject.hole(4))).tag("empty").build().unwrap();
     let range = region.range();
-    let (file, tally) = save(&folder, "a", &[&region]);
-    assert_eq!((tally.contents, tally.blocks), (Bytes(0), 0));
+    let (file, stats) = save(&folder, "a", &[&region]);
+    assert_eq!((stats.contents, stats.blocks), (Bytes(0), 0));
     drop(region);
     let region = restore_one(&subject.backend, &Restore::new(), &file).region;
     assert_eq!((region.range(), region.tag(), region.mapped()), (range, "empty", Bytes(0)));
 }
 
-fn of_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
+fn of_a_guarded_region<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let guard = subject.units(2);
     let at = subject.hole(16).checked_add(subject.units(4)).unwrap();
@@ -286,7 +286,7 @@ fn of_a_guarded_region<B: Workbench>(subject: &Subject<B>) {
     check(&mut region);
 }
 
-fn of_a_portable_region<B: Workbench>(subject: &Subject<B>) {
+fn of_a_portable_region<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let size = Bytes::mib(32);
     let builder = Region::builder(&subject.backend).on(subject.device).reserve(size).portable();
@@ -323,7 +323,7 @@ fn of_a_portable_region<B: Workbench>(subject: &Subject<B>) {
     assert!(!restore_one(&subject.backend, &Restore::new(), &file).region.is_portable());
 }
 
-fn with_any_ring<B: Workbench>(subject: &Subject<B>) {
+fn with_any_ring<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     // So that there are several blocks, and a last one that is not whole.
     let memory =
@@ -357,7 +357,7 @@ fn with_any_ring<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn of_memory_to_be_shared<B: Workbench>(subject: &Subject<B>) {
+fn of_memory_to_be_shared<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let memory = crate::library::sharing::shareable(subject, 1);
     let mut region = subject.region(1).at(Placement::Exact(subject.hole(1))).build().unwrap();
@@ -382,7 +382,7 @@ fn of_memory_to_be_shared<B: Workbench>(subject: &Subject<B>) {
     subject.check(&region, Bytes(0), memory.size(), 1);
 }
 
-fn after_the_work_that_writes<B: Workbench>(subject: &Subject<B>) {
+fn after_the_work_that_writes<B: TestKit>(subject: &Subject<B>) {
     let folder = Folder::new();
     let mut region = filled(subject, 1, 1);
     let ring = ring(&subject.backend);

@@ -4,7 +4,7 @@
 use crate::case::cases;
 use crate::subject::Subject;
 use gpu_vmm_core::{Access, Address, Bytes, DeviceId, Region};
-use gpu_vmm_testkit::{Walked, Workbench, pattern_word};
+use gpu_vmm_testkit::{TestKit, Walked, pattern_word};
 
 cases! { "staging":
     /// A device walks along a list over several mappings to its end, and tells how many nodes there are and the sum of
@@ -24,12 +24,12 @@ const NODES: u64 = 500;
 const SEED: u64 = 900;
 
 /// A list, node after node far from each other.
-struct List<B: Workbench> {
+struct List<B: TestKit> {
     region: Region<B>,
     size: Bytes,
 }
 
-impl<B: Workbench> List<B> {
+impl<B: TestKit> List<B> {
     /// The list in memory of `owner`, in two mappings.
     fn new(subject: &Subject<B>, owner: DeviceId) -> Self {
         let size = subject.granules(3);
@@ -72,7 +72,7 @@ fn expected(from: u64, count: u64) -> Walked {
     Walked { nodes: count, sum: values.fold(0, u64::wrapping_add) }
 }
 
-fn a_list_is_walked<B: Workbench>(subject: &Subject<B>) {
+fn a_list_is_walked<B: TestKit>(subject: &Subject<B>) {
     let mut list = List::new(subject, subject.device);
     for from in [0, 1, NODES / 2, NODES - 1] {
         assert_eq!(list.walk(subject, subject.device, from, u64::MAX), expected(from, NODES - from));
@@ -84,7 +84,7 @@ fn a_list_is_walked<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(last, Walked { nodes: 2, sum: 4 });
 }
 
-fn walks_end<B: Workbench>(subject: &Subject<B>) {
+fn walks_end<B: TestKit>(subject: &Subject<B>) {
     let mut list = List::new(subject, subject.device);
     for most in [1, 2, NODES - 1, NODES] {
         assert_eq!(list.walk(subject, subject.device, 0, most), expected(0, most));
@@ -94,7 +94,7 @@ fn walks_end<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(list.walk(subject, subject.device, 0, 3 * NODES + 1), expected(0, 3 * NODES + 1));
 }
 
-fn empty_walks<B: Workbench>(subject: &Subject<B>) {
+fn empty_walks<B: TestKit>(subject: &Subject<B>) {
     let list = List::new(subject, subject.device);
     assert_eq!(list.walk(subject, subject.device, 0, 0), Walked::default());
     // SAFETY: there is no node.
@@ -102,13 +102,13 @@ fn empty_walks<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(nowhere.unwrap(), Walked::default());
 }
 
-fn a_list_to_be_read<B: Workbench>(subject: &Subject<B>) {
+fn a_list_to_be_read<B: TestKit>(subject: &Subject<B>) {
     let mut list = List::new(subject, subject.device);
     list.region.set_access(Bytes::ZERO, list.size, subject.device, Access::Read).unwrap();
     assert_eq!(list.walk(subject, subject.device, 0, u64::MAX), expected(0, NODES));
 }
 
-fn a_peers_list<B: Workbench>(subject: &Subject<B>) {
+fn a_peers_list<B: TestKit>(subject: &Subject<B>) {
     let (device, owner) = subject.two_devices();
     let mut list = List::new(subject, owner);
     list.region.set_access(Bytes::ZERO, list.size, device, Access::Read).unwrap();

@@ -2,11 +2,11 @@
 //! from and to ordinary memory.
 
 use super::another_device;
-use super::lanes::words;
+use super::copy_streams::words;
 use crate::case::cases;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, DeviceId, Region};
-use gpu_vmm_testkit::{Workbench, count_wrong_words, write_pattern_words};
+use gpu_vmm_testkit::{TestKit, count_wrong_words, write_pattern_words};
 
 cases! { "staging":
     /// Every byte comes to its place when a region is written from page-locked memory and read into it, in one piece that is
@@ -19,7 +19,7 @@ cases! { "staging":
 /// Some times what a backend would copy at once.
 const MUCH: Bytes = Bytes::mib(40);
 
-fn copies<B: Workbench>(subject: &Subject<B>, device: DeviceId) {
+fn copies<B: TestKit>(subject: &Subject<B>, device: DeviceId) {
     let size = Bytes(MUCH.0.next_multiple_of(subject.granularity().0));
     let builder = Region::builder(&subject.backend).on(device).reserve(size);
     let mut region = builder.build().unwrap();
@@ -34,10 +34,10 @@ fn copies<B: Workbench>(subject: &Subject<B>, device: DeviceId) {
     assert_eq!(count_wrong_words(words, 2, 0), 0, "words that were read");
 }
 
-fn much_locked_memory<B: Workbench>(subject: &Subject<B>) {
+fn much_locked_memory<B: TestKit>(subject: &Subject<B>) {
     copies(subject, subject.device);
 }
 
-fn much_locked_memory_of_another<B: Workbench>(subject: &Subject<B>) {
+fn much_locked_memory_of_another<B: TestKit>(subject: &Subject<B>) {
     copies(subject, another_device(subject));
 }

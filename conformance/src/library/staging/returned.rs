@@ -4,7 +4,7 @@
 use crate::case::cases;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Detail, Grant, Placement, Reservation};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "staging":
     /// Memory that was mapped in a reservation is its device's again, and the addresses are still reserved and can be mapped
@@ -15,13 +15,13 @@ cases! { "staging":
 }
 
 /// Addresses for so many units, as the backend reserves them.
-fn reservation<B: Workbench>(subject: &Subject<B>, units: u64) -> B::Reservation {
+fn reservation<B: TestKit>(subject: &Subject<B>, units: u64) -> B::Reservation {
     let alignment = subject.backend.reservation_unit().into();
     // SAFETY: a multiple of the unit of addresses.
     unsafe { subject.backend.reserve(subject.units(units), alignment, None) }.unwrap()
 }
 
-fn returned_memory<B: Workbench>(subject: &Subject<B>) {
+fn returned_memory<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free();
     let mut reservation = reservation(subject, 4);
     let (range, device) = (reservation.range(), subject.device);
@@ -49,7 +49,7 @@ fn returned_memory<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn nothing_to_return<B: Workbench>(subject: &Subject<B>) {
+fn nothing_to_return<B: TestKit>(subject: &Subject<B>) {
     let mut reservation = reservation(subject, 1);
     let range = reservation.range();
     for _ in 0..2 {

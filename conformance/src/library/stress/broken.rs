@@ -8,7 +8,7 @@ use gpu_vmm_core::{
     Vendor,
 };
 use gpu_vmm_host::{HostBackend, HostHandle, HostReservation};
-use gpu_vmm_testkit::{Walked, WorkStream, Workbench};
+use gpu_vmm_testkit::{TestKit, Walked, WorkStream};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// What is done wrong.
@@ -189,7 +189,7 @@ unsafe impl SyncCalls for Broken {
     }
 }
 
-impl Workbench for Broken {
+impl TestKit for Broken {
     fn pattern_by(&self) -> &'static str {
         self.host.pattern_by()
     }

@@ -5,9 +5,9 @@ use super::run::{Checked, Run, Slot, Watched};
 use super::step::{Place, Size, Step};
 use crate::subject::RW;
 use gpu_vmm_core::{Access, Bytes, Detail, Error, Growth, GrowthKind, Region, WaitFor};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
-impl<B: Workbench> Run<'_, B> {
+impl<B: TestKit> Run<'_, B> {
     /// Does a step on the region of a number, here and in the model.
     pub(super) fn change(&mut self, number: usize, slot: &mut Slot<B>, step: &Step) -> Checked {
         let Slot { region, range } = slot;

@@ -3,7 +3,7 @@
 use super::run::{Checked, Run, Slot};
 use crate::subject::Subject;
 use gpu_vmm_core::{Access, Bytes, DeviceId, Error};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::time::Duration;
 
 /// How the text of a mismatch of free memory begins.
@@ -11,7 +11,7 @@ pub(super) const FREE: &str = "free memory";
 
 /// Compares free memory with what it was and what is in use since. Other processes use a GPU's memory too, and some
 /// drivers count late; so it is asked again for a while before it is told.
-pub(super) fn steady<B: Workbench>(
+pub(super) fn steady<B: TestKit>(
     subject: &Subject<B>,
     before: &[Bytes],
     in_use: [u64; 2],
@@ -36,7 +36,7 @@ pub(super) fn steady<B: Workbench>(
     if seen == right { Ok(()) } else { Err(format!("{FREE} must be {right:?}, and is {seen:?}")) }
 }
 
-impl<B: Workbench> Run<'_, B> {
+impl<B: TestKit> Run<'_, B> {
     /// What the regions say of themselves.
     pub(super) fn check_books(&self) -> Checked {
         for (number, slot) in self.regions.iter().enumerate() {

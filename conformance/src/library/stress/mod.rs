@@ -38,7 +38,7 @@ mod tests;
 use crate::case::cases;
 use crate::leaks;
 use crate::subject::{Subject, note};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 use run::Outcome;
 use std::cell::Cell;
@@ -59,7 +59,7 @@ const SHRINKING: u32 = 1000;
 /// After how many steps all bytes are looked at.
 const ROUND: usize = 8;
 
-fn random_programs<B: Workbench>(subject: &Subject<B>) {
+fn random_programs<B: TestKit>(subject: &Subject<B>) {
     let number = |name: &str, default: u64| match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, and is {text}")),
         Err(_) => default,
@@ -74,7 +74,7 @@ fn random_programs<B: Workbench>(subject: &Subject<B>) {
 
 /// Runs random programs with about so many operations in all, and says how many they were. One that fails is given
 /// shrunk, as Rust.
-fn stress<B: Workbench>(subject: &Subject<B>, seed: u64, operations: usize) -> Result<usize, String> {
+fn stress<B: TestKit>(subject: &Subject<B>, seed: u64, operations: usize) -> Result<usize, String> {
     let length = operations.clamp(1, LONGEST);
     // Any length up to that is as likely, so that the mean is half of it.
     let mut config = Config::with_cases((2 * operations).div_ceil(length) as u32);
@@ -102,7 +102,7 @@ fn stress<B: Workbench>(subject: &Subject<B>, seed: u64, operations: usize) -> R
 }
 
 /// Runs a program, and again where it may have been disturbed by others. One that fails is given as Rust.
-fn holds<B: Workbench>(subject: &Subject<B>, steps: &[Step], round: usize) -> Result<(), String> {
+fn holds<B: TestKit>(subject: &Subject<B>, steps: &[Step], round: usize) -> Result<(), String> {
     let mut told = String::new();
     for _ in 0..leaks::TRIES {
         match run::run(subject, steps, round) {
@@ -116,7 +116,7 @@ fn holds<B: Workbench>(subject: &Subject<B>, steps: &[Step], round: usize) -> Re
 
 /// Leaves out each step without which the program fails as well: what proptest has tried to leave out once may be
 /// needed no more.
-fn shorter<B: Workbench>(subject: &Subject<B>, mut steps: Vec<Step>) -> Option<String> {
+fn shorter<B: TestKit>(subject: &Subject<B>, mut steps: Vec<Step>) -> Option<String> {
     let mut program = holds(subject, &steps, 1).err()?;
     let mut left = steps.len();
     while left > 0 {

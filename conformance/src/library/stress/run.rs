@@ -7,7 +7,7 @@ use crate::subject::{RW, Subject};
 use gpu_vmm_core::{
     Access, Address, Bytes, DeviceId, Error, PhysicalMemory, Placement, Properties, Region, Result,
 };
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How a program came out.
@@ -25,13 +25,13 @@ pub(super) type Checked<T = ()> = std::result::Result<T, String>;
 pub(super) type Watched<B> = FaultInject<B>;
 
 /// A region, and what the model has of it.
-pub(super) struct Slot<B: Workbench> {
+pub(super) struct Slot<B: TestKit> {
     pub(super) region: Region<Watched<B>>,
     pub(super) range: Range,
 }
 
 /// A program that runs.
-pub(super) struct Run<'a, B: Workbench> {
+pub(super) struct Run<'a, B: TestKit> {
     pub(super) regions: [Option<Slot<B>>; REGIONS],
     pub(super) memories: [Option<(PhysicalMemory<Watched<B>>, usize)>; MEMORIES],
     pub(super) places: [Option<Address>; REGIONS],
@@ -43,7 +43,7 @@ pub(super) struct Run<'a, B: Workbench> {
 }
 
 /// Runs a program and looks at all bytes after each `round` steps; the driver has everything back afterwards.
-pub(super) fn run<B: Workbench>(subject: &Subject<B>, steps: &[Step], round: usize) -> Outcome {
+pub(super) fn run<B: TestKit>(subject: &Subject<B>, steps: &[Step], round: usize) -> Outcome {
     let backend = FaultInject::new(subject.backend.clone());
     let free = subject.free();
     let mut run = Run {
@@ -80,7 +80,7 @@ pub(super) fn run<B: Workbench>(subject: &Subject<B>, steps: &[Step], round: usi
     }
 }
 
-impl<B: Workbench> Run<'_, B> {
+impl<B: TestKit> Run<'_, B> {
     fn all(&mut self, steps: &[Step], round: usize) -> Checked {
         let free = self.subject.free();
         // Some versions of HIP keep memory until its addresses are free: there it is counted at the end alone.

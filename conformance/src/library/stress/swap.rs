@@ -4,9 +4,9 @@ use super::model::{Model, Placed, Range};
 use super::run::{Checked, Run, Slot};
 use super::step::{Part, REGIONS};
 use gpu_vmm_core::{Bytes, Detail, Error, WaitFor};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
-impl<B: Workbench> Run<'_, B> {
+impl<B: TestKit> Run<'_, B> {
     /// Swaps a part of one region with as much of another one, here and in the model.
     pub(super) fn swap(&mut self, number: usize, other: usize, part: Part, other_part: Part) -> Checked {
         let other = if other == number { (other + 1) % REGIONS } else { other };

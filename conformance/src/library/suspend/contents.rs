@@ -1,22 +1,22 @@
-//! What comes back: bytes, access, aliases and holes, from each kind of stash.
+//! What comes back: bytes, access, aliases and holes, from each kind of store.
 
 use super::{check_mappings, check_varied, keeping, pinned, resume, ring, suspend, varied};
 use crate::case::cases;
 use crate::library::tools::{has, idle, streams_idle, write};
 use crate::subject::{RW, Subject, or_skip};
 use gpu_vmm_core::{Access, BackingKind, BackingStore, Bytes, DeviceVec, PhysicalMemory, Placement};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "suspend":
-    /// From every stash that keeps contents a region comes back at its address with the same bytes, access, aliases and holes.
+    /// From every store that keeps contents a region comes back at its address with the same bytes, access, aliases and holes.
     comes_back,
-    /// Without a stash it comes back with the same access, aliases and holes, and can be used.
+    /// Without a store it comes back with the same access, aliases and holes, and can be used.
     comes_back_without_contents,
     /// A region of several reservations comes back in all of them.
     over_several_reservations,
     /// Memory of two devices in one region comes back on each, and with the access of the other.
     with_memory_of_two_devices,
-    /// So much memory that copies and mapping overlap comes back whole, from a stash and through a ring.
+    /// So much memory that copies and mapping overlap comes back whole, from a store and through a ring.
     more_than_is_mapped_at_once,
     /// Many small pieces with access that differs from one to the next come back in their order.
     many_small_pieces,
@@ -30,15 +30,15 @@ cases! { "suspend":
     waits_for_a_stream,
 }
 
-fn comes_back<B: Workbench>(subject: &Subject<B>) {
-    for stash in keeping(subject, super::MEMORY) {
+fn comes_back<B: TestKit>(subject: &Subject<B>) {
+    for store in keeping(subject, super::MEMORY) {
         let mut region = varied(subject);
         let (range, mapped, end) = (region.range(), region.mapped(), region.end());
         let memory = subject.granules(super::MEMORY);
-        let did = suspend(&mut region, &stash);
-        assert_eq!((did.memory, did.kept), (memory, memory), "{:?}", stash.kind());
+        let did = suspend(&mut region, &store);
+        assert_eq!((did.memory, did.kept), (memory, memory), "{:?}", store.kind());
         let did = resume(&mut region);
-        assert_eq!((did.memory, did.contents), (memory, memory), "{:?}", stash.kind());
+        assert_eq!((did.memory, did.contents), (memory, memory), "{:?}", store.kind());
         assert_eq!((region.range(), region.mapped(), region.end()), (range, mapped, end));
         check_varied(subject, &mut region);
         // One piece still, and not two with the same bytes.
@@ -48,7 +48,7 @@ fn comes_back<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn comes_back_without_contents<B: Workbench>(subject: &Subject<B>) {
+fn comes_back_without_contents<B: TestKit>(subject: &Subject<B>) {
     let mut region = varied(subject);
     let range = region.range();
     let did = suspend(&mut region, &BackingStore::nothing());
@@ -63,25 +63,25 @@ fn comes_back_without_contents<B: Workbench>(subject: &Subject<B>) {
     assert!(region.write(subject.granules(6), b"x").is_err());
 }
 
-fn over_several_reservations<B: Workbench>(subject: &Subject<B>) {
+fn over_several_reservations<B: TestKit>(subject: &Subject<B>) {
     let at = Placement::Exact(subject.hole(64));
     let mut region = subject.region(1).at(at).extend_by(subject.unit()).build().unwrap();
     region.grow_to(subject.units(3)).unwrap();
     write(subject, &mut region, 3);
     let ranges: Vec<_> = region.reservations().collect();
     assert!(ranges.len() > 1, "{ranges:?}");
-    for stash in keeping(subject, region.end().0 / subject.granularity().0) {
-        suspend(&mut region, &stash);
+    for store in keeping(subject, region.end().0 / subject.granularity().0) {
+        suspend(&mut region, &store);
         assert_eq!(region.reservations().collect::<Vec<_>>(), ranges);
         resume(&mut region);
         assert_eq!(region.reservations().collect::<Vec<_>>(), ranges);
-        assert!(has(subject, &region, 3), "{:?}", stash.kind());
+        assert!(has(subject, &region, 3), "{:?}", store.kind());
     }
     region.grow_to(subject.units(4)).unwrap();
     assert_eq!(region.count_wrong(subject.device, Bytes(0), subject.units(3), 3).unwrap(), 0);
 }
 
-fn with_memory_of_two_devices<B: Workbench>(subject: &Subject<B>) {
+fn with_memory_of_two_devices<B: TestKit>(subject: &Subject<B>) {
     let (here, there) = subject.two_devices();
     let mut region = subject.space(8).build().unwrap();
     let pieces = [
@@ -98,8 +98,8 @@ fn with_memory_of_two_devices<B: Workbench>(subject: &Subject<B>) {
         region.set_access(offset, memory.size(), peer, access).unwrap();
     }
     let free = [here, there].map(|device| subject.free_of(device));
-    for stash in keeping(subject, 8) {
-        suspend(&mut region, &stash);
+    for store in keeping(subject, 8) {
+        suspend(&mut region, &store);
         resume(&mut region);
         assert_eq!([here, there].map(|device| subject.free_of(device)), free);
         for (at, owner, peer, access) in pieces {
@@ -108,13 +108,13 @@ fn with_memory_of_two_devices<B: Workbench>(subject: &Subject<B>) {
             assert_eq!(region.access(offset, peer), access);
             for device in [owner, peer] {
                 let wrong = region.count_wrong(device, offset, length, at).unwrap();
-                assert_eq!(wrong, 0, "{device} at {at} from {:?}", stash.kind());
+                assert_eq!(wrong, 0, "{device} at {at} from {:?}", store.kind());
             }
         }
     }
 }
 
-fn more_than_is_mapped_at_once<B: Workbench>(subject: &Subject<B>) {
+fn more_than_is_mapped_at_once<B: TestKit>(subject: &Subject<B>) {
     // Three pieces of 40 MiB: copying begins when 64 MiB are mapped.
     let granules = Bytes::mib(40).0.div_ceil(subject.granularity().0);
     let mut region = subject.space(3 * granules).build().unwrap();
@@ -124,16 +124,16 @@ fn more_than_is_mapped_at_once<B: Workbench>(subject: &Subject<B>) {
     write(subject, &mut region, 9);
     let (second, length) = (subject.granules(granules), subject.granules(granules));
     region.set_access(second, length, subject.device, Access::Read).unwrap();
-    for stash in [pinned(subject, 3 * granules), BackingStore::pageable(ring(subject))] {
-        suspend(&mut region, &stash);
+    for store in [pinned(subject, 3 * granules), BackingStore::pageable(ring(subject))] {
+        suspend(&mut region, &store);
         resume(&mut region);
-        assert!(has(subject, &region, 9), "{:?}", stash.kind());
+        assert!(has(subject, &region, 9), "{:?}", store.kind());
         assert_eq!(region.access(second, subject.device), Access::Read);
         assert!(region.write(second, &[0]).is_err());
     }
 }
 
-fn many_small_pieces<B: Workbench>(subject: &Subject<B>) {
+fn many_small_pieces<B: TestKit>(subject: &Subject<B>) {
     const COUNT: u64 = 24;
     let mut region = subject.space(COUNT).build().unwrap();
     for at in 0..COUNT {
@@ -144,10 +144,10 @@ fn many_small_pieces<B: Workbench>(subject: &Subject<B>) {
     for at in 0..COUNT {
         region.set_access(subject.granules(at), subject.granularity(), subject.device, access(at)).unwrap();
     }
-    for stash in keeping(subject, COUNT) {
-        suspend(&mut region, &stash);
+    for store in keeping(subject, COUNT) {
+        suspend(&mut region, &store);
         resume(&mut region);
-        assert!(has(subject, &region, 4), "{:?}", stash.kind());
+        assert!(has(subject, &region, 4), "{:?}", store.kind());
         for at in 0..COUNT {
             let offset = subject.granules(at);
             assert_eq!(region.access(offset, subject.device), access(at));
@@ -158,13 +158,13 @@ fn many_small_pieces<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn of_a_vector<B: Workbench>(subject: &Subject<B>) {
-    let stash = pinned(subject, 64);
+fn of_a_vector<B: TestKit>(subject: &Subject<B>) {
+    let store = pinned(subject, 64);
     let mut vector = DeviceVec::<u32, B>::build(subject.space(64)).unwrap();
     let values: Vec<u32> = (0..5000).collect();
     vector.extend_from_slice(&values).unwrap();
     let pointer = vector.as_device_ptr();
-    vector.suspend(&stash, idle()).unwrap();
+    vector.suspend(&store, idle()).unwrap();
     assert_eq!((vector.len(), vector.capacity()), (5000, 0));
     assert!(vector.get(0).is_err() && vector.push(1).is_err());
     vector.resume().unwrap();
@@ -174,7 +174,7 @@ fn of_a_vector<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(vector.get(5000).unwrap(), 5000);
 }
 
-fn of_memory_that_can_be_shared<B: Workbench>(subject: &Subject<B>) {
+fn of_memory_that_can_be_shared<B: TestKit>(subject: &Subject<B>) {
     let properties = subject.properties().shareable();
     let memory = or_skip(PhysicalMemory::create(&subject.backend, subject.granularity(), properties));
     let mut region = subject.space(1).build().unwrap();
@@ -193,27 +193,27 @@ fn of_memory_that_can_be_shared<B: Workbench>(subject: &Subject<B>) {
 const AFTER: u64 = 1 << 40;
 
 /// Suspends a region under work, which has to be waited for, and looks at its result.
-fn under_work<B: Workbench>(subject: &Subject<B>, on_its_stream: bool) {
+fn under_work<B: TestKit>(subject: &Subject<B>, on_its_stream: bool) {
     let units = subject.unit().0 / subject.granularity().0;
-    for stash in [pinned(subject, units), BackingStore::nothing()] {
+    for store in [pinned(subject, units), BackingStore::nothing()] {
         let mut region = subject.region(1).build().unwrap();
         region.grow_to(subject.unit()).unwrap();
         let flight = crate::library::flights::start(subject, &region, Bytes(0), AFTER);
         let streams = [flight.stream()];
         let done = if on_its_stream { streams_idle(&streams) } else { idle() };
-        region.suspend(&stash, done).unwrap();
+        region.suspend(&store, done).unwrap();
         assert!(flight.is_done().unwrap(), "suspended under the work");
         resume(&mut region);
-        if stash.kind() != BackingKind::Nothing {
+        if store.kind() != BackingKind::Nothing {
             assert!(has(subject, &region, AFTER), "copied under the work");
         }
     }
 }
 
-fn waits_for_work<B: Workbench>(subject: &Subject<B>) {
+fn waits_for_work<B: TestKit>(subject: &Subject<B>) {
     under_work(subject, false);
 }
 
-fn waits_for_a_stream<B: Workbench>(subject: &Subject<B>) {
+fn waits_for_a_stream<B: TestKit>(subject: &Subject<B>) {
     under_work(subject, true);
 }

@@ -8,7 +8,7 @@ use crate::subject::{Subject, skip};
 use gpu_vmm_core::{
     BackingKind, BackingStore, Bytes, Detail, Operation, PhysicalMemory, Region, RegionState,
 };
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "suspend":
     /// While a region is suspended, exactly its memory is free, each piece once; then exactly as much is taken again.
@@ -19,11 +19,11 @@ cases! { "suspend":
     a_failed_resume_gives_back,
     /// A region that is suspended and resumed 20 times comes back whole each time, and nothing is left.
     twenty_times,
-    /// A stash has its room back after the resume, and after the end of a region that was never resumed.
+    /// A store has its room back after the resume, and after the end of a region that was never resumed.
     room_comes_back,
-    /// Several regions are in one stash at once, and come back in any order.
+    /// Several regions are in one store at once, and come back in any order.
     several_in_one_stash,
-    /// What is free in a stash is used, in however many pieces it is.
+    /// What is free in a store is used, in however many pieces it is.
     room_in_pieces,
     /// Ordinary memory for contents is the system's again after the resume.
     pages_go_back_to_the_system,
@@ -34,26 +34,26 @@ cases! { "suspend":
 }
 
 /// Whether free memory tells what is given back.
-fn counts<B: Workbench>(subject: &Subject<B>) -> bool {
+fn counts<B: TestKit>(subject: &Subject<B>) -> bool {
     !subject.has_quirk("release-frees-nothing")
 }
 
-fn memory_is_free_meanwhile<B: Workbench>(subject: &Subject<B>) {
-    for stash in keeping(subject, super::MEMORY).into_iter().chain([BackingStore::nothing()]) {
+fn memory_is_free_meanwhile<B: TestKit>(subject: &Subject<B>) {
+    for store in keeping(subject, super::MEMORY).into_iter().chain([BackingStore::nothing()]) {
         let before = subject.free_here();
         let mut region = varied(subject);
         let with = subject.free_here();
-        suspend(&mut region, &stash);
+        suspend(&mut region, &store);
         if counts(subject) {
-            assert_eq!(subject.free_here(), before, "suspended, {:?}", stash.kind());
+            assert_eq!(subject.free_here(), before, "suspended, {:?}", store.kind());
         }
         resume(&mut region);
-        assert_eq!(subject.free_here(), with, "resumed, {:?}", stash.kind());
+        assert_eq!(subject.free_here(), with, "resumed, {:?}", store.kind());
     }
 }
 
 /// Takes all memory of the device, in as few pieces as can be.
-pub(super) fn take_all<B: Workbench>(subject: &Subject<B>) -> Vec<PhysicalMemory<B>> {
+pub(super) fn take_all<B: TestKit>(subject: &Subject<B>) -> Vec<PhysicalMemory<B>> {
     let mut taken = Vec::new();
     let mut size = subject.free_here();
     while size >= subject.granularity() {
@@ -65,10 +65,10 @@ pub(super) fn take_all<B: Workbench>(subject: &Subject<B>) -> Vec<PhysicalMemory
     taken
 }
 
-fn out_of_memory<B: Workbench>(subject: &Subject<B>) {
+fn out_of_memory<B: TestKit>(subject: &Subject<B>) {
     let mut region = varied(subject);
-    for stash in keeping(subject, super::MEMORY) {
-        suspend(&mut region, &stash);
+    for store in keeping(subject, super::MEMORY) {
+        suspend(&mut region, &store);
         let state = region.state();
         let taken = take_all(subject);
         let free = subject.free_here();
@@ -84,72 +84,72 @@ fn out_of_memory<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn twenty_times<B: Workbench>(subject: &Subject<B>) {
-    let stashes = keeping(subject, super::MEMORY);
+fn twenty_times<B: TestKit>(subject: &Subject<B>) {
+    let stores = keeping(subject, super::MEMORY);
     let mut region = varied(subject);
     let (range, free) = (region.range(), subject.free());
-    for stash in stashes.iter().cycle().take(20) {
-        suspend(&mut region, stash);
+    for store in stores.iter().cycle().take(20) {
+        suspend(&mut region, store);
         resume(&mut region);
         assert_eq!((region.range(), &subject.free()), (range, &free));
         check_varied(subject, &mut region);
     }
-    assert_eq!(stashes[0].free(), stashes[0].capacity());
+    assert_eq!(stores[0].free(), stores[0].capacity());
 }
 
-fn room_comes_back<B: Workbench>(subject: &Subject<B>) {
-    let stash = pinned(subject, 10);
+fn room_comes_back<B: TestKit>(subject: &Subject<B>) {
+    let store = pinned(subject, 10);
     let room = |granules| Some(subject.granules(granules));
-    assert_eq!((stash.kind(), stash.capacity(), stash.free()), (BackingKind::Pinned, room(10), room(10)));
+    assert_eq!((store.kind(), store.capacity(), store.free()), (BackingKind::Pinned, room(10), room(10)));
     for end in ["resumed", "closed", "dropped"] {
         let mut region = varied(subject);
-        suspend(&mut region, &stash);
-        assert_eq!(stash.clone().free(), room(10 - super::MEMORY));
+        suspend(&mut region, &store);
+        assert_eq!(store.clone().free(), room(10 - super::MEMORY));
         match end {
             "resumed" => drop(resume(&mut region)),
             "closed" => region.close(idle()).unwrap(),
             _ => drop(region),
         }
-        assert_eq!(stash.free(), room(10), "{end}");
+        assert_eq!(store.free(), room(10), "{end}");
     }
     assert_eq!((BackingStore::<B>::nothing().capacity(), BackingStore::<B>::nothing().free()), (None, None));
 }
 
 /// A region with so many granules and the pattern of a seed.
-fn filled<B: Workbench>(subject: &Subject<B>, granules: u64, seed: u64) -> Region<B> {
+fn filled<B: TestKit>(subject: &Subject<B>, granules: u64, seed: u64) -> Region<B> {
     let mut region = subject.space(granules).build().unwrap();
     region.grow_to(subject.granules(granules)).unwrap();
     write(subject, &mut region, seed);
     region
 }
 
-fn several_in_one_stash<B: Workbench>(subject: &Subject<B>) {
-    for stash in keeping(subject, 6) {
+fn several_in_one_stash<B: TestKit>(subject: &Subject<B>) {
+    for store in keeping(subject, 6) {
         let mut regions = [1, 2, 3].map(|granules| filled(subject, granules, granules << 32));
         for region in &mut regions {
-            suspend(region, &stash);
+            suspend(region, &store);
         }
         for at in [1, 0, 2] {
             resume(&mut regions[at]);
             let seed = (at as u64 + 1) << 32;
-            assert!(has(subject, &regions[at], seed), "{at} from {:?}", stash.kind());
+            assert!(has(subject, &regions[at], seed), "{at} from {:?}", store.kind());
         }
     }
 }
 
-fn room_in_pieces<B: Workbench>(subject: &Subject<B>) {
-    let stash = pinned(subject, 6);
+fn room_in_pieces<B: TestKit>(subject: &Subject<B>) {
+    let store = pinned(subject, 6);
     let mut small: Vec<Region<B>> = (0..6).map(|seed| filled(subject, 1, seed << 32)).collect();
     for region in &mut small {
-        suspend(region, &stash);
+        suspend(region, &store);
     }
     for region in small.iter_mut().step_by(2) {
         resume(region);
     }
     // Three granules are free, no two of them together.
     let mut large = filled(subject, 3, 99);
-    suspend(&mut large, &stash);
-    assert_eq!(stash.free(), Some(Bytes(0)));
+    suspend(&mut large, &store);
+    assert_eq!(store.free(), Some(Bytes(0)));
     resume(&mut large);
     assert!(has(subject, &large, 99));
     for (region, seed) in small.iter_mut().zip(0..) {
@@ -158,7 +158,7 @@ fn room_in_pieces<B: Workbench>(subject: &Subject<B>) {
     }
     // All of it is one again.
     let mut all = filled(subject, 6, 7);
-    suspend(&mut all, &stash);
+    suspend(&mut all, &store);
     resume(&mut all);
     assert!(has(subject, &all, 7));
 }
@@ -170,15 +170,15 @@ fn resident() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-fn pages_go_back_to_the_system<B: Workbench>(subject: &Subject<B>) {
+fn pages_go_back_to_the_system<B: TestKit>(subject: &Subject<B>) {
     // Other cases run meanwhile, which have memory too: much more than theirs, and several times.
     const SIZE: Bytes = Bytes::mib(192);
-    let stash = BackingStore::pageable(super::ring(subject));
+    let store = BackingStore::pageable(super::ring(subject));
     let granules = SIZE.0.div_ceil(subject.granularity().0);
     let mut region = filled(subject, granules, 3);
     let seen = (0..4).any(|_| {
         let before = resident();
-        suspend(&mut region, &stash);
+        suspend(&mut region, &store);
         let meanwhile = resident();
         resume(&mut region);
         let after = resident();
@@ -189,14 +189,14 @@ fn pages_go_back_to_the_system<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &region, 3));
 }
 
-fn a_failed_resume_gives_back<B: Workbench>(subject: &Subject<B>) {
+fn a_failed_resume_gives_back<B: TestKit>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
-    let stash = BackingStore::pinned(&backend, subject.granules(2)).unwrap();
+    let store = BackingStore::pinned(&backend, subject.granules(2)).unwrap();
     let builder = Region::builder(&backend).on(subject.device).reserve(subject.granules(2));
     let mut region = builder.build().unwrap();
     region.grow_to(subject.granules(2)).unwrap();
     region.write_pattern(subject.device, Bytes(0), region.end(), 6).unwrap();
-    region.suspend(&stash, idle()).unwrap();
+    region.suspend(&store, idle()).unwrap();
     let free = subject.free_here();
     backend.fail_calls(&[Operation::SetAccess]);
     region.resume().unwrap_err();
@@ -208,12 +208,12 @@ fn a_failed_resume_gives_back<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.count_wrong(subject.device, Bytes(0), region.end(), 6).unwrap(), 0);
 }
 
-fn lost_addresses<B: Workbench>(subject: &Subject<B>) {
+fn lost_addresses<B: TestKit>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     loses_addresses(subject, &backend, |lose| backend.lose_addresses(lose));
 }
 
-fn addresses_of_somebody_else<B: Workbench>(subject: &Subject<B>) {
+fn addresses_of_somebody_else<B: TestKit>(subject: &Subject<B>) {
     if !subject.has_quirk("memory-stays-until-free") {
         skip("addresses are never given back while a region is suspended");
     }
@@ -224,25 +224,25 @@ fn addresses_of_somebody_else<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// A region cannot keep its addresses while `lose` has been called with true.
-fn loses_addresses<B: Workbench, L: Workbench>(subject: &Subject<B>, backend: &L, lose: impl Fn(bool)) {
-    let stash = BackingStore::pinned(backend, subject.granules(2)).unwrap();
+fn loses_addresses<B: TestKit, L: TestKit>(subject: &Subject<B>, backend: &L, lose: impl Fn(bool)) {
+    let store = BackingStore::pinned(backend, subject.granules(2)).unwrap();
     let builder = Region::builder(backend).on(subject.device).reserve(subject.granules(2));
     let mut region = builder.build().unwrap();
     region.grow_to(subject.granules(2)).unwrap();
     region.write_pattern(subject.device, Bytes(0), region.end(), 6).unwrap();
     let held = subject.free_here();
     lose(true);
-    let error = region.suspend(&stash, idle()).unwrap_err();
+    let error = region.suspend(&store, idle()).unwrap_err();
     assert!(matches!(error.detail(), Detail::AddressesLost { .. }), "{error}");
     for part in ["is suspended", &region.address().to_string()] {
         assert!(error.to_string().contains(part), "{error}");
     }
-    let state = RegionState::Suspended { memory: subject.granules(2), stash: BackingKind::Pinned };
-    assert_eq!((region.state(), stash.free()), (state, Some(Bytes(0))));
+    let state = RegionState::Suspended { memory: subject.granules(2), store: BackingKind::Pinned };
+    assert_eq!((region.state(), store.free()), (state, Some(Bytes(0))));
     if counts(subject) && subject.gives_back_at_once() {
         assert_eq!(subject.free_here(), held + subject.granules(2));
     }
-    assert!(region.suspend(&stash, idle()).unwrap().already);
+    assert!(region.suspend(&store, idle()).unwrap().already);
     for _ in 0..2 {
         let error = region.resume().unwrap_err();
         assert!(matches!(error.detail(), Detail::AddressTaken { .. }), "{error}");

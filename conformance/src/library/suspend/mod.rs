@@ -2,10 +2,10 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `contents` | what comes back: bytes, access, aliases, holes, from each kind of stash |
+//! | `contents` | what comes back: bytes, access, aliases, holes, from each kind of store |
 //! | `memory` | what is given back meanwhile, and what happens where it cannot be had again |
 //! | `state` | what a suspended region is, and what it refuses |
-//! | `refused` | what cannot be suspended, and stashes that cannot take it |
+//! | `refused` | what cannot be suspended, and stores that cannot take it |
 //! | `tags` | several regions at once, from several threads |
 
 mod contents;
@@ -18,12 +18,12 @@ use crate::case::Case;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, BackingStore, Bytes, PhysicalMemory, Region, Resumed, StagingRing, Suspended};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [contents::cases(), memory::cases(), state::cases(), refused::cases(), tags::cases()].concat()
 }
 
@@ -43,7 +43,7 @@ const MAPPINGS: [(u64, usize, Access); 7] = [
 
 /// A region of five pieces of memory: two are mapped twice, one of them with access for nobody, one may only be read,
 /// and there are holes.
-fn varied<B: Workbench>(subject: &Subject<B>) -> Region<B> {
+fn varied<B: TestKit>(subject: &Subject<B>) -> Region<B> {
     let mut region = subject.space(12).tag("varied").build().unwrap();
     let pieces: Vec<PhysicalMemory<B>> = [2, 1, 1, 1, 2].map(|granules| subject.piece(granules)).into();
     for (at, piece, access) in MAPPINGS {
@@ -57,7 +57,7 @@ fn varied<B: Workbench>(subject: &Subject<B>) -> Region<B> {
 
 /// Fails where some mapping of [`varied`] is not as it was made.
 #[track_caller]
-fn check_mappings<B: Workbench>(subject: &Subject<B>, region: &Region<B>) {
+fn check_mappings<B: TestKit>(subject: &Subject<B>, region: &Region<B>) {
     let found: Vec<(Bytes, Access)> =
         region.mappings().map(|one| (one.offset, region.access(one.offset, subject.device))).collect();
     assert_eq!(found, MAPPINGS.map(|(at, _, access)| (subject.granules(at), access)));
@@ -71,7 +71,7 @@ fn check_mappings<B: Workbench>(subject: &Subject<B>, region: &Region<B>) {
 
 /// Fails where something of [`varied`] is not as it was made.
 #[track_caller]
-fn check_varied<B: Workbench>(subject: &Subject<B>, region: &mut Region<B>) {
+fn check_varied<B: TestKit>(subject: &Subject<B>, region: &mut Region<B>) {
     check_mappings(subject, region);
     for (at, piece, access) in MAPPINGS {
         let offset = subject.granules(at);
@@ -94,17 +94,17 @@ fn directory() -> PathBuf {
 }
 
 /// A ring of two threads, whose buffers are no multiple of anything.
-fn ring<B: Workbench>(subject: &Subject<B>) -> Arc<StagingRing<B>> {
+fn ring<B: TestKit>(subject: &Subject<B>) -> Arc<StagingRing<B>> {
     Arc::new(StagingRing::new(&subject.backend, 2, Bytes(100_001)).unwrap())
 }
 
 /// Page-locked memory for so many granules.
-fn pinned<B: Workbench>(subject: &Subject<B>, granules: u64) -> BackingStore<B> {
+fn pinned<B: TestKit>(subject: &Subject<B>, granules: u64) -> BackingStore<B> {
     BackingStore::pinned(&subject.backend, subject.granules(granules)).unwrap()
 }
 
-/// One stash of each kind that keeps contents, with room for so many granules.
-fn keeping<B: Workbench>(subject: &Subject<B>, granules: u64) -> [BackingStore<B>; 3] {
+/// One store of each kind that keeps contents, with room for so many granules.
+fn keeping<B: TestKit>(subject: &Subject<B>, granules: u64) -> [BackingStore<B>; 3] {
     let ring = ring(subject);
     [
         pinned(subject, granules),
@@ -115,15 +115,15 @@ fn keeping<B: Workbench>(subject: &Subject<B>, granules: u64) -> [BackingStore<B
 
 /// Suspends a region that is active.
 #[track_caller]
-fn suspend<B: Workbench>(region: &mut Region<B>, stash: &BackingStore<B>) -> Suspended {
-    let did = region.suspend(stash, idle()).unwrap();
+fn suspend<B: TestKit>(region: &mut Region<B>, store: &BackingStore<B>) -> Suspended {
+    let did = region.suspend(store, idle()).unwrap();
     assert!(!did.already);
     did
 }
 
 /// Resumes a region that is suspended.
 #[track_caller]
-fn resume<B: Workbench>(region: &mut Region<B>) -> Resumed {
+fn resume<B: TestKit>(region: &mut Region<B>) -> Resumed {
     let did = region.resume().unwrap();
     assert!(!did.already);
     did

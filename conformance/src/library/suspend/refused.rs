@@ -1,4 +1,4 @@
-//! What cannot be suspended, and stashes that cannot take it. The region is as it was.
+//! What cannot be suspended, and stores that cannot take it. The region is as it was.
 #![allow(unsafe_code)] // imports memory, and says what a process may do
 
 use super::{check_varied, directory, pinned, resume, ring, suspend, varied};
@@ -8,7 +8,7 @@ use crate::subject::{RW, Subject, or_skip, skip};
 use gpu_vmm_core::{
     BackingStore, Bytes, Detail, DeviceId, PhysicalMemory, Properties, Region, RegionState, StagingRing,
 };
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 use std::os::fd::AsFd;
 
 cases! { "suspend":
@@ -20,25 +20,25 @@ cases! { "suspend":
     held_memory,
     /// A region of which dma-bufs were made is refused.
     memory_with_a_dma_buf,
-    /// A stash without enough room is refused with the numbers, and what just fits is not.
+    /// A store without enough room is refused with the numbers, and what just fits is not.
     a_full_stash,
     /// A directory that is not there is an error with its path, and the region is as it was.
     no_such_directory,
     /// A file that cannot be written in full is an error, and the region is as it was.
     @isolated a_full_disk,
-    /// A stash or a ring of another backend is refused.
+    /// A store or a ring of another backend is refused.
     a_foreign_stash,
-    /// A stash of no size is refused.
+    /// A store of no size is refused.
     a_stash_of_nothing,
 }
 
 /// Fails where the region was touched.
-fn is_active<B: Workbench>(region: &Region<B>) {
+fn is_active<B: TestKit>(region: &Region<B>) {
     assert_eq!(region.state(), RegionState::Active);
     assert!(!region.mapped().is_zero());
 }
 
-fn exported_memory<B: Workbench>(subject: &Subject<B>) {
+fn exported_memory<B: TestKit>(subject: &Subject<B>) {
     let properties = subject.properties().shareable();
     let memory = or_skip(PhysicalMemory::create(&subject.backend, subject.granularity(), properties));
     drop(or_skip(memory.export()));
@@ -58,7 +58,7 @@ fn exported_memory<B: Workbench>(subject: &Subject<B>) {
     check_varied(subject, &mut region);
 }
 
-fn imported_memory<B: Workbench>(subject: &Subject<B>) {
+fn imported_memory<B: TestKit>(subject: &Subject<B>) {
     let properties = subject.properties().shareable();
     let memory = or_skip(PhysicalMemory::create(&subject.backend, subject.granularity(), properties));
     let descriptor = or_skip(memory.export());
@@ -79,26 +79,26 @@ fn imported_memory<B: Workbench>(subject: &Subject<B>) {
     is_active(&region);
 }
 
-fn held_memory<B: Workbench>(subject: &Subject<B>) {
-    let stash = pinned(subject, super::MEMORY);
+fn held_memory<B: TestKit>(subject: &Subject<B>) {
+    let store = pinned(subject, super::MEMORY);
     let mut region = varied(subject);
     let clone = region.mapping_at(subject.granules(8)).unwrap().memory.clone();
     let at = subject.granules(8);
-    refused!(region.suspend(&stash, idle()), Detail::StillReferenced { .. }, "held by somebody else", at);
+    refused!(region.suspend(&store, idle()), Detail::StillReferenced { .. }, "held by somebody else", at);
     let mut other = subject.space(2).build().unwrap();
     other.map(Bytes(0), &clone).unwrap();
     drop(clone);
-    refused!(region.suspend(&stash, idle()), Detail::StillReferenced { .. }, "in another region", at);
-    refused!(other.suspend(&stash, idle()), Detail::StillReferenced { .. });
+    refused!(region.suspend(&store, idle()), Detail::StillReferenced { .. }, "in another region", at);
+    refused!(other.suspend(&store, idle()), Detail::StillReferenced { .. });
     is_active(&region);
-    assert_eq!(stash.free(), stash.capacity());
+    assert_eq!(store.free(), store.capacity());
     drop(other);
-    suspend(&mut region, &stash);
+    suspend(&mut region, &store);
     resume(&mut region);
     check_varied(subject, &mut region);
 }
 
-fn memory_with_a_dma_buf<B: Workbench>(subject: &Subject<B>) {
+fn memory_with_a_dma_buf<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(1).build().unwrap();
     region.grow_to(subject.granularity()).unwrap();
     let made = region.dma_bufs(Bytes(0), region.end());
@@ -114,29 +114,29 @@ fn memory_with_a_dma_buf<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn a_full_stash<B: Workbench>(subject: &Subject<B>) {
-    let stash = pinned(subject, super::MEMORY - 1);
+fn a_full_stash<B: TestKit>(subject: &Subject<B>) {
+    let store = pinned(subject, super::MEMORY - 1);
     let (needed, free) = (subject.granules(super::MEMORY), subject.granules(super::MEMORY - 1));
     let mut region = varied(subject);
-    refused!(region.suspend(&stash, idle()), Detail::BackingStoreFull { .. }, needed, free);
+    refused!(region.suspend(&store, idle()), Detail::BackingStoreFull { .. }, needed, free);
     check_varied(subject, &mut region);
-    assert_eq!(stash.free(), stash.capacity());
+    assert_eq!(store.free(), store.capacity());
     let mut other = subject.space(1).build().unwrap();
     other.grow_to(subject.granularity()).unwrap();
-    let stash = pinned(subject, super::MEMORY);
-    suspend(&mut other, &stash);
-    refused!(region.suspend(&stash, idle()), Detail::BackingStoreFull { .. }, needed, free);
+    let store = pinned(subject, super::MEMORY);
+    suspend(&mut other, &store);
+    refused!(region.suspend(&store, idle()), Detail::BackingStoreFull { .. }, needed, free);
     resume(&mut other);
-    suspend(&mut region, &stash);
+    suspend(&mut region, &store);
     resume(&mut region);
     check_varied(subject, &mut region);
 }
 
-fn no_such_directory<B: Workbench>(subject: &Subject<B>) {
+fn no_such_directory<B: TestKit>(subject: &Subject<B>) {
     let directory = directory().join(format!("gpu-vmm-no-such-directory-{}", std::process::id()));
-    let stash = BackingStore::file(&directory, ring(subject));
+    let store = BackingStore::file(&directory, ring(subject));
     let mut region = varied(subject);
-    let error = region.suspend(&stash, idle()).unwrap_err();
+    let error = region.suspend(&store, idle()).unwrap_err();
     assert!(matches!(error.detail(), Detail::File { .. }), "{error}");
     for part in ["suspend", "open", &directory.display().to_string()] {
         assert!(error.to_string().contains(part), "{error} does not say {part}");
@@ -154,29 +154,29 @@ fn limit_files(most: u64) {
     }
 }
 
-fn a_full_disk<B: Workbench>(subject: &Subject<B>) {
-    let stash = BackingStore::file(directory(), ring(subject));
+fn a_full_disk<B: TestKit>(subject: &Subject<B>) {
+    let store = BackingStore::file(directory(), ring(subject));
     let mut region = varied(subject);
     limit_files(subject.granules(4).0);
-    let error = region.suspend(&stash, idle()).unwrap_err();
+    let error = region.suspend(&store, idle()).unwrap_err();
     limit_files(libc::RLIM_INFINITY);
     assert!(matches!(error.detail(), Detail::File { .. }), "{error}");
     assert!(error.to_string().contains("write"), "{error}");
     check_varied(subject, &mut region);
-    suspend(&mut region, &stash);
+    suspend(&mut region, &store);
     resume(&mut region);
     check_varied(subject, &mut region);
 }
 
-fn a_foreign_stash<B: Workbench>(subject: &Subject<B>) {
+fn a_foreign_stash<B: TestKit>(subject: &Subject<B>) {
     let Some(other) = subject.target.foreign() else { skip("there is no other backend") };
     let ring = StagingRing::new(&other, 1, Bytes::kib(64)).unwrap();
-    let stashes = [BackingStore::pinned(&other, subject.granules(4)).unwrap(), BackingStore::pageable(ring)];
+    let stores = [BackingStore::pinned(&other, subject.granules(4)).unwrap(), BackingStore::pageable(ring)];
     let mut region = subject.space(1).build().unwrap();
     region.grow_to(subject.granularity()).unwrap();
     write(subject, &mut region, 1);
-    for stash in &stashes {
-        refused!(region.suspend(stash, idle()), Detail::ForeignHandle { .. }, other.vendor());
+    for store in &stores {
+        refused!(region.suspend(store, idle()), Detail::ForeignHandle { .. }, other.vendor());
         assert!(has(subject, &region, 1));
     }
     let mut foreign = Region::builder(&other).reserve(other.granularity().bytes()).build().unwrap();
@@ -186,9 +186,9 @@ fn a_foreign_stash<B: Workbench>(subject: &Subject<B>) {
     foreign.set_access(Bytes(0), theirs, DeviceId(0), RW).unwrap();
     drop(memory);
     refused!(foreign.suspend(&pinned(subject, 1), idle()), Detail::ForeignHandle { .. });
-    foreign.suspend(&stashes[0], idle()).unwrap();
+    foreign.suspend(&stores[0], idle()).unwrap();
 }
 
-fn a_stash_of_nothing<B: Workbench>(subject: &Subject<B>) {
+fn a_stash_of_nothing<B: TestKit>(subject: &Subject<B>) {
     refused!(BackingStore::pinned(&subject.backend, Bytes(0)), Detail::ZeroSize);
 }

@@ -8,14 +8,14 @@ use gpu_vmm_core::{
     BackingKind, BackingStore, Bytes, Detail, DeviceVec, Error, MovePath, Operation, Region, RegionState,
 };
 use gpu_vmm_snapshot::Snapshot;
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "suspend":
     /// A region says whether it is suspended, how much memory it is without, and where its contents are.
     state_is_told,
     /// Every operation on a suspended region is refused as such, with its addresses, and no driver is asked.
     everything_else_is_refused,
-    /// Suspending a second time and resuming a second time do nothing and say so; another stash is not touched.
+    /// Suspending a second time and resuming a second time do nothing and say so; another store is not touched.
     a_second_time_does_nothing,
     /// Where waiting for the devices fails, nothing else is tried, and the region is as it was.
     a_failed_wait_changes_nothing,
@@ -27,16 +27,16 @@ cases! { "suspend":
     keeps_its_addresses,
 }
 
-fn state_is_told<B: Workbench>(subject: &Subject<B>) {
+fn state_is_told<B: TestKit>(subject: &Subject<B>) {
     let kinds = [BackingKind::Pinned, BackingKind::Pageable, BackingKind::File, BackingKind::Nothing];
-    let stashes = keeping(subject, super::MEMORY).into_iter().chain([BackingStore::nothing()]);
+    let stores = keeping(subject, super::MEMORY).into_iter().chain([BackingStore::nothing()]);
     let mut region = varied(subject);
-    for (stash, kind) in stashes.zip(kinds) {
+    for (store, kind) in stores.zip(kinds) {
         assert_eq!(region.state(), RegionState::Active);
-        assert_eq!(stash.kind(), kind);
-        suspend(&mut region, &stash);
+        assert_eq!(store.kind(), kind);
+        suspend(&mut region, &store);
         let memory = subject.granules(super::MEMORY);
-        assert_eq!(region.state(), RegionState::Suspended { memory, stash: kind });
+        assert_eq!(region.state(), RegionState::Suspended { memory, store: kind });
         assert_eq!((region.mapped(), region.end(), region.mappings().count()), (Bytes(0), Bytes(0), 0));
         assert_eq!(region.tag(), "varied");
         resume(&mut region);
@@ -44,7 +44,7 @@ fn state_is_told<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(kinds.map(BackingKind::name), ["pinned", "pageable", "file", "nothing"]);
 }
 
-fn everything_else_is_refused<B: Workbench>(subject: &Subject<B>) {
+fn everything_else_is_refused<B: TestKit>(subject: &Subject<B>) {
     let (device, one) = (subject.device, subject.granularity());
     let (memory, ring) = (subject.piece(1), ring(subject));
     let mut region = varied(subject);
@@ -105,7 +105,7 @@ fn everything_else_is_refused<B: Workbench>(subject: &Subject<B>) {
     check_varied(subject, &mut region);
 }
 
-fn a_second_time_does_nothing<B: Workbench>(subject: &Subject<B>) {
+fn a_second_time_does_nothing<B: TestKit>(subject: &Subject<B>) {
     let [first, second] = [pinned(subject, super::MEMORY), pinned(subject, super::MEMORY)];
     let mut region = varied(subject);
     let done = region.resume().unwrap();
@@ -121,26 +121,26 @@ fn a_second_time_does_nothing<B: Workbench>(subject: &Subject<B>) {
     check_varied(subject, &mut region);
 }
 
-fn a_failed_wait_changes_nothing<B: Workbench>(subject: &Subject<B>) {
+fn a_failed_wait_changes_nothing<B: TestKit>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     let mut region = Region::builder(&backend).on(subject.device).reserve(subject.unit()).build().unwrap();
     region.grow_to(subject.granularity()).unwrap();
-    for stash in [BackingStore::pinned(&backend, subject.granularity()).unwrap(), BackingStore::nothing()] {
+    for store in [BackingStore::pinned(&backend, subject.granularity()).unwrap(), BackingStore::nothing()] {
         backend.fail(0, 1);
-        let error = region.suspend(&stash, idle()).unwrap_err();
+        let error = region.suspend(&store, idle()).unwrap_err();
         assert_eq!(error.driver_error().unwrap().call, Operation::WaitForDevice.name());
         assert_eq!(backend.stop(), 1, "something else was tried");
         assert_eq!(region.state(), RegionState::Active);
-        assert_eq!(stash.free(), stash.capacity());
+        assert_eq!(store.free(), store.capacity());
         region.write(Bytes(0), b"still there").unwrap();
     }
 }
 
-fn without_memory<B: Workbench>(subject: &Subject<B>) {
-    for stash in keeping(subject, 1).into_iter().chain([BackingStore::nothing()]) {
+fn without_memory<B: TestKit>(subject: &Subject<B>) {
+    for store in keeping(subject, 1).into_iter().chain([BackingStore::nothing()]) {
         let mut region = subject.space(2).build().unwrap();
-        assert_eq!(suspend(&mut region, &stash).memory, Bytes(0));
-        let state = RegionState::Suspended { memory: Bytes(0), stash: stash.kind() };
+        assert_eq!(suspend(&mut region, &store).memory, Bytes(0));
+        let state = RegionState::Suspended { memory: Bytes(0), store: store.kind() };
         assert_eq!(region.state(), state);
         refused!(region.grow_to(Bytes(1)), Detail::Suspended { .. });
         resume(&mut region);
@@ -148,7 +148,7 @@ fn without_memory<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn goes_on_afterwards<B: Workbench>(subject: &Subject<B>) {
+fn goes_on_afterwards<B: TestKit>(subject: &Subject<B>) {
     let mut region = subject.space(6).build().unwrap();
     region.grow_to(subject.granules(2)).unwrap();
     write(subject, &mut region, 1);
@@ -168,7 +168,7 @@ fn goes_on_afterwards<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(region.mapped(), Bytes(0));
 }
 
-fn keeps_its_addresses<B: Workbench>(subject: &Subject<B>) {
+fn keeps_its_addresses<B: TestKit>(subject: &Subject<B>) {
     let mut region = varied(subject);
     suspend(&mut region, &BackingStore::nothing());
     let others: Vec<_> = (0..4).map(|_| subject.space(12).build().unwrap()).collect();

@@ -8,7 +8,7 @@ use crate::subject::Subject;
 use gpu_vmm_core::{
     BackingKind, BackingStore, Bytes, Detail, Region, RegionSet, RegionState, SharedRegion, TagResult,
 };
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 cases! { "suspend":
@@ -31,7 +31,7 @@ cases! { "suspend":
 }
 
 /// A region of one granule with a pattern.
-fn add<B: Workbench>(
+fn add<B: TestKit>(
     subject: &Subject<B>,
     regions: &RegionSet<B>,
     tag: &'static str,
@@ -45,24 +45,24 @@ fn add<B: Workbench>(
     shared
 }
 
-fn is_active<B: Workbench>(region: &SharedRegion<B>) -> bool {
+fn is_active<B: TestKit>(region: &SharedRegion<B>) -> bool {
     region.lock().unwrap().state() == RegionState::Active
 }
 
-fn by_tag<B: Workbench>(subject: &Subject<B>) {
-    let (regions, stash, one) = (RegionSet::new(), pinned(subject, 4), subject.granularity());
+fn by_tag<B: TestKit>(subject: &Subject<B>) {
+    let (regions, store, one) = (RegionSet::new(), pinned(subject, 4), subject.granularity());
     let weights: Vec<_> = (1..4).map(|seed| add(subject, &regions, "weights", seed)).collect();
     let cache = add(subject, &regions, "cache", 9);
     assert!(
         regions.tagged("weights").unwrap().iter().zip(&weights).all(|(found, one)| found.is_same_as(one))
     );
-    suspend(&mut weights[1].lock().unwrap(), &stash);
-    let did = regions.clone().suspend("weights", &stash, idle()).unwrap();
+    suspend(&mut weights[1].lock().unwrap(), &store);
+    let did = regions.clone().suspend("weights", &store, idle()).unwrap();
     assert_eq!(did, TagResult { regions: 3, changed: 2, memory: one + one });
     assert!(weights.iter().all(|region| !is_active(region)) && is_active(&cache));
     assert!(has(subject, &cache.lock().unwrap(), 9));
-    assert_eq!(regions.suspend("weights", &stash, idle()).unwrap().changed, 0);
-    let away = RegionState::Suspended { memory: one, stash: BackingKind::Pinned };
+    assert_eq!(regions.suspend("weights", &store, idle()).unwrap().changed, 0);
+    let away = RegionState::Suspended { memory: one, store: BackingKind::Pinned };
     let states = regions.states().unwrap().into_iter().map(|(tag, range, state)| {
         assert_eq!(range.size, cache.lock().unwrap().reserved());
         (tag.to_string(), state)
@@ -75,14 +75,14 @@ fn by_tag<B: Workbench>(subject: &Subject<B>) {
     for (region, seed) in weights.iter().zip(1..) {
         assert!(has(subject, &region.lock().unwrap(), seed));
     }
-    assert_eq!(regions.suspend("nothing has this", &stash, idle()).unwrap(), TagResult::default());
+    assert_eq!(regions.suspend("nothing has this", &store, idle()).unwrap(), TagResult::default());
 }
 
-fn by_tag_up_to_what_fails<B: Workbench>(subject: &Subject<B>) {
-    let (regions, stash) = (RegionSet::new(), pinned(subject, 3));
+fn by_tag_up_to_what_fails<B: TestKit>(subject: &Subject<B>) {
+    let (regions, store) = (RegionSet::new(), pinned(subject, 3));
     let all: Vec<_> = (1..4).map(|seed| add(subject, &regions, "all", seed)).collect();
     let held = all[1].lock().unwrap().mapping_at(Bytes(0)).unwrap().memory.clone();
-    let error = regions.suspend("all", &stash, idle()).unwrap_err();
+    let error = regions.suspend("all", &store, idle()).unwrap_err();
     let Detail::Partial { done: 1, regions: 3, source, .. } = error.detail() else { panic!("{error:?}") };
     assert!(matches!(source.detail(), Detail::StillReferenced { .. }), "{source}");
     for part in ["3 regions", "\"all\"", "1 are done", "held by somebody else"] {
@@ -90,17 +90,17 @@ fn by_tag_up_to_what_fails<B: Workbench>(subject: &Subject<B>) {
     }
     assert_eq!(all.iter().map(is_active).collect::<Vec<_>>(), [false, true, true]);
     drop(held);
-    assert_eq!(regions.suspend("all", &stash, idle()).unwrap().changed, 2);
+    assert_eq!(regions.suspend("all", &store, idle()).unwrap().changed, 2);
     assert_eq!(regions.resume("all").unwrap().changed, 3);
     for (region, seed) in all.iter().zip(1..) {
         assert!(has(subject, &region.lock().unwrap(), seed));
     }
 }
 
-fn by_tag_without_memory<B: Workbench>(subject: &Subject<B>) {
-    let (regions, stash) = (RegionSet::new(), pinned(subject, 2));
+fn by_tag_without_memory<B: TestKit>(subject: &Subject<B>) {
+    let (regions, store) = (RegionSet::new(), pinned(subject, 2));
     let all = [1, 2].map(|seed| add(subject, &regions, "all", seed));
-    regions.suspend("all", &stash, idle()).unwrap();
+    regions.suspend("all", &store, idle()).unwrap();
     let taken = take_all(subject);
     let error = regions.resume("all").unwrap_err();
     assert!(matches!(error.detail(), Detail::Partial { done: 0, regions: 2, .. }), "{error}");
@@ -112,9 +112,9 @@ fn by_tag_without_memory<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn by_tag_with_lost_addresses<B: Workbench>(subject: &Subject<B>) {
+fn by_tag_with_lost_addresses<B: TestKit>(subject: &Subject<B>) {
     let (backend, regions) = (FaultInject::new(subject.backend.clone()), RegionSet::new());
-    let stash = BackingStore::pinned(&backend, subject.granules(3)).unwrap();
+    let store = BackingStore::pinned(&backend, subject.granules(3)).unwrap();
     let all: Vec<_> = (1..4)
         .map(|seed| {
             let size = subject.granularity();
@@ -125,9 +125,9 @@ fn by_tag_with_lost_addresses<B: Workbench>(subject: &Subject<B>) {
             regions.insert(region).unwrap()
         })
         .collect();
-    all[0].lock().unwrap().suspend(&stash, idle()).unwrap();
+    all[0].lock().unwrap().suspend(&store, idle()).unwrap();
     backend.lose_addresses(true);
-    let error = regions.suspend("all", &stash, idle()).unwrap_err();
+    let error = regions.suspend("all", &store, idle()).unwrap_err();
     backend.lose_addresses(false);
     let Detail::Partial { done: 2, regions: 3, source, .. } = error.detail() else { panic!("{error:?}") };
     assert!(matches!(source.detail(), Detail::AddressesLost { .. }), "{source}");
@@ -137,7 +137,7 @@ fn by_tag_with_lost_addresses<B: Workbench>(subject: &Subject<B>) {
     let is_active =
         |region: &SharedRegion<FaultInject<B>>| region.lock().unwrap().state() == RegionState::Active;
     assert_eq!(all.iter().map(is_active).collect::<Vec<_>>(), [false, false, true]);
-    assert_eq!(regions.suspend("all", &stash, idle()).unwrap().changed, 1);
+    assert_eq!(regions.suspend("all", &store, idle()).unwrap().changed, 1);
     assert_eq!(regions.resume("all").unwrap().changed, 3);
     for (region, seed) in all.iter().zip(1..) {
         let region = region.lock().unwrap();
@@ -145,17 +145,17 @@ fn by_tag_with_lost_addresses<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn by_many_threads<B: Workbench>(subject: &Subject<B>) {
+fn by_many_threads<B: TestKit>(subject: &Subject<B>) {
     const ROUNDS: u64 = 6;
-    let (regions, stash) = (RegionSet::new(), pinned(subject, 3));
+    let (regions, store) = (RegionSet::new(), pinned(subject, 3));
     let all: Vec<_> = (1..4).map(|seed| add(subject, &regions, "all", seed << 32)).collect();
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let (regions, stash, all) = (regions.clone(), &stash, &all);
+            let (regions, store, all) = (regions.clone(), &store, &all);
             scope.spawn(move || {
                 for round in 0..ROUNDS {
                     match (thread + round) % 4 {
-                        0 => drop(regions.suspend("all", stash, idle()).unwrap()),
+                        0 => drop(regions.suspend("all", store, idle()).unwrap()),
                         1 => drop(regions.resume("all").unwrap()),
                         2 => drop(regions.states().unwrap()),
                         _ => {
@@ -175,15 +175,15 @@ fn by_many_threads<B: Workbench>(subject: &Subject<B>) {
     for (region, seed) in all.iter().zip(1..) {
         assert!(has(subject, &region.lock().unwrap(), seed << 32));
     }
-    assert_eq!(stash.free(), stash.capacity());
+    assert_eq!(store.free(), store.capacity());
 }
 
-fn opposite_calls_at_once<B: Workbench>(subject: &Subject<B>) {
-    let (regions, stash) = (RegionSet::new(), pinned(subject, 4));
+fn opposite_calls_at_once<B: TestKit>(subject: &Subject<B>) {
+    let (regions, store) = (RegionSet::new(), pinned(subject, 4));
     let all: Vec<_> = (1..5).map(|seed| add(subject, &regions, "all", seed)).collect();
     for _ in 0..8 {
         std::thread::scope(|scope| {
-            scope.spawn(|| regions.suspend("all", &stash, idle()).unwrap());
+            scope.spawn(|| regions.suspend("all", &store, idle()).unwrap());
             scope.spawn(|| regions.resume("all").unwrap());
         });
         let active = all.iter().filter(|region| is_active(region)).count();
@@ -191,7 +191,7 @@ fn opposite_calls_at_once<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn after_a_panic<B: Workbench>(subject: &Subject<B>) {
+fn after_a_panic<B: TestKit>(subject: &Subject<B>) {
     let regions = RegionSet::new();
     let region = add(subject, &regions, "one", 1);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -204,7 +204,7 @@ fn after_a_panic<B: Workbench>(subject: &Subject<B>) {
     assert!(has(subject, &region.lock().unwrap(), 1));
 }
 
-fn removed<B: Workbench>(subject: &Subject<B>) {
+fn removed<B: TestKit>(subject: &Subject<B>) {
     let regions = RegionSet::new();
     let [one, other] = [1, 2].map(|seed| add(subject, &regions, "all", seed));
     assert!(regions.remove(&one).unwrap());

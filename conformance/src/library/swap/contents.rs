@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, Detail, Placement, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "swap":
     /// Each region shows the other's bytes at its own address, to copies and to a kernel, and a second swap puts it back.
@@ -34,7 +34,7 @@ cases! { "swap":
     aliases_follow,
 }
 
-fn the_others_bytes<B: Workbench>(subject: &Subject<B>) {
+fn the_others_bytes<B: TestKit>(subject: &Subject<B>) {
     let mut one = filled(subject, &[3], SEEDS[0]);
     let mut other = filled(subject, &[3], SEEDS[1]);
     let (addresses, length) = ([one.address(), other.address()], subject.granules(3));
@@ -55,7 +55,7 @@ fn the_others_bytes<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn memory_changes_hands<B: Workbench>(subject: &Subject<B>) {
+fn memory_changes_hands<B: TestKit>(subject: &Subject<B>) {
     let mut one = filled(subject, &[2], SEEDS[0]);
     let mut other = filled(subject, &[2], SEEDS[1]);
     let memory = |region: &Region<B>| region.mapping_at(Bytes(0)).unwrap().memory.clone();
@@ -71,7 +71,7 @@ fn memory_changes_hands<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn parts<B: Workbench>(subject: &Subject<B>) {
+fn parts<B: TestKit>(subject: &Subject<B>) {
     let mut one = filled(subject, &[1, 2, 1], SEEDS[0]);
     let mut other = filled(subject, &[2, 1], SEEDS[1]);
     let [single, pair] = [1, 2].map(|granules| subject.granules(granules));
@@ -84,7 +84,7 @@ fn parts<B: Workbench>(subject: &Subject<B>) {
     subject.check(&other, pair, single, SEEDS[1] + pair.0 / 8);
 }
 
-fn cut_differently<B: Workbench>(subject: &Subject<B>) {
+fn cut_differently<B: TestKit>(subject: &Subject<B>) {
     let mut one = filled(subject, &[2, 4], SEEDS[0]);
     let mut other = filled(subject, &[6], SEEDS[1]);
     let length = subject.granules(6);
@@ -107,7 +107,7 @@ fn cut_differently<B: Workbench>(subject: &Subject<B>) {
     subject.check(&five, Bytes(0), subject.granules(5), SEEDS[0]);
 }
 
-fn access_stays_with_the_address<B: Workbench>(subject: &Subject<B>) {
+fn access_stays_with_the_address<B: TestKit>(subject: &Subject<B>) {
     let all = [RW, Access::Read, Access::None];
     let device = subject.device;
     let mut one = filled(subject, &[1; 9], SEEDS[0]);
@@ -136,7 +136,7 @@ fn access_stays_with_the_address<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn a_peers_access_stays_with_the_address<B: Workbench>(subject: &Subject<B>) {
+fn a_peers_access_stays_with_the_address<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let mut one = filled(subject, &[1, 1], SEEDS[0]);
     let mut other = filled(subject, &[1, 1], SEEDS[1]);
@@ -152,7 +152,7 @@ fn a_peers_access_stays_with_the_address<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((one.access(Bytes(0), a), other.access(Bytes(0), a)), (RW, RW));
 }
 
-fn memory_of_two_devices<B: Workbench>(subject: &Subject<B>) {
+fn memory_of_two_devices<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let length = subject.granules(2);
     let build = |device| {
@@ -172,7 +172,7 @@ fn memory_of_two_devices<B: Workbench>(subject: &Subject<B>) {
     one.write(Bytes(0), b"copied by its owner").unwrap();
 }
 
-fn whole_regions_with_holes<B: Workbench>(subject: &Subject<B>) {
+fn whole_regions_with_holes<B: TestKit>(subject: &Subject<B>) {
     let mut one = subject.space(9).build().unwrap();
     let mut other = subject.space(20).build().unwrap();
     for (region, pieces, seed) in
@@ -195,13 +195,13 @@ fn whole_regions_with_holes<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn nothing_for_nothing<B: Workbench>(subject: &Subject<B>) {
+fn nothing_for_nothing<B: TestKit>(subject: &Subject<B>) {
     let (mut one, mut other) = (subject.space(1).build().unwrap(), subject.space(2).build().unwrap());
     one.swap_all(&mut other, idle()).unwrap();
     assert_eq!((one.mapped(), other.mapped()), (Bytes(0), Bytes(0)));
 }
 
-fn over_a_seam<B: Workbench>(subject: &Subject<B>) {
+fn over_a_seam<B: TestKit>(subject: &Subject<B>) {
     let at = Placement::Exact(subject.hole(64));
     let mut one = subject.region(2).at(at).extend_by(subject.unit()).build().unwrap();
     one.grow_to(subject.units(2)).unwrap();
@@ -222,7 +222,7 @@ fn over_a_seam<B: Workbench>(subject: &Subject<B>) {
     subject.check(&one, subject.units(2), subject.unit(), SEEDS[0] + subject.units(2).0 / 8);
 }
 
-fn they_stay_apart<B: Workbench>(subject: &Subject<B>) {
+fn they_stay_apart<B: TestKit>(subject: &Subject<B>) {
     let mut one = filled(subject, &[2], SEEDS[0]);
     let mut other = filled(subject, &[1, 1], SEEDS[1]);
     let length = subject.granules(2);
@@ -237,7 +237,7 @@ fn they_stay_apart<B: Workbench>(subject: &Subject<B>) {
     subject.check(&other, Bytes(0), length, 77);
 }
 
-fn aliases_follow<B: Workbench>(subject: &Subject<B>) {
+fn aliases_follow<B: TestKit>(subject: &Subject<B>) {
     let mut one = filled(subject, &[1], SEEDS[0]);
     let mut other = filled(subject, &[1], SEEDS[1]);
     let mut third = subject.space(1).build().unwrap();

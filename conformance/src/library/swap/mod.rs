@@ -13,10 +13,10 @@ mod refused;
 use crate::case::Case;
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Bytes, PhysicalMemory, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [contents::cases(), order::cases(), refused::cases()].concat()
 }
 
@@ -25,7 +25,7 @@ const SEEDS: [u64; 2] = [1, 1 << 40];
 
 /// A region with mappings of so many granules, one behind the other, that the chosen device may read and write; and the
 /// pattern of a seed from its beginning on.
-fn filled<B: Workbench>(subject: &Subject<B>, pieces: &[u64], seed: u64) -> Region<B> {
+fn filled<B: TestKit>(subject: &Subject<B>, pieces: &[u64], seed: u64) -> Region<B> {
     let pieces: Vec<PhysicalMemory<B>> = pieces.iter().map(|granules| subject.piece(*granules)).collect();
     let size: Bytes = pieces.iter().map(PhysicalMemory::size).sum();
     let mut region =
@@ -40,7 +40,7 @@ fn filled<B: Workbench>(subject: &Subject<B>, pieces: &[u64], seed: u64) -> Regi
 }
 
 /// Where the mappings of a region begin and end, in granules.
-fn cuts<B: Workbench>(subject: &Subject<B>, region: &Region<B>) -> Vec<(u64, u64)> {
+fn cuts<B: TestKit>(subject: &Subject<B>, region: &Region<B>) -> Vec<(u64, u64)> {
     let granule = subject.granularity().0;
     region.mappings().map(|mapping| (mapping.offset.0 / granule, mapping.length.0 / granule)).collect()
 }

@@ -6,7 +6,7 @@ use crate::library::flights::{finish, goes_on, start, start_longer};
 use crate::library::tools::{idle, streams_idle};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{Access, Bytes, Operation, PhysicalMemory, Region, WaitFor};
-use gpu_vmm_testkit::{FaultInject, Workbench};
+use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "swap":
     /// A swap when the devices are idle returns after the work on either region has ended, whose result has moved along.
@@ -22,14 +22,14 @@ cases! { "swap":
 }
 
 /// A region with one unit.
-fn unit<B: Workbench>(subject: &Subject<B>, seed: u64) -> Region<B> {
+fn unit<B: TestKit>(subject: &Subject<B>, seed: u64) -> Region<B> {
     let mut region = subject.region(1).build().unwrap();
     region.grow_to(subject.unit()).unwrap();
     subject.write(&mut region, Bytes(0), subject.unit(), seed);
     region
 }
 
-fn work_on_either_side_is_waited_for<B: Workbench>(subject: &Subject<B>) {
+fn work_on_either_side_is_waited_for<B: TestKit>(subject: &Subject<B>) {
     const AFTER: u64 = 1 << 30;
     for busy in 0..2 {
         let mut regions = SEEDS.map(|seed| unit(subject, seed));
@@ -42,7 +42,7 @@ fn work_on_either_side_is_waited_for<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn other_work_goes_on<B: Workbench>(subject: &Subject<B>) {
+fn other_work_goes_on<B: TestKit>(subject: &Subject<B>) {
     const AFTER: u64 = 1 << 30;
     goes_on(subject, |times| {
         let [mut one, mut other, third] = [SEEDS[0], SEEDS[1], 5].map(|seed| unit(subject, seed));
@@ -60,10 +60,7 @@ fn other_work_goes_on<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// Two regions of some mappings on a backend that counts calls.
-fn counted<B: Workbench>(
-    subject: &Subject<B>,
-    mappings: u64,
-) -> (FaultInject<B>, [Region<FaultInject<B>>; 2]) {
+fn counted<B: TestKit>(subject: &Subject<B>, mappings: u64) -> (FaultInject<B>, [Region<FaultInject<B>>; 2]) {
     let backend = FaultInject::new(subject.backend.clone());
     let regions = SEEDS.map(|seed| {
         let builder = Region::builder(&backend).on(subject.device);
@@ -77,7 +74,7 @@ fn counted<B: Workbench>(
     (backend, regions)
 }
 
-fn a_failed_wait_changes_nothing<B: Workbench>(subject: &Subject<B>) {
+fn a_failed_wait_changes_nothing<B: TestKit>(subject: &Subject<B>) {
     let (backend, [mut one, mut other]) = counted(subject, 2);
     backend.fail(0, 1);
     let error = one.swap_all(&mut other, idle()).unwrap_err();
@@ -88,7 +85,7 @@ fn a_failed_wait_changes_nothing<B: Workbench>(subject: &Subject<B>) {
     }
 }
 
-fn the_users_of_both_are_waited_for<B: Workbench>(subject: &Subject<B>) {
+fn the_users_of_both_are_waited_for<B: TestKit>(subject: &Subject<B>) {
     let (a, b) = subject.two_devices();
     let backend = FaultInject::new(subject.backend.clone());
     // Where the memory has come from does not matter: the second region is open to its peer alone.
@@ -116,7 +113,7 @@ fn the_users_of_both_are_waited_for<B: Workbench>(subject: &Subject<B>) {
 }
 
 #[allow(unsafe_code)]
-fn few_calls<B: Workbench>(subject: &Subject<B>) {
+fn few_calls<B: TestKit>(subject: &Subject<B>) {
     for mappings in [1, 4] {
         let (backend, [mut one, mut other]) = counted(subject, mappings);
         let unmaps = if subject.backend.unmaps_runs() { 2 } else { 2 * mappings };

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::{Subject, or_skip, skip};
 use gpu_vmm_core::{Access, Bytes, Detail, Location, Operation, PhysicalMemory, Placement, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "swap":
     /// Parts that are empty, misaligned, outside, not mapped or not whole are refused for either region.
@@ -24,12 +24,12 @@ cases! { "swap":
 
 /// Both regions have what they were filled with.
 #[track_caller]
-fn unchanged<B: Workbench>(subject: &Subject<B>, one: &Region<B>, other: &Region<B>) {
+fn unchanged<B: TestKit>(subject: &Subject<B>, one: &Region<B>, other: &Region<B>) {
     subject.check(one, Bytes(0), one.end(), SEEDS[0]);
     subject.check(other, Bytes(0), other.end(), SEEDS[1]);
 }
 
-fn bad_parts<B: Workbench>(subject: &Subject<B>) {
+fn bad_parts<B: TestKit>(subject: &Subject<B>) {
     let mut one = filled(subject, &[2, 1], SEEDS[0]);
     let mut other = filled(subject, &[1, 2], SEEDS[1]);
     let g = |count| subject.granules(count);
@@ -54,7 +54,7 @@ fn bad_parts<B: Workbench>(subject: &Subject<B>) {
     one.swap(g(0), &mut other, g(1), g(2), idle()).unwrap();
 }
 
-fn holes_must_be_the_same<B: Workbench>(subject: &Subject<B>) {
+fn holes_must_be_the_same<B: TestKit>(subject: &Subject<B>) {
     let mut one = filled(subject, &[1, 1, 1], SEEDS[0]);
     let mut other = filled(subject, &[2], SEEDS[1]);
     let mut none = subject.space(3).build().unwrap();
@@ -70,7 +70,7 @@ fn holes_must_be_the_same<B: Workbench>(subject: &Subject<B>) {
     subject.check(&one, Bytes(0), one.end(), SEEDS[0]);
 }
 
-fn unequal_access_under_one_mapping<B: Workbench>(subject: &Subject<B>) {
+fn unequal_access_under_one_mapping<B: TestKit>(subject: &Subject<B>) {
     let mut one = filled(subject, &[1, 1, 1], SEEDS[0]);
     let mut other = filled(subject, &[1, 2], SEEDS[1]);
     let (g, device) = (|count| subject.granules(count), subject.device);
@@ -87,7 +87,7 @@ fn unequal_access_under_one_mapping<B: Workbench>(subject: &Subject<B>) {
     subject.check(&one, Bytes(0), g(3), SEEDS[1]);
 }
 
-fn over_a_border<B: Workbench>(subject: &Subject<B>) {
+fn over_a_border<B: TestKit>(subject: &Subject<B>) {
     let at = Placement::Exact(subject.hole(64));
     let mut one = subject.region(1).at(at).extend_by(subject.unit()).build().unwrap();
     for units in [1, 2] {
@@ -107,7 +107,7 @@ fn over_a_border<B: Workbench>(subject: &Subject<B>) {
     unchanged(subject, &one, &other);
 }
 
-fn larger_granularity<B: Workbench>(subject: &Subject<B>) {
+fn larger_granularity<B: TestKit>(subject: &Subject<B>) {
     let properties = subject.properties().located(Location::Host);
     let large = or_skip(subject.backend.granularity_of(Operation::QueryGranularity, &properties)).bytes();
     if large <= subject.granularity() {
@@ -132,7 +132,7 @@ fn larger_granularity<B: Workbench>(subject: &Subject<B>) {
     unchanged(subject, &one, &other);
 }
 
-fn another_backends_region<B: Workbench>(subject: &Subject<B>) {
+fn another_backends_region<B: TestKit>(subject: &Subject<B>) {
     let Some(foreign) = subject.target.foreign() else { skip("there is no second backend") };
     let mut one = filled(subject, &[1], SEEDS[0]);
     let mut other = Region::builder(&foreign).reserve(foreign.reservation_unit().bytes()).build().unwrap();

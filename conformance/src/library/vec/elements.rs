@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::refused;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Detail};
-use gpu_vmm_testkit::{Workbench, write_pattern_words};
+use gpu_vmm_testkit::{TestKit, write_pattern_words};
 
 cases! { "vec":
     /// Elements that were added one by one are read back in their order.
@@ -26,7 +26,7 @@ cases! { "vec":
     counts_that_do_not_fit,
 }
 
-fn push_and_read_back<B: Workbench>(subject: &Subject<B>) {
+fn push_and_read_back<B: TestKit>(subject: &Subject<B>) {
     let mut numbers = empty::<u64, B>(subject, 1);
     assert!(numbers.is_empty());
     assert!(numbers.to_vec().unwrap().is_empty());
@@ -37,7 +37,7 @@ fn push_and_read_back<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(numbers.to_vec().unwrap(), (0..100).map(|number| number * 3).collect::<Vec<u64>>());
 }
 
-fn extend_and_resize<B: Workbench>(subject: &Subject<B>) {
+fn extend_and_resize<B: TestKit>(subject: &Subject<B>) {
     let mut numbers = empty::<u32, B>(subject, 4);
     numbers.extend_from_slice(&[]).unwrap();
     assert_eq!(numbers.capacity(), 0);
@@ -51,7 +51,7 @@ fn extend_and_resize<B: Workbench>(subject: &Subject<B>) {
     assert!(numbers.to_vec().unwrap() == expected);
 }
 
-fn cut_and_made_longer<B: Workbench>(subject: &Subject<B>) {
+fn cut_and_made_longer<B: TestKit>(subject: &Subject<B>) {
     let mut numbers = empty::<u16, B>(subject, 1);
     numbers.resize(10, 0x1234).unwrap();
     numbers.resize(6, 0x9999).unwrap();
@@ -64,7 +64,7 @@ fn cut_and_made_longer<B: Workbench>(subject: &Subject<B>) {
     );
 }
 
-fn by_index<B: Workbench>(subject: &Subject<B>) {
+fn by_index<B: TestKit>(subject: &Subject<B>) {
     let mut numbers = empty::<u16, B>(subject, 1);
     numbers.extend_from_slice(&[5, 6, 7]).unwrap();
     numbers.write(1, &[8]).unwrap();
@@ -80,7 +80,7 @@ fn by_index<B: Workbench>(subject: &Subject<B>) {
     refused!(numbers.read(2, &mut two), Detail::NoSuchElement { .. }, 3);
 }
 
-fn kernels_see_the_elements<B: Workbench>(subject: &Subject<B>) {
+fn kernels_see_the_elements<B: TestKit>(subject: &Subject<B>) {
     let mut words = empty::<u64, B>(subject, 3);
     let mut pattern = vec![0; count::<u64, B>(subject, 2) + 100];
     write_pattern_words(&mut pattern, 1, 0);
@@ -98,7 +98,7 @@ fn kernels_see_the_elements<B: Workbench>(subject: &Subject<B>) {
     assert!(back == pattern);
 }
 
-fn odd_elements<B: Workbench>(subject: &Subject<B>) {
+fn odd_elements<B: TestKit>(subject: &Subject<B>) {
     // Twelve bytes do not divide a granule.
     let mut points = empty::<[f32; 3], B>(subject, 4);
     let inside = count::<[f32; 3], B>(subject, 1);
@@ -111,8 +111,8 @@ fn odd_elements<B: Workbench>(subject: &Subject<B>) {
     assert!(points.region().end() > subject.granularity());
 }
 
-fn types<B: Workbench>(subject: &Subject<B>) {
-    fn back<T: bytemuck::Pod, B: Workbench>(subject: &Subject<B>, values: &[T]) -> Vec<u8> {
+fn types<B: TestKit>(subject: &Subject<B>) {
+    fn back<T: bytemuck::Pod, B: TestKit>(subject: &Subject<B>, values: &[T]) -> Vec<u8> {
         let mut vector = empty::<T, B>(subject, 1);
         vector.extend_from_slice(values).unwrap();
         let all = vector.to_vec().unwrap();
@@ -128,7 +128,7 @@ fn types<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(back(subject, &[u128::MAX - 7]), (u128::MAX - 7).to_ne_bytes());
 }
 
-fn counts_that_do_not_fit<B: Workbench>(subject: &Subject<B>) {
+fn counts_that_do_not_fit<B: TestKit>(subject: &Subject<B>) {
     let mut numbers = empty::<u64, B>(subject, 1);
     for count in [usize::MAX, usize::MAX / 8 + 1] {
         refused!(numbers.reserve(count), Detail::TooManyElements { .. });

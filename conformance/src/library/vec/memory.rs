@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
 use gpu_vmm_core::{Access, Bytes, Detail, DeviceVec, GrowthKind, Operation, Placement, Region};
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 cases! { "vec":
     /// A vector that grows twenty times keeps its address and its elements.
@@ -34,7 +34,7 @@ cases! { "vec":
     read_only,
 }
 
-fn the_address_is_stable<B: Workbench>(subject: &Subject<B>) {
+fn the_address_is_stable<B: TestKit>(subject: &Subject<B>) {
     let mut numbers = empty::<u32, B>(subject, 16);
     let pointer = numbers.as_device_ptr();
     let chunk: Vec<u32> = (0..).take(count::<u32, B>(subject, 1) / 2).collect();
@@ -47,7 +47,7 @@ fn the_address_is_stable<B: Workbench>(subject: &Subject<B>) {
     assert!(back.chunks(chunk.len()).all(|part| part == chunk));
 }
 
-fn truncate_and_shrink<B: Workbench>(subject: &Subject<B>) {
+fn truncate_and_shrink<B: TestKit>(subject: &Subject<B>) {
     let mut bytes = empty::<u8, B>(subject, 18);
     for granules in 1..=16 {
         bytes.resize(count::<u8, B>(subject, granules), granules as u8).unwrap();
@@ -66,7 +66,7 @@ fn truncate_and_shrink<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(bytes.to_vec().unwrap(), [1]);
 }
 
-fn small_additions_take_few_steps<B: Workbench>(subject: &Subject<B>) {
+fn small_additions_take_few_steps<B: TestKit>(subject: &Subject<B>) {
     let mut bytes = empty::<u8, B>(subject, 100);
     let part = vec![7; subject.granularity().0 as usize / 2];
     for _ in 0..128 {
@@ -78,7 +78,7 @@ fn small_additions_take_few_steps<B: Workbench>(subject: &Subject<B>) {
     assert!(bytes.capacity() <= count::<u8, B>(subject, 64 + 64 / 8 + 1), "{}", bytes.capacity());
 }
 
-fn reserved_beforehand<B: Workbench>(subject: &Subject<B>) {
+fn reserved_beforehand<B: TestKit>(subject: &Subject<B>) {
     let mut numbers = empty::<u64, B>(subject, 8);
     numbers.reserve(count::<u64, B>(subject, 5)).unwrap();
     assert_eq!((numbers.len(), numbers.capacity()), (0, count::<u64, B>(subject, 5)));
@@ -91,14 +91,14 @@ fn reserved_beforehand<B: Workbench>(subject: &Subject<B>) {
 }
 
 /// A vector on so many units of addresses, behind which nothing is free.
-fn walled<B: Workbench>(subject: &Subject<B>, units: u64) -> (DeviceVec<u8, B>, Region<B>) {
+fn walled<B: TestKit>(subject: &Subject<B>, units: u64) -> (DeviceVec<u8, B>, Region<B>) {
     let base = subject.hole(units + 6);
     let bytes = DeviceVec::build(subject.region(units).at(Placement::Exact(base))).unwrap();
     let wall = Placement::Exact(base + subject.units(units));
     (bytes, subject.region(1).at(wall).build().unwrap())
 }
 
-fn full<B: Workbench>(subject: &Subject<B>) {
+fn full<B: TestKit>(subject: &Subject<B>) {
     let (mut bytes, _wall) = walled(subject, 2);
     let all = subject.units(2).0 as usize;
     bytes.resize(all, 1).unwrap();
@@ -108,7 +108,7 @@ fn full<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(bytes.get(all - 1).unwrap(), 1);
 }
 
-fn just_enough_where_more_is_not_to_be_had<B: Workbench>(subject: &Subject<B>) {
+fn just_enough_where_more_is_not_to_be_had<B: TestKit>(subject: &Subject<B>) {
     // One granule is needed, and an eighth of what is there would end behind the wall.
     let units = 32 * subject.granularity().0 / subject.unit().0;
     let (mut bytes, _wall) = walled(subject, units);
@@ -118,7 +118,7 @@ fn just_enough_where_more_is_not_to_be_had<B: Workbench>(subject: &Subject<B>) {
     assert_eq!((bytes.capacity(), bytes.get(most).unwrap()), (all, 2));
 }
 
-fn filled_and_no_further<B: Workbench>(subject: &Subject<B>) {
+fn filled_and_no_further<B: TestKit>(subject: &Subject<B>) {
     // Values whose bytes differ are copied from a buffer of 4 MiB.
     let (long, short) = ((9 << 20) / 4, (4 << 20) / 4 + 100);
     let mut numbers = empty::<u32, B>(subject, (10 << 20) / subject.granularity().0 + 1);
@@ -131,7 +131,7 @@ fn filled_and_no_further<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(around, [0x0506_0708, 0x0102_0304], "the last element, and what was behind it before");
 }
 
-fn moves_where_it_may<B: Workbench>(subject: &Subject<B>) {
+fn moves_where_it_may<B: TestKit>(subject: &Subject<B>) {
     let (bytes, _wall) = walled(subject, 2);
     let mut bytes = bytes.movable();
     bytes.resize(subject.units(2).0 as usize, 1).unwrap();
@@ -142,7 +142,7 @@ fn moves_where_it_may<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(bytes.get(bytes.len() - 1).unwrap(), 2);
 }
 
-fn over_the_end_of_its_reservation<B: Workbench>(subject: &Subject<B>) {
+fn over_the_end_of_its_reservation<B: TestKit>(subject: &Subject<B>) {
     let at = Placement::Exact(subject.hole(16));
     let mut bytes = DeviceVec::<u8, B>::build(subject.region(1).at(at)).unwrap();
     let pointer = bytes.as_device_ptr();
@@ -155,7 +155,7 @@ fn over_the_end_of_its_reservation<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(around, [1, 2, 3, 4]);
 }
 
-fn on_all_addresses<B: Workbench>(subject: &Subject<B>) {
+fn on_all_addresses<B: TestKit>(subject: &Subject<B>) {
     let free = subject.free();
     let mut bytes = DeviceVec::<u8, B>::new(&subject.backend, subject.device).unwrap();
     let total = subject.backend.device(Operation::QueryDevice, subject.device).unwrap().total_memory;
@@ -165,7 +165,7 @@ fn on_all_addresses<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(bytes.region().mapping_at(Bytes(0)).unwrap().memory.device(), subject.device);
 }
 
-fn taken_out_and_given_back<B: Workbench>(subject: &Subject<B>) {
+fn taken_out_and_given_back<B: TestKit>(subject: &Subject<B>) {
     let before = subject.free();
     let mut numbers = empty::<u32, B>(subject, 4);
     numbers.extend_from_slice(&[1, 2, 3]).unwrap();
@@ -181,7 +181,7 @@ fn taken_out_and_given_back<B: Workbench>(subject: &Subject<B>) {
     assert_eq!(subject.free(), before);
 }
 
-fn read_only<B: Workbench>(subject: &Subject<B>) {
+fn read_only<B: TestKit>(subject: &Subject<B>) {
     let builder = subject.space(2).access(subject.device, Access::Read);
     let mut numbers = DeviceVec::<u32, B>::build(builder).unwrap();
     refused!(numbers.push(1), Detail::NoAccess { have: Access::Read, .. });

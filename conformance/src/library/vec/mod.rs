@@ -11,19 +11,19 @@ mod memory;
 use crate::case::Case;
 use crate::subject::Subject;
 use gpu_vmm_core::DeviceVec;
-use gpu_vmm_testkit::Workbench;
+use gpu_vmm_testkit::TestKit;
 
 /// The cases of this group.
-pub(crate) fn cases<B: Workbench>() -> Vec<Case<B>> {
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [elements::cases(), memory::cases()].concat()
 }
 
 /// An empty vector with addresses for so many granules.
-fn empty<T: bytemuck::Pod, B: Workbench>(subject: &Subject<B>, granules: u64) -> DeviceVec<T, B> {
+fn empty<T: bytemuck::Pod, B: TestKit>(subject: &Subject<B>, granules: u64) -> DeviceVec<T, B> {
     DeviceVec::build(subject.space(granules)).unwrap()
 }
 
 /// As many elements as fill so many granules.
-fn count<T, B: Workbench>(subject: &Subject<B>, granules: u64) -> usize {
+fn count<T, B: TestKit>(subject: &Subject<B>, granules: u64) -> usize {
     subject.granules(granules).0 as usize / size_of::<T>()
 }

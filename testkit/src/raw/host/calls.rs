@@ -3,7 +3,7 @@
 use super::{Host, at, code, device, excluded};
 use crate::raw::Calls;
 use crate::raw::abi::{self, AccessDesc, Code, Location, Prop};
-use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::testkit::TestKit;
 use gpu_vmm_core::{
     Access, Address, Alignment, Bytes, Detail, DeviceId, Grant, Granularity, Handle, Operation, Properties,
     Reservation,
@@ -39,7 +39,7 @@ fn no_flags(flags: u64) {
 
 // SAFETY comments below: "checked" is what was asked of the numbers just before; "refused" is what the host backend
 // documents that it refuses by itself, whatever its caller has promised.
-impl<B: Workbench> Calls for Host<B> {
+impl<B: TestKit> Calls for Host<B> {
     unsafe fn address_reserve(
         &self,
         address: *mut u64,

@@ -8,13 +8,13 @@ mod calls;
 
 use crate::raw::abi::{self, Code, Location};
 use crate::raw::{Driver, ImportBy, missing};
-use gpu_vmm_core::testkit::Workbench;
+use gpu_vmm_core::testkit::TestKit;
 use gpu_vmm_core::{Address, Bytes, Detail, DeviceId, Error, Pinned, Reservation, Vendor};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub(crate) struct Host<B: Workbench> {
+pub(crate) struct Host<B: TestKit> {
     backend: B,
     /// The device that was made current.
     current: AtomicU32,
@@ -22,7 +22,7 @@ pub(crate) struct Host<B: Workbench> {
 }
 
 /// What the numbers stand for that were given out.
-struct Books<B: Workbench> {
+struct Books<B: TestKit> {
     reservations: BTreeMap<u64, B::Reservation>,
     handles: BTreeMap<u64, B::Handle>,
     /// Where each mapping begins, and how long it is.
@@ -61,7 +61,7 @@ fn device(location: Location) -> DeviceId {
     }
 }
 
-impl<B: Workbench> Host<B> {
+impl<B: TestKit> Host<B> {
     pub(crate) fn new(backend: B, device: DeviceId) -> Self {
         let books = Books {
             reservations: BTreeMap::new(),
@@ -100,7 +100,7 @@ impl<B: Workbench> Host<B> {
 }
 
 /// The reservation that an address lies in, and how far.
-fn at<B: Workbench>(
+fn at<B: TestKit>(
     reservations: &mut BTreeMap<u64, B::Reservation>,
     address: u64,
 ) -> (&mut B::Reservation, Bytes) {
@@ -112,7 +112,7 @@ fn at<B: Workbench>(
     }
 }
 
-impl<B: Workbench> Books<B> {
+impl<B: TestKit> Books<B> {
     fn handle(&self, handle: u64) -> &B::Handle {
         self.handles.get(&handle).unwrap_or_else(|| excluded("a handle is a value, and released once"))
     }
@@ -129,7 +129,7 @@ impl<B: Workbench> Books<B> {
     }
 }
 
-impl<B: Workbench> Driver for Host<B> {
+impl<B: TestKit> Driver for Host<B> {
     fn vendor(&self) -> Vendor {
         Vendor::Host
     }

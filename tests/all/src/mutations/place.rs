@@ -5,7 +5,7 @@ use crate::layout::Layout;
 use crate::process::{self, Ended};
 use crate::runtime::Runtime;
 use crate::trouble::{Answer, Doing, Trouble};
-use crate::{cargo, standin, suites};
+use crate::{cargo, fake_driver, suites};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -72,8 +72,8 @@ impl<'a> Place<'a> {
             On::Host | On::Loom | On::Shuttle => Driver::Host,
             On::Hip(major) => Driver::Hip(hip(layout, major)?, layout.simulator()),
             On::Cuda => {
-                standin::set_up(layout)?;
-                Driver::Cuda(layout.cuda_standin())
+                fake_driver::set_up(layout)?;
+                Driver::Cuda(layout.fake_cuda())
             }
         };
         let Runner { copy, build, .. } = runner;
@@ -120,7 +120,7 @@ impl<'a> Place<'a> {
             }
             Driver::Cuda(folder) => {
                 let mut command = Command::new(&self.program);
-                standin::prepare(&mut command, folder, GPUS);
+                fake_driver::prepare(&mut command, folder, GPUS);
                 command
             }
             Driver::Host => {

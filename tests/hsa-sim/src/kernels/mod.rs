@@ -8,7 +8,7 @@
 //!
 //! | kernel | parameters, 64 bits each | what it does |
 //! |---|---|---|
-//! | `gpu_vmm_write_pattern` | words, count, seed | writes the workbench's pattern |
+//! | `gpu_vmm_write_pattern` | words, count, seed | writes the test kit's pattern |
 //! | `gpu_vmm_count_wrong` | words, count, seed, counted | adds the number of words it looked at to `counted[0]`, of those that differ to `counted[1]` |
 //! | `gpu_vmm_walk_list` | node, most, walked | follows a list and writes how many nodes it met and their sum to `walked` |
 //! | `gpu_vmm_fill` | words, count, value | writes one value to all words |

@@ -1,4 +1,4 @@
-//! The workbench's kernels: `backend-hip/src/kernels.hip`, and `backend-cuda/src/kernels.ptx`, which do the same.
+//! The test kit's kernels: `backend-hip/src/kernels.hip`, and `backend-cuda/src/kernels.ptx`, which do the same.
 
 use super::Known;
 use super::arguments::Arguments;

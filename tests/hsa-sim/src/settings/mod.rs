@@ -12,9 +12,9 @@ use std::time::Duration;
 pub(crate) const PREFIX: &str = "HSA_SIM_";
 
 /// More GPUs than this have no place in the tables.
-pub(crate) const MOST_GPUS: usize = 8;
+pub(crate) const MAX_GPUS: usize = 8;
 /// The CPU, and the GPUs.
-pub(crate) const AGENTS: usize = MOST_GPUS + 1;
+pub(crate) const AGENTS: usize = MAX_GPUS + 1;
 
 /// The settings; `README.md` has them in words.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! From the text of a variable to a setting, or to what is wrong with it.
 
-use super::{Failure, MOST_GPUS, PREFIX, Settings};
+use super::{Failure, MAX_GPUS, PREFIX, Settings};
 use crate::abi::Status;
 use crate::calls;
 use gpu_vmm_test_settings::{Times, either, items, number, switch, unknown, with_unit};
@@ -13,7 +13,7 @@ impl Settings {
     /// Takes one setting by its name without the prefix.
     pub(super) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
-            "GPUS" => self.gpus = number(value, 0, MOST_GPUS)?,
+            "GPUS" => self.gpus = number(value, 0, MAX_GPUS)?,
             "GFX" => self.gfx = instruction_set(value)?,
             "MEM_MB" => self.memory = number::<usize>(value, 1, 1 << 30)? << 20,
             "GRANULE" => self.granule = granule(value)?,

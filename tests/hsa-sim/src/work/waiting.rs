@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// A program may write to a signal's memory without telling, so one looks again after this, and then again whenever twice
 /// the time has gone.
 const PATIENCE: Duration = Duration::from_millis(2);
-const MOST_PATIENCE: Duration = Duration::from_millis(64);
+const MAX_PATIENCE: Duration = Duration::from_millis(64);
 
 struct Sleeper {
     thread: Thread,
@@ -54,7 +54,7 @@ pub(crate) fn wait_until<T>(
         if result.is_none() {
             let left = end.map_or(patience, |end| end.saturating_duration_since(Instant::now()));
             thread::park_timeout(patience.min(left));
-            patience = (patience * 2).min(MOST_PATIENCE);
+            patience = (patience * 2).min(MAX_PATIENCE);
         }
         sleepers().retain(|sleeper| sleeper.thread.id() != this.id());
         if let Some(result) = result {

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{File, Pages};
 
-/// Where the contents of suspended regions are kept, by the user's choice. Made ahead of need; clones are the same stash,
+/// Where the contents of suspended regions are kept, by the user's choice. Made ahead of need; clones are the same store,
 /// and several regions can have their contents in it at once, from several threads.
 ///
 /// | | where contents are | how they get there |
@@ -36,9 +36,9 @@ use store::{File, Pages};
 /// # use gpu_vmm_core::{Backend, Bytes, WaitFor, Region, Result, StagingRing, BackingStore};
 /// # fn example<B: Backend>(backend: &B, weights: &mut Region<B>, cache: &mut Region<B>) -> Result<()> {
 /// // Once, when the process starts: pinning is slow.
-/// let stash = BackingStore::pageable(StagingRing::new(backend, 2, StagingRing::<B>::CHUNK)?);
+/// let store = BackingStore::pageable(StagingRing::new(backend, 2, StagingRing::<B>::CHUNK)?);
 /// // The process goes to sleep.
-/// weights.suspend(&stash, WaitFor::all_devices())?;
+/// weights.suspend(&store, WaitFor::all_devices())?;
 /// cache.suspend(&BackingStore::nothing(), WaitFor::all_devices())?;
 /// // And wakes: at the same addresses, with the same access.
 /// weights.resume()?;
@@ -109,14 +109,14 @@ impl<B: Backend> BackingStore<B> {
     }
 
     /// Ordinary memory, taken from the system when a region is suspended and given back to it at the resume. Contents go
-    /// through the ring, which other stashes may use too.
+    /// through the ring, which other stores may use too.
     #[must_use]
     pub fn pageable(ring: impl Into<Arc<StagingRing<B>>>) -> Self {
         Self(Kind::Pageable(ring.into()))
     }
 
     /// A file for each suspended region in this directory. It is there without a name, so that it goes with the process at
-    /// the latest. Contents go through the ring, which other stashes may use too. A suspend returns when the disk has them.
+    /// the latest. Contents go through the ring, which other stores may use too. A suspend returns when the disk has them.
     #[must_use]
     pub fn file(directory: impl Into<PathBuf>, ring: impl Into<Arc<StagingRing<B>>>) -> Self {
         Self(Kind::File(directory.into().into(), ring.into()))
@@ -139,14 +139,14 @@ impl<B: Backend> BackingStore<B> {
         }
     }
 
-    /// How many bytes of contents a [pinned](BackingStore::pinned) stash has room for in all; the others have no such limit.
+    /// How many bytes of contents a [pinned](BackingStore::pinned) store has room for in all; the others have no such limit.
     #[must_use]
     pub fn capacity(&self) -> Option<Bytes> {
         let Kind::Pinned(_, locked) = &self.0 else { return None };
         Some(locked.capacity())
     }
 
-    /// How many more bytes of contents a [pinned](BackingStore::pinned) stash has room for now.
+    /// How many more bytes of contents a [pinned](BackingStore::pinned) store has room for now.
     #[must_use]
     pub fn free(&self) -> Option<Bytes> {
         let Kind::Pinned(_, locked) = &self.0 else { return None };

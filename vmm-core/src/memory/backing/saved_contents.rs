@@ -1,4 +1,4 @@
-//! One region's contents in a stash, on their way there and back.
+//! One region's contents in a store, on their way there and back.
 #![allow(unsafe_code)]
 
 use super::BackingKind;
@@ -57,14 +57,14 @@ impl<B: Backend> SavedContents<B> {
     pub(crate) fn fetch(&self, backend: &B, segments: &[Segment]) -> Result<()> {
         match &self.place {
             Place::Locked(room) => {
-                let mut lanes = CopyStreams::default();
+                let mut copy_streams = CopyStreams::default();
                 let queued = each_run(room, Bytes::ZERO, segments, |to, from| {
-                    let lane = lanes.of(backend, from.device)?;
+                    let copy_stream = copy_streams.of(backend, from.device)?;
                     // SAFETY: the segment is as the caller says; the room is this one's alone, and what is queued has ended
-                    // when the lanes are finished or dropped.
-                    unsafe { lane.copy_to_host(to, from.address, from.length) }
+                    // when the copy streams are finished or dropped.
+                    unsafe { copy_stream.copy_to_host(to, from.address, from.length) }
                 });
-                lanes.finish(queued)
+                copy_streams.finish(queued)
             }
             Place::Stored(ring, store) => {
                 // SAFETY: the segments are as the caller says.
@@ -81,16 +81,16 @@ impl<B: Backend> SavedContents<B> {
     pub(crate) fn send(&self, backend: &B, mut batches: impl Iterator<Item = Result<Batch>>) -> Result<()> {
         match &self.place {
             Place::Locked(room) => {
-                let mut lanes = CopyStreams::default();
+                let mut copy_streams = CopyStreams::default();
                 let queued = batches.try_for_each(|batch| {
                     let Batch { from, segments } = batch?;
                     each_run(room, from, &segments, |from, to| {
-                        let lane = lanes.of(backend, to.device)?;
+                        let copy_stream = copy_streams.of(backend, to.device)?;
                         // SAFETY: as above, for writing.
-                        unsafe { lane.copy_from_host(to.address, from, to.length) }
+                        unsafe { copy_stream.copy_from_host(to.address, from, to.length) }
                     })
                 });
-                lanes.finish(queued)
+                copy_streams.finish(queued)
             }
             Place::Stored(ring, store) => beside(batches, |Batch { from, segments }| {
                 let read = |at, bytes: &mut [u8]| store.read(from + at, bytes).map(|()| ChunkContents::Bytes);

@@ -78,8 +78,8 @@ impl<B: Backend> SharedRegion<B> {
     /// # Errors
     ///
     /// [`Detail::Exported`] while a tensor of the region exists; those of [`Region::suspend`]; [`Detail::Forked`].
-    pub fn suspend(&self, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
-        self.lock_unexported(Operation::Suspend)?.suspend(stash, done)
+    pub fn suspend(&self, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
+        self.lock_unexported(Operation::Suspend)?.suspend(store, done)
     }
 
     /// Suspends although tensors of the region may exist. They can be used again after [`SharedRegion::resume`]; until then
@@ -88,8 +88,8 @@ impl<B: Backend> SharedRegion<B> {
     /// # Errors
     ///
     /// Those of [`Region::suspend`]; [`Detail::Forked`].
-    pub fn suspend_exported(&self, stash: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
-        self.lock(Operation::Suspend)?.suspend(stash, done)
+    pub fn suspend_exported(&self, store: &BackingStore<B>, done: WaitFor<'_>) -> Result<Suspended> {
+        self.lock(Operation::Suspend)?.suspend(store, done)
     }
 
     /// Brings memory and contents back, at the same address: [`Region::resume`].

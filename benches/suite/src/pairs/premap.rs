@@ -1,0 +1,82 @@
+//! A step of growth that a thread has mapped ahead, beside one of the same size on demand, with some other work of the caller's
+//! between two steps. Where there is none, the driver is slower than the growth, and steps are not foreseen any more.
+
+use crate::scene::{Plan, Scene, nothing_runs};
+use crate::stop::Answer;
+use crate::turns::{Turn, timed};
+use gpu_vmm_core::{Bytes, Operation};
+use gpu_vmm_pool::{GrowingRegion, Premap, PremapThread};
+use gpu_vmm_testkit::TestKit;
+use std::time::{Duration, Instant};
+
+/// How many steps are mapped ahead.
+const AHEAD: u64 = 8;
+
+/// What the caller does between two steps, in microseconds, and how many steps. After 1.2 s the thread sleeps.
+const WAITS: [(u64, usize); 5] = [(0, 500), (300, 500), (2_000, 300), (20_000, 30), (1_200_000, 3)];
+
+pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
+    let granule = scene.backend.device(Operation::QueryDevice, scene.device)?.granularity.bytes();
+    for (step, waits) in
+        [(Bytes::mib(2).max(granule), &WAITS[..]), (Bytes::mib(32).max(granule), &WAITS[..4])]
+    {
+        // Both grow to as much before they are emptied, and one of them has more mapped ahead.
+        let by = Bytes(step.0 * AHEAD);
+        let space = scene.fitting(3, by, Bytes::gib(2))?;
+        for (wait, turns) in waits {
+            grow(scene, (step, by, space), Duration::from_micros(*wait), *turns)?;
+        }
+    }
+    Ok(())
+}
+
+fn grow<B: TestKit, A: TestKit>(
+    scene: &mut Scene<'_, B, A>,
+    (step, by, space): (Bytes, Bytes, Bytes),
+    wait: Duration,
+    turns: usize,
+) -> Answer {
+    let thread = PremapThread::start(by)?;
+    let mut plain = scene.room(space + by)?;
+    let growing = GrowingRegion::new(scene.room(space + by)?, Premap { by, step }, &thread);
+    begin(&growing, step)?;
+    let ours = || {
+        if growing.end() >= space {
+            growing.shrink_to(Bytes::ZERO, nothing_runs())?;
+            begin(&growing, step)?;
+        }
+        then(wait, || Ok(growing.grow_to(growing.end() + step).map(drop)?))
+    };
+    let on_demand = || {
+        if plain.end() >= space {
+            plain.shrink_to(Bytes::ZERO, nothing_runs())?;
+        }
+        then(wait, || Ok(plain.grow_to(plain.end() + step).map(drop)?))
+    };
+    let what = format!("{step} each {wait:?}, {AHEAD} steps ahead");
+    scene.compare(what, "on demand, by gpu-vmm", Plan::turns(turns), ours, on_demand)?;
+    Ok(plain.close(nothing_runs())?)
+}
+
+/// Lets the thread map ahead of a first step.
+fn begin<B: TestKit>(growing: &GrowingRegion<B>, step: Bytes) -> Answer {
+    growing.grow_to(step)?;
+    while growing.premapped() < growing.premap().by {
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+/// How long a step takes; what the caller does behind it is not counted: it computes, or waits for a device.
+fn then(wait: Duration, step: impl FnOnce() -> Answer) -> Answer<Turn<(), 1>> {
+    let turn = timed(step)?;
+    if wait > Duration::from_millis(5) {
+        std::thread::sleep(wait);
+        return Ok(turn);
+    }
+    let start = Instant::now();
+    while start.elapsed() < wait {
+        std::hint::spin_loop();
+    }
+    Ok(turn)
+}

@@ -1,0 +1,167 @@
+//! What growth finds, and what it leaves.
+
+use super::{by, check, grow, growing, is_ready, settled, thread, write};
+use crate::case::cases;
+use crate::library::tools::{idle, refused};
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, Detail, GrowthKind, Region};
+use gpu_vmm_pool::{GrowingRegion, PremapOutcome};
+use gpu_vmm_testkit::{FaultInject, TestKit};
+
+cases! { "premap":
+    /// A step of growth into what is mapped ahead succeeds though every driver call would fail.
+    a_foreseen_step_calls_no_driver,
+    /// A step that goes beyond what is mapped maps what is missing, at the same address, and says so.
+    an_unforeseen_step_maps_itself,
+    /// Step after step the address and the bytes are the same, and in the end nearly all steps were foreseen.
+    many_steps,
+    /// A size that the region has already changes nothing.
+    a_size_that_is_there_already,
+    /// A size of zero, one beyond the address space, and one behind which the addresses are taken are refused.
+    sizes_that_cannot_be,
+    /// Growth beyond the reservation extends it, as that of any region does.
+    beyond_the_reservation,
+    /// Who grows while somebody has the region waits for it, and is told.
+    waits_for_whoever_has_the_region,
+    /// Threads that grow one region at once each get what they asked for, and the end is the largest.
+    many_threads_grow_one_region,
+}
+
+fn a_foreseen_step_calls_no_driver<B: TestKit>(subject: &Subject<B>) {
+    let (backend, thread) = (FaultInject::new(subject.backend.clone()), thread());
+    let space = Region::builder(&backend).on(subject.device).reserve(subject.granules(16)).build().unwrap();
+    // Until all of it is used, there is no room for another step.
+    let region = GrowingRegion::new(space, by(subject, 4, 4), &thread);
+    assert_eq!(settled(&region, &thread), subject.granules(4));
+    backend.fail(0, u64::MAX);
+    for granules in 1..=3 {
+        let before = region.end();
+        let grown = region.grow_to(subject.granules(granules) - Bytes(1)).unwrap();
+        assert!(is_ready(&grown.outcome), "{grown:?}");
+        let growth = grown.growth;
+        assert_eq!((growth.how, growth.address), (GrowthKind::Within, region.address()));
+        assert_eq!((growth.added, growth.end), (subject.granules(1), before + subject.granules(1)));
+        assert_eq!(region.end(), growth.end);
+    }
+    assert_eq!(backend.stop(), 0, "driver calls");
+    let mut inside = region.lock().unwrap();
+    inside.fill(Bytes(0), region.end(), 1).unwrap();
+    assert_eq!(inside.end(), subject.granules(4));
+}
+
+fn an_unforeseen_step_maps_itself<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let region = growing(subject, by(subject, 2, 2), &thread);
+    let address = region.address();
+    let grown = region.grow_to(subject.granules(7)).unwrap();
+    assert!(matches!(grown.outcome, PremapOutcome::Not(None)), "{grown:?}");
+    assert_eq!((grown.growth.added, grown.growth.address), (subject.granules(7), address));
+    assert_eq!(region.end(), subject.granules(7));
+    write(subject, &region, 3);
+    check(subject, &region, subject.granules(7), 3);
+    assert_eq!(settled(&region, &thread), subject.granules(2), "it is mapped ahead again");
+    assert!(is_ready(&grow(subject, &region, 9)));
+}
+
+fn many_steps<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let region = growing(subject, by(subject, 8, 2), &thread);
+    let address = region.address();
+    let mut ready = 0;
+    for granules in 1..=64 {
+        let from = region.end();
+        ready += u32::from(is_ready(&grow(subject, &region, granules)));
+        let length = subject.granules(1);
+        subject.write(&mut region.lock().unwrap(), from, length, 5 + from.0 / 8);
+        if granules % 4 == 0 {
+            settled(&region, &thread);
+        }
+    }
+    assert_eq!(region.address(), address);
+    check(subject, &region, subject.granules(64), 5);
+    assert_eq!(ready, 64, "steps that were foreseen");
+}
+
+fn a_size_that_is_there_already<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let region = growing(subject, by(subject, 4, 2), &thread);
+    grow(subject, &region, 3);
+    let grown = region.grow_to(subject.granules(2)).unwrap();
+    assert!(is_ready(&grown.outcome));
+    assert_eq!((grown.growth.added, grown.growth.end), (Bytes::ZERO, subject.granules(3)));
+    assert_eq!(region.end(), subject.granules(3));
+}
+
+fn sizes_that_cannot_be<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let region = GrowingRegion::new(subject.space(16).guarded().build().unwrap(), by(subject, 4, 2), &thread);
+    settled(&region, &thread);
+    let reserved = region.lock().unwrap().reserved();
+    refused!(region.grow_to(Bytes(0)), Detail::ZeroSize);
+    refused!(region.grow_to(Bytes(u64::MAX)), Detail::AddressSpaceExhausted { .. });
+    refused!(region.grow_to(Bytes(1 << 50)), Detail::AddressSpaceExhausted { .. });
+    refused!(region.grow_to(reserved + Bytes(1)), Detail::Guarded { .. });
+    refused!(region.shrink_to(Bytes(1), idle()), Detail::OutOfRange { .. });
+    assert_eq!((region.end(), region.premapped()), (Bytes::ZERO, subject.granules(4)));
+}
+
+fn beyond_the_reservation<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let at = gpu_vmm_core::Placement::Exact(subject.hole(16));
+    let space = subject.region(2).at(at).extend_by(subject.units(4)).build().unwrap();
+    let region = GrowingRegion::new(space, by(subject, 2, 2), &thread);
+    let grown = region.grow_to(subject.units(3)).unwrap();
+    assert_eq!((grown.growth.how, region.end()), (GrowthKind::Extended, subject.units(3)));
+    write(subject, &region, 9);
+    check(subject, &region, subject.units(3), 9);
+    assert_eq!(settled(&region, &thread), subject.granules(2));
+}
+
+fn waits_for_whoever_has_the_region<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let region = growing(subject, by(subject, 4, 2), &thread);
+    // One that comes too late to wait finds it ready.
+    let region = &region;
+    let waited = (0..100).any(|round| {
+        std::thread::scope(|scope| {
+            let inside = region.lock().unwrap();
+            let target = region.end() + subject.granules(1);
+            if target > inside.reserved() {
+                panic!("nobody has waited in {round} rounds");
+            }
+            let other = scope.spawn(move || region.grow_to(target).unwrap());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(region.end() < target, "growth does not wait for the region");
+            drop(inside);
+            let grown = other.join().unwrap();
+            settled(region, &thread);
+            assert!(!matches!(grown.outcome, PremapOutcome::Not(_)), "{grown:?}");
+            matches!(grown.outcome, PremapOutcome::Waited)
+        })
+    });
+    assert!(waited);
+}
+
+fn many_threads_grow_one_region<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let region = growing(subject, by(subject, 6, 2), &thread);
+    std::thread::scope(|scope| {
+        for number in 1..=6 {
+            let region = &region;
+            scope.spawn(move || {
+                for granules in (number..=48).step_by(6) {
+                    let wanted = subject.granules(granules);
+                    let grown = region.grow_to(wanted).unwrap();
+                    assert!(grown.growth.end >= wanted && region.end() >= wanted, "{grown:?}");
+                    let mut bytes = [0; 8];
+                    region.lock().unwrap().read(wanted - Bytes(8), &mut bytes).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(region.end(), subject.granules(48));
+    settled(&region, &thread);
+    let inside = region.lock().unwrap();
+    assert_eq!(inside.mapped(), inside.end(), "no hole");
+    assert_eq!(inside.end(), subject.granules(48) + region.premapped());
+}

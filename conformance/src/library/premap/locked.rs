@@ -1,0 +1,98 @@
+//! The region in a growing region, as its user changes it.
+
+use super::{by, check, grow, growing, is_ready, settled, thread, write};
+use crate::case::cases;
+use crate::library::tools::{idle, refused};
+use crate::subject::Subject;
+use gpu_vmm_core::{BackingStore, Bytes, Detail, Placement};
+use gpu_vmm_pool::GrowingRegion;
+use gpu_vmm_testkit::TestKit;
+
+cases! { "premap":
+    /// What the locked region grows by is mapped ahead, and its user grows into it.
+    grown_inside,
+    /// Where the locked region is left with less than its user had, its end is there.
+    emptied_inside,
+    /// Where the locked region is moved, the address is the new one, and it is mapped ahead there.
+    moved_inside,
+    /// A suspended region is left alone, and growth is refused; resumed, it has its end and its bytes, and goes on.
+    suspended_inside,
+    /// A region that is suspended when its thread gets it is left alone too.
+    suspended_before,
+}
+
+fn grown_inside<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let region = growing(subject, by(subject, 2, 2), &thread);
+    region.lock().unwrap().grow_to(subject.granules(9)).unwrap();
+    assert_eq!((region.end(), region.premapped()), (Bytes::ZERO, subject.granules(9)));
+    assert_eq!(thread.used(), subject.granules(9));
+    assert!(is_ready(&grow(subject, &region, 9)));
+    assert_eq!(settled(&region, &thread), subject.granules(2));
+}
+
+fn emptied_inside<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let region = growing(subject, by(subject, 2, 1), &thread);
+    grow(subject, &region, 1);
+    settled(&region, &thread);
+    grow(subject, &region, 3);
+    settled(&region, &thread);
+    let mut inside = region.lock().unwrap();
+    inside.shrink_to(subject.granules(1), idle()).unwrap();
+    drop(inside);
+    assert_eq!(region.end(), subject.granules(1));
+    assert_eq!(settled(&region, &thread), subject.granules(2));
+    assert!(is_ready(&grow(subject, &region, 3)));
+    write(subject, &region, 4);
+}
+
+fn moved_inside<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let at = Placement::Exact(subject.hole(16));
+    let region = GrowingRegion::new(subject.region(2).at(at).build().unwrap(), by(subject, 2, 2), &thread);
+    region.grow_to(subject.unit()).unwrap();
+    write(subject, &region, 2);
+    let (before, end) = (region.address(), region.end());
+    let behind = before + region.lock().unwrap().reserved();
+    let _wall = subject.region(1).at(Placement::Exact(behind)).build().unwrap();
+    let growth = region.lock().unwrap().grow_or_move(subject.units(3), idle()).unwrap();
+    assert_ne!(growth.address, before);
+    assert_eq!((region.address(), region.end()), (growth.address, end));
+    assert!(is_ready(&region.grow_to(subject.units(3)).unwrap().outcome));
+    check(subject, &region, end, 2);
+    assert_eq!(settled(&region, &thread), subject.granules(2));
+}
+
+fn suspended_inside<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let region = growing(subject, by(subject, 4, 2), &thread);
+    grow(subject, &region, 3);
+    write(subject, &region, 6);
+    settled(&region, &thread);
+    let store = BackingStore::pinned(&subject.backend, subject.granules(16)).unwrap();
+    region.lock().unwrap().suspend(&store, idle()).unwrap();
+    assert_eq!((region.end(), settled(&region, &thread)), (subject.granules(3), Bytes::ZERO));
+    assert_eq!((thread.used(), region.lock().unwrap().mapped()), (Bytes::ZERO, Bytes::ZERO));
+    refused!(region.grow_to(subject.granules(4)), Detail::Suspended { .. });
+    refused!(region.shrink_to(Bytes(0), idle()), Detail::Suspended { .. });
+    assert_eq!((region.end(), settled(&region, &thread)), (subject.granules(3), Bytes::ZERO));
+    region.lock().unwrap().resume().unwrap();
+    assert!(region.premapped() >= subject.granules(3), "what was mapped ahead comes back too");
+    assert!(is_ready(&grow(subject, &region, 4)));
+    check(subject, &region, subject.granules(3), 6);
+    assert!(settled(&region, &thread) >= subject.granules(3));
+}
+
+fn suspended_before<B: TestKit>(subject: &Subject<B>) {
+    let thread = thread();
+    let mut space = subject.space(16).build().unwrap();
+    space.grow_to(subject.granules(2)).unwrap();
+    space.suspend(&BackingStore::nothing(), idle()).unwrap();
+    let region = GrowingRegion::new(space, by(subject, 2, 2), &thread);
+    assert_eq!(settled(&region, &thread), Bytes::ZERO);
+    refused!(region.grow_to(subject.granules(4)), Detail::Suspended { .. });
+    region.lock().unwrap().resume().unwrap();
+    assert!(is_ready(&grow(subject, &region, 2)));
+    assert_eq!(settled(&region, &thread), subject.granules(2));
+}

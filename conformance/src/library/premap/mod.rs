@@ -1,0 +1,138 @@
+//! Growing regions that are mapped ahead by a thread, and the thread.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `grows` | what growth finds, and what it leaves |
+//! | `bounded` | how much is mapped ahead, and when nothing is |
+//! | `locked` | the region in it, as its user changes it |
+//! | `failing` | what fails on the thread |
+//! | `idle` | after a time without work, in which the thread has fallen asleep |
+//! | `thread` | the thread by itself |
+//! | `ends` | drops, forks, and the end of the process |
+
+mod bounded;
+mod ends;
+mod failing;
+mod grows;
+mod idle;
+mod locked;
+mod thread;
+
+use crate::case::Case;
+use crate::subject::Subject;
+use gpu_vmm_core::{Backend, Bytes, Region};
+use gpu_vmm_pool::{GrowingRegion, Premap, PremapOutcome, PremapThread, PremapWork, Registration, Step};
+use gpu_vmm_testkit::TestKit;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// The cases of this group.
+pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
+    [
+        grows::cases(),
+        bounded::cases(),
+        locked::cases(),
+        failing::cases(),
+        idle::cases(),
+        thread::cases(),
+        ends::cases(),
+    ]
+    .concat()
+}
+
+/// No budget.
+const ENOUGH: Bytes = Bytes(u64::MAX);
+
+fn thread() -> PremapThread {
+    PremapThread::start(ENOUGH).unwrap()
+}
+
+/// So many granules ahead, in steps of so many.
+fn by<B: TestKit>(subject: &Subject<B>, by: u64, step: u64) -> Premap {
+    Premap { by: subject.granules(by), step: subject.granules(step) }
+}
+
+/// A region with addresses for 64 granules that is mapped ahead, and has been.
+fn growing<B: TestKit>(subject: &Subject<B>, ahead: Premap, thread: &PremapThread) -> GrowingRegion<B> {
+    let region = GrowingRegion::new(subject.space(64).build().unwrap(), ahead, thread);
+    assert_eq!(settled(&region, thread), region.premap().by);
+    region
+}
+
+/// Lets a thread do all that it has been asked for: how much is mapped ahead then.
+fn settled<B: Backend>(region: &GrowingRegion<B>, thread: &PremapThread) -> Bytes {
+    // More often than any case has steps, each of which goes to the queue's end.
+    Counted::ask(thread, 80, Step::More).1.wait(80);
+    region.premapped()
+}
+
+/// Is what a step of growth found what it should have been?
+fn is_ready(foreseen: &PremapOutcome) -> bool {
+    matches!(foreseen, PremapOutcome::Ready)
+}
+
+/// Grows in a case.
+#[track_caller]
+fn grow<B: TestKit>(subject: &Subject<B>, region: &GrowingRegion<B>, granules: u64) -> PremapOutcome {
+    let grown = region.grow_to(subject.granules(granules)).unwrap();
+    assert_eq!((grown.growth.end, grown.growth.address), (subject.granules(granules), region.address()));
+    grown.outcome
+}
+
+/// Writes or checks a pattern in what the user of a growing region has.
+fn write<B: TestKit>(subject: &Subject<B>, region: &GrowingRegion<B>, seed: u64) {
+    subject.write(&mut *region.lock().unwrap(), Bytes(0), region.end(), seed);
+}
+
+fn check<B: TestKit>(subject: &Subject<B>, region: &GrowingRegion<B>, length: Bytes, seed: u64) {
+    let inside: &Region<B> = &region.lock().unwrap();
+    subject.check(inside, Bytes(0), length, seed);
+}
+
+/// Work that counts its steps.
+#[derive(Debug)]
+struct Counted {
+    left: AtomicU32,
+    steps: AtomicU32,
+    came: Step,
+}
+
+impl Counted {
+    /// Asks for it now. Of `left` steps each but the last answers `came`.
+    fn ask(thread: &PremapThread, left: u32, came: Step) -> (Registration, Arc<Self>) {
+        let this = Arc::new(Self { left: AtomicU32::new(left), steps: AtomicU32::new(0), came });
+        let weak: Weak<Self> = Arc::downgrade(&this);
+        let registration = thread.register(weak);
+        registration.ask_now();
+        (registration, this)
+    }
+
+    fn steps(&self) -> u32 {
+        self.steps.load(Ordering::SeqCst)
+    }
+
+    /// Until there were so many steps.
+    #[track_caller]
+    fn wait(&self, steps: u32) {
+        until(|| self.steps() >= steps);
+    }
+}
+
+impl PremapWork for Counted {
+    fn step(&self) -> Step {
+        self.steps.fetch_add(1, Ordering::SeqCst);
+        let left = self.left.fetch_sub(1, Ordering::SeqCst);
+        if left > 1 { self.came } else { Step::Done }
+    }
+}
+
+/// Waits until something is so.
+#[track_caller]
+fn until(is: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        assert!(start.elapsed() < Duration::from_secs(30), "it did not come about");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}

@@ -1,0 +1,317 @@
+//! Page-locked memory, and queues of copies between it and devices.
+#![allow(unsafe_code)] // memory that a device changes behind the program's back
+
+use super::another_device;
+use crate::case::cases;
+use crate::library::flights::{finish, goes_on, start_longer};
+use crate::library::tools::refused;
+use crate::subject::Subject;
+use gpu_vmm_core::{Bytes, CopyStream, Detail, DeviceId, Pinned, Region, StagingRing};
+use gpu_vmm_testkit::{PATTERN_WORD, TestKit, count_wrong_words, write_pattern_words};
+
+cases! { "staging":
+    /// Page-locked memory is of the size that was asked for, is aligned for any kind of variable, and all of it is its own.
+    pinned_memory,
+    /// No bytes cannot be page-locked, a device that is not there has no copy stream, and no driver is asked.
+    nothing_to_pin,
+    /// A ring without threads, or without bytes in its buffers, is refused.
+    an_empty_ring,
+    /// Where the host has not as much, it is an error, and less can be had after it.
+    too_much_to_pin,
+    /// A copy stream copies to the host and back, what its device has written and what the device then finds.
+    both_ways,
+    /// Many copies that are queued at once, of odd sizes at odd places and over the borders of mappings, each arrive at
+    /// theirs, and nothing is written beside them.
+    many_chunks,
+    /// Copies of a copy stream are done in the order in which they were queued, whatever their length and place; none is of no
+    /// bytes.
+    in_order,
+    /// A copy stream can be waited for with nothing queued, and goes on after that.
+    finished_again_and_again,
+    /// Dropping a copy stream waits for its copies.
+    dropping_waits,
+    /// Copy streams of one device work at once, each by a thread.
+    on_threads,
+    /// Copy streams of two devices work at once, with one piece of page-locked memory, and hand bytes from one to the other.
+    two_devices,
+    /// A copy stream waits for no work on another stream.
+    beside_work,
+}
+
+fn pin<B: TestKit>(subject: &Subject<B>, size: Bytes) -> Box<dyn Pinned> {
+    subject.backend.pin(size).unwrap()
+}
+
+fn copy_stream<B: TestKit>(subject: &Subject<B>, device: DeviceId) -> Box<dyn CopyStream> {
+    subject.backend.copy_stream(device).unwrap()
+}
+
+fn words_of(pinned: &dyn Pinned) -> usize {
+    (pinned.size().0 / PATTERN_WORD.0) as usize
+}
+
+/// The words of memory that no copy uses.
+pub(super) fn words(pinned: &mut dyn Pinned) -> &mut [u64] {
+    // SAFETY: the buffer has this many words, is aligned to a page, and nothing else uses it.
+    unsafe { std::slice::from_raw_parts_mut(pinned.start().as_ptr().cast(), words_of(pinned)) }
+}
+
+/// Writes the pattern from word `first` on, into memory that no copy uses.
+fn write(pinned: &mut dyn Pinned, seed: u64, first: u64) {
+    write_pattern_words(words(pinned), seed, first);
+}
+
+/// How many words differ from the pattern from word `first` on, in memory that no copy uses.
+fn wrong(pinned: &dyn Pinned, seed: u64, first: u64) -> u64 {
+    // SAFETY: the buffer has this many words, is aligned to a page, and nothing writes it.
+    let words = unsafe { std::slice::from_raw_parts(pinned.start().as_ptr().cast(), words_of(pinned)) };
+    count_wrong_words(words, seed, first)
+}
+
+/// Queues a copy of a part of a region into a part of page-locked memory.
+fn fetch<B: TestKit>(
+    copy_stream: &mut dyn CopyStream,
+    (to, place): (&dyn Pinned, Bytes),
+    (from, offset): (&Region<B>, Bytes),
+    length: Bytes,
+) {
+    assert!(place + length <= to.size() && offset + length <= from.end());
+    let to = to.start().as_ptr().wrapping_add(place.0 as usize);
+    // SAFETY: both sides have so many bytes, by the check; cases leave them alone until the copy stream has finished.
+    unsafe { copy_stream.copy_to_host(to, from.address() + offset, length) }.unwrap();
+}
+
+/// The other way round.
+fn send<B: TestKit>(
+    copy_stream: &mut dyn CopyStream,
+    (to, offset): (&Region<B>, Bytes),
+    (from, place): (&dyn Pinned, Bytes),
+    length: Bytes,
+) {
+    assert!(place + length <= from.size() && offset + length <= to.end());
+    let from = from.start().as_ptr().wrapping_add(place.0 as usize);
+    // SAFETY: as above.
+    unsafe { copy_stream.copy_from_host(to.address() + offset, from, length) }.unwrap();
+}
+
+/// A region of a device's memory in two mappings.
+fn region<B: TestKit>(subject: &Subject<B>, device: DeviceId) -> Region<B> {
+    let mut region = subject.space(4).on(device).build().unwrap();
+    region.grow_to(subject.granules(1)).unwrap();
+    region.grow_to(subject.granules(4)).unwrap();
+    region
+}
+
+fn pinned_memory<B: TestKit>(subject: &Subject<B>) {
+    for size in [Bytes(1), Bytes(4097), subject.granules(1) + Bytes(24)] {
+        let mut pieces = [(); 3].map(|()| pin(subject, size));
+        for (piece, value) in pieces.iter_mut().zip(1..) {
+            assert_eq!(piece.size(), size);
+            assert!(piece.start().cast::<u128>().is_aligned(), "{:?}", piece.start());
+            // SAFETY: so many bytes are there, and used by nobody else.
+            unsafe { piece.start().as_ptr().write_bytes(value, size.0 as usize) };
+        }
+        for (piece, value) in pieces.iter().zip(1..) {
+            // SAFETY: as above, and they have been written.
+            let bytes = unsafe { std::slice::from_raw_parts(piece.start().as_ptr(), size.0 as usize) };
+            assert!(bytes.iter().all(|byte| *byte == value), "two pieces of {size} share bytes");
+        }
+    }
+}
+
+fn nothing_to_pin<B: TestKit>(subject: &Subject<B>) {
+    refused!(@PinMemory subject.backend.pin(Bytes::ZERO), Detail::ZeroSize);
+    for missing in [DeviceId(subject.backend.devices().len() as u32), DeviceId::HOST] {
+        refused!(@CreateStream subject.backend.copy_stream(missing), Detail::NoSuchDevice { .. });
+    }
+}
+
+fn an_empty_ring<B: TestKit>(subject: &Subject<B>) {
+    for (threads, chunk) in [(0, Bytes::kib(64)), (1, Bytes::ZERO), (0, Bytes::ZERO)] {
+        refused!(@PinMemory StagingRing::new(&subject.backend, threads, chunk), Detail::ZeroSize);
+    }
+}
+
+fn too_much_to_pin<B: TestKit>(subject: &Subject<B>) {
+    // More than addresses have.
+    let error = subject.backend.pin(Bytes(1 << 60)).unwrap_err();
+    assert!(error.driver_error().is_some(), "{error}");
+    pin(subject, subject.granules(1));
+}
+
+fn both_ways<B: TestKit>(subject: &Subject<B>) {
+    let mut region = region(subject, subject.device);
+    let size = region.end();
+    let (mut pinned, mut copy_stream) = (pin(subject, size), copy_stream(subject, subject.device));
+    for seed in [1, 2] {
+        subject.write(&mut region, Bytes::ZERO, size, seed);
+        write(&mut *pinned, seed + 100, 0);
+        fetch(&mut *copy_stream, (&*pinned, Bytes::ZERO), (&region, Bytes::ZERO), size);
+        copy_stream.finish().unwrap();
+        assert_eq!(wrong(&*pinned, seed, 0), 0);
+        write(&mut *pinned, seed + 10, 0);
+        send(&mut *copy_stream, (&region, Bytes::ZERO), (&*pinned, Bytes::ZERO), size);
+        copy_stream.finish().unwrap();
+        subject.check(&region, Bytes::ZERO, size, seed + 10);
+    }
+}
+
+fn many_chunks<B: TestKit>(subject: &Subject<B>) {
+    let mut region = region(subject, subject.device);
+    let size = region.end();
+    let (mut pinned, mut copy_stream) = (pin(subject, size), copy_stream(subject, subject.device));
+    // Around a hundred, which end nowhere near a page; every third is left out.
+    let chunk = Bytes(size.0 / 100 / 8 * 8 + 8);
+    let parts = || (0..size.0).step_by(chunk.0 as usize).map(|at| (Bytes(at), chunk.min(size - Bytes(at))));
+    let copied = || parts().enumerate().filter(|(number, _)| number % 3 != 1);
+    subject.write(&mut region, Bytes::ZERO, size, 1);
+    write(&mut *pinned, 2, 0);
+    for (_, (at, length)) in copied() {
+        fetch(&mut *copy_stream, (&*pinned, at), (&region, at), length);
+    }
+    copy_stream.finish().unwrap();
+    for (number, (at, length)) in parts().enumerate() {
+        let seed = if number % 3 == 1 { 2 } else { 1 };
+        let (first, count) = (at.0 / 8, (length.0 / 8) as usize);
+        // SAFETY: the part lies in the memory, and nobody writes it.
+        let words = unsafe {
+            std::slice::from_raw_parts(pinned.start().as_ptr().cast::<u64>().add(first as usize), count)
+        };
+        assert_eq!(count_wrong_words(words, seed, first), 0, "part {number} of the host's");
+    }
+    write(&mut *pinned, 3, 0);
+    for (_, (at, length)) in copied() {
+        send(&mut *copy_stream, (&region, at), (&*pinned, at), length);
+    }
+    copy_stream.finish().unwrap();
+    for (number, (at, length)) in parts().enumerate() {
+        let seed = if number % 3 == 1 { 1 } else { 3 };
+        subject.check(&region, at, length, seed + at.0 / 8);
+    }
+}
+
+fn in_order<B: TestKit>(subject: &Subject<B>) {
+    let mut region = region(subject, subject.device);
+    region.fill(Bytes::ZERO, region.end(), 1).unwrap();
+    let (pinned, mut copy_stream) = (pin(subject, Bytes(4096)), copy_stream(subject, subject.device));
+    // SAFETY: so many bytes are there, and no copy uses them yet.
+    unsafe { pinned.start().as_ptr().write_bytes(2, 4096) };
+    send(&mut *copy_stream, (&region, Bytes(3)), (&*pinned, Bytes(5)), Bytes(1001));
+    send(&mut *copy_stream, (&region, Bytes(1500)), (&*pinned, Bytes::ZERO), Bytes::ZERO);
+    fetch(&mut *copy_stream, (&*pinned, Bytes::ZERO), (&region, Bytes::ZERO), Bytes(2048));
+    copy_stream.finish().unwrap();
+    // SAFETY: so many bytes are there, and the copy stream has finished.
+    let bytes = unsafe { std::slice::from_raw_parts(pinned.start().as_ptr(), 4096) };
+    for (part, value) in [(0..3, 1), (3..1004, 2), (1004..2048, 1), (2048..4096, 2)] {
+        assert!(bytes[part.clone()].iter().all(|byte| *byte == value), "{part:?} is not all {value}");
+    }
+}
+
+fn finished_again_and_again<B: TestKit>(subject: &Subject<B>) {
+    let mut region = region(subject, subject.device);
+    let size = region.end();
+    let (pinned, mut copy_stream) = (pin(subject, size), copy_stream(subject, subject.device));
+    copy_stream.finish().unwrap();
+    for seed in 0..4 {
+        copy_stream.finish().unwrap();
+        copy_stream.finish().unwrap();
+        subject.write(&mut region, Bytes::ZERO, size, seed);
+        fetch(&mut *copy_stream, (&*pinned, Bytes::ZERO), (&region, Bytes::ZERO), size);
+        copy_stream.finish().unwrap();
+        assert_eq!(wrong(&*pinned, seed, 0), 0);
+    }
+}
+
+fn dropping_waits<B: TestKit>(subject: &Subject<B>) {
+    let mut region = region(subject, subject.device);
+    let size = region.end();
+    let pinned = pin(subject, size);
+    for seed in 0..4 {
+        subject.write(&mut region, Bytes::ZERO, size, seed);
+        let mut copy_stream = copy_stream(subject, subject.device);
+        fetch(&mut *copy_stream, (&*pinned, Bytes::ZERO), (&region, Bytes::ZERO), size);
+        drop(copy_stream);
+        assert_eq!(wrong(&*pinned, seed, 0), 0);
+    }
+}
+
+/// Has bytes go to a device and back, many times.
+fn to_and_fro<B: TestKit>(subject: &Subject<B>, device: DeviceId, seed: u64) {
+    let region = region(subject, device);
+    let size = region.end();
+    let (mut there, back) = (pin(subject, size), pin(subject, size));
+    let mut copy_stream = copy_stream(subject, device);
+    for seed in seed..seed + 8 {
+        write(&mut *there, seed, 0);
+        send(&mut *copy_stream, (&region, Bytes::ZERO), (&*there, Bytes::ZERO), size);
+        copy_stream.finish().unwrap();
+        fetch(&mut *copy_stream, (&*back, Bytes::ZERO), (&region, Bytes::ZERO), size);
+        copy_stream.finish().unwrap();
+        assert_eq!(wrong(&*back, seed, 0), 0, "{device}");
+    }
+}
+
+fn on_threads<B: TestKit>(subject: &Subject<B>) {
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || to_and_fro(subject, subject.device, thread * 1000));
+        }
+    });
+}
+
+fn two_devices<B: TestKit>(subject: &Subject<B>) {
+    let other = another_device(subject);
+    let devices = [subject.device, other];
+    std::thread::scope(|scope| {
+        for device in devices {
+            scope.spawn(move || to_and_fro(subject, device, u64::from(device.0) * 1000));
+        }
+    });
+    // Half of it is each one's, at the same time.
+    let regions = devices.map(|device| region(subject, device));
+    let size = regions[0].end();
+    let mut pinned = pin(subject, size);
+    let half = Bytes(size.0 / 2);
+    let mut copy_streams = devices.map(|device| copy_stream(subject, device));
+    write(&mut *pinned, 7, 0);
+    let places = [Bytes::ZERO, half];
+    for ((copy_stream, region), place) in copy_streams.iter_mut().zip(&regions).zip(places) {
+        send(&mut **copy_stream, (region, Bytes::ZERO), (&*pinned, place), half);
+    }
+    copy_streams.iter_mut().for_each(|copy_stream| copy_stream.finish().unwrap());
+    for ((device, region), place) in devices.iter().zip(&regions).zip(places) {
+        let seed = 7 + place.0 / 8;
+        assert_eq!(region.count_wrong(*device, Bytes::ZERO, half, seed).unwrap(), 0, "{device}");
+    }
+    // From one to the other, by a thread of its own.
+    let [one, two] = &mut copy_streams;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            fetch(&mut **one, (&*pinned, half), (&regions[0], Bytes::ZERO), half);
+            one.finish().unwrap();
+            send(&mut **two, (&regions[1], Bytes::ZERO), (&*pinned, half), half);
+            two.finish().unwrap();
+        });
+    });
+    assert_eq!(regions[1].count_wrong(other, Bytes::ZERO, half, 7).unwrap(), 0);
+}
+
+fn beside_work<B: TestKit>(subject: &Subject<B>) {
+    let mut busy = subject.region(1).build().unwrap();
+    busy.grow_to(subject.unit()).unwrap();
+    let region = region(subject, subject.device);
+    let size = region.end();
+    let mut pinned = pin(subject, size);
+    goes_on(subject, |times| {
+        let flight = start_longer(subject, &busy, Bytes::ZERO, 1, times);
+        let mut copy_stream = copy_stream(subject, subject.device);
+        write(&mut *pinned, u64::from(times), 0);
+        send(&mut *copy_stream, (&region, Bytes::ZERO), (&*pinned, Bytes::ZERO), size);
+        copy_stream.finish().unwrap();
+        drop(copy_stream);
+        let went_on = !flight.is_done().unwrap();
+        finish(subject, &*flight);
+        subject.check(&region, Bytes::ZERO, size, u64::from(times));
+        went_on
+    });
+}

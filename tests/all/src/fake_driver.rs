@@ -1,0 +1,104 @@
+//! The tests of CUDA on the fake NVIDIA driver (`tests/fake-cuda`), with one device and with two. They need no
+//! GPU and no download. With two, fabric handles are permitted.
+
+use crate::cargo;
+use crate::layout::Layout;
+use crate::suites::{Job, leave_the_machines, leave_to_two, run_all};
+use crate::summary::Summary;
+use crate::trouble::{Answer, Doing};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// A test program that has tests of CUDA.
+struct Suite {
+    /// What Cargo calls it.
+    target: &'static str,
+    /// Where its source lies.
+    shown: &'static str,
+    /// Tests that say nothing here: what gpu-vmm costs beside the driver can be told beside NVIDIA's alone.
+    skipped: Option<&'static str>,
+    /// With how many devices it is run.
+    devices: &'static [u32],
+}
+
+/// How many devices there are.
+const DEVICES: [u32; 2] = [1, 2];
+
+const SUITES: [Suite; 4] = [
+    Suite { target: "conformance", shown: "conformance", skipped: None, devices: &DEVICES },
+    Suite {
+        target: "device",
+        shown: "backend-cuda/tests/device",
+        skipped: Some("cost::"),
+        devices: &DEVICES,
+    },
+    Suite { target: "open", shown: "backend-cuda/tests/open", skipped: None, devices: &DEVICES },
+    // Its cases choose their settings themselves, and multicast is in them alone.
+    Suite { target: "fake-cuda", shown: "tests/fake-cuda", skipped: None, devices: &[2] },
+];
+
+/// Runs all of them; a failure is a row of the table, an error that they cannot be run.
+#[cfg(target_os = "linux")]
+pub(crate) fn run(layout: &Layout, filter: &[String], summary: &mut Summary) -> Answer {
+    let programs = cargo::test_programs(&SUITES.map(|suite| suite.target))?;
+    let folder = layout.fake_cuda();
+    set_up(layout)?;
+    fs::create_dir_all(layout.logs()).doing(|| layout.logs().display().to_string())?;
+    let mut jobs = Vec::new();
+    for devices in DEVICES {
+        for Suite { target, shown, skipped, .. } in
+            SUITES.iter().filter(|suite| suite.devices.contains(&devices))
+        {
+            let s = if devices == 1 { "" } else { "s" };
+            let name = format!("fake CUDA, {devices} GPU{s}, {shown}");
+            let program = &programs[*target];
+            let mut command = Command::new(&program.file);
+            command.args(filter).current_dir(&program.folder);
+            leave_to_two(&mut command, devices);
+            if let Some(skipped) = skipped {
+                command.args(["--skip", skipped]);
+            }
+            prepare(&mut command, &folder, devices);
+            // As on machines without a fabric, and with one.
+            command.env("FAKE_CUDA_FABRIC", if devices == 1 { "0" } else { "1" });
+            let log = layout.logs().join(format!("fake-cuda-{devices}-{target}.txt"));
+            jobs.push(Job { name, command, log });
+        }
+    }
+    run_all(jobs, filter, summary)
+}
+
+/// Runs a test program on the fake driver in a folder, with this number of devices.
+pub(crate) fn prepare(command: &mut Command, folder: &Path, devices: u32) {
+    leave_the_machines(command);
+    command.env("GPU_VMM_TEST_BACKENDS", "cuda").env("GPU_VMM_REQUIRE_CUDA", "1");
+    command.env("LD_LIBRARY_PATH", folder).env("FAKE_CUDA_GPUS", devices.to_string());
+}
+
+/// The fake driver is a library of Linux.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn run(_: &Layout, _: &[String], _: &mut Summary) -> Answer {
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn set_up(_: &Layout) -> Answer {
+    Ok(())
+}
+
+/// Makes a folder in which the fake driver has the names that NVIDIA's driver is looked for by.
+#[cfg(target_os = "linux")]
+pub(crate) fn set_up(layout: &Layout) -> Answer {
+    let (library, folder) = (&cargo::fake_cuda()?, layout.fake_cuda());
+    fs::create_dir_all(&folder).doing(|| folder.display().to_string())?;
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        let link = folder.join(name);
+        // What an earlier build has left may be another's.
+        if link.symlink_metadata().is_ok() {
+            fs::remove_file(&link).doing(|| link.display().to_string())?;
+        }
+        std::os::unix::fs::symlink(library, &link).doing(|| link.display().to_string())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! The frame of every function: whether the driver is there to be called at all, failures that were asked for, the trace.
+#![allow(unsafe_code)] // handlers of the C library
+
+use crate::code::{Answer, Code};
+use crate::settings::settings;
+use crate::table::FUNCTIONS;
+use crate::violation::{CALL, refuse, say};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU8, AtomicU64};
+
+/// Defines functions of the driver: exported under their C names, and passed through [`run`].
+macro_rules! cuda {
+    ($($(#[$meta:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => { $(
+        $(#[$meta])*
+        ///
+        /// # Safety
+        ///
+        /// As `cuda.h` has it: each pointer is null, or good for what is read or written there.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)]
+        pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> $crate::code::Code {
+            const CALL: usize = $crate::table::index(stringify!($name));
+            $crate::call::run(CALL, || $body)
+        }
+    )* };
+}
+
+/// The functions that need no driver that is started.
+const UNSTARTED: [&str; 4] = ["cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"];
+
+/// The driver's life: not started, started, ended by the process's exit, or the parent's.
+static LIFE: AtomicU8 = AtomicU8::new(UNBORN);
+const UNBORN: u8 = 0;
+const ALIVE: u8 = 1;
+const ENDED: u8 = 2;
+const FORKED: u8 = 3;
+
+static COUNTS: [AtomicU64; FUNCTIONS.len()] = [const { AtomicU64::new(0) }; FUNCTIONS.len()];
+
+/// Does what a function does, if the driver can be called.
+pub(crate) fn run(call: usize, work: impl FnOnce() -> Answer) -> Code {
+    let name = FUNCTIONS[call].name;
+    CALL.set(name);
+    let asked_for = failure(call);
+    let state = if UNSTARTED.contains(&name) { Ok(()) } else { state() };
+    let answer = state.and(asked_for).and_then(|()| work());
+    let code = answer.err().unwrap_or(Code::SUCCESS);
+    if settings().trace {
+        say(format_args!("{name} = {}", code.0));
+    }
+    code
+}
+
+fn state() -> Answer {
+    match LIFE.load(SeqCst) {
+        ALIVE => Ok(()),
+        ENDED => Err(Code::DEINITIALIZED),
+        FORKED => Err(refuse(Code::NOT_INITIALIZED, format_args!("called in a forked child"))),
+        _ => Err(refuse(Code::NOT_INITIALIZED, format_args!("called before cuInit"))),
+    }
+}
+
+/// The failure that `FAKE_CUDA_FAIL` asks for.
+fn failure(call: usize) -> Answer {
+    let number = COUNTS[call].fetch_add(1, Relaxed) + 1;
+    let failures = &settings().failures;
+    match failures.iter().find(|failure| failure.call == call && failure.times.contains(number)) {
+        Some(failure) => Err(failure.code),
+        None => Ok(()),
+    }
+}
+
+/// Starts the driver, as `cuInit` does.
+pub(crate) fn start() -> Answer {
+    extern "C" fn at_exit() {
+        let _ = LIFE.compare_exchange(ALIVE, ENDED, SeqCst, SeqCst);
+    }
+    extern "C" fn in_child() {
+        LIFE.store(FORKED, SeqCst);
+    }
+    match LIFE.compare_exchange(UNBORN, ALIVE, SeqCst, SeqCst) {
+        // SAFETY: both handlers only store a number; this library is never unloaded, as the real one is not.
+        Ok(_) => unsafe {
+            libc::atexit(at_exit);
+            libc::pthread_atfork(None, None, Some(in_child));
+            Ok(())
+        },
+        Err(ALIVE) => Ok(()),
+        Err(_) => state(),
+    }
+}

@@ -1,0 +1,62 @@
+//! What is alive, for leak checks.
+#![allow(unsafe_code)] // C's interface
+
+use crate::state::state;
+use crate::work::work;
+
+/// How much of everything there is in this process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Ranges of addresses.
+    pub reservations: u64,
+    /// Handles that the program has, or that are mapped.
+    pub handles: u64,
+    /// Pieces of memory behind handles and descriptors.
+    pub memories: u64,
+    /// Mappings.
+    pub mappings: u64,
+    /// Allocations of `cuMemAlloc`.
+    pub plain: u64,
+    /// Contexts.
+    pub contexts: u64,
+    /// Streams of the program's own.
+    pub streams: u64,
+    /// Events.
+    pub events: u64,
+    /// Modules.
+    pub modules: u64,
+    /// Graphs, those that can be launched too.
+    pub graphs: u64,
+    /// Parts of multicast objects to which memory is bound.
+    pub bindings: u64,
+    /// Page-locked memory of the host.
+    pub pinned: u64,
+}
+
+/// Counts what there is.
+///
+/// # Safety
+///
+/// The pointer is for one [`Counts`].
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fake_cuda_counts(to: *mut Counts) {
+    let (mut state, work) = (state(), work());
+    state.forget_unused();
+    let counts = Counts {
+        reservations: state.space.reservations.len() as u64,
+        handles: state.handles.len() as u64,
+        memories: state.memories.len() as u64,
+        mappings: state.mappings.len() as u64,
+        plain: state.plain.len() as u64,
+        contexts: work.contexts.len() as u64,
+        streams: work.streams_of_the_program(),
+        events: work.events.len() as u64,
+        modules: work.modules.len() as u64,
+        graphs: (work.graphs.len() + work.execs.len()) as u64,
+        bindings: state.teams.values().map(|team| team.bound.len() as u64).sum(),
+        pinned: state.pinned.len() as u64,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { to.write(counts) };
+}

@@ -1,0 +1,176 @@
+//! A piece of memory, a device's or the host's: a memfd, which takes room only as far as it is written, and which other processes can
+//! have. On hardware what a descriptor stands for is no file; nothing but this fake driver can import these.
+#![allow(unsafe_code)] // borrows descriptors
+
+use crate::c::{Location, access, location};
+use crate::pages::{self, Pages};
+use rustix::fs::{MemfdFlags, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+const NAME: &str = "fake-cuda";
+
+/// The file's inode: the same in every process, whatever the descriptor.
+pub(crate) type Identity = u64;
+
+/// Memory, and a byte of it.
+pub(crate) type Place = (Arc<Memory>, u64);
+
+/// Where memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Home {
+    Device(usize),
+    /// A NUMA node of the host.
+    Node(i32),
+}
+
+impl Home {
+    /// Whose it is; nobody's where it is the host's.
+    pub(crate) const fn device(self) -> Option<usize> {
+        match self {
+            Self::Device(device) => Some(device),
+            Self::Node(_) => None,
+        }
+    }
+
+    pub(crate) const fn location(self) -> Location {
+        match self {
+            Self::Device(device) => Location { kind: location::DEVICE, id: device as i32 },
+            Self::Node(node) => Location { kind: location::HOST_NUMA, id: node },
+        }
+    }
+}
+
+/// What memory was created as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kind {
+    pub(crate) home: Home,
+    /// As what it can be exported. What is imported cannot be, and names none.
+    pub(crate) handle_types: u32,
+    pub(crate) compression: u8,
+    pub(crate) rdma: u8,
+}
+
+impl Kind {
+    /// A device's memory that nothing special was asked for.
+    pub(crate) const fn of_device(device: usize) -> Self {
+        Self { home: Home::Device(device), handle_types: 0, compression: 0, rdma: 0 }
+    }
+
+    /// The name of the file, by which another process knows it again: `1.0.0.0`, the numbers of the place, of
+    /// the compression and of RDMA.
+    fn file_name(self) -> String {
+        let Location { kind, id } = self.home.location();
+        format!("{kind}.{id}.{}.{}", self.compression, self.rdma)
+    }
+
+    fn of_file_name(name: &str) -> Option<Self> {
+        let numbers: Option<Vec<u8>> = name.split('.').map(|number| number.parse().ok()).collect();
+        let [kind, id, compression, rdma] = numbers?[..] else { return None };
+        let home = match u32::from(kind) {
+            location::DEVICE => Home::Device(id.into()),
+            location::HOST_NUMA => Home::Node(id.into()),
+            _ => return None,
+        };
+        Some(Self { home, handle_types: 0, compression, rdma })
+    }
+}
+
+pub(crate) struct Memory {
+    file: OwnedFd,
+    /// Where the fake driver itself has it.
+    pages: Pages,
+    pub(crate) identity: Identity,
+    pub(crate) size: u64,
+    pub(crate) kind: Kind,
+}
+
+impl Memory {
+    /// New memory, all zero.
+    pub(crate) fn new(size: u64, kind: Kind) -> Result<Self, Errno> {
+        Self::of_file(new_file(&kind.file_name(), size)?, kind)
+    }
+
+    /// The memory that a descriptor stands for, and nothing where it stands for something else.
+    pub(crate) fn import(file: BorrowedFd<'_>) -> Option<Self> {
+        let kind = Kind::of_file_name(&named(file)?)?;
+        Self::of_file(duplicate(file).ok()?, kind).ok()
+    }
+
+    fn of_file(file: OwnedFd, kind: Kind) -> Result<Self, Errno> {
+        let status = fstat(&file)?;
+        let size = status.st_size as u64;
+        let pages = Pages::of_file(file.as_fd(), size)?;
+        Ok(Self { file, pages, identity: status.st_ino, size, kind })
+    }
+
+    /// Shows it to the CPU at an address that is reserved and where it is mapped, or hides it there again.
+    pub(crate) fn show(&self, at: u64, allowed: u32) -> Result<(), Errno> {
+        match allowed {
+            access::NONE => pages::close(at, self.size),
+            _ => pages::open(at, self.size, self.file.as_fd(), allowed == access::READ_WRITE),
+        }
+    }
+
+    /// The number of the fake driver's own descriptor of it.
+    pub(crate) fn number(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    pub(crate) fn descriptor(&self) -> Result<OwnedFd, Errno> {
+        duplicate(self.file.as_fd())
+    }
+
+    /// Where the fake driver finds a byte.
+    pub(crate) fn pointer(&self, offset: u64) -> *mut u8 {
+        self.pages.pointer().wrapping_add(offset as usize)
+    }
+
+    /// Whether this process has a descriptor of it beside this one.
+    pub(crate) fn has_descriptor(&self) -> bool {
+        let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return false };
+        let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+        let is_same = |number: &i32| {
+            // SAFETY: the number was open a moment ago; if it is not any more, the call answers an error.
+            let file = unsafe { BorrowedFd::borrow_raw(*number) };
+            fstat(file).is_ok_and(|status| status.st_ino == self.identity && fcntl_get_seals(file).is_ok())
+        };
+        numbers.filter(is_same).count() > 1
+    }
+}
+
+fn duplicate(file: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    rustix::io::fcntl_dupfd_cloexec(file, 0)
+}
+
+/// A new memfd of the fake driver's.
+pub(crate) fn new_file(name: &str, size: u64) -> Result<OwnedFd, Errno> {
+    let file = memfd_create(format!("{NAME}-{name}"), MemfdFlags::CLOEXEC)?;
+    ftruncate(&file, size)?;
+    Ok(file)
+}
+
+/// The name that a descriptor's memfd was made with, if it is one of the fake driver's.
+pub(crate) fn named(file: BorrowedFd<'_>) -> Option<String> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    // "/memfd:fake-cuda-1.1.0.0 (deleted)"
+    let name = link.to_str()?.strip_prefix("/memfd:")?.strip_prefix(NAME)?.strip_prefix('-')?;
+    name.split(' ').next().map(ToOwned::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_tells_what_its_memory_was_created_as() {
+        for home in [Home::Device(7), Home::Node(0)] {
+            let kind = Kind { home, handle_types: 0, compression: 1, rdma: 0 };
+            assert_eq!(Kind::of_file_name(&kind.file_name()), Some(kind));
+        }
+        for name in ["", "1", "2.0.0.0", "9.0.0.0", "1.x.0.0", "1.0.0.0.0"] {
+            assert_eq!(Kind::of_file_name(name), None, "{name}");
+        }
+    }
+}

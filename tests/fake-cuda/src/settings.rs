@@ -1,0 +1,172 @@
+//! What the environment asks for, read at the first call. `README.md` has it in words.
+
+use crate::c::MAX_DEVICES;
+use crate::code::Code;
+use crate::table::FUNCTIONS;
+use gpu_vmm_test_settings::{Times, either, items, number, of_process, switch, unknown, with_unit};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// All variables begin with this.
+const PREFIX: &str = "FAKE_CUDA_";
+const NAMES: &str =
+    "VERSION, GPUS, MEM_MB, P2P, VMM, MULTICAST, FABRIC, FAIL, WORK_DELAY, ON_VIOLATION, TRACE";
+
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// As `cuDriverGetVersion` answers it.
+    pub(crate) version: u32,
+    pub(crate) gpus: usize,
+    /// Bytes of each GPU's memory.
+    pub(crate) memory: u64,
+    /// Whether a GPU can have access to another's memory.
+    pub(crate) p2p: bool,
+    /// Whether virtual memory is said to be supported.
+    pub(crate) vmm: bool,
+    /// Whether multicast is said to be supported.
+    pub(crate) multicast: bool,
+    /// Whether fabric handles are permitted.
+    pub(crate) fabric: bool,
+    pub(crate) failures: Vec<Failure>,
+    /// How much longer everything takes that is queued on a stream.
+    pub(crate) work_delay: Duration,
+    pub(crate) abort_on_violation: bool,
+    pub(crate) trace: bool,
+}
+
+/// A call that fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Failure {
+    /// The function's place in the table.
+    pub(crate) call: usize,
+    pub(crate) times: Times,
+    pub(crate) code: Code,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            version: 13_000,
+            gpus: 1,
+            memory: 4096 << 20,
+            p2p: true,
+            vmm: true,
+            multicast: true,
+            fabric: false,
+            failures: Vec::new(),
+            work_delay: Duration::ZERO,
+            abort_on_violation: false,
+            trace: false,
+        }
+    }
+}
+
+/// The process's settings.
+pub(crate) fn settings() -> &'static Settings {
+    static SETTINGS: LazyLock<Settings> = LazyLock::new(|| of_process("fake-cuda", PREFIX, Settings::set));
+    &SETTINGS
+}
+
+impl Settings {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "VERSION" => self.version = version(value)?,
+            "GPUS" => self.gpus = number(value, 0, MAX_DEVICES)?,
+            "MEM_MB" => self.memory = number::<u64>(value, 1, 1 << 30)? << 20,
+            "P2P" => self.p2p = switch(value)?,
+            "VMM" => self.vmm = switch(value)?,
+            "MULTICAST" => self.multicast = switch(value)?,
+            "FABRIC" => self.fabric = switch(value)?,
+            "FAIL" => self.failures = items(value).map(failure).collect::<Result<_, _>>()?,
+            "WORK_DELAY" => self.work_delay = time(value)?,
+            "ON_VIOLATION" => self.abort_on_violation = either(value, "abort", "count")?,
+            "TRACE" => self.trace = switch(value)?,
+            _ => unknown(PREFIX, NAMES)?,
+        }
+        Ok(())
+    }
+}
+
+/// `12.3`, or the number that is answered, `12030`.
+pub(crate) fn version(value: &str) -> Result<u32, String> {
+    let parts = value.split_once('.').and_then(|(major, minor)| {
+        Some(major.parse::<u32>().ok()? * 1000 + minor.parse::<u32>().ok().filter(|minor| *minor < 100)? * 10)
+    });
+    let number = parts.or_else(|| value.parse().ok()).filter(|number| (1_000..100_000).contains(number));
+    number.ok_or_else(|| "it must be a version such as 12.3 or 12030".to_owned())
+}
+
+/// `500us`.
+fn time(value: &str) -> Result<Duration, String> {
+    let form = || format!("{value:?} must be a time with us, ms or s, such as 500us");
+    let (count, unit) = with_unit(value).ok_or_else(form)?;
+    match unit {
+        "us" => Ok(Duration::from_micros(count)),
+        "ms" => Ok(Duration::from_millis(count)),
+        "s" => Ok(Duration::from_secs(count)),
+        _ => Err(form()),
+    }
+}
+
+/// `FUNCTION:TIMES:CODE`; times `3+` is the third and all that follow.
+fn failure(item: &str) -> Result<Failure, String> {
+    let form = || format!("{item:?} must be FUNCTION:TIMES:CODE, such as cuMemMap:3:2");
+    let [function, times, code] = item.split(':').collect::<Vec<_>>()[..] else { return Err(form()) };
+    let times = Times::parse(times).ok_or_else(form)?;
+    let code = Code(code.parse().ok().filter(|code| *code != 0).ok_or_else(form)?);
+    let call = FUNCTIONS.iter().position(|known| known.name == function);
+    let call = call.ok_or_else(|| format!("no function {function:?} can be named here"))?;
+    Ok(Failure { call, times, code })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table;
+    use gpu_vmm_test_settings::from_variables;
+
+    fn parsed(name: &str, value: &str) -> Result<Settings, String> {
+        let variable = (format!("{PREFIX}{name}"), value.to_owned());
+        from_variables(PREFIX, [variable].into_iter(), Settings::set)
+    }
+
+    #[test]
+    fn every_setting_is_taken() {
+        assert_eq!(parsed("VERSION", "11.4").unwrap().version, 11_040);
+        assert_eq!(parsed("VERSION", "12030").unwrap().version, 12_030);
+        assert_eq!(parsed("GPUS", "2").unwrap().gpus, 2);
+        assert_eq!(parsed("MEM_MB", "512").unwrap().memory, 512 << 20);
+        assert!(!parsed("P2P", "0").unwrap().p2p && !parsed("VMM", "0").unwrap().vmm);
+        assert!(!parsed("MULTICAST", "0").unwrap().multicast);
+        assert!(parsed("FABRIC", "1").unwrap().fabric && !Settings::default().fabric);
+        assert_eq!(parsed("WORK_DELAY", "20ms").unwrap().work_delay, Duration::from_millis(20));
+        assert!(parsed("ON_VIOLATION", "abort").unwrap().abort_on_violation);
+        assert!(parsed("TRACE", "1").unwrap().trace);
+        let failures = parsed("FAIL", "cuMemMap:3:2, cuInit:2+:802").unwrap().failures;
+        let map =
+            Failure { call: table::index("cuMemMap"), times: Times::Once(3), code: Code::OUT_OF_MEMORY };
+        assert_eq!((failures[0], failures[1].times, failures.len()), (map, Times::From(2), 2));
+    }
+
+    #[test]
+    fn what_is_misspelt_is_refused() {
+        for (name, value) in [
+            ("GPU", "2"),
+            ("GPUS", "9"),
+            ("GPUS", "two"),
+            ("MEM_MB", "0"),
+            ("VERSION", "newest"),
+            ("VERSION", "13"),
+            ("P2P", "yes"),
+            ("WORK_DELAY", "20"),
+            ("ON_VIOLATION", "ignore"),
+            ("FAIL", "cuMemMapp:3:2"),
+            ("FAIL", "cuMemMap:0:2"),
+            ("FAIL", "cuMemMap:3"),
+            ("FAIL", "cuMemMap:3:0"),
+        ] {
+            let wrong = parsed(name, value).unwrap_err();
+            assert!(wrong.starts_with(&format!("{PREFIX}{name}={value}: ")), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! All that the driver keeps about memory: who has how much, what is mapped where, and what handles stand for.
+//!
+//! Handles, mappings and access are records; a lock guards them, which no work on memory holds.
+
+use crate::c::{MAX_DEVICES, access};
+use crate::code::{Answer, Code};
+use crate::memory::{Identity, Memory};
+use crate::pinned::Pinned;
+use crate::plain::Plain;
+use crate::settings::settings;
+use crate::space::Space;
+use crate::team::Team;
+use crate::violation::refuse;
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// The lock's content.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) space: Space,
+    /// By their first addresses.
+    pub(crate) mappings: BTreeMap<u64, Mapping>,
+    /// By their first addresses.
+    pub(crate) plain: BTreeMap<u64, Plain>,
+    /// By their first addresses.
+    pub(crate) pinned: BTreeMap<u64, Pinned>,
+    pub(crate) handles: BTreeMap<u64, Handle>,
+    pub(crate) memories: BTreeMap<Identity, Held>,
+    pub(crate) teams: BTreeMap<Identity, Team>,
+    last_handle: u64,
+    used: [u64; MAX_DEVICES],
+}
+
+/// Memory that something stands for: handles of this process, or descriptors that were made of it.
+pub(crate) struct Held {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) handles: usize,
+    pub(crate) exported: bool,
+    /// Made here, so that it counts against the device's memory; what is imported counts where it was made.
+    pub(crate) charged: bool,
+}
+
+/// What a `CUmemGenericAllocationHandle` stands for.
+pub(crate) struct Handle {
+    pub(crate) object: Object,
+    /// From creating, importing and retaining; each is released once.
+    pub(crate) references: usize,
+    pub(crate) mappings: usize,
+}
+
+#[derive(Clone)]
+pub(crate) enum Object {
+    Memory { memory: Arc<Memory>, imported: bool },
+    Multicast { team: Identity, imported: bool },
+}
+
+/// A mapping; its first address is its key.
+pub(crate) struct Mapping {
+    pub(crate) size: u64,
+    pub(crate) handle: u64,
+    /// What each device may do.
+    pub(crate) access: [u32; MAX_DEVICES],
+    /// What the CPU may do.
+    pub(crate) host: u32,
+}
+
+pub(crate) fn state() -> MutexGuard<'static, State> {
+    static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    /// How much of a device's memory is free.
+    pub(crate) fn free(&mut self, device: usize) -> u64 {
+        self.forget_unused();
+        settings().memory.saturating_sub(self.used[device])
+    }
+
+    /// Takes memory of a device, if there is so much.
+    pub(crate) fn charge(&mut self, device: usize, size: u64) -> Answer {
+        if size > self.free(device) {
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        self.used[device] += size;
+        Ok(())
+    }
+
+    pub(crate) fn discharge(&mut self, device: usize, size: u64) {
+        self.used[device] = self.used[device].saturating_sub(size);
+    }
+
+    /// A handle with one reference.
+    pub(crate) fn new_handle(&mut self, object: Object) -> u64 {
+        // Far apart and never used twice, so that neither arithmetic nor an old one hits another.
+        self.last_handle += 0x1_0000;
+        let handle = Handle { object, references: 1, mappings: 0 };
+        self.handles.insert(self.last_handle, handle);
+        self.last_handle
+    }
+
+    /// A handle that the program still has.
+    pub(crate) fn handle(&mut self, raw: u64) -> Answer<&mut Handle> {
+        let found = self.handles.get_mut(&raw).filter(|handle| handle.references > 0);
+        found.ok_or_else(|| refuse(Code::INVALID_VALUE, format_args!("handle {raw:#x} is not known")))
+    }
+
+    /// The memory behind a handle that the program still has.
+    pub(crate) fn memory_of(&mut self, raw: u64) -> Answer<(Arc<Memory>, bool)> {
+        match &self.handle(raw)?.object {
+            Object::Memory { memory, imported } => Ok((Arc::clone(memory), *imported)),
+            Object::Multicast { .. } => {
+                Err(refuse(Code::INVALID_VALUE, format_args!("handle {raw:#x} is a multicast object's")))
+            }
+        }
+    }
+
+    /// Forgets a handle that neither the program nor a mapping has any more.
+    pub(crate) fn drop_if_unused(&mut self, raw: u64) {
+        let is_unused = |handle: &Handle| handle.references == 0 && handle.mappings == 0;
+        if !self.handles.get(&raw).is_some_and(is_unused) {
+            return;
+        }
+        match self.handles.remove(&raw).map(|handle| handle.object) {
+            Some(Object::Memory { memory, .. }) => {
+                let Some(held) = self.memories.get_mut(&memory.identity) else { return };
+                held.handles -= 1;
+                if held.handles == 0 {
+                    self.check_unbound(memory.identity);
+                }
+                self.forget_unused();
+            }
+            Some(Object::Multicast { team, .. }) => self.drop_team_if_unused(team),
+            None => {}
+        }
+    }
+
+    /// Gives memory back that nothing stands for any more. A descriptor keeps memory too; those of other processes are
+    /// not seen from here.
+    pub(crate) fn forget_unused(&mut self) {
+        let is_unused = |held: &Held| held.handles == 0 && !(held.exported && held.memory.has_descriptor());
+        let unused: Vec<Identity> =
+            self.memories.iter().filter(|(_, held)| is_unused(held)).map(|(identity, _)| *identity).collect();
+        for identity in unused {
+            if let Some(held) = self.memories.remove(&identity)
+                && held.charged
+                && let Some(device) = held.memory.kind.home.device()
+            {
+                self.discharge(device, held.memory.size);
+            }
+        }
+    }
+
+    /// The mapping that an address lies in.
+    pub(crate) fn mapping(&self, at: u64) -> Option<(u64, &Mapping)> {
+        let (base, mapping) = self.mappings.range(..=at).next_back()?;
+        (at - base < mapping.size).then_some((*base, mapping))
+    }
+
+    /// The plain allocation that an address lies in.
+    pub(crate) fn plain(&self, at: u64) -> Option<(u64, &Plain)> {
+        let (base, plain) = self.plain.range(..=at).next_back()?;
+        (at - base < plain.size).then_some((*base, plain))
+    }
+
+    /// The first addresses of the mappings that have a part in a range.
+    pub(crate) fn mappings_in(&self, start: u64, end: u64) -> Vec<u64> {
+        let first = self.mapping(start).map_or(start, |(base, _)| base);
+        self.mappings.range(first..end).map(|(base, _)| *base).collect()
+    }
+}
+
+impl Mapping {
+    pub(crate) fn new(size: u64, handle: u64) -> Self {
+        Self { size, handle, access: [access::NONE; MAX_DEVICES], host: access::NONE }
+    }
+}

@@ -1,0 +1,261 @@
+//! gpu-vmm-cuda over the fake driver: which drivers it takes, how the driver's answers reach its users, and that it gives
+//! back what it has whatever fails.
+
+use crate::child::{Case, case, with};
+use crate::rig::Cuda;
+use gpu_vmm_core::{
+    Backend, Bytes, CopyCalls, CopyStream, Detail, Device, DeviceId, Error, Feature, PhysicalMemory, Pinned,
+    Properties, Region, Result, SyncCalls, WaitFor,
+};
+use gpu_vmm_cuda::CudaBackend;
+use std::sync::Mutex;
+
+const DEVICE: DeviceId = DeviceId(0);
+const UNIT: Bytes = Bytes::mib(32);
+
+/// Prints the quirks that the backend lists.
+pub(crate) const QUIRKS: Case = case("quirks", quirks);
+
+/// Has a setting that there is not.
+pub(crate) const MISSPELT: Case = with(&[("GPU", "2")], "misspelt", Cuda::init);
+
+pub(crate) const CASES: &[Case] = &[
+    case("it_is_no_nvidia_driver", it_is_no_nvidia_driver),
+    with(&[("VERSION", "11.4")], "a_driver_of_11_4_will_do", a_driver_of_11_4_will_do),
+    with(&[("VERSION", "11.3")], "one_of_11_3_is_too_old", one_of_11_3_is_too_old),
+    with(
+        &[("VERSION", "9.0")],
+        "one_without_virtual_memory_is_too_old",
+        one_without_virtual_memory_is_too_old,
+    ),
+    with(&[("GPUS", "0")], "a_driver_without_a_device_says_so", a_driver_without_a_device_says_so),
+    with(&[("FAIL", "cuInit:1+:802")], "a_driver_that_is_not_ready_gets_advice", not_ready_gets_advice),
+    with(&[("FAIL", "cuInit:1+:803")], "a_driver_that_does_not_match_gets_advice", mismatch_gets_advice),
+    with(&[("FAIL", "cuInit:1:999")], "a_failed_start_is_tried_again", a_failed_start_is_tried_again),
+    with(&[("VMM", "0")], "a_device_without_virtual_memory_has_a_reason", a_device_without_virtual_memory),
+    with(&[("FAIL", "cuMemCreate:1:2")], "memory_that_is_short_comes_with_numbers", short_memory_has_numbers),
+    with(&[("MEM_MB", "64")], "so_it_does_without_a_context", short_memory_without_a_context),
+    with(&[("FAIL", "cuMemMap:1:999")], "an_answer_has_its_name", an_answer_has_its_name),
+    with(
+        &[("FAIL", "cuMemMap:1:987")],
+        "one_without_a_name_has_its_number",
+        one_without_a_name_has_its_number,
+    ),
+    with(&[("FAIL", "cuStreamSynchronize:1:719")], "a_dead_device_is_told", a_dead_device_is_told),
+    with(&[("FAIL", "cuMemSetAccess:1:2")], "nothing_is_left_where_access_fails", nothing_is_left),
+    with(&[("FAIL", "cuMemMap:1:1")], "nothing_is_left_where_mapping_fails", nothing_is_left),
+    with(&[("FAIL", "cuMemCreate:1:2")], "nothing_is_left_where_creating_fails", nothing_is_left),
+    with(
+        &[("FAIL", "cuMemRelease:1:1")],
+        "a_destructor_that_fails_is_logged",
+        a_destructor_that_fails_is_logged,
+    ),
+    with(&[("WORK_DELAY", "50ms")], "each_call_waits_for_what_it_starts", each_call_waits_for_what_it_starts),
+    case("what_ends_after_the_driver_is_no_failure", what_ends_after_the_driver_is_no_failure),
+];
+
+fn open() -> CudaBackend {
+    CudaBackend::open().unwrap()
+}
+
+fn refused() -> String {
+    CudaBackend::open().unwrap_err().to_string()
+}
+
+#[track_caller]
+fn assert_has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in: {text}");
+    }
+}
+
+fn quirks(_: &Cuda) {
+    open().quirks().iter().for_each(|quirk| println!("{}", quirk.id));
+}
+
+fn it_is_no_nvidia_driver(cuda: &Cuda) {
+    let backend = open();
+    let Device { name, total_memory, .. } = &backend.devices()[0];
+    assert_has(name, &["fake", "no NVIDIA GPU"]);
+    assert_eq!((*total_memory, backend.devices().len()), (Bytes::gib(4), 2));
+    assert_has(&backend.driver().library, &["libgpu_vmm_fake_cuda.so"]);
+    for device in [DEVICE, DeviceId(1)] {
+        let found = backend.capabilities(device).unwrap();
+        let missing = found.iter().filter(|one| !one.available).map(|one| one.feature);
+        assert_eq!(
+            missing.collect::<Vec<_>>(),
+            [Feature::Win32Handle, Feature::FabricHandle, Feature::HostAccess]
+        );
+    }
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn a_driver_of_11_4_will_do(cuda: &Cuda) {
+    assert!(!cuda.has("cuMulticastCreate") && !cuda.has("cuMemGetHandleForAddressRange"));
+    assert!(cuda.has("cuMemRetainAllocationHandle") && cuda.has("cuLaunchKernel"));
+    let backend = open();
+    assert_eq!(backend.driver().version, "11.4");
+    let found = backend.capabilities(DEVICE).unwrap();
+    for feature in [Feature::Multicast, Feature::DmaBuf, Feature::FabricHandle] {
+        assert!(found.iter().any(|one| one.feature == feature && !one.available), "{feature}");
+    }
+    let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
+    region.grow_to(UNIT).unwrap();
+    region.write_pattern(DEVICE, Bytes::ZERO, UNIT, 1).unwrap();
+    assert_eq!(region.count_wrong(DEVICE, Bytes::ZERO, UNIT, 1).unwrap(), 0);
+}
+
+fn one_of_11_3_is_too_old(_: &Cuda) {
+    assert_has(&refused(), &["libgpu_vmm_fake_cuda.so", "CUDA 11.3, and 11.4 is the oldest"]);
+}
+
+fn one_without_virtual_memory_is_too_old(cuda: &Cuda) {
+    assert!(!cuda.has("cuMemCreate") && cuda.has("cuMemAlloc_v2"));
+    assert_has(&refused(), &["CUDA 9.0, and 11.4 is the oldest"]);
+}
+
+fn a_driver_without_a_device_says_so(_: &Cuda) {
+    let error = CudaBackend::open().unwrap_err();
+    assert!(matches!(error.detail(), Detail::NoDevice { .. }), "{error}");
+    assert_has(&error.to_string(), &["cuInit", "CUDA_ERROR_NO_DEVICE"]);
+}
+
+fn not_ready_gets_advice(_: &Cuda) {
+    assert_has(&refused(), &["CUDA_ERROR_SYSTEM_NOT_READY", "nvidia-fabricmanager must run"]);
+}
+
+fn mismatch_gets_advice(_: &Cuda) {
+    assert_has(&refused(), &["CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "load the module again, or reboot"]);
+}
+
+fn a_failed_start_is_tried_again(_: &Cuda) {
+    assert_has(&refused(), &["CUDA_ERROR_UNKNOWN"]);
+    assert_eq!(open().devices().len(), 2);
+}
+
+fn a_device_without_virtual_memory(_: &Cuda) {
+    let backend = open();
+    let reason = backend.devices()[0].unusable.clone().expect("a reason");
+    assert_has(&reason, &["VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED is 0"]);
+    assert!(PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).is_err());
+}
+
+fn short_memory_has_numbers(_: &Cuda) {
+    let backend = open();
+    let error = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap_err();
+    let Detail::OutOfMemory { requested, free, total, source, .. } = error.detail() else {
+        panic!("{error}")
+    };
+    assert_eq!((*requested, *total), (UNIT, Bytes::gib(4)));
+    assert!(*free > Bytes::gib(3) && *free < *total);
+    assert_eq!((source.call, source.code), ("cuMemCreate", 2));
+}
+
+/// A device of which nothing is left for a context has no numbers to ask for.
+fn short_memory_without_a_context(cuda: &Cuda) {
+    let backend = open();
+    let held = PhysicalMemory::create(&backend, Bytes::mib(32), Properties::on(DEVICE)).unwrap();
+    let error = PhysicalMemory::create(&backend, Bytes::mib(64), Properties::on(DEVICE)).unwrap_err();
+    let Detail::OutOfMemory { free, total, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!((*free, *total), (Bytes::ZERO, Bytes::mib(64)));
+    drop(held);
+    assert_eq!(cuda.counts().contexts, 0);
+}
+
+/// Grows a region by one unit, and gives the error.
+fn failed_growth(backend: &CudaBackend) -> Error {
+    let mut region = Region::builder(backend).reserve(UNIT).build().unwrap();
+    let error = region.grow_to(UNIT).unwrap_err();
+    assert_eq!(region.end(), Bytes::ZERO);
+    error
+}
+
+fn an_answer_has_its_name(_: &Cuda) {
+    let error = failed_growth(&open());
+    assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
+    assert_has(&error.to_string(), &["cuMemMap", "CUDA_ERROR_UNKNOWN (999)", "unknown error"]);
+}
+
+fn one_without_a_name_has_its_number(_: &Cuda) {
+    assert_has(&failed_growth(&open()).to_string(), &["cuMemMap", "987"]);
+}
+
+fn a_dead_device_is_told(_: &Cuda) {
+    let backend = open();
+    let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
+    region.grow_to(UNIT).unwrap();
+    let error = region.fill(Bytes::ZERO, UNIT, 1).unwrap_err();
+    assert!(matches!(error.detail(), Detail::DeviceLost { .. }), "{error}");
+    assert_has(&error.to_string(), &["cuStreamSynchronize", "CUDA_ERROR_LAUNCH_FAILED"]);
+}
+
+fn nothing_is_left(cuda: &Cuda) {
+    let backend = open();
+    let before = backend.memory_info(DEVICE).unwrap().free;
+    drop(failed_growth(&backend));
+    cuda.check_what_is_left();
+    assert_eq!(backend.memory_info(DEVICE).unwrap().free, before);
+    assert_eq!((cuda.violations(), backend.drop_log().count()), (0, 0));
+    // And it goes on.
+    let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
+    region.grow_to(UNIT).unwrap();
+}
+
+fn a_destructor_that_fails_is_logged(cuda: &Cuda) {
+    let backend = open();
+    let memory = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
+    drop(memory);
+    let error = backend.drop_log().take_last().expect("an entry");
+    assert_has(&error.to_string(), &["release", "cuMemRelease", "CUDA_ERROR_INVALID_VALUE"]);
+    // The call did nothing: the handle is there still, the only one.
+    assert_eq!(cuda.counts().handles, 1);
+    cuda.release(0x1_0000);
+}
+
+/// Work is slow here, so that a call that does not wait returns before its work is done.
+fn each_call_waits_for_what_it_starts(_: &Cuda) {
+    let backend = open();
+    let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
+    region.grow_to(UNIT).unwrap();
+    let done = |result: Result<()>| {
+        result.unwrap();
+        let began = std::time::Instant::now();
+        backend.synchronize(DEVICE).unwrap();
+        assert!(began.elapsed() < std::time::Duration::from_millis(40), "something was still running");
+    };
+    done(region.fill(Bytes::ZERO, UNIT, 1));
+    done(region.write(Bytes::ZERO, b"bytes"));
+    done(region.write_pattern(DEVICE, Bytes::ZERO, UNIT, 1));
+    // Unmapping right after it is no fault.
+    region.shrink_to(Bytes::ZERO, WaitFor::all_devices()).unwrap();
+    backend.synchronize(DEVICE).unwrap();
+}
+
+/// Static variables of C and C++ programs, and exit handlers, run when the driver has shut down: it answers that then, and
+/// whoever drops something hears nothing of it.
+fn what_ends_after_the_driver_is_no_failure(cuda: &Cuda) {
+    type Left = (PhysicalMemory<CudaBackend>, Box<dyn Pinned>, Box<dyn CopyStream>, CudaBackend);
+    static LEFT: Mutex<Option<Left>> = Mutex::new(None);
+    extern "C" fn at_exit() {
+        let left = LEFT.lock().unwrap().take();
+        let Some((memory, pinned, copy_stream, backend)) = left else { return };
+        drop((memory, pinned, copy_stream));
+        let code = match backend.drop_log().take_last() {
+            None => 0,
+            Some(_) => 1,
+        };
+        // SAFETY: ends the process with what was found.
+        unsafe { libc::_exit(code) }
+    }
+    // Registered before the driver's own, so it runs after that.
+    // SAFETY: the handler is a function of this program.
+    unsafe { libc::atexit(at_exit) };
+    let backend = open();
+    let memory = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
+    let (pinned, copy_stream) = (backend.pin(UNIT).unwrap(), backend.copy_stream(DEVICE).unwrap());
+    *LEFT.lock().unwrap() = Some((memory, pinned, copy_stream, backend));
+    let counts = cuda.counts();
+    assert_eq!([counts.handles, counts.pinned, counts.streams], [1; 3]);
+    println!("DONE");
+    std::process::exit(1)
+}

@@ -1,0 +1,256 @@
+//! gpu-vmm-cuda's kinds of memory over the fake driver: what drivers lack and refuse, and that nothing is left of it.
+//! What works is tested by gpu-vmm-cuda's own tests, which run over the fake driver too.
+
+use crate::child::{Case, case, with};
+use crate::rig::Cuda;
+use gpu_vmm_core::{
+    Access, Backend, Bytes, Capability, Detail, DeviceId, Error, Evidence, Feature, HandleTypes, Location,
+    MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation,
+};
+use gpu_vmm_cuda::CudaBackend;
+
+const DEVICE: DeviceId = DeviceId(0);
+const UNIT: Bytes = Bytes::mib(32);
+
+pub(crate) const CASES: &[Case] = &[
+    with(&[("VERSION", "12.1")], "memory_of_the_host_is_of_12_2", memory_of_the_host_is_of_12_2),
+    with(&[("VERSION", "12.3")], "an_attribute_that_is_not_known_says_nothing", an_unknown_attribute),
+    with(&[("VERSION", "11.6")], "dma_bufs_are_of_11_7", dma_bufs_are_of_11_7),
+    with(
+        &[("FAIL", "cuMemGetHandleForAddressRange:1+:801")],
+        "dma_bufs_that_are_not_supported_say_so",
+        dma_bufs_that_are_not_supported_say_so,
+    ),
+    with(
+        &[("FAIL", "cuMemCreate:1:2")],
+        "memory_of_the_host_that_is_short_has_the_hosts_numbers",
+        short_memory_of_the_host,
+    ),
+    with(
+        &[("FAIL", "cuMemMap:1:2")],
+        "memory_of_the_host_that_was_not_mapped_is_not_there",
+        memory_of_the_host_that_was_not_mapped_is_not_there,
+    ),
+    with(
+        &[("FAIL", "cuMemGetAllocationPropertiesFromHandle:1+:999")],
+        "nothing_is_left_where_the_driver_does_not_tell",
+        nothing_is_left_where_the_driver_does_not_tell,
+    ),
+    with(
+        &[("FAIL", "cuMemSetAccess:1+:801")],
+        "a_failed_trial_has_a_reason_and_leaves_nothing",
+        a_failed_trial_has_a_reason_and_leaves_nothing,
+    ),
+    case("a_dma_buf_is_not_tried_without_a_context", a_dma_buf_is_not_tried_without_a_context),
+    case("a_dma_buf_is_tried_in_the_programs_context", a_dma_buf_is_tried_in_the_programs_context),
+    case("compressible_memory_without_a_dma_buf_says_so", compressible_memory_without_a_dma_buf_says_so),
+    with(&[("FABRIC", "1")], "what_is_permitted_is_found", what_is_permitted_is_found),
+    case("memory_that_is_not_compressed_says_so", memory_that_is_not_compressed_says_so),
+    case("a_region_of_the_hosts_memory_is_used_by_both", a_region_of_the_hosts_memory_is_used_by_both),
+];
+
+fn open() -> CudaBackend {
+    CudaBackend::open().unwrap()
+}
+
+fn capability(backend: &CudaBackend, feature: Feature) -> Capability {
+    let all = backend.capabilities(DEVICE).unwrap();
+    all.into_iter().find(|one| one.feature == feature).expect("a listed feature")
+}
+
+#[track_caller]
+fn missing(backend: &CudaBackend, feature: Feature, words: &str) -> Evidence {
+    let told = capability(backend, feature);
+    assert!(!told.available && told.note.contains(words), "{told:?}");
+    told.found_by
+}
+
+fn on_the_node() -> Properties {
+    Properties::on(DEVICE).located(Location::HostNode(0))
+}
+
+/// The reason why there is no such memory.
+#[track_caller]
+fn refused(backend: &CudaBackend, properties: Properties) -> String {
+    match PhysicalMemory::create(backend, UNIT, properties).unwrap_err().into_detail() {
+        Detail::Unsupported { reason } => reason,
+        error => panic!("{error}"),
+    }
+}
+
+fn memory_of_the_host_is_of_12_2(cuda: &Cuda) {
+    let backend = open();
+    let reason = refused(&backend, on_the_node());
+    assert_eq!(reason, "memory of the host came with CUDA 12.2, and the driver is of 12.1");
+    for feature in [Feature::HostMemory, Feature::HostNodeMemory] {
+        missing(&backend, feature, &reason);
+    }
+    let reason = refused(&backend, Properties::on(DEVICE).exported_as(HandleTypes::FABRIC));
+    assert_eq!(reason, "fabric handles came with CUDA 12.3, and the driver is of 12.1");
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn an_unknown_attribute(cuda: &Cuda) {
+    let backend = open();
+    for feature in [Feature::HostMemory, Feature::HostNodeMemory] {
+        let told = capability(&backend, feature);
+        assert!(told.available && told.found_by == Evidence::Trial, "{told:?}");
+    }
+    assert_eq!(cuda.violations(), 0);
+}
+
+/// What exporting a unit of such memory as a dma-buf is answered.
+fn dma_buf(backend: &CudaBackend, properties: Properties) -> Error {
+    // SAFETY: one unit is created, mapped at the beginning of a reservation of its size, and taken out again.
+    unsafe {
+        let handle = backend.create(UNIT, &properties).unwrap();
+        let mut reservation = backend.reserve(UNIT, backend.granularity().into(), None).unwrap();
+        reservation.map(Bytes::ZERO, &handle).unwrap();
+        let error = reservation.dma_buf(DeviceId(0), Bytes::ZERO, UNIT).unwrap_err();
+        reservation.unmap(Bytes::ZERO, UNIT).unwrap();
+        error
+    }
+}
+
+fn dma_bufs_are_of_11_7(_: &Cuda) {
+    let backend = open();
+    let error = dma_buf(&backend, Properties::on(DEVICE));
+    let Detail::Unsupported { reason, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!(missing(&backend, Feature::DmaBuf, reason), Evidence::Version);
+}
+
+fn dma_bufs_that_are_not_supported_say_so(_: &Cuda) {
+    let backend = open();
+    let error = dma_buf(&backend, Properties::on(DEVICE));
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+    assert!(error.to_string().contains("CUDA_ERROR_NOT_SUPPORTED (801)"), "{error}");
+    missing(&backend, Feature::DmaBuf, "CUDA_ERROR_NOT_SUPPORTED (801)");
+}
+
+fn short_memory_of_the_host(cuda: &Cuda) {
+    let backend = open();
+    let error = PhysicalMemory::create(&backend, UNIT, on_the_node()).unwrap_err();
+    assert!(error.to_string().contains("the host is out of memory"), "{error}");
+    let Detail::OutOfMemory { device, requested, free, total, .. } = error.detail() else {
+        panic!("{error}")
+    };
+    assert_eq!((*device, *requested), (DeviceId::HOST, UNIT));
+    assert!(!free.is_zero() && free <= total);
+    assert_eq!(cuda.counts().contexts, 0);
+}
+
+fn nothing_is_left_where_the_driver_does_not_tell(cuda: &Cuda) {
+    use std::os::fd::AsFd;
+    let backend = open();
+    let compressible = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE).compressible());
+    let memory = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE).shareable()).unwrap();
+    let fd = memory.export().unwrap();
+    // SAFETY: the memory is of this size and these properties.
+    let imported = unsafe { PhysicalMemory::import(&backend, fd.as_fd(), UNIT, memory.properties()) };
+    for answer in [compressible, imported] {
+        let error = answer.unwrap_err();
+        let call = error.driver_error().expect("an answer of the driver's").call;
+        assert_eq!(call, "cuMemGetAllocationPropertiesFromHandle");
+    }
+    assert_eq!((cuda.counts().handles, backend.drop_log().count()), (1, 0));
+}
+
+fn a_failed_trial_has_a_reason_and_leaves_nothing(cuda: &Cuda) {
+    let backend = open();
+    // With a context, without which a dma-buf is not tried.
+    backend.memory_info(DEVICE).unwrap();
+    for feature in [Feature::ReadOnlyAccess, Feature::HostMemory, Feature::HostNodeMemory, Feature::DmaBuf] {
+        assert_eq!(missing(&backend, feature, "CUDA_ERROR_NOT_SUPPORTED (801)"), Evidence::Trial);
+    }
+    cuda.check_what_is_left();
+    assert_eq!((cuda.violations(), backend.drop_log().count()), (0, 0));
+}
+
+/// Quirk `dma-buf-wants-a-context`; looking at what there is makes none.
+fn a_dma_buf_is_not_tried_without_a_context(cuda: &Cuda) {
+    let backend = open();
+    let told = capability(&backend, Feature::DmaBuf);
+    assert!(told.available && told.found_by == Evidence::Attribute, "{told:?}");
+    assert_eq!(told.note, "not tried, since that would make a context on the device");
+    assert_eq!((cuda.counts().contexts, cuda.violations()), (0, 0));
+}
+
+fn a_dma_buf_is_tried_in_the_programs_context(cuda: &Cuda) {
+    cuda.init();
+    cuda.enter(0);
+    let told = capability(&open(), Feature::DmaBuf);
+    assert!(told.available && told.found_by == Evidence::Trial, "{told:?}");
+    assert_eq!((cuda.counts().contexts, cuda.violations()), (1, 0));
+}
+
+/// Quirk `compressible-has-no-dma-buf`.
+fn compressible_memory_without_a_dma_buf_says_so(cuda: &Cuda) {
+    let backend = open();
+    let error = dma_buf(&backend, Properties::on(DEVICE).compressible());
+    let Detail::Unsupported { reason, .. } = error.detail() else { panic!("{error}") };
+    for words in ["CUDA_ERROR_UNKNOWN (999)", "compressible"] {
+        assert!(reason.contains(words), "{reason}");
+    }
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn what_is_permitted_is_found(cuda: &Cuda) {
+    let backend = open();
+    assert!(capability(&backend, Feature::FabricHandle).available);
+    let both = Properties::on(DEVICE).shareable().exported_as(HandleTypes::FABRIC);
+    let memory = PhysicalMemory::create(&backend, UNIT, both).unwrap();
+    let (bytes, _fd) = (memory.export_fabric().unwrap(), memory.export().unwrap());
+    // SAFETY: the memory is of this size; where it is not of this device, that is an error.
+    let wrong = unsafe {
+        PhysicalMemory::import_fabric(&backend, &bytes, UNIT, Properties { device: DeviceId(1), ..both })
+    };
+    let error = wrong.unwrap_err();
+    assert!(matches!(error.detail(), Detail::Mismatch { what: "location", .. }), "{error}");
+    assert_eq!((cuda.counts().handles, cuda.violations()), (1, 0));
+}
+
+fn memory_that_is_not_compressed_says_so(_: &Cuda) {
+    let backend = open();
+    let asked = on_the_node().compressible();
+    let memory = PhysicalMemory::create(&backend, UNIT, asked).unwrap();
+    assert_eq!(memory.properties(), on_the_node());
+    assert!(
+        PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE).compressible())
+            .unwrap()
+            .properties()
+            .compressible
+    );
+}
+
+fn memory_of_the_host_that_was_not_mapped_is_not_there(cuda: &Cuda) {
+    let backend = open();
+    let hosts = PhysicalMemory::create(&backend, UNIT, on_the_node()).unwrap();
+    let own = PhysicalMemory::create(&backend, UNIT, Properties::on(DEVICE)).unwrap();
+    let mut region = Region::builder(&backend).reserve(UNIT).build().unwrap();
+    let error = region.map(Bytes::ZERO, &hosts).unwrap_err();
+    assert!(matches!(error.detail(), Detail::OutOfMemory { .. }), "{error}");
+    region.map(Bytes::ZERO, &own).unwrap();
+    region.set_access(Bytes::ZERO, UNIT, DEVICE, Access::ReadWrite).unwrap();
+    // Memory of the host would have none.
+    drop(region.dma_bufs(Bytes::ZERO, UNIT).unwrap());
+    assert_eq!(cuda.violations(), 0);
+}
+
+fn a_region_of_the_hosts_memory_is_used_by_both(cuda: &Cuda) {
+    let backend = open();
+    let mut region = Region::builder(&backend)
+        .memory(on_the_node())
+        .reserve(UNIT)
+        .at(Placement::Anywhere)
+        .build()
+        .unwrap();
+    region.grow_to(UNIT).unwrap();
+    region.write_pattern(DEVICE, Bytes::ZERO, UNIT, 5).unwrap();
+    // A peer has access as to a device's memory, and needs not reach one.
+    region.set_access(Bytes::ZERO, UNIT, DeviceId(1), Access::Read).unwrap();
+    region.set_access(Bytes::ZERO, UNIT, DeviceId::HOST, Access::Read).unwrap();
+    let word = region.address().0 as *const u64;
+    // SAFETY: the CPU may read there, and the device has finished.
+    assert_eq!(unsafe { word.read() }, gpu_vmm_testkit::pattern_word(5, 0));
+    assert_eq!(cuda.violations(), 0);
+}

@@ -1,0 +1,242 @@
+//! Events and captures: the rules, and gpu-vmm-cuda's.
+
+use crate::child::{Case, case, with};
+use crate::rig::{Cuda, INVALID_HANDLE, INVALID_VALUE};
+use gpu_vmm_core::{Backend, Detail, DeviceId, Error, Event, Operation, Stream, SyncCalls};
+use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_testkit::TestKit;
+use std::ptr::with_exposed_provenance_mut;
+
+pub(crate) const CASES: &[Case] = &[
+    case("an_event_in_a_graph_cannot_be_asked", an_event_in_a_graph_cannot_be_asked),
+    case("asking_spoils_a_capture", asking_spoils_a_capture),
+    case("events_and_streams_are_of_one_context", events_and_streams_are_of_one_context),
+    case("a_capture_is_told", a_capture_is_told),
+    case("a_stream_of_another_context_is_refused", a_stream_of_another_context_is_refused),
+    case("nothing_is_left_current", nothing_is_left_current),
+    with(&[("FAIL", "cuEventCreate:1:2")], "an_event_that_cannot_be_made", an_event_that_cannot_be_made),
+    with(&[("FAIL", "cuEventRecord:1:1")], "a_record_that_fails", a_record_that_fails),
+    with(&[("FAIL", "cuEventQuery:1:1")], "a_question_that_fails", a_question_that_fails),
+    with(&[("FAIL", "cuEventSynchronize:1:1")], "a_wait_that_fails", a_wait_that_fails),
+    with(&[("FAIL", "cuStreamWaitEvent:1:1")], "a_hold_that_fails", a_hold_that_fails),
+    with(&[("FAIL", "cuStreamIsCapturing:1:1")], "whether_it_captures_fails", whether_it_captures_fails),
+    with(&[("FAIL", "cuEventQuery:1:719,cuEventSynchronize:1:700")], "the_dead_are_done", the_dead_are_done),
+    with(&[("FAIL", "cuEventDestroy_v2:1:1")], "giving_back_that_fails", giving_back_that_fails),
+];
+
+const DEVICE: DeviceId = DeviceId(0);
+/// `CU_STREAM_NON_BLOCKING`, and `CU_EVENT_DISABLE_TIMING`.
+const NON_BLOCKING: usize = 1;
+const DISABLE_TIMING: usize = 2;
+/// `CU_STREAM_CAPTURE_MODE_GLOBAL` and `_RELAXED`.
+const GLOBAL: usize = 0;
+const RELAXED: usize = 2;
+const CAPTURE_UNSUPPORTED: u32 = 900;
+const CAPTURE_INVALIDATED: u32 = 901;
+const CAPTURED_EVENT: u32 = 907;
+
+/// Ends a capture that was not spoilt.
+fn end(cuda: &Cuda, stream: usize) {
+    let mut graph = 0usize;
+    cuda.ok("cuStreamEndCapture", &[stream, (&raw mut graph).addr()]);
+    cuda.ok("cuGraphDestroy", &[graph]);
+}
+
+fn an_event_in_a_graph_cannot_be_asked(cuda: &Cuda) {
+    cuda.init();
+    cuda.enter(0);
+    let stream = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
+    let event = cuda.get("cuEventCreate", &[DISABLE_TIMING]);
+    cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED]);
+    cuda.ok("cuEventRecord", &[event, stream]);
+    end(cuda, stream);
+    for question in ["cuEventQuery", "cuEventSynchronize"] {
+        cuda.answers(question, &[event], INVALID_VALUE);
+        cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED]);
+        cuda.ok("cuEventRecord", &[event, stream]);
+        cuda.answers(question, &[event], CAPTURED_EVENT);
+        let mut graph = 0usize;
+        cuda.answers("cuStreamEndCapture", &[stream, (&raw mut graph).addr()], CAPTURE_INVALIDATED);
+    }
+    // Another capture is not concerned.
+    cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED]);
+    cuda.answers("cuEventQuery", &[event], INVALID_VALUE);
+    end(cuda, stream);
+    // Elsewhere it is a place in a stream again.
+    cuda.ok("cuEventRecord", &[event, stream]);
+    cuda.ok("cuEventSynchronize", &[event]);
+    cuda.ok("cuEventQuery", &[event]);
+    cuda.ok("cuEventDestroy_v2", &[event]);
+    cuda.ok("cuStreamDestroy_v2", &[stream]);
+}
+
+fn asking_spoils_a_capture(cuda: &Cuda) {
+    cuda.init();
+    cuda.enter(0);
+    let stream = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
+    let event = cuda.get("cuEventCreate", &[DISABLE_TIMING]);
+    cuda.ok("cuStreamBeginCapture_v2", &[stream, RELAXED]);
+    cuda.ok("cuEventQuery", &[event]);
+    end(cuda, stream);
+    cuda.ok("cuStreamBeginCapture_v2", &[stream, GLOBAL]);
+    cuda.answers("cuEventQuery", &[event], CAPTURE_UNSUPPORTED);
+    let mut graph = 0usize;
+    cuda.answers("cuStreamEndCapture", &[stream, (&raw mut graph).addr()], CAPTURE_INVALIDATED);
+    cuda.ok("cuEventDestroy_v2", &[event]);
+    cuda.ok("cuStreamDestroy_v2", &[stream]);
+}
+
+fn events_and_streams_are_of_one_context(cuda: &Cuda) {
+    cuda.init();
+    cuda.enter(0);
+    let event = cuda.get("cuEventCreate", &[DISABLE_TIMING]);
+    cuda.enter(1);
+    let stream = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
+    cuda.refuses("cuEventRecord", &[event, stream], INVALID_HANDLE);
+    // Waiting for an event of another context is allowed.
+    cuda.ok("cuStreamWaitEvent", &[stream, event, 0]);
+    cuda.ok("cuStreamDestroy_v2", &[stream]);
+    cuda.ok("cuEventDestroy_v2", &[event]);
+}
+
+/// A raw stream as the core has it.
+fn stream(raw: usize) -> Stream<'static> {
+    // SAFETY: cases name streams that live as long as they use this.
+    unsafe { Stream::from_raw(with_exposed_provenance_mut(raw)) }
+}
+
+fn a_capture_is_told(cuda: &Cuda) {
+    let backend = CudaBackend::open().unwrap();
+    let (mut event, own) = (backend.event(DEVICE).unwrap(), backend.own_stream(DEVICE).unwrap());
+    let raw = own.stream().as_raw().addr();
+    let captures = |stream| backend.is_capturing(stream).unwrap();
+    assert!(!captures(own.stream()));
+    cuda.enter(0);
+    cuda.ok("cuStreamBeginCapture_v2", &[raw, RELAXED]);
+    // The legacy default stream captures nothing, under either name, nor does the thread's own.
+    assert!(captures(own.stream()) && [0, 1, 2].iter().all(|default| !captures(stream(*default))));
+    event.record(own.stream()).unwrap();
+    for error in [event.is_done().unwrap_err(), event.wait().unwrap_err()] {
+        assert_eq!(error.driver_error().unwrap().code, i64::from(CAPTURED_EVENT), "{error}");
+    }
+    // A spoilt one has not ended.
+    cuda.answers("cuStreamSynchronize", &[raw], CAPTURE_UNSUPPORTED);
+    assert!(captures(own.stream()));
+    let mut graph = 0usize;
+    cuda.answers("cuStreamEndCapture", &[raw, (&raw mut graph).addr()], CAPTURE_INVALIDATED);
+    assert!(!captures(own.stream()));
+    event.record(own.stream()).unwrap();
+    event.wait().unwrap();
+    assert!(event.is_done().unwrap());
+    // The thread's own default stream can capture.
+    cuda.ok("cuStreamBeginCapture_v2", &[2, RELAXED]);
+    // It blocks, so work on the shared one would break its capture.
+    assert!(captures(stream(2)) && captures(stream(1)));
+    end(cuda, 2);
+    assert!(!captures(stream(2)));
+    drop((event, own));
+    assert_eq!(backend.drop_log().count(), 0);
+}
+
+fn a_stream_of_another_context_is_refused(cuda: &Cuda) {
+    let backend = CudaBackend::open().unwrap();
+    let mut event = backend.event(DEVICE).unwrap();
+    let context = cuda.get("cuCtxCreate_v2", &[0, 0]);
+    let foreign = cuda.get("cuStreamCreate", &[NON_BLOCKING]);
+    let error = event.record(stream(foreign)).unwrap_err();
+    assert!(
+        matches!(error.detail(), Detail::ForeignStream { .. }) && error.operation() == Operation::RecordEvent,
+        "{error}"
+    );
+    assert!(error.to_string().contains(&format!("{context:#x}")), "{error}");
+    // It can be held, though.
+    event.hold(stream(foreign)).unwrap();
+    assert!(!backend.is_capturing(stream(foreign)).unwrap());
+    assert_eq!(cuda.violations(), 0);
+    cuda.ok("cuStreamDestroy_v2", &[foreign]);
+    cuda.ok("cuCtxDestroy_v2", &[context]);
+}
+
+fn nothing_is_left_current(cuda: &Cuda) {
+    let backend = CudaBackend::open().unwrap();
+    let current = || cuda.get("cuCtxGetCurrent", &[]);
+    let (mut event, own) = (backend.event(DEVICE).unwrap(), backend.own_stream(DEVICE).unwrap());
+    for stream in [own.stream(), stream(0)] {
+        event.record(stream).unwrap();
+        event.hold(stream).unwrap();
+        event.wait().unwrap();
+        assert!(event.is_done().unwrap() && !backend.is_capturing(stream).unwrap());
+        assert_eq!(current(), 0);
+    }
+    let counts = cuda.counts();
+    assert_eq!((counts.events, counts.streams), (1, 1));
+    drop((event, own));
+    let counts = cuda.counts();
+    assert_eq!((counts.events, counts.streams, current(), cuda.violations()), (0, 0, 0, 0));
+}
+
+fn answered(error: &Error) -> (&'static str, i64) {
+    let source = error.driver_error().unwrap();
+    (source.call, source.code)
+}
+
+fn an_event_that_cannot_be_made(_: &Cuda) {
+    let backend = CudaBackend::open().unwrap();
+    assert_eq!(answered(&backend.event(DEVICE).unwrap_err()), ("cuEventCreate", 2));
+    backend.event(DEVICE).unwrap();
+}
+
+fn event() -> (CudaBackend, Box<dyn Event>) {
+    let backend = CudaBackend::open().unwrap();
+    let event = backend.event(DEVICE).unwrap();
+    (backend, event)
+}
+
+fn a_record_that_fails(_: &Cuda) {
+    let (_backend, mut event) = event();
+    assert_eq!(answered(&event.record(stream(0)).unwrap_err()), ("cuEventRecord", 1));
+    assert!(event.is_done().unwrap());
+    event.record(stream(0)).unwrap();
+}
+
+fn a_question_that_fails(_: &Cuda) {
+    let (_backend, event) = event();
+    assert_eq!(answered(&event.is_done().unwrap_err()), ("cuEventQuery", 1));
+    assert!(event.is_done().unwrap());
+}
+
+fn a_wait_that_fails(_: &Cuda) {
+    let (_backend, event) = event();
+    assert_eq!(answered(&event.wait().unwrap_err()), ("cuEventSynchronize", 1));
+    event.wait().unwrap();
+}
+
+fn a_hold_that_fails(_: &Cuda) {
+    let (_backend, event) = event();
+    assert_eq!(answered(&event.hold(stream(0)).unwrap_err()), ("cuStreamWaitEvent", 1));
+    event.hold(stream(0)).unwrap();
+}
+
+fn whether_it_captures_fails(_: &Cuda) {
+    let backend = CudaBackend::open().unwrap();
+    let own = backend.own_stream(DEVICE).unwrap();
+    let error = backend.is_capturing(own.stream()).unwrap_err();
+    assert_eq!(answered(&error), ("cuStreamIsCapturing", 1));
+    assert!(!backend.is_capturing(own.stream()).unwrap());
+}
+
+fn the_dead_are_done(_: &Cuda) {
+    let (_backend, event) = event();
+    assert!(event.is_done().unwrap());
+    event.wait().unwrap();
+}
+
+fn giving_back_that_fails(cuda: &Cuda) {
+    let (backend, event) = event();
+    drop(event);
+    let error = backend.drop_log().take_last().unwrap();
+    assert_eq!((answered(&error), backend.drop_log().count()), (("cuEventDestroy_v2", 1), 1));
+    // The driver has it still, and what is left is looked at: it ends with its context.
+    assert_eq!(cuda.counts().events, 1);
+    cuda.ok("cuDevicePrimaryCtxRelease_v2", &[0]);
+}

@@ -1,0 +1,88 @@
+//! The fake driver by itself, and gpu-vmm-cuda over it.
+//!
+//! A driver is one for a process and its settings are the environment's, so each case runs in a child: this program again,
+//! told by its environment which case.
+//!
+//! | module | what |
+//! |---|---|
+//! | `quirks` | each quirk that gpu-vmm-cuda lists, shown by raw calls |
+//! | `memory`, `kinds`, `work`, `multicast` | the rules, by subject |
+//! | `events` | events and captures: the rules, and gpu-vmm-cuda's |
+//! | `captures` | what spoils a capture, and graphs |
+//! | `contexts` | gpu-vmm-cuda in several contexts of a device, and beside captures |
+//! | `pinned` | page-locked memory: the rules, and gpu-vmm-cuda's |
+//! | `backend`, `backend_kinds` | gpu-vmm-cuda: which drivers it takes, how errors reach it, that it gives everything back |
+//! | `team` | its multicast |
+//! | `child`, `rig` | running a case; the driver's functions for cases |
+#![cfg(all(target_os = "linux", target_env = "gnu"))]
+#![allow(unsafe_code)] // the driver's functions are called
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // tests may panic
+
+mod backend;
+mod backend_kinds;
+mod captures;
+mod child;
+mod contexts;
+mod events;
+mod kinds;
+mod memory;
+mod multicast;
+mod pinned;
+mod quirks;
+mod rig;
+mod team;
+mod work;
+
+use child::Case;
+use libtest_mimic::{Arguments, Failed, Trial};
+use std::process::ExitCode;
+
+const GROUPS: [(&str, &[Case]); 15] = [
+    ("quirks", quirks::CASES),
+    ("memory", memory::CASES),
+    ("kinds", kinds::CASES),
+    ("work", work::CASES),
+    ("events", events::CASES),
+    ("captures", captures::CASES),
+    ("contexts", contexts::CASES),
+    ("pinned", pinned::CASES),
+    ("multicast", multicast::CASES),
+    ("backend", backend::CASES),
+    ("backend_kinds", backend_kinds::CASES),
+    ("team::life", team::life::CASES),
+    ("team::checks", team::checks::CASES),
+    ("team::failures", team::failures::CASES),
+    ("team::processes", team::processes::CASES),
+];
+
+/// Each quirk that the backend lists has a case of its name.
+fn every_quirk_is_shown() -> Result<(), Failed> {
+    let listed = child::run(&backend::QUIRKS)?;
+    let missing = listed.lines().filter(|quirk| quirks::CASES.iter().all(|case| case.name != *quirk));
+    let missing: Vec<&str> = missing.collect();
+    if missing.is_empty() && !listed.is_empty() { Ok(()) } else { Err(format!("{missing:?}").into()) }
+}
+
+fn misspelt_settings_end_the_process() -> Result<(), Failed> {
+    let said = child::run(&backend::MISSPELT).expect_err("it ran").message().unwrap_or_default().to_owned();
+    if said.contains("FAKE_CUDA_GPU=2: there is no such setting") { Ok(()) } else { Err(said.into()) }
+}
+
+fn main() -> ExitCode {
+    if let Some(name) = child::asked_for() {
+        let hidden = [&backend::QUIRKS, &backend::MISSPELT, &team::processes::OTHER_HALF];
+        let all = GROUPS.iter().flat_map(|(_, cases)| *cases).chain(hidden);
+        all.into_iter().find(|case| case.name == name).expect("a case of that name").run_here();
+        return ExitCode::SUCCESS;
+    }
+    let mut trials = vec![
+        Trial::test("every_quirk_is_shown", every_quirk_is_shown),
+        Trial::test("misspelt_settings_end_the_process", misspelt_settings_end_the_process),
+    ];
+    for (group, cases) in GROUPS {
+        for case in cases {
+            trials.push(Trial::test(format!("{group}::{}", case.name), || child::run(case).map(drop)));
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}

@@ -1,0 +1,182 @@
+//! A team's life.
+
+use super::{
+    BOTH, GRANULE, ONE, SIZE, TWO, UNIT, both, bound, check_nothing_is_left, idle, memory, open, wrong_words,
+};
+use crate::child::{Case, case, with};
+use crate::rig::Cuda;
+use gpu_vmm::AnyBackend;
+use gpu_vmm_core::multicast::{MulticastBackend, MulticastRange, Team};
+use gpu_vmm_core::{Backend, Bytes, Detail, PhysicalMemory, Placement, WaitFor};
+use gpu_vmm_testkit::{FaultInject, TestKit};
+
+pub(crate) const CASES: &[Case] = &[
+    case("a_store_reaches_the_memory_of_every_device", a_store_reaches_every_device),
+    case("sizes_are_rounded_to_the_granularity_of_multicast", sizes_are_rounded),
+    case("an_address_can_be_chosen", an_address_can_be_chosen),
+    case("memory_is_held_as_long_as_it_is_bound", memory_is_held_as_long_as_it_is_bound),
+    case("everything_can_be_dropped_at_any_step", everything_can_be_dropped_at_any_step),
+    with(&[("WORK_DELAY", "100ms")], "a_range_that_is_dropped_waits_for_its_devices", dropping_waits),
+    with(&[("WORK_DELAY", "100ms")], "and_so_does_one_that_is_unmapped", unmapping_waits),
+];
+
+/// By a pattern that each device writes to the object in turn.
+fn whole_life<B: MulticastBackend + TestKit>(backend: &B) {
+    let team = both(backend).create().unwrap();
+    assert_eq!((team.size(), team.devices()), (SIZE, BOTH.as_slice()));
+    let mut object = team.complete();
+    let memory = BOTH.map(|device| memory(backend, device));
+    for memory in &memory {
+        object.bind(Bytes::ZERO, memory, Bytes::ZERO, SIZE).unwrap();
+    }
+    let range = object.map(Placement::Anywhere).unwrap();
+    assert_eq!((range.range().size, range.range().base), (SIZE, range.address()));
+    for (seed, device) in (5..).zip(BOTH) {
+        // SAFETY: the range is mapped for both devices to store to.
+        unsafe { backend.write_pattern(device, range.address(), SIZE, seed) }.unwrap();
+        for memory in &memory {
+            assert_eq!(wrong_words(backend, memory, seed), 0, "{device} to {}", memory.device());
+        }
+    }
+    // Back the same way, and once more.
+    let mut object = range.unmap(idle()).unwrap();
+    let devices: Vec<_> = object.bindings().map(|bound| bound.memory.device()).collect();
+    assert_eq!(devices, BOTH);
+    object.unbind(TWO, Bytes::ZERO).unwrap();
+    let half = Bytes(SIZE.0 / 2);
+    object.bind(Bytes::ZERO, &memory[1], half, half).unwrap();
+    object.bind(half, &memory[1], Bytes::ZERO, half).unwrap();
+    let range = object.map(Placement::Anywhere).unwrap();
+    // SAFETY: as above.
+    unsafe { backend.write_pattern(ONE, range.address(), SIZE, 9) }.unwrap();
+    range.close(idle()).unwrap();
+    assert_eq!(wrong_words(backend, &memory[0], 9), 0);
+    // Its halves have changed places.
+    assert_eq!(wrong_words(backend, &memory[1], 9), SIZE.0 / 8);
+}
+
+fn a_store_reaches_every_device(cuda: &Cuda) {
+    let backend = open(cuda);
+    whole_life(&backend);
+    check_nothing_is_left(cuda, &backend);
+    whole_life(&AnyBackend::from(backend.clone()));
+    whole_life(&FaultInject::new(AnyBackend::from(backend.clone())));
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn sizes_are_rounded(cuda: &Cuda) {
+    let backend = open(cuda);
+    let builder = Team::builder(&backend).size(Bytes(1)).device(ONE);
+    let granularity = builder.granularity().unwrap();
+    // Neither is memory's.
+    assert_eq!(granularity.minimum.bytes(), UNIT);
+    assert!(granularity.recommended > granularity.minimum);
+    let mut object = builder.create().unwrap().complete();
+    assert_eq!((object.size(), object.granularity()), (UNIT, granularity));
+    // Memory that was rounded up by its own granularity is too small; by the object's it is not.
+    let small = PhysicalMemory::create(&backend, Bytes(1), super::Properties::on(ONE)).unwrap();
+    assert_eq!(small.size(), GRANULE);
+    object.bind(Bytes::ZERO, &small, Bytes::ZERO, UNIT).unwrap_err();
+    let right = PhysicalMemory::create(&backend, object.size(), super::Properties::on(ONE)).unwrap();
+    object.bind(Bytes::ZERO, &right, Bytes::ZERO, UNIT).unwrap();
+    let range = object.map(Placement::Anywhere).unwrap();
+    assert!(range.address().is_aligned_to(granularity.recommended.bytes()));
+    assert_eq!(range.range().size, UNIT);
+    drop((range, small, right));
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn an_address_can_be_chosen(cuda: &Cuda) {
+    let backend = open(cuda);
+    let first = bound(&backend).map(Placement::Anywhere).unwrap();
+    let address = first.address();
+    // It is taken: the second object comes back, and goes elsewhere.
+    let failed = bound(&backend).map(Placement::Exact(address)).unwrap_err();
+    assert!(matches!(failed.error().detail(), Detail::AddressTaken { .. }), "{failed}");
+    let second = failed.into_kept();
+    assert_eq!(second.bindings().count(), 2);
+    let second = second.map(Placement::Prefer(address)).unwrap();
+    assert_ne!(second.address(), address);
+    let first = first.unmap(idle()).unwrap();
+    let first = first.map(Placement::Exact(address)).unwrap();
+    assert_eq!(first.address(), address);
+    drop((first, second));
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn memory_is_held_as_long_as_it_is_bound(cuda: &Cuda) {
+    let backend = open(cuda);
+    let free = || BOTH.map(|device| backend.memory_info(device).unwrap().free);
+    let before = free();
+    // Nobody else has the memory any more.
+    let mut object = bound(&backend);
+    let held = before.map(|free| free - SIZE);
+    assert_eq!(free(), held);
+    object.unbind(ONE, Bytes::ZERO).unwrap();
+    assert_eq!(free(), [before[0], held[1]]);
+    object.bind(Bytes::ZERO, &memory(&backend, ONE), Bytes::ZERO, SIZE).unwrap();
+    let range = object.map(Placement::Anywhere).unwrap();
+    assert_eq!(free(), held);
+    drop(range);
+    assert_eq!(free(), before);
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn everything_can_be_dropped_at_any_step(cuda: &Cuda) {
+    let backend = open(cuda);
+    let check = || check_nothing_is_left(cuda, &backend);
+    drop(both(&backend).create().unwrap());
+    check();
+    drop(both(&backend).create().unwrap().complete());
+    check();
+    for count in 1..=2 {
+        let mut object = both(&backend).create().unwrap().complete();
+        for device in &BOTH[..count] {
+            object.bind(Bytes::ZERO, &memory(&backend, *device), Bytes::ZERO, SIZE).unwrap();
+        }
+        drop(object);
+        check();
+    }
+    drop(bound(&backend).map(Placement::Anywhere).unwrap());
+    check();
+    drop(bound(&backend).map(Placement::Anywhere).unwrap().unmap(idle()).unwrap());
+    check();
+    bound(&backend).close().unwrap();
+    check();
+    bound(&backend).map(Placement::Anywhere).unwrap().close(idle()).unwrap();
+    check();
+    // The backend and the memory may go first.
+    let (held, object) = {
+        let backend = backend.clone();
+        let mut object = both(&backend).create().unwrap().complete();
+        let held = BOTH.map(|device| memory(&backend, device));
+        for memory in &held {
+            object.bind(Bytes::ZERO, memory, Bytes::ZERO, SIZE).unwrap();
+        }
+        (held, object.map(Placement::Anywhere).unwrap())
+    };
+    drop(held);
+    drop(object);
+    check();
+}
+
+/// Starts slow work on the object, and gives the range away. What is unmapped under running work is a fault.
+fn while_work_runs(cuda: &Cuda, give_away: fn(MulticastRange<super::CudaBackend>)) {
+    let backend = open(cuda);
+    let range = bound(&backend).map(Placement::Anywhere).unwrap();
+    // SAFETY: the range is mapped for the device to store to, until the work is done.
+    let flight = unsafe { backend.start_pattern(ONE, range.address(), SIZE, 3, 2) }.unwrap();
+    assert!(!flight.is_done().unwrap());
+    give_away(range);
+    assert!(flight.is_done().unwrap());
+    drop(flight);
+    check_nothing_is_left(cuda, &backend);
+}
+
+fn dropping_waits(cuda: &Cuda) {
+    while_work_runs(cuda, drop);
+}
+
+fn unmapping_waits(cuda: &Cuda) {
+    while_work_runs(cuda, |range| range.unmap(WaitFor::all_devices()).map(drop).unwrap());
+}

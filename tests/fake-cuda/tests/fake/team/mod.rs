@@ -1,0 +1,83 @@
+//! gpu-vmm's multicast over the fake driver, and over nothing else: no test of this project makes a multicast object by
+//! NVIDIA's own driver, since that can put the GPUs of a shared host out of service.
+//!
+//! | module | what |
+//! |---|---|
+//! | `life` | a team's life, step by step and dropped at each of them |
+//! | `checks` | what is refused before the driver hears of it |
+//! | `failures` | the driver's answers, calls that fail, and what is left then |
+//! | `processes` | one team in two halves: in one process, in two, and after a fork |
+
+pub(crate) mod checks;
+pub(crate) mod failures;
+pub(crate) mod life;
+pub(crate) mod processes;
+
+use crate::child::library;
+use crate::rig::Cuda;
+use gpu_vmm_core::multicast::{Multicast, MulticastBackend, Team, TeamBuilder};
+use gpu_vmm_core::{Backend, Bytes, DeviceId, PhysicalMemory, Properties, Region, WaitFor};
+use gpu_vmm_cuda::CudaBackend;
+use gpu_vmm_testkit::TestKit;
+
+const ONE: DeviceId = DeviceId(0);
+const TWO: DeviceId = DeviceId(1);
+const BOTH: [DeviceId; 2] = [ONE, TWO];
+
+/// The fake driver's granularity of memory, and of multicast.
+const GRANULE: Bytes = Bytes::mib(2);
+const UNIT: Bytes = Bytes::mib(4);
+/// What the tests' objects have.
+const SIZE: Bytes = Bytes::mib(64);
+
+/// The backend on the fake driver. Where another driver has been loaded, the test ends here.
+fn open(cuda: &Cuda) -> CudaBackend {
+    assert!(cuda.has("fake_cuda_violations"));
+    let backend = CudaBackend::open().unwrap();
+    assert_eq!(backend.driver().library, library().to_str().unwrap());
+    assert!(backend.devices().iter().all(|device| device.name == "fake CUDA (no NVIDIA GPU)"));
+    backend
+}
+
+fn idle() -> WaitFor<'static> {
+    WaitFor::all_devices()
+}
+
+/// A team of both devices that is to be made.
+fn both<B: MulticastBackend>(backend: &B) -> TeamBuilder<'_, B> {
+    Team::builder(backend).size(SIZE).device(ONE).device(TWO)
+}
+
+/// Memory of a device.
+fn memory<B: Backend>(backend: &B, device: DeviceId) -> PhysicalMemory<B> {
+    PhysicalMemory::create(backend, SIZE, Properties::on(device)).unwrap()
+}
+
+/// An object to which both devices have bound memory, all of it.
+fn bound<B: MulticastBackend>(backend: &B) -> Multicast<B> {
+    let mut object = both(backend).create().unwrap().complete();
+    for device in BOTH {
+        object.bind(Bytes::ZERO, &memory(backend, device), Bytes::ZERO, SIZE).unwrap();
+    }
+    object
+}
+
+/// What has arrived in memory, looked at by its own device: how many words are not the pattern's from `seed` on.
+fn wrong_words<B: TestKit>(backend: &B, memory: &PhysicalMemory<B>, seed: u64) -> u64 {
+    let mut region = Region::builder(backend).reserve(memory.size()).build().unwrap();
+    region.map(Bytes::ZERO, memory).unwrap();
+    region.set_access(Bytes::ZERO, memory.size(), memory.device(), gpu_vmm_core::Access::ReadWrite).unwrap();
+    region.count_wrong(memory.device(), Bytes::ZERO, memory.size(), seed).unwrap()
+}
+
+/// Nothing is there but contexts, and the driver was never called wrongly.
+#[track_caller]
+fn check_nothing_is_left(cuda: &Cuda, backend: &CudaBackend) {
+    cuda.check_what_is_left();
+    assert_eq!(
+        (cuda.violations(), backend.drop_log().count()),
+        (0, 0),
+        "{:?}",
+        backend.drop_log().take_last()
+    );
+}

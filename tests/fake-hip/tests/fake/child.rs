@@ -1,0 +1,78 @@
+//! Running a case in a process of its own.
+
+use crate::rig::Rig;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+const CASE: &str = "FAKE_HIP_CASE";
+const FAILED: &str = "FAILED: ";
+
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&mut Rig),
+}
+
+/// How a child ended.
+pub(crate) enum Outcome {
+    /// With what it printed.
+    Well(String),
+    /// With its own words about why.
+    Failed(String),
+}
+
+/// The case that this process is to run, where it is a child.
+pub(crate) fn asked_for() -> Option<String> {
+    std::env::var(CASE).ok()
+}
+
+impl Case {
+    /// Runs the case in this process, on the fake driver, and looks at what is left.
+    pub(crate) fn run_here(&self) {
+        std::panic::set_hook(Box::new(|info| {
+            let payload = info.payload();
+            let text = payload.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+            let line = info.location().map_or(0, std::panic::Location::line);
+            eprintln!("{FAILED}{} (line {line})", text.replace('\n', " "));
+        }));
+        let mut rig = Rig::open();
+        (self.run)(&mut rig);
+        rig.check_what_is_left();
+    }
+}
+
+/// The fake driver's library, which Cargo puts beside the tests of its package.
+fn library() -> PathBuf {
+    let mut path = std::env::current_exe().expect("this program's path");
+    path.set_file_name("libgpu_vmm_fake_hip.so");
+    assert!(path.exists(), "{} is not there", path.display());
+    path
+}
+
+/// Runs a case in a child, on a version, with the handling of a quirk left out.
+pub(crate) fn run(case: &Case, version: &str, without: &str) -> Outcome {
+    run_with(case, version, without, &[])
+}
+
+/// The same with further settings of the fake driver.
+pub(crate) fn run_with(case: &Case, version: &str, without: &str, settings: &[(&str, &str)]) -> Outcome {
+    let output = Command::new(std::env::current_exe().expect("this program's path"))
+        .env(CASE, case.name)
+        .env("FAKE_HIP_VERSION", version)
+        .env("FAKE_HIP_DEVICES", "2")
+        .env("FAKE_HIP_MEMORY_MB", "512")
+        .env("GPU_VMM_HIP_LIBRARY", library())
+        .env("GPU_VMM_HIP_WITHOUT_QUIRK", without)
+        .envs(settings.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .expect("a child");
+    if output.status.success() {
+        return Outcome::Well(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let told =
+        errors.lines().find_map(|line| line.strip_prefix(FAILED).or_else(|| line.strip_prefix("fake-hip: ")));
+    let why = told.unwrap_or_else(|| errors.trim());
+    Outcome::Failed(if why.is_empty() { output.status.to_string() } else { why.to_owned() })
+}

@@ -1,0 +1,387 @@
+//! A region's life, by gpu-vmm-core: what must go well on every version.
+
+use crate::child::Case;
+use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
+use gpu_vmm_core::{
+    Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Feature, GrowthKind,
+    MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation, WaitFor,
+};
+use gpu_vmm_hip::HipBackend;
+use gpu_vmm_testkit::TestKit;
+use std::os::fd::AsFd;
+
+const RW: Access = Access::ReadWrite;
+
+pub(crate) const CASES: &[Case] = &[
+    Case { name: "life", run: life },
+    Case { name: "unequal_steps", run: unequal_steps },
+    Case { name: "aliases", run: aliases },
+    Case { name: "remapped", run: remapped },
+    Case { name: "two_devices", run: two_devices },
+    Case { name: "shared", run: shared },
+    Case { name: "out_of_memory", run: out_of_memory },
+    Case { name: "rounds", run: rounds },
+    Case { name: "capabilities", run: capabilities },
+    Case { name: "staged", run: staged },
+    Case { name: "returned", run: returned },
+    Case { name: "walked", run: walked },
+];
+
+/// For the parent: the quirks of the version.
+pub(crate) const QUIRKS: Case = Case {
+    name: "quirks",
+    run: |rig| rig.backend.quirks().iter().for_each(|quirk| println!("{}", quirk.id)),
+};
+
+/// Writes both ends of every unit by a device, and then reads all of them by all who may.
+pub(crate) fn check(region: &mut Region<HipBackend>, by: DeviceId, offset: Bytes, length: Bytes, seed: u64) {
+    const END: Bytes = Bytes::kib(4);
+    let ends = || {
+        let starts = (offset.0..(offset + length).0).step_by(UNIT).map(Bytes);
+        starts.flat_map(|start| [start, start + (units(1) - END)])
+    };
+    for end in ends() {
+        region.write_pattern(by, end, END, seed + end.0).must("written");
+    }
+    for end in ends() {
+        for device in [ZERO, ONE].into_iter().filter(|device| region.access(end, *device) != Access::None) {
+            let wrong = region.count_wrong(device, end, END, seed + end.0).must("read");
+            assert_eq!(wrong, 0, "wrong words, read by {device}");
+        }
+    }
+}
+
+/// On a machine whose first device cannot be used.
+pub(crate) const BESIDE: Case = Case { name: "beside_a_device_without_virtual_memory", run: beside };
+
+fn beside(rig: &mut Rig) {
+    let reason = rig.backend.devices()[0].unusable.clone().expect("a reason");
+    assert!(reason.contains("hipDeviceAttributeVirtualMemoryManagementSupported (89) is 0"), "{reason}");
+    let error =
+        PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO)).expect_err("memory of it");
+    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+    // The other one has its own state, and works.
+    let mut region = Region::builder(&rig.backend).on(ONE).reserve(units(2)).build().must("addresses");
+    region.grow_to(units(2)).must("growth");
+    check(&mut region, ONE, Bytes::ZERO, units(2), 1);
+    region.close(WaitFor::all_devices()).must("closed");
+}
+
+fn life(rig: &mut Rig) {
+    let before = rig.free(ZERO);
+    let mut region = rig.region(32).at(Placement::Exact(FAR)).build().must("addresses at the hint");
+    assert_eq!(region.address(), FAR);
+    assert!(matches!(
+        rig.region(1).at(Placement::Exact(FAR)).build().as_ref().map_err(Error::detail),
+        Err(Detail::AddressTaken { .. })
+    ));
+    region.map(units(4), &rig.memory(ZERO, 2)).must("mapped");
+    assert!(matches!(
+        region.write(units(4), b"x").as_ref().map_err(Error::detail),
+        Err(Detail::NoAccess { .. })
+    ));
+    region.set_access(units(4), units(2), ZERO, RW).must("access");
+    check(&mut region, ZERO, units(4), units(2), 1);
+    region.write(units(5) - Bytes(2), b"here").must("written");
+    let mut bytes = [0; 4];
+    region.read(units(5) - Bytes(2), &mut bytes).must("read");
+    assert_eq!(&bytes, b"here");
+    region.fill(units(4), Bytes(16), 7).must("filled");
+    region.set_access(units(4), units(2), ZERO, Access::Read).must("less access");
+    assert!(matches!(
+        region.write(units(4), b"x").as_ref().map_err(Error::detail),
+        Err(Detail::NoAccess { .. })
+    ));
+    region.unmap(units(4), units(2), WaitFor::all_devices()).must("unmapped");
+    assert_eq!(region.mapped(), Bytes::ZERO);
+    region.close(WaitFor::all_devices()).must("closed");
+    if !rig.has("release-frees-nothing") {
+        assert_eq!(rig.free(ZERO), before);
+    }
+}
+
+/// Growth in steps of all sizes, with what is mapped changing its access between, and shrinking.
+pub(crate) fn unequal_steps(rig: &mut Rig) {
+    let mut region = rig.region(64).build().must("addresses");
+    for (step, end) in [1, 2, 5, 6, 13].into_iter().enumerate() {
+        let growth = region.grow_to(units(end)).unwrap_or_else(|error| panic!("step {step}: {error}"));
+        assert_eq!(growth.how, GrowthKind::Within);
+        check(&mut region, ZERO, Bytes::ZERO, units(end), step as u64);
+    }
+    // Rights that differ, and a hole, take calls for single mappings.
+    region.set_access(units(2), units(3), ZERO, Access::Read).must("access of one mapping");
+    region.unmap(units(1), units(1), WaitFor::all_devices()).must("a hole");
+    region.grow_to(units(16)).must("growth behind a hole");
+    check(&mut region, ZERO, units(5), units(11), 9);
+    let shrunk = region.shrink_to(units(6), WaitFor::all_devices()).must("shrunk");
+    assert_eq!(shrunk.end, units(6));
+    region.grow_to(units(11)).must("and grown again");
+    check(&mut region, ZERO, units(5), units(6), 10);
+}
+
+fn aliases(rig: &mut Rig) {
+    let mut region = rig.region(8).build().must("addresses");
+    let memory = rig.memory(ZERO, 2);
+    for offset in [0, 2, 5] {
+        region.map(units(offset), &memory).must("mapped");
+        region.set_access(units(offset), units(2), ZERO, RW).must("access");
+    }
+    drop(memory);
+    check(&mut region, ZERO, units(2), units(2), 3);
+    region.write_pattern(ZERO, units(2), units(2), 3).must("written");
+    for offset in [0, 5] {
+        assert_eq!(region.count_wrong(ZERO, units(offset), units(2), 3).must("read"), 0, "an alias");
+    }
+    region.unmap(Bytes::ZERO, units(4), WaitFor::all_devices()).must("two of them unmapped");
+    assert_eq!(region.count_wrong(ZERO, units(5), units(2), 3).must("read"), 0);
+}
+
+fn remapped(rig: &mut Rig) {
+    let mut region = rig.region(4).at(Placement::Exact(FAR)).build().must("addresses");
+    let behind = Placement::Exact(Address(FAR.0 + units(4).0));
+    let other = rig.region(1).at(behind).build().must("addresses behind");
+    region.grow_to(units(1)).must("growth");
+    region.grow_to(units(4)).must("growth");
+    region.write_pattern(ZERO, Bytes::ZERO, units(4), 5).must("written");
+    let growth = region.grow_or_move(units(9), WaitFor::all_devices()).must("moved");
+    assert_eq!(growth.how, GrowthKind::Remapped);
+    assert_eq!(region.count_wrong(ZERO, Bytes::ZERO, units(4), 5).must("read"), 0);
+    check(&mut region, ZERO, units(4), units(5), 6);
+    drop(other);
+    drop(rig.region(4).at(Placement::Exact(FAR)).build().must("the old addresses"));
+    // With nothing behind it, it grows in place.
+    let free = Placement::Exact(Address(FAR.0 << 1));
+    let mut full = rig.region(4).at(free).build().must("addresses");
+    full.grow_to(units(4)).must("growth");
+    assert_eq!(full.grow_to(units(6)).must("growth across").how, GrowthKind::Extended);
+    check(&mut full, ZERO, units(2), units(4), 8);
+}
+
+pub(crate) fn two_devices(rig: &mut Rig) {
+    peers(rig);
+    on_its_device(rig);
+    between(rig);
+    let mut region = rig.region(8).build().must("addresses");
+    for (offset, owner, peer) in [(0, ZERO, ONE), (1, ONE, ZERO), (2, ZERO, ONE)] {
+        region.map(units(offset), &rig.memory(owner, 1)).must("mapped");
+        region.set_access(units(offset), units(1), peer, Access::Read).must("the peer's access");
+        region.set_access(units(offset), units(1), owner, RW).must("the owner's access");
+    }
+    for (offset, owner) in [(0, ZERO), (1, ONE), (2, ZERO)] {
+        check(&mut region, owner, units(offset), units(1), offset);
+    }
+    region.write(units(1) - Bytes(4), &[8; 9]).must("written over the border of two devices' memory");
+}
+
+/// Memory that grows on one device, with access for both.
+pub(crate) fn peers(rig: &mut Rig) {
+    for (owner, peer) in [(ZERO, ONE), (ONE, ZERO)] {
+        let mut region = rig.region(8).on(owner).access(peer, RW).build().must("addresses");
+        for end in [1, 3, 4] {
+            region.grow_to(units(end)).must("growth");
+        }
+        check(&mut region, owner, Bytes::ZERO, units(4), 4);
+    }
+}
+
+/// A peer that is given access after the owner has used the memory.
+pub(crate) fn late_peer(rig: &mut Rig) {
+    let mut region = rig.region(8).on(ZERO).build().must("addresses");
+    for end in [1, 3] {
+        region.grow_to(units(end)).must("growth");
+    }
+    region.set_access(units(1), units(2), ZERO, Access::Read).must("the owner's access changed");
+    region.set_access(Bytes::ZERO, units(3), ONE, RW).must("a peer later");
+    let rights =
+        [Bytes::ZERO, units(1)].map(|offset| (region.access(offset, ZERO), region.access(offset, ONE)));
+    assert_eq!(rights, [(RW, RW), (Access::Read, RW)]);
+    region.set_access(units(1), units(2), ZERO, RW).must("the owner's access restored");
+    check(&mut region, ZERO, Bytes::ZERO, units(3), 5);
+}
+
+/// Memory is where it was asked for.
+pub(crate) fn on_its_device(rig: &mut Rig) {
+    let before = (rig.free(ZERO), rig.free(ONE));
+    let memory = rig.memory(ONE, 3);
+    let after = (rig.free(ZERO), rig.free(ONE));
+    assert_eq!(after, (before.0, before.1 - units(3)), "free memory after 6 MiB of device 1 were taken");
+    drop(memory);
+}
+
+/// A copy by device 1 of what it may read of device 0's, which may not write there.
+pub(crate) fn between(rig: &mut Rig) {
+    let mut from = rig.region(2).on(ZERO).access(ONE, Access::Read).build().must("addresses");
+    let mut to = rig.region(2).on(ONE).build().must("addresses");
+    from.grow_to(units(2)).must("growth");
+    to.grow_to(units(2)).must("growth");
+    from.write_pattern(ZERO, Bytes::ZERO, units(2), 12).must("written");
+    // SAFETY: both are mapped; device 1 may read the one and owns the other.
+    unsafe { rig.backend.copy(ONE, to.address(), from.address(), units(2)) }.must("copied");
+    assert_eq!(to.count_wrong(ONE, Bytes::ZERO, units(2), 12).must("read"), 0);
+}
+
+/// Memory goes out as a descriptor and comes in again, and the descriptor is closed at once.
+pub(crate) fn shared(rig: &mut Rig) {
+    let properties = Properties::on(ONE).shareable();
+    let memory = match PhysicalMemory::create(&rig.backend, units(2), properties) {
+        Ok(memory) => memory,
+        Err(error)
+            if matches!(error.detail(), Detail::Unsupported { .. }) && rig.version().starts_with("6.1.") =>
+        {
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let mut region = rig.region(4).on(ONE).build().must("addresses");
+    region.map(Bytes::ZERO, &memory).must("mapped");
+    region.set_access(Bytes::ZERO, units(2), ONE, RW).must("access");
+    region.write_pattern(ONE, Bytes::ZERO, units(2), 6).must("written");
+    let fd = memory.export().must("exported");
+    // SAFETY: memory of this size and device, as just exported.
+    let imported = unsafe { PhysicalMemory::import(&rig.backend, fd.as_fd(), units(2), properties) };
+    drop(fd);
+    if rig.has("import-form-unknown") {
+        let error = imported.expect_err("which form it takes is not known");
+        assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+        return;
+    }
+    let imported = imported.must("imported");
+    rig.left.physical += usize::from(rig.has("import-leaks"));
+    region.map(units(2), &imported).must("mapped");
+    region.set_access(units(2), units(2), ONE, RW).must("access to the import");
+    let owner = rig.owner(region.address() + units(2));
+    assert_eq!(owner, 1, "whose HIP says that the import is");
+    assert_eq!(region.count_wrong(ONE, units(2), units(2), 6).must("read"), 0, "the same memory");
+    region.fill(units(3), Bytes(8), 1).must("filled");
+    assert_eq!(region.count_wrong(ONE, Bytes::ZERO, units(2), 6).must("read"), 1, "seen through the other");
+}
+
+fn out_of_memory(rig: &mut Rig) {
+    let before = rig.backend.memory_info(ZERO).must("numbers");
+    let most = Bytes(before.free.0 - units(4).0);
+    let memory = PhysicalMemory::create(&rig.backend, most, Properties::on(ZERO)).must("nearly all");
+    let error = PhysicalMemory::create(&rig.backend, units(8), Properties::on(ZERO)).expect_err("no more");
+    let Detail::OutOfMemory { requested, free, total, .. } = error.detail() else { panic!("{error}") };
+    assert_eq!((*requested, *free, *total), (units(8), units(4), before.total));
+    let mut region = rig.region(16).build().must("addresses");
+    region.grow_to(units(2)).must("growth");
+    assert!(matches!(
+        region.grow_to(units(10)).as_ref().map_err(Error::detail),
+        Err(Detail::OutOfMemory { .. })
+    ));
+    assert_eq!(region.end(), units(2), "as before");
+    check(&mut region, ZERO, Bytes::ZERO, units(2), 3);
+    drop(memory);
+    if !rig.has("release-frees-nothing") {
+        region.grow_to(units(10)).must("there is room again");
+    }
+}
+
+/// Addresses that are freed and reserved again, at once.
+pub(crate) fn rounds(rig: &mut Rig) {
+    for round in 0..40 {
+        let mut region = rig.region(4).build().must("addresses");
+        region.grow_to(units(1)).must("growth");
+        check(&mut region, ZERO, Bytes::ZERO, units(1), round);
+    }
+}
+
+fn capabilities(rig: &mut Rig) {
+    let all = rig.backend.capabilities(ZERO).must("capabilities");
+    let found = |feature| all.iter().find(|one| one.feature == feature).expect("each is told");
+    for feature in
+        [Feature::VirtualMemory, Feature::FixedAddress, Feature::ReadOnlyAccess, Feature::PeerAccess]
+    {
+        assert!(found(feature).available, "{feature}: {}", found(feature).note);
+    }
+    let keeps = rig.has("release-frees-nothing") || rig.has("memory-stays-until-free");
+    assert_eq!(
+        found(Feature::VirtualMemory).note.contains("NOT"),
+        keeps,
+        "{}",
+        found(Feature::VirtualMemory).note
+    );
+    let shares = !rig.has("import-form-unknown") && !rig.version().starts_with("6.1.");
+    assert_eq!(found(Feature::FileDescriptor).available, shares, "{}", found(Feature::FileDescriptor).note);
+    for (feature, missing) in [
+        (Feature::HostAccess, rig.has("host-access-appears")),
+        (Feature::HostMemory, rig.has("host-memory-is-the-devices")),
+        (Feature::HostNodeMemory, rig.has("host-memory-is-the-devices")),
+        (Feature::DmaBuf, false),
+    ] {
+        assert_eq!(found(feature).available, !missing, "{feature}: {}", found(feature).note);
+    }
+    let at = rig.backend.allocate_plain(ZERO, units(1)).must("a plain allocation");
+    // SAFETY: allocated above.
+    unsafe { rig.backend.free_plain(ZERO, at, units(1)) }.must("and freed");
+}
+
+/// Each device's memory to page-locked memory and back, by copies on a stream and by plain ones.
+pub(crate) fn staged(rig: &mut Rig) {
+    let pinned = rig.backend.pin(units(2)).must("pinned");
+    let start = pinned.start().as_ptr();
+    for device in [ZERO, ONE] {
+        let mut region = rig.region(2).on(device).build().must("addresses");
+        region.grow_to(units(2)).must("growth");
+        check(&mut region, device, Bytes::ZERO, units(2), 1);
+        // SAFETY: nobody else uses the pinned memory, and copies on the copy stream are waited for before it is touched.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, 2 * UNIT) };
+        region.read(Bytes::ZERO, bytes).must("read");
+        region.fill(Bytes::ZERO, units(2), 0).must("filled");
+        region.write(Bytes::ZERO, bytes).must("written");
+        let plain = bytes.to_vec();
+        bytes.fill(0);
+        let mut copy_stream = rig.backend.copy_stream(device).must("a copy_stream");
+        // SAFETY: all of it is mapped and the device's.
+        unsafe {
+            copy_stream.copy_to_host(start, region.address(), units(2)).must("queued");
+            copy_stream.finish().must("finished");
+            assert!(bytes == plain, "other bytes came");
+            region.fill(Bytes::ZERO, units(2), 0).must("filled");
+            copy_stream.copy_from_host(region.address(), start, units(2)).must("queued");
+        }
+        drop(copy_stream);
+        let mut again = vec![0; 2 * UNIT];
+        region.read(Bytes::ZERO, &mut again).must("read");
+        assert!(again == plain, "other bytes are there");
+    }
+}
+
+/// Memory that was mapped is its device's again, and the addresses are still reserved.
+pub(crate) fn returned(rig: &mut Rig) {
+    let before = rig.free(ZERO);
+    let alignment = Alignment::new(units(1)).expect("a power of two");
+    // SAFETY: whole units.
+    let mut reservation = unsafe { rig.backend.reserve(units(4), alignment, None) }.must("addresses");
+    for _ in 0..2 {
+        // SAFETY: memory that fits the empty reservation, which no device uses.
+        unsafe {
+            let handle = rig.backend.create(units(4), &Properties::on(ZERO)).must("memory");
+            reservation.map(Bytes::ZERO, &handle).must("mapped");
+            drop(handle);
+            reservation.unmap(Bytes::ZERO, units(4)).must("unmapped");
+            reservation.return_memory().must("returned");
+        }
+        if !rig.has("release-frees-nothing") {
+            assert_eq!(rig.free(ZERO), before, "memory did not come back");
+        }
+        let again = Region::builder(&rig.backend).reserve(units(1));
+        let taken = again.at(Placement::Exact(reservation.range().base)).build();
+        assert!(
+            matches!(taken.as_ref().map_err(Error::detail), Err(Detail::AddressTaken { .. })),
+            "the addresses are free"
+        );
+    }
+}
+
+fn walked(rig: &mut Rig) {
+    let mut region = rig.region(2).build().must("addresses");
+    region.grow_to(units(2)).must("growth");
+    let (first, second) = (region.address() + units(1), region.address());
+    for (at, node) in [(units(1), [second.0, 40]), (Bytes::ZERO, [0u64, 2])] {
+        region.write(at, &[node[0].to_ne_bytes(), node[1].to_ne_bytes()].concat()).must("written");
+    }
+    // SAFETY: the list that was just written.
+    let walked = unsafe { rig.backend.walk_list(ZERO, first, 9) }.must("walked");
+    assert_eq!((walked.nodes, walked.sum), (2, 42));
+}
