@@ -6,8 +6,7 @@
 //! ```
 
 use gpu_vmm::{
-    AnyBackend, Backend, BackingStore, Bytes, DeviceId, Region, RegionSet, RegionState, Result, SharedRegion,
-    WaitFor,
+    AnyBackend, Backend, BackingStore, Bytes, DeviceId, Region, RegionState, Result, Suspended, WaitFor,
 };
 use std::time::{Duration, Instant};
 
@@ -19,77 +18,74 @@ const CACHE: Bytes = Bytes::mib(64);
 fn main() -> Result<()> {
     let backend = AnyBackend::open_best()?;
     println!("on {}, {}", backend.vendor(), backend.devices()[0].name);
-    let regions = RegionSet::new();
 
-    // The weights, layer by layer in one range, and the cache. The tags say what belongs together.
-    let weights = add(&backend, &regions, "weights", LAYER, LAYERS)?;
-    let cache = add(&backend, &regions, "cache", CACHE, 1)?;
+    // The weights layer by layer in one range, and the cache.
+    let mut weights = grown(&backend, "weights", LAYER, LAYERS)?;
+    let mut cache = grown(&backend, "cache", CACHE, 1)?;
     for layer in 0..LAYERS {
-        weights.lock()?.fill(Bytes(LAYER.0 * layer), LAYER, layer as u8 + 1)?;
+        weights.fill(Bytes(LAYER.0 * layer), LAYER, layer as u8 + 1)?;
     }
     // Kernels, captured graphs and other data have these addresses.
-    let addresses = [weights.lock()?.address(), cache.lock()?.address()];
+    let addresses = [weights.address(), cache.address()];
 
-    // Where the weights go to. Page-locked memory is filled at the link's full speed, and is slow to come by: a server
+    // The weights go to page-locked memory, which copies fill at the link's full speed. Making it is slow, so a server
     // makes it once, when it starts.
     let began = Instant::now();
-    let store = BackingStore::pinned(&backend, Bytes(LAYER.0 * LAYERS))?;
-    let room = Bytes(LAYER.0 * LAYERS);
-    println!("{room} of page-locked memory for the weights were made ahead, in {}", ms(began.elapsed()));
+    let size = Bytes(LAYER.0 * LAYERS);
+    let store = BackingStore::pinned(&backend, size)?;
+    println!("made {size} of page-locked memory for the weights in {}", ms(began.elapsed()));
 
     let awake = free(&backend)?;
     println!("awake:  {awake} are free on the device");
 
-    // Nothing is taken away before the devices have finished. What is in the cache is computed again when it is needed.
+    // Each call waits for the devices before it takes memory away. The cache's contents can be computed again.
     let began = Instant::now();
-    let kept = regions.suspend("weights", &store, WaitFor::all_devices())?;
-    let given_up = regions.suspend("cache", &BackingStore::nothing(), WaitFor::all_devices())?;
+    let kept = weights.suspend(&store, WaitFor::all_devices())?;
+    let given_up = cache.suspend(&BackingStore::nothing(), WaitFor::all_devices())?;
     let took = began.elapsed();
-    let asleep = free(&backend)?;
-    println!("asleep: {asleep} are free, after {}", ms(took));
-    println!("        {} of contents are kept, {} were given up", kept.memory, given_up.memory);
-    for (tag, range, state) in regions.states()? {
-        println!("        {tag}: {range}, {state:?}");
+    println!("asleep: {} are free, after {}", free(&backend)?, ms(took));
+    println!("        {} of contents are kept, {} were given up", kept.kept, lost(given_up));
+    for region in [&weights, &cache] {
+        println!("        {}: {}, {:?}", region.tag(), region.range(), region.state());
     }
-    // The addresses are still the server's: whoever uses them now is told, and nobody else is given them.
-    assert!(weights.lock()?.read(Bytes(0), &mut [0]).is_err());
+    // The addresses stay reserved: an access through the region is an error, and no other memory is mapped there.
+    assert!(weights.read(Bytes(0), &mut [0]).is_err());
 
-    // Any number of calls wake it once. Where there is not enough memory for all, those that came before are awake, the
-    // others keep what they have in the store, and the same call goes on later.
+    // When the device has too little memory, `resume` is an error that loses nothing, and can be called again.
     let began = Instant::now();
-    regions.resume("weights")?;
-    regions.resume("cache")?;
+    for region in [&mut weights, &mut cache] {
+        region.resume()?;
+    }
     println!("awake:  {} are free, after {}", free(&backend)?, ms(began.elapsed()));
-    assert_eq!(regions.resume("weights")?.changed, 0);
+    assert!(weights.resume()?.already);
 
     // Everything is where it was.
-    assert_eq!([weights.lock()?.address(), cache.lock()?.address()], addresses);
+    assert_eq!([weights.address(), cache.address()], addresses);
     for layer in 0..LAYERS {
         let mut last = [0; 8];
-        weights.lock()?.read(Bytes(LAYER.0 * (layer + 1) - 8), &mut last)?;
+        weights.read(Bytes(LAYER.0 * (layer + 1) - 8), &mut last)?;
         assert_eq!(last, [layer as u8 + 1; 8]);
     }
-    cache.lock()?.fill(Bytes(0), CACHE, 0)?;
-    assert_eq!(cache.lock()?.state(), RegionState::Active);
+    cache.fill(Bytes(0), CACHE, 0)?;
+    assert_eq!(cache.state(), RegionState::Active);
     println!("        the weights at {} and the cache at {}, as before", addresses[0], addresses[1]);
-    println!("        the weights' bytes are what they were; the cache has room and no contents");
+    println!("        the weights' bytes are what they were; the cache has memory and no contents");
     Ok(())
 }
 
-/// A region with so many pieces of this size.
-fn add<B: Backend>(
-    backend: &B,
-    regions: &RegionSet<B>,
-    tag: &str,
-    piece: Bytes,
-    count: u64,
-) -> Result<SharedRegion<B>> {
+/// A region that has grown by `count` pieces of this size.
+fn grown<B: Backend>(backend: &B, tag: &str, piece: Bytes, count: u64) -> Result<Region<B>> {
     let size = Bytes(piece.0 * count);
     let mut region = Region::builder(backend).on(DEVICE).reserve(size).tag(tag).build()?;
     for number in 1..=count {
         region.grow_to(Bytes(piece.0 * number))?;
     }
-    regions.insert(region)
+    Ok(region)
+}
+
+/// The bytes that a suspension did not keep.
+fn lost(suspended: Suspended) -> Bytes {
+    suspended.memory - suspended.kept
 }
 
 fn free(backend: &AnyBackend) -> Result<Bytes> {

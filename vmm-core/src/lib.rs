@@ -15,7 +15,6 @@
 //! | [`DeviceVec`] | a typed vector on a region |
 //! | [`BankedRegion`] | one address for several sets of memory, of which one is shown at a time |
 //! | [`BackingStore`] | where the contents of suspended regions are kept |
-//! | [`RegionSet`], [`SharedRegion`] | regions that threads have in common, suspended and resumed by their tag |
 //! | [`StagingRing`] | page-locked buffers through which contents go, made ahead |
 //! | [`Event`] | a place in the work of a stream, and whether a device has come to it |
 //! | [`WaitFor`] | how it is known that no device uses memory any more that is about to be taken away |
@@ -70,8 +69,8 @@ pub use region::DmaBuf;
 pub use region::dlpack;
 pub use region::{
     ADDRESS_SPACE, BankedRegion, DevicePtr, DeviceVec, Growth, GrowthKind, MappedMemory, MappingInfo,
-    MovePath, Moved, Placement, Region, RegionBuilder, RegionSet, RegionSettings, RegionState, Resumed,
-    SharedRegion, Shrunk, Suspended, TagResult, check_reach,
+    MovePath, Moved, Placement, Region, RegionBuilder, RegionSettings, RegionState, Resumed,
+    Shrunk, Suspended, check_reach,
 };
 #[cfg(windows)]
 pub use types::handles;

@@ -5,7 +5,7 @@ use crate::library::tools::{has, mapped, write};
 use crate::subject::{RW, Subject};
 use gpu_vmm_core::{
     Access, AddressRange, BackingStore, Bytes, Detail, DeviceVec, Error, PhysicalMemory, Placement, Region,
-    RegionSet, WaitFor,
+    WaitFor,
 };
 use gpu_vmm_testkit::TestKit;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -43,7 +43,6 @@ fn types_cross_threads<B: TestKit>(_: &Subject<B>) {
     both::<PhysicalMemory<B>>();
     both::<DeviceVec<f32, B>>();
     both::<BackingStore<B>>();
-    both::<RegionSet<B>>();
     both::<Error>();
 }
 

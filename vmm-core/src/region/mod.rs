@@ -42,7 +42,6 @@ mod layout;
 mod map;
 mod move_device;
 mod restorable;
-mod set;
 mod settings;
 mod sharing;
 mod spans;
@@ -64,7 +63,6 @@ pub use grow::{Growth, GrowthKind, Shrunk};
 pub(crate) use map::check_inside;
 pub use map::check_reach;
 pub use move_device::{MovePath, Moved};
-pub use set::{RegionSet, SharedRegion, TagResult};
 pub use settings::RegionSettings;
 pub use suspend::{RegionState, Resumed, Suspended};
 

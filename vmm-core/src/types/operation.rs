@@ -107,9 +107,6 @@ operations! {
     RemoveBank => "remove bank",
     // several regions
     LockRegion => "lock region",
-    AddRegion => "add region",
-    RemoveRegion => "remove region",
-    FindRegions => "find regions",
     // kept contents, tensors
     KeepContents => "keep contents",
     FreeContents => "free kept contents",

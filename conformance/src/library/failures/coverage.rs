@@ -15,13 +15,6 @@ const NOT_SWEPT: &[(&str, &str)] = &[
         "PhysicalMemory::import_fabric",
         "no machine without a fabric has such handles; importing from a descriptor is swept",
     ),
-    ("RegionSet::suspend", "it is `Region::suspend`, one after the other; `suspend` has where it stops"),
-    ("RegionSet::resume", "it is `Region::resume`, one after the other; `suspend` has where it stops"),
-    ("RegionSet::insert", "it fails in a forked child alone; `fork` has that"),
-    ("RegionSet::remove", "as above"),
-    ("RegionSet::tagged", "as above"),
-    ("RegionSet::states", "as above"),
-    ("SharedRegion::lock", "as above"),
     (
         "Region::dma_bufs",
         "host memory has none, and where a device has them nothing but the descriptors comes of it",

@@ -73,7 +73,8 @@ fn point<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, 
                     return Ok(());
                 }
             }
-            Err((_, Detail::RollbackFailed { error, undo })) => {
+            Err((whole, Detail::RollbackFailed { error, undo })) => {
+                assert!(whole.driver_error().is_some(), "{at}: {whole}");
                 assert!(by_plan(error, failing) && by_plan(undo, failing), "{at}: {error}; {undo}");
                 rest_is_as_before(row, &before, &after, &at);
                 rest_works(sweep, row, &mut bench, &after, &at);

@@ -6,13 +6,11 @@
 //! | `memory` | what is given back meanwhile, and what happens where it cannot be had again |
 //! | `state` | what a suspended region is, and what it refuses |
 //! | `refused` | what cannot be suspended, and stores that cannot take it |
-//! | `tags` | several regions at once, from several threads |
 
 mod contents;
 mod memory;
 mod refused;
 mod state;
-mod tags;
 
 use crate::case::Case;
 use crate::library::tools::idle;
@@ -24,7 +22,7 @@ use std::sync::Arc;
 
 /// The cases of this group.
 pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
-    [contents::cases(), memory::cases(), state::cases(), refused::cases(), tags::cases()].concat()
+    [contents::cases(), memory::cases(), state::cases(), refused::cases()].concat()
 }
 
 /// How many granules of memory [`varied`] has.

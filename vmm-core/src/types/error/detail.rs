@@ -354,22 +354,6 @@ pub enum Detail {
         /// Which addresses were lost: a [`Detail::AddressTaken`].
         source: Error,
     },
-    /// Of several regions some were done, and the next could not be; or the last of those done is
-    /// [suspended without its addresses](Self::AddressesLost).
-    #[error(
-        "of the {regions} regions tagged {tag:?}, {done} are done{}; repeat the call to continue: {source}",
-        if matches!(source.detail(), Self::AddressesLost { .. }) { ", the last of them without its addresses" } else { ", and the next failed" }
-    )]
-    Partial {
-        /// What they are tagged with.
-        tag: Box<str>,
-        /// How many are as they should be.
-        done: usize,
-        /// How many there are.
-        regions: usize,
-        /// What came of the next one; of the last of those done where it is [`Detail::AddressesLost`].
-        source: Error,
-    },
     /// Memory that somebody else has too, so that it could not be given back, or would not come back as the same.
     #[error("the memory of {range} {holder}")]
     StillReferenced {

@@ -132,7 +132,6 @@ impl Detail {
             Self::Mismatch { .. } => ErrorKind::Peer,
             Self::File { .. } => ErrorKind::File,
             Self::DriverContractViolated { .. } | Self::Driver { .. } => ErrorKind::Driver,
-            Self::Partial { source, .. } => source.kind(),
             Self::Extension(error) => error.kind(),
         }
     }

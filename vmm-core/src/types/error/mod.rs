@@ -80,15 +80,10 @@ impl Error {
         self
     }
 
-    /// True where the device has too little memory, free or at all.
+    /// Returns true for an error of the [kind](Self::kind) [`ErrorKind::OutOfMemory`].
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
-        match self.detail() {
-            Detail::OutOfMemory { .. } | Detail::ExceedsDevice { .. } => true,
-            Detail::Partial { source, .. } => source.is_out_of_memory(),
-            Detail::Extension(error) => error.kind() == ErrorKind::OutOfMemory,
-            _ => false,
-        }
+        self.kind() == ErrorKind::OutOfMemory
     }
 
     /// An answer of a driver that has no kind of its own, with the numbers that it was given.
@@ -112,9 +107,9 @@ impl Error {
             | Detail::File { source, .. }
             | Detail::Driver { source, .. }
             | Detail::Capturing { source: Some(source), .. } => Some(source),
-            Detail::RollbackFailed { error: source, .. }
-            | Detail::AddressesLost { source, .. }
-            | Detail::Partial { source, .. } => source.driver_error(),
+            Detail::RollbackFailed { error: source, .. } | Detail::AddressesLost { source, .. } => {
+                source.driver_error()
+            }
             Detail::Extension(error) => error.driver_error(),
             _ => None,
         }
