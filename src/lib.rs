@@ -19,6 +19,8 @@ pub use gpu_vmm_hip as hip;
 pub use gpu_vmm_host as host;
 #[cfg(feature = "pool")]
 pub use gpu_vmm_pool as pool;
+#[cfg(feature = "premap")]
+pub use gpu_vmm_premap as premap;
 #[cfg(feature = "share")]
 pub use gpu_vmm_share as share;
 #[cfg(feature = "snapshot")]

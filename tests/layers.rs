@@ -12,9 +12,10 @@ use std::process::Command;
 const CORE: [&[&str]; 6] = [&["types"], &["driver"], &["memory"], &["region"], &["multicast"], &["testkit"]];
 
 /// The crates, the lowest first. Those of one line know nothing of each other.
-const CRATES: [&[&str]; 7] = [
-    &["gpu-vmm-core"],
-    &["gpu-vmm-cuda", "gpu-vmm-hip", "gpu-vmm-host", "gpu-vmm-pool", "gpu-vmm-share", "gpu-vmm-snapshot"],
+const CRATES: [&[&str]; 8] = [
+    &["gpu-vmm-core", "gpu-vmm-sync"],
+    &["gpu-vmm-cuda", "gpu-vmm-hip", "gpu-vmm-host", "gpu-vmm-premap", "gpu-vmm-share", "gpu-vmm-snapshot"],
+    &["gpu-vmm-pool"],
     &["gpu-vmm"],
     &["gpu-vmm-testkit"],
     &["gpu-vmm-bench", "gpu-vmm-replay"],

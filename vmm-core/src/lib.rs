@@ -69,8 +69,8 @@ pub use region::DmaBuf;
 pub use region::dlpack;
 pub use region::{
     ADDRESS_SPACE, BankedRegion, DevicePtr, DeviceVec, Growth, GrowthKind, MappedMemory, MappingInfo,
-    MovePath, Moved, Placement, Region, RegionBuilder, RegionSettings, RegionState, Resumed,
-    Shrunk, Suspended, check_reach,
+    MovePath, Moved, Placement, Region, RegionBuilder, RegionSettings, RegionState, Resumed, Shrunk,
+    Suspended, check_reach,
 };
 #[cfg(windows)]
 pub use types::handles;

@@ -1,7 +1,8 @@
 //! How a pool comes to be.
 
-use crate::{Pool, PoolStats, PremapThread, Unfreed};
+use crate::{Pool, PoolStats, Unfreed};
 use gpu_vmm_core::{Alignment, Backend, Bytes, Detail, DeviceId, Error, Operation, Result};
+use gpu_vmm_premap::PremapThread;
 use std::fmt;
 use std::sync::Arc;
 

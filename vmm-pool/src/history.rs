@@ -1,7 +1,7 @@
 //! How a pool came to be what it is: points in time, thinned out as they get more.
 
 use crate::snapshot::Moment;
-use crate::sync::Instant;
+use gpu_vmm_sync::Instant;
 
 /// So many points are kept at most; then every second one goes.
 const MAX: usize = 2048;

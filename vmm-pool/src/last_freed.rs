@@ -7,7 +7,7 @@
 use crate::classes::MEDIUM;
 use crate::piece::Piece;
 use crate::stream_order::StreamIndex;
-use crate::sync::SpinMutex;
+use gpu_vmm_sync::SpinMutex;
 
 /// A piece that was used on a stream last.
 #[derive(Clone, Copy, Debug)]

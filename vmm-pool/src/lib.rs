@@ -20,14 +20,13 @@
 //! | `thread_cache`, `classes`, `piece` | what lies in front of threads |
 //! | `last_freed` | the large piece that was freed last, beside the books |
 //! | `core` | the common books under one lock |
-//! | `supply`, `trim`, `suspend`, `premap_pool` | memory that comes and goes, also before it is needed |
+//! | `supply`, `trim`, `suspend`, `premap` | memory that comes and goes, also before it is needed |
 //! | `space` | addresses: which are taken, what is behind them |
 //! | `frames` | physical memory |
 //! | `slabs` | slots of small sizes |
 //! | `stream_order`, `streams`, `pending`, `fence` | after which work memory is free |
 //! | `waits` | waiting for that, without a lock |
 //! | `tags` | tags, and their addresses |
-//! | `sync` | where locks, atomics, threads and time come from |
 //! | `queries`, `stats`, `snapshot`, `history`, `tracking`, `trace` | what a pool tells of itself |
 //!
 //! # Tracing
@@ -45,15 +44,12 @@ mod fence;
 mod frames;
 mod history;
 mod last_freed;
-#[cfg(all(test, loom))]
-mod models;
 mod owner;
 mod pending;
 mod piece;
 mod pool;
 mod pool_stream;
 mod premap;
-mod premap_pool;
 mod queries;
 mod raw;
 mod shared;
@@ -66,7 +62,6 @@ mod stream_order;
 mod streams;
 mod supply;
 mod suspend;
-mod sync;
 mod tags;
 mod thread_cache;
 mod trace;
@@ -80,10 +75,6 @@ pub use error::{OutOf, PoolError};
 pub use fence::Fence;
 pub use pool::Pool;
 pub use pool_stream::PoolStream;
-pub use premap::{
-    GrowingRegion, Premap, PremapGrowth, PremapOutcome, PremapThread, PremapWork, RegionGuard, Registration,
-    Step,
-};
 pub use snapshot::{
     BlockSnapshot, BlockState, FramesSnapshot, Moment, PagesSnapshot, PoolSnapshot, SpaceSnapshot,
 };

@@ -6,16 +6,17 @@ use crate::error::OutOf;
 use crate::raw::Raw;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
-use crate::sync::thread::available_parallelism;
 use crate::tags::Tag;
 use crate::thread_cache::ThreadCacheRef;
 use crate::trace::event;
-use crate::{PoolError, PremapThread, Registration, Unfreed};
+use crate::{PoolError, Unfreed};
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Operation};
+use gpu_vmm_premap::{PremapThread, Registration};
+use gpu_vmm_sync::thread::available_parallelism;
 use std::sync::{Arc, Weak};
 
 /// The most thread caches of a pool.
-const LANES: usize = 64;
+const THREAD_CACHES: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Owner<B: Backend> {
@@ -42,7 +43,7 @@ impl<B: Backend> Owner<B> {
     ) -> Self {
         let (inner, backend) = (Arc::new(inner), backend.clone());
         let threads = available_parallelism().map_or(1, usize::from);
-        let count = threads.next_power_of_two().min(LANES);
+        let count = threads.next_power_of_two().min(THREAD_CACHES);
         let thread_caches = (0..count).map(|_| ThreadCacheRef::new(&inner)).collect();
         let foresee: Weak<Inner<B>> = Arc::downgrade(&inner);
         let premap = premap.map(|thread| thread.register(foresee));

@@ -11,12 +11,13 @@ use crate::shared::Inner;
 use crate::space::{UNIT, rounded};
 use crate::stack::Ready;
 use crate::stream_order::StreamIndex;
-use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
 use crate::thread_cache::{Cache, ThreadCacheRef, batch_of, of_this_thread};
 use crate::waits::Ladder;
-use crate::{Block, PoolBuilder, PremapThread};
+use crate::{Block, PoolBuilder};
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, Operation, Result, Stream};
+use gpu_vmm_premap::PremapThread;
+use gpu_vmm_sync::atomic::Ordering;
 use std::panic::Location;
 use std::sync::Arc;
 

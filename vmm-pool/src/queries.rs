@@ -7,9 +7,9 @@ use crate::snapshot::{
     BlockSnapshot, BlockState, FramesSnapshot, PagesSnapshot, PoolSnapshot, SpaceSnapshot,
 };
 use crate::space::{Seen, Space};
-use crate::sync::atomic::Ordering;
 use crate::{BinStats, BlockInfo, Pool, PoolStats, Unfreed};
 use gpu_vmm_core::{Address, Backend, Bytes, Operation};
+use gpu_vmm_sync::atomic::Ordering;
 use std::collections::{BTreeMap, HashSet};
 
 impl<B: Backend> Pool<B> {

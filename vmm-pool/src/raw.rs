@@ -1,10 +1,10 @@
 //! Blocks that are known by their addresses alone, for callers from other languages.
 
-use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::{Block, Fence, Pool, PoolError};
 #[cfg(doc)]
 use gpu_vmm_core::Detail;
 use gpu_vmm_core::{Address, Backend, Error, Operation, Process, Result, Stream};
+use gpu_vmm_sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 

@@ -2,9 +2,9 @@
 
 use crate::core::Core;
 use crate::last_freed::{Freed, Last};
-use crate::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use crate::tracking::Tracking;
 use gpu_vmm_core::{Backend, Detail, Error, Operation, Process};
+use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Lives as long as the pool or one of its blocks does.
 #[derive(Debug)]

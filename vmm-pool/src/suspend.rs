@@ -6,11 +6,11 @@ use crate::error::OutOf;
 use crate::frames::{FrameIndex, LOST, NO_FRAME};
 use crate::space::unmap_runs;
 use crate::stream_order::Turn;
-use crate::sync::atomic::Ordering;
 use crate::tags::Tag;
 use crate::trace::span;
 use crate::{Pool, PoolError};
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Operation, RegionState, Result, WaitFor};
+use gpu_vmm_sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// How often a suspension waits for what other threads free meanwhile.

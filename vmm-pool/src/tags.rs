@@ -2,9 +2,9 @@
 
 use crate::core::{Core, Request, Shortage};
 use crate::space::Space;
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, OnceLock};
 use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Region};
+use gpu_vmm_sync::atomic::{AtomicBool, Ordering};
+use gpu_vmm_sync::{Arc, OnceLock};
 
 /// What all views of a tag have in common.
 #[derive(Debug)]

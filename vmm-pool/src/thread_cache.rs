@@ -16,9 +16,9 @@ use crate::piece::Piece;
 use crate::shared::Inner;
 use crate::stack::{Ready, Stack};
 use crate::stream_order::StreamIndex;
-use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Arc, SpinMutex, SpinMutexGuard, per_thread, shared_static};
 use gpu_vmm_core::{Backend, Detail, Error, Operation, Result, Stream};
+use gpu_vmm_sync::atomic::{AtomicUsize, Ordering};
+use gpu_vmm_sync::{Arc, SpinMutex, SpinMutexGuard, per_thread, shared_static};
 use std::cell::Cell;
 use std::ptr::NonNull;
 

@@ -1,7 +1,7 @@
 //! Which blocks there are and where they come from, for a program that loses some.
 
-use crate::sync::{Mutex, MutexGuard, PoisonError};
 use gpu_vmm_core::{Address, Bytes};
+use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError};
 use std::collections::HashMap;
 use std::panic::Location;
 

@@ -4,8 +4,8 @@ use crate::Fence;
 use crate::core::Core;
 use crate::shared::Inner;
 use crate::streams::{Progress, Streams};
-use crate::sync::MutexGuard;
 use gpu_vmm_core::{Backend, Detail, Error, Event, Operation, Result, WaitFor};
+use gpu_vmm_sync::MutexGuard;
 use std::sync::Arc;
 
 /// What is to be waited for, so that what was freed on streams up to now is done.

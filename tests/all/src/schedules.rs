@@ -1,4 +1,4 @@
-//! `cargo test-all schedules`: the pool's concurrent parts under every schedule (loom), the whole pool under random ones
+//! `cargo test-all schedules`: what is concurrent in the pool and in premapping under every schedule (loom), the whole pool under random ones
 //! (shuttle), what makes no system calls on Miri, and threads under ThreadSanitizer.
 //!
 //! Each is built its own way, into folders of its own under `target/schedules`, and several run at once.
@@ -19,6 +19,9 @@ const SECONDS: u64 = 4;
 
 /// What no run may take, beyond the seconds that its tests were given.
 const LIMIT: Duration = Duration::from_secs(1800);
+
+/// The packages that have models for loom.
+const MODELLED: [&str; 2] = ["gpu-vmm-pool", "gpu-vmm-premap"];
 
 /// What Miri runs: packages, and parts of the names of tests that make no system calls which it does not have.
 const ON_MIRI: [(&str, &[&str]); 4] = [
@@ -45,7 +48,9 @@ pub(crate) fn run(seconds: Option<u64>, filter: Option<&str>, summary: &mut Summ
     let folder = cargo::target_folder()?.join("schedules");
     fs::create_dir_all(&folder).doing(|| folder.display().to_string())?;
     let seconds = seconds.unwrap_or(SECONDS);
-    let mut tools = vec![loom(&folder, seconds, filter), shuttle(&folder, seconds, filter)];
+    let mut tools: Vec<Tool> =
+        MODELLED.iter().map(|package| loom(&folder, package, seconds, filter)).collect();
+    tools.push(shuttle(&folder, seconds, filter));
     if filter.is_none() {
         match nightly("miri") {
             Ok(()) => tools.extend(ON_MIRI.map(|(package, filters)| miri(&folder, package, filters))),
@@ -93,11 +98,11 @@ fn tested(folder: &Path, name: &str, flags: &str, package: &str) -> Command {
     command
 }
 
-fn loom(folder: &Path, seconds: u64, filter: Option<&str>) -> Tool {
-    let mut command = tested(folder, "loom", "--cfg loom", "gpu-vmm-pool");
+fn loom(folder: &Path, package: &str, seconds: u64, filter: Option<&str>) -> Tool {
+    let mut command = tested(folder, "loom", "--cfg loom", package);
     command.args(["--lib", "--", "--nocapture"]).arg(format!("models::{}", filter.unwrap_or_default()));
     command.env("LOOM_MAX_DURATION", seconds.to_string());
-    Tool { name: "loom".to_owned(), command }
+    Tool { name: format!("loom of {package}"), command }
 }
 
 fn shuttle(folder: &Path, seconds: u64, filter: Option<&str>) -> Tool {

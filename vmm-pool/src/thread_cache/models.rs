@@ -1,11 +1,11 @@
 //! Models of what lies in front of threads: blocks that are freed by other threads, and the pool's end.
 #![allow(clippy::unwrap_used)] // tests
 
-use crate::models::{explore, spawn};
 use crate::shared::Inner;
 use crate::{Block, Pool};
 use gpu_vmm_core::{Bytes, Stream};
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_sync::models::{explore, spawn};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A piece of the slabs, and a large one, which lies beside the books when it was freed.

@@ -5,7 +5,7 @@ use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
 use crate::turns::{Turn, timed};
 use gpu_vmm_core::{Bytes, Operation};
-use gpu_vmm_pool::{GrowingRegion, Premap, PremapThread};
+use gpu_vmm_premap::{GrowingRegion, Premap, PremapThread};
 use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
 

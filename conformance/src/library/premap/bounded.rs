@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
 use gpu_vmm_core::Bytes;
-use gpu_vmm_pool::{GrowingRegion, Premap, PremapThread};
+use gpu_vmm_premap::{GrowingRegion, Premap, PremapThread};
 use gpu_vmm_testkit::TestKit;
 use std::sync::atomic::{AtomicBool, Ordering};
 

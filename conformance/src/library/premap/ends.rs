@@ -8,7 +8,7 @@ use crate::library::tools::idle;
 use crate::peer::Peer;
 use crate::subject::Subject;
 use gpu_vmm_core::Bytes;
-use gpu_vmm_pool::{GrowingRegion, PremapThread};
+use gpu_vmm_premap::{GrowingRegion, PremapThread};
 use gpu_vmm_testkit::TestKit;
 use std::sync::atomic::{AtomicBool, Ordering};
 

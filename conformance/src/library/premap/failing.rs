@@ -6,7 +6,7 @@ use crate::library::failures::injected;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
 use gpu_vmm_core::{Bytes, Detail, Error, Region};
-use gpu_vmm_pool::{GrowingRegion, PremapOutcome, PremapThread};
+use gpu_vmm_premap::{GrowingRegion, PremapOutcome, PremapThread};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "premap":
@@ -150,7 +150,7 @@ fn no_memory_to_map_ahead<B: TestKit>(subject: &Subject<B>) {
     // There is a piece of it that is not to be had.
     let _taken = subject.memory(1);
     let space = gpu_vmm_core::Region::builder(&subject.backend).on(subject.device).reserve(all + all);
-    let ahead = gpu_vmm_pool::Premap { by: all, step: all };
+    let ahead = gpu_vmm_premap::Premap { by: all, step: all };
     let region = GrowingRegion::new(space.build().unwrap(), ahead, &thread);
     let free = subject.free_here();
     assert_eq!(settled(&region, &thread), Bytes::ZERO);

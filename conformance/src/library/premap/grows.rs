@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Detail, GrowthKind, Region};
-use gpu_vmm_pool::{GrowingRegion, PremapOutcome};
+use gpu_vmm_premap::{GrowingRegion, PremapOutcome};
 use gpu_vmm_testkit::{FaultInject, TestKit};
 
 cases! { "premap":

@@ -4,7 +4,8 @@ use super::{Counted, by, grow, growing, is_ready, thread, until};
 use crate::case::cases;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, Stream};
-use gpu_vmm_pool::{Pool, PremapOutcome, Step};
+use gpu_vmm_pool::Pool;
+use gpu_vmm_premap::{PremapOutcome, Step};
 use gpu_vmm_testkit::TestKit;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use crate::case::cases;
 use crate::library::tools::{idle, refused};
 use crate::subject::Subject;
 use gpu_vmm_core::{BackingStore, Bytes, Detail, Placement};
-use gpu_vmm_pool::GrowingRegion;
+use gpu_vmm_premap::GrowingRegion;
 use gpu_vmm_testkit::TestKit;
 
 cases! { "premap":

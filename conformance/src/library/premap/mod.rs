@@ -21,7 +21,7 @@ mod thread;
 use crate::case::Case;
 use crate::subject::Subject;
 use gpu_vmm_core::{Backend, Bytes, Region};
-use gpu_vmm_pool::{GrowingRegion, Premap, PremapOutcome, PremapThread, PremapWork, Registration, Step};
+use gpu_vmm_premap::{GrowingRegion, Premap, PremapOutcome, PremapThread, PremapWork, Registration, Step};
 use gpu_vmm_testkit::TestKit;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};

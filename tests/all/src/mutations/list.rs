@@ -54,10 +54,26 @@ pub(crate) enum On {
     Hip(u32),
     /// The fake NVIDIA driver.
     Cuda,
-    /// The pool's models, under every schedule.
-    Loom,
+    /// The models of a package, under every schedule.
+    Loom(Models),
     /// The whole pool, under random schedules.
     Shuttle,
+}
+
+/// Models for loom, by their package.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Models {
+    Pool,
+    Premap,
+}
+
+impl Models {
+    pub(crate) const fn package(self) -> &'static str {
+        match self {
+            Self::Pool => "gpu-vmm-pool",
+            Self::Premap => "gpu-vmm-premap",
+        }
+    }
 }
 
 impl TryFrom<String> for On {
@@ -69,10 +85,11 @@ impl TryFrom<String> for On {
             Some(major) => Ok(Self::Hip(major)),
             None if text == "host" => Ok(Self::Host),
             None if text == "cuda" => Ok(Self::Cuda),
-            None if text == "loom" => Ok(Self::Loom),
+            None if text == "loom pool" => Ok(Self::Loom(Models::Pool)),
+            None if text == "loom premap" => Ok(Self::Loom(Models::Premap)),
             None if text == "shuttle" => Ok(Self::Shuttle),
             None => Err(format!(
-                "{text:?} is neither `host`, `cuda`, `loom`, `shuttle` nor `hip` with a major version, as in `hip 7`"
+                "{text:?} is neither `host`, `cuda`, `loom pool`, `loom premap`, `shuttle` nor `hip` with a major version, as in `hip 7`"
             )),
         }
     }
@@ -84,7 +101,7 @@ impl fmt::Display for On {
             Self::Host => f.pad("host"),
             Self::Cuda => f.pad("cuda"),
             Self::Hip(major) => f.pad(&format!("hip {major}")),
-            Self::Loom => f.pad("loom"),
+            Self::Loom(_) => f.pad("loom"),
             Self::Shuttle => f.pad("shuttle"),
         }
     }

@@ -69,7 +69,7 @@ impl<'a> Place<'a> {
     /// Sets it up; an error if that driver cannot be had.
     pub(crate) fn new(runner: &'a Runner, layout: &Layout, on: On) -> Answer<Self> {
         let driver = match on {
-            On::Host | On::Loom | On::Shuttle => Driver::Host,
+            On::Host | On::Loom(_) | On::Shuttle => Driver::Host,
             On::Hip(major) => Driver::Hip(hip(layout, major)?, layout.simulator()),
             On::Cuda => {
                 fake_driver::set_up(layout)?;
@@ -79,7 +79,9 @@ impl<'a> Place<'a> {
         let Runner { copy, build, .. } = runner;
         let program = match on {
             On::Host | On::Hip(_) | On::Cuda => cargo::suite_of(copy, build)?,
-            On::Loom => cargo::schedules_of(copy, &build.join("loom"), "loom", "gpu-vmm-pool", &["--lib"])?,
+            On::Loom(models) => {
+                cargo::schedules_of(copy, &build.join("loom"), "loom", models.package(), &["--lib"])?
+            }
             On::Shuttle => {
                 let (package, target) = ("gpu-vmm-schedules", ["--test", "pool"]);
                 cargo::schedules_of(copy, &build.join("shuttle"), "shuttle", package, &target)?
@@ -134,7 +136,7 @@ impl<'a> Place<'a> {
         command.env("GPU_VMM_STOP_AT_FAILURE", "1");
         // One case after the other, so that it is known in which a process died.
         command.args(["--test-threads", "1"]).current_dir(&self.runner.copy);
-        if matches!(self.on, On::Loom | On::Shuttle) {
+        if matches!(self.on, On::Loom(_) | On::Shuttle) {
             command.args(["--nocapture", group]).envs(SCHEDULES);
         } else {
             command.args(["-Z", "unstable-options", "--format", "json"]);

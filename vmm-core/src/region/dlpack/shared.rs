@@ -10,8 +10,7 @@ use std::sync::{Arc, MutexGuard};
 /// A region that tensors have a share in. Clones are the same region; it is dropped with the last of them and of the
 /// [tensors](SharedRegion::dlpack).
 ///
-/// Unlike [`crate::SharedRegion`], which lends the region for any change, it allows those alone that leave the tensors right.
-/// What is done with it is done by one thread at a time.
+/// It allows only those changes of the region that leave the tensors right, and one thread at a time.
 #[derive(Debug)]
 pub struct SharedRegion<B: Backend>(Arc<Shared<B>>);
 

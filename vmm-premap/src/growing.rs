@@ -1,21 +1,21 @@
 //! A region that grows into what is mapped already, as its user sees it.
 
-use super::Premap;
-use super::guard::{Asks, RegionGuard};
-use super::shared::{Marks, Shared};
-use super::thread::{PremapThread, PremapWork, Registration};
-use crate::sync::Arc;
+use crate::Premap;
+use crate::guard::{Asks, RegionGuard};
+use crate::shared::{Marks, Shared};
+use crate::thread::{PremapThread, PremapWork, Registration};
 use gpu_vmm_core::{
     Address, Backend, Bytes, Detail, Error, Growth, GrowthKind, OffsetRange, Operation, Region, Result,
     Shrunk, WaitFor,
 };
+use gpu_vmm_sync::Arc;
 
 /// A region whose next part is mapped before it is asked for, by an [`PremapThread`]: a step of growth that was outcome
 /// moves a number, and calls no driver.
 ///
 /// ```
 /// # use gpu_vmm_core::{Bytes, WaitFor, Region};
-/// # use gpu_vmm_pool::{Premap, PremapThread, GrowingRegion};
+/// # use gpu_vmm_premap::{Premap, PremapThread, GrowingRegion};
 /// # fn main() -> Result<(), gpu_vmm_core::Error> {
 /// # let backend = gpu_vmm_host::HostConfig::new().devices(1).memory(Bytes::mib(64)).open()?;
 /// // One thread for all caches, which may have 32 MiB mapped ahead between them.

@@ -2,12 +2,12 @@
 #![allow(clippy::unwrap_used)] // tests
 #![allow(unsafe_code)]
 
-use super::budget::Budget;
-use super::thread::{PremapThread, PremapWork, Registration, Step};
-use super::{GrowingRegion, Premap};
-use crate::models::explore;
+use crate::budget::Budget;
+use crate::thread::{PremapThread, PremapWork, Registration, Step};
+use crate::{GrowingRegion, Premap};
 use gpu_vmm_core::{Bytes, Region, WaitFor};
 use gpu_vmm_host::{HostBackend, HostConfig};
+use gpu_vmm_sync::models::explore;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Condvar, Mutex};

@@ -1,4 +1,5 @@
-//! The one place from which the pool takes its locks, atomics, threads and time.
+//! The locks, atomics, threads and time of [gpu-vmm](https://docs.rs/gpu-vmm)'s concurrent parts. Not for other programs: it
+//! changes without notice.
 //!
 //! A normal build has those of the standard library and spin's lock. With `--cfg loom` or `--cfg shuttle` they are those of
 //! the crate of that name, which runs a test under many schedules and decides itself which thread goes on when.
@@ -7,18 +8,21 @@
 //! |---|---|
 //! | `system` | what programs have |
 //! | `modelled` | what loom and shuttle have |
+//! | `models` | runs a model under all its schedules, with loom |
 //!
-//! `Arc`, `Weak` and `OnceLock` are the standard library's in all three: loom has no `Weak`, and no closure that the pool
+//! `Arc`, `Weak` and `OnceLock` are the standard library's in all three: loom has no `Weak`, and no closure that gpu-vmm
 //! gives to a `OnceLock` can be interrupted by another thread of a model.
 
 #[cfg(any(loom, shuttle))]
 mod modelled;
+#[cfg(loom)]
+pub mod models;
 #[cfg(not(any(loom, shuttle)))]
 mod system;
 
 #[cfg(any(loom, shuttle))]
-pub(crate) use modelled::*;
+pub use modelled::*;
 #[cfg(not(any(loom, shuttle)))]
-pub(crate) use system::*;
+pub use system::*;
 
-pub(crate) use std::sync::{Arc, OnceLock, PoisonError, TryLockError, Weak};
+pub use std::sync::{Arc, OnceLock, PoisonError, TryLockError, Weak};

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A panic, a deadlock or a data race ends the program: unwinding would wait for threads that never go on.
 /// `LOOM_MAX_DURATION`, in seconds, ends a model early; the line that is printed says so.
 #[track_caller]
-pub(crate) fn explore(name: &str, interruptions: usize, model: impl Fn() + Send + Sync + 'static) {
+pub fn explore(name: &str, interruptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let told = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         // Loom ends threads that it does not need any more by panics without a text.
@@ -41,9 +41,7 @@ pub(crate) fn explore(name: &str, interruptions: usize, model: impl Fn() + Send 
 }
 
 /// A thread of a model with a stack that is enough for a whole pool: loom's own have 32 KiB, the first one's too.
-pub(crate) fn spawn<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> loom::thread::JoinHandle<T> {
+pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> loom::thread::JoinHandle<T> {
     // In words.
     loom::thread::Builder::new().stack_size(1 << 17).spawn(work).unwrap()
 }

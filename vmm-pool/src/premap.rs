@@ -1,11 +1,11 @@
 //! A pool's memory that is mapped before it is asked for: behind the highest block, where growth goes.
 
 use crate::core::Core;
-use crate::premap::{PremapWork, Step};
 use crate::shared::Inner;
 use crate::stream_order::{CLEAN, Turn};
 use crate::supply::Chosen;
 use gpu_vmm_core::{Backend, Error};
+use gpu_vmm_premap::{PremapWork, Step};
 
 /// So many pages are mapped in one step: whoever needs memory meanwhile waits for it.
 const STEP: usize = 8;

@@ -3,16 +3,16 @@
 //! The region is locked for as long as a driver works on it. Where the parts end has a lock of its own, held for some
 //! nanoseconds and never while another is waited for, so that growing into what is mapped waits for nothing.
 
-use super::budget::Budget;
-use super::thread::{PremapThread, PremapWork, Step};
-use super::{Premap, lock};
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Mutex, MutexGuard, TryLockError};
+use crate::budget::Budget;
+use crate::thread::{PremapThread, PremapWork, Step};
+use crate::{Premap, lock};
 use gpu_vmm_core::{Address, Backend, Bytes, Error, Granularity, Process, Region, RegionState};
+use gpu_vmm_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use gpu_vmm_sync::{Mutex, MutexGuard, TryLockError};
 
 /// A region with its thread.
 #[derive(Debug)]
-pub(super) struct Shared<B: Backend> {
+pub(crate) struct Shared<B: Backend> {
     inside: Mutex<Inside<B>>,
     marks: Mutex<Marks>,
     /// How many wait for the region, before whom the thread steps back.
@@ -22,37 +22,37 @@ pub(super) struct Shared<B: Backend> {
     end: AtomicU64,
     mapped: AtomicU64,
     premap: Premap,
-    pub(super) granularity: Granularity,
+    pub(crate) granularity: Granularity,
     /// Keeps the budget.
     thread: PremapThread,
-    pub(super) process: Process,
+    pub(crate) process: Process,
 }
 
 /// What is locked while a driver is called.
 #[derive(Debug)]
-pub(super) struct Inside<B: Backend> {
-    pub(super) region: Region<B>,
+pub(crate) struct Inside<B: Backend> {
+    pub(crate) region: Region<B>,
     /// What last stopped the thread, until somebody is told.
-    pub(super) failed: Option<Error>,
+    pub(crate) failed: Option<Error>,
     /// Whether the thread has left something behind where undoing failed, of which nobody has been told.
-    pub(super) spoiled: bool,
+    pub(crate) spoiled: bool,
 }
 
 /// Where the parts end.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Marks {
+pub(crate) struct Marks {
     /// What the user has.
-    pub(super) end: Bytes,
+    pub(crate) end: Bytes,
     /// What is mapped and can be given to the user.
-    pub(super) mapped: Bytes,
+    pub(crate) mapped: Bytes,
     /// False while somebody has the region, and may unmap what is mapped.
     open: bool,
     /// Whether the user has grown since the last shrink.
-    pub(super) grows: bool,
+    pub(crate) grows: bool,
 }
 
 impl<B: Backend> Shared<B> {
-    pub(super) fn new(region: Region<B>, premap: Premap, thread: &PremapThread) -> Self {
+    pub(crate) fn new(region: Region<B>, premap: Premap, thread: &PremapThread) -> Self {
         let granularity = region.granularity();
         let round = |size| granularity.round_up(size).unwrap_or(region.reserved());
         let by = round(premap.by);
@@ -76,36 +76,36 @@ impl<B: Backend> Shared<B> {
         self.thread.budget()
     }
 
-    pub(super) fn premap(&self) -> Premap {
+    pub(crate) fn premap(&self) -> Premap {
         self.premap
     }
 
-    pub(super) fn address(&self) -> Address {
+    pub(crate) fn address(&self) -> Address {
         Address(self.address.load(Ordering::Acquire))
     }
 
-    pub(super) fn end(&self) -> Bytes {
+    pub(crate) fn end(&self) -> Bytes {
         Bytes(self.end.load(Ordering::Acquire))
     }
 
-    pub(super) fn mapped(&self) -> Bytes {
+    pub(crate) fn mapped(&self) -> Bytes {
         Bytes(self.mapped.load(Ordering::Acquire))
     }
 
     /// Waits until neither the thread nor anybody else works on the region.
-    pub(super) fn inside(&self) -> MutexGuard<'_, Inside<B>> {
+    pub(crate) fn inside(&self) -> MutexGuard<'_, Inside<B>> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let inside = lock(&self.inside);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         inside
     }
 
-    pub(super) fn marks(&self) -> MutexGuard<'_, Marks> {
+    pub(crate) fn marks(&self) -> MutexGuard<'_, Marks> {
         lock(&self.marks)
     }
 
     /// Moves the end up to `target` if so much is mapped: where it was, and where the parts end now.
-    pub(super) fn take(&self, target: Bytes) -> Option<(Bytes, Marks)> {
+    pub(crate) fn take(&self, target: Bytes) -> Option<(Bytes, Marks)> {
         let mut marks = self.marks();
         let before = marks.end;
         if target > before {
@@ -120,12 +120,12 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Lets nothing be taken until the marks are [set by the region](Shared::settle) again.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.marks().open = false;
     }
 
     /// Sets the marks by what the region is now. A suspended one keeps its end, and has nothing behind it.
-    pub(super) fn settle(&self, inside: &Inside<B>) {
+    pub(crate) fn settle(&self, inside: &Inside<B>) {
         let region = &inside.region;
         let mut marks = self.marks();
         marks.open = true;
@@ -139,7 +139,7 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Moves the marks. What is mapped ahead is counted, but for what was `taken` for that before.
-    pub(super) fn set(&self, marks: &mut Marks, end: Bytes, mapped: Bytes, taken: Bytes) {
+    pub(crate) fn set(&self, marks: &mut Marks, end: Bytes, mapped: Bytes, taken: Bytes) {
         self.budget().change(marks.mapped - marks.end + taken, mapped - end);
         (marks.end, marks.mapped) = (end, mapped);
         self.end.store(end.0, Ordering::Release);
@@ -147,7 +147,7 @@ impl<B: Backend> Shared<B> {
     }
 
     /// Where the next step ends that the thread is to map, if it is to.
-    pub(super) fn next(&self, marks: &Marks, reserved: Bytes) -> Option<Bytes> {
+    pub(crate) fn next(&self, marks: &Marks, reserved: Bytes) -> Option<Bytes> {
         let target = (marks.mapped + self.premap.step).min(reserved);
         let wanted = marks.open && marks.grows && target <= marks.end + self.premap.by;
         (wanted && target > marks.mapped).then_some(target)

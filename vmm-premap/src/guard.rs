@@ -1,12 +1,12 @@
 //! The region itself, while nobody else works on it.
 
-use super::shared::{Inside, Shared};
-use super::thread::Registration;
-use crate::sync::MutexGuard;
+use crate::shared::{Inside, Shared};
+use crate::thread::Registration;
 use gpu_vmm_core::{Backend, Region};
+use gpu_vmm_sync::MutexGuard;
 use std::ops::{Deref, DerefMut};
 
-/// The region in a [`GrowingRegion`](super::GrowingRegion), while neither the thread nor anybody else works on it. All of
+/// The region in a [`GrowingRegion`](crate::GrowingRegion), while neither the thread nor anybody else works on it. All of
 /// its operations can be used; what they change counts when this is dropped.
 ///
 /// What is mapped ahead is in it: its [`end`](Region::end) is behind the growing region's.
@@ -20,7 +20,7 @@ pub struct RegionGuard<'a, B: Backend> {
 
 impl<'a, B: Backend> RegionGuard<'a, B> {
     /// Waits for the region.
-    pub(super) fn new(shared: &'a Shared<B>, registration: &'a Registration) -> Self {
+    pub(crate) fn new(shared: &'a Shared<B>, registration: &'a Registration) -> Self {
         let inside = shared.inside();
         shared.close();
         Self { shared, inside, _ask: Asks(registration) }
@@ -49,7 +49,7 @@ impl<B: Backend> Drop for RegionGuard<'_, B> {
 
 /// Asks for the work when it is dropped.
 #[derive(Debug)]
-pub(super) struct Asks<'a>(pub(super) &'a Registration);
+pub(crate) struct Asks<'a>(pub(crate) &'a Registration);
 
 impl Drop for Asks<'_> {
     fn drop(&mut self) {

@@ -5,11 +5,11 @@
 //! first, and no other is begun. On Windows the system has ended all other threads before libraries hear of it.
 #![allow(unsafe_code)]
 
-use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::shared_static;
-#[cfg(unix)]
-use crate::sync::{Instant, thread};
 use gpu_vmm_core::Process;
+use gpu_vmm_sync::atomic::{AtomicUsize, Ordering};
+use gpu_vmm_sync::shared_static;
+#[cfg(unix)]
+use gpu_vmm_sync::{Instant, thread};
 use std::sync::OnceLock;
 
 #[cfg(unix)]
@@ -26,7 +26,7 @@ static WATCHED: OnceLock<Process> = OnceLock::new();
 
 /// Sees to it that the end of the process waits. The drivers are open by now: what they do at the end comes after this,
 /// since what was registered last is called first.
-pub(super) fn watch() {
+pub(crate) fn watch() {
     WATCHED.get_or_init(|| {
         // SAFETY: the handler touches nothing but atomics that are never gone. Where it cannot be registered (out of
         // memory), the process ends as it would without.
@@ -48,7 +48,7 @@ extern "C" fn finish() {
 }
 
 /// Does work that may call a driver; none where the process is about to end.
-pub(super) fn unless_exiting<T>(work: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn unless_exiting<T>(work: impl FnOnce() -> T) -> Option<T> {
     GATE.pass(work)
 }
 
@@ -95,7 +95,7 @@ impl Drop for Passing<'_> {
 #[allow(clippy::unwrap_used)] // tests
 mod models {
     use super::*;
-    use crate::models::explore;
+    use gpu_vmm_sync::models::explore;
     use loom::cell::UnsafeCell;
     use std::sync::Arc;
 

@@ -1,33 +1,33 @@
 //! How much may be mapped ahead, over all regions of a thread.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
 use gpu_vmm_core::Bytes;
+use gpu_vmm_sync::atomic::{AtomicU64, Ordering};
 
 /// A limit, and how much of it is used.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     limit: Bytes,
     used: AtomicU64,
 }
 
 impl Budget {
-    pub(super) fn new(limit: Bytes) -> Self {
+    pub(crate) fn new(limit: Bytes) -> Self {
         Self { limit, used: AtomicU64::new(0) }
     }
 
-    pub(super) fn used(&self) -> Bytes {
+    pub(crate) fn used(&self) -> Bytes {
         Bytes(self.used.load(Ordering::Relaxed))
     }
 
     /// Takes some, if there is so much left.
-    pub(super) fn take(&self, amount: Bytes) -> bool {
+    pub(crate) fn take(&self, amount: Bytes) -> bool {
         let add = |used| Bytes(used).checked_add(amount).filter(|sum| *sum <= self.limit).map(|sum| sum.0);
         self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 
     /// Notes that somebody who had `before` has `now`. That may be more than was left: it is there already, and nothing
     /// is taken until it is used up.
-    pub(super) fn change(&self, before: Bytes, now: Bytes) {
+    pub(crate) fn change(&self, before: Bytes, now: Bytes) {
         if before < now {
             self.used.fetch_add((now - before).0, Ordering::Relaxed);
         } else if now < before {

@@ -23,8 +23,8 @@ pub use growing::{GrowingRegion, PremapGrowth, PremapOutcome};
 pub use guard::RegionGuard;
 pub use thread::{PremapThread, PremapWork, Registration, Step};
 
-use crate::sync::{Mutex, MutexGuard, PoisonError};
 use gpu_vmm_core::Bytes;
+use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError};
 
 /// How far ahead of its end a [`GrowingRegion`] is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

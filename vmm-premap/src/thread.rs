@@ -6,12 +6,12 @@
 //! part of the queue, under the queue's lock: work that is queued is seen by the thread before it sleeps, or its caller
 //! sees that the thread sleeps and wakes it.
 
-use super::budget::Budget;
-use super::{exit, lock};
-use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::thread::{self, JoinHandle};
-use crate::sync::{Arc, Bell, Instant, Mutex, Weak};
+use crate::budget::Budget;
+use crate::{exit, lock};
 use gpu_vmm_core::{Bytes, Detail, DriverError, Error, Operation, Process, Result};
+use gpu_vmm_sync::atomic::{AtomicBool, Ordering};
+use gpu_vmm_sync::thread::{self, JoinHandle};
+use gpu_vmm_sync::{Arc, Bell, Instant, Mutex, Weak};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::time::Duration;
@@ -119,7 +119,7 @@ pub struct Registration {
 }
 
 impl PremapThread {
-    /// Starts the thread. All [regions](super::GrowingRegion) that have it may together have `budget` of memory mapped
+    /// Starts the thread. All [regions](crate::GrowingRegion) that have it may together have `budget` of memory mapped
     /// behind their ends.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl PremapThread {
         self.budget().used()
     }
 
-    pub(super) fn budget(&self) -> &Budget {
+    pub(crate) fn budget(&self) -> &Budget {
         &self.0.shared.budget
     }
 }

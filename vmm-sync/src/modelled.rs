@@ -6,7 +6,7 @@ use loom as model;
 #[cfg(shuttle)]
 use shuttle as model;
 
-pub(crate) use model::sync::{Mutex, MutexGuard, atomic};
+pub use model::sync::{Mutex, MutexGuard, atomic};
 
 use model::sync::Condvar;
 use std::cell::Cell;
@@ -15,50 +15,55 @@ use std::sync::PoisonError;
 use std::time::Duration;
 use thread::JoinHandle;
 
-pub(crate) mod thread {
-    pub(crate) use super::model::thread::{Builder, JoinHandle, current};
+/// Threads.
+pub mod thread {
+    pub use super::model::thread::{Builder, JoinHandle, current};
     use std::num::NonZero;
 
     /// The same on every machine, so that a schedule can be replayed on another.
-    pub(crate) fn available_parallelism() -> std::io::Result<NonZero<usize>> {
+    pub fn available_parallelism() -> std::io::Result<NonZero<usize>> {
         Ok(const { NonZero::new(2).unwrap() })
     }
 
     /// Lets the others go on first.
-    pub(crate) fn sleep(_: std::time::Duration) {
+    pub fn sleep(_: std::time::Duration) {
         super::model::thread::yield_now();
     }
 }
 
 /// Declares a static variable whose value has atomics or locks. Every schedule begins with a new one.
+#[macro_export]
 macro_rules! shared_static {
     ($(#[$attribute:meta])* static $name:ident: $kind:ty = $value:expr;) => {
-        crate::sync::lazy_static! { $(#[$attribute])* static ref $name: $kind = $value; }
+        $crate::lazy_static! { $(#[$attribute])* static ref $name: $kind = $value; }
     };
 }
 
 /// Declares a variable of which each thread of a model has its own.
+#[macro_export]
 macro_rules! per_thread {
     (static $name:ident: $kind:ty = $value:expr;) => {
-        crate::sync::thread_local! { static $name: $kind = $value; }
+        $crate::thread_local! { static $name: $kind = $value; }
     };
 }
-pub(crate) use model::{lazy_static, thread_local};
-pub(crate) use {per_thread, shared_static};
+pub use model::{lazy_static, thread_local};
 
 /// A lock with the interface of spin's.
 #[derive(Debug)]
-pub(crate) struct SpinMutex<T>(Mutex<T>);
+pub struct SpinMutex<T>(Mutex<T>);
 
+/// A locked [`SpinMutex`].
 #[derive(Debug)]
-pub(crate) struct SpinMutexGuard<'a, T>(MutexGuard<'a, T>);
+pub struct SpinMutexGuard<'a, T>(MutexGuard<'a, T>);
 
 impl<T> SpinMutex<T> {
-    pub(crate) fn new(value: T) -> Self {
+    /// A new lock.
+    pub fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
 
-    pub(crate) fn lock(&self) -> SpinMutexGuard<'_, T> {
+    /// Waits for the lock.
+    pub fn lock(&self) -> SpinMutexGuard<'_, T> {
         SpinMutexGuard(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -79,19 +84,20 @@ impl<T> DerefMut for SpinMutexGuard<'_, T> {
 
 /// What one thread sleeps on until another wakes it. Not the model's own parking: loom takes a thread that waits for a
 /// lock for one that is parked.
-#[derive(Debug)]
-pub(crate) struct Bell {
+#[derive(Debug, Default)]
+pub struct Bell {
     has_rung: Mutex<bool>,
     rings: Condvar,
 }
 
 impl Bell {
-    pub(crate) fn new() -> Self {
-        Self { has_rung: Mutex::new(false), rings: Condvar::new() }
+    /// One that has not rung.
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Sleeps until the bell rings, or has rung since this thread last slept.
-    pub(crate) fn wait(&self) {
+    pub fn wait(&self) {
         let mut has_rung = self.has_rung.lock().unwrap_or_else(PoisonError::into_inner);
         while !*has_rung {
             has_rung = self.rings.wait(has_rung).unwrap_or_else(PoisonError::into_inner);
@@ -100,13 +106,13 @@ impl Bell {
     }
 
     /// As if the time were over at once: how long others take meanwhile is the schedule's to decide.
-    pub(crate) fn wait_for(&self, _: Duration) {
+    pub fn wait_for(&self, _: Duration) {
         *self.has_rung.lock().unwrap_or_else(PoisonError::into_inner) = false;
         model::thread::yield_now();
     }
 
     /// Wakes the thread that sleeps here.
-    pub(crate) fn ring(&self, _: &JoinHandle<()>) {
+    pub fn ring(&self, _: &JoinHandle<()>) {
         *self.has_rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.rings.notify_one();
     }
@@ -114,13 +120,14 @@ impl Bell {
 
 /// A moment of a clock that goes on by [`TICK`] whenever it is read, so that the same schedule reads the same times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Instant(Duration);
+pub struct Instant(Duration);
 
 /// More than half of the time after which the thread that maps ahead sleeps: it naps once.
 const TICK: Duration = Duration::from_millis(600);
 
 impl Instant {
-    pub(crate) fn now() -> Self {
+    /// The time now.
+    pub fn now() -> Self {
         // All threads of a model are coroutines of one thread of the system, so that they have one clock.
         std::thread_local! {
             static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
@@ -131,11 +138,13 @@ impl Instant {
         })
     }
 
-    pub(crate) fn elapsed(self) -> Duration {
+    /// The time since then.
+    pub fn elapsed(self) -> Duration {
         Self::now().0.saturating_sub(self.0)
     }
 
-    pub(crate) fn checked_add(self, time: Duration) -> Option<Self> {
+    /// The moment after a time, unless it cannot be represented.
+    pub fn checked_add(self, time: Duration) -> Option<Self> {
         self.0.checked_add(time).map(Self)
     }
 }
