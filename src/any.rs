@@ -10,11 +10,11 @@
     allow(unused_variables, unused_imports)
 )]
 
+use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred,
-    Detail, Device, DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Granularity, Handle,
-    InstanceId, MemoryCalls, MemoryInfo, Operation, Pinned, Properties, Quirk, Reservation, Result, Stream,
-    SyncCalls, Vendor,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Detail,
+    Device, DeviceId, DriverInfo, Error, Event, FabricHandle, Grant, Granularity, Handle, MemoryCalls,
+    MemoryInfo, Operation, Pinned, Properties, Quirk, Reservation, Result, Stream, SyncCalls, Vendor,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -5,10 +5,11 @@
 
 use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle, CudaReservation, host, quirks};
+use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred, Device, DeviceId,
-    DriverInfo, DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryCalls, MemoryInfo, Operation,
-    Pinned, Properties, Quirk, Result, Stream, SyncCalls, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Device, DeviceId, DriverInfo,
+    Event, FabricHandle, Granularity, MemoryCalls, MemoryInfo, Operation, Pinned, Properties, Quirk, Result,
+    Stream, SyncCalls, Vendor,
 };
 
 #[cfg(unix)]

@@ -4,7 +4,8 @@ use crate::context::Context;
 use crate::device;
 use crate::lease::Leases;
 use crate::loader::Loaded;
-use gpu_vmm_core::{Capability, Deferred, Device, InstanceId, Operation, Process, Result};
+use gpu_vmm_core::extend::{Deferred, InstanceId, Process};
+use gpu_vmm_core::{Capability, Device, Operation, Result};
 use std::ffi::c_int;
 use std::sync::OnceLock;
 

@@ -34,7 +34,7 @@ impl CudaBackend {
     ///
     /// `context` is a live context of the driver that is loaded here, and stays alive as long as the backend and all
     /// that is made with it. Memory that [`Backend::deferred`](gpu_vmm_core::Backend::deferred) keeps is part of that:
-    /// [`collect`](gpu_vmm_core::Deferred::collect) gives it back.
+    /// [`collect`](gpu_vmm_core::extend::Deferred::collect) gives it back.
     ///
     /// # Errors
     ///

@@ -44,7 +44,7 @@
 //! While a stream captures, `cuCtxSynchronize` fails in its context, and the attempt spoils the capture. The driver tells
 //! beforehand of blocking streams alone (`cuStreamIsCapturing` of the legacy stream), and the result is
 //! [`Detail::Capturing`] without an attempt. Of a capture on a non-blocking stream the program must tell
-//! ([`Deferred::capture_begins`](gpu_vmm_core::Deferred::capture_begins)): without that, the first call that waits for the device
+//! ([`Deferred::capture_begins`](gpu_vmm_core::extend::Deferred::capture_begins)): without that, the first call that waits for the device
 //! spoils it. Its memory is kept all the same. Other calls of this crate are made with the thread in relaxed capture mode and
 //! spoil no capture of another stream.
 //!
@@ -121,12 +121,13 @@ pub use reservation::CudaReservation;
 use context::Attached;
 use driver::{Driver, Slot};
 use ffi::Functions;
-use gpu_vmm_core::{Detail, DeviceId, DropLog, Error, Operation, Result, Vendor};
+use gpu_vmm_core::extend::DropLog;
+use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result, Vendor};
 use std::sync::Arc;
 
 /// NVIDIA's CUDA driver.
 ///
-/// Cloning gives the same one. All that a process opens has one [`InstanceId`](gpu_vmm_core::InstanceId), since the
+/// Cloning gives the same one. All that a process opens has one [`InstanceId`](gpu_vmm_core::extend::InstanceId), since the
 /// driver is one: memory of one can be mapped by another. Each opened one has its own
 /// [`DropLog`].
 #[derive(Clone, Debug)]

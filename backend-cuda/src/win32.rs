@@ -11,7 +11,8 @@ mod security;
 use crate::ffi::MemAllocationProp;
 use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle};
-use gpu_vmm_core::{Bytes, Handle, HandleTypes, Operation, Properties, Result, handles};
+use gpu_vmm_core::extend::handles;
+use gpu_vmm_core::{Bytes, Handle, HandleTypes, Operation, Properties, Result};
 use std::os::windows::io::{AsRawHandle, BorrowedHandle, OwnedHandle, RawHandle};
 use std::ptr::{from_mut, null_mut};
 

@@ -5,12 +5,13 @@ use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
 use crate::{addresses, capabilities, event, loader, memory_types, quirks, staging};
+use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 #[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred, Device, DeviceId,
-    DriverInfo, DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryCalls, MemoryInfo, Operation,
-    Pinned, Properties, Quirk, Result, Stream, SyncCalls, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Device, DeviceId, DriverInfo,
+    Event, FabricHandle, Granularity, MemoryCalls, MemoryInfo, Operation, Pinned, Properties, Quirk, Result,
+    Stream, SyncCalls, Vendor,
 };
 #[cfg(any(doc, feature = "experimental-multicast"))]
 use gpu_vmm_core::{Detail, Error};

@@ -6,9 +6,8 @@ use crate::kernels::Compiled;
 use crate::loader::{Loaded, Symbols};
 use crate::quirks::{self, Quirks};
 use crate::{device, loader};
-use gpu_vmm_core::{
-    Deferred, Detail, DeviceId, DriverInfo, DropLog, Error, InstanceId, Operation, Process, Result, Vendor,
-};
+use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId, Process};
+use gpu_vmm_core::{Detail, DeviceId, DriverInfo, Error, Operation, Result, Vendor};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 

@@ -16,9 +16,10 @@ use crate::driver::Driver;
 use crate::ffi::{self, hipMemAllocationHandleType, hipMemAllocationProp};
 use crate::handle::HipHandle;
 use crate::quirks::{IMPORT_ON_CURRENT_DEVICE, workaround_enabled};
+use gpu_vmm_core::extend::handles;
 use gpu_vmm_core::{
     Bytes, Detail, DeviceId, DriverError, Error, ErrorKind, Granularity, Handle, HandleTypes, Operation,
-    Properties, Result, handles,
+    Properties, Result,
 };
 use std::os::windows::io::{AsHandle, AsRawHandle, BorrowedHandle, OwnedHandle, RawHandle};
 use std::ptr::null_mut;

@@ -12,13 +12,14 @@ use crate::{
     HostConfig, HostHandle, HostReservation, capabilities, copy, event, memory_types, quirks, share, staging,
     stream,
 };
+use gpu_vmm_core::extend::system::refusal;
+use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId, Process};
 #[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
-use gpu_vmm_core::system::refusal;
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred, Detail, Device,
-    DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Granularity, InstanceId, MemoryCalls,
-    MemoryInfo, Operation, Pinned, Process, Properties, Quirk, Result, Stream, SyncCalls, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Detail, Device, DeviceId,
+    DriverInfo, Error, Event, FabricHandle, Granularity, MemoryCalls, MemoryInfo, Operation, Pinned,
+    Properties, Quirk, Result, Stream, SyncCalls, Vendor,
 };
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;

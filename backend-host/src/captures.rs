@@ -7,7 +7,7 @@
 use crate::queues::Queues;
 use crate::stream;
 use crate::work::Work;
-use gpu_vmm_core::system::refusal;
+use gpu_vmm_core::extend::system::refusal;
 use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;

@@ -6,7 +6,7 @@
 
 use crate::backend::Host;
 use crate::mappings::Refusal;
-use gpu_vmm_core::system::refusal;
+use gpu_vmm_core::extend::system::refusal;
 use gpu_vmm_core::{Access, Address, AddressRange, Bytes, Detail, DeviceId, Error, Operation, Result};
 use rustix::io::Errno;
 use std::ptr;

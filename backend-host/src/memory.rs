@@ -3,7 +3,7 @@
 use crate::backend::Host;
 use crate::device::{Account, Charge};
 use crate::{memory_types, share};
-use gpu_vmm_core::system::{is_no_memory, refusal};
+use gpu_vmm_core::extend::system::{is_no_memory, refusal};
 use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, Operation, Properties, Result};
 use rustix::io::Errno;
 use std::fmt;

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::device::page_size;
-use gpu_vmm_core::system::failed;
+use gpu_vmm_core::extend::system::failed;
 use gpu_vmm_core::{Access, Address, AddressRange, Alignment, Bytes, Granularity, Operation, Result};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};

@@ -5,7 +5,7 @@ use crate::HostHandle;
 use crate::backend::Host;
 use crate::mappings::{Kept, Mapping};
 use crate::{pages, share};
-use gpu_vmm_core::system::refusal;
+use gpu_vmm_core::extend::system::refusal;
 use gpu_vmm_core::{
     Access, AccessMap, AddressRange, Alignment, Bytes, Detail, Error, Grant, Operation, Reservation, Result,
 };

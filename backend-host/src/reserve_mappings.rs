@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::pages;
-use gpu_vmm_core::system::is_no_memory;
+use gpu_vmm_core::extend::system::is_no_memory;
 use gpu_vmm_core::{AddressRange, Operation, Result};
 use std::sync::{Mutex, PoisonError};
 

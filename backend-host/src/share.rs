@@ -4,7 +4,7 @@
 //! the file, which would turn a read of mapped memory into SIGBUS. The seals are also what tells an exported
 //! descriptor from any other.
 
-use gpu_vmm_core::system::{answer, failed, refusal};
+use gpu_vmm_core::extend::system::{answer, failed, refusal};
 use gpu_vmm_core::{Bytes, Detail, DriverError, Error, Operation, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};

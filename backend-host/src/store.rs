@@ -7,7 +7,7 @@
 
 use crate::extents::Extents;
 use crate::share::new_file;
-use gpu_vmm_core::system::answer;
+use gpu_vmm_core::extend::system::answer;
 use gpu_vmm_core::{Bytes, DriverError};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate};
 use rustix::io::Errno;

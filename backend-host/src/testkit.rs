@@ -9,7 +9,7 @@ use crate::mappings::{Kept, Mapping};
 use crate::memory::{charge, or_out_of_memory};
 use crate::work::{Pattern, Work};
 use crate::{pages, stream};
-use gpu_vmm_core::system::refusal;
+use gpu_vmm_core::extend::system::refusal;
 use gpu_vmm_core::testkit::{
     CaptureMode, Count, Graph, PATTERN_WORD, TestKit, Walked, WorkStream, count_wrong_words, round_seeds,
     write_pattern_words,

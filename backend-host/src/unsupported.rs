@@ -2,15 +2,15 @@
 #![allow(unsafe_code)]
 
 use crate::HostConfig;
+use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 #[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 #[cfg(feature = "testkit")]
 use gpu_vmm_core::testkit::{TestKit, Walked, WorkStream};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred,
-    Detail, Device, DeviceId, DriverInfo, DropLog, Error, Event, FabricHandle, Grant, Handle, InstanceId,
-    MemoryCalls, MemoryInfo, Operation, Pinned, Properties, Quirk, Reservation, Result, Stream, SyncCalls,
-    Vendor,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Detail,
+    Device, DeviceId, DriverInfo, Error, Event, FabricHandle, Grant, Handle, MemoryCalls, MemoryInfo,
+    Operation, Pinned, Properties, Quirk, Reservation, Result, Stream, SyncCalls, Vendor,
 };
 #[cfg(unix)]
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -41,11 +41,14 @@
 //!
 //! Parts of a region go to other libraries as tensors by `dlpack`, with the feature of that name.
 //!
+//! [`extend`] has what authors of backends and of extensions need besides.
+//!
 //! What one vendor alone has is an extension beside the seam: `multicast`, with the feature `experimental-multicast`.
 //!
 //! `testkit`, with the feature of that name, is what tests and benchmarks need beside virtual memory.
 
 mod driver;
+pub mod extend;
 mod memory;
 #[cfg(feature = "experimental-multicast")]
 pub mod multicast;
@@ -55,30 +58,21 @@ pub mod testkit;
 mod types;
 
 pub use driver::{
-    Backend, CopyCalls, CopyStream, Deferred, DropLog, Event, Handle, MemoryCalls, Pinned, Reservation,
-    Stream, SyncCalls, WaitFor, check_same,
+    Backend, CopyCalls, CopyStream, Event, Handle, MemoryCalls, Pinned, Reservation, Stream, SyncCalls,
+    WaitFor,
 };
-pub use memory::files;
-pub use memory::{
-    BackingKind, BackingStore, ChunkContents, MemoryId, POISON, PhysicalMemory, Segment, StagingRing,
-    rounded_size,
-};
+pub use memory::{BackingKind, BackingStore, POISON, PhysicalMemory, StagingRing};
 #[cfg(unix)]
 pub use region::DmaBuf;
 #[cfg(feature = "dlpack")]
 pub use region::dlpack;
 pub use region::{
-    ADDRESS_SPACE, BankedRegion, DevicePtr, DeviceVec, Growth, GrowthKind, MappedMemory, MappingInfo,
-    MovePath, Moved, Placement, Region, RegionBuilder, RegionSettings, RegionState, Resumed, Shrunk,
-    Suspended, check_reach,
+    BankedRegion, DevicePtr, DeviceVec, Growth, GrowthKind, MappingInfo, MovePath, Moved, Placement, Region,
+    RegionBuilder, RegionState, Resumed, Shrunk, Suspended,
 };
-#[cfg(windows)]
-pub use types::handles;
-#[cfg(unix)]
-pub use types::system;
 pub use types::{
     Access, AccessMap, Address, AddressRange, Alignment, BankId, Bytes, Capability, Detail, Device, DeviceId,
-    DeviceUuid, DriverError, DriverInfo, Error, ErrorKind, Evidence, ExtensionError, FabricHandle, Feature,
-    Grant, Granularity, HandleTypes, InstanceId, LoadAttempt, Location, Lock, MemoryInfo, MemoryKind,
-    OffsetRange, Operation, ParseBytesError, Process, Properties, Quirk, Result, Vendor,
+    DeviceUuid, DriverError, DriverInfo, Error, ErrorKind, Evidence, FabricHandle, Feature, Grant,
+    Granularity, HandleTypes, LoadAttempt, Location, MemoryInfo, MemoryKind, OffsetRange, Operation,
+    ParseBytesError, Properties, Quirk, Result, Vendor,
 };

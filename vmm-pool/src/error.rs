@@ -1,7 +1,8 @@
 //! What can go wrong with a pool.
 
 use crate::PoolStats;
-use gpu_vmm_core::{Address, Bytes, DeviceId, DriverError, Error, ErrorKind, ExtensionError};
+use gpu_vmm_core::extend::ExtensionError;
+use gpu_vmm_core::{Address, Bytes, DeviceId, DriverError, Error, ErrorKind};
 
 /// What is behind an error of a pool, beside what the core or a driver answers.
 /// [`Error::extension`] returns it.

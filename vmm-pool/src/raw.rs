@@ -3,7 +3,8 @@
 use crate::{Block, Fence, Pool, PoolError};
 #[cfg(doc)]
 use gpu_vmm_core::Detail;
-use gpu_vmm_core::{Address, Backend, Error, Operation, Process, Result, Stream};
+use gpu_vmm_core::extend::Process;
+use gpu_vmm_core::{Address, Backend, Error, Operation, Result, Stream};
 use gpu_vmm_sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;

@@ -3,7 +3,8 @@
 use crate::core::Core;
 use crate::last_freed::{Freed, Last};
 use crate::tracking::Tracking;
-use gpu_vmm_core::{Backend, Detail, Error, Operation, Process};
+use gpu_vmm_core::extend::Process;
+use gpu_vmm_core::{Backend, Detail, Error, Operation};
 use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Lives as long as the pool or one of its blocks does.

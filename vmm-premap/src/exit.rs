@@ -5,7 +5,7 @@
 //! first, and no other is begun. On Windows the system has ended all other threads before libraries hear of it.
 #![allow(unsafe_code)]
 
-use gpu_vmm_core::Process;
+use gpu_vmm_core::extend::Process;
 use gpu_vmm_sync::atomic::{AtomicUsize, Ordering};
 use gpu_vmm_sync::shared_static;
 #[cfg(unix)]

@@ -6,7 +6,8 @@
 use crate::budget::Budget;
 use crate::thread::{PremapThread, PremapWork, Step};
 use crate::{Premap, lock};
-use gpu_vmm_core::{Address, Backend, Bytes, Error, Granularity, Process, Region, RegionState};
+use gpu_vmm_core::extend::Process;
+use gpu_vmm_core::{Address, Backend, Bytes, Error, Granularity, Region, RegionState};
 use gpu_vmm_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use gpu_vmm_sync::{Mutex, MutexGuard, TryLockError};
 

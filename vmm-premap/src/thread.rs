@@ -8,7 +8,8 @@
 
 use crate::budget::Budget;
 use crate::{exit, lock};
-use gpu_vmm_core::{Bytes, Detail, DriverError, Error, Operation, Process, Result};
+use gpu_vmm_core::extend::Process;
+use gpu_vmm_core::{Bytes, Detail, DriverError, Error, Operation, Result};
 use gpu_vmm_sync::atomic::{AtomicBool, Ordering};
 use gpu_vmm_sync::thread::{self, JoinHandle};
 use gpu_vmm_sync::{Arc, Bell, Instant, Mutex, Weak};

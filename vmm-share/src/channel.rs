@@ -9,7 +9,7 @@ use crate::codec::{self, Header, Nonce, TO_ANYBODY};
 use crate::message::Message;
 use crate::socket::{self, Packet, Wait};
 use crate::{Allowed, Credentials};
-use gpu_vmm_core::system::{failed, refusal};
+use gpu_vmm_core::extend::system::{failed, refusal};
 use gpu_vmm_core::{Detail, Error, Operation, Result};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_domain, socket_type};

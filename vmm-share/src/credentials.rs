@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::PeerError;
-use gpu_vmm_core::system::failed;
+use gpu_vmm_core::extend::system::failed;
 use gpu_vmm_core::{Error, Operation, Result};
 use rustix::io::Errno;
 use rustix::process::geteuid;

@@ -1,6 +1,7 @@
 //! What can go wrong between two processes.
 
-use gpu_vmm_core::{ErrorKind, ExtensionError};
+use gpu_vmm_core::ErrorKind;
+use gpu_vmm_core::extend::ExtensionError;
 use std::time::Duration;
 
 /// What is behind an error that the other process, or its absence, caused.

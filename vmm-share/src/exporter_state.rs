@@ -2,9 +2,8 @@
 
 use crate::importer_state::{Claim, MAX_MAPPINGS, MAX_PIECES};
 use crate::manifest::{SharedMapping, SharedPiece};
-use gpu_vmm_core::{
-    Address, Backend, Bytes, Detail, Error, MemoryId, Operation, PhysicalMemory, Region, Result,
-};
+use gpu_vmm_core::extend::MemoryId;
+use gpu_vmm_core::{Address, Backend, Bytes, Detail, Error, Operation, PhysicalMemory, Region, Result};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What was told: the mappings, and the pieces behind them. Their memory is not kept: a region that has dropped it has given

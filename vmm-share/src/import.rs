@@ -1,8 +1,9 @@
 //! What an importer wants: who may use the memory, where it is to be, how much is to be reserved.
 
+use gpu_vmm_core::extend::MappedMemory;
 use gpu_vmm_core::{
-    Access, AccessMap, Address, Backend, Bytes, DeviceId, Grant, MappedMemory, Operation, PhysicalMemory,
-    Placement, Region, Result, WaitFor,
+    Access, AccessMap, Address, Backend, Bytes, DeviceId, Grant, Operation, PhysicalMemory, Placement,
+    Region, Result, WaitFor,
 };
 
 /// How another process's region is to be taken in.

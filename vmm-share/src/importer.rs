@@ -7,9 +7,9 @@ use crate::socket::Wait;
 use crate::sources::{Sources, import_new, keep, take_in, wanted};
 use crate::wire::{out_of_turn, receive_whole};
 use crate::{Channel, ImportOptions};
+use gpu_vmm_core::extend::MappedMemory;
 use gpu_vmm_core::{
-    Address, Backend, Bytes, Detail, Error, GrowthKind, MappedMemory, Operation, Placement, Region, Result,
-    WaitFor,
+    Address, Backend, Bytes, Detail, Error, GrowthKind, Operation, Placement, Region, Result, WaitFor,
 };
 use std::time::Duration;
 

@@ -5,7 +5,8 @@
 
 use crate::PeerError;
 use crate::manifest::{SharedMapping, SharedPiece};
-use gpu_vmm_core::{ADDRESS_SPACE, Address, Bytes, Error, Operation, Result};
+use gpu_vmm_core::extend::ADDRESS_SPACE;
+use gpu_vmm_core::{Address, Bytes, Error, Operation, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most pieces of a region. Each is a descriptor of its own while it travels; 256 GiB in units of 2 MiB.

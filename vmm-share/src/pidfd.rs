@@ -3,7 +3,7 @@
 //! What is needed for this is a few numbers, which can go through anything, and no socket.
 
 use crate::PeerError;
-use gpu_vmm_core::system::failed;
+use gpu_vmm_core::extend::system::failed;
 use gpu_vmm_core::{Detail, Error, Operation, Result};
 use rustix::fs::fstat;
 use rustix::io::Errno;

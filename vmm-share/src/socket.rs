@@ -5,7 +5,7 @@
 
 use crate::PeerError;
 use crate::message::{MAX_BYTES, MAX_DESCRIPTORS};
-use gpu_vmm_core::system::failed;
+use gpu_vmm_core::extend::system::failed;
 use gpu_vmm_core::{Error, Operation, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut};

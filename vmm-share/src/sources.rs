@@ -7,7 +7,8 @@ use crate::memory::import;
 use crate::message::Begin;
 use crate::wire::receive;
 use crate::{Channel, ImportOptions};
-use gpu_vmm_core::{Backend, Bytes, Error, MappedMemory, Operation, PhysicalMemory, Properties, Result};
+use gpu_vmm_core::extend::MappedMemory;
+use gpu_vmm_core::{Backend, Bytes, Error, Operation, PhysicalMemory, Properties, Result};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// What there is of a piece.

@@ -21,7 +21,7 @@
 #![allow(unsafe_code)] // calls into Windows
 
 use crate::PeerError;
-use gpu_vmm_core::handles::{number, own};
+use gpu_vmm_core::extend::handles::{number, own};
 use gpu_vmm_core::{Detail, DriverError, Error, Operation, Result};
 use serde::{Deserialize, Serialize};
 use std::io;

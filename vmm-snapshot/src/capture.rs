@@ -13,9 +13,10 @@ use crate::{
 };
 #[cfg(doc)]
 use gpu_vmm_core::Detail;
+use gpu_vmm_core::extend::{MappedMemory, MemoryId, Segment, check_same};
 use gpu_vmm_core::{
-    Access, AccessMap, Alignment, Backend, Bytes, MappedMemory, MemoryId, Operation, PhysicalMemory, Region,
-    Result, Segment, StagingRing, WaitFor, check_same,
+    Access, AccessMap, Alignment, Backend, Bytes, Operation, PhysicalMemory, Region, Result, StagingRing,
+    WaitFor,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;

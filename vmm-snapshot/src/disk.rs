@@ -1,7 +1,7 @@
 //! What is asked of the system: a temporary file beside the target that one writer has at a time, and bytes at a place
 //! of a file.
 
-use gpu_vmm_core::files::{failed, read_exact_at, write_all_at};
+use gpu_vmm_core::extend::files::{failed, read_exact_at, write_all_at};
 use gpu_vmm_core::{Operation, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io;

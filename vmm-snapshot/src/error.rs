@@ -1,6 +1,7 @@
 //! What can be wrong with a snapshot's file.
 
-use gpu_vmm_core::{ErrorKind, ExtensionError};
+use gpu_vmm_core::ErrorKind;
+use gpu_vmm_core::extend::ExtensionError;
 
 /// What is behind an error of a snapshot's file. [`Error::extension`](gpu_vmm_core::Error::extension) returns it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -8,7 +8,8 @@ use crate::write::out_of_range;
 use crate::{Description, Earlier, SnapshotStats};
 #[cfg(doc)]
 use gpu_vmm_core::Detail;
-use gpu_vmm_core::{Bytes, Error, Operation, Process, Result};
+use gpu_vmm_core::extend::Process;
+use gpu_vmm_core::{Bytes, Error, Operation, Result};
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};

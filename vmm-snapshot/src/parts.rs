@@ -8,7 +8,7 @@ use crate::disk::ReadAt;
 use crate::format::{Cut, Entry, Footer, Header, MAX_NEEDED, Stored, VERSION, Wrong, hash};
 use crate::records::Head;
 use crate::{Earlier, write};
-use gpu_vmm_core::files::failed;
+use gpu_vmm_core::extend::files::failed;
 use gpu_vmm_core::{Error, Operation};
 use std::io;
 use std::path::Path;

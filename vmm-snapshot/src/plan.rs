@@ -2,9 +2,10 @@
 
 use crate::merge::{Piece, merge};
 use crate::{Description, RegionRecord, Restore};
+use gpu_vmm_core::extend::{ADDRESS_SPACE, RegionSettings, check_reach, rounded_size};
 use gpu_vmm_core::{
-    ADDRESS_SPACE, AccessMap, Address, AddressRange, Backend, Bytes, Detail, DeviceId, Error, Granularity,
-    Operation, Properties, RegionSettings, Result, check_reach, rounded_size,
+    AccessMap, Address, AddressRange, Backend, Bytes, Detail, DeviceId, Error, Granularity, Operation,
+    Properties, Result,
 };
 use std::collections::{BTreeMap, HashMap};
 

@@ -11,9 +11,10 @@ use crate::SnapshotError;
 use crate::chunks::{InPiece, Recent, Stream};
 use crate::plan::{Plan, PlannedMapping, PlannedRegion, plan};
 use crate::{Restore, SnapshotFile};
+use gpu_vmm_core::extend::{ChunkContents, MappedMemory, Segment};
 use gpu_vmm_core::{
-    Access, AddressRange, Backend, ChunkContents, Detail, Error, MappedMemory, Operation, PhysicalMemory,
-    Placement, Region, Result, Segment, StagingRing, WaitFor,
+    Access, AddressRange, Backend, Detail, Error, Operation, PhysicalMemory, Placement, Region, Result,
+    StagingRing, WaitFor,
 };
 use std::collections::BTreeSet;
 

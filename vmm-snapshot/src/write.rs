@@ -8,8 +8,8 @@ use crate::format::{
 };
 use crate::records::Head;
 use crate::{Description, Earlier, SnapshotFile, SnapshotStats};
-use gpu_vmm_core::Lock;
-use gpu_vmm_core::files::failed;
+use gpu_vmm_core::extend::Lock;
+use gpu_vmm_core::extend::files::failed;
 use gpu_vmm_core::{Bytes, Detail, Error, OffsetRange, Operation, Result};
 use std::collections::HashMap;
 use std::io;

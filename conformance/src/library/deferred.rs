@@ -4,9 +4,10 @@ use crate::case::cases;
 use crate::library::flights::{own, registered};
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};
+use gpu_vmm_core::extend::Deferred;
 use gpu_vmm_core::{
-    Access, BankedRegion, Bytes, Deferred, Detail, DeviceId, DeviceVec, Error, Operation, PhysicalMemory,
-    Region, Stream,
+    Access, BankedRegion, Bytes, Detail, DeviceId, DeviceVec, Error, Operation, PhysicalMemory, Region,
+    Stream,
 };
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::{FaultInject, TestKit};

@@ -7,9 +7,10 @@ use crate::fork_server::Ended;
 use crate::library::tools::{has, write};
 use crate::peer::Peer;
 use crate::subject::Subject;
+use gpu_vmm_core::extend::DropLog;
 use gpu_vmm_core::{
-    Access, BackingStore, Bytes, CopyStream, Detail, DeviceVec, DropLog, Error, Event, Operation,
-    PhysicalMemory, Pinned, Placement, Properties, Region, Result, StagingRing, Stream, WaitFor,
+    Access, BackingStore, Bytes, CopyStream, Detail, DeviceVec, Error, Event, Operation, PhysicalMemory,
+    Pinned, Placement, Properties, Region, Result, StagingRing, Stream, WaitFor,
 };
 use gpu_vmm_testkit::{PATTERN_WORD, TestKit, WorkStream, pattern_word};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,11 +5,12 @@ use super::fault_copy_stream::FaultCopyStream;
 use super::fault_event::FaultEvent;
 use super::fault_held::{FaultHandle, FaultReservation, Live, Registry};
 use super::fault_plan::Plan;
+use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 use gpu_vmm_core::testkit::{CaptureMode, Graph, TestKit, Walked, WorkStream};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred, Device,
-    DeviceId, DriverInfo, DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryCalls, MemoryInfo,
-    Operation, Pinned, Properties, Quirk, Result, Stream, SyncCalls, Vendor,
+    Access, Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Device, DeviceId,
+    DriverInfo, Event, FabricHandle, Granularity, MemoryCalls, MemoryInfo, Operation, Pinned, Properties,
+    Quirk, Result, Stream, SyncCalls, Vendor,
 };
 use std::sync::Arc;
 

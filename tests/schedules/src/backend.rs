@@ -5,10 +5,11 @@ use crate::chance::Chance;
 use crate::event::SimulatedEvent;
 use crate::machine::Machine;
 use crate::reservation::{SimulatedHandle, SimulatedReservation};
+use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred, Device, DeviceId,
-    DriverInfo, DropLog, Event, FabricHandle, Granularity, InstanceId, MemoryCalls, MemoryInfo, Operation,
-    Pinned, Properties, Quirk, Result, Stream, SyncCalls, Vendor,
+    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Device, DeviceId, DriverInfo,
+    Event, FabricHandle, Granularity, MemoryCalls, MemoryInfo, Operation, Pinned, Properties, Quirk, Result,
+    Stream, SyncCalls, Vendor,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

@@ -84,7 +84,7 @@ impl<B: Backend> PhysicalMemory<B> {
     /// # Errors
     ///
     /// [`Detail::ZeroSize`], [`Detail::NoSuchDevice`], [`Detail::ExceedsDevice`] for more than the device has at all,
-    /// [`Detail::OutOfMemory`] for more than is free, when what the backend [keeps](crate::Deferred) has been given back;
+    /// [`Detail::OutOfMemory`] for more than is free, when what the backend [keeps](crate::extend::Deferred) has been given back;
     /// [`Detail::Unsupported`] for properties that the driver does not
     /// have.
     pub fn create(backend: &B, size: Bytes, properties: Properties) -> Result<Self> {
@@ -267,9 +267,8 @@ impl<B: Backend> PhysicalMemory<B> {
         self.0.leaves.exported.load(Ordering::Relaxed)
     }
 
-    /// True where it is another process's, or came by a descriptor at least.
-    #[must_use]
-    pub fn is_imported(&self) -> bool {
+    /// True for memory that was imported, from another process or by a descriptor of this one.
+    pub(crate) fn is_imported(&self) -> bool {
         self.0.leaves.imported
     }
 

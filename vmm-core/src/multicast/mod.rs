@@ -18,7 +18,7 @@
 //! | [`MulticastRange`] | hand the [address](MulticastRange::address) to kernels; [unmap](MulticastRange::unmap) |
 //!
 //! Dropping any of them goes back all the way in the driver's order. What fails there is in the backend's
-//! [`DropLog`](crate::DropLog), and what the driver would not let go of is left to it until the process ends.
+//! [`DropLog`](crate::extend::DropLog), and what the driver would not let go of is left to it until the process ends.
 //!
 //! ```
 //! use gpu_vmm_core::multicast::{MulticastBackend, Team};

@@ -168,7 +168,7 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
     /// Memory that is exported, or imported, is not poisoned: another process may go on with it. Memory of which there is
     /// a clone, or another mapping, is poisoned when the last of them is gone. It is mapped once more for that, at a
     /// place of its own; what fails there is in the [drop log](Backend::drop_log), and the memory is freed as it is. So is
-    /// memory that is freed while a [known capture](crate::Deferred) lasts.
+    /// memory that is freed while a [known capture](crate::extend::Deferred) lasts.
     ///
     /// ```
     /// # use gpu_vmm_core::{Backend, Bytes, ErrorKind, Region, Result};

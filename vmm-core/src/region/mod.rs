@@ -87,7 +87,7 @@ use table::Mapping;
 ///
 /// Dropping a region waits for the devices that have access to it, unmaps and gives everything back. [`Region::close`]
 /// does the same and tells what went wrong. If a device cannot be waited for because a stream is being captured, the
-/// backend keeps the region's memory until it can: see [`Deferred`](crate::Deferred).
+/// backend keeps the region's memory until it can: see [`Deferred`](crate::extend::Deferred).
 ///
 /// ```
 /// # use gpu_vmm_core::{Backend, Bytes, Region, Result};
@@ -245,7 +245,7 @@ impl<B: Backend> Region<B> {
     /// # Errors
     ///
     /// What waiting or unmapping answers; what could not be given back is left to the end of the process. After
-    /// [`Detail::Capturing`] the backend [keeps](crate::Deferred) the memory until it can be given back.
+    /// [`Detail::Capturing`] the backend [keeps](crate::extend::Deferred) the memory until it can be given back.
     pub fn close(mut self, done: WaitFor<'_>) -> Result<()> {
         let closed = self.empty(done);
         if closed.as_ref().is_err_and(|error| matches!(error.detail(), Detail::Capturing { .. })) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::PeerError;
-use gpu_vmm_core::handles::adopt;
+use gpu_vmm_core::extend::handles::adopt;
 use gpu_vmm_core::{Detail, Error};
 use std::fs::File;
 use std::io::{Read, Seek, Write};

@@ -1,11 +1,11 @@
 //! A host backend that does one thing wrong, to show that the model sees it.
 #![allow(unsafe_code)] // passes a backend's calls on
 
+use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Deferred,
-    Device, DeviceId, DriverInfo, DropLog, Event, FabricHandle, Grant, Granularity, Handle, InstanceId,
-    MemoryCalls, MemoryInfo, Operation, Pinned, Properties, Quirk, Reservation, Result, Stream, SyncCalls,
-    Vendor,
+    Access, Address, AddressRange, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Device,
+    DeviceId, DriverInfo, Event, FabricHandle, Grant, Granularity, Handle, MemoryCalls, MemoryInfo,
+    Operation, Pinned, Properties, Quirk, Reservation, Result, Stream, SyncCalls, Vendor,
 };
 use gpu_vmm_host::{HostBackend, HostHandle, HostReservation};
 use gpu_vmm_testkit::{TestKit, Walked, WorkStream};

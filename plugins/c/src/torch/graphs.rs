@@ -8,8 +8,9 @@
 
 use crate::pool::Pool;
 use crate::status::Answer;
+use gpu_vmm::extend::Process;
 use gpu_vmm::pool::Block;
-use gpu_vmm::{Address, AnyBackend, Bytes, Process, Stream, WaitFor};
+use gpu_vmm::{Address, AnyBackend, Bytes, Stream, WaitFor};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

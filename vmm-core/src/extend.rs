@@ -1,0 +1,10 @@
+//! What authors of backends and extensions need beside the types of the root. Programs that only use gpu-vmm do not.
+
+pub use crate::driver::{Deferred, DropLog, check_same};
+pub use crate::memory::{ChunkContents, MemoryId, Segment, files, rounded_size};
+pub use crate::region::{ADDRESS_SPACE, MappedMemory, RegionSettings, check_reach};
+#[cfg(windows)]
+pub use crate::types::handles;
+#[cfg(unix)]
+pub use crate::types::system;
+pub use crate::types::{ExtensionError, InstanceId, Lock, Process};
