@@ -1,6 +1,8 @@
 //! What authors of backends and extensions need beside the types of the root. Programs that only use gpu-vmm do not.
 
 pub use crate::driver::{Deferred, DropLog, check_same};
+#[doc(inline)]
+pub use crate::forward;
 pub use crate::memory::{ChunkContents, MemoryId, Segment, files, rounded_size};
 pub use crate::region::{ADDRESS_SPACE, MappedMemory, RegionSettings, check_reach};
 #[cfg(windows)]

@@ -5,12 +5,11 @@ use super::fault_copy_stream::FaultCopyStream;
 use super::fault_event::FaultEvent;
 use super::fault_held::{FaultHandle, FaultReservation, Live, Registry};
 use super::fault_plan::Plan;
-use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
+use gpu_vmm_core::extend::forward;
 use gpu_vmm_core::testkit::{CaptureMode, Graph, TestKit, Walked, WorkStream};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Device, DeviceId,
-    DriverInfo, Event, FabricHandle, Granularity, MemoryCalls, MemoryInfo, Operation, Pinned, Properties,
-    Quirk, Result, Stream, SyncCalls, Vendor,
+    Access, Address, Alignment, Backend, Bytes, CopyCalls, CopyStream, DeviceId, Event, FabricHandle,
+    MemoryCalls, Operation, Pinned, Properties, Result, Stream, SyncCalls,
 };
 use std::sync::Arc;
 
@@ -130,65 +129,12 @@ impl<B: Backend> FaultInject<B> {
 
 // SAFETY: every call goes to the inner backend's, or fails without one.
 unsafe impl<B: Backend> Backend for FaultInject<B> {
-    fn vendor(&self) -> Vendor {
-        self.inner.vendor()
-    }
-
-    fn instance(&self) -> InstanceId {
-        self.inner.instance()
-    }
-
-    fn driver(&self) -> DriverInfo {
-        self.inner.driver()
-    }
-
-    fn devices(&self) -> &[Device] {
-        self.inner.devices()
-    }
-
-    fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
-        self.inner.memory_info(device)
-    }
+    forward!(inner: vendor, instance, driver, devices, memory_info, capabilities, quirks, unmaps_runs);
+    forward!(inner: granularity, granularity_of, check_host_access, reservation_unit, deferred, drop_log);
 
     fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
         self.plan.call(Operation::QueryPeerAccess)?;
         Ok((device == owner || !self.plan.is_hidden(owner)) && self.inner.can_access(device, owner)?)
-    }
-
-    fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
-        self.inner.capabilities(device)
-    }
-
-    fn quirks(&self) -> Vec<Quirk> {
-        self.inner.quirks()
-    }
-
-    fn unmaps_runs(&self) -> bool {
-        self.inner.unmaps_runs()
-    }
-
-    fn granularity(&self) -> Granularity {
-        self.inner.granularity()
-    }
-
-    fn granularity_of(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
-        self.inner.granularity_of(operation, properties)
-    }
-
-    fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> {
-        self.inner.check_host_access(operation, properties)
-    }
-
-    fn reservation_unit(&self) -> Granularity {
-        self.inner.reservation_unit()
-    }
-
-    fn deferred(&self) -> &Deferred {
-        self.inner.deferred()
-    }
-
-    fn drop_log(&self) -> &DropLog {
-        self.inner.drop_log()
     }
 }
 
@@ -315,9 +261,7 @@ unsafe impl<B: Backend> SyncCalls for FaultInject<B> {
         self.inner.is_capturing(stream)
     }
 
-    fn queries_spoil_captures(&self) -> bool {
-        self.inner.queries_spoil_captures()
-    }
+    forward!(inner: queries_spoil_captures);
 }
 
 impl<B: TestKit> TestKit for FaultInject<B> {

@@ -5,11 +5,10 @@ use crate::chance::Chance;
 use crate::event::SimulatedEvent;
 use crate::machine::Machine;
 use crate::reservation::{SimulatedHandle, SimulatedReservation};
-use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
+use gpu_vmm_core::extend::forward;
 use gpu_vmm_core::{
-    Address, Alignment, Backend, Bytes, Capability, CopyCalls, CopyStream, Device, DeviceId, DriverInfo,
-    Event, FabricHandle, Granularity, MemoryCalls, MemoryInfo, Operation, Pinned, Properties, Quirk, Result,
-    Stream, SyncCalls, Vendor,
+    Address, Alignment, Backend, Bytes, CopyCalls, DeviceId, Event, FabricHandle, MemoryCalls, Operation,
+    Properties, Result, Stream, SyncCalls,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -34,65 +33,7 @@ impl<B: Backend> Simulated<B> {
 
 // SAFETY: memory is the inner backend's; streams, events and captures are the machine's, which does work in order.
 unsafe impl<B: Backend> Backend for Simulated<B> {
-    fn vendor(&self) -> Vendor {
-        self.inner.vendor()
-    }
-
-    fn instance(&self) -> InstanceId {
-        self.inner.instance()
-    }
-
-    fn driver(&self) -> DriverInfo {
-        self.inner.driver()
-    }
-
-    fn devices(&self) -> &[Device] {
-        self.inner.devices()
-    }
-
-    fn memory_info(&self, device: DeviceId) -> Result<MemoryInfo> {
-        self.inner.memory_info(device)
-    }
-
-    fn can_access(&self, device: DeviceId, owner: DeviceId) -> Result<bool> {
-        self.inner.can_access(device, owner)
-    }
-
-    fn capabilities(&self, device: DeviceId) -> Result<Vec<Capability>> {
-        self.inner.capabilities(device)
-    }
-
-    fn quirks(&self) -> Vec<Quirk> {
-        self.inner.quirks()
-    }
-
-    fn unmaps_runs(&self) -> bool {
-        self.inner.unmaps_runs()
-    }
-
-    fn granularity(&self) -> Granularity {
-        self.inner.granularity()
-    }
-
-    fn granularity_of(&self, operation: Operation, properties: &Properties) -> Result<Granularity> {
-        self.inner.granularity_of(operation, properties)
-    }
-
-    fn check_host_access(&self, operation: Operation, properties: &Properties) -> Result<()> {
-        self.inner.check_host_access(operation, properties)
-    }
-
-    fn reservation_unit(&self) -> Granularity {
-        self.inner.reservation_unit()
-    }
-
-    fn deferred(&self) -> &Deferred {
-        self.inner.deferred()
-    }
-
-    fn drop_log(&self) -> &DropLog {
-        self.inner.drop_log()
-    }
+    forward!(inner: Backend);
 }
 
 // SAFETY: as above.
@@ -143,33 +84,7 @@ unsafe impl<B: Backend> MemoryCalls for Simulated<B> {
 
 // SAFETY: as above.
 unsafe impl<B: Backend> CopyCalls for Simulated<B> {
-    unsafe fn copy_from_host(&self, device: DeviceId, to: Address, from: &[u8]) -> Result<()> {
-        // SAFETY: as in `create`.
-        unsafe { self.inner.copy_from_host(device, to, from) }
-    }
-
-    unsafe fn copy_to_host(&self, device: DeviceId, to: &mut [u8], from: Address) -> Result<()> {
-        // SAFETY: as in `create`.
-        unsafe { self.inner.copy_to_host(device, to, from) }
-    }
-
-    unsafe fn copy(&self, device: DeviceId, to: Address, from: Address, length: Bytes) -> Result<()> {
-        // SAFETY: as in `create`.
-        unsafe { self.inner.copy(device, to, from, length) }
-    }
-
-    unsafe fn fill(&self, device: DeviceId, at: Address, length: Bytes, value: u8) -> Result<()> {
-        // SAFETY: as in `create`.
-        unsafe { self.inner.fill(device, at, length, value) }
-    }
-
-    fn pin(&self, size: Bytes) -> Result<Box<dyn Pinned>> {
-        self.inner.pin(size)
-    }
-
-    fn copy_stream(&self, device: DeviceId) -> Result<Box<dyn CopyStream>> {
-        self.inner.copy_stream(device)
-    }
+    forward!(inner: CopyCalls);
 }
 
 // SAFETY: as above.

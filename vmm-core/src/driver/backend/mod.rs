@@ -12,6 +12,7 @@
 #![allow(unsafe_code)]
 
 mod copy;
+mod forward;
 mod handle;
 mod memory;
 mod reservation;

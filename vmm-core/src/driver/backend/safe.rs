@@ -5,7 +5,7 @@
 #[doc = concat!(
     "```\n",
     include_str!("safe/forward.rs"),
-    "unsafe impl<B: Backend> Backend for Forward<B> { identity!(); }\nunsafe impl<B: Backend> MemoryCalls for Forward<B> { memory!(); }\nunsafe impl<B: Backend> CopyCalls for Forward<B> { copies!(); }\nunsafe impl<B: Backend> SyncCalls for Forward<B> { waiting!(); }\n```"
+    "unsafe impl<B: Backend> Backend for Forward<B> { forward!(0: Backend); }\nunsafe impl<B: Backend> MemoryCalls for Forward<B> { type Handle = B::Handle; type Reservation = B::Reservation; forward!(0: MemoryCalls); }\nunsafe impl<B: Backend> CopyCalls for Forward<B> { forward!(0: CopyCalls); }\nunsafe impl<B: Backend> SyncCalls for Forward<B> { forward!(0: SyncCalls); }\n```"
 )]
 pub struct WithUnsafe;
 
@@ -13,7 +13,7 @@ pub struct WithUnsafe;
 #[doc = concat!(
     "```compile_fail,E0200\n",
     include_str!("safe/forward.rs"),
-    "impl<B: Backend> Backend for Forward<B> { identity!(); }\nunsafe impl<B: Backend> MemoryCalls for Forward<B> { memory!(); }\nunsafe impl<B: Backend> CopyCalls for Forward<B> { copies!(); }\nunsafe impl<B: Backend> SyncCalls for Forward<B> { waiting!(); }\n```"
+    "impl<B: Backend> Backend for Forward<B> { forward!(0: Backend); }\nunsafe impl<B: Backend> MemoryCalls for Forward<B> { type Handle = B::Handle; type Reservation = B::Reservation; forward!(0: MemoryCalls); }\nunsafe impl<B: Backend> CopyCalls for Forward<B> { forward!(0: CopyCalls); }\nunsafe impl<B: Backend> SyncCalls for Forward<B> { forward!(0: SyncCalls); }\n```"
 )]
 pub struct BackendWithoutUnsafe;
 
@@ -21,7 +21,7 @@ pub struct BackendWithoutUnsafe;
 #[doc = concat!(
     "```compile_fail,E0200\n",
     include_str!("safe/forward.rs"),
-    "unsafe impl<B: Backend> Backend for Forward<B> { identity!(); }\nimpl<B: Backend> MemoryCalls for Forward<B> { memory!(); }\nunsafe impl<B: Backend> CopyCalls for Forward<B> { copies!(); }\nunsafe impl<B: Backend> SyncCalls for Forward<B> { waiting!(); }\n```"
+    "unsafe impl<B: Backend> Backend for Forward<B> { forward!(0: Backend); }\nimpl<B: Backend> MemoryCalls for Forward<B> { type Handle = B::Handle; type Reservation = B::Reservation; forward!(0: MemoryCalls); }\nunsafe impl<B: Backend> CopyCalls for Forward<B> { forward!(0: CopyCalls); }\nunsafe impl<B: Backend> SyncCalls for Forward<B> { forward!(0: SyncCalls); }\n```"
 )]
 pub struct MemoryCallsWithoutUnsafe;
 
@@ -29,7 +29,7 @@ pub struct MemoryCallsWithoutUnsafe;
 #[doc = concat!(
     "```compile_fail,E0200\n",
     include_str!("safe/forward.rs"),
-    "unsafe impl<B: Backend> Backend for Forward<B> { identity!(); }\nunsafe impl<B: Backend> MemoryCalls for Forward<B> { memory!(); }\nimpl<B: Backend> CopyCalls for Forward<B> { copies!(); }\nunsafe impl<B: Backend> SyncCalls for Forward<B> { waiting!(); }\n```"
+    "unsafe impl<B: Backend> Backend for Forward<B> { forward!(0: Backend); }\nunsafe impl<B: Backend> MemoryCalls for Forward<B> { type Handle = B::Handle; type Reservation = B::Reservation; forward!(0: MemoryCalls); }\nimpl<B: Backend> CopyCalls for Forward<B> { forward!(0: CopyCalls); }\nunsafe impl<B: Backend> SyncCalls for Forward<B> { forward!(0: SyncCalls); }\n```"
 )]
 pub struct CopyCallsWithoutUnsafe;
 
@@ -37,6 +37,6 @@ pub struct CopyCallsWithoutUnsafe;
 #[doc = concat!(
     "```compile_fail,E0200\n",
     include_str!("safe/forward.rs"),
-    "unsafe impl<B: Backend> Backend for Forward<B> { identity!(); }\nunsafe impl<B: Backend> MemoryCalls for Forward<B> { memory!(); }\nunsafe impl<B: Backend> CopyCalls for Forward<B> { copies!(); }\nimpl<B: Backend> SyncCalls for Forward<B> { waiting!(); }\n```"
+    "unsafe impl<B: Backend> Backend for Forward<B> { forward!(0: Backend); }\nunsafe impl<B: Backend> MemoryCalls for Forward<B> { type Handle = B::Handle; type Reservation = B::Reservation; forward!(0: MemoryCalls); }\nunsafe impl<B: Backend> CopyCalls for Forward<B> { forward!(0: CopyCalls); }\nimpl<B: Backend> SyncCalls for Forward<B> { forward!(0: SyncCalls); }\n```"
 )]
 pub struct SyncCallsWithoutUnsafe;

@@ -1,0 +1,191 @@
+//! A macro for backends that are another one with something added: it writes the methods that change nothing.
+
+/// Writes methods of a backend's traits that call the same method of a field.
+///
+/// `forward!(inner: Backend)` writes all methods of that trait, `forward!(inner: vendor, devices)` the named ones. A backend
+/// that wraps another, to count its calls for example, writes only the methods in which it differs:
+///
+/// ```
+/// use gpu_vmm_core::{Backend, Bytes, CopyCalls, DeviceId, MemoryCalls, Result, Stream, SyncCalls, extend::forward};
+/// # use gpu_vmm_core::Event;
+/// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
+///
+/// /// Counts how often devices are waited for.
+/// #[derive(Clone, Debug)]
+/// struct Counting<B> {
+///     inner: B,
+///     waits: Arc<AtomicU64>,
+/// }
+///
+/// // SAFETY: every call goes to the inner backend, which keeps the promises.
+/// unsafe impl<B: Backend> Backend for Counting<B> {
+///     forward!(inner: Backend);
+/// }
+/// unsafe impl<B: Backend> MemoryCalls for Counting<B> {
+///     type Handle = B::Handle;
+///     type Reservation = B::Reservation;
+///     forward!(inner: MemoryCalls);
+/// }
+/// unsafe impl<B: Backend> CopyCalls for Counting<B> {
+///     forward!(inner: CopyCalls);
+/// }
+/// unsafe impl<B: Backend> SyncCalls for Counting<B> {
+///     forward!(inner: synchronize_stream, event, is_capturing, queries_spoil_captures);
+///
+///     fn synchronize(&self, device: DeviceId) -> Result<()> {
+///         self.waits.fetch_add(1, Ordering::Relaxed);
+///         self.inner.synchronize(device)
+///     }
+/// }
+/// ```
+///
+/// The word `unsafe` of the implementation stands for the forwarded methods too: the promises of their callers are passed on.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! forward {
+    ($field:tt: Backend) => {
+        $crate::forward!($field: vendor, instance, driver, devices, memory_info, can_access, capabilities, quirks);
+        $crate::forward!($field: unmaps_runs, granularity, granularity_of, check_host_access, reservation_unit);
+        $crate::forward!($field: drop_log, deferred);
+    };
+    ($field:tt: MemoryCalls) => {
+        $crate::forward!($field: create, import, import_fabric, reserve);
+    };
+    ($field:tt: CopyCalls) => {
+        $crate::forward!($field: copy_from_host, copy_to_host, copy, fill, pin, copy_stream);
+    };
+    ($field:tt: SyncCalls) => {
+        $crate::forward!($field: synchronize, synchronize_stream, event, is_capturing, queries_spoil_captures);
+    };
+    ($field:tt: $($method:ident),+ $(,)?) => {
+        $($crate::forward!(@ $method $field);)+
+    };
+
+    (@ vendor $field:tt) => { $crate::forward!(@safe $field vendor() -> $crate::Vendor); };
+    (@ instance $field:tt) => { $crate::forward!(@safe $field instance() -> $crate::extend::InstanceId); };
+    (@ driver $field:tt) => { $crate::forward!(@safe $field driver() -> $crate::DriverInfo); };
+    (@ devices $field:tt) => { $crate::forward!(@safe $field devices() -> &[$crate::Device]); };
+    (@ memory_info $field:tt) => {
+        $crate::forward!(@safe $field memory_info(device: $crate::DeviceId) -> $crate::Result<$crate::MemoryInfo>);
+    };
+    (@ can_access $field:tt) => {
+        $crate::forward!(@safe $field can_access(device: $crate::DeviceId, owner: $crate::DeviceId)
+            -> $crate::Result<bool>);
+    };
+    (@ capabilities $field:tt) => {
+        $crate::forward!(@safe $field capabilities(device: $crate::DeviceId)
+            -> $crate::Result<::std::vec::Vec<$crate::Capability>>);
+    };
+    (@ quirks $field:tt) => { $crate::forward!(@safe $field quirks() -> ::std::vec::Vec<$crate::Quirk>); };
+    (@ unmaps_runs $field:tt) => { $crate::forward!(@safe $field unmaps_runs() -> bool); };
+    (@ granularity $field:tt) => { $crate::forward!(@safe $field granularity() -> $crate::Granularity); };
+    (@ granularity_of $field:tt) => {
+        $crate::forward!(@safe $field granularity_of(operation: $crate::Operation, properties: &$crate::Properties)
+            -> $crate::Result<$crate::Granularity>);
+    };
+    (@ check_host_access $field:tt) => {
+        $crate::forward!(@safe $field check_host_access(operation: $crate::Operation, properties: &$crate::Properties)
+            -> $crate::Result<()>);
+    };
+    (@ reservation_unit $field:tt) => {
+        $crate::forward!(@safe $field reservation_unit() -> $crate::Granularity);
+    };
+    (@ drop_log $field:tt) => { $crate::forward!(@safe $field drop_log() -> &$crate::extend::DropLog); };
+    (@ deferred $field:tt) => { $crate::forward!(@safe $field deferred() -> &$crate::extend::Deferred); };
+
+    (@ create $field:tt) => {
+        $crate::forward!(@unsafe $field create(size: $crate::Bytes, properties: &$crate::Properties)
+            -> $crate::Result<Self::Handle>);
+    };
+    // A descriptor is another type on each system.
+    (@ import $field:tt) => {
+        #[cfg(unix)]
+        $crate::forward!(@unsafe $field import(
+            from: ::std::os::fd::BorrowedFd<'_>,
+            size: $crate::Bytes,
+            properties: &$crate::Properties
+        ) -> $crate::Result<Self::Handle>);
+        #[cfg(windows)]
+        $crate::forward!(@unsafe $field import_win32(
+            from: ::std::os::windows::io::BorrowedHandle<'_>,
+            size: $crate::Bytes,
+            properties: &$crate::Properties
+        ) -> $crate::Result<Self::Handle>);
+    };
+    (@ import_fabric $field:tt) => {
+        $crate::forward!(@unsafe $field import_fabric(
+            handle: &$crate::FabricHandle,
+            size: $crate::Bytes,
+            properties: &$crate::Properties
+        ) -> $crate::Result<Self::Handle>);
+    };
+    (@ reserve $field:tt) => {
+        $crate::forward!(@unsafe $field reserve(
+            size: $crate::Bytes,
+            alignment: $crate::Alignment,
+            hint: ::std::option::Option<$crate::Address>
+        ) -> $crate::Result<Self::Reservation>);
+    };
+
+    (@ copy_from_host $field:tt) => {
+        $crate::forward!(@unsafe $field copy_from_host(device: $crate::DeviceId, to: $crate::Address, from: &[u8])
+            -> $crate::Result<()>);
+    };
+    (@ copy_to_host $field:tt) => {
+        $crate::forward!(@unsafe $field copy_to_host(device: $crate::DeviceId, to: &mut [u8], from: $crate::Address)
+            -> $crate::Result<()>);
+    };
+    (@ copy $field:tt) => {
+        $crate::forward!(@unsafe $field copy(
+            device: $crate::DeviceId,
+            to: $crate::Address,
+            from: $crate::Address,
+            length: $crate::Bytes
+        ) -> $crate::Result<()>);
+    };
+    (@ fill $field:tt) => {
+        $crate::forward!(@unsafe $field fill(
+            device: $crate::DeviceId,
+            at: $crate::Address,
+            length: $crate::Bytes,
+            value: u8
+        ) -> $crate::Result<()>);
+    };
+    (@ pin $field:tt) => {
+        $crate::forward!(@safe $field pin(size: $crate::Bytes) -> $crate::Result<::std::boxed::Box<dyn $crate::Pinned>>);
+    };
+    (@ copy_stream $field:tt) => {
+        $crate::forward!(@safe $field copy_stream(device: $crate::DeviceId)
+            -> $crate::Result<::std::boxed::Box<dyn $crate::CopyStream>>);
+    };
+
+    (@ synchronize $field:tt) => {
+        $crate::forward!(@safe $field synchronize(device: $crate::DeviceId) -> $crate::Result<()>);
+    };
+    (@ synchronize_stream $field:tt) => {
+        $crate::forward!(@safe $field synchronize_stream(device: $crate::DeviceId, stream: $crate::Stream<'_>)
+            -> $crate::Result<()>);
+    };
+    (@ event $field:tt) => {
+        $crate::forward!(@safe $field event(device: $crate::DeviceId)
+            -> $crate::Result<::std::boxed::Box<dyn $crate::Event>>);
+    };
+    (@ is_capturing $field:tt) => {
+        $crate::forward!(@safe $field is_capturing(stream: $crate::Stream<'_>) -> $crate::Result<bool>);
+    };
+    (@ queries_spoil_captures $field:tt) => {
+        $crate::forward!(@safe $field queries_spoil_captures() -> bool);
+    };
+
+    (@safe $field:tt $method:ident($($name:ident: $type:ty),*) -> $returned:ty) => {
+        fn $method(&self, $($name: $type),*) -> $returned {
+            self.$field.$method($($name),*)
+        }
+    };
+    (@unsafe $field:tt $method:ident($($name:ident: $type:ty),*) -> $returned:ty) => {
+        unsafe fn $method(&self, $($name: $type),*) -> $returned {
+            // SAFETY: the caller's promises are passed on.
+            unsafe { self.$field.$method($($name),*) }
+        }
+    };
+}
