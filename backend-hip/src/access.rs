@@ -13,9 +13,11 @@
 use crate::driver::Driver;
 use crate::ffi::{self, hipError_t, hipMemAccessDesc};
 use crate::hsa;
-use crate::mappings::{Mappings, Part};
+use crate::mappings::Mappings;
 use crate::quirks::{HOST_ACCESS_UNTOLD, OWNER_LAST, workaround_enabled};
-use gpu_vmm_core::{Access, AddressRange, Bytes, Detail, DeviceId, Error, Grant, Operation, Result};
+use gpu_vmm_core::{
+    Access, AddressRange, Bytes, Detail, DeviceId, Error, Grant, OffsetRange, Operation, Result,
+};
 
 const OPERATION: Operation = Operation::SetAccess;
 
@@ -27,12 +29,12 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn at(&self, part: Part) -> AddressRange {
+    fn at(&self, part: OffsetRange) -> AddressRange {
         AddressRange { base: self.range.base + part.offset, size: part.length }
     }
 
     /// Sets the access of several devices to whole mappings that follow each other.
-    pub(crate) fn set(&mut self, part: Part, grants: &[Grant]) -> Result<()> {
+    pub(crate) fn set(&mut self, part: OffsetRange, grants: &[Grant]) -> Result<()> {
         for (run, owner) in self.mappings.by_owner(part) {
             let in_the_way = self.in_the_way(run, owner, grants);
             let set = self.take(owner, &in_the_way).and_then(|()| self.set_run(run, owner, grants));
@@ -48,7 +50,7 @@ impl Place<'_> {
     }
 
     /// The owner's access where a peer comes after it and must not (quirk `owner-last`): by mapping, what it is.
-    fn in_the_way(&self, run: Part, owner: DeviceId, grants: &[Grant]) -> Vec<(Part, Access)> {
+    fn in_the_way(&self, run: OffsetRange, owner: DeviceId, grants: &[Grant]) -> Vec<(OffsetRange, Access)> {
         let comes = |grant: &Grant| grant.device != owner && grant.access != Access::None;
         if self.driver.quirks.owner_last && grants.iter().any(comes) {
             self.mappings.accessible(run, owner)
@@ -58,7 +60,7 @@ impl Place<'_> {
     }
 
     /// Takes the owner's access to mappings, when its work is done.
-    fn take(&mut self, owner: DeviceId, mappings: &[(Part, Access)]) -> Result<()> {
+    fn take(&mut self, owner: DeviceId, mappings: &[(OffsetRange, Access)]) -> Result<()> {
         if !mappings.is_empty() {
             self.driver.synchronize(OPERATION, owner)?;
         }
@@ -68,7 +70,7 @@ impl Place<'_> {
     }
 
     /// Sets the access to memory of one owner: the peers', then the owner's own.
-    fn set_run(&mut self, run: Part, owner: DeviceId, grants: &[Grant]) -> Result<()> {
+    fn set_run(&mut self, run: OffsetRange, owner: DeviceId, grants: &[Grant]) -> Result<()> {
         let is_last = |grant: &&Grant| grant.device == owner && workaround_enabled(&OWNER_LAST);
         let (own, peers): (Vec<Grant>, Vec<Grant>) = grants.iter().partition(is_last);
         for grant in peers.into_iter().chain(own) {
@@ -82,13 +84,13 @@ impl Place<'_> {
         Ok(())
     }
 
-    fn set_and_note(&mut self, part: Part, grant: Grant) -> Result<()> {
+    fn set_and_note(&mut self, part: OffsetRange, grant: Grant) -> Result<()> {
         self.set_one(part, grant)?;
         self.mappings.set(part, grant.device, grant.access);
         Ok(())
     }
 
-    fn set_one(&self, part: Part, grant: Grant) -> Result<()> {
+    fn set_one(&self, part: OffsetRange, grant: Grant) -> Result<()> {
         let refused = match self.call(part, grant) {
             (hipError_t::hipErrorInvalidValue, answer) if self.driver.quirks.access_sums => answer,
             (_, answer) => return answer,
@@ -115,7 +117,7 @@ impl Place<'_> {
         Err(Error::new(OPERATION, Detail::Unsupported { reason }))
     }
 
-    fn call(&self, part: Part, grant: Grant) -> (hipError_t, Result<()>) {
+    fn call(&self, part: OffsetRange, grant: Grant) -> (hipError_t, Result<()>) {
         let range = self.at(part);
         let description =
             hipMemAccessDesc { location: ffi::location(grant.device), flags: ffi::flags(grant.access) };

@@ -1,21 +1,10 @@
-//! What is mapped in one reservation: HIP's own records cannot be relied on, and its check of `hipMemSetAccess` asks for
-//! arguments that depend on everything else that is mapped.
+//! The mappings of one reservation as HIP has them at this moment. HIP's own records cannot be relied on, and the arguments
+//! that `hipMemSetAccess` accepts depend on everything else that is mapped.
+//!
+//! A region's own records do not serve: they change when an operation has succeeded, and this is asked in the middle of one.
 
-use gpu_vmm_core::{Access, AccessMap, Bytes, DeviceId};
+use gpu_vmm_core::{Access, AccessMap, Bytes, DeviceId, OffsetRange};
 use std::collections::BTreeMap;
-
-/// A part of a reservation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    pub(crate) offset: Bytes,
-    pub(crate) length: Bytes,
-}
-
-impl Part {
-    pub(crate) fn end(self) -> Bytes {
-        self.offset + self.length
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
@@ -35,7 +24,7 @@ impl Mappings {
         self.0.is_empty()
     }
 
-    pub(crate) fn insert(&mut self, at: Part, owner: DeviceId) {
+    pub(crate) fn insert(&mut self, at: OffsetRange, owner: DeviceId) {
         let access = AccessMap::NONE;
         self.0.insert(at.offset, Mapping { length: at.length, owner, access, shown_to_host: false });
     }
@@ -51,7 +40,7 @@ impl Mappings {
 
     /// True for one whole mapping.
     #[cfg_attr(not(unix), allow(dead_code))] // descriptors are of those
-    pub(crate) fn is_one(&self, part: Part) -> bool {
+    pub(crate) fn is_one(&self, part: OffsetRange) -> bool {
         self.0.get(&part.offset).is_some_and(|mapping| mapping.length == part.length)
     }
 
@@ -66,23 +55,23 @@ impl Mappings {
     }
 
     /// The part, cut where the memory becomes another device's, with whose it is.
-    pub(crate) fn by_owner(&self, part: Part) -> Vec<(Part, DeviceId)> {
-        let mut runs: Vec<(Part, DeviceId)> = Vec::new();
+    pub(crate) fn by_owner(&self, part: OffsetRange) -> Vec<(OffsetRange, DeviceId)> {
+        let mut runs: Vec<(OffsetRange, DeviceId)> = Vec::new();
         for (offset, mapping) in self.0.range(part.offset..part.end()) {
             match runs.last_mut() {
                 Some((run, owner)) if *owner == mapping.owner => run.length += mapping.length,
-                _ => runs.push((Part { offset: *offset, length: mapping.length }, mapping.owner)),
+                _ => runs.push((OffsetRange { offset: *offset, length: mapping.length }, mapping.owner)),
             }
         }
         runs
     }
 
     /// The mappings of a part in which a device has some access, each with what it has.
-    pub(crate) fn accessible(&self, part: Part, device: DeviceId) -> Vec<(Part, Access)> {
+    pub(crate) fn accessible(&self, part: OffsetRange, device: DeviceId) -> Vec<(OffsetRange, Access)> {
         let mappings = self.0.range(part.offset..part.end());
         mappings
             .map(|(offset, mapping)| {
-                (Part { offset: *offset, length: mapping.length }, mapping.access.get(device))
+                (OffsetRange { offset: *offset, length: mapping.length }, mapping.access.get(device))
             })
             .filter(|(_, access)| *access != Access::None)
             .collect()
@@ -90,7 +79,12 @@ impl Mappings {
 
     /// Everything that is mapped, where that is one run without a hole and all of it outside of `part` has this access
     /// for the device already.
-    pub(crate) fn whole_with(&self, part: Part, device: DeviceId, access: Access) -> Option<Part> {
+    pub(crate) fn whole_with(
+        &self,
+        part: OffsetRange,
+        device: DeviceId,
+        access: Access,
+    ) -> Option<OffsetRange> {
         let (first, _) = self.0.first_key_value()?;
         let mut end = *first;
         for (offset, mapping) in &self.0 {
@@ -100,11 +94,11 @@ impl Mappings {
             }
             end = *offset + mapping.length;
         }
-        Some(Part { offset: *first, length: end - *first })
+        Some(OffsetRange { offset: *first, length: end - *first })
     }
 
     /// Writes down that a device has been given access.
-    pub(crate) fn set(&mut self, part: Part, device: DeviceId, access: Access) {
+    pub(crate) fn set(&mut self, part: OffsetRange, device: DeviceId, access: Access) {
         for (_, mapping) in self.0.range_mut(part.offset..part.end()) {
             mapping.access = mapping.access.with(device, access);
             mapping.shown_to_host |= device.is_host();
@@ -119,8 +113,8 @@ mod tests {
     const ZERO: DeviceId = DeviceId(0);
     const ONE: DeviceId = DeviceId(1);
 
-    fn part(offset: u64, length: u64) -> Part {
-        Part { offset: Bytes::mib(offset), length: Bytes::mib(length) }
+    fn part(offset: u64, length: u64) -> OffsetRange {
+        OffsetRange { offset: Bytes::mib(offset), length: Bytes::mib(length) }
     }
 
     fn mapped(mappings: &[(u64, u64, DeviceId)]) -> Mappings {

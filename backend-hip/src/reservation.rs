@@ -6,13 +6,13 @@ use crate::addresses::{self, Reserved};
 use crate::driver::Driver;
 use crate::error::is_invalid_value;
 use crate::handle::HipHandle;
-use crate::mappings::{Mappings, Part};
+use crate::mappings::Mappings;
 use crate::quirks::{
     HOST_ACCESS_LEAVES_A_HOLE, MAP_REPORTS_NOTHING, UNMAP_ON_CURRENT_DEVICE, workaround_enabled,
 };
 use gpu_vmm_core::{
-    Access, Address, AddressRange, Alignment, Bytes, Detail, DeviceId, Error, Grant, Handle, Operation,
-    Reservation, Result,
+    Access, Address, AddressRange, Alignment, Bytes, Detail, DeviceId, Error, Grant, Handle, OffsetRange,
+    Operation, Reservation, Result,
 };
 use std::sync::Arc;
 
@@ -86,7 +86,7 @@ unsafe impl Reservation for HipReservation {
             unsafe { (driver.hip.hipMemMap)(at.base.as_ptr(), at.size.0 as usize, 0, handle.raw(), 0) };
         driver.check(OPERATION, "hipMemMap", code, || at.to_string())?;
         if !workaround_enabled(&MAP_REPORTS_NOTHING) {
-            self.mappings.insert(Part { offset, length: at.size }, owner);
+            self.mappings.insert(OffsetRange { offset, length: at.size }, owner);
             return Ok(());
         }
         // Up to 7.2 that was success whatever happened; only a mapping that exists has an access to tell.
@@ -94,7 +94,7 @@ unsafe impl Reservation for HipReservation {
         let nothing_there = verified.as_ref().is_err_and(is_invalid_value);
         if !nothing_there {
             // In doubt too: addresses with a mapping in them must not be freed.
-            self.mappings.insert(Part { offset, length: at.size }, owner);
+            self.mappings.insert(OffsetRange { offset, length: at.size }, owner);
         }
         verified.map(drop).map_err(|error| {
             let what = format!("hipMemMap answered success, and nothing tells that {at} is mapped ({error})");
@@ -132,7 +132,7 @@ unsafe impl Reservation for HipReservation {
         let _entered = self.driver.enter(OPERATION)?;
         let range = self.reserved.range;
         let mut place = Place { driver: &self.driver, range, mappings: &mut self.mappings };
-        place.set(Part { offset, length }, grants)
+        place.set(OffsetRange { offset, length }, grants)
     }
 
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
@@ -181,7 +181,7 @@ unsafe impl Reservation for HipReservation {
         self.check_held(OPERATION)?;
         let _entered = self.driver.enter(OPERATION)?;
         let range = AddressRange { base: self.address(offset), size: length };
-        let is_one = self.mappings.is_one(Part { offset, length });
+        let is_one = self.mappings.is_one(OffsetRange { offset, length });
         // SAFETY: the range is mapped, as the caller promises.
         unsafe { crate::share::dma_buf(&self.driver, range, is_one) }
     }
