@@ -2,10 +2,9 @@
 #![allow(unsafe_code)]
 
 use super::bindings::Bindings;
-use super::range::Mapping;
-use super::{Binding, Failed, MulticastBackend, MulticastDriver, MulticastGranularity, MulticastRange};
+use super::{Binding, MulticastBackend, MulticastDriver, MulticastGranularity};
 use crate::memory::PhysicalMemory;
-use crate::region::{Placement, check_aligned, check_inside};
+use crate::region::{check_aligned, check_inside};
 use crate::types::{Bytes, Detail, DeviceId, Error, ErrorKind, OffsetRange, Operation, Properties, Result};
 use std::mem::forget;
 use std::sync::{Arc, OnceLock};
@@ -49,7 +48,7 @@ impl<B: MulticastBackend> Object<B> {
         self.given_up.get().is_some()
     }
 
-    fn check_in_use(&self, operation: Operation) -> Result<()> {
+    pub(super) fn check_in_use(&self, operation: Operation) -> Result<()> {
         match self.given_up.get() {
             None => Ok(()),
             Some(cause) => Err(Error::new(
@@ -72,8 +71,8 @@ impl<B: MulticastBackend> Object<B> {
 /// Dropping it unbinds everything and releases the object. Other processes of the team must have stopped storing to it.
 #[derive(Debug)]
 pub struct Multicast<B: MulticastBackend> {
-    object: Arc<Object<B>>,
-    bindings: Bindings<B>,
+    pub(super) object: Arc<Object<B>>,
+    pub(super) bindings: Bindings<B>,
 }
 
 impl<B: MulticastBackend> Multicast<B> {
@@ -158,32 +157,6 @@ impl<B: MulticastBackend> Multicast<B> {
         unsafe { object.driver.unbind(&object.handle, device, offset, length) }?;
         self.bindings.remove(device, offset);
         Ok(())
-    }
-
-    /// Maps the object, whole, for all devices of this process to read and write. It has an address of its own, apart from
-    /// those at which the bound memory is mapped. CUDA: `cuMemAddressReserve`, `cuMemMap`, `cuMemSetAccess`.
-    ///
-    /// Wherever the driver likes, the address is a multiple of the
-    /// [recommended granularity](MulticastGranularity::recommended); an address that is asked for has to be one of the
-    /// minimum. In a team with devices elsewhere this may block until all of them have bound memory.
-    ///
-    /// # Errors
-    ///
-    /// [`Detail::NotBound`] where a device of this process has bound nothing, those of
-    /// [`RegionBuilder::build`](crate::RegionBuilder::build), or what the driver answers. Then nothing is mapped, and the
-    /// object comes back with what is bound.
-    pub fn map(self, placement: Placement) -> Result<MulticastRange<B>, Failed<Self>> {
-        match self.place(placement) {
-            Ok(mapping) => Ok(MulticastRange::new(mapping, self)),
-            Err(error) => Err(Failed::new(error, self)),
-        }
-    }
-
-    fn place(&self, placement: Placement) -> Result<Mapping<B>> {
-        let operation = Operation::MapMulticast;
-        self.object.check_in_use(operation)?;
-        self.object.devices.iter().try_for_each(|device| self.bindings.check_any(operation, *device))?;
-        Mapping::new(operation, &self.object, placement)
     }
 
     /// Unbinds everything and releases the object; what dropping does, with the errors.

@@ -99,6 +99,34 @@ pub struct MulticastRange<B: MulticastBackend> {
     multicast: Multicast<B>,
 }
 
+impl<B: MulticastBackend> Multicast<B> {
+    /// Maps the object, whole, for all devices of this process to read and write. It has an address of its own, apart from
+    /// those at which the bound memory is mapped. CUDA: `cuMemAddressReserve`, `cuMemMap`, `cuMemSetAccess`.
+    ///
+    /// Wherever the driver likes, the address is a multiple of the
+    /// [recommended granularity](MulticastGranularity::recommended); an address that is asked for has to be one of the
+    /// minimum. In a team with devices elsewhere this may block until all of them have bound memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::NotBound`] where a device of this process has bound nothing, those of
+    /// [`RegionBuilder::build`](crate::RegionBuilder::build), or what the driver answers. Then nothing is mapped, and the
+    /// object comes back with what is bound.
+    pub fn map(self, placement: Placement) -> Result<MulticastRange<B>, Failed<Self>> {
+        match self.place(placement) {
+            Ok(mapping) => Ok(MulticastRange::new(mapping, self)),
+            Err(error) => Err(Failed::new(error, self)),
+        }
+    }
+
+    fn place(&self, placement: Placement) -> Result<Mapping<B>> {
+        let operation = Operation::MapMulticast;
+        self.object.check_in_use(operation)?;
+        self.object.devices.iter().try_for_each(|device| self.bindings.check_any(operation, *device))?;
+        Mapping::new(operation, &self.object, placement)
+    }
+}
+
 impl<B: MulticastBackend> MulticastRange<B> {
     pub(super) const fn new(mapping: Mapping<B>, multicast: Multicast<B>) -> Self {
         Self { mapping, multicast }

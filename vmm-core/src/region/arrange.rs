@@ -3,8 +3,8 @@
 //! What is mapped already and is to stay is not touched, and no device loses it for a moment. The rest is one
 //! transaction, as everything here.
 
-use super::builder::{ADDRESS_SPACE, Placement};
 use super::map::{check_addresses, check_reach};
+use super::placement::{ADDRESS_SPACE, Placement};
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::driver::{Backend, WaitFor};

@@ -2,35 +2,12 @@
 #![allow(unsafe_code)]
 
 use super::guard::reserve_guarded;
-use super::{Region, check_aligned, restorable};
-use crate::driver::{Backend, Reservation};
+use super::placement::{Placement, as_granularity, rounded};
+use super::{Region, restorable};
+use crate::driver::Backend;
 use crate::types::{
-    Access, AccessMap, Address, Alignment, Bytes, Detail, DeviceId, Error, Granularity, Operation,
-    Properties, Result,
+    Access, AccessMap, Alignment, Bytes, Detail, DeviceId, Error, Granularity, Operation, Properties, Result,
 };
-
-/// The most addresses that a process can have on any platform that GPUs run on: 47 bits.
-pub const ADDRESS_SPACE: Bytes = Bytes(1 << 47);
-
-/// Where a region is to be. A hint is a wish to a driver: it may answer success with another address, so the answer
-/// is always compared.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Placement {
-    /// Wherever the driver likes.
-    #[default]
-    Anywhere,
-    /// Here if it is free, else wherever the driver likes; [`Region::address`] tells.
-    Prefer(Address),
-    /// Here or nowhere.
-    Exact(Address),
-    /// At a random place of a part of the address space from which other processes can be given the same addresses, on
-    /// this device, another one, or the other vendor's: from 0x3800_0000_0000 on, 24 TiB. A region that is made so is
-    /// [portable](RegionBuilder::portable), and moves to such a place again where it has to move.
-    ///
-    /// Each region takes what it reserves of those 24 TiB, in this process and in every one that is to have the same
-    /// addresses beside its own: say how much to [reserve](RegionBuilder::reserve).
-    Restorable,
-}
 
 /// What a region needs to know in order to grow.
 #[derive(Clone, Copy, Debug)]
@@ -253,69 +230,4 @@ impl<'a, B: Backend> RegionBuilder<'a, B> {
             layout: reserve_guarded(backend, operation, size, alignment, granularity, self.placement, guard)?,
         })
     }
-}
-
-/// A number of addresses, rounded up, if a process can have that many.
-pub(crate) fn rounded(operation: Operation, size: Bytes, granularity: Granularity) -> Result<Bytes> {
-    if size.is_zero() {
-        return Err(Error::new(operation, Detail::ZeroSize));
-    }
-    match granularity.round_up(size) {
-        Some(rounded) if rounded <= ADDRESS_SPACE => Ok(rounded),
-        _ => Err(Error::new(operation, Detail::AddressSpaceExhausted { size, limit: ADDRESS_SPACE })),
-    }
-}
-
-/// Refuses a hint that is not aligned, or from which the size runs over the end of the address space.
-pub(super) fn check_hint(
-    operation: Operation,
-    address: Address,
-    size: Bytes,
-    alignment: Alignment,
-) -> Result<()> {
-    check_aligned(operation, "address", address.0, as_granularity(alignment))?;
-    match address.checked_add(size) {
-        Some(_) => Ok(()),
-        None => Err(Error::new(operation, Detail::Overflow { base: address.0, length: size.0 })),
-    }
-}
-
-/// An alignment is a power of two as well.
-pub(super) fn as_granularity(alignment: Alignment) -> Granularity {
-    Granularity::new(alignment.bytes()).unwrap_or(Granularity::BYTE)
-}
-
-/// Reserves addresses and holds the driver's answer against what was asked. What does not fit is given back.
-pub(crate) fn reserve<B: Backend>(
-    backend: &B,
-    operation: Operation,
-    size: Bytes,
-    alignment: Alignment,
-    granularity: Granularity,
-    placement: Placement,
-) -> Result<B::Reservation> {
-    let hint = match placement {
-        Placement::Anywhere => None,
-        Placement::Prefer(address) | Placement::Exact(address) => {
-            check_hint(operation, address, size, alignment.max(granularity.into()))?;
-            Some(address)
-        }
-        Placement::Restorable => {
-            return restorable::reserve(backend, operation, size, alignment, granularity);
-        }
-    };
-    // SAFETY: the size is a multiple of the reservation unit and not zero, the hint one of the granularity.
-    let reservation = unsafe { backend.reserve(size, alignment, hint) }?;
-    let range = reservation.range();
-    if let Placement::Exact(wanted) = placement
-        && range.base != wanted
-    {
-        return Err(Error::new(operation, Detail::AddressTaken { wanted, offered: range.base }));
-    }
-    if range.size != size || !range.base.is_aligned_to(alignment.bytes()) {
-        let what =
-            format!("{size} with an alignment of {} were asked for, and {range} came", alignment.bytes());
-        return Err(Error::new(operation, Detail::DriverContractViolated { what }));
-    }
-    Ok(reservation)
 }

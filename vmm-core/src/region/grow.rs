@@ -4,9 +4,10 @@
 //! reservation at exactly the end of the last one, where those addresses are free. **Remapped**: a larger range
 //! elsewhere to which the same physical memory is mapped; only where the caller allows another address.
 
-use super::builder::{Placement, reserve, rounded};
 use super::layout::Layout;
 use super::map::check_reach;
+use super::placement::{Placement, rounded};
+use super::reserve::reserve;
 use super::table::{Mapping, Piece};
 use super::{Region, check_aligned};
 use crate::driver::{Backend, WaitFor};

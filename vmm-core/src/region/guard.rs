@@ -2,9 +2,10 @@
 //! nobody else's memory can lie there and an access beyond the region's ends faults.
 
 use super::Region;
-use super::builder::{Placement, as_granularity, check_hint, reserve, rounded};
 use super::layout::Layout;
 use super::map::check_addresses;
+use super::placement::{Placement, as_granularity, check_hint, rounded};
+use super::reserve::reserve;
 use super::table::Piece;
 use crate::driver::Backend;
 use crate::types::{Address, Alignment, Bytes, Detail, Error, Granularity, Operation, Result};

@@ -41,6 +41,8 @@ mod late;
 mod layout;
 mod map;
 mod move_device;
+mod placement;
+mod reserve;
 mod restorable;
 mod settings;
 mod sharing;
@@ -52,9 +54,7 @@ mod table;
 pub use arrange::MappedMemory;
 pub use banked::BankedRegion;
 #[cfg(feature = "experimental-multicast")]
-pub(crate) use builder::reserve;
-pub(crate) use builder::rounded;
-pub use builder::{ADDRESS_SPACE, Placement, RegionBuilder};
+pub use builder::RegionBuilder;
 pub use device_vec::{DevicePtr, DeviceVec};
 #[cfg(unix)]
 pub use dma_buf::DmaBuf;
@@ -63,6 +63,9 @@ pub use grow::{Growth, GrowthKind, Shrunk};
 pub(crate) use map::check_inside;
 pub use map::check_reach;
 pub use move_device::{MovePath, Moved};
+pub(crate) use placement::rounded;
+pub use placement::{ADDRESS_SPACE, Placement};
+pub(crate) use reserve::reserve;
 pub use settings::RegionSettings;
 pub use suspend::{RegionState, Resumed, Suspended};
 

@@ -6,9 +6,9 @@
 #![allow(unsafe_code)]
 
 use super::Region;
-use super::builder::reserve;
 use super::layout::Layout;
 use super::map::check_reach;
+use super::reserve::reserve;
 use super::table::{Mapping, Piece};
 use super::{Placement, check_aligned};
 use crate::driver::{Backend, WaitFor, check_same};

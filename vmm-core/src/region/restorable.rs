@@ -14,7 +14,7 @@
 //!
 //! Where in it a region lies is left to chance, so that what several processes have can be put together in another one.
 
-use super::builder::{Placement, reserve as reserve_at};
+use super::placement::reserve_at;
 use crate::driver::Backend;
 use crate::types::{Address, AddressRange, Alignment, Bytes, Detail, Error, Granularity, Operation, Result};
 use std::collections::hash_map::RandomState;
@@ -44,8 +44,8 @@ pub(super) fn reserve<B: Backend>(
     let step = alignment.max(granularity.into()).bytes().max(UNIT);
     let mut refused = None;
     for number in 0..TRIES {
-        let place = Placement::Exact(chosen(operation, size, step, random(number))?);
-        let answer = reserve_at(backend, operation, size, alignment, granularity, place);
+        let place = chosen(operation, size, step, random(number))?;
+        let answer = reserve_at(backend, operation, size, alignment, place);
         match answer.as_ref().map_err(Error::detail) {
             Err(Detail::AddressTaken { wanted, offered }) => refused = Some((*wanted, *offered)),
             _ => return answer,

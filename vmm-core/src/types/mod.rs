@@ -6,6 +6,8 @@ mod bank;
 mod bytes;
 mod capability;
 mod device;
+#[cfg(unix)]
+mod errno;
 mod error;
 mod fabric;
 mod granularity;

@@ -2,12 +2,11 @@
 //!
 //! For backends that make system calls themselves, and for what this crate asks of the system.
 
+use crate::types::errno::{explanation, name};
 use crate::types::{Detail, DriverError, Error, Operation};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
-use std::fs::File;
-use std::io::Read;
 
 /// What the kernel answered to `call`.
 #[must_use]
@@ -38,85 +37,6 @@ pub fn is_no_memory(source: &DriverError) -> bool {
     source.code == i64::from(Errno::NOMEM.raw_os_error())
 }
 
-/// The names of the answers that the calls made in gpu-vmm can give.
-fn name(errno: Errno) -> Cow<'static, str> {
-    Cow::Borrowed(match errno {
-        Errno::ACCESS => "EACCES",
-        Errno::ADDRINUSE => "EADDRINUSE",
-        Errno::AGAIN => "EAGAIN",
-        Errno::BADF => "EBADF",
-        Errno::CONNREFUSED => "ECONNREFUSED",
-        Errno::CONNRESET => "ECONNRESET",
-        Errno::DQUOT => "EDQUOT",
-        Errno::EXIST => "EEXIST",
-        Errno::FAULT => "EFAULT",
-        Errno::FBIG => "EFBIG",
-        Errno::INTR => "EINTR",
-        Errno::INVAL => "EINVAL",
-        Errno::IO => "EIO",
-        Errno::ISDIR => "EISDIR",
-        Errno::LOOP => "ELOOP",
-        Errno::MFILE => "EMFILE",
-        Errno::MSGSIZE => "EMSGSIZE",
-        Errno::NAMETOOLONG => "ENAMETOOLONG",
-        Errno::NFILE => "ENFILE",
-        Errno::NODEV => "ENODEV",
-        Errno::NOENT => "ENOENT",
-        Errno::NOMEM => "ENOMEM",
-        Errno::NOSPC => "ENOSPC",
-        Errno::NOSYS => "ENOSYS",
-        Errno::NOTCONN => "ENOTCONN",
-        Errno::NOTDIR => "ENOTDIR",
-        Errno::NOTSOCK => "ENOTSOCK",
-        Errno::OPNOTSUPP => "EOPNOTSUPP",
-        Errno::OVERFLOW => "EOVERFLOW",
-        Errno::PERM => "EPERM",
-        Errno::PIPE => "EPIPE",
-        Errno::PROTOTYPE => "EPROTOTYPE",
-        Errno::ROFS => "EROFS",
-        Errno::SRCH => "ESRCH",
-        Errno::STALE => "ESTALE",
-        Errno::TOOMANYREFS => "ETOOMANYREFS",
-        other => return Cow::Owned(format!("errno {}", other.raw_os_error())),
-    })
-}
-fn explanation(call: &'static str, errno: Errno) -> Cow<'static, str> {
-    match errno {
-        Errno::MFILE => Cow::Borrowed("the process has as many open files as RLIMIT_NOFILE lets it have"),
-        Errno::NOMEM if matches!(call, "mmap" | "mprotect" | "munmap") => match mapping_limit() {
-            Some(text) => Cow::Owned(text),
-            None => Cow::Borrowed("no such range of addresses is free, or the system's memory is used up"),
-        },
-        _ => {
-            let text = std::io::Error::from(errno).to_string();
-            Cow::Owned(text.split(" (os error").next().unwrap_or_default().to_owned())
-        }
-    }
-}
-
-/// The kernel answers ENOMEM to a process that has too many mappings as well: says so where that is why.
-fn mapping_limit() -> Option<String> {
-    let limit: usize = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
-    let have = count_mappings()?;
-    // A mapping in the middle of another makes two more.
-    (have + 2 >= limit).then(|| {
-        format!("the process has {have} mappings and the kernel allows {limit}; raise vm.max_map_count")
-    })
-}
-
-/// Counted through a small buffer on the stack: with that many mappings, a large allocation may fail too.
-fn count_mappings() -> Option<usize> {
-    let mut maps = File::open("/proc/self/maps").ok()?;
-    let mut buffer = [0u8; 4096];
-    let mut lines = 0;
-    loop {
-        match maps.read(&mut buffer).ok()? {
-            0 => return Some(lines),
-            read => lines += buffer.iter().take(read).filter(|byte| **byte == b'\n').count(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,13 +50,5 @@ mod tests {
         }
         assert_eq!(answer("ftruncate", Errno::NOMEM).description, "Cannot allocate memory");
         assert_eq!(answer("mmap", Errno::XDEV).name, "errno 18");
-    }
-
-    #[test]
-    fn counts_this_process_mappings() {
-        let counted = count_mappings().unwrap();
-        let listed = std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
-        assert!(counted.abs_diff(listed) < 50, "{counted} counted, {listed} listed");
-        assert!(mapping_limit().is_none());
     }
 }

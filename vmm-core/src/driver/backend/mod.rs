@@ -12,6 +12,7 @@
 #![allow(unsafe_code)]
 
 mod copy;
+mod deferred;
 mod forward;
 mod handle;
 mod memory;
@@ -21,12 +22,14 @@ mod safe;
 mod sync;
 
 pub use copy::CopyCalls;
+pub use deferred::Deferred;
+pub(crate) use deferred::{Release, wait_for_devices};
 pub use handle::Handle;
 pub use memory::MemoryCalls;
 pub use reservation::Reservation;
 pub use sync::SyncCalls;
 
-use crate::driver::{Deferred, DropLog};
+use crate::driver::DropLog;
 use crate::types::{
     Capability, Detail, Device, DeviceId, DriverInfo, Error, Granularity, InstanceId, MemoryInfo, Operation,
     Properties, Quirk, Result, Vendor,

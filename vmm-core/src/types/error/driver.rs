@@ -1,5 +1,7 @@
 //! What others said: a driver, the system, the loader.
 
+#[cfg(unix)]
+use crate::types::errno;
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
@@ -24,7 +26,9 @@ impl DriverError {
     pub fn system(call: &'static str, error: &io::Error) -> Self {
         #[cfg(unix)]
         if let Some(code) = error.raw_os_error() {
-            return crate::types::system::answer(call, rustix::io::Errno::from_raw_os_error(code));
+            let errno = rustix::io::Errno::from_raw_os_error(code);
+            let (name, description) = (errno::name(errno), errno::explanation(call, errno));
+            return Self { call, code: code.into(), name, description };
         }
         let code = error.raw_os_error().map_or(0, i64::from);
         let (name, text) = (error.kind().to_string(), error.to_string());

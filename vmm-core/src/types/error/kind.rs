@@ -1,6 +1,5 @@
 //! What a program can do about an error, one kind for each.
 
-use super::Detail;
 use std::fmt;
 
 /// What went wrong, by what a program does about it. [`Error::kind`](super::Error::kind) returns it; the numbers are in
@@ -85,54 +84,5 @@ impl ErrorKind {
 impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
-    }
-}
-
-impl Detail {
-    /// What a program can do about it.
-    pub(super) fn kind(&self) -> ErrorKind {
-        match self {
-            Self::OutOfMemory { .. } | Self::ExceedsDevice { .. } | Self::BackingStoreFull { .. } => {
-                ErrorKind::OutOfMemory
-            }
-            Self::AddressSpaceExhausted { .. } => ErrorKind::OutOfAddressSpace,
-            Self::ZeroSize
-            | Self::BadAlignment { .. }
-            | Self::Overflow { .. }
-            | Self::PartialMapping { .. }
-            | Self::CrossesReservation { .. }
-            | Self::TooManyElements { .. }
-            | Self::BadTensor { .. }
-            | Self::ForeignHandle { .. }
-            | Self::ForeignStream { .. }
-            | Self::BadTeam { .. }
-            | Self::NotInTeam { .. }
-            | Self::AccessDiffers { .. } => ErrorKind::InvalidArgument,
-            Self::Unaligned { .. } => ErrorKind::Unaligned,
-            Self::OutOfRange { .. } | Self::NoSuchElement { .. } => ErrorKind::OutOfRange,
-            Self::AlreadyMapped { .. } | Self::AlreadyBound { .. } => ErrorKind::AlreadyMapped,
-            Self::NotMapped { .. } | Self::NotBound { .. } => ErrorKind::NotMapped,
-            Self::AddressTaken { .. } | Self::NotRestorable { .. } | Self::Guarded { .. } => {
-                ErrorKind::AddressTaken
-            }
-            Self::NoSuchBank { .. } => ErrorKind::NotFound,
-            Self::NoSuchDevice { .. } | Self::NoDevice { .. } => ErrorKind::NoSuchDevice,
-            Self::PeerUnreachable { .. } => ErrorKind::PeerUnreachable,
-            Self::NoAccess { .. } => ErrorKind::AccessDenied,
-            Self::Unsupported { .. } | Self::LibraryNotFound { .. } | Self::LibraryRefused { .. } => {
-                ErrorKind::Unsupported
-            }
-            Self::Exported { .. } | Self::StillReferenced { .. } | Self::Capturing { .. } => ErrorKind::Busy,
-            Self::Suspended { .. } => ErrorKind::Suspended,
-            Self::Poisoned { .. } | Self::RollbackFailed { .. } | Self::AddressesLost { .. } => {
-                ErrorKind::Poisoned
-            }
-            Self::Forked => ErrorKind::Forked,
-            Self::DeviceLost { .. } => ErrorKind::DeviceLost,
-            Self::Mismatch { .. } => ErrorKind::Peer,
-            Self::File { .. } => ErrorKind::File,
-            Self::DriverContractViolated { .. } | Self::Driver { .. } => ErrorKind::Driver,
-            Self::Extension(error) => error.kind(),
-        }
     }
 }

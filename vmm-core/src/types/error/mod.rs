@@ -3,6 +3,7 @@
 //! Every text names the operation, the numbers, and what would have been right. What a driver said is kept as
 //! [`DriverError`], with its own code and name.
 
+mod classify;
 mod detail;
 mod driver;
 mod extension;
@@ -14,7 +15,9 @@ pub use extension::ExtensionError;
 pub use kind::ErrorKind;
 
 use crate::types::{AddressRange, Operation};
+use std::any::Any;
 use std::fmt;
+use std::sync::Arc;
 
 /// What every fallible function of gpu-vmm returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -84,6 +87,21 @@ impl Error {
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         self.kind() == ErrorKind::OutOfMemory
+    }
+
+    /// An error of an extension.
+    #[must_use]
+    pub fn of_extension(operation: Operation, error: impl ExtensionError) -> Self {
+        Self::new(operation, Detail::Extension(Arc::new(error)))
+    }
+
+    /// The error of an extension that is behind this one, where it is of this type.
+    #[must_use]
+    pub fn extension<E: ExtensionError>(&self) -> Option<&E> {
+        match self.detail() {
+            Detail::Extension(error) => (&**error as &dyn Any).downcast_ref(),
+            _ => None,
+        }
     }
 
     /// An answer of a driver that has no kind of its own, with the numbers that it was given.
