@@ -4,11 +4,11 @@
 #![allow(unsafe_code)]
 
 use crate::CudaBackend;
-use crate::driver::Slot;
 use crate::error::{answer, failed};
 use crate::ffi::{CuResult, Functions, attribute};
 use crate::loader::{Loaded, no_device};
 use crate::memory_types;
+use crate::slot::Slot;
 use gpu_vmm_core::{
     Bytes, Device, DeviceId, DeviceUuid, DriverError, Granularity, Operation, Properties, Result,
 };

@@ -1,12 +1,11 @@
 //! The driver as this process has it: one, whoever opens it and however often.
 
-use crate::context::Context;
 use crate::device;
 use crate::lease::Leases;
 use crate::loader::Loaded;
+use crate::slot::Slot;
 use gpu_vmm_core::extend::{Deferred, InstanceId, Process};
-use gpu_vmm_core::{Capability, Device, Operation, Result};
-use std::ffi::c_int;
+use gpu_vmm_core::{Device, Operation, Result};
 use std::sync::OnceLock;
 
 /// The started driver and what is found out once for the process.
@@ -21,17 +20,6 @@ pub(crate) struct Driver {
     pub(crate) devices: Vec<Device>,
     /// What belongs to each of `devices`.
     pub(crate) slots: Vec<Slot>,
-}
-
-/// What the process keeps for one device.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    /// `CUdevice`.
-    pub(crate) raw: c_int,
-    /// The primary context, once something has needed it. It is never released: the process's end does that.
-    pub(crate) primary: OnceLock<Context>,
-    /// What the device can do, once that has been asked.
-    pub(crate) capabilities: OnceLock<Vec<Capability>>,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();

@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::ffi::{CuResult, Functions};
-use crate::{CudaBackend, host};
+use crate::{CudaBackend, memory_info};
 use gpu_vmm_core::{
     AddressRange, Backend, Bytes, Detail, DeviceId, DriverError, Error, ErrorKind, MemoryInfo, Operation,
     Result,
@@ -113,7 +113,7 @@ impl CudaBackend {
             return failed(operation, source, context);
         }
         if device.is_host() {
-            return match host::memory_info() {
+            return match memory_info::of_host() {
                 Some(MemoryInfo { free, total }) => {
                     Error::new(operation, Detail::OutOfMemory { device, requested, free, total, source })
                 }

@@ -47,7 +47,7 @@ impl CudaHandle {
         backend.here(OPERATION)?;
         let prop = backend.prop(OPERATION, properties)?;
         #[cfg(windows)]
-        let prop = crate::win32::with_attributes(OPERATION, prop)?;
+        let prop = crate::win32::security::with_attributes(OPERATION, prop)?;
         let mut raw = 0;
         // SAFETY: both pointers are good for their types; size and device are right by the caller's promise.
         let result =

@@ -6,11 +6,9 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::ffi::{LOCATION_HOST_NUMA, MemAccessDesc, MemLocation};
-use crate::{CudaHandle, CudaReservation};
-use gpu_vmm_core::{
-    Access, Bytes, Detail, DeviceId, Error, Handle, MemoryInfo, Operation, Properties, Result,
-};
+use crate::CudaHandle;
+use crate::ffi::{LOCATION_HOST_NUMA, MemLocation};
+use gpu_vmm_core::{Bytes, Detail, Error, Handle, Operation, Properties, Result};
 use std::collections::BTreeMap;
 
 /// Why the CPU is given no access to a device's memory.
@@ -21,7 +19,7 @@ pub(crate) fn check_access(operation: Operation, properties: &Properties) -> Res
     if properties.location.is_host() { Ok(()) } else { Err(no_access(operation)) }
 }
 
-fn no_access(operation: Operation) -> Error {
+pub(crate) fn no_access(operation: Operation) -> Error {
     Error::new(operation, Detail::Unsupported { reason: NO_HOST_ACCESS.to_owned() })
 }
 
@@ -56,66 +54,16 @@ impl HostMappings {
     }
 
     /// Whether whole mappings are all memory of the host.
-    fn cover(&self, offset: Bytes, length: Bytes) -> bool {
+    pub(crate) fn cover(&self, offset: Bytes, length: Bytes) -> bool {
         let end = offset + length;
         self.0.range(offset..end).try_fold(offset, |next, (at, size)| (*at == next).then(|| next + *size))
             == Some(end)
     }
 }
 
-impl CudaReservation {
-    /// Sets what the CPU may do with whole mappings.
-    ///
-    /// # Safety
-    ///
-    /// As [`Reservation::set_access`](gpu_vmm_core::Reservation::set_access).
-    #[cold]
-    pub(crate) unsafe fn set_host_access(
-        &mut self,
-        offset: Bytes,
-        length: Bytes,
-        access: Access,
-    ) -> Result<()> {
-        const OPERATION: Operation = Operation::SetAccess;
-        if !self.host.cover(offset, length) {
-            return Err(no_access(OPERATION));
-        }
-        let part = self.part(offset, length);
-        let desc = MemAccessDesc { location: CPU, flags: crate::reservation::flags(access) };
-        // SAFETY: the part is whole mappings of memory of the host, by the caller's promise and by what was kept when they
-        // were mapped; the pointer is good for one descriptor.
-        let result = unsafe {
-            (self.backend.functions().mem_set_access)(part.base.0, part.size.0 as usize, &raw const desc, 1)
-        };
-        self.backend.check_memory_at(OPERATION, "cuMemSetAccess", result, DeviceId::HOST, part)
-    }
-}
-
-/// How much memory the host has, as far as the system tells.
-pub(crate) fn memory_info() -> Option<MemoryInfo> {
-    parse(&std::fs::read_to_string("/proc/meminfo").ok()?)
-}
-
-/// Reads `MemAvailable:   123 kB`.
-fn parse(text: &str) -> Option<MemoryInfo> {
-    let bytes = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        Some(Bytes::kib(line.split_whitespace().next()?.parse().ok()?))
-    };
-    Some(MemoryInfo { free: bytes("MemAvailable")?, total: bytes("MemTotal")? })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_systems_numbers_are_read() {
-        let text = "MemTotal:       16384 kB\nMemFree:         1024 kB\nMemAvailable:    8192 kB\n";
-        assert_eq!(parse(text), Some(MemoryInfo { free: Bytes::mib(8), total: Bytes::mib(16) }));
-        assert_eq!(parse("MemTotal:       16384 kB\n"), None);
-        assert_eq!(parse("MemTotal:\nMemAvailable: 1 kB\n"), None);
-    }
 
     #[test]
     fn the_hosts_memory_is_known_by_its_mappings() {

@@ -76,6 +76,7 @@
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("NVIDIA's driver exists for 64-bit processes alone");
 
+mod access;
 mod backend;
 mod capabilities;
 mod context;
@@ -96,6 +97,7 @@ mod interop;
 mod kernels;
 mod lease;
 mod loader;
+mod memory_info;
 mod memory_types;
 #[cfg(feature = "experimental-multicast")]
 mod multicast;
@@ -105,6 +107,7 @@ mod relaxed;
 mod reservation;
 #[cfg(unix)]
 mod share;
+mod slot;
 mod staging;
 mod stream;
 #[cfg(feature = "testkit")]
@@ -119,10 +122,11 @@ pub use multicast::CudaMulticast;
 pub use reservation::CudaReservation;
 
 use context::Attached;
-use driver::{Driver, Slot};
+use driver::Driver;
 use ffi::Functions;
 use gpu_vmm_core::extend::DropLog;
 use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result, Vendor};
+use slot::Slot;
 use std::sync::Arc;
 
 /// NVIDIA's CUDA driver.

@@ -1,13 +1,12 @@
-//! Addresses and what is mapped there: `cuMemAddressReserve`, `cuMemMap`, `cuMemSetAccess`, `cuMemUnmap`.
+//! Addresses and what is mapped there: `cuMemAddressReserve`, `cuMemMap`, `cuMemUnmap`.
 //!
 //! A call goes straight to the driver, with no lock and no allocation before it.
 //!
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-use crate::ffi::{ACCESS_NONE, ACCESS_READ, ACCESS_READ_WRITE, MemAccessDesc};
-use crate::host::{self, HostMappings};
-use crate::memory_types::{device_location, owner};
+use crate::host::HostMappings;
+use crate::memory_types::owner;
 use crate::{CudaBackend, CudaHandle};
 use gpu_vmm_core::{
     Access, Address, AddressRange, Alignment, Bytes, Detail, DeviceId, Error, Grant, Handle, Operation,
@@ -23,9 +22,6 @@ pub struct CudaReservation {
     range: AddressRange,
     pub(crate) host: HostMappings,
 }
-
-/// How many grants one call passes, from the stack: all that a machine of eight devices has.
-const FEW: usize = 8;
 
 impl CudaReservation {
     /// Reserves addresses.
@@ -108,64 +104,13 @@ unsafe impl Reservation for CudaReservation {
     }
 
     unsafe fn set_access(&mut self, offset: Bytes, length: Bytes, grants: &[Grant]) -> Result<()> {
-        const OPERATION: Operation = Operation::SetAccess;
-        self.backend.here(OPERATION)?;
-        let part = self.part(offset, length);
-        // The CPU is let at memory of the host alone.
-        if let Some(place) = grants.iter().position(|grant| grant.device.is_host()) {
-            // SAFETY: the promise is the same.
-            return unsafe {
-                self.set_access(offset, length, &grants[..place])
-                    .and_then(|()| self.set_access(offset, length, &grants[place + 1..]))
-                    .and_then(|()| self.set_host_access(offset, length, grants[place].access))
-            };
-        }
-        for few in grants.chunks(FEW) {
-            let mut descs = [describe(few[0]); FEW];
-            for (desc, grant) in descs.iter_mut().zip(few) {
-                *desc = describe(*grant);
-            }
-            // SAFETY: the part is whole mappings and the devices exist and can reach them, by the caller's promise; the
-            // pointer is good for as many descriptors as there are grants, which are no more than the array has.
-            let result = unsafe {
-                (self.backend.functions().mem_set_access)(
-                    part.base.0,
-                    part.size.0 as usize,
-                    descs.as_ptr(),
-                    few.len(),
-                )
-            };
-            self.backend.check_memory_at(OPERATION, "cuMemSetAccess", result, few[0].device, part)?;
-        }
-        Ok(())
+        // SAFETY: the promise is the same.
+        unsafe { self.grant(offset, length, grants) }
     }
 
     unsafe fn access(&self, offset: Bytes, device: DeviceId) -> Result<Access> {
-        const OPERATION: Operation = Operation::QueryAccess;
-        self.backend.here(OPERATION)?;
-        let part = self.part(offset, Bytes::ZERO);
-        let location = match device.is_host() {
-            false => device_location(device),
-            true if self.host.has(offset) => host::CPU,
-            // A device's memory, at which the CPU is never let.
-            true => return Ok(Access::None),
-        };
-        let mut flags = 0;
-        // SAFETY: both pointers are good for their types; something is mapped there and the device exists, by the
-        // caller's promise.
-        let result = unsafe {
-            (self.backend.functions().mem_get_access)(&raw mut flags, &raw const location, part.base.0)
-        };
-        self.backend.check(OPERATION, "cuMemGetAccess", result, || format!("{device} at {}", part.base))?;
-        match u32::try_from(flags) {
-            Ok(ACCESS_NONE) => Ok(Access::None),
-            Ok(ACCESS_READ) => Ok(Access::Read),
-            Ok(ACCESS_READ_WRITE) => Ok(Access::ReadWrite),
-            _ => Err(Error::new(
-                OPERATION,
-                Detail::DriverContractViolated { what: format!("it gave the access {flags:#x}") },
-            )),
-        }
+        // SAFETY: the promise is the same.
+        unsafe { self.granted(offset, device) }
     }
 
     unsafe fn return_memory(&mut self) -> Result<()> {
@@ -180,20 +125,6 @@ unsafe impl Reservation for CudaReservation {
     unsafe fn dma_buf(&self, owner: DeviceId, offset: Bytes, length: Bytes) -> Result<std::os::fd::OwnedFd> {
         self.export_dma_buf(owner, self.part(offset, length))
     }
-}
-
-/// `CUmemAccess_flags`.
-pub(crate) const fn flags(access: Access) -> u32 {
-    match access {
-        Access::None => ACCESS_NONE,
-        Access::Read => ACCESS_READ,
-        Access::ReadWrite => ACCESS_READ_WRITE,
-    }
-}
-
-/// What `cuMemSetAccess` is told of one grant.
-fn describe(grant: Grant) -> MemAccessDesc {
-    MemAccessDesc { location: device_location(grant.device), flags: flags(grant.access) }
 }
 
 impl Drop for CudaReservation {

@@ -6,9 +6,8 @@
 //! Unsafe, since it calls the driver.
 #![allow(unsafe_code)]
 
-mod security;
+pub(crate) mod security;
 
-use crate::ffi::MemAllocationProp;
 use crate::handle::Whence;
 use crate::{CudaBackend, CudaHandle};
 use gpu_vmm_core::extend::handles;
@@ -18,14 +17,6 @@ use std::ptr::{from_mut, null_mut};
 
 /// The type of handle, as the driver numbers it.
 const WIN32: u32 = HandleTypes::WIN32.bits();
-
-/// The same memory with what Windows wants besides, where it is to be exported as a handle: who may have that.
-pub(crate) fn with_attributes(operation: Operation, prop: MemAllocationProp) -> Result<MemAllocationProp> {
-    if prop.requested_handle_types & WIN32 == 0 {
-        return Ok(prop);
-    }
-    Ok(MemAllocationProp { win32_handle_meta_data: security::attributes(operation)?.cast(), ..prop })
-}
 
 impl CudaHandle {
     pub(crate) fn export_handle(&self) -> Result<OwnedHandle> {

@@ -1,9 +1,9 @@
 //! How a pool comes to be.
 
+use crate::settings::{Callbacks, Settings};
 use crate::{Pool, PoolStats, Unfreed};
 use gpu_vmm_core::{Alignment, Backend, Bytes, Detail, DeviceId, Error, Operation, Result};
 use gpu_vmm_premap::PremapThread;
-use std::fmt;
 use std::sync::Arc;
 
 /// Makes a [`Pool`].
@@ -22,59 +22,6 @@ pub struct PoolBuilder<'a, B: Backend> {
     calls: Callbacks,
 }
 
-/// What a pool was told.
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) device: DeviceId,
-    /// All memory of the device.
-    pub(crate) total: Bytes,
-    pub(crate) budget: Bytes,
-    pub(crate) keep: Bytes,
-    /// What physical memory is created in; the granularity or 2 MiB where that is more.
-    pub(crate) page: Bytes,
-    slack: Option<u32>,
-    /// All addresses that may be reserved.
-    pub(crate) addresses: Bytes,
-    /// The addresses of a tag's small blocks, and of all its others.
-    pub(crate) reserve_small: Bytes,
-    pub(crate) reserve: Bytes,
-    pub(crate) scrub: bool,
-    pub(crate) debug: bool,
-    /// How much is mapped behind the highest block of a tag before it is needed.
-    pub(crate) premap: Bytes,
-}
-
-impl Settings {
-    /// New memory is created, rather than free memory mapped elsewhere, as long as no more than so much is held beyond what
-    /// was ever needed at one time: mapping takes time again and again. Where several streams are served, memory is in more
-    /// hands, and finds its way back less often.
-    pub(crate) fn slack(&self, needed: u64, streams: usize) -> u64 {
-        match self.slack {
-            Some(percent) => (u128::from(needed) * u128::from(percent) / 100).try_into().unwrap_or(u64::MAX),
-            None => needed / if streams > 1 { 14 } else { 100 },
-        }
-    }
-}
-
-type OutOfMemory = dyn Fn(&PoolStats, Bytes) -> bool + Send + Sync;
-type ReportUnfreed = dyn Fn(&[Unfreed]) + Send + Sync;
-
-/// What a pool calls.
-#[derive(Clone, Default)]
-pub(crate) struct Callbacks {
-    pub(crate) out_of_memory: Option<Arc<OutOfMemory>>,
-    pub(crate) unfreed: Option<Arc<ReportUnfreed>>,
-}
-
-impl fmt::Debug for Callbacks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Callbacks")
-            .field("out_of_memory", &self.out_of_memory.is_some())
-            .field("unfreed", &self.unfreed.is_some())
-            .finish()
-    }
-}
-
 /// So many times the device's memory is reserved for a tag: addresses cost nothing, and what lies between blocks is
 /// used again only by what fits there.
 const ADDRESSES_PER_TAG: u64 = 4;
@@ -82,8 +29,15 @@ const ADDRESSES_PER_TAG: u64 = 4;
 /// A quarter of what a process has on any platform that GPUs run on.
 const ADDRESSES: Bytes = Bytes(1 << 45);
 
+impl<B: Backend> Pool<B> {
+    /// A pool that is to be made on `backend`.
+    pub fn builder(backend: &B) -> PoolBuilder<'_, B> {
+        PoolBuilder::new(backend)
+    }
+}
+
 impl<'a, B: Backend> PoolBuilder<'a, B> {
-    pub(crate) fn new(backend: &'a B) -> Self {
+    fn new(backend: &'a B) -> Self {
         Self {
             backend,
             device: DeviceId(0),

@@ -1,12 +1,12 @@
 //! The common books of a pool, under one lock: where memory is, whose it is, and after which work it is free.
 
-use crate::builder::Settings;
 use crate::classes::{SMALL_CLASSES, size_of};
 use crate::error::OutOf;
 use crate::frames::Frames;
 use crate::history::History;
 use crate::pending::Pending;
 use crate::piece::{Origin, Piece};
+use crate::settings::Settings;
 use crate::slabs::{Given, Slab, Slabs, slab_size};
 use crate::space::{Space, Spot, Wanted, rounded};
 use crate::stats::DriverCalls;

@@ -14,8 +14,8 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `pool`, `block`, `pool_stream`, `raw` | what a user has |
-//! | `builder` | settings |
+//! | `pool`, `block`, `pool_stream`, `raw`, `kept_blocks` | what a user has |
+//! | `builder`, `settings` | what a pool is told |
 //! | `owner`, `shared` | what ends with the pool, and what lives as long as a block |
 //! | `thread_cache`, `classes`, `piece` | what lies in front of threads |
 //! | `last_freed` | the large piece that was freed last, beside the books |
@@ -24,9 +24,9 @@
 //! | `space` | addresses: which are taken, what is behind them |
 //! | `frames` | physical memory |
 //! | `slabs` | slots of small sizes |
-//! | `stream_order`, `streams`, `pending`, `fence` | after which work memory is free |
+//! | `stream_order`, `streams`, `pending`, `collect`, `fence` | after which work memory is free |
 //! | `waits` | waiting for that, without a lock |
-//! | `tags` | tags, and their addresses |
+//! | `tags`, `tag_spaces` | tags, and their addresses |
 //! | `queries`, `stats`, `snapshot`, `history`, `tracking`, `trace` | what a pool tells of itself |
 //!
 //! # Tracing
@@ -38,11 +38,13 @@
 mod block;
 mod builder;
 mod classes;
+mod collect;
 mod core;
 mod error;
 mod fence;
 mod frames;
 mod history;
+mod kept_blocks;
 mod last_freed;
 mod owner;
 mod pending;
@@ -52,16 +54,17 @@ mod pool_stream;
 mod premap;
 mod queries;
 mod raw;
+mod settings;
 mod shared;
 mod slabs;
 mod snapshot;
 mod space;
-mod stack;
 mod stats;
 mod stream_order;
 mod streams;
 mod supply;
 mod suspend;
+mod tag_spaces;
 mod tags;
 mod thread_cache;
 mod trace;

@@ -1,9 +1,9 @@
 //! What ends with the last clone of a pool, while blocks may go on.
 
-use crate::builder::Callbacks;
 use crate::core::Shortage;
 use crate::error::OutOf;
-use crate::raw::Raw;
+use crate::kept_blocks::KeptBlocks;
+use crate::settings::Callbacks;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
 use crate::tags::Tag;
@@ -30,7 +30,7 @@ pub(crate) struct Owner<B: Backend> {
     /// With the thread that maps ahead.
     premap: Option<Registration>,
     /// Blocks that were given up as addresses.
-    pub(crate) raw: Raw<B>,
+    pub(crate) raw: KeptBlocks<B>,
 }
 
 impl<B: Backend> Owner<B> {
@@ -47,7 +47,7 @@ impl<B: Backend> Owner<B> {
         let thread_caches = (0..count).map(|_| ThreadCacheRef::new(&inner)).collect();
         let foresee: Weak<Inner<B>> = Arc::downgrade(&inner);
         let premap = premap.map(|thread| thread.register(foresee));
-        Self { inner, backend, device, total, thread_caches, calls, premap, raw: Raw::new() }
+        Self { inner, backend, device, total, thread_caches, calls, premap, raw: KeptBlocks::new() }
     }
 
     /// A thread's thread cache.

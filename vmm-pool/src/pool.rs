@@ -1,20 +1,19 @@
 //! The pool as its user sees it.
 
-use crate::block::Body;
-use crate::builder::{Callbacks, Settings};
+use crate::Block;
 use crate::classes::{Class, MEDIUM, SMALL_CLASSES, SMALLEST, class_of, size_of};
 use crate::core::{Core, PAGE, Request, Shortage};
 use crate::last_freed::Freed;
 use crate::owner::Owner;
 use crate::piece::{Origin, Piece};
+use crate::settings::{Callbacks, Settings};
 use crate::shared::Inner;
 use crate::space::{UNIT, rounded};
-use crate::stack::Ready;
 use crate::stream_order::StreamIndex;
 use crate::tags::Tag;
+use crate::thread_cache::body::{Body, Ready};
 use crate::thread_cache::{Cache, ThreadCacheRef, batch_of, of_this_thread};
 use crate::waits::Ladder;
-use crate::{Block, PoolBuilder};
 use gpu_vmm_core::{Address, Alignment, Backend, Bytes, Detail, Error, Operation, Result, Stream};
 use gpu_vmm_premap::PremapThread;
 use gpu_vmm_sync::atomic::Ordering;
@@ -65,11 +64,6 @@ struct Asked<'a, B: Backend> {
 }
 
 impl<B: Backend> Pool<B> {
-    /// A pool that is to be made on `backend`.
-    pub fn builder(backend: &B) -> PoolBuilder<'_, B> {
-        PoolBuilder::new(backend)
-    }
-
     pub(crate) fn make(
         backend: &B,
         settings: Settings,

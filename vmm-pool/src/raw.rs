@@ -1,78 +1,11 @@
 //! Blocks that are known by their addresses alone, for callers from other languages.
 
+use crate::kept_blocks::Shard;
 use crate::{Block, Fence, Pool, PoolError};
 #[cfg(doc)]
 use gpu_vmm_core::Detail;
-use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::{Address, Backend, Error, Operation, Result, Stream};
-use gpu_vmm_sync::{Arc, Mutex, MutexGuard, PoisonError};
-use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
-
-/// So many parts have a lock of their own.
-const PARTS: usize = 16;
-
-/// So many freed addresses are remembered by each part.
-const REMEMBERED: usize = 1024;
-
-#[derive(Debug)]
-pub(crate) struct Raw<B: Backend> {
-    parts: [Mutex<Part<B>>; PARTS],
-}
-
-#[derive(Debug)]
-struct Part<B: Backend> {
-    blocks: FxHashMap<Address, Block<B>>,
-    /// What was freed last, to tell freeing twice from other mistakes: with the number of the free, of which there may have
-    /// been more at the same address.
-    freed: VecDeque<(Address, u64)>,
-    last_freed: FxHashMap<Address, u64>,
-    frees: u64,
-}
-
-impl<B: Backend> Raw<B> {
-    pub(crate) fn new() -> Self {
-        let part = |_| {
-            let (blocks, freed, last_freed) = (FxHashMap::default(), VecDeque::new(), FxHashMap::default());
-            Mutex::new(Part { blocks, freed, last_freed, frees: 0 })
-        };
-        Self { parts: std::array::from_fn(part) }
-    }
-
-    /// Frees all of them.
-    pub(crate) fn clear(&mut self) {
-        for part in &mut self.parts {
-            part.get_mut().unwrap_or_else(PoisonError::into_inner).blocks.clear();
-        }
-    }
-
-    /// The part for an address, in the process that made the pool.
-    fn part(
-        &self,
-        process: Process,
-        operation: Operation,
-        address: Address,
-    ) -> Result<MutexGuard<'_, Part<B>>, Error> {
-        process.check(operation)?;
-        // Addresses of neighbouring blocks differ in these bits.
-        let part = (address.0 >> 9 ^ address.0 >> 21) as usize % PARTS;
-        Ok(self.parts[part].lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl<B: Backend> Part<B> {
-    fn remember(&mut self, address: Address) {
-        if self.freed.len() == REMEMBERED
-            && let Some((old, number)) = self.freed.pop_front()
-            && self.last_freed.get(&old) == Some(&number)
-        {
-            self.last_freed.remove(&old);
-        }
-        self.frees += 1;
-        self.freed.push_back((address, self.frees));
-        self.last_freed.insert(address, self.frees);
-    }
-}
+use gpu_vmm_sync::{Arc, MutexGuard};
 
 impl<B: Backend> Pool<B> {
     /// Takes charge of a block and gives its address, for callers that know of addresses alone. It is freed by
@@ -89,8 +22,8 @@ impl<B: Backend> Pool<B> {
         Ok(address)
     }
 
-    fn kept(&self, operation: Operation, address: Address) -> Result<MutexGuard<'_, Part<B>>> {
-        self.owner.raw.part(self.owner.inner.process, operation, address)
+    fn kept(&self, operation: Operation, address: Address) -> Result<MutexGuard<'_, Shard<B>>> {
+        self.owner.raw.shard(self.owner.inner.process, operation, address)
     }
 
     /// Frees a block that the pool [keeps](Pool::keep).

@@ -3,8 +3,7 @@
 use crate::SnapshotError;
 use crate::disk::open_to_read;
 use crate::format::{Entry, Hash, Header, Stored, Wrong};
-use crate::parts::{Parts, Why, read_header, read_stored};
-use crate::write::out_of_range;
+use crate::parts::{Parts, Why, out_of_range, read_header, read_stored};
 use crate::{Description, Earlier, SnapshotStats};
 #[cfg(doc)]
 use gpu_vmm_core::Detail;

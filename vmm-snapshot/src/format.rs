@@ -327,3 +327,10 @@ impl Cut {
         (memory, place - self.pieces.get(memory).map_or(0, |(_, first)| *first))
     }
 }
+
+/// As in [`Stored::compressed`].
+pub(crate) fn check_of(compressed: &[u8]) -> [u8; 8] {
+    let mut check = [0; 8];
+    check.copy_from_slice(&hash(compressed)[..8]);
+    check
+}

@@ -37,6 +37,7 @@ mod merge;
 mod options;
 mod parts;
 mod plan;
+mod planned;
 mod records;
 mod restore;
 #[cfg(target_os = "linux")]

@@ -5,7 +5,7 @@
 //! and none of it is mapped a second time elsewhere.
 
 use crate::RegionRecord;
-use crate::plan::{PlannedMapping, PlannedMemory};
+use crate::planned::{PlannedMapping, PlannedMemory};
 use gpu_vmm_core::{AccessMap, Bytes, Detail, Error, Granularity, Operation, Properties, Result};
 use std::collections::BTreeMap;
 

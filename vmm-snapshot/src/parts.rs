@@ -3,13 +3,13 @@
 //! The file may be anybody's. No number in it makes room for more than `format` allows, and no room is made before the
 //! file has been found to have the bytes for it.
 
+use crate::Earlier;
 use crate::SnapshotError;
 use crate::disk::ReadAt;
-use crate::format::{Cut, Entry, Footer, Header, MAX_NEEDED, Stored, VERSION, Wrong, hash};
+use crate::format::{Cut, Entry, Footer, Header, MAX_NEEDED, Stored, VERSION, Wrong, check_of, hash};
 use crate::records::Head;
-use crate::{Earlier, write};
 use gpu_vmm_core::extend::files::failed;
-use gpu_vmm_core::{Error, Operation};
+use gpu_vmm_core::{Bytes, Detail, Error, OffsetRange, Operation};
 use std::io;
 use std::path::Path;
 
@@ -182,8 +182,7 @@ pub(crate) fn read_stored(
         read(source, &mut smaller, at)?;
         let room = bytes.len();
         let filled = |length| length == room;
-        write::check_of(&smaller) == check
-            && lz4_flex::block::decompress_into(&smaller, bytes).is_ok_and(filled)
+        check_of(&smaller) == check && lz4_flex::block::decompress_into(&smaller, bytes).is_ok_and(filled)
     } else {
         read(source, bytes, at)?;
         true
@@ -193,4 +192,22 @@ pub(crate) fn read_stored(
     } else {
         Why::at(at, format!("{of} is not what was written"))
     }
+}
+
+/// The block, or the bytes that are given for it, are not among those that there are.
+pub(crate) fn out_of_range(
+    operation: Operation,
+    cut: &Cut,
+    memory: usize,
+    block: u64,
+    length: usize,
+) -> Error {
+    let offset = Bytes(block.saturating_mul(cut.block.0));
+    Error::new(
+        operation,
+        Detail::OutOfRange {
+            range: OffsetRange { offset, length: Bytes(length as u64) },
+            limit: cut.size_of(memory),
+        },
+    )
 }

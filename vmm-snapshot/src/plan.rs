@@ -1,11 +1,12 @@
 //! What is to be made of a snapshot's regions on a backend: worked out and checked before a driver is asked for any of it.
 
 use crate::merge::{Piece, merge};
+use crate::planned::{PlannedMapping, PlannedMemory};
 use crate::{Description, RegionRecord, Restore};
 use gpu_vmm_core::extend::{ADDRESS_SPACE, RegionSettings, check_reach, rounded_size};
 use gpu_vmm_core::{
-    AccessMap, Address, AddressRange, Backend, Bytes, Detail, DeviceId, Error, Granularity, Operation,
-    Properties, Result,
+    Address, AddressRange, Backend, Bytes, Detail, DeviceId, Error, Granularity, Operation, Properties,
+    Result,
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,24 +27,6 @@ pub(crate) struct PlannedRegion {
     pub(crate) reservations: Vec<Bytes>,
     /// What is to be mapped, in order of the offsets.
     pub(crate) mappings: Vec<PlannedMapping>,
-}
-
-/// A mapping to be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PlannedMapping {
-    pub(crate) offset: Bytes,
-    /// Its place in [`Plan::memories`].
-    pub(crate) memory: usize,
-    pub(crate) access: AccessMap,
-}
-
-/// Memory to be made.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct PlannedMemory {
-    pub(crate) size: Bytes,
-    pub(crate) properties: Properties,
-    /// Which of the file's memories are its contents, one behind the other.
-    pub(crate) sources: Vec<usize>,
 }
 
 /// What such memory is created in, asked once for each kind.

@@ -9,7 +9,8 @@
 #[cfg(doc)]
 use crate::SnapshotError;
 use crate::chunks::{InPiece, Recent, Stream};
-use crate::plan::{Plan, PlannedMapping, PlannedRegion, plan};
+use crate::plan::{Plan, PlannedRegion, plan};
+use crate::planned::{PlannedMapping, PlannedMemory};
 use crate::{Restore, SnapshotFile};
 use gpu_vmm_core::extend::{ChunkContents, MappedMemory, Segment};
 use gpu_vmm_core::{
@@ -123,9 +124,8 @@ fn fill_all<B: Backend>(
     plan: &Plan,
     regions: &mut [Region<B>],
 ) -> Result<()> {
-    let create = |memory: &crate::plan::PlannedMemory| {
-        PhysicalMemory::create(ring.backend(), memory.size, memory.properties)
-    };
+    let create =
+        |memory: &PlannedMemory| PhysicalMemory::create(ring.backend(), memory.size, memory.properties);
     let memories: Vec<PhysicalMemory<B>> = plan.memories.iter().map(create).collect::<Result<_>>()?;
     let ways = ways_in(plan);
     for (at, (region, planned)) in regions.iter_mut().zip(&plan.regions).enumerate() {

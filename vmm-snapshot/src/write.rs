@@ -4,13 +4,14 @@ use crate::SnapshotError;
 use crate::disk::{Place, Temporary, is_same, temporary_of};
 use crate::format::{
     Cut, DEFAULT_BLOCK, Entry, Footer, Hash, Header, MAX_BLOCK, MAX_BLOCKS, MAX_NEEDED, MIN_BLOCK, Stored,
-    hash,
+    check_of, hash,
 };
+use crate::parts::out_of_range;
 use crate::records::Head;
 use crate::{Description, Earlier, SnapshotFile, SnapshotStats};
 use gpu_vmm_core::extend::Lock;
 use gpu_vmm_core::extend::files::failed;
-use gpu_vmm_core::{Bytes, Detail, Error, OffsetRange, Operation, Result};
+use gpu_vmm_core::{Bytes, Detail, Error, Operation, Result};
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -325,24 +326,6 @@ fn check_needed(target: &Path, needed: &[Earlier]) -> Result<()> {
     Ok(())
 }
 
-/// The block, or the bytes that are given for it, are not among those that there are.
-pub(crate) fn out_of_range(
-    operation: Operation,
-    cut: &Cut,
-    memory: usize,
-    block: u64,
-    length: usize,
-) -> Error {
-    let offset = Bytes(block.saturating_mul(cut.block.0));
-    Error::new(
-        operation,
-        Detail::OutOfRange {
-            range: OffsetRange { offset, length: Bytes(length as u64) },
-            limit: cut.size_of(memory),
-        },
-    )
-}
-
 fn is_zero(bytes: &[u8]) -> bool {
     const ZEROS: [u8; 4096] = [0; 4096];
     bytes.chunks(ZEROS.len()).all(|chunk| chunk == &ZEROS[..chunk.len()])
@@ -352,11 +335,4 @@ fn is_zero(bytes: &[u8]) -> bool {
 fn compressed(bytes: &[u8]) -> Option<Vec<u8>> {
     let smaller = lz4_flex::block::compress(bytes);
     (smaller.len() < bytes.len()).then_some(smaller)
-}
-
-/// As in [`Stored::compressed`].
-pub(crate) fn check_of(compressed: &[u8]) -> [u8; 8] {
-    let mut check = [0; 8];
-    check.copy_from_slice(&hash(compressed)[..8]);
-    check
 }

@@ -13,7 +13,8 @@
 //! has it.
 #![allow(unsafe_code)]
 
-use gpu_vmm_core::{Detail, DriverError, Error, Operation, Result};
+use crate::ffi::MemAllocationProp;
+use gpu_vmm_core::{Detail, DriverError, Error, HandleTypes, Operation, Result};
 use std::io;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::ptr::{NonNull, null, null_mut};
@@ -26,9 +27,17 @@ use windows_sys::Win32::Security::Authorization::{
 use windows_sys::Win32::Security::{GetTokenInformation, PSID, TOKEN_QUERY, TOKEN_USER, TokenUser};
 use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
+/// The same memory with what Windows wants besides, where it is to be exported as a handle: who may have that.
+pub(crate) fn with_attributes(operation: Operation, prop: MemAllocationProp) -> Result<MemAllocationProp> {
+    if prop.requested_handle_types & HandleTypes::WIN32.bits() == 0 {
+        return Ok(prop);
+    }
+    Ok(MemAllocationProp { win32_handle_meta_data: attributes(operation)?.cast(), ..prop })
+}
+
 /// The attributes for this process's user. They stay as long as the process: the user does not change, and CUDA does not
 /// say whether it reads them once more when memory is exported.
-pub(super) fn attributes(operation: Operation) -> Result<*mut OBJECT_ATTRIBUTES> {
+fn attributes(operation: Operation) -> Result<*mut OBJECT_ATTRIBUTES> {
     static MADE: OnceLock<Attributes> = OnceLock::new();
     if let Some(made) = MADE.get() {
         return Ok(made.object.as_ptr());

@@ -53,7 +53,6 @@ mod table;
 
 pub use arrange::MappedMemory;
 pub use banked::BankedRegion;
-#[cfg(feature = "experimental-multicast")]
 pub use builder::RegionBuilder;
 pub use device_vec::{DevicePtr, DeviceVec};
 #[cfg(unix)]
@@ -65,6 +64,7 @@ pub use map::check_reach;
 pub use move_device::{MovePath, Moved};
 pub(crate) use placement::rounded;
 pub use placement::{ADDRESS_SPACE, Placement};
+#[cfg(feature = "experimental-multicast")]
 pub(crate) use reserve::reserve;
 pub use settings::RegionSettings;
 pub use suspend::{RegionState, Resumed, Suspended};

@@ -3,11 +3,8 @@
 //! So there is no list beside them: what a thread touches to take one is the stack's top, which is in its thread cache, and the body,
 //! which has a cache line of its own. A list of a few pointers would share its line with another thread cache's.
 
-use crate::block::Body;
+use super::body::{Body, Ready};
 use gpu_vmm_core::Backend;
-
-/// The body of a block that may be given out, or given out again.
-pub(crate) type Ready<B> = Box<Body<B>>;
 
 /// The newest is taken first: its memory and its lines are the warmest.
 #[derive(Debug)]

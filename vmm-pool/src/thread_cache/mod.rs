@@ -7,14 +7,17 @@
 //! came from, whoever drops it.
 #![allow(unsafe_code)]
 
+pub(crate) mod body;
 #[cfg(all(test, loom))]
 mod models;
+mod stack;
 
-use crate::block::Body;
+use body::{Body, Ready};
+use stack::Stack;
+
 use crate::classes::{CLASSES, Class, SMALL_CLASSES, size_of};
 use crate::piece::Piece;
 use crate::shared::Inner;
-use crate::stack::{Ready, Stack};
 use crate::stream_order::StreamIndex;
 use gpu_vmm_core::{Backend, Detail, Error, Operation, Result, Stream};
 use gpu_vmm_sync::atomic::{AtomicUsize, Ordering};

@@ -1,0 +1,74 @@
+//! Blocks that a pool keeps for callers who know addresses alone, by address.
+
+use crate::Block;
+use gpu_vmm_core::extend::Process;
+use gpu_vmm_core::{Address, Backend, Error, Operation};
+use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+
+/// The number of shards, each of which has a lock of its own.
+const SHARDS: usize = 16;
+
+/// The number of freed addresses that each shard remembers.
+const REMEMBERED: usize = 1024;
+
+/// The blocks of a pool that are known by their addresses alone.
+#[derive(Debug)]
+pub(crate) struct KeptBlocks<B: Backend> {
+    shards: [Mutex<Shard<B>>; SHARDS],
+}
+
+#[derive(Debug)]
+pub(crate) struct Shard<B: Backend> {
+    pub(crate) blocks: FxHashMap<Address, Block<B>>,
+    /// What was freed last, to tell freeing twice from other mistakes: with the number of the free, of which there may have
+    /// been more at the same address.
+    freed: VecDeque<(Address, u64)>,
+    pub(crate) last_freed: FxHashMap<Address, u64>,
+    frees: u64,
+}
+
+impl<B: Backend> KeptBlocks<B> {
+    pub(crate) fn new() -> Self {
+        let shard = |_| {
+            let (blocks, freed, last_freed) = (FxHashMap::default(), VecDeque::new(), FxHashMap::default());
+            Mutex::new(Shard { blocks, freed, last_freed, frees: 0 })
+        };
+        Self { shards: std::array::from_fn(shard) }
+    }
+
+    /// Frees all of them.
+    pub(crate) fn clear(&mut self) {
+        for shard in &mut self.shards {
+            shard.get_mut().unwrap_or_else(PoisonError::into_inner).blocks.clear();
+        }
+    }
+
+    /// The shard of an address, in the process that made the pool.
+    pub(crate) fn shard(
+        &self,
+        process: Process,
+        operation: Operation,
+        address: Address,
+    ) -> Result<MutexGuard<'_, Shard<B>>, Error> {
+        process.check(operation)?;
+        // Addresses of neighbouring blocks differ in these bits.
+        let shard = (address.0 >> 9 ^ address.0 >> 21) as usize % SHARDS;
+        Ok(self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<B: Backend> Shard<B> {
+    pub(crate) fn remember(&mut self, address: Address) {
+        if self.freed.len() == REMEMBERED
+            && let Some((old, number)) = self.freed.pop_front()
+            && self.last_freed.get(&old) == Some(&number)
+        {
+            self.last_freed.remove(&old);
+        }
+        self.frees += 1;
+        self.freed.push_back((address, self.frees));
+        self.last_freed.insert(address, self.frees);
+    }
+}

@@ -1,0 +1,68 @@
+//! The addresses of each tag.
+
+use crate::core::{Core, Request, Shortage};
+use crate::space::Space;
+use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Region};
+use gpu_vmm_sync::atomic::Ordering;
+
+impl<B: Backend> Core<B> {
+    pub(crate) fn check_active(&self, tag: u16) -> Result<(), Shortage> {
+        if self.tags.get(tag).suspended.load(Ordering::Acquire) { Err(Shortage::Suspended) } else { Ok(()) }
+    }
+
+    /// The space in which a request is served.
+    pub(crate) fn space_for(&mut self, request: Request) -> Result<usize, Shortage> {
+        let which = usize::from(!request.small);
+        let own = &self.tags.list[usize::from(request.tag)];
+        if let Some(space) = own.spaces[which] {
+            return Ok(space);
+        }
+        let space = self.spaces.len();
+        let index = u16::try_from(space).map_err(|_| {
+            Error::new(
+                Operation::Allocate,
+                Detail::Unsupported {
+                    reason: format!("a pool has {} ranges of addresses, two for each tag", u16::MAX),
+                },
+            )
+        })?;
+        let region = self.reserve(request)?;
+        let (page, scrub) = (self.page, self.settings.scrub);
+        self.spaces.push(Space::new(index, request.tag, region, page, scrub, request.small));
+        let own = &mut self.tags.list[usize::from(request.tag)];
+        own.spaces[which] = Some(space);
+        if !request.small {
+            own.tag.large.get_or_init(|| index);
+        }
+        Ok(space)
+    }
+
+    /// Addresses for a space: as many as the settings say, or less where the driver has not so many.
+    fn reserve(&mut self, request: Request) -> Result<Region<B>, Shortage> {
+        let reserved: u64 = self.spaces.iter().map(|space| space.region.reserved().0).sum();
+        let left = self.settings.addresses.0.saturating_sub(reserved);
+        let wanted = if request.small { self.settings.reserve_small } else { self.settings.reserve };
+        let least = request.size.max(self.page).next_multiple_of(self.page);
+        // Half of what is left stays for other tags.
+        let mut size = wanted.0.min(left).min((left / 2).max(least)) / self.page * self.page;
+        let shortage = Shortage::Addresses { used: reserved, reserved };
+        loop {
+            if size < least {
+                return Err(shortage);
+            }
+            self.calls.other += 1;
+            let name = self.tags.get(request.tag).name.clone();
+            let builder = Region::builder(&self.backend).tag(name).alignment(Bytes(self.page));
+            match builder.reserve(Bytes(size)).build() {
+                Ok(region) => return Ok(region),
+                Err(error)
+                    if size / 2 < least
+                        || matches!(error.kind(), ErrorKind::Forked | ErrorKind::NoSuchDevice) =>
+                {
+                    return Err(error.into());
+                }
+                Err(_) => size = size / 2 / self.page * self.page,
+            }
+        }
+    }
+}

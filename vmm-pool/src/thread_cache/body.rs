@@ -1,0 +1,150 @@
+//! What is behind a block, and its way back into the pool.
+
+use super::{BinIndex, ThreadCacheRef};
+use crate::Fence;
+use crate::classes::Class;
+use crate::last_freed::Freed;
+use crate::pending::Waiting;
+use crate::piece::Piece;
+use crate::stream_order::StreamIndex;
+use gpu_vmm_core::{Address, Backend, Operation, Stream};
+use std::sync::Arc;
+
+/// The body of a block that may be given out, or given out again.
+pub(crate) type Ready<B> = Box<Body<B>>;
+
+/// All that a block is. It stays with the memory while that lies in front of threads, so that an allocation writes next to
+/// nothing, and moving a block moves a pointer.
+///
+/// It is one cache line, so that no thread waits for what another does with the block beside it.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Body<B: Backend> {
+    pub(crate) thread_cache: ThreadCacheRef<B>,
+    pub(crate) piece: Piece,
+    pub(crate) stream: Stream<'static>,
+    /// By how much less was asked for than it takes: what requests are rounded up by.
+    pub(crate) unused: u16,
+    /// The stream's number.
+    pub(crate) index: StreamIndex,
+    /// Where it goes back to in the thread cache, if it does.
+    pub(crate) place: Option<(BinIndex, Class)>,
+    /// What it has to wait for beside its own stream; hardly any block does.
+    pub(crate) others: Option<Box<Others>>,
+    /// The next one where it lies in a [`Stack`](super::stack::Stack).
+    pub(crate) below: Option<Ready<B>>,
+}
+
+/// What a block waits for when it is freed.
+#[derive(Debug, Default)]
+pub(crate) struct Others {
+    /// Other streams that have used it.
+    pub(crate) streams: Vec<StreamIndex>,
+    pub(crate) fence: Option<Arc<dyn Fence>>,
+}
+
+impl<B: Backend> Body<B> {
+    /// Of a block of so many bytes in a piece, with its class if it has one.
+    pub(crate) fn new(
+        thread_cache: &ThreadCacheRef<B>,
+        Freed { piece, index }: Freed,
+        stream: Stream<'static>,
+        size: u64,
+        place: Option<(BinIndex, Class)>,
+    ) -> Self {
+        let unused = (piece.size - size) as u16;
+        Self {
+            thread_cache: thread_cache.for_block(),
+            piece,
+            stream,
+            unused,
+            index,
+            place,
+            others: None,
+            below: None,
+        }
+    }
+
+    /// How much was asked for.
+    #[inline]
+    pub(crate) fn size(&self) -> u64 {
+        self.piece.size - u64::from(self.unused)
+    }
+
+    #[inline]
+    pub(crate) fn free(self: Box<Self>) {
+        let (thread_cache, size) = (self.thread_cache.for_block(), self.size());
+        let tracking = &thread_cache.inner.tracking;
+        if tracking.is_on() {
+            tracking.forget(Address(self.piece.address));
+        }
+        let Some((bin, class)) = self.place else { return self.give_back() };
+        let mut cache = thread_cache.lock();
+        if self.others.is_some() || !cache.is_owned() {
+            drop(cache);
+            return self.give_back();
+        }
+        if cache.push(bin, class, self) {
+            drop(cache);
+            give_old(&thread_cache, bin, class);
+            cache = thread_cache.lock();
+        }
+        // As long as the block is counted, the thread cache is there.
+        let is_last = cache.count_in(size);
+        drop(cache);
+        thread_cache.release(is_last);
+    }
+
+    /// Gives it back to the common books.
+    #[inline(never)]
+    fn give_back(mut self: Box<Self>) {
+        let (thread_cache, size) = (self.thread_cache.for_block(), self.size());
+        let Self { piece, index, .. } = *self;
+        match self.others.take() {
+            Some(others) => self.wait_for(*others),
+            None => thread_cache.inner.give(Freed { piece, index }),
+        }
+        let mut cache = thread_cache.lock();
+        cache.keep(self);
+        let is_last = cache.count_in(size);
+        drop(cache);
+        thread_cache.release(is_last);
+    }
+
+    /// Has it wait for the other streams that have used it, or for its fence.
+    fn wait_for(&self, others: Others) {
+        // A block is freed in the process that made it.
+        let Ok(mut core) = self.thread_cache.inner.core(Operation::Free) else { return };
+        let mut turns = Vec::with_capacity(others.streams.len());
+        for index in others.streams {
+            turns.push(core.streams.free(index));
+            core.streams.mark_if_possible(usize::from(index));
+        }
+        let turn = core.streams.free(self.index);
+        core.pending.push(Waiting { piece: self.piece, turn, turns, fence: others.fence, is_past: false });
+        core.note();
+    }
+}
+
+/// Takes what is too much of a class out of a thread cache.
+#[inline(never)]
+fn give_old<B: Backend>(thread_cache: &ThreadCacheRef<B>, bin: BinIndex, class: Class) {
+    let mut cache = thread_cache.lock();
+    let (old, stream) = (cache.take_old(bin, class), cache.stream_of(bin));
+    drop(cache);
+    // As above.
+    let Ok(mut core) = thread_cache.inner.core(Operation::Free) else { return };
+    old.into_iter().for_each(|piece| core.give(piece, stream));
+    core.keep_to_limit();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Body;
+    use gpu_vmm_host::HostBackend;
+
+    #[test]
+    fn a_body_is_one_cache_line() {
+        assert_eq!(size_of::<Body<HostBackend>>(), 64);
+    }
+}
