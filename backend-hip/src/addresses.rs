@@ -5,97 +5,13 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;
+use crate::kept_addresses::{Reserved, aligned, holds};
 use crate::quirks::{ALIGNMENT_IGNORED, workaround_enabled};
 use gpu_vmm_core::{Address, AddressRange, Alignment, Bytes, Detail, Error, Operation, Result};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How the runtime below aligns a range of that size or more by itself.
 const NATURAL: Bytes = Bytes::mib(2);
-
-/// A reservation: what HIP gave, and the part of it that is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reserved {
-    /// What has to be freed.
-    pub(crate) whole: AddressRange,
-    /// What was asked for.
-    pub(crate) range: AddressRange,
-}
-
-impl Reserved {
-    /// What is left of a larger range before and behind this one.
-    fn rest_of(self, larger: AddressRange) -> impl Iterator<Item = Self> {
-        let between = move |from: Address, to: Address| Self {
-            whole: self.whole,
-            range: AddressRange { base: from, size: Bytes(to.0.saturating_sub(from.0)) },
-        };
-        let parts = [between(larger.base, self.range.base), between(self.range.end(), larger.end())];
-        parts.into_iter().filter(|part| !part.range.size.is_zero())
-    }
-}
-
-/// What would have been freed: parts of ranges that HIP gave, where nothing is reserved now.
-#[derive(Default)]
-pub(crate) struct Kept(Mutex<Vec<Reserved>>);
-
-impl Kept {
-    fn parts(&self) -> MutexGuard<'_, Vec<Reserved>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the request out of the smallest part that has room for it, at the hint where there is one. What is left
-    /// before and behind it stays, so that a reservation can be extended into what a larger one has left.
-    fn take(&self, size: Bytes, alignment: Alignment, hint: Option<Address>) -> Option<Reserved> {
-        let mut parts = self.parts();
-        let place = |part: &Reserved| {
-            let free = part.range;
-            let base = aligned(hint.unwrap_or(free.base), alignment)?;
-            let fits = hint.is_none_or(|hint| hint == base) && free.base <= base && holds(free, base, size);
-            fits.then_some(AddressRange { base, size })
-        };
-        let (index, range) = parts
-            .iter()
-            .enumerate()
-            .filter_map(|(index, part)| Some((index, place(part)?)))
-            .min_by_key(|(index, _)| parts[*index].range.size)?;
-        let Reserved { whole, range: free } = parts.swap_remove(index);
-        let taken = Reserved { whole, range };
-        parts.extend(taken.rest_of(free));
-        Some(taken)
-    }
-
-    /// Keeps a reservation that is not used any more, joined with what is free on both sides of it.
-    fn put(&self, reserved: Reserved) {
-        let mut parts = self.parts();
-        let mut joined = reserved.range;
-        parts.retain(|part| {
-            let meets = part.range.end() == joined.base || joined.end() == part.range.base;
-            if part.whole != reserved.whole || !meets {
-                return true;
-            }
-            joined =
-                AddressRange { base: joined.base.min(part.range.base), size: joined.size + part.range.size };
-            false
-        });
-        parts.push(Reserved { whole: reserved.whole, range: joined });
-    }
-
-    /// Takes out the ranges of which no part is used.
-    fn take_unused(&self) -> Vec<AddressRange> {
-        let unused = self.parts().extract_if(.., |part| part.range == part.whole).collect::<Vec<_>>();
-        unused.into_iter().map(|part| part.whole).collect()
-    }
-}
-
-/// `address`, or the next one above it that is aligned.
-fn aligned(address: Address, alignment: Alignment) -> Option<Address> {
-    address.0.checked_next_multiple_of(alignment.bytes().0).map(Address)
-}
-
-/// True where `size` bytes from `base` on lie in the range.
-fn holds(whole: AddressRange, base: Address, size: Bytes) -> bool {
-    base.checked_add(size).is_some_and(|end| end <= whole.end())
-}
 
 /// Reserves addresses, aligned as asked, at the hint where that can be had.
 pub(crate) fn reserve(
@@ -234,68 +150,4 @@ pub(crate) fn release_kept(driver: &Driver) -> Result<usize> {
     // Each is given back once whatever becomes of the others; the first failure is told.
     let results: Vec<_> = ranges.into_iter().map(|whole| free_now(driver, whole)).collect();
     results.into_iter().collect::<Result<Vec<()>>>().map(|_| count)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn range(base: u64, size: Bytes) -> AddressRange {
-        AddressRange { base: Address(base), size }
-    }
-
-    fn alignment(bytes: Bytes) -> Alignment {
-        Alignment::new(bytes).unwrap()
-    }
-
-    fn kept(wholes: &[AddressRange]) -> Kept {
-        let kept = Kept::default();
-        wholes.iter().for_each(|whole| kept.put(Reserved { whole: *whole, range: *whole }));
-        kept
-    }
-
-    #[test]
-    fn the_smallest_part_with_room_serves() {
-        let (large, small) = (range(0x4000_0000, Bytes::mib(64)), range(0x8020_0000, Bytes::mib(4)));
-        let kept = kept(&[large, small]);
-        let two = alignment(Bytes::mib(2));
-        assert_eq!(kept.take(Bytes::mib(128), two, None), None, "none is that large");
-        let first = kept.take(Bytes::mib(2), two, None).unwrap();
-        assert_eq!(first, Reserved { whole: small, range: range(small.base.0, Bytes::mib(2)) });
-        let rest = kept.take(Bytes::mib(2), two, None).unwrap();
-        assert_eq!(rest.range.base, first.range.end(), "what was left behind it");
-        let aligned = kept.take(Bytes::mib(2), alignment(Bytes::gib(1)), None).unwrap();
-        assert_eq!(aligned.range, range(0x4000_0000, Bytes::mib(2)));
-        assert_eq!(kept.take(Bytes::mib(2), alignment(Bytes::gib(1)), None), None, "nothing aligned is left");
-    }
-
-    #[test]
-    fn a_hint_is_served_where_it_lies_and_can_be_extended() {
-        let whole = range(0x4000_0000, Bytes::mib(64));
-        let kept = kept(&[whole]);
-        let two = alignment(Bytes::mib(2));
-        for hint in [0x3fe0_0000, 0x43f0_0000, 0x4400_0000, u64::MAX - 1] {
-            assert_eq!(kept.take(Bytes::mib(4), two, Some(Address(hint))), None, "{hint:#x}");
-        }
-        let middle = kept.take(Bytes::mib(8), two, Some(Address(0x4100_0000))).unwrap();
-        let behind = kept.take(Bytes::mib(4), two, Some(middle.range.end())).unwrap();
-        assert_eq!(behind.range, range(0x4180_0000, Bytes::mib(4)));
-        assert_eq!(kept.take(Bytes::mib(2), two, Some(Address(0x4100_0000))), None, "it is taken");
-        assert_eq!(kept.take_unused(), [], "some of it is used");
-        kept.put(middle);
-        kept.put(behind);
-        assert_eq!(kept.take_unused(), [whole], "joined again");
-    }
-
-    #[test]
-    fn ranges_that_lie_side_by_side_stay_apart() {
-        let (low, high) = (range(0x4000_0000, Bytes::mib(4)), range(0x4040_0000, Bytes::mib(4)));
-        let kept = kept(&[low, high]);
-        assert_eq!(
-            kept.take(Bytes::mib(8), alignment(Bytes::mib(2)), None),
-            None,
-            "no call may cross the border"
-        );
-        assert_eq!(kept.take_unused().len(), 2);
-    }
 }

@@ -1,6 +1,7 @@
 //! [`HipBackend`]: the core's trait, on the modules that do the work.
 #![allow(unsafe_code)] // the trait's functions are unsafe to call
 
+use crate::attributes;
 use crate::driver::Driver;
 use crate::handle::HipHandle;
 use crate::reservation::HipReservation;
@@ -140,6 +141,13 @@ unsafe impl MemoryCalls for HipBackend {
     type Reservation = HipReservation;
 
     unsafe fn create(&self, size: Bytes, properties: &Properties) -> Result<HipHandle> {
+        const OPERATION: Operation = Operation::CreateMemory;
+        self.driver.process.check(OPERATION)?;
+        memory_types::check(&self.driver, OPERATION, properties)?;
+        #[cfg(windows)]
+        if properties.handle_types.contains(gpu_vmm_core::HandleTypes::WIN32) {
+            return crate::win32::create(&self.driver, size, properties);
+        }
         HipHandle::create(&self.driver, size, properties)
     }
 
@@ -159,7 +167,7 @@ unsafe impl MemoryCalls for HipBackend {
     }
 
     unsafe fn import_fabric(&self, _: &FabricHandle, _: Bytes, properties: &Properties) -> Result<HipHandle> {
-        Err(memory_types::no_fabric(&self.driver, Operation::ImportMemory, properties.device))
+        Err(attributes::no_fabric(&self.driver, Operation::ImportMemory, properties.device))
     }
 
     unsafe fn reserve(

@@ -1,5 +1,6 @@
 //! What a device can do, and how that was found out.
 
+use crate::attributes;
 use crate::driver::Driver;
 use crate::{memory_types, probe};
 use gpu_vmm_core::{Access, Capability, Device, Evidence, Feature, HandleTypes, Result};
@@ -20,13 +21,13 @@ pub(crate) fn of(driver: &Arc<Driver>, device: &Device) -> Result<Vec<Capability
         peers(driver, device)?,
         descriptor(driver, device),
         win32_handle(driver, device),
-        memory_types::fabric(driver, device.id),
+        attributes::fabric(driver, device.id),
         Capability::no(Feature::Multicast, Evidence::Design, NO_MULTICAST),
         memory_types::host_access(driver, device)?,
         memory_types::host_memory(driver, device)?,
         memory_types::host_node_memory(driver, device)?,
         Capability::no(Feature::Compression, Evidence::Design, memory_types::NO_COMPRESSION),
-        memory_types::remote_dma(driver, device.id),
+        attributes::remote_dma(driver, device.id),
         dma_buf(driver, device),
     ])
 }

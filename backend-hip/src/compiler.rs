@@ -7,7 +7,8 @@
 #![allow(unsafe_code)] // loading a library runs its code, and a symbol is whatever its name says
 
 use crate::ffi;
-use crate::loader::{self, Library};
+use crate::library::Library;
+use crate::loader;
 use gpu_vmm_core::DriverInfo;
 use std::ffi::{CStr, CString, OsString};
 use std::path::Path;

@@ -6,12 +6,13 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::access;
+use crate::device_state::StreamName;
 use crate::driver::Driver;
 use crate::ffi::{
     self, hipMemcpyKind, hipMemoryType, hipPointerAttribute_t, hipStream_t, hipStreamNonBlocking,
 };
 use crate::quirks::{NULL_STREAM_SPOILS_CAPTURES, workaround_enabled};
-use crate::stream::{StreamName, raw};
+use crate::stream::raw;
 use gpu_vmm_core::{
     Access, Address, AddressRange, Bytes, Detail, DeviceId, Error, Operation, Result, Stream,
 };

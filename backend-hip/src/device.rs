@@ -3,34 +3,16 @@
 
 use crate::driver::Driver;
 use crate::ffi::{self, hipDeviceAttribute_t, hipMemAllocationGranularity_flags, hipUUID};
-use crate::hsa::Agent;
-use crate::kernels::Kernels;
-use crate::memory_types::Kinds;
 use crate::quirks::{GRANULARITY_TOO_SMALL, workaround_enabled};
-use crate::stream::StreamName;
 use gpu_vmm_core::{
     Bytes, Detail, Device, DeviceId, DeviceUuid, DriverError, Error, Granularity, MemoryInfo, Operation,
     Properties, Result, Vendor,
 };
 use std::ffi::{CStr, c_int};
-use std::sync::OnceLock;
 
 /// The least unit of memory that is given out. HIP up to 7.2 says 4 KiB, which costs a page table entry for each page and
 /// faults on some cards (quirk `granularity-too-small`).
 const FLOOR: Bytes = Bytes::mib(2);
-
-/// What is found out about a device when it is first needed.
-#[derive(Default)]
-pub(crate) struct DeviceState {
-    /// The HSA agent behind it.
-    pub(crate) agent: OnceLock<Agent>,
-    /// The stream of its copies and fills, which is never destroyed.
-    pub(crate) copies: OnceLock<StreamName>,
-    /// The test kit's kernels there, or why there are none.
-    pub(crate) kernels: OnceLock<Result<Kernels, String>>,
-    /// The kinds of memory that can be had with it.
-    pub(crate) kinds: Kinds,
-}
 
 /// All of HIP's devices. HIP is initialised by this.
 pub(crate) fn all(driver: &Driver) -> Result<Vec<Device>> {

@@ -1,21 +1,14 @@
 //! The loaded runtime and what this process keeps beside it: one for the process, shared by all that is made from it.
 
-use crate::addresses::Kept;
-use crate::device::DeviceState;
+use crate::device_state::DeviceState;
+use crate::kept_addresses::Kept;
 use crate::kernels::Compiled;
-use crate::loader::{Loaded, Symbols};
+use crate::loader::Symbols;
 use crate::quirks::{self, Quirks};
-use crate::{device, loader};
 use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId, Process};
 use gpu_vmm_core::{Detail, DeviceId, DriverInfo, Error, Operation, Result, Vendor};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-
-static OPENED: OnceLock<Arc<Driver>> = OnceLock::new();
-/// Held while the runtime is loaded and asked for its devices.
-static OPENING: Mutex<()> = Mutex::new(());
-/// The process that first loaded the runtime, whether it could be used or not: it cannot be used in a child of that.
-static LOADED_IN: OnceLock<Process> = OnceLock::new();
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The loaded runtime.
 pub(crate) struct Driver {
@@ -31,56 +24,14 @@ pub(crate) struct Driver {
     pub(crate) memory_comes_back: OnceLock<bool>,
     /// The test kit's kernels, once compiled.
     pub(crate) compiled: Compiled,
-    version: u32,
-    library: String,
-    devices: Vec<gpu_vmm_core::Device>,
-    states: Vec<DeviceState>,
-    calls: Mutex<()>,
+    pub(crate) version: u32,
+    pub(crate) library: String,
+    pub(crate) devices: Vec<gpu_vmm_core::Device>,
+    pub(crate) states: Vec<DeviceState>,
+    pub(crate) calls: Mutex<()>,
 }
 
 impl Driver {
-    /// The process's one driver: loaded at the first call that succeeds.
-    pub(crate) fn open() -> Result<Arc<Self>> {
-        const OPERATION: Operation = Operation::Open;
-        if let Some(process) = LOADED_IN.get() {
-            process.check(OPERATION)?;
-        }
-        if let Some(driver) = OPENED.get() {
-            return Ok(Arc::clone(driver));
-        }
-        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(driver) = OPENED.get() {
-            return Ok(Arc::clone(driver));
-        }
-        let loaded = loader::load()?;
-        let process = *LOADED_IN.get_or_init(Process::current);
-        let driver = Arc::new(Self::start(loaded, process)?);
-        Ok(Arc::clone(OPENED.get_or_init(|| driver)))
-    }
-
-    fn start(loaded: Loaded, process: Process) -> Result<Self> {
-        let Loaded { hip, name, version } = loaded;
-        let mut driver = Self {
-            hip,
-            quirks: Quirks::of(version),
-            process,
-            instance: InstanceId::unique(),
-            drop_log: DropLog::new(),
-            deferred: Deferred::new(),
-            kept: Kept::default(),
-            memory_comes_back: OnceLock::new(),
-            compiled: Compiled::default(),
-            version,
-            library: name,
-            devices: Vec::new(),
-            states: Vec::new(),
-            calls: Mutex::new(()),
-        };
-        driver.devices = device::all(&driver)?;
-        driver.states = driver.devices.iter().map(|_| DeviceState::default()).collect();
-        Ok(driver)
-    }
-
     /// Begins an operation of virtual memory management: in the process that loaded the runtime, and one at a time.
     /// HIP itself has no lock around them, and looks objects up without holding them.
     pub(crate) fn enter(&self, operation: Operation) -> Result<MutexGuard<'_, ()>> {

@@ -2,10 +2,11 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::device::Current;
+use crate::device_state::StreamName;
 use crate::driver::Driver;
 use crate::ffi::{self, hipError_t, hipEvent_t, hipEventDisableTiming, hipStream_t, hipStreamCaptureStatus};
 use crate::relaxed::is_implicit;
-use crate::stream::{StreamName, needed, raw};
+use crate::stream::{needed, raw};
 use gpu_vmm_core::{Detail, DeviceId, Error, Event, Operation, Result, Stream, WaitFor};
 use std::ptr::null_mut;
 use std::sync::Arc;

@@ -10,6 +10,8 @@
 #[allow(missing_debug_implementations, clippy::use_self, clippy::all)]
 mod bindings;
 
+pub(crate) mod hsa;
+
 pub(crate) use bindings::*;
 use gpu_vmm_core::{Access, DeviceId, HandleTypes, Location, Properties};
 

@@ -1,11 +1,10 @@
 //! Physical memory: `hipMemCreate` and `hipMemRelease`.
 #![allow(unsafe_code)] // calls into HIP
 
+use crate::attributes;
 use crate::driver::Driver;
-#[cfg(unix)]
 use crate::ffi;
 use crate::ffi::{hipError_t, hipMemAllocationProp, hipMemGenericAllocationHandle_t};
-use crate::memory_types;
 use crate::quirks::{CREATE_ON_CURRENT_DEVICE, workaround_enabled};
 use gpu_vmm_core::{Bytes, Detail, Error, FabricHandle, Handle, HandleTypes, Operation, Properties, Result};
 use std::sync::Arc;
@@ -33,21 +32,10 @@ unsafe impl Send for HipHandle {}
 unsafe impl Sync for HipHandle {}
 
 impl HipHandle {
-    /// Creates memory, where HIP has such. The caller has checked the size and the device.
+    /// Creates memory. Flags that HIP ignores are not in its properties then.
     pub(crate) fn create(driver: &Arc<Driver>, size: Bytes, properties: &Properties) -> Result<Self> {
-        const OPERATION: Operation = Operation::CreateMemory;
-        driver.process.check(OPERATION)?;
-        memory_types::check(driver, OPERATION, properties)?;
-        Self::create_any(driver, size, &memory_types::given(driver, properties))
-    }
-
-    /// Asks HIP for memory of any kind, which may be a trial of it.
-    pub(crate) fn create_any(driver: &Arc<Driver>, size: Bytes, properties: &Properties) -> Result<Self> {
-        #[cfg(unix)]
-        let allocation = ffi::allocation(properties);
-        #[cfg(windows)]
-        let allocation = crate::win32::allocation(driver, properties)?;
-        Self::create_as(driver, size, properties, &allocation)
+        let given = attributes::given(driver, properties);
+        Self::create_as(driver, size, &given, &ffi::allocation(&given))
     }
 
     /// Creates memory as HIP is told.
@@ -109,16 +97,16 @@ unsafe impl Handle for HipHandle {
 
     #[cfg(unix)]
     fn export(&self) -> Result<Exported> {
-        crate::share::export(self)
+        self.export_descriptor()
     }
 
     #[cfg(windows)]
     fn export_win32(&self) -> Result<Exported> {
-        crate::win32::export(self)
+        self.export_handle()
     }
 
     fn export_fabric(&self) -> Result<FabricHandle> {
-        Err(memory_types::no_fabric(&self.driver, Operation::ExportMemory, self.properties.device))
+        Err(attributes::no_fabric(&self.driver, Operation::ExportMemory, self.properties.device))
     }
 }
 

@@ -7,111 +7,20 @@
 #![allow(unsafe_code)] // calls into ROCr
 
 use crate::driver::Driver;
-use crate::loader::Library;
+use crate::ffi::hsa::{
+    AccessDescription, Agent, Hsa, HsaStatus, NEAREST_CPU, POINTER_TYPE_HSA, PointerInfo, SUCCESS,
+};
+#[cfg(unix)]
+use crate::ffi::hsa::{EXPORT, MemoryHandle};
 use gpu_vmm_core::{Access, AddressRange, Bytes, Detail, DeviceId, DriverError, Error, Operation, Result};
-use std::ffi::{c_int, c_void};
-use std::mem::offset_of;
 use std::ptr::{null, null_mut};
 
 #[cfg(unix)]
-use crate::share;
+use crate::descriptor::taken;
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
 
-/// `hsa_status_t`: 0 is success.
-#[repr(transparent)]
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct HsaStatus(u32);
-
-/// `hsa_agent_t`.
-#[repr(transparent)]
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Agent(u64);
-
-/// `hsa_amd_vmem_alloc_handle_t`.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-struct MemoryHandle(u64);
-
-/// `hsa_amd_memory_access_desc_t`.
-#[repr(C)]
-struct AccessDescription {
-    permissions: u32,
-    agent: Agent,
-}
-
-/// `hsa_amd_pointer_info_t`.
-#[repr(C)]
-struct PointerInfo {
-    size: u32,
-    kind: u32,
-    agent_base: *mut c_void,
-    host_base: *mut c_void,
-    size_in_bytes: usize,
-    user_data: *mut c_void,
-    owner: Agent,
-    global_flags: u32,
-    registered: bool,
-}
-
-// As hsa_ext_amd.h has them.
-const _: () = {
-    assert!(size_of::<AccessDescription>() == 16 && offset_of!(AccessDescription, agent) == 8);
-    assert!(size_of::<PointerInfo>() == 56 && offset_of!(PointerInfo, owner) == 40);
-};
-
-type SetAccess = unsafe extern "C" fn(*mut c_void, usize, *const AccessDescription, usize) -> HsaStatus;
-type GetPointerInfo = unsafe extern "C" fn(
-    *const c_void,
-    *mut PointerInfo,
-    *const c_void,
-    *mut u32,
-    *mut *mut Agent,
-) -> HsaStatus;
-
-type Retain = unsafe extern "C" fn(*mut MemoryHandle, *const c_void) -> HsaStatus;
-type Export = unsafe extern "C" fn(*mut c_int, MemoryHandle, u64) -> HsaStatus;
-type Release = unsafe extern "C" fn(MemoryHandle) -> HsaStatus;
-type GetAgentInfo = unsafe extern "C" fn(Agent, u32, *mut Agent) -> HsaStatus;
-
-/// What gives a descriptor of memory.
-pub(crate) const EXPORT: &str = "hsa_amd_vmem_export_shareable_handle";
 const SET_ACCESS: Operation = Operation::SetAccess;
-const SUCCESS: HsaStatus = HsaStatus(0);
-/// `HSA_AMD_AGENT_INFO_NEAREST_CPU`, whose value is an agent.
-const NEAREST_CPU: u32 = 0xA113;
-/// `HSA_EXT_POINTER_TYPE_HSA`: an allocation of ROCr's.
-const POINTER_TYPE_HSA: u32 = 1;
-
-/// What is used of ROCr.
-#[cfg_attr(not(unix), allow(dead_code))] // descriptors
-pub(crate) struct Hsa {
-    set_access: SetAccess,
-    pointer_info: GetPointerInfo,
-    agent_info: GetAgentInfo,
-    retain: Retain,
-    export: Export,
-    release: Release,
-}
-
-impl Hsa {
-    /// Looks the functions up through HIP, which depends on ROCr: so they are those of the very copy that HIP uses.
-    pub(crate) fn find(hip: &Library) -> Option<Self> {
-        // SAFETY: ROCr's functions of these names have these types since they exist (interface 1.4 and 1.0; the last one
-        // writes what is asked for, and is asked for agents alone), and HIP is never unloaded, nor what it depends on.
-        unsafe {
-            Some(Self {
-                set_access: *hip.get("hsa_amd_vmem_set_access").ok()?,
-                pointer_info: *hip.get("hsa_amd_pointer_info").ok()?,
-                agent_info: *hip.get("hsa_agent_get_info").ok()?,
-                retain: *hip.get("hsa_amd_vmem_retain_alloc_handle").ok()?,
-                export: *hip.get(EXPORT).ok()?,
-                release: *hip.get("hsa_amd_vmem_handle_release").ok()?,
-            })
-        }
-    }
-}
-
 /// The agent that HIP uses for a device, found out once.
 fn agent(driver: &Driver, hsa: &Hsa, device: DeviceId) -> Result<Agent> {
     let known = &driver.devices_state(device)?.agent;
@@ -186,7 +95,7 @@ pub(crate) unsafe fn export(operation: Operation, hsa: &Hsa, mapping: AddressRan
     let status = unsafe { (hsa.export)(&raw mut fd, memory, 0) };
     let exported = check(operation, EXPORT, status, || mapping.to_string())
         // SAFETY: ROCr has just given it.
-        .and_then(|()| unsafe { share::taken(operation, EXPORT, fd) });
+        .and_then(|()| unsafe { taken(operation, EXPORT, fd) });
     // SAFETY: the reference is the one that was added above.
     let status = unsafe { (hsa.release)(memory) };
     check(operation, "hsa_amd_vmem_handle_release", status, || mapping.to_string())?;

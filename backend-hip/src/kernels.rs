@@ -1,19 +1,11 @@
-//! The test kit's kernels: compiled when they are first needed, once for each architecture, loaded once on each device.
-//!
-//! Where that does not work, the reason is kept and not tried again.
-#![allow(unsafe_code)] // calls into HIP, and runs code on a device
+//! The test kit's kernels, and how they are spread over a device.
+#![allow(unsafe_code)] // names of HIP's go from thread to thread
 
-use crate::compiler::{Compiler, Reason};
-use crate::driver::Driver;
-use crate::ffi::{self, hipDeviceProp_tR0600, hipError_t, hipFunction_t, hipStream_t};
-use gpu_vmm_core::{DeviceId, Operation, Result};
+use crate::compiler::Reason;
+use crate::ffi::{self, hipFunction_t, hipStream_t};
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_int, c_void};
-use std::mem::MaybeUninit;
-use std::ptr::{from_mut, null_mut};
-use std::sync::{Mutex, PoisonError};
-
-const TEXT: &str = include_str!("kernels.hip");
+use std::ptr::null_mut;
+use std::sync::Mutex;
 
 const THREADS: u32 = 256;
 /// Enough to fill every GPU there is several times over; each thread takes as many words as are needed.
@@ -22,14 +14,14 @@ const MAX_BLOCKS: u64 = 4096;
 /// How a kernel is spread over a device, and on which stream.
 #[derive(Clone, Copy)]
 pub(crate) struct Grid {
-    blocks: u32,
-    threads: u32,
-    stream: hipStream_t,
+    pub(crate) blocks: u32,
+    pub(crate) threads: u32,
+    pub(crate) stream: hipStream_t,
 }
 
 impl Grid {
     /// The whole device, in its null stream.
-    fn wide(words: u64) -> Self {
+    pub(crate) fn wide(words: u64) -> Self {
         let blocks = words.div_ceil(u64::from(THREADS)).clamp(1, MAX_BLOCKS) as u32;
         Self { blocks, threads: THREADS, stream: null_mut() }
     }
@@ -43,7 +35,7 @@ impl Grid {
 /// The kernels on one device.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernels {
-    launch: ffi::hipModuleLaunchKernel,
+    pub(crate) launch: ffi::hipModuleLaunchKernel,
     pub(crate) write_pattern: Function,
     pub(crate) count_wrong: Function,
     pub(crate) walk_list: Function,
@@ -51,7 +43,7 @@ pub(crate) struct Kernels {
 
 /// A kernel of a module that is never unloaded.
 #[derive(Clone, Copy)]
-pub(crate) struct Function(hipFunction_t);
+pub(crate) struct Function(pub(crate) hipFunction_t);
 
 // SAFETY: HIP's handle of a kernel belongs to the process and may be launched from any thread.
 unsafe impl Send for Function {}
@@ -61,122 +53,5 @@ unsafe impl Sync for Function {}
 /// What was compiled: the code, or why there is none, by architecture.
 #[derive(Default)]
 pub(crate) struct Compiled {
-    by_architecture: Mutex<BTreeMap<String, Result<Vec<u8>, Reason>>>,
-}
-
-impl Driver {
-    /// The kernels of a device, or why there are none; an error where the device cannot be used at all.
-    pub(crate) fn kernels(
-        &self,
-        operation: Operation,
-        device: DeviceId,
-    ) -> Result<&std::result::Result<Kernels, Reason>> {
-        let _current = self.on(operation, device)?;
-        let _relaxed = self.relax(operation)?;
-        Ok(self.devices_state(device)?.kernels.get_or_init(|| self.load_kernels(device)))
-    }
-
-    /// Compiles for a device, which is current, and loads there.
-    fn load_kernels(&self, device: DeviceId) -> std::result::Result<Kernels, Reason> {
-        let code = self.compile(&self.architecture(device)?)?;
-        let hip = &self.hip;
-        let (Some(load), Some(get_function), Some(launch)) =
-            (hip.hipModuleLoadData, hip.hipModuleGetFunction, hip.hipModuleLaunchKernel)
-        else {
-            return Err("this HIP has no hipModuleLoadData and what belongs to it".to_owned());
-        };
-        let mut module = null_mut();
-        // SAFETY: a place for one module, and a code object, which tells its own length.
-        let answer = unsafe { load(&raw mut module, code.as_ptr().cast()) };
-        self.explain("hipModuleLoadData", answer)?;
-        let function = |name: &CStr| {
-            let mut function = null_mut();
-            // SAFETY: a place for one function, the module that was just loaded, a name that ends with a zero byte.
-            let answer = unsafe { get_function(&raw mut function, module, name.as_ptr()) };
-            self.explain("hipModuleGetFunction", answer).map(|()| Function(function))
-        };
-        Ok(Kernels {
-            launch,
-            write_pattern: function(c"gpu_vmm_write_pattern")?,
-            count_wrong: function(c"gpu_vmm_count_wrong")?,
-            walk_list: function(c"gpu_vmm_walk_list")?,
-        })
-    }
-
-    fn compile(&self, architecture: &str) -> std::result::Result<Vec<u8>, Reason> {
-        let mut compiled = self.compiled.by_architecture.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = compiled.get(architecture) {
-            return known.clone();
-        }
-        let code = Compiler::load(&self.info()).and_then(|compiler| compiler.compile(TEXT, architecture));
-        compiled.insert(architecture.to_owned(), code.clone());
-        code
-    }
-
-    /// What the compiler calls a device's instruction set, such as `gfx90a:sramecc+:xnack-`.
-    fn architecture(&self, device: DeviceId) -> std::result::Result<String, Reason> {
-        let properties =
-            self.hip.hipGetDevicePropertiesR0600.ok_or("this HIP has no hipGetDevicePropertiesR0600")?;
-        let mut found = MaybeUninit::<hipDeviceProp_tR0600>::zeroed();
-        // SAFETY: the function writes one structure of this layout, which its name tells.
-        let answer = unsafe { properties(found.as_mut_ptr(), device.0 as c_int) };
-        self.explain("hipGetDevicePropertiesR0600", answer)?;
-        // SAFETY: integers, bytes and pointers, for all of which zero is a value, whether written over or not.
-        let found = unsafe { found.assume_init() };
-        let name: &[u8] = bytemuck::cast_slice(&found.gcnArchName);
-        let name = CStr::from_bytes_until_nul(name).ok().and_then(|name| name.to_str().ok());
-        let name = name.filter(|name| !name.is_empty());
-        name.map(str::to_owned).ok_or_else(|| format!("{device} has no gcnArchName"))
-    }
-
-    fn explain(&self, call: &'static str, answer: hipError_t) -> std::result::Result<(), Reason> {
-        self.answer(call, answer).map_err(|error| error.to_string())
-    }
-
-    /// Runs a kernel over so many words, in the null stream of its device, which is current, and waits.
-    ///
-    /// # Safety
-    ///
-    /// As for [`launch`](Self::launch).
-    pub(crate) unsafe fn run(
-        &self,
-        operation: Operation,
-        kernels: &Kernels,
-        function: Function,
-        words: u64,
-        parameters: &mut [u64],
-    ) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.launch(operation, kernels, function, Grid::wide(words), parameters) }?;
-        self.wait_for_null(operation)
-    }
-
-    /// Starts a kernel.
-    ///
-    /// # Safety
-    ///
-    /// The kernel is one of these kernels, and they and the stream are the current device's; it takes these parameters,
-    /// and may reach what they point to.
-    pub(crate) unsafe fn launch(
-        &self,
-        operation: Operation,
-        kernels: &Kernels,
-        function: Function,
-        Grid { blocks, threads, stream }: Grid,
-        parameters: &mut [u64],
-    ) -> Result<()> {
-        let mut pointers = [null_mut::<c_void>(); 4];
-        for (pointer, parameter) in pointers.iter_mut().zip(parameters) {
-            *pointer = from_mut(parameter).cast();
-        }
-        // SAFETY: the grid is within what every device has; HIP reads the parameters before it returns; the rest is the
-        // caller's promise.
-        let answer = unsafe {
-            let parameters = pointers.as_mut_ptr();
-            (kernels.launch)(function.0, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, null_mut())
-        };
-        self.check(operation, "hipModuleLaunchKernel", answer, || {
-            format!("{blocks} blocks of {threads} threads")
-        })
-    }
+    pub(crate) by_architecture: Mutex<BTreeMap<String, Result<Vec<u8>, Reason>>>,
 }

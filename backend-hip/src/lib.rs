@@ -22,21 +22,29 @@
 
 mod access;
 mod addresses;
+mod attributes;
 mod backend;
 mod capabilities;
 mod compiler;
 mod copy;
+#[cfg(unix)]
+mod descriptor;
 mod device;
+mod device_state;
 mod driver;
 mod error;
 mod event;
 mod ffi;
 mod handle;
 mod hsa;
+mod kept_addresses;
 mod kernels;
+mod launch;
+mod library;
 mod loader;
 mod mappings;
 mod memory_types;
+mod open;
 mod plain;
 mod probe;
 mod quirks;

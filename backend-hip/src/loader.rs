@@ -9,7 +9,8 @@
 #![allow(unsafe_code)] // loading a library runs its code, and a symbol is whatever its name says
 
 use crate::ffi;
-use crate::hsa::Hsa;
+use crate::ffi::hsa::Hsa;
+use crate::library::Library;
 use crate::quirks;
 use gpu_vmm_core::{Detail, Error, LoadAttempt, Operation, Result, Vendor};
 use std::ffi::OsString;
@@ -20,7 +21,6 @@ const OVERRIDE: &str = "GPU_VMM_HIP_LIBRARY";
 
 cfg_if::cfg_if! {
     if #[cfg(unix)] {
-        pub(crate) use libloading::os::unix::Library;
         use libloading::os::unix::{ RTLD_LOCAL, RTLD_NOW};
 
         /// Newest first; the name without a version can be any version's.
@@ -46,7 +46,6 @@ cfg_if::cfg_if! {
             unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL | libc::RTLD_NOLOAD) }.ok()
         }
     } else if #[cfg(windows)] {
-        pub(crate) use libloading::os::windows::Library;
         use libloading::os::windows::{LOAD_LIBRARY_SEARCH_DLL_LOAD_DIR, LOAD_LIBRARY_SEARCH_SYSTEM32};
 
         /// The display driver installs them into the system's folder, the HIP SDK into its own.

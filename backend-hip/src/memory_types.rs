@@ -3,10 +3,9 @@
 //!
 //! Each answer is a capability. Its note is the reason of the error that whoever asks for such memory gets, too.
 
-use crate::device::{attribute, granularity};
+use crate::attributes::{LARGE_BAR, no_fabric, says};
+use crate::device::granularity;
 use crate::driver::Driver;
-use crate::error::is_invalid_value;
-use crate::ffi::hipDeviceAttribute_t;
 use crate::probe;
 use gpu_vmm_core::{
     Capability, Detail, Device, DeviceId, Error, Evidence, Feature, Granularity, HandleTypes, Location,
@@ -17,40 +16,6 @@ use std::sync::{Arc, OnceLock};
 
 /// Why nothing is compressed.
 pub(crate) const NO_COMPRESSION: &str = "HIP ignores the flag, and memory is as it is without it";
-
-/// An attribute of HIP's, where yes is anything but 0.
-struct Question {
-    attribute: hipDeviceAttribute_t,
-    name: &'static str,
-    /// The first version that knows it.
-    since: &'static str,
-}
-
-const LARGE_BAR: Question = Question {
-    attribute: hipDeviceAttribute_t::hipDeviceAttributeIsLargeBar,
-    name: "hipDeviceAttributeIsLargeBar",
-    since: "5.4 or before",
-};
-
-// The headers from which this crate's bindings are made do not have these two.
-const REMOTE_DMA: Question = Question {
-    attribute: hipDeviceAttribute_t(94),
-    name: "hipDeviceAttributeGPUDirectRDMAWithHipVMMSupported",
-    since: "7.14",
-};
-const FABRIC: Question = Question {
-    attribute: hipDeviceAttribute_t(95),
-    name: "hipDeviceAttributeHandleTypeFabricSupported",
-    since: "7.14",
-};
-
-/// What was tried on a device, once.
-#[derive(Default)]
-pub(crate) struct Kinds {
-    host_access: OnceLock<Capability>,
-    host_memory: OnceLock<Capability>,
-    host_node_memory: OnceLock<Capability>,
-}
 
 /// Refuses memory that HIP does not have.
 pub(crate) fn check(driver: &Arc<Driver>, operation: Operation, properties: &Properties) -> Result<()> {
@@ -68,12 +33,6 @@ pub(crate) fn check(driver: &Arc<Driver>, operation: Operation, properties: &Pro
             Err(Error::new(operation, Detail::Unsupported { reason }))
         }
     }
-}
-
-/// What memory that is asked for so comes out as: HIP takes flags that it ignores.
-pub(crate) fn given(driver: &Driver, properties: &Properties) -> Properties {
-    let remote_dma = properties.remote_dma && remote_dma(driver, properties.device).available;
-    Properties { compressible: false, remote_dma, ..*properties }
 }
 
 /// What such memory is created in: a device's as [`Device::granularity`] says, the host's in that or more.
@@ -118,20 +77,20 @@ pub(crate) fn host_access(driver: &Arc<Driver>, device: &Device) -> Result<Capab
     if let Err(reason) = says(driver, device.id, &LARGE_BAR) {
         return Ok(Capability::no(FEATURE, Evidence::Attribute, reason));
     }
-    let known = &driver.devices_state(device.id)?.kinds.host_access;
+    let known = &driver.devices_state(device.id)?.tried.host_access;
     let note = "the CPU reads and writes over the bus, and HIP does not tell afterwards what it may do";
     Ok(tried(known, FEATURE, note, || probe::host_access(driver, device)))
 }
 
 /// Whether there is memory of the host, wherever the driver likes.
 pub(crate) fn host_memory(driver: &Arc<Driver>, device: &Device) -> Result<Capability> {
-    let known = &driver.devices_state(device.id)?.kinds.host_memory;
+    let known = &driver.devices_state(device.id)?.tried.host_memory;
     Ok(memory_at(driver, device, Location::Host, Feature::HostMemory, known))
 }
 
 /// Whether there is memory of one of the host's NUMA nodes.
 pub(crate) fn host_node_memory(driver: &Arc<Driver>, device: &Device) -> Result<Capability> {
-    let known = &driver.devices_state(device.id)?.kinds.host_node_memory;
+    let known = &driver.devices_state(device.id)?.tried.host_node_memory;
     Ok(memory_at(driver, device, Location::HostNode(0), Feature::HostNodeMemory, known))
 }
 
@@ -152,31 +111,6 @@ fn memory_at(
     tried(known, feature, "mapped for the device and for the host", || {
         probe::host_memory(driver, device, location)
     })
-}
-
-/// Whether memory of a device can be reached by a network card, as far as HIP tells.
-pub(crate) fn remote_dma(driver: &Driver, device: DeviceId) -> Capability {
-    const BY_DMA_BUF: &str =
-        "what a network card takes is a dma-buf of the memory, whether this was asked for or not";
-    match says(driver, device, &REMOTE_DMA) {
-        Ok(()) => Capability::yes(Feature::RemoteDma, Evidence::Attribute, BY_DMA_BUF),
-        Err(reason) => {
-            Capability::no(Feature::RemoteDma, Evidence::Attribute, format!("{reason}; {BY_DMA_BUF}"))
-        }
-    }
-}
-
-/// Why there are no fabric handles.
-pub(crate) fn fabric(driver: &Driver, device: DeviceId) -> Capability {
-    const NOT_USED: &str =
-        "HIP says that it has them; they are not used here, as there was no machine to try them on";
-    let reason = says(driver, device, &FABRIC).err().unwrap_or_else(|| NOT_USED.to_owned());
-    Capability::no(Feature::FabricHandle, Evidence::Attribute, reason)
-}
-
-/// The error of whoever wants a fabric handle.
-pub(crate) fn no_fabric(driver: &Driver, operation: Operation, device: DeviceId) -> Error {
-    Error::new(operation, Detail::Unsupported { reason: fabric(driver, device).note })
 }
 
 fn check_handle_types(
@@ -205,20 +139,6 @@ fn required(operation: Operation, found: Capability) -> Result<()> {
         Ok(())
     } else {
         Err(Error::new(operation, Detail::Unsupported { reason: found.note }))
-    }
-}
-
-/// Whether the answer to a question about a device is yes; if not, what the answer was.
-fn says(driver: &Driver, device: DeviceId, question: &Question) -> Result<(), String> {
-    let Question { attribute: number, name, since } = question;
-    match attribute(driver, Operation::QueryCapabilities, device, *number) {
-        Ok(0) => Err(format!("{name} ({}) is 0", number.0)),
-        Ok(_) => Ok(()),
-        Err(error) if is_invalid_value(&error) => {
-            let version = driver.info().version;
-            Err(format!("HIP {version} does not know {name} ({}), which came with {since}", number.0))
-        }
-        Err(error) => Err(error.to_string()),
     }
 }
 

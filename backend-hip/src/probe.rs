@@ -119,7 +119,7 @@ fn mapped<T>(
 ) -> Result<T> {
     let size = device.granularity.bytes();
     let mut reservation = HipReservation::new(driver, size, device.granularity.into(), None)?;
-    let handle = HipHandle::create_any(driver, size, properties)?;
+    let handle = HipHandle::create(driver, size, properties)?;
     // SAFETY: a whole handle in an empty reservation of its size, used by nobody.
     unsafe {
         reservation.map(Bytes::ZERO, &handle)?;

@@ -9,6 +9,7 @@ mod captures;
 mod host;
 mod list;
 mod switch;
+mod versions;
 
 #[cfg(feature = "testkit")]
 pub(crate) use captures::SPOILT_CAPTURE_STAYS;

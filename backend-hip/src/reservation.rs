@@ -2,10 +2,11 @@
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::access::{self, Place};
-use crate::addresses::{self, Reserved};
+use crate::addresses;
 use crate::driver::Driver;
 use crate::error::is_invalid_value;
 use crate::handle::HipHandle;
+use crate::kept_addresses::Reserved;
 use crate::mappings::Mappings;
 use crate::quirks::{
     HOST_ACCESS_LEAVES_A_HOLE, MAP_REPORTS_NOTHING, UNMAP_ON_CURRENT_DEVICE, workaround_enabled,

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // calls into HIP
 #![cfg(unix)]
 
+use crate::descriptor::{system, taken};
 use crate::driver::Driver;
 use crate::ffi::hipMemAllocationHandleType;
 use crate::handle::HipHandle;
@@ -12,8 +13,7 @@ use gpu_vmm_core::{
     AddressRange, Bytes, Detail, DriverError, Error, Handle, HandleTypes, Operation, Properties, Result,
 };
 use std::ffi::{c_int, c_void};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Why there is no dma-buf, for capabilities and errors.
@@ -22,24 +22,32 @@ pub(crate) const NO_DMA_BUF: &str =
 
 const POSIX_FD: hipMemAllocationHandleType = hipMemAllocationHandleType::hipMemHandleTypePosixFileDescriptor;
 
-/// A new descriptor for a handle's memory. It is closed on exec.
-pub(crate) fn export(handle: &HipHandle) -> Result<OwnedFd> {
-    const OPERATION: Operation = Operation::ExportMemory;
-    let driver = &handle.driver;
-    if !handle.properties().handle_types.contains(HandleTypes::FILE_DESCRIPTOR) {
-        let reason = "the memory was not created as shareable, which HIP must know from the start".to_owned();
-        return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
+impl HipHandle {
+    /// A new descriptor for a handle's memory. It is closed on exec.
+    pub(crate) fn export_descriptor(&self) -> Result<OwnedFd> {
+        const OPERATION: Operation = Operation::ExportMemory;
+        let driver = &self.driver;
+        if !self.properties().handle_types.contains(HandleTypes::FILE_DESCRIPTOR) {
+            let reason =
+                "the memory was not created as shareable, which HIP must know from the start".to_owned();
+            return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
+        }
+        let _entered = driver.enter(OPERATION)?;
+        let mut fd: c_int = -1;
+        // SAFETY: the handle is alive, and for this type HIP writes one descriptor, an `int`.
+        let code = unsafe {
+            (driver.hip.hipMemExportToShareableHandle)(
+                (&raw mut fd).cast::<c_void>(),
+                self.raw(),
+                POSIX_FD,
+                0,
+            )
+        };
+        let context = || format!("{} on {}", self.size(), self.properties().device);
+        driver.check(OPERATION, "hipMemExportToShareableHandle", code, context)?;
+        // SAFETY: HIP has just written it.
+        unsafe { taken(OPERATION, "hipMemExportToShareableHandle", fd) }
     }
-    let _entered = driver.enter(OPERATION)?;
-    let mut fd: c_int = -1;
-    // SAFETY: the handle is alive, and for this type HIP writes one descriptor, an `int`.
-    let code = unsafe {
-        (driver.hip.hipMemExportToShareableHandle)((&raw mut fd).cast::<c_void>(), handle.raw(), POSIX_FD, 0)
-    };
-    let context = || format!("{} on {}", handle.size(), handle.properties().device);
-    driver.check(OPERATION, "hipMemExportToShareableHandle", code, context)?;
-    // SAFETY: HIP has just written it.
-    unsafe { taken(OPERATION, "hipMemExportToShareableHandle", fd) }
 }
 
 /// A new dma-buf of what is mapped in a range, where that is one whole mapping. It is closed on exec.
@@ -64,27 +72,14 @@ pub(crate) unsafe fn dma_buf(driver: &Driver, range: AddressRange, is_one: bool)
     let exported = unsafe { hsa::export(OPERATION, hsa, range) }?;
     match size_behind(exported.as_fd()) {
         Some(size) if size != range.size => {
-            let what = format!("{} answered success for {range} with a descriptor of {size}", hsa::EXPORT);
+            let what = format!(
+                "{} answered success for {range} with a descriptor of {size}",
+                crate::ffi::hsa::EXPORT
+            );
             Err(Error::new(OPERATION, Detail::DriverContractViolated { what }))
         }
         _ => Ok(exported),
     }
-}
-
-/// Takes over a descriptor that a driver gave.
-///
-/// # Safety
-///
-/// It was written as the answer to this call that succeeded, so that it is nobody else's.
-pub(crate) unsafe fn taken(operation: Operation, call: &'static str, fd: c_int) -> Result<OwnedFd> {
-    if fd < 0 {
-        let what = format!("{call} answered success and the descriptor {fd}");
-        return Err(Error::new(operation, Detail::DriverContractViolated { what }));
-    }
-    // SAFETY: each call gives a new descriptor, which is the caller's to close.
-    let exported = unsafe { OwnedFd::from_raw_fd(fd) };
-    // A copy, since nobody says whether the driver's own is closed on exec. It is above the standard streams.
-    exported.try_clone().map_err(|error| system(operation, "dup", &error))
 }
 
 /// How much memory is behind a descriptor, where the kernel tells: the end of a dma-buf is its size. A pipe or a socket
@@ -155,13 +150,4 @@ pub(crate) fn import(
     driver.check(OPERATION, "hipMemImportFromShareableHandle", code, context)?;
     let kept = driver.quirks.import_reads_later.then_some(copy);
     Ok(HipHandle::imported(Arc::clone(driver), raw, size, *properties, kept))
-}
-
-/// An error of the system about a descriptor.
-fn system(operation: Operation, call: &'static str, error: &io::Error) -> Error {
-    let source = DriverError::system(call, error);
-    Error::new(
-        operation,
-        Detail::Driver { source, context: "a file descriptor of exported memory".to_owned() },
-    )
 }

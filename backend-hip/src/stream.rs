@@ -73,15 +73,6 @@ impl Drop for OwnStream {
     }
 }
 
-/// The name of a stream, which keeps nothing alive.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StreamName(pub(crate) hipStream_t);
-
-// SAFETY: HIP takes a stream from any thread; the pointer is a name that this crate never follows.
-unsafe impl Send for StreamName {}
-// SAFETY: as above.
-unsafe impl Sync for StreamName {}
-
 /// HIP's name of a stream. The default stream is null by either name: `hipStreamLegacy` (1) came in the middle of the 6th
 /// version, and one that does not know it would follow it as a pointer. `hipStreamPerThread` (2) is older than 6.1.
 pub(crate) fn raw(stream: Stream<'_>) -> hipStream_t {

@@ -12,6 +12,7 @@
 //! - The security attributes are not looked at, so none are made.
 #![allow(unsafe_code)] // calls into HIP
 
+use crate::attributes;
 use crate::driver::Driver;
 use crate::ffi::{self, hipMemAllocationHandleType, hipMemAllocationProp};
 use crate::handle::HipHandle;
@@ -34,13 +35,11 @@ const TYPES: [hipMemAllocationHandleType; 2] = [
 /// The one that was found to work: HIP is one for the process.
 static WORKS: OnceLock<hipMemAllocationHandleType> = OnceLock::new();
 
-/// HIP's description of memory, with the type under which it can be exported where that was asked for.
-pub(crate) fn allocation(driver: &Arc<Driver>, properties: &Properties) -> Result<hipMemAllocationProp> {
-    if properties.handle_types.contains(HandleTypes::WIN32) {
-        let handle_type = works(Operation::CreateMemory, driver, properties.device)?;
-        return Ok(described(properties, handle_type));
-    }
-    Ok(ffi::allocation(properties))
+/// Creates memory that can be exported as a handle of Windows.
+pub(crate) fn create(driver: &Arc<Driver>, size: Bytes, properties: &Properties) -> Result<HipHandle> {
+    let handle_type = works(Operation::CreateMemory, driver, properties.device)?;
+    let given = attributes::given(driver, properties);
+    HipHandle::create_as(driver, size, &given, &described(&given, handle_type))
 }
 
 fn described(properties: &Properties, handle_type: hipMemAllocationHandleType) -> hipMemAllocationProp {
@@ -88,15 +87,19 @@ fn attempt(driver: &Arc<Driver>, device: DeviceId, handle_type: hipMemAllocation
     import_as(driver, exported.as_handle(), size, &properties, handle_type).map(drop)
 }
 
-/// A new handle of Windows for a handle's memory.
-pub(crate) fn export(handle: &HipHandle) -> Result<OwnedHandle> {
-    let known = WORKS.get().filter(|_| handle.properties().handle_types.contains(HandleTypes::WIN32));
-    let Some(handle_type) = known else {
-        let reason =
-            "the memory was not created to be exported as a Win32 handle, which HIP must know from the start";
-        return Err(Error::new(Operation::ExportMemory, Detail::Unsupported { reason: reason.to_owned() }));
-    };
-    export_as(handle, *handle_type)
+impl HipHandle {
+    /// A new handle of Windows for a handle's memory.
+    pub(crate) fn export_handle(&self) -> Result<OwnedHandle> {
+        let known = WORKS.get().filter(|_| self.properties().handle_types.contains(HandleTypes::WIN32));
+        let Some(handle_type) = known else {
+            let reason = "the memory was not created to be exported as a Win32 handle, which HIP must know from the start";
+            return Err(Error::new(
+                Operation::ExportMemory,
+                Detail::Unsupported { reason: reason.to_owned() },
+            ));
+        };
+        export_as(self, *handle_type)
+    }
 }
 
 fn export_as(handle: &HipHandle, handle_type: hipMemAllocationHandleType) -> Result<OwnedHandle> {

@@ -1,19 +1,16 @@
 //! The opened backend: what is shared by everything that it gives out, and the trait that hands it out.
 #![allow(unsafe_code)]
 
-use crate::captures::Waiting;
-use crate::device::{self, Account};
-use crate::mappings::Mappings;
+use crate::capture::Waiting;
+use crate::host::Host;
 use crate::memory::{CREATE, Memory};
-use crate::queues::Queues;
-use crate::reserve_mappings::Spare;
-use crate::store::Store;
+use crate::stream_names::default_of;
 use crate::{
     HostConfig, HostHandle, HostReservation, capabilities, copy, event, memory_types, quirks, share, staging,
     stream,
 };
 use gpu_vmm_core::extend::system::refusal;
-use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId, Process};
+use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId};
 #[cfg(feature = "experimental-multicast")]
 use gpu_vmm_core::multicast::{MulticastBackend, NoMulticast};
 use gpu_vmm_core::{
@@ -24,81 +21,6 @@ use gpu_vmm_core::{
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-
-/// What a backend, its handles and its reservations share.
-#[derive(Debug)]
-pub(crate) struct Host {
-    pub(crate) process: Process,
-    pub(crate) store: Store,
-    pub(crate) spare: Spare,
-    pub(crate) mappings: Arc<Mappings>,
-    pub(crate) queues: Queues,
-    pub(crate) log: DropLog,
-    deferred: Deferred,
-    instance: InstanceId,
-    kernel: DriverInfo,
-    devices: Vec<Device>,
-    accounts: Vec<Arc<Account>>,
-    host_granularity: Granularity,
-    peers: bool,
-    unmaps_runs: bool,
-}
-
-impl Host {
-    fn open(config: &HostConfig) -> Result<Self> {
-        let devices = device::devices(config)?;
-        let (process, mappings) = (Process::current(), Arc::default());
-        Ok(Self {
-            process,
-            queues: Queues::new(process, &mappings),
-            store: Store::open().map_err(|source| {
-                Error::new(
-                    Operation::Open,
-                    Detail::Driver { source, context: "the file behind physical memory".to_owned() },
-                )
-            })?,
-            spare: Spare::new(),
-            mappings,
-            log: DropLog::new(),
-            deferred: Deferred::new(),
-            instance: InstanceId::unique(),
-            kernel: device::kernel(),
-            accounts: devices.iter().map(|device| Account::new(device.total_memory)).collect(),
-            devices,
-            host_granularity: device::host_granularity(config)?,
-            peers: config.peers,
-            unmaps_runs: config.unmaps_runs,
-        })
-    }
-
-    /// The account of a device, in the process that opened the backend.
-    pub(crate) fn account(&self, operation: Operation, device: DeviceId) -> Result<&Arc<Account>> {
-        self.process.check(operation)?;
-        let count = self.devices.len() as u32;
-        self.accounts.get(device.0 as usize).ok_or_else(|| {
-            Error::new(operation, Detail::NoSuchDevice { device, vendor: Vendor::Host, count })
-        })
-    }
-
-    /// Waits for what is on a device's default stream, where its copies, fills and kernels are that a caller waits for.
-    pub(crate) fn after_default_stream(&self, operation: Operation, device: DeviceId) -> Result<()> {
-        self.account(operation, device)?;
-        self.queues.wait_for_default(operation, device)
-    }
-
-    pub(crate) const fn has_peers(&self) -> bool {
-        self.peers
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        if self.process.is_this() {
-            // There is nobody left to tell of a failure, and a few pages without use are all that would stay.
-            let _ = self.spare.release();
-        }
-    }
-}
 
 /// Host memory in a GPU's place: see the [crate's documentation](crate).
 ///
@@ -275,7 +197,7 @@ unsafe impl SyncCalls for HostBackend {
     fn synchronize_stream(&self, device: DeviceId, stream: Stream<'_>) -> Result<()> {
         let operation = Operation::WaitForStream;
         let (device, name) = stream::of(&self.0, operation, device, stream)?;
-        if name == stream::default_of(device) {
+        if name == default_of(device) {
             self.0.queues.wait_for_default(operation, device)?;
         } else {
             self.0.queues.check_waiting(operation, Waiting::Stream(name))?;
@@ -293,7 +215,7 @@ unsafe impl SyncCalls for HostBackend {
         match stream::check(&self.0, operation, stream)? {
             Some(_) => self.0.queues.is_capturing(operation, stream.as_raw().addr()),
             None => {
-                let mut devices = self.0.devices.iter().map(|device| stream::default_of(device.id));
+                let mut devices = self.0.devices.iter().map(|device| default_of(device.id));
                 devices.try_fold(false, |is, name| Ok(is || self.0.queues.is_capturing(operation, name)?))
             }
         }

@@ -4,31 +4,14 @@
 //! that callers wait for, and to ask or wait for an event that was recorded in it. The attempt is an error and spoils the capture,
 //! whichever thread makes it and in every mode, as with `cuCtxSynchronize`. Nothing else is forbidden in any mode.
 
+use crate::capture::{Capture, Waiting};
 use crate::queues::Queues;
-use crate::stream;
+use crate::stream_names::default_of;
 use crate::work::Work;
 use gpu_vmm_core::extend::system::refusal;
 use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
-
-/// What was queued on a stream since its capture began.
-#[derive(Debug, Default)]
-pub(crate) struct Capture {
-    /// No other capture has it.
-    number: u64,
-    pub(crate) work: Vec<Work>,
-    is_spoilt: bool,
-}
-
-/// Whom a call waits for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Waiting {
-    Device(DeviceId),
-    Stream(usize),
-    /// The device's default stream, and with it the blocking ones.
-    Default(DeviceId),
-}
 
 impl Queues {
     /// Refuses to wait for what captures, which that has spoilt.
@@ -85,14 +68,13 @@ impl Queues {
         }
         let state = self.shared.state();
         let mut captured = state.queues.iter().filter(|(_, queue)| queue.capture.is_some());
-        Ok(captured.any(|(own, queue)| {
-            *own == name || (queue.is_blocking && stream::default_of(queue.device) == name)
-        }))
+        Ok(captured
+            .any(|(own, queue)| *own == name || (queue.is_blocking && default_of(queue.device) == name)))
     }
 
     pub(crate) fn begin_capture(&self, operation: Operation, device: DeviceId, name: usize) -> Result<()> {
         self.process.check(operation)?;
-        if name == stream::default_of(device) {
+        if name == default_of(device) {
             return Err(invalid(operation, "the default stream cannot capture"));
         }
         let mut state = self.shared.state();

@@ -4,7 +4,7 @@
 //! do is an error here too, and not a fault: `EFAULT` where nothing is mapped, `EACCES` where the device may not.
 #![allow(unsafe_code)]
 
-use crate::backend::Host;
+use crate::host::Host;
 use crate::mappings::Refusal;
 use gpu_vmm_core::extend::system::refusal;
 use gpu_vmm_core::{Access, Address, AddressRange, Bytes, Detail, DeviceId, Error, Operation, Result};

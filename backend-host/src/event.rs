@@ -1,7 +1,7 @@
 //! Events on streams of host memory: places in their queues.
 #![allow(unsafe_code)] // implements traits that make promises
 
-use crate::backend::Host;
+use crate::host::Host;
 use crate::stream;
 use crate::work::{Place, Work};
 use gpu_vmm_core::{DeviceId, Event, Operation, Result, Stream};

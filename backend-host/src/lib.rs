@@ -48,12 +48,14 @@ cfg_if::cfg_if! {
     if #[cfg(all(target_os = "linux", target_pointer_width = "64"))] {
         mod backend;
         mod capabilities;
+        mod capture;
         mod captures;
         mod copy;
         mod device;
         mod event;
         mod extents;
         mod handle;
+        mod host;
         mod memory_types;
         mod mappings;
         mod memory;
@@ -66,6 +68,7 @@ cfg_if::cfg_if! {
         mod staging;
         mod store;
         mod stream;
+        mod stream_names;
         mod work;
         #[cfg(feature = "testkit")]
         mod testkit;

@@ -4,9 +4,9 @@
 //! each mapping, which lives until its last mapping is gone.
 
 use crate::device::Charge;
-use crate::memory::Memory;
 use gpu_vmm_core::{Access, AccessMap, Address, AddressRange, Bytes, DeviceId};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The table, by first address.
@@ -31,7 +31,7 @@ pub(crate) struct Mapping {
 #[expect(dead_code, reason = "held for what happens when they are dropped")]
 pub(crate) enum Kept {
     /// A whole handle, mapped in a reservation.
-    Handle(Arc<Memory>),
+    Handle(Arc<dyn fmt::Debug + Send + Sync>),
     /// A plain allocation, which is its own mapping.
     Plain(Charge),
 }

@@ -1,7 +1,7 @@
 //! A piece of physical memory: what a handle and its mappings hold together, and who gives it back last.
 
-use crate::backend::Host;
 use crate::device::{Account, Charge};
+use crate::host::Host;
 use crate::{memory_types, share};
 use gpu_vmm_core::extend::system::{is_no_memory, refusal};
 use gpu_vmm_core::{Bytes, Detail, DeviceId, Error, Operation, Properties, Result};

@@ -4,9 +4,9 @@
 //! ends them. As long as nothing is queued, no question takes a lock. A forked child has none of the threads: it is told so
 //! before any lock is taken.
 
-use crate::captures::{Capture, Waiting};
+use crate::capture::{Capture, Waiting};
 use crate::mappings::Mappings;
-use crate::stream;
+use crate::stream_names::default_of;
 use crate::work::{Place, Work};
 use gpu_vmm_core::extend::Process;
 use gpu_vmm_core::extend::system::refusal;
@@ -82,7 +82,7 @@ impl State {
     /// Where those streams of a device end that work on this one comes after: the blocking ones for the default stream, and
     /// the default stream for each of them.
     fn others(&self, device: DeviceId, stream: usize) -> Vec<Place> {
-        let default = stream::default_of(device);
+        let default = default_of(device);
         let is_blocking = self.queues.get(&stream).is_some_and(|queue| queue.is_blocking);
         let comes_after = |name: usize, queue: &Queue| match stream == default {
             true => queue.is_blocking && queue.device == device,
@@ -285,7 +285,7 @@ impl Queues {
     pub(crate) fn wait_for_default(&self, operation: Operation, device: DeviceId) -> Result<()> {
         self.check_waiting(operation, Waiting::Default(device))?;
         let Some(mut state) = self.busy(operation)? else { return Ok(()) };
-        let default = stream::default_of(device);
+        let default = default_of(device);
         let mut places = state.others(device, default);
         places.extend(state.queues.get(&default).map(|queue| Place { stream: default, count: queue.queued }));
         while !places.iter().all(|place| state.is_done(*place)) {

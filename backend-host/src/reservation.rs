@@ -2,8 +2,9 @@
 #![allow(unsafe_code)]
 
 use crate::HostHandle;
-use crate::backend::Host;
+use crate::host::Host;
 use crate::mappings::{Kept, Mapping};
+use crate::memory::Memory;
 use crate::{pages, share};
 use gpu_vmm_core::extend::system::refusal;
 use gpu_vmm_core::{
@@ -79,7 +80,8 @@ unsafe impl Reservation for HostReservation {
         let (file, start) = handle.memory.pages();
         // SAFETY: the part lies in this reservation, nothing is mapped there, and `&mut self` keeps it so.
         unsafe { pages::map(part, file, start) }?;
-        let kept = Kept::Handle(Arc::clone(&handle.memory));
+        let memory: Arc<Memory> = Arc::clone(&handle.memory);
+        let kept = Kept::Handle(memory);
         self.host.mappings.insert(part.base, Mapping { size: part.size, access: AccessMap::NONE, kept });
         Ok(())
     }

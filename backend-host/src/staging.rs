@@ -1,7 +1,7 @@
 //! Memory of the host to copy to and from, and copies that are done when the call returns.
 #![allow(unsafe_code)]
 
-use crate::backend::Host;
+use crate::host::Host;
 use crate::{copy, pages};
 use gpu_vmm_core::{
     Address, AddressRange, Bytes, CopyStream, Detail, DeviceId, Error, Operation, Pinned, Result,

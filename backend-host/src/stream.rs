@@ -1,29 +1,9 @@
-//! Streams of host memory. A name is a number that no other stream of the process has, with its device in the last bits; a
-//! device's default stream is known inside by the device alone.
+//! The streams that callers name.
 #![allow(unsafe_code)]
 
-use crate::backend::Host;
+use crate::host::Host;
+use crate::stream_names::{DEVICES, default_of, device_of};
 use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result, Stream};
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// How many names have one number: one for each device that there can be.
-const DEVICES: usize = (DeviceId::LIMIT as usize + 1).next_power_of_two();
-
-/// A name that no stream had before.
-pub(crate) fn new_name(device: DeviceId) -> usize {
-    // From 1 on, since the names below are those of the default streams.
-    static NEXT: AtomicUsize = AtomicUsize::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed) * DEVICES + device.0 as usize
-}
-
-/// The name of a device's default stream.
-pub(crate) const fn default_of(device: DeviceId) -> usize {
-    device.0 as usize
-}
-
-pub(crate) const fn device_of(name: usize) -> DeviceId {
-    DeviceId((name % DEVICES) as u32)
-}
 
 /// The device and the name of a stream, which is `device`'s if it is the default one.
 pub(crate) fn of(

@@ -2,13 +2,13 @@
 #![allow(unsafe_code)]
 
 use crate::HostBackend;
-use crate::backend::Host;
-use crate::captures::Waiting;
+use crate::capture::Waiting;
 use crate::device::page_size;
+use crate::host::Host;
 use crate::mappings::{Kept, Mapping};
 use crate::memory::{charge, or_out_of_memory};
 use crate::work::{Pattern, Work};
-use crate::{pages, stream};
+use crate::{pages, stream, stream_names};
 use gpu_vmm_core::extend::system::refusal;
 use gpu_vmm_core::testkit::{
     CaptureMode, Count, Graph, PATTERN_WORD, TestKit, Walked, WorkStream, count_wrong_words, round_seeds,
@@ -164,7 +164,7 @@ impl TestKit for HostBackend {
 
 fn own_stream(host: &Arc<Host>, device: DeviceId, is_blocking: bool) -> Result<Box<dyn WorkStream>> {
     host.account(Operation::CreateStream, device)?;
-    let name = stream::new_name(device);
+    let name = stream_names::new_name(device);
     if is_blocking {
         host.queues.make_blocking(Operation::CreateStream, device, name)?;
     }
@@ -188,7 +188,7 @@ impl WorkStream for HostStream {
         let queues = &self.host.queues;
         queues.check_waiting(operation, Waiting::Stream(self.name))?;
         let is_done = queues.place(operation, self.name)?.is_none();
-        queues.check_alive(operation, stream::device_of(self.name))?;
+        queues.check_alive(operation, stream_names::device_of(self.name))?;
         Ok(is_done)
     }
 }

@@ -1,5 +1,6 @@
 //! The arguments, their help, and what can be said against them before any driver is asked.
 
+use crate::numbers::{negative, some_bytes};
 use crate::steps::Increment;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -443,27 +444,6 @@ pub(crate) fn refusal(subcommand: &str, text: String) -> clap::Error {
     match command.find_subcommand_mut(subcommand) {
         Some(found) => found.error(ErrorKind::ValueValidation, text),
         None => command.error(ErrorKind::ValueValidation, text),
-    }
-}
-
-/// An amount that is not zero.
-pub(crate) fn some_bytes(text: &str) -> Result<Bytes, String> {
-    negative(text, "a size is at least one byte, as in 64MiB")?;
-    match text.parse() {
-        Ok(Bytes::ZERO) => Err("it must be at least one byte".to_owned()),
-        Ok(bytes) => Ok(bytes),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-/// Refuses what begins with a minus: another option in the place of a value, or a number below zero.
-fn negative(text: &str, right: &str) -> Result<(), String> {
-    match text.strip_prefix('-') {
-        Some(rest) if rest.starts_with(|char: char| char.is_ascii_digit() || char == '.') => {
-            Err(format!("it is negative; {right}"))
-        }
-        Some(_) => Err(format!("the value is missing before {text}; {right}")),
-        None => Ok(()),
     }
 }
 

@@ -7,8 +7,8 @@
 use crate::Answer;
 use crate::args::refusal;
 use crate::interrupts;
-use crate::output::unwritable;
 use same_file::Handle;
+use std::fmt::Display;
 use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -230,4 +230,9 @@ fn keep_rights(file: &File, found: &Metadata) -> io::Result<()> {
         let _ = std::os::unix::fs::fchown(file, Some(found.uid()), Some(found.gid()));
     }
     file.set_permissions(found.permissions())
+}
+
+/// Why something could not be written.
+pub(crate) fn unwritable(what: &dyn Display, error: &std::io::Error) -> Box<dyn std::error::Error> {
+    format!("{what} cannot be written: {error}").into()
 }

@@ -1,8 +1,9 @@
 //! What works on this machine, gathered once and printed for people or for programs.
 
+mod text;
+
 use crate::Answer;
 use crate::args::InfoArguments;
-use crate::info_text;
 use crate::output::Output;
 use gpu_vmm::{AnyBackend, Backend, Capability, Device, Found, Quirk};
 use serde::Serialize;
@@ -69,7 +70,7 @@ pub(crate) fn run(asked: &InfoArguments) -> Answer {
     let backends = AnyBackend::probe().into_iter().map(backend).collect();
     let info = Info { version: env!("CARGO_PKG_VERSION"), backends };
     let mut output = Output::default();
-    if asked.json { output.json(&info) } else { info_text::print(&info, &mut output) }
+    if asked.json { output.json(&info) } else { text::print(&info, &mut output) }
 }
 
 fn backend(found: Found) -> BackendInfo {

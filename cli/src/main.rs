@@ -5,13 +5,13 @@
 //! |---|---|
 //! | `args` | the arguments, and what can be said against them without a driver |
 //! | `choose` | which backend and which device |
-//! | `info` | the report on backends, devices and capabilities; `info_text` writes it for people |
+//! | `info` | the report on backends, devices and capabilities; `info::text` writes it for people |
 //! | `grow` | the main job; `steps` are its sizes, `pattern` what fills the memory, `report` what it says |
 //! | `copying` | the same growth by allocating, copying and freeing, to compare with |
 //! | `conformance` | every rule of gpu-vmm and of the driver, tried and reported |
-//! | `snapshot` | what is in a snapshot, checked; `snapshot_text` writes it for people |
+//! | `snapshot` | what is in a snapshot, checked; `snapshot::text` writes it for people |
 //! | `picture` | what a pool looked like, in numbers or as a page |
-//! | `replay` | a recorded program's allocations on a pool or the driver; `replay_text` writes what came of it |
+//! | `replay` | a recorded program's allocations on a pool or the driver; `replay::text` writes what came of it |
 //! | `bench` | what gpu-vmm costs, beside what else there is |
 //! | `environment_text` | on what a report was made, for people |
 //! | `machine` | how much memory the host can really give |
@@ -37,19 +37,17 @@ mod destination;
 mod environment_text;
 mod grow;
 mod info;
-mod info_text;
 mod input;
 mod interrupts;
 mod machine;
+mod numbers;
 mod output;
 mod pattern;
 mod picture;
 mod progress;
 mod replay;
-mod replay_text;
 mod report;
 mod snapshot;
-mod snapshot_text;
 mod steps;
 
 use args::{Arguments, Command};
@@ -96,7 +94,7 @@ fn refuse(refusal: &clap::Error) -> ExitCode {
             // The reader of the help has read enough.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
             Err(error) => {
-                say(&format!("error: {}", output::unwritable(&"standard output", &error)));
+                say(&format!("error: {}", destination::unwritable(&"standard output", &error)));
                 return ExitCode::FAILURE;
             }
             Ok(()) => {}

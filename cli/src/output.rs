@@ -1,7 +1,7 @@
 //! Writing to standard output or a file: lines, JSON, and text that keeps to a width.
 
 use crate::Answer;
-use crate::destination::Destination;
+use crate::destination::{Destination, unwritable};
 use gpu_vmm::Bytes;
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -109,11 +109,6 @@ impl Output {
     pub(crate) fn complete(&mut self) -> Answer {
         self.to.as_mut().map_or(Ok(()), Destination::complete)
     }
-}
-
-/// Why something could not be written.
-pub(crate) fn unwritable(what: &dyn Display, error: &std::io::Error) -> Box<dyn std::error::Error> {
-    format!("{what} cannot be written: {error}").into()
 }
 
 /// Without control characters, which a terminal would obey: what is in a file may be anybody's.

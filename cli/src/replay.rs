@@ -1,10 +1,12 @@
 //! A recorded program's allocations, replayed on a pool or on the driver itself.
 
+mod text;
+
 use crate::args::{AllocatorChoice, ReplayArguments};
 use crate::destination::{Destination, checked};
 use crate::output::{Output, about};
 use crate::progress::Progress;
-use crate::{Answer, choose, grow, replay_text};
+use crate::{Answer, choose, grow};
 use gpu_vmm::pool::PoolSnapshot;
 use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Operation, Vendor};
 use gpu_vmm_replay::{Allocator, Options, Outcome, Plain, Pooled, Streams, Trace};
@@ -52,7 +54,7 @@ pub(crate) fn run(asked: &ReplayArguments) -> Answer {
     let trace = asked.trace.display().to_string();
     let report = Report { trace, backend, device: device.0, device_name, allocator, outcome };
     let mut output = Output::default();
-    if asked.json { output.json(&report) } else { replay_text::write(&report, &mut output) }
+    if asked.json { output.json(&report) } else { text::write(&report, &mut output) }
 }
 
 fn read(from: &Path, progress: &mut Progress) -> Answer<Trace> {

@@ -1,10 +1,11 @@
 //! What is in a snapshot, and whether all of it can be read. No driver is asked.
 
+mod text;
+
 use crate::Answer;
 use crate::args::SnapshotArguments;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::snapshot_text;
 use gpu_vmm::snapshot::{Description, Earlier, MappingRecord, RegionRecord, SnapshotFile, SnapshotStats};
 use gpu_vmm::{Access, AccessMap, Bytes, Error, Properties, Result};
 use serde::Serialize;
@@ -95,7 +96,7 @@ pub(crate) fn run(asked: &SnapshotArguments) -> Answer {
     let mut output = Output::default();
     let mut report = Report::new(&file);
     if !asked.json {
-        snapshot_text::opening(&report, &mut output)?;
+        text::opening(&report, &mut output)?;
     }
     let verified = verify(&file, &mut Progress::new(!asked.json));
     report.verified = verified.is_ok();
@@ -103,7 +104,7 @@ pub(crate) fn run(asked: &SnapshotArguments) -> Answer {
     if asked.json {
         output.json(&report)?;
     } else {
-        snapshot_text::verdict(&report, &mut output)?;
+        text::verdict(&report, &mut output)?;
     }
     Ok(verified.map(drop)?)
 }

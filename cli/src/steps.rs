@@ -1,6 +1,6 @@
 //! The sizes that growth goes through.
 
-use crate::args::some_bytes;
+use crate::numbers::some_bytes;
 use gpu_vmm::{Bytes, Granularity};
 use std::str::FromStr;
 

@@ -212,6 +212,7 @@ impl PlannedRegion {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpu_vmm_core::AccessMap;
 
     #[test]
     fn reservations_become_multiples_of_the_unit() {

@@ -1,7 +1,7 @@
 //! The entries about captures: calls that spoil the capture of a stream that they do not name. `relaxed` has the table of
 //! what was seen.
 
-use super::list::{UNFIXED, V6_1, V7_0, quirk};
+use super::versions::{UNFIXED, V6_1, V7_0, quirk};
 use gpu_vmm_core::Quirk;
 
 pub(crate) const WAITS_SPOIL_CAPTURES: Quirk = quirk(

@@ -1,6 +1,6 @@
 //! The entries about the host: its access to a device's memory, its own memory, and copies to and from that.
 
-use super::list::{UNFIXED, V6_1, V7_0, V7_2, V7_15, V7_16, quirk};
+use super::versions::{UNFIXED, V6_1, V7_0, V7_2, V7_15, V7_16, quirk};
 use gpu_vmm_core::Quirk;
 
 pub(super) const ACCESS_APPEARS: Quirk = quirk(

@@ -1,32 +1,9 @@
 //! The entries. Those with a name of their own are what [`Quirks`](super::Quirks) is made of; the rest is handled in one
 //! way for all versions, or never reached, since the core's books exclude the call.
 
+use super::versions::*;
 use super::{captures, host};
 use gpu_vmm_core::Quirk;
-
-pub(super) const V6_1: u32 = super::OLDEST;
-const V6_2: u32 = 60_200_000;
-const V6_3: u32 = 60_300_000;
-const V6_4: u32 = 60_400_000;
-const V6_4_2: u32 = 60_443_484;
-pub(super) const V7_0: u32 = 70_000_000;
-const V7_1: u32 = 70_100_000;
-pub(super) const V7_2: u32 = 70_200_000;
-const V7_12: u32 = 71_200_000;
-const V7_14: u32 = 71_400_000;
-pub(super) const V7_15: u32 = 71_500_000;
-pub(super) const V7_16: u32 = 71_600_000;
-pub(super) const UNFIXED: u32 = u32::MAX;
-
-pub(super) const fn quirk(
-    id: &'static str,
-    versions: (u32, u32),
-    effect: &'static str,
-    handling: &'static str,
-    evidence: &'static str,
-) -> Quirk {
-    Quirk { id, from: versions.0, below: versions.1, effect, handling, evidence }
-}
 
 pub(super) const FREE_RACES: Quirk = quirk(
     "free-races",

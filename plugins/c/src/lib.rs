@@ -23,6 +23,7 @@ mod pool;
 mod region;
 mod sleep;
 mod status;
+mod stores;
 mod tensor;
 mod texts;
 mod torch;

@@ -5,8 +5,8 @@
 
 use crate::backend::Backend;
 use crate::call::status;
-use crate::sleep::Stashes;
 use crate::status::{Answer, Failure, Status};
+use crate::stores::Stores;
 use crate::texts::{
     bytes, check_place, clear, give, give_box, give_if_wanted, give_json, object, required, room, take_box,
 };
@@ -75,7 +75,7 @@ pub struct Pool {
     pub(crate) backend: AnyBackend,
     pub(crate) device: DeviceId,
     pub(crate) blocks: Blocks<AnyBackend>,
-    pub(crate) stores: Arc<Stashes>,
+    pub(crate) stores: Arc<Stores>,
 }
 
 impl Pool {

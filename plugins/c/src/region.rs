@@ -5,8 +5,8 @@
 
 use crate::backend::Backend;
 use crate::call::status;
-use crate::sleep::Stashes;
 use crate::status::{Failure, Status};
+use crate::stores::Stores;
 use crate::texts::{bytes, clear, give, give_box, give_if_wanted, object, optional, room, take_box};
 use gpu_vmm::dlpack::SharedRegion;
 use gpu_vmm::{AnyBackend, Bytes, Detail, DeviceId, Error, Region as Memory, WaitFor};
@@ -17,7 +17,7 @@ use std::ffi::{c_char, c_void};
 pub struct Region {
     pub(crate) backend: AnyBackend,
     pub(crate) memory: SharedRegion<AnyBackend>,
-    stores: Stashes,
+    stores: Stores,
 }
 
 /// Reserves addresses for memory of a device; there is none yet behind them. `reserve` is how many bytes it can grow to, 0 for
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn gpu_vmm_region_new(
                     builder = builder.reserve(Bytes(reserve));
                 }
                 let memory = SharedRegion::new(builder.build()?);
-                Ok(Region { backend: backend.clone(), memory, stores: Stashes::default() })
+                Ok(Region { backend: backend.clone(), memory, stores: Stores::default() })
             })
         }
     })

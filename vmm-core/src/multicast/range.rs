@@ -104,12 +104,12 @@ impl<B: MulticastBackend> Multicast<B> {
     /// those at which the bound memory is mapped. CUDA: `cuMemAddressReserve`, `cuMemMap`, `cuMemSetAccess`.
     ///
     /// Wherever the driver likes, the address is a multiple of the
-    /// [recommended granularity](MulticastGranularity::recommended); an address that is asked for has to be one of the
+    /// [recommended granularity](super::MulticastGranularity::recommended); an address that is asked for has to be one of the
     /// minimum. In a team with devices elsewhere this may block until all of them have bound memory.
     ///
     /// # Errors
     ///
-    /// [`Detail::NotBound`] where a device of this process has bound nothing, those of
+    /// [`Detail::NotBound`](crate::Detail::NotBound) where a device of this process has bound nothing, those of
     /// [`RegionBuilder::build`](crate::RegionBuilder::build), or what the driver answers. Then nothing is mapped, and the
     /// object comes back with what is bound.
     pub fn map(self, placement: Placement) -> Result<MulticastRange<B>, Failed<Self>> {

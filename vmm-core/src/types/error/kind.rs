@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// What went wrong, by what a program does about it. [`Error::kind`](super::Error::kind) returns it; the numbers are in
-/// [`Detail`].
+/// [`Detail`](super::Detail).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum ErrorKind {

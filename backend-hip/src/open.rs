@@ -1,0 +1,62 @@
+//! Loading the runtime, once for the process.
+
+use crate::device_state::DeviceState;
+use crate::driver::Driver;
+use crate::kept_addresses::Kept;
+use crate::kernels::Compiled;
+use crate::loader::Loaded;
+use crate::quirks::Quirks;
+use crate::{device, loader};
+use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId, Process};
+use gpu_vmm_core::{Operation, Result};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+static OPENED: OnceLock<Arc<Driver>> = OnceLock::new();
+/// Held while the runtime is loaded and asked for its devices.
+static OPENING: Mutex<()> = Mutex::new(());
+/// The process that first loaded the runtime, whether it could be used or not: it cannot be used in a child of that.
+static LOADED_IN: OnceLock<Process> = OnceLock::new();
+
+impl Driver {
+    /// The process's one driver: loaded at the first call that succeeds.
+    pub(crate) fn open() -> Result<Arc<Self>> {
+        const OPERATION: Operation = Operation::Open;
+        if let Some(process) = LOADED_IN.get() {
+            process.check(OPERATION)?;
+        }
+        if let Some(driver) = OPENED.get() {
+            return Ok(Arc::clone(driver));
+        }
+        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(driver) = OPENED.get() {
+            return Ok(Arc::clone(driver));
+        }
+        let loaded = loader::load()?;
+        let process = *LOADED_IN.get_or_init(Process::current);
+        let driver = Arc::new(Self::start(loaded, process)?);
+        Ok(Arc::clone(OPENED.get_or_init(|| driver)))
+    }
+
+    fn start(loaded: Loaded, process: Process) -> Result<Self> {
+        let Loaded { hip, name, version } = loaded;
+        let mut driver = Self {
+            hip,
+            quirks: Quirks::of(version),
+            process,
+            instance: InstanceId::unique(),
+            drop_log: DropLog::new(),
+            deferred: Deferred::new(),
+            kept: Kept::default(),
+            memory_comes_back: OnceLock::new(),
+            compiled: Compiled::default(),
+            version,
+            library: name,
+            devices: Vec::new(),
+            states: Vec::new(),
+            calls: Mutex::new(()),
+        };
+        driver.devices = device::all(&driver)?;
+        driver.states = driver.devices.iter().map(|_| DeviceState::default()).collect();
+        Ok(driver)
+    }
+}

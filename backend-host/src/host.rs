@@ -1,0 +1,86 @@
+//! What a backend, its handles and its reservations share.
+
+use crate::HostConfig;
+use crate::device::{self, Account};
+use crate::mappings::Mappings;
+use crate::queues::Queues;
+use crate::reserve_mappings::Spare;
+use crate::store::Store;
+use gpu_vmm_core::extend::{Deferred, DropLog, InstanceId, Process};
+use gpu_vmm_core::{Detail, Device, DeviceId, DriverInfo, Error, Granularity, Operation, Result, Vendor};
+use std::sync::Arc;
+
+/// What a backend, its handles and its reservations share.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) process: Process,
+    pub(crate) store: Store,
+    pub(crate) spare: Spare,
+    pub(crate) mappings: Arc<Mappings>,
+    pub(crate) queues: Queues,
+    pub(crate) log: DropLog,
+    pub(crate) deferred: Deferred,
+    pub(crate) instance: InstanceId,
+    pub(crate) kernel: DriverInfo,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) accounts: Vec<Arc<Account>>,
+    pub(crate) host_granularity: Granularity,
+    pub(crate) peers: bool,
+    pub(crate) unmaps_runs: bool,
+}
+
+impl Host {
+    pub(crate) fn open(config: &HostConfig) -> Result<Self> {
+        let devices = device::devices(config)?;
+        let (process, mappings) = (Process::current(), Arc::default());
+        Ok(Self {
+            process,
+            queues: Queues::new(process, &mappings),
+            store: Store::open().map_err(|source| {
+                Error::new(
+                    Operation::Open,
+                    Detail::Driver { source, context: "the file behind physical memory".to_owned() },
+                )
+            })?,
+            spare: Spare::new(),
+            mappings,
+            log: DropLog::new(),
+            deferred: Deferred::new(),
+            instance: InstanceId::unique(),
+            kernel: device::kernel(),
+            accounts: devices.iter().map(|device| Account::new(device.total_memory)).collect(),
+            devices,
+            host_granularity: device::host_granularity(config)?,
+            peers: config.peers,
+            unmaps_runs: config.unmaps_runs,
+        })
+    }
+
+    /// The account of a device, in the process that opened the backend.
+    pub(crate) fn account(&self, operation: Operation, device: DeviceId) -> Result<&Arc<Account>> {
+        self.process.check(operation)?;
+        let count = self.devices.len() as u32;
+        self.accounts.get(device.0 as usize).ok_or_else(|| {
+            Error::new(operation, Detail::NoSuchDevice { device, vendor: Vendor::Host, count })
+        })
+    }
+
+    /// Waits for what is on a device's default stream, where its copies, fills and kernels are that a caller waits for.
+    pub(crate) fn after_default_stream(&self, operation: Operation, device: DeviceId) -> Result<()> {
+        self.account(operation, device)?;
+        self.queues.wait_for_default(operation, device)
+    }
+
+    pub(crate) const fn has_peers(&self) -> bool {
+        self.peers
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if self.process.is_this() {
+            // There is nobody left to tell of a failure, and a few pages without use are all that would stay.
+            let _ = self.spare.release();
+        }
+    }
+}
