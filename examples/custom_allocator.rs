@@ -4,11 +4,10 @@
 //! ```text
 //! cargo run --example custom_allocator
 //! ```
-#![allow(unsafe_code)] // copies from address to address
 
 use bytemuck::Pod;
 use gpu_vmm::pool::{Block, Pool};
-use gpu_vmm::{Address, AnyBackend, Backend, Bytes, DeviceId, Result, Stream};
+use gpu_vmm::{Address, AnyBackend, Backend, Bytes, DeviceId, OffsetRange, Result};
 use std::marker::PhantomData;
 
 const DEVICE: DeviceId = DeviceId(0);
@@ -20,7 +19,7 @@ fn main() -> Result<()> {
     let pool = Pool::builder(&backend).device(DEVICE).build()?.tagged("vectors")?;
 
     // A thousand lists of different lengths, which grow by turns.
-    let mut lists: Vec<PoolVec<u32, _>> = (0..1000).map(|_| PoolVec::new(&backend, &pool)).collect();
+    let mut lists: Vec<PoolVec<u32, _>> = (0..1000).map(|_| PoolVec::new(&pool)).collect();
     for round in 0..3 {
         for (number, list) in (0u32..).zip(&mut lists) {
             list.extend_from_slice(&vec![number; number as usize % 100 + round])?;
@@ -49,7 +48,6 @@ fn main() -> Result<()> {
 
 /// A vector in a pool's memory. It moves when it grows, as `Vec` does.
 struct PoolVec<T, B: Backend> {
-    backend: B,
     pool: Pool<B>,
     /// None before anything is in it.
     block: Option<Block<B>>,
@@ -58,8 +56,8 @@ struct PoolVec<T, B: Backend> {
 }
 
 impl<T: Pod, B: Backend> PoolVec<T, B> {
-    fn new(backend: &B, pool: &Pool<B>) -> Self {
-        Self { backend: backend.clone(), pool: pool.clone(), block: None, length: 0, of: PhantomData }
+    fn new(pool: &Pool<B>) -> Self {
+        Self { pool: pool.clone(), block: None, length: 0, of: PhantomData }
     }
 
     fn address(&self) -> Option<Address> {
@@ -80,18 +78,18 @@ impl<T: Pod, B: Backend> PoolVec<T, B> {
         if needed > self.capacity() {
             self.move_to(needed.max(self.capacity() + self.capacity()))?;
         }
-        let Some(at) = self.address() else { return Ok(()) };
-        // SAFETY: the block is live and has room for them behind what is there.
-        unsafe { self.backend.copy_from_host(DEVICE, at + self.bytes(), bytes) }?;
+        let end = self.bytes();
+        if let Some(block) = &mut self.block {
+            block.write(end, bytes)?;
+        }
         self.length += values.len();
         Ok(())
     }
 
     fn move_to(&mut self, capacity: Bytes) -> Result<()> {
-        let block = self.pool.alloc(capacity, Bytes(align_of::<T>() as u64), Stream::DEFAULT)?;
-        if let Some(at) = self.address() {
-            // SAFETY: both blocks are live, and have so many bytes.
-            unsafe { self.backend.copy(DEVICE, block.address(), at, self.bytes()) }?;
+        let mut block = self.pool.request(capacity).alignment(Bytes(align_of::<T>() as u64)).alloc()?;
+        if let Some(full) = &self.block {
+            block.copy_from(Bytes::ZERO, full, OffsetRange { offset: Bytes::ZERO, length: self.bytes() })?;
         }
         self.block = Some(block); // the old one is free for the next list
         Ok(())
@@ -99,9 +97,8 @@ impl<T: Pod, B: Backend> PoolVec<T, B> {
 
     fn to_vec(&self) -> Result<Vec<T>> {
         let mut values = vec![T::zeroed(); self.length];
-        if let Some(at) = self.address() {
-            // SAFETY: the block is live, and so many bytes of it have been written.
-            unsafe { self.backend.copy_to_host(DEVICE, bytemuck::cast_slice_mut(&mut values), at) }?;
+        if let Some(block) = &self.block {
+            block.read(Bytes::ZERO, bytemuck::cast_slice_mut(&mut values))?;
         }
         Ok(values)
     }

@@ -6,10 +6,9 @@
 //! ```text
 //! cargo run --release --example kv_cache
 //! ```
-#![allow(unsafe_code)] // copies from address to address
 
 use gpu_vmm::pool::{Block, Pool};
-use gpu_vmm::{Address, AnyBackend, Backend, Bytes, DeviceId, Result, Stream};
+use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, OffsetRange, Result};
 
 const DEVICE: DeviceId = DeviceId(0);
 /// What one token takes: keys and values of 12 layers with 768 numbers of two bytes each.
@@ -33,16 +32,16 @@ fn main() -> Result<()> {
         let mut still = Vec::new();
         for mut cache in running {
             if cache.tokens >= cache.request.length {
-                cache.check(&backend)?;
+                cache.check()?;
             } else {
-                cache.grow(&backend, &pool)?;
+                cache.grow(&pool)?;
                 still.push(cache);
             }
         }
         running = still;
         while running.len() < AT_A_TIME {
             let Some(request) = arriving.next() else { break };
-            running.push(Cache::new(&backend, &pool, request)?);
+            running.push(Cache::new(&pool, request)?);
         }
         if running.is_empty() {
             break;
@@ -50,7 +49,7 @@ fn main() -> Result<()> {
     }
 
     let account = pool.stats();
-    let naive = Bytes(TOKEN.0 * LONGEST * AT_A_TIME as u64);
+    let naive = TOKEN * LONGEST * AT_A_TIME as u64;
     let held = Bytes(account.peak_held);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     println!("{REQUESTS} requests, {AT_A_TIME} at a time, of at most {LONGEST} tokens with {TOKEN} each");
@@ -94,26 +93,21 @@ struct Cache<B: Backend> {
 }
 
 impl<B: Backend> Cache<B> {
-    fn new(backend: &B, pool: &Pool<B>, request: Request) -> Result<Self> {
-        let block = pool.alloc(Bytes(STEP * TOKEN.0), Bytes(256), Stream::DEFAULT)?;
-        let cache = Self { request, block, tokens: STEP };
-        cache.write(backend, 0)?;
+    fn new(pool: &Pool<B>, request: Request) -> Result<Self> {
+        let mut cache = Self { request, block: pool.alloc(TOKEN * STEP)?, tokens: STEP };
+        cache.write(0)?;
         Ok(cache)
     }
 
-    /// A longer block takes the place of the one that is full, which is at once free for whoever asks next.
-    fn grow(&mut self, backend: &B, pool: &Pool<B>) -> Result<()> {
+    /// A longer block takes the place of the one that is full, which the pool can hand out again at once.
+    fn grow(&mut self, pool: &Pool<B>) -> Result<()> {
         let tokens = self.tokens + STEP;
-        let longer = pool.alloc(Bytes(tokens * TOKEN.0), Bytes(256), Stream::DEFAULT)?;
-        // SAFETY: both blocks are live, and the old one has so many bytes.
-        unsafe { backend.copy(DEVICE, longer.address(), self.block.address(), self.block.size()) }?;
+        let mut longer = pool.alloc(TOKEN * tokens)?;
+        let all = OffsetRange { offset: Bytes::ZERO, length: self.block.size() };
+        longer.copy_from(Bytes::ZERO, &self.block, all)?;
         self.block = longer;
         let before = std::mem::replace(&mut self.tokens, tokens);
-        self.write(backend, before)
-    }
-
-    fn at(&self, token: u64) -> Address {
-        self.block.address() + Bytes(token * TOKEN.0)
+        self.write(before)
     }
 
     /// What each token has: the number of the request, and its own.
@@ -121,21 +115,16 @@ impl<B: Backend> Cache<B> {
         (u128::from(self.request.number) << 64 | u128::from(token)).to_le_bytes()
     }
 
-    /// The keys and values of the tokens from this one on; here, the first bytes of each.
-    fn write(&self, backend: &B, from: u64) -> Result<()> {
-        for token in from..self.tokens {
-            // SAFETY: the block is live and has room for the token.
-            unsafe { backend.copy_from_host(DEVICE, self.at(token), &self.mark(token)) }?;
-        }
-        Ok(())
+    /// Writes the keys and values of the tokens from this one on; here, the first bytes of each.
+    fn write(&mut self, from: u64) -> Result<()> {
+        (from..self.tokens).try_for_each(|token| self.block.write(TOKEN * token, &self.mark(token)))
     }
 
-    /// All of it is still there, and nobody else's.
-    fn check(&self, backend: &B) -> Result<()> {
+    /// All of it is still there, and no other request's.
+    fn check(&self) -> Result<()> {
         for token in 0..self.tokens {
             let mut mark = [0; 16];
-            // SAFETY: the block is live and has the token.
-            unsafe { backend.copy_to_host(DEVICE, &mut mark, self.at(token)) }?;
+            self.block.read(TOKEN * token, &mut mark)?;
             assert_eq!(mark, self.mark(token), "token {token} of request {}", self.request.number);
         }
         Ok(())

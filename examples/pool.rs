@@ -37,7 +37,7 @@ fn alloc_and_free<B: Backend>(pool: &Pool<B>) -> Result<()> {
     let sizes = [Bytes(1000), Bytes::kib(48), Bytes::mib(3), Bytes::mib(100)];
     let mut blocks = Vec::new();
     for size in sizes {
-        let block = pool.alloc(size, ANY, Stream::DEFAULT)?;
+        let block = pool.alloc(size)?;
         println!("{size} at {}", block.address());
         assert!(block.address().is_aligned_to(ANY));
         blocks.push(block);
@@ -58,7 +58,7 @@ fn alloc_and_free<B: Backend>(pool: &Pool<B>) -> Result<()> {
     // The same again asks the driver for nothing.
     blocks.clear();
     let before = pool.stats().driver_calls;
-    let again = pool.alloc(Bytes::mib(100), ANY, Stream::DEFAULT)?;
+    let again = pool.alloc(Bytes::mib(100))?;
     assert_eq!(pool.stats().driver_calls, before);
     println!("{} again, at {}, without a call of the driver", again.size(), again.address());
 
@@ -70,7 +70,7 @@ fn alloc_and_free<B: Backend>(pool: &Pool<B>) -> Result<()> {
 /// A block that a second stream uses too is not given out before that stream is done with it.
 fn another_stream(backend: &AnyBackend, pool: &Pool<AnyBackend>) -> Result<()> {
     let size = Bytes::mib(16);
-    let mut block = pool.alloc(size, ANY, Stream::DEFAULT)?;
+    let mut block = pool.alloc(size)?;
     let address = block.address();
     // Some work on a stream of its own; a program has kernels there.
     // SAFETY: the block is mapped and the device's, and is given out again when this work is done and not before.
@@ -86,7 +86,7 @@ fn another_stream(backend: &AnyBackend, pool: &Pool<AnyBackend>) -> Result<()> {
     block.record_use(stream)?;
     drop(block); // at once; nobody waits
 
-    let next = pool.alloc(size, ANY, Stream::DEFAULT)?;
+    let next = pool.alloc(size)?;
     if work.is_done()? {
         println!("the work was done before its block was freed");
     } else {
@@ -99,7 +99,7 @@ fn another_stream(backend: &AnyBackend, pool: &Pool<AnyBackend>) -> Result<()> {
 
 /// Mistakes are errors, and nothing has changed.
 fn what_does_not_work<B: Backend>(pool: &Pool<B>) -> Result<()> {
-    let address = pool.keep(pool.alloc(Bytes::mib(1), ANY, Stream::DEFAULT)?)?;
+    let address = pool.keep(pool.alloc(Bytes::mib(1))?)?;
     pool.free_at(address)?;
     for (what, address) in [("a block twice", address), ("what is no block's", address + Bytes(8))] {
         match pool.free_at(address) {
@@ -107,7 +107,7 @@ fn what_does_not_work<B: Backend>(pool: &Pool<B>) -> Result<()> {
             Ok(()) => unreachable!("{what} was freed"),
         }
     }
-    match pool.alloc(Bytes::gib(1), ANY, Stream::DEFAULT) {
+    match pool.alloc(Bytes::gib(1)) {
         Err(error) if error.is_out_of_memory() => println!("more than the budget: {error}"),
         other => unreachable!("more than the budget: {other:?}"),
     }

@@ -23,14 +23,27 @@ impl AnyBackend {
         Vendor::Host,
     ];
 
-    /// Opens one vendor's backend.
+    /// The environment variable that names the backend for [`AnyBackend::open_best`]: `cuda`, `hip` or `host`.
+    pub const VARIABLE: &str = "GPU_VMM_BACKEND";
+
+    /// Opens the backend of a vendor, which is given as a [`Vendor`] or by its name.
+    ///
+    /// ```
+    /// # #[cfg(feature = "host")] {
+    /// use gpu_vmm::{AnyBackend, Backend, Vendor};
+    ///
+    /// assert_eq!(AnyBackend::open("host")?.vendor(), Vendor::Host);
+    /// assert_eq!(AnyBackend::open(Vendor::Host)?.vendor(), Vendor::Host);
+    /// # }
+    /// # Ok::<(), gpu_vmm::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
     /// [`Detail::LibraryNotFound`], [`Detail::LibraryRefused`], [`Detail::NoDevice`] with the reason;
-    /// [`Detail::Unsupported`] for a vendor that is not built in.
-    pub fn open(vendor: Vendor) -> Result<Self> {
-        match vendor {
+    /// [`Detail::Unsupported`] for a vendor that is not built in, and for a name that no vendor has.
+    pub fn open(vendor: impl TryInto<Vendor, Error: Into<Error>>) -> Result<Self> {
+        match vendor.try_into().map_err(Into::into)? {
             #[cfg(feature = "cuda")]
             Vendor::Cuda => gpu_vmm_cuda::CudaBackend::open().map(Self::Cuda),
             #[cfg(feature = "hip")]
@@ -52,13 +65,34 @@ impl AnyBackend {
         Self::BUILT_IN.iter().map(|vendor| Found { vendor: *vendor, backend: Self::open(*vendor) }).collect()
     }
 
-    /// Opens the best backend that has a usable device: the one whose library the process has loaded already, such as HIP's
-    /// where a PyTorch for ROCm runs, another GPU's, or else host memory.
+    /// Returns the vendor that the environment variable [`GPU_VMM_BACKEND`](Self::VARIABLE) names, if it is set.
     ///
     /// # Errors
     ///
-    /// The last vendor's error where none could be opened.
+    /// [`Detail::Unsupported`] for a name that no vendor has.
+    pub fn preferred() -> Result<Option<Vendor>> {
+        let Some(name) = std::env::var_os(Self::VARIABLE).filter(|name| !name.is_empty()) else {
+            return Ok(None);
+        };
+        let name = name.to_string_lossy();
+        name.parse().map(Some).map_err(|_: Error| {
+            let reason = format!("{} is {name:?}; set it to cuda, hip or host", Self::VARIABLE);
+            Error::new(Operation::Open, Detail::Unsupported { reason })
+        })
+    }
+
+    /// Opens the backend that the environment variable [`GPU_VMM_BACKEND`](Self::VARIABLE) names. If it is not set, opens the
+    /// best backend that has a usable device: the one whose library the process has loaded already, such as HIP's in a
+    /// process with PyTorch for ROCm, then any GPU's, then host memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`AnyBackend::open`] for the backend that the variable names; if it is not set and no backend could be
+    /// opened, the error of the last one.
     pub fn open_best() -> Result<Self> {
+        if let Some(vendor) = Self::preferred()? {
+            return Self::open(vendor);
+        }
         let mut answer = Err(Error::new(
             Operation::Open,
             Detail::Unsupported {

@@ -115,7 +115,10 @@ fn find(names: &[OsString]) -> Result<(ManuallyDrop<Library>, String)> {
             Err(error) => tried.push(LoadAttempt { library, answer: text(&error) }),
         }
     }
-    Err(Error::new(Operation::Open, Detail::LibraryNotFound { vendor: Vendor::Cuda, what: WHAT, tried }))
+    Err(Error::new(
+        Operation::Open,
+        Detail::LibraryNotFound { vendor: Vendor::Cuda, what: WHAT, variable: VARIABLE, tried },
+    ))
 }
 
 fn start(library: ManuallyDrop<Library>, name: String) -> Result<Loaded> {

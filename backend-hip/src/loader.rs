@@ -140,7 +140,12 @@ pub(crate) fn load() -> Result<Loaded> {
     let (library, name) = search(&mut tried).ok_or_else(|| {
         Error::new(
             Operation::Open,
-            Detail::LibraryNotFound { vendor: Vendor::Hip, what: "AMD's HIP runtime, 6.1 or later", tried },
+            Detail::LibraryNotFound {
+                vendor: Vendor::Hip,
+                what: "AMD's HIP runtime, 6.1 or later",
+                variable: OVERRIDE,
+                tried,
+            },
         )
     })?;
     let refuse = |reason| {

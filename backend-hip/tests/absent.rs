@@ -26,7 +26,7 @@ fn a_missing_file_is_named() -> Result<Completion, Failed> {
     assert_eq!(tried.len(), 1, "what is named explicitly is all that is tried: {tried:?}");
     assert_eq!(tried[0].library, path);
     assert!(tried[0].answer.contains("No such file"), "the loader's own words: {}", tried[0].answer);
-    assert!(error.to_string().contains(path), "{error}");
+    assert!(error.to_string().contains(path) && error.to_string().contains("GPU_VMM_HIP_LIBRARY"), "{error}");
     Ok(Completion::Completed)
 }
 

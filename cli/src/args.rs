@@ -276,7 +276,7 @@ pub(crate) struct GrowArguments {
 
 #[derive(Args, Debug)]
 pub(crate) struct ConformanceArguments {
-    /// Whose driver; `any` is a GPU's where there is one, else host memory; `all` is every one that can be had
+    /// Whose driver; `any` is the one that GPU_VMM_BACKEND names, else a GPU's, else host memory; `all` is every one that can be had
     #[arg(long, value_enum, default_value_t)]
     pub(crate) backend: TargetChoice,
     /// The device's ordinal in its backend [default: the first that is usable]
@@ -342,7 +342,7 @@ pub(crate) enum Format {
 /// On what the work is done.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct On {
-    /// Whose driver; `any` is a GPU's where there is one, else host memory
+    /// Whose driver; `any` is the one that GPU_VMM_BACKEND names, else a GPU's, else host memory
     #[arg(long, value_enum, default_value_t)]
     pub(crate) backend: BackendChoice,
     /// The device's ordinal in its backend [default: the first that is usable]

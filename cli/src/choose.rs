@@ -8,7 +8,11 @@ use gpu_vmm_testkit::short;
 
 /// Opens the backend that is asked for; with `any` it is the best that has a usable device.
 pub(crate) fn backend(choice: BackendChoice) -> Answer<AnyBackend> {
-    match choice.vendor() {
+    let named = match choice.vendor() {
+        None => AnyBackend::preferred()?,
+        named => named,
+    };
+    match named {
         Some(vendor) => Ok(AnyBackend::open(vendor)?),
         None => best(|vendor| AnyBackend::open(vendor).map_err(|error| short(&error)).and_then(usable)),
     }

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use crate::Fence;
+use crate::piece::Piece;
 use crate::shared::Inner;
 use crate::stream_order::StreamIndex;
 use crate::thread_cache::body::Ready;
@@ -90,6 +91,10 @@ impl<B: Backend> Block<B> {
         }
     }
 
+    pub(crate) fn piece(&self) -> &Piece {
+        &self.body.piece
+    }
+
     /// What it is a block of.
     pub(crate) fn inner(&self) -> &Arc<Inner<B>> {
         &self.body.thread_cache.inner
@@ -124,8 +129,8 @@ impl<B: Backend> Drop for Block<B> {
 pub struct BlockInfo {
     /// The first address.
     pub base: Address,
-    /// How much it takes: what was asked for, rounded up.
-    pub size: Bytes,
+    /// How much it takes: what was asked for, rounded up. [`Block::capacity`] is the same.
+    pub capacity: Bytes,
     /// How far behind the first address the one lies that was asked about.
     pub offset: Bytes,
     /// Whose memory it is.

@@ -14,7 +14,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `pool`, `block`, `pool_stream`, `raw`, `kept_blocks` | what a user has |
+//! | `pool`, `request`, `block`, `data`, `pool_stream`, `raw`, `kept_blocks` | what a user has |
 //! | `builder`, `settings` | what a pool is told |
 //! | `owner`, `shared` | what ends with the pool, and what lives as long as a block |
 //! | `thread_cache`, `classes`, `piece` | what lies in front of threads |
@@ -40,6 +40,7 @@ mod builder;
 mod classes;
 mod collect;
 mod core;
+mod data;
 mod error;
 mod fence;
 mod frames;
@@ -54,6 +55,7 @@ mod pool_stream;
 mod premap;
 mod queries;
 mod raw;
+mod request;
 mod settings;
 mod shared;
 mod slabs;
@@ -78,6 +80,7 @@ pub use error::{OutOf, PoolError};
 pub use fence::Fence;
 pub use pool::Pool;
 pub use pool_stream::PoolStream;
+pub use request::BlockRequest;
 pub use snapshot::{
     BlockSnapshot, BlockState, FramesSnapshot, Moment, PagesSnapshot, PoolSnapshot, SpaceSnapshot,
 };

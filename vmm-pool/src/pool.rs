@@ -51,6 +51,9 @@ impl<B: Backend> Clone for Pool<B> {
 
 const OPERATION: Operation = Operation::Allocate;
 
+/// What addresses are a multiple of, whatever was asked for.
+pub(crate) const DEFAULT_ALIGNMENT: Bytes = Bytes(256);
+
 /// What a caller asks for, with the thread cache of its thread.
 #[derive(Debug)]
 struct Asked<'a, B: Backend> {
@@ -86,25 +89,27 @@ impl<B: Backend> Pool<B> {
         Ok(Self { owner: Arc::clone(&self.owner), tag })
     }
 
-    /// Allocates. The first address is a multiple of `alignment`, a power of two, and of 256 in any case.
-    ///
-    /// Memory that was freed on the stream may be handed out while earlier work of the stream still uses it, since the
-    /// device does one after the other. To a stream that captures, only memory is given that nothing uses any more, as the
-    /// graph may be launched on any stream; a block that a graph uses must stay until the graph is not launched any more.
-    ///
-    /// The stream must exist for as long as the process runs. Streams that end are [registered](Pool::register_stream) or
-    /// [forgotten](Pool::forget_stream).
+    /// Allocates a block for the default stream, with an address that is a multiple of 256. [`request`](Pool::request) asks for
+    /// another stream, alignment or tag.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`](Detail::Unsupported) for the [per-thread default stream](Stream::is_per_thread);
-    /// [`OutOfMemory`](crate::PoolError::OutOfMemory), [`OutOfAddresses`](crate::PoolError::OutOfAddresses),
-    /// [`Suspended`](crate::PoolError::Suspended); or of the core:
-    /// [`ZeroSize`](Detail::ZeroSize), [`BadAlignment`](Detail::BadAlignment), [`ExceedsDevice`](Detail::ExceedsDevice), or
-    /// what the driver answers. Then the pool is as before.
+    /// Those of [`BlockRequest::alloc`](crate::BlockRequest::alloc).
     #[track_caller]
     #[inline]
-    pub fn alloc(&self, size: Bytes, alignment: Bytes, stream: Stream<'static>) -> Result<Block<B>> {
+    pub fn alloc(&self, size: Bytes) -> Result<Block<B>> {
+        self.alloc_as(size, DEFAULT_ALIGNMENT, Stream::DEFAULT)
+    }
+
+    /// As [`BlockRequest::alloc`](crate::BlockRequest::alloc).
+    #[track_caller]
+    #[inline]
+    pub(crate) fn alloc_as(
+        &self,
+        size: Bytes,
+        alignment: Bytes,
+        stream: Stream<'static>,
+    ) -> Result<Block<B>> {
         let thread_cache = self.owner.thread_cache(of_this_thread());
         let class = fit(size.0, alignment.0);
         let is_here = self.owner.inner.process.is_this();

@@ -82,7 +82,7 @@ impl<B: Backend> PoolStream<B> {
     #[track_caller]
     #[inline]
     pub fn alloc(&self, size: Bytes, alignment: Bytes) -> Result<Block<B>> {
-        self.pool.alloc(size, alignment, self.stream)
+        self.pool.request(size).alignment(alignment).stream(self.stream).alloc()
     }
 
     /// Notes that work on this stream uses a block: [`Block::record_use`].

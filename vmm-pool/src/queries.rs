@@ -126,7 +126,7 @@ impl<B: Backend> Core<B> {
         }
         Some(BlockInfo {
             base: Address(base),
-            size: Bytes(size),
+            capacity: Bytes(size),
             offset: Bytes(address.0 - base),
             device: self.settings.device,
             stream: self.streams.stream(seen.stream),

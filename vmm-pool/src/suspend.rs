@@ -10,6 +10,7 @@ use crate::tags::Tag;
 use crate::trace::span;
 use crate::{Pool, PoolError};
 use gpu_vmm_core::{Backend, BackingStore, Bytes, Detail, Error, Operation, RegionState, Result, WaitFor};
+use gpu_vmm_sync::PoisonError;
 use gpu_vmm_sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -32,6 +33,8 @@ impl<B: Backend> Pool<B> {
         span!("suspend", tag = tag);
         let tag = self.tag_named(operation, tag)?;
         tag.suspended.store(true, Ordering::Release);
+        // Copies that began before are done when this has the lock; later ones see that the tag is suspended.
+        drop(tag.copies.write().unwrap_or_else(PoisonError::into_inner));
         let result = self.suspend_now(operation, &tag, store, done);
         let core = self.owner.inner.core(operation)?;
         // Another thread may have resumed it meanwhile, or failed to suspend it.

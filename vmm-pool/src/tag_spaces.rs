@@ -1,13 +1,25 @@
 //! The addresses of each tag.
 
 use crate::core::{Core, Request, Shortage};
+use crate::piece::{Origin, Piece};
 use crate::space::Space;
+use crate::tags::Tag;
 use gpu_vmm_core::{Backend, Bytes, Detail, Error, ErrorKind, Operation, Region};
+use gpu_vmm_sync::Arc;
 use gpu_vmm_sync::atomic::Ordering;
 
 impl<B: Backend> Core<B> {
     pub(crate) fn check_active(&self, tag: u16) -> Result<(), Shortage> {
         if self.tags.get(tag).suspended.load(Ordering::Acquire) { Err(Shortage::Suspended) } else { Ok(()) }
+    }
+
+    /// The tag of a piece that is not free.
+    pub(crate) fn tag_of(&self, piece: &Piece) -> &Arc<Tag> {
+        let space = match piece.origin {
+            Origin::Slot(slab, _) => self.slabs.get(slab).space,
+            Origin::Range(space, _) => space,
+        };
+        self.tags.get(self.spaces[usize::from(space)].tag)
     }
 
     /// The space in which a request is served.

@@ -2,7 +2,7 @@
 
 use gpu_vmm_core::{Detail, Error, Operation};
 use gpu_vmm_sync::atomic::AtomicBool;
-use gpu_vmm_sync::{Arc, OnceLock};
+use gpu_vmm_sync::{Arc, OnceLock, RwLock};
 
 /// What all views of a tag have in common.
 #[derive(Debug)]
@@ -12,6 +12,8 @@ pub(crate) struct Tag {
     /// True where its memory is elsewhere, or about to be. What holds is said under the core's lock; thread caches look at it
     /// under theirs.
     pub(crate) suspended: AtomicBool,
+    /// Held to read by copies of its blocks' bytes, and to write by a suspension that waits for those.
+    pub(crate) copies: RwLock<()>,
     /// The number of the space of its large blocks, when there is one.
     pub(crate) large: OnceLock<u16>,
 }
@@ -43,7 +45,7 @@ impl Tags {
             )
         })?;
         let (suspended, large) = (AtomicBool::new(false), OnceLock::new());
-        let tag = Arc::new(Tag { index, name: name.into(), suspended, large });
+        let tag = Arc::new(Tag { index, name: name.into(), suspended, copies: RwLock::new(()), large });
         self.list.push(Own { tag: Arc::clone(&tag), spaces: [None; 2] });
         Ok(tag)
     }

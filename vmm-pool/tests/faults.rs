@@ -31,7 +31,7 @@ impl Program {
     /// A block, with contents of its own, if there is one to be had.
     fn alloc(&mut self, pages: u64, stream: usize) -> bool {
         let pool = if pages.is_multiple_of(2) { self.pool.clone() } else { self.pool.tagged("odd").unwrap() };
-        let Ok(block) = pool.alloc(Bytes(PAGE.0 * pages), Bytes(256), self.streams[stream]) else {
+        let Ok(block) = pool.request(Bytes(PAGE.0 * pages)).stream(self.streams[stream]).alloc() else {
             return false;
         };
         self.next += 1;

@@ -20,7 +20,7 @@ fn pool(backend: &HostBackend) -> Pool<HostBackend> {
 
 /// Frees a block of a size, and tells where it was.
 fn freed(pool: &Pool<HostBackend>, size: Bytes) -> Address {
-    pool.alloc(size, A, S).unwrap().address()
+    pool.request(size).alignment(A).stream(S).alloc().unwrap().address()
 }
 
 #[test]
@@ -31,13 +31,16 @@ fn it_serves_what_is_just_as_large() {
     let before = pool.stats().driver_calls;
     // Asking for the account has it put into the books: once from there, and once from beside them.
     for size in [SIZE, SIZE - Bytes(511), SIZE - Bytes(7)] {
-        let block = pool.alloc(size, A, S).unwrap();
+        let block = pool.request(size).alignment(A).stream(S).alloc().unwrap();
         assert_eq!((block.address(), block.size(), block.capacity()), (address, size, SIZE));
     }
     assert_eq!(pool.stats().driver_calls, before);
     // Half of it is found in it, and the other half beside that.
     let half = Bytes(SIZE.0 / 2);
-    let (one, other) = (pool.alloc(half, A, S).unwrap(), pool.alloc(half, A, S).unwrap());
+    let (one, other) = (
+        pool.request(half).alignment(A).stream(S).alloc().unwrap(),
+        pool.request(half).alignment(A).stream(S).alloc().unwrap(),
+    );
     assert_eq!((one.address(), other.address()), (address, address + half));
     assert_eq!(pool.stats().held, SIZE.0);
 }
@@ -53,7 +56,10 @@ fn it_is_free_memory_like_all_other() {
     assert_eq!((account.kept, account.held, account.live, account.peak_live), (SIZE.0, SIZE.0, 0, SIZE.0));
     // Another thread, another size, and all memory that there is.
     freed(&pool, SIZE);
-    let all = std::thread::scope(|scope| scope.spawn(|| pool.alloc(Bytes::mib(64), A, S)).join()).unwrap();
+    let all = std::thread::scope(|scope| {
+        scope.spawn(|| pool.request(Bytes::mib(64)).alignment(A).stream(S).alloc()).join()
+    })
+    .unwrap();
     drop(all.unwrap());
     assert_eq!(pool.stats().peak_live, Bytes::mib(64).0);
     assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes::mib(64));
@@ -63,13 +69,13 @@ fn it_is_free_memory_like_all_other() {
 fn alignment_is_kept() {
     let backend = host();
     let pool = pool(&backend);
-    let before = pool.alloc(SIZE, A, S).unwrap();
-    let uneven = pool.alloc(SIZE + Bytes(512), A, S).unwrap();
+    let before = pool.request(SIZE).alignment(A).stream(S).alloc().unwrap();
+    let uneven = pool.request(SIZE + Bytes(512)).alignment(A).stream(S).alloc().unwrap();
     drop((uneven, before));
-    let odd = pool.alloc(SIZE + Bytes(512), A, S).unwrap();
+    let odd = pool.request(SIZE + Bytes(512)).alignment(A).stream(S).alloc().unwrap();
     let address = freed(&pool, SIZE);
     assert!(!address.is_aligned_to(SIZE), "{address:?} tells nothing");
-    assert!(pool.alloc(SIZE, SIZE, S).unwrap().address().is_aligned_to(SIZE));
+    assert!(pool.request(SIZE).alignment(SIZE).stream(S).alloc().unwrap().address().is_aligned_to(SIZE));
     drop(odd);
 }
 
@@ -78,19 +84,19 @@ fn a_tag_gets_only_its_own_and_none_while_it_is_suspended() {
     let backend = host();
     let pool = pool(&backend);
     let other = pool.tagged("other").unwrap();
-    let held = other.alloc(SIZE, A, S).unwrap();
+    let held = other.request(SIZE).alignment(A).stream(S).alloc().unwrap();
     let address = freed(&pool, SIZE);
-    let block = other.alloc(SIZE, A, S).unwrap();
+    let block = other.request(SIZE).alignment(A).stream(S).alloc().unwrap();
     assert_ne!(block.address(), address);
     assert_eq!(&*pool.find(block.address()).unwrap().tag, "other");
 
     let store = BackingStore::pinned(&backend, Bytes::mib(16)).unwrap();
     pool.suspend("other", &store, WaitFor::all_devices()).unwrap();
     drop(block);
-    let refused = other.alloc(SIZE, A, S).unwrap_err();
+    let refused = other.request(SIZE).alignment(A).stream(S).alloc().unwrap_err();
     assert!(matches!(refused.extension(), Some(PoolError::Suspended { .. })), "{refused}");
     pool.resume("other").unwrap();
-    drop((held, other.alloc(SIZE, A, S).unwrap()));
+    drop((held, other.request(SIZE).alignment(A).stream(S).alloc().unwrap()));
 }
 
 #[test]
@@ -113,7 +119,8 @@ fn threads_never_have_it_at_the_same_time() {
             let (pool, owners) = (&pool, &owners);
             scope.spawn(move || {
                 for round in 0..3000 {
-                    let block = pool.alloc(Bytes(SIZE.0 << (round % 2)), A, S).unwrap();
+                    let block =
+                        pool.request(Bytes(SIZE.0 << (round % 2))).alignment(A).stream(S).alloc().unwrap();
                     let pages =
                         (block.address().0 - base) >> 21..(block.address().0 + block.size().0 - base) >> 21;
                     for page in pages.clone() {

@@ -46,16 +46,21 @@ fn a_fence_that_cannot_be_asked_stands_in_nobodys_way() {
         .build()
         .unwrap();
     let done = Arc::new(AtomicBool::new(false));
-    pool.alloc(Bytes::mib(16), A, S).unwrap().free_after(Arc::new(Mute(Arc::clone(&done))));
-    let block = pool.alloc(Bytes::mib(32), A, S).unwrap();
-    let error = pool.alloc(Bytes::mib(32), A, S).unwrap_err();
+    pool.request(Bytes::mib(16))
+        .alignment(A)
+        .stream(S)
+        .alloc()
+        .unwrap()
+        .free_after(Arc::new(Mute(Arc::clone(&done))));
+    let block = pool.request(Bytes::mib(32)).alignment(A).stream(S).alloc().unwrap();
+    let error = pool.request(Bytes::mib(32)).alignment(A).stream(S).alloc().unwrap_err();
     assert!(matches!(error.extension(), Some(PoolError::OutOfMemory { .. })), "{error}");
     assert!(called.load(Ordering::Relaxed));
     pool.trim(Bytes::ZERO).unwrap();
     assert_eq!(pool.stats().pending, Bytes::mib(16).0);
     drop(block);
     done.store(true, Ordering::Relaxed);
-    pool.alloc(Bytes::mib(64), A, S).unwrap();
+    pool.request(Bytes::mib(64)).alignment(A).stream(S).alloc().unwrap();
 }
 
 #[test]
@@ -63,7 +68,12 @@ fn memory_of_a_fence_that_is_not_done_outlives_the_pool() {
     let backend = host(Bytes::mib(64));
     let done = Arc::new(AtomicBool::new(false));
     let pool = Pool::builder(&backend).build().unwrap();
-    pool.alloc(Bytes::mib(16), A, S).unwrap().free_after(Arc::new(Mute(Arc::clone(&done))));
+    pool.request(Bytes::mib(16))
+        .alignment(A)
+        .stream(S)
+        .alloc()
+        .unwrap()
+        .free_after(Arc::new(Mute(Arc::clone(&done))));
     drop(pool);
     assert_eq!(backend.live().handles, 8, "what may still be used was given back");
     assert!(backend.drop_log().take_last().is_some());
@@ -81,7 +91,12 @@ fn memory_of_a_fence_that_is_not_done_outlives_the_pool() {
     }
     let backend = host(Bytes::mib(64));
     let pool = Pool::builder(&backend).build().unwrap();
-    pool.alloc(Bytes::mib(16), A, S).unwrap().free_after(Arc::new(Late(AtomicBool::new(false))));
+    pool.request(Bytes::mib(16))
+        .alignment(A)
+        .stream(S)
+        .alloc()
+        .unwrap()
+        .free_after(Arc::new(Late(AtomicBool::new(false))));
     drop(pool);
     assert_eq!(backend.live().handles, 0);
 }
@@ -90,10 +105,10 @@ fn memory_of_a_fence_that_is_not_done_outlives_the_pool() {
 fn what_the_budget_does_not_have_is_refused_before_anything_is_created() {
     let backend = host(Bytes::mib(256));
     let pool = Pool::builder(&backend).budget(Bytes::mib(32)).build().unwrap();
-    let block = pool.alloc(Bytes::mib(8), A, S).unwrap();
+    let block = pool.request(Bytes::mib(8)).alignment(A).stream(S).alloc().unwrap();
     let before = pool.stats();
     for size in [Bytes::mib(64), Bytes::mib(26)] {
-        let error = pool.alloc(size, A, S).unwrap_err();
+        let error = pool.request(size).alignment(A).stream(S).alloc().unwrap_err();
         assert!(matches!(error.extension(), Some(PoolError::OutOfMemory { .. })), "{error}");
     }
     let after = pool.stats();
@@ -103,22 +118,22 @@ fn what_the_budget_does_not_have_is_refused_before_anything_is_created() {
         (before.held, before.peak_held, before.peak_live)
     );
     drop(block);
-    pool.alloc(Bytes::mib(32), A, S).unwrap();
+    pool.request(Bytes::mib(32)).alignment(A).stream(S).alloc().unwrap();
 }
 
 #[test]
 fn what_the_driver_does_not_have_leaves_the_pool_as_it_was() {
     let backend = host(Bytes::mib(64));
     let other = Pool::builder(&backend).build().unwrap();
-    let _theirs = other.alloc(Bytes::mib(32), A, S).unwrap();
+    let _theirs = other.request(Bytes::mib(32)).alignment(A).stream(S).alloc().unwrap();
     let pool = Pool::builder(&backend).build().unwrap();
-    let block = pool.alloc(Bytes::mib(8), A, S).unwrap();
+    let block = pool.request(Bytes::mib(8)).alignment(A).stream(S).alloc().unwrap();
     let before = pool.stats();
-    let error = pool.alloc(Bytes::mib(48), A, S).unwrap_err();
+    let error = pool.request(Bytes::mib(48)).alignment(A).stream(S).alloc().unwrap_err();
     assert!(matches!(error.extension(), Some(PoolError::OutOfMemory { .. })), "{error}");
     let after = pool.stats();
     assert_eq!((after.held, after.peak_live, after.kept), (before.held, before.peak_live, 0));
-    let _more = other.alloc(Bytes::mib(24), A, S).unwrap();
+    let _more = other.request(Bytes::mib(24)).alignment(A).stream(S).alloc().unwrap();
     drop(block);
 }
 
@@ -127,10 +142,10 @@ fn what_comes_back_stays_within_the_budget() {
     let backend = host(Bytes::mib(256));
     let pool = Pool::builder(&backend).budget(Bytes::mib(32)).build().unwrap();
     let asleep = pool.tagged("asleep").unwrap();
-    let _theirs = asleep.alloc(Bytes::mib(16), A, S).unwrap();
+    let _theirs = asleep.request(Bytes::mib(16)).alignment(A).stream(S).alloc().unwrap();
     let store = BackingStore::pinned(&backend, Bytes::mib(32)).unwrap();
     pool.suspend("asleep", &store, WaitFor::all_devices()).unwrap();
-    let mine = pool.alloc(Bytes::mib(32), A, S).unwrap();
+    let mine = pool.request(Bytes::mib(32)).alignment(A).stream(S).alloc().unwrap();
     let error = pool.resume("asleep").unwrap_err();
     assert!(
         matches!(error.extension(), Some(PoolError::OutOfMemory { .. }))
@@ -138,13 +153,13 @@ fn what_comes_back_stays_within_the_budget() {
         "{error}"
     );
     assert!(matches!(
-        asleep.alloc(A, A, S).as_ref().map_err(Error::extension),
+        asleep.request(A).alignment(A).stream(S).alloc().as_ref().map_err(Error::extension),
         Err(Some(PoolError::Suspended { .. }))
     ));
     drop(mine);
     assert_eq!(pool.resume("asleep").unwrap(), Bytes::mib(16));
     assert_eq!(pool.stats().held, Bytes::mib(32).0);
-    asleep.alloc(A, A, S).unwrap();
+    asleep.request(A).alignment(A).stream(S).alloc().unwrap();
 }
 
 /// What a callback frees may have to be waited for: that is done before the callback is asked for more.
@@ -180,10 +195,10 @@ fn what_the_program_frees_is_waited_for() {
         }
     }
     for _ in 0..4 {
-        let block = pool.alloc(Bytes::mib(16), A, S).unwrap();
+        let block = pool.request(Bytes::mib(16)).alignment(A).stream(S).alloc().unwrap();
         cache.lock().unwrap().push((block, Arc::default()));
     }
-    let _one = pool.alloc(Bytes::mib(16), A, S).unwrap();
+    let _one = pool.request(Bytes::mib(16)).alignment(A).stream(S).alloc().unwrap();
     assert_eq!(cache.lock().unwrap().len(), 3, "more was freed than was needed");
     cache.lock().unwrap().clear();
 }
@@ -192,9 +207,10 @@ fn what_the_program_frees_is_waited_for() {
 fn few_addresses_serve_small_and_large_blocks_and_several_tags() {
     let backend = host(Bytes::mib(256));
     let pool = Pool::builder(&backend).addresses(Bytes::mib(256)).build().unwrap();
-    let _small = pool.alloc(Bytes(100), A, S).unwrap();
-    let _large = pool.alloc(Bytes::mib(16), A, S).unwrap();
-    let _other = pool.tagged("other").unwrap().alloc(Bytes::mib(16), A, S).unwrap();
+    let _small = pool.request(Bytes(100)).alignment(A).stream(S).alloc().unwrap();
+    let _large = pool.request(Bytes::mib(16)).alignment(A).stream(S).alloc().unwrap();
+    let _other =
+        pool.tagged("other").unwrap().request(Bytes::mib(16)).alignment(A).stream(S).alloc().unwrap();
     assert!(pool.stats().reserved <= Bytes::mib(256).0);
 }
 
@@ -212,7 +228,10 @@ fn absurd_requests_are_refused() {
         (1, 0),
         (1, 3),
     ] {
-        assert!(pool.alloc(Bytes(size), Bytes(alignment), S).is_err(), "{size} at {alignment}");
+        assert!(
+            pool.request(Bytes(size)).alignment(Bytes(alignment)).stream(S).alloc().is_err(),
+            "{size} at {alignment}"
+        );
     }
     assert_eq!(pool.stats().held, 0);
 }
@@ -223,7 +242,7 @@ fn a_tag_is_suspended_by_several_threads() {
     let backend = host(Bytes::mib(64));
     let pool = Pool::builder(&backend).build().unwrap();
     let tagged = pool.tagged("one").unwrap();
-    let _block = tagged.alloc(Bytes::mib(4), A, S).unwrap();
+    let _block = tagged.request(Bytes::mib(4)).alignment(A).stream(S).alloc().unwrap();
     for _ in 0..200 {
         std::thread::scope(|scope| {
             for size in [Bytes::mib(8), Bytes(4096)] {
@@ -234,7 +253,7 @@ fn a_tag_is_suspended_by_several_threads() {
                 });
             }
         });
-        let error = tagged.alloc(A, A, S).unwrap_err();
+        let error = tagged.request(A).alignment(A).stream(S).alloc().unwrap_err();
         assert!(matches!(error.extension(), Some(PoolError::Suspended { .. })), "{error}");
         pool.resume("one").unwrap();
     }

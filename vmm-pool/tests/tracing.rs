@@ -68,22 +68,22 @@ fn a_subscriber_is_told() {
     let backend = HostConfig::new().memory(Bytes::mib(64)).open().unwrap();
     let pool = Pool::builder(&backend).budget(Bytes::mib(16)).build().unwrap();
     let (alignment, stream) = (Bytes(256), Stream::DEFAULT);
-    let block = pool.alloc(Bytes::mib(4), alignment, stream).unwrap();
+    let block = pool.request(Bytes::mib(4)).alignment(alignment).stream(stream).alloc().unwrap();
     let supply = ("supply".to_owned(), fields(&[("bytes", "4194304"), ("tag", "\"\"")]));
     let mapped = fields(&[("pages", "2"), ("from_elsewhere", "0"), ("created", "2")]);
     assert_eq!(told(), [supply, ("mapped".to_owned(), mapped)]);
 
     drop(block);
-    let _same = pool.alloc(Bytes::mib(4), alignment, stream).unwrap();
+    let _same = pool.request(Bytes::mib(4)).alignment(alignment).stream(stream).alloc().unwrap();
     assert!(told().is_empty(), "nothing had to be done");
-    drop(pool.alloc(Bytes::mib(12), alignment, stream).unwrap());
+    drop(pool.request(Bytes::mib(12)).alignment(alignment).stream(stream).alloc().unwrap());
     told();
     let tagged = pool.tagged("other").unwrap();
-    let other = tagged.alloc(Bytes::mib(4), alignment, stream).unwrap();
+    let other = tagged.request(Bytes::mib(4)).alignment(alignment).stream(stream).alloc().unwrap();
     let moved = fields(&[("pages", "2"), ("from_elsewhere", "2"), ("created", "0")]);
     assert_eq!(told()[1..], [("mapped".to_owned(), moved)]);
 
-    pool.alloc(Bytes::mib(32), alignment, stream).unwrap_err();
+    pool.request(Bytes::mib(32)).alignment(alignment).stream(stream).alloc().unwrap_err();
     let (name, short) = told().pop().unwrap();
     assert_eq!(
         (&*name, &*short["requested"], &*short["operation"]),

@@ -6,7 +6,7 @@ use loom as model;
 #[cfg(shuttle)]
 use shuttle as model;
 
-pub use model::sync::{Mutex, MutexGuard, atomic};
+pub use model::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic};
 
 use model::sync::Condvar;
 use std::cell::Cell;

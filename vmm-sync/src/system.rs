@@ -1,6 +1,6 @@
 //! What programs have: the standard library's, and spin's lock.
 
-pub use std::sync::{Mutex, MutexGuard, atomic};
+pub use std::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, atomic};
 pub use std::time::Instant;
 
 use std::thread::JoinHandle;

@@ -3,9 +3,7 @@
 use crate::Failed;
 use gpu_vmm::host::{HostBackend, HostConfig};
 use gpu_vmm::pool::{Block, Pool};
-use gpu_vmm::{
-    AnyBackend, Backend, Bytes, DeviceId, Operation, PhysicalMemory, Properties, Region, Stream, WaitFor,
-};
+use gpu_vmm::{AnyBackend, Backend, Bytes, DeviceId, Operation, PhysicalMemory, Properties, Region, WaitFor};
 use std::hint::black_box;
 
 pub(crate) type Work = Box<dyn FnMut() -> Result<(), Failed>>;
@@ -83,7 +81,7 @@ fn pool<B: Backend>(backend: &B) -> Result<Pool<B>, Failed> {
 /// Inlined, so that it costs all scenarios the same.
 #[inline(always)]
 fn alloc<B: Backend>(pool: &Pool<B>, size: Bytes) -> Result<Block<B>, Failed> {
-    Ok(pool.alloc(size, Bytes(256), Stream::DEFAULT)?)
+    Ok(pool.alloc(size)?)
 }
 
 /// Each block is freed before the next one is asked for.

@@ -66,7 +66,7 @@ impl<B: Backend> Allocator for Pooled<B> {
     }
 
     fn alloc(&self, size: Bytes) -> Answer<Block<B>> {
-        Ok(self.pool.alloc(size, Bytes(256), self.stream)?)
+        Ok(self.pool.request(size).stream(self.stream).alloc()?)
     }
 
     fn free(&self, block: Block<B>) -> Answer {

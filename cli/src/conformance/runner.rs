@@ -41,7 +41,11 @@ impl<'a> Runner<'a> {
     }
 
     fn ran(&mut self) -> Answer<Vec<Report>> {
-        let found = match (self.asked.backend, self.asked.backend.vendor()) {
+        let named = match self.asked.backend {
+            TargetChoice::Any => AnyBackend::preferred()?,
+            other => other.vendor(),
+        };
+        let found = match (self.asked.backend, named) {
             (_, Some(vendor)) => self
                 .look(vendor)
                 .map_err(|reason| format!("{vendor}: {reason}; `gpu-vmm info` tells more"))?,

@@ -211,6 +211,25 @@ fn what_the_device_cannot_do_is_an_error_with_the_numbers() {
 }
 
 #[test]
+fn the_environment_names_the_backend() {
+    let grow = |backend: &str, arguments: &[&str]| {
+        let arguments = [&["grow", "--to", "4MiB", "--json"], arguments].concat();
+        command(&arguments).env("GPU_VMM_BACKEND", backend).output().unwrap()
+    };
+    assert_eq!(json(&grow("host", &[]))["backend"], "host");
+    // What is said on the command line comes first.
+    assert_eq!(json(&grow("cuda", &["--backend", "host"]))["backend"], "host");
+    let refused = grow("metal", &[]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        stderr(&refused).contains("GPU_VMM_BACKEND is \"metal\"; set it to cuda, hip or host"),
+        "{}",
+        stderr(&refused)
+    );
+    assert_eq!(json(&grow("", &["--backend", "host"]))["backend"], "host");
+}
+
+#[test]
 fn information_in_json_tells_of_every_backend() {
     let output = command(&["info", "--json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

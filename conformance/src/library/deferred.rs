@@ -7,7 +7,6 @@ use crate::subject::{RW, Subject};
 use gpu_vmm_core::extend::Deferred;
 use gpu_vmm_core::{
     Access, BankedRegion, Bytes, Detail, DeviceId, DeviceVec, Error, Operation, PhysicalMemory, Region,
-    Stream,
 };
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::{FaultInject, TestKit};
@@ -181,7 +180,7 @@ fn announced_while_a_pool_marks<B: TestKit>(subject: &Subject<B>) {
     let mut blocks = Vec::new();
     // A request on another stream has the pool poll the default stream.
     let mut ask = || blocks.push(stream.alloc(page, Bytes(256)).unwrap());
-    let free_on_the_default_stream = || drop(pool.alloc(page, Bytes(256), Stream::DEFAULT).unwrap());
+    let free_on_the_default_stream = || drop(pool.alloc(page).unwrap());
     free_on_the_default_stream();
     announce_during(&backend, Operation::RecordEvent, &mut ask);
     free_on_the_default_stream();

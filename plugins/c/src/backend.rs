@@ -14,23 +14,20 @@ use std::ffi::c_char;
 #[derive(Clone, Debug)]
 pub struct Backend(pub(crate) AnyBackend);
 
-/// The backend of this name: `cuda`, `hip`, `host`; null for the one whose library the process has loaded already, or the
-/// best there is.
+/// Opens the backend of this name, or the best one for null.
 pub(crate) fn open(name: Option<&str>) -> Answer<AnyBackend> {
     let Some(name) = name else { return Ok(AnyBackend::open_best()?) };
-    let built_in = AnyBackend::BUILT_IN;
-    let vendor = built_in.iter().find(|vendor| vendor.name() == name).ok_or_else(|| {
-        let names: Vec<_> = built_in.iter().map(|vendor| vendor.name()).collect();
+    let vendor: Vendor = name.parse().map_err(|_| {
         Failure::invalid(format!(
-            "open backend: there is no backend {name:?}; there are {}",
-            names.join(", ")
+            "open backend: there is no backend {name:?}; give \"cuda\", \"hip\" or \"host\""
         ))
     })?;
-    Ok(AnyBackend::open(*vendor)?)
+    Ok(AnyBackend::open(vendor)?)
 }
 
-/// Opens a backend: "cuda", "hip" or "host" (memory of the host, for machines without a GPU); null for the one whose library
-/// the process has loaded already, as a PyTorch for ROCm has HIP's, else the best there is.
+/// Opens a backend: "cuda", "hip" or "host" (memory of the host, for machines without a GPU). With null, opens the one that the
+/// environment variable GPU_VMM_BACKEND names; if that is not set, the one whose library the process has loaded already, as
+/// PyTorch for ROCm loads HIP's, or else the best one.
 ///
 /// # Safety
 ///

@@ -117,12 +117,12 @@ impl Pool {
             .blocks
             .find(address)
             .ok_or_else(|| Error::of_extension(operation, PoolError::NotABlock { address, inside: None }))?;
-        if size > found.size.0 - found.offset.0 {
+        if size > found.capacity.0 - found.offset.0 {
             return Err(Failure::invalid(format!(
                 "{operation}: {} at {address} are more than the block at {} has from there on, {}",
                 Bytes(size),
                 found.base,
-                found.size - found.offset
+                found.capacity - found.offset
             )));
         }
         if self.blocks.is_suspended(&found.tag)? {
@@ -163,7 +163,7 @@ impl From<Found> for BlockInfo {
         tag.iter_mut().zip(&found.tag.as_bytes()[..room]).for_each(|(to, from)| *to = *from as c_char);
         Self {
             base: found.base.0,
-            size: found.size.0,
+            size: found.capacity.0,
             offset: found.offset.0,
             stream: found.stream.as_raw(),
             device: found.device.0,
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn gpu_vmm_alloc(
         let (pool, stream) = unsafe { (object("pool", pool)?, Stream::from_raw(stream)) };
         check_place("address", address)?;
         let alignment = Bytes(if alignment == 0 { 256 } else { alignment });
-        let block = pool.blocks.alloc(Bytes(size), alignment, stream)?;
+        let block = pool.blocks.request(Bytes(size)).alignment(alignment).stream(stream).alloc()?;
         // SAFETY: as the caller says.
         unsafe { give("address", address, pool.blocks.keep(block)?.0) }
     })

@@ -105,7 +105,7 @@ impl<B: Backend> Allocator for Pooled<'_, B> {
     type Block = Block<B>;
 
     fn allocate(&self, bytes: Bytes, stream: u16) -> Result<Block<B>, ReplayError> {
-        Ok(self.pool.alloc(bytes, Bytes(1), self.streams.get(stream))?)
+        Ok(self.pool.request(bytes).alignment(Bytes(1)).stream(self.streams.get(stream)).alloc()?)
     }
 
     fn free(&self, block: Block<B>) -> Result<(), ReplayError> {

@@ -235,7 +235,7 @@ impl User<'_> {
         // A block must not lose its memory before the machine has seen it.
         let _awake = if is_tagged { Some(self.world.awake.try_read().ok()?) } else { None };
         let size = self.size();
-        let block = self.unless_refused(pool.alloc(size, Bytes(256), self.world.streams[stream].0))?;
+        let block = self.unless_refused(pool.request(size).stream(self.world.streams[stream].0).alloc())?;
         Some(self.held(block, Some(stream), captured))
     }
 
@@ -372,7 +372,7 @@ impl User<'_> {
             let size = self.size();
             let block = match &registered {
                 Some(registered) => registered.alloc(size, Bytes(256)),
-                None => pool.alloc(size, Bytes(256), stream),
+                None => pool.request(size).stream(stream).alloc(),
             };
             let Some(block) = self.unless_refused(block) else { continue };
             let held = self.held(block, None, false);

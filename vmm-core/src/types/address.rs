@@ -40,6 +40,22 @@ impl std::ops::Add<Bytes> for Address {
     }
 }
 
+impl std::ops::Sub for Address {
+    type Output = Bytes;
+    /// Returns the distance from `other` to this address; saturates at zero, so that no caller's number can panic.
+    fn sub(self, other: Self) -> Bytes {
+        Bytes(self.0.saturating_sub(other.0))
+    }
+}
+
+impl std::ops::Sub<Bytes> for Address {
+    type Output = Self;
+    /// Saturates at address 0.
+    fn sub(self, offset: Bytes) -> Self {
+        Self(self.0.saturating_sub(offset.0))
+    }
+}
+
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&format!("{:#x}", self.0))

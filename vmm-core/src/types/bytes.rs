@@ -116,6 +116,44 @@ impl std::ops::AddAssign for Bytes {
     }
 }
 
+impl std::ops::SubAssign for Bytes {
+    fn sub_assign(&mut self, other: Self) {
+        *self = *self - other;
+    }
+}
+
+impl std::ops::Mul<u64> for Bytes {
+    type Output = Self;
+    /// Saturates at 2^64 - 1 bytes, so that no caller's number can panic.
+    fn mul(self, count: u64) -> Self {
+        Self(self.0.saturating_mul(count))
+    }
+}
+
+impl std::ops::Mul<Bytes> for u64 {
+    type Output = Bytes;
+    /// As `bytes * count`.
+    fn mul(self, bytes: Bytes) -> Bytes {
+        bytes * self
+    }
+}
+
+impl std::ops::Div for Bytes {
+    type Output = u64;
+    /// Returns how often `other` fits, rounded down; 2^64 - 1 when `other` is zero, so that no caller's number can panic.
+    fn div(self, other: Self) -> u64 {
+        self.0.checked_div(other.0).unwrap_or(u64::MAX)
+    }
+}
+
+impl std::ops::Rem for Bytes {
+    type Output = Self;
+    /// Returns what is left of a division; zero when `other` is zero.
+    fn rem(self, other: Self) -> Self {
+        Self(self.0.checked_rem(other.0).unwrap_or(0))
+    }
+}
+
 impl std::iter::Sum for Bytes {
     fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
         iter.fold(Self::ZERO, |sum, next| sum + next)
@@ -219,5 +257,18 @@ mod tests {
         assert_eq!(Bytes(u64::MAX) + Bytes(1), Bytes(u64::MAX));
         assert_eq!(Bytes(1) - Bytes(2), Bytes::ZERO);
         assert_eq!(Bytes::gib(u64::MAX), Bytes(u64::MAX));
+    }
+
+    #[test]
+    fn products_and_quotients_saturate() {
+        assert_eq!(Bytes::mib(3) * 4, Bytes::mib(12));
+        assert_eq!(4 * Bytes::mib(3), Bytes::mib(12));
+        assert_eq!(Bytes::gib(1) / Bytes::mib(300), 3);
+        assert_eq!(Bytes::gib(1) % Bytes::mib(300), Bytes::mib(124));
+        assert_eq!(Bytes(u64::MAX) * 2, Bytes(u64::MAX));
+        assert_eq!((Bytes(7) / Bytes::ZERO, Bytes(7) % Bytes::ZERO), (u64::MAX, Bytes::ZERO));
+        let mut left = Bytes(5);
+        left -= Bytes(7);
+        assert_eq!(left, Bytes::ZERO);
     }
 }

@@ -1,8 +1,9 @@
 //! Which device, and what is known of it.
 
-use crate::types::{Bytes, Granularity};
+use crate::types::{Bytes, Detail, Error, Granularity, Operation, Result};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::str::FromStr;
 
 /// A device's ordinal in its backend: 0 to one below the number of devices that the backend sees.
 ///
@@ -108,6 +109,32 @@ impl Vendor {
     }
 }
 
+impl FromStr for Vendor {
+    type Err = Error;
+
+    /// Reads a [name](Vendor::name), in any case: `cuda`, `hip` or `host`.
+    ///
+    /// # Errors
+    ///
+    /// [`Detail::Unsupported`] for any other text.
+    fn from_str(name: &str) -> Result<Self> {
+        let all = [Self::Cuda, Self::Hip, Self::Host];
+        all.into_iter().find(|vendor| vendor.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
+            let reason = format!("there is no backend {name:?}; write cuda, hip or host");
+            Error::new(Operation::Open, Detail::Unsupported { reason })
+        })
+    }
+}
+
+impl TryFrom<&str> for Vendor {
+    type Error = Error;
+
+    /// As [`str::parse`].
+    fn try_from(name: &str) -> Result<Self> {
+        name.parse()
+    }
+}
+
 impl fmt::Display for Vendor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -123,4 +150,22 @@ pub struct DriverInfo {
     pub version_number: u32,
     /// The library that was loaded, by the name under which it was found.
     pub library: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vendors_are_read_by_name() {
+        for vendor in [Vendor::Cuda, Vendor::Hip, Vendor::Host] {
+            assert_eq!(vendor.name().parse::<Vendor>().unwrap(), vendor);
+            assert_eq!(Vendor::try_from(vendor.name().to_uppercase().as_str()).unwrap(), vendor);
+        }
+        let error = "metal".parse::<Vendor>().unwrap_err();
+        assert!(
+            error.to_string().contains("there is no backend \"metal\"; write cuda, hip or host"),
+            "{error}"
+        );
+    }
 }

@@ -21,7 +21,7 @@ fn pool() -> (Pool<HostBackend>, Weak<Inner<HostBackend>>) {
 }
 
 fn block(pool: &Pool<HostBackend>, size: Bytes) -> Block<HostBackend> {
-    pool.alloc(size, Bytes(256), Stream::DEFAULT).unwrap()
+    pool.alloc(size).unwrap()
 }
 
 /// The last of a pool and its blocks frees the thread caches, whichever that is: each of them has the books.

@@ -18,7 +18,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
         let alone = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
         for count in counts.into_iter().filter(|count| size.0 * *count as u64 * 5 / 4 <= memory.0) {
             let full = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
-            let block = || Ok(full.pool.alloc(size, Bytes(256), Stream::DEFAULT)?);
+            let block = || Ok(full.pool.alloc(size)?);
             let mut live = (0..count).map(|_| block()).collect::<Answer<Vec<_>>>()?;
             let plan = Plan::turns(100).together(PAIRS);
             scene.compare_whole(

@@ -5,7 +5,7 @@ use crate::Told;
 use crate::row::{Row, Side, Spread, Unit};
 use crate::scene::{OURS, Scene, nothing_runs};
 use crate::stop::Answer;
-use gpu_vmm_core::{Bytes, Operation, PhysicalMemory, Properties, Region, Stream};
+use gpu_vmm_core::{Bytes, Operation, PhysicalMemory, Properties, Region};
 use gpu_vmm_pool::Pool;
 use gpu_vmm_testkit::TestKit;
 
@@ -42,7 +42,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
         let mut blocks = Vec::with_capacity(count as usize);
         let before = in_use()?;
         for _ in 0..count {
-            blocks.push(pool.alloc(size, Bytes(256), Stream::DEFAULT)?);
+            blocks.push(pool.alloc(size)?);
         }
         let each = in_use()?.saturating_sub(before) as f64 / count as f64;
         row(

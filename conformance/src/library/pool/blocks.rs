@@ -1,6 +1,6 @@
 //! What a block is: its address, its size, its bytes.
 
-use super::{DEFAULT, MIN, adds_up, alloc, check, is_empty, page, pool, write};
+use super::{MIN, adds_up, alloc, check, is_empty, page, pool, write};
 use crate::case::cases;
 use crate::library::tools::assert_names;
 use crate::subject::Subject;
@@ -69,7 +69,7 @@ fn aligned<B: TestKit>(subject: &Subject<B>) {
         // A device has addresses for some gibibytes at least.
         let count = if alignment == 1 << 30 { 1 } else { 5 };
         for size in [(3 << 20) + 1, 1, 300, 5000, 70_000, 1 << 20].into_iter().take(1 + count) {
-            let block = pool.alloc(Bytes(size), Bytes(alignment), DEFAULT).unwrap();
+            let block = pool.request(Bytes(size)).alignment(Bytes(alignment)).alloc().unwrap();
             let at = block.address();
             assert!(at.0.is_multiple_of(alignment.max(256)), "{at} for {alignment}");
             write(subject, &block, at.0);
@@ -87,7 +87,9 @@ fn aligned<B: TestKit>(subject: &Subject<B>) {
 
 fn refused_sizes_and_alignments<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
-    let core = |size, alignment| pool.alloc(Bytes(size), Bytes(alignment), DEFAULT).map(drop).unwrap_err();
+    let core = |size, alignment| {
+        pool.request(Bytes(size)).alignment(Bytes(alignment)).alloc().map(drop).unwrap_err()
+    };
     assert!(matches!(core(0, 256).detail(), Detail::ZeroSize));
     for alignment in [0, 3, 257, 1 << 63, u64::MAX] {
         let error = core(8, alignment);
@@ -99,7 +101,7 @@ fn refused_sizes_and_alignments<B: TestKit>(subject: &Subject<B>) {
         assert!(matches!(error.detail(), Detail::ExceedsDevice { .. }), "{error}");
         assert_names(&error, &[total.to_string()]);
     }
-    let none = pool.alloc(Bytes(8), Bytes(1 << 45), DEFAULT).unwrap_err();
+    let none = pool.request(Bytes(8)).alignment(Bytes(1 << 45)).alloc().unwrap_err();
     assert!(matches!(none.extension(), Some(PoolError::OutOfAddresses { .. })), "{none}");
     let stats = adds_up(&pool);
     assert_eq!((stats.held, stats.live_blocks, stats.driver_calls.create), (0, 0, 0));
@@ -109,7 +111,7 @@ fn refused_sizes_and_alignments<B: TestKit>(subject: &Subject<B>) {
 fn little_is_lost_by_rounding<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     for size in (1..=1 << 20).step_by(7777).chain([1 << 21, 3 << 20, 12_345_678]) {
-        let block = pool.alloc(Bytes(size), MIN, DEFAULT).unwrap();
+        let block = pool.alloc(Bytes(size)).unwrap();
         let lost = block.capacity().0 - size;
         assert!(lost <= size / 8 || lost <= MIN.0, "{lost} of {size}");
     }
@@ -153,7 +155,7 @@ fn aligned_to_more_than_the_last<B: TestKit>(subject: &Subject<B>) {
     let [first, last] = [(); 2].map(|()| alloc(&pool, Bytes::mib(3)));
     let more = Bytes(2 << last.address().0.trailing_zeros());
     drop(last);
-    let aligned = pool.alloc(Bytes::mib(3), more, DEFAULT).unwrap();
+    let aligned = pool.request(Bytes::mib(3)).alignment(more).alloc().unwrap();
     assert!(aligned.address().is_aligned_to(more), "{} is not aligned to {more}", aligned.address());
     drop((first, aligned));
     is_empty(&pool);

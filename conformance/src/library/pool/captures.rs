@@ -3,7 +3,7 @@
 
 use super::order::{overlap, range, start_behind};
 use super::waits::named;
-use super::{DEFAULT, Hand, MIN, alloc, builder, is_empty, page, pool};
+use super::{Hand, MIN, alloc, builder, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::subject::{Subject, or_skip};
@@ -101,7 +101,7 @@ fn captures_are_not_spoilt<B: TestKit>(subject: &Subject<B>) {
                 for size in [2 << 20, 5 << 20] {
                     let stream = &kept[round % 2];
                     drop(stream.alloc(Bytes(size), MIN).unwrap());
-                    drop(pool.alloc(Bytes(size), MIN, super::DEFAULT).unwrap());
+                    drop(pool.alloc(Bytes(size)).unwrap());
                 }
             }
             pool.trim(Bytes::ZERO).unwrap();
@@ -122,7 +122,7 @@ fn the_last_block_during_a_capture<B: TestKit>(subject: &Subject<B>) {
         let free = subject.free();
         let before = subject.backend.deferred().kept();
         let pool = pool(subject);
-        let block = pool.alloc(Bytes(6 << 20), MIN, named(&*captured)).unwrap();
+        let block = pool.request(Bytes(6 << 20)).stream(named(&*captured)).alloc().unwrap();
         begin(subject, &*captured, mode);
         record(subject, &*captured, &block, 6);
         drop(pool);
@@ -153,7 +153,7 @@ fn a_fence_beside_a_capture<B: TestKit>(subject: &Subject<B>) {
     block.record_use(named(&*busy)).unwrap();
     block.free_after(hand.fence());
     hand.set(Hand::WAITED);
-    let next = pool.alloc(Bytes(page.0 * 2), MIN, DEFAULT);
+    let next = pool.alloc(Bytes(page.0 * 2));
     drop(end(subject, &*busy));
     assert!(next.is_err(), "it has memory that the other stream's capture uses");
     finish(subject, &*busy);
@@ -174,11 +174,11 @@ fn others_are_served_during_a_capture<B: TestKit>(subject: &Subject<B>) {
         .build()
         .unwrap();
     // All that there may be, free, and used on another stream last.
-    drop(pool.alloc(Bytes(4 * page), MIN, named(&*one)).unwrap());
+    drop(pool.request(Bytes(4 * page)).stream(named(&*one)).alloc().unwrap());
     let small = pool.tagged("captured").unwrap();
-    drop(small.alloc(Bytes(100), MIN, named(&*captured)));
+    drop(small.request(Bytes(100)).stream(named(&*captured)).alloc());
     begin(subject, &*captured, CaptureMode::Global);
-    let answer = pool.alloc(Bytes(3 * page), MIN, named(&*other));
+    let answer = pool.request(Bytes(3 * page)).stream(named(&*other)).alloc();
     let graph = end(subject, &*captured);
     drop(graph);
     match answer {
@@ -188,7 +188,7 @@ fn others_are_served_during_a_capture<B: TestKit>(subject: &Subject<B>) {
             assert!(error.is_out_of_memory() && called.load(Ordering::SeqCst), "{error}");
         }
     }
-    drop(pool.alloc(Bytes(3 * page), MIN, named(&*other)).unwrap());
+    drop(pool.request(Bytes(3 * page)).stream(named(&*other)).alloc().unwrap());
     drop(small);
     is_empty(&pool);
 }

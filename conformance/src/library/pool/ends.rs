@@ -85,9 +85,9 @@ fn what_was_never_freed<B: TestKit>(subject: &Subject<B>) {
         builder(subject).on_unfreed(move |all| inside.lock().unwrap().extend(all.to_vec())).build().unwrap();
     let cache = pool.tagged("cache").unwrap();
     let line = line!() + 1;
-    let lost = cache.alloc(Bytes(700), MIN, DEFAULT).unwrap();
-    drop(pool.alloc(Bytes::mib(3), MIN, DEFAULT).unwrap());
-    let other = pool.alloc(Bytes::mib(3), MIN, DEFAULT).unwrap();
+    let lost = cache.alloc(Bytes(700)).unwrap();
+    drop(pool.alloc(Bytes::mib(3)).unwrap());
+    let other = pool.alloc(Bytes::mib(3)).unwrap();
     let unfreed = pool.unfreed();
     assert_eq!(unfreed.len(), 2);
     let one = unfreed.iter().find(|one| one.address == lost.address()).unwrap();
@@ -106,7 +106,7 @@ fn forked_behind_a_free<B: TestKit>(subject: &Subject<B>) {
     let block = alloc(&pool, Bytes::mib(3));
     let address = block.address();
     drop(block);
-    let ended = forked(|| first_wrong(&[is_forked(pool.alloc(Bytes::mib(3), MIN, DEFAULT))]));
+    let ended = forked(|| first_wrong(&[is_forked(pool.alloc(Bytes::mib(3)))]));
     assert_eq!(ended, Ended::Exit(0));
     assert_eq!(alloc(&pool, Bytes::mib(3)).address(), address, "the parent has it still");
 }
@@ -147,9 +147,9 @@ fn forked_while_it_is_used<B: TestKit>(subject: &Subject<B>) {
                     return 99;
                 };
                 let wrong = first_wrong(&[
-                    is_forked(pool.alloc(Bytes(100), MIN, DEFAULT)),
-                    is_forked(pool.alloc(Bytes(70_000), MIN, DEFAULT)),
-                    is_forked(pool.alloc(Bytes::mib(3), MIN, DEFAULT)),
+                    is_forked(pool.alloc(Bytes(100))),
+                    is_forked(pool.alloc(Bytes(70_000))),
+                    is_forked(pool.alloc(Bytes::mib(3))),
                     is_forked(pool.trim(Bytes::ZERO)),
                     is_forked(pool.suspend("", &store, idle())),
                     is_forked(pool.resume("")),

@@ -2,7 +2,7 @@
 
 use super::told::is_consistent;
 use super::waits::named;
-use super::{MIN, adds_up, is_empty, write_at, wrong_at};
+use super::{adds_up, is_empty, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::failures::injected;
 use crate::library::flights::own;
@@ -67,7 +67,7 @@ impl<'a, B: TestKit> Bench<'a, B> {
 
     /// Allocates a block and writes its pattern.
     fn add(&mut self, pool: &Pool<Faulty<B>>, size: Bytes) -> Result<()> {
-        let block = pool.alloc(size, MIN, Stream::DEFAULT)?;
+        let block = pool.alloc(size)?;
         write_at(&self.subject.backend, self.subject.device, block.address(), size, block.address().0);
         self.blocks.push(block);
         Ok(())
@@ -196,8 +196,8 @@ fn failing_scrub<B: TestKit>(subject: &Subject<B>) {
 
 fn failing_on_another_stream<B: TestKit>(subject: &Subject<B>) {
     let act = |bench: &mut Bench<'_, B>| {
-        let block = bench.pool.alloc(bench.pages(3), MIN, bench.other)?;
-        bench.pool.alloc(bench.pages(2), MIN, Stream::DEFAULT)?;
+        let block = bench.pool.request(bench.pages(3)).stream(bench.other).alloc()?;
+        bench.pool.alloc(bench.pages(2))?;
         drop(block);
         Ok(())
     };

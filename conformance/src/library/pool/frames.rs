@@ -109,7 +109,7 @@ fn warm_rounds_make_no_driver_calls<B: TestKit>(subject: &Subject<B>) {
 fn places<B: TestKit>(pool: &Pool<B>, pages: &[(u64, Stream<'static>)]) -> (Vec<Address>, Vec<Block<B>>) {
     let page = page(pool).0;
     let one = |(pages, stream): &(u64, _)| {
-        let block = pool.alloc(Bytes(page * pages), MIN, *stream).unwrap();
+        let block = pool.request(Bytes(page * pages)).stream(*stream).alloc().unwrap();
         (block, alloc(pool, Bytes(page)))
     };
     let (go, stay): (Vec<_>, Vec<_>) = pages.iter().map(one).unzip();
@@ -166,7 +166,7 @@ fn pages_of_another_size<B: TestKit>(subject: &Subject<B>) {
     write(subject, &block, 1);
     let stats = adds_up(&pool);
     assert_eq!((page(&pool), stats.held, stats.driver_calls.create), (four, four.0 * 3, 3));
-    assert!(pool.alloc(four, MIN, DEFAULT).unwrap_err().is_out_of_memory());
+    assert!(pool.alloc(four).unwrap_err().is_out_of_memory());
     check(subject, &block, 1);
     drop(block);
     assert_eq!(pool.trim(Bytes::ZERO).unwrap(), Bytes(four.0 * 3));
@@ -224,7 +224,7 @@ fn memory_serves_one_block_at_a_time<B: TestKit>(subject: &Subject<B>) {
         let first = blocks.next().unwrap();
         drop(blocks);
         let held = pool.stats().kept;
-        let all = pool.alloc(Bytes(held.max(1)), MIN, DEFAULT).unwrap();
+        let all = pool.alloc(Bytes(held.max(1))).unwrap();
         write(subject, &all, 3);
         check(subject, &first, first.address().0);
         check(subject, &all, 3);

@@ -1,6 +1,6 @@
 //! How much is held, and what happens where there is no more.
 
-use super::{DEFAULT, MIN, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write};
+use super::{MIN, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write};
 use crate::case::cases;
 use crate::subject::Subject;
 use gpu_vmm_core::{Bytes, PhysicalMemory};
@@ -41,7 +41,7 @@ fn within_the_budget<B: TestKit>(subject: &Subject<B>) {
     let budget = Bytes(page.0 * 8);
     let pool = builder(subject).budget(budget).build().unwrap();
     let mut blocks: Vec<_> = (0..4).map(|_| alloc(&pool, Bytes(page.0 * 2))).collect();
-    let error = pool.alloc(Bytes(page.0), MIN, DEFAULT).unwrap_err();
+    let error = pool.alloc(Bytes(page.0)).unwrap_err();
     let text = error.to_string();
     let Some(PoolError::OutOfMemory { requested, device, stats, source, .. }) = error.extension() else {
         panic!("{text}")
@@ -62,7 +62,7 @@ fn a_budget_of_one_page<B: TestKit>(subject: &Subject<B>) {
     let page = page(&pool(subject));
     let pool = builder(subject).page(page).budget(page).build().unwrap();
     let block = alloc(&pool, page);
-    assert!(pool.alloc(MIN, MIN, DEFAULT).unwrap_err().is_out_of_memory());
+    assert!(pool.alloc(MIN).unwrap_err().is_out_of_memory());
     drop(block);
     is_empty(&pool);
     let error = builder(subject).page(page).budget(Bytes(page.0 - 1)).build().unwrap_err();
@@ -75,7 +75,7 @@ fn a_refused_request_takes_nothing<B: TestKit>(subject: &Subject<B>) {
     let stays = alloc(&pool, Bytes(page.0 * 3));
     write(subject, &stays, 1);
     for pages in [6, 9, 100] {
-        assert!(pool.alloc(Bytes(page.0 * pages), MIN, DEFAULT).unwrap_err().is_out_of_memory());
+        assert!(pool.alloc(Bytes(page.0 * pages)).unwrap_err().is_out_of_memory());
         let stats = adds_up(&pool);
         assert_eq!((stats.live, stats.held - stats.kept), (page.0 * 3, page.0 * 3));
     }
@@ -185,7 +185,7 @@ fn out_of_memory<B: TestKit>(subject: &Subject<B>) {
     let hog = hog(subject, Bytes::mib(64));
     let mut blocks = Vec::new();
     let error = loop {
-        match pool.alloc(Bytes::mib(16), MIN, DEFAULT) {
+        match pool.alloc(Bytes::mib(16)) {
             Ok(block) => blocks.push(block),
             Err(error) => break error,
         }
@@ -222,7 +222,7 @@ fn the_callback_is_asked<B: TestKit>(subject: &Subject<B>) {
     is_empty(&pool);
     *held.lock().unwrap() = Some(hog(subject, Bytes::mib(16)));
     let refused = held.lock().unwrap().take();
-    assert!(pool.alloc(Bytes::mib(300), MIN, DEFAULT).unwrap_err().is_out_of_memory());
+    assert!(pool.alloc(Bytes::mib(300)).unwrap_err().is_out_of_memory());
     assert_eq!(asked.load(Ordering::SeqCst), 2, "it has nothing, and is asked once");
     drop(refused);
     is_empty(&pool);
@@ -252,7 +252,7 @@ fn out_of_addresses<B: TestKit>(subject: &Subject<B>) {
     let pool = builder(subject).addresses(all).build().unwrap();
     let block = alloc(&pool, Bytes(unit * 10));
     write(subject, &block, 1);
-    let error = pool.alloc(Bytes(unit * 8), MIN, DEFAULT).unwrap_err();
+    let error = pool.alloc(Bytes(unit * 8)).unwrap_err();
     let text = error.to_string();
     let Some(PoolError::OutOfAddresses { requested, used, reserved, limit, stats, .. }) = error.extension()
     else {
@@ -263,7 +263,7 @@ fn out_of_addresses<B: TestKit>(subject: &Subject<B>) {
     // Another tag has what is left, which may be nothing.
     let (tagged, mut others) = (pool.tagged("other").unwrap(), Vec::new());
     let other = loop {
-        match tagged.alloc(Bytes(unit), MIN, DEFAULT) {
+        match tagged.alloc(Bytes(unit)) {
             Ok(block) => others.push(block),
             Err(error) => break error,
         }

@@ -3,6 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `blocks` | what a block is: its address, its size, its bytes |
+//! | `bytes` | what is asked of a pool beside a size, and the bytes of a block |
 //! | `order` | after whose work memory serves again, with work that really runs |
 //! | `streams` | which streams a pool serves |
 //! | `captures` | streams that capture |
@@ -20,6 +21,7 @@
 //! | `soak` | random operations of many threads, with failures |
 
 mod blocks;
+mod bytes;
 mod captures;
 mod ends;
 mod failing;
@@ -48,6 +50,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub(crate) fn cases<B: TestKit>() -> Vec<Case<B>> {
     [
         blocks::cases(),
+        bytes::cases(),
         order::cases(),
         streams::cases(),
         captures::cases(),
@@ -87,7 +90,7 @@ fn page<B: Backend>(pool: &Pool<B>) -> Bytes {
 /// Allocates on the default stream.
 #[track_caller]
 fn alloc<B: Backend>(pool: &Pool<B>, size: Bytes) -> Block<B> {
-    let block = pool.alloc(size, MIN, DEFAULT).unwrap();
+    let block = pool.alloc(size).unwrap();
     assert!(block.address().0.is_multiple_of(MIN.0) && block.size() == size && block.capacity() >= size);
     block
 }

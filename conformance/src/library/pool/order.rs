@@ -1,7 +1,7 @@
 //! After whose work memory serves again, with work that really runs.
 
 use super::waits::named;
-use super::{MIN, alloc, builder, is_empty, pool, write_at, wrong_at};
+use super::{alloc, builder, is_empty, pool, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::flights::{finish, own};
 use crate::subject::{Subject, or_skip};
@@ -83,11 +83,11 @@ pub(super) fn range<B: TestKit>(block: &Block<B>) -> (u64, u64) {
 fn another_stream_waits_for_the_work<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let pool = pool(subject);
-    let block = pool.alloc(Bytes::mib(4), MIN, named(&*busy)).unwrap();
+    let block = pool.request(Bytes::mib(4)).stream(named(&*busy)).alloc().unwrap();
     start(subject, &*busy, &block, 5);
     let at = range(&block);
     drop(block);
-    let next = pool.alloc(Bytes::mib(4), MIN, named(&*other)).unwrap();
+    let next = pool.request(Bytes::mib(4)).stream(named(&*other)).alloc().unwrap();
     if !busy.is_done().unwrap() {
         assert!(!overlap(&next, at), "it was given to another stream under the work");
     }
@@ -96,7 +96,7 @@ fn another_stream_waits_for_the_work<B: TestKit>(subject: &Subject<B>) {
     finish(subject, &*busy);
     assert_eq!(wrong_at(&subject.backend, subject.device, next.address(), next.size(), 77), 0);
     let created = pool.stats().driver_calls.create;
-    let third = pool.alloc(Bytes::mib(4), MIN, named(&*other)).unwrap();
+    let third = pool.request(Bytes::mib(4)).stream(named(&*other)).alloc().unwrap();
     assert_eq!(
         pool.stats().driver_calls.create,
         created,
@@ -111,13 +111,13 @@ fn what_a_failed_request_had<B: TestKit>(subject: &Subject<B>) {
     let backend = FaultInject::new(subject.backend.clone());
     let pool = Pool::builder(&backend).device(subject.device).build().unwrap();
     let pages = |count| Bytes(count * pool.snapshot().page);
-    let block = pool.alloc(pages(3), MIN, named(&*busy)).unwrap();
+    let block = pool.request(pages(3)).stream(named(&*busy)).alloc().unwrap();
     start_at(subject, &*busy, (block.address(), block.size()), 5);
     drop(block);
     backend.fail_calls(&[Operation::CreateMemory]);
-    pool.alloc(pages(5), MIN, named(&*busy)).unwrap_err();
+    pool.request(pages(5)).stream(named(&*busy)).alloc().unwrap_err();
     backend.stop();
-    let next = pool.alloc(pages(3), MIN, named(&*other)).unwrap();
+    let next = pool.request(pages(3)).stream(named(&*other)).alloc().unwrap();
     write_at(&subject.backend, subject.device, next.address(), next.size(), 77);
     finish(subject, &*busy);
     assert_eq!(wrong_at(&subject.backend, subject.device, next.address(), next.size(), 77), 0);
@@ -129,11 +129,11 @@ fn its_own_stream_waits_for_nothing<B: TestKit>(subject: &Subject<B>) {
     let busy = own(subject);
     let pool = pool(subject);
     for size in [2 << 20, 6 << 20] {
-        let block = pool.alloc(Bytes(size), MIN, named(&*busy)).unwrap();
+        let block = pool.request(Bytes(size)).stream(named(&*busy)).alloc().unwrap();
         start(subject, &*busy, &block, 5);
         let address = block.address();
         drop(block);
-        let again = pool.alloc(Bytes(size), MIN, named(&*busy)).unwrap();
+        let again = pool.request(Bytes(size)).stream(named(&*busy)).alloc().unwrap();
         assert_eq!(again.address(), address);
         // What comes behind it on the stream is the last to write.
         start(subject, &*busy, &again, 6);
@@ -146,12 +146,12 @@ fn its_own_stream_waits_for_nothing<B: TestKit>(subject: &Subject<B>) {
 fn record_use_holds_memory<B: TestKit>(subject: &Subject<B>) {
     let [first, second] = [(); 2].map(|()| own(subject));
     let pool = pool(subject);
-    let mut block = pool.alloc(Bytes::mib(4), MIN, named(&*first)).unwrap();
+    let mut block = pool.request(Bytes::mib(4)).stream(named(&*first)).alloc().unwrap();
     start(subject, &*second, &block, 5);
     block.record_use(named(&*second)).unwrap();
     let at = range(&block);
     drop(block);
-    let next = pool.alloc(Bytes::mib(4), MIN, named(&*first)).unwrap();
+    let next = pool.request(Bytes::mib(4)).stream(named(&*first)).alloc().unwrap();
     if !second.is_done().unwrap() {
         assert!(!overlap(&next, at), "the other stream still uses it");
         assert_eq!(pool.stats().pending, 4 << 20);
@@ -168,7 +168,8 @@ fn record_use_holds_memory<B: TestKit>(subject: &Subject<B>) {
 fn nothing_is_unmapped_under_work<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let pool = builder(subject).budget(Bytes::mib(64)).build().unwrap();
-    let kept: Vec<_> = (0..6).map(|_| pool.alloc(Bytes::mib(3), MIN, named(&*busy)).unwrap()).collect();
+    let kept: Vec<_> =
+        (0..6).map(|_| pool.request(Bytes::mib(3)).stream(named(&*busy)).alloc().unwrap()).collect();
     // Every second one is freed under the work, whose end is behind all of them.
     for block in &kept {
         start(subject, &*busy, block, block.address().0);
@@ -181,9 +182,9 @@ fn nothing_is_unmapped_under_work<B: TestKit>(subject: &Subject<B>) {
     }
     // Meanwhile the pool maps and remaps for the other stream and for the same one, as it needs it.
     for size in [5, 9, 17, 7, 3] {
-        let one = pool.alloc(Bytes::mib(size), MIN, named(&*other)).unwrap();
+        let one = pool.request(Bytes::mib(size)).stream(named(&*other)).alloc().unwrap();
         write_at(&subject.backend, subject.device, one.address(), one.size(), size);
-        let two = pool.alloc(Bytes::mib(size), MIN, named(&*busy)).unwrap();
+        let two = pool.request(Bytes::mib(size)).stream(named(&*busy)).alloc().unwrap();
         assert_eq!(wrong_at(&subject.backend, subject.device, one.address(), one.size(), size), 0);
         drop((one, two));
     }
@@ -199,7 +200,7 @@ fn nothing_is_unmapped_under_work<B: TestKit>(subject: &Subject<B>) {
 fn trimming_waits<B: TestKit>(subject: &Subject<B>) {
     let busy = own(subject);
     let pool = pool(subject);
-    let block = pool.alloc(Bytes::mib(8), MIN, named(&*busy)).unwrap();
+    let block = pool.request(Bytes::mib(8)).stream(named(&*busy)).alloc().unwrap();
     start(subject, &*busy, &block, 5);
     drop(block);
     let gone = pool.trim(Bytes::ZERO).unwrap();
@@ -210,10 +211,10 @@ fn trimming_waits<B: TestKit>(subject: &Subject<B>) {
 fn work_is_waited_for_in_need<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let pool = builder(subject).budget(Bytes::mib(32)).build().unwrap();
-    let block = pool.alloc(Bytes::mib(20), MIN, named(&*busy)).unwrap();
+    let block = pool.request(Bytes::mib(20)).stream(named(&*busy)).alloc().unwrap();
     start(subject, &*busy, &block, 5);
     drop(block);
-    let next = pool.alloc(Bytes::mib(20), MIN, named(&*other)).unwrap();
+    let next = pool.request(Bytes::mib(20)).stream(named(&*other)).alloc().unwrap();
     assert!(busy.is_done().unwrap(), "it has memory that is still worked on");
     drop(next);
     is_empty(&pool);
@@ -222,7 +223,7 @@ fn work_is_waited_for_in_need<B: TestKit>(subject: &Subject<B>) {
 fn suspending_waits<B: TestKit>(subject: &Subject<B>) {
     let busy = own(subject);
     let pool: Pool<B> = pool(subject).tagged("weights").unwrap();
-    let block = pool.alloc(Bytes::mib(4), MIN, named(&*busy)).unwrap();
+    let block = pool.request(Bytes::mib(4)).stream(named(&*busy)).alloc().unwrap();
     let small = alloc(&pool, Bytes(5000));
     start(subject, &*busy, &block, 5);
     let store = BackingStore::pinned(&subject.backend, Bytes::mib(16)).unwrap();

@@ -3,11 +3,11 @@
 use super::order::{overlap, range, start, start_behind};
 use super::tags::is_zero;
 use super::waits::named;
-use super::{Hand, MIN, adds_up, alloc, builder, is_empty, page, pool, write, write_at, wrong_at};
+use super::{Hand, adds_up, alloc, builder, is_empty, page, pool, write, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::flights::{finish, own};
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Stream};
+use gpu_vmm_core::Bytes;
 use gpu_vmm_pool::{Block, Pool};
 use gpu_vmm_testkit::{FaultInject, TestKit, WorkStream};
 
@@ -46,7 +46,7 @@ fn out_of_reach<B: TestKit>(subject: &Subject<B>, busy: &dyn WorkStream, blocks:
 
 #[track_caller]
 fn on<B: TestKit>(pool: &Pool<B>, stream: &dyn WorkStream, size: u64) -> Block<B> {
-    pool.alloc(Bytes(size), MIN, named(stream)).unwrap()
+    pool.request(Bytes(size)).stream(named(stream)).alloc().unwrap()
 }
 
 fn a_slab_freed_by_a_fence<B: TestKit>(subject: &Subject<B>) {
@@ -195,11 +195,11 @@ fn scrubbed_when_tried_again<B: TestKit>(subject: &Subject<B>) {
         drop(block);
         backend.fail(failing, 1);
         let blue = pool.tagged("blue").unwrap();
-        let first = blue.alloc(size, MIN, Stream::DEFAULT);
+        let first = blue.alloc(size);
         let calls = backend.stop();
         // What failed may have been a question whose answer can wait.
         subject.backend.drop_log().take_last();
-        let block = first.or_else(|_| blue.alloc(size, MIN, Stream::DEFAULT)).unwrap();
+        let block = first.or_else(|_| blue.alloc(size)).unwrap();
         assert!(
             is_zero(subject, &block),
             "after call {failing} failed, a tag sees what another one has left"

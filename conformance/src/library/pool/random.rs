@@ -100,7 +100,7 @@ fn random_operations<B: TestKit>(subject: &Subject<B>) {
                 let size = if random.below(8) == 0 { random.size(23) } else { random.size(17) };
                 let alignment = if random.below(10) == 0 { Bytes(1 << random.below(23)) } else { MIN };
                 let stream = streams[random.below(3) as usize];
-                let block = pools[tag].alloc(size, alignment, stream).unwrap();
+                let block = pools[tag].request(size).alignment(alignment).stream(stream).alloc().unwrap();
                 let at = block.address().0;
                 assert!(at.is_multiple_of(alignment.0));
                 let end = at + block.capacity().0;
@@ -145,7 +145,7 @@ fn random_operations<B: TestKit>(subject: &Subject<B>) {
                 {
                     let info = base.find(block.address() + Bytes(block.size().0 - 1)).unwrap();
                     assert_eq!(
-                        (info.base.0, info.size, info.stream),
+                        (info.base.0, info.capacity, info.stream),
                         (*at, block.capacity(), block.stream())
                     );
                 }

@@ -90,7 +90,7 @@ impl<B: TestKit> Soak<'_, B> {
     }
 
     fn alloc(&self, pool: &Pool<FaultInject<B>>, size: Bytes, stream: usize, seed: u64) -> Option<Held<B>> {
-        let block = came(self, pool.alloc(size, MIN, self.streams[stream]))?;
+        let block = came(self, pool.request(size).stream(self.streams[stream]).alloc())?;
         if self.is_looked_at(seed) {
             stamp(self.subject, &block, seed);
         }
@@ -180,7 +180,7 @@ impl<B: TestKit> Soak<'_, B> {
     fn park(&self) {
         let _closed = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         if came(self, self.pool.suspend("parked", &self.store, idle())).is_some() {
-            let refused = self.parked.alloc(MIN, MIN, Stream::DEFAULT);
+            let refused = self.parked.alloc(MIN);
             assert!(
                 matches!(refused.as_ref().map_err(Error::extension), Err(Some(PoolError::Suspended { .. }))),
                 "{refused:?}"

@@ -2,7 +2,7 @@
 
 use super::order::{start, start_at};
 use super::waits::named;
-use super::{Hand, MIN, builder, is_empty, page, pool};
+use super::{Hand, builder, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::{finish, own};
 use crate::subject::Subject;
@@ -54,7 +54,7 @@ fn failing_strangers<B: TestKit>(subject: &Subject<B>) {
         hand.set(Hand::FAILING);
         // Some of each stream is in the books, to be asked for.
         for own in &streams {
-            drop(pool.alloc(Bytes(3 << 20), MIN, named(&**own)).unwrap());
+            drop(pool.request(Bytes(3 << 20)).stream(named(&**own)).alloc().unwrap());
         }
         backend.fail_calls(calls);
         let begin = Barrier::new(THREADS);
@@ -65,7 +65,7 @@ fn failing_strangers<B: TestKit>(subject: &Subject<B>) {
                     begin.wait();
                     for round in 0..ROUNDS {
                         let size = Bytes([100, 40_000, 1 << 20, 3 << 20][(number + round) % 4]);
-                        let mut block = pool.alloc(size, MIN, named(&**own)).unwrap();
+                        let mut block = pool.request(size).stream(named(&**own)).alloc().unwrap();
                         match round % 8 {
                             2 => block.record_use(named(&*streams[(number + 1) % THREADS])).unwrap(),
                             5 => {
@@ -117,11 +117,11 @@ fn a_wait_that_fails<B: TestKit>(subject: &Subject<B>) {
     let size = page(&pool(subject)).0 * 2;
     let builder = Pool::builder(&backend).device(subject.device).budget(Bytes(size));
     let pool = builder.build().unwrap();
-    let block = pool.alloc(Bytes(size), MIN, named(&*busy)).unwrap();
+    let block = pool.request(Bytes(size)).stream(named(&*busy)).alloc().unwrap();
     start_at(subject, &*busy, (block.address(), block.size()), 5);
     drop(block);
     backend.fail_calls(&[Operation::WaitForEvent, Operation::WaitForDevice]);
-    let answer = pool.alloc(Bytes(size), MIN, named(&*other));
+    let answer = pool.request(Bytes(size)).stream(named(&*other)).alloc();
     backend.stop();
     subject.backend.drop_log().take_last();
     match answer {
@@ -129,7 +129,7 @@ fn a_wait_that_fails<B: TestKit>(subject: &Subject<B>) {
         Ok(_) => assert!(busy.is_done().unwrap(), "it was given to another stream under the work"),
     }
     finish(subject, &*busy);
-    drop(pool.alloc(Bytes(size), MIN, named(&*other)).unwrap());
+    drop(pool.request(Bytes(size)).stream(named(&*other)).alloc().unwrap());
     is_empty(&pool);
 }
 
@@ -138,9 +138,7 @@ fn a_fence_set_by_a_user_of_the_pool<B: TestKit>(subject: &Subject<B>) {
     let pool = builder(subject).budget(Bytes(4 * size)).build().unwrap();
     for _ in 0..3 {
         let set = Arc::new(AtomicBool::new(false));
-        pool.alloc(Bytes(3 * size), MIN, super::DEFAULT)
-            .unwrap()
-            .free_after(Arc::new(Flag(Arc::clone(&set))));
+        pool.alloc(Bytes(3 * size)).unwrap().free_after(Arc::new(Flag(Arc::clone(&set))));
         thread::scope(|scope| {
             let setter = pool.clone();
             scope.spawn(move || {
@@ -148,10 +146,10 @@ fn a_fence_set_by_a_user_of_the_pool<B: TestKit>(subject: &Subject<B>) {
                 // As a program does that says what it has done.
                 assert_eq!(setter.stats().pending, 3 * size);
                 assert_eq!(setter.snapshot().page, size);
-                drop(setter.alloc(Bytes(size), MIN, super::DEFAULT).unwrap());
+                drop(setter.alloc(Bytes(size)).unwrap());
                 set.store(true, Ordering::SeqCst);
             });
-            drop(pool.alloc(Bytes(2 * size), MIN, super::DEFAULT).unwrap());
+            drop(pool.alloc(Bytes(2 * size)).unwrap());
         });
     }
     is_empty(&pool);
@@ -163,14 +161,15 @@ fn others_are_served_while_one_waits<B: TestKit>(subject: &Subject<B>) {
     let [busy, other] = [(); 2].map(|()| own(subject));
     let size = page(&pool(subject)).0;
     let pool = builder(subject).budget(Bytes(4 * size)).build().unwrap();
-    let kept = pool.alloc(Bytes(size), MIN, named(&*other)).unwrap();
+    let kept = pool.request(Bytes(size)).stream(named(&*other)).alloc().unwrap();
     let served = (0..TRIES).any(|_| {
-        let block = pool.alloc(Bytes(3 * size), MIN, named(&*busy)).unwrap();
+        let block = pool.request(Bytes(3 * size)).stream(named(&*busy)).alloc().unwrap();
         start(subject, &*busy, &block, 5);
         drop(block);
         let began = Instant::now();
         let longest = thread::scope(|scope| {
-            let waiting = scope.spawn(|| drop(pool.alloc(Bytes(2 * size), MIN, named(&*other)).unwrap()));
+            let waiting =
+                scope.spawn(|| drop(pool.request(Bytes(2 * size)).stream(named(&*other)).alloc().unwrap()));
             let mut longest = Duration::ZERO;
             while !waiting.is_finished() {
                 let asked = Instant::now();

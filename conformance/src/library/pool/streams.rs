@@ -40,7 +40,7 @@ fn the_stream_of_each_thread<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     let mut block = alloc(&pool, Bytes(5000));
     for size in [100, 100_000, 4 << 20] {
-        let answer = pool.alloc(Bytes(size), MIN, stream);
+        let answer = pool.request(Bytes(size)).stream(stream).alloc();
         let error = answer.map(drop).unwrap_err();
         assert!(error.to_string().contains("per-thread default stream"), "{error}");
         assert!(
@@ -79,7 +79,7 @@ fn streams_come_and_go<B: TestKit>(subject: &Subject<B>) {
         drop((blocks, stream));
         if number % 64 == 0 {
             // Known by use alone, and forgotten.
-            drop(pool.alloc(Bytes(3 << 20), MIN, named(&*own)).unwrap());
+            drop(pool.request(Bytes(3 << 20)).stream(named(&*own)).alloc().unwrap());
             pool.forget_stream(named(&*own)).unwrap();
         }
     }
@@ -191,7 +191,7 @@ fn a_block_outlives_its_stream<B: TestKit>(subject: &Subject<B>) {
         // The stream has nothing to do with what is freed meanwhile.
         drop(alloc(&pool, Bytes::mib(6)));
         drop(block);
-        let next = pool.alloc(Bytes(size), MIN, named(&*other)).unwrap();
+        let next = pool.request(Bytes(size)).stream(named(&*other)).alloc().unwrap();
         if !busy.is_done().unwrap() {
             assert!(!overlap(&next, at), "of {size}: the stream's work goes on");
         }

@@ -1,8 +1,6 @@
 //! Memory that is suspended, resumed and scrubbed by its tag.
 
-use super::{
-    DEFAULT, Hand, MIN, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write,
-};
+use super::{Hand, adds_up, alloc, builder, check, counts_at_once, is_empty, page, pool, write};
 use crate::case::cases;
 use crate::library::tools::idle;
 use crate::subject::Subject;
@@ -119,7 +117,7 @@ fn no_blocks_of_a_suspended_tag<B: TestKit>(subject: &Subject<B>) {
     drop(some(subject, &pool));
     base.suspend("weights", &store, idle()).unwrap();
     for size in [100, 5000, 70_000, 1 << 20, 5 << 20] {
-        let error = pool.alloc(Bytes(size), MIN, DEFAULT).unwrap_err();
+        let error = pool.alloc(Bytes(size)).unwrap_err();
         assert!(
             matches!(error.extension(), Some(PoolError::Suspended { tag, .. }) if &**tag == "weights"),
             "{error}"
@@ -168,7 +166,7 @@ fn suspended_again_in_vain<B: TestKit>(subject: &Subject<B>) {
     assert!(matches!(error.detail(), Detail::Driver { .. }), "{error}");
     assert!(pool.is_suspended("").unwrap(), "nothing has come back");
     for size in [100, 70_000, 4 << 20] {
-        let answer = pool.alloc(Bytes(size), MIN, DEFAULT);
+        let answer = pool.alloc(Bytes(size));
         assert!(
             matches!(answer.as_ref().map_err(Error::extension), Err(Some(PoolError::Suspended { .. }))),
             "{answer:?}"
@@ -230,7 +228,7 @@ fn resumed_on_a_full_device<B: TestKit>(subject: &Subject<B>) {
     let error = base.resume("weights").unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
     assert!(matches!(
-        pool.alloc(Bytes(8), MIN, DEFAULT).as_ref().map_err(Error::extension),
+        pool.alloc(Bytes(8)).as_ref().map_err(Error::extension),
         Err(Some(PoolError::Suspended { .. }))
     ));
     adds_up(&base);

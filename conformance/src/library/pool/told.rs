@@ -1,6 +1,6 @@
 //! What a pool tells of itself.
 
-use super::{DEFAULT, Hand, MIN, adds_up, alloc, is_empty, page, pool};
+use super::{Hand, adds_up, alloc, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::own;
 use crate::subject::Subject;
@@ -33,13 +33,14 @@ fn found_by_inner_addresses<B: TestKit>(subject: &Subject<B>) {
     let stream = super::waits::named(&*own);
     let pool = pool(subject).tagged("kv").unwrap();
     let sizes = [1, 256, 5000, 65_536, 100_000, 1 << 20, (3 << 20) + 5];
-    let blocks: Vec<_> = sizes.iter().map(|size| pool.alloc(Bytes(*size), MIN, stream).unwrap()).collect();
+    let blocks: Vec<_> =
+        sizes.iter().map(|size| pool.request(Bytes(*size)).stream(stream).alloc().unwrap()).collect();
     for block in &blocks {
         for offset in [0, 1, block.size().0 / 2, block.size().0 - 1] {
             let info = pool.find(block.address() + Bytes(offset)).unwrap();
             assert_eq!((info.base, info.offset), (block.address(), Bytes(offset)));
             assert_eq!((info.device, info.stream, &*info.tag), (subject.device, stream, "kv"));
-            assert_eq!(info.size, block.capacity());
+            assert_eq!(info.capacity, block.capacity());
         }
         let behind = block.address() + block.capacity();
         assert!(pool.find(behind).is_none_or(|info| info.base == behind));
@@ -139,7 +140,7 @@ fn the_timeline_follows<B: TestKit>(subject: &Subject<B>) {
 fn a_timeline_is_thinned_out<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     // Each is a change of its own, since its alignment is that of no class. What is live tells which change a point is.
-    let block = || pool.alloc(Bytes(256), Bytes(1024), DEFAULT).unwrap();
+    let block = || pool.request(Bytes(256)).alignment(Bytes(1024)).alloc().unwrap();
     let mut blocks = vec![block()];
     let first = pool.snapshot().timeline[0];
     blocks.extend((1..10_000).map(|_| block()));
@@ -238,7 +239,7 @@ fn a_picture_is_consistent<B: TestKit>(subject: &Subject<B>) {
     };
     assert!(states(BlockState::Live) >= 7 && states(BlockState::Bins) > 0 && states(BlockState::Free) > 0);
     let hand = Hand::new();
-    pool.alloc(Bytes(page), MIN, DEFAULT).unwrap().free_after(hand.fence());
+    pool.alloc(Bytes(page)).unwrap().free_after(hand.fence());
     let picture = is_consistent(&pool);
     let pending = picture.spaces.iter().flat_map(|space| &space.blocks);
     assert_eq!(pending.filter(|block| block.state == BlockState::Pending).count(), 1);

@@ -1,6 +1,6 @@
 //! Memory that waits for a fence or for other streams, where no device need work for it.
 
-use super::{Hand, MIN, adds_up, alloc, builder, is_empty, page, pool};
+use super::{Hand, adds_up, alloc, builder, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::own;
 use crate::subject::Subject;
@@ -34,7 +34,7 @@ fn the_same_address_again<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     for stream in [Stream::DEFAULT, named(&*own)] {
         for size in [100, 5000, 100_000, 1 << 20, 3 << 20, 7 << 20] {
-            let first = pool.alloc(Bytes(size), MIN, stream).unwrap();
+            let first = pool.request(Bytes(size)).stream(stream).alloc().unwrap();
             assert_eq!(first.stream(), stream);
             let address = first.address();
             let mapped = |pool: &gpu_vmm_pool::Pool<B>| {
@@ -43,7 +43,7 @@ fn the_same_address_again<B: TestKit>(subject: &Subject<B>) {
             };
             let calls = mapped(&pool);
             drop(first);
-            let again = pool.alloc(Bytes(size), MIN, stream).unwrap();
+            let again = pool.request(Bytes(size)).stream(stream).alloc().unwrap();
             assert_eq!((again.address(), mapped(&pool)), (address, calls), "of {size}");
         }
     }
@@ -81,7 +81,7 @@ fn a_failing_fence_keeps_its_memory<B: TestKit>(subject: &Subject<B>) {
     block.free_after(hand.fence());
     // Others get theirs; what it keeps is theirs at no time.
     for _ in 0..3 {
-        let other = pool.alloc(Bytes::mib(4), MIN, Stream::DEFAULT).unwrap();
+        let other = pool.alloc(Bytes::mib(4)).unwrap();
         assert!(other.address() >= address + size || other.address() + other.capacity() <= address);
     }
     pool.trim(Bytes::ZERO).unwrap();
@@ -95,7 +95,7 @@ fn a_fence_is_waited_for_in_need<B: TestKit>(subject: &Subject<B>) {
     let pool = builder(subject).budget(Bytes(page.0 * 4)).build().unwrap();
     let (hand, block) = (Hand::new(), alloc(&pool, Bytes(page.0 * 3)));
     block.free_after(hand.fence());
-    let error = pool.alloc(Bytes(page.0 * 2), MIN, Stream::DEFAULT).unwrap_err();
+    let error = pool.alloc(Bytes(page.0 * 2)).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
     assert_eq!(pool.stats().pending, page.0 * 3);
     hand.set(Hand::WAITED);
@@ -126,7 +126,7 @@ fn record_use_lets_go<B: TestKit>(subject: &Subject<B>) {
 fn a_forgotten_stream<B: TestKit>(subject: &Subject<B>) {
     let own = own(subject);
     let pool = pool(subject);
-    let block = pool.alloc(Bytes::mib(8), MIN, named(&*own)).unwrap();
+    let block = pool.request(Bytes::mib(8)).stream(named(&*own)).alloc().unwrap();
     drop(block);
     pool.forget_stream(named(&*own)).unwrap();
     // Forgetting waits for nothing: what was freed on it serves others once its work is done.

@@ -3,7 +3,7 @@
 use super::{Counted, by, grow, growing, is_ready, thread, until};
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Stream};
+use gpu_vmm_core::Bytes;
 use gpu_vmm_pool::Pool;
 use gpu_vmm_premap::{PremapOutcome, Step};
 use gpu_vmm_testkit::TestKit;
@@ -59,7 +59,7 @@ fn a_pool_that_was_idle<B: TestKit>(subject: &Subject<B>) {
     let mut blocks = Vec::new();
     for _ in 0..12 {
         // More than is mapped ahead, so that the request maps memory itself.
-        blocks.push(pool.alloc(Bytes(2 * page.0), Bytes(256), Stream::DEFAULT).unwrap());
+        blocks.push(pool.alloc(Bytes(2 * page.0)).unwrap());
         until(|| {
             let stats = pool.stats();
             stats.held == stats.live + page.0
@@ -72,10 +72,10 @@ fn a_pool_with_a_budget<B: TestKit>(subject: &Subject<B>) {
     let page = subject.granules(1).max(Bytes::mib(2)).0;
     let builder = Pool::builder(&subject.backend).device(subject.device).budget(Bytes(page * 4));
     let pool = builder.premap(&thread, Bytes(page * 16)).build().unwrap();
-    let block = pool.alloc(Bytes(page * 2), Bytes(256), Stream::DEFAULT).unwrap();
+    let block = pool.alloc(Bytes(page * 2)).unwrap();
     until(|| pool.stats().held >= page * 4);
     drop(block);
-    let all = pool.alloc(Bytes(page * 4), Bytes(256), Stream::DEFAULT).unwrap();
+    let all = pool.alloc(Bytes(page * 4)).unwrap();
     assert_eq!(pool.stats().peak_held, page * 4);
     drop(all);
 }
@@ -85,7 +85,7 @@ fn a_pool_of_small_blocks<B: TestKit>(subject: &Subject<B>) {
     let page = subject.granules(1).max(Bytes::mib(2)).0;
     let builder = Pool::builder(&subject.backend).device(subject.device);
     let pool = builder.premap(&thread, Bytes(page * 4)).build().unwrap();
-    let block = pool.alloc(Bytes(100), Bytes(256), Stream::DEFAULT).unwrap();
+    let block = pool.alloc(Bytes(100)).unwrap();
     Counted::ask(&thread, 80, Step::More).1.wait(80);
     assert_eq!(pool.stats().held, page);
     drop(block);

@@ -164,7 +164,7 @@ impl Graphs {
         };
         let block = match kept {
             Some(block) => block,
-            None => self.pool.blocks.alloc(size, alignment, stream)?,
+            None => self.pool.blocks.request(size).alignment(alignment).stream(stream).alloc()?,
         };
         let address = block.address();
         books.live.insert(address, (block, ids));
@@ -278,7 +278,7 @@ mod tests {
         assert!(!graphs.is_begun());
         // The capture is over and its graph is not: what it freed is still its own, to the pool's knowledge in use.
         assert!(graphs.free(first).unwrap());
-        let other = graphs.pool.blocks.alloc(SIZE, Bytes(512), STREAM).unwrap();
+        let other = graphs.pool.blocks.request(SIZE).alignment(Bytes(512)).stream(STREAM).alloc().unwrap();
         assert_ne!(other.address(), first);
         assert_eq!(graphs.pool.blocks.stats().live_blocks, 3);
     }
@@ -352,10 +352,10 @@ mod tests {
         // A name alone, as above.
         // SAFETY: the host's backend takes a stream for its name.
         let other = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(4096)) };
-        drop(pool.blocks.alloc(Bytes::mib(60), Bytes(512), other).unwrap());
+        drop(pool.blocks.request(Bytes::mib(60)).alignment(Bytes(512)).stream(other).alloc().unwrap());
         graphs.begin(ONE);
         assert!(!pool.backend.deferred().is_capturing());
-        drop(pool.blocks.alloc(Bytes::mib(50), Bytes(512), STREAM).unwrap());
+        drop(pool.blocks.request(Bytes::mib(50)).alignment(Bytes(512)).stream(STREAM).alloc().unwrap());
         pool.blocks.trim(Bytes::ZERO).unwrap();
         assert_eq!(pool.blocks.stats().held, 0);
         graphs.end(ONE);

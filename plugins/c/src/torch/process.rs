@@ -120,8 +120,8 @@ impl Device {
             u64::try_from(size).map_err(|_| Failure::invalid(format!("allocate: the size is {size}")))?;
         let own = &self.pool.blocks;
         let block = match tag {
-            Some(tag) => own.tagged(tag)?.alloc(Bytes(size), ALIGNMENT, stream)?,
-            None => own.alloc(Bytes(size), ALIGNMENT, stream)?,
+            Some(tag) => own.tagged(tag)?.request(Bytes(size)).alignment(ALIGNMENT).stream(stream).alloc()?,
+            None => own.request(Bytes(size)).alignment(ALIGNMENT).stream(stream).alloc()?,
         };
         // Kept for all tags together.
         Ok(own.keep(block)?.as_ptr())

@@ -276,12 +276,17 @@ pub enum Detail {
         reason: String,
     },
     /// No library of the vendor could be loaded.
-    #[error("the {vendor} backend found no usable library ({what}); tried:{}", list(tried))]
+    #[error(
+        "the {vendor} backend found no usable library ({what}); set {variable} to the path of one that is elsewhere; tried:{}",
+        list(tried)
+    )]
     LibraryNotFound {
         /// The vendor.
         vendor: Vendor,
         /// What the library is.
         what: &'static str,
+        /// The environment variable that names a library to load.
+        variable: &'static str,
         /// Where it was looked for, in order, with what the loader said.
         tried: Vec<LoadAttempt>,
     },

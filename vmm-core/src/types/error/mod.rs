@@ -16,6 +16,7 @@ pub use kind::ErrorKind;
 
 use crate::types::{AddressRange, Operation};
 use std::any::Any;
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 
@@ -131,6 +132,12 @@ impl Error {
             Detail::Extension(error) => error.driver_error(),
             _ => None,
         }
+    }
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
     }
 }
 

@@ -1,0 +1,103 @@
+//! Reading and writing the bytes of a block.
+#![allow(unsafe_code)] // reaches memory, which stays while it does
+
+use crate::tags::Tag;
+use crate::{Block, PoolError};
+use gpu_vmm_core::{Address, Backend, Bytes, Detail, DeviceId, Error, OffsetRange, Operation, Result};
+use gpu_vmm_sync::atomic::Ordering;
+use gpu_vmm_sync::{Arc, PoisonError, RwLockReadGuard};
+
+impl<B: Backend> Block<B> {
+    /// Copies bytes from the block to the host and waits for the copy. CUDA: `cuMemcpyDtoH`, HIP: `hipMemcpy`. Does not wait
+    /// for work that is queued on streams.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`](Detail::OutOfRange), [`Suspended`](PoolError::Suspended), [`Forked`](Detail::Forked), or the driver's
+    /// error.
+    pub fn read(&self, offset: Bytes, bytes: &mut [u8]) -> Result<()> {
+        self.while_mapped(Operation::Read, offset, bytes.len(), |backend, device, at| {
+            // SAFETY: the bytes lie in the block, which is mapped for its device until this returns.
+            unsafe { backend.copy_to_host(device, bytes, at) }
+        })
+    }
+
+    /// Copies bytes from the host into the block and waits for the copy. CUDA: `cuMemcpyHtoD`, HIP: `hipMemcpy`. Does not wait
+    /// for work that is queued on streams.
+    ///
+    /// # Errors
+    ///
+    /// As [`Block::read`]; some of the bytes may have been written then.
+    pub fn write(&mut self, offset: Bytes, bytes: &[u8]) -> Result<()> {
+        self.while_mapped(Operation::Write, offset, bytes.len(), |backend, device, at| {
+            // SAFETY: as above.
+            unsafe { backend.copy_from_host(device, at, bytes) }
+        })
+    }
+
+    /// Copies a range of another block of the same pool into this block, at `offset`, and waits for the copy. The bytes stay on
+    /// the device. CUDA: `cuMemcpy`, HIP: `hipMemcpy`. Does not wait for work that is queued on streams.
+    ///
+    /// # Errors
+    ///
+    /// As [`Block::write`]; [`Unsupported`](Detail::Unsupported) for a block of another pool.
+    pub fn copy_from(&mut self, offset: Bytes, from: &Self, range: OffsetRange) -> Result<()> {
+        const OPERATION: Operation = Operation::Copy;
+        if !Arc::ptr_eq(self.inner(), from.inner()) {
+            let reason = "the blocks belong to two pools; copy through the host".to_owned();
+            return Err(Error::new(OPERATION, Detail::Unsupported { reason }));
+        }
+        from.check(OPERATION, range)?;
+        self.check(OPERATION, OffsetRange { offset, length: range.length })?;
+        if range.length.is_zero() {
+            return Ok(());
+        }
+        let core = self.inner().core(OPERATION)?;
+        let (backend, device) = (core.backend.clone(), core.settings.device);
+        let mut tags = [core.tag_of(self.piece()), core.tag_of(from.piece())].map(Arc::clone);
+        drop(core);
+        // In the same order everywhere. One tag is not locked twice, since a suspension may wait in between.
+        tags.sort_by_key(|tag| tag.index);
+        let [first, second] = &tags;
+        let _first = mapped(OPERATION, first)?;
+        let _second = if first.index == second.index { None } else { Some(mapped(OPERATION, second)?) };
+        // SAFETY: both ranges lie in blocks, which are mapped for the device until this returns, and apart, as they are two.
+        unsafe { backend.copy(device, self.address() + offset, from.address() + range.offset, range.length) }
+    }
+
+    fn check(&self, operation: Operation, range: OffsetRange) -> Result<()> {
+        if range.end() > self.size() {
+            return Err(Error::new(operation, Detail::OutOfRange { range, limit: self.size() }));
+        }
+        Ok(())
+    }
+
+    /// Calls `act` with the address of a part of the block while its memory is there.
+    fn while_mapped(
+        &self,
+        operation: Operation,
+        offset: Bytes,
+        length: usize,
+        act: impl FnOnce(&B, DeviceId, Address) -> Result<()>,
+    ) -> Result<()> {
+        self.check(operation, OffsetRange { offset, length: Bytes(length as u64) })?;
+        if length == 0 {
+            return Ok(());
+        }
+        let core = self.inner().core(operation)?;
+        let (backend, device) = (core.backend.clone(), core.settings.device);
+        let tag = Arc::clone(core.tag_of(self.piece()));
+        drop(core);
+        let _mapped = mapped(operation, &tag)?;
+        act(&backend, device, self.address() + offset)
+    }
+}
+
+/// Keeps the memory of a tag mapped: a suspension waits for the guard.
+fn mapped(operation: Operation, tag: &Tag) -> Result<RwLockReadGuard<'_, ()>> {
+    let guard = tag.copies.read().unwrap_or_else(PoisonError::into_inner);
+    if tag.suspended.load(Ordering::Acquire) {
+        return Err(Error::of_extension(operation, PoolError::Suspended { tag: tag.name.clone() }));
+    }
+    Ok(guard)
+}

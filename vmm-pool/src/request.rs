@@ -1,0 +1,80 @@
+//! What is asked of a pool beside a size.
+
+use crate::pool::DEFAULT_ALIGNMENT;
+use crate::{Block, Pool};
+#[cfg(doc)]
+use gpu_vmm_core::Detail;
+use gpu_vmm_core::{Backend, Bytes, Result, Stream};
+
+/// A request for a [`Block`] that is not made yet. [`Pool::request`] returns it.
+///
+/// ```
+/// # use gpu_vmm_core::{Backend, Bytes, Result, Stream};
+/// # use gpu_vmm_pool::{Block, Pool};
+/// # fn example<B: Backend>(pool: &Pool<B>, stream: Stream<'static>) -> Result<Block<B>> {
+/// pool.request(Bytes::mib(3)).alignment(Bytes::kib(64)).stream(stream).tag("weights").alloc()
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is allocated before `alloc` is called"]
+pub struct BlockRequest<'a, B: Backend> {
+    pool: &'a Pool<B>,
+    size: Bytes,
+    alignment: Bytes,
+    stream: Stream<'static>,
+    tag: Option<&'a str>,
+}
+
+impl<B: Backend> Pool<B> {
+    /// Begins a request for a block of at least `size` bytes, for the default stream and with this pool's tag.
+    #[inline]
+    pub fn request(&self, size: Bytes) -> BlockRequest<'_, B> {
+        BlockRequest { pool: self, size, alignment: DEFAULT_ALIGNMENT, stream: Stream::DEFAULT, tag: None }
+    }
+}
+
+impl<'a, B: Backend> BlockRequest<'a, B> {
+    /// Asks for an address that is a multiple of `alignment`, a power of two. Every address is a multiple of 256.
+    #[inline]
+    pub fn alignment(self, alignment: Bytes) -> Self {
+        Self { alignment, ..self }
+    }
+
+    /// Asks for a block whose work is queued on `stream`.
+    ///
+    /// The stream must exist for as long as the process runs. Streams that end earlier must be
+    /// [registered](Pool::register_stream) or [forgotten](Pool::forget_stream).
+    #[inline]
+    pub fn stream(self, stream: Stream<'static>) -> Self {
+        Self { stream, ..self }
+    }
+
+    /// Asks for a block with this tag in place of the pool's own. The tag is looked up under the pool's lock: for many blocks
+    /// with one tag, allocate from [`Pool::tagged`].
+    #[inline]
+    pub fn tag(self, tag: &'a str) -> Self {
+        Self { tag: Some(tag), ..self }
+    }
+
+    /// Allocates the block.
+    ///
+    /// Memory that was freed on the stream may be handed out while earlier work of the stream still uses it, since the
+    /// device does one after the other. A stream that captures receives only memory that no work uses any more, as the
+    /// graph may be launched on any stream. A block that a graph uses must live until the last launch of the graph.
+    ///
+    /// # Errors
+    ///
+    /// [`Unsupported`](Detail::Unsupported) for the [per-thread default stream](Stream::is_per_thread);
+    /// [`OutOfMemory`](crate::PoolError::OutOfMemory), [`OutOfAddresses`](crate::PoolError::OutOfAddresses),
+    /// [`Suspended`](crate::PoolError::Suspended); or of the core:
+    /// [`ZeroSize`](Detail::ZeroSize), [`BadAlignment`](Detail::BadAlignment), [`ExceedsDevice`](Detail::ExceedsDevice), or
+    /// the driver's error. The pool is as before then.
+    #[track_caller]
+    #[inline]
+    pub fn alloc(self) -> Result<Block<B>> {
+        match self.tag {
+            None => self.pool.alloc_as(self.size, self.alignment, self.stream),
+            Some(tag) => self.pool.tagged(tag)?.alloc_as(self.size, self.alignment, self.stream),
+        }
+    }
+}
