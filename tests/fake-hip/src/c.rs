@@ -1,25 +1,25 @@
-//! HIP's types and codes, and the frame of every function: the lock, the last error, and the ways in which HIP ends.
+//! HIP's types and codes, the frame of every function, and the end of a process.
+//!
+//! Handles, streams and addresses of devices are numbers here, as nobody may follow them.
 
+use crate::settings::bucket;
 use crate::state::{STATE, State};
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::fmt::Arguments;
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 use std::sync::PoisonError;
 
 /// `hipError_t`.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct HipError(pub(crate) c_int);
+pub(crate) struct HipError(c_int);
 
 impl HipError {
     pub(crate) const SUCCESS: Self = Self(0);
     pub(crate) const INVALID_VALUE: Self = Self(1);
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
-    pub(crate) const INVALID_DEVICE: Self = Self(101);
-    pub(crate) const INVALID_HANDLE: Self = Self(400);
     pub(crate) const NOT_SUPPORTED: Self = Self(801);
-    pub(crate) const UNKNOWN: Self = Self(999);
 }
 
 /// What a function of HIP's answers.
@@ -57,17 +57,14 @@ pub(crate) struct Properties {
     flags: u64,
 }
 
-/// `hipMemAllocationTypePinned`; `hipMemHandleTypePosixFileDescriptor`.
-pub(crate) const PINNED: c_int = 1;
-pub(crate) const DESCRIPTOR: c_int = 1;
-
 /// `hipPointerAttribute_t`.
 #[repr(C)]
+#[derive(Default)]
 pub(crate) struct PointerAttributes {
     pub(crate) kind: c_int,
     pub(crate) device: c_int,
-    pub(crate) device_pointer: *mut c_void,
-    pub(crate) host_pointer: *mut c_void,
+    pub(crate) device_pointer: usize,
+    pub(crate) host_pointer: usize,
     pub(crate) is_managed: c_int,
     pub(crate) flags: c_uint,
 }
@@ -79,9 +76,19 @@ const _: () = {
     assert!(size_of::<PointerAttributes>() == 32 && offset_of!(PointerAttributes, device_pointer) == 8);
 };
 
+/// Where a caller wants an answer written.
+pub(crate) type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
+
+/// Writes an answer to where the caller wants it.
+pub(crate) fn give<T>(to: Out<'_, T>, value: T) -> Answer {
+    let Some(to) = to else { stop(format_args!("the pointer for an answer is null")) };
+    to.write(value);
+    Ok(())
+}
+
 thread_local! {
-    static LAST_ERROR: Cell<HipError> = const { Cell::new(HipError::SUCCESS) };
-    static CURRENT: Cell<usize> = const { Cell::new(0) };
+    pub(crate) static LAST_ERROR: Cell<HipError> = const { Cell::new(HipError::SUCCESS) };
+    pub(crate) static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The calling thread's device.
@@ -89,45 +96,45 @@ pub(crate) fn current() -> usize {
     CURRENT.get()
 }
 
-pub(crate) fn set_current(device: usize) {
-    CURRENT.set(device);
-}
-
-pub(crate) fn take_last_error() -> HipError {
-    LAST_ERROR.replace(HipError::SUCCESS)
-}
-
 /// Does what a function of HIP's does, on the tables, and remembers its failure as the version does.
 pub(crate) fn call(work: impl FnOnce(&mut State) -> Answer) -> HipError {
     let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
     let code = work(&mut state).err().unwrap_or(HipError::SUCCESS);
-    if code != HipError::SUCCESS || !state.bucket.errors_stick {
+    if code != HipError::SUCCESS || !bucket().errors_stick {
         LAST_ERROR.set(code);
     }
     code
 }
 
-/// `hipErrorInvalidValue` unless the condition holds.
-pub(crate) fn require(condition: bool) -> Answer {
-    if condition { Ok(()) } else { Err(HipError::INVALID_VALUE) }
-}
-
-/// Ends the process where it was set up wrongly.
-pub(crate) fn stop(what: Arguments<'_>) -> ! {
-    eprintln!("fake-hip: {what}");
+/// Ends the process, and says why.
+pub(crate) fn stop(why: Arguments<'_>) -> ! {
+    eprintln!("fake-hip: {why}");
     std::process::abort()
 }
 
-/// Ends the process where HIP crashes.
-pub(crate) fn crash(rule: Arguments<'_>) -> ! {
-    eprintln!("fake-hip: HIP crashes here: {rule}");
-    std::process::abort()
+/// Ends the process where a call breaks a rule that gpu-vmm-hip must keep on every version.
+macro_rules! rule {
+    ($holds:expr, $($broken:tt)+) => {
+        if !$holds {
+            $crate::c::stop(format_args!($($broken)+));
+        }
+    };
+}
+
+/// A function by its name in C: what it does with the tables and its arguments, and what it answers.
+macro_rules! hip {
+    ($name:ident, |$state:pat_param $(, $argument:ident: $type:ty)*| $body:expr) => {
+        /// # Safety
+        ///
+        /// As HIP has it.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> $crate::c::HipError {
+            $crate::c::call(|$state| $body)
+        }
+    };
 }
 
 /// Ends the process where a GPU faults, as ROCr does.
 pub(crate) fn fault(device: usize, address: usize, reason: &str) -> ! {
-    eprintln!(
-        "fake-hip: Memory access fault by GPU node-{device} on address {address:#x}. Reason: {reason}."
-    );
-    std::process::abort()
+    stop(format_args!("Memory access fault by GPU node-{device} on address {address:#x}. Reason: {reason}."))
 }

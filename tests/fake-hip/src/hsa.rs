@@ -1,19 +1,14 @@
 //! Functions of ROCr, which gpu-vmm-hip reaches through HIP's library: setting access without HIP's check, whose memory a
 //! plain allocation is, which agent is the host, and a descriptor of what is mapped.
-#![allow(unsafe_code)] // ROCr's interface
 
-use crate::access::Who;
-use crate::c::{HipError, call, require, stop};
-use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
+use crate::c::{HipError, Out, call, give, stop};
+use crate::settings::SETTINGS;
+use std::ffi::c_int;
+use std::os::fd::IntoRawFd;
+use std::sync::Arc;
 
-/// `hsa_status_t`.
-#[repr(transparent)]
-struct Status(u32);
-
-const SUCCESS: Status = Status(0);
-const INVALID_ARGUMENT: Status = Status(0x1001);
-
+/// `HSA_STATUS_ERROR_INVALID_ARGUMENT`.
+const INVALID_ARGUMENT: u32 = 0x1001;
 /// The agent of device 0; the others follow.
 const FIRST_AGENT: u64 = 0x5a00;
 /// The agent of the host.
@@ -23,127 +18,81 @@ const NEAREST_CPU: u32 = 0xA113;
 
 /// `hsa_amd_memory_access_desc_t`.
 #[repr(C)]
-#[derive(Clone, Copy)]
 struct AccessDescription {
     permissions: u32,
     agent: u64,
 }
 
-/// `hsa_amd_pointer_info_t`.
+/// `hsa_amd_pointer_info_t`, its first half.
 #[repr(C)]
 struct PointerInfo {
     size: u32,
     kind: c_int,
-    agent_base: *mut c_void,
-    host_base: *mut c_void,
-    size_in_bytes: usize,
-    user_data: *mut c_void,
+    /// Two addresses, a size, and a pointer of the user's.
+    more: [usize; 4],
     owner: u64,
-    global_flags: u32,
-    registered: bool,
 }
 
-fn answer(code: HipError) -> Status {
-    if code == HipError::SUCCESS { SUCCESS } else { INVALID_ARGUMENT }
-}
-
-/// # Safety
-///
-/// As ROCr has it: as many descriptions as are said.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hsa_amd_vmem_set_access(
-    at: *mut c_void,
-    size: usize,
-    descriptions: *const AccessDescription,
-    count: usize,
-) -> Status {
-    answer(call(|state| {
-        // SAFETY: the caller's promise.
-        let descriptions = unsafe { std::slice::from_raw_parts(descriptions, count) };
-        descriptions.iter().try_for_each(|description| {
-            if description.agent == HOST_AGENT {
-                return state.set_access(at.addr(), size, Who::Host, description.permissions);
-            }
-            let device = description.agent.wrapping_sub(FIRST_AGENT) as usize;
-            if device >= state.devices.len() {
-                stop(format_args!(
-                    "hsa_amd_vmem_set_access is given an agent {:#x} that it never gave",
-                    description.agent
-                ));
-            }
-            state.set_access(at.addr(), size, Who::Device(device), description.permissions)
-        })
-    }))
-}
-
-/// # Safety
-///
-/// As ROCr has it: `info` is of ROCr's structure.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hsa_amd_pointer_info(
-    at: *const c_void,
-    info: *mut PointerInfo,
-    _allocate: *const c_void,
-    _count: *mut u32,
-    _agents: *mut *mut u64,
-) -> Status {
-    answer(call(|state| {
-        let owner = state.plain.get(&at.addr()).and_then(|place| place.mappings.values().next());
-        let (kind, owner) = owner.map_or((0, 0), |mapping| (1, FIRST_AGENT + mapping.device as u64));
-        // SAFETY: the caller's promise.
-        unsafe {
-            (*info).kind = kind;
-            (*info).owner = owner;
-            (*info).host_base = null_mut();
+/// As `hip!`, with ROCr's answers.
+macro_rules! hsa {
+    ($name:ident, |$state:pat_param $(, $argument:ident: $type:ty)*| $body:expr) => {
+        /// # Safety
+        ///
+        /// As ROCr has it.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $type),*) -> u32 {
+            if call(|$state| $body) == HipError::SUCCESS { 0 } else { INVALID_ARGUMENT }
         }
-        Ok(())
-    }))
+    };
 }
 
-/// # Safety
-///
-/// As ROCr has it: `value` is for what the attribute is, here an agent.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hsa_agent_get_info(_agent: u64, attribute: u32, value: *mut u64) -> Status {
-    answer(call(|_| {
-        require(attribute == NEAREST_CPU)?;
-        // SAFETY: the caller's promise.
-        unsafe { *value = HOST_AGENT };
-        Ok(())
-    }))
-}
+hsa!(hsa_amd_vmem_set_access, |state,
+                               at: usize,
+                               size: usize,
+                               description: Option<&AccessDescription>,
+                               count: usize| {
+    let Some(AccessDescription { permissions, agent }) = description.filter(|_| count == 1) else {
+        stop(format_args!("hsa_amd_vmem_set_access with {count} descriptions, not one"))
+    };
+    let device = Some(agent.wrapping_sub(FIRST_AGENT) as usize).filter(|_| *agent != HOST_AGENT);
+    let is_known = device.is_none_or(|device| device < SETTINGS.devices);
+    rule!(is_known, "hsa_amd_vmem_set_access is given an agent {agent:#x} that it never gave");
+    let tiles = state.tiles("hsa_amd_vmem_set_access", at, size);
+    state.set_access(tiles, device, *permissions)
+});
 
-/// # Safety
-///
-/// As ROCr has it: `handle` is for one handle, here the number of the memory.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hsa_amd_vmem_retain_alloc_handle(handle: *mut u64, at: *const c_void) -> Status {
-    answer(call(|state| {
-        let number = state.retain_mapped(at.addr())?;
-        // SAFETY: the caller's promise.
-        unsafe { *handle = number };
-        Ok(())
-    }))
-}
+hsa!(hsa_amd_pointer_info, |state,
+                            at: usize,
+                            info: Option<&mut PointerInfo>,
+                            _a: usize,
+                            _b: usize,
+                            _c: usize| {
+    let owner = state.mapping(at).map(|(_, mapping)| FIRST_AGENT + mapping.handle.device as u64);
+    let info = info.ok_or(HipError::INVALID_VALUE)?;
+    (info.kind, info.owner) = owner.map_or((0, 0), |owner| (1, owner));
+    Ok(())
+});
 
-/// # Safety
-///
-/// As ROCr has it: `fd` is for one descriptor.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn hsa_amd_vmem_export_shareable_handle(fd: *mut c_int, handle: u64, flags: u64) -> Status {
-    answer(call(|state| {
-        require(flags == 0)?;
-        let exported = state.memory(handle).memory.descriptor().map_err(|_| HipError::INVALID_VALUE)?;
-        // SAFETY: the caller's promise.
-        unsafe { *fd = exported };
-        Ok(())
-    }))
-}
+hsa!(hsa_agent_get_info, |_, _agent: u64, attribute: u32, value: Out<'_, u64>| {
+    rule!(attribute == NEAREST_CPU, "hsa_agent_get_info of {attribute:#x}");
+    give(value, HOST_AGENT)
+});
 
-#[unsafe(no_mangle)]
-extern "C" fn hsa_amd_vmem_handle_release(handle: u64) -> Status {
-    answer(call(|state| {
-        state.let_go_of_memory(handle);
-        Ok(())
-    }))
-}
+// ROCr's handle is the number of a reference to the memory.
+hsa!(hsa_amd_vmem_retain_alloc_handle, |state, handle: Out<'_, u64>, at: usize| {
+    let found = state.mapping(at).filter(|(start, _)| *start == at);
+    let memory = found.and_then(|(_, mapping)| mapping.handle.memory.get());
+    let memory = Arc::clone(memory.ok_or(HipError::INVALID_VALUE)?);
+    let number = state.number();
+    state.retained.insert(number, memory);
+    give(handle, number)
+});
+
+hsa!(hsa_amd_vmem_export_shareable_handle, |state, fd: Out<'_, c_int>, handle: u64, _flags: u64| {
+    let memory = state.retained.get(&handle).ok_or(HipError::INVALID_VALUE)?;
+    give(fd, memory.descriptor()?.into_raw_fd())
+});
+
+hsa!(hsa_amd_vmem_handle_release, |state, handle: u64| {
+    state.retained.remove(&handle).map(drop).ok_or(HipError::INVALID_VALUE)
+});

@@ -9,17 +9,15 @@
 //! |---|---|
 //! | `bucket` | which version misbehaves how, with the source of each entry; nowhere else are versions compared |
 //! | `settings` | what the environment says: version, devices, memory |
-//! | `c` | HIP's types, codes and the frame of every function |
+//! | `c` | HIP's types, codes, the frame of every function, and the end of a process |
 //! | `state`, `memory` | the tables of HIP and of the runtime below it; pages in memory files |
-//! | `device`, `physical`, `reserve`, `map`, `access`, `share`, `copy` | HIP's functions, by subject |
-//! | `staging` | page-locked memory, and streams with copies on them |
-//! | `hsa` | two functions of ROCr |
-//! | `beside` | functions that gpu-vmm-hip never calls, because of what they do |
-//! | `counts` | what is left, for leak checks |
+//! | `device`, `handle`, `space`, `access`, `copy` | HIP's functions, by subject |
+//! | `hsa` | functions of ROCr |
 //!
-//! Where the real HIP crashes, this ends the process with a line that says which rule was broken; where a GPU would fault,
-//! with a line in ROCr's words. Work on a null stream is done when it is waited for, not before. A device's memory is
-//! that of the worst cards there are: mappings in units below 2 MiB fault when they are used, as on RDNA4.
+//! A call that gpu-vmm-hip must never make ends the process with a line that says which rule was broken, on every version
+//! alike, whether HIP crashes there, refuses, or does something else than was meant. Where a GPU would fault, the line is in
+//! ROCr's words. Work on a stream is done when it is waited for, not before. A device's memory is that of the worst cards
+//! there are: mappings in units below 2 MiB fault when they are used, as on RDNA4.
 //!
 //! Its own tests run gpu-vmm-hip on every version. Another program is run on it by naming the library that
 //! `cargo build -p gpu-vmm-fake-hip` makes:
@@ -29,22 +27,19 @@
 //! GPU_VMM_TEST_BACKENDS=hip cargo test -p gpu-vmm --test rules
 //! ```
 #![cfg(target_os = "linux")]
+#![allow(unsafe_code, non_snake_case)] // the interfaces of HIP, ROCr and the system
 
-mod access;
-mod beside;
-mod bucket;
+#[macro_use]
 mod c;
+mod access;
+mod bucket;
 mod copy;
-mod counts;
 mod device;
+mod handle;
 mod hsa;
-mod map;
 mod memory;
-mod physical;
-mod reserve;
 mod settings;
-mod share;
-mod staging;
+mod space;
 mod state;
 
-pub use counts::Counts;
+pub use state::Counts;

@@ -6,18 +6,12 @@ use std::process::{Command, Stdio};
 
 const CASE: &str = "FAKE_HIP_CASE";
 const FAILED: &str = "FAILED: ";
+/// The case for which the first of the two devices has no virtual memory management.
+pub(crate) const BESIDE: &str = "beside_a_device_without_virtual_memory";
 
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) run: fn(&mut Rig),
-}
-
-/// How a child ended.
-pub(crate) enum Outcome {
-    /// With what it printed.
-    Well(String),
-    /// With its own words about why.
-    Failed(String),
 }
 
 /// The case that this process is to run, where it is a child.
@@ -49,30 +43,26 @@ fn library() -> PathBuf {
     path
 }
 
-/// Runs a case in a child, on a version, with the handling of a quirk left out.
-pub(crate) fn run(case: &Case, version: &str, without: &str) -> Outcome {
-    run_with(case, version, without, &[])
-}
-
-/// The same with further settings of the fake driver.
-pub(crate) fn run_with(case: &Case, version: &str, without: &str, settings: &[(&str, &str)]) -> Outcome {
+/// Runs a case in a child, on a version, with the handling of a quirk left out. What it printed, or its own words about why
+/// it failed.
+pub(crate) fn run(case: &Case, version: &str, without: &str) -> Result<String, String> {
     let output = Command::new(std::env::current_exe().expect("this program's path"))
         .env(CASE, case.name)
         .env("FAKE_HIP_VERSION", version)
         .env("FAKE_HIP_DEVICES", "2")
+        .env("FAKE_HIP_WITHOUT_VMM", if case.name == BESIDE { "1" } else { "0" })
         .env("FAKE_HIP_MEMORY_MB", "512")
         .env("GPU_VMM_HIP_LIBRARY", library())
         .env("GPU_VMM_HIP_WITHOUT_QUIRK", without)
-        .envs(settings.iter().copied())
         .stdin(Stdio::null())
         .output()
         .expect("a child");
     if output.status.success() {
-        return Outcome::Well(String::from_utf8_lossy(&output.stdout).into_owned());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let errors = String::from_utf8_lossy(&output.stderr);
     let told =
         errors.lines().find_map(|line| line.strip_prefix(FAILED).or_else(|| line.strip_prefix("fake-hip: ")));
     let why = told.unwrap_or_else(|| errors.trim());
-    Outcome::Failed(if why.is_empty() { output.status.to_string() } else { why.to_owned() })
+    Err(if why.is_empty() { output.status.to_string() } else { why.to_owned() })
 }

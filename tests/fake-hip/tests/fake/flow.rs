@@ -1,9 +1,9 @@
 //! A region's life, by gpu-vmm-core: what must go well on every version.
 
-use crate::child::Case;
+use crate::child::{BESIDE, Case};
 use crate::rig::{FAR, Must, ONE, Rig, UNIT, ZERO, units};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Error, Feature, GrowthKind,
+    Access, Address, Alignment, Backend, Bytes, CopyCalls, Detail, DeviceId, Feature, GrowthKind,
     MemoryCalls, PhysicalMemory, Placement, Properties, Region, Reservation, WaitFor,
 };
 use gpu_vmm_hip::HipBackend;
@@ -25,6 +25,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "staged", run: staged },
     Case { name: "returned", run: returned },
     Case { name: "walked", run: walked },
+    Case { name: BESIDE, run: beside },
 ];
 
 /// For the parent: the quirks of the version.
@@ -52,16 +53,12 @@ pub(crate) fn check(region: &mut Region<HipBackend>, by: DeviceId, offset: Bytes
 }
 
 /// On a machine whose first device cannot be used.
-pub(crate) const BESIDE: Case = Case { name: "beside_a_device_without_virtual_memory", run: beside };
-
 fn beside(rig: &mut Rig) {
     let reason = rig.backend.devices()[0].unusable.clone().expect("a reason");
     assert!(reason.contains("hipDeviceAttributeVirtualMemoryManagementSupported (89) is 0"), "{reason}");
-    let error =
-        PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO)).expect_err("memory of it");
-    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+    fails!(PhysicalMemory::create(&rig.backend, units(1), Properties::on(ZERO)), Unsupported);
     // The other one has its own state, and works.
-    let mut region = Region::builder(&rig.backend).on(ONE).reserve(units(2)).build().must("addresses");
+    let mut region = rig.region(2).on(ONE).build().must("addresses");
     region.grow_to(units(2)).must("growth");
     check(&mut region, ONE, Bytes::ZERO, units(2), 1);
     region.close(WaitFor::all_devices()).must("closed");
@@ -71,15 +68,9 @@ fn life(rig: &mut Rig) {
     let before = rig.free(ZERO);
     let mut region = rig.region(32).at(Placement::Exact(FAR)).build().must("addresses at the hint");
     assert_eq!(region.address(), FAR);
-    assert!(matches!(
-        rig.region(1).at(Placement::Exact(FAR)).build().as_ref().map_err(Error::detail),
-        Err(Detail::AddressTaken { .. })
-    ));
+    fails!(rig.region(1).at(Placement::Exact(FAR)).build(), AddressTaken);
     region.map(units(4), &rig.memory(ZERO, 2)).must("mapped");
-    assert!(matches!(
-        region.write(units(4), b"x").as_ref().map_err(Error::detail),
-        Err(Detail::NoAccess { .. })
-    ));
+    fails!(region.write(units(4), b"x"), NoAccess);
     region.set_access(units(4), units(2), ZERO, RW).must("access");
     check(&mut region, ZERO, units(4), units(2), 1);
     region.write(units(5) - Bytes(2), b"here").must("written");
@@ -88,10 +79,7 @@ fn life(rig: &mut Rig) {
     assert_eq!(&bytes, b"here");
     region.fill(units(4), Bytes(16), 7).must("filled");
     region.set_access(units(4), units(2), ZERO, Access::Read).must("less access");
-    assert!(matches!(
-        region.write(units(4), b"x").as_ref().map_err(Error::detail),
-        Err(Detail::NoAccess { .. })
-    ));
+    fails!(region.write(units(4), b"x"), NoAccess);
     region.unmap(units(4), units(2), WaitFor::all_devices()).must("unmapped");
     assert_eq!(region.mapped(), Bytes::ZERO);
     region.close(WaitFor::all_devices()).must("closed");
@@ -223,15 +211,12 @@ pub(crate) fn between(rig: &mut Rig) {
 /// Memory goes out as a descriptor and comes in again, and the descriptor is closed at once.
 pub(crate) fn shared(rig: &mut Rig) {
     let properties = Properties::on(ONE).shareable();
-    let memory = match PhysicalMemory::create(&rig.backend, units(2), properties) {
-        Ok(memory) => memory,
-        Err(error)
-            if matches!(error.detail(), Detail::Unsupported { .. }) && rig.version().starts_with("6.1.") =>
-        {
-            return;
-        }
-        Err(error) => panic!("{error}"),
-    };
+    let memory = PhysicalMemory::create(&rig.backend, units(2), properties);
+    if !rig.shares() {
+        fails!(memory, Unsupported);
+        return;
+    }
+    let memory = memory.must("memory");
     let mut region = rig.region(4).on(ONE).build().must("addresses");
     region.map(Bytes::ZERO, &memory).must("mapped");
     region.set_access(Bytes::ZERO, units(2), ONE, RW).must("access");
@@ -241,8 +226,7 @@ pub(crate) fn shared(rig: &mut Rig) {
     let imported = unsafe { PhysicalMemory::import(&rig.backend, fd.as_fd(), units(2), properties) };
     drop(fd);
     if rig.has("import-form-unknown") {
-        let error = imported.expect_err("which form it takes is not known");
-        assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+        fails!(imported, Unsupported);
         return;
     }
     let imported = imported.must("imported");
@@ -265,10 +249,7 @@ fn out_of_memory(rig: &mut Rig) {
     assert_eq!((*requested, *free, *total), (units(8), units(4), before.total));
     let mut region = rig.region(16).build().must("addresses");
     region.grow_to(units(2)).must("growth");
-    assert!(matches!(
-        region.grow_to(units(10)).as_ref().map_err(Error::detail),
-        Err(Detail::OutOfMemory { .. })
-    ));
+    fails!(region.grow_to(units(10)), OutOfMemory);
     assert_eq!(region.end(), units(2), "as before");
     check(&mut region, ZERO, Bytes::ZERO, units(2), 3);
     drop(memory);
@@ -295,15 +276,10 @@ fn capabilities(rig: &mut Rig) {
         assert!(found(feature).available, "{feature}: {}", found(feature).note);
     }
     let keeps = rig.has("release-frees-nothing") || rig.has("memory-stays-until-free");
-    assert_eq!(
-        found(Feature::VirtualMemory).note.contains("NOT"),
-        keeps,
-        "{}",
-        found(Feature::VirtualMemory).note
-    );
-    let shares = !rig.has("import-form-unknown") && !rig.version().starts_with("6.1.");
-    assert_eq!(found(Feature::FileDescriptor).available, shares, "{}", found(Feature::FileDescriptor).note);
+    let note = &found(Feature::VirtualMemory).note;
+    assert_eq!(note.contains("NOT"), keeps, "{note}");
     for (feature, missing) in [
+        (Feature::FileDescriptor, !rig.shares() || rig.has("import-form-unknown")),
         (Feature::HostAccess, rig.has("host-access-appears")),
         (Feature::HostMemory, rig.has("host-memory-is-the-devices")),
         (Feature::HostNodeMemory, rig.has("host-memory-is-the-devices")),
@@ -365,12 +341,7 @@ pub(crate) fn returned(rig: &mut Rig) {
         if !rig.has("release-frees-nothing") {
             assert_eq!(rig.free(ZERO), before, "memory did not come back");
         }
-        let again = Region::builder(&rig.backend).reserve(units(1));
-        let taken = again.at(Placement::Exact(reservation.range().base)).build();
-        assert!(
-            matches!(taken.as_ref().map_err(Error::detail), Err(Detail::AddressTaken { .. })),
-            "the addresses are free"
-        );
+        fails!(rig.region(1).at(Placement::Exact(reservation.range().base)).build(), AddressTaken);
     }
 }
 

@@ -1,12 +1,11 @@
-//! The host: its access to a device's memory, and its own memory mapped for devices. And descriptors of ranges. At the end,
-//! what HIP's own functions do about them.
+//! The host: its access to a device's memory, and its own memory mapped for devices. And descriptors of ranges.
 
 use crate::child::Case;
 use crate::flow::check;
-use crate::rig::{INVALID_VALUE, Must, ONE, READ_WRITE, Rig, SUCCESS, UNIT, ZERO, units};
+use crate::rig::{Must, ONE, Rig, ZERO, units};
 use gpu_vmm_core::{
-    Access, Address, Alignment, Bytes, Detail, DeviceId, Grant, Location, MemoryCalls, PhysicalMemory,
-    Properties, Reservation, WaitFor,
+    Access, Address, Alignment, Bytes, DeviceId, Grant, Location, MemoryCalls, PhysicalMemory, Properties,
+    Reservation, WaitFor,
 };
 use std::os::fd::AsRawFd;
 
@@ -29,8 +28,7 @@ pub(crate) fn access(rig: &mut Rig) {
     check(&mut region, ZERO, Bytes::ZERO, units(9), 1);
     let given = region.set_access(units(1), units(2), HOST, RW);
     if rig.has("host-access-appears") {
-        let error = given.expect_err("this version has it not");
-        assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+        fails!(given, Unsupported); // this version has it not
         return;
     }
     given.must("the host's access");
@@ -81,8 +79,7 @@ fn memory(rig: &mut Rig) {
         let created = PhysicalMemory::create(&rig.backend, units(3), properties);
         assert_eq!([ZERO, ONE].map(|device| rig.free(device)), before, "no device's memory is taken");
         if rig.has("host-memory-is-the-devices") {
-            let error = created.expect_err("this version has none");
-            assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+            fails!(created, Unsupported); // this version has none
             continue;
         }
         let created = created.must("memory of the host");
@@ -97,8 +94,7 @@ fn memory(rig: &mut Rig) {
         unsafe { region.address().as_ptr::<u64>().write(7) };
     }
     let nowhere = Properties::on(ZERO).located(Location::HostNode(12_345));
-    let error = PhysicalMemory::create(&rig.backend, units(1), nowhere).expect_err("there is no such node");
-    assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+    fails!(PhysicalMemory::create(&rig.backend, units(1), nowhere), Unsupported); // there is no such node
 }
 
 /// How much is behind a descriptor, which is above the standard streams.
@@ -125,53 +121,8 @@ fn ranges(rig: &mut Rig) {
             let fd = range.dma_buf(DeviceId(0), units(offset), units(count)).must("a descriptor");
             assert_eq!(size(&fd), units(count));
         }
-        let error =
-            range.dma_buf(DeviceId(0), units(0), units(3)).expect_err("of two mappings there is none");
-        assert!(matches!(error.detail(), Detail::Unsupported { .. }), "{error}");
+        fails!(range.dma_buf(DeviceId(0), units(0), units(3)), Unsupported); // of two mappings there is none
         range.unmap(units(0), units(1)).must("unmapped");
         range.unmap(units(1), units(2)).must("unmapped");
     }
-}
-
-/// Two units mapped one behind the other, and HIP's descriptor of both.
-pub(crate) fn range_of_two(rig: &mut Rig) {
-    let (base, first) = rig.mapped(2 * UNIT, UNIT);
-    let second = rig.create(0, UNIT, false);
-    rig.call("hipMemMap", &[base + UNIT, UNIT, 0, second, 0]);
-    let size = rig.size_of_range(base, 2 * UNIT);
-    assert_eq!(size, UNIT);
-    rig.call("hipMemUnmap", &[base + UNIT, UNIT]);
-    rig.call("hipMemRelease", &[second]);
-    rig.end(base, UNIT, first);
-    rig.left.physical = 1;
-}
-
-/// One descriptor of one mapping, by HIP's own function.
-pub(crate) fn range_leaks(rig: &mut Rig) {
-    let (base, handle) = rig.mapped(UNIT, UNIT);
-    assert_eq!(rig.size_of_range(base, UNIT), UNIT);
-    rig.end(base, UNIT, handle);
-    assert_eq!(rig.counts().physical, 1);
-    rig.left.physical = 1;
-}
-
-/// HIP's own answer to memory of the host.
-pub(crate) fn host_memory(rig: &mut Rig) {
-    let before = rig.free(ZERO);
-    // hipMemAllocationProp with the host's location.
-    let properties: [u32; 8] = [1, 0, 2, 0, 0, 0, 0, 0];
-    let mut handle = 0usize;
-    rig.call("hipMemCreate", &[(&raw mut handle).addr(), UNIT, properties.as_ptr().addr(), 0]);
-    assert_eq!(rig.free(ZERO), before - units(1));
-    rig.call("hipMemRelease", &[handle]);
-}
-
-/// HIP's own answer to access for the host before it had that.
-pub(crate) fn no_access(rig: &mut Rig) {
-    let (base, handle) = rig.mapped(UNIT, UNIT);
-    let code = rig.set_for(2, 0, base, UNIT, READ_WRITE);
-    let expected =
-        if rig.has("access-rounds-up") { (SUCCESS, READ_WRITE as u64) } else { (INVALID_VALUE, 0) };
-    assert_eq!((code, rig.access(0, base).1), expected);
-    rig.end(base, UNIT, handle);
 }

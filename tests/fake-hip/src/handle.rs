@@ -1,0 +1,109 @@
+//! Physical memory: creating, releasing and sharing it.
+
+use crate::c::{Answer, DEVICE, HOST, HOST_NODE, HipError, Location, Out, Properties, current, give, stop};
+use crate::memory::{self, PAGE};
+use crate::settings::{SETTINGS, bucket};
+use crate::state::Handle;
+use std::ffi::{c_int, c_ulonglong};
+use std::mem::forget;
+use std::os::fd::IntoRawFd;
+use std::sync::{Arc, OnceLock};
+
+/// `hipMemAllocationTypePinned`; `hipMemHandleTypePosixFileDescriptor`.
+const PINNED: c_int = 1;
+const DESCRIPTOR: c_int = 1;
+
+/// The device of a location, none for the host; of those that this version knows.
+pub(crate) fn device_of(function: &str, Location { kind, id }: Location, host: bool) -> Option<usize> {
+    match kind {
+        DEVICE if (0..SETTINGS.devices as c_int).contains(&id) => Some(id as usize),
+        HOST | HOST_NODE if host => None,
+        _ => stop(format_args!(
+            "{function} for location {id} of type {kind}, which this version does not have"
+        )),
+    }
+}
+
+fn checked(function: &str, properties: Option<&Properties>) -> (Option<usize>, c_int) {
+    let Some(properties) = properties else { stop(format_args!("{function} without properties")) };
+    rule!(properties.kind == PINNED, "{function} for memory of type {}", properties.kind);
+    (device_of(function, properties.location, bucket().host_memory), properties.handle_kind)
+}
+
+hip!(hipMemCreate, |state,
+                    handle: Out<'_, usize>,
+                    size: usize,
+                    properties: Option<&Properties>,
+                    flags: c_ulonglong| {
+    rule!(flags == 0 && size != 0 && size.is_multiple_of(PAGE), "hipMemCreate of {size:#x}");
+    let (location, handle_kind) = checked("hipMemCreate", properties);
+    rule!(matches!(handle_kind, 0 | DESCRIPTOR), "hipMemCreate for handles of type {handle_kind}");
+    if handle_kind == DESCRIPTOR && bucket().nothing_is_shared {
+        return Err(HipError::NOT_SUPPORTED);
+    }
+    let owner = if bucket().create_on_current { location.map(|_| current()) } else { location };
+    let memory = state.take_memory(owner, size)?;
+    if bucket().release_frees_nothing {
+        forget(Arc::clone(&memory));
+    }
+    let raw = state.add_handle(Handle {
+        memory: OnceLock::from(memory),
+        descriptor: -1,
+        device: location.unwrap_or_else(current),
+        shareable: handle_kind == DESCRIPTOR,
+    });
+    give(handle, raw)
+});
+
+hip!(hipMemRelease, |state, handle: usize| {
+    state.handle("hipMemRelease", handle);
+    state.handles.remove(&handle);
+    Ok(())
+});
+
+hip!(hipMemGetAllocationGranularity, |_,
+                                      granularity: Out<'_, usize>,
+                                      properties: Option<&Properties>,
+                                      option: c_int| {
+    rule!(option == 0, "hipMemGetAllocationGranularity for something else than the least");
+    checked("hipMemGetAllocationGranularity", properties);
+    give(granularity, PAGE)
+});
+
+hip!(hipMemExportToShareableHandle, |state,
+                                     to: Out<'_, c_int>,
+                                     handle: usize,
+                                     kind: c_int,
+                                     flags: c_ulonglong| {
+    let handle = state.handle("hipMemExportToShareableHandle", handle);
+    let is_right = handle.shareable && kind == DESCRIPTOR && flags == 0;
+    rule!(is_right, "hipMemExportToShareableHandle of memory that is not to be shared so");
+    give(to, handle.memory.get().ok_or(HipError::INVALID_VALUE)?.descriptor()?.into_raw_fd())
+});
+
+hip!(hipMemImportFromShareableHandle, |state, handle: Out<'_, usize>, from: usize, kind: c_int| {
+    rule!(kind == DESCRIPTOR, "hipMemImportFromShareableHandle of handles of type {kind}");
+    let descriptor = descriptor(from)?;
+    let memory = match bucket().import_reads_later {
+        true => OnceLock::new(),
+        false => OnceLock::from(state.memory_of(descriptor)?),
+    };
+    if bucket().release_frees_nothing || bucket().import_leaks {
+        forget(memory.get().cloned());
+    }
+    // Whose memory it is nobody asks.
+    let raw = state.add_handle(Handle { memory, descriptor, device: current(), shareable: true });
+    give(handle, raw)
+});
+
+/// The descriptor in what is handed over for one.
+fn descriptor(from: usize) -> Answer<c_int> {
+    if bucket().import_by_pointer {
+        return Ok(memory::peek(from).unwrap_or_else(|| {
+            stop(format_args!(
+                "hipMemImportFromShareableHandle reads a descriptor through the pointer {from:#x}"
+            ))
+        }));
+    }
+    c_int::try_from(from).ok().filter(|descriptor| *descriptor != 0).ok_or(HipError::INVALID_VALUE)
+}
