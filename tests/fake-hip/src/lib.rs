@@ -24,7 +24,7 @@
 //!
 //! ```sh
 //! export GPU_VMM_HIP_LIBRARY=$PWD/target/debug/libgpu_vmm_fake_hip.so FAKE_HIP_VERSION=7.0 FAKE_HIP_MEMORY_MB=8192
-//! GPU_VMM_TEST_BACKENDS=hip cargo test -p gpu-vmm --test rules
+//! GPU_VMM_TEST_BACKENDS=hip cargo test -p gpu-vmm-conformance --test conformance -- hip::grow::
 //! ```
 #![cfg(target_os = "linux")]
 #![allow(unsafe_code, non_snake_case)] // the interfaces of HIP, ROCr and the system
