@@ -127,6 +127,7 @@ use ffi::Functions;
 use gpu_vmm_core::extend::DropLog;
 use gpu_vmm_core::{Detail, DeviceId, Error, Operation, Result, Vendor};
 use slot::Slot;
+use std::fmt;
 use std::sync::Arc;
 
 /// NVIDIA's CUDA driver.
@@ -134,16 +135,22 @@ use std::sync::Arc;
 /// Cloning gives the same one. All that a process opens has one [`InstanceId`](gpu_vmm_core::extend::InstanceId), since the
 /// driver is one: memory of one can be mapped by another. Each opened one has its own
 /// [`DropLog`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct CudaBackend {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
 struct Inner {
     driver: &'static Driver,
     attached: Option<Attached>,
     drop_log: DropLog,
+}
+
+impl fmt::Debug for CudaBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let info = &self.inner.driver.loaded.info;
+        write!(f, "CUDA {} from {}, {} devices", info.version, info.library, self.inner.driver.devices.len())
+    }
 }
 
 impl CudaBackend {

@@ -16,6 +16,7 @@ use gpu_vmm_core::{
 };
 #[cfg(any(doc, feature = "experimental-multicast"))]
 use gpu_vmm_core::{Detail, Error};
+use std::fmt;
 use std::sync::Arc;
 
 #[cfg(unix)]
@@ -24,9 +25,15 @@ use std::os::fd::BorrowedFd;
 use std::os::windows::io::BorrowedHandle;
 
 /// AMD's HIP runtime.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HipBackend {
     pub(crate) driver: Arc<Driver>,
+}
+
+impl fmt::Debug for HipBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.driver, f)
+    }
 }
 
 impl HipBackend {

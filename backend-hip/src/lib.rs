@@ -6,13 +6,14 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `loader`, `ffi`, `hsa` | the library, its functions and structures |
-//! | `driver`, `error`, `device` | the one loaded runtime, its answers, its devices |
-//! | `handle`, `memory_types` | physical memory, and the kinds of it |
-//! | `share`, `win32` | memory as a file descriptor, or as a handle of Windows |
-//! | `reservation`, `addresses`, `mappings`, `access` | address ranges, what is mapped there, who may use it |
+//! | `loader`, `library`, `ffi`, `hsa` | the library, its functions and structures |
+//! | `driver`, `open`, `error` | the one loaded runtime, and its answers |
+//! | `device`, `device_state` | its devices, and what is found out about each |
+//! | `handle`, `attributes`, `memory_types` | physical memory, and the types of it |
+//! | `share`, `descriptor`, `win32` | memory as a file descriptor, or as a handle of Windows |
+//! | `reservation`, `addresses`, `kept_addresses`, `mappings`, `access` | address ranges, what is mapped there, who may use it |
 //! | `copy`, `staging`, `stream`, `event` | moving data; page-locked memory, and copies on streams of their own; places in streams |
-//! | `testkit`, `kernels`, `compiler` | a pattern written and checked, by kernels or by copies |
+//! | `testkit`, `kernels`, `launch`, `compiler` | a pattern written and checked, by kernels or by copies |
 //! | `quirks`, `probe`, `capabilities` | what versions and devices can do |
 //!
 //! HIP is one for the process, so a backend is too: all that [`HipBackend::open`] gives is the same. Its virtual memory

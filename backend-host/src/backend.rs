@@ -19,6 +19,7 @@ use gpu_vmm_core::{
     Properties, Quirk, Result, Stream, SyncCalls, Vendor,
 };
 use rustix::io::Errno;
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -26,8 +27,14 @@ use std::sync::Arc;
 ///
 /// Every opened backend is an instance of its own. It lives until the last of its clones, handles and reservations
 /// is dropped.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HostBackend(pub(crate) Arc<Host>);
+
+impl fmt::Debug for HostBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "host memory, {} devices", self.0.devices.len())
+    }
+}
 
 impl HostBackend {
     /// Opens the default machine: one device with all of the machine's memory and a granularity of 2 MiB.

@@ -3,7 +3,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `args` | the arguments, and what can be said against them without a driver |
+//! | `args`, `numbers` | the arguments, and what can be said against them without a driver |
 //! | `choose` | which backend and which device |
 //! | `info` | the report on backends, devices and capabilities; `info::text` writes it for people |
 //! | `grow` | the main job; `steps` are its sizes, `pattern` what fills the memory, `report` what it says |

@@ -10,8 +10,8 @@ use gpu_vmm_core::{
 };
 use gpu_vmm_sync::Arc;
 
-/// A region whose next part is mapped before it is asked for, by an [`PremapThread`]: a step of growth that was outcome
-/// moves a number, and calls no driver.
+/// A region whose next part a [`PremapThread`] maps before it is asked for: growth into that part moves a number and calls
+/// no driver.
 ///
 /// ```
 /// # use gpu_vmm_core::{Bytes, WaitFor, Region};
@@ -21,8 +21,8 @@ use gpu_vmm_sync::Arc;
 /// // One thread for all caches, which may have 32 MiB mapped ahead between them.
 /// let thread = PremapThread::start(Bytes::mib(32))?;
 /// let region = Region::builder(&backend).reserve(Bytes::mib(64)).build()?;
-/// let ahead = Premap { by: Bytes::mib(16), step: Bytes::mib(4) };
-/// let cache = GrowingRegion::new(region, ahead, &thread);
+/// let premap = Premap { by: Bytes::mib(16), step: Bytes::mib(4) };
+/// let cache = GrowingRegion::new(region, premap, &thread);
 /// for token in 1..=100 {
 ///     // Most of these find their memory mapped.
 ///     let grown = cache.grow_to(Bytes::kib(100 * token))?;

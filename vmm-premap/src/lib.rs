@@ -1,4 +1,8 @@
-//! Memory that is mapped before it is asked for, by a thread of its own.
+//! Growth of GPU memory without driver calls, for [gpu-vmm](https://docs.rs/gpu-vmm): a thread maps the next part of a region
+//! before it is asked for.
+//!
+//! A [`GrowingRegion`] is a region that a [`PremapThread`] keeps mapped beyond its end. A step of growth into that part moves a
+//! number. The pool, gpu-vmm-pool, has the same thread map its pages ahead.
 //!
 //! | file | subject |
 //! |---|---|
@@ -26,12 +30,11 @@ pub use thread::{PremapThread, PremapWork, Registration, Step};
 use gpu_vmm_core::Bytes;
 use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError};
 
-/// How far ahead of its end a [`GrowingRegion`] is mapped.
+/// How far beyond its end a [`GrowingRegion`] is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Premap {
-    /// The most that is mapped behind the end, rounded up to the region's granularity; zero for nothing. Some steps of the
-    /// growth that is to be foreseen: what the thread needs to map one has to be less than what the caller needs to use
-    /// the others up.
+    /// The most that is mapped beyond the end, rounded up to the region's granularity; zero for nothing. It should cover
+    /// several steps of growth, so that the thread can map one before the caller has used up the others.
     pub by: Bytes,
     /// How much is mapped at a time, in one handle, rounded up to the granularity; no more than `by`. Memory goes back by
     /// handles, so that shrinking cannot cut through one.

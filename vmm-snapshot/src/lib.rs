@@ -17,7 +17,7 @@
 //! | `verify` | reading all of it |
 //! | `capture` | regions written to a snapshot |
 //! | `options` | how a snapshot is to be restored |
-//! | `plan` | what is to be made of it here, worked out and checked |
+//! | `plan`, `planned` | what is to be made of it here, worked out and checked |
 //! | `merge` | pieces that are smaller than the target's unit |
 //! | `restore` | regions made again |
 //! | `chunks` | which bytes that come through the ring are which of the file's |

@@ -6,7 +6,7 @@
 //! | `call` | what every function does around its work: nothing panics across the border |
 //! | `texts` | strings from and to C |
 //! | `backend` | opening a vendor's driver |
-//! | `pool`, `sleep` | allocating; giving memory back and having it again |
+//! | `pool`, `sleep`, `stores` | allocating; giving memory back and having it again |
 //! | `region`, `tensor`, `capsule` | memory that grows in place, as DLPack tensors, and these in Python |
 //! | `torch` | the process's pools, as PyTorch calls them |
 //!

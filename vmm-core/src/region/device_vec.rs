@@ -49,6 +49,18 @@ impl<T: Pod, B: Backend> DeviceVec<T, B> {
         Self::build(Region::builder(backend).on(device))
     }
 
+    /// Creates a vector of `device` with a copy of `values`, as [`DeviceVec::new`] and
+    /// [`extend_from_slice`](DeviceVec::extend_from_slice) do.
+    ///
+    /// # Errors
+    ///
+    /// Those of the two.
+    pub fn from_slice(backend: &B, device: DeviceId, values: &[T]) -> Result<Self> {
+        let mut vec = Self::new(backend, device)?;
+        vec.extend_from_slice(values)?;
+        Ok(vec)
+    }
+
     /// An empty vector on a region of the caller's making: so many addresses, at this place, with access for others.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `builder` | how a region comes to be: how many addresses, where |
+//! | `placement`, `reserve` | where addresses are to be, and reserving them there |
 //! | `restorable` | addresses that other processes can have as well |
 //! | `guard` | addresses before and behind a region that stay empty |
 //! | `spans` | one reservation, or several that follow each other; the seams between them |

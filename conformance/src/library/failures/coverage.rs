@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 /// Public functions that can fail, and are not in the table; each with the reason.
 const NOT_SWEPT: &[(&str, &str)] = &[
     ("Region::close", "it takes the region; `ends` sweeps it"),
+    ("DeviceVec::from_slice", "it is `new` and `extend_from_slice`, which are swept"),
     ("PhysicalMemory::export_fabric", "no machine without a fabric has such handles"),
     ("PhysicalMemory::export_win32", "it is there on Windows alone, where no backend of the suite is"),
     ("PhysicalMemory::import_win32", "as above"),

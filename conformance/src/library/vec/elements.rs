@@ -4,7 +4,7 @@ use super::{count, empty};
 use crate::case::cases;
 use crate::library::tools::refused;
 use crate::subject::Subject;
-use gpu_vmm_core::{Bytes, Detail};
+use gpu_vmm_core::{Bytes, Detail, DeviceVec};
 use gpu_vmm_testkit::{TestKit, write_pattern_words};
 
 cases! { "vec":
@@ -12,6 +12,8 @@ cases! { "vec":
     push_and_read_back,
     /// A slice adds its elements, an empty one takes no memory, and resizing adds one value many times.
     extend_and_resize,
+    /// A vector that is made of a slice has its elements.
+    made_of_a_slice,
     /// A vector that is cut and made longer again has the new value in what was cut off.
     cut_and_made_longer,
     /// Elements are read and overwritten by index, and behind the end they are not there.
@@ -138,4 +140,11 @@ fn counts_that_do_not_fit<B: TestKit>(subject: &Subject<B>) {
     refused!(numbers.reserve(usize::MAX), Detail::TooManyElements { .. });
     refused!(numbers.reserve(1 << 58), Detail::AddressSpaceExhausted { .. } | Detail::ExceedsDevice { .. });
     assert_eq!(numbers.to_vec().unwrap(), [1]);
+}
+
+fn made_of_a_slice<B: TestKit>(subject: &Subject<B>) {
+    let mut vec = DeviceVec::from_slice(&subject.backend, subject.device, &[3_u32, 1, 4]).unwrap();
+    vec.push(1).unwrap();
+    assert_eq!(vec.to_vec().unwrap(), [3, 1, 4, 1]);
+    assert!(DeviceVec::<u64, B>::from_slice(&subject.backend, subject.device, &[]).unwrap().is_empty());
 }

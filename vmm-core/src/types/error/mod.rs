@@ -148,7 +148,12 @@ impl fmt::Display for Error {
 }
 
 impl fmt::Debug for Error {
+    /// Prints the same line as `Display`, which is what a program prints whose `main` returns the error; `{:#?}` prints the
+    /// fields.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            return fmt::Display::fmt(self, f);
+        }
         f.debug_struct("Error")
             .field("kind", &self.kind())
             .field("operation", &self.0.operation)
@@ -170,5 +175,12 @@ mod tests {
     #[test]
     fn an_error_is_one_pointer_wide() {
         assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
+    }
+
+    #[test]
+    fn an_error_of_main_reads_well() {
+        let error = Error::new(Operation::Grow, Detail::ZeroSize);
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(format!("{error:#?}").contains("kind: InvalidArgument"), "{error:#?}");
     }
 }
