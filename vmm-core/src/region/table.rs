@@ -122,7 +122,7 @@ impl<B: Backend> Table<B> {
         if let Some(moved) = self.places.get(slot) {
             self.index.set(self.granules(*moved), slot);
         }
-        self.mapped = self.mapped - place.length;
+        self.mapped -= place.length;
         if place.end() == self.end {
             let last = self.index.last_to(place.offset.0 >> self.shift);
             self.end = last.and_then(|slot| self.places.get(slot)).map_or(Bytes::ZERO, |last| last.end());

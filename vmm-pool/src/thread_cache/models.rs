@@ -3,7 +3,7 @@
 
 use crate::shared::Inner;
 use crate::{Block, Pool};
-use gpu_vmm_core::{Bytes, Stream};
+use gpu_vmm_core::Bytes;
 use gpu_vmm_host::{HostBackend, HostConfig};
 use gpu_vmm_sync::models::{explore, spawn};
 use std::sync::{Arc, OnceLock, Weak};

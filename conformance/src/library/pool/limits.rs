@@ -172,7 +172,7 @@ fn hog<B: TestKit>(subject: &Subject<B>, but: Bytes) -> PhysicalMemory<B> {
     loop {
         match PhysicalMemory::create(&subject.backend, size, subject.properties()) {
             Ok(memory) => return memory,
-            Err(error) if error.is_out_of_memory() && size.0 > but.0 => size = size - Bytes::mib(64),
+            Err(error) if error.is_out_of_memory() && size.0 > but.0 => size -= Bytes::mib(64),
             Err(error) => panic!("{error}"),
         }
     }

@@ -39,7 +39,7 @@ impl PinnedArena {
             let length = left.min(PIECE);
             free.push(Extent { piece: pieces.len(), offset: Bytes::ZERO, length });
             pieces.push(backend.pin(length)?);
-            left = left - length;
+            left -= length;
         }
         Ok(Self { pieces, extents: Lock::new(free), free: AtomicU64::new(capacity.0) })
     }
@@ -70,9 +70,9 @@ impl PinnedArena {
                 return true;
             }
             extents.push(Extent { length, ..*extent });
-            left = left - length;
+            left -= length;
             extent.offset += length;
-            extent.length = extent.length - length;
+            extent.length -= length;
             !extent.length.is_zero()
         });
         self.free.fetch_sub(needed.0, Ordering::Relaxed);
