@@ -1,5 +1,5 @@
-//! What a warm pool takes for an allocation with its free on host memory, beside sub-allocators that others use:
-//! `cargo bench --bench sub_allocators`. What stands beside the pool on a GPU is measured by `gpu-vmm bench`.
+//! What a warm pool takes for an allocation with its free on host memory, compared with sub-allocators that others use:
+//! `cargo bench --bench sub_allocators`. What is compared with the pool on a GPU is measured by `gpu-vmm bench`.
 //!
 //! They do less than it: `offset-allocator` gives out numbers in one range that never grows, without alignment, and is one
 //! thread's; for several it is behind a lock. `gpu-allocator` does the same over blocks of 256 MiB, with a name for each
@@ -11,7 +11,7 @@ mod offsets;
 
 use gpu_vmm::host::HostBackend;
 use gpu_vmm::{Bytes, DeviceId};
-use gpu_vmm_bench::{Answer, Options, Told, Unit, beside_pool, beside_pool_on_threads};
+use gpu_vmm_bench::{Answer, Options, Told, Unit, compare_with_pool, compare_with_pool_on_threads};
 use graphics::Graphics;
 use offsets::{Locked, Offsets};
 
@@ -31,16 +31,16 @@ fn run() -> Answer {
     let small = Options { memory: Some(Bytes(3 * Graphics::LARGEST.0)), ..all };
     println!(
         "{:<38} {:<24} {:>10} {:>10} {:>7}  medians: ns a pair, or million pairs a second",
-        "what", "beside", "beside", "pool", "ratio"
+        "what", "compared with", "other", "pool", "ratio"
     );
-    beside_pool(&host, DEVICE, &Offsets::new(), &all, &mut tell)?;
-    beside_pool(&host, DEVICE, &Graphics::new()?, &small, &mut tell)?;
-    beside_pool_on_threads(&host, DEVICE, &Locked::new(), &all, &mut tell)
+    compare_with_pool(&host, DEVICE, &Offsets::new(), &all, &mut tell)?;
+    compare_with_pool(&host, DEVICE, &Graphics::new()?, &small, &mut tell)?;
+    compare_with_pool_on_threads(&host, DEVICE, &Locked::new(), &all, &mut tell)
 }
 
 fn tell(told: Told) {
     let Told::Row(row) = told else { return };
     let unit = if row.unit == Unit::MillionsPerSecond { "M/s" } else { "ns" };
-    let [other, ours] = [&row.beside, &row.ours].map(|side| format!("{:.1} {unit}", side.took.median));
-    println!("{:<38} {:<24} {other:>10} {ours:>10} {:>7.3}", row.what, row.beside.name, row.ratio.median);
+    let [other, ours] = [&row.baseline, &row.ours].map(|side| format!("{:.1} {unit}", side.took.median));
+    println!("{:<38} {:<24} {other:>10} {ours:>10} {:>7.3}", row.what, row.baseline.name, row.ratio.median);
 }

@@ -18,7 +18,7 @@ Examples:
   gpu-vmm snapshot model.snap             what is in a snapshot, and whether all of it is as it was written
   gpu-vmm report pool.json --html p.html  what a pool looked like, as a page to look around in
   gpu-vmm replay run.trace.gz             what a recorded program's allocations cost on a pool
-  gpu-vmm bench --filter growth           what growing costs, beside raw calls and beside copying";
+  gpu-vmm bench --filter growth           what growing costs, compared with raw calls and with copying";
 
 /// Shows what GPU drivers can do with virtual memory, and grows memory in place.
 #[derive(Parser, Debug)]
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// Replay a program's allocations on a pool or the driver: memory held, driver calls, times
     #[command(long_about = REPLAY)]
     Replay(ReplayArguments),
-    /// Measure what gpu-vmm costs, beside the driver's own calls and what a program can do without it
+    /// Measure what gpu-vmm costs, compared with the driver's own calls and what a program can do without it
     #[command(long_about = BENCH)]
     Bench(BenchArguments),
 }
@@ -148,21 +148,20 @@ pub(crate) struct ReplayArguments {
 }
 
 const BENCH: &str = "\
-Measure what gpu-vmm costs on this machine, beside the driver's own calls and what a program can do without it.
+Measure what gpu-vmm costs on this machine, compared with the driver's own calls and what a program can do without it.
 
-Each figure is a ratio: gpu-vmm's over that of something else which does the same. Both have their turn alternately in \
-one run, so that whatever changes on the machine meets both; the ratio is the median of those of the turns, with the \
-middle half of them. On GPUs some ratios have a mark, which was set for an NVIDIA H200: the report says which are \
-missed.
+Each figure is a ratio: gpu-vmm's over that of a baseline, which does the same. Both are sampled alternately in one run, so \
+that whatever changes on the machine meets both. The ratio is the median of the samples' ratios, with their interquartile \
+range. On GPUs some ratios have a target, which was set for an NVIDIA H200: the report says which are missed.
 
 Without --filter all pairs are measured, which takes some minutes and most of the device's memory; what needs more than \
 there is says so and is left out. Nothing else should run on the device meanwhile. On host memory the driver's side are \
 the backend's own operations, and malloc.
 
-With --torch PyTorch's caching allocator stands beside the pool as well, called by its own entry for C: the folder is \
+With --torch the pool is compared with PyTorch's caching allocator as well, called by its own entry for C: the folder is \
 that of its libraries, `python3 -c 'import torch; print(torch.__path__[0] + \"/lib\")'`.
 
-The exit status is 0, missed marks or not, and 1 where something failed.";
+The exit status is 0, missed targets or not, and 1 where something failed.";
 
 #[derive(Args, Debug)]
 pub(crate) struct BenchArguments {
@@ -172,19 +171,19 @@ pub(crate) struct BenchArguments {
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
     /// Print the names of the pairs and measure nothing; no driver is opened
-    #[arg(long, conflicts_with_all = ["backend", "device", "turns", "torch", "json", "markdown", "out", "plot", "show"])]
+    #[arg(long, conflicts_with_all = ["backend", "device", "samples", "torch", "json", "markdown", "out", "plot", "show"])]
     pub(crate) list: bool,
-    /// How often each side has its turn [default: as each pair needs it]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), allow_negative_numbers = true)]
-    pub(crate) turns: Option<u32>,
-    /// The folder with PyTorch's libraries, whose allocator is to stand beside the pool
+    /// The number of samples of each side [default: as each pair needs]
+    #[arg(long, alias = "turns", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000), allow_negative_numbers = true)]
+    pub(crate) samples: Option<u32>,
+    /// The folder with PyTorch's libraries, with whose allocator the pool is compared
     #[arg(long, value_name = "FOLDER")]
     pub(crate) torch: Option<PathBuf>,
     /// Write the JSON object to a file as well, anew after each pair
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     /// Show a report that was written with --out or --json, and measure nothing
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["backend", "device", "filter", "turns", "torch", "out"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["backend", "device", "filter", "samples", "torch", "out"])]
     pub(crate) show: Option<PathBuf>,
     /// Draw growth, time against size, to a file as SVG
     #[arg(long, value_name = "FILE")]

@@ -26,14 +26,14 @@ use std::sync::Arc;
 /// device does the one after the other, and other streams when an event says that it is done.
 ///
 /// ```
-/// # use gpu_vmm_core::{Backend, Bytes, Result, Stream};
+/// # use gpu_vmm_core::{Backend, Bytes, Result};
 /// # use gpu_vmm_pool::Pool;
 /// # fn example<B: Backend>(backend: &B) -> Result<()> {
 /// let pool = Pool::builder(backend).build()?;
-/// let block = pool.alloc(Bytes::mib(3), Bytes(256), Stream::DEFAULT)?;
+/// let block = pool.alloc(Bytes::mib(3))?;
 /// let address = block.address();
 /// drop(block);
-/// assert_eq!(pool.alloc(Bytes::mib(3), Bytes(256), Stream::DEFAULT)?.address(), address);
+/// assert_eq!(pool.alloc(Bytes::mib(3))?.address(), address);
 /// # Ok(())
 /// # }
 /// ```

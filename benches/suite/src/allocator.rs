@@ -1,4 +1,4 @@
-//! Whatever allocates, under one name: the pool, and what stands beside it.
+//! Whatever allocates, under one name: the pool, and what is compared with it.
 
 use crate::raw::{Raw, RawStream};
 use crate::stop::{Answer, Stop};

@@ -1,15 +1,15 @@
-//! What gpu-vmm costs, beside what a program would do without it: pairs of ways to the same end, measured in turn in one
+//! What gpu-vmm costs, compared with what a program would do without it: pairs of ways to the same end, measured alternately in one
 //! run, so that whatever changes on the machine meets both.
 //!
 //! | module | what |
 //! |---|---|
 //! | `pairs` | what is measured, a file for each subject |
-//! | `turns` | how it is measured: who goes first changes, and memory that was just given back gets time to settle |
+//! | `sampling` | how it is measured: who goes first changes, and memory that was just given back gets time to settle |
 //! | `row` | what came of it |
 //! | `scene` | on what it is measured; `raw` has the driver's own calls |
 //! | `random` | numbers that no cache foresees |
 //! | `stop` | why a pair ends before its end |
-//! | `allocator` | whatever allocates, under one name; `pytorch` is one, and `beside` is for those that callers bring |
+//! | `allocator` | whatever allocates, under one name; `pytorch` is one, and `comparison` is for those that callers bring |
 //!
 //! `gpu-vmm bench` runs them and writes what they tell.
 
@@ -17,22 +17,22 @@
 #![cfg(unix)]
 
 mod allocator;
-mod beside;
+mod comparison;
 mod pairs;
 mod pytorch;
 mod random;
 mod raw;
 mod row;
+mod sampling;
 mod scene;
 mod stop;
-mod turns;
 
 pub use allocator::Allocator;
-pub use beside::{beside_pool, beside_pool_on_threads};
+pub use comparison::{compare_with_pool, compare_with_pool_on_threads};
 use gpu_vmm_core::{Bytes, DeviceId};
 use gpu_vmm_testkit::TestKit;
 pub use pairs::{About, about};
-pub use row::{Curve, Mark, Row, Side, Spread, Unit};
+pub use row::{Curve, Row, Side, Spread, Target, Unit};
 use scene::Scene;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -43,8 +43,8 @@ pub use stop::{Answer, Stop};
 pub struct Options<'a> {
     /// Only pairs that have this in their name.
     pub filter: Option<&'a str>,
-    /// How often each side has its turn; without it each pair decides.
-    pub turns: Option<usize>,
+    /// The number of samples of each side; without it each pair decides.
+    pub samples: Option<usize>,
     /// The most memory that pairs may take, where that is less than is free.
     pub memory: Option<Bytes>,
     /// The folder of PyTorch's libraries (`torch/lib`), whose allocator is to be one of the others.

@@ -2,33 +2,35 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A figure of the library beside the same of something else.
+/// A figure of the library compared with the same of something else.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// What is done, as in `2 MiB, full cycle`.
     pub what: String,
     /// The library's side.
     pub ours: Side,
-    /// What stands beside it.
-    pub beside: Side,
+    /// What is compared with it.
+    #[serde(alias = "beside")]
+    pub baseline: Side,
     /// Of what the figures are.
     pub unit: Unit,
-    /// The library's figure over the other, turn by turn.
+    /// The library's figure over the other, sample by sample.
     pub ratio: Spread,
-    /// How often each side had its turn.
-    pub turns: usize,
+    /// The number of samples of each side.
+    #[serde(alias = "turns")]
+    pub samples: usize,
     /// What the ratio is to be.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub mark: Option<Mark>,
+    #[serde(skip_serializing_if = "Option::is_none", default, alias = "mark")]
+    pub target: Option<Target>,
 }
 
 impl Row {
     /// Whether the ratio is what it is to be, where that was said.
     #[must_use]
-    pub fn keeps_its_mark(&self) -> Option<bool> {
-        self.mark.map(|mark| match mark {
-            Mark::AtMost(most) => self.ratio.median <= most,
-            Mark::AtLeast(least) => self.ratio.median >= least,
+    pub fn meets_its_target(&self) -> Option<bool> {
+        self.target.map(|target| match target {
+            Target::AtMost(most) => self.ratio.median <= most,
+            Target::AtLeast(least) => self.ratio.median >= least,
         })
     }
 }
@@ -42,7 +44,7 @@ pub struct Side {
     pub took: Spread,
 }
 
-/// The middle of many figures, and where the middle half of them lies.
+/// The median of many figures, and their interquartile range.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// As many are below as above.
@@ -85,7 +87,7 @@ pub enum Unit {
 /// What a ratio is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Mark {
+pub enum Target {
     /// No more than this.
     AtMost(f64),
     /// No less than this.
@@ -108,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_is_the_middle_half_of_the_figures() {
+    fn a_spread_is_the_interquartile_range_of_the_figures() {
         let spread = Spread::of([9.0, 1.0, 5.0, 3.0, 7.0]);
         assert_eq!(spread, Spread { median: 5.0, low: 3.0, high: 7.0 });
         assert_eq!(Spread::of([4.0]), Spread::exact(4.0));
@@ -116,21 +118,21 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_kept_or_missed() {
+    fn targets_are_met_or_missed() {
         let side = |took| Side { name: String::new(), took: Spread::exact(took) };
-        let row = |ratio, mark| Row {
+        let row = |ratio, target| Row {
             what: String::new(),
             ours: side(ratio),
-            beside: side(1.0),
+            baseline: side(1.0),
             unit: Unit::Nanoseconds,
             ratio: Spread::exact(ratio),
-            turns: 1,
-            mark,
+            samples: 1,
+            target,
         };
-        assert_eq!(row(1.02, Some(Mark::AtMost(1.02))).keeps_its_mark(), Some(true));
-        assert_eq!(row(1.03, Some(Mark::AtMost(1.02))).keeps_its_mark(), Some(false));
-        assert_eq!(row(8.0, Some(Mark::AtLeast(8.0))).keeps_its_mark(), Some(true));
-        assert_eq!(row(7.0, Some(Mark::AtLeast(8.0))).keeps_its_mark(), Some(false));
-        assert_eq!(row(7.0, None).keeps_its_mark(), None);
+        assert_eq!(row(1.02, Some(Target::AtMost(1.02))).meets_its_target(), Some(true));
+        assert_eq!(row(1.03, Some(Target::AtMost(1.02))).meets_its_target(), Some(false));
+        assert_eq!(row(8.0, Some(Target::AtLeast(8.0))).meets_its_target(), Some(true));
+        assert_eq!(row(7.0, Some(Target::AtLeast(8.0))).meets_its_target(), Some(false));
+        assert_eq!(row(7.0, None).meets_its_target(), None);
     }
 }

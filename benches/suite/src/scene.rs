@@ -1,9 +1,9 @@
 //! On what pairs are measured, and how they tell of it.
 
 use crate::raw::{Plain, Raw};
-use crate::row::{Curve, Mark, Row, Side, Spread, Unit};
+use crate::row::{Curve, Row, Side, Spread, Target, Unit};
+use crate::sampling::{Keep, Sample, Sampling, Times, ratios, timed};
 use crate::stop::{Answer, Stop};
-use crate::turns::{Keep, Times, Turn, Turns, ratios, timed};
 use crate::{Options, Told};
 use gpu_vmm_core::{Bytes, DeviceId, Operation, Region, Vendor, WaitFor};
 use gpu_vmm_testkit::TestKit;
@@ -25,40 +25,40 @@ pub(crate) struct Scene<'a, B, A> {
 /// How a pair is measured.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
-    /// How often each side has its turn, if nobody asks for another number.
-    pub(crate) turns: usize,
+    /// The number of samples of each side, unless the options say another.
+    pub(crate) samples: usize,
     pub(crate) keep: Keep,
     /// How much memory is given back before the device has to settle.
     pub(crate) gives_back: Bytes,
     /// So many operations are timed together.
     pub(crate) operations: u64,
-    pub(crate) mark: Option<Mark>,
+    pub(crate) target: Option<Target>,
 }
 
 impl Plan {
-    /// So many turns of one operation, with nothing between.
-    pub(crate) const fn turns(turns: usize) -> Self {
-        Self { turns, keep: Keep::Nothing, gives_back: Bytes::ZERO, operations: 1, mark: None }
+    /// Takes samples of one operation, with nothing between.
+    pub(crate) const fn samples(samples: usize) -> Self {
+        Self { samples, keep: Keep::Nothing, gives_back: Bytes::ZERO, operations: 1, target: None }
     }
 
     pub(crate) const fn at_most(self, most: f64) -> Self {
-        Self { mark: Some(Mark::AtMost(most)), ..self }
+        Self { target: Some(Target::AtMost(most)), ..self }
     }
 
     pub(crate) const fn together(self, operations: u64) -> Self {
         Self { operations, ..self }
     }
 
-    /// The device settles before each turn, which gives so much memory back.
+    /// The device settles before each sample, which gives so much memory back.
     pub(crate) const fn settled(self, gives_back: Bytes) -> Self {
         Self { keep: Keep::Settled, gives_back, ..self }
     }
 
-    /// What turns make is kept as long as `room` has more of it; each turn of both sides takes so much.
-    pub(crate) fn kept(self, turn: Bytes, room: Bytes) -> Self {
-        let turns = (room.0 / turn.0.max(1)).max(1);
-        let turns = turns.min(self.turns.max(1) as u64);
-        Self { keep: Keep::Turns(turns as usize), gives_back: Bytes(turn.0 * turns), ..self }
+    /// Keeps what samples make for as long as `room` has space for more; a sample of both sides takes `sample`.
+    pub(crate) fn kept(self, sample: Bytes, room: Bytes) -> Self {
+        let samples = (room.0 / sample.0.max(1)).max(1);
+        let samples = samples.min(self.samples.max(1) as u64);
+        Self { keep: Keep::Samples(samples as usize), gives_back: Bytes(sample.0 * samples), ..self }
     }
 }
 
@@ -106,38 +106,38 @@ impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
         Ok(most.min(power_of_two(Bytes(self.memory()?.0 / times))))
     }
 
-    pub(crate) fn turns(&self, plan: Plan) -> usize {
-        self.options.turns.unwrap_or(plan.turns).max(1)
+    pub(crate) fn samples(&self, plan: Plan) -> usize {
+        self.options.samples.unwrap_or(plan.samples).max(1)
     }
 
-    /// Measures both sides in turn, in parts.
+    /// Measures both sides alternately, in parts.
     pub(crate) fn take<T, U, const PARTS: usize>(
         &mut self,
         plan: Plan,
-        ours: impl FnMut() -> Answer<Turn<T, PARTS>>,
-        beside: impl FnMut() -> Answer<Turn<U, PARTS>>,
+        ours: impl FnMut() -> Answer<Sample<T, PARTS>>,
+        baseline: impl FnMut() -> Answer<Sample<U, PARTS>>,
     ) -> Answer<Times<PARTS>> {
-        let turns = self.turns(plan);
+        let samples = self.samples(plan);
         if self.busy.is_none() && !self.is_host() && !matches!(plan.keep, Keep::Nothing) {
             self.busy = Some(self.raw.plain(BUSY)?);
         }
         let (raw, busy) = (&self.raw, &self.busy);
         let mut settle = || settle(raw, busy.as_ref(), plan.gives_back);
-        Turns { turns, keep: plan.keep, settle: &mut settle }.take(ours, beside)
+        Sampling { samples, keep: plan.keep, settle: &mut settle }.take(ours, baseline)
     }
 
-    /// Measures both sides in turn and tells of it; each says how long it took.
+    /// Measures both sides alternately and tells of it; each says how long it took.
     pub(crate) fn compare<T, U>(
         &mut self,
         what: impl Into<String>,
-        beside: impl Into<String>,
+        baseline: impl Into<String>,
         plan: Plan,
-        ours: impl FnMut() -> Answer<Turn<T, 1>>,
-        other: impl FnMut() -> Answer<Turn<U, 1>>,
+        ours: impl FnMut() -> Answer<Sample<T, 1>>,
+        other: impl FnMut() -> Answer<Sample<U, 1>>,
     ) -> Answer {
         let times = self.take(plan, ours, other)?;
-        let ([ours], [other]) = (times.ours, times.beside);
-        self.row(what, beside, plan, &ours, &other);
+        let ([ours], [other]) = (times.ours, times.baseline);
+        self.row(what, baseline, plan, &ours, &other);
         Ok(())
     }
 
@@ -145,19 +145,19 @@ impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
     pub(crate) fn compare_whole(
         &mut self,
         what: impl Into<String>,
-        beside: impl Into<String>,
+        baseline: impl Into<String>,
         plan: Plan,
         mut ours: impl FnMut() -> Answer,
         mut other: impl FnMut() -> Answer,
     ) -> Answer {
-        self.compare(what, beside, plan, || timed(&mut ours), || timed(&mut other))
+        self.compare(what, baseline, plan, || timed(&mut ours), || timed(&mut other))
     }
 
-    /// Tells of times that were taken in turn.
+    /// Tells of times that were taken alternately.
     pub(crate) fn row(
         &mut self,
         what: impl Into<String>,
-        beside: impl Into<String>,
+        baseline: impl Into<String>,
         plan: Plan,
         ours: &[f64],
         other: &[f64],
@@ -166,12 +166,12 @@ impl<'a, B: TestKit, A: TestKit> Scene<'a, B, A> {
         self.tell(Told::Row(Row {
             what: what.into(),
             ours: Side { name: OURS.to_owned(), took: each(ours) },
-            beside: Side { name: beside.into(), took: each(other) },
+            baseline: Side { name: baseline.into(), took: each(other) },
             unit: Unit::Nanoseconds,
             ratio: ratios(ours, other),
-            turns: ours.len(),
+            samples: ours.len(),
             // Marks are for GPUs.
-            mark: plan.mark.filter(|_| !self.is_host()),
+            target: plan.target.filter(|_| !self.is_host()),
         }));
     }
 

@@ -6,7 +6,7 @@ use gpu_vmm_core::{Bytes, DeviceId};
 use gpu_vmm_host::{HostBackend, HostConfig};
 use std::sync::{Mutex, PoisonError};
 
-/// Pairs reserve addresses that they have just given back, which a pair beside them might take.
+/// Pairs reserve addresses that they have just given back, which a pair that runs at the same time might take.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn host(devices: u32) -> HostBackend {
@@ -19,11 +19,11 @@ fn told(host: &HostBackend, options: &Options<'_>) -> Vec<(About, Result<usize, 
     let mut tell = |told| match told {
         Told::Begins(about) => pairs.push((about, Ok(0))),
         Told::Row(row) => {
-            for figure in [row.ratio, row.ours.took, row.beside.took] {
+            for figure in [row.ratio, row.ours.took, row.baseline.took] {
                 assert!(figure.low <= figure.median && figure.median <= figure.high, "{row:?}");
             }
-            assert!(row.ours.took.median > 0.0 && row.beside.took.median > 0.0, "{row:?}");
-            assert!(row.turns > 0 && !row.what.is_empty() && !row.beside.name.is_empty(), "{row:?}");
+            assert!(row.ours.took.median > 0.0 && row.baseline.took.median > 0.0, "{row:?}");
+            assert!(row.samples > 0 && !row.what.is_empty() && !row.baseline.name.is_empty(), "{row:?}");
             let rows = &mut pairs.last_mut().unwrap().1;
             *rows = rows.clone().map(|rows| rows + 1);
         }
@@ -38,7 +38,7 @@ fn told(host: &HostBackend, options: &Options<'_>) -> Vec<(About, Result<usize, 
 
 #[test]
 fn every_pair_has_figures_or_says_what_it_lacks() {
-    let options = Options { turns: Some(1), memory: Some(Bytes::mib(1500)), ..Options::default() };
+    let options = Options { samples: Some(1), memory: Some(Bytes::mib(1500)), ..Options::default() };
     let pairs = told(&host(2), &options);
     assert_eq!(pairs.iter().map(|pair| pair.0).collect::<Vec<_>>(), about::<HostBackend>());
     for (about, came) in pairs {
@@ -52,7 +52,7 @@ fn every_pair_has_figures_or_says_what_it_lacks() {
 #[test]
 fn a_filter_is_held_against_the_names() {
     let host = host(1);
-    let pairs = told(&host, &Options { filter: Some("disp"), turns: Some(1), ..Options::default() });
+    let pairs = told(&host, &Options { filter: Some("disp"), samples: Some(1), ..Options::default() });
     let names: Vec<_> = pairs.iter().map(|(about, _)| about.name).collect();
     assert_eq!(names, ["dispatch"]);
     assert!(told(&host, &Options { filter: Some("nothing of that"), ..Options::default() }).is_empty());
@@ -60,7 +60,7 @@ fn a_filter_is_held_against_the_names() {
 
 #[test]
 fn a_device_alone_has_no_peer() {
-    let pairs = told(&host(1), &Options { filter: Some("peer"), turns: Some(1), ..Options::default() });
+    let pairs = told(&host(1), &Options { filter: Some("peer"), samples: Some(1), ..Options::default() });
     let [(_, Err(reason))] = &pairs[..] else { panic!("{pairs:?}") };
     assert_eq!(reason, "there is no other device that reaches device 0's memory");
 }

@@ -4,9 +4,8 @@ use super::report::{Measured, Report};
 use super::text::{figure, half, ratio, verdict};
 use crate::output::shown;
 
-/// What stands before the table with the marks.
-const MARKS: &str =
-    "## The marks\n\n| pair | what | beside | ratio | middle half | mark |\n|---|---|---|--:|--:|--:|\n";
+/// What stands before the table with the targets.
+const TARGETS: &str = "## The targets\n\n| pair | what | compared with | ratio | interquartile range | target |\n|---|---|---|--:|--:|--:|\n";
 
 /// All of a report.
 pub(super) fn page(report: &Report) -> String {
@@ -20,12 +19,12 @@ pub(super) fn page(report: &Report) -> String {
         shown(&environment.gpu_vmm),
         shown(&environment.time),
     );
-    page.push_str(MARKS);
-    for (pair, row) in report.rows().filter(|(_, row)| row.mark.is_some()) {
+    page.push_str(TARGETS);
+    for (pair, row) in report.rows().filter(|(_, row)| row.target.is_some()) {
         page.push_str(&cells(&[
             &pair.name,
             &row.what,
-            &row.beside.name,
+            &row.baseline.name,
             &ratio(row.ratio.median),
             &half(&row.ratio),
             &verdict(row),
@@ -39,15 +38,15 @@ fn table(pair: &Measured) -> String {
     let mut table = format!("\n## `{}`: {}\n\n", shown(&pair.name), shown(&pair.what));
     if !pair.rows.is_empty() {
         table.push_str(
-            "| what | beside | gpu-vmm | the other | ratio | middle half |\n|---|---|--:|--:|--:|--:|\n",
+            "| what | compared with | gpu-vmm | the other | ratio | interquartile range |\n|---|---|--:|--:|--:|--:|\n",
         );
     }
     for row in &pair.rows {
         table.push_str(&cells(&[
             &row.what,
-            &row.beside.name,
+            &row.baseline.name,
             &figure(row.ours.took.median, row.unit),
-            &figure(row.beside.took.median, row.unit),
+            &figure(row.baseline.took.median, row.unit),
             &ratio(row.ratio.median),
             &half(&row.ratio),
         ]));

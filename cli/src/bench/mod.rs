@@ -1,4 +1,4 @@
-//! What gpu-vmm costs on this machine, beside the driver's own calls and what a program can do without it.
+//! What gpu-vmm costs on this machine, compared with the driver's own calls and what a program can do without it.
 //!
 //! | file | subject |
 //! |---|---|
@@ -122,7 +122,7 @@ fn measure(
     listener.print(|text, report| text.opening(&report.environment));
     let options = Options {
         filter: asked.filter.as_deref(),
-        turns: asked.turns.map(|turns| turns as usize),
+        samples: asked.samples.map(|samples| samples as usize),
         memory: Some(machine::free(backend, device)?),
         torch: asked.torch.as_deref(),
     };
@@ -184,7 +184,7 @@ impl Listener {
     }
 }
 
-/// Runs the pairs on a backend by its own type, and by the one that is chosen at run time beside it.
+/// Runs the pairs on a backend by its own type, and by the one that is chosen at run time compared with it.
 #[cfg_attr(not(any(feature = "cuda", feature = "hip", feature = "host")), allow(unused_variables))]
 fn on(
     any: &AnyBackend,

@@ -5,15 +5,15 @@ use crate::Answer;
 use crate::environment_text;
 use crate::output::{Output, about, counted, duration, shown};
 use gpu_vmm::Bytes;
-use gpu_vmm_bench::{Mark, Row, Spread, Unit};
+use gpu_vmm_bench::{Row, Spread, Target, Unit};
 use gpu_vmm_conformance::report::Environment;
 
 /// Tables, one after the other.
 #[derive(Default)]
 pub(super) struct Text {
     output: Output,
-    /// What stood beside the library in the last line.
-    beside: Option<String>,
+    /// What was compared with the library in the last line.
+    baseline: Option<String>,
 }
 
 impl Text {
@@ -22,26 +22,26 @@ impl Text {
         self.output.line("")?;
         self.output.paragraph(
             "",
-            "Both sides are measured in turn. A ratio is gpu-vmm's figure over the other, turn by turn: the median, and the \
-             middle half of the turns. Figures are medians.",
+            "Both sides are measured in sample. A ratio is gpu-vmm's figure over the other, sample by sample: the median, and the \
+             middle half of the samples. Figures are medians.",
         )
     }
 
     pub(super) fn begins(&mut self, name: &str, what: &str) -> Answer {
-        self.beside = None;
+        self.baseline = None;
         self.output.line("")?;
         self.output.paragraph(&format!("{}: ", shown(name)), &shown(what))
     }
 
     pub(super) fn row(&mut self, row: &Row) -> Answer {
-        if self.beside.as_ref() != Some(&row.beside.name) {
-            if self.beside.is_none() {
-                self.output.line(line("", "gpu-vmm", "other", "ratio", "middle half", "mark"))?;
+        if self.baseline.as_ref() != Some(&row.baseline.name) {
+            if self.baseline.is_none() {
+                self.output.line(line("", "gpu-vmm", "other", "ratio", "interquartile range", "target"))?;
             }
-            self.output.line(format!("  beside {}", shown(&row.beside.name)))?;
-            self.beside = Some(row.beside.name.clone());
+            self.output.line(format!("  compared with {}", shown(&row.baseline.name)))?;
+            self.baseline = Some(row.baseline.name.clone());
         }
-        let [ours, others] = [&row.ours, &row.beside].map(|side| figure(side.took.median, row.unit));
+        let [ours, others] = [&row.ours, &row.baseline].map(|side| figure(side.took.median, row.unit));
         let mut what = format!("    {}", shown(&row.what));
         if what.chars().count() > FIRST {
             self.output.paragraph("    ", what.trim_start())?;
@@ -74,20 +74,20 @@ impl Text {
         Ok(())
     }
 
-    /// How many marks are kept, and which are missed.
+    /// How many targets are kept, and which are missed.
     pub(super) fn closing(&mut self, report: &Report) -> Answer {
-        let marked = report.rows().filter(|(_, row)| row.mark.is_some()).count();
-        let missed: Vec<_> = report.rows().filter(|(_, row)| row.keeps_its_mark() == Some(false)).collect();
-        if marked == 0 {
+        let targeted = report.rows().filter(|(_, row)| row.target.is_some()).count();
+        let missed: Vec<_> = report.rows().filter(|(_, row)| row.meets_its_target() == Some(false)).collect();
+        if targeted == 0 {
             return Ok(());
         }
         self.output.line("")?;
-        self.output.line(format!("{} of {} kept", marked - missed.len(), counted(marked, "mark")))?;
+        self.output.line(format!("{} of {} kept", targeted - missed.len(), counted(targeted, "target")))?;
         for (pair, row) in missed {
             let text = format!(
-                "{}, beside {}: {}, {}",
+                "{}, compared with {}: {}, {}",
                 shown(&row.what),
-                shown(&row.beside.name),
+                shown(&row.baseline.name),
                 ratio(row.ratio.median),
                 verdict(row)
             );
@@ -100,8 +100,8 @@ impl Text {
 /// How wide the first column is.
 const FIRST: usize = 42;
 
-fn line(what: &str, ours: &str, others: &str, ratio: &str, half: &str, mark: &str) -> String {
-    format!("{what:<FIRST$} {ours:>10} {others:>10} {ratio:>7} {half:>14}  {mark}")
+fn line(what: &str, ours: &str, others: &str, ratio: &str, half: &str, target: &str) -> String {
+    format!("{what:<FIRST$} {ours:>10} {others:>10} {ratio:>7} {half:>19}  {target}")
 }
 
 /// A figure in the unit that suits it.
@@ -125,7 +125,7 @@ pub(super) fn ratio(value: f64) -> String {
     }
 }
 
-/// The middle half of ratios.
+/// The interquartile range of ratios.
 pub(super) fn half(spread: &Spread) -> String {
     if spread.low == spread.high {
         return String::new();
@@ -135,11 +135,11 @@ pub(super) fn half(spread: &Spread) -> String {
 
 /// What a ratio is to be, and whether it is.
 pub(super) fn verdict(row: &Row) -> String {
-    let missed = if row.keeps_its_mark() == Some(false) { " MISSED" } else { "" };
-    match row.mark {
+    let missed = if row.meets_its_target() == Some(false) { " MISSED" } else { "" };
+    match row.target {
         None => String::new(),
-        Some(Mark::AtMost(most)) => format!("≤ {most}{missed}"),
-        Some(Mark::AtLeast(least)) => format!("≥ {least}{missed}"),
+        Some(Target::AtMost(most)) => format!("≤ {most}{missed}"),
+        Some(Target::AtLeast(least)) => format!("≥ {least}{missed}"),
     }
 }
 

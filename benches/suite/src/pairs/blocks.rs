@@ -1,4 +1,4 @@
-//! What a pair costs as a pool fills: beside the same pair by a pool in which nothing else lives.
+//! What a pair costs as a pool fills, compared with the same pair by a pool that has no other blocks.
 
 use super::pool::PAIRS;
 use crate::allocator::{Pooled, pairs};
@@ -20,7 +20,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
             let full = Pooled::new(scene.backend, scene.device, Stream::DEFAULT)?;
             let block = || Ok(full.pool.alloc(size)?);
             let mut live = (0..count).map(|_| block()).collect::<Answer<Vec<_>>>()?;
-            let plan = Plan::turns(100).together(PAIRS);
+            let plan = Plan::samples(100).together(PAIRS);
             scene.compare_whole(
                 format!("{size}: pair beside {count} live blocks"),
                 "a pair without live blocks",

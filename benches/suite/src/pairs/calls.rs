@@ -1,10 +1,10 @@
-//! Each call through the library beside the driver's own, in one cycle at the same addresses: where nothing else is mapped near
+//! Each call through the library compared with the driver's own, in one cycle at the same addresses: where nothing else is mapped near
 //! by, a driver makes and drops tables for each mapping, and set access takes 35 microseconds in place of 21.
 
 use crate::raw::Raw;
+use crate::sampling::Sample;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
-use crate::turns::Turn;
 use gpu_vmm_core::{Access, Address, Backend, Bytes, DeviceId, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::TestKit;
 use std::time::{Duration, Instant};
@@ -16,25 +16,25 @@ const PARTS: [&str; 6] = ["create", "map", "set access", "unmap", "release", "fu
 const TARGET: f64 = 1.02;
 
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
-    for (size, turns) in
+    for (size, samples) in
         [(Bytes::mib(2), 2000), (Bytes::mib(32), 1000), (Bytes::mib(256), 400), (Bytes::gib(1), 200)]
     {
         scene.needs(size)?;
-        cycle(scene, size, turns)?;
+        cycle(scene, size, samples)?;
     }
     addresses(scene, Bytes::gib(64))
 }
 
-fn cycle<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, turns: usize) -> Answer {
+fn cycle<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, samples: usize) -> Answer {
     let mut region = scene.room(size)?;
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
     let room = Room::of(scene, &region)?;
     let at = room.at;
-    let plan = Plan::turns(turns);
+    let plan = Plan::samples(samples);
     let times =
         scene.take(plan, || through(backend, device, &mut region, size), || by_hand(&raw, at, size))?;
     room.end(scene)?;
-    for (part, (ours, others)) in PARTS.into_iter().zip(times.ours.iter().zip(&times.beside)) {
+    for (part, (ours, others)) in PARTS.into_iter().zip(times.ours.iter().zip(&times.baseline)) {
         let is_whole = part == "full cycle";
         let plan = if is_whole { plan.at_most(TARGET) } else { plan };
         scene.row(format!("{size}: {part}"), "driver's own call", plan, ours, others);
@@ -69,7 +69,7 @@ pub(super) fn through<B: Backend>(
     device: DeviceId,
     region: &mut Region<B>,
     size: Bytes,
-) -> Answer<Turn<(), 6>> {
+) -> Answer<Sample<(), 6>> {
     let start = Instant::now();
     let memory = PhysicalMemory::create(backend, size, Properties::on(device))?;
     let created = Instant::now();
@@ -83,7 +83,7 @@ pub(super) fn through<B: Backend>(
     Ok((parts([start, created, mapped, opened, unmapped, Instant::now()]), ()))
 }
 
-fn by_hand(raw: &Raw, at: Address, size: Bytes) -> Answer<Turn<(), 6>> {
+fn by_hand(raw: &Raw, at: Address, size: Bytes) -> Answer<Sample<(), 6>> {
     let start = Instant::now();
     let handle = raw.create(size)?;
     let created = Instant::now();
@@ -110,7 +110,7 @@ fn addresses<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes) -
     scene.compare_whole(
         format!("{size}: reserve, free"),
         "driver's own calls",
-        Plan::turns(2000),
+        Plan::samples(2000),
         ours,
         other,
     )

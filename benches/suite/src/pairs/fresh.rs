@@ -1,8 +1,8 @@
 //! Memory that is there at once.
 
+use crate::sampling::timed;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
-use crate::turns::timed;
 use gpu_vmm_core::{Bytes, Region};
 use gpu_vmm_testkit::TestKit;
 
@@ -14,11 +14,11 @@ const TARGET: f64 = 1.25;
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     scene.needs(Bytes(2 * SIZE.0))?;
     let (backend, device, raw) = (scene.backend, scene.device, scene.raw.clone());
-    let beside = raw.name("cuMemAlloc", "hipMalloc", "mmap");
+    let baseline = raw.name("cuMemAlloc", "hipMalloc", "mmap");
     // What was given back just now is there at once, or has to be cleared first, as it happens: from 0.4 to 35 ms.
     for (how, plan) in [
-        ("not used before", Plan::turns(24).at_most(TARGET).kept(Bytes(2 * SIZE.0), scene.memory()?)),
-        ("given back just before", Plan::turns(40)),
+        ("not used before", Plan::samples(24).at_most(TARGET).kept(Bytes(2 * SIZE.0), scene.memory()?)),
+        ("given back just before", Plan::samples(40)),
     ] {
         let ours = || {
             timed(|| {
@@ -32,7 +32,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
             let raw = raw.clone();
             Ok((took, Freeing(move || raw.free(plain))))
         };
-        scene.compare(format!("{SIZE}, {how}"), &*beside, plan, ours, other)?;
+        scene.compare(format!("{SIZE}, {how}"), &*baseline, plan, ours, other)?;
     }
     Ok(())
 }
@@ -42,7 +42,7 @@ pub(super) struct Closing<B: TestKit>(pub(super) Option<Region<B>>);
 
 impl<B: TestKit> Drop for Closing<B> {
     fn drop(&mut self) {
-        // What cannot be given back is seen by the next turn, which finds less memory.
+        // What cannot be given back is seen by the next sample, which finds less memory.
         let _ = self.0.take().map(|region| region.close(nothing_runs()));
     }
 }

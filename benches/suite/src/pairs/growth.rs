@@ -1,5 +1,5 @@
-//! Memory that grows in steps: beside the best sequence of the driver's own calls, one create, map and set access for each
-//! step, and beside what a program does without virtual memory, which is to allocate, copy and free. Both sides have their
+//! Memory that grows in steps: compared with the best sequence of the driver's own calls, one create, map and set access for each
+//! step, and with what a program does without virtual memory, which is to allocate, copy and free. Both sides have their
 //! addresses before the clock runs.
 
 use super::fresh::Closing;
@@ -50,14 +50,14 @@ fn growth<B: TestKit, A: TestKit>(
         let took = Points::default().take(steps, |size| memory.grow_to(size))?;
         Ok((took, memory))
     };
-    let plan = Plan::turns(20).at_most(TARGET).settled(CLEARED);
+    let plan = Plan::samples(20).at_most(TARGET).settled(CLEARED);
     scene.compare(what, "driver's own calls", plan, || ours(&mut Points::default()), by_hand)?;
 
     if scene.is_host() {
         return Ok(()); // the kernel gives pages when they are touched, which copying does and growing does not
     }
     scene.needs(whole + before_last)?;
-    let plan = Plan::turns(copies).settled(CLEARED);
+    let plan = Plan::samples(copies).settled(CLEARED);
     let plan = at_most_of_copying.map_or(plan, |most| plan.at_most(most));
     let (mut grown, mut copied) = (Points::default(), Points::default());
     let copying = || {
@@ -72,7 +72,7 @@ fn growth<B: TestKit, A: TestKit>(
     Ok(())
 }
 
-/// When each size was reached, of some turns.
+/// When each size was reached, of some samples.
 #[derive(Default)]
 struct Points(Vec<Vec<Duration>>);
 
@@ -130,7 +130,7 @@ impl Grown {
 
 impl Drop for Grown {
     fn drop(&mut self) {
-        // What cannot be given back is seen by the next turn, which finds less memory.
+        // What cannot be given back is seen by the next sample, which finds less memory.
         for (at, handle) in self.parts.drain(..) {
             let _ = self.raw.unmap(at, handle.size);
             let _ = self.raw.release(handle);

@@ -1,11 +1,11 @@
-//! Memory that was kept is mapped, beside memory that is new: what a program gains that holds on to memory whose addresses it
+//! Memory that was kept is mapped, compared with memory that is new: what a program gains that holds on to memory whose addresses it
 //! gives up, as a pool does. Drivers clear memory that is given back, so that new memory is cheap to have and dear to give
-//! up: the whole exchange stands beside the having alone.
+//! up: the whole exchange is compared with the having alone.
 
 use super::fresh::Closing;
+use crate::sampling::timed;
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::{Answer, Stop};
-use crate::turns::timed;
 use gpu_vmm_core::{Access, Bytes, PhysicalMemory, Properties, Region};
 use gpu_vmm_testkit::TestKit;
 
@@ -26,8 +26,8 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     Ok(())
 }
 
-fn plan(size: Bytes, turns: usize) -> Plan {
-    if size == Bytes::gib(1) { Plan::turns(turns).at_most(TARGET) } else { Plan::turns(turns) }
+fn plan(size: Bytes, samples: usize) -> Plan {
+    if size == Bytes::gib(1) { Plan::samples(samples).at_most(TARGET) } else { Plan::samples(samples) }
 }
 
 fn kept<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: Plan) -> Answer {
@@ -35,9 +35,9 @@ fn kept<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, plan: 
     let kept = PhysicalMemory::create(backend, size, Properties::on(device))?;
     let mut at = scene.room(size)?;
     let room = |scene: &Scene<'_, B, A>| scene.room(size);
-    // One for each turn, and for the turns that warm up.
-    let turns = scene.turns(plan);
-    let mut rooms = (0..turns + turns.div_ceil(10)).map(|_| room(scene)).collect::<Answer<Vec<_>>>()?;
+    // One for each sample, and for the samples that warm up.
+    let samples = scene.samples(plan);
+    let mut rooms = (0..samples + samples.div_ceil(10)).map(|_| room(scene)).collect::<Answer<Vec<_>>>()?;
     let again = || {
         let (took, ()) = timed(|| {
             at.map(Bytes::ZERO, &kept)?;

@@ -1,4 +1,4 @@
-//! What operations cost as a region fills: each on a region with many mappings, beside one with 10. One granule is mapped at
+//! What operations cost as a region fills: each on a region with many mappings, compared with one with 10. One granule is mapped at
 //! all places.
 
 use crate::random::Random;
@@ -30,7 +30,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
         let mut many = Full::new(scene, &memory, count)?;
         let name = format!("{FEW} mappings");
         let among = if count == 1 { "1 mapping".to_owned() } else { format!("{count} mappings") };
-        let plan = Plan::turns(100).together(LOOKUPS);
+        let plan = Plan::samples(100).together(LOOKUPS);
         let plan = if count > 1_000 { plan.at_most(TARGET) } else { plan };
         scene.compare_whole(
             format!("lookup at random places, {among}"),
@@ -39,7 +39,7 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
             || many.look(),
             || few.look(),
         )?;
-        let plan = Plan::turns(40).together(CHANGES);
+        let plan = Plan::samples(40).together(CHANGES);
         scene.compare_whole(
             format!("map, set access, unmap, {among}"),
             &*name,

@@ -42,30 +42,34 @@ pub(crate) struct Pair<B, A> {
 pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
     let pair = |name, what, measure| Pair { about: About { name, what }, measure };
     vec![
-        pair("calls", "each call through the library, beside the driver's own", calls::measure),
-        pair("fresh", "8 GiB at once with its addresses, beside an allocation", fresh::measure),
-        pair("growth", "memory that grows, beside the best raw calls, and beside copying", growth::measure),
-        pair("kept", "memory that was kept is mapped, beside memory that is new", kept::measure),
-        pair("pool", "a warm allocation with its free, beside others'", pool::measure),
+        pair("calls", "each call through the library, compared with the driver's own", calls::measure),
+        pair("fresh", "8 GiB at once with its addresses, compared with an allocation", fresh::measure),
+        pair(
+            "growth",
+            "memory that grows, compared with the best raw calls and with copying",
+            growth::measure,
+        ),
+        pair("kept", "memory that was kept is mapped, compared with memory that is new", kept::measure),
+        pair("pool", "a warm allocation with its free, compared with others'", pool::measure),
         pair(
             "mappings",
-            "operations on a region that has many mappings, beside one of 10",
+            "operations on a region that has many mappings, compared with one of 10",
             mappings::measure,
         ),
         pair(
             "dispatch",
-            "a backend that is chosen at run time, beside the same one by its type",
+            "a backend that is chosen at run time, compared with the same one by its type",
             dispatch::measure,
         ),
-        pair("blocks", "the pool with many live blocks, beside itself with one", blocks::measure),
+        pair("blocks", "the pool with many live blocks, compared with itself with one", blocks::measure),
         pair(
             "threads",
-            "the pool on several threads, beside itself on one, and beside others",
+            "the pool on several threads, compared with itself on one, and with others",
             threads::measure,
         ),
         pair(
             "records",
-            "memory that records take, beside the driver's own and what they are of",
+            "memory that records take, compared with the driver's own and with what they record",
             records::measure,
         ),
         pair(
@@ -73,15 +77,19 @@ pub(crate) fn all<B: TestKit, A: TestKit>() -> Vec<Pair<B, A>> {
             "a step of growth that was mapped before it was asked for, compared with one on demand",
             premap::measure,
         ),
-        pair("swap", "two regions exchange their memory, beside the driver's own calls", swap::measure),
+        pair(
+            "swap",
+            "two regions exchange their memory, compared with the driver's own calls",
+            swap::measure,
+        ),
         pair(
             "suspend",
-            "memory given back and had again, beside plain copies and the driver's own calls",
+            "memory given back and had again, compared with plain copies and the driver's own calls",
             suspend::measure,
         ),
         #[cfg(target_os = "linux")]
-        pair("share", "64 handles through a socket, beside the driver's own calls", share::measure),
-        pair("peer", "memory that another device uses, beside the driver's own copies", peer::measure),
+        pair("share", "64 handles through a socket, compared with the driver's own calls", share::measure),
+        pair("peer", "memory that another device uses, compared with the driver's own copies", peer::measure),
     ]
 }
 

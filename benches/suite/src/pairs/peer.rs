@@ -1,5 +1,5 @@
-//! Memory that another device uses: what giving it access costs, beside the owner alone, and its copies out of a region of the
-//! owner's, beside the driver's own copies between plain allocations.
+//! Memory that another device uses: what giving it access costs, compared with the owner alone, and its copies out of a region of the
+//! owner's, compared with the driver's own copies between plain allocations.
 
 use super::fresh::Freeing;
 use super::pieces::{grow_by, has_pattern};
@@ -31,8 +31,8 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
     if scene.is_host() {
         return Ok(()); // its devices do not reach each other's plain allocations
     }
-    for (size, turns) in [(Bytes::mib(2), 1000), (Bytes::mib(64), 300), (Bytes::gib(1), 100)] {
-        copies(scene, peer, size.max(granule), turns)?;
+    for (size, samples) in [(Bytes::mib(2), 1000), (Bytes::mib(64), 300), (Bytes::gib(1), 100)] {
+        copies(scene, peer, size.max(granule), samples)?;
     }
     Ok(())
 }
@@ -61,7 +61,7 @@ fn grants<B: TestKit, A: TestKit>(
     scene.compare_whole(
         format!("{size} in handles of {piece}: map, set access for owner and peer, unmap"),
         "owner alone, by gpu-vmm",
-        Plan::turns(20),
+        Plan::samples(20),
         || cycle(&[owner, peer]),
         || cycle(&[owner]),
     )
@@ -72,7 +72,7 @@ fn copies<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     peer: DeviceId,
     size: Bytes,
-    turns: usize,
+    samples: usize,
 ) -> Answer {
     scene.needs(Bytes(2 * size.0))?;
     let (backend, owner) = (scene.backend, scene.device);
@@ -92,11 +92,11 @@ fn copies<B: TestKit, A: TestKit>(
     let to = there.plain(size)?;
     let _to = Freeing(|| there.free(to));
     there.enable_peer(owner)?;
-    let beside = there.name("cuMemcpyPeer", "hipMemcpyPeer", "no copy");
+    let baseline = there.name("cuMemcpyPeer", "hipMemcpyPeer", "no copy");
     scene.compare_whole(
         format!("{size}: a copy by the peer"),
-        beside,
-        Plan::turns(turns),
+        baseline,
+        Plan::samples(samples),
         || Ok(target.copy_from(Bytes::ZERO, &source, Bytes::ZERO, size)?),
         || {
             there.copy_peer(to, from, owner)?;

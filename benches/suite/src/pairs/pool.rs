@@ -1,4 +1,4 @@
-//! An allocation with its free by a warm pool, beside the driver's own pool, the program's heap where memory is the host's, and
+//! An allocation with its free by a warm pool, compared with the driver's own pool, the program's heap where memory is the host's, and
 //! PyTorch's allocator where its libraries are named: in several orders of allocating and freeing.
 
 use super::order::{Handed, Window};
@@ -20,14 +20,14 @@ const SIZES: [Bytes; 8] = [
     Bytes::gib(1),
 ];
 
-/// Several sizes in turn, as a program has them.
+/// Several sizes alternately, as a program has them.
 const MIXED: [Bytes; 6] =
     [Bytes(512), Bytes::kib(4), Bytes::kib(48), Bytes::kib(128), Bytes::kib(512), Bytes::mib(4)];
 
 /// So many are timed together.
 pub(super) const PAIRS: u64 = 1000;
 
-const PLAN: Plan = Plan::turns(200).together(PAIRS);
+const PLAN: Plan = Plan::samples(200).together(PAIRS);
 
 /// What a pair may take of the driver's.
 const TARGET: f64 = 0.15;
@@ -56,13 +56,13 @@ pub(crate) fn orders<B: TestKit, A: TestKit, P: Allocator, O: Allocator>(
     at_most: Option<f64>,
 ) -> Answer {
     let name = other.name();
-    let marked = at_most.map_or(PLAN, |most| PLAN.at_most(most));
+    let targeted = at_most.map_or(PLAN, |most| PLAN.at_most(most));
     let memory = scene.memory()?;
     for size in SIZES.into_iter().filter(|size| Bytes(3 * size.0) <= memory) {
         scene.compare_whole(
             format!("{size}: pair"),
             &*name,
-            marked,
+            targeted,
             || pairs(pool, size, PAIRS),
             || pairs(other, size, PAIRS),
         )?;

@@ -1,9 +1,9 @@
-//! A step of growth that a thread has mapped ahead, beside one of the same size on demand, with some other work of the caller's
+//! A step of growth that a thread has mapped ahead, compared with one of the same size on demand, with some other work of the caller's
 //! between two steps. Where there is none, the driver is slower than the growth, and steps are not foreseen any more.
 
+use crate::sampling::{Sample, timed};
 use crate::scene::{Plan, Scene, nothing_runs};
 use crate::stop::Answer;
-use crate::turns::{Turn, timed};
 use gpu_vmm_core::{Bytes, Operation};
 use gpu_vmm_premap::{GrowingRegion, Premap, PremapThread};
 use gpu_vmm_testkit::TestKit;
@@ -23,8 +23,8 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
         // Both grow to as much before they are emptied, and one of them has more mapped ahead.
         let by = Bytes(step.0 * AHEAD);
         let space = scene.fitting(3, by, Bytes::gib(2))?;
-        for (wait, turns) in waits {
-            grow(scene, (step, by, space), Duration::from_micros(*wait), *turns)?;
+        for (wait, samples) in waits {
+            grow(scene, (step, by, space), Duration::from_micros(*wait), *samples)?;
         }
     }
     Ok(())
@@ -34,7 +34,7 @@ fn grow<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     (step, by, space): (Bytes, Bytes, Bytes),
     wait: Duration,
-    turns: usize,
+    samples: usize,
 ) -> Answer {
     let thread = PremapThread::start(by)?;
     let mut plain = scene.room(space + by)?;
@@ -54,7 +54,7 @@ fn grow<B: TestKit, A: TestKit>(
         then(wait, || Ok(plain.grow_to(plain.end() + step).map(drop)?))
     };
     let what = format!("{step} each {wait:?}, {AHEAD} steps ahead");
-    scene.compare(what, "on demand, by gpu-vmm", Plan::turns(turns), ours, on_demand)?;
+    scene.compare(what, "on demand, by gpu-vmm", Plan::samples(samples), ours, on_demand)?;
     Ok(plain.close(nothing_runs())?)
 }
 
@@ -68,15 +68,15 @@ fn begin<B: TestKit>(growing: &GrowingRegion<B>, step: Bytes) -> Answer {
 }
 
 /// How long a step takes; what the caller does behind it is not counted: it computes, or waits for a device.
-fn then(wait: Duration, step: impl FnOnce() -> Answer) -> Answer<Turn<(), 1>> {
-    let turn = timed(step)?;
+fn then(wait: Duration, step: impl FnOnce() -> Answer) -> Answer<Sample<(), 1>> {
+    let sample = timed(step)?;
     if wait > Duration::from_millis(5) {
         std::thread::sleep(wait);
-        return Ok(turn);
+        return Ok(sample);
     }
     let start = Instant::now();
     while start.elapsed() < wait {
         std::hint::spin_loop();
     }
-    Ok(turn)
+    Ok(sample)
 }

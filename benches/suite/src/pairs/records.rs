@@ -1,5 +1,5 @@
 //! The memory that records take: what the C library's allocator has given out more, after many of a kind were made. The driver's
-//! are among it, and stand beside it alone.
+//! are among it, and compare with it alone.
 
 use crate::Told;
 use crate::row::{Row, Side, Spread, Unit};
@@ -58,18 +58,18 @@ pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> An
 fn row<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     what: String,
-    beside: &str,
+    baseline: &str,
     [ours, others]: [f64; 2],
 ) {
     let side = |name: &str, bytes| Side { name: name.to_owned(), took: Spread::exact(bytes) };
     scene.tell(Told::Row(Row {
         what,
         ours: side(OURS, ours),
-        beside: side(beside, others),
+        baseline: side(baseline, others),
         unit: Unit::Bytes,
         ratio: Spread::exact(ours / others),
-        turns: 1,
-        mark: None,
+        samples: 1,
+        target: None,
     }));
 }
 

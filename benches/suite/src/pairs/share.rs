@@ -1,4 +1,4 @@
-//! A region of 64 handles from one end of a line to the other, beside the same by hand: the driver's own export, one socket
+//! A region of 64 handles from one end of a line to the other, compared with the same by hand: the driver's own export, one socket
 //! message, import, map and set access of 64 descriptors. Both give back what came.
 
 use super::pieces::{ByHand, grow_by};
@@ -37,7 +37,7 @@ fn share<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, piece: Bytes) -> A
     scene.compare_whole(
         format!("{HANDLES} handles of {piece}"),
         "driver's own calls, one message",
-        Plan::turns(100),
+        Plan::samples(100),
         || {
             let (ours, theirs) = Channel::pair()?;
             let exporter = Exporter::share(ours, &region)?;

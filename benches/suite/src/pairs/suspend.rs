@@ -1,11 +1,11 @@
-//! A region's memory that is given back and had again at the same addresses: with its contents, beside plain copies between an
-//! allocation and page-locked memory, and without them, beside the driver's own unmap, release, create, map and set access.
+//! A region's memory that is given back and had again at the same addresses: with its contents, compared with plain copies between an
+//! allocation and page-locked memory, and without them, compared with the driver's own unmap, release, create, map and set access.
 
 use super::pieces::{ByHand, grow_by, has_pattern};
 use crate::raw::{Pinned, Plain, Raw, RawStream};
+use crate::sampling::{Times, timed};
 use crate::scene::{Plan, Scene, nothing_runs, power_of_two};
 use crate::stop::{Answer, Stop};
-use crate::turns::{Times, timed};
 use gpu_vmm_core::{BackingStore, Bytes, Region, StagingRing};
 use gpu_vmm_testkit::TestKit;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::time::Duration;
 const GIB: Bytes = Bytes::gib(1);
 
 /// How often contents go there and back.
-const TURNS: usize = 5;
+const SAMPLES: usize = 5;
 
 /// As much memory of the host's is left alone.
 const LEFT: Bytes = Bytes::gib(8);
@@ -73,7 +73,7 @@ fn without<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>, size: Bytes, pie
     scene.compare_whole(
         format!("{size} in handles of {piece}, without contents: suspend, resume"),
         "driver's own calls",
-        Plan::turns(2 * TURNS),
+        Plan::samples(2 * SAMPLES),
         || {
             region.suspend(&store, nothing_runs())?;
             Ok(region.resume().map(drop)?)
@@ -99,7 +99,7 @@ fn with<B: TestKit, A: TestKit>(
     let mut region: Region<B> = scene.room(size)?;
     grow_by(&mut region, piece, size)?;
     region.write_pattern(device, Bytes::ZERO, size, 1)?;
-    let plan = Plan::turns(TURNS);
+    let plan = Plan::samples(SAMPLES);
     let times: Times<2> = scene.take(
         plan,
         || {
@@ -118,7 +118,7 @@ fn with<B: TestKit, A: TestKit>(
     region.close(nothing_runs())?;
     let when = if asleep.is_zero() { "at once".to_owned() } else { format!("after {asleep:?}") };
     let ways = [format!("suspend to {kept}, resume {when}"), format!("resume {when} from {kept}")];
-    for (way, (ours, others)) in ways.into_iter().zip(times.ours.iter().zip(&times.beside)) {
+    for (way, (ours, others)) in ways.into_iter().zip(times.ours.iter().zip(&times.baseline)) {
         let what = format!("{size} in handles of {piece}: {way}");
         scene.row(what, "plain copy, page-locked memory", plan, ours, others);
     }

@@ -1,4 +1,4 @@
-//! Two regions that exchange their memory, beside the driver's own calls for it: unmap, map and set access for both. Each side
+//! Two regions that exchange their memory, compared with the driver's own calls for it: unmap, map and set access for both. Each side
 //! has two ranges of its own, and works while the other waits.
 
 use super::pieces::{ByHand, grow_by, has_pattern};
@@ -11,9 +11,9 @@ use gpu_vmm_testkit::TestKit;
 pub(crate) fn measure<B: TestKit, A: TestKit>(scene: &mut Scene<'_, B, A>) -> Answer {
     let granule = scene.backend.device(Operation::QueryDevice, scene.device)?.granularity.bytes();
     let size = scene.fitting(4, Bytes::mib(64).max(granule), Bytes::gib(1))?;
-    for (handles, turns) in [(1, 400), (16, 400), (512, 40)] {
+    for (handles, samples) in [(1, 400), (16, 400), (512, 40)] {
         if size.0 / handles >= granule.0 {
-            swap(scene, size, handles, turns, ("nothing waited for", nothing_runs()))?;
+            swap(scene, size, handles, samples, ("nothing waited for", nothing_runs()))?;
         }
     }
     swap(scene, size, 1, 400, ("the device waited for", WaitFor::all_devices()))
@@ -23,7 +23,7 @@ fn swap<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     size: Bytes,
     handles: u64,
-    turns: usize,
+    samples: usize,
     (waits, done): (&str, WaitFor<'_>),
 ) -> Answer {
     let (device, piece) = (scene.device, Bytes(size.0 / handles));
@@ -41,7 +41,7 @@ fn swap<B: TestKit, A: TestKit>(
     scene.compare_whole(
         format!("{size} in handles of {piece}, {waits}"),
         "driver's own calls",
-        Plan::turns(turns),
+        Plan::samples(samples),
         || {
             count += 1;
             Ok(one.swap(Bytes::ZERO, &mut two, Bytes::ZERO, size, done)?)

@@ -4,9 +4,9 @@
 use crate::Told;
 use crate::allocator::{Allocator, DriversPool, Heap, Pooled, pairs};
 use crate::row::{Row, Side, Spread, Unit};
+use crate::sampling::ratios;
 use crate::scene::{OURS, Scene};
 use crate::stop::{Answer, Stop};
-use crate::turns::ratios;
 use gpu_vmm_core::{Bytes, Stream};
 use gpu_vmm_testkit::TestKit;
 use std::sync::Barrier;
@@ -18,7 +18,7 @@ const SIZES: [Bytes; 2] = [Bytes::kib(4), Bytes::kib(512)];
 /// How many threads.
 const THREADS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// How often every number of threads has its turn.
+/// The number of samples for each number of threads.
 const ROUNDS: usize = 5;
 
 /// So long one thread is at work.
@@ -40,7 +40,7 @@ pub(crate) fn compare<B: TestKit, A: TestKit, P: Allocator + Sync, O: Allocator 
     other: &O,
 ) -> Answer {
     let cores = std::thread::available_parallelism()?;
-    let rounds = scene.options.turns.unwrap_or(ROUNDS).max(1);
+    let rounds = scene.options.samples.unwrap_or(ROUNDS).max(1);
     for size in SIZES {
         let (many, others_many) = (many(pool, size)?, many(other, size)?);
         let (mut ours, mut others) = ([const { Vec::new() }; 7], [const { Vec::new() }; 7]);
@@ -69,7 +69,7 @@ pub(crate) fn compare<B: TestKit, A: TestKit, P: Allocator + Sync, O: Allocator 
 fn tell<B: TestKit, A: TestKit>(
     scene: &mut Scene<'_, B, A>,
     what: String,
-    beside: String,
+    baseline: String,
     ours: &[f64],
     others: &[f64],
 ) {
@@ -77,11 +77,11 @@ fn tell<B: TestKit, A: TestKit>(
     scene.tell(Told::Row(Row {
         what,
         ours: side(OURS.to_owned(), ours),
-        beside: side(beside, others),
+        baseline: side(baseline, others),
         unit: Unit::MillionsPerSecond,
         ratio: ratios(ours, others),
-        turns: ours.len(),
-        mark: None,
+        samples: ours.len(),
+        target: None,
     }));
 }
 

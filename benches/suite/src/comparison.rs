@@ -1,4 +1,4 @@
-//! Allocators that whoever calls brings, beside the pool: in the orders of the pairs `pool` and `threads`.
+//! Allocators that whoever calls brings, compared with the pool: in the orders of the pairs `pool` and `threads`.
 
 use crate::allocator::{Allocator, Pooled};
 use crate::pairs::{pool, threads};
@@ -8,13 +8,13 @@ use crate::{Options, Told};
 use gpu_vmm_core::{DeviceId, Stream};
 use gpu_vmm_testkit::TestKit;
 
-/// Measures an allocator beside the pool of a backend, on one thread, and tells of each figure as it is there. Sizes of which
+/// Measures an allocator compared with the pool of a backend, on one thread, and tells of each figure as it is there. Sizes of which
 /// there is not three times as much memory are left out.
 ///
 /// # Errors
 ///
 /// Where either of them fails.
-pub fn beside_pool<B: TestKit, O: Allocator>(
+pub fn compare_with_pool<B: TestKit, O: Allocator>(
     backend: &B,
     device: DeviceId,
     other: &O,
@@ -31,7 +31,7 @@ pub fn beside_pool<B: TestKit, O: Allocator>(
 /// # Errors
 ///
 /// Where either of them fails.
-pub fn beside_pool_on_threads<B: TestKit, O: Allocator + Sync>(
+pub fn compare_with_pool_on_threads<B: TestKit, O: Allocator + Sync>(
     backend: &B,
     device: DeviceId,
     other: &O,

@@ -1,52 +1,53 @@
-//! How two sides are measured: in turn, and who goes first changes, since what one leaves behind may slow the other one down.
+//! How two sides are measured: alternately, and who goes first changes, since what one leaves behind may slow the other one down.
 
 use crate::row::Spread;
 use crate::stop::Answer;
 use std::time::{Duration, Instant};
 
-/// The times of the parts that one side's turn has, and what is kept until it may be given back.
-pub(crate) type Turn<T, const PARTS: usize> = ([Duration; PARTS], T);
+/// The times of the parts of one sample of one side, and what is kept until it may be given back.
+pub(crate) type Sample<T, const PARTS: usize> = ([Duration; PARTS], T);
 
-/// What becomes of what a turn has made.
+/// What becomes of what a sample has made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Keep {
-    /// It is dropped when the turn has been timed.
+    /// It is dropped when the sample has been timed.
     Nothing,
-    /// It is dropped after so many turns of both; then the device settles, and before the first one. Memory that has just
+    /// It is dropped after so many samples of both; then the device settles, and before the first one. Memory that has just
     /// been given back is cheaper than other memory to have again in the same process, and slows the device down while it is
     /// cleared.
-    Turns(usize),
-    /// It is dropped when the turn has been timed, and the device settles before each one.
+    Samples(usize),
+    /// It is dropped when the sample has been timed, and the device settles before each one.
     Settled,
 }
 
 /// The nanoseconds of both sides, for each part.
 pub(crate) struct Times<const PARTS: usize> {
     pub(crate) ours: [Vec<f64>; PARTS],
-    pub(crate) beside: [Vec<f64>; PARTS],
+    pub(crate) baseline: [Vec<f64>; PARTS],
 }
 
-/// How often both have their turn, and what comes between.
-pub(crate) struct Turns<'a> {
-    pub(crate) turns: usize,
+/// The number of samples of both sides, and what comes between.
+pub(crate) struct Sampling<'a> {
+    pub(crate) samples: usize,
     pub(crate) keep: Keep,
     /// Waits until the device has nothing left to do, and is awake.
     pub(crate) settle: &'a mut dyn FnMut() -> Answer,
 }
 
-impl Turns<'_> {
-    /// Lets both work in turn. A tenth of the turns goes before, to warm up.
+impl Sampling<'_> {
+    /// Measures both alternately. A tenth as many samples go before, to warm up.
     pub(crate) fn take<T, U, const PARTS: usize>(
         self,
-        mut ours: impl FnMut() -> Answer<Turn<T, PARTS>>,
-        mut beside: impl FnMut() -> Answer<Turn<U, PARTS>>,
+        mut ours: impl FnMut() -> Answer<Sample<T, PARTS>>,
+        mut baseline: impl FnMut() -> Answer<Sample<U, PARTS>>,
     ) -> Answer<Times<PARTS>> {
-        let mut times = Times { ours: [const { Vec::new() }; PARTS], beside: [const { Vec::new() }; PARTS] };
+        let mut times =
+            Times { ours: [const { Vec::new() }; PARTS], baseline: [const { Vec::new() }; PARTS] };
         let (mut kept, mut others_kept) = (Vec::new(), Vec::new());
-        let warm = self.turns.div_ceil(10);
-        for turn in 0..warm + self.turns {
-            if let Keep::Turns(most) = self.keep
-                && turn % most.max(1) == 0
+        let warm = self.samples.div_ceil(10);
+        for sample in 0..warm + self.samples {
+            if let Keep::Samples(most) = self.keep
+                && sample % most.max(1) == 0
             {
                 kept.clear();
                 others_kept.clear();
@@ -56,19 +57,19 @@ impl Turns<'_> {
                 if let Keep::Settled = self.keep {
                     (self.settle)()?;
                 }
-                let (took, into) = if (turn + who) % 2 == 0 {
-                    let (took, made) = beside()?;
+                let (took, into) = if (sample + who) % 2 == 0 {
+                    let (took, made) = baseline()?;
                     others_kept.push(made);
-                    (took, &mut times.beside)
+                    (took, &mut times.baseline)
                 } else {
                     let (took, made) = ours()?;
                     kept.push(made);
                     (took, &mut times.ours)
                 };
-                if turn >= warm {
+                if sample >= warm {
                     into.iter_mut().zip(took).for_each(|(times, took)| times.push(took.as_nanos() as f64));
                 }
-                if !matches!(self.keep, Keep::Turns(_)) {
+                if !matches!(self.keep, Keep::Samples(_)) {
                     kept.clear();
                     others_kept.clear();
                 }
@@ -78,13 +79,13 @@ impl Turns<'_> {
     }
 }
 
-/// The ratios of two sides' figures, turn by turn.
-pub(crate) fn ratios(ours: &[f64], beside: &[f64]) -> Spread {
-    Spread::of(ours.iter().zip(beside).map(|(ours, beside)| ours / beside))
+/// The ratios of two sides' figures, sample by sample.
+pub(crate) fn ratios(ours: &[f64], baseline: &[f64]) -> Spread {
+    Spread::of(ours.iter().zip(baseline).map(|(ours, baseline)| ours / baseline))
 }
 
 /// How long something takes.
-pub(crate) fn timed<T>(work: impl FnOnce() -> Answer<T>) -> Answer<Turn<T, 1>> {
+pub(crate) fn timed<T>(work: impl FnOnce() -> Answer<T>) -> Answer<Sample<T, 1>> {
     let start = Instant::now();
     let made = work()?;
     Ok(([start.elapsed()], made))
@@ -104,7 +105,7 @@ mod tests {
         }
     }
 
-    fn run(turns: usize, keep: Keep) -> (String, Vec<usize>, Times<1>) {
+    fn run(samples: usize, keep: Keep) -> (String, Vec<usize>, Times<1>) {
         let (order, alive, most) = (RefCell::new(String::new()), Cell::new(0), RefCell::new(Vec::new()));
         let side = |name, millis| {
             order.borrow_mut().push(name);
@@ -117,7 +118,7 @@ mod tests {
             Ok(())
         };
         let times =
-            Turns { turns, keep, settle: &mut settle }.take(|| side('o', 3), || side('b', 2)).unwrap();
+            Sampling { samples, keep, settle: &mut settle }.take(|| side('o', 3), || side('b', 2)).unwrap();
         assert_eq!(alive.get(), 0);
         (order.into_inner(), most.into_inner(), times)
     }
@@ -127,13 +128,13 @@ mod tests {
         let (order, alive, times) = run(4, Keep::Nothing);
         assert_eq!(order, "boobboobbo");
         assert!(alive.iter().all(|alive| *alive == 1));
-        assert_eq!((times.ours[0].len(), times.beside[0].len()), (4, 4));
-        assert_eq!(ratios(&times.ours[0], &times.beside[0]), Spread::exact(1.5));
+        assert_eq!((times.ours[0].len(), times.baseline[0].len()), (4, 4));
+        assert_eq!(ratios(&times.ours[0], &times.baseline[0]), Spread::exact(1.5));
     }
 
     #[test]
     fn what_was_made_is_kept_for_so_many_turns() {
-        let (order, alive, _) = run(4, Keep::Turns(2));
+        let (order, alive, _) = run(4, Keep::Samples(2));
         assert_eq!(order, ".boob.boob.bo");
         assert_eq!(alive, [1, 2, 3, 4, 1, 2, 3, 4, 1, 2]);
         assert_eq!(run(1, Keep::Settled).0, ".b.o.o.b");
