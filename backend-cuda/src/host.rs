@@ -1,10 +1,7 @@
-//! Memory of the host that the driver has made: which mappings have it, access of the CPU to them, and how much there is.
+//! Memory of the host that the driver has made: which mappings have it, and why the CPU has access to no other.
 //!
 //! The CPU is let at memory of the host alone, so it has to be known what is mapped where. That is kept for such memory:
 //! mapping device memory costs one look at its properties.
-//!
-//! Unsafe, since it calls the driver.
-#![allow(unsafe_code)]
 
 use crate::CudaHandle;
 use crate::ffi::{LOCATION_HOST_NUMA, MemLocation};

@@ -1,7 +1,7 @@
 //! Address ranges as HIP gives them: `hipMemAddressReserve` and `hipMemAddressFree`, with what HIP leaves out.
 //!
 //! HIP ignores the alignment that is asked for, so a larger range is reserved and the aligned part of it used. On HIP 6
-//! ranges are not freed but kept here for later reservations, since freeing crashes (quirk `free-races`).
+//! ranges are not freed but kept for later reservations, in `kept_addresses`, since freeing crashes (quirk `free-races`).
 #![allow(unsafe_code)] // calls into HIP
 
 use crate::driver::Driver;

@@ -1,6 +1,5 @@
 //! File descriptors that HIP and ROCr give.
 #![allow(unsafe_code)] // takes over what C gives
-#![cfg(unix)]
 
 use gpu_vmm_core::{Detail, DriverError, Error, Operation, Result};
 use std::ffi::c_int;

@@ -32,7 +32,7 @@ unsafe impl Send for HipHandle {}
 unsafe impl Sync for HipHandle {}
 
 impl HipHandle {
-    /// Creates memory. Flags that HIP ignores are not in its properties then.
+    /// Creates memory of properties that the caller has checked. The handle's properties have no flag that HIP ignores.
     pub(crate) fn create(driver: &Arc<Driver>, size: Bytes, properties: &Properties) -> Result<Self> {
         let given = attributes::given(driver, properties);
         Self::create_as(driver, size, &given, &ffi::allocation(&given))

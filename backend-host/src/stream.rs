@@ -1,5 +1,4 @@
 //! The streams that callers name.
-#![allow(unsafe_code)]
 
 use crate::host::Host;
 use crate::stream_names::{DEVICES, default_of, device_of};

@@ -8,8 +8,9 @@ use gpu_vmm_sync::atomic::Ordering;
 use gpu_vmm_sync::{Arc, PoisonError, RwLockReadGuard};
 
 impl<B: Backend> Block<B> {
-    /// Copies bytes from the block to the host and waits for the copy. CUDA: `cuMemcpyDtoH`, HIP: `hipMemcpy`. Does not wait
-    /// for work that is queued on streams.
+    /// Copies bytes from the block to the host and waits for the copy. CUDA: `cuMemcpyDtoH`, HIP: `hipMemcpy`. The copy
+    /// comes after the work on the default stream. For a block of another stream, wait for that stream first: a new block may
+    /// still be in use by its earlier work.
     ///
     /// # Errors
     ///
@@ -22,8 +23,9 @@ impl<B: Backend> Block<B> {
         })
     }
 
-    /// Copies bytes from the host into the block and waits for the copy. CUDA: `cuMemcpyHtoD`, HIP: `hipMemcpy`. Does not wait
-    /// for work that is queued on streams.
+    /// Copies bytes from the host into the block and waits for the copy. CUDA: `cuMemcpyHtoD`, HIP: `hipMemcpy`. The copy
+    /// comes after the work on the default stream. For a block of another stream, wait for that stream first: a new block may
+    /// still be in use by its earlier work.
     ///
     /// # Errors
     ///
@@ -36,7 +38,7 @@ impl<B: Backend> Block<B> {
     }
 
     /// Copies a range of another block of the same pool into this block, at `offset`, and waits for the copy. The bytes stay on
-    /// the device. CUDA: `cuMemcpy`, HIP: `hipMemcpy`. Does not wait for work that is queued on streams.
+    /// the device. CUDA: `cuMemcpyDtoD`, HIP: `hipMemcpy`. As for [`Block::write`], it comes after the work on the default stream.
     ///
     /// # Errors
     ///
@@ -59,8 +61,10 @@ impl<B: Backend> Block<B> {
         // In the same order everywhere. One tag is not locked twice, since a suspension may wait in between.
         tags.sort_by_key(|tag| tag.index);
         let [first, second] = &tags;
-        let _first = mapped(OPERATION, first)?;
-        let _second = if first.index == second.index { None } else { Some(mapped(OPERATION, second)?) };
+        let _first = keep_mapped(first);
+        let _second = (first.index != second.index).then(|| keep_mapped(second));
+        self.check_mapped(OPERATION)?;
+        from.check_mapped(OPERATION)?;
         // SAFETY: both ranges lie in blocks, which are mapped for the device until this returns, and apart, as they are two.
         unsafe { backend.copy(device, self.address() + offset, from.address() + range.offset, range.length) }
     }
@@ -68,6 +72,21 @@ impl<B: Backend> Block<B> {
     fn check(&self, operation: Operation, range: OffsetRange) -> Result<()> {
         if range.end() > self.size() {
             return Err(Error::new(operation, Detail::OutOfRange { range, limit: self.size() }));
+        }
+        Ok(())
+    }
+
+    /// Refuses a block whose memory is not there.
+    fn check_mapped(&self, operation: Operation) -> Result<()> {
+        let core = self.inner().core(operation)?;
+        let tag = core.tag_of(self.piece());
+        if tag.suspended.load(Ordering::Acquire) || core.is_suspended(tag.index) {
+            return Err(Error::of_extension(operation, PoolError::Suspended { tag: tag.name.clone() }));
+        }
+        if let Some(offset) = core.lost_in(self.piece()) {
+            let range = OffsetRange { offset, length: Bytes(core.page) };
+            let cause = "the memory of the block is gone".to_owned();
+            return Err(Error::new(operation, Detail::Poisoned { range, cause }));
         }
         Ok(())
     }
@@ -88,16 +107,13 @@ impl<B: Backend> Block<B> {
         let (backend, device) = (core.backend.clone(), core.settings.device);
         let tag = Arc::clone(core.tag_of(self.piece()));
         drop(core);
-        let _mapped = mapped(operation, &tag)?;
+        let _mapped = keep_mapped(&tag);
+        self.check_mapped(operation)?;
         act(&backend, device, self.address() + offset)
     }
 }
 
-/// Keeps the memory of a tag mapped: a suspension waits for the guard.
-fn mapped(operation: Operation, tag: &Tag) -> Result<RwLockReadGuard<'_, ()>> {
-    let guard = tag.copies.read().unwrap_or_else(PoisonError::into_inner);
-    if tag.suspended.load(Ordering::Acquire) {
-        return Err(Error::of_extension(operation, PoolError::Suspended { tag: tag.name.clone() }));
-    }
-    Ok(guard)
+/// Keeps what is mapped of a tag's memory mapped: a suspension waits for the guard.
+fn keep_mapped(tag: &Tag) -> RwLockReadGuard<'_, ()> {
+    tag.copies.read().unwrap_or_else(PoisonError::into_inner)
 }

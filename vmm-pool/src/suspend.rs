@@ -33,8 +33,6 @@ impl<B: Backend> Pool<B> {
         span!("suspend", tag = tag);
         let tag = self.tag_named(operation, tag)?;
         tag.suspended.store(true, Ordering::Release);
-        // Copies that began before are done when this has the lock; later ones see that the tag is suspended.
-        drop(tag.copies.write().unwrap_or_else(PoisonError::into_inner));
         let result = self.suspend_now(operation, &tag, store, done);
         let core = self.owner.inner.core(operation)?;
         // Another thread may have resumed it meanwhile, or failed to suspend it.
@@ -57,6 +55,8 @@ impl<B: Backend> Pool<B> {
         // Blocks that other threads free meanwhile are waited for as well.
         for _ in 0..ROUNDS {
             let waited = inner.wait_for_streams(operation);
+            // Copies that have begun are waited for, and none begins before the memory is gone.
+            let _no_copies = tag.copies.write().unwrap_or_else(PoisonError::into_inner);
             let mut core = inner.core(operation)?;
             core.collect_pending();
             if core.is_idle_all(tag.index) {
@@ -127,7 +127,7 @@ impl<B: Backend> Pool<B> {
 }
 
 impl<B: Backend> Core<B> {
-    fn is_suspended(&self, tag: u16) -> bool {
+    pub(crate) fn is_suspended(&self, tag: u16) -> bool {
         self.tags.spaces(tag).any(|space| self.space_is_suspended(space))
     }
 

@@ -15,11 +15,24 @@ impl<B: Backend> Core<B> {
 
     /// The tag of a piece that is not free.
     pub(crate) fn tag_of(&self, piece: &Piece) -> &Arc<Tag> {
+        self.tags.get(self.space_of(piece).tag)
+    }
+
+    fn space_of(&self, piece: &Piece) -> &Space<B> {
         let space = match piece.origin {
             Origin::Slot(slab, _) => self.slabs.get(slab).space,
             Origin::Range(space, _) => space,
         };
-        self.tags.get(self.spaces[usize::from(space)].tag)
+        &self.spaces[usize::from(space)]
+    }
+
+    /// The offset of the first page of a piece that has no memory which can be used.
+    pub(crate) fn lost_in(&self, piece: &Piece) -> Option<Bytes> {
+        let space = self.space_of(piece);
+        let begin = piece.address - space.base;
+        let pages = begin / self.page..(begin + piece.size).div_ceil(self.page);
+        let mut offsets = pages.map(|page| Bytes(page * self.page));
+        offsets.find(|offset| space.region.mapping_at(*offset).is_none_or(|mapping| mapping.poisoned))
     }
 
     /// The space in which a request is served.

@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Work that can be done before somebody needs it, by an [`PremapThread`].
+/// Work that can be done before somebody needs it, by a [`PremapThread`].
 pub trait PremapWork: Debug + Send + Sync {
     /// Does a part of it, as small as makes sense: whoever needs the result of this step, or of another one's, waits for
     /// it. It is called by one thread at a time, without a lock of anybody's held. What fails in it is kept by whoever does
@@ -140,7 +140,7 @@ impl PremapThread {
                 Operation::StartThread,
                 Detail::Driver {
                     source: DriverError::system("start a thread", &error),
-                    context: "to map memory premap".to_owned(),
+                    context: "to map memory ahead".to_owned(),
                 },
             )
         })?;

@@ -13,8 +13,6 @@ pub type SpinMutexGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 
 /// Threads.
 pub mod thread {
-    // Only the end of a process on Unix sleeps.
-    #[cfg(unix)]
     pub use std::thread::sleep;
     pub use std::thread::{Builder, JoinHandle, available_parallelism, current};
 }

@@ -49,7 +49,7 @@ pub(super) const PINNED_BY_FIRST: Quirk = quirk(
     (V6_1, V7_0),
     "a copy between mapped memory and page-locked memory of the host is done by device 0, whosever the memory is and on \
      whatever stream; without access it faults and ends the process",
-    "another device's memory is copied through memory that is not locked; on a copy_stream too, whose copies are then done when \
+    "another device's memory is copied through memory that is not locked; on a copy stream too, whose copies are then done when \
      they are queued",
     "simulated, 6.4.3; 7.2.4 takes the stream's device",
 );

@@ -23,7 +23,7 @@
 //! | the compiler, the C library and the architecture | they stand in the baseline; where they differ, the comparison says so and is skipped |
 //! | the profile, features, and versions of dependencies | `release`, those in `Cargo.toml`, and `Cargo.lock` |
 //! | how the C library copies and searches on this CPU | the variants that every x86-64 has, by `GLIBC_TUNABLES` |
-//! | the number of CPUs, of which a pool makes copy streams | one, which the process asks for |
+//! | the number of CPUs, from which a pool takes its number of thread caches | one, which the process asks for |
 //! | addresses, which are hashed | Valgrind chooses them, the same each time; the environment, which lies on the stack, is hardly more than `PATH` |
 //! | random seeds | what is counted has none: the library hashes with FxHash there |
 //!

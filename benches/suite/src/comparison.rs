@@ -8,7 +8,7 @@ use crate::{Options, Told};
 use gpu_vmm_core::{DeviceId, Stream};
 use gpu_vmm_testkit::TestKit;
 
-/// Measures an allocator compared with the pool of a backend, on one thread, and tells of each figure as it is there. Sizes of which
+/// Compares an allocator with the pool of a backend, on one thread, and tells of each figure as it is there. Sizes of which
 /// there is not three times as much memory are left out.
 ///
 /// # Errors

@@ -158,8 +158,9 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-// Opens a backend: "cuda", "hip" or "host" (memory of the host, for machines without a GPU); null for the one whose library
-// the process has loaded already, as a PyTorch for ROCm has HIP's, else the best there is.
+// Opens a backend: "cuda", "hip" or "host" (memory of the host, for machines without a GPU). With null, opens the one that the
+// environment variable GPU_VMM_BACKEND names; if that is not set, the one whose library the process has loaded already, as
+// PyTorch for ROCm loads HIP's, or else the best one.
 //
 // # Safety
 //

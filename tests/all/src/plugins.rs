@@ -1,4 +1,4 @@
-//! The plug-ins, `plugins/c` and `plugins/python`: their programs and tests on memory of the host, on the fake driver of NVIDIA's
+//! The plug-ins, `plugins/c` and `plugins/python`: their programs and tests on memory of the host, on the fake NVIDIA
 //! driver and on each version of HIP.
 //!
 //! Python is `python3`, or the program that GPU_VMM_PYTHON names; where it has NumPy, that takes part.

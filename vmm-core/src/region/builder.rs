@@ -1,5 +1,4 @@
 //! How a region comes to be: how many addresses, where, and what growth will do.
-#![allow(unsafe_code)]
 
 use super::guard::reserve_guarded;
 use super::placement::{Placement, as_granularity, rounded};

@@ -41,7 +41,7 @@ fn thread_caches_end_with_the_last_of_the_pool_and_its_blocks() {
                     drop(other);
                 }
                 frees.join().unwrap();
-                assert!(inner.upgrade().is_none(), "a thread_cache is left");
+                assert!(inner.upgrade().is_none(), "a thread cache is left");
             });
             whole.join().unwrap();
         });

@@ -20,7 +20,7 @@ const SIZES: [Bytes; 8] = [
     Bytes::gib(1),
 ];
 
-/// Several sizes alternately, as a program has them.
+/// Several sizes one after the other, as a program has them.
 const MIXED: [Bytes; 6] =
     [Bytes(512), Bytes::kib(4), Bytes::kib(48), Bytes::kib(128), Bytes::kib(512), Bytes::mib(4)];
 

@@ -1,5 +1,5 @@
 //! The memory that records take: what the C library's allocator has given out more, after many of a kind were made. The driver's
-//! are among it, and compare with it alone.
+//! are among it, and the comparison is with it alone.
 
 use crate::Told;
 use crate::row::{Row, Side, Spread, Unit};

@@ -9,6 +9,7 @@ use gpu_vmm_core::{BackingStore, Bytes, Detail, OffsetRange};
 use gpu_vmm_pool::{Block, PoolError};
 use gpu_vmm_testkit::TestKit;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 cases! { "pool":
     /// A request has the alignment, stream and tag that it was given, and otherwise the pool's.
@@ -167,11 +168,13 @@ fn suspended_beside_copies<B: TestKit>(subject: &Subject<B>) {
     std::thread::scope(|scope| {
         let reader = scope.spawn(read);
         for _ in 0..ROUNDS {
+            std::thread::sleep(Duration::from_millis(2));
             pool.suspend("kv", &store, idle()).unwrap();
             pool.resume("kv").unwrap();
         }
         is_over.store(true, Ordering::Release);
-        reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let reads = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        assert!(reads > 0, "no copy ran beside a suspension");
     });
     assert!(bytes(block).iter().all(|byte| *byte == 6));
 }

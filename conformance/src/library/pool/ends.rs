@@ -125,7 +125,7 @@ fn forked_while_it_is_used<B: TestKit>(subject: &Subject<B>) {
     let ended: Vec<Ended> = std::thread::scope(|scope| {
         for thread in 1..3_u64 {
             let (busy, stop) = (pool.clone().unwrap(), &stop);
-            // Locks of copy streams and of the books are held when the process forks.
+            // Locks of thread caches and of the books are held when the process forks.
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let blocks: Vec<_> =

@@ -101,7 +101,8 @@ impl fmt::Display for On {
             Self::Host => f.pad("host"),
             Self::Cuda => f.pad("cuda"),
             Self::Hip(major) => f.pad(&format!("hip {major}")),
-            Self::Loom(_) => f.pad("loom"),
+            Self::Loom(Models::Pool) => f.pad("loom pool"),
+            Self::Loom(Models::Premap) => f.pad("loom premap"),
             Self::Shuttle => f.pad("shuttle"),
         }
     }

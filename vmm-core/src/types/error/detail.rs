@@ -277,7 +277,7 @@ pub enum Detail {
     },
     /// No library of the vendor could be loaded.
     #[error(
-        "the {vendor} backend found no usable library ({what}); set {variable} to the path of one that is elsewhere; tried:{}",
+        "the {vendor} backend found no usable library ({what}); if it is elsewhere, set {variable} to its path; tried:{}",
         list(tried)
     )]
     LibraryNotFound {
