@@ -142,15 +142,17 @@ fn bytes_of_a_suspended_block<B: TestKit>(subject: &Subject<B>) {
 }
 
 fn suspended_beside_copies<B: TestKit>(subject: &Subject<B>) {
-    const ROUNDS: usize = 20;
+    const ROUNDS: usize = 8;
+    // The copy takes much longer than a suspension takes to begin.
+    const SIZE: usize = 32 << 20;
     let pool = pool(subject).tagged("kv").unwrap();
-    let mut block = pool.alloc(Bytes::mib(1)).unwrap();
-    block.write(Bytes::ZERO, &vec![6; 1 << 20]).unwrap();
+    let mut block = pool.alloc(Bytes(SIZE as u64)).unwrap();
+    block.write(Bytes::ZERO, &vec![6; SIZE]).unwrap();
     let store = BackingStore::pinned(&subject.backend, pool.occupied("kv").unwrap()).unwrap();
     let is_over = AtomicBool::new(false);
     let (block, is_over) = (&block, &is_over);
     let read = move || {
-        let mut found = vec![0; 1 << 20];
+        let mut found = vec![0; SIZE];
         let mut reads = 0;
         while !is_over.load(Ordering::Acquire) {
             match block.read(Bytes::ZERO, &mut found) {
