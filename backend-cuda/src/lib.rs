@@ -149,7 +149,7 @@ struct Inner {
 impl fmt::Debug for CudaBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let info = &self.inner.driver.loaded.info;
-        write!(f, "CUDA {} from {}, {} devices", info.version, info.library, self.inner.driver.devices.len())
+        write!(f, "CUDA {} from {}, devices: {}", info.version, info.library, self.inner.driver.devices.len())
     }
 }
 

@@ -74,7 +74,7 @@ impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "HIP {} from {}, {} devices",
+            "HIP {} from {}, devices: {}",
             quirks::readable(self.version),
             self.library,
             self.devices.len()

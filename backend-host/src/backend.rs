@@ -32,7 +32,7 @@ pub struct HostBackend(pub(crate) Arc<Host>);
 
 impl fmt::Debug for HostBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "host memory, {} devices", self.0.devices.len())
+        write!(f, "host memory, devices: {}", self.0.devices.len())
     }
 }
 
