@@ -115,7 +115,7 @@ const fn flags(access: Access) -> u32 {
     }
 }
 
-/// What `cuMemSetAccess` is told of one grant.
+/// Returns the descriptor of one grant for `cuMemSetAccess`.
 fn describe(grant: Grant) -> MemAccessDesc {
     MemAccessDesc { location: device_location(grant.device), flags: flags(grant.access) }
 }

@@ -60,7 +60,7 @@ pub(crate) fn fabric(driver: &Driver, device: DeviceId) -> Capability {
     Capability::no(Feature::FabricHandle, Evidence::Attribute, reason)
 }
 
-/// The error of whoever wants a fabric handle.
+/// Returns the error for a request of a fabric handle.
 pub(crate) fn no_fabric(driver: &Driver, operation: Operation, device: DeviceId) -> Error {
     Error::new(operation, Detail::Unsupported { reason: fabric(driver, device).note })
 }

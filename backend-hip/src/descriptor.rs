@@ -10,7 +10,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 ///
 /// # Safety
 ///
-/// It was written as the answer to this call that succeeded, so that it is nobody else's.
+/// `fd` was written by this call, which succeeded, so that no other code owns it.
 pub(crate) unsafe fn taken(operation: Operation, call: &'static str, fd: c_int) -> Result<OwnedFd> {
     if fd < 0 {
         let what = format!("{call} answered success and the descriptor {fd}");
@@ -18,7 +18,7 @@ pub(crate) unsafe fn taken(operation: Operation, call: &'static str, fd: c_int) 
     }
     // SAFETY: each call gives a new descriptor, which is the caller's to close.
     let exported = unsafe { OwnedFd::from_raw_fd(fd) };
-    // A copy, since nobody says whether the driver's own is closed on exec. It is above the standard streams.
+    // A copy, since no document says whether the driver's own is closed on exec. It is above the standard streams.
     exported.try_clone().map_err(|error| system(operation, "dup", &error))
 }
 

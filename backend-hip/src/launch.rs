@@ -85,7 +85,7 @@ impl Driver {
         self.answer(call, answer).map_err(|error| error.to_string())
     }
 
-    /// Runs a kernel over so many words, in the null stream of its device, which is current, and waits.
+    /// Runs a kernel over `words` words, in the null stream of its device, which is current, and waits.
     ///
     /// # Safety
     ///

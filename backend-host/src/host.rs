@@ -79,7 +79,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         if self.process.is_this() {
-            // There is nobody left to tell of a failure, and a few pages without use are all that would stay.
+            // No caller is left to report a failure to, and a few unused pages are all that would stay.
             let _ = self.spare.release();
         }
     }

@@ -74,11 +74,11 @@ impl<B: Backend> PoolStream<B> {
         self.stream
     }
 
-    /// Allocates for the stream: [`Pool::alloc`].
+    /// Allocates for the stream, at an address that is a multiple of `alignment`, a power of two, and of 256.
     ///
     /// # Errors
     ///
-    /// Those of [`Pool::alloc`].
+    /// Those of [`BlockRequest::alloc`](crate::BlockRequest::alloc).
     #[track_caller]
     #[inline]
     pub fn alloc(&self, size: Bytes, alignment: Bytes) -> Result<Block<B>> {

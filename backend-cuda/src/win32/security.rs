@@ -27,7 +27,7 @@ use windows_sys::Win32::Security::Authorization::{
 use windows_sys::Win32::Security::{GetTokenInformation, PSID, TOKEN_QUERY, TOKEN_USER, TokenUser};
 use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
-/// The same memory with what Windows wants besides, where it is to be exported as a handle: who may have that.
+/// Adds the security attributes that Windows requires for memory that is exported as a handle.
 pub(crate) fn with_attributes(operation: Operation, prop: MemAllocationProp) -> Result<MemAllocationProp> {
     if prop.requested_handle_types & HandleTypes::WIN32.bits() == 0 {
         return Ok(prop);

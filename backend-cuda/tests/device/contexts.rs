@@ -33,7 +33,7 @@ fn use_contexts(backend: &CudaBackend) {
     assert_eq!(count_wrong(backend, DEVICE, base, size, 51), 0);
     backend.memory_info(DEVICE).unwrap();
     let (pinned, mut copy_stream) = (backend.pin(size).unwrap(), backend.copy_stream(DEVICE).unwrap());
-    // SAFETY: both sides have so many bytes, and are left alone until the copy stream has finished.
+    // SAFETY: both sides have this many bytes, and no code touches them until the copy stream has finished.
     unsafe { copy_stream.copy_to_host(pinned.start().as_ptr(), base, size) }.unwrap();
     copy_stream.finish().unwrap();
     drop((pinned, copy_stream));

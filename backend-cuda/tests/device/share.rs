@@ -122,7 +122,7 @@ pub(crate) fn a_forked_child_gets_errors_and_drops_nothing(backend: &CudaBackend
     assert_eq!(libc::WEXITSTATUS(status), 0, "100 + the place of the first call that gave no Detail::Forked");
 
     // The parent has everything still.
-    // SAFETY: both sides have so many bytes, and are left alone until the copy stream has finished.
+    // SAFETY: both sides have this many bytes, and no code touches them until the copy stream has finished.
     unsafe { copy_stream.copy_to_host(pinned.start().as_ptr(), base, size) }.unwrap();
     copy_stream.finish().unwrap();
     assert_eq!(count_wrong(backend, DEVICE, base, size, 41), 0);

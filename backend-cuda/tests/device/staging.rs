@@ -45,7 +45,7 @@ fn fetch(copy_stream: &mut dyn CopyStream, to: &dyn Pinned, from: Address, chunk
     for offset in (0..to.size().0).step_by(chunk.0 as usize) {
         let length = Bytes(chunk.0.min(to.size().0 - offset));
         let to = to.start().as_ptr().wrapping_add(offset as usize);
-        // SAFETY: both sides have so many bytes, and are left alone until the copy stream has finished.
+        // SAFETY: both sides have this many bytes, and no code touches them until the copy stream has finished.
         unsafe { copy_stream.copy_to_host(to, from + Bytes(offset), length) }.unwrap();
     }
 }
@@ -108,7 +108,7 @@ pub(crate) fn lanes_copy_both_ways(backend: &CudaBackend) {
     write_pattern(backend, DEVICE, base, size, 5);
     let half = Bytes(size.0 / 2);
     let start = pinned.start().as_ptr();
-    // SAFETY: both sides have so many bytes, and are left alone until the copy stream has finished.
+    // SAFETY: both sides have this many bytes, and no code touches them until the copy stream has finished.
     unsafe {
         copy_stream.copy_to_host(start, base, half).unwrap();
         copy_stream.copy_from_host(base + half, start, half).unwrap();

@@ -53,7 +53,7 @@ fn copies(rig: &Rig) {
     let mut reservation = rig.mapped(ZERO, rig.units(16));
     let (first, second) = (reservation.range().base, reservation.range().base + size);
     let (out, back) = (rig.backend.pin(size).unwrap(), rig.backend.pin(size).unwrap());
-    // SAFETY: all of it is mapped and the device's; nobody touches the pinned memory before the copy stream has finished.
+    // SAFETY: all of it is mapped and the device's; no code touches the pinned memory before the copy stream has finished.
     unsafe {
         rig.backend.write_pattern(ZERO, first, size, 5).unwrap();
         let mut copy_stream = rig.backend.copy_stream(ZERO).unwrap();
