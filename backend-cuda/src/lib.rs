@@ -61,15 +61,22 @@
 //! says why not. What is imported is compared with what the importer was told about it, as far as the driver knows
 //! it: the place, and not the size.
 //!
-//! # Which file has what
+//! # Modules
 //!
-//! `loader` finds and starts the driver, `ffi` is what is used of `cuda.h`, `driver` what the process keeps,
-//! `device` its devices, `context` where work runs, `lease` the contexts that programs gave, `idle` waiting for work; `backend` says which of it answers which method. `memory_types` is what memory
-//! there can be, `host` that of the host, `handle` and `reservation` are memory and addresses, `share` (on Windows `win32`),
-//! `fabric` (with `imex`) and `dma_buf` how both leave the process, `multicast` is objects that write to several devices.
-//! `copy` and `testkit` are what runs on a device, `event` are places in its streams, `staging` copies that go on meanwhile and page-locked memory for
-//! them, `stream` what both run on; `relaxed` keeps calls from spoiling captures, `graph` and `own_context` are captures and
-//! contexts for tests; `capabilities` and `quirks` are what to expect, `interop` is cudarc.
+//! | file | subject |
+//! |---|---|
+//! | `backend` | which of the modules answers which method |
+//! | `loader`, `ffi`, `driver`, `error` | finding and starting the driver, the part of `cuda.h` that is used, the process's one driver, its status codes |
+//! | `device`, `slot`, `memory_info` | devices, what the process keeps for each, the amount of free memory |
+//! | `context`, `lease`, `idle`, `relaxed` | the contexts in which work runs, the contexts that programs lend, waiting for both, calls that spoil no capture |
+//! | `handle`, `memory_types`, `host` | physical memory, its types, host memory |
+//! | `reservation`, `access` | address ranges and mappings in them, access rights |
+//! | `share`, `win32`, `fabric`, `imex`, `dma_buf` | memory as a file descriptor, as a Windows handle, as a fabric handle and its channels, as a DMA-BUF |
+//! | `copy`, `staging`, `stream`, `event` | moving data, page-locked memory and copies on streams of their own, streams, points in streams |
+//! | `multicast` | objects that write to several devices |
+//! | `capabilities`, `quirks` | what devices and versions can do |
+//! | `interop` | cudarc |
+//! | `testkit`, `kernels`, `own_context` | patterns written and checked by kernels, captures and contexts for tests |
 // What an optional feature alone uses is not used without it.
 #![cfg_attr(not(all(feature = "testkit", feature = "experimental-multicast")), allow(dead_code))]
 

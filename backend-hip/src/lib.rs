@@ -4,8 +4,9 @@
 //! HIP answers some wrong calls with success and some with a crash, and its versions differ. What a version does
 //! differently is data in `quirks`; what this backend does about it is the same for all versions where that works.
 //!
-//! | module | what |
+//! | file | subject |
 //! |---|---|
+//! | `backend` | which module answers which method |
 //! | `loader`, `library`, `ffi`, `hsa` | the library, its functions and structures |
 //! | `driver`, `open`, `error` | the one loaded runtime, and its answers |
 //! | `device`, `device_state` | its devices, and what is found out about each |
@@ -13,6 +14,8 @@
 //! | `share`, `descriptor`, `win32` | memory as a file descriptor, or as a handle of Windows |
 //! | `reservation`, `addresses`, `kept_addresses`, `mappings`, `access` | address ranges, what is mapped there, who may use it |
 //! | `copy`, `staging`, `stream`, `event` | moving data; page-locked memory, and copies on streams of their own; places in streams |
+//! | `plain` | memory of `hipMalloc`, which tests compare with |
+//! | `relaxed` | calls that spoil no capture |
 //! | `testkit`, `kernels`, `launch`, `compiler` | a pattern written and checked, by kernels or by copies |
 //! | `quirks`, `probe`, `capabilities` | what versions and devices can do |
 //!

@@ -28,14 +28,23 @@
 //!   an event a place in it. Such work that reaches what is not mapped, or not for its device, ends all work of the device, as
 //!   a fault does on a GPU.
 //!
-//! # How the parts fit
+//! # Modules
 //!
-//! [`HostConfig`] describes the machine to be played and opens a [`HostBackend`]. `store` is the one file behind all
-//! handles that stay in this process and `extents` its free list; `memory` is a piece of it, or a file of its own
-//! where it is to be shared. `pages` holds the system calls on addresses; `reserve_mappings` keeps unmapping possible at the
-//! kernel's limit of mappings. `queues` has the streams, `work` what is on them, and `captures` what goes into graphs.
-//! `memory_types` says what memory there is beside a device's plain own. `mappings` knows what is mapped where and who may
-//! use it, for the checks of `copy` and `testkit`.
+//! | file | subject |
+//! |---|---|
+//! | `config` | [`HostConfig`]: the number of devices and their memory |
+//! | `backend`, `device`, `capabilities`, `quirks` | which module answers which method, devices, what they can do |
+//! | `memory`, `store`, `extents`, `handle` | pages of one file that all handles share or of a file of their own, the free list of the first, handles |
+//! | `host` | what a backend, its handles and its reservations share |
+//! | `memory_types` | which locations and handle types memory can have |
+//! | `reservation`, `pages`, `reserve_mappings` | address ranges, the system calls on them, unmapping at the kernel's limit of mappings |
+//! | `mappings` | what is mapped where and which device may use it, checked by `copy` and `testkit` |
+//! | `share` | handles as file descriptors |
+//! | `copy`, `staging` | moving data, buffers for it |
+//! | `stream`, `stream_names`, `queues`, `work`, `event` | streams and their numbers, their queues, the work in them, points in them |
+//! | `capture`, `captures` | work that is recorded in graphs |
+//! | `testkit` | patterns written and checked |
+//! | `unsupported` | the uninhabited backend of other systems |
 //!
 //! On systems other than 64-bit Linux the crate compiles, and opening answers
 //! [`Unsupported`](gpu_vmm_core::Detail::Unsupported).

@@ -6,7 +6,7 @@
 //! | `args`, `numbers` | the arguments, and what can be said against them without a driver |
 //! | `choose` | which backend and which device |
 //! | `info` | the report on backends, devices and capabilities; `info::text` writes it for people |
-//! | `grow` | the main job; `steps` are its sizes, `pattern` what fills the memory, `report` what it says |
+//! | `grow`, `steps`, `pattern`, `report` | growth of one region, the sizes it goes through, what fills the memory, what is printed |
 //! | `copying` | the same growth by allocating, copying and freeing, to compare with |
 //! | `conformance` | every rule of gpu-vmm and of the driver, tried and reported |
 //! | `snapshot` | what is in a snapshot, checked; `snapshot::text` writes it for people |

@@ -16,6 +16,7 @@
 //! |---|---|
 //! | `pool`, `request`, `block`, `data`, `pool_stream`, `raw`, `kept_blocks` | what a user has |
 //! | `builder`, `settings` | what a pool is told |
+//! | `error` | an allocation that failed, with the pool's numbers |
 //! | `owner`, `shared` | what ends with the pool, and what lives as long as a block |
 //! | `thread_cache`, `classes`, `piece` | what lies in front of threads |
 //! | `last_freed` | the large piece that was freed last, beside the books |

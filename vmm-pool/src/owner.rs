@@ -11,7 +11,8 @@ use crate::thread_cache::ThreadCacheRef;
 use crate::trace::event;
 use crate::{PoolError, Unfreed};
 use gpu_vmm_core::{Backend, Bytes, DeviceId, Error, Operation};
-use gpu_vmm_premap::{PremapThread, Registration};
+use gpu_vmm_premap::PremapThread;
+use gpu_vmm_premap::extend::Registration;
 use gpu_vmm_sync::thread::available_parallelism;
 use std::sync::{Arc, Weak};
 
@@ -30,7 +31,7 @@ pub(crate) struct Owner<B: Backend> {
     /// With the thread that maps ahead.
     premap: Option<Registration>,
     /// Blocks that were given up as addresses.
-    pub(crate) raw: KeptBlocks<B>,
+    pub(crate) kept_blocks: KeptBlocks<B>,
 }
 
 impl<B: Backend> Owner<B> {
@@ -47,7 +48,7 @@ impl<B: Backend> Owner<B> {
         let thread_caches = (0..count).map(|_| ThreadCacheRef::new(&inner)).collect();
         let foresee: Weak<Inner<B>> = Arc::downgrade(&inner);
         let premap = premap.map(|thread| thread.register(foresee));
-        Self { inner, backend, device, total, thread_caches, calls, premap, raw: KeptBlocks::new() }
+        Self { inner, backend, device, total, thread_caches, calls, premap, kept_blocks: KeptBlocks::new() }
     }
 
     /// A thread's thread cache.
@@ -174,7 +175,7 @@ impl<B: Backend> Drop for Owner<B> {
             }
         }
         // Blocks that are kept by their addresses end with the pool.
-        self.raw.clear();
+        self.kept_blocks.clear();
         if self.inner.process.is_this() {
             // It is this process.
             let _ = self.settle(Operation::DropPool, |_, _| true);

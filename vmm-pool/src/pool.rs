@@ -266,7 +266,7 @@ impl<B: Backend> Pool<B> {
         Ok(cache.boxed(body(piece)))
     }
 
-    /// The thread cache's drawer for a stream, made where there is none, and the stream's number.
+    /// Returns the thread cache's bin for a stream, which is added if there is none, and the stream's number.
     fn bin(
         &self,
         thread_cache: &ThreadCacheRef<B>,

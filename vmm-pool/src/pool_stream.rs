@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // the stream's life is the caller's promise
 
 use crate::stream_order::StreamIndex;
-use crate::{Block, Pool};
+use crate::{Block, BlockRequest, Pool};
 use gpu_vmm_core::{Backend, Bytes, Detail, Error, Operation, Result, Stream};
 use std::sync::Arc;
 
@@ -74,15 +74,21 @@ impl<B: Backend> PoolStream<B> {
         self.stream
     }
 
-    /// Allocates for the stream, at an address that is a multiple of `alignment`, a power of two, and of 256.
+    /// Allocates a block of at least `size` bytes whose work is queued on the stream.
     ///
     /// # Errors
     ///
-    /// Those of [`BlockRequest::alloc`](crate::BlockRequest::alloc).
+    /// Those of [`BlockRequest::alloc`].
     #[track_caller]
     #[inline]
-    pub fn alloc(&self, size: Bytes, alignment: Bytes) -> Result<Block<B>> {
-        self.pool.request(size).alignment(alignment).stream(self.stream).alloc()
+    pub fn alloc(&self, size: Bytes) -> Result<Block<B>> {
+        self.request(size).alloc()
+    }
+
+    /// Begins a request for a block whose work is queued on the stream.
+    #[inline]
+    pub fn request(&self, size: Bytes) -> BlockRequest<'_, B> {
+        self.pool.request(size).stream(self.stream)
     }
 
     /// Notes that work on this stream uses a block: [`Block::record_use`].

@@ -5,7 +5,7 @@ use crate::shared::Inner;
 use crate::stream_order::{CLEAN, Turn};
 use crate::supply::Chosen;
 use gpu_vmm_core::{Backend, Error};
-use gpu_vmm_premap::{PremapWork, Step};
+use gpu_vmm_premap::extend::{PremapWork, Step};
 
 /// So many pages are mapped in one step: whoever needs memory meanwhile waits for it.
 const STEP: usize = 8;

@@ -16,14 +16,14 @@ impl<B: Backend> Pool<B> {
     /// [`Forked`](Detail::Forked) in a forked child.
     pub fn keep(&self, block: Block<B>) -> Result<Address> {
         let address = block.address();
-        let mut part = self.kept(Operation::KeepBlock, address)?;
-        part.last_freed.remove(&address);
-        part.blocks.insert(address, block);
+        let mut shard = self.kept(Operation::KeepBlock, address)?;
+        shard.last_freed.remove(&address);
+        shard.blocks.insert(address, block);
         Ok(address)
     }
 
     fn kept(&self, operation: Operation, address: Address) -> Result<MutexGuard<'_, Shard<B>>> {
-        self.owner.raw.shard(self.owner.inner.process, operation, address)
+        self.owner.kept_blocks.shard(self.owner.inner.process, operation, address)
     }
 
     /// Frees a block that the pool [keeps](Pool::keep).
@@ -33,7 +33,7 @@ impl<B: Backend> Pool<B> {
     /// [`PoolError::FreedTwice`] where it was freed lately and nothing has come to be there since;
     /// [`PoolError::NotABlock`] for any other address. Nothing has changed then.
     pub fn free_at(&self, address: Address) -> Result<()> {
-        self.let_go(Operation::Free, address).map(drop)
+        self.release(Operation::Free, address).map(drop)
     }
 
     /// Frees a block that the pool [keeps](Pool::keep), to be used again when `fence` is done.
@@ -42,7 +42,7 @@ impl<B: Backend> Pool<B> {
     ///
     /// Those of [`Pool::free_at`].
     pub fn free_at_after(&self, address: Address, fence: Arc<dyn Fence>) -> Result<()> {
-        self.let_go(Operation::Free, address).map(|block| block.free_after(fence))
+        self.release(Operation::Free, address).map(|block| block.free_after(fence))
     }
 
     /// [Notes](Block::record_use) that work on another stream uses a block that the pool [keeps](Pool::keep).
@@ -51,23 +51,23 @@ impl<B: Backend> Pool<B> {
     ///
     /// Those of [`Pool::free_at`] and [`Block::record_use`].
     pub fn record_use_at(&self, address: Address, stream: Stream<'static>) -> Result<()> {
-        let mut part = self.kept(Operation::RecordUse, address)?;
-        if let Some(block) = part.blocks.get_mut(&address) {
+        let mut shard = self.kept(Operation::RecordUse, address)?;
+        if let Some(block) = shard.blocks.get_mut(&address) {
             return block.record_use(stream);
         }
-        let freed = part.last_freed.contains_key(&address);
-        drop(part);
+        let freed = shard.last_freed.contains_key(&address);
+        drop(shard);
         Err(self.not_kept(Operation::RecordUse, address, freed))
     }
 
-    fn let_go(&self, operation: Operation, address: Address) -> Result<Block<B>> {
-        let mut part = self.kept(operation, address)?;
-        if let Some(block) = part.blocks.remove(&address) {
-            part.remember(address);
+    fn release(&self, operation: Operation, address: Address) -> Result<Block<B>> {
+        let mut shard = self.kept(operation, address)?;
+        if let Some(block) = shard.blocks.remove(&address) {
+            shard.remember(address);
             return Ok(block);
         }
-        let freed = part.last_freed.contains_key(&address);
-        drop(part);
+        let freed = shard.last_freed.contains_key(&address);
+        drop(shard);
         Err(self.not_kept(operation, address, freed))
     }
 

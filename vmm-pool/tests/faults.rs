@@ -46,7 +46,7 @@ impl Program {
 
     /// All of a block is mapped, as the driver says.
     fn check(&self, block: &Block<Faulty>) {
-        let backend = &self.stash_backend();
+        let backend = &self.backend();
         for page in 0..block.size().0.div_ceil(PAGE.0) {
             let at = block.address() + Bytes(page * PAGE.0);
             assert_eq!(
@@ -57,7 +57,7 @@ impl Program {
         }
     }
 
-    fn stash_backend(&self) -> Faulty {
+    fn backend(&self) -> Faulty {
         BACKEND.with(|backend| backend.borrow().clone().unwrap())
     }
 

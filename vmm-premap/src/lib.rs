@@ -25,10 +25,15 @@ mod thread;
 
 pub use growing::{GrowingRegion, PremapGrowth, PremapOutcome};
 pub use guard::RegionGuard;
-pub use thread::{PremapThread, PremapWork, Registration, Step};
+pub use thread::PremapThread;
 
 use gpu_vmm_core::Bytes;
 use gpu_vmm_sync::{Mutex, MutexGuard, PoisonError};
+
+/// Work for a [`PremapThread`], for authors of allocators that map memory ahead themselves.
+pub mod extend {
+    pub use crate::thread::{PremapWork, Registration, Step};
+}
 
 /// How far beyond its end a [`GrowingRegion`] is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

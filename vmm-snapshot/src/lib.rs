@@ -20,6 +20,7 @@
 //! | `plan`, `planned` | what is to be made of it here, worked out and checked |
 //! | `merge` | pieces that are smaller than the target's unit |
 //! | `restore` | regions made again |
+//! | `error` | what can be wrong with a file, or with restoring it here |
 //! | `chunks` | which bytes that come through the ring are which of the file's |
 
 mod capture;

@@ -168,7 +168,7 @@ fn a_hundred_thousand_mappings_of_handles_created_in_a_row() {
 }
 
 #[test]
-fn a_stash_that_is_page_locked_in_several_pieces_keeps_all_bytes() {
+fn a_store_that_is_page_locked_in_several_pieces_keeps_all_bytes() {
     // More than is page-locked in one call.
     let size = Bytes::mib(256) + GRANULE;
     let host = HostConfig::new().memory(Bytes::gib(1)).open().unwrap();

@@ -1,15 +1,15 @@
 //! What gpu-vmm costs, compared with what a program would do without it: pairs of ways to the same end, measured alternately in one
 //! run, so that whatever changes on the machine meets both.
 //!
-//! | module | what |
+//! | file | subject |
 //! |---|---|
 //! | `pairs` | what is measured, a file for each subject |
 //! | `sampling` | how it is measured: who goes first changes, and memory that was just given back gets time to settle |
 //! | `row` | what came of it |
-//! | `scene` | on what it is measured; `raw` has the driver's own calls |
+//! | `scene`, `raw` | on what it is measured, and the driver's own calls |
 //! | `random` | numbers that no cache foresees |
 //! | `stop` | why a pair ends before its end |
-//! | `allocator` | whatever allocates, under one name; `pytorch` is one, and `comparison` is for those that callers bring |
+//! | `allocator`, `pytorch`, `comparison` | any allocator under one name, PyTorch's, and those that callers bring |
 //!
 //! `gpu-vmm bench` runs them and writes what they tell.
 

@@ -2,15 +2,16 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `main` | `info`, `grow`, and what all subcommands share |
 //! | `conformance` | `conformance`, and the page with its reports |
 //! | `snapshot` | `snapshot`, of good files and bad ones |
-//! | `report` | `report`, of good files and bad ones; `page` looks at what it draws, in a `browser` |
+//! | `report`, `page`, `browser` | `report`, of good files and bad ones, and what it draws, in a browser |
 //! | `replay` | `replay`, of good traces and bad ones |
 //! | `bench` | `bench`, of the quick pairs, and the page with its figures |
 //! | `outputs` | the files that are written, and interrupts |
 //! | `table` | every subcommand with files, terminals and numbers that are wrong |
 //! | `rig` | running the command |
+//!
+//! `info`, `grow` and what all subcommands share are in this file.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // whatever is not as expected is a failure
 
 mod bench;

@@ -179,7 +179,7 @@ fn announced_while_a_pool_marks<B: TestKit>(subject: &Subject<B>) {
     let stream = registered(&pool, &*own);
     let mut blocks = Vec::new();
     // A request on another stream has the pool poll the default stream.
-    let mut ask = || blocks.push(stream.alloc(page, Bytes(256)).unwrap());
+    let mut ask = || blocks.push(stream.alloc(page).unwrap());
     let free_on_the_default_stream = || drop(pool.alloc(page).unwrap());
     free_on_the_default_stream();
     announce_during(&backend, Operation::RecordEvent, &mut ask);

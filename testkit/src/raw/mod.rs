@@ -4,7 +4,7 @@
 //! The functions are looked up anew, in the library that a backend of gpu-vmm has loaded, and called with whatever a test
 //! wants to know about: they do not lean on the bindings that they help to test.
 //!
-//! | module | what |
+//! | file | subject |
 //! |---|---|
 //! | `abi` | structures and numbers, the same for both vendors |
 //! | `table` | the functions, under each vendor's names |

@@ -18,7 +18,7 @@
 //! | `checkpoint` | what one driver wrote to a file, restored with another one |
 //! | `no_kernels` | the tests themselves, on a runtime that ignores kernels: they must fail |
 //! | `reports` | reports of the conformance suite, and the page that lays them side by side |
-//! | `summary` | the table at the end |
+//! | `summary`, `trouble` | the table at the end, and errors in one line |
 //! | `schedules` | the pool under every schedule and under random ones, Miri, ThreadSanitizer |
 //! | `mutations` | faults that are planted in the library, and must be found |
 //!

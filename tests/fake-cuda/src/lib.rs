@@ -8,7 +8,7 @@
 //! is no proof about the driver: what was never measured is decided here as the strict reading of the documentation
 //! has it. `README.md` has the settings, and how far to trust it.
 //!
-//! | module | what |
+//! | file | subject |
 //! |---|---|
 //! | `settings` | what the environment says |
 //! | `table`, `absent` | all functions, each with the version that it came with, and drivers that lack some |

@@ -5,7 +5,7 @@
 //! HIP: whoever wrote it believed the same documents as the backend. AMD's own binaries, over a simulated HSA runtime, are
 //! that proof, for 6.4.3 and 7.2.4.
 //!
-//! | module | what |
+//! | file | subject |
 //! |---|---|
 //! | `bucket` | which version misbehaves how, with the source of each entry; nowhere else are versions compared |
 //! | `settings` | what the environment says: version, devices, memory |

@@ -8,7 +8,7 @@
 //! It is written from AMD's public headers: `hsa.h`, `hsa_ext_amd.h`, `amd_hsa_signal.h`, `amd_hsa_queue.h`,
 //! `amd_hsa_kernel_code.h`; where they leave something open, it does what ROCr's public source does.
 //!
-//! | module | what it simulates |
+//! | file | subject |
 //! |---|---|
 //! | [`abi`] | the headers' types and numbers |
 //! | [`system`], [`agent`], [`pool`] | what there is: the machine, its CPU and GPUs, their memory pools |
@@ -17,7 +17,7 @@
 //! | [`work`] | signals, queues, copy engines |
 //! | [`code`], `kernels` | code objects, and the kernels that are known |
 //! | [`missing`] | what HIP links to and is not simulated |
-//! | `settings`, `calls`, [`counters`] | what a test sets and looks at |
+//! | `settings`, `calls`, [`counters`], `report` | what a test sets and looks at, and lines on the error stream |
 //!
 //! `README.md` has the settings, and how far to trust it. ROCm's runtime is of Linux, and so is this.
 #![cfg(target_os = "linux")]

@@ -1,7 +1,7 @@
 //! Replays what a real program has allocated and freed, on a pool of [gpu-vmm](https://docs.rs/gpu-vmm) or on the driver
 //! itself, and measures how much memory that holds and how long it takes.
 //!
-//! | module | subject |
+//! | file | subject |
 //! |---|---|
 //! | `event` | a trace, ready to be replayed: every decision is made before anything is timed |
 //! | `parse`, `input`, `error` | how it is read, from a file or a stream, compressed or not, and what is said of a bad one |

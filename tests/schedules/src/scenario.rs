@@ -37,7 +37,7 @@ pub struct Scenario {
     /// The most memory that the pool may hold, so that threads wait for each other's work; `None` for enough.
     pub budget: Option<u64>,
     /// Whether a thread maps memory ahead.
-    pub ahead: bool,
+    pub premap: bool,
     /// Which calls of the driver fail.
     pub chance: Chance,
 }
@@ -120,9 +120,9 @@ impl Scenario {
         let machine = Arc::new(Machine::new());
         let host = HostConfig::new().devices(1).memory(Bytes::mib(512)).open().unwrap();
         let backend = Simulated::new(host, &machine, self.chance);
-        let ahead = self.ahead.then(|| PremapThread::start(Bytes::mib(64)).unwrap());
+        let premap = self.premap.then(|| PremapThread::start(Bytes::mib(64)).unwrap());
         let mut builder = Pool::builder(&backend);
-        if let Some(thread) = &ahead {
+        if let Some(thread) = &premap {
             builder = builder.premap(thread, Bytes::mib(4));
         }
         if let Some(budget) = self.budget {
@@ -157,7 +157,7 @@ impl Scenario {
         }
         drop(used.lock().unwrap().take());
         drop(Arc::into_inner(world).expect("all threads have ended"));
-        drop(ahead);
+        drop(premap);
         backend.deferred().collect(&backend).unwrap();
         machine.stop();
         device.join().unwrap();
@@ -371,7 +371,7 @@ impl User<'_> {
         for _ in 0..2 {
             let size = self.size();
             let block = match &registered {
-                Some(registered) => registered.alloc(size, Bytes(256)),
+                Some(registered) => registered.alloc(size),
                 None => pool.request(size).stream(stream).alloc(),
             };
             let Some(block) = self.unless_refused(block) else { continue };

@@ -11,7 +11,7 @@ const SCENARIO: Scenario = Scenario {
     // Each way through the pool: slots, classes, ranges of less and of more than a page.
     sizes: &[300, 4 << 10, 200 << 10, 1 << 20, 2 << 20, 5 << 20],
     budget: None,
-    ahead: false,
+    premap: false,
     chance: Chance { streams: 0, memory: 0 },
 };
 
@@ -30,7 +30,7 @@ fn two_threads_on_two_streams() {
 
 #[test]
 fn memory_is_mapped_ahead() {
-    run("memory_is_mapped_ahead", Scenario { ahead: true, ..SCENARIO });
+    run("memory_is_mapped_ahead", Scenario { premap: true, ..SCENARIO });
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn streams_fail() {
 
 #[test]
 fn memory_fails() {
-    run("memory_fails", Scenario { ahead: true, chance: Chance { streams: 0, memory: 6 }, ..SCENARIO });
+    run("memory_fails", Scenario { premap: true, chance: Chance { streams: 0, memory: 6 }, ..SCENARIO });
 }
 
 #[test]

@@ -23,6 +23,9 @@
 //! | `dma_buf` | the descriptors that network cards are given |
 //! | `suspend` | giving memory back and keeping the addresses |
 //! | `evict` | what that asks of the layout |
+//! | `banked` | one address range with several sets of memory, one of which is mapped |
+//! | `device_vec` | a typed vector on a region |
+//! | `dlpack` | parts of regions as tensors of other libraries |
 
 mod arrange;
 mod banked;

@@ -1,10 +1,9 @@
-//! What lies in front of threads: pieces that were freed and serve the next request of the same size and stream, under a
-//! lock that hardly anybody else wants.
+//! Thread caches: freed pieces that serve the next request of the same size and stream, under a lock that few threads take.
 //!
-//! Unsafe, since a thread cache lives as long as its pool or one of its blocks does, which is counted by hand.
+//! A thread cache does not belong to one thread. The threads are spread over the thread caches of a pool, and a block
+//! returns to the thread cache that it came from, whichever thread drops it.
 //!
-//! A thread cache is not a thread's own: threads are spread over the thread caches of a pool, and a block goes back to the thread cache that it
-//! came from, whoever drops it.
+//! Unsafe: a thread cache lives as long as its pool or one of its blocks, and those references are counted by hand.
 #![allow(unsafe_code)]
 
 pub(crate) mod body;
@@ -54,8 +53,8 @@ pub(crate) struct ThreadCache<B: Backend> {
     cache: SpinMutex<Cache<B>>,
 }
 
-/// A thread cache as its pool and its blocks have it: counted under the thread cache's own lock, since an atomic counter would cost as much
-/// as all the rest of an allocation.
+/// A counted reference to a thread cache, held by its pool and by its blocks. The count is kept under the thread cache's
+/// own lock, since an atomic counter would cost as much as the rest of an allocation.
 #[derive(Debug)]
 pub(crate) struct ThreadCacheRef<B: Backend>(NonNull<ThreadCache<B>>);
 
@@ -145,7 +144,7 @@ struct Bin<B: Backend> {
 // SAFETY: it is compared with other streams and never given to a driver.
 const FORGOTTEN: Stream<'static> = unsafe { Stream::from_raw(std::ptr::without_provenance_mut(usize::MAX)) };
 
-/// A drawer's number in its thread cache.
+/// The number of a bin in its thread cache.
 pub(crate) type BinIndex = u16;
 
 impl<B: Backend> ThreadCache<B> {
@@ -183,14 +182,14 @@ impl<B: Backend> Cache<B> {
         self.owned
     }
 
-    /// The drawer of a tag and stream, if there is one.
+    /// Returns the bin of a tag and stream, if there is one.
     #[inline]
     pub(crate) fn bin(&self, tag: u16, stream: Stream<'static>) -> Option<BinIndex> {
         let index = self.bins.iter().position(|bin| bin.tag == tag && bin.stream == stream)?;
         Some(index as BinIndex)
     }
 
-    /// A drawer for a tag and stream: one that was a forgotten stream's with the same number, all of whose work is done by
+    /// Adds a bin for a tag and stream: one that was a forgotten stream's with the same number, all of whose work is done by
     /// now, or a new one.
     pub(crate) fn add_bin(
         &mut self,
@@ -284,7 +283,7 @@ impl<B: Backend> Cache<B> {
         }
     }
 
-    /// Forgets a stream: nothing is taken from its drawers until its number serves another one.
+    /// Forgets a stream: nothing is taken from its bins until its number serves another one.
     pub(crate) fn forget(&mut self, index: StreamIndex) {
         let of_stream = self.bins.iter_mut().filter(|bin| bin.index == index);
         of_stream.for_each(|bin| bin.stream = FORGOTTEN);
@@ -316,7 +315,7 @@ impl<B: Backend> Cache<B> {
 /// So many bodies of blocks are kept for others in one thread cache.
 const SPARE: usize = 64;
 
-/// How many pieces of a class lie in one drawer at most.
+/// How many pieces of a class lie in one bin at most.
 static MAX_OF: [u16; CLASSES] = {
     let mut most = [4; CLASSES];
     let mut class = 0;

@@ -1,7 +1,7 @@
-//! Bodies of blocks on top of each other, each of which knows the one below it.
+//! A stack of bodies of blocks, each of which points to the one below it.
 //!
-//! So there is no list beside them: what a thread touches to take one is the stack's top, which is in its thread cache, and the body,
-//! which has a cache line of its own. A list of a few pointers would share its line with another thread cache's.
+//! To take one, a thread touches the stack's top, which is in its thread cache, and the body, which has a cache line of its
+//! own. A separate list of pointers would share cache lines with the lists of other thread caches.
 
 use super::body::{Body, Ready};
 use gpu_vmm_core::Backend;

@@ -1,5 +1,5 @@
 //! What each subcommand does when something is wrong with its files, its terminal or its numbers. Every cell comes from a
-//! run, and `table.md` keeps what is expected.
+//! run.
 //!
 //! | file | subject |
 //! |---|---|
@@ -8,7 +8,8 @@
 //! | `run` | running the command in each way |
 //! | `places` | full and read-only disks |
 //! | `terminal` | a terminal of some width |
-//! | `table.md` | what is expected; the test writes it anew if `GPU_VMM_WRITE_TABLE` is set |
+//!
+//! `table.md` has what is expected. The test writes it anew if `GPU_VMM_WRITE_TABLE` is set.
 
 mod files;
 mod places;

@@ -173,7 +173,7 @@ fn begun_while_a_pool_marks<B: TestKit>(subject: &Subject<B>) {
         let page = Bytes(pool.snapshot().page);
         let streams = [(); 2].map(|()| own(subject));
         let [ours, theirs] = streams.each_ref().map(|stream| registered(&pool, &**stream));
-        drop(ours.alloc(page, Bytes(256)).unwrap());
+        drop(ours.alloc(page).unwrap());
         let (inner, device, raw) =
             (subject.backend.clone(), subject.device, streams[0].stream().as_raw().addr());
         backend.during(Operation::RecordEvent, move || {
@@ -186,7 +186,7 @@ fn begun_while_a_pool_marks<B: TestKit>(subject: &Subject<B>) {
         let mut blocks = Vec::new();
         // Each request has the pool poll the stream.
         for _ in 0..3 {
-            blocks.push(theirs.alloc(page, Bytes(256)).unwrap());
+            blocks.push(theirs.alloc(page).unwrap());
         }
         assert!(captures(), "no event was recorded");
         let ended = subject.backend.end_capture(subject.device, streams[0].stream());

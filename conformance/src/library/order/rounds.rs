@@ -189,12 +189,12 @@ fn another_stream<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     let Thread { subject, pool, own: own_, .. } = *thread;
     let other = own(subject);
     let [ours, theirs] = [own_, other.as_ref()].map(|stream| registered(pool, stream));
-    let block = ours.alloc(subject.unit(), Bytes(256)).unwrap();
+    let block = ours.alloc(subject.unit()).unwrap();
     let is_seen = work(subject, own_, &block, times);
     let at = (block.address().0, block.address().0 + block.capacity().0);
     thread.meet();
     drop(block);
-    let next: Vec<_> = (0..3).map(|_| theirs.alloc(subject.unit(), Bytes(256)).unwrap()).collect();
+    let next: Vec<_> = (0..3).map(|_| theirs.alloc(subject.unit()).unwrap()).collect();
     let wrong = next.iter().any(|next| overlap(next, at));
     assert!(!wrong || own_.is_done().unwrap(), "given to another stream under the work");
     wait(subject, own_);
@@ -206,7 +206,7 @@ fn a_capture<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
     let Thread { subject, pool, own: own_, .. } = *thread;
     let launched = own(subject);
     let stream = registered(pool, own_);
-    let block = stream.alloc(subject.unit(), Bytes(256)).unwrap();
+    let block = stream.alloc(subject.unit()).unwrap();
     let is_seen = work(subject, own_, &block, times);
     let at = (block.address().0, block.address().0 + block.capacity().0);
     thread.meet();
@@ -218,7 +218,7 @@ fn a_capture<B: TestKit>(thread: &Thread<'_, B>, times: u32) -> bool {
         wait(subject, own_);
         return false;
     }
-    let next = stream.alloc(subject.unit(), Bytes(256)).unwrap();
+    let next = stream.alloc(subject.unit()).unwrap();
     // SAFETY: the block stays until the graph has run.
     unsafe {
         subject.backend.start_pattern_on(subject.device, own_.stream(), next.address(), subject.unit(), 7, 1)

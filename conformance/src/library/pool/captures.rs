@@ -3,7 +3,7 @@
 
 use super::order::{overlap, range, start_behind};
 use super::waits::named;
-use super::{Hand, MIN, alloc, builder, is_empty, page, pool};
+use super::{Hand, alloc, builder, is_empty, page, pool};
 use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::subject::{Subject, or_skip};
@@ -54,12 +54,12 @@ fn a_capture_gets_memory_that_nothing_uses<B: TestKit>(subject: &Subject<B>) {
     for size in [700, 200_000, 6 << 20].map(Bytes) {
         let stream = registered(&pool, &*own_);
         // Ready for the next request of the stream, were it not for the capture.
-        let blocks: Vec<_> = (0..3).map(|_| stream.alloc(size, MIN).unwrap()).collect();
+        let blocks: Vec<_> = (0..3).map(|_| stream.alloc(size).unwrap()).collect();
         blocks.iter().for_each(|block| start_behind(subject, &*own_, &large, block, 5));
         let freed: Vec<_> = blocks.iter().map(range).collect();
         drop(blocks);
         begin(subject, &*own_, CaptureMode::Relaxed);
-        let graphs: Vec<_> = (0..4).map(|_| stream.alloc(size, MIN).unwrap()).collect();
+        let graphs: Vec<_> = (0..4).map(|_| stream.alloc(size).unwrap()).collect();
         graphs.iter().for_each(|block| record(subject, &*own_, block, 9));
         let graph = end(subject, &*own_);
         // SAFETY: the blocks are there until the stream has been waited for.
@@ -90,9 +90,9 @@ fn captures_are_not_spoilt<B: TestKit>(subject: &Subject<B>) {
         for captured in [Some(own(subject)), blocking().ok()].into_iter().flatten() {
             let stream = registered(&pool, &*captured);
             // Served, and idle: nothing of it is waited for.
-            drop(stream.alloc(Bytes(3 << 20), MIN).unwrap());
+            drop(stream.alloc(Bytes(3 << 20)).unwrap());
             pool.trim(Bytes(u64::MAX)).unwrap();
-            let own_block = stream.alloc(Bytes(2 << 20), MIN).unwrap();
+            let own_block = stream.alloc(Bytes(2 << 20)).unwrap();
             let kept = [one.as_ref(), two.as_ref()].map(|own| registered(&pool, own));
             begin(subject, &*captured, mode);
             record(subject, &*captured, &own_block, 4);
@@ -100,7 +100,7 @@ fn captures_are_not_spoilt<B: TestKit>(subject: &Subject<B>) {
                 // What one stream has freed the next one wants, so that events are recorded and asked.
                 for size in [2 << 20, 5 << 20] {
                     let stream = &kept[round % 2];
-                    drop(stream.alloc(Bytes(size), MIN).unwrap());
+                    drop(stream.alloc(Bytes(size)).unwrap());
                     drop(pool.alloc(Bytes(size)).unwrap());
                 }
             }

@@ -1,6 +1,6 @@
 //! Drops in any order, and forks.
 
-use super::{DEFAULT, Hand, MIN, alloc, builder, check, pool, write};
+use super::{DEFAULT, Hand, alloc, builder, check, pool, write};
 use crate::case::cases;
 use crate::fork_server::Ended;
 use crate::library::captures::Announced;
@@ -155,7 +155,7 @@ fn forked_while_it_is_used<B: TestKit>(subject: &Subject<B>) {
                     is_forked(pool.resume("")),
                     is_forked(pool.forget_stream(DEFAULT)),
                     is_forked(pool.tagged("third")),
-                    is_forked(stream.alloc(Bytes(100), MIN)),
+                    is_forked(stream.alloc(Bytes(100))),
                     is_forked(stream.record_use(&mut block)),
                     is_forked(block.record_use(DEFAULT)),
                     is_forked(pool.free_at(kept)),

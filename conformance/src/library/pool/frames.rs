@@ -145,7 +145,7 @@ fn another_streams_place_is_found<B: TestKit>(subject: &Subject<B>) {
     let found = (0..5).any(|_| {
         // Each of another size, so that no freed block is just the right one.
         let found = (0..40).any(|number| {
-            let block = ours.alloc(Bytes(page * 6 - number * (page / 20)), MIN).unwrap();
+            let block = ours.alloc(Bytes(page * 6 - number * (page / 20))).unwrap();
             assert!(places.contains(&block.address()), "{:?}", block.address());
             block.address() == places[0]
         });

@@ -2,7 +2,7 @@
 
 use super::order::{overlap, range, start, start_behind};
 use super::waits::named;
-use super::{MIN, alloc, is_empty, page, pool, write_at, wrong_at};
+use super::{alloc, is_empty, page, pool, write_at, wrong_at};
 use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::library::tools::idle;
@@ -74,7 +74,7 @@ fn streams_come_and_go<B: TestKit>(subject: &Subject<B>) {
         let own = own(subject);
         let pool = if number % 3 == 0 { &other } else { &pool };
         let stream = registered(pool, &*own);
-        let blocks = [100, 70_000].map(|size| stream.alloc(Bytes(size), MIN).unwrap());
+        let blocks = [100, 70_000].map(|size| stream.alloc(Bytes(size)).unwrap());
         assert!(blocks.iter().all(|block| block.stream().as_raw() == own.stream().as_raw()));
         drop((blocks, stream));
         if number % 64 == 0 {
@@ -99,21 +99,21 @@ fn a_handle_comes_again<B: TestKit>(subject: &Subject<B>) {
     let large = alloc(&pool, Bytes::mib(4));
     for size in [200, 300_000, 5 << 20] {
         let first = registered(&pool, &*own);
-        let live = first.alloc(Bytes(size), MIN).unwrap();
-        let freed = first.alloc(Bytes(size), MIN).unwrap();
+        let live = first.alloc(Bytes(size)).unwrap();
+        let freed = first.alloc(Bytes(size)).unwrap();
         start_behind(subject, &*own, &large, &freed, 3);
         let at = range(&freed);
         drop(freed);
         drop(first);
         // The same handle, for what is a new stream to the pool: nothing is known of the order of its work.
         let second = registered(&pool, &*own);
-        let next = second.alloc(Bytes(size), MIN).unwrap();
+        let next = second.alloc(Bytes(size)).unwrap();
         if !own.is_done().unwrap() {
             assert!(!overlap(&next, at), "of {size}");
         }
         let lives = range(&live);
         drop(live);
-        let after = second.alloc(Bytes(size), MIN).unwrap();
+        let after = second.alloc(Bytes(size)).unwrap();
         if !own.is_done().unwrap() {
             assert!(!overlap(&after, lives), "of {size}: it was freed after its stream was forgotten");
         }
@@ -130,7 +130,7 @@ fn a_number_comes_again<B: TestKit>(subject: &Subject<B>) {
     let pool = pool(subject);
     for size in [400, 70_000] {
         let first = registered(&pool, &*gone);
-        let block = first.alloc(Bytes(size), MIN).unwrap();
+        let block = first.alloc(Bytes(size)).unwrap();
         let at = block.address();
         drop(first);
         finish(subject, &*gone);
@@ -139,7 +139,7 @@ fn a_number_comes_again<B: TestKit>(subject: &Subject<B>) {
         let second = registered(&pool, &*next);
         let mut blocks = Vec::new();
         while blocks.len() < 200 && blocks.last().is_none_or(|block: &Block<B>| block.address() != at) {
-            blocks.push(second.alloc(Bytes(size), MIN).unwrap());
+            blocks.push(second.alloc(Bytes(size)).unwrap());
             assert_eq!(blocks[blocks.len() - 1].stream(), named(&*next), "of {size}");
         }
         assert!(blocks.len() < 200, "of {size}: what came back serves nobody");
@@ -156,7 +156,7 @@ fn a_stream_that_ends_under_work<B: TestKit>(subject: &Subject<B>) {
     let large = alloc(&pool, Bytes::mib(4));
     for size in [400, 200_000, 4 << 20] {
         let (stream, others) = (registered(&pool, &*busy), registered(&pool, &*other));
-        let block = stream.alloc(Bytes(size), MIN).unwrap();
+        let block = stream.alloc(Bytes(size)).unwrap();
         start_behind(subject, &*busy, &large, &block, 5);
         let at = range(&block);
         drop((block, stream));
@@ -164,7 +164,7 @@ fn a_stream_that_ends_under_work<B: TestKit>(subject: &Subject<B>) {
         let third = own(subject);
         let thirds = registered(&pool, &*third);
         for stream in [&others, &thirds] {
-            let next = stream.alloc(Bytes(size), MIN).unwrap();
+            let next = stream.alloc(Bytes(size)).unwrap();
             if !busy.is_done().unwrap() {
                 assert!(!overlap(&next, at), "of {size}: it was given to another stream under the work");
             }
@@ -184,7 +184,7 @@ fn a_block_outlives_its_stream<B: TestKit>(subject: &Subject<B>) {
     let large = alloc(&pool, Bytes::mib(4));
     for size in [400, 200_000, 4 << 20] {
         let stream = registered(&pool, &*busy);
-        let block = stream.alloc(Bytes(size), MIN).unwrap();
+        let block = stream.alloc(Bytes(size)).unwrap();
         start_behind(subject, &*busy, &large, &block, 5);
         drop(stream);
         let at = range(&block);
@@ -210,12 +210,12 @@ fn a_registered_stream_stays<B: TestKit>(subject: &Subject<B>) {
     let busy = own(subject);
     let pool = pool(subject);
     let stream = registered(&pool, &*busy);
-    let block = stream.alloc(Bytes::mib(4), MIN).unwrap();
+    let block = stream.alloc(Bytes::mib(4)).unwrap();
     start(subject, &*busy, &block, 5);
     let address = block.address();
     drop(block);
     pool.forget_stream(named(&*busy)).unwrap();
-    let next = stream.alloc(Bytes::mib(4), MIN).unwrap();
+    let next = stream.alloc(Bytes::mib(4)).unwrap();
     assert_eq!(next.address(), address, "what it has freed is its own at once");
     finish(subject, &*busy);
     drop((next, stream));

@@ -21,7 +21,7 @@ cases! { "pool":
     /// A tag that is suspended stays so where suspending it once more fails.
     suspended_again_in_vain,
     /// A store that cannot take all leaves everything as it was.
-    a_stash_that_is_too_small,
+    a_store_that_is_too_small,
     /// Where the device is full, what the pool keeps goes back for what is resumed; where that is too little, it stays
     /// suspended and safe.
     resumed_on_a_full_device,
@@ -179,7 +179,7 @@ fn suspended_again_in_vain<B: TestKit>(subject: &Subject<B>) {
     is_empty(&pool);
 }
 
-fn a_stash_that_is_too_small<B: TestKit>(subject: &Subject<B>) {
+fn a_store_that_is_too_small<B: TestKit>(subject: &Subject<B>) {
     let base = pool(subject);
     let (pool, page) = (base.tagged("weights").unwrap(), page(&base));
     let blocks = some(subject, &pool);

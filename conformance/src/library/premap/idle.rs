@@ -5,7 +5,8 @@ use crate::case::cases;
 use crate::subject::Subject;
 use gpu_vmm_core::Bytes;
 use gpu_vmm_pool::Pool;
-use gpu_vmm_premap::{PremapOutcome, Step};
+use gpu_vmm_premap::PremapOutcome;
+use gpu_vmm_premap::extend::Step;
 use gpu_vmm_testkit::TestKit;
 use std::time::Duration;
 

@@ -3,7 +3,8 @@
 use super::{Counted, ENOUGH, thread, until};
 use crate::case::cases;
 use crate::subject::Subject;
-use gpu_vmm_premap::{PremapThread, PremapWork, Registration, Step};
+use gpu_vmm_premap::PremapThread;
+use gpu_vmm_premap::extend::{PremapWork, Registration, Step};
 use gpu_vmm_testkit::TestKit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};

@@ -22,7 +22,7 @@ cases! { "suspend":
     /// A store has its room back after the resume, and after the end of a region that was never resumed.
     room_comes_back,
     /// Several regions are in one store at once, and come back in any order.
-    several_in_one_stash,
+    several_in_one_store,
     /// What is free in a store is used, in however many pieces it is.
     room_in_pieces,
     /// Ordinary memory for contents is the system's again after the resume.
@@ -123,7 +123,7 @@ fn filled<B: TestKit>(subject: &Subject<B>, granules: u64, seed: u64) -> Region<
     region
 }
 
-fn several_in_one_stash<B: TestKit>(subject: &Subject<B>) {
+fn several_in_one_store<B: TestKit>(subject: &Subject<B>) {
     for store in keeping(subject, 6) {
         let mut regions = [1, 2, 3].map(|granules| filled(subject, granules, granules << 32));
         for region in &mut regions {

@@ -21,15 +21,15 @@ cases! { "suspend":
     /// A region of which dma-bufs were made is refused.
     memory_with_a_dma_buf,
     /// A store without enough room is refused with the numbers, and what just fits is not.
-    a_full_stash,
+    a_full_store,
     /// A directory that is not there is an error with its path, and the region is as it was.
     no_such_directory,
     /// A file that cannot be written in full is an error, and the region is as it was.
     @isolated a_full_disk,
     /// A store or a ring of another backend is refused.
-    a_foreign_stash,
+    a_foreign_store,
     /// A store of no size is refused.
-    a_stash_of_nothing,
+    a_store_of_no_size,
 }
 
 /// Fails where the region was touched.
@@ -114,7 +114,7 @@ fn memory_with_a_dma_buf<B: TestKit>(subject: &Subject<B>) {
     }
 }
 
-fn a_full_stash<B: TestKit>(subject: &Subject<B>) {
+fn a_full_store<B: TestKit>(subject: &Subject<B>) {
     let store = pinned(subject, super::MEMORY - 1);
     let (needed, free) = (subject.granules(super::MEMORY), subject.granules(super::MEMORY - 1));
     let mut region = varied(subject);
@@ -168,7 +168,7 @@ fn a_full_disk<B: TestKit>(subject: &Subject<B>) {
     check_varied(subject, &mut region);
 }
 
-fn a_foreign_stash<B: TestKit>(subject: &Subject<B>) {
+fn a_foreign_store<B: TestKit>(subject: &Subject<B>) {
     let Some(other) = subject.target.foreign() else { skip("there is no other backend") };
     let ring = StagingRing::new(&other, 1, Bytes::kib(64)).unwrap();
     let stores = [BackingStore::pinned(&other, subject.granules(4)).unwrap(), BackingStore::pageable(ring)];
@@ -189,6 +189,6 @@ fn a_foreign_stash<B: TestKit>(subject: &Subject<B>) {
     foreign.suspend(&stores[0], idle()).unwrap();
 }
 
-fn a_stash_of_nothing<B: TestKit>(subject: &Subject<B>) {
+fn a_store_of_no_size<B: TestKit>(subject: &Subject<B>) {
     refused!(BackingStore::pinned(&subject.backend, Bytes(0)), Detail::ZeroSize);
 }

@@ -1,0 +1,90 @@
+//! A table of files at the head of a library, or of a folder of one, names each module that is declared there.
+#![allow(clippy::expect_used)] // a test program may panic
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What a table of modules begins with.
+const HEAD: &str = "//! | file | subject |";
+
+/// The modules that a source declares, without those of its tests.
+fn declared(source: &str) -> Vec<&str> {
+    let mut only_tests = false;
+    let mut modules = Vec::new();
+    for line in source.lines().map(str::trim) {
+        if line.starts_with("#[") {
+            only_tests |= line.starts_with("#[cfg(") && (line.contains("test)") || line.contains("test,"));
+            continue;
+        }
+        if let Some(name) =
+            line.strip_suffix(';').and_then(|line| line.rsplit_once("mod ")).map(|(_, name)| name)
+            && !only_tests
+            && !line.starts_with("//")
+        {
+            modules.push(name);
+        }
+        only_tests = false;
+    }
+    modules
+}
+
+/// The modules that the first column of the table names; nothing without a table.
+fn named(source: &str) -> Option<Vec<&str>> {
+    let mut lines = source.lines();
+    lines.find(|line| *line == HEAD)?;
+    let rows = lines.skip(1).take_while(|line| line.starts_with("//! |"));
+    Some(
+        rows.filter_map(|row| row.split('|').nth(1))
+            .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+            .collect(),
+    )
+}
+
+/// What is wrong with the table of one file.
+fn wrong(file: &Path, source: &str) -> Vec<String> {
+    let (Some(named), declared) = (named(source), declared(source)) else { return Vec::new() };
+    let missing =
+        declared.iter().filter(|name| !named.contains(name)).map(|name| format!("does not name `{name}`"));
+    let gone = named
+        .iter()
+        .filter(|name| !source.contains(&format!("mod {name};")))
+        .map(|name| format!("names `{name}`, which is gone"));
+    missing.chain(gone).map(|what| format!("{}: the table {what}", file.display())).collect()
+}
+
+/// The sources in a folder and those below it, without what was built.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("the repository can be read");
+    let paths = entries.map(|entry| entry.expect("the folder can be read").path());
+    let hidden = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name == "target" || name.as_encoded_bytes()[0] == b'.')
+    };
+    let wanted = paths
+        .filter(|path| !hidden(path) && (path.is_dir() || path.extension().is_some_and(|kind| kind == "rs")));
+    wanted.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn tables_name_every_module() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut tables = 0;
+    let mut problems = Vec::new();
+    for file in sources(root) {
+        let source = fs::read_to_string(&file).expect("a source is text");
+        tables += usize::from(named(&source).is_some());
+        problems.extend(wrong(&file, &source));
+    }
+    assert!(tables > 50, "{tables} tables were found");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn a_table_that_misses_a_module_or_names_one_that_is_gone_is_found() {
+    let source = "//! | file | subject |\n//! |---|---|\n//! | `map`, `grow` | what is done |\n\nmod map;\n\
+                  #[cfg(unix)]\npub mod share;\n#[cfg(test)]\nmod tests;\n";
+    let told = wrong(Path::new("lib.rs"), source);
+    assert_eq!(
+        told,
+        ["lib.rs: the table does not name `share`", "lib.rs: the table names `grow`, which is gone"]
+    );
+}
