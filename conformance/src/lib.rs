@@ -1,14 +1,14 @@
 //! The conformance suite of [gpu-vmm](https://docs.rs/gpu-vmm): what each driver of virtual memory really does, and what
 //! gpu-vmm makes of it.
 //!
-//! | module | subject |
+//! | file | subject |
 //! |---|---|
 //! | `suite`, `case`, `target`, `targets`, `subject` | what there is to run, on what |
 //! | `library` | the cases of the library layer: what gpu-vmm promises, the same on every backend |
 //! | `driver` | the rules of the driver layer: raw calls beside what the documentation says |
 //! | `run`, `work`, `fork_server`, `peer` | running them in processes that may die of them |
 //! | `leaks`, `counts`, `fake_driver` | what a case has left behind |
-//! | `outcome`, `report` | verdicts, and the report |
+//! | `outcome`, `panics`, `report` | verdicts, panics as verdicts, and the report |
 //!
 //! Everything is generic over the backend, so that the suite runs with any that implements gpu-vmm's traits; [`targets()`] are
 //! those of gpu-vmm. The command `gpu-vmm conformance` and this crate's tests are its two users.
@@ -26,6 +26,7 @@ mod fork_server;
 mod leaks;
 mod library;
 mod outcome;
+mod panics;
 mod peer;
 pub mod report;
 mod run;

@@ -1,14 +1,12 @@
 //! The whole suite: what there is to run, on what, and how one item is run.
 
 use crate::case::Case;
-use crate::driver::{self, Rule};
-use crate::fake_driver::FakeDriver;
-use crate::fork_server::{ForkServer, Request};
+use crate::driver::Rule;
+use crate::fork_server::ForkServer;
 use crate::outcome::{Outcome, Verdict};
-use crate::peer::Peer;
 use crate::subject::{Subject, take_note};
 use crate::target::Target;
-use crate::{leaks, library, work};
+use crate::{leaks, panics};
 use gpu_vmm_core::DeviceId;
 use gpu_vmm_testkit::TestKit;
 use serde::{Deserialize, Serialize};
@@ -78,35 +76,12 @@ impl<B: TestKit> Content<B> {
         self.rules.get(index.checked_sub(self.cases.len())?)
     }
 
-    fn target(&self, name: &str) -> Option<&Arc<dyn Target<B>>> {
+    pub(crate) fn target(&self, name: &str) -> Option<&Arc<dyn Target<B>>> {
         self.targets.iter().find(|target| target.name() == name)
     }
 }
 
 impl<B: TestKit> Suite<B> {
-    /// Makes the suite ready. Call it first of all in `main`: here the process is forked off in which drivers are never
-    /// touched, and out of which later ones come.
-    ///
-    /// # Safety
-    ///
-    /// The process has one thread and has opened no driver.
-    ///
-    /// # Errors
-    ///
-    /// What the system answers.
-    #[allow(unsafe_code)]
-    pub unsafe fn start(targets: Vec<Arc<dyn Target<B>>>) -> std::io::Result<Self> {
-        let content = Arc::new(Content { targets, cases: library::cases(), rules: driver::rules() });
-        let content_there = Arc::clone(&content);
-        // SAFETY: the caller's promise.
-        let server = unsafe {
-            ForkServer::start(move |request, peer, server| {
-                serve(&Self { content: content_there, server }, request, &peer);
-            })
-        }?;
-        Ok(Self { content, server })
-    }
-
     /// What it can be run on.
     pub fn targets(&self) -> impl Iterator<Item = &Arc<dyn Target<B>>> {
         self.content.targets.iter()
@@ -165,31 +140,6 @@ impl<B: TestKit> Suite<B> {
     }
 }
 
-/// What a forked process does.
-fn serve<B: TestKit>(suite: &Suite<B>, request: Request, peer: &Peer) {
-    let find = |name: &str| Arc::clone(suite.content.target(name).expect("a target of the suite"));
-    match request {
-        Request::Look { target } => work::look(&find(&target), peer),
-        Request::Work { target, device, items } => {
-            work::work(suite, &find(&target), DeviceId(device), &items, peer);
-        }
-        Request::Child { target, case, device } => {
-            let target = find(&target);
-            let case = suite.content.cases.iter().find(|known| known.name == case).expect("a case");
-            let backend = target.open().expect("the backend that the first process has opened");
-            let subject = Subject {
-                backend,
-                device: DeviceId(device),
-                target,
-                case: case.name,
-                server: Some(Arc::clone(&suite.server)),
-            };
-            (case.child.expect("a case of two processes"))(&subject, peer);
-            FakeDriver::check_violations(None).unwrap();
-        }
-    }
-}
-
 /// Runs a case, and looks at what it has left behind.
 fn run_counted<B: TestKit>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
     let mut lost = String::new();
@@ -224,6 +174,6 @@ fn run_once<B: TestKit>(subject: &Subject<B>, case: &Case<B>) -> Outcome {
     drop(take_note());
     match catch_unwind(AssertUnwindSafe(|| (case.run)(subject))) {
         Ok(()) => Outcome::new(Verdict::Passed, take_note()),
-        Err(panic) => work::ended_by(panic),
+        Err(panic) => panics::ended_by(panic),
     }
 }

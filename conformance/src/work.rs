@@ -1,18 +1,19 @@
 //! What a working process does: it opens the backend and runs items one after the other, telling of each. Should it die,
 //! whoever asked knows in which.
 
-use crate::driver;
-use crate::outcome::{Outcome, Verdict};
+use crate::fake_driver::FakeDriver;
+use crate::fork_server::{ForkServer, Request};
+use crate::outcome::Outcome;
+use crate::panics;
 use crate::peer::Peer;
 use crate::report::Environment;
-use crate::suite::Suite;
+use crate::subject::Subject;
+use crate::suite::{Content, Suite};
 use crate::target::Target;
+use crate::{driver, library};
 use gpu_vmm_core::{DeviceId, Operation};
 use gpu_vmm_testkit::TestKit;
-use gpu_vmm_testkit::raw::Missing;
 use serde::{Deserialize, Serialize};
-use std::any::Any;
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,6 +26,56 @@ pub(crate) enum Told {
     Begins { printed: u64 },
     /// It has ended; its time is in seconds. After the last one the process ends, whatever else was asked of it.
     Ended { outcome: Outcome, seconds: f64, is_last: bool },
+}
+
+impl<B: TestKit> Suite<B> {
+    /// Makes the suite ready. Call it first of all in `main`: here the process is forked off in which drivers are never
+    /// touched, and out of which later ones come.
+    ///
+    /// # Safety
+    ///
+    /// The process has one thread and has opened no driver.
+    ///
+    /// # Errors
+    ///
+    /// What the system answers.
+    #[allow(unsafe_code)]
+    pub unsafe fn start(targets: Vec<Arc<dyn Target<B>>>) -> std::io::Result<Self> {
+        let content = Arc::new(Content { targets, cases: library::cases(), rules: driver::rules() });
+        let content_there = Arc::clone(&content);
+        // SAFETY: the caller's promise.
+        let server = unsafe {
+            ForkServer::start(move |request, peer, server| {
+                serve(&Self { content: content_there, server }, request, &peer);
+            })
+        }?;
+        Ok(Self { content, server })
+    }
+}
+
+/// What a forked process does.
+fn serve<B: TestKit>(suite: &Suite<B>, request: Request, peer: &Peer) {
+    let find = |name: &str| Arc::clone(suite.content.target(name).expect("a target of the suite"));
+    match request {
+        Request::Look { target } => look(&find(&target), peer),
+        Request::Work { target, device, items } => {
+            work(suite, &find(&target), DeviceId(device), &items, peer);
+        }
+        Request::Child { target, case, device } => {
+            let target = find(&target);
+            let case = suite.content.cases.iter().find(|known| known.name == case).expect("a case");
+            let backend = target.open().expect("the backend that the first process has opened");
+            let subject = Subject {
+                backend,
+                device: DeviceId(device),
+                target,
+                case: case.name,
+                server: Some(Arc::clone(&suite.server)),
+            };
+            (case.child.expect("a case of two processes"))(&subject, peer);
+            FakeDriver::check_violations(None).unwrap();
+        }
+    }
 }
 
 /// Runs items and tells of them. When nobody listens any more, there is nothing to go on for.
@@ -43,7 +94,7 @@ pub(crate) fn work<B: TestKit>(
         return;
     }
     let Ok(backend) = opened else { return };
-    note_panics();
+    panics::note();
     let mut drivers = None;
     let mut is_last = false;
     for item in items {
@@ -92,36 +143,4 @@ pub(crate) fn open<B: TestKit>(target: &Arc<dyn Target<B>>, device: DeviceId) ->
 fn usable<B: TestKit>(backend: B, device: DeviceId) -> Result<B, String> {
     backend.device(Operation::QueryDevice, device).map_err(|error| error.to_string())?;
     Ok(backend)
-}
-
-thread_local! {
-    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
-}
-
-/// From here on panics are told by their place, and not printed.
-fn note_panics() {
-    std::panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map(|at| format!("{}:{}", at.file(), at.line()));
-        PLACE.with(|last| *last.borrow_mut() = place);
-    }));
-}
-
-/// Where this thread has panicked last, since [`note_panics`].
-fn last_panic_place() -> Option<String> {
-    PLACE.with(|last| last.borrow_mut().take())
-}
-
-/// What a case or a rule came to that has ended itself.
-pub(crate) fn ended_by(panic: Box<dyn Any + Send>) -> Outcome {
-    let panic = match panic.downcast::<Missing>() {
-        Ok(missing) => return Outcome::new(Verdict::Skipped, missing.0),
-        Err(panic) => panic,
-    };
-    let said = panic.downcast_ref::<String>().cloned();
-    let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-    let said = said.unwrap_or_else(|| "it panicked".to_owned());
-    Outcome::failed(match last_panic_place() {
-        Some(place) => format!("{said} ({place})"),
-        None => said,
-    })
 }

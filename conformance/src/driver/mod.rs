@@ -14,7 +14,7 @@ mod seen;
 
 use crate::counts::Counts;
 use crate::outcome::{Outcome, Verdict};
-use crate::work;
+use crate::panics;
 use gpu_vmm_core::DeviceId;
 use gpu_vmm_testkit::TestKit;
 use lab::Lab;
@@ -50,7 +50,7 @@ impl Drivers {
                 .and_then(|driver| Lab::new(driver, device, &quirks))
         };
         let lab =
-            catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| Err(work::ended_by(panic).note));
+            catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|panic| Err(panics::ended_by(panic).note));
         Self { lab, quirks, is_spoiled: false }
     }
 
@@ -77,7 +77,7 @@ impl Drivers {
         let mut seen = Seen::new();
         let looked = catch_unwind(AssertUnwindSafe(|| (rule.look)(lab, &mut seen)));
         if let Err(panic) = looked {
-            let ended = work::ended_by(panic);
+            let ended = panics::ended_by(panic);
             // What was seen before something turned out to be missing is worth more than that.
             let goes_on = match ended.verdict {
                 Verdict::Skipped => seen.cut_short(&ended.note),

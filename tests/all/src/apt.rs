@@ -4,8 +4,8 @@
 //! apt is given a configuration, lists, a cache and a record of installed packages of its own. That record is empty, so
 //! what it would install is a runtime's closure down to the C library, and it is told to fetch that and no more.
 
+use crate::debs::DEBS;
 use crate::debs::{self, Found};
-use crate::layout::DEBS;
 use crate::mirror;
 use crate::trouble::{Answer, Doing, Trouble};
 use std::collections::{BTreeSet, HashSet};

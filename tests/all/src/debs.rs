@@ -6,6 +6,9 @@ use crate::trouble::{Answer, Doing, Trouble};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Names a folder of packages.
+pub(crate) const DEBS: &str = "HIP_RUNTIME_DEBS";
+
 /// The oldest version whose virtual memory works on Linux.
 const OLDEST: (u32, u32) = (6, 1);
 

@@ -5,15 +5,12 @@
 //! `fake-cuda` the fake NVIDIA driver under that one's names, `nvidia` that driver's own library; `logs` the whole output of every run.
 
 use crate::arguments::Arguments;
-use crate::debs::{self, Packages};
+use crate::debs::{self, DEBS, Packages};
 use crate::runtime::Runtime;
 use crate::trouble::{Answer, Doing, Trouble};
 use crate::{apt, cargo, unpack};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// Names a folder of packages.
-pub(crate) const DEBS: &str = "HIP_RUNTIME_DEBS";
 
 /// A version of HIP by name, and the runtime or why there is none.
 pub(crate) type Named = (String, Answer<Runtime>);

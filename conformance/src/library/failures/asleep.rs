@@ -1,9 +1,9 @@
 //! A second driver call fails, in what a resume does after the first: it says so, the region stays suspended, and comes
 //! back whole unless something that was mapped could not be taken away.
 
-use super::operations::Row;
+use super::row::Row;
 use super::sweep::{Reference, Sweep, injected, same_state};
-use super::undo::{by_plan, each_pair, reclaim};
+use super::undo::{by_plan, each_pair};
 use gpu_vmm_core::{Bytes, Detail, Error, RegionState};
 use gpu_vmm_testkit::TestKit;
 
@@ -43,7 +43,7 @@ fn point<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, 
                 matches!(second.as_ref().map_err(Error::detail), Err(Detail::Poisoned { .. })),
                 "{at}, the second time: {second:?}"
             );
-            let left = reclaim(sweep, bench, &at);
+            let left = sweep.reclaim(bench, &at);
             assert!(left > 0, "{at}: nothing was left behind, so why is it out of use");
         }
         Ok(())

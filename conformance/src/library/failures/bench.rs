@@ -1,5 +1,6 @@
 //! What an operation is let fail on: a region, or a vector, with everything that a failure must not change.
 
+use super::edges::{EDGE, Faulty, edges};
 use super::saved::{InFile, Saved};
 use super::start::{Beside, Kind, Start, far};
 use crate::subject::{RW, Subject, or_skip};
@@ -11,9 +12,6 @@ use gpu_vmm_testkit::{FaultInject, TestKit};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// A backend whose calls fail when they are told to.
-pub(super) type Faulty<B> = FaultInject<B>;
-
 /// How many granules at the end of the first reservation a bench lives in.
 const GRANULES: u64 = 5;
 
@@ -22,15 +20,6 @@ pub(super) const SEED: u64 = 1;
 
 /// The seed of the pattern in the second region.
 pub(super) const SEED_BESIDE: u64 = 1 << 40;
-
-/// How much at each end of a mapping, or of a vector, is written and looked at. Handles are mapped whole, so that this
-/// tells one mapping from any other.
-pub(super) const EDGE: Bytes = Bytes::kib(4);
-
-/// Where the two ends of a mapping begin.
-pub(super) fn edges(offset: Bytes, length: Bytes) -> [Bytes; 2] {
-    [offset, offset + length - EDGE]
-}
 
 /// What an operation has given out.
 #[derive(Debug)]

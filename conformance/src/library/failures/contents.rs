@@ -1,7 +1,7 @@
 //! The rows of the operations that take contents elsewhere and bring them back: suspend, resume, snapshots.
 
 use super::bench::{Bench, Made};
-use super::operations::{Row, keep};
+use super::row::{Row, keep};
 use super::start::Start;
 use gpu_vmm_core::{BackingKind, BackingStore, Bytes, StagingRing};
 use gpu_vmm_testkit::TestKit;

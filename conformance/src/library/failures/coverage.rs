@@ -1,6 +1,6 @@
 //! The table of the sweep against the sources of vmm-core and vmm-snapshot: no operation is missing.
 
-use super::operations;
+use super::{operations, row};
 use gpu_vmm_host::HostBackend;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -105,7 +105,7 @@ fn every_row_has_a_case() {
             name.push(letter.to_ascii_lowercase());
         }
         assert!(cases.contains(format!("failures::{name}").as_str()), "no case sweeps over {name}");
-        if operations::UNDONE.contains(&row.of) {
+        if row::UNDONE.contains(&row.of) {
             let undoing = format!("failures::undoing_{}", name.trim_start_matches("region_"));
             assert!(cases.contains(undoing.as_str()), "no case is {undoing}");
         }

@@ -2,7 +2,6 @@
 
 use super::start::Start;
 use super::sweep::{Sweep, injected};
-use super::undo::reclaim;
 use crate::report::FAILURE_POINTS;
 use crate::subject::{Subject, note};
 use gpu_vmm_core::{Error, WaitFor};
@@ -47,7 +46,7 @@ fn closed<B: TestKit>(sweep: &Sweep<'_, B>, failing: &[u64]) -> (Result<(), Erro
     let calls = bench.backend.stop();
     let logged = sweep.subject.backend.drop_log().take_last();
     assert_eq!(logged.is_none(), bench.backend.live() == BESIDE, "{failing:?}: {logged:?}");
-    reclaim(sweep, bench, "close");
+    sweep.reclaim(bench, "close");
     (answer, calls, logged)
 }
 
@@ -69,7 +68,7 @@ pub(super) fn dropped<B: TestKit>(subject: &Subject<B>) {
         assert_eq!(subject.backend.drop_log().count(), count + 1);
         assert_eq!(logged.as_ref().and_then(injected), Some(failing), "{logged:?}");
         assert_ne!(bench.backend.live(), BESIDE, "what could not be unmapped was freed");
-        reclaim(&sweep, bench, "drop");
+        sweep.reclaim(bench, "drop");
         points += 1;
     }
     assert!(points > 2, "{points} points");

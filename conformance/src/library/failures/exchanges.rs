@@ -1,7 +1,7 @@
 //! The rows of the operations that exchange what is behind an address: swap, slots, a move to another device.
 
 use super::bench::{Bench, Made};
-use super::operations::{IDLE, Row, keep};
+use super::row::{IDLE, Row, keep};
 use super::start::Start;
 use crate::library::tools::streams_idle;
 use gpu_vmm_core::{BankedRegion, Bytes, MovePath, Region, Result, Stream, WaitFor};

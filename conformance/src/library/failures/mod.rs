@@ -8,9 +8,12 @@
 //! | `contents` | the rows of suspend, resume and snapshots |
 //! | `vectors` | the rows of the operations of vectors |
 //! | `start` | what an operation finds |
+//! | `edges` | what of a mapping is written and looked at |
 //! | `bench` | what it is let fail on |
 //! | `saved` | a region in a file, for that |
 //! | `state` | what a failure must not change |
+//! | `row` | a row of the table |
+//! | `rounds` | the sweeps over the rows of one operation |
 //! | `sweep` | each driver call fails, one in each round |
 //! | `undo` | a second one fails, in what follows the first |
 //! | `asleep` | the same for a region that is suspended, and stays so |
@@ -25,9 +28,12 @@ mod bench;
 mod contents;
 #[cfg(test)]
 mod coverage;
+mod edges;
 mod ends;
 mod exchanges;
 mod operations;
+mod rounds;
+mod row;
 mod saved;
 mod start;
 mod state;
@@ -193,7 +199,7 @@ cases! { "failures":
 macro_rules! sweeps {
     ($($case:ident: $sweep:ident($of:literal)),* $(,)?) => {
         $(fn $case<B: TestKit>(subject: &Subject<B>) {
-            sweep::$sweep(subject, $of);
+            rounds::$sweep(subject, $of);
         })*
     };
 }

@@ -1,6 +1,6 @@
 //! A region that is captured or restored: in it is every way in which contents come into a file, or out of it.
 
-use super::bench::{EDGE, Faulty, edges};
+use super::edges::{EDGE, Faulty, edges};
 use crate::library::folder::Folder;
 use crate::library::tools::idle;
 use crate::subject::{RW, Subject};

@@ -1,7 +1,8 @@
 //! What a failure must not change: addresses, mappings, access, contents, and what the driver has handed out.
 #![allow(unsafe_code)] // asks the driver what it lets be done, beside the books
 
-use super::bench::{Bench, EDGE, Faulty, SEED, SEED_BESIDE, edges};
+use super::bench::{Bench, SEED, SEED_BESIDE};
+use super::edges::{EDGE, Faulty, edges};
 use crate::subject::Subject;
 use gpu_vmm_core::{
     Access, Address, AddressRange, Backend, Bytes, Detail, DeviceId, DeviceVec, Error, MappingInfo, Region,

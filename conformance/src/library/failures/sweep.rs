@@ -1,48 +1,17 @@
 //! Each driver call of an operation fails, one in each round: everything is as before, and a second time it succeeds.
+#![allow(unsafe_code)] // gives back what was left to the end of the process
 
 use super::bench::Bench;
-use super::operations::{self, Row};
+use super::row::{Row, UNDONE};
 use super::saved::InFile;
 use super::start::{Start, far};
 use super::state::State;
-use super::{asleep, undo};
 use crate::leaks::TRIES;
-use crate::report::FAILURE_POINTS;
-use crate::subject::{Subject, note, skip};
+use crate::subject::Subject;
 use gpu_vmm_core::{Address, Bytes, Detail, Error, Operation, Result};
 use gpu_vmm_testkit::{Live, TestKit};
 use std::cell::OnceCell;
 use std::rc::Rc;
-
-/// Sweeps over the rows of one public operation.
-pub(super) fn single<B: TestKit>(subject: &Subject<B>, of: &str) {
-    sweep(subject, of, |sweep, row| sweep.row(row));
-}
-
-/// Sweeps over the rows of one public operation, with a second failure in what follows the first.
-pub(super) fn double<B: TestKit>(subject: &Subject<B>, of: &str) {
-    sweep(subject, of, |sweep, row| undo::row(sweep, row));
-}
-
-/// The same for what leaves a region suspended where it fails.
-pub(super) fn asleep<B: TestKit>(subject: &Subject<B>, of: &str) {
-    sweep(subject, of, |sweep, row| asleep::row(sweep, row));
-}
-
-fn sweep<B: TestKit>(subject: &Subject<B>, of: &str, row: impl Fn(&Sweep<'_, B>, &Row<B>) -> u64) {
-    let rows = operations::of::<B>(of);
-    assert!(!rows.is_empty(), "the table has no row of {of}");
-    let peer = subject.peer();
-    let (possible, left): (Vec<_>, Vec<_>) = rows.iter().partition(|row| peer.is_ok() || !row.start.peer);
-    if possible.is_empty() {
-        skip(peer.unwrap_err());
-    }
-    let sweep = Sweep::new(subject);
-    let points: u64 = possible.iter().map(|operation| row(&sweep, operation)).sum();
-    assert!(points > 0, "{of} reaches no driver");
-    let without = if left.is_empty() { "" } else { ", without those for two devices" };
-    note(format!("{FAILURE_POINTS}{points}{without}"));
-}
 
 /// A subject with addresses that are free for benches, one after the other.
 pub(super) struct Sweep<'a, B: TestKit> {
@@ -112,7 +81,7 @@ impl<'a, B: TestKit> Sweep<'a, B> {
     }
 
     /// All failure points of one row; says how many they were.
-    fn row(&self, row: &Row<B>) -> u64 {
+    pub(super) fn row(&self, row: &Row<B>) -> u64 {
         let reference = self.reference(row);
         let mut points = 0;
         for failing in 0..reference.calls {
@@ -156,7 +125,7 @@ impl<'a, B: TestKit> Sweep<'a, B> {
                 Err(error) => {
                     assert_eq!(injected(&error), Some(failing), "{at}: {error}");
                     assert!(
-                        calls == failing + 1 || row.has_wish || operations::UNDONE.contains(&row.of),
+                        calls == failing + 1 || row.has_wish || UNDONE.contains(&row.of),
                         "{row} undoes something, and no case looks at that failing"
                     );
                     same_state(row, &bench, &before, self.state(&bench), &error, &at)?;
@@ -182,11 +151,22 @@ impl<'a, B: TestKit> Sweep<'a, B> {
         let logged = self.subject.backend.drop_log().take_last();
         let error = logged.unwrap_or_else(|| panic!("{at}: nobody heard of it"));
         assert!(injected(&error).is_some_and(|number| failing.contains(&number)), "{at}: {error}");
-        let left = undo::reclaim(self, bench, at);
+        let left = self.reclaim(bench, at);
         if let [_] = failing {
             let is_stuck = error.driver_error().is_some_and(|source| source.call == Operation::Unmap.name());
             assert_eq!(left > 0, is_stuck, "{at}: {error}, and {left} reservations were left");
         }
+    }
+
+    /// Ends a bench and gives back what was left to the end of the process. Returns the number of reservations that were
+    /// left.
+    pub(super) fn reclaim(&self, bench: Bench<B>, at: &str) -> usize {
+        let backend = bench.end();
+        // SAFETY: the bench is gone, and its regions with it.
+        let left = unsafe { backend.reclaim() }.unwrap_or_else(|error| panic!("{at}: {error}"));
+        assert_eq!(backend.live(), Live::default(), "{at}: left beside what is out of use");
+        self.no_destructor_failed(at);
+        left
     }
 
     pub(super) fn no_destructor_failed(&self, at: &str) {

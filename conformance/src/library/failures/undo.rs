@@ -1,9 +1,9 @@
 //! A second driver call fails, in what an operation does after the first: it says so, what nobody can vouch for is out
 //! of use, the rest works, and nothing crashes.
-#![allow(unsafe_code)] // gives back what was left to the end of the process
 
-use super::bench::{Bench, EDGE, Faulty};
-use super::operations::Row;
+use super::bench::Bench;
+use super::edges::{EDGE, Faulty};
+use super::row::Row;
 use super::state::{Seen, State};
 use super::sweep::{Reference, Sweep, injected, same_state};
 use crate::subject::RW;
@@ -11,7 +11,7 @@ use gpu_vmm_core::{
     Access, BackingKind, BackingStore, Bytes, Detail, DeviceId, Error, PhysicalMemory, Placement, Region,
     WaitFor,
 };
-use gpu_vmm_testkit::{Live, TestKit};
+use gpu_vmm_testkit::TestKit;
 
 /// All pairs of failure points of one row, and all points from which on every call fails; says how many they were.
 pub(super) fn row<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>) -> u64 {
@@ -78,7 +78,7 @@ fn point<B: TestKit>(sweep: &Sweep<'_, B>, row: &Row<B>, reference: &Reference, 
                 assert!(by_plan(error, failing) && by_plan(undo, failing), "{at}: {error}; {undo}");
                 rest_is_as_before(row, &before, &after, &at);
                 rest_works(sweep, row, &mut bench, &after, &at);
-                let left = reclaim(sweep, bench, &at);
+                let left = sweep.reclaim(bench, &at);
                 assert!(left > 0, "{at}: nothing was left behind, so why is it out of use");
                 return Ok(());
             }
@@ -208,15 +208,4 @@ fn mappings_work<B: TestKit>(
             region.unmap(offset, length, WaitFor::all_devices()).unwrap();
         }
     }
-}
-
-/// Ends a bench, and gives back for the sweep's sake what was left to the end of the process: from how many
-/// reservations.
-pub(super) fn reclaim<B: TestKit>(sweep: &Sweep<'_, B>, bench: Bench<B>, at: &str) -> usize {
-    let backend = bench.end();
-    // SAFETY: the bench is gone, and its regions with it.
-    let left = unsafe { backend.reclaim() }.unwrap_or_else(|error| panic!("{at}: {error}"));
-    assert_eq!(backend.live(), Live::default(), "{at}: left beside what is out of use");
-    sweep.no_destructor_failed(at);
-    left
 }

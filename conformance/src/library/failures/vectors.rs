@@ -1,7 +1,7 @@
 //! The rows of the operations of vectors.
 
 use super::bench::{Bench, Made};
-use super::operations::{IDLE, Row, keep};
+use super::row::{IDLE, Row, keep};
 use super::start::Start;
 use gpu_vmm_core::{Detail, DeviceVec, Error, Operation, Region, Result};
 use gpu_vmm_testkit::TestKit;

@@ -1,7 +1,7 @@
 //! Free memory that is mapped where it is needed.
 
 use super::waits::named;
-use super::{DEFAULT, MIN, adds_up, alloc, builder, check, is_empty, page, pool, write};
+use super::{DEFAULT, adds_up, alloc, builder, check, is_empty, page, pool, write};
 use crate::case::cases;
 use crate::library::flights::{finish, own, registered};
 use crate::subject::Subject;

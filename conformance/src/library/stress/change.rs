@@ -1,7 +1,8 @@
 //! The steps that change a region.
 
+use super::free::Checked;
 use super::model::{Answer, Placed, Range};
-use super::run::{Checked, Run, Slot, Watched};
+use super::run::{Run, Slot, Watched};
 use super::step::{Place, Size, Step};
 use crate::subject::RW;
 use gpu_vmm_core::{Access, Bytes, Detail, Error, Growth, GrowthKind, Region, WaitFor};

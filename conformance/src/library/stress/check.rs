@@ -1,40 +1,9 @@
 //! What is looked at beside the answers: the books, the driver's word, the bytes, the memory in use.
 
-use super::run::{Checked, Run, Slot};
-use crate::subject::Subject;
-use gpu_vmm_core::{Access, Bytes, DeviceId, Error};
+use super::free::Checked;
+use super::run::{Run, Slot};
+use gpu_vmm_core::{Access, Bytes, Error};
 use gpu_vmm_testkit::TestKit;
-use std::time::Duration;
-
-/// How the text of a mismatch of free memory begins.
-pub(super) const FREE: &str = "free memory";
-
-/// Compares free memory with what it was and what is in use since. Other processes use a GPU's memory too, and some
-/// drivers count late; so it is asked again for a while before it is told.
-pub(super) fn steady<B: TestKit>(
-    subject: &Subject<B>,
-    before: &[Bytes],
-    in_use: [u64; 2],
-    devices: [DeviceId; 2],
-) -> Checked {
-    const ASKED: u32 = 4;
-    let mut right = before.to_vec();
-    let usable = subject.backend.devices().iter().filter(|device| device.unusable.is_none());
-    for (free, device) in right.iter_mut().zip(usable) {
-        let of = |at: usize| if devices[at] == device.id { in_use[at] } else { 0 };
-        let used = if devices[0] == devices[1] { of(0) } else { of(0) + of(1) };
-        *free = Bytes(free.0.saturating_sub(used));
-    }
-    let mut seen = subject.free();
-    for _ in 1..ASKED {
-        if seen == right {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-        seen = subject.free();
-    }
-    if seen == right { Ok(()) } else { Err(format!("{FREE} must be {right:?}, and is {seen:?}")) }
-}
 
 impl<B: TestKit> Run<'_, B> {
     /// What the regions say of themselves.

@@ -21,6 +21,7 @@
 //! | `run` | a program on the library and on the model at once, written down as Rust |
 //! | `change` | the steps that change a region |
 //! | `swap` | the step that changes two |
+//! | `free` | free memory, compared with what is in use |
 //! | `check` | what is looked at beside the answers |
 //! | `tests`, `broken` | that a backend which does one thing wrong is found |
 
@@ -28,6 +29,7 @@
 mod broken;
 mod change;
 mod check;
+mod free;
 mod model;
 mod run;
 mod step;

@@ -1,6 +1,6 @@
 //! Runs a program against the library and the model at once, and writes it down as Rust.
 
-use super::check::{FREE, steady};
+use super::free::{Checked, FREE, steady};
 use super::model::{Answer, Model, Placed, Range};
 use super::step::{MEMORIES, REGIONS, Spot, Step};
 use crate::subject::{RW, Subject};
@@ -18,8 +18,6 @@ pub(super) enum Outcome {
     /// The program, what had to come, and what came.
     Broken(String),
 }
-
-pub(super) type Checked<T = ()> = std::result::Result<T, String>;
 
 /// The library's side is wrapped, so that the driver can be asked what it has handed out and what it allows.
 pub(super) type Watched<B> = FaultInject<B>;

@@ -1,7 +1,8 @@
 //! The step that changes two regions: they exchange what is behind a part of each.
 
+use super::free::Checked;
 use super::model::{Model, Placed, Range};
-use super::run::{Checked, Run, Slot};
+use super::run::{Run, Slot};
 use super::step::{Part, REGIONS};
 use gpu_vmm_core::{Bytes, Detail, Error, WaitFor};
 use gpu_vmm_testkit::TestKit;
